@@ -1,0 +1,35 @@
+// Which server holds a key: every server owns a contiguous range of the slots.
+#ifndef THERMOCLINE_COMMON_CLUSTER_MAP_H_
+#define THERMOCLINE_COMMON_CLUSTER_MAP_H_
+
+#include <cstdint>
+
+#include "common/check.h"
+#include "common/hash.h"
+#include "common/ids.h"
+
+namespace thermocline {
+
+class ClusterMap {
+ public:
+  // REQUIRES: 1 <= num_servers <= kNumSlots
+  explicit ClusterMap(uint32_t num_servers) : num_servers_(num_servers) {
+    CHECK_GE(num_servers, 1u);
+    CHECK_LE(num_servers, kNumSlots);
+  }
+
+  uint32_t num_servers() const { return num_servers_; }
+
+  // The server of a slot: floor(slot * n / 65536), so the ranges are contiguous and even.
+  ServerIndex ServerOfSlot(uint32_t slot) const {
+    return ServerIndex(static_cast<uint32_t>((static_cast<uint64_t>(slot) * num_servers_) >> 16));
+  }
+  ServerIndex ServerOfHash(uint64_t key_hash) const { return ServerOfSlot(SlotOfHash(key_hash)); }
+
+ private:
+  uint32_t num_servers_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_CLUSTER_MAP_H_

@@ -1,0 +1,98 @@
+// The data plane's messages in memory. codec.h turns them into the bytes of
+// proto/parameter_server.proto and back.
+#ifndef THERMOCLINE_COMMON_WIRE_MESSAGES_H_
+#define THERMOCLINE_COMMON_WIRE_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/uninitialized_vector.h"
+
+namespace thermocline::wire {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+enum class Readiness { kReady = 0, kNotReady = 1, kRecovering = 2 };
+
+struct Header {
+  std::string job_id;
+  uint64_t epoch = 0;
+  WorkerRank rank;
+  Step acked_through = kNoStep;
+};
+
+enum class PullKind { kTrain = 0, kRead = 1 };
+
+// The keys of one table, as a range of PullRequest::keys.
+struct KeyRange {
+  TableId table;
+  size_t begin = 0;
+  size_t count = 0;
+};
+
+struct PullRequest {
+  Header header;
+  PullKind kind = PullKind::kTrain;
+  Step step;
+  uint32_t staleness_steps = 0;
+  Step after_step = kNoStep;
+  std::vector<KeyRange> tables;
+  UninitializedVector<Key> keys;  // of all tables
+
+  absl::Span<const Key> KeysOf(const KeyRange& range) const {
+    return absl::MakeConstSpan(keys).subspan(range.begin, range.count);
+  }
+};
+
+enum class PushKind { kGradient = 0, kAssign = 1 };
+
+// One table's share of a push part, as ranges of its keys, counts and values.
+struct PushRange {
+  TableId table;
+  PushKind kind = PushKind::kGradient;
+  size_t begin = 0;         // in keys and counts
+  size_t count = 0;         // keys
+  size_t value_begin = 0;   // in values
+  size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats
+};
+
+// Part `part` of `num_parts` of one worker's push for steps first_step..last_step.
+struct PushPart {
+  Header header;
+  Step first_step;
+  Step last_step;
+  uint32_t part = 0;
+  uint32_t num_parts = 1;
+  float learning_rate = 0;
+  std::vector<PushRange> tables;
+  UninitializedVector<Key> keys;         // distinct over all parts, per table
+  UninitializedVector<uint32_t> counts;  // lookups per key
+  UninitializedVector<float> values;
+
+  absl::Span<const Key> KeysOf(const PushRange& range) const {
+    return absl::MakeConstSpan(keys).subspan(range.begin, range.count);
+  }
+  absl::Span<const uint32_t> CountsOf(const PushRange& range) const {
+    return absl::MakeConstSpan(counts).subspan(range.begin, range.count);
+  }
+  absl::Span<const float> ValuesOf(const PushRange& range) const {
+    return absl::MakeConstSpan(values).subspan(range.value_begin, range.value_floats);
+  }
+};
+
+struct PullAnswer {
+  Readiness readiness = Readiness::kReady;
+  Step complete_through = kNoStep;
+};
+
+struct PushAnswer {
+  Readiness readiness = Readiness::kReady;
+  Step accepted_through = kNoStep;
+};
+
+}  // namespace thermocline::wire
+
+#endif  // THERMOCLINE_COMMON_WIRE_MESSAGES_H_

@@ -1,0 +1,98 @@
+// One parameter server without gRPC: epoch, ledger, acceptance, apply, held pulls (docs/architecture.md).
+//
+// A state machine: what it holds is a function of its configuration and the pushes it accepted, in
+// order. Time comes from a Scheduler and answers leave through callbacks, so the simulation runs many
+// of them in one thread. Thread-safe.
+#ifndef THERMOCLINE_SERVER_CORE_SERVER_CORE_H_
+#define THERMOCLINE_SERVER_CORE_SERVER_CORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/hash.h"
+#include "common/ids.h"
+#include "common/scheduler.h"
+#include "common/table_spec.h"
+#include "common/wire/messages.h"
+
+namespace thermocline {
+
+class ServerStats;  // proto/parameter_server.proto
+
+struct ServerConfig {
+  std::string job_id;
+  uint64_t epoch = 0;
+  ServerIndex server_index;
+  uint32_t num_servers = 1;
+  uint32_t num_workers = 1;
+  uint64_t seed = 0;
+  uint32_t staleness_steps = 0;
+  std::vector<TableLayout> tables;
+};
+
+struct ServerLimits {
+  int64_t hold_us = 5'000'000;                  // A pull is held so long, then answered NOT_READY.
+  uint32_t max_held_pulls = 4096;               // More are refused with kResourceExhausted.
+  uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
+  int apply_threads = 1;
+};
+
+class ServerCore {
+ public:
+  // REQUIRES: `scheduler` outlives the core and runs no task of it after the core is gone.
+  ServerCore(const ServerLimits& limits, Scheduler* scheduler);
+  ~ServerCore();
+
+  // Idempotent. Errors: kInvalidArgument; kFailedPrecondition (configured already, and differently:
+  // says in what, naming table and field).
+  absl::Status Configure(const ServerConfig& config);
+
+  // Answers when the rows asked for may be read (PullAnswer::kReady), or kNotReady after the hold
+  // time. `done` runs exactly once: before Pull returns, or later on a thread that applies a push or
+  // runs timers. After kReady the caller reads the rows with ReadRows.
+  // Errors: kFailedPrecondition (not configured; another job or epoch), kNotFound (unknown table),
+  //         kInvalidArgument (key not of this shard, staleness beyond the job's, rank out of range),
+  //         kDataLoss (acked_through is ahead of the ledger), kResourceExhausted (admission).
+  using PullDone = std::function<void(absl::StatusOr<wire::PullAnswer>)>;
+  void Pull(const wire::PullRequest& request, PullDone done);
+
+  // Writes the weights of `keys`. weights: [n, dim] float32, any alignment.
+  // REQUIRES: a Pull naming this table was answered kReady.
+  void ReadRows(TableId table, absl::Span<const Key> keys, uint8_t* weights);
+  // Dim of a table, or kNotFound.
+  absl::StatusOr<int> DimOf(TableId table) const;
+
+  // Takes one part of a push. `done` runs exactly once, before whatever is applied because of it.
+  // Errors: as Pull; also kInvalidArgument (values of the wrong size, not finite, ranges or parts
+  // that contradict each other). Nothing of a refused part is kept.
+  using PushDone = std::function<void(absl::StatusOr<wire::PushAnswer>)>;
+  void Push(wire::PushPart part, PushDone done);
+
+  // Errors: kFailedPrecondition (not configured; another job or epoch).
+  struct DigestAnswer {
+    Digest digest;
+    uint64_t rows = 0;
+    Step complete_through;
+  };
+  absl::StatusOr<DigestAnswer> ComputeDigest(const std::string& job_id, uint64_t epoch);
+
+  // Fills in everything the core knows (tables, ledger, holds, staleness, stages).
+  void FillStats(ServerStats* stats) const;
+
+  // Answers every held pull with kUnavailable and refuses new work.
+  void Shutdown();
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_SERVER_CORE_H_

@@ -1,0 +1,67 @@
+// How a worker's requests reach the servers: gRPC in the program (grpc_transport.h), a seeded network in
+// the simulation. One call is one message; retries and splitting live above (ps_session.h).
+//
+// Thread-safe.
+#ifndef THERMOCLINE_WORKER_SPARSE_TRANSPORT_H_
+#define THERMOCLINE_WORKER_SPARSE_TRANSPORT_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/wire/messages.h"
+
+namespace thermocline {
+
+// One table's keys in a pull, and where its rows go.
+struct PullSlice {
+  TableId table;
+  absl::Span<const Key> keys;  // [n]
+  absl::Span<float> rows;      // [n, dim], written before `done` runs with kReady
+};
+
+struct PullCall {
+  wire::Header header;
+  wire::PullKind kind = wire::PullKind::kTrain;
+  Step step;
+  uint32_t staleness_steps = 0;
+  Step after_step = kNoStep;
+  std::vector<PullSlice> tables;
+};
+
+// One table's keys in a push.
+struct PushSlice {
+  TableId table;
+  wire::PushKind kind = wire::PushKind::kGradient;
+  absl::Span<const Key> keys;         // [n]
+  absl::Span<const uint32_t> counts;  // [n]
+  absl::Span<const float> values;     // [n, dim] or [n, row_floats]
+};
+
+struct PushCall {
+  wire::Header header;
+  Step first_step;
+  Step last_step;
+  uint32_t part = 0;
+  uint32_t num_parts = 1;
+  float learning_rate = 0;
+  std::vector<PushSlice> tables;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Both return at once; `done` runs exactly once, on any thread, maybe before they return. The spans of
+  // `call` stay valid until then. `deadline_us`: from now; past it the answer is kDeadlineExceeded.
+  virtual void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+                    std::function<void(absl::StatusOr<wire::PullAnswer>)> done) = 0;
+  virtual void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+                    std::function<void(absl::StatusOr<wire::PushAnswer>)> done) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_TRANSPORT_H_
