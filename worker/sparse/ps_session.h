@@ -1,0 +1,111 @@
+// A worker's side of the protocol: pulls and pushes of one worker to all servers, with retries,
+// splitting and acknowledgement (docs/architecture.md).
+//
+// A state machine over a Transport and a Scheduler: no threads of its own, nothing blocks. Answers
+// come through callbacks, which may run before the call returns. Thread-safe.
+//
+// Any error that a retry can't mend fails the whole session: every callback gets it, with server
+// and step in its message, once the calls under way have returned their borrowed buffers.
+#ifndef THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
+#define THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/scheduler.h"
+#include "common/table_spec.h"
+#include "common/wire/messages.h"
+#include "worker/sparse/transport.h"
+
+namespace thermocline {
+
+struct PsSessionOptions {
+  std::string job_id;
+  uint64_t epoch = 0;
+  WorkerRank rank;
+  uint32_t num_servers = 1;
+  uint32_t staleness_steps = 0;
+  std::vector<TableLayout> tables;
+
+  size_t max_part_bytes = 512 << 10;  // Keys, counts and values in one message, about.
+  int max_calls_in_flight = 16;       // To one server, of one pull or push.
+
+  int64_t rpc_deadline_us = 10'000'000;  // Longer than a server holds a pull.
+  int64_t give_up_us = 20'000'000;       // Without any answer from a server.
+  int64_t min_backoff_us = 5'000;        // Doubles with every failure in a row, with jitter.
+  int64_t max_backoff_us = 1'000'000;
+  int64_t not_ready_delay_us = 1'000;  // Doubles up to 50 times itself.
+  uint64_t jitter_seed = 0;
+};
+
+// Rows to read at one step. The spans stay valid until `done` ran.
+struct PullWork {
+  wire::PullKind kind = wire::PullKind::kTrain;
+  Step step;
+  Step after_step = kNoStep;  // The last push of this worker that must be in the rows.
+  // [num_servers]: distinct keys of that server. A server without keys is not asked.
+  std::vector<std::vector<PullSlice>> slices;
+};
+
+// One worker's push for steps first_step..last_step, to all servers. A wave is a share of it whose
+// values are ready at one time. Keys and counts are valid from StartPush on, values from
+// ReleaseWave on; all spans stay valid until `done` ran.
+struct PushWork {
+  Step first_step;
+  Step last_step;
+  float learning_rate = 0;
+  // [waves][num_servers]: keys of that server, distinct per table over all waves.
+  std::vector<std::vector<std::vector<PushSlice>>> waves;
+};
+
+struct PsSessionStats {
+  uint64_t retries = 0;       // Calls repeated after an error.
+  uint64_t not_ready = 0;     // Calls repeated because the server said so.
+  uint64_t bytes_pulled = 0;  // Keys and rows of answered pulls.
+  uint64_t bytes_pushed = 0;  // Keys, counts and values sent, retries included.
+};
+
+class PsSession {
+ public:
+  // `transport` and `scheduler` outlive the session.
+  PsSession(const PsSessionOptions& options, Transport* transport, Scheduler* scheduler);
+  // REQUIRES: every `done` ran.
+  ~PsSession();
+
+  // Reads all rows. `complete_through`: the pushes of every worker up to it are in all of them (the
+  // smallest of the servers' answers; step - 1 where there was nothing to ask).
+  using PullDone = std::function<void(absl::Status status, Step complete_through)>;
+  void Pull(PullWork work, PullDone done);
+
+  // Begins a push; `done` runs when every server has acknowledged it. Pushes go to a server
+  // strictly in the order of their steps; several may be begun. REQUIRES: at least one wave;
+  // first_step follows the last_step of the push before (0 at first).
+  using PushDone = std::function<void(absl::Status status)>;
+  void StartPush(PushWork work, PushDone done);
+
+  // Says that the values of a wave are ready; each wave once, in any order. No server has all parts
+  // of a push before its last wave is released. Errors: kInvalidArgument (a value is not finite;
+  // names table and key): the session fails, nothing of the wave is sent and no server ever applies
+  // any of the push. The session's error, if it has failed.
+  absl::Status ReleaseWave(Step last_step, size_t wave);
+
+  // The error that failed the session; OK while it works.
+  absl::Status status() const;
+  // The last step acknowledged by every server.
+  Step acked_through() const;
+  PsSessionStats stats() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
