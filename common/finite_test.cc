@@ -1,0 +1,34 @@
+#include "common/finite.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+TEST(FiniteTest, AllFiniteGivesTheSize) {
+  EXPECT_EQ(FindNonFinite({}), 0u);
+  const std::vector<float> extremes = {0.0f, -0.0f, std::numeric_limits<float>::max(),
+                                       std::numeric_limits<float>::lowest(),
+                                       std::numeric_limits<float>::denorm_min()};
+  EXPECT_EQ(FindNonFinite(extremes), extremes.size());
+}
+
+TEST(FiniteTest, FindsTheFirstAtAnyPlace) {
+  const float bad[] = {std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("7")};
+  for (const size_t size : {1u, 7u, 4096u, 4097u, 10000u}) {
+    for (size_t at = 0; at < size; at += 1 + size / 13) {
+      std::vector<float> values(size, 1.5f);
+      values[at] = bad[at % 4];
+      values[size - 1] = bad[(at + 1) % 4];  // A later one is not what is reported.
+      EXPECT_EQ(FindNonFinite(values), at) << "size " << size;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thermocline
