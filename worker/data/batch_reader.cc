@@ -1,0 +1,180 @@
+#include "worker/data/batch_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+absl::Status Cancelled() { return absl::CancelledError("reading was cancelled"); }
+
+}  // namespace
+
+BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options)
+    : source_(std::move(source)),
+      options_(options),
+      slots_(std::max<uint32_t>(options.read_ahead_batches, 1)) {
+  CHECK_GE(options_.batch_size, 1);
+  CHECK_GE(options_.num_workers, 1u);
+  CHECK_LT(options_.rank.value(), options_.num_workers);
+  threads_.emplace_back([this] { ReadLoop(); });
+  for (uint32_t i = 0; i < std::max<uint32_t>(options_.parser_threads, 1); ++i) {
+    threads_.emplace_back([this] { ParseLoop(); });
+  }
+}
+
+BatchReader::~BatchReader() {
+  Cancel();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void BatchReader::Cancel() {
+  source_->Cancel();
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+}
+
+absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
+  absl::MutexLock lock(&mutex_);
+  Slot* const slot = &slots_[next_step_ % slots_.size()];
+  const auto answerable = [this, slot]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return cancelled_ || ended_ || slot->state == SlotState::kReady;
+  };
+  mutex_.Await(absl::Condition(&answerable));
+  if (cancelled_) return Cancelled();
+  if (!ended_) {
+    absl::Status status = slot->end ? slot->status : CountBadRows(*slot);
+    if (slot->end || !status.ok()) {
+      ended_ = true;
+      final_status_ = std::move(status);
+    }
+  }
+  if (ended_) {
+    if (!final_status_.ok()) return final_status_;
+    progress_.fraction = 1;
+    return std::unique_ptr<Batch>();
+  }
+  std::unique_ptr<Batch> batch = std::move(slot->batch);
+  progress_.fraction = batch->progress;
+  progress_.samples += batch->size;
+  ++progress_.steps;
+  slot->state = SlotState::kEmpty;
+  ++next_step_;
+  return batch;
+}
+
+absl::Status BatchReader::CountBadRows(const Slot& slot) {
+  if (slot.pass > 0) return absl::OkStatus();  // The same lines have been counted.
+  for (int64_t row : slot.bad_rows) {
+    absl::Status why;
+    if (progress_.bad_lines == 0 || progress_.bad_lines == options_.max_bad_lines) {
+      why = source_->DescribeBadRow(slot.raw, row);
+    }
+    if (progress_.bad_lines == 0) progress_.first_bad_line = std::string(why.message());
+    if (progress_.bad_lines == options_.max_bad_lines) return why;
+    ++progress_.bad_lines;
+  }
+  return absl::OkStatus();
+}
+
+void BatchReader::Recycle(std::unique_ptr<Batch> batch) {
+  if (batch == nullptr) return;
+  absl::MutexLock lock(&mutex_);
+  spare_.push_back(std::move(batch));
+}
+
+std::unique_ptr<Batch> BatchReader::TakeSpare() {
+  absl::MutexLock lock(&mutex_);
+  if (spare_.empty()) return std::make_unique<Batch>();
+  std::unique_ptr<Batch> batch = std::move(spare_.back());
+  spare_.pop_back();
+  return batch;
+}
+
+BatchReader::Progress BatchReader::progress() const {
+  absl::MutexLock lock(&mutex_);
+  return progress_;
+}
+
+void BatchReader::ReadLoop() {
+  for (int64_t step = 0;; ++step) {
+    Slot* const slot = &slots_[step % slots_.size()];
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto free = [this, slot]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return cancelled_ || slot->state == SlotState::kEmpty;
+      };
+      mutex_.Await(absl::Condition(&free));
+      if (cancelled_) return;
+    }
+    const absl::StatusOr<bool> read = ReadStep(step, slot);
+    slot->end = !read.ok() || !*read;
+    slot->status = read.status();
+    absl::MutexLock lock(&mutex_);
+    slot->state = slot->end ? SlotState::kReady : SlotState::kRead;
+    if (slot->end) return;
+  }
+}
+
+absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
+  if (options_.max_steps > 0 && static_cast<uint64_t>(step) >= options_.max_steps) return false;
+  while (pass_ < options_.passes) {
+    if (!pass_started_) RETURN_IF_ERROR(source_->Rewind());
+    pass_started_ = true;
+    ASSIGN_OR_RETURN(const bool some, source_->Read(options_.batch_size, &slot->raw));
+    if (some) {
+      RawBatch& raw = slot->raw;
+      const int64_t rank = options_.rank.value();
+      raw.slice_begin = raw.num_rows * rank / options_.num_workers;
+      raw.slice_end = raw.num_rows * (rank + 1) / options_.num_workers;
+      slot->pass = pass_;
+      return true;
+    }
+    ++pass_;
+    pass_started_ = false;
+  }
+  return false;
+}
+
+void BatchReader::ParseLoop() {
+  for (;;) {
+    Slot* slot;
+    int64_t step;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        const Slot& next = slots_[parse_step_ % slots_.size()];
+        return cancelled_ || next.state == SlotState::kRead ||
+               (next.state == SlotState::kReady && next.end);
+      };
+      mutex_.Await(absl::Condition(&work));
+      step = parse_step_;
+      slot = &slots_[step % slots_.size()];
+      if (cancelled_ || slot->state == SlotState::kReady) return;
+      slot->state = SlotState::kParsing;
+      ++parse_step_;
+    }
+    slot->status = ParseStep(step, slot);
+    slot->end = !slot->status.ok();
+    absl::MutexLock lock(&mutex_);
+    slot->state = SlotState::kReady;
+  }
+}
+
+absl::Status BatchReader::ParseStep(int64_t step, Slot* slot) {
+  if (slot->batch == nullptr) slot->batch = TakeSpare();
+  slot->bad_rows.clear();
+  RETURN_IF_ERROR(source_->Parse(slot->raw, slot->batch.get(), &slot->bad_rows));
+  slot->batch->step = Step(step);
+  slot->batch->global_samples = slot->raw.num_rows;
+  const double read = (slot->pass + slot->raw.pass_progress) / options_.passes;
+  const double of_max =
+      options_.max_steps == 0 ? 0 : (step + 1.0) / static_cast<double>(options_.max_steps);
+  slot->batch->progress = std::min(1.0, std::max(read, of_max));
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

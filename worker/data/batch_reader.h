@@ -1,0 +1,117 @@
+// Hands out one worker's slice of every global batch, read and parsed ahead by threads of its own.
+//
+// A global batch is `batch_size` neighbouring rows of the split (the last one of a pass may be
+// shorter). Worker r of W gets its rows [B*r/W, B*(r+1)/W), where B is the number of rows: maybe
+// none, but every worker sees every step. A malformed line that may be skipped keeps its place in
+// the global batch and is missing from its worker's slice.
+#ifndef THERMOCLINE_WORKER_DATA_BATCH_READER_H_
+#define THERMOCLINE_WORKER_DATA_BATCH_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/ids.h"
+#include "worker/data/batch.h"
+#include "worker/data/batch_source.h"
+
+namespace thermocline {
+
+struct BatchReaderOptions {
+  int64_t batch_size = 0;  // Rows of a global batch. REQUIRED
+  WorkerRank rank{0};
+  uint32_t num_workers = 1;
+  uint32_t passes = 1;
+  uint64_t max_steps = 0;  // 0: no limit
+  // Malformed lines of the worker's own slices that may be skipped. A line counts once, in the
+  // first pass.
+  uint64_t max_bad_lines = 0;
+  uint32_t read_ahead_batches = 4;  // At least 1.
+  uint32_t parser_threads = 1;      // Beside the thread that reads (and inflates).
+};
+
+// Next() is for one thread at a time; all else is thread-safe.
+class BatchReader {
+ public:
+  // Starts reading at once.
+  BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options);
+  // Stops reading and waits for the threads.
+  ~BatchReader();
+  BatchReader(const BatchReader&) = delete;
+  BatchReader& operator=(const BatchReader&) = delete;
+
+  // The next batch, or null after the last. Waits until it is parsed. An error surfaces in its
+  // place: after every batch before it; each further call returns it again. Errors:
+  // kInvalidArgument (a malformed line beyond max_bad_lines: file, line, what was wrong),
+  //         kDataLoss, kNotFound (of the file), kCancelled.
+  absl::StatusOr<std::unique_ptr<Batch>> Next();
+
+  // Gives a batch back, so that its memory serves a later one. Optional; null is ignored.
+  void Recycle(std::unique_ptr<Batch> batch);
+
+  // Ends the reading: Next() returns kCancelled from now on, also where it waits already.
+  void Cancel();
+
+  // Of the batches handed out so far.
+  struct Progress {
+    double fraction = 0;  // In [0, 1]: of all passes, or of max_steps where that is nearer.
+    int64_t steps = 0;
+    uint64_t samples = 0;  // This worker's.
+    uint64_t bad_lines = 0;
+    std::string first_bad_line;  // What was wrong with the first; "" where there is none.
+  };
+  Progress progress() const;
+
+ private:
+  enum class SlotState { kEmpty, kRead, kParsing, kReady };
+  // One of the batches ahead; the steps go round the slots.
+  struct Slot {
+    SlotState state = SlotState::kEmpty;
+    bool end = false;  // No batch: reading ended here, well or with `status`.
+    absl::Status status;
+    uint32_t pass = 0;
+    RawBatch raw;
+    std::unique_ptr<Batch> batch;
+    std::vector<int64_t> bad_rows;
+  };
+
+  void ReadLoop();
+  void ParseLoop();
+  // Reads the rows of `step` into `slot`; false at the end of all passes.
+  absl::StatusOr<bool> ReadStep(int64_t step, Slot* slot);
+  absl::Status ParseStep(int64_t step, Slot* slot);
+  std::unique_ptr<Batch> TakeSpare();
+  // Adds the bad rows of the slot that is handed out, or says that there are too many.
+  absl::Status CountBadRows(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::unique_ptr<BatchSource> source_;
+  const BatchReaderOptions options_;
+
+  // Of the reading thread alone.
+  uint32_t pass_ = 0;
+  bool pass_started_ = false;
+
+  mutable absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  // A slot belongs to whom its state says: reader (kEmpty), parser (kRead, kParsing), Next()
+  // (kReady). Its state is guarded by mutex_.
+  std::vector<Slot> slots_;
+  int64_t next_step_ ABSL_GUARDED_BY(mutex_) = 0;   // To be handed out.
+  int64_t parse_step_ ABSL_GUARDED_BY(mutex_) = 0;  // To be taken by a parser.
+  absl::Status final_status_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Batch>> spare_ ABSL_GUARDED_BY(mutex_);
+  Progress progress_ ABSL_GUARDED_BY(mutex_);
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_BATCH_READER_H_

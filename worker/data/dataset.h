@@ -1,0 +1,46 @@
+// The data of a job: two splits of rows, and readers over them.
+#ifndef THERMOCLINE_WORKER_DATA_DATASET_H_
+#define THERMOCLINE_WORKER_DATA_DATASET_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "worker/data/batch_reader.h"
+
+namespace thermocline {
+
+class Job;  // proto/job.proto
+
+enum class Split { kTrain, kTest };
+
+// Thread-safe.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  // Finds the files of `job` (resolved: every default filled in, features listed), checks their
+  // types and shapes and splits them. Where a share of a text file is held out, its rows are
+  // counted first: the cut is int(rows * (1 - test_share)), and malformed lines count as rows.
+  // Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong dtype or shape, or a
+  // field of the job); each names the file or the field.
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job);
+
+  // kTrain: in global batches of train.batch_size, train.passes times, up to train.max_steps.
+  // kTest: once, in global batches of train.eval_batch_size; no batch at all where nothing is held
+  // out.
+  virtual absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(Split split, WorkerRank rank,
+                                                                  uint32_t num_workers) = 0;
+
+  // Rows of a split, or -1 where the file was not counted.
+  virtual int64_t rows(Split split) const = 0;
+};
+
+// For one split alone. Several readers of one job had better share a Dataset.
+absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(const Job& job, Split split,
+                                                        WorkerRank rank, uint32_t num_workers);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_DATASET_H_
