@@ -1,0 +1,32 @@
+// From a job file to a job that can run: parse, override, fill in defaults, validate.
+#ifndef THERMOCLINE_COMMON_JOB_JOB_LOADER_H_
+#define THERMOCLINE_COMMON_JOB_JOB_LOADER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+// A job file is written by hand; above this it is some other file.
+inline constexpr int64_t kMaxJobFileBytes = 16 << 20;
+
+// Reads a job file, applies `overrides` ("path.to.field=value", see job_override.h) and returns the
+// job with every default filled in, checked.
+// Errors: kNotFound, kPermissionDenied, kInvalidArgument (names file, line and field).
+absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides);
+
+// The same for a text that errors call `file`.
+absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
+                             const std::vector<std::string>& overrides);
+
+// The job as text; ParseJob gives the same job back.
+std::string JobToText(const Job& job);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_JOB_JOB_LOADER_H_

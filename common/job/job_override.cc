@@ -1,0 +1,137 @@
+#include "common/job/job_override.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/job/did_you_mean.h"
+#include "common/job/job_path.h"
+#include "common/status_macros.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int, int, const std::string& message) override {
+    if (text.empty()) text = message;
+  }
+  std::string text;
+};
+
+bool IsQuoted(absl::string_view value) {
+  return value.size() >= 2 && (value.front() == '"' || value.front() == '\'') &&
+         value.back() == value.front();
+}
+
+// The assignment as a line of a job file.
+std::string AsText(const FieldDescriptor& field, absl::string_view value) {
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    return absl::StrCat(field.name(), " ", value);
+  }
+  const bool is_list = field.is_repeated() && absl::StartsWith(value, "[");
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && !is_list && !IsQuoted(value)) {
+    return absl::StrCat(field.name(), ": \"", absl::CEscape(value), "\"");
+  }
+  return absl::StrCat(field.name(), ": ", value);
+}
+
+// Walks to the message that holds the last field, making what is not there yet.
+absl::StatusOr<Message*> Descend(const std::vector<JobPathStep>& path, Message* message) {
+  for (size_t i = 0; i + 1 < path.size(); ++i) {
+    const Reflection* reflection = message->GetReflection();
+    const FieldDescriptor* field = path[i].field;
+    if (!field->is_repeated()) {
+      message = reflection->MutableMessage(message, field);
+      continue;
+    }
+    const int size = reflection->FieldSize(*message, field);
+    if (path[i].index > size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field->name(), "[", path[i].index, "]: there are ", size));
+    }
+    message = path[i].index == size
+                  ? reflection->AddMessage(message, field)
+                  : reflection->MutableRepeatedMessage(message, field, path[i].index);
+  }
+  return message;
+}
+
+absl::Status Assign(const JobPathStep& step, absl::string_view value, Message* message) {
+  const Reflection* reflection = message->GetReflection();
+  const std::unique_ptr<Message> parsed(message->New());
+  google::protobuf::TextFormat::Parser parser;
+  FirstError error;
+  parser.RecordErrorsTo(&error);
+  if (!parser.ParseFromString(AsText(*step.field, value), parsed.get())) {
+    return absl::InvalidArgumentError(error.text);
+  }
+  // A value such as "1 seed: 2" would set a second field.
+  std::vector<const FieldDescriptor*> fields;
+  parsed->GetReflection()->ListFields(*parsed, &fields);
+  if (fields.size() > 1 || (fields.size() == 1 && fields[0] != step.field)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", value, "' is more than one value"));
+  }
+  if (step.index < 0) {
+    reflection->ClearField(message, step.field);
+    message->MergeFrom(*parsed);
+    return absl::OkStatus();
+  }
+  const int size = reflection->FieldSize(*message, step.field);
+  if (step.index > size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("index ", step.index, " is past the end; there are ", size));
+  }
+  if (reflection->FieldSize(*parsed, step.field) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("'", value, "' is not one value"));
+  }
+  message->MergeFrom(*parsed);  // appends
+  if (step.index < size) {
+    reflection->SwapElements(message, step.field, step.index, size);
+    reflection->RemoveLast(message, step.field);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job) {
+  const auto error = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", what));
+  };
+  const size_t equals = assignment.find('=');
+  if (equals == absl::string_view::npos || equals == 0) {
+    return error("write path.to.field=value");
+  }
+  const absl::string_view path = assignment.substr(0, equals);
+  const absl::string_view value = assignment.substr(equals + 1);
+  auto steps = ParseJobPath(path, Job::descriptor());
+  if (!steps.ok()) return error(steps.status().message());
+  auto holder = Descend(*steps, job);
+  if (!holder.ok()) return error(holder.status().message());
+  const absl::Status assigned = Assign(steps->back(), value, *holder);
+  if (!assigned.ok()) {
+    std::string hint;
+    if (const auto* type = steps->back().field->enum_type()) {
+      std::vector<std::string> names;
+      for (int i = 0; i < type->value_count(); ++i) names.push_back(type->value(i)->name());
+      hint = DidYouMean(value, names);
+    }
+    return error(absl::StrCat(path, ": ", assigned.message(), hint));
+  }
+  return std::string(path);
+}
+
+}  // namespace thermocline

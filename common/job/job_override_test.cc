@@ -1,0 +1,112 @@
+#include "common/job/job_override.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/job.pb.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Apply(absl::string_view assignment, Job* job) {
+  const auto path = ApplyOverride(assignment, job);
+  if (path.ok()) return "";
+  EXPECT_EQ(path.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(path.status().message());
+}
+
+TEST(ApplyOverride, SetsScalarsOfEveryKind) {
+  Job job;
+  EXPECT_EQ(Apply("name=a job", &job), "");
+  EXPECT_EQ(Apply("seed=18446744073709551615", &job), "");
+  EXPECT_EQ(Apply("train.batch_size=2048", &job), "");
+  EXPECT_EQ(Apply("data.test_share=0.25", &job), "");
+  EXPECT_EQ(Apply("data.format=DLRM_NPY", &job), "");
+  EXPECT_EQ(Apply("data.path=/tmp/x=y\\z \"q\"", &job), "");
+  EXPECT_EQ(Apply("cluster.insecure=true", &job), "");
+  EXPECT_EQ(job.name(), "a job");
+  EXPECT_EQ(job.seed(), 18446744073709551615u);
+  EXPECT_EQ(job.train().batch_size(), 2048u);
+  EXPECT_EQ(job.data().test_share(), 0.25);
+  EXPECT_EQ(job.data().format(), Data::DLRM_NPY);
+  EXPECT_EQ(job.data().path(), "/tmp/x=y\\z \"q\"");
+  EXPECT_TRUE(job.cluster().insecure());
+}
+
+TEST(ApplyOverride, AnOptionalFieldSetToItsZeroIsSet) {
+  Job job;
+  EXPECT_EQ(Apply("data.test_share=0", &job), "");
+  EXPECT_TRUE(job.data().has_test_share());
+}
+
+TEST(ApplyOverride, TakesQuotedText) {
+  Job job;
+  EXPECT_EQ(Apply("name=\"quoted\"", &job), "");
+  EXPECT_EQ(job.name(), "quoted");
+  EXPECT_EQ(Apply("name=", &job), "");
+  EXPECT_EQ(job.name(), "");
+}
+
+TEST(ApplyOverride, ReplacesListsAndTheirElements) {
+  Job job;
+  job.mutable_dlrm()->add_bottom(1);
+  EXPECT_EQ(Apply("dlrm.bottom=[512, 256, 64]", &job), "");
+  EXPECT_THAT(job.dlrm().bottom(), ElementsAre(512, 256, 64));
+  EXPECT_EQ(Apply("dlrm.bottom[1]=100", &job), "");
+  EXPECT_THAT(job.dlrm().bottom(), ElementsAre(512, 100, 64));
+  EXPECT_EQ(Apply("dlrm.bottom[3]=32", &job), "");  // one past the end appends
+  EXPECT_THAT(job.dlrm().bottom(), ElementsAre(512, 100, 64, 32));
+  EXPECT_EQ(Apply("dlrm.bottom=8", &job), "");
+  EXPECT_THAT(job.dlrm().bottom(), ElementsAre(8));
+  EXPECT_EQ(Apply("dlrm.bottom=[]", &job), "");
+  EXPECT_EQ(job.dlrm().bottom_size(), 0);
+}
+
+TEST(ApplyOverride, ReachesIntoRepeatedMessages) {
+  Job job;
+  EXPECT_EQ(Apply("table[0].name=users", &job), "");
+  EXPECT_EQ(Apply("table[0].settings.dim=32", &job), "");
+  EXPECT_EQ(Apply("feature[0]={name: 'u' table: 'users'}", &job), "");
+  ASSERT_EQ(job.table_size(), 1);
+  EXPECT_EQ(job.table(0).name(), "users");
+  EXPECT_EQ(job.table(0).settings().dim(), 32u);
+  ASSERT_EQ(job.feature_size(), 1);
+  EXPECT_EQ(job.feature(0).table(), "users");
+}
+
+TEST(ApplyOverride, SwitchesTheOptimizer) {
+  Job job;
+  job.mutable_default_table()->mutable_optimizer()->mutable_adagrad();
+  EXPECT_EQ(Apply("default_table.optimizer.adam.beta1=0.8", &job), "");
+  EXPECT_EQ(job.default_table().optimizer().kind_case(), Optimizer::kAdam);
+  EXPECT_EQ(Apply("default_table.optimizer.sgd={}", &job), "");
+  EXPECT_EQ(job.default_table().optimizer().kind_case(), Optimizer::kSgd);
+}
+
+TEST(ApplyOverride, NamesTheAssignmentInErrors) {
+  Job job;
+  EXPECT_EQ(Apply("train.batchsize=1", &job),
+            "--set train.batchsize=1: train has no field 'batchsize' (did you mean 'batch_size'?)");
+  EXPECT_THAT(Apply("trian.batch_size=1", &job), HasSubstr("did you mean 'train'?"));
+  EXPECT_THAT(Apply("train.batch_size=many", &job),
+              HasSubstr("--set train.batch_size=many: train.batch_size: Expected integer"));
+  EXPECT_THAT(Apply("train.batch_size=-1", &job), HasSubstr("train.batch_size"));
+  EXPECT_THAT(Apply("train.batch_size=4294967296", &job), HasSubstr("train.batch_size"));
+  EXPECT_THAT(Apply("data.format=DLRM_NYP", &job), HasSubstr("did you mean 'DLRM_NPY'?"));
+  EXPECT_THAT(Apply("train.batch_size", &job), HasSubstr("write path.to.field=value"));
+  EXPECT_THAT(Apply("=5", &job), HasSubstr("write path.to.field=value"));
+  EXPECT_THAT(Apply("name.first=x", &job), HasSubstr("'name' is a value"));
+  EXPECT_THAT(Apply("table.name=x", &job), HasSubstr("table[0]"));
+  EXPECT_THAT(Apply("seed[0]=1", &job), HasSubstr("single field"));
+  EXPECT_THAT(Apply("table[2].name=x", &job), HasSubstr("there are 0"));
+  EXPECT_THAT(Apply("table[x].name=x", &job), HasSubstr("name[0]"));
+  EXPECT_THAT(Apply("dlrm.top[5]=1", &job), HasSubstr("past the end"));
+  EXPECT_THAT(Apply("dlrm.top[0]=[1, 2]", &job), HasSubstr("not one value"));
+  EXPECT_THAT(Apply("seed=1 name: 'x'", &job), HasSubstr("more than one value"));
+}
+
+}  // namespace
+}  // namespace thermocline

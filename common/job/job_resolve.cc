@@ -1,0 +1,130 @@
+#include "common/job/job_resolve.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/sparse_optimizer.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+namespace {
+
+constexpr uint32_t kDefaultDim = 16;
+constexpr float kDefaultInitScale = 0.01f;
+// Criteo's columns.
+constexpr uint32_t kDefaultNumDense = 13;
+constexpr uint32_t kDefaultNumCategorical = 26;
+// No more features than this are made from a count; ValidateJob refuses what is above.
+constexpr uint32_t kMaxGeneratedFeatures = 4096;
+
+// Sets `field` of `message` where the user left it out. For proto3 `optional` fields.
+#define SET_DEFAULT(message, field, value)                        \
+  do {                                                            \
+    if (!(message)->has_##field()) (message)->set_##field(value); \
+  } while (false)
+
+// An optimizer without a kind takes that of `fallback`; its own learning_rate_scale stays.
+void ResolveOptimizer(const Optimizer& fallback, Optimizer* optimizer) {
+  if (optimizer->kind_case() == Optimizer::KIND_NOT_SET) {
+    const bool has_scale = optimizer->has_learning_rate_scale();
+    const float scale = optimizer->learning_rate_scale();
+    *optimizer = fallback;
+    if (has_scale) optimizer->set_learning_rate_scale(scale);
+  }
+  // Values out of range are left for ValidateJob.
+  const auto config = OptimizerFromProto(*optimizer);
+  if (config.ok()) *optimizer = OptimizerToProto(*config);
+}
+
+void ResolveDefaultTable(TableSettings* settings) {
+  if (settings->dim() == 0) settings->set_dim(kDefaultDim);
+  SET_DEFAULT(settings, init_scale, kDefaultInitScale);
+  Optimizer adagrad;
+  adagrad.mutable_adagrad();
+  ResolveOptimizer(adagrad, settings->mutable_optimizer());
+}
+
+void ResolveSettings(const TableSettings& fallback, TableSettings* settings) {
+  if (settings->dim() == 0) settings->set_dim(fallback.dim());
+  SET_DEFAULT(settings, init_scale, fallback.init_scale());
+  ResolveOptimizer(fallback.optimizer(), settings->mutable_optimizer());
+}
+
+void ResolveData(bool has_features, Data* data) {
+  SET_DEFAULT(data, num_dense, kDefaultNumDense);
+  if (!has_features) SET_DEFAULT(data, num_categorical, kDefaultNumCategorical);
+  SET_DEFAULT(data, read_ahead_batches, 4);
+  // The npy convention has its own files of held-out rows.
+  const bool has_test_rows = !data->test_path().empty() || data->format() == Data::DLRM_NPY;
+  SET_DEFAULT(data, test_share, has_test_rows ? 0 : 0.1);
+}
+
+void ResolveFeatures(Job* job) {
+  if (job->feature_size() == 0) {
+    const uint32_t count = std::min(job->data().num_categorical(), kMaxGeneratedFeatures);
+    for (uint32_t i = 1; i <= count; ++i) job->add_feature()->set_name(absl::StrCat("C", i));
+  }
+  uint32_t columns = 0;
+  for (Feature& feature : *job->mutable_feature()) {
+    if (feature.table().empty()) feature.set_table(feature.name());
+    if (feature.pooling() == POOLING_UNSPECIFIED) feature.set_pooling(SUM);
+    SET_DEFAULT(&feature, columns, 1);
+    columns += feature.columns();
+  }
+  SET_DEFAULT(job->mutable_data(), num_categorical, columns);
+}
+
+void ResolveTables(Job* job) {
+  ResolveDefaultTable(job->mutable_default_table());
+  std::set<std::string> names;
+  for (Table& table : *job->mutable_table()) {
+    names.insert(table.name());
+    ResolveSettings(job->default_table(), table.mutable_settings());
+  }
+  // A table under a feature's own name needs no stanza; any other name must be defined.
+  for (const Feature& feature : job->feature()) {
+    if (feature.table() != feature.name() || !names.insert(feature.table()).second) continue;
+    Table* table = job->add_table();
+    table->set_name(feature.table());
+    *table->mutable_settings() = job->default_table();
+  }
+}
+
+void ResolveTrain(Train* train) {
+  SET_DEFAULT(train, passes, 1);
+  SET_DEFAULT(train, metrics_every_steps, 20);
+  SET_DEFAULT(train, eval_batch_size, 4096);
+  if (train->learning_rate().has_decay()) {
+    SET_DEFAULT(train->mutable_learning_rate()->mutable_decay(), power, 2);
+  }
+}
+
+void ResolveCluster(Cluster* cluster) {
+  SET_DEFAULT(cluster, servers, 1);
+  SET_DEFAULT(cluster, workers, 1);
+  SET_DEFAULT(cluster, worker_threads, std::max(1u, std::thread::hardware_concurrency()));
+  SET_DEFAULT(cluster, server_threads, 1);
+  SET_DEFAULT(cluster, max_message_bytes, 4u << 20);
+  SET_DEFAULT(cluster, channels_per_server, 2);
+  SET_DEFAULT(cluster, startup_timeout_s, 30);
+  SET_DEFAULT(cluster, rpc_timeout_s, 20);
+  if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");
+}
+
+#undef SET_DEFAULT
+
+}  // namespace
+
+void ResolveJob(Job* job) {
+  ResolveData(job->feature_size() > 0, job->mutable_data());
+  ResolveFeatures(job);
+  ResolveTables(job);
+  ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
+  ResolveTrain(job->mutable_train());
+  ResolveCluster(job->mutable_cluster());
+}
+
+}  // namespace thermocline

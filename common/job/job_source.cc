@@ -1,0 +1,153 @@
+#include "common/job/job_source.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/tokenizer.h>
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/job/did_you_mean.h"
+#include "common/job/job_override.h"
+#include "common/job/job_path.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::TextFormat;
+
+// The text between the n-th pair of double quotes of a parser's message, counted from 0.
+std::string Quoted(const std::string& message, int n) {
+  const std::vector<std::string> parts = absl::StrSplit(message, '"');
+  const size_t index = 2 * static_cast<size_t>(n) + 1;
+  return index < parts.size() ? parts[index] : "";
+}
+
+// The values of every enum field called `name`, in any message of a job.
+std::vector<std::string> EnumValuesOf(const std::string& name) {
+  std::set<std::string> values;
+  const auto* file = Job::descriptor()->file();
+  for (int i = 0; i < file->message_type_count(); ++i) {
+    const FieldDescriptor* field = file->message_type(i)->FindFieldByName(name);
+    if (field == nullptr || field->enum_type() == nullptr) continue;
+    for (int v = 0; v < field->enum_type()->value_count(); ++v) {
+      values.insert(field->enum_type()->value(v)->name());
+    }
+  }
+  return {values.begin(), values.end()};
+}
+
+// Says what the parser says in the words of a job file.
+std::string Explain(const std::string& message) {
+  if (absl::StrContains(message, "has no field named")) {
+    const Descriptor* type =
+        Job::descriptor()->file()->pool()->FindMessageTypeByName(Quoted(message, 0));
+    const std::string name = Quoted(message, 1);
+    if (type != nullptr) {
+      return absl::StrCat("unknown field '", name, "' in ", type->name(),
+                          DidYouMean(name, FieldNames(type)));
+    }
+  }
+  if (absl::StrContains(message, "Unknown enumeration value")) {
+    const std::vector<std::string> values = EnumValuesOf(Quoted(message, 1));
+    return absl::StrCat("field '", Quoted(message, 1), "' has no value '", Quoted(message, 0), "'",
+                        DidYouMean(Quoted(message, 0), values), "; it is one of ",
+                        absl::StrJoin(values, ", "));
+  }
+  return message;
+}
+
+// The field whose value stands on `line` of the text, or "": the parser's messages on wrong values
+// ("Expected integer, got: x") don't name it.
+std::string FieldAt(absl::string_view text, int line) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  if (line < 0 || line >= static_cast<int>(lines.size())) return "";
+  const absl::string_view code = lines[line].substr(0, lines[line].find('#'));
+  const size_t colon = code.find(':');
+  if (colon == absl::string_view::npos) return "";
+  size_t end = colon;
+  while (end > 0 && code[end - 1] == ' ') --end;
+  size_t begin = end;
+  while (begin > 0 && (absl::ascii_isalnum(code[begin - 1]) || code[begin - 1] == '_')) --begin;
+  return std::string(code.substr(begin, end - begin));
+}
+
+class ErrorList : public google::protobuf::io::ErrorCollector {
+ public:
+  ErrorList(absl::string_view file, absl::string_view text) : file_(file), text_(text) {}
+  void AddError(int line, int column, const std::string& message) override {
+    const std::string where =
+        line < 0 ? file_ : absl::StrCat(file_, ":", line + 1, ":", column + 1);
+    std::string what = Explain(message);
+    const std::string field = FieldAt(text_, line);
+    if (!field.empty() && !absl::StrContains(what, field)) {
+      what = absl::StrCat("field '", field, "': ", what);
+    }
+    errors_.push_back(absl::StrCat(where, ": ", what));
+  }
+  std::string Text() const { return absl::StrJoin(errors_, "\n"); }
+
+ private:
+  const std::string file_;
+  const absl::string_view text_;
+  std::vector<std::string> errors_;
+};
+
+bool IsPrefix(absl::string_view prefix, absl::string_view path) {
+  return absl::StartsWith(path, prefix) &&
+         (path.size() == prefix.size() || path[prefix.size()] == '.' || path[prefix.size()] == '[');
+}
+
+}  // namespace
+
+absl::StatusOr<JobSource> JobSource::Parse(absl::string_view text, absl::string_view file,
+                                           const std::vector<std::string>& overrides) {
+  JobSource source;
+  source.file_ = std::string(file);
+  source.lines_ = std::make_unique<TextFormat::ParseInfoTree>();
+  ErrorList errors(file, text);
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  parser.WriteLocationsTo(source.lines_.get());
+  if (!parser.ParseFromString(std::string(text), &source.job_)) {
+    return absl::InvalidArgumentError(errors.Text());
+  }
+  for (const std::string& assignment : overrides) {
+    ASSIGN_OR_RETURN(std::string path, ApplyOverride(assignment, &source.job_));
+    source.overrides_.push_back({std::move(path), assignment});
+  }
+  return source;
+}
+
+std::string JobSource::Locate(absl::string_view path) const {
+  for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) {
+    if (IsPrefix(it->path, path)) return absl::StrCat("--set ", it->assignment);
+  }
+  const auto steps = ParseJobPath(path, Job::descriptor());
+  if (!steps.ok()) return file_;
+  const TextFormat::ParseInfoTree* tree = lines_.get();
+  int line = -1;
+  for (const JobPathStep& step : *steps) {
+    if (tree == nullptr) break;
+    const int index = step.field->is_repeated() ? std::max(step.index, 0) : -1;
+    const int here = tree->GetLocation(step.field, index).line;
+    if (here < 0) break;
+    line = here;
+    tree =
+        step.field->message_type() == nullptr ? nullptr : tree->GetTreeForNested(step.field, index);
+  }
+  return line < 0 ? file_ : absl::StrCat(file_, ":", line + 1);
+}
+
+absl::Status JobSource::Error(absl::string_view path, absl::string_view what) const {
+  return absl::InvalidArgumentError(absl::StrCat(Locate(path), ": ", path, " ", what));
+}
+
+}  // namespace thermocline

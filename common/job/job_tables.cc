@@ -1,0 +1,107 @@
+#include "common/job/job_tables.h"
+
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace thermocline {
+namespace {
+
+OptimizerConfig Config(const Optimizer& proto) {
+  auto config = OptimizerFromProto(proto);
+  CHECK(config.ok());  // LoadJob checked it
+  return *config;
+}
+
+int Dim(const Job& resolved) {
+  CHECK_GE(resolved.table_size(), 1);
+  return static_cast<int>(resolved.table(0).settings().dim());
+}
+
+TableLayout SparseLayout(const Table& table, uint32_t id) {
+  TableLayout layout;
+  layout.id = TableId(id);
+  layout.name = table.name();
+  layout.dim = static_cast<int>(table.settings().dim());
+  layout.optimizer = Config(table.settings().optimizer());
+  layout.init_scale = table.settings().init_scale();
+  layout.role = TableRole::kSparse;
+  return layout;
+}
+
+void AddSparse(const Job& resolved, JobTables* tables) {
+  std::map<std::string, const Table*> by_name;
+  for (const Table& table : resolved.table()) by_name[table.name()] = &table;
+  std::map<std::string, int> index;
+  for (const Feature& feature : resolved.feature()) {
+    const auto [entry, is_new] =
+        index.emplace(feature.table(), static_cast<int>(tables->sparse.size()));
+    if (is_new) {
+      const auto table = by_name.find(feature.table());
+      CHECK(table != by_name.end());
+      tables->sparse.push_back(SparseLayout(*table->second, tables->sparse.size()));
+    }
+    tables->features.push_back(
+        {feature.name(), entry->second, feature.pooling(), static_cast<int>(feature.columns())});
+  }
+}
+
+// One tensor: uniform in +-1/sqrt(fan_in), as PyTorch's nn.Linear has it for weights and biases.
+void AddTensor(const std::string& name, int rows, int cols, int fan_in,
+               const OptimizerConfig& optimizer, JobTables* tables) {
+  DenseTensor tensor;
+  tensor.layout.id = TableId(static_cast<uint32_t>(tables->sparse.size() + tables->dense.size()));
+  tensor.layout.name = name;
+  tensor.layout.dim = kDenseBlockFloats;
+  tensor.layout.optimizer = optimizer;
+  tensor.layout.init_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(fan_in)));
+  tensor.layout.role = TableRole::kDense;
+  tensor.rows = rows;
+  tensor.cols = cols;
+  tables->dense.push_back(std::move(tensor));
+}
+
+void AddMlp(const std::string& prefix, const std::vector<int>& widths,
+            const OptimizerConfig& optimizer, JobTables* tables) {
+  for (size_t layer = 0; layer + 1 < widths.size(); ++layer) {
+    const std::string name = absl::StrCat(prefix, ".", layer);
+    AddTensor(name + ".weight", widths[layer], widths[layer + 1], widths[layer], optimizer, tables);
+    AddTensor(name + ".bias", 1, widths[layer + 1], widths[layer], optimizer, tables);
+  }
+}
+
+}  // namespace
+
+std::vector<TableLayout> JobTables::AllLayouts() const {
+  std::vector<TableLayout> layouts = sparse;
+  for (const DenseTensor& tensor : dense) layouts.push_back(tensor.layout);
+  return layouts;
+}
+
+JobTables ResolveTables(const Job& resolved) {
+  JobTables tables;
+  AddSparse(resolved, &tables);
+  const OptimizerConfig dense_optimizer = Config(resolved.dense_optimizer());
+  AddMlp("bottom", BottomWidths(resolved), dense_optimizer, &tables);
+  AddMlp("top", TopWidths(resolved), dense_optimizer, &tables);
+  return tables;
+}
+
+std::vector<int> BottomWidths(const Job& resolved) {
+  std::vector<int> widths = {static_cast<int>(resolved.data().num_dense())};
+  for (const uint32_t width : resolved.dlrm().bottom()) widths.push_back(static_cast<int>(width));
+  widths.push_back(Dim(resolved));
+  return widths;
+}
+
+std::vector<int> TopWidths(const Job& resolved) {
+  const int features = resolved.feature_size();
+  std::vector<int> widths = {Dim(resolved) + features * (features + 1) / 2};
+  for (const uint32_t width : resolved.dlrm().top()) widths.push_back(static_cast<int>(width));
+  widths.push_back(1);
+  return widths;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,96 @@
+#include "common/job/job_tables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "common/job/job_loader.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+
+Job Parse(absl::string_view text) {
+  auto job = ParseJob(text, "job.textproto", {});
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+constexpr char kKaggle[] = R"(name: "kaggle"
+data { format: CRITEO_TSV path: "log.tsv" }
+dlrm { bottom: [512, 256, 64] top: [512, 256] }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)";
+
+TEST(ResolveTables, WidthsOfTheKaggleModel) {
+  const Job job = Parse(kKaggle);
+  EXPECT_THAT(BottomWidths(job), ElementsAre(13, 512, 256, 64, 16));
+  // 27 vectors: 351 pairs, and the bottom's 16.
+  EXPECT_THAT(TopWidths(job), ElementsAre(367, 512, 256, 1));
+}
+
+TEST(ResolveTables, DenseTensorsFollowTheSparseTables) {
+  const JobTables tables = ResolveTables(Parse(kKaggle));
+  ASSERT_EQ(tables.sparse.size(), 26u);
+  ASSERT_EQ(tables.dense.size(), 14u);
+  std::vector<std::string> names;
+  for (const DenseTensor& tensor : tables.dense) names.push_back(tensor.layout.name);
+  EXPECT_THAT(names, ElementsAre("bottom.0.weight", "bottom.0.bias", "bottom.1.weight",
+                                 "bottom.1.bias", "bottom.2.weight", "bottom.2.bias",
+                                 "bottom.3.weight", "bottom.3.bias", "top.0.weight", "top.0.bias",
+                                 "top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias"));
+  const std::vector<TableLayout> all = tables.AllLayouts();
+  ASSERT_EQ(all.size(), 40u);
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].id, TableId(i)) << all[i].name;
+
+  const DenseTensor& weight = tables.dense[0];
+  EXPECT_EQ(weight.rows, 13);
+  EXPECT_EQ(weight.cols, 512);
+  EXPECT_EQ(weight.num_blocks(), 26);
+  EXPECT_EQ(weight.layout.dim, kDenseBlockFloats);
+  EXPECT_EQ(weight.layout.role, TableRole::kDense);
+  EXPECT_FLOAT_EQ(weight.layout.init_scale, 1 / std::sqrt(13.0f));
+  const DenseTensor& bias = tables.dense[3];  // bottom.1.bias: fan_in 512
+  EXPECT_EQ(bias.rows, 1);
+  EXPECT_EQ(bias.cols, 256);
+  EXPECT_FLOAT_EQ(bias.layout.init_scale, 1 / std::sqrt(512.0f));
+  const DenseTensor& last = tables.dense[13];
+  EXPECT_EQ(last.num_floats(), 1);
+  EXPECT_EQ(last.num_blocks(), 1);  // padded
+}
+
+TEST(ResolveTables, SharedTablesAreOneInTheOrderOfTheFeatures) {
+  const JobTables tables = ResolveTables(Parse(R"(name: "shared"
+data { format: DLRM_NPY path: "d" num_dense: 4 }
+default_table { dim: 8 optimizer { sgd {} } }
+table { name: "users" settings { optimizer { adam {} } init_scale: 0.5 } }
+feature { name: "place" columns: 3 pooling: MEAN }
+feature { name: "viewer" table: "users" }
+feature { name: "author" table: "users" }
+dense_optimizer { row_wise_adagrad {} }
+dlrm {}
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)"));
+  ASSERT_EQ(tables.sparse.size(), 2u);
+  EXPECT_EQ(tables.sparse[0].name, "place");
+  EXPECT_EQ(tables.sparse[0].optimizer.kind, OptimizerKind::kSgd);
+  EXPECT_EQ(tables.sparse[1].name, "users");
+  EXPECT_EQ(tables.sparse[1].optimizer.kind, OptimizerKind::kAdam);
+  EXPECT_EQ(tables.sparse[1].init_scale, 0.5f);
+  EXPECT_EQ(tables.sparse[1].dim, 8);
+  ASSERT_EQ(tables.features.size(), 3u);
+  EXPECT_EQ(tables.features[0].columns, 3);
+  EXPECT_EQ(tables.features[0].pooling, MEAN);
+  EXPECT_EQ(tables.features[1].table_index, 1);
+  EXPECT_EQ(tables.features[2].table_index, 1);
+  // bottom 4-8, top (8 + 6)-1
+  ASSERT_EQ(tables.dense.size(), 4u);
+  EXPECT_EQ(tables.dense[2].rows, 14);
+  EXPECT_EQ(tables.dense[2].cols, 1);
+  EXPECT_EQ(tables.dense[0].layout.optimizer.kind, OptimizerKind::kRowWiseAdagrad);
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,309 @@
+#include "common/job/job_validate.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/ids.h"
+#include "common/job/did_you_mean.h"
+#include "common/sparse_optimizer.h"
+#include "common/status_macros.h"
+#include "common/table_spec.h"
+
+namespace thermocline {
+namespace {
+
+// Limits: above them a value is a typo, not a wish.
+constexpr uint64_t kMaxBatchSize = 1 << 24;
+constexpr uint64_t kMaxProcesses = 1024;
+constexpr uint64_t kMaxThreads = 1024;
+constexpr uint64_t kMaxLayerWidth = 65536;
+constexpr uint64_t kMaxColumns = 4096;
+constexpr uint64_t kMaxChannels = 64;
+constexpr uint64_t kMaxTimeoutS = 24 * 3600;
+constexpr uint64_t kMaxReadAheadBatches = 1024;
+// One row of the largest dim with Adam's slots and its key still fits.
+constexpr uint64_t kMinMessageBytes = 64 << 10;
+constexpr uint64_t kMaxMessageBytes = 1 << 30;
+constexpr size_t kMaxNameLength = 128;
+
+class Validator {
+ public:
+  Validator(const Job& job, const JobSource& source) : job_(job), source_(source) {}
+
+  absl::Status Run() const {
+    RETURN_IF_ERROR(CheckName("name", job_.name()));
+    RETURN_IF_ERROR(CheckData());
+    RETURN_IF_ERROR(CheckSettings("default_table", job_.default_table()));
+    RETURN_IF_ERROR(CheckFeatures());
+    RETURN_IF_ERROR(CheckTables());
+    RETURN_IF_ERROR(CheckDims());
+    RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
+    RETURN_IF_ERROR(CheckModel());
+    RETURN_IF_ERROR(CheckTrain());
+    RETURN_IF_ERROR(CheckLearningRate());
+    RETURN_IF_ERROR(CheckCluster());
+    return CheckSecurity();
+  }
+
+ private:
+  absl::Status Range(absl::string_view path, uint64_t value, uint64_t low, uint64_t high) const {
+    if (value < low) {
+      return source_.Error(path, absl::StrCat("is ", value, "; it must be at least ", low));
+    }
+    if (value > high) {
+      return source_.Error(path, absl::StrCat("is ", value, "; it must be at most ", high));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckName(absl::string_view path, absl::string_view name) const {
+    if (name.empty()) return source_.Error(path, "is empty; it needs a name");
+    if (name.size() > kMaxNameLength) {
+      return source_.Error(path, absl::StrCat("is longer than ", kMaxNameLength, " letters"));
+    }
+    for (const char c : name) {
+      if (!absl::ascii_isalnum(c) && c != '_' && c != '-') {
+        return source_.Error(
+            path, absl::StrCat("is '", name, "'; letters, digits, '_' and '-' are allowed"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckData() const {
+    const Data& data = job_.data();
+    if (data.format() == Data::FORMAT_UNSPECIFIED) {
+      return source_.Error("data.format", "is not set; it is one of CRITEO_TSV, DLRM_NPY");
+    }
+    if (data.path().empty()) {
+      return source_.Error("data.path", "is empty; give it in the job file or with --data");
+    }
+    if (!(data.test_share() >= 0 && data.test_share() < 1)) {
+      return source_.Error("data.test_share",
+                           absl::StrCat("is ", data.test_share(), "; it must be in [0, 1)"));
+    }
+    if (data.format() == Data::DLRM_NPY) {
+      if (!data.test_path().empty()) {
+        return source_.Error("data.test_path", "is for CRITEO_TSV; DLRM_NPY reads test_*.npy");
+      }
+      if (data.test_share() > 0) {
+        return source_.Error("data.test_share", "is for CRITEO_TSV; DLRM_NPY reads test_*.npy");
+      }
+    }
+    if (!data.test_path().empty() && data.test_share() > 0) {
+      return source_.Error("data.test_share", "is set, and data.test_path as well; choose one");
+    }
+    RETURN_IF_ERROR(Range("data.num_dense", data.num_dense(), 1, kMaxColumns));
+    RETURN_IF_ERROR(Range("data.num_categorical", data.num_categorical(), 1, kMaxColumns));
+    return Range("data.read_ahead_batches", data.read_ahead_batches(), 1, kMaxReadAheadBatches);
+  }
+
+  absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer) const {
+    const auto config = OptimizerFromProto(optimizer);
+    if (config.ok()) return absl::OkStatus();
+    // The message begins with the value's name ("epsilon is -1; ..."): find where it was written.
+    const std::string message(config.status().message());
+    const std::string name = message.substr(0, message.find(' '));
+    std::string kind;
+    if (optimizer.kind_case() != Optimizer::KIND_NOT_SET) {
+      kind = Optimizer::descriptor()->FindFieldByNumber(optimizer.kind_case())->name();
+    }
+    const std::string field = name == "learning_rate_scale" || kind.empty()
+                                  ? absl::StrCat(path, ".", name)
+                                  : absl::StrCat(path, ".", kind, ".", name);
+    return absl::InvalidArgumentError(
+        absl::StrCat(source_.Locate(field), ": ", path, ": ", message));
+  }
+
+  absl::Status CheckSettings(const std::string& path, const TableSettings& settings) const {
+    RETURN_IF_ERROR(Range(path + ".dim", settings.dim(), 1, kMaxDim));
+    if (!(settings.init_scale() >= 0 && std::isfinite(settings.init_scale()))) {
+      return source_.Error(path + ".init_scale", absl::StrCat("is ", settings.init_scale(),
+                                                              "; it must be finite and >= 0"));
+    }
+    return CheckOptimizer(path + ".optimizer", settings.optimizer());
+  }
+
+  absl::Status CheckFeatures() const {
+    std::map<std::string, int> seen;
+    uint64_t columns = 0;
+    for (int i = 0; i < job_.feature_size(); ++i) {
+      const Feature& feature = job_.feature(i);
+      const std::string path = absl::StrCat("feature[", i, "]");
+      RETURN_IF_ERROR(CheckName(path + ".name", feature.name()));
+      const auto [first, is_new] = seen.emplace(feature.name(), i);
+      if (!is_new) {
+        return source_.Error(
+            path + ".name",
+            absl::StrCat("is '", feature.name(), "', as is feature[", first->second, "].name"));
+      }
+      RETURN_IF_ERROR(Range(path + ".columns", feature.columns(), 1, kMaxColumns));
+      if (job_.data().format() == Data::CRITEO_TSV && feature.columns() != 1) {
+        return source_.Error(path + ".columns",
+                             absl::StrCat("is ", feature.columns(),
+                                          "; in CRITEO_TSV a bag is one column, its values "
+                                          "separated by commas"));
+      }
+      columns += feature.columns();
+    }
+    if (columns != job_.data().num_categorical()) {
+      return source_.Error("data.num_categorical",
+                           absl::StrCat("is ", job_.data().num_categorical(),
+                                        ", but the features read ", columns, " columns"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTables() const {
+    std::map<std::string, int> tables;
+    std::vector<std::string> names;
+    for (int i = 0; i < job_.table_size(); ++i) {
+      const std::string path = absl::StrCat("table[", i, "]");
+      RETURN_IF_ERROR(CheckName(path + ".name", job_.table(i).name()));
+      const auto [first, is_new] = tables.emplace(job_.table(i).name(), i);
+      if (!is_new) {
+        return source_.Error(
+            path + ".name",
+            absl::StrCat("is '", job_.table(i).name(), "', as is table[", first->second, "].name"));
+      }
+      RETURN_IF_ERROR(CheckSettings(path + ".settings", job_.table(i).settings()));
+      names.push_back(job_.table(i).name());
+    }
+    std::map<std::string, int> unread = tables;
+    for (int i = 0; i < job_.feature_size(); ++i) {
+      const std::string& table = job_.feature(i).table();
+      unread.erase(table);
+      if (tables.count(table) > 0) continue;
+      return source_.Error(
+          absl::StrCat("feature[", i, "].table"),
+          absl::StrCat("is '", table, "', but there is no such table", DidYouMean(table, names)));
+    }
+    if (unread.empty()) return absl::OkStatus();
+    return source_.Error(
+        absl::StrCat("table[", unread.begin()->second, "].name"),
+        absl::StrCat("is '", unread.begin()->first, "', but no feature reads this table"));
+  }
+
+  // The interaction multiplies every pair of pooled embeddings.
+  absl::Status CheckDims() const {
+    for (int i = 1; i < job_.table_size(); ++i) {
+      const uint32_t dim = job_.table(i).settings().dim();
+      if (dim == job_.table(0).settings().dim()) continue;
+      return source_.Error(
+          absl::StrCat("table[", i, "].settings.dim"),
+          absl::StrCat("is ", dim, " for table '", job_.table(i).name(), "', but table '",
+                       job_.table(0).name(), "' has ", job_.table(0).settings().dim(),
+                       "; DLRM's dot products need one dim for all tables"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckModel() const {
+    if (!job_.has_dlrm()) return source_.Error("dlrm", "is missing; a job needs a model");
+    for (int i = 0; i < job_.dlrm().bottom_size(); ++i) {
+      RETURN_IF_ERROR(
+          Range(absl::StrCat("dlrm.bottom[", i, "]"), job_.dlrm().bottom(i), 1, kMaxLayerWidth));
+    }
+    for (int i = 0; i < job_.dlrm().top_size(); ++i) {
+      RETURN_IF_ERROR(
+          Range(absl::StrCat("dlrm.top[", i, "]"), job_.dlrm().top(i), 1, kMaxLayerWidth));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTrain() const {
+    const Train& train = job_.train();
+    RETURN_IF_ERROR(Range("train.batch_size", train.batch_size(), 1, kMaxBatchSize));
+    if (train.batch_size() < job_.cluster().workers()) {
+      return source_.Error("train.batch_size",
+                           absl::StrCat("is ", train.batch_size(), ", less than cluster.workers (",
+                                        job_.cluster().workers(), ")"));
+    }
+    RETURN_IF_ERROR(Range("train.passes", train.passes(), 1, UINT32_MAX));
+    RETURN_IF_ERROR(Range("train.max_steps", train.max_steps(), 0, INT64_MAX));
+    RETURN_IF_ERROR(Range("train.metrics_every_steps", train.metrics_every_steps(), 1, UINT32_MAX));
+    return Range("train.eval_batch_size", train.eval_batch_size(), 1, kMaxBatchSize);
+  }
+
+  absl::Status CheckLearningRate() const {
+    const LearningRate& rate = job_.train().learning_rate();
+    const std::string path = "train.learning_rate";
+    if (!(rate.base() > 0 && std::isfinite(rate.base()))) {
+      return source_.Error(path + ".base",
+                           absl::StrCat("is ", rate.base(), "; it must be finite and above 0"));
+    }
+    if (!rate.has_decay()) return absl::OkStatus();
+    const PolynomialDecay& decay = rate.decay();
+    RETURN_IF_ERROR(Range(path + ".decay.steps", decay.steps(), 1, INT64_MAX));
+    if (decay.start_step() < rate.warmup_steps()) {
+      return source_.Error(path + ".decay.start_step",
+                           absl::StrCat("is ", decay.start_step(), ", within the ",
+                                        rate.warmup_steps(), " steps of the warm-up"));
+    }
+    if (!(decay.power() > 0 && std::isfinite(decay.power()))) {
+      return source_.Error(path + ".decay.power",
+                           absl::StrCat("is ", decay.power(), "; it must be finite and above 0"));
+    }
+    if (!(decay.end() >= 0 && decay.end() <= rate.base())) {
+      return source_.Error(path + ".decay.end",
+                           absl::StrCat("is ", decay.end(), "; it must be in [0, base]"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckCluster() const {
+    const Cluster& cluster = job_.cluster();
+    RETURN_IF_ERROR(Range("cluster.servers", cluster.servers(), 1, kMaxProcesses));
+    RETURN_IF_ERROR(Range("cluster.workers", cluster.workers(), 1, kMaxProcesses));
+    RETURN_IF_ERROR(Range("cluster.worker_threads", cluster.worker_threads(), 1, kMaxThreads));
+    RETURN_IF_ERROR(Range("cluster.server_threads", cluster.server_threads(), 1, kMaxThreads));
+    RETURN_IF_ERROR(Range("cluster.max_message_bytes", cluster.max_message_bytes(),
+                          kMinMessageBytes, kMaxMessageBytes));
+    RETURN_IF_ERROR(
+        Range("cluster.channels_per_server", cluster.channels_per_server(), 1, kMaxChannels));
+    RETURN_IF_ERROR(
+        Range("cluster.startup_timeout_s", cluster.startup_timeout_s(), 1, kMaxTimeoutS));
+    return Range("cluster.rpc_timeout_s", cluster.rpc_timeout_s(), 1, kMaxTimeoutS);
+  }
+
+  absl::Status CheckSecurity() const {
+    const Cluster& cluster = job_.cluster();
+    const Tls& tls = cluster.tls();
+    const bool any = !tls.certificate().empty() || !tls.private_key().empty() || !tls.ca().empty();
+    if (any) {
+      const std::vector<std::pair<std::string, std::string>> files = {
+          {"certificate", tls.certificate()}, {"private_key", tls.private_key()}, {"ca", tls.ca()}};
+      for (const auto& [name, file] : files) {
+        if (!file.empty()) continue;
+        return source_.Error("cluster.tls." + name,
+                             "is empty; TLS needs certificate, private_key and ca");
+      }
+      return absl::OkStatus();
+    }
+    const std::string& host = cluster.listen_host();
+    const bool loopback =
+        absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" || host == "[::1]";
+    if (loopback || cluster.insecure()) return absl::OkStatus();
+    return source_.Error(
+        "cluster.listen_host",
+        absl::StrCat("is ", host,
+                     ", beyond loopback; give cluster.tls, or set cluster.insecure "
+                     "to send everything in plain text"));
+  }
+
+  const Job& job_;
+  const JobSource& source_;
+};
+
+}  // namespace
+
+absl::Status ValidateJob(const Job& resolved, const JobSource& source) {
+  return Validator(resolved, source).Run();
+}
+
+}  // namespace thermocline

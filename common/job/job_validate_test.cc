@@ -1,0 +1,218 @@
+// Every value that a job can't have, the line it is reported at, and the words.
+#include <gtest/gtest.h>
+
+#include "common/job/job_loader.h"
+
+namespace thermocline {
+namespace {
+
+// Line numbers below refer to this text.
+constexpr char kJob[] = R"(name: "a_job-1"
+data {
+  format: CRITEO_TSV
+  path: "log.tsv"
+  num_categorical: 2
+}
+default_table { dim: 8 }
+table {
+  name: "T"
+  settings { dim: 8 }
+}
+feature { name: "A" table: "T" }
+feature { name: "B" }
+dlrm {
+  bottom: 8
+  top: 8
+}
+train {
+  batch_size: 16
+  learning_rate { base: 0.1 }
+}
+cluster { servers: 2 }
+)";
+
+std::string ErrorOf(const std::vector<std::string>& overrides) {
+  const auto job = ParseJob(kJob, "j", overrides);
+  EXPECT_FALSE(job.ok());
+  return job.ok() ? "" : std::string(job.status().message());
+}
+
+// Replaces one text of kJob: errors then carry its line.
+std::string ErrorWith(const std::string& from, const std::string& to) {
+  std::string text = kJob;
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  const auto job = ParseJob(text, "j", {});
+  EXPECT_FALSE(job.ok()) << to;
+  if (job.ok()) return "";
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(job.status().message());
+}
+
+struct Case {
+  std::string from, to, error;
+};
+
+class ValidateJobTest : public testing::TestWithParam<Case> {};
+
+TEST_P(ValidateJobTest, ReportsLineAndField) {
+  EXPECT_EQ(ErrorWith(GetParam().from, GetParam().to), GetParam().error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, ValidateJobTest,
+    testing::Values(
+        Case{"\"a_job-1\"", "\"\"", "j:1: name is empty; it needs a name"},
+        Case{"\"a_job-1\"", "\"a/b\"",
+             "j:1: name is 'a/b'; letters, digits, '_' and '-' are allowed"},
+        Case{"format: CRITEO_TSV", "",
+             "j:2: data.format is not set; it is one of CRITEO_TSV, "
+             "DLRM_NPY"},
+        Case{"\"log.tsv\"", "\"\"",
+             "j:4: data.path is empty; give it in the job file or with "
+             "--data"},
+        Case{"num_categorical: 2", "num_categorical: 3",
+             "j:5: data.num_categorical is 3, but the features read 2 columns"},
+        Case{"num_categorical: 2", "test_share: 1",
+             "j:5: data.test_share is 1; it must be in [0, 1)"},
+        Case{"num_categorical: 2", "test_share: nan",
+             "j:5: data.test_share is nan; it must be in [0, 1)"},
+        Case{"num_categorical: 2", "test_share: 0.5 test_path: \"t\"",
+             "j:5: data.test_share is set, and data.test_path as well; choose one"},
+        Case{"num_categorical: 2", "num_dense: 0",
+             "j:5: data.num_dense is 0; it must be at least 1"},
+        Case{"num_categorical: 2", "num_dense: 4097",
+             "j:5: data.num_dense is 4097; it must be at most 4096"},
+        Case{"num_categorical: 2", "read_ahead_batches: 0",
+             "j:5: data.read_ahead_batches is 0; it must be at least 1"},
+        Case{"format: CRITEO_TSV", "format: DLRM_NPY test_path: \"t\"",
+             "j:3: data.test_path is for CRITEO_TSV; DLRM_NPY reads test_*.npy"},
+        Case{"format: CRITEO_TSV", "format: DLRM_NPY test_share: 0.1",
+             "j:3: data.test_share is for CRITEO_TSV; DLRM_NPY reads test_*.npy"},
+        Case{"default_table { dim: 8 }", "default_table { dim: 4097 }",
+             "j:7: default_table.dim is 4097; it must be at most 4096"},
+        Case{"default_table { dim: 8 }", "default_table { dim: 16 }",
+             "j:13: table[1].settings.dim is 16 for table 'B', but table 'T' has 8; DLRM's dot "
+             "products need one dim for all tables"},
+        Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: -1 }",
+             "j:7: default_table.init_scale is -1; it must be finite and >= 0"},
+        Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: inf }",
+             "j:7: default_table.init_scale is inf; it must be finite and >= 0"},
+        Case{"name: \"T\"", "name: \"\"", "j:9: table[0].name is empty; it needs a name"},
+        Case{"name: \"T\"", "name: \"U\"",
+             "j:12: feature[0].table is 'T', but there is no such table"},
+        Case{"table: \"T\"", "", "j:9: table[0].name is 'T', but no feature reads this table"},
+        Case{"\"B\"", "\"A\" table: \"T\"", "j:13: feature[1].name is 'A', as is feature[0].name"},
+        Case{"\"B\"", "\"\"", "j:13: feature[1].name is empty; it needs a name"},
+        Case{"\"B\"", "\"B\" columns: 2",
+             "j:13: feature[1].columns is 2; in CRITEO_TSV a bag is one column, its values "
+             "separated by commas"},
+        Case{"\"B\"", "\"B\" columns: 0", "j:13: feature[1].columns is 0; it must be at least 1"},
+        Case{"bottom: 8", "bottom: 8\n bottom: 0",
+             "j:16: dlrm.bottom[1] is 0; it must be at least 1"},
+        Case{"top: 8", "top: 65537", "j:16: dlrm.top[0] is 65537; it must be at most 65536"},
+        Case{"batch_size: 16", "batch_size: 0",
+             "j:19: train.batch_size is 0; it must be at least 1"},
+        Case{"batch_size: 16", "", "j:18: train.batch_size is 0; it must be at least 1"},
+        Case{"batch_size: 16", "batch_size: 16777217",
+             "j:19: train.batch_size is 16777217; it must be at most 16777216"},
+        Case{"batch_size: 16", "batch_size: 16 passes: 0",
+             "j:19: train.passes is 0; it must be at least 1"},
+        Case{"batch_size: 16", "batch_size: 16 metrics_every_steps: 0",
+             "j:19: train.metrics_every_steps is 0; it must be at least 1"},
+        Case{"batch_size: 16", "batch_size: 16 eval_batch_size: 0",
+             "j:19: train.eval_batch_size is 0; it must be at least 1"},
+        Case{"servers: 2", "workers: 17",
+             "j:19: train.batch_size is 16, less than cluster.workers (17)"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    LearningRate, ValidateJobTest,
+    testing::Values(
+        Case{"base: 0.1", "", "j:20: train.learning_rate.base is 0; it must be finite and above 0"},
+        Case{"base: 0.1", "base: -1",
+             "j:20: train.learning_rate.base is -1; it must be finite and above 0"},
+        Case{"base: 0.1", "base: inf",
+             "j:20: train.learning_rate.base is inf; it must be finite and above 0"},
+        Case{"base: 0.1", "base: nan",
+             "j:20: train.learning_rate.base is nan; it must be finite and above 0"},
+        Case{"base: 0.1", "base: 1 decay {}",
+             "j:20: train.learning_rate.decay.steps is 0; it must be at least 1"},
+        Case{"base: 0.1", "base: 1 decay { steps: 1 power: 0 }",
+             "j:20: train.learning_rate.decay.power is 0; it must be finite and above 0"},
+        Case{"base: 0.1", "base: 1 decay { steps: 1 end: 2 }",
+             "j:20: train.learning_rate.decay.end is 2; it must be in [0, base]"},
+        Case{"base: 0.1", "base: 1 warmup_steps: 9 decay { steps: 1 start_step: 8 }",
+             "j:20: train.learning_rate.decay.start_step is 8, within the 9 steps of the "
+             "warm-up"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Cluster, ValidateJobTest,
+    testing::Values(
+        Case{"servers: 2", "servers: 0", "j:22: cluster.servers is 0; it must be at least 1"},
+        Case{"servers: 2", "workers: 0", "j:22: cluster.workers is 0; it must be at least 1"},
+        Case{"servers: 2", "servers: 1025",
+             "j:22: cluster.servers is 1025; it must be at most 1024"},
+        Case{"servers: 2", "worker_threads: 0",
+             "j:22: cluster.worker_threads is 0; it must be at least 1"},
+        Case{"servers: 2", "server_threads: 0",
+             "j:22: cluster.server_threads is 0; it must be at least 1"},
+        Case{"servers: 2", "max_message_bytes: 1000",
+             "j:22: cluster.max_message_bytes is 1000; it must be at least 65536"},
+        Case{"servers: 2", "channels_per_server: 0",
+             "j:22: cluster.channels_per_server is 0; it must be at least 1"},
+        Case{"servers: 2", "startup_timeout_s: 0",
+             "j:22: cluster.startup_timeout_s is 0; it must be at least 1"},
+        Case{"servers: 2", "rpc_timeout_s: 0",
+             "j:22: cluster.rpc_timeout_s is 0; it must be at least 1"},
+        Case{"servers: 2", "tls { certificate: \"c\" ca: \"a\" }",
+             "j:22: cluster.tls.private_key is empty; TLS needs certificate, private_key and ca"},
+        Case{"servers: 2", "tls { private_key: \"c\" ca: \"a\" }",
+             "j:22: cluster.tls.certificate is empty; TLS needs certificate, private_key and ca"},
+        Case{"servers: 2", "tls { certificate: \"c\" private_key: \"a\" }",
+             "j:22: cluster.tls.ca is empty; TLS needs certificate, private_key and ca"},
+        Case{"servers: 2", "listen_host: \"0.0.0.0\"",
+             "j:22: cluster.listen_host is 0.0.0.0, beyond loopback; give cluster.tls, or set "
+             "cluster.insecure to send everything in plain text"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers, ValidateJobTest,
+    testing::Values(Case{"settings { dim: 8 }",
+                         "settings { dim: 8\n optimizer { adagrad { epsilon: -1 } } }",
+                         "j:11: table[0].settings.optimizer: epsilon is -1; it must be in [0, 1]"},
+                    Case{"dlrm {", "dense_optimizer { adam { beta1: 1 } }\ndlrm {",
+                         "j:14: dense_optimizer: beta1 is 1; it must be in [0, 0.999999]"}));
+
+TEST(ValidateJob, DuplicateTables) {
+  EXPECT_EQ(ErrorWith("feature { name: \"B\" }", "table { name: \"T\" }\nfeature { name: \"B\" }"),
+            "j:13: table[1].name is 'T', as is table[0].name");
+}
+
+TEST(ValidateJob, AMisspeltTableGetsASuggestion) {
+  EXPECT_EQ(ErrorWith("table: \"T\"", "table: \"BB\""),
+            "j:12: feature[0].table is 'BB', but there is no such table (did you mean 'B'?)");
+}
+
+TEST(ValidateJob, NeedsAModel) {
+  EXPECT_EQ(ErrorWith("dlrm {\n  bottom: 8\n  top: 8\n}", ""),
+            "j: dlrm is missing; a job needs a model");
+}
+
+TEST(ValidateJob, BeyondLoopbackIsAllowedWithTlsOrExplicitly) {
+  EXPECT_TRUE(ParseJob(kJob, "j", {"cluster.listen_host=10.1.2.3", "cluster.insecure=true"}).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j",
+                       {"cluster.listen_host=10.1.2.3",
+                        "cluster.tls={certificate: 'c' private_key: 'k' ca: 'a'}"})
+                  .ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", {"cluster.listen_host=localhost"}).ok());
+  EXPECT_NE(ErrorOf({"cluster.listen_host=127.evil.example"}), "");
+}
+
+TEST(ValidateJob, OneCategoryColumnAtLeast) {
+  std::string text = kJob;
+  EXPECT_EQ(ErrorOf({"data.num_categorical=0", "feature=[]", "table=[]"}),
+            "--set data.num_categorical=0: data.num_categorical is 0; it must be at least 1");
+}
+
+}  // namespace
+}  // namespace thermocline
