@@ -1,0 +1,161 @@
+#include "worker/data/byte_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+constexpr size_t kCompressedBufferBytes = 256 << 10;
+// zlib: 15 bits of window, and a gzip header and trailer around the data.
+constexpr int kGzipWindowBits = 15 + 16;
+
+absl::Status FileError(const std::string& path, const char* what, int error) {
+  const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+class PlainSource : public ByteSource {
+ public:
+  PlainSource(std::string path, int fd, int64_t size)
+      : path_(std::move(path)), fd_(fd), size_(size) {}
+  ~PlainSource() override { close(fd_); }
+
+  absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
+    for (;;) {
+      const ssize_t n = read(fd_, buffer.data(), buffer.size());
+      if (n >= 0) {
+        position_ += n;
+        return static_cast<size_t>(n);
+      }
+      if (errno != EINTR) return FileError(path_, "cannot read", errno);
+    }
+  }
+  int64_t position() const override { return position_; }
+  int64_t size() const override { return size_; }
+  bool compressed() const override { return false; }
+
+ private:
+  const std::string path_;
+  const int fd_;
+  const int64_t size_;
+  int64_t position_ = 0;
+};
+
+class GzipSource : public ByteSource {
+ public:
+  GzipSource(std::string path, std::unique_ptr<ByteSource> file)
+      : path_(std::move(path)), file_(std::move(file)), buffer_(kCompressedBufferBytes) {
+    CHECK_EQ(inflateInit2(&stream_, kGzipWindowBits), Z_OK);
+  }
+  ~GzipSource() override { inflateEnd(&stream_); }
+
+  absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
+    stream_.next_out = reinterpret_cast<Bytef*>(buffer.data());
+    stream_.avail_out = static_cast<uInt>(std::min<size_t>(buffer.size(), 1 << 30));
+    const size_t wanted = stream_.avail_out;
+    while (stream_.avail_out == wanted) {
+      if (stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
+      if (!in_member_) {
+        ASSIGN_OR_RETURN(const bool more, BeginMember());
+        if (!more) return size_t{0};
+      }
+      if (stream_.avail_in == 0 && file_ended_) {
+        return absl::DataLossError(absl::StrCat(path_, ": gzip data is cut off at byte ",
+                                                file_->position(), ", the end of the file"));
+      }
+      RETURN_IF_ERROR(Inflate());
+    }
+    return wanted - stream_.avail_out;
+  }
+  int64_t position() const override { return file_->position() - stream_.avail_in; }
+  int64_t size() const override { return file_->size(); }
+  bool compressed() const override { return true; }
+
+ private:
+  absl::Status Refill() {
+    if (file_ended_) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const size_t n, file_->Read(absl::MakeSpan(buffer_)));
+    file_ended_ = n == 0;
+    stream_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
+    stream_.avail_in = static_cast<uInt>(n);
+    return absl::OkStatus();
+  }
+
+  // Between members: false at the end of the file. Zeros after the last member are padding.
+  absl::StatusOr<bool> BeginMember() {
+    while (members_ > 0 && stream_.avail_in > 0 && *stream_.next_in == 0) {
+      ++stream_.next_in;
+      if (--stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
+    }
+    if (stream_.avail_in == 0) return false;
+    CHECK_EQ(inflateReset(&stream_), Z_OK);
+    in_member_ = true;
+    return true;
+  }
+
+  absl::Status Inflate() {
+    const int result = inflate(&stream_, Z_NO_FLUSH);
+    if (result == Z_STREAM_END) {
+      in_member_ = false;
+      ++members_;
+    } else if (result != Z_OK && result != Z_BUF_ERROR) {
+      return absl::DataLossError(absl::StrCat(path_, ": corrupt gzip data near byte ", position(),
+                                              ": ",
+                                              stream_.msg != nullptr ? stream_.msg : "zlib error"));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+  const std::unique_ptr<ByteSource> file_;
+  std::vector<char> buffer_;
+  z_stream stream_ = {};
+  bool file_ended_ = false;
+  bool in_member_ = false;
+  int members_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return FileError(path, "cannot open", errno);
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    const int error = errno;
+    close(fd);
+    return FileError(path, "cannot stat", error);
+  }
+  auto plain = std::make_unique<PlainSource>(path, fd, info.st_size);
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a file"));
+  }
+  unsigned char magic[2] = {0, 0};
+  const bool gzip = pread(fd, magic, sizeof(magic), 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
+  if (!gzip) return plain;
+  return std::make_unique<GzipSource>(path, std::move(plain));
+}
+
+}  // namespace thermocline

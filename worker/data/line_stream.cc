@@ -1,0 +1,157 @@
+#include "worker/data/line_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+constexpr size_t kBlockBytes = 256 << 10;
+
+// Makes room for `bytes` more behind the first `used`, and the padding.
+void Reserve(size_t used, size_t bytes, UninitializedVector<char>* text) {
+  const size_t wanted = used + bytes + kTextPadding;
+  if (text->size() < wanted) text->resize(std::max(wanted, 2 * text->size()));
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> CountLines(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ByteSource> source, ByteSource::Open(path));
+  UninitializedVector<char> block(kBlockBytes);
+  int64_t newlines = 0;
+  int64_t lines = 0;  // through the last byte that isn't part of a blank line
+  for (;;) {
+    ASSIGN_OR_RETURN(const size_t n, source->Read(absl::MakeSpan(block)));
+    if (n == 0) return lines;
+    size_t content = n;  // Bytes through the last that is no line end.
+    while (content > 0 && (block[content - 1] == '\n' || block[content - 1] == '\r')) --content;
+    const auto start = block.begin();
+    newlines += std::count(start, start + content, '\n');
+    if (content > 0) lines = newlines + 1;
+    newlines += std::count(start + content, start + n, '\n');
+  }
+}
+
+LineStream::LineStream(std::string path, std::unique_ptr<ByteSource> source,
+                       const std::atomic<bool>* cancelled)
+    : path_(std::move(path)),
+      source_(std::move(source)),
+      cancelled_(cancelled),
+      block_(kBlockBytes) {}
+
+absl::StatusOr<std::unique_ptr<LineStream>> LineStream::Open(const std::string& path,
+                                                             const std::atomic<bool>* cancelled) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> source, ByteSource::Open(path));
+  return std::unique_ptr<LineStream>(new LineStream(path, std::move(source), cancelled));
+}
+
+absl::StatusOr<bool> LineStream::Refill() {
+  if (cancelled_->load(std::memory_order_relaxed)) {
+    return absl::CancelledError("reading was cancelled");
+  }
+  std::memmove(block_.data(), block_.data() + position_, end_ - position_);
+  end_ -= position_;
+  position_ = 0;
+  ASSIGN_OR_RETURN(const size_t n, source_->Read(absl::MakeSpan(block_).subspan(end_)));
+  end_ += n;
+  return n > 0;
+}
+
+absl::StatusOr<bool> LineStream::FindContent() {
+  for (;;) {
+    while (position_ < end_ && block_[position_] == '\n') {
+      ++position_;
+      ++blanks_;
+    }
+    if (position_ < end_ && block_[position_] != '\r') return true;
+    // At the end of the block, or at a '\r' that may be a blank line's.
+    if (end_ - position_ < 2) {
+      ASSIGN_OR_RETURN(const bool more, Refill());
+      if (!more) return false;  // Nothing is left, or a lone '\r', which is blank too.
+    } else if (block_[position_ + 1] == '\n') {
+      ++position_;
+    } else {
+      return true;
+    }
+  }
+}
+
+absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used) {
+  size_t length = 0;
+  for (bool last = false; !last;) {
+    const char* const begin = block_.data() + position_;
+    const void* const newline = std::memchr(begin, '\n', end_ - position_);
+    last = newline != nullptr;
+    const size_t n = last ? static_cast<const char*>(newline) + 1 - begin : end_ - position_;
+    length += n;
+    if (length > kMaxLineBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ":", line_, ": the line is longer than ", kMaxLineBytes, " bytes"));
+    }
+    if (text != nullptr) {
+      Reserve(*used, n + 1, text);
+      std::memcpy(text->data() + *used, begin, n);
+      *used += n;
+    }
+    position_ += n;
+    if (!last) {
+      ASSIGN_OR_RETURN(const bool more, Refill());
+      if (!more) {  // The file's last line has no newline: it gets one.
+        if (text != nullptr) (*text)[(*used)++] = '\n';
+        last = true;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> LineStream::Skip(int64_t count) {
+  int64_t skipped = 0;
+  while (skipped < count) {
+    ASSIGN_OR_RETURN(const bool more, FindContent());
+    if (!more) break;
+    if (blanks_ > 0) {
+      --blanks_;
+    } else {
+      RETURN_IF_ERROR(TakeLine(nullptr, nullptr));
+    }
+    ++skipped;
+    ++line_;
+  }
+  return skipped;
+}
+
+absl::Status LineStream::Read(int64_t count, RawBatch* raw) {
+  raw->first_line = line_;
+  raw->num_rows = 0;
+  raw->line_begin.resize(count + 1);
+  size_t used = 0;
+  while (raw->num_rows < count) {
+    ASSIGN_OR_RETURN(const bool more, FindContent());
+    if (!more) break;
+    raw->line_begin[raw->num_rows] = used;
+    if (blanks_ > 0) {
+      --blanks_;
+      Reserve(used, 1, &raw->text);
+      raw->text[used++] = '\n';
+    } else {
+      RETURN_IF_ERROR(TakeLine(&raw->text, &used));
+    }
+    ++raw->num_rows;
+    ++line_;
+  }
+  raw->line_begin[raw->num_rows] = used;
+  return absl::OkStatus();
+}
+
+double LineStream::progress() const {
+  if (source_->size() == 0) return 1;
+  return std::min(1.0, static_cast<double>(source_->position()) / source_->size());
+}
+
+}  // namespace thermocline
