@@ -51,7 +51,7 @@ void AddSparse(const Job& resolved, JobTables* tables) {
 // One tensor: uniform in +-1/sqrt(fan_in), as PyTorch's nn.Linear has it for weights and biases.
 void AddTensor(const std::string& name, int rows, int cols, int fan_in,
                const OptimizerConfig& optimizer, JobTables* tables) {
-  DenseTensor tensor;
+  DenseTable tensor;
   tensor.layout.id = TableId(static_cast<uint32_t>(tables->sparse.size() + tables->dense.size()));
   tensor.layout.name = name;
   tensor.layout.dim = kDenseBlockFloats;
@@ -76,7 +76,7 @@ void AddMlp(const std::string& prefix, const std::vector<int>& widths,
 
 std::vector<TableLayout> JobTables::AllLayouts() const {
   std::vector<TableLayout> layouts = sparse;
-  for (const DenseTensor& tensor : dense) layouts.push_back(tensor.layout);
+  for (const DenseTable& tensor : dense) layouts.push_back(tensor.layout);
   return layouts;
 }
 

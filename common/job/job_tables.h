@@ -21,7 +21,7 @@ struct FeatureSpec {
 
 // A weight matrix or bias, kept as the rows 0 .. num_blocks()-1 of a table of its own: its floats
 // in row-major order, kDenseBlockFloats a row, the last one padded.
-struct DenseTensor {
+struct DenseTable {
   TableLayout layout;
   int rows = 0;
   int cols = 0;
@@ -35,7 +35,7 @@ struct JobTables {
   std::vector<FeatureSpec> features;  // in the order of the data's columns
   // Ids S, S+1, ...: bottom.0.weight [in, out], bottom.0.bias [1, out], bottom.1.weight, ...,
   // top.0.weight, ...
-  std::vector<DenseTensor> dense;
+  std::vector<DenseTable> dense;
 
   // All layouts by id.
   std::vector<TableLayout> AllLayouts() const;

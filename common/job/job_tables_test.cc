@@ -36,7 +36,7 @@ TEST(ResolveTables, DenseTensorsFollowTheSparseTables) {
   ASSERT_EQ(tables.sparse.size(), 26u);
   ASSERT_EQ(tables.dense.size(), 14u);
   std::vector<std::string> names;
-  for (const DenseTensor& tensor : tables.dense) names.push_back(tensor.layout.name);
+  for (const DenseTable& tensor : tables.dense) names.push_back(tensor.layout.name);
   EXPECT_THAT(names, ElementsAre("bottom.0.weight", "bottom.0.bias", "bottom.1.weight",
                                  "bottom.1.bias", "bottom.2.weight", "bottom.2.bias",
                                  "bottom.3.weight", "bottom.3.bias", "top.0.weight", "top.0.bias",
@@ -45,18 +45,18 @@ TEST(ResolveTables, DenseTensorsFollowTheSparseTables) {
   ASSERT_EQ(all.size(), 40u);
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].id, TableId(i)) << all[i].name;
 
-  const DenseTensor& weight = tables.dense[0];
+  const DenseTable& weight = tables.dense[0];
   EXPECT_EQ(weight.rows, 13);
   EXPECT_EQ(weight.cols, 512);
   EXPECT_EQ(weight.num_blocks(), 26);
   EXPECT_EQ(weight.layout.dim, kDenseBlockFloats);
   EXPECT_EQ(weight.layout.role, TableRole::kDense);
   EXPECT_FLOAT_EQ(weight.layout.init_scale, 1 / std::sqrt(13.0f));
-  const DenseTensor& bias = tables.dense[3];  // bottom.1.bias: fan_in 512
+  const DenseTable& bias = tables.dense[3];  // bottom.1.bias: fan_in 512
   EXPECT_EQ(bias.rows, 1);
   EXPECT_EQ(bias.cols, 256);
   EXPECT_FLOAT_EQ(bias.layout.init_scale, 1 / std::sqrt(512.0f));
-  const DenseTensor& last = tables.dense[13];
+  const DenseTable& last = tables.dense[13];
   EXPECT_EQ(last.num_floats(), 1);
   EXPECT_EQ(last.num_blocks(), 1);  // padded
 }
