@@ -1,8 +1,9 @@
-// One parameter server without gRPC: epoch, ledger, acceptance, apply, held pulls (docs/architecture.md).
+// One parameter server without gRPC: epoch, ledger, acceptance, apply, held pulls
+// (docs/architecture.md).
 //
 // A state machine: what it holds is a function of its configuration and the pushes it accepted, in
-// order. Time comes from a Scheduler and answers leave through callbacks, so the simulation runs many
-// of them in one thread. Thread-safe.
+// order. Time comes from a Scheduler and answers leave through callbacks, so the simulation runs
+// many of them in one thread. Thread-safe.
 #ifndef THERMOCLINE_SERVER_CORE_SERVER_CORE_H_
 #define THERMOCLINE_SERVER_CORE_SERVER_CORE_H_
 
@@ -10,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,30 +18,12 @@
 #include "common/hash.h"
 #include "common/ids.h"
 #include "common/scheduler.h"
-#include "common/table_spec.h"
 #include "common/wire/messages.h"
+#include "server/core/server_config.h"
 
 namespace thermocline {
 
 class ServerStats;  // proto/parameter_server.proto
-
-struct ServerConfig {
-  std::string job_id;
-  uint64_t epoch = 0;
-  ServerIndex server_index;
-  uint32_t num_servers = 1;
-  uint32_t num_workers = 1;
-  uint64_t seed = 0;
-  uint32_t staleness_steps = 0;
-  std::vector<TableLayout> tables;
-};
-
-struct ServerLimits {
-  int64_t hold_us = 5'000'000;                  // A pull is held so long, then answered NOT_READY.
-  uint32_t max_held_pulls = 4096;               // More are refused with kResourceExhausted.
-  uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
-  int apply_threads = 1;
-};
 
 class ServerCore {
  public:
@@ -54,11 +36,12 @@ class ServerCore {
   absl::Status Configure(const ServerConfig& config);
 
   // Answers when the rows asked for may be read (PullAnswer::kReady), or kNotReady after the hold
-  // time. `done` runs exactly once: before Pull returns, or later on a thread that applies a push or
-  // runs timers. After kReady the caller reads the rows with ReadRows.
-  // Errors: kFailedPrecondition (not configured; another job or epoch), kNotFound (unknown table),
-  //         kInvalidArgument (key not of this shard, staleness beyond the job's, rank out of range),
-  //         kDataLoss (acked_through is ahead of the ledger), kResourceExhausted (admission).
+  // time. `done` runs exactly once: before Pull returns, or later on a thread that applies a push
+  // or runs timers. After kReady the caller reads the rows with ReadRows. Errors:
+  // kFailedPrecondition (not configured; another job or epoch), kNotFound (unknown table),
+  //         kInvalidArgument (key not of this shard, staleness beyond the job's, rank out of
+  //         range), kDataLoss (acked_through is ahead of the ledger), kResourceExhausted
+  //         (admission).
   using PullDone = std::function<void(absl::StatusOr<wire::PullAnswer>)>;
   void Pull(const wire::PullRequest& request, PullDone done);
 

@@ -1,0 +1,45 @@
+#include "server/core/accepted_pushes.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace thermocline {
+
+AcceptedPushes::AcceptedPushes(uint32_t num_workers)
+    : queues_(num_workers), accepted_through_(num_workers, kNoStep) {}
+
+void AcceptedPushes::Add(AssembledPush push) {
+  const uint32_t rank = push.rank.value();
+  CHECK_LT(rank, queues_.size());
+  CHECK_EQ(push.first_step, accepted_through_[rank] + 1);
+  const bool covered = Covers(rank);
+  accepted_through_[rank] = push.last_step;
+  if (!covered && Covers(rank)) ++num_covering_;
+  queues_[rank].push_back(std::move(push));
+}
+
+std::vector<AssembledPush> AcceptedPushes::TakeNext() {
+  CHECK(NextIsComplete());
+  std::vector<AssembledPush> pushes;
+  for (std::deque<AssembledPush>& queue : queues_) {
+    if (queue.empty() || queue.front().first_step != next_step_) continue;
+    pushes.push_back(std::move(queue.front()));
+    queue.pop_front();
+  }
+  next_step_ = next_step_ + 1;
+  num_covering_ = 0;
+  for (uint32_t rank = 0; rank < queues_.size(); ++rank) num_covering_ += Covers(rank) ? 1 : 0;
+  return pushes;
+}
+
+std::optional<float> AcceptedPushes::LearningRateOf(Step last_step) const {
+  for (const std::deque<AssembledPush>& queue : queues_) {
+    for (const AssembledPush& push : queue) {
+      if (push.last_step == last_step) return push.learning_rate;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace thermocline

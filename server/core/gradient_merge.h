@@ -1,0 +1,52 @@
+// Sums the gradients of one table over the workers, key by key, in rank order.
+//
+// The sum of a key starts from the gradient of the lowest rank that has the key; the others are
+// added one after the other. So its bits depend neither on threads nor on how the pushes were cut
+// into parts.
+//
+// Not thread-safe; keeps its buffers for the next merge.
+#ifndef THERMOCLINE_SERVER_CORE_GRADIENT_MERGE_H_
+#define THERMOCLINE_SERVER_CORE_GRADIENT_MERGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/uninitialized_vector.h"
+
+namespace thermocline {
+
+// Some gradients of one table, from one worker. The keys of one worker are distinct.
+struct GradientBlock {
+  absl::Span<const Key> keys;         // [n]
+  absl::Span<const uint32_t> counts;  // [n]
+  absl::Span<const float> gradients;  // [n, dim]
+};
+
+class GradientMerge {
+ public:
+  // Merges `blocks`, which are in rank order; the blocks of one rank may be in any order. The
+  // result is valid until the next call.
+  void Run(absl::Span<const GradientBlock> blocks, int dim);
+
+  // Keys in the order in which they were first seen, with their counts and gradients added up.
+  const GradientBlock& result() const { return result_; }
+
+ private:
+  void AddBlock(const GradientBlock& block, int dim);
+
+  // Open addressing: position + 1 in keys_ of the key that hashes here, or 0.
+  std::vector<uint32_t> index_;
+  uint64_t index_mask_ = 0;
+  UninitializedVector<Key> keys_;
+  UninitializedVector<uint32_t> counts_;
+  UninitializedVector<float> gradients_;  // [keys, dim]
+  size_t num_keys_ = 0;
+  GradientBlock result_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_GRADIENT_MERGE_H_

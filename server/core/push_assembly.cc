@@ -1,0 +1,97 @@
+#include "server/core/push_assembly.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace thermocline {
+namespace {
+
+template <typename Vector>
+bool SameBytes(const Vector& a, const Vector& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
+}
+
+bool SameContent(const wire::PushPart& a, const wire::PushPart& b) {
+  if (a.tables.size() != b.tables.size()) return false;
+  for (size_t i = 0; i < a.tables.size(); ++i) {
+    const wire::PushRange& x = a.tables[i];
+    const wire::PushRange& y = b.tables[i];
+    if (x.table != y.table || x.kind != y.kind || x.begin != y.begin || x.count != y.count ||
+        x.value_begin != y.value_begin || x.value_floats != y.value_floats) {
+      return false;
+    }
+  }
+  return SameBytes(a.keys, b.keys) && SameBytes(a.counts, b.counts) &&
+         SameBytes(a.values, b.values);
+}
+
+std::string Describe(const wire::PushPart& part) {
+  return absl::StrCat("part ", part.part, " of ", part.num_parts, " of the push of rank ",
+                      part.header.rank.value(), " for steps ", part.first_step.value(), "..",
+                      part.last_step.value());
+}
+
+}  // namespace
+
+uint64_t BytesOf(const wire::PushPart& part) {
+  return sizeof(part) + part.tables.size() * sizeof(wire::PushRange) +
+         part.keys.size() * sizeof(Key) + part.counts.size() * sizeof(uint32_t) +
+         part.values.size() * sizeof(float);
+}
+
+absl::StatusOr<PushAssembly::Added> PushAssembly::Add(wire::PushPart&& part) {
+  if (part.num_parts > kMaxParts || part.part >= part.num_parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(part), ": a push has between 1 and ", kMaxParts, " parts"));
+  }
+  if (empty()) {
+    rank_ = part.header.rank;
+    first_step_ = part.first_step;
+    last_step_ = part.last_step;
+    learning_rate_ = part.learning_rate;
+    parts_.resize(part.num_parts);
+    stored_.assign(part.num_parts, false);
+  } else {
+    CHECK_EQ(part.header.rank, rank_);
+    if (part.first_step != first_step_ || part.last_step != last_step_ ||
+        part.num_parts != parts_.size() || part.learning_rate != learning_rate_) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          Describe(part), " with learning rate ", part.learning_rate,
+          " contradicts the parts before: ", parts_.size(), " parts, steps ", first_step_.value(),
+          "..", last_step_.value(), ", learning rate ", learning_rate_));
+    }
+  }
+  if (stored_[part.part]) {
+    if (!SameContent(parts_[part.part], part)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(part), " came before with another content"));
+    }
+    return Added::kDuplicate;
+  }
+  const uint32_t index = part.part;
+  bytes_ += BytesOf(part);
+  parts_[index] = std::move(part);
+  stored_[index] = true;
+  ++num_stored_;
+  return num_stored_ == parts_.size() ? Added::kComplete : Added::kStored;
+}
+
+AssembledPush PushAssembly::Take() {
+  CHECK(!empty());
+  CHECK_EQ(num_stored_, parts_.size());
+  AssembledPush push;
+  push.rank = rank_;
+  push.first_step = first_step_;
+  push.last_step = last_step_;
+  push.learning_rate = learning_rate_;
+  push.bytes = bytes_;
+  push.parts = std::move(parts_);
+  *this = PushAssembly();
+  return push;
+}
+
+}  // namespace thermocline

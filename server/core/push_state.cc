@@ -1,0 +1,102 @@
+#include "server/core/push_state.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+
+PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes)
+    : max_pending_bytes_(max_pending_bytes),
+      ledger_(num_workers),
+      assemblies_(num_workers),
+      accepted_(num_workers),
+      applied_through_(num_workers, kNoStep) {}
+
+absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
+  if (header.rank.value() >= ledger_.num_workers()) return absl::OkStatus();
+  return ledger_.CheckAcknowledged(header.rank, header.acked_through);
+}
+
+absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
+  const WorkerRank rank = part.header.rank;
+  RETURN_IF_ERROR(CheckAcknowledged(part.header));
+  ASSIGN_OR_RETURN(const PushLedger::Verdict verdict,
+                   ledger_.Judge(rank, part.first_step, part.last_step));
+  if (verdict == PushLedger::Verdict::kEarly) {
+    ++counters_.not_ready;
+    return wire::PushAnswer{wire::Readiness::kNotReady, ledger_.accepted_through(rank)};
+  }
+  if (verdict == PushLedger::Verdict::kDuplicate) {
+    ++counters_.duplicates;
+    return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(rank)};
+  }
+  RETURN_IF_ERROR(CheckLearningRate(part));
+  const absl::Status room = CheckRoom(part);
+  if (!room.ok()) {
+    ++counters_.refused;
+    return room;
+  }
+  PushAssembly& assembly = assemblies_[rank.value()];
+  const uint64_t bytes_before = assembly.bytes();
+  ASSIGN_OR_RETURN(const PushAssembly::Added added, assembly.Add(std::move(part)));
+  pending_bytes_ += assembly.bytes() - bytes_before;
+  if (added == PushAssembly::Added::kDuplicate) ++counters_.duplicates;
+  if (added == PushAssembly::Added::kComplete) Accept(rank);
+  return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(rank)};
+}
+
+// The pushes that the next apply waits for are let in beyond the limit, up to twice of it: refusing
+// them would keep the memory from ever being freed.
+absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
+  const bool next = part.first_step <= accepted_.next_step();
+  const uint64_t limit = max_pending_bytes_ * (next ? 2 : 1);
+  if (pending_bytes_ + BytesOf(part) <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "rank ", part.header.rank.value(), ", step ", part.last_step.value(), ": ", pending_bytes_,
+      " bytes of pushes wait to be applied; the limit is ", max_pending_bytes_));
+}
+
+absl::Status PushState::CheckLearningRate(const wire::PushPart& part) const {
+  std::optional<float> rate = accepted_.LearningRateOf(part.last_step);
+  for (const PushAssembly& assembly : assemblies_) {
+    if (rate.has_value()) break;
+    if (!assembly.empty() && assembly.last_step() == part.last_step) {
+      rate = assembly.learning_rate();
+    }
+  }
+  if (!rate.has_value() || *rate == part.learning_rate) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", part.header.rank.value(), ", step ", part.last_step.value(), ": learning rate ",
+      part.learning_rate, ", but that step was pushed with ", *rate));
+}
+
+// From here on the push counts, exactly once.
+void PushState::Accept(WorkerRank rank) {
+  AssembledPush push = assemblies_[rank.value()].Take();
+  ledger_.Accept(rank, push.first_step, push.last_step);
+  accepted_.Add(std::move(push));
+  ++counters_.accepted;
+}
+
+PushState::CompleteStep PushState::TakeNext() {
+  CompleteStep next;
+  next.step = accepted_.next_step();
+  next.pushes = accepted_.TakeNext();
+  return next;
+}
+
+void PushState::MarkApplied(const CompleteStep& applied) {
+  CHECK_EQ(applied.step, complete_through_ + 1);
+  complete_through_ = applied.step;
+  for (const AssembledPush& push : applied.pushes) {
+    CHECK_GE(pending_bytes_, push.bytes);
+    applied_through_[push.rank.value()] = push.last_step;
+    pending_bytes_ -= push.bytes;
+  }
+}
+
+}  // namespace thermocline

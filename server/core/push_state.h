@@ -1,0 +1,75 @@
+// The part of a server's state that pushes move: ledger, pushes being put together, pushes that
+// wait to be applied, and how far the rows are.
+//
+// Not thread-safe: the server core's mutex makes each call one critical section.
+#ifndef THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
+#define THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/wire/messages.h"
+#include "server/core/accepted_pushes.h"
+#include "server/core/push_assembly.h"
+#include "server/core/push_ledger.h"
+
+namespace thermocline {
+
+struct PushCounters {
+  uint64_t accepted = 0;    // Pushes.
+  uint64_t duplicates = 0;  // Parts that were stored, or whose push was accepted, already.
+  uint64_t not_ready = 0;   // Parts of pushes that came too early.
+  uint64_t refused = 0;     // Parts that found no room.
+};
+
+class PushState {
+ public:
+  PushState(uint32_t num_workers, uint64_t max_pending_bytes);
+
+  // kDataLoss where a worker holds an acknowledgement that this server knows nothing of. A rank
+  // that is no worker's (it may read) has none.
+  absl::Status CheckAcknowledged(const wire::Header& header) const;
+
+  // Takes a valid part; accepts the push where no part is missing.
+  // Errors: kDataLoss, kInvalidArgument (contradicts what came before), kResourceExhausted.
+  absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart&& part);
+
+  // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
+  bool NextIsComplete() const { return accepted_.NextIsComplete(); }
+  struct CompleteStep {
+    Step step;
+    std::vector<AssembledPush> pushes;
+  };
+  CompleteStep TakeNext();
+  // Says that what TakeNext gave is in the rows.
+  void MarkApplied(const CompleteStep& applied);
+
+  // The pushes of every worker up to this step are in the rows.
+  Step complete_through() const { return complete_through_; }
+  // The last push of one worker that is in the rows.
+  Step applied_through(WorkerRank rank) const { return applied_through_[rank.value()]; }
+  uint64_t pending_bytes() const { return pending_bytes_; }
+  const PushCounters& counters() const { return counters_; }
+
+ private:
+  absl::Status CheckRoom(const wire::PushPart& part) const;
+  absl::Status CheckLearningRate(const wire::PushPart& part) const;
+  void Accept(WorkerRank rank);
+
+  const uint64_t max_pending_bytes_;
+  PushLedger ledger_;
+  std::vector<PushAssembly> assemblies_;  // [num_workers]
+  AcceptedPushes accepted_;
+  std::vector<Step> applied_through_;  // [num_workers]
+  Step complete_through_ = kNoStep;
+  uint64_t pending_bytes_ = 0;  // Being put together, or accepted and not yet applied.
+  PushCounters counters_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_PUSH_STATE_H_

@@ -1,0 +1,166 @@
+#include "server/core/request_validation.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/finite.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+// The first slot of a server: the least s with floor(s * num_servers / kNumSlots) == server.
+uint32_t FirstSlot(uint64_t server, uint64_t num_servers) {
+  return static_cast<uint32_t>((server * kNumSlots + num_servers - 1) / num_servers);
+}
+
+// Whether [begin, begin + count) lies within `size`.
+bool Within(size_t begin, size_t count, size_t size) {
+  return begin <= size && count <= size - begin;
+}
+
+std::string Describe(const TableLayout& table, size_t num_keys) {
+  return absl::StrCat("table '", table.name, "', ", num_keys, " keys: ");
+}
+
+}  // namespace
+
+RequestValidation::RequestValidation(const ServerConfig& config) : config_(config) {
+  for (const TableLayout& table : config.tables) tables_.emplace(table.id, &table);
+  first_slot_ = FirstSlot(config.server_index.value(), config.num_servers);
+  num_slots_ = FirstSlot(config.server_index.value() + 1, config.num_servers) - first_slot_;
+}
+
+absl::Status RequestValidation::CheckJob(const std::string& job_id, uint64_t epoch) const {
+  if (job_id != config_.job_id) {
+    return absl::FailedPreconditionError(absl::StrCat("server ", config_.server_index.value(),
+                                                      " serves job '", config_.job_id,
+                                                      "', the request is of job '", job_id, "'"));
+  }
+  if (epoch != config_.epoch) {
+    return absl::FailedPreconditionError(absl::StrCat("server ", config_.server_index.value(),
+                                                      " is in epoch ", config_.epoch,
+                                                      ", the request is of epoch ", epoch));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestValidation::CheckPull(const wire::PullRequest& request) const {
+  const wire::Header& header = request.header;
+  RETURN_IF_ERROR(CheckJob(header.job_id, header.epoch));
+  const auto invalid = [&](const auto&... what) {
+    return Invalid(header, request.step, absl::StrCat("pull: ", what...));
+  };
+  if (request.step < Step(0)) return invalid("negative step");
+  if (request.kind == wire::PullKind::kTrain) {
+    if (header.rank.value() >= config_.num_workers) {
+      return invalid("the job has ", config_.num_workers, " workers");
+    }
+    if (request.staleness_steps > config_.staleness_steps) {
+      return invalid("staleness_steps ", request.staleness_steps, " is more than the job's ",
+                     config_.staleness_steps);
+    }
+    if (request.after_step >= request.step) {
+      return invalid("after_step ", request.after_step.value(), " is not before the step");
+    }
+  }
+  for (const wire::KeyRange& range : request.tables) {
+    ASSIGN_OR_RETURN(const TableLayout* table, FindTable(range.table));
+    if (!Within(range.begin, range.count, request.keys.size())) {
+      return invalid(Describe(*table, range.count), "the request has only ", request.keys.size());
+    }
+    const absl::Status keys = CheckKeys(*table, request.KeysOf(range));
+    if (!keys.ok()) return invalid(std::string(keys.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestValidation::CheckPush(const wire::PushPart& part) const {
+  const wire::Header& header = part.header;
+  RETURN_IF_ERROR(CheckJob(header.job_id, header.epoch));
+  const auto invalid = [&](const auto&... what) {
+    return Invalid(header, part.last_step, absl::StrCat("push: ", what...));
+  };
+  if (header.rank.value() >= config_.num_workers) {
+    return invalid("the job has ", config_.num_workers, " workers");
+  }
+  if (part.first_step < Step(0) || part.last_step < part.first_step ||
+      part.last_step - part.first_step > config_.staleness_steps) {
+    return invalid("covers steps ", part.first_step.value(), "..", part.last_step.value(),
+                   " where staleness_steps is ", config_.staleness_steps);
+  }
+  if (!std::isfinite(part.learning_rate)) return invalid("learning rate ", part.learning_rate);
+  if (part.counts.size() != part.keys.size()) {
+    return invalid(part.keys.size(), " keys with ", part.counts.size(), " counts");
+  }
+  for (const wire::PushRange& range : part.tables) {
+    const absl::Status status = CheckRange(part, range);
+    if (absl::IsInvalidArgument(status)) return invalid(std::string(status.message()));
+    RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestValidation::CheckRange(const wire::PushPart& part,
+                                           const wire::PushRange& range) const {
+  ASSIGN_OR_RETURN(const TableLayout* table, FindTable(range.table));
+  const auto invalid = [&](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat(Describe(*table, range.count), what...));
+  };
+  if (range.kind != wire::PushKind::kGradient && range.kind != wire::PushKind::kAssign) {
+    return invalid("unknown kind ", static_cast<int>(range.kind));
+  }
+  const bool assign = range.kind == wire::PushKind::kAssign;
+  const size_t width = assign ? table->row_floats() : table->dim;
+  if (!Within(range.begin, range.count, part.keys.size()) ||
+      !Within(range.value_begin, range.value_floats, part.values.size())) {
+    return invalid("the part has only ", part.keys.size(), " keys and ", part.values.size(),
+                   " values");
+  }
+  if (range.value_floats != range.count * width) {
+    return invalid(range.value_floats, " values where ", assign ? "a row has " : "a gradient has ",
+                   width);
+  }
+  const absl::Span<const Key> keys = part.KeysOf(range);
+  RETURN_IF_ERROR(CheckKeys(*table, keys));
+  const absl::Span<const float> values = part.ValuesOf(range);
+  const size_t bad = FindNonFinite(values);
+  if (bad < values.size()) {
+    return invalid(assign ? "row" : "gradient", " of key ", keys[bad / width], " holds ",
+                   values[bad]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const TableLayout*> RequestValidation::FindTable(TableId table) const {
+  const auto it = tables_.find(table);
+  if (it != tables_.end()) return it->second;
+  return absl::NotFoundError(absl::StrCat("server ", config_.server_index.value(),
+                                          " has no table with id ", table.value()));
+}
+
+absl::Status RequestValidation::CheckKeys(const TableLayout& table,
+                                          absl::Span<const Key> keys) const {
+  if (num_slots_ == kNumSlots) return absl::OkStatus();
+  const uint64_t salt = TableSalt(table.id);
+  bool all_ours = true;
+  for (const Key key : keys) all_ours &= SlotOfHash(KeyHash(salt, key)) - first_slot_ < num_slots_;
+  if (all_ours) return absl::OkStatus();
+  for (const Key key : keys) {
+    if (SlotOfHash(KeyHash(salt, key)) - first_slot_ < num_slots_) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(table, keys.size()), "key ", key, " is not of this shard"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestValidation::Invalid(const wire::Header& header, Step step,
+                                        const std::string& what) const {
+  return absl::InvalidArgumentError(absl::StrCat("server ", config_.server_index.value(), ", rank ",
+                                                 header.rank.value(), ", step ", step.value(), ": ",
+                                                 what));
+}
+
+}  // namespace thermocline

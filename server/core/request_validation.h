@@ -1,0 +1,53 @@
+// Whether a request may be looked at at all: its job and epoch, tables, sizes, keys, values. Looks
+// at no state but the configuration, so it runs before any lock is taken and before a push is
+// accepted.
+//
+// Thread-safe.
+#ifndef THERMOCLINE_SERVER_CORE_REQUEST_VALIDATION_H_
+#define THERMOCLINE_SERVER_CORE_REQUEST_VALIDATION_H_
+
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "common/wire/messages.h"
+#include "server/core/server_config.h"
+
+namespace thermocline {
+
+class RequestValidation {
+ public:
+  // `config` outlives the object and is valid.
+  explicit RequestValidation(const ServerConfig& config);
+
+  // Errors: kFailedPrecondition (another job or epoch).
+  absl::Status CheckJob(const std::string& job_id, uint64_t epoch) const;
+
+  // Errors: as CheckJob; kInvalidArgument (rank, step or staleness out of range, ranges beyond the
+  // keys, a key of another shard); kNotFound (unknown table).
+  absl::Status CheckPull(const wire::PullRequest& request) const;
+
+  // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, a value or the learning
+  // rate that is not finite; names table, key and count).
+  absl::Status CheckPush(const wire::PushPart& part) const;
+
+ private:
+  absl::StatusOr<const TableLayout*> FindTable(TableId table) const;
+  absl::Status CheckKeys(const TableLayout& table, absl::Span<const Key> keys) const;
+  absl::Status CheckRange(const wire::PushPart& part, const wire::PushRange& range) const;
+  // "server 1, rank 0, step 7: table 'C3', 120 keys: ..."
+  absl::Status Invalid(const wire::Header& header, Step step, const std::string& what) const;
+
+  const ServerConfig& config_;
+  absl::flat_hash_map<TableId, const TableLayout*> tables_;
+  uint32_t first_slot_ = 0;  // This server's slots are [first_slot_, first_slot_ + num_slots_).
+  uint32_t num_slots_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_REQUEST_VALIDATION_H_

@@ -1,0 +1,70 @@
+#include "server/core/server_config.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+namespace {
+
+template <typename T>
+std::string Difference(absl::string_view field, const T& here, const T& there) {
+  if (here == there) return "";
+  return absl::StrCat(field, " is ", here, " here, ", there, " there");
+}
+
+}  // namespace
+
+absl::Status ValidateServerConfig(const ServerConfig& config) {
+  const auto invalid = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("configuration: ", what...));
+  };
+  if (config.job_id.empty()) return invalid("job_id is empty");
+  if (config.num_servers < 1 || config.num_servers > kNumSlots) {
+    return invalid("num_servers ", config.num_servers, " is not in [1, ", kNumSlots, "]");
+  }
+  if (config.server_index.value() >= config.num_servers) {
+    return invalid("server_index ", config.server_index.value(), " of ", config.num_servers,
+                   " servers");
+  }
+  if (config.num_workers < 1 || config.num_workers > kMaxWorkers) {
+    return invalid("num_workers ", config.num_workers, " is not in [1, ", kMaxWorkers, "]");
+  }
+  if (config.tables.empty()) return invalid("no tables");
+  absl::flat_hash_set<uint32_t> ids;
+  absl::flat_hash_set<std::string> names;
+  for (const TableLayout& table : config.tables) {
+    if (!ids.insert(table.id.value()).second) {
+      return invalid("two tables have the id ", table.id.value());
+    }
+    if (!names.insert(table.name).second) {
+      return invalid("two tables have the name '", table.name, "'");
+    }
+    if (table.dim < 1 || table.dim > kMaxDim) {
+      return invalid("table '", table.name, "': dim ", table.dim, " is not in [1, ", kMaxDim, "]");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeDifference(const ServerConfig& here, const ServerConfig& there) {
+  for (std::string difference :
+       {Difference("job_id", here.job_id, there.job_id),
+        Difference("epoch", here.epoch, there.epoch),
+        Difference("server_index", here.server_index.value(), there.server_index.value()),
+        Difference("num_servers", here.num_servers, there.num_servers),
+        Difference("num_workers", here.num_workers, there.num_workers),
+        Difference("seed", here.seed, there.seed),
+        Difference("staleness_steps", here.staleness_steps, there.staleness_steps),
+        Difference("number of tables", here.tables.size(), there.tables.size())}) {
+    if (!difference.empty()) return difference;
+  }
+  for (size_t i = 0; i < here.tables.size(); ++i) {
+    if (here.tables[i] == there.tables[i]) continue;
+    return DescribeDifference(here.tables[i], there.tables[i]);
+  }
+  return "";
+}
+
+}  // namespace thermocline

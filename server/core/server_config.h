@@ -1,0 +1,45 @@
+// What a parameter server is configured with: the job it serves, its shard, and the limits it
+// keeps.
+#ifndef THERMOCLINE_SERVER_CORE_SERVER_CONFIG_H_
+#define THERMOCLINE_SERVER_CORE_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+
+namespace thermocline {
+
+// More than any job needs; keeps a malformed request from sizing our arrays.
+inline constexpr uint32_t kMaxWorkers = 4096;
+
+struct ServerConfig {
+  std::string job_id;
+  uint64_t epoch = 0;
+  ServerIndex server_index;
+  uint32_t num_servers = 1;
+  uint32_t num_workers = 1;
+  uint64_t seed = 0;
+  uint32_t staleness_steps = 0;
+  std::vector<TableLayout> tables;
+};
+
+struct ServerLimits {
+  int64_t hold_us = 5'000'000;                   // A pull is held so long, then answered NOT_READY.
+  uint32_t max_held_pulls = 4096;                // More are refused with kResourceExhausted.
+  uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
+  int apply_threads = 1;
+};
+
+// Errors: kInvalidArgument (names the field and its value).
+absl::Status ValidateServerConfig(const ServerConfig& config);
+
+// Names the first difference, or "" where there is none: "epoch is 3 here, 4 there".
+std::string DescribeDifference(const ServerConfig& here, const ServerConfig& there);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_SERVER_CONFIG_H_

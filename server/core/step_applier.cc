@@ -1,0 +1,109 @@
+#include "server/core/step_applier.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace thermocline {
+
+StepApplier::StepApplier(TableSet* tables, int num_threads)
+    : tables_(tables), threads_(num_threads), work_(tables->size()) {}
+
+void StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
+  if (pushes.empty()) return;
+  StageTimer::Scope scope(&apply_timer_);
+  const AssembledPush* newest = &pushes[0];
+  for (const AssembledPush& push : pushes) {
+    if (push.last_step > newest->last_step) newest = &push;
+  }
+  Collect(pushes);
+  ApplyGradients(newest->learning_rate, newest->last_step);
+  if (any_rows_) AssignRows(newest->last_step);
+}
+
+// Sorts the ranges of all parts by table, without copying their content.
+void StepApplier::Collect(absl::Span<const AssembledPush> pushes) {
+  for (TableWork& work : work_) work.shares.clear();
+  any_rows_ = false;
+  for (size_t p = 0; p < pushes.size(); ++p) {
+    for (const wire::PushPart& part : pushes[p].parts) {
+      for (const wire::PushRange& range : part.tables) {
+        if (range.count == 0) continue;
+        const size_t position = tables_->Find(range.table);
+        CHECK_LT(position, tables_->size());
+        const GradientBlock block = {part.KeysOf(range), part.CountsOf(range),
+                                     part.ValuesOf(range)};
+        Share* share = ShareOf(position, p);
+        if (range.kind == wire::PushKind::kAssign) {
+          share->rows.push_back(block);
+          any_rows_ = true;
+        } else {
+          share->gradients.push_back(block);
+        }
+        tables_->at(position).keys_pushed.fetch_add(range.count, std::memory_order_relaxed);
+      }
+    }
+  }
+}
+
+StepApplier::Share* StepApplier::ShareOf(size_t position, size_t push) {
+  std::vector<Share>& shares = work_[position].shares;
+  if (shares.empty() || shares.back().push != push) shares.push_back(Share{push, {}, {}});
+  return &shares.back();
+}
+
+void StepApplier::ApplyGradients(float learning_rate, Step step) {
+  // A table whose gradients come from one worker needs no merging: its blocks are tasks of their
+  // own, read where they lie. The others are one task a table.
+  struct Task {
+    size_t position;
+    const GradientBlock* block;  // Null: merge.
+  };
+  std::vector<Task> tasks;
+  for (size_t i = 0; i < work_.size(); ++i) {
+    const Share* single = nullptr;
+    int contributors = 0;
+    for (const Share& share : work_[i].shares) {
+      if (share.gradients.empty()) continue;
+      single = &share;
+      ++contributors;
+    }
+    if (contributors == 1) {
+      for (const GradientBlock& block : single->gradients) tasks.push_back({i, &block});
+    } else if (contributors > 1) {
+      tasks.push_back({i, nullptr});
+    }
+  }
+  threads_.Run(tasks.size(), [&](size_t t) {
+    const Task& task = tasks[t];
+    EmbeddingTable& table = tables_->at(task.position).table;
+    const GradientBlock* block = task.block;
+    if (block == nullptr) {
+      StageTimer::Scope scope(&merge_timer_);
+      TableWork& work = work_[task.position];
+      std::vector<GradientBlock> blocks;
+      for (const Share& share : work.shares) {
+        blocks.insert(blocks.end(), share.gradients.begin(), share.gradients.end());
+      }
+      work.merge.Run(blocks, table.layout().dim);
+      block = &work.merge.result();
+    }
+    const UpdateScalars scalars = ScalarsForStep(table.layout().optimizer, learning_rate, step);
+    table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, step);
+  });
+}
+
+void StepApplier::AssignRows(Step step) {
+  // Where several workers write one row back, the highest rank has the last word: a table's blocks
+  // stay in one task.
+  threads_.Run(work_.size(), [&](size_t position) {
+    EmbeddingTable& table = tables_->at(position).table;
+    for (const Share& share : work_[position].shares) {
+      for (const GradientBlock& block : share.rows) {
+        table.AssignRows(block.keys, block.counts, block.gradients, step);
+      }
+    }
+  });
+}
+
+}  // namespace thermocline

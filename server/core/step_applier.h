@@ -1,0 +1,63 @@
+// Applies the pushes of one step to the tables: gradients merged key by key in rank order, one
+// update a key, then written-back rows in rank order. The result depends neither on the number of
+// threads nor on how the pushes were cut into parts.
+//
+// Not thread-safe: one step at a time.
+#ifndef THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_
+#define THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/latency_histogram.h"
+#include "common/sparse_optimizer.h"
+#include "server/core/apply_threads.h"
+#include "server/core/gradient_merge.h"
+#include "server/core/push_assembly.h"
+#include "server/core/table_set.h"
+
+namespace thermocline {
+
+class StepApplier {
+ public:
+  // `tables` outlives the applier.
+  StepApplier(TableSet* tables, int num_threads);
+
+  // Applies pushes, at most one of a worker, in rank order. The update is that of the greatest
+  // last_step among them, with its learning rate. REQUIRES: the pushes are valid.
+  void Apply(absl::Span<const AssembledPush> pushes);
+
+  // What Apply took, and of that the merging of gradients (with several workers).
+  const StageTimer& apply_timer() const { return apply_timer_; }
+  const StageTimer& merge_timer() const { return merge_timer_; }
+
+ private:
+  // What one push brings for one table.
+  struct Share {
+    size_t push;  // In the span given to Apply.
+    std::vector<GradientBlock> gradients;
+    std::vector<GradientBlock> rows;  // Written back: [n, row_floats].
+  };
+  struct TableWork {
+    std::vector<Share> shares;  // In rank order; never empty ones.
+    GradientMerge merge;
+  };
+
+  void Collect(absl::Span<const AssembledPush> pushes);
+  Share* ShareOf(size_t position, size_t push);
+  void ApplyGradients(float learning_rate, Step step);
+  void AssignRows(Step step);
+
+  TableSet* const tables_;
+  ApplyThreads threads_;
+  std::vector<TableWork> work_;  // [tables]
+  bool any_rows_ = false;
+  StageTimer apply_timer_;
+  StageTimer merge_timer_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_

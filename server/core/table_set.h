@@ -1,0 +1,64 @@
+// All tables of one server, by id, with what passed through them.
+//
+// Thread-safe: the set itself is fixed at construction.
+#ifndef THERMOCLINE_SERVER_CORE_TABLE_SET_H_
+#define THERMOCLINE_SERVER_CORE_TABLE_SET_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "common/hash.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "server/tables/embedding_table.h"
+
+namespace thermocline {
+
+class TableSet {
+ public:
+  struct Entry {
+    Entry(const TableLayout& layout, uint64_t job_seed) : table(layout, job_seed) {}
+
+    EmbeddingTable table;
+    std::atomic<uint64_t> keys_pulled{0};
+    std::atomic<uint64_t> keys_pushed{0};
+  };
+
+  // REQUIRES: the ids are distinct.
+  TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed) {
+    for (const TableLayout& layout : layouts) {
+      positions_.emplace(layout.id, entries_.size());
+      entries_.push_back(std::make_unique<Entry>(layout, job_seed));
+    }
+  }
+
+  size_t size() const { return entries_.size(); }
+  Entry& at(size_t position) { return *entries_[position]; }
+  const Entry& at(size_t position) const { return *entries_[position]; }
+
+  // Position of a table, in the order of the layouts; size() where there is none with this id.
+  size_t Find(TableId id) const {
+    const auto it = positions_.find(id);
+    return it == positions_.end() ? entries_.size() : it->second;
+  }
+
+  // Sum of the digests of all rows.
+  Digest ComputeDigest() const {
+    Digest digest;
+    for (const auto& entry : entries_) digest.Add(entry->table.ComputeDigest());
+    return digest;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Entry>> entries_;
+  absl::flat_hash_map<TableId, size_t> positions_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_TABLE_SET_H_
