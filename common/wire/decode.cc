@@ -1,0 +1,324 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/wire/codec.h"
+#include "common/wire/fields.h"
+#include "common/wire/scan.h"
+
+namespace thermocline::wire {
+namespace {
+
+static_assert(sizeof(float) == 4 && sizeof(Key) == 8, "the wire's element sizes");
+
+bool ReadJobId(CodedInputStream& in, std::string* job_id) {
+  int length;
+  if (!ReadLength(in, &length) || static_cast<size_t>(length) > kMaxJobIdBytes) return false;
+  if (!in.ReadString(job_id, length)) return false;
+  return std::all_of(job_id->begin(), job_id->end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+bool ReadHeader(CodedInputStream& in, Header* header) {
+  return ReadNested(in, [&](uint32_t tag) {
+    uint32_t rank;
+    switch (tag) {
+      case BytesTag(fields::kHeaderJobId):
+        return ReadJobId(in, &header->job_id);
+      case VarintTag(fields::kHeaderEpoch):
+        return ReadUint64(in, &header->epoch);
+      case VarintTag(fields::kHeaderWorkerRank):
+        if (!ReadUint32(in, &rank)) return false;
+        header->rank = WorkerRank(rank);
+        return true;
+      case VarintTag(fields::kHeaderAckedThrough):
+        return ReadStep(in, &header->acked_through);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  });
+}
+
+// A header whose every field is absent from the wire: proto3's zeros, not this struct's defaults.
+Header AbsentHeader() {
+  Header header;
+  header.acked_through = Step(0);
+  return header;
+}
+
+// ---- Whole messages.
+
+absl::Status CheckDtype(uint32_t wire_dtype) {
+  if (wire_dtype == 0) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("wire_dtype ", wire_dtype, " is not supported; only FP32 is"));
+}
+
+absl::Status CheckKeys(TableId table, const BulkField& keys) {
+  if (keys.bytes % sizeof(Key) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("table ", table.value(), ": keys have ",
+                                                 keys.bytes, " bytes, not a multiple of 8"));
+}
+
+struct ScannedKeys {
+  TableId table;
+  BulkField keys;
+};
+
+// One entry of `repeated {table, bytes}`: TableKeys and TableRows look alike.
+bool ReadTableAndBulk(CodedInputStream& in, std::vector<ScannedKeys>* tables) {
+  static_assert(fields::kTableKeysTable == fields::kTableRowsTable);
+  static_assert(fields::kTableKeysKeys == fields::kTableRowsRows);
+  if (tables->size() == kMaxTablesPerMessage) return false;
+  ScannedKeys& scanned = tables->emplace_back();
+  return ReadNested(in, [&](uint32_t tag) {
+    uint32_t table;
+    switch (tag) {
+      case VarintTag(fields::kTableKeysTable):
+        if (!ReadUint32(in, &table)) return false;
+        scanned.table = TableId(table);
+        return true;
+      case BytesTag(fields::kTableKeysKeys):
+        return ReadBulk(in, &scanned.keys);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  });
+}
+
+struct ScannedPush {
+  TableId table;
+  uint32_t kind = 0;
+  BulkField keys, counts, values;
+};
+
+bool ReadTablePush(CodedInputStream& in, std::vector<ScannedPush>* tables) {
+  if (tables->size() == kMaxTablesPerMessage) return false;
+  ScannedPush& scanned = tables->emplace_back();
+  return ReadNested(in, [&](uint32_t tag) {
+    uint32_t table;
+    switch (tag) {
+      case VarintTag(fields::kTablePushTable):
+        if (!ReadUint32(in, &table)) return false;
+        scanned.table = TableId(table);
+        return true;
+      case VarintTag(fields::kTablePushKind):
+        return ReadUint32(in, &scanned.kind);
+      case BytesTag(fields::kTablePushKeys):
+        return ReadBulk(in, &scanned.keys);
+      case BytesTag(fields::kTablePushCounts):
+        return ReadBulk(in, &scanned.counts);
+      case BytesTag(fields::kTablePushValues):
+        return ReadBulk(in, &scanned.values);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  });
+}
+
+absl::Status CheckTablePush(const ScannedPush& scanned) {
+  RETURN_IF_ERROR(CheckKeys(scanned.table, scanned.keys));
+  const auto error = [&](const auto&... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", scanned.table.value(), ": ", parts...));
+  };
+  if (scanned.kind > static_cast<uint32_t>(PushKind::kAssign)) {
+    return error("unknown kind of push ", scanned.kind);
+  }
+  const size_t n = scanned.keys.bytes / sizeof(Key);
+  if (scanned.counts.bytes != n * sizeof(uint32_t)) {
+    return error("counts have ", scanned.counts.bytes, " bytes; ", n, " keys need ",
+                 n * sizeof(uint32_t));
+  }
+  if (n == 0 ? scanned.values.bytes != 0 : scanned.values.bytes % (n * sizeof(float)) != 0) {
+    return error("values have ", scanned.values.bytes, " bytes, not a multiple of ",
+                 n * sizeof(float), " (4 bytes for each of ", n, " keys)");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MalformedReply(absl::string_view why) {
+  return absl::InternalError(absl::StrCat("the server's reply is wrong: ", why));
+}
+
+absl::StatusOr<Readiness> CheckReadiness(uint32_t readiness) {
+  if (readiness > static_cast<uint32_t>(Readiness::kRecovering)) {
+    return MalformedReply(absl::StrCat("unknown readiness ", readiness));
+  }
+  return static_cast<Readiness>(readiness);
+}
+
+}  // namespace
+
+absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
+  PullRequest pull;
+  pull.header = AbsentHeader();
+  pull.after_step = Step(0);
+  uint32_t kind = 0, wire_dtype = 0;
+  std::vector<ScannedKeys> scanned;
+  RETURN_IF_ERROR(ScanMessage(bytes, "PullRequest", [&](CodedInputStream& in, uint32_t tag) {
+    switch (tag) {
+      case BytesTag(fields::kPullHeader):
+        return ReadHeader(in, &pull.header);
+      case VarintTag(fields::kPullKind):
+        return ReadUint32(in, &kind);
+      case VarintTag(fields::kPullStep):
+        return ReadStep(in, &pull.step);
+      case VarintTag(fields::kPullStalenessSteps):
+        return ReadUint32(in, &pull.staleness_steps);
+      case VarintTag(fields::kPullAfterStep):
+        return ReadStep(in, &pull.after_step);
+      case VarintTag(fields::kPullWireDtype):
+        return ReadUint32(in, &wire_dtype);
+      case BytesTag(fields::kPullTables):
+        return ReadTableAndBulk(in, &scanned);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  }));
+  RETURN_IF_ERROR(CheckDtype(wire_dtype));
+  if (kind > static_cast<uint32_t>(PullKind::kRead)) {
+    return absl::InvalidArgumentError(absl::StrCat("unknown kind of pull ", kind));
+  }
+  pull.kind = static_cast<PullKind>(kind);
+
+  size_t num_keys = 0;
+  pull.tables.reserve(scanned.size());
+  for (const ScannedKeys& table : scanned) {
+    RETURN_IF_ERROR(CheckKeys(table.table, table.keys));
+    const size_t n = table.keys.bytes / sizeof(Key);
+    pull.tables.push_back({table.table, num_keys, n});
+    num_keys += n;
+  }
+  pull.keys.resize(num_keys);
+  std::vector<BulkCopy> copies;
+  copies.reserve(scanned.size());
+  for (size_t i = 0; i < scanned.size(); ++i) {
+    copies.push_back({scanned[i].keys, pull.keys.data() + pull.tables[i].begin});
+  }
+  CopyBulk(bytes, &copies);
+  return pull;
+}
+
+absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes) {
+  PushPart push;
+  push.header = AbsentHeader();
+  push.num_parts = 0;
+  uint32_t wire_dtype = 0;
+  std::vector<ScannedPush> scanned;
+  RETURN_IF_ERROR(ScanMessage(bytes, "PushRequest", [&](CodedInputStream& in, uint32_t tag) {
+    switch (tag) {
+      case BytesTag(fields::kPushHeader):
+        return ReadHeader(in, &push.header);
+      case VarintTag(fields::kPushFirstStep):
+        return ReadStep(in, &push.first_step);
+      case VarintTag(fields::kPushLastStep):
+        return ReadStep(in, &push.last_step);
+      case VarintTag(fields::kPushPart):
+        return ReadUint32(in, &push.part);
+      case VarintTag(fields::kPushNumParts):
+        return ReadUint32(in, &push.num_parts);
+      case Fixed32Tag(fields::kPushLearningRate):
+        return ReadFloat(in, &push.learning_rate);
+      case VarintTag(fields::kPushWireDtype):
+        return ReadUint32(in, &wire_dtype);
+      case BytesTag(fields::kPushTables):
+        return ReadTablePush(in, &scanned);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  }));
+  RETURN_IF_ERROR(CheckDtype(wire_dtype));
+
+  size_t num_keys = 0, num_values = 0;
+  push.tables.reserve(scanned.size());
+  for (const ScannedPush& table : scanned) {
+    RETURN_IF_ERROR(CheckTablePush(table));
+    const size_t n = table.keys.bytes / sizeof(Key);
+    const size_t floats = table.values.bytes / sizeof(float);
+    push.tables.push_back(
+        {table.table, static_cast<PushKind>(table.kind), num_keys, n, num_values, floats});
+    num_keys += n;
+    num_values += floats;
+  }
+  push.keys.resize(num_keys);
+  push.counts.resize(num_keys);
+  push.values.resize(num_values);
+  std::vector<BulkCopy> copies;
+  copies.reserve(3 * scanned.size());
+  for (size_t i = 0; i < scanned.size(); ++i) {
+    const PushRange& range = push.tables[i];
+    copies.push_back({scanned[i].keys, push.keys.data() + range.begin});
+    copies.push_back({scanned[i].counts, push.counts.data() + range.begin});
+    copies.push_back({scanned[i].values, push.values.data() + range.value_begin});
+  }
+  CopyBulk(bytes, &copies);
+  return push;
+}
+
+absl::StatusOr<PullAnswer> DecodePullReply(const grpc::ByteBuffer& bytes,
+                                           absl::Span<const RowsView> tables) {
+  PullAnswer answer;
+  answer.complete_through = Step(0);
+  uint32_t readiness = 0;
+  std::vector<ScannedKeys> scanned;
+  scanned.reserve(tables.size());
+  const absl::Status status =
+      ScanMessage(bytes, "PullReply", [&](CodedInputStream& in, uint32_t tag) {
+        switch (tag) {
+          case VarintTag(fields::kReplyReadiness):
+            return ReadUint32(in, &readiness);
+          case VarintTag(fields::kReplyThrough):
+            return ReadStep(in, &answer.complete_through);
+          case BytesTag(fields::kPullReplyTables):
+            return ReadTableAndBulk(in, &scanned);
+          default:
+            return WireFormatLite::SkipField(&in, tag);
+        }
+      });
+  if (!status.ok()) return MalformedReply(status.message());
+  ASSIGN_OR_RETURN(answer.readiness, CheckReadiness(readiness));
+  if (answer.readiness != Readiness::kReady) return answer;
+
+  if (scanned.size() != tables.size()) {
+    return MalformedReply(
+        absl::StrCat(scanned.size(), " tables for ", tables.size(), " asked for"));
+  }
+  std::vector<BulkCopy> copies;
+  copies.reserve(tables.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const size_t want = tables[i].rows.size() * sizeof(float);
+    if (scanned[i].table != tables[i].table || scanned[i].keys.bytes != want) {
+      return MalformedReply(absl::StrCat("table ", scanned[i].table.value(), " with ",
+                                         scanned[i].keys.bytes, " bytes of rows, where table ",
+                                         tables[i].table.value(), " with ", want, " is due"));
+    }
+    copies.push_back({scanned[i].keys, tables[i].rows.data()});
+  }
+  CopyBulk(bytes, &copies);
+  return answer;
+}
+
+absl::StatusOr<PushAnswer> DecodePushReply(const grpc::ByteBuffer& bytes) {
+  PushAnswer answer;
+  answer.accepted_through = Step(0);
+  uint32_t readiness = 0;
+  const absl::Status status =
+      ScanMessage(bytes, "PushReply", [&](CodedInputStream& in, uint32_t tag) {
+        switch (tag) {
+          case VarintTag(fields::kReplyReadiness):
+            return ReadUint32(in, &readiness);
+          case VarintTag(fields::kReplyThrough):
+            return ReadStep(in, &answer.accepted_through);
+          default:
+            return WireFormatLite::SkipField(&in, tag);
+        }
+      });
+  if (!status.ok()) return MalformedReply(status.message());
+  ASSIGN_OR_RETURN(answer.readiness, CheckReadiness(readiness));
+  return answer;
+}
+
+}  // namespace thermocline::wire
