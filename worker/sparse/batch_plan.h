@@ -98,11 +98,14 @@ class BatchPlanner {
   std::vector<std::vector<int32_t>> table_features_;  // [tables], ascending
 
   std::vector<Bucket> buckets_;  // A power of two; linear probing, at most half full.
+  size_t mask_ = 0;              // Of the buckets in use: those that the table at hand needs.
   uint32_t generation_ = 0;
+  int32_t num_unique_ = 0;                  // of the table at hand
   UninitializedVector<uint32_t> servers_;   // [num_unique] by first appearance
   UninitializedVector<int32_t> positions_;  // [num_unique] first appearance -> staging order
   UninitializedVector<Key> unsorted_keys_;
   UninitializedVector<uint32_t> unsorted_counts_;
+  std::vector<int32_t> next_of_server_;   // [num_servers] next staging position
   UninitializedVector<int32_t> cursors_;  // [num_unique] next place in segment_bags
 };
 
