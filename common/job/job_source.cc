@@ -64,6 +64,8 @@ std::string Explain(const std::string& message) {
   return message;
 }
 
+bool IsWordCharacter(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+
 // The field whose value stands on `line` of the text, or "": the parser's messages on wrong values
 // ("Expected integer, got: x") don't name it.
 std::string FieldAt(absl::string_view text, int line) {
@@ -75,23 +77,59 @@ std::string FieldAt(absl::string_view text, int line) {
   size_t end = colon;
   while (end > 0 && code[end - 1] == ' ') --end;
   size_t begin = end;
-  while (begin > 0 && (absl::ascii_isalnum(code[begin - 1]) || code[begin - 1] == '_')) --begin;
+  while (begin > 0 && (IsWordCharacter(code[begin - 1]))) --begin;
   return std::string(code.substr(begin, end - begin));
 }
 
+struct Position {
+  int line;    // from 0
+  int column;  // from 0
+};
+
+// Where `word` stands last at or before `end`, else `end`: the parser notices a wrong name only at
+// the token that follows it.
+Position LastWordBefore(absl::string_view text, Position end, absl::string_view word) {
+  if (word.empty() || end.line < 0) return end;
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  for (int line = std::min<int>(end.line, static_cast<int>(lines.size()) - 1); line >= 0; --line) {
+    const absl::string_view code = lines[line];
+    size_t from = line == end.line ? static_cast<size_t>(end.column) : absl::string_view::npos;
+    while (true) {
+      const size_t at = code.rfind(word, from);
+      if (at == absl::string_view::npos) break;
+      const size_t after = at + word.size();
+      const bool begins = at == 0 || !IsWordCharacter(code[at - 1]);
+      const bool ends = after == code.size() || !IsWordCharacter(code[after]);
+      if (begins && ends) return {line, static_cast<int>(at)};
+      if (at == 0) break;
+      from = at - 1;
+    }
+  }
+  return end;
+}
+
+// Collects the parser's errors as "FILE:LINE:COLUMN: what is wrong".
 class ErrorList : public google::protobuf::io::ErrorCollector {
  public:
   ErrorList(absl::string_view file, absl::string_view text) : file_(file), text_(text) {}
+
   void AddError(int line, int column, const std::string& message) override {
-    const std::string where =
-        line < 0 ? file_ : absl::StrCat(file_, ":", line + 1, ":", column + 1);
+    Position position = {line, column};
+    if (absl::StrContains(message, "has no field named")) {
+      position = LastWordBefore(text_, position, Quoted(message, 1));
+    } else if (absl::StrContains(message, "Unknown enumeration value")) {
+      position = LastWordBefore(text_, position, Quoted(message, 0));
+    }
     std::string what = Explain(message);
-    const std::string field = FieldAt(text_, line);
+    const std::string field = FieldAt(text_, position.line);
     if (!field.empty() && !absl::StrContains(what, field)) {
       what = absl::StrCat("field '", field, "': ", what);
     }
+    const std::string where =
+        line < 0 ? file_ : absl::StrCat(file_, ":", position.line + 1, ":", position.column + 1);
     errors_.push_back(absl::StrCat(where, ": ", what));
   }
+
   std::string Text() const { return absl::StrJoin(errors_, "\n"); }
 
  private:

@@ -1,12 +1,13 @@
 #include "common/job/job_validate.h"
 
+#include <arpa/inet.h>
+
 #include <cmath>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/ids.h"
 #include "common/job/did_you_mean.h"
@@ -30,6 +31,14 @@ constexpr uint64_t kMaxReadAheadBatches = 1024;
 constexpr uint64_t kMinMessageBytes = 64 << 10;
 constexpr uint64_t kMaxMessageBytes = 1 << 30;
 constexpr size_t kMaxNameLength = 128;
+
+bool IsLoopback(const std::string& host) {
+  in_addr address;
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) {
+    return (ntohl(address.s_addr) >> 24) == 127;
+  }
+  return host == "localhost" || host == "::1" || host == "[::1]";
+}
 
 class Validator {
  public:
@@ -189,16 +198,23 @@ class Validator {
         absl::StrCat("is '", unread.begin()->first, "', but no feature reads this table"));
   }
 
+  // The field that gives table `i` its dim.
+  std::string DimPath(int i) const {
+    const bool is_own =
+        i < source_.job().table_size() && source_.job().table(i).settings().dim() > 0;
+    return is_own ? absl::StrCat("table[", i, "].settings.dim") : "default_table.dim";
+  }
+
   // The interaction multiplies every pair of pooled embeddings.
   absl::Status CheckDims() const {
+    const uint32_t wanted = job_.table(0).settings().dim();
     for (int i = 1; i < job_.table_size(); ++i) {
       const uint32_t dim = job_.table(i).settings().dim();
-      if (dim == job_.table(0).settings().dim()) continue;
-      return source_.Error(
-          absl::StrCat("table[", i, "].settings.dim"),
-          absl::StrCat("is ", dim, " for table '", job_.table(i).name(), "', but table '",
-                       job_.table(0).name(), "' has ", job_.table(0).settings().dim(),
-                       "; DLRM's dot products need one dim for all tables"));
+      if (dim == wanted) continue;
+      return source_.Error(DimPath(i),
+                           absl::StrCat("is ", dim, " for table '", job_.table(i).name(),
+                                        "', but table '", job_.table(0).name(), "' has ", wanted,
+                                        "; DLRM's dot products need one dim for all tables"));
     }
     return absl::OkStatus();
   }
@@ -286,8 +302,7 @@ class Validator {
       return absl::OkStatus();
     }
     const std::string& host = cluster.listen_host();
-    const bool loopback =
-        absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" || host == "[::1]";
+    const bool loopback = IsLoopback(host);
     if (loopback || cluster.insecure()) return absl::OkStatus();
     return source_.Error(
         "cluster.listen_host",

@@ -93,12 +93,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"default_table { dim: 8 }", "default_table { dim: 4097 }",
              "j:7: default_table.dim is 4097; it must be at most 4096"},
         Case{"default_table { dim: 8 }", "default_table { dim: 16 }",
-             "j:13: table[1].settings.dim is 16 for table 'B', but table 'T' has 8; DLRM's dot "
+             "j:7: default_table.dim is 16 for table 'B', but table 'T' has 8; DLRM's dot "
              "products need one dim for all tables"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: -1 }",
              "j:7: default_table.init_scale is -1; it must be finite and >= 0"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: inf }",
              "j:7: default_table.init_scale is inf; it must be finite and >= 0"},
+        Case{
+            "settings { dim: 8 }\n}\nfeature { name: \"A\" table: \"T\" }\nfeature { name: \"B\" }",
+            "}\ntable { name: \"U\"\n settings { dim: 9 } }\n"
+            "feature { name: \"A\" table: \"T\" }\nfeature { name: \"U\" }",
+            "j:12: table[1].settings.dim is 9 for table 'U', but table 'T' has 8; DLRM's dot "
+            "products need one dim for all tables"},
         Case{"name: \"T\"", "name: \"\"", "j:9: table[0].name is empty; it needs a name"},
         Case{"name: \"T\"", "name: \"U\"",
              "j:12: feature[0].table is 'T', but there is no such table"},
@@ -180,8 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"settings { dim: 8 }",
                          "settings { dim: 8\n optimizer { adagrad { epsilon: -1 } } }",
                          "j:11: table[0].settings.optimizer: epsilon is -1; it must be in [0, 1]"},
-                    Case{"dlrm {", "dense_optimizer { adam { beta1: 1 } }\ndlrm {",
-                         "j:14: dense_optimizer: beta1 is 1; it must be in [0, 0.999999]"}));
+                    Case{"dlrm {", "dense_optimizer { adam { beta1: 2 } }\ndlrm {",
+                         "j:14: dense_optimizer: beta1 is 2; it must be in [0, 1]"}));
 
 TEST(ValidateJob, DuplicateTables) {
   EXPECT_EQ(ErrorWith("feature { name: \"B\" }", "table { name: \"T\" }\nfeature { name: \"B\" }"),
@@ -189,8 +195,11 @@ TEST(ValidateJob, DuplicateTables) {
 }
 
 TEST(ValidateJob, AMisspeltTableGetsASuggestion) {
-  EXPECT_EQ(ErrorWith("table: \"T\"", "table: \"BB\""),
-            "j:12: feature[0].table is 'BB', but there is no such table (did you mean 'B'?)");
+  EXPECT_EQ(ErrorWith("table {\n  name: \"T\"", "table {\n  name: \"Tables\""),
+            "j:12: feature[0].table is 'T', but there is no such table");
+  EXPECT_EQ(ErrorWith("name: \"A\" table: \"T\" }\nfeature { name: \"B\"",
+                      "name: \"A\" table: \"T\" }\nfeature { name: \"B\" table: \"t\""),
+            "j:13: feature[1].table is 't', but there is no such table (did you mean 'T'?)");
 }
 
 TEST(ValidateJob, NeedsAModel) {
