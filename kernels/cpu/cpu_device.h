@@ -1,0 +1,23 @@
+// Device on the CPUs of this machine: the specification of every operation in device.h.
+#ifndef THERMOCLINE_KERNELS_CPU_CPU_DEVICE_H_
+#define THERMOCLINE_KERNELS_CPU_CPU_DEVICE_H_
+
+#include <memory>
+
+#include "kernels/device.h"
+
+namespace thermocline {
+
+enum class CpuIsaLimit { kAuto, kAvx2, kAvx512 };
+
+struct CpuDeviceOptions {
+  int num_threads = 1;  // of compute, the calling thread included
+  CpuIsaLimit isa = CpuIsaLimit::kAuto;
+};
+
+// Every operation has finished when its call returns.
+std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CPU_CPU_DEVICE_H_

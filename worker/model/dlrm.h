@@ -1,0 +1,90 @@
+// DLRM (Naumov et al. 2019, "Deep Learning Recommendation Model"): a bottom MLP over the dense
+// features, pairwise dot products of its output and the pooled embeddings, a top MLP over both.
+// Written once against Device; one object holds the parameters and the activations of one batch.
+//
+// A training step is Forward, BackwardToEmbeddings, BackwardDense, ApplyDense, in this order; the
+// sums that BackwardToEmbeddings leaves may be pushed while the rest runs. Forward alone is
+// inference.
+//
+// Not thread-safe. Nothing allocates after construction.
+#ifndef THERMOCLINE_WORKER_MODEL_DLRM_H_
+#define THERMOCLINE_WORKER_MODEL_DLRM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/sparse_optimizer.h"
+#include "kernels/device.h"
+#include "worker/model/sparse_batch.h"
+
+namespace thermocline {
+
+struct DlrmShape {
+  int32_t num_dense = 0;               // >= 1
+  int32_t num_features = 0;            // sparse ones; may be 0
+  int32_t dim = 0;                     // of every table
+  std::vector<int32_t> bottom_hidden;  // widths before the last layer, whose width is dim
+  std::vector<int32_t> top_hidden;     // widths before the last layer, whose width is 1
+};
+
+// One weight matrix or bias. It stands at `offset` floats in the arenas of weights and gradients,
+// padded to whole blocks of kDenseBlockFloats; gradients of the padding are zero.
+struct DenseTensor {
+  std::string name;      // "bottom.0.weight", "bottom.0.bias", ..., "top.0.weight", ...
+  int64_t offset = 0;    // a multiple of kDenseBlockFloats
+  int64_t size = 0;      // floats
+  float init_scale = 0;  // 1 / sqrt(inputs of its layer)
+  int64_t num_blocks() const;
+};
+
+class Dlrm {
+ public:
+  // `device` outlives the model. Weights and gradients are zero at first.
+  Dlrm(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
+       int32_t max_batch);
+  ~Dlrm();
+
+  const std::vector<DenseTensor>& tensors() const { return tensors_; }
+  // The arenas, in device memory; the optimizer's slots lie block by block.
+  DeviceSpan<float> weights();    // [blocks, 256]
+  DeviceSpan<float> slots();      // [blocks, SlotFloats(dense_optimizer, 256)]
+  DeviceSpan<float> gradients();  // [blocks, 256]
+
+  // logits of a batch, in device memory. `dense` and `batch` stay valid through BackwardDense.
+  // REQUIRES: batch.batch_size <= max_batch; shapes as in DlrmShape
+  Matrix Forward(Matrix dense,  // [batch, num_dense] float32, device
+                 const SparseBatch& batch);
+
+  // Loss of the batch, then the gradients of the embeddings: embedding_gradients[t] = per unique
+  // key of batch.tables[t] the sum over its lookups, in staging order.
+  void BackwardToEmbeddings(DeviceSpan<const float> labels,  // [batch] 0 or 1
+                            float inverse_global_batch,
+                            absl::Span<const Matrix> embedding_gradients);  // [num_unique, dim]
+
+  // All that is left of the backward pass; fills gradients().
+  void BackwardDense();
+
+  // Updates weights() and slots() from gradients().
+  void ApplyDense(float job_learning_rate, Step step);
+
+  // Sum over the last batch of the loss, in device memory; written by BackwardToEmbeddings.
+  DeviceSpan<double> loss_sum();
+
+ private:
+  void LayOutTensors();
+  std::unique_ptr<Mlp> MakeMlp(const std::vector<int32_t>& widths, const char* name, bool top);
+
+  // Constant after construction.
+  Device* const device_;
+  const DlrmShape shape_;
+  const OptimizerConfig optimizer_;
+  const int32_t max_batch_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_MODEL_DLRM_H_
