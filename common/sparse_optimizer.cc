@@ -6,64 +6,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/row_update.h"
 #include "common/status_macros.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
 namespace {
 
-void SgdUpdate(const UpdateScalars& s, const float* __restrict gradient, float* __restrict weights,
-               float*, int dim) {
-  for (int i = 0; i < dim; ++i) weights[i] -= s.learning_rate * gradient[i];
-}
-
-// Duchi, Hazan, Singer (JMLR 2011), diagonal form.
-void AdagradUpdate(const UpdateScalars& s, const float* __restrict gradient,
-                   float* __restrict weights, float* __restrict slots, int dim) {
-  for (int i = 0; i < dim; ++i) {
-    const float sum = slots[i] + gradient[i] * gradient[i];
-    slots[i] = sum;
-    weights[i] -= s.learning_rate * gradient[i] / (std::sqrt(sum) + s.epsilon);
-  }
-}
-
-// The sum of squares has one canonical order: 16 lanes, then a tree.
-float SumOfSquares(const float* gradient, int dim) {
-  float lanes[16] = {};
-  int i = 0;
-  for (; i + 16 <= dim; i += 16) {
-    for (int lane = 0; lane < 16; ++lane) lanes[lane] += gradient[i + lane] * gradient[i + lane];
-  }
-  for (int lane = 0; i < dim; ++i, ++lane) lanes[lane] += gradient[i] * gradient[i];
-  for (int half = 8; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
-}
-
-// One accumulator a row, of the mean squared gradient (Gupta et al. 2014; FBGEMM's rowwise_adagrad).
-void RowWiseAdagradUpdate(const UpdateScalars& s, const float* __restrict gradient,
-                          float* __restrict weights, float* __restrict slots, int dim) {
-  const float sum = slots[0] + SumOfSquares(gradient, dim) / static_cast<float>(dim);
-  slots[0] = sum;
-  const float rate = s.learning_rate / (std::sqrt(sum) + s.epsilon);
-  for (int i = 0; i < dim; ++i) weights[i] -= rate * gradient[i];
-}
-
-// Kingma, Ba (ICLR 2015), lazily: a row's moments move only in steps that touch it.
-void AdamUpdate(const UpdateScalars& s, const float* __restrict gradient, float* __restrict weights,
-                float* __restrict slots, int dim) {
-  float* __restrict first = slots;
-  float* __restrict second = slots + dim;
-  for (int i = 0; i < dim; ++i) {
-    const float g = gradient[i];
-    const float m = s.beta1 * first[i] + s.one_minus_beta1 * g;
-    const float v = s.beta2 * second[i] + s.one_minus_beta2 * (g * g);
-    first[i] = m;
-    second[i] = v;
-    weights[i] -= s.learning_rate * m / (std::sqrt(v) / s.sqrt_bias2 + s.epsilon);
-  }
-}
+constexpr float kMinEpsilon = 1e-20f;
 
 // base^exponent by squaring: the same bits everywhere, which libm's pow doesn't promise.
 double IntegerPower(double base, int64_t exponent) {
@@ -123,12 +73,14 @@ absl::StatusOr<OptimizerConfig> OptimizerFromProto(const Optimizer& proto) {
       if (proto.adam().has_beta2()) config.beta2 = proto.adam().beta2();
       break;
     case Optimizer::KIND_NOT_SET:
-      return absl::InvalidArgumentError("no optimizer is set (sgd, adagrad, row_wise_adagrad or adam)");
+      return absl::InvalidArgumentError(
+          "no optimizer is set (sgd, adagrad, row_wise_adagrad or adam)");
   }
   if (proto.has_learning_rate_scale()) config.learning_rate_scale = proto.learning_rate_scale();
   RETURN_IF_ERROR(RequireRange("learning_rate_scale", config.learning_rate_scale, 0, 1e6f));
   RETURN_IF_ERROR(RequireRange("initial_accumulator", config.initial_accumulator, 0, 1e30f));
-  RETURN_IF_ERROR(RequireRange("epsilon", config.epsilon, 0, 1));
+  // With epsilon 0, a gradient of 0 would divide 0 by 0.
+  RETURN_IF_ERROR(RequireRange("epsilon", config.epsilon, kMinEpsilon, 1));
   RETURN_IF_ERROR(RequireRange("beta1", config.beta1, 0, 0.9999999f));
   RETURN_IF_ERROR(RequireRange("beta2", config.beta2, 0, 0.9999999f));
   return config;
@@ -173,7 +125,8 @@ int SlotFloats(const OptimizerConfig& config, int dim) {
 }
 
 void InitSlots(const OptimizerConfig& config, absl::Span<float> slots) {
-  std::fill(slots.begin(), slots.end(), config.kind == OptimizerKind::kAdam ? 0.0f : config.initial_accumulator);
+  std::fill(slots.begin(), slots.end(),
+            config.kind == OptimizerKind::kAdam ? 0.0f : config.initial_accumulator);
 }
 
 UpdateScalars ScalarsForStep(const OptimizerConfig& config, float job_learning_rate, Step step) {
@@ -196,13 +149,13 @@ UpdateScalars ScalarsForStep(const OptimizerConfig& config, float job_learning_r
 RowUpdate SelectRowUpdate(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kSgd:
-      return SgdUpdate;
+      return UpdateRow<OptimizerKind::kSgd>;
     case OptimizerKind::kAdagrad:
-      return AdagradUpdate;
+      return UpdateRow<OptimizerKind::kAdagrad>;
     case OptimizerKind::kRowWiseAdagrad:
-      return RowWiseAdagradUpdate;
+      return UpdateRow<OptimizerKind::kRowWiseAdagrad>;
     case OptimizerKind::kAdam:
-      return AdamUpdate;
+      return UpdateRow<OptimizerKind::kAdam>;
   }
   CHECK(false);
 }

@@ -1,7 +1,8 @@
 // The rows of one table on one server, in memory.
 //
-// A batch machine: one call handles all the keys of a request, grouped by lock stripe; each stripe is
-// locked once; memory is prefetched in two stages (bucket, then row); nothing is allocated per key.
+// A batch machine: one call handles all the keys of a request, grouped by lock stripe; each stripe
+// is locked once; memory is prefetched in two stages (bucket, then row); nothing is allocated per
+// key.
 //
 // Thread-safe. The keys of one call are distinct.
 #ifndef THERMOCLINE_SERVER_TABLES_EMBEDDING_TABLE_H_
@@ -26,8 +27,8 @@ class EmbeddingTable {
 
   const TableLayout& layout() const;
 
-  // Writes the weights of `keys`, packed, in key order. A key without a row reads as its initial row;
-  // reading never creates it.
+  // Writes the weights of `keys`, packed, in key order. A key without a row reads as its initial
+  // row; reading never creates it.
   //   weights: [n, dim] float32, any alignment
   void GatherWeights(absl::Span<const Key> keys, uint8_t* weights) const;
 

@@ -1,0 +1,69 @@
+#include "server/tables/key_index.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/check.h"
+#include "common/hash.h"
+
+namespace thermocline {
+namespace {
+
+constexpr double kMaxLoad = 0.7;
+constexpr double kGrowth = 1.2;
+// Up to here an index doubles: it is small, and its memory hardly counts.
+constexpr uint32_t kDoublingBuckets = 64;
+
+}  // namespace
+
+void KeyIndex::InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32_t place,
+                          uint32_t row) {
+  uint32_t at = BucketOf(place, num_buckets);
+  for (;;) {
+    Bucket& bucket = buckets[at];
+    for (int i = 0; i < kKeysPerBucket; ++i) {
+      if (bucket.rows[i] == 0) {
+        bucket.keys[i] = key;
+        bucket.rows[i] = row;
+        return;
+      }
+    }
+    bucket.spilled = 1;
+    if (++at == num_buckets) at = 0;
+  }
+}
+
+void KeyIndex::Insert(Key key, uint32_t place, uint32_t row) {
+  CHECK_NE(row, 0u);
+  if (size_ == max_size_) Grow();
+  InsertInto(buckets_.load(std::memory_order_relaxed), num_buckets_.load(std::memory_order_relaxed),
+             key, place, row);
+  ++size_;
+}
+
+uint32_t KeyIndex::NextNumBuckets() const {
+  const uint32_t now = num_buckets_.load(std::memory_order_relaxed);
+  if (now == 0) return 1;
+  if (now < kDoublingBuckets / 2) return now * 2;
+  if (now < kDoublingBuckets) {
+    return static_cast<uint32_t>(kDoublingBuckets * std::pow(kGrowth, growth_phase_));
+  }
+  return static_cast<uint32_t>(now * kGrowth);
+}
+
+void KeyIndex::Grow() {
+  const uint32_t num_buckets = NextNumBuckets();
+  PageMemory memory(num_buckets * sizeof(Bucket), PageMemory::HugePages::kWhereWhole);
+  Bucket* buckets = reinterpret_cast<Bucket*>(memory.data());
+  // Both old and new buckets are in the order of the keys' places: two streams through memory.
+  ForEach([&](Key key, uint32_t row) {
+    InsertInto(buckets, num_buckets, key, PlaceOfHash(KeyHash(salt_, key)), row);
+  });
+  buckets_.store(buckets, std::memory_order_relaxed);
+  num_buckets_.store(num_buckets, std::memory_order_relaxed);
+  memory_ = std::move(memory);  // the old buckets die with `memory`
+  max_size_ = std::max<size_t>(kKeysPerBucket - 1,
+                               static_cast<size_t>(num_buckets * (kKeysPerBucket * kMaxLoad)));
+}
+
+}  // namespace thermocline

@@ -1,0 +1,119 @@
+// From keys to row numbers, for one lock stripe of a table.
+#ifndef THERMOCLINE_SERVER_TABLES_KEY_INDEX_H_
+#define THERMOCLINE_SERVER_TABLES_KEY_INDEX_H_
+
+#include <immintrin.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/ids.h"
+#include "server/tables/page_memory.h"
+
+namespace thermocline {
+
+// Open addressing over buckets of one cache line, each with room for five keys; a full bucket
+// spills into the next. At most 70% of the room is used, so that 19 of 20 lookups read one line.
+// The number of buckets is no power of two: growth by a fifth keeps the index between 18 and 22
+// bytes a key.
+//
+// Nothing is ever erased. Not thread-safe, but for Prefetch().
+class KeyIndex {
+ public:
+  static constexpr int kKeysPerBucket = 5;
+  struct alignas(kCacheLineBytes) Bucket {
+    Key keys[kKeysPerBucket];
+    uint32_t rows[kKeysPerBucket];  // 0: free. Filled from the front.
+    uint32_t spilled;               // 1: a key of this bucket may be in the next.
+  };
+  static_assert(sizeof(Bucket) == kCacheLineBytes);
+
+  KeyIndex() = default;
+  // `salt`: of the table, see KeyHash. `growth_phase` in [0, 1): indexes that fill alike but differ
+  // in it grow at different times.
+  void Init(uint64_t salt, double growth_phase) {
+    salt_ = salt;
+    growth_phase_ = growth_phase;
+  }
+
+  // The bits of a KeyHash that place a key within an index. They must not overlap those that choose
+  // the server and the stripe, which are the same for all keys here.
+  static uint32_t PlaceOfHash(uint64_t key_hash) { return static_cast<uint32_t>(key_hash); }
+
+  // Starts loading the bucket of a key. May run beside anything: it is a hint, and a stale one is
+  // harmless.
+  void Prefetch(uint32_t place) const {
+    const uint64_t bucket =
+        BucketOf(place, num_buckets_.load(std::memory_order_relaxed)) * sizeof(Bucket);
+    __builtin_prefetch(reinterpret_cast<const void*>(
+        reinterpret_cast<uintptr_t>(buckets_.load(std::memory_order_relaxed)) + bucket));
+  }
+
+  // The row of `key`, or 0.
+  uint32_t Find(Key key, uint32_t place) const {
+    const uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
+    if (__builtin_expect(num_buckets == 0, false)) return 0;
+    const Bucket* buckets = buckets_.load(std::memory_order_relaxed);
+    uint32_t at = BucketOf(place, num_buckets);
+    for (;;) {
+      const Bucket& bucket = buckets[at];
+      const uint32_t match = MatchMask(bucket, key);
+      // A free entry's key is 0 as well; then its row, which is 0, is the right answer, unless key
+      // 0 spilled on: then the bucket is full and has no free entry.
+      if (match != 0) return bucket.rows[__builtin_ctz(match)];
+      if (__builtin_expect(bucket.spilled == 0, true)) return 0;
+      if (++at == num_buckets) at = 0;
+    }
+  }
+
+  // REQUIRES: Find(key, place) == 0, row != 0
+  void Insert(Key key, uint32_t place, uint32_t row);
+
+  // visit(Key, uint32_t row), by place.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    const Bucket* buckets = buckets_.load(std::memory_order_relaxed);
+    const uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
+    for (uint32_t at = 0; at < num_buckets; ++at) {
+      for (int i = 0; i < kKeysPerBucket && buckets[at].rows[i] != 0; ++i) {
+        visit(buckets[at].keys[i], buckets[at].rows[i]);
+      }
+    }
+  }
+
+  size_t size() const { return size_; }
+  size_t memory_bytes() const { return memory_.bytes(); }
+
+ private:
+  static uint32_t BucketOf(uint32_t place, uint32_t num_buckets) {
+    return static_cast<uint32_t>((uint64_t{place} * num_buckets) >> 32);
+  }
+
+  // Bit i: keys[i] == key.
+  static uint32_t MatchMask(const Bucket& bucket, Key key) {
+    const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(key));
+    const __m256i four = _mm256_load_si256(reinterpret_cast<const __m256i*>(bucket.keys));
+    const uint32_t mask = static_cast<uint32_t>(
+        _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(four, wanted))));
+    return mask | static_cast<uint32_t>(bucket.keys[4] == key) << 4;
+  }
+
+  static void InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32_t place,
+                         uint32_t row);
+  uint32_t NextNumBuckets() const;
+  void Grow();
+
+  uint64_t salt_ = 0;
+  double growth_phase_ = 0;
+  // Atomic for Prefetch() alone.
+  std::atomic<Bucket*> buckets_{nullptr};
+  std::atomic<uint32_t> num_buckets_{0};
+  size_t size_ = 0;
+  size_t max_size_ = 0;  // at the present number of buckets
+  PageMemory memory_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_TABLES_KEY_INDEX_H_

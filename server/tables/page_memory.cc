@@ -1,0 +1,59 @@
+#include "server/tables/page_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+
+#include "common/check.h"
+
+namespace thermocline {
+namespace {
+
+// From here on, ranges come from mmap: no copy of them stays in malloc's free lists.
+constexpr size_t kMapBytes = size_t{256} << 10;
+constexpr size_t kPageBytes = 4096;
+
+// The start is a multiple of `alignment`; what was mapped before and behind is given back.
+uint8_t* MapAligned(size_t bytes, size_t alignment) {
+  const size_t mapped_bytes = bytes + alignment - kPageBytes;
+  void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(mapped != MAP_FAILED);
+  uint8_t* begin = static_cast<uint8_t*>(mapped);
+  const size_t skip = (alignment - reinterpret_cast<uintptr_t>(begin) % alignment) % alignment;
+  if (skip > 0) munmap(begin, skip);
+  const size_t rest = mapped_bytes - skip - bytes;
+  if (rest > 0) munmap(begin + skip + bytes, rest);
+  return begin + skip;
+}
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+PageMemory::PageMemory(size_t bytes, HugePages huge_pages) {
+  if (bytes < kMapBytes) {
+    bytes_ = RoundUp(bytes, kCacheLineBytes);
+    data_ = static_cast<uint8_t*>(::operator new(bytes_, std::align_val_t(kCacheLineBytes)));
+    std::memset(data_, 0, bytes_);
+    return;
+  }
+  bytes_ = RoundUp(bytes, kPageBytes);
+  const bool huge = huge_pages == HugePages::kWhereWhole && bytes_ >= kHugePageBytes;
+  data_ = MapAligned(bytes_, huge ? kHugePageBytes : kPageBytes);
+  // The kernel backs the whole huge pages of the range with such, its end with small ones. A kernel
+  // without them refuses, and nothing but speed is lost.
+  if (huge) madvise(data_, bytes_, MADV_HUGEPAGE);
+}
+
+PageMemory::~PageMemory() {
+  if (data_ == nullptr) return;
+  if (bytes_ < kMapBytes) {
+    ::operator delete(data_, std::align_val_t(kCacheLineBytes));
+  } else {
+    CHECK_EQ(munmap(data_, bytes_), 0);
+  }
+}
+
+}  // namespace thermocline

@@ -1,0 +1,41 @@
+// Zeroed memory from the operating system, on huge pages where it is large enough to gain by them.
+#ifndef THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
+#define THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace thermocline {
+
+inline constexpr size_t kCacheLineBytes = 64;
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Owns one range, aligned to a cache line or better. Pages of a large range become resident when
+// they are first touched, so a range may be asked for well ahead of its use. Running out of memory
+// ends the process, as it does with operator new.
+class PageMemory {
+ public:
+  enum class HugePages { kNever, kWhereWhole };
+
+  PageMemory() = default;
+  PageMemory(size_t bytes, HugePages huge_pages);
+  ~PageMemory();
+  PageMemory(PageMemory&& other) noexcept { *this = std::move(other); }
+  PageMemory& operator=(PageMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  uint8_t* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
