@@ -245,7 +245,9 @@ TEST(EmbeddingTableTest, BlocksCarryTheStepOfTheirLastChange) {
   table.AssignRows({77}, {0}, std::vector<float>(16, 1.0f), Step(9));
   size_t newer = 0;
   table.VisitRows([&](Key key, absl::Span<const float>, uint32_t, Step changed) {
-    if (key == 77) EXPECT_EQ(changed, Step(9));
+    if (key == 77) {
+      EXPECT_EQ(changed, Step(9));
+    }
     if (changed == Step(9)) ++newer;
   });
   EXPECT_GE(newer, 1u);
