@@ -36,7 +36,8 @@ class DenseBlocks {
   // [num_servers] slices over staging, for PullWork and PushWork. The staging buffers must outlive
   // them.
   std::vector<std::vector<PullSlice>> PullSlices(absl::Span<float> staged_weights) const;
-  std::vector<std::vector<PushSlice>> GradientSlices(absl::Span<const float> staged_gradients) const;
+  std::vector<std::vector<PushSlice>> GradientSlices(
+      absl::Span<const float> staged_gradients) const;
   std::vector<std::vector<PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
 
   // Between arena and staging.

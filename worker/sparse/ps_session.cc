@@ -582,6 +582,16 @@ absl::Status PsSession::ReleaseWave(Step last_step, size_t wave) {
   return impl_->ReleaseWave(last_step, wave);
 }
 
+void PsSession::Fail(const absl::Status& reason) {
+  CHECK(!reason.ok());
+  Actions actions;
+  {
+    absl::MutexLock lock(&impl_->mutex);
+    impl_->Fail(reason, &actions);
+  }
+  Run(&actions);
+}
+
 absl::Status PsSession::status() const {
   absl::MutexLock lock(&impl_->mutex);
   return impl_->failure;

@@ -95,6 +95,8 @@ class PsSession {
   // any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step last_step, size_t wave);
 
+  // Fails the session from outside, if it hasn't failed. REQUIRES: !reason.ok()
+  void Fail(const absl::Status& reason);
   // The error that failed the session; OK while it works.
   absl::Status status() const;
   // The last step acknowledged by every server.

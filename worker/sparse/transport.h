@@ -1,5 +1,6 @@
-// How a worker's requests reach the servers: gRPC in the program (grpc_transport.h), a seeded network in
-// the simulation. One call is one message; retries and splitting live above (ps_session.h).
+// How a worker's requests reach the servers: gRPC in the program (grpc_transport.h), a seeded
+// network in the simulation. One call is one message; retries and splitting live above
+// (ps_session.h).
 //
 // Thread-safe.
 #ifndef THERMOCLINE_WORKER_SPARSE_TRANSPORT_H_
@@ -54,8 +55,9 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Both return at once; `done` runs exactly once, on any thread, maybe before they return. The spans of
-  // `call` stay valid until then. `deadline_us`: from now; past it the answer is kDeadlineExceeded.
+  // Both return at once; `done` runs exactly once, on any thread, maybe before they return. The
+  // spans of `call` stay valid until then. `deadline_us`: from now; past it the answer is
+  // kDeadlineExceeded.
   virtual void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                     std::function<void(absl::StatusOr<wire::PullAnswer>)> done) = 0;
   virtual void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,

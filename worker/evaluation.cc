@@ -1,0 +1,48 @@
+#include "worker/evaluation.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/auc.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* source,
+                                       ModelStep* model, Step step) {
+  std::vector<float> scores, labels, logits;
+  ASSIGN_OR_RETURN(std::shared_ptr<StepWork> work, pipeline->Next());
+  if (work == nullptr) return EvaluationResult{};
+  source->FetchForEvaluation(work, step, /*with_dense=*/!source->owns_dense());
+  while (work != nullptr) {
+    // The next batch's rows travel while this one is scored.
+    ASSIGN_OR_RETURN(std::shared_ptr<StepWork> next, pipeline->Next());
+    if (next != nullptr) source->FetchForEvaluation(next, step, /*with_dense=*/false);
+    RETURN_IF_ERROR(source->Await(*work, model->arenas()));
+    model->Forward(work.get());
+    RETURN_IF_ERROR(model->CopyLogits(&logits));
+    scores.insert(scores.end(), logits.begin(), logits.end());
+    labels.insert(labels.end(), work->batch->labels.begin(), work->batch->labels.end());
+    work = std::move(next);
+  }
+  EvaluationResult result;
+  result.samples = static_cast<int64_t>(scores.size());
+  result.auc = Auc(scores, labels);
+  result.logloss = LogLoss(scores, labels);
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<EvaluationResult> Evaluate(StepPipeline* pipeline, EmbeddingSource* source,
+                                          ModelStep* model, Step step) {
+  absl::StatusOr<EvaluationResult> result = Score(pipeline, source, model, step);
+  if (!result.ok()) source->Cancel(result.status());
+  const absl::Status drained = source->Drain();
+  if (result.ok() && !drained.ok()) return drained;
+  return result;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,57 @@
+// What a worker tells about itself while it runs: JSON lines for the controller, stats for everybody.
+#ifndef THERMOCLINE_WORKER_PROGRESS_H_
+#define THERMOCLINE_WORKER_PROGRESS_H_
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/parameter_server.pb.h"
+#include "worker/evaluation.h"
+#include "worker/sparse/ps_session.h"
+#include "worker/sparse/step_pipeline.h"
+#include "worker/trainer.h"
+
+namespace thermocline {
+
+// Thread-safe.
+class WorkerProgress {
+ public:
+  // Lines go to `fd`; none where it is negative.
+  WorkerProgress(std::string job_id, WorkerRank rank, int fd);
+
+  // Whose figures the stats show from now on; both outlive the progress, or detach with null.
+  void Watch(const StepPipeline* pipeline, const Trainer* trainer, const PsSession* session);
+
+  // Writes a "progress" line with samples_per_s of the window since the last one.
+  void OnReport(const TrainerReport& report);
+  // Writes an "eval" line.
+  void OnEvaluation(const EvaluationResult& result);
+
+  WorkerStats Stats() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void WriteLine(const std::string& line) const;
+  std::vector<StageStats> Stages() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const std::string job_id_;
+  const WorkerRank rank_;
+  const int fd_;
+
+  mutable absl::Mutex mutex_;
+  const StepPipeline* pipeline_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const Trainer* trainer_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const PsSession* session_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  TrainerReport report_ ABSL_GUARDED_BY(mutex_);
+  double samples_per_s_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clock::time_point window_start_ ABSL_GUARDED_BY(mutex_) = Clock::now();
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_PROGRESS_H_

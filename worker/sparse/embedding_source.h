@@ -1,0 +1,61 @@
+// Where a trainer's rows come from and where its gradients go. Implementations: RemoteSource (pull
+// and push every step).
+//
+// One thread calls it, for each step in order: Fetch, Await, PushEmbeddings, PushDense. Up to
+// fetch_ahead() later steps may be fetched before a step's PushEmbeddings.
+#ifndef THERMOCLINE_WORKER_SPARSE_EMBEDDING_SOURCE_H_
+#define THERMOCLINE_WORKER_SPARSE_EMBEDDING_SOURCE_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "worker/sparse/step_work.h"
+
+namespace thermocline {
+
+// The model's dense parameters on its device, block by block (dense_blocks.h).
+struct DenseArenas {
+  absl::Span<float> weights;          // [blocks, 256]
+  absl::Span<const float> slots;      // [blocks, slot_floats]
+  absl::Span<const float> gradients;  // [blocks, 256]
+};
+
+class EmbeddingSource {
+ public:
+  virtual ~EmbeddingSource() = default;
+
+  // Whether the trainer itself updates the dense parameters (else they come with Await).
+  virtual bool owns_dense() const = 0;
+  // Steps that may be fetched beyond the one being computed; the staleness bound.
+  virtual int fetch_ahead() const = 0;
+
+  // Begins to bring the rows of `work`; they arrive as the servers' steps allow.
+  virtual void Fetch(const std::shared_ptr<StepWork>& work) = 0;
+  // Waits for them: work->rows is filled, and dense.weights where the source owns them not.
+  virtual absl::Status Await(const StepWork& work, const DenseArenas& dense) = 0;
+
+  // Begins the push of the step, with work->gradients. `last`: no step follows, so whatever the
+  // worker holds is written back. The source holds `work` until the push is acknowledged.
+  virtual absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
+                                      bool last) = 0;
+  // The dense gradients are there (dense.gradients), or, where the trainer owns the parameters, the
+  // step's update is done.
+  virtual absl::Status PushDense(const std::shared_ptr<StepWork>& work,
+                                 const DenseArenas& dense) = 0;
+
+  // Waits until every fetch and push begun so far is over: answered and acknowledged, or failed.
+  virtual absl::Status Drain() = 0;
+  // Ends whatever is under way with `reason`; nothing can be fetched or pushed afterwards.
+  virtual void Cancel(const absl::Status& reason) = 0;
+
+  // Evaluation: reads rows as they are once every worker's pushes up to step - 1 are in them.
+  // `with_dense`: also dense.weights. Then Await.
+  virtual void FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
+                                  bool with_dense) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_EMBEDDING_SOURCE_H_

@@ -1,0 +1,65 @@
+// Reads and plans batches ahead of the compute, in a thread of its own.
+//
+// A step work goes back into the ring when its last holder lets go of it, on any thread.
+#ifndef THERMOCLINE_WORKER_SPARSE_STEP_PIPELINE_H_
+#define THERMOCLINE_WORKER_SPARSE_STEP_PIPELINE_H_
+
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/latency_histogram.h"
+#include "worker/data/batch_reader.h"
+#include "worker/sparse/batch_plan.h"
+#include "worker/sparse/step_work.h"
+
+namespace thermocline {
+
+class StepPipeline {
+ public:
+  // table_dims: [tables]. `depth`: step works in the ring, at least one more than are held at a
+  // time.
+  StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
+               std::vector<int> table_dims, int depth);
+  // REQUIRES: nobody holds a step work.
+  ~StepPipeline();
+  StepPipeline(const StepPipeline&) = delete;
+  StepPipeline& operator=(const StepPipeline&) = delete;
+
+  // The next planned step, or null after the last. Errors: the reader's, in their place.
+  absl::StatusOr<std::shared_ptr<StepWork>> Next();
+
+  BatchReader::Progress progress() const { return reader_->progress(); }
+  const StageTimer& read_time() const { return read_time_; }  // waiting for the reader
+  const StageTimer& plan_time() const { return plan_time_; }
+
+ private:
+  void Run();
+  absl::StatusOr<bool> Fill(StepWork* work);
+  void Recycle(StepWork* work);
+
+  const std::unique_ptr<BatchReader> reader_;
+  const std::vector<int> table_dims_;
+
+  BatchPlanner planner_;  // of the thread alone
+  StageTimer read_time_, plan_time_;
+
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<StepWork>> ring_;
+  std::vector<StepWork*> idle_ ABSL_GUARDED_BY(mutex_);
+  std::deque<StepWork*> ready_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will become ready
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_STEP_PIPELINE_H_

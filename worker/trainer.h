@@ -1,0 +1,92 @@
+// One worker's training run: the only place that orders the parts of a step.
+//
+//   reader -> plan -> fetch rows -> forward -> gradients of embeddings -> push them
+//                          ^                                               |
+//                          +---- next step's fetch, held by the servers <--+   gradients of MLPs
+//
+// The next step's rows travel while the MLPs' weight gradients are computed.
+#ifndef THERMOCLINE_WORKER_TRAINER_H_
+#define THERMOCLINE_WORKER_TRAINER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/latency_histogram.h"
+#include "proto/job.pb.h"
+#include "worker/model_step.h"
+#include "worker/sparse/embedding_source.h"
+#include "worker/sparse/step_pipeline.h"
+
+namespace thermocline {
+
+// Where a step's time goes, on the training thread.
+struct TrainerStages {
+  StageTimer wait_data;            // for a planned batch
+  StageTimer wait_rows;            // for the rows to arrive
+  StageTimer forward;              // pooling, MLPs, interaction
+  StageTimer backward_embeddings;  // loss, top MLP, interaction, segment sums
+  StageTimer push;                 // handing gradients to the source
+  StageTimer backward_dense;       // bottom MLP and all weight gradients
+  StageTimer apply_dense;          // where the dense parameters live here
+};
+
+// What a trainer has done so far; the window is since the report before.
+struct TrainerReport {
+  int64_t steps = 0;
+  uint64_t samples = 0;    // this worker's
+  double progress = 0;     // share of the data, in [0, 1]
+  double window_loss = 0;  // mean per sample
+  uint64_t window_samples = 0;
+  double batch_auc = 0;  // of the last batch
+};
+
+class Trainer {
+ public:
+  struct Parts {
+    ModelStep* model = nullptr;
+    StepPipeline* pipeline = nullptr;
+    EmbeddingSource* source = nullptr;
+  };
+  using OnReport = std::function<void(const TrainerReport&)>;
+
+  // The parts outlive the trainer. `on_report` runs on the training thread every
+  // job.train.metrics_every_steps steps and after the last.
+  Trainer(const Job& job, const Parts& parts, OnReport on_report);
+
+  // Trains to the end of the data and waits until every push is acknowledged.
+  // Errors: the reader's, the source's; kInvalidArgument (the loss or a gradient is not finite:
+  // names the step); kFailedPrecondition (there is no row to train on).
+  absl::Status Run();
+
+  int64_t steps() const { return report_.steps; }
+  uint64_t samples() const { return report_.samples; }
+  const TrainerStages& stages() const { return stages_; }
+
+ private:
+  absl::Status PlanNext();
+  absl::Status FetchAhead();
+  absl::Status TrainSteps();
+  absl::Status TrainStep(const std::shared_ptr<StepWork>& work);
+  absl::Status Compute(StepWork* work);
+  absl::Status UpdateDense(const std::shared_ptr<StepWork>& work, float learning_rate);
+  void Report(const StepWork& work);
+
+  const Job job_;
+  const Parts parts_;
+  const OnReport on_report_;
+
+  std::deque<std::shared_ptr<StepWork>> fetched_;  // their fetches have begun, in order
+  std::shared_ptr<StepWork> next_;                 // planned, to be fetched next
+  TrainerStages stages_;
+  TrainerReport report_;
+  double window_loss_sum_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_TRAINER_H_

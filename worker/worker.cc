@@ -1,0 +1,177 @@
+#include "worker/worker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "common/cluster_map.h"
+#include "common/job/job_tables.h"
+#include "common/status_macros.h"
+#include "kernels/cpu/cpu_device.h"
+#include "worker/data/dataset.h"
+#include "worker/model_step.h"
+#include "worker/sparse/dense_blocks.h"
+#include "worker/sparse/ps_session.h"
+#include "worker/sparse/remote_source.h"
+
+namespace thermocline {
+namespace {
+
+// Step works beyond those fetched: one computed, one planned next, pushes not yet acknowledged, and
+// one being planned.
+constexpr int kStepWorksBeyondFetched = 5;
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::unique_ptr<Device> MakeDevice(const Cluster& cluster) {
+  CpuDeviceOptions options;
+  options.num_threads = static_cast<int>(cluster.worker_threads());
+  options.isa = cluster.cpu_isa() == AVX2     ? CpuIsaLimit::kAvx2
+                : cluster.cpu_isa() == AVX512 ? CpuIsaLimit::kAvx512
+                                              : CpuIsaLimit::kAuto;
+  return MakeCpuDevice(options);
+}
+
+// Samples in the largest batch that this worker computes.
+int MaxBatch(const Job& job) {
+  const int64_t workers = job.cluster().workers();
+  const int64_t train = (int64_t{job.train().batch_size()} + workers - 1) / workers;
+  return static_cast<int>(std::max<int64_t>(train, job.train().eval_batch_size()));
+}
+
+PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
+                                const WorkerOptions& options) {
+  PsSessionOptions session;
+  session.job_id = options.job_id;
+  session.epoch = options.epoch;
+  session.rank = options.rank;
+  session.num_servers = job.cluster().servers();
+  session.staleness_steps = job.train().staleness_steps();
+  session.tables = tables.AllLayouts();
+  session.max_part_bytes =
+      std::min<size_t>(session.max_part_bytes, job.cluster().max_message_bytes());
+  session.give_up_us = int64_t{job.cluster().rpc_timeout_s()} * 1'000'000;
+  session.jitter_seed = options.rank.value();
+  return session;
+}
+
+BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
+  std::vector<TableId> ids;
+  for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
+  std::vector<int32_t> feature_tables;
+  for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
+  return BatchPlanner(std::move(ids), std::move(feature_tables),
+                      ClusterMap(job.cluster().servers()));
+}
+
+// What training and evaluation share; members are destroyed before those they point to.
+struct Run {
+  Run(const Job& job, const WorkerOptions& options, Transport* transport, Scheduler* scheduler)
+      : job(job),
+        tables(ResolveTables(job)),
+        blocks(tables.dense, ClusterMap(job.cluster().servers())),
+        device(MakeDevice(job.cluster())),
+        model(job, tables, blocks, device.get(), MaxBatch(job)),
+        session(SessionOptions(job, tables, options), transport, scheduler),
+        source(SourceOptions(), &blocks, &session) {}
+
+  std::vector<int> TableDims() const {
+    std::vector<int> dims;
+    for (const TableLayout& table : tables.sparse) dims.push_back(table.dim);
+    return dims;
+  }
+  RemoteSourceOptions SourceOptions() const {
+    RemoteSourceOptions options;
+    options.num_servers = job.cluster().servers();
+    options.num_workers = job.cluster().workers();
+    options.staleness_steps = job.train().staleness_steps();
+    options.table_dims = TableDims();
+    return options;
+  }
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenPipeline(Dataset* dataset, Split split,
+                                                             WorkerRank rank,
+                                                             uint32_t num_workers) {
+    ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
+                     dataset->OpenReader(split, rank, num_workers));
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), TableDims(),
+                                          source.fetch_ahead() + kStepWorksBeyondFetched);
+  }
+
+  const Job& job;
+  const JobTables tables;
+  const DenseBlocks blocks;
+  const std::unique_ptr<Device> device;
+  ModelStep model;
+  PsSession session;
+  RemoteSource source;
+};
+
+}  // namespace
+
+absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
+                                       Transport* transport, Scheduler* scheduler,
+                                       WorkerProgress* progress) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset, Dataset::Open(job));
+  Run run(job, options, transport, scheduler);
+  WorkerResult result;
+
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<StepPipeline> pipeline,
+      run.OpenPipeline(dataset.get(), Split::kTrain, options.rank, job.cluster().workers()));
+  Trainer trainer(job, {&run.model, pipeline.get(), &run.source},
+                  [progress](const TrainerReport& report) { progress->OnReport(report); });
+  progress->Watch(pipeline.get(), &trainer, &run.session);
+  const absl::Cleanup stop_watching = [progress] { progress->Watch(nullptr, nullptr, nullptr); };
+  const auto train_start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(trainer.Run());
+  result.train_s = SecondsSince(train_start);
+  result.steps = trainer.steps();
+  result.samples = trainer.samples();
+  result.bad_lines = pipeline->progress().bad_lines;
+  result.first_bad_line = pipeline->progress().first_bad_line;
+
+  if (options.rank == WorkerRank(0)) {
+    const auto eval_start = std::chrono::steady_clock::now();
+    ASSIGN_OR_RETURN(std::unique_ptr<StepPipeline> held_out,
+                     run.OpenPipeline(dataset.get(), Split::kTest, WorkerRank(0), 1));
+    ASSIGN_OR_RETURN(result.evaluation, Evaluate(held_out.get(), &run.source, &run.model,
+                                                 Step(trainer.steps())));
+    result.eval_s = SecondsSince(eval_start);
+    result.bad_lines += held_out->progress().bad_lines;
+    progress->OnEvaluation(result.evaluation);
+  }
+  result.stats = progress->Stats();
+  return result;
+}
+
+std::string WorkerResultToJson(const WorkerResult& result) {
+  nlohmann::json json = {{"steps", result.steps},
+                         {"samples", result.samples},
+                         {"bad_lines", result.bad_lines},
+                         {"train_s", result.train_s},
+                         {"eval_s", result.eval_s},
+                         {"samples_per_s", result.samples / std::max(result.train_s, 1e-9)},
+                         {"bytes_pulled", result.stats.bytes_pulled()},
+                         {"bytes_pushed", result.stats.bytes_pushed()},
+                         {"rpc_retries", result.stats.rpc_retries()},
+                         {"resident_bytes", result.stats.resident_bytes()}};
+  if (result.bad_lines > 0) json["first_bad_line"] = result.first_bad_line;
+  if (result.evaluation.samples > 0) {
+    json["eval_samples"] = result.evaluation.samples;
+    json["auc"] = result.evaluation.auc;
+    json["logloss"] = result.evaluation.logloss;
+  }
+  for (const StageStats& stage : result.stats.stages()) {
+    json["stages"][stage.stage()] = {{"count", stage.count()},
+                                     {"total_s", stage.total_s()},
+                                     {"mean_us", stage.mean_us()}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace thermocline
