@@ -1,0 +1,16 @@
+// The end of a log file, for reports.
+#ifndef THERMOCLINE_DEPLOY_BACKENDS_LOCAL_LOG_TAIL_H_
+#define THERMOCLINE_DEPLOY_BACKENDS_LOCAL_LOG_TAIL_H_
+
+#include <string>
+#include <vector>
+
+namespace thermocline {
+
+// At most `max_lines` last lines of a file, each cut at 500 bytes; empty where it can't be read.
+// Reads the last 64 KiB only.
+std::vector<std::string> LogTail(const std::string& path, int max_lines);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_BACKENDS_LOCAL_LOG_TAIL_H_

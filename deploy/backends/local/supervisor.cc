@@ -1,0 +1,146 @@
+#include "deploy/backends/local/supervisor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "deploy/backends/local/log_tail.h"
+
+namespace thermocline {
+namespace {
+
+// After the first failure: time for others to end as well, so that the report names the cause (a
+// server) beside the consequence (the worker that lost it).
+constexpr absl::Duration kFollowUp = absl::Milliseconds(300);
+constexpr int kTailLines = 15;
+constexpr size_t kReadBytes = 64 << 10;
+
+}  // namespace
+
+absl::Status Supervisor::Start(ProcessRole role, const ChildProcessOptions& options) {
+  ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(options));
+  members_.push_back({role, std::move(process)});
+  return absl::OkStatus();
+}
+
+void Supervisor::ReadFrom(int fd, std::function<void(absl::string_view)> reader) {
+  readers_.push_back({fd, std::move(reader)});
+}
+
+absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Time deadline,
+                                   absl::Duration period, absl::string_view what) {
+  while (true) {
+    if (signals_.stop_requests() > 0) {
+      return absl::CancelledError(absl::StrCat("stopped by signal ", signals_.last_stop_signal(),
+                                               " (", strsignal(signals_.last_stop_signal()), ")"));
+    }
+    const bool failed = std::any_of(members_.begin(), members_.end(),
+                                    [this](Member& member) { return IsFailure(&member); });
+    if (failed) {
+      const absl::Time follow_up = absl::Now() + kFollowUp;
+      while (absl::Now() < follow_up) Poll(follow_up - absl::Now());
+      return FailureReport();
+    }
+    if (done()) return absl::OkStatus();
+    const absl::Time now = absl::Now();
+    if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("timed out: ", what));
+    Poll(std::min(period, deadline - now));
+  }
+}
+
+bool Supervisor::AllWorkersEnded() {
+  return std::all_of(members_.begin(), members_.end(), [](Member& member) {
+    return member.role != ProcessRole::kWorker || member.process.HasEnded();
+  });
+}
+
+void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
+  const auto all_ended = [&] {
+    bool ended = true;
+    for (Member& member : members_) {
+      if (member.role == role) ended &= member.process.HasEnded();
+    }
+    return ended;
+  };
+  const auto signal_all = [&](int number) {
+    for (Member& member : members_) {
+      if (member.role == role && !member.process.HasEnded()) member.process.Signal(number);
+    }
+  };
+  const int requests = signals_.stop_requests();
+  const absl::Time deadline = absl::Now() + grace;
+  signal_all(SIGTERM);
+  while (!all_ended() && absl::Now() < deadline && signals_.stop_requests() == requests) {
+    Poll(std::min(absl::Milliseconds(50), deadline - absl::Now()));
+  }
+  signal_all(SIGKILL);
+  while (!all_ended()) Poll(absl::Milliseconds(10));  // SIGKILL can't be refused
+}
+
+void Supervisor::Poll(absl::Duration timeout) {
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  for (const Reader& reader : readers_) fds.push_back({reader.fd, POLLIN, 0});
+  const int64_t timeout_ms = std::max<int64_t>(absl::ToInt64Milliseconds(timeout), 1);
+  if (poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(timeout_ms, 60000))) <= 0) {
+    return;
+  }
+  signals_.Drain();
+  for (size_t i = 1; i < fds.size(); ++i) {
+    if (fds[i].revents != 0) Consume(&readers_[i - 1]);
+  }
+  readers_.erase(std::remove_if(readers_.begin(), readers_.end(),
+                                [](const Reader& reader) { return reader.fd < 0; }),
+                 readers_.end());
+}
+
+void Supervisor::Consume(Reader* reader) {
+  std::string data(kReadBytes, '\0');
+  const ssize_t got = read(reader->fd, data.data(), data.size());
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (got > 0) {
+    reader->callback(absl::string_view(data.data(), static_cast<size_t>(got)));
+    return;
+  }
+  close(reader->fd);
+  reader->fd = -1;
+  reader->callback("");
+}
+
+bool Supervisor::IsFailure(Member* member) {
+  if (!member->process.HasEnded()) return false;
+  return member->role == ProcessRole::kServer || !member->process.Succeeded();
+}
+
+absl::Status Supervisor::FailureReport() {
+  std::vector<std::string> reports;
+  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
+    for (Member& member : members_) {
+      if (member.role != role || !IsFailure(&member)) continue;
+      const ChildProcess& process = member.process;
+      std::string report = absl::StrCat(process.name(), " ", process.DescribeEnd());
+      const std::vector<std::string> tail = LogTail(process.log_path(), kTailLines);
+      if (tail.empty()) {
+        absl::StrAppend(&report, "; its log ", process.log_path(), " is empty");
+      } else {
+        absl::StrAppend(&report, "; last lines of ", process.log_path(), ":");
+        for (const std::string& line : tail) absl::StrAppend(&report, "\n  | ", line);
+      }
+      reports.push_back(std::move(report));
+    }
+  }
+  std::string all;
+  for (const std::string& report : reports) {
+    absl::StrAppend(&all, all.empty() ? "" : "\n", report);
+  }
+  return absl::AbortedError(all);
+}
+
+}  // namespace thermocline

@@ -1,0 +1,74 @@
+// Runs the processes of a job on this machine and waits for things to happen, watching all of them:
+// no wait outlasts its deadline, a dead process, or Ctrl-C.
+#ifndef THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SUPERVISOR_H_
+#define THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SUPERVISOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "deploy/backends/local/child_process.h"
+#include "deploy/backends/local/signal_watch.h"
+
+namespace thermocline {
+
+// Whether a process may end by itself with code 0 while the job runs.
+enum class ProcessRole { kServer, kWorker };
+
+// Not thread-safe; lives on the main thread.
+class Supervisor {
+ public:
+  // `signals` must outlive this object.
+  explicit Supervisor(SignalWatch* signals) : signals_(*signals) {}
+  // Kills what still runs.
+  ~Supervisor() = default;
+
+  // Starts a process. Errors: see ChildProcess::Start.
+  absl::Status Start(ProcessRole role, const ChildProcessOptions& options);
+
+  // Calls `reader` with what comes from `fd` during waits, and with "" once at its end. Closes
+  // `fd`.
+  void ReadFrom(int fd, std::function<void(absl::string_view)> reader);
+
+  // Returns when `done()` is true; it is asked after every event and at least each `period`.
+  // Errors: kAborted (a server ended, or a worker ended with an error: says which, how, and its
+  // last log lines), kCancelled (Ctrl-C), kDeadlineExceeded (says `what` was waited for).
+  absl::Status WaitUntil(const std::function<bool()>& done, absl::Time deadline,
+                         absl::Duration period, absl::string_view what);
+
+  // Whether every worker has ended. (One that fails makes WaitUntil fail.)
+  bool AllWorkersEnded();
+
+  // Asks the processes of a role to stop (SIGTERM), waits up to `grace`, then kills. Never fails. A
+  // second Ctrl-C kills at once.
+  void Stop(ProcessRole role, absl::Duration grace);
+
+ private:
+  struct Member {
+    ProcessRole role;
+    ChildProcess process;
+  };
+  struct Reader {
+    int fd = -1;
+    std::function<void(absl::string_view)> callback;
+  };
+
+  // Sleeps until an event or `timeout`, then reads signals and pipes.
+  void Poll(absl::Duration timeout);
+  void Consume(Reader* reader);
+  bool IsFailure(Member* member);
+  // kAborted with every process that failed, servers first; OK where none did.
+  absl::Status FailureReport();
+
+  SignalWatch& signals_;
+  std::vector<Member> members_;
+  std::vector<Reader> readers_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SUPERVISOR_H_

@@ -1,0 +1,165 @@
+#include "deploy/backends/local/supervisor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "deploy/backends/local/log_tail.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SignalWatch& Signals() {
+  static SignalWatch* const signals = new SignalWatch;
+  return *signals;
+}
+
+// A deadline that only a hanging test reaches.
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+constexpr absl::Duration kPeriod = absl::Milliseconds(20);
+bool Never() { return false; }
+
+class SupervisorTest : public testing::Test {
+ protected:
+  SupervisorTest() : supervisor_(&Signals()) {}
+
+  std::string Log(const std::string& name) {
+    return absl::StrCat(testing::TempDir(), "/",
+                        testing::UnitTest::GetInstance()->current_test_info()->name(), ".", name);
+  }
+  ChildProcessOptions Shell(const std::string& name, const std::string& script, int fd = -1) {
+    return {name, {"/bin/sh", "-c", script}, Log(name), fd};
+  }
+  absl::Status StartShell(ProcessRole role, const std::string& name, const std::string& script) {
+    return supervisor_.Start(role, Shell(name, script));
+  }
+
+  Supervisor supervisor_;
+};
+
+TEST_F(SupervisorTest, WorkersMayFinishServersMayNot) {
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "exit 0").ok());
+  const absl::Status done = supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); },
+                                                  Soon(), kPeriod, "workers");
+  EXPECT_TRUE(done.ok()) << done;
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 1", "echo farewell; exit 0").ok());
+  const absl::Status failed = supervisor_.WaitUntil(Never, Soon(), kPeriod, "nothing");
+  EXPECT_EQ(failed.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("server 1 exited with code 0"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("  | farewell"));
+}
+
+TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "echo lost it; exit 3").ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -9 $$").ok());
+  const absl::Status failed = supervisor_.WaitUntil(Never, Soon(), kPeriod, "nothing");
+  const std::string message(failed.message());
+  EXPECT_EQ(message.rfind("server 0 was killed by signal 9 (Killed)", 0), 0u) << message;
+  EXPECT_THAT(message, HasSubstr("worker 0 exited with code 3"));
+}
+
+TEST_F(SupervisorTest, ADeadlineEndsAWait) {
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
+  const absl::Status late = supervisor_.WaitUntil(Never, absl::Now() + absl::Milliseconds(50),
+                                                  kPeriod, "server 0 to come up");
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("server 0 to come up"));
+}
+
+TEST_F(SupervisorTest, StopKillsWhatIgnoresTheRequestAndItsChildren) {
+  ASSERT_TRUE(
+      StartShell(ProcessRole::kServer, "server 0", "trap '' TERM; sleep 600 & echo $!; wait; wait")
+          .ok());
+  std::vector<std::string> lines;
+  const absl::Status up = supervisor_.WaitUntil(
+      [&] {
+        lines = LogTail(Log("server 0"), 5);
+        return !lines.empty();
+      },
+      Soon(), kPeriod, "the script");
+  ASSERT_TRUE(up.ok()) << up;
+  supervisor_.Stop(ProcessRole::kServer, absl::Milliseconds(100));
+  // The grandchild is gone or a zombie that init has not yet collected.
+  const std::string stat_path = absl::StrCat("/proc/", lines[0], "/stat");
+  const absl::Time deadline = Soon();
+  bool gone = false;
+  while (!gone && absl::Now() < deadline) {
+    std::ifstream stat(stat_path);
+    std::string pid, name, state;
+    gone = !(stat >> pid >> name >> state) || state == "Z" || state == "X";
+  }
+  EXPECT_TRUE(gone);
+}
+
+TEST_F(SupervisorTest, ReadsAPipeToItsEnd) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  std::string text;
+  bool ended = false;
+  supervisor_.ReadFrom(fds[0], [&](absl::string_view data) {
+    ended |= data.empty();
+    text += std::string(data);
+  });
+  ASSERT_TRUE(
+      supervisor_
+          .Start(ProcessRole::kWorker, Shell("worker 0", "echo one >&3; echo two >&3", fds[1]))
+          .ok());
+  close(fds[1]);
+  ASSERT_TRUE(supervisor_.WaitUntil([&] { return ended; }, Soon(), kPeriod, "the pipe").ok());
+  EXPECT_EQ(text, "one\ntwo\n");
+}
+
+TEST_F(SupervisorTest, AMissingProgramIsNamed) {
+  const absl::Status missing =
+      supervisor_.Start(ProcessRole::kServer, {"server 7", {"/no/such/program"}, Log("x"), -1});
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("server 7: can't start /no/such/program"));
+  const absl::Status no_log = supervisor_.Start(
+      ProcessRole::kServer, {"server 8", {"/bin/true"}, "/no/such/folder/log", -1});
+  EXPECT_THAT(std::string(no_log.message()), HasSubstr("/no/such/folder/log"));
+}
+
+TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0",
+                         "ps -o pid=,pgid= -p $$ | tr -s ' '; grep SigBlk /proc/$$/status")
+                  .ok());
+  ASSERT_TRUE(
+      supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); }, Soon(), kPeriod, "it")
+          .ok());
+  const std::vector<std::string> lines = LogTail(Log("worker 0"), 5);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines.back(), HasSubstr("0000000000000000"));
+}
+
+// The last of the tests: the request to stop stays on record.
+TEST_F(SupervisorTest, ZStopRequestsEndWaits) {
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
+  kill(getpid(), SIGTERM);
+  const absl::Status stopped = supervisor_.WaitUntil(Never, Soon(), kPeriod, "nothing");
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(stopped.message()), HasSubstr("signal 15 (Terminated)"));
+}
+
+TEST(LogTail, GivesTheLastLines) {
+  const std::string path = testing::TempDir() + "/tail.log";
+  std::ofstream(path) << "one\ntwo\nthree\n";
+  EXPECT_THAT(LogTail(path, 2), ElementsAre("two", "three"));
+  EXPECT_THAT(LogTail(path, 9), ElementsAre("one", "two", "three"));
+  std::ofstream(path) << std::string(200000, 'x') << "\nlast, not ended";
+  EXPECT_THAT(LogTail(path, 2), ElementsAre("last, not ended"));
+  std::ofstream(path) << std::string(1000, 'y');
+  EXPECT_THAT(LogTail(path, 2), ElementsAre(std::string(500, 'y')));
+  EXPECT_TRUE(LogTail("/no/such/file", 3).empty());
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,48 @@
+// How far a job is: one line that redraws itself on a terminal, plain lines now and then elsewhere.
+#ifndef THERMOCLINE_DEPLOY_CONSOLE_PROGRESS_BAR_H_
+#define THERMOCLINE_DEPLOY_CONSOLE_PROGRESS_BAR_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace thermocline {
+
+struct Progress {
+  uint64_t step = 0;
+  uint64_t samples = 0;
+  double samples_per_s = 0;
+  std::optional<double> fraction;  // of the job's steps that are done, in [0, 1]
+  std::optional<double> loss;
+  std::optional<double> auc;
+};
+
+// "[=====>    ]  45%  step 120  ..." without a line end; `elapsed` gives the time left.
+std::string RenderProgress(const Progress& progress, absl::Duration elapsed);
+
+// Not thread-safe.
+class ProgressBar {
+ public:
+  // Draws on `out`, as on a terminal if `is_terminal`.
+  ProgressBar(std::FILE* out, bool is_terminal);
+  // Ends the line that stands.
+  ~ProgressBar() { Clear(); }
+
+  void Update(const Progress& progress, absl::Time now);
+  // Removes the line, so that other text can be written; the next Update draws it again.
+  void Clear();
+
+ private:
+  std::FILE* const out_;
+  const bool is_terminal_;
+  const absl::Time start_;
+  absl::Time last_drawn_ = absl::InfinitePast();
+  bool line_stands_ = false;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONSOLE_PROGRESS_BAR_H_

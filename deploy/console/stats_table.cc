@@ -1,0 +1,171 @@
+#include "deploy/console/stats_table.h"
+
+#include <google/protobuf/descriptor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "deploy/console/format.h"
+#include "deploy/console/proto_json.h"
+
+namespace thermocline {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+const RpcStats* FindRpc(const ServerStats& stats, const std::string& method) {
+  for (const RpcStats& rpc : stats.rpcs()) {
+    // "Pull" or "/thermocline.ParameterServer/Pull"
+    const size_t slash = rpc.method().rfind('/');
+    if (rpc.method().substr(slash == std::string::npos ? 0 : slash + 1) == method) return &rpc;
+  }
+  return nullptr;
+}
+
+std::string Percentiles(const ServerStats& stats, const std::string& method) {
+  const RpcStats* rpc = FindRpc(stats, method);
+  if (rpc == nullptr || rpc->latency().count() == 0) return "-";
+  return absl::StrCat(FormatMicros(rpc->latency().p50_us()), " / ",
+                      FormatMicros(rpc->latency().p99_us()));
+}
+
+uint64_t Errors(const ServerStats& stats) {
+  uint64_t errors = 0;
+  for (const RpcStats& rpc : stats.rpcs()) errors += rpc.errors();
+  return errors;
+}
+
+// Sums of one table, or of all dense tensors, over the servers.
+struct Sums {
+  uint64_t tensors = 0, dim = 0, rows = 0, bytes = 0, pulled = 0, pushed = 0, created = 0;
+
+  void Add(const TableStats& table) {
+    dim = table.dim();
+    rows += table.rows();
+    bytes += table.bytes();
+    pulled += table.keys_pulled();
+    pushed += table.keys_pushed();
+    created += table.rows_created();
+  }
+  std::vector<std::string> Row(const std::string& name) const {
+    return {name,
+            FormatCount(dim),
+            FormatCount(rows),
+            FormatBytes(bytes),
+            FormatCount(pulled),
+            FormatCount(pushed),
+            FormatCount(created)};
+  }
+};
+
+std::string RenderTables(const std::vector<ServerReport>& servers) {
+  std::map<uint32_t, std::pair<std::string, Sums>> sparse;  // by id
+  std::map<uint32_t, bool> dense_ids;
+  Sums dense;
+  for (const ServerReport& server : servers) {
+    if (!server.stats.ok()) continue;
+    for (const TableStats& table : server.stats->tables()) {
+      if (table.role() == TableSpec::DENSE) {
+        dense_ids[table.id()] = true;
+        dense.Add(table);
+      } else {
+        auto& [name, sums] = sparse[table.id()];
+        name = table.name();
+        sums.Add(table);
+      }
+    }
+  }
+  if (sparse.empty() && dense_ids.empty()) return "";
+  Rows rows = {{"table", "dim", "rows", "memory", "keys pulled", "keys pushed", "rows created"},
+               {}};
+  for (const auto& [id, table] : sparse) rows.push_back(table.second.Row(table.first));
+  if (!dense_ids.empty()) {
+    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)")));
+  }
+  return absl::StrCat("\n", FormatTable(rows));
+}
+
+uint64_t TableBytes(const ServerStats& stats) {
+  uint64_t bytes = 0;
+  for (const TableStats& table : stats.tables()) bytes += table.bytes();
+  return bytes;
+}
+
+uint64_t TableRowCount(const ServerStats& stats) {
+  uint64_t rows = 0;
+  for (const TableStats& table : stats.tables()) rows += table.rows();
+  return rows;
+}
+
+}  // namespace
+
+std::string RenderServerStats(const std::vector<ServerReport>& servers) {
+  Rows rows = {{"server", "up", "step", "rows", "tables", "process", "pull p50 / p99",
+                "push p50 / p99", "held", "not ready", "duplicates", "errors", "staleness"},
+               {}};
+  std::string errors;
+  for (const ServerReport& server : servers) {
+    if (!server.stats.ok()) {
+      absl::StrAppend(&errors, server.address, ": ", server.stats.status().message(), "\n");
+      continue;
+    }
+    const ServerStats& stats = *server.stats;
+    rows.push_back({absl::StrCat(server.address, stats.configured() ? "" : " (no job)"),
+                    FormatSeconds(stats.uptime_s()), absl::StrCat(stats.complete_through()),
+                    FormatCount(TableRowCount(stats)), FormatBytes(TableBytes(stats)),
+                    FormatBytes(stats.resident_bytes()), Percentiles(stats, "Pull"),
+                    Percentiles(stats, "Push"), FormatCount(stats.pulls_held()),
+                    FormatCount(stats.pulls_not_ready() + stats.pushes_not_ready()),
+                    FormatCount(stats.push_duplicates()), FormatCount(Errors(stats)),
+                    absl::StrFormat("%d max, %.2f mean", stats.max_staleness_seen(),
+                                    stats.mean_staleness_seen())});
+  }
+  return absl::StrCat(FormatTable(rows), errors, RenderTables(servers));
+}
+
+std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
+  Rows rows = {{"worker", "rank", "step", "samples", "samples/s", "loss", "process", "pulled",
+                "pushed", "retries", "bad lines"},
+               {}};
+  std::string errors;
+  for (const WorkerReport& worker : workers) {
+    if (!worker.stats.ok()) {
+      absl::StrAppend(&errors, worker.address, ": ", worker.stats.status().message(), "\n");
+      continue;
+    }
+    const WorkerStats& stats = *worker.stats;
+    rows.push_back({worker.address, absl::StrCat(stats.worker_rank()), absl::StrCat(stats.step()),
+                    FormatCount(stats.samples()), absl::StrFormat("%.0f", stats.samples_per_s()),
+                    absl::StrFormat("%.4f", stats.loss()), FormatBytes(stats.resident_bytes()),
+                    FormatBytes(stats.bytes_pulled()), FormatBytes(stats.bytes_pushed()),
+                    FormatCount(stats.rpc_retries()), FormatCount(stats.bad_lines())});
+  }
+  return absl::StrCat(FormatTable(rows), errors);
+}
+
+std::string StatsToJson(const std::vector<ServerReport>& servers,
+                        const std::vector<WorkerReport>& workers) {
+  nlohmann::ordered_json json;
+  const auto add = [&json](const char* kind, const auto& reports) {
+    json[kind] = nlohmann::ordered_json::array();
+    for (const auto& report : reports) {
+      nlohmann::ordered_json entry;
+      entry["address"] = report.address;
+      if (report.stats.ok()) {
+        entry["stats"] = ProtoToJson(*report.stats);
+      } else {
+        entry["error"] = std::string(report.stats.status().message());
+      }
+      json[kind].push_back(std::move(entry));
+    }
+  };
+  add("servers", servers);
+  add("workers", workers);
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace thermocline

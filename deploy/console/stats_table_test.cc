@@ -1,0 +1,76 @@
+#include "deploy/console/stats_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+ServerStats Stats(uint32_t index) {
+  ServerStats stats;
+  stats.set_configured(true);
+  stats.set_server_index(index);
+  stats.set_uptime_s(61);
+  stats.set_complete_through(99);
+  stats.set_push_duplicates(7);
+  stats.set_max_staleness_seen(2);
+  stats.set_resident_bytes(uint64_t{3} << 20);
+  for (uint32_t id = 0; id < 3; ++id) {
+    TableStats* table = stats.add_tables();
+    table->set_id(id);
+    table->set_name(absl::StrCat("T", id));
+    table->set_dim(16);
+    table->set_role(id == 0 ? TableSpec::SPARSE : TableSpec::DENSE);
+    table->set_rows(1000);
+    table->set_keys_pulled(uint64_t{1} << 40);
+  }
+  RpcStats* rpc = stats.add_rpcs();
+  rpc->set_method("Pull");
+  rpc->mutable_latency()->set_count(1);
+  rpc->mutable_latency()->set_p50_us(120);
+  rpc->mutable_latency()->set_p99_us(2300);
+  return stats;
+}
+
+TEST(StatsTable, ServersAreLinesAndTablesAreSummed) {
+  const std::string text =
+      RenderServerStats({{"127.0.0.1:1", Stats(0)}, {"127.0.0.1:2", Stats(1)}});
+  EXPECT_THAT(text, ContainsRegex("127.0.0.1:1 +1:01 +99 +3,000 .*3.0 MiB +120 us / 2.3 ms +- +0"));
+  EXPECT_THAT(text, ContainsRegex("127.0.0.1:2"));
+  EXPECT_THAT(text, ContainsRegex("T0 +16 +2,000 +0 B +2,199,023,255,552 "));
+  EXPECT_THAT(text, ContainsRegex("dense \\(2 tensors\\) +16 +4,000 "));
+}
+
+TEST(StatsTable, AServerThatDoesNotAnswerIsNamed) {
+  const std::string text =
+      RenderServerStats({{"127.0.0.1:1", absl::UnavailableError("connection refused")}});
+  EXPECT_THAT(text, HasSubstr("127.0.0.1:1: connection refused\n"));
+}
+
+TEST(StatsTable, AServerWithoutJobSaysSo) {
+  EXPECT_THAT(RenderServerStats({{"127.0.0.1:1", ServerStats()}}), HasSubstr("(no job)"));
+}
+
+TEST(StatsTable, JsonHasNumbersAndAllFields) {
+  WorkerStats worker;
+  worker.set_samples(5);
+  const auto json = nlohmann::json::parse(
+      StatsToJson({{"a:1", Stats(0)}, {"b:2", absl::UnavailableError("gone")}}, {{"w:3", worker}}));
+  EXPECT_EQ(json["servers"][0]["address"], "a:1");
+  EXPECT_EQ(json["servers"][0]["stats"]["tables"][0]["keys_pulled"], uint64_t{1} << 40);
+  EXPECT_EQ(json["servers"][0]["stats"]["tables"][1]["role"], "DENSE");
+  EXPECT_EQ(json["servers"][0]["stats"]["pulls_held"], 0);
+  EXPECT_EQ(json["servers"][0]["stats"]["rpcs"][0]["latency"]["p99_us"], 2300.0);
+  EXPECT_EQ(json["servers"][1]["error"], "gone");
+  EXPECT_EQ(json["workers"][0]["stats"]["samples"], 5);
+}
+
+}  // namespace
+}  // namespace thermocline
