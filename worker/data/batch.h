@@ -17,6 +17,10 @@ inline constexpr Key kEmptyCategoryKey = ~Key{0};
 // Columns of the dense matrix are padded to a multiple of this, with zeros.
 inline constexpr int kDenseColumnsMultiple = 8;
 
+constexpr int PaddedDenseColumns(int num_dense) {
+  return (num_dense + kDenseColumnsMultiple - 1) / kDenseColumnsMultiple * kDenseColumnsMultiple;
+}
+
 // The lookups of one feature: bag b is keys[offsets[b] .. offsets[b + 1]).
 struct FeatureLookups {
   UninitializedVector<Key> keys;         // [offsets[size]]
@@ -31,7 +35,7 @@ struct Batch {
   double progress = 0;         // Share of all the reading that is done with this batch, in (0, 1].
 
   int num_dense = 0;
-  int dense_stride = 0;                  // num_dense rounded up to kDenseColumnsMultiple
+  int dense_stride = 0;                  // PaddedDenseColumns(num_dense)
   UninitializedVector<float> dense;      // [size, dense_stride], columns from num_dense on are 0
   UninitializedVector<float> labels;     // [size], 0 or 1
   std::vector<FeatureLookups> features;  // In the job's order.

@@ -1,0 +1,207 @@
+#include "worker/data/npy_source.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+// Maps a file and checks its dtype and the shape of its rows.
+//   columns: wanted in shape[1]; 1 also allows that there is no shape[1].
+absl::StatusOr<std::unique_ptr<MappedNpy>> OpenChecked(const std::string& path,
+                                                       const std::vector<std::string>& dtypes,
+                                                       int64_t columns) {
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedNpy> npy, MappedNpy::Open(path));
+  const NpyHeader& header = npy->header();
+  const bool dtype_fits = std::find(dtypes.begin(), dtypes.end(), header.dtype) != dtypes.end();
+  const bool shape_fits = (header.shape.size() == 2 && header.shape[1] == columns) ||
+                          (header.shape.size() == 1 && columns == 1);
+  if (dtype_fits && shape_fits) return npy;
+  const auto name = [](std::string* out, const std::string& dtype) {
+    absl::StrAppend(out, NpyDtypeName(dtype));
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": is ", NpyDtypeName(header.dtype), " ", NpyShapeName(header.shape),
+                   ", wanted ", absl::StrJoin(dtypes, " or ", name), " [rows, ", columns, "]"));
+}
+
+absl::Status CheckSameRows(const MappedNpy& a, const MappedNpy& b) {
+  if (a.rows() == b.rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(a.path(), ": has ", a.rows(), " rows, but ", b.path(), " has ", b.rows()));
+}
+
+// Elements may stand at any address: a header's length is up to its writer.
+template <typename T>
+T Load(const uint8_t* data, int64_t index) {
+  T value;
+  std::memcpy(&value, data + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+double LabelAt(const MappedNpy& labels, int64_t row) {
+  if (labels.header().dtype == "<f4") return Load<float>(labels.data(), row);
+  if (labels.header().dtype == "<i8") return static_cast<double>(Load<int64_t>(labels.data(), row));
+  return Load<int32_t>(labels.data(), row);
+}
+
+bool IsLabel(double label) { return label == 0 || label == 1; }
+
+bool AllFinite(const uint8_t* values, int n) {
+  // x - x is 0 for every finite x, NaN for all others.
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += Load<float>(values, i) - Load<float>(values, i);
+  return sum == 0;
+}
+
+bool IsGoodRow(const NpyFiles& files, int num_dense, int64_t row) {
+  return IsLabel(LabelAt(*files.labels, row)) &&
+         AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense);
+}
+
+// Appends the bags of one feature from its columns of rows [first, last).
+template <typename Id>
+void AppendBags(const uint8_t* sparse, int64_t row_columns, int64_t first_column, int columns,
+                int64_t first, int64_t last, FeatureLookups* feature) {
+  feature->keys.resize(feature->keys.size() + (last - first) * columns);
+  Key* const keys = feature->keys.data();
+  int32_t n = feature->offsets.back();
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t at = row * row_columns + first_column;
+    for (int c = 0; c < columns; ++c) {
+      const Id id = Load<Id>(sparse, at + c);
+      keys[n] = static_cast<Key>(id);
+      n += id >= 0;
+    }
+    feature->offsets.push_back(n);
+  }
+  feature->keys.resize(n);
+}
+
+// Appends rows [first, last) of the files, all good.
+void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int64_t last,
+                Batch* batch) {
+  const int stride = batch->dense_stride;
+  const size_t row_bytes = shape.num_dense * sizeof(float);
+  batch->dense.resize((batch->size + (last - first)) * stride);
+  float* dense = batch->dense.data() + static_cast<size_t>(batch->size) * stride;
+  for (int64_t row = first; row < last; ++row, dense += stride) {
+    std::memcpy(dense, files.dense->data() + row * row_bytes, row_bytes);
+    std::fill(dense + shape.num_dense, dense + stride, 0.0f);
+    batch->labels.push_back(static_cast<float>(LabelAt(*files.labels, row)));
+  }
+  const bool wide = files.sparse->header().dtype == "<i8";
+  int64_t column = 0;
+  for (size_t f = 0; f < shape.feature_columns.size(); ++f) {
+    const int columns = shape.feature_columns[f];
+    (wide ? AppendBags<int64_t> : AppendBags<int32_t>)(files.sparse->data(), shape.sparse_columns(),
+                                                       column, columns, first, last,
+                                                       &batch->features[f]);
+    column += columns;
+  }
+  batch->size += static_cast<int>(last - first);
+}
+
+}  // namespace
+
+int NpyShape::sparse_columns() const {
+  int columns = 0;
+  for (int c : feature_columns) columns += c;
+  return columns;
+}
+
+bool NpyFiles::AnyExists(const std::string& prefix) {
+  for (const char* kind : {"dense", "sparse", "labels"}) {
+    if (access(absl::StrCat(prefix, "_", kind, ".npy").c_str(), F_OK) == 0) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string& prefix,
+                                                               const NpyShape& shape) {
+  auto files = std::make_shared<NpyFiles>();
+  ASSIGN_OR_RETURN(files->dense,
+                   OpenChecked(absl::StrCat(prefix, "_dense.npy"), {"<f4"}, shape.num_dense));
+  ASSIGN_OR_RETURN(files->sparse, OpenChecked(absl::StrCat(prefix, "_sparse.npy"), {"<i4", "<i8"},
+                                              shape.sparse_columns()));
+  ASSIGN_OR_RETURN(files->labels,
+                   OpenChecked(absl::StrCat(prefix, "_labels.npy"), {"<i4", "<i8", "<f4"}, 1));
+  RETURN_IF_ERROR(CheckSameRows(*files->dense, *files->labels));
+  RETURN_IF_ERROR(CheckSameRows(*files->sparse, *files->labels));
+  return files;
+}
+
+NpySource::NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
+                     int64_t end)
+    : files_(std::move(files)), shape_(shape), begin_(begin), end_(end), next_row_(begin) {
+  CHECK_GE(begin_, 0);
+  CHECK_LE(begin_, end_);
+  CHECK_LE(end_, files_->rows());
+}
+
+absl::Status NpySource::Rewind() {
+  next_row_ = begin_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> NpySource::Read(int64_t batch_size, RawBatch* raw) {
+  if (cancelled_.load(std::memory_order_relaxed)) {
+    return absl::CancelledError("reading was cancelled");
+  }
+  raw->first_row = next_row_;
+  raw->num_rows = std::min(batch_size, end_ - next_row_);
+  if (raw->num_rows == 0) return false;
+  next_row_ += raw->num_rows;
+  raw->pass_progress = static_cast<double>(next_row_ - begin_) / (end_ - begin_);
+  return true;
+}
+
+absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) {
+  const int64_t first = raw.first_row + raw.slice_begin;
+  const int64_t last = raw.first_row + raw.slice_end;
+  batch->size = 0;
+  batch->num_dense = shape_.num_dense;
+  batch->dense_stride = PaddedDenseColumns(shape_.num_dense);
+  batch->labels.clear();
+  batch->features.resize(shape_.feature_columns.size());
+  for (FeatureLookups& feature : batch->features) {
+    feature.keys.clear();
+    feature.offsets.assign(1, 0);
+  }
+  int64_t good_from = first;  // Bad rows split the slice into runs of good ones.
+  for (int64_t row = first; row < last; ++row) {
+    if (IsGoodRow(*files_, shape_.num_dense, row)) continue;
+    bad_rows->push_back(row - raw.first_row);
+    AppendRows(*files_, shape_, good_from, row, batch);
+    good_from = row + 1;
+  }
+  AppendRows(*files_, shape_, good_from, last, batch);
+  return absl::OkStatus();
+}
+
+absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
+  const int64_t file_row = raw.first_row + row;
+  const double label = LabelAt(*files_->labels, file_row);
+  if (!IsLabel(label)) {
+    return absl::InvalidArgumentError(absl::StrCat(files_->labels->path(), ": row ", file_row,
+                                                   ": label ", label, " is not 0 or 1"));
+  }
+  for (int c = 0; c < shape_.num_dense; ++c) {
+    const float value = Load<float>(files_->dense->data(), file_row * shape_.num_dense + c);
+    if (std::isfinite(value)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(files_->dense->path(), ": row ", file_row,
+                                                   ", column ", c, ": ", value, " is not finite"));
+  }
+  return absl::InternalError(absl::StrCat(files_->dense->path(), ": row ", file_row, " is good"));
+}
+
+}  // namespace thermocline

@@ -1,0 +1,70 @@
+// The {dense,sparse,labels}.npy files of one split, memory-mapped, as a BatchSource.
+//
+//   dense   float32 [N, num_dense], finite
+//   sparse  int32 or int64 [N, columns of all features]; a feature's neighbouring columns are its
+//   bag,
+//           negative ids are padding
+//   labels  int32, int64 or float32 [N] or [N, 1], 0 or 1
+#ifndef THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_
+#define THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/npy.h"
+#include "worker/data/batch_source.h"
+
+namespace thermocline {
+
+struct NpyShape {
+  int num_dense = 0;
+  std::vector<int> feature_columns;  // [features] columns of the sparse file, each >= 1
+
+  int sparse_columns() const;
+};
+
+// Immutable; shared by the sources that read it.
+struct NpyFiles {
+  std::unique_ptr<MappedNpy> dense;
+  std::unique_ptr<MappedNpy> sparse;
+  std::unique_ptr<MappedNpy> labels;
+
+  // Maps PREFIX_dense.npy, ... and checks dtypes, shapes and that the rows agree.
+  // Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (what is there and what is wanted).
+  static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
+                                                              const NpyShape& shape);
+  // Whether any of the three exists.
+  static bool AnyExists(const std::string& prefix);
+
+  int64_t rows() const { return labels->rows(); }
+};
+
+class NpySource : public BatchSource {
+ public:
+  // Rows [begin, end) of `files`.
+  NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
+            int64_t end);
+
+  absl::Status Rewind() override;
+  absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
+  absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
+  absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<const NpyFiles> files_;
+  const NpyShape shape_;
+  const int64_t begin_;
+  const int64_t end_;
+  std::atomic<bool> cancelled_{false};
+  int64_t next_row_;  // Of the thread that reads.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_
