@@ -1,0 +1,69 @@
+#include "common/net/control_client.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/channel.h"
+#include "common/net/status.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+// Stats of thousands of tables stay far below this.
+constexpr int kMaxControlMessageBytes = 64 << 20;
+
+// Calls `method` of `stub` and names it in an error.
+template <typename Reply, typename Stub, typename Request>
+absl::StatusOr<Reply> Call(Stub& stub,
+                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                        Reply*),
+                           absl::string_view name, const std::string& address,
+                           const Request& request, absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Reply reply;
+  const grpc::Status status = (stub.*method)(&context, request, &reply);
+  if (status.ok()) return reply;
+  return WithContext(FromGrpcStatus(status), absl::StrCat(name, " at ", address));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Create(const std::string& address,
+                                                                     const TlsFiles& tls) {
+  ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(tls));
+  return std::unique_ptr<ControlClient>(
+      new ControlClient(address, OpenChannel(address, credentials, kMaxControlMessageBytes)));
+}
+
+ControlClient::ControlClient(std::string address, std::shared_ptr<grpc::Channel> channel)
+    : address_(std::move(address)),
+      server_(ParameterServer::NewStub(channel)),
+      worker_(Worker::NewStub(channel)) {}
+
+absl::StatusOr<ConfigureReply> ControlClient::Configure(const ConfigureRequest& request,
+                                                        absl::Duration timeout) {
+  return Call(*server_, &ParameterServer::Stub::Configure, "Configure", address_, request, timeout);
+}
+
+absl::StatusOr<ServerStats> ControlClient::GetStats(absl::Duration timeout) {
+  return Call(*server_, &ParameterServer::Stub::GetStats, "GetStats", address_, GetStatsRequest(),
+              timeout);
+}
+
+absl::StatusOr<GetDigestReply> ControlClient::GetDigest(const std::string& job_id, uint64_t epoch,
+                                                        absl::Duration timeout) {
+  GetDigestRequest request;
+  request.set_job_id(job_id);
+  request.set_epoch(epoch);
+  return Call(*server_, &ParameterServer::Stub::GetDigest, "GetDigest", address_, request, timeout);
+}
+
+absl::StatusOr<WorkerStats> ControlClient::GetWorkerStats(absl::Duration timeout) {
+  return Call(*worker_, &Worker::Stub::GetStats, "GetStats", address_, GetStatsRequest(), timeout);
+}
+
+}  // namespace thermocline

@@ -1,0 +1,51 @@
+// The control plane of one server or worker, for the launcher and the worker: one blocking call per
+// method, each with a timeout. Thread-safe.
+#ifndef THERMOCLINE_COMMON_NET_CONTROL_CLIENT_H_
+#define THERMOCLINE_COMMON_NET_CONTROL_CLIENT_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/net/credentials.h"
+#include "proto/parameter_server.grpc.pb.h"
+
+namespace thermocline {
+
+class ControlClient {
+ public:
+  // Connects with the first call. Errors: those of MakeChannelCredentials.
+  static absl::StatusOr<std::unique_ptr<ControlClient>> Create(const std::string& address,
+                                                               const TlsFiles& tls);
+
+  const std::string& address() const { return address_; }
+
+  // Every error names the method and the address. Of all methods: kUnavailable (nobody listens
+  // there, or the handshake failed), kDeadlineExceeded.
+
+  // Also kFailedPrecondition (another protocol version; configured already, and differently),
+  // kInvalidArgument.
+  absl::StatusOr<ConfigureReply> Configure(const ConfigureRequest& request, absl::Duration timeout);
+  absl::StatusOr<ServerStats> GetStats(absl::Duration timeout);
+  // Also kFailedPrecondition (not configured; another job or epoch).
+  absl::StatusOr<GetDigestReply> GetDigest(const std::string& job_id, uint64_t epoch,
+                                           absl::Duration timeout);
+  // Of a worker.
+  absl::StatusOr<WorkerStats> GetWorkerStats(absl::Duration timeout);
+
+ private:
+  ControlClient(std::string address, std::shared_ptr<grpc::Channel> channel);
+
+  const std::string address_;
+  const std::unique_ptr<ParameterServer::Stub> server_;
+  const std::unique_ptr<Worker::Stub> worker_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_NET_CONTROL_CLIENT_H_

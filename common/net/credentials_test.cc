@@ -1,0 +1,56 @@
+#include "common/net/credentials.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "common/net/test_certificates.h"
+
+namespace thermocline {
+namespace {
+
+TEST(Credentials, PlainTextIsForLoopback) {
+  const TlsFiles none;
+  for (const char* address : {"127.0.0.1:0", "127.1.2.3:80", "localhost:1", "[::1]:5"}) {
+    EXPECT_TRUE(CheckMayListen(address, none, false).ok()) << address;
+  }
+  for (const char* address :
+       {"0.0.0.0:0", "[::]:0", "10.0.0.1:80", "a-host:1", "localhost.evil:1"}) {
+    EXPECT_EQ(CheckMayListen(address, none, false).code(), absl::StatusCode::kInvalidArgument)
+        << address;
+    EXPECT_TRUE(CheckMayListen(address, none, true).ok()) << address;
+    EXPECT_TRUE(CheckMayListen(address, {"c", "k", "a"}, false).ok()) << address;
+  }
+}
+
+TEST(Credentials, NeedAllThreeFiles) {
+  const TlsFiles all = MakeTestCertificates(::testing::TempDir(), "all");
+  EXPECT_TRUE(MakeServerCredentials(all).ok());
+  EXPECT_TRUE(MakeChannelCredentials(all).ok());
+  for (std::string TlsFiles::*file :
+       {&TlsFiles::certificate, &TlsFiles::private_key, &TlsFiles::ca}) {
+    TlsFiles missing = all;
+    (missing.*file).clear();
+    EXPECT_EQ(MakeServerCredentials(missing).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(MakeChannelCredentials(missing).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(Credentials, NameTheFileThatIsWrong) {
+  const TlsFiles all = MakeTestCertificates(::testing::TempDir(), "wrong");
+  TlsFiles files = all;
+  files.ca = ::testing::TempDir() + "/no-such-file.pem";
+  const absl::Status missing = MakeServerCredentials(files).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(absl::StrContains(missing.message(), "no-such-file.pem")) << missing;
+  files.ca = ::testing::TempDir() + "/garbage.pem";
+  std::ofstream(files.ca) << "garbage";
+  const absl::Status garbage = MakeServerCredentials(files).status();
+  EXPECT_EQ(garbage.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(garbage.message(), "garbage.pem")) << garbage;
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,133 @@
+// thermocline-server: one parameter server. A launcher starts it, waits for its port file and
+// configures it; it serves until SIGTERM or SIGINT.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "common/net/grpc_server.h"
+#include "common/net/log.h"
+#include "common/net/malloc_tuning.h"
+#include "common/scheduler.h"
+#include "server/core/server_core.h"
+#include "server/rpc/parameter_server_service.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen on; port 0 takes a free one");
+ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
+ABSL_FLAG(std::string, job_id, "", "Serve this job only; empty: the first that configures us");
+ABSL_FLAG(int32_t, apply_threads, 1, "Threads that apply a step's pushes");
+ABSL_FLAG(int32_t, handler_threads, 2, "Threads that take pushes and answer held pulls; 2 or more");
+ABSL_FLAG(int32_t, max_message_bytes, thermocline::kDefaultMaxMessageBytes,
+          "Largest request and largest reply");
+ABSL_FLAG(std::string, tls_certificate, "", "PEM file: our certificate");
+ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file: the CA that must have signed our clients' certificates");
+ABSL_FLAG(bool, insecure, false, "Allow plain text beyond loopback: anybody may read and write");
+ABSL_FLAG(bool, die_with_parent, false, "End when the process that started us ends");
+
+namespace thermocline {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+constexpr int kMinMessageBytes = 64 << 10;
+constexpr int kMaxMessageBytes = 1 << 30;
+constexpr int kMaxThreads = 1024;
+// How long calls in flight may take to end after SIGTERM.
+constexpr int kShutdownGraceMs = 2000;
+
+// The first flag that makes no sense, or OK.
+absl::Status CheckFlags() {
+  const auto check = [](const char* flag, int value, int low, int high) {
+    if (value >= low && value <= high) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, " is ", value, "; it must be in [", low, ", ", high, "]"));
+  };
+  absl::Status status = check("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes),
+                              kMinMessageBytes, kMaxMessageBytes);
+  status.Update(check("apply_threads", absl::GetFlag(FLAGS_apply_threads), 1, kMaxThreads));
+  status.Update(check("handler_threads", absl::GetFlag(FLAGS_handler_threads), 2, kMaxThreads));
+  return status;
+}
+
+// Blocks the signals that end us, for all threads to come; main waits for them.
+sigset_t BlockEndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+int Run() {
+  const absl::Status flags = CheckFlags();
+  if (!flags.ok()) {
+    LogLine(flags.message());
+    return kExitUsage;
+  }
+  const sigset_t end_signals = BlockEndSignals();
+
+  ServerLimits limits;
+  limits.apply_threads = absl::GetFlag(FLAGS_apply_threads);
+  ServiceOptions service_options;
+  service_options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
+  service_options.job_id = absl::GetFlag(FLAGS_job_id);
+  service_options.handler_threads = absl::GetFlag(FLAGS_handler_threads);
+  GrpcServer::Options server_options;
+  server_options.address = absl::GetFlag(FLAGS_listen);
+  server_options.tls = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_private_key),
+                        absl::GetFlag(FLAGS_tls_ca)};
+  server_options.insecure = absl::GetFlag(FLAGS_insecure);
+  server_options.max_message_bytes = service_options.max_message_bytes;
+
+  ThreadScheduler scheduler;
+  ServerCore core(limits, &scheduler);
+  ParameterServerService service(service_options, &core);
+  const auto server = GrpcServer::Start(server_options, {&service});
+  if (!server.ok()) {
+    LogLine(server.status().message());
+    return absl::IsUnavailable(server.status()) ? kExitFailed : kExitUsage;
+  }
+  LogLine(absl::StrCat("serving on ", (*server)->address(), ", process ", getpid()));
+  if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
+    const absl::Status written = WritePortFile(path, (*server)->address());
+    if (!written.ok()) {
+      LogLine(written.message());
+      return kExitFailed;
+    }
+  }
+
+  int signal = 0;
+  sigwait(&end_signals, &signal);
+  LogLine(absl::StrCat("signal ", signal, ": ending"));
+  core.Shutdown();  // Answers the held pulls, which would keep the server from ending.
+  (*server)->Shutdown(kShutdownGraceMs);
+  return 0;
+}
+
+}  // namespace
+}  // namespace thermocline
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "one parameter server: holds one shard of every table of a job.\n"
+      "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port");
+  absl::ParseCommandLine(argc, argv);
+  thermocline::TuneMallocForMessages();
+  if (absl::GetFlag(FLAGS_die_with_parent)) {
+    const pid_t parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) return 1;  // It ended before we asked.
+  }
+  return thermocline::Run();
+}

@@ -1,0 +1,177 @@
+#include "server/rpc/data_calls.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/status.h"
+#include "common/status_macros.h"
+#include "common/wire/codec.h"
+
+namespace thermocline {
+namespace {
+
+absl::Status RefusedByAdmission(const char* what, uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this server works on ", limit, " ", what, " already; come again"));
+}
+
+std::string DescribePush(const wire::PushPart& part) {
+  return absl::StrCat("rank ", part.header.rank.value(), ", steps ", part.first_step.value(), "..",
+                      part.last_step.value(), ", part ", part.part, " of ", part.num_parts, ", ",
+                      part.tables.size(), " tables, ", part.keys.size(), " keys");
+}
+
+}  // namespace
+
+// PullCall
+// ------------------------------------------------------------------------------------------------
+
+ParameterServerService::PullCall::PullCall(ParameterServerService* service,
+                                           grpc::CallbackServerContext* context,
+                                           grpc::ByteBuffer* reply)
+    : service_(service), context_(context), reply_(reply), resumed_us_(MonotonicMicros()) {
+  service_->pull_stats_.Begin();
+}
+
+void ParameterServerService::PullCall::Start(const grpc::ByteBuffer& request) {
+  const absl::Status decoded = Decode(request);
+  if (!decoded.ok()) return FinishWith(WithContext(decoded, service_->Where("Pull")));
+  handled_us_ = MonotonicMicros() - resumed_us_;
+  service_->core_->Pull(
+      request_, [this](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(std::move(answer)); });
+}
+
+absl::Status ParameterServerService::PullCall::Decode(const grpc::ByteBuffer& request) {
+  admitted_ = service_->pull_admission_.TryEnter();
+  if (!admitted_) return RefusedByAdmission("pulls", service_->pull_admission_.max_requests());
+  RETURN_IF_ERROR(service_->CheckRequestBytes(request.Length()));
+  ASSIGN_OR_RETURN(request_, wire::DecodePullRequest(request));
+  return absl::OkStatus();
+}
+
+void ParameterServerService::PullCall::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
+  if (std::this_thread::get_id() == start_thread_) return Reply(answer);
+  // Held. This thread applies pushes or runs timers; it has better things to do than to gather
+  // rows.
+  service_->handler_threads_.Run([this, answer = std::move(answer)] {
+    resumed_us_ = MonotonicMicros();
+    Reply(answer);
+  });
+}
+
+void ParameterServerService::PullCall::Reply(const absl::StatusOr<wire::PullAnswer>& answer) {
+  const absl::Status status = MakeReply(answer);
+  FinishWith(status.ok() ? status : WithContext(status, Describe()));
+}
+
+absl::Status ParameterServerService::PullCall::MakeReply(
+    const absl::StatusOr<wire::PullAnswer>& answer) {
+  RETURN_IF_ERROR(answer.status());
+  if (context_->IsCancelled()) return absl::CancelledError("the caller has gone");
+  std::vector<wire::PullReplyBuilder::Table> tables;
+  if (answer->readiness == wire::Readiness::kReady) {
+    tables.reserve(request_.tables.size());
+    for (const wire::KeyRange& range : request_.tables) {
+      ASSIGN_OR_RETURN(const int dim, service_->core_->DimOf(range.table));
+      tables.push_back({range.table, range.count * dim * sizeof(float)});
+    }
+  }
+  const size_t bytes = wire::PullReplyBuilder::EncodedBytes(*answer, tables);
+  if (bytes > static_cast<size_t>(service_->options_.max_message_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("the reply would have ", bytes,
+                                                     " bytes; the limit is ",
+                                                     service_->options_.max_message_bytes));
+  }
+  if (!service_->pull_admission_.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of replies", service_->pull_admission_.max_bytes());
+  }
+  reserved_bytes_ = bytes;
+
+  wire::PullReplyBuilder builder(*answer, tables);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    service_->core_->ReadRows(tables[i].table, request_.KeysOf(request_.tables[i]),
+                              builder.rows(i));
+  }
+  *reply_ = std::move(builder).Finish();
+  return absl::OkStatus();
+}
+
+std::string ParameterServerService::PullCall::Describe() const {
+  return absl::StrCat(service_->Where("Pull"), ", rank ", request_.header.rank.value(), ", step ",
+                      request_.step.value(), ", ", request_.tables.size(), " tables, ",
+                      request_.keys.size(), " keys");
+}
+
+void ParameterServerService::PullCall::FinishWith(const absl::Status& status) {
+  service_->pull_stats_.End(status.ok(), handled_us_ + MonotonicMicros() - resumed_us_);
+  Finish(ToGrpcStatus(status));  // May be the last thing this object does.
+}
+
+void ParameterServerService::PullCall::OnDone() {
+  // Only now are the reply's bytes off our hands.
+  if (reserved_bytes_ > 0) service_->pull_admission_.Release(reserved_bytes_);
+  if (admitted_) service_->pull_admission_.Leave();
+  delete this;
+}
+
+// PushCall
+// ------------------------------------------------------------------------------------------------
+
+ParameterServerService::PushCall::PushCall(ParameterServerService* service, grpc::ByteBuffer* reply)
+    : service_(service), reply_(reply), start_us_(MonotonicMicros()) {
+  service_->push_stats_.Begin();
+}
+
+void ParameterServerService::PushCall::Start(const grpc::ByteBuffer& request) {
+  const std::string where = service_->Where("Push");
+  admitted_ = service_->push_admission_.TryEnter();
+  if (!admitted_) {
+    return FinishWith(
+        WithContext(RefusedByAdmission("pushes", service_->push_admission_.max_requests()), where));
+  }
+  const size_t bytes = request.Length();
+  const absl::Status size_status = service_->CheckRequestBytes(bytes);
+  if (!size_status.ok()) return FinishWith(WithContext(size_status, where));
+  if (!service_->push_admission_.TryReserve(bytes)) {
+    return FinishWith(WithContext(
+        RefusedByAdmission("bytes of pushes", service_->push_admission_.max_bytes()), where));
+  }
+  reserved_bytes_ = bytes;
+  request_ = request;  // Shares the slices.
+  service_->handler_threads_.Run([this] { Take(); });
+}
+
+void ParameterServerService::PushCall::Take() {
+  absl::StatusOr<wire::PushPart> part = wire::DecodePushPart(request_);
+  if (!part.ok()) return FinishWith(WithContext(part.status(), service_->Where("Push")));
+  request_.Clear();
+  const std::string what = DescribePush(*part);
+  // Once `done` has run, this object may be gone while the core still applies.
+  service_->core_->Push(*std::move(part), [this, what](absl::StatusOr<wire::PushAnswer> answer) {
+    OnAnswer(what, answer);
+  });
+}
+
+void ParameterServerService::PushCall::OnAnswer(const std::string& what,
+                                                const absl::StatusOr<wire::PushAnswer>& answer) {
+  if (!answer.ok()) {
+    return FinishWith(
+        WithContext(answer.status(), absl::StrCat(service_->Where("Push"), ", ", what)));
+  }
+  *reply_ = wire::Encode(*answer);
+  FinishWith(absl::OkStatus());
+}
+
+void ParameterServerService::PushCall::FinishWith(const absl::Status& status) {
+  service_->push_stats_.End(status.ok(), MonotonicMicros() - start_us_);
+  Finish(ToGrpcStatus(status));  // May be the last thing this object does.
+}
+
+void ParameterServerService::PushCall::OnDone() {
+  if (reserved_bytes_ > 0) service_->push_admission_.Release(reserved_bytes_);
+  if (admitted_) service_->push_admission_.Leave();
+  delete this;
+}
+
+}  // namespace thermocline

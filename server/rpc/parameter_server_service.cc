@@ -1,0 +1,136 @@
+#include "server/rpc/parameter_server_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/process_stats.h"
+#include "common/net/status.h"
+#include "common/status_macros.h"
+#include "common/table_spec.h"
+#include "common/wire/messages.h"
+#include "server/rpc/data_calls.h"
+
+namespace thermocline {
+namespace {
+
+// Runs a blocking handler and counts it.
+template <typename Handler>
+grpc::Status Measured(MethodStats* stats, const std::string& where, Handler handler) {
+  stats->Begin();
+  const int64_t start_us = MonotonicMicros();
+  const absl::Status status = handler();
+  stats->End(status.ok(), MonotonicMicros() - start_us);
+  return ToGrpcStatus(WithContext(status, where));
+}
+
+absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
+  if (request.protocol_version() != wire::kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the request speaks protocol version ", request.protocol_version(),
+                     ", this server version ", wire::kProtocolVersion));
+  }
+  ServerConfig config;
+  config.job_id = request.job_id();
+  config.epoch = request.epoch();
+  config.server_index = ServerIndex(request.server_index());
+  config.num_servers = request.num_servers();
+  config.num_workers = request.num_workers();
+  config.seed = request.seed();
+  config.staleness_steps = request.staleness_steps();
+  for (const TableSpec& table : request.tables()) {
+    ASSIGN_OR_RETURN(TableLayout layout, TableLayoutFromProto(table));
+    config.tables.push_back(std::move(layout));
+  }
+  return config;
+}
+
+}  // namespace
+
+ParameterServerService::ParameterServerService(const ServiceOptions& options, ServerCore* core)
+    : options_(options),
+      core_(core),
+      pull_admission_(options.max_pulls, options.max_reply_bytes),
+      push_admission_(options.max_pushes, options.max_push_bytes),
+      handler_threads_(options.handler_threads) {}
+
+ParameterServerService::~ParameterServerService() = default;
+
+std::string ParameterServerService::Where(const char* method) const {
+  const int64_t index = server_index_.load(std::memory_order_acquire);
+  if (index < 0) return absl::StrCat(method, " at a server without a job");
+  return absl::StrCat(method, " at server ", index);
+}
+
+absl::Status ParameterServerService::CheckRequestBytes(size_t bytes) const {
+  if (bytes <= static_cast<size_t>(options_.max_message_bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the request has ", bytes, " bytes; this server takes ", options_.max_message_bytes));
+}
+
+grpc::ServerUnaryReactor* ParameterServerService::Pull(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request,
+                                                       grpc::ByteBuffer* reply) {
+  auto* call = new PullCall(this, context, reply);
+  call->Start(*request);
+  return call;
+}
+
+grpc::ServerUnaryReactor* ParameterServerService::Push(grpc::CallbackServerContext*,
+                                                       const grpc::ByteBuffer* request,
+                                                       grpc::ByteBuffer* reply) {
+  auto* call = new PushCall(this, reply);
+  call->Start(*request);
+  return call;
+}
+
+absl::Status ParameterServerService::ConfigureCore(const ConfigureRequest& request) {
+  ASSIGN_OR_RETURN(const ServerConfig config, ConfigFromProto(request));
+  if (!options_.job_id.empty() && config.job_id != options_.job_id) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this server was started for job '", options_.job_id, "', not for '", config.job_id, "'"));
+  }
+  RETURN_IF_ERROR(core_->Configure(config));
+  server_index_.store(config.server_index.value(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
+grpc::Status ParameterServerService::Configure(grpc::ServerContext*,
+                                               const ConfigureRequest* request,
+                                               ConfigureReply* reply) {
+  return Measured(&configure_stats_, Where("Configure"), [&] {
+    reply->set_protocol_version(wire::kProtocolVersion);
+    return ConfigureCore(*request);
+  });
+}
+
+grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetStatsRequest*,
+                                              ServerStats* stats) {
+  return Measured(&get_stats_stats_, Where("GetStats"), [&] {
+    core_->FillStats(stats);
+    stats->set_uptime_s(UptimeSeconds());
+    stats->set_resident_bytes(ResidentBytes());
+    stats->set_requests_refused(stats->requests_refused() + pull_admission_.refused() +
+                                push_admission_.refused());
+    for (const MethodStats* method :
+         {&pull_stats_, &push_stats_, &configure_stats_, &get_stats_stats_, &get_digest_stats_}) {
+      method->CopyTo(stats->add_rpcs());
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status ParameterServerService::GetDigest(grpc::ServerContext*,
+                                               const GetDigestRequest* request,
+                                               GetDigestReply* reply) {
+  return Measured(&get_digest_stats_, Where("GetDigest"), [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const ServerCore::DigestAnswer answer,
+                     core_->ComputeDigest(request->job_id(), request->epoch()));
+    reply->set_low(answer.digest.low);
+    reply->set_high(answer.digest.high);
+    reply->set_rows(answer.rows);
+    reply->set_complete_through(answer.complete_through.value());
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace thermocline

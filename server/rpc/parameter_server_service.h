@@ -1,0 +1,83 @@
+// The ParameterServer service: gRPC on one side, ServerCore on the other.
+//
+// Pull and Push run on gRPC's callback API over raw bytes, so that rows are gathered straight into
+// the reply and a held pull holds no thread. The control plane is made of blocking calls on gRPC's
+// own threads.
+#ifndef THERMOCLINE_SERVER_RPC_PARAMETER_SERVER_SERVICE_H_
+#define THERMOCLINE_SERVER_RPC_PARAMETER_SERVER_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/net/channel.h"
+#include "proto/parameter_server.grpc.pb.h"
+#include "server/core/server_core.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/handler_threads.h"
+#include "server/rpc/method_stats.h"
+
+namespace thermocline {
+
+struct ServiceOptions {
+  // Largest request taken and largest reply made.
+  int max_message_bytes = kDefaultMaxMessageBytes;
+  // Takes only this job where not empty; else the first job that configures it.
+  std::string job_id;
+  // Take pushes, apply them, and answer the pulls they release.
+  int handler_threads = 2;
+  // Pulls and pushes are admitted apart: held pulls must not keep out the push that releases them.
+  uint64_t max_pulls = 8192;              // Held ones included.
+  uint64_t max_reply_bytes = 1ull << 30;  // Of replies that aren't sent yet.
+  uint64_t max_pushes = 1024;             // Being taken; what waits then is the core's.
+  uint64_t max_push_bytes = 1ull << 30;
+};
+
+class ParameterServerService final
+    : public ParameterServer::WithRawCallbackMethod_Pull<
+          ParameterServer::WithRawCallbackMethod_Push<ParameterServer::Service>> {
+ public:
+  // REQUIRES: `core` outlives the service, and its Shutdown is called before the gRPC server's.
+  ParameterServerService(const ServiceOptions& options, ServerCore* core);
+  // REQUIRES: the gRPC server has shut down.
+  ~ParameterServerService() override;
+
+  grpc::ServerUnaryReactor* Pull(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request, grpc::ByteBuffer* reply) override;
+  grpc::ServerUnaryReactor* Push(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request, grpc::ByteBuffer* reply) override;
+
+  grpc::Status Configure(grpc::ServerContext* context, const ConfigureRequest* request,
+                         ConfigureReply* reply) override;
+  grpc::Status GetStats(grpc::ServerContext* context, const GetStatsRequest* request,
+                        ServerStats* stats) override;
+  grpc::Status GetDigest(grpc::ServerContext* context, const GetDigestRequest* request,
+                         GetDigestReply* reply) override;
+
+ private:
+  class PullCall;
+  class PushCall;
+
+  absl::Status ConfigureCore(const ConfigureRequest& request);
+  // "Pull at server 1": how errors begin.
+  std::string Where(const char* method) const;
+  absl::Status CheckRequestBytes(size_t bytes) const;
+
+  const ServiceOptions options_;
+  ServerCore* const core_;
+  std::atomic<int64_t> server_index_{-1};  // -1: not configured
+
+  Admission pull_admission_;
+  Admission push_admission_;
+  MethodStats pull_stats_{"Pull"};
+  MethodStats push_stats_{"Push"};
+  MethodStats configure_stats_{"Configure"};
+  MethodStats get_stats_stats_{"GetStats"};
+  MethodStats get_digest_stats_{"GetDigest"};
+  HandlerThreads handler_threads_;  // Last: its tasks use what is above.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_RPC_PARAMETER_SERVER_SERVICE_H_
