@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/sparse_optimizer.h"
 #include "kernels/matrix.h"
 
@@ -36,6 +37,22 @@ class DeviceBuffer {
   virtual ~DeviceBuffer() = default;
   virtual void* data() = 0;
   float* floats() { return static_cast<float*>(data()); }
+};
+
+// One feature's lookups and the rows they read.
+// REQUIRES: offsets[0] == 0, nondecreasing; 0 <= slots[j] < rows.rows
+struct PoolInput {
+  PoolingMode mode = PoolingMode::kSum;
+  Matrix rows;                        // [num_rows, dim] float32
+  DeviceSpan<const int32_t> slots;    // [lookups]
+  DeviceSpan<const int32_t> offsets;  // [batch + 1]; empty: every bag is one lookup
+};
+
+// One table's lookups, grouped by unique key.
+struct SegmentGroup {
+  DeviceSpan<const int32_t> lookups;  // [lookups] rows of the gradients
+  DeviceSpan<const int32_t> offsets;  // [segments + 1]
+  Matrix sums;                        // [segments, dim] float32
 };
 
 struct MlpConfig {
@@ -84,27 +101,21 @@ class Device {
 
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 
-  // Pools rows per sample: pooled[b] = sum (or mean) of rows[slots[j]], j in [offsets[b],
-  // offsets[b+1]), in order. An empty bag gives zeros. Without offsets every bag is one lookup.
-  //
-  // REQUIRES: offsets[0] == 0, nondecreasing; 0 <= slots[j] < rows.rows.
-  virtual void PoolForward(PoolingMode mode,
-                           Matrix rows,                        // [num_rows, dim] float32
-                           DeviceSpan<const int32_t> slots,    // [num_lookups]
-                           DeviceSpan<const int32_t> offsets,  // [batch + 1] or empty
-                           Matrix pooled) = 0;                 // [batch, dim] float32, strided
+  // For every feature f, pooled per sample into z[:, (first_vector + f) * dim ...]:
+  //   sum (or mean) of rows[slots[j]], j in [offsets[b], offsets[b + 1]), in order.
+  // An empty bag gives zeros.
+  virtual void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                           Matrix z) = 0;  // [batch, (first_vector + features) * dim] float32
 
-  // Turns the gradient of every bag into the gradient of each of its lookups, in place: divided by
-  // the bag's length for kMean, unchanged for kSum.
-  virtual void PoolBackward(PoolingMode mode,
-                            DeviceSpan<const int32_t> offsets,  // [batch + 1] or empty
-                            Matrix pooled_gradient) = 0;        // [batch, dim] float32, strided
+  // Turns the gradient of every bag into that of each of its lookups, in place: divided by the
+  // bag's length for kMean, unchanged for kSum.
+  virtual void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                            Matrix z_gradient) = 0;  // like z
 
-  // sums[u] = canonical sum of gradients[lookups[j]], j in [offsets[u], offsets[u + 1]).
-  virtual void SegmentSum(Matrix gradients,                   // [num_gradients, dim] float32
-                          DeviceSpan<const int32_t> lookups,  // [num_lookups] rows of `gradients`
-                          DeviceSpan<const int32_t> offsets,  // [num_segments + 1]
-                          Matrix sums) = 0;                   // [num_segments, dim] float32
+  // For every group: sums[u] = canonical sum of gradients[lookups[j]], j in [offsets[u], offsets[u
+  // + 1]).
+  virtual void SegmentSum(Matrix gradients,  // [num_gradients, dim] float32
+                          absl::Span<const SegmentGroup> groups) = 0;
 
   // Pairwise dots of the `vectors` vectors of every sample, after a copy of the first:
   //   output[b] = [z[b, 0], dot(z[b, i], z[b, j]) for i in 1..vectors-1, for j < i, zeros]

@@ -75,14 +75,38 @@ class Dlrm {
   DeviceSpan<double> loss_sum();
 
  private:
-  void LayOutTensors();
-  std::unique_ptr<Mlp> MakeMlp(const std::vector<int32_t>& widths, const char* name, bool top);
+  void LayOutTensors(MlpConfig* bottom, MlpConfig* top);
+  void LayOutMlp(const std::string& name, MlpConfig* config, int64_t* next_offset);
+  void AllocateBuffers();
+  int32_t vectors() const { return shape_.num_features + 1; }
 
   // Constant after construction.
   Device* const device_;
   const DlrmShape shape_;
   const OptimizerConfig optimizer_;
   const int32_t max_batch_;
+  std::vector<DenseTensor> tensors_;
+  int64_t arena_floats_ = 0;
+  std::unique_ptr<Mlp> bottom_, top_;
+
+  std::unique_ptr<DeviceBuffer> weights_, slots_, gradients_, loss_sum_;
+  // Activations and their gradients, [max_batch, columns].
+  struct Activation {
+    std::unique_ptr<DeviceBuffer> buffer;
+    int32_t columns = 0;
+    int64_t ld = 0;
+    Matrix Rows(int32_t rows) const;
+  };
+  Activation MakeActivation(int32_t columns, int64_t ld);
+  Activation z_, z_gradient_;                  // [max_batch, vectors * dim]
+  Activation top_input_, top_input_gradient_;  // [max_batch, dim + pairs]
+  Activation logits_, logits_gradient_;        // [max_batch, 1]
+
+  // The batch under way.
+  Matrix dense_;
+  const SparseBatch* batch_ = nullptr;
+  std::vector<PoolInput> pool_inputs_;        // [num_features]
+  std::vector<SegmentGroup> segment_groups_;  // [tables]
 };
 
 }  // namespace thermocline

@@ -1,0 +1,100 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/table_spec.h"
+#include "kernels/cpu/bce.h"
+#include "kernels/cpu/cpu_buffer.h"
+#include "kernels/cpu/cpu_mlp.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/interaction.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int64_t kDenseBlocksPerCell = 64;
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options)
+      : pool_(options.num_threads),
+        gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2) {}
+
+  std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) override {
+    return std::make_unique<CpuBuffer>(bytes);
+  }
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    std::memcpy(host, device, bytes);
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
+    return std::make_unique<CpuMlp>(config, gemm_, &pool_);
+  }
+
+  void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                   Matrix z) override {
+    CpuPoolForward(features, dim, first_vector, z, &pool_);
+  }
+  void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                    Matrix z_gradient) override {
+    CpuPoolBackward(features, dim, first_vector, z_gradient, &pool_);
+  }
+  void SegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups) override {
+    CpuSegmentSum(gradients, groups, &pool_);
+  }
+
+  void InteractionForward(Matrix z, int32_t vectors, Matrix output) override {
+    CpuInteractionForward(z, vectors, output, &pool_);
+  }
+  void InteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient,
+                           Matrix z_gradient) override {
+    CpuInteractionBackward(z, vectors, output_gradient, z_gradient, &pool_);
+  }
+
+  void BceWithLogits(Matrix logits, DeviceSpan<const float> labels, float scale,
+                     Matrix logits_gradient, DeviceSpan<double> loss_sum) override {
+    CHECK_EQ(labels.size, logits.rows);
+    loss_sum[0] = CpuBceWithLogits(logits.floats(), logits.ld, labels.data, labels.size, scale,
+                                   logits_gradient.floats(), logits_gradient.ld);
+  }
+
+  void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
+                   DeviceSpan<const float> gradients, DeviceSpan<float> weights,
+                   DeviceSpan<float> slots) override {
+    const int64_t blocks = weights.size / kDenseBlockFloats;
+    const int64_t slot_floats = SlotFloats(optimizer, kDenseBlockFloats);
+    CHECK_EQ(weights.size, blocks * kDenseBlockFloats);
+    CHECK_EQ(gradients.size, weights.size);
+    CHECK_EQ(slots.size, blocks * slot_floats);
+    const RowUpdate update = SelectRowUpdate(optimizer.kind);
+    pool_.ParallelFor((blocks + kDenseBlocksPerCell - 1) / kDenseBlocksPerCell,
+                      [&](int64_t cell, int) {
+                        const int64_t end = std::min((cell + 1) * kDenseBlocksPerCell, blocks);
+                        for (int64_t b = cell * kDenseBlocksPerCell; b < end; ++b) {
+                          update(scalars, gradients.data + b * kDenseBlockFloats,
+                                 weights.data + b * kDenseBlockFloats, slots.data + b * slot_floats,
+                                 kDenseBlockFloats);
+                        }
+                      });
+  }
+
+ private:
+  ThreadPool pool_;
+  const GemmFunction gemm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace thermocline

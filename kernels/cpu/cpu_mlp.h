@@ -1,0 +1,65 @@
+// Mlp on the CPU: layers chained per block of samples, so that activations stay in L2.
+#ifndef THERMOCLINE_KERNELS_CPU_CPU_MLP_H_
+#define THERMOCLINE_KERNELS_CPU_CPU_MLP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/uninitialized_vector.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+
+namespace thermocline {
+
+class CpuMlp : public Mlp {
+ public:
+  // `pool` outlives this.
+  CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool);
+
+  void Forward(DeviceSpan<const float> parameters, Matrix input, Matrix output) override;
+  void BackwardData(DeviceSpan<const float> parameters, Matrix output, Matrix output_gradient,
+                    Matrix input_gradient) override;
+  void BackwardParameters(Matrix input, Matrix output_gradient,
+                          DeviceSpan<float> gradients) override;
+
+ private:
+  using Buffer = UninitializedVector<float>;
+  struct Layer {
+    int32_t in = 0, out = 0;
+    bool relu = false;
+    bool input_gradient = false;
+    int64_t weight_offset = 0, bias_offset = 0;
+    Buffer packed;             // W, for Forward
+    Buffer packed_transposed;  // W^T, for BackwardData
+    // Of a hidden layer: its output, and the gradient before its ReLU.
+    Matrix output, gradient;  // [max_batch, out]
+    Buffer output_buffer, gradient_buffer;
+  };
+  // Some columns of one layer's weight gradient.
+  struct GradientCell {
+    int layer = 0;
+    int32_t first_column = 0, num_columns = 0;
+  };
+
+  int num_layers() const { return static_cast<int>(layers_.size()); }
+  Matrix OutputOf(int layer, Matrix output) const;
+  void PackWeights(DeviceSpan<const float> parameters, bool transposed);
+  void ForwardRows(const float* parameters, Matrix input, Matrix output, int64_t begin,
+                   int64_t end) const;
+  void BackwardRows(const float* parameters, Matrix output, Matrix output_gradient,
+                    Matrix input_gradient, int64_t begin, int64_t end) const;
+  void ComputeGradient(const GradientCell& cell, Matrix input, Matrix output_gradient,
+                       float* gradients, float* packed_gradient) const;
+
+  // Constant after construction (but for the buffers' contents).
+  const GemmFunction gemm_;
+  ThreadPool* const pool_;
+  std::vector<Layer> layers_;
+  std::vector<GradientCell> gradient_cells_;
+  std::vector<Buffer> packed_gradients_;  // [threads] scratch of ComputeGradient
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CPU_CPU_MLP_H_

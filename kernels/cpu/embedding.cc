@@ -1,0 +1,165 @@
+#include "kernels/cpu/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/table_spec.h"
+
+namespace thermocline {
+namespace {
+
+// Samples of one cell of the pooling grid: their part of Z stays in L2.
+constexpr int64_t kPoolRows = 64;
+// Segments of one cell of the segment sum's grid.
+constexpr int64_t kSegmentsPerCell = 512;
+// Rows fetched ahead of their use; they are scattered over a buffer larger than L2.
+constexpr int64_t kPrefetchDistance = 16;
+
+// kDim > 0 fixes the dim at compile time.
+template <int kDim>
+void CopyRow(const float* from, float* to, int32_t dim) {
+  std::memcpy(to, from, sizeof(float) * (kDim > 0 ? kDim : dim));
+}
+
+template <int kDim>
+void AddRow(const float* __restrict from, float* __restrict to, int32_t dim) {
+  const int32_t n = kDim > 0 ? kDim : dim;
+  for (int32_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+void ScaleRow(float scale, float* row, int32_t dim) {
+  for (int32_t i = 0; i < dim; ++i) row[i] *= scale;
+}
+
+template <int kDim>
+void PoolOneLookup(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
+                   int64_t ld) {
+  const int32_t* slots = feature.slots.data;
+  for (int64_t b = begin; b < end; ++b, to += ld) {
+    if (b + kPrefetchDistance < end) {
+      __builtin_prefetch(feature.rows.row(slots[b + kPrefetchDistance]));
+    }
+    CopyRow<kDim>(feature.rows.row(slots[b]), to, dim);
+  }
+}
+
+template <int kDim>
+void PoolBags(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
+              int64_t ld) {
+  for (int64_t b = begin; b < end; ++b, to += ld) {
+    const int32_t first = feature.offsets[b], last = feature.offsets[b + 1];
+    if (first == last) {
+      std::fill_n(to, dim, 0.0f);
+      continue;
+    }
+    CopyRow<kDim>(feature.rows.row(feature.slots[first]), to, dim);
+    for (int32_t j = first + 1; j < last; ++j) {
+      AddRow<kDim>(feature.rows.row(feature.slots[j]), to, dim);
+    }
+    if (feature.mode == PoolingMode::kMean && last - first > 1) {
+      ScaleRow(1.0f / static_cast<float>(last - first), to, dim);
+    }
+  }
+}
+
+template <int kDim>
+void PoolRows(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector, Matrix z,
+              int64_t begin, int64_t end) {
+  for (size_t f = 0; f < features.size(); ++f) {
+    float* to = z.row(begin) + (first_vector + static_cast<int64_t>(f)) * dim;
+    if (features[f].offsets.empty()) {
+      PoolOneLookup<kDim>(features[f], begin, end, dim, to, z.ld);
+    } else {
+      PoolBags<kDim>(features[f], begin, end, dim, to, z.ld);
+    }
+  }
+}
+
+template <int kDim>
+void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int64_t end) {
+  const int32_t dim = gradients.cols;
+  const int32_t* lookups = group.lookups.data;
+  const int64_t last_lookup = group.lookups.size - 1;
+  float partial[kDim > 0 ? kDim : kMaxDim];
+  for (int64_t u = begin; u < end; ++u) {
+    const int32_t first = group.offsets[u], last = group.offsets[u + 1];
+    const int32_t* ahead = lookups + std::min<int64_t>(first + kPrefetchDistance, last_lookup);
+    float* sum = group.sums.row(u);
+    if (last - first == 1) {
+      __builtin_prefetch(gradients.row(*ahead));
+      CopyRow<kDim>(gradients.row(lookups[first]), sum, dim);
+      continue;
+    }
+    for (int32_t chunk = first; chunk < last; chunk += kSegmentChunk) {
+      const int32_t chunk_end = std::min(chunk + kSegmentChunk, last);
+      CopyRow<kDim>(gradients.row(lookups[chunk]), partial, dim);
+      for (int32_t j = chunk + 1; j < chunk_end; ++j) {
+        __builtin_prefetch(
+            gradients.row(lookups[std::min<int64_t>(j + kPrefetchDistance, last_lookup)]));
+        AddRow<kDim>(gradients.row(lookups[j]), partial, dim);
+      }
+      if (chunk == first) {
+        CopyRow<kDim>(partial, sum, dim);
+      } else {
+        AddRow<kDim>(partial, sum, dim);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void CpuPoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                    Matrix z, ThreadPool* pool) {
+  for (const PoolInput& feature : features) {
+    CHECK(feature.offsets.empty() ? feature.slots.size == z.rows
+                                  : feature.offsets.size == z.rows + int64_t{1});
+  }
+  const auto pool_rows = dim == 16 ? PoolRows<16> : PoolRows<0>;
+  pool->ParallelFor((z.rows + kPoolRows - 1) / kPoolRows, [&](int64_t cell, int) {
+    const int64_t begin = cell * kPoolRows;
+    pool_rows(features, dim, first_vector, z, begin, std::min<int64_t>(begin + kPoolRows, z.rows));
+  });
+}
+
+void CpuPoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                     Matrix z_gradient, ThreadPool* pool) {
+  const auto divides = [](const PoolInput& feature) {
+    return feature.mode == PoolingMode::kMean && !feature.offsets.empty();
+  };
+  if (std::none_of(features.begin(), features.end(), divides)) return;
+  pool->ParallelFor((z_gradient.rows + kPoolRows - 1) / kPoolRows, [&](int64_t cell, int) {
+    const int64_t end = std::min<int64_t>((cell + 1) * kPoolRows, z_gradient.rows);
+    for (size_t f = 0; f < features.size(); ++f) {
+      if (!divides(features[f])) continue;
+      for (int64_t b = cell * kPoolRows; b < end; ++b) {
+        const int32_t length = features[f].offsets[b + 1] - features[f].offsets[b];
+        if (length < 2) continue;
+        ScaleRow(1.0f / static_cast<float>(length),
+                 z_gradient.row(b) + (first_vector + static_cast<int64_t>(f)) * dim, dim);
+      }
+    }
+  });
+}
+
+void CpuSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups, ThreadPool* pool) {
+  const auto cells_of = [](const SegmentGroup& group) {
+    return (group.sums.rows + kSegmentsPerCell - 1) / kSegmentsPerCell;
+  };
+  int64_t num_cells = 0;
+  for (const SegmentGroup& group : groups) {
+    CHECK_EQ(group.offsets.size, group.sums.rows + int64_t{1});
+    num_cells += cells_of(group);
+  }
+  const auto sum_segments = gradients.cols == 16 ? SumSegments<16> : SumSegments<0>;
+  pool->ParallelFor(num_cells, [&](int64_t cell, int) {
+    const SegmentGroup* group = groups.data();
+    for (; cell >= cells_of(*group); ++group) cell -= cells_of(*group);
+    const int64_t begin = cell * kSegmentsPerCell;
+    sum_segments(gradients, *group, begin,
+                 std::min<int64_t>(begin + kSegmentsPerCell, group->sums.rows));
+  });
+}
+
+}  // namespace thermocline
