@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
@@ -30,6 +31,13 @@ struct ServedJob {
         validation(config),
         tables(config.tables, config.seed),
         applier(&tables, limits.apply_threads) {}
+
+  absl::StatusOr<TableSet::Entry*> FindTable(TableId table) {
+    const size_t position = tables.Find(table);
+    if (position < tables.size()) return &tables.at(position);
+    return absl::NotFoundError(absl::StrCat("server ", config.server_index.value(),
+                                            " has no table with id ", table.value()));
+  }
 
   const ServerConfig config;
   const RequestValidation validation;
@@ -86,7 +94,9 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void ApplyCompleteSteps(ServedJob* job);
   bool NotApplying() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !applying; }
 
+  Step LookAtRows(ServedJob* current_job, absl::FunctionRef<void()> look);
   absl::StatusOr<DigestAnswer> ComputeDigest(const std::string& job_id, uint64_t epoch);
+  absl::Status VisitRows(TableId table, const RowVisitor& visit);
   void FillStats(ServerStats* stats) const;
   void Shutdown();
 
@@ -290,23 +300,39 @@ void ServerCore::Impl::ApplyCompleteSteps(ServedJob* current_job) {
 // The rest
 // ---------------------------------------------------------------------------------------------
 
+// Runs `look` between two applies; no row changes meanwhile. Gives the step that the rows are of.
+Step ServerCore::Impl::LookAtRows(ServedJob* current_job, absl::FunctionRef<void()> look) {
+  Step complete_through;
+  {
+    absl::MutexLock lock(&mutex);
+    mutex.Await(absl::Condition(this, &Impl::NotApplying));
+    applying = true;
+    complete_through = pushes->complete_through();
+  }
+  look();
+  ApplyCompleteSteps(current_job);  // What was completed meanwhile; ends `applying`.
+  return complete_through;
+}
+
 absl::StatusOr<ServerCore::DigestAnswer> ServerCore::Impl::ComputeDigest(const std::string& job_id,
                                                                          uint64_t epoch) {
   ASSIGN_OR_RETURN(ServedJob * current_job, FindJob());
   RETURN_IF_ERROR(current_job->validation.CheckJob(job_id, epoch));
   DigestAnswer answer;
-  {
-    absl::MutexLock lock(&mutex);
-    mutex.Await(absl::Condition(this, &Impl::NotApplying));
-    applying = true;  // No row changes while the digest is taken.
-    answer.complete_through = pushes->complete_through();
-  }
-  answer.digest = current_job->tables.ComputeDigest();
-  for (size_t i = 0; i < current_job->tables.size(); ++i) {
-    answer.rows += current_job->tables.at(i).table.num_rows();
-  }
-  ApplyCompleteSteps(current_job);  // What was completed meanwhile; ends `applying`.
+  answer.complete_through = LookAtRows(current_job, [&] {
+    answer.digest = current_job->tables.ComputeDigest();
+    for (size_t i = 0; i < current_job->tables.size(); ++i) {
+      answer.rows += current_job->tables.at(i).table.num_rows();
+    }
+  });
   return answer;
+}
+
+absl::Status ServerCore::Impl::VisitRows(TableId table, const RowVisitor& visit) {
+  ASSIGN_OR_RETURN(ServedJob * current_job, FindJob());
+  ASSIGN_OR_RETURN(TableSet::Entry * entry, current_job->FindTable(table));
+  LookAtRows(current_job, [&] { entry->table.VisitRows(visit); });
+  return absl::OkStatus();
 }
 
 void ServerCore::Impl::FillStats(ServerStats* stats) const {
@@ -373,20 +399,16 @@ void ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, uint8_t* we
   StageTimer::Scope scope(&impl_->read_timer);
   ServedJob* job = impl_->job.load(std::memory_order_acquire);
   CHECK(job != nullptr);
-  const size_t position = job->tables.Find(table);
-  CHECK_LT(position, job->tables.size());
-  TableSet::Entry& entry = job->tables.at(position);
-  entry.keys_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
-  entry.table.GatherWeights(keys, weights);
+  const absl::StatusOr<TableSet::Entry*> entry = job->FindTable(table);
+  CHECK(entry.ok());
+  (*entry)->keys_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
+  (*entry)->table.GatherWeights(keys, weights);
 }
 
 absl::StatusOr<int> ServerCore::DimOf(TableId table) const {
-  ASSIGN_OR_RETURN(const ServedJob* job, impl_->FindJob());
-  const size_t position = job->tables.Find(table);
-  if (position == job->tables.size()) {
-    return absl::NotFoundError(absl::StrCat("this server has no table with id ", table.value()));
-  }
-  return job->tables.at(position).table.layout().dim;
+  ASSIGN_OR_RETURN(ServedJob * job, impl_->FindJob());
+  ASSIGN_OR_RETURN(const TableSet::Entry* entry, job->FindTable(table));
+  return entry->table.layout().dim;
 }
 
 void ServerCore::Push(wire::PushPart part, PushDone done) {
@@ -396,6 +418,10 @@ void ServerCore::Push(wire::PushPart part, PushDone done) {
 absl::StatusOr<ServerCore::DigestAnswer> ServerCore::ComputeDigest(const std::string& job_id,
                                                                    uint64_t epoch) {
   return impl_->ComputeDigest(job_id, epoch);
+}
+
+absl::Status ServerCore::VisitRows(TableId table, const RowVisitor& visit) {
+  return impl_->VisitRows(table, visit);
 }
 
 void ServerCore::FillStats(ServerStats* stats) const { impl_->FillStats(stats); }

@@ -1,0 +1,132 @@
+#include "tests/simulation/sequential_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "common/check.h"
+#include "common/sparse_optimizer.h"
+
+namespace thermocline {
+namespace {
+
+bool SameBits(absl::Span<const float> a, absl::Span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+SequentialModel::SequentialModel(std::vector<TableLayout> layouts, uint64_t seed,
+                                 uint32_t num_workers)
+    : layouts_(std::move(layouts)),
+      seed_(seed),
+      queues_(num_workers),
+      pushed_through_(num_workers, kNoStep) {
+  for (const TableLayout& layout : layouts_) rows_[layout.id];
+}
+
+void SequentialModel::AddPush(WorkerRank rank, ModelPush push) {
+  CHECK_EQ(push.first_step, pushed_through_[rank.value()] + 1);
+  pushed_through_[rank.value()] = push.last_step;
+  queues_[rank.value()].push_back(std::move(push));
+  while (*std::min_element(pushed_through_.begin(), pushed_through_.end()) >= next_step_) {
+    ApplyNext();
+  }
+}
+
+void SequentialModel::ApplyNext() {
+  struct Sum {
+    uint32_t count = 0;
+    std::vector<float> gradient;
+  };
+  std::map<std::pair<TableId, Key>, Sum> sums;
+  std::vector<ModelPush> pushes;
+  Step step = next_step_;
+  float learning_rate = 0;
+  for (std::deque<ModelPush>& queue : queues_) {
+    if (queue.empty() || queue.front().first_step != next_step_) continue;
+    pushes.push_back(std::move(queue.front()));
+    queue.pop_front();
+    if (pushes.size() == 1 || pushes.back().last_step > step) {
+      step = pushes.back().last_step;
+      learning_rate = pushes.back().learning_rate;
+    }
+  }
+  for (const ModelPush& push : pushes) {
+    for (const ModelUpdate& update : push.updates) {
+      if (update.kind != wire::PushKind::kGradient) continue;
+      Sum& sum = sums[{update.table, update.key}];
+      sum.count += update.count;
+      if (sum.gradient.empty()) {
+        sum.gradient = update.values;
+        continue;
+      }
+      for (size_t i = 0; i < sum.gradient.size(); ++i) sum.gradient[i] += update.values[i];
+    }
+  }
+  std::set<std::pair<TableId, Key>> changed;
+  for (const auto& [id, sum] : sums) {
+    const TableLayout& table = layout(id.first);
+    Row* row = RowOf(id.first, id.second);
+    SelectRowUpdate(table.optimizer.kind)(ScalarsForStep(table.optimizer, learning_rate, step),
+                                          sum.gradient.data(), row->floats.data(),
+                                          row->floats.data() + table.dim, table.dim);
+    row->count += sum.count;
+    changed.insert(id);
+  }
+  for (const ModelPush& push : pushes) {
+    for (const ModelUpdate& update : push.updates) {
+      if (update.kind != wire::PushKind::kAssign) continue;
+      Row* row = RowOf(update.table, update.key);
+      row->floats = update.values;
+      row->count += update.count;
+      changed.insert({update.table, update.key});
+    }
+  }
+  for (const auto& [table, key] : changed) {
+    Row* row = RowOf(table, key);
+    row->history.emplace_back(
+        next_step_,
+        std::vector<float>(row->floats.begin(), row->floats.begin() + layout(table).dim));
+  }
+  next_step_ = next_step_ + 1;
+}
+
+bool SequentialModel::HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
+                                 Step to) const {
+  std::vector<float> current = InitialWeights(table, key);
+  const auto found = rows_.at(table).find(key);
+  if (found == rows_.at(table).end()) return SameBits(weights, current);
+  // `current` holds from the last change on until the next.
+  for (const auto& [step, changed] : found->second.history) {
+    if (step > to) break;
+    if (step > from && SameBits(weights, current)) return true;
+    current = changed;
+  }
+  return SameBits(weights, current);
+}
+
+SequentialModel::Row* SequentialModel::RowOf(TableId table, Key key) {
+  Row& row = rows_[table][key];
+  if (row.floats.empty()) {
+    row.floats.resize(layout(table).row_floats());
+    InitialRow(layout(table), seed_, key, absl::MakeSpan(row.floats));
+  }
+  return &row;
+}
+
+std::vector<float> SequentialModel::InitialWeights(TableId table, Key key) const {
+  std::vector<float> row(layout(table).row_floats());
+  InitialRow(layout(table), seed_, key, absl::MakeSpan(row));
+  row.resize(layout(table).dim);
+  return row;
+}
+
+const TableLayout& SequentialModel::layout(TableId table) const {
+  for (const TableLayout& layout : layouts_) {
+    if (layout.id == table) return layout;
+  }
+  CHECK(false);
+}
+
+}  // namespace thermocline

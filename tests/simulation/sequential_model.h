@@ -1,0 +1,72 @@
+// What the servers must hold, computed the plain way: one map per table, one step after the other,
+// gradients added in rank order. Keeps every state a row ever had, so that a pull can be checked
+// against the step it claims.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_
+#define THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "common/wire/messages.h"
+
+namespace thermocline {
+
+// One key of a push.
+struct ModelUpdate {
+  TableId table;
+  wire::PushKind kind = wire::PushKind::kGradient;
+  Key key = 0;
+  uint32_t count = 0;
+  std::vector<float> values;  // [dim] or [row_floats]
+};
+
+struct ModelPush {
+  Step first_step;
+  Step last_step;
+  float learning_rate = 0;
+  std::vector<ModelUpdate> updates;
+};
+
+class SequentialModel {
+ public:
+  SequentialModel(std::vector<TableLayout> layouts, uint64_t seed, uint32_t num_workers);
+
+  // Adds a worker's next push and applies every step that it completes.
+  void AddPush(WorkerRank rank, ModelPush push);
+  Step complete_through() const { return next_step_ - 1; }
+
+  // Whether `weights` are those of the row after some step in [from, to].
+  bool HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
+                  Step to) const;
+
+  struct Row {
+    std::vector<float> floats;  // [row_floats]
+    uint32_t count = 0;
+    std::vector<std::pair<Step, std::vector<float>>> history;  // [changes] weights, by step
+  };
+  // Rows that some push has touched.
+  const std::map<Key, Row>& rows(TableId table) const { return rows_.at(table); }
+  std::vector<float> InitialWeights(TableId table, Key key) const;
+  const TableLayout& layout(TableId table) const;
+
+ private:
+  void ApplyNext();
+  Row* RowOf(TableId table, Key key);
+
+  const std::vector<TableLayout> layouts_;
+  const uint64_t seed_;
+  std::vector<std::deque<ModelPush>> queues_;  // [num_workers]
+  std::vector<Step> pushed_through_;           // [num_workers]
+  Step next_step_{0};
+  std::map<TableId, std::map<Key, Row>> rows_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_

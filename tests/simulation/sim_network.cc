@@ -1,0 +1,180 @@
+#include "tests/simulation/sim_network.h"
+
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "common/hash.h"
+
+namespace thermocline {
+namespace {
+
+wire::PullRequest ToWire(const PullCall& call) {
+  wire::PullRequest request;
+  request.header = call.header;
+  request.kind = call.kind;
+  request.step = call.step;
+  request.staleness_steps = call.staleness_steps;
+  request.after_step = call.after_step;
+  for (const PullSlice& slice : call.tables) {
+    request.tables.push_back({slice.table, request.keys.size(), slice.keys.size()});
+    request.keys.insert(request.keys.end(), slice.keys.begin(), slice.keys.end());
+  }
+  return request;
+}
+
+wire::PushPart ToWire(const PushCall& call) {
+  wire::PushPart part;
+  part.header = call.header;
+  part.first_step = call.first_step;
+  part.last_step = call.last_step;
+  part.part = call.part;
+  part.num_parts = call.num_parts;
+  part.learning_rate = call.learning_rate;
+  for (const PushSlice& slice : call.tables) {
+    part.tables.push_back({slice.table, slice.kind, part.keys.size(), slice.keys.size(),
+                           part.values.size(), slice.values.size()});
+    part.keys.insert(part.keys.end(), slice.keys.begin(), slice.keys.end());
+    part.counts.insert(part.counts.end(), slice.counts.begin(), slice.counts.end());
+    part.values.insert(part.values.end(), slice.values.begin(), slice.values.end());
+  }
+  return part;
+}
+
+// The rows of a reply, one table after the other.
+std::vector<float> ReadRows(ServerCore* server, const wire::PullRequest& request) {
+  std::vector<float> rows;
+  for (const wire::KeyRange& range : request.tables) {
+    const absl::StatusOr<int> dim = server->DimOf(range.table);
+    CHECK(dim.ok());
+    const size_t begin = rows.size();
+    rows.resize(begin + range.count * *dim);
+    server->ReadRows(range.table, request.KeysOf(range),
+                     reinterpret_cast<uint8_t*>(rows.data() + begin));
+  }
+  return rows;
+}
+
+template <typename Answer>
+uint64_t Outcome(const absl::StatusOr<Answer>& answer) {
+  return answer.ok() ? static_cast<uint64_t>(answer->readiness)
+                     : 100 + static_cast<uint64_t>(answer.status().code());
+}
+
+}  // namespace
+
+template <typename Answer>
+struct SimNetwork::Caller {
+  std::function<void(absl::StatusOr<Answer>)> done;  // Empty once it ran.
+
+  void Answered(absl::StatusOr<Answer> answer) {
+    const std::function<void(absl::StatusOr<Answer>)> callback = std::move(done);
+    done = nullptr;
+    callback(std::move(answer));
+  }
+};
+
+SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<ServerCore*> servers,
+                       VirtualScheduler* scheduler)
+    : random_(seed), faults_(faults), servers_(std::move(servers)), scheduler_(scheduler) {}
+
+void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+                      std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
+  const auto caller = NewCall<wire::PullAnswer>(deadline_us, std::move(done));
+  const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
+  ServerCore* const core = servers_[server.value()];
+  SendRequest(
+      [=, destination = call.tables](bool reply) {
+        Note({1, server.value(), request->header.rank.value(),
+              static_cast<uint64_t>(request->step.value()), request->keys.size()});
+        core->Pull(*request, [=](absl::StatusOr<wire::PullAnswer> answer) {
+          Note({2, server.value(), request->header.rank.value(), Outcome(answer)});
+          const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
+          std::vector<float> rows = ready ? ReadRows(core, *request) : std::vector<float>();
+          if (!reply) return;
+          SendReply([caller, answer, destination, rows = std::move(rows)] {
+            if (!caller->done) return;
+            const float* next = rows.data();
+            for (const PullSlice& slice : destination) {
+              if (rows.empty()) break;
+              std::copy_n(next, slice.rows.size(), slice.rows.begin());
+              next += slice.rows.size();
+            }
+            caller->Answered(answer);
+          });
+        });
+      },
+      [caller] {
+        if (caller->done) caller->Answered(absl::UnavailableError("simulated: refused"));
+      });
+}
+
+void SimNetwork::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+                      std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
+  const auto caller = NewCall<wire::PushAnswer>(deadline_us, std::move(done));
+  const auto part = std::make_shared<const wire::PushPart>(ToWire(call));
+  ServerCore* const core = servers_[server.value()];
+  SendRequest(
+      [=](bool reply) {
+        Note({3, server.value(), part->header.rank.value(),
+              static_cast<uint64_t>(part->last_step.value()), part->part, part->keys.size()});
+        core->Push(*part, [=](absl::StatusOr<wire::PushAnswer> answer) {
+          Note({4, server.value(), part->header.rank.value(), Outcome(answer)});
+          if (!reply) return;
+          SendReply([caller, answer] {
+            if (caller->done) caller->Answered(answer);
+          });
+        });
+      },
+      [caller] {
+        if (caller->done) caller->Answered(absl::UnavailableError("simulated: refused"));
+      });
+}
+
+template <typename Answer>
+std::shared_ptr<SimNetwork::Caller<Answer>> SimNetwork::NewCall(
+    int64_t deadline_us, std::function<void(absl::StatusOr<Answer>)> done) {
+  auto caller = std::make_shared<Caller<Answer>>();
+  caller->done = std::move(done);
+  scheduler_->RunAfter(deadline_us, [caller] {
+    if (caller->done) caller->Answered(absl::DeadlineExceededError("simulated: too late"));
+  });
+  return caller;
+}
+
+void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver,
+                             const std::function<void()>& refuse) {
+  if (random_.Chance(faults_.refuse)) {
+    ++messages_lost_;
+    scheduler_->RunAfter(Delay(), refuse);
+    return;
+  }
+  if (random_.Chance(faults_.drop)) {
+    ++messages_lost_;
+  } else {
+    scheduler_->RunAfter(Delay(), [deliver] { deliver(true); });
+  }
+  if (random_.Chance(faults_.duplicate)) {
+    scheduler_->RunAfter(Delay(), [deliver] { deliver(false); });
+  }
+}
+
+void SimNetwork::SendReply(const std::function<void()>& arrive) {
+  if (random_.Chance(faults_.drop)) {
+    ++messages_lost_;
+    return;
+  }
+  scheduler_->RunAfter(Delay(), arrive);
+}
+
+int64_t SimNetwork::Delay() {
+  if (random_.Chance(faults_.straggle)) return random_.Between(0, faults_.straggle_us);
+  return random_.Between(1, faults_.delay_us);
+}
+
+void SimNetwork::Note(std::initializer_list<uint64_t> what) {
+  trace_ = Mix64(trace_ ^ static_cast<uint64_t>(scheduler_->NowMicros()));
+  for (const uint64_t number : what) trace_ = Mix64(trace_ ^ number);
+}
+
+}  // namespace thermocline

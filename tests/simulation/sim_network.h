@@ -1,0 +1,69 @@
+// A network that loses, doubles, delays and so reorders messages, as a seed says. Workers see it as
+// a Transport; at its other end it calls server cores, as the gRPC service would.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/wire/messages.h"
+#include "server/core/server_core.h"
+#include "tests/simulation/sim_random.h"
+#include "tests/simulation/virtual_scheduler.h"
+#include "worker/sparse/transport.h"
+
+namespace thermocline {
+
+struct NetworkFaults {
+  double drop = 0;       // Of each request and each reply.
+  double duplicate = 0;  // Of each request; the copy's reply is lost.
+  double refuse = 0;     // The call fails at once with kUnavailable.
+  double straggle = 0;   // A message takes up to `straggle_us`, past deadlines and later steps.
+  int64_t delay_us = 2'000;
+  int64_t straggle_us = 500'000;
+};
+
+class SimNetwork : public Transport {
+ public:
+  // Borrows all; one network serves all workers.
+  SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<ServerCore*> servers,
+             VirtualScheduler* scheduler);
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override;
+
+  // Hash of everything that travelled, in order.
+  uint64_t trace() const { return trace_; }
+  uint64_t messages_lost() const { return messages_lost_; }
+
+ private:
+  template <typename Answer>
+  struct Caller;  // The end of a call where the answer is expected.
+
+  template <typename Answer>
+  std::shared_ptr<Caller<Answer>> NewCall(int64_t deadline_us,
+                                          std::function<void(absl::StatusOr<Answer>)> done);
+  // Calls `deliver` once for every copy of the request that arrives, telling if its reply may
+  // arrive.
+  void SendRequest(const std::function<void(bool reply)>& deliver,
+                   const std::function<void()>& refuse);
+  void SendReply(const std::function<void()>& arrive);
+  int64_t Delay();
+  void Note(std::initializer_list<uint64_t> what);
+
+  SimRandom random_;
+  const NetworkFaults faults_;
+  const std::vector<ServerCore*> servers_;
+  VirtualScheduler* const scheduler_;
+  uint64_t trace_ = 0;
+  uint64_t messages_lost_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_

@@ -1,0 +1,231 @@
+#include "tests/simulation/sim_worker.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+
+namespace thermocline {
+
+SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
+                     Transport* transport, VirtualScheduler* scheduler, SequentialModel* model,
+                     std::vector<std::string>* failures)
+    : options_(options),
+      cluster_(options.num_servers),
+      scheduler_(scheduler),
+      model_(model),
+      failures_(failures),
+      random_(options.seed),
+      session_(session_options, transport, scheduler) {}
+
+void SimWorker::Start() { PullStep(); }
+
+void SimWorker::PullStep() {
+  const std::shared_ptr<Blocks> rows = ChooseKeys();
+  PullWork work;
+  work.step = step_;
+  // Its own last push must be in the rows, or need not be.
+  if (random_.Chance(0.5)) work.after_step = pushed_through_;
+  const Step must_hold =
+      work.after_step == kNoStep ? kNoStep : pushed_from_;  // Applied with its first step.
+  work.slices.resize(options_.num_servers);
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    for (Block& block : (*rows)[server]) {
+      work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
+    }
+  }
+  session_.Pull(std::move(work), [this, rows, must_hold](absl::Status status, Step through) {
+    if (status.ok() && through < must_hold) through = must_hold;
+    OnPulled(rows, status, through);
+  });
+  if (random_.Chance(0.2)) ReadAside();
+}
+
+void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
+                         Step complete_through) {
+  if (!status.ok()) return Fail(status.ToString());
+  if (complete_through < step_ - 1 - options_.staleness_steps) {
+    Fail(absl::StrCat("rows only complete through ", complete_through.value()));
+  }
+  // In sync mode nobody can have applied this step yet.
+  const Step newest = options_.staleness_steps == 0 ? step_ - 1 : model_->complete_through();
+  CheckRows(*rows, complete_through, newest);
+  MakeUpdates(*rows);
+  PushStep();
+}
+
+// An evaluation read beside the training, at a step boundary.
+void SimWorker::ReadAside() {
+  const std::shared_ptr<Blocks> rows = ChooseKeys();
+  PullWork work;
+  work.kind = wire::PullKind::kRead;
+  work.step = step_;
+  work.slices.resize(options_.num_servers);
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    for (Block& block : (*rows)[server]) {
+      work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
+    }
+  }
+  ++reads_outstanding_;
+  session_.Pull(std::move(work), [this, rows, step = step_](absl::Status status, Step through) {
+    --reads_outstanding_;
+    if (!status.ok()) return Fail(status.ToString());
+    if (through < step - 1) Fail(absl::StrCat("read is only complete to ", through.value()));
+    CheckRows(*rows, through, model_->complete_through());
+  });
+}
+
+void SimWorker::CheckRows(const Blocks& rows, Step from, Step to) {
+  for (const std::vector<Block>& blocks : rows) {
+    for (const Block& block : blocks) {
+      const size_t dim = block.values.size() / block.keys.size();
+      for (size_t i = 0; i < block.keys.size(); ++i) {
+        const auto weights = absl::MakeConstSpan(block.values).subspan(i * dim, dim);
+        if (model_->HadWeights(block.table, block.keys[i], weights, from, to)) continue;
+        Fail(absl::StrCat("table ", block.table.value(), ", key ", block.keys[i],
+                          ": the row is of no step in ", from.value(), "..", to.value()));
+      }
+    }
+  }
+}
+
+std::shared_ptr<SimWorker::Blocks> SimWorker::ChooseKeys() {
+  auto blocks = std::make_shared<Blocks>(options_.num_servers);
+  for (const TableLayout& table : options_.tables) {
+    std::set<Key> keys;
+    const int n = static_cast<int>(random_.Below(options_.keys_per_table + 1));
+    for (int i = 0; i < n; ++i) keys.insert(Mix64(random_.Below(options_.num_keys)));
+    for (const Key key : keys) {
+      Block* block = BlockFor(blocks.get(), table.id, wire::PushKind::kGradient, key);
+      block->keys.push_back(key);
+      block->values.resize(block->keys.size() * table.dim, -1.0f);
+    }
+  }
+  return blocks;
+}
+
+SimWorker::Block* SimWorker::BlockFor(Blocks* blocks, TableId table, wire::PushKind kind,
+                                      Key key) const {
+  const uint64_t hash = KeyHash(TableSalt(table), key);
+  std::vector<Block>& of_server = (*blocks)[cluster_.ServerOfHash(hash).value()];
+  for (Block& block : of_server) {
+    if (block.table == table && block.kind == kind) return &block;
+  }
+  of_server.emplace_back();
+  of_server.back().table = table;
+  of_server.back().kind = kind;
+  return &of_server.back();
+}
+
+// Gradients for most of the rows read, from the rows' own values; a few rows are written back
+// whole.
+void SimWorker::MakeUpdates(const Blocks& rows) {
+  for (const std::vector<Block>& blocks : rows) {
+    for (const Block& block : blocks) {
+      const TableLayout& layout = model_->layout(block.table);
+      for (size_t i = 0; i < block.keys.size(); ++i) {
+        if (random_.Chance(0.2)) continue;  // Read only.
+        ModelUpdate& update = withheld_[{block.table, block.keys[i]}];
+        update.table = block.table;
+        update.key = block.keys[i];
+        update.count += 1 + static_cast<uint32_t>(random_.Below(3));
+        if (update.values.empty() && random_.Chance(0.1)) update.kind = wire::PushKind::kAssign;
+        const bool assign = update.kind == wire::PushKind::kAssign;
+        update.values.resize(assign ? layout.row_floats() : layout.dim);
+        for (size_t j = 0; j < update.values.size(); ++j) {
+          const float noise = static_cast<float>(random_.Between(-1000, 1000)) * 1e-3f;
+          const float weight = block.values[i * layout.dim + j % layout.dim];
+          if (assign) {
+            update.values[j] = noise * noise;  // Optimizer state is not negative.
+          } else {
+            update.values[j] += noise + 0.05f * weight;
+          }
+        }
+      }
+    }
+  }
+}
+
+void SimWorker::PushStep() {
+  const bool last = step_.value() + 1 == options_.num_steps;
+  const bool may_withhold = step_ - pushed_through_ <= options_.staleness_steps;
+  if (!last && may_withhold && random_.Chance(0.3)) return NextStep();
+
+  ModelPush model_push;
+  model_push.first_step = pushed_through_ + 1;
+  model_push.last_step = step_;
+  model_push.learning_rate = 0.01f * static_cast<float>(1 + step_.value());
+  const size_t num_waves = 1 + random_.Below(2);
+  const auto waves = std::make_shared<std::vector<Blocks>>(num_waves, Blocks(options_.num_servers));
+  for (auto& [id, update] : withheld_) {
+    Blocks* blocks = &(*waves)[random_.Below(num_waves)];
+    Block* block = BlockFor(blocks, update.table, update.kind, update.key);
+    block->keys.push_back(update.key);
+    block->counts.push_back(update.count);
+    block->values.insert(block->values.end(), update.values.begin(), update.values.end());
+    model_push.updates.push_back(std::move(update));
+  }
+  withheld_.clear();
+  pushed_from_ = model_push.first_step;
+  pushed_through_ = step_;
+
+  PushWork work;
+  work.first_step = model_push.first_step;
+  work.last_step = model_push.last_step;
+  work.learning_rate = model_push.learning_rate;
+  work.waves = SlicesOf(*waves);
+  model_->AddPush(options_.rank, std::move(model_push));
+  ++pushes_outstanding_;
+  session_.StartPush(std::move(work), [this, waves](absl::Status status) {
+    --pushes_outstanding_;
+    if (!status.ok()) Fail(status.ToString());
+  });
+  // The next pull begins before or after the values of this push are there.
+  const bool pull_after = random_.Chance(0.5);
+  Release(step_, 0, num_waves, pull_after);
+  if (!pull_after) NextStep();
+}
+
+void SimWorker::Release(Step last_step, size_t wave, size_t num_waves, bool pull_after) {
+  scheduler_->RunAfter(random_.Between(0, 3000), [=] {
+    const absl::Status status = session_.ReleaseWave(last_step, wave);
+    if (!status.ok()) return Fail(status.ToString());
+    if (wave + 1 < num_waves) {
+      Release(last_step, wave + 1, num_waves, pull_after);
+    } else if (pull_after) {
+      NextStep();
+    }
+  });
+}
+
+void SimWorker::NextStep() {
+  if (step_.value() + 1 == options_.num_steps) {
+    finished_ = true;
+    return;
+  }
+  step_ = step_ + 1;
+  PullStep();
+}
+
+std::vector<std::vector<std::vector<PushSlice>>> SimWorker::SlicesOf(
+    const std::vector<Blocks>& waves) const {
+  std::vector<std::vector<std::vector<PushSlice>>> slices(waves.size());
+  for (size_t wave = 0; wave < waves.size(); ++wave) {
+    slices[wave].resize(options_.num_servers);
+    for (uint32_t server = 0; server < options_.num_servers; ++server) {
+      for (const Block& block : waves[wave][server]) {
+        slices[wave][server].push_back(
+            {block.table, block.kind, block.keys, block.counts, block.values});
+      }
+    }
+  }
+  return slices;
+}
+
+void SimWorker::Fail(const std::string& what) {
+  failures_->push_back(absl::StrCat("rank ", options_.rank.value(), ", step ", step_.value(),
+                                    ", at ", scheduler_->NowMicros(), " us: ", what));
+}
+
+}  // namespace thermocline

@@ -1,0 +1,92 @@
+// One worker of the simulation: for every step it pulls random rows, checks them against the model,
+// and pushes gradients that depend on them, through a real PsSession.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cluster_map.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "tests/simulation/sequential_model.h"
+#include "tests/simulation/sim_random.h"
+#include "tests/simulation/virtual_scheduler.h"
+#include "worker/sparse/ps_session.h"
+
+namespace thermocline {
+
+struct SimWorkerOptions {
+  uint64_t seed = 0;
+  WorkerRank rank;
+  uint32_t num_servers = 1;
+  uint32_t staleness_steps = 0;
+  int64_t num_steps = 10;
+  uint64_t num_keys = 40;  // Distinct keys of a table.
+  int keys_per_table = 8;  // Pulled in a step.
+  std::vector<TableLayout> tables;
+};
+
+class SimWorker {
+ public:
+  // Borrows all but the options. What goes wrong is appended to `failures`.
+  SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
+            Transport* transport, VirtualScheduler* scheduler, SequentialModel* model,
+            std::vector<std::string>* failures);
+
+  void Start();
+  // All steps are pushed and acknowledged.
+  bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
+  const PsSession& session() const { return session_; }
+  Step step() const { return step_; }
+
+ private:
+  // Keys of every server and table, and the rows read or the values written.
+  struct Block {
+    TableId table;
+    wire::PushKind kind = wire::PushKind::kGradient;
+    std::vector<Key> keys;
+    std::vector<uint32_t> counts;
+    std::vector<float> values;  // [n, width]
+  };
+  using Blocks = std::vector<std::vector<Block>>;  // [num_servers][blocks]
+
+  void PullStep();
+  void OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
+                Step complete_through);
+  void ReadAside();
+  void CheckRows(const Blocks& rows, Step from, Step to);
+  std::shared_ptr<Blocks> ChooseKeys();
+  void MakeUpdates(const Blocks& rows);
+  void PushStep();
+  void Release(Step last_step, size_t wave, size_t num_waves, bool pull_after);
+  void NextStep();
+  std::vector<std::vector<std::vector<PushSlice>>> SlicesOf(const std::vector<Blocks>& waves) const;
+  Block* BlockFor(Blocks* blocks, TableId table, wire::PushKind kind, Key key) const;
+  void Fail(const std::string& what);
+
+  const SimWorkerOptions options_;
+  const ClusterMap cluster_;
+  VirtualScheduler* const scheduler_;
+  SequentialModel* const model_;
+  std::vector<std::string>* const failures_;
+  SimRandom random_;
+  PsSession session_;
+
+  Step step_{0};
+  Step pushed_through_ = kNoStep;  // The last push begun ...
+  Step pushed_from_ = kNoStep;     // ... and its first step.
+  // Gradients not pushed yet, and rows to write back: (table, key, kind) -> count and values.
+  std::map<std::pair<TableId, Key>, ModelUpdate> withheld_;
+  bool finished_ = false;
+  int pushes_outstanding_ = 0;
+  int reads_outstanding_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_

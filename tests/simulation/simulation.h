@@ -1,0 +1,28 @@
+// Runs a whole job (servers, workers, a bad network) in one thread from one seed, and checks that
+// no push is lost, doubled or misplaced.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace thermocline {
+
+struct SimulationResult {
+  std::vector<std::string> failures;  // Empty where every promise held.
+  std::string setup;                  // What the seed chose.
+  uint64_t trace = 0;                 // Hash of every message in order.
+  uint64_t events = 0;
+  uint64_t messages_lost = 0;
+  uint64_t duplicates = 0;  // Push parts that servers recognized as known.
+  uint64_t pulls_held = 0;
+  uint64_t max_staleness = 0;  // Steps, of any answered pull.
+};
+
+// Everything (sizes, staleness, faults, keys) is chosen by the seed.
+SimulationResult RunSimulation(uint64_t seed);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
