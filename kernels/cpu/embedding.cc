@@ -91,6 +91,7 @@ void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int
       CopyRow<kDim>(gradients.row(lookups[first]), sum, dim);
       continue;
     }
+    if (first == last) std::fill_n(sum, dim, 0.0f);
     for (int32_t chunk = first; chunk < last; chunk += kSegmentChunk) {
       const int32_t chunk_end = std::min(chunk + kSegmentChunk, last);
       CopyRow<kDim>(gradients.row(lookups[chunk]), partial, dim);

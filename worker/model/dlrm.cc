@@ -28,16 +28,16 @@ Matrix FirstVector(Matrix z, int32_t dim) { return FloatMatrix(z.floats(), z.row
 
 int64_t DenseTensor::num_blocks() const { return BlocksOf(size); }
 
-Matrix Dlrm::Activation::Rows(int32_t rows) const {
+Matrix DlrmModel::Activation::Rows(int32_t rows) const {
   return FloatMatrix(buffer->floats(), rows, columns, ld);
 }
 
-Dlrm::Activation Dlrm::MakeActivation(int32_t columns, int64_t ld) {
+DlrmModel::Activation DlrmModel::MakeActivation(int32_t columns, int64_t ld) {
   return {device_->Allocate(sizeof(float) * ld * max_batch_), columns, ld};
 }
 
-Dlrm::Dlrm(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
-           int32_t max_batch)
+DlrmModel::DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
+                     int32_t max_batch)
     : device_(device), shape_(shape), optimizer_(dense_optimizer), max_batch_(max_batch) {
   CHECK_GE(shape.num_dense, 1);
   CHECK_GE(shape.num_features, 0);
@@ -55,14 +55,14 @@ Dlrm::Dlrm(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_
   AllocateBuffers();
 }
 
-Dlrm::~Dlrm() = default;
+DlrmModel::~DlrmModel() = default;
 
-void Dlrm::LayOutTensors(MlpConfig* bottom, MlpConfig* top) {
+void DlrmModel::LayOutTensors(MlpConfig* bottom, MlpConfig* top) {
   LayOutMlp("bottom", bottom, &arena_floats_);
   LayOutMlp("top", top, &arena_floats_);
 }
 
-void Dlrm::LayOutMlp(const std::string& name, MlpConfig* config, int64_t* next_offset) {
+void DlrmModel::LayOutMlp(const std::string& name, MlpConfig* config, int64_t* next_offset) {
   for (size_t i = 0; i + 1 < config->widths.size(); ++i) {
     const int64_t in = config->widths[i], out = config->widths[i + 1];
     const auto add = [&](const char* kind, int64_t size) {
@@ -80,7 +80,7 @@ void Dlrm::LayOutMlp(const std::string& name, MlpConfig* config, int64_t* next_o
   }
 }
 
-void Dlrm::AllocateBuffers() {
+void DlrmModel::AllocateBuffers() {
   const int64_t blocks = arena_floats_ / kDenseBlockFloats;
   std::vector<float> slots(blocks * SlotFloats(optimizer_, kDenseBlockFloats));
   InitSlots(optimizer_, absl::MakeSpan(slots));
@@ -100,15 +100,15 @@ void Dlrm::AllocateBuffers() {
   logits_gradient_ = MakeActivation(1, 1);
 }
 
-DeviceSpan<float> Dlrm::weights() { return {weights_->floats(), arena_floats_}; }
-DeviceSpan<float> Dlrm::gradients() { return {gradients_->floats(), arena_floats_}; }
-DeviceSpan<float> Dlrm::slots() {
+DeviceSpan<float> DlrmModel::weights() { return {weights_->floats(), arena_floats_}; }
+DeviceSpan<float> DlrmModel::gradients() { return {gradients_->floats(), arena_floats_}; }
+DeviceSpan<float> DlrmModel::slots() {
   return {slots_->floats(),
           arena_floats_ / kDenseBlockFloats * SlotFloats(optimizer_, kDenseBlockFloats)};
 }
-DeviceSpan<double> Dlrm::loss_sum() { return {static_cast<double*>(loss_sum_->data()), 1}; }
+DeviceSpan<double> DlrmModel::loss_sum() { return {static_cast<double*>(loss_sum_->data()), 1}; }
 
-Matrix Dlrm::Forward(Matrix dense, const SparseBatch& batch) {
+Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   CHECK_LE(batch.batch_size, max_batch_);
   CHECK_EQ(dense.rows, batch.batch_size);
   CHECK_EQ(dense.cols, shape_.num_dense);
@@ -131,8 +131,8 @@ Matrix Dlrm::Forward(Matrix dense, const SparseBatch& batch) {
   return logits;
 }
 
-void Dlrm::BackwardToEmbeddings(DeviceSpan<const float> labels, float inverse_global_batch,
-                                absl::Span<const Matrix> embedding_gradients) {
+void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels, float inverse_global_batch,
+                                     absl::Span<const Matrix> embedding_gradients) {
   CHECK_EQ(embedding_gradients.size(), batch_->tables.size());
   const int32_t batch_size = batch_->batch_size;
   const Matrix logits = logits_.Rows(batch_size);
@@ -153,7 +153,7 @@ void Dlrm::BackwardToEmbeddings(DeviceSpan<const float> labels, float inverse_gl
   device_->SegmentSum(bag_gradients, segment_groups_);
 }
 
-void Dlrm::BackwardDense() {
+void DlrmModel::BackwardDense() {
   const int32_t batch_size = batch_->batch_size;
   const Matrix bottom_output = FirstVector(z_.Rows(batch_size), shape_.dim);
   const Matrix bottom_gradient = FirstVector(z_gradient_.Rows(batch_size), shape_.dim);
@@ -163,7 +163,7 @@ void Dlrm::BackwardDense() {
   bottom_->BackwardParameters(dense_, bottom_gradient, gradients());
 }
 
-void Dlrm::ApplyDense(float job_learning_rate, Step step) {
+void DlrmModel::ApplyDense(float job_learning_rate, Step step) {
   device_->DenseUpdate(optimizer_, ScalarsForStep(optimizer_, job_learning_rate, step),
                        gradients().AsConst(), weights(), slots());
 }

@@ -1,6 +1,7 @@
 // DLRM (Naumov et al. 2019, "Deep Learning Recommendation Model"): a bottom MLP over the dense
 // features, pairwise dot products of its output and the pooled embeddings, a top MLP over both.
-// Written once against Device; one object holds the parameters and the activations of one batch.
+// (`Dlrm` is the message that describes it to users.) Written once against Device; one object holds
+// the parameters and the activations of one batch.
 //
 // A training step is Forward, BackwardToEmbeddings, BackwardDense, ApplyDense, in this order; the
 // sums that BackwardToEmbeddings leaves may be pushed while the rest runs. Forward alone is
@@ -41,12 +42,12 @@ struct DenseTensor {
   int64_t num_blocks() const;
 };
 
-class Dlrm {
+class DlrmModel {
  public:
   // `device` outlives the model. Weights and gradients are zero at first.
-  Dlrm(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
-       int32_t max_batch);
-  ~Dlrm();
+  DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
+            int32_t max_batch);
+  ~DlrmModel();
 
   const std::vector<DenseTensor>& tensors() const { return tensors_; }
   // The arenas, in device memory; the optimizer's slots lie block by block.
