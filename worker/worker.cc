@@ -139,8 +139,8 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     const auto eval_start = std::chrono::steady_clock::now();
     ASSIGN_OR_RETURN(std::unique_ptr<StepPipeline> held_out,
                      run.OpenPipeline(dataset.get(), Split::kTest, WorkerRank(0), 1));
-    ASSIGN_OR_RETURN(result.evaluation, Evaluate(held_out.get(), &run.source, &run.model,
-                                                 Step(trainer.steps())));
+    ASSIGN_OR_RETURN(result.evaluation,
+                     Evaluate(held_out.get(), &run.source, &run.model, Step(trainer.steps())));
     result.eval_s = SecondsSince(eval_start);
     result.bad_lines += held_out->progress().bad_lines;
     progress->OnEvaluation(result.evaluation);
@@ -167,9 +167,8 @@ std::string WorkerResultToJson(const WorkerResult& result) {
     json["logloss"] = result.evaluation.logloss;
   }
   for (const StageStats& stage : result.stats.stages()) {
-    json["stages"][stage.stage()] = {{"count", stage.count()},
-                                     {"total_s", stage.total_s()},
-                                     {"mean_us", stage.mean_us()}};
+    json["stages"][stage.stage()] = {
+        {"count", stage.count()}, {"total_s", stage.total_s()}, {"mean_us", stage.mean_us()}};
   }
   return json.dump(2) + "\n";
 }

@@ -1,0 +1,232 @@
+#include "tests/training/reference_trainer.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/job/job_tables.h"
+#include "common/job/learning_rate.h"
+#include "common/sparse_optimizer.h"
+#include "common/status_macros.h"
+#include "common/table_spec.h"
+#include "kernels/cpu/cpu_device.h"
+#include "worker/data/dataset.h"
+#include "worker/model/dlrm.h"
+#include "worker/model/sparse_batch.h"
+
+namespace thermocline {
+namespace {
+
+using Row = std::vector<float>;
+using Rows = std::map<Key, Row>;  // of one table
+
+// One worker's gradients by key, for every table.
+using Gradients = std::vector<Rows>;
+
+class ReferenceTrainer {
+ public:
+  explicit ReferenceTrainer(const Job& job)
+      : job_(job),
+        tables_(ResolveTables(job)),
+        sparse_(tables_.sparse.size()),
+        dense_(tables_.dense.size()),
+        device_(MakeCpuDevice({1, CpuIsaLimit::kAuto})),
+        model_(device_.get(), Shape(), tables_.dense[0].layout.optimizer,
+               static_cast<int32_t>(job.train().batch_size())) {
+    for (size_t t = 0; t < dense_.size(); ++t) {
+      for (int64_t block = 0; block < tables_.dense[t].num_blocks(); ++block) {
+        dense_[t][block] = NewRow(tables_.dense[t].layout, block);
+      }
+    }
+  }
+
+  absl::StatusOr<ReferenceResult> Run() {
+    std::vector<std::unique_ptr<BatchReader>> readers;
+    const uint32_t workers = job_.cluster().workers();
+    for (uint32_t rank = 0; rank < workers; ++rank) {
+      ASSIGN_OR_RETURN(readers.emplace_back(),
+                       OpenReader(job_, Split::kTrain, WorkerRank(rank), workers));
+    }
+    ReferenceResult result;
+    while (true) {
+      Gradients sparse(sparse_.size()), dense(dense_.size());
+      bool ended = false;
+      for (std::unique_ptr<BatchReader>& reader : readers) {
+        ASSIGN_OR_RETURN(std::unique_ptr<Batch> batch, reader->Next());
+        ended = batch == nullptr;
+        if (ended) break;
+        RETURN_IF_ERROR(Compute(batch.get(), &sparse, &dense));
+      }
+      if (ended) break;
+      Apply(Step(result.steps), sparse, dense);
+      ++result.steps;
+    }
+    result.digest = ComputeDigest();
+    return result;
+  }
+
+ private:
+  DlrmShape Shape() const {
+    const std::vector<int> bottom = BottomWidths(job_);
+    const std::vector<int> top = TopWidths(job_);
+    return {bottom.front(),
+            static_cast<int32_t>(tables_.features.size()),
+            bottom.back(),
+            {bottom.begin() + 1, bottom.end() - 1},
+            {top.begin() + 1, top.end() - 1}};
+  }
+
+  Row NewRow(const TableLayout& layout, Key key) const {
+    Row row(layout.row_floats());
+    InitialRow(layout, job_.seed(), key, absl::MakeSpan(row));
+    return row;
+  }
+
+  static void AddTo(Rows* sums, Key key, const float* gradient, int dim) {
+    const auto [row, is_first] = sums->try_emplace(key, gradient, gradient + dim);
+    if (is_first) return;
+    for (int i = 0; i < dim; ++i) row->second[i] += gradient[i];
+  }
+
+  // Adds one worker's gradients to the sums over the workers before it.
+  absl::Status Compute(Batch* batch, Gradients* sparse, Gradients* dense) {
+    CopyWeightsToModel();
+    const int num_features = static_cast<int>(batch->features.size());
+    std::vector<std::vector<Key>> keys(sparse_.size());
+    std::vector<std::vector<float>> rows(sparse_.size()), gradients(sparse_.size());
+    std::vector<std::vector<int32_t>> offsets(sparse_.size()), bags(sparse_.size());
+    std::vector<std::vector<int32_t>> slots(num_features);
+    SparseBatch sparse_batch;
+    sparse_batch.batch_size = batch->size;
+    for (size_t t = 0; t < sparse_.size(); ++t) {
+      // Lookups of each key in canonical order; keys ascending.
+      std::map<Key, std::vector<int32_t>> lookups;
+      for (int sample = 0; sample < batch->size; ++sample) {
+        for (int f = 0; f < num_features; ++f) {
+          if (tables_.features[f].table_index != static_cast<int>(t)) continue;
+          const FeatureLookups& feature = batch->features[f];
+          for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
+            lookups[feature.keys[i]].push_back(BagRow(sample, f, num_features));
+          }
+        }
+      }
+      const int dim = tables_.sparse[t].dim;
+      offsets[t].push_back(0);
+      for (const auto& [key, key_bags] : lookups) {
+        keys[t].push_back(key);
+        const Row row = sparse_[t].count(key) ? sparse_[t][key] : NewRow(tables_.sparse[t], key);
+        rows[t].insert(rows[t].end(), row.begin(), row.begin() + dim);
+        bags[t].insert(bags[t].end(), key_bags.begin(), key_bags.end());
+        offsets[t].push_back(static_cast<int32_t>(bags[t].size()));
+      }
+      gradients[t].resize(rows[t].size());
+      TableBatch table;
+      table.rows = FloatMatrix(rows[t].data(), static_cast<int32_t>(keys[t].size()), dim);
+      table.segment_offsets = {offsets[t].data(), static_cast<int64_t>(offsets[t].size())};
+      table.segment_bags = {bags[t].data(), static_cast<int64_t>(bags[t].size())};
+      sparse_batch.tables.push_back(table);
+    }
+    for (int f = 0; f < num_features; ++f) {
+      const FeatureLookups& lookups = batch->features[f];
+      FeatureBatch feature;
+      feature.table = tables_.features[f].table_index;
+      feature.pooling =
+          tables_.features[f].pooling == MEAN ? PoolingMode::kMean : PoolingMode::kSum;
+      const std::vector<Key>& sorted = keys[feature.table];
+      for (Key key : lookups.keys) {
+        slots[f].push_back(std::lower_bound(sorted.begin(), sorted.end(), key) - sorted.begin());
+      }
+      feature.offsets = {lookups.offsets.data(), static_cast<int64_t>(lookups.offsets.size())};
+      feature.slots = {slots[f].data(), static_cast<int64_t>(slots[f].size())};
+      sparse_batch.features.push_back(feature);
+    }
+
+    model_.Forward(FloatMatrix(batch->dense.data(), batch->size, batch->num_dense,
+                               batch->dense_stride),
+                   sparse_batch);
+    std::vector<Matrix> gradient_views;
+    for (size_t t = 0; t < sparse_.size(); ++t) {
+      gradient_views.push_back(FloatMatrix(gradients[t].data(),
+                                           static_cast<int32_t>(keys[t].size()),
+                                           tables_.sparse[t].dim));
+    }
+    model_.BackwardToEmbeddings(
+        {batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
+        static_cast<float>(1.0 / batch->global_samples), gradient_views);
+    model_.BackwardDense();
+    RETURN_IF_ERROR(device_->Synchronize());
+    for (size_t t = 0; t < sparse_.size(); ++t) {
+      const int dim = tables_.sparse[t].dim;
+      for (size_t u = 0; u < keys[t].size(); ++u) {
+        AddTo(&(*sparse)[t], keys[t][u], &gradients[t][u * dim], dim);
+      }
+    }
+    const float* gradient = model_.gradients().data;
+    for (size_t t = 0; t < dense_.size(); ++t) {
+      for (int64_t block = 0; block < tables_.dense[t].num_blocks(); ++block) {
+        AddTo(&(*dense)[t], block, gradient, kDenseBlockFloats);
+        gradient += kDenseBlockFloats;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void CopyWeightsToModel() {
+    float* weights = model_.weights().data;
+    for (const Rows& blocks : dense_) {
+      for (const auto& [block, row] : blocks) {
+        weights = std::copy(row.begin(), row.begin() + kDenseBlockFloats, weights);
+      }
+    }
+  }
+
+  void ApplyTo(const TableLayout& layout, Step step, const Rows& gradients, Rows* rows) {
+    const UpdateScalars scalars = ScalarsForStep(
+        layout.optimizer, LearningRateAt(job_.train().learning_rate(), step), step);
+    for (const auto& [key, gradient] : gradients) {
+      Row& row = rows->try_emplace(key, NewRow(layout, key)).first->second;
+      SelectRowUpdate(layout.optimizer.kind)(scalars, gradient.data(), row.data(),
+                                             row.data() + layout.dim, layout.dim);
+    }
+  }
+
+  void Apply(Step step, const Gradients& sparse, const Gradients& dense) {
+    for (size_t t = 0; t < sparse_.size(); ++t) {
+      ApplyTo(tables_.sparse[t], step, sparse[t], &sparse_[t]);
+    }
+    for (size_t t = 0; t < dense_.size(); ++t) {
+      ApplyTo(tables_.dense[t].layout, step, dense[t], &dense_[t]);
+    }
+  }
+
+  Digest ComputeDigest() const {
+    Digest digest;
+    for (size_t t = 0; t < sparse_.size(); ++t) {
+      for (const auto& [key, row] : sparse_[t]) {
+        digest.Add(RowDigest(tables_.sparse[t].id, key, row));
+      }
+    }
+    for (size_t t = 0; t < dense_.size(); ++t) {
+      for (const auto& [key, row] : dense_[t]) {
+        digest.Add(RowDigest(tables_.dense[t].layout.id, key, row));
+      }
+    }
+    return digest;
+  }
+
+  const Job job_;
+  const JobTables tables_;
+  std::vector<Rows> sparse_, dense_;
+  const std::unique_ptr<Device> device_;
+  Dlrm model_;
+};
+
+}  // namespace
+
+absl::StatusOr<ReferenceResult> TrainReference(const Job& job) {
+  return ReferenceTrainer(job).Run();
+}
+
+}  // namespace thermocline

@@ -1,0 +1,151 @@
+// thermocline-worker: one trainer. A launcher starts it with a resolved job file and the addresses
+// of the servers; it trains its share of every batch, and rank 0 evaluates.
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/die_with_parent.h"
+#include "common/job/configure_request.h"
+#include "common/job/job_loader.h"
+#include "common/net/control_client.h"
+#include "common/net/grpc_server.h"
+#include "common/net/log.h"
+#include "common/net/malloc_tuning.h"
+#include "common/scheduler.h"
+#include "common/status_macros.h"
+#include "worker/progress.h"
+#include "worker/sparse/grpc_transport.h"
+#include "worker/worker.h"
+#include "worker/worker_service.h"
+
+ABSL_FLAG(std::string, job, "", "Resolved job file");
+ABSL_FLAG(std::string, job_id, "", "What the servers were configured for; empty: the job's name");
+ABSL_FLAG(uint32_t, rank, 0, "Worker rank, from 0");
+ABSL_FLAG(uint64_t, epoch, 1, "Epoch that the servers were configured for");
+ABSL_FLAG(std::vector<std::string>, servers, {}, "host:port of each server, by index");
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port for GetStats; port 0 takes a free one");
+ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
+ABSL_FLAG(int32_t, progress_fd, -1, "Write progress as JSON lines to this file descriptor");
+ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file");
+ABSL_FLAG(bool, die_with_parent, false, "End when the process that started us ends");
+
+namespace thermocline {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+TlsFiles TlsOf(const Job& job) {
+  const Tls& tls = job.cluster().tls();
+  return {tls.certificate(), tls.private_key(), tls.ca()};
+}
+
+// Repeats the launcher's Configure: a server that holds other tables says so, naming the
+// difference.
+absl::Status CheckServers(const Job& job, const WorkerOptions& options,
+                          const std::vector<std::string>& addresses) {
+  const absl::Duration timeout = absl::Seconds(job.cluster().startup_timeout_s());
+  for (size_t index = 0; index < addresses.size(); ++index) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ControlClient> client,
+                     ControlClient::Create(addresses[index], TlsOf(job)));
+    RETURN_IF_ERROR(client
+                        ->Configure(MakeConfigureRequest(job, options.job_id, options.epoch,
+                                                         ServerIndex(index)),
+                                    timeout)
+                        .status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path);
+  file << WorkerResultToJson(result);
+  file.close();
+  return file.good() ? absl::OkStatus()
+                     : absl::UnavailableError(absl::StrCat("can't write ", path));
+}
+
+absl::Status Work(const Job& job, const WorkerOptions& options,
+                  const std::vector<std::string>& addresses, WorkerProgress* progress) {
+  RETURN_IF_ERROR(CheckServers(job, options, addresses));
+  ThreadScheduler scheduler;
+  GrpcTransport::Options transport_options;
+  transport_options.addresses = addresses;
+  transport_options.tls = TlsOf(job);
+  transport_options.channels_per_server = static_cast<int>(job.cluster().channels_per_server());
+  transport_options.max_message_bytes = static_cast<int>(job.cluster().max_message_bytes());
+  ASSIGN_OR_RETURN(std::unique_ptr<GrpcTransport> transport,
+                   GrpcTransport::Create(transport_options));
+  ASSIGN_OR_RETURN(const WorkerResult result,
+                   RunWorker(job, options, transport.get(), &scheduler, progress));
+  LogLine(absl::StrCat("done: ", result.steps, " steps, ", result.samples, " samples in ",
+                       result.train_s, " s"));
+  return WriteResult(absl::GetFlag(FLAGS_result_file), result);
+}
+
+int Run() {
+  absl::StatusOr<Job> job = LoadJob(absl::GetFlag(FLAGS_job), {});
+  if (!job.ok()) {
+    LogLine(job.status().message());
+    return kExitUsage;
+  }
+  WorkerOptions options;
+  options.job_id = absl::GetFlag(FLAGS_job_id).empty() ? job->name() : absl::GetFlag(FLAGS_job_id);
+  options.epoch = absl::GetFlag(FLAGS_epoch);
+  options.rank = WorkerRank(absl::GetFlag(FLAGS_rank));
+  const std::vector<std::string> addresses = absl::GetFlag(FLAGS_servers);
+  if (addresses.size() != job->cluster().servers() ||
+      options.rank.value() >= job->cluster().workers()) {
+    LogLine(absl::StrCat("rank ", options.rank.value(), " and ", addresses.size(),
+                         " servers don't fit a job of ", job->cluster().workers(), " workers and ",
+                         job->cluster().servers(), " servers"));
+    return kExitUsage;
+  }
+
+  WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
+  WorkerService service(&progress);
+  GrpcServer::Options server_options;
+  server_options.address = absl::GetFlag(FLAGS_listen);
+  server_options.tls = TlsOf(*job);
+  server_options.insecure = job->cluster().insecure();
+  const auto server = GrpcServer::Start(server_options, {&service});
+  if (!server.ok()) {
+    LogLine(server.status().message());
+    return kExitFailed;
+  }
+  absl::Status status;
+  if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
+    status = WritePortFile(path, (*server)->address());
+  }
+  LogLine(absl::StrCat("worker ", options.rank.value(), " of job '", options.job_id, "', stats on ",
+                       (*server)->address()));
+  if (status.ok()) status = Work(*job, options, addresses, &progress);
+  (*server)->Shutdown(/*grace_ms=*/100);
+  if (!status.ok()) {
+    LogLine(absl::StrCat("failed: ", status.ToString()));
+    return kExitFailed;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace thermocline
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "one worker: trains its share of every batch of a job.\n"
+      "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0");
+  absl::ParseCommandLine(argc, argv);
+  if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();
+  thermocline::TuneMallocForMessages();
+  return thermocline::Run();
+}
