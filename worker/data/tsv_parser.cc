@@ -61,12 +61,12 @@ inline const char* ParseDense(const char* p, const float* log1p, float* value) {
   for (unsigned digit; (digit = static_cast<unsigned char>(*p) - '0') < 10u; ++p) {
     number = static_cast<int64_t>(static_cast<uint64_t>(number) * 10 + digit);
   }
-  if (p == begin) {
+  const bool at_end = *p == '\t' || *p == '\n' || *p == '\r';
+  if (p == begin && at_end) {
     *value = 0;
     return p;
   }
-  const bool plain =
-      p > digits && p - digits <= kMaxIntegerDigits && (*p == '\t' || *p == '\n' || *p == '\r');
+  const bool plain = at_end && p > digits && p - digits <= kMaxIntegerDigits;
   if (!plain) return ParseDecimal(begin, value);
   *value = negative                 ? 0
            : number < kLog1pEntries ? log1p[number]

@@ -1,0 +1,344 @@
+// The data of a job, from files on disk to batches: splits, slices, and what bad input is answered
+// with.
+#include "worker/data/dataset.h"
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/npy.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+#include "worker/data/test_files.h"
+
+namespace thermocline {
+namespace {
+
+// Two dense columns, the features "A" and "B".
+Job MakeJob(Data::Format format, const std::string& path) {
+  Job job;
+  job.mutable_data()->set_format(format);
+  job.mutable_data()->set_path(path);
+  job.mutable_data()->set_num_dense(2);
+  job.mutable_data()->set_read_ahead_batches(2);
+  for (const char* name : {"A", "B"}) {
+    Feature* const feature = job.add_feature();
+    feature->set_name(name);
+    feature->set_columns(1);
+  }
+  job.mutable_train()->set_batch_size(3);
+  job.mutable_train()->set_eval_batch_size(4);
+  job.mutable_train()->set_passes(1);
+  return job;
+}
+
+// Row i has label i % 2, dense i and i + 1, keys i and 1000 + i.
+std::string TsvRows(int rows) {
+  std::string text;
+  for (int i = 0; i < rows; ++i) {
+    absl::StrAppend(&text, i % 2, "\t", i, "\t", i + 1, "\t", absl::Hex(i), "\t",
+                    absl::Hex(1000 + i), "\n");
+  }
+  return text;
+}
+
+template <typename T>
+void WriteNpy(const std::string& path, const std::string& dtype, int64_t columns,
+              const std::vector<T>& values) {
+  auto writer =
+      NpyWriter::Create(path, dtype, columns == 0 ? std::vector<int64_t>{} : std::vector{columns});
+  CHECK(writer.ok());
+  CHECK((*writer)->Append(values.data(), values.size() / std::max<int64_t>(columns, 1)).ok());
+  CHECK((*writer)->Finish().ok());
+}
+
+// The same rows as TsvRows, first .. first + rows - 1.
+void WriteNpyRows(const std::string& prefix, int first, int rows) {
+  std::vector<float> dense;
+  std::vector<int32_t> sparse, labels;
+  for (int i = first; i < first + rows; ++i) {
+    dense.push_back(static_cast<float>(std::log1p(i)));
+    dense.push_back(static_cast<float>(std::log1p(i + 1)));
+    sparse.push_back(i);
+    sparse.push_back(1000 + i);
+    labels.push_back(i % 2);
+  }
+  WriteNpy(prefix + "_dense.npy", "<f4", 2, dense);
+  WriteNpy(prefix + "_sparse.npy", "<i4", 2, sparse);
+  WriteNpy(prefix + "_labels.npy", "<i4", 1, labels);
+}
+
+struct Read {
+  std::vector<std::vector<Key>> keys;  // of feature A, for each batch
+  absl::Status status;
+  uint64_t bad_lines = 0;
+};
+
+// Reads a split; checks that every row is as TsvRows made it.
+Read ReadSplit(const Job& job, Split split, uint32_t rank = 0, uint32_t num_workers = 1) {
+  Read read;
+  auto reader = OpenReader(job, split, WorkerRank(rank), num_workers);
+  read.status = reader.status();
+  if (!reader.ok()) return read;
+  for (;;) {
+    auto batch = (*reader)->Next();
+    read.status = batch.status();
+    read.bad_lines = (*reader)->progress().bad_lines;
+    if (!batch.ok() || *batch == nullptr) return read;
+    read.keys.emplace_back();
+    for (int i = 0; i < (*batch)->size; ++i) {
+      const Key key = (*batch)->features[0].keys[i];
+      read.keys.back().push_back(key);
+      EXPECT_EQ((*batch)->features[0].offsets[i], i);
+      EXPECT_EQ((*batch)->features[1].keys[i], 1000 + key);
+      EXPECT_EQ((*batch)->labels[i], key % 2);
+      EXPECT_EQ((*batch)->dense_row(i)[0], static_cast<float>(std::log1p(key)));
+      EXPECT_EQ((*batch)->dense_row(i)[1], static_cast<float>(std::log1p(key + 1)));
+      for (int c = 2; c < 8; ++c) EXPECT_EQ((*batch)->dense[8 * i + c], 0);
+    }
+    (*reader)->Recycle(*std::move(batch));
+  }
+}
+
+using Keys = std::vector<std::vector<Key>>;
+
+TEST(DatasetTsv, LastShareIsHeldOut) {
+  TempFolder folder;
+  for (bool gzip : {false, true}) {
+    const std::string text = TsvRows(10) + "\n";
+    Job job = MakeJob(Data::CRITEO_TSV, folder.Write("all", gzip ? Gzip(text) : text));
+    job.mutable_data()->set_test_share(0.25);  // cut = int(10 * 0.75)
+    const Read train = ReadSplit(job, Split::kTrain);
+    EXPECT_TRUE(train.status.ok()) << train.status;
+    EXPECT_EQ(train.keys, (Keys{{0, 1, 2}, {3, 4, 5}, {6}}));
+    EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{7, 8, 9}}));
+    auto dataset = Dataset::Open(job);
+    EXPECT_EQ((*dataset)->rows(Split::kTrain), 7);
+    EXPECT_EQ((*dataset)->rows(Split::kTest), 3);
+  }
+}
+
+TEST(DatasetTsv, TestFileAndPasses) {
+  TempFolder folder;
+  Job job = MakeJob(Data::CRITEO_TSV, folder.Write("train.tsv", TsvRows(4)));
+  job.mutable_data()->set_test_path(folder.Write("test.tsv", TsvRows(5)));
+  job.mutable_data()->set_test_share(0);
+  job.mutable_train()->set_passes(2);
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).keys, (Keys{{0, 1, 2}, {3}, {0, 1, 2}, {3}}));
+  EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{0, 1, 2, 3}, {4}}));
+  EXPECT_EQ((*Dataset::Open(job))->rows(Split::kTrain), -1);  // Nobody had to count.
+}
+
+TEST(DatasetTsv, WorkersShareEveryBatch) {
+  TempFolder folder;
+  Job job = MakeJob(Data::CRITEO_TSV, folder.Write("a.tsv", TsvRows(7)));
+  job.mutable_train()->set_batch_size(4);
+  EXPECT_EQ(ReadSplit(job, Split::kTrain, 0, 2).keys, (Keys{{0, 1}, {4}}));
+  EXPECT_EQ(ReadSplit(job, Split::kTrain, 1, 2).keys, (Keys{{2, 3}, {5, 6}}));
+}
+
+TEST(DatasetTsv, NothingHeldOutIsNoBatch) {
+  TempFolder folder;
+  const Job job = MakeJob(Data::CRITEO_TSV, folder.Write("a.tsv", TsvRows(7)));
+  const Read test = ReadSplit(job, Split::kTest);
+  EXPECT_TRUE(test.status.ok());
+  EXPECT_TRUE(test.keys.empty());
+}
+
+TEST(DatasetTsv, MalformedLineIsNamed) {
+  TempFolder folder;
+  const std::string path =
+      folder.Write("train.tsv", TsvRows(4) + "1\t1\t2\txyz\t5\n" + TsvRows(4) + "1\t2\n");
+  Job job = MakeJob(Data::CRITEO_TSV, path);
+  const Read strict = ReadSplit(job, Split::kTrain);
+  EXPECT_EQ(strict.keys, (Keys{{0, 1, 2}}));
+  EXPECT_EQ(strict.status, absl::InvalidArgumentError(
+                               path + ":5: column 4 ('A'): 'xyz' is not a hexadecimal number"));
+
+  job.mutable_data()->set_max_bad_lines(1);
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).status,
+            absl::InvalidArgumentError(path + ":10: 2 columns, not 5"));
+
+  job.mutable_data()->set_max_bad_lines(2);
+  const Read lenient = ReadSplit(job, Split::kTrain);
+  EXPECT_TRUE(lenient.status.ok()) << lenient.status;
+  EXPECT_EQ(lenient.bad_lines, 2u);
+  EXPECT_EQ(lenient.keys, (Keys{{0, 1, 2}, {3, 0}, {1, 2, 3}, {}}));
+}
+
+// Malformed lines count as rows for the cut, and line numbers are the file's in both parts.
+TEST(DatasetTsv, MalformedLineInTheHeldOutPart) {
+  TempFolder folder;
+  const std::string path = folder.Write("a.tsv", TsvRows(8) + "\n1\t1\t2\t1\n");
+  Job job = MakeJob(Data::CRITEO_TSV, path);
+  job.mutable_data()->set_test_share(0.5);
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).keys, (Keys{{0, 1, 2}, {3, 4}}));
+  EXPECT_EQ(ReadSplit(job, Split::kTest).status,
+            absl::InvalidArgumentError(path + ":9: the line is empty"));
+}
+
+TEST(DatasetTsv, MissingAndTruncatedFiles) {
+  TempFolder folder;
+  const std::string missing = folder.path() + "/no.tsv";
+  const absl::Status not_found =
+      absl::NotFoundError(missing + ": cannot open: No such file or directory");
+  Job job = MakeJob(Data::CRITEO_TSV, missing);
+  EXPECT_EQ(Dataset::Open(job).status(), not_found);
+  job.mutable_data()->set_test_share(0.1);
+  EXPECT_EQ(Dataset::Open(job).status(), not_found);
+  job = MakeJob(Data::CRITEO_TSV, folder.Write("train.tsv", TsvRows(7)));
+  job.mutable_data()->set_test_path(missing);
+  EXPECT_EQ(Dataset::Open(job).status(), not_found);
+
+  const std::string whole = Gzip(TsvRows(20000));
+  const std::string cut = folder.Write("cut.tsv.gz", whole.substr(0, whole.size() / 2));
+  const absl::Status data_loss = absl::DataLossError(absl::StrCat(
+      cut, ": gzip data is cut off at byte ", whole.size() / 2, ", the end of the file"));
+  job = MakeJob(Data::CRITEO_TSV, cut);
+  const Read read = ReadSplit(job, Split::kTrain);  // Streamed: it shows when it is reached.
+  EXPECT_EQ(read.status, data_loss);
+  EXPECT_GT(read.keys.size(), 1000u);
+  job.mutable_data()->set_test_share(0.1);
+  EXPECT_EQ(Dataset::Open(job).status(), data_loss);
+}
+
+TEST(DatasetTsv, FileThatShrankSinceItWasCounted) {
+  TempFolder folder;
+  const std::string path = folder.Write("a.tsv", TsvRows(10));
+  Job job = MakeJob(Data::CRITEO_TSV, path);
+  job.mutable_data()->set_test_share(0.2);
+  auto dataset = Dataset::Open(job);
+  ASSERT_TRUE(dataset.ok());
+  folder.Write("a.tsv", TsvRows(5));
+  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1);
+  ASSERT_TRUE((*reader)->Next().ok());
+  EXPECT_EQ((*reader)->Next().status(),
+            absl::DataLossError(
+                path + ": the file has 5 rows now, but had at least 8 when they were counted"));
+}
+
+TEST(DatasetNpy, TrainAndTestFiles) {
+  TempFolder folder;
+  WriteNpyRows(folder.path() + "/train", 0, 7);
+  WriteNpyRows(folder.path() + "/test", 50, 2);
+  Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).keys, (Keys{{0, 1, 2}, {3, 4, 5}, {6}}));
+  EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{50, 51}}));
+  EXPECT_EQ((*Dataset::Open(job))->rows(Split::kTrain), 7);
+}
+
+TEST(DatasetNpy, ShareWhereTestFilesAreAbsent) {
+  TempFolder folder;
+  WriteNpyRows(folder.path() + "/train", 0, 10);
+  Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  EXPECT_TRUE(ReadSplit(job, Split::kTest).keys.empty());
+  job.mutable_data()->set_test_share(0.25);
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).keys, (Keys{{0, 1, 2}, {3, 4, 5}, {6}}));
+  EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{7, 8, 9}}));
+}
+
+TEST(DatasetNpy, BagsOfSeveralColumnsSkipPadding) {
+  TempFolder folder;
+  const std::string train = folder.path() + "/train";
+  WriteNpy<float>(train + "_dense.npy", "<f4", 2, {1, 2, 3, 4});
+  WriteNpy<int64_t>(train + "_sparse.npy", "<i8", 4, {5, -1, 6, 7, -1, -1, -1, int64_t{1} << 40});
+  WriteNpy<float>(train + "_labels.npy", "<f4", 0, {1, 0});
+  Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  job.mutable_feature(0)->set_columns(3);
+  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  auto batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok());
+  const std::vector<FeatureLookups>& features = (*batch)->features;
+  EXPECT_EQ(std::vector<Key>(features[0].keys.begin(), features[0].keys.end()),
+            (std::vector<Key>{5, 6}));
+  EXPECT_EQ(std::vector<int32_t>(features[0].offsets.begin(), features[0].offsets.end()),
+            (std::vector<int32_t>{0, 2, 2}));
+  EXPECT_EQ(std::vector<Key>(features[1].keys.begin(), features[1].keys.end()),
+            (std::vector<Key>{7, Key{1} << 40}));
+  EXPECT_EQ((*batch)->labels[0], 1);
+  EXPECT_EQ((*batch)->dense_row(1)[1], 4);
+}
+
+TEST(DatasetNpy, WrongFilesAreNamed) {
+  TempFolder folder;
+  const std::string train = folder.path() + "/train";
+  const Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  const auto invalid = [&](const std::string& file, const std::string& message) {
+    EXPECT_EQ(Dataset::Open(job).status(),
+              absl::InvalidArgumentError(train + file + ": " + message));
+    WriteNpyRows(train, 0, 4);
+  };
+  WriteNpyRows(train, 0, 4);
+
+  WriteNpy<double>(train + "_dense.npy", "<f8", 2, std::vector<double>(8));
+  invalid("_dense.npy", "is float64 [4, 2], wanted float32 [rows, 2]");
+  WriteNpy<float>(train + "_dense.npy", "<f4", 3, std::vector<float>(12));
+  invalid("_dense.npy", "is float32 [4, 3], wanted float32 [rows, 2]");
+  WriteNpy<float>(train + "_sparse.npy", "<f4", 2, std::vector<float>(8));
+  invalid("_sparse.npy", "is float32 [4, 2], wanted int32 or int64 [rows, 2]");
+  WriteNpy<int32_t>(train + "_sparse.npy", "<i4", 0, std::vector<int32_t>(8));
+  invalid("_sparse.npy", "is int32 [8], wanted int32 or int64 [rows, 2]");
+  WriteNpy<int32_t>(train + "_labels.npy", "<i4", 2, std::vector<int32_t>(8));
+  invalid("_labels.npy", "is int32 [4, 2], wanted int32 or int64 or float32 [rows, 1]");
+  WriteNpy<int32_t>(train + "_labels.npy", "<i4", 1, std::vector<int32_t>(3));
+  invalid("_dense.npy", "has 4 rows, but " + train + "_labels.npy has 3");
+
+  const std::string sparse = train + "_sparse.npy";
+  std::filesystem::resize_file(sparse, std::filesystem::file_size(sparse) - 1);
+  EXPECT_EQ(Dataset::Open(job).status(),
+            absl::DataLossError(sparse +
+                                ": the file is cut off: 31 bytes of data, int32 [4, 2] needs 32"));
+  std::filesystem::remove(sparse);
+  EXPECT_EQ(Dataset::Open(job).status(),
+            absl::NotFoundError(sparse + ": cannot open: No such file or directory"));
+  // Half a test split is no test split left out.
+  WriteNpyRows(train, 0, 4);
+  WriteNpy<int32_t>(folder.path() + "/test_labels.npy", "<i4", 1, {1});
+  EXPECT_EQ(Dataset::Open(job).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(DatasetNpy, ValuesThatAreNoneAreNamed) {
+  TempFolder folder;
+  const std::string train = folder.path() + "/train";
+  Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  WriteNpyRows(train, 0, 4);
+  WriteNpy<int32_t>(train + "_labels.npy", "<i4", 1, {0, 1, 0, 2});
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).status,
+            absl::InvalidArgumentError(train + "_labels.npy: row 3: label 2 is not 0 or 1"));
+  WriteNpyRows(train, 0, 4);
+  WriteNpy<float>(train + "_dense.npy", "<f4", 2, {1, 2, 3, INFINITY, 5, 6, 7, 8});
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).status,
+            absl::InvalidArgumentError(train + "_dense.npy: row 1, column 1: inf is not finite"));
+  job.mutable_data()->set_max_bad_lines(1);
+  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  auto batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ((*batch)->size, 2);
+  EXPECT_EQ((*batch)->features[0].keys[1], 2u);
+  EXPECT_EQ((*batch)->dense_row(1)[0], 5);
+}
+
+TEST(Dataset, JobsWithoutWhatIsNeeded) {
+  const auto error = [](const Job& job) { return Dataset::Open(job).status(); };
+  Job job = MakeJob(Data::CRITEO_TSV, "");
+  EXPECT_EQ(error(job), absl::InvalidArgumentError("data.path is not set"));
+  job = MakeJob(Data::FORMAT_UNSPECIFIED, "a");
+  EXPECT_EQ(error(job), absl::InvalidArgumentError("data.format is not set"));
+  job.mutable_train()->set_batch_size(0);
+  EXPECT_EQ(error(job), absl::InvalidArgumentError("train.batch_size is not set"));
+  job.clear_feature();
+  EXPECT_EQ(error(job), absl::InvalidArgumentError("no feature is listed"));
+  EXPECT_EQ(error(MakeJob(Data::DLRM_NPY, "/no/such/folder")),
+            absl::NotFoundError("/no/such/folder: No such file or directory"));
+  TempFolder folder;
+  const std::string file = folder.Write("file", "x");
+  EXPECT_EQ(error(MakeJob(Data::DLRM_NPY, file)),
+            absl::InvalidArgumentError(file + ": is not a folder of .npy files"));
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,113 @@
+#include "worker/data/line_stream.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "worker/data/test_files.h"
+
+namespace thermocline {
+namespace {
+
+const std::atomic<bool> kNotCancelled{false};
+
+std::unique_ptr<LineStream> OpenLines(const std::string& path) {
+  auto lines = LineStream::Open(path, &kNotCancelled);
+  CHECK(lines.ok());
+  return *std::move(lines);
+}
+
+std::vector<std::string> LinesOf(const RawBatch& raw) {
+  std::vector<std::string> lines;
+  for (int64_t i = 0; i < raw.num_rows; ++i) {
+    lines.emplace_back(raw.text.data() + raw.line_begin[i],
+                       raw.text.data() + raw.line_begin[i + 1]);
+  }
+  return lines;
+}
+
+// All lines, in batches of `batch`. Checks that CountLines agrees.
+std::vector<std::string> ReadLines(const std::string& path, int64_t batch) {
+  auto lines = OpenLines(path);
+  std::vector<std::string> all;
+  RawBatch raw;
+  do {
+    CHECK(lines->Read(batch, &raw).ok());
+    EXPECT_EQ(raw.first_line, all.size() + 1);
+    for (std::string& line : LinesOf(raw)) all.push_back(std::move(line));
+  } while (raw.num_rows == batch);
+  EXPECT_EQ(*CountLines(path), static_cast<int64_t>(all.size())) << path;
+  return all;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(LineStream, EveryLineEndsInANewline) {
+  TempFolder folder;
+  for (int64_t batch : {1, 2, 3, 10}) {
+    EXPECT_EQ(ReadLines(folder.Write("a", "a\nbb\nccc\n"), batch),
+              (Strings{"a\n", "bb\n", "ccc\n"}));
+    EXPECT_EQ(ReadLines(folder.Write("b", "a\nbb\nccc"), batch), (Strings{"a\n", "bb\n", "ccc\n"}));
+  }
+}
+
+TEST(LineStream, OnlyTrailingBlankLinesAreNoLines) {
+  TempFolder folder;
+  for (int64_t batch : {1, 2, 3, 10}) {
+    EXPECT_EQ(ReadLines(folder.Write("a", "a\n\n\n"), batch), (Strings{"a\n"}));
+    EXPECT_EQ(ReadLines(folder.Write("b", "a\r\n\r\n"), batch), (Strings{"a\r\n"}));
+    EXPECT_EQ(ReadLines(folder.Write("c", "\n\na\n\nb\n\n"), batch),
+              (Strings{"\n", "\n", "a\n", "\n", "b\n"}));
+    EXPECT_EQ(ReadLines(folder.Write("d", ""), batch), Strings());
+    EXPECT_EQ(ReadLines(folder.Write("e", "\n\n"), batch), Strings());
+  }
+}
+
+// Lines of all lengths, across the borders of blocks, plain and gzip.
+TEST(LineStream, LinesAcrossBlocks) {
+  TempFolder folder;
+  Strings wanted;
+  std::string text;
+  for (int i = 0; i < 3000; ++i) {
+    wanted.push_back(std::string(1 + i * 37 % 1500, static_cast<char>('a' + i % 26)) + "\n");
+    text += wanted.back();
+  }
+  EXPECT_EQ(ReadLines(folder.Write("plain", text), 101), wanted);
+  EXPECT_EQ(ReadLines(folder.Write("gzip", Gzip(text)), 101), wanted);
+}
+
+TEST(LineStream, SkipCountsLines) {
+  TempFolder folder;
+  const std::string path = folder.Write("a", "a\n\nb\nc\n\n");
+  auto lines = OpenLines(path);
+  EXPECT_EQ(*lines->Skip(2), 2);
+  RawBatch raw;
+  ASSERT_TRUE(lines->Read(1, &raw).ok());
+  EXPECT_EQ(LinesOf(raw), (Strings{"b\n"}));
+  EXPECT_EQ(raw.first_line, 3u);
+  EXPECT_EQ(*lines->Skip(10), 1);
+  EXPECT_EQ(lines->progress(), 1);
+}
+
+TEST(LineStream, TooLongALineIsNamed) {
+  TempFolder folder;
+  const std::string path = folder.Write("a", "a\n" + std::string(kMaxLineBytes, 'x') + "\n");
+  auto lines = OpenLines(path);
+  RawBatch raw;
+  EXPECT_EQ(lines->Read(10, &raw),
+            absl::InvalidArgumentError(path + ":2: the line is longer than 16777216 bytes"));
+}
+
+TEST(LineStream, CancelEndsReading) {
+  TempFolder folder;
+  const std::string path = folder.Write("a", "a\n");
+  const std::atomic<bool> cancelled{true};
+  auto lines = LineStream::Open(path, &cancelled);
+  ASSERT_TRUE(lines.ok());
+  RawBatch raw;
+  EXPECT_EQ((*lines)->Read(1, &raw).code(), absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace thermocline
