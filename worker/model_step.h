@@ -52,7 +52,7 @@ class ModelStep {
 
   const JobTables tables_;
   Device* const device_;
-  Dlrm model_;
+  DlrmModel model_;
   SparseBatch batch_;  // of the last Forward
   std::vector<Matrix> embedding_gradients_;
   Matrix logits_;

@@ -143,18 +143,16 @@ class ReferenceTrainer {
       sparse_batch.features.push_back(feature);
     }
 
-    model_.Forward(FloatMatrix(batch->dense.data(), batch->size, batch->num_dense,
-                               batch->dense_stride),
-                   sparse_batch);
+    model_.Forward(
+        FloatMatrix(batch->dense.data(), batch->size, batch->num_dense, batch->dense_stride),
+        sparse_batch);
     std::vector<Matrix> gradient_views;
     for (size_t t = 0; t < sparse_.size(); ++t) {
-      gradient_views.push_back(FloatMatrix(gradients[t].data(),
-                                           static_cast<int32_t>(keys[t].size()),
-                                           tables_.sparse[t].dim));
+      gradient_views.push_back(FloatMatrix(
+          gradients[t].data(), static_cast<int32_t>(keys[t].size()), tables_.sparse[t].dim));
     }
-    model_.BackwardToEmbeddings(
-        {batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
-        static_cast<float>(1.0 / batch->global_samples), gradient_views);
+    model_.BackwardToEmbeddings({batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
+                                static_cast<float>(1.0 / batch->global_samples), gradient_views);
     model_.BackwardDense();
     RETURN_IF_ERROR(device_->Synchronize());
     for (size_t t = 0; t < sparse_.size(); ++t) {
@@ -183,8 +181,8 @@ class ReferenceTrainer {
   }
 
   void ApplyTo(const TableLayout& layout, Step step, const Rows& gradients, Rows* rows) {
-    const UpdateScalars scalars = ScalarsForStep(
-        layout.optimizer, LearningRateAt(job_.train().learning_rate(), step), step);
+    const UpdateScalars scalars =
+        ScalarsForStep(layout.optimizer, LearningRateAt(job_.train().learning_rate(), step), step);
     for (const auto& [key, gradient] : gradients) {
       Row& row = rows->try_emplace(key, NewRow(layout, key)).first->second;
       SelectRowUpdate(layout.optimizer.kind)(scalars, gradient.data(), row.data(),
@@ -220,7 +218,7 @@ class ReferenceTrainer {
   const JobTables tables_;
   std::vector<Rows> sparse_, dense_;
   const std::unique_ptr<Device> device_;
-  Dlrm model_;
+  DlrmModel model_;
 };
 
 }  // namespace

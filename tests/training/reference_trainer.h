@@ -1,6 +1,6 @@
 // The plainest trainer that gives the bits the system promises: one process, one thread, rows in a
-// std::map, no servers, no plan, no wire. What it shares with the product is the device's arithmetic,
-// the optimizers' update of one row, and the readers.
+// std::map, no servers, no plan, no wire. What it shares with the product is the device's
+// arithmetic, the optimizers' update of one row, and the readers.
 #ifndef THERMOCLINE_TESTS_TRAINING_REFERENCE_TRAINER_H_
 #define THERMOCLINE_TESTS_TRAINING_REFERENCE_TRAINER_H_
 
@@ -17,8 +17,8 @@ struct ReferenceResult {
   Digest digest;  // of all rows, dense tables included
 };
 
-// Trains `job` (resolved) as job.cluster.workers workers in sync mode would: every worker's gradients
-// from the same rows, summed in rank order, one update a key and step.
+// Trains `job` (resolved) as job.cluster.workers workers in sync mode would: every worker's
+// gradients from the same rows, summed in rank order, one update a key and step.
 absl::StatusOr<ReferenceResult> TrainReference(const Job& job);
 
 }  // namespace thermocline

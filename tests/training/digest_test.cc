@@ -1,0 +1,205 @@
+// The promise of reproducibility (docs/architecture.md): the trained model has the same bits for
+// any number of servers and threads, on every run, and those of the reference trainer.
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/job/job_loader.h"
+#include "common/job/job_tables.h"
+#include "common/scheduler.h"
+#include "gtest/gtest.h"
+#include "server/core/server_core.h"
+#include "tests/training/in_process_transport.h"
+#include "tests/training/reference_trainer.h"
+#include "worker/worker.h"
+
+namespace thermocline {
+namespace {
+
+constexpr char kJobId[] = "digest";
+constexpr uint64_t kEpoch = 7;
+
+// Three features over two tables, bags of 0 to 3 lookups, ids skewed so that keys repeat.
+std::string WriteClickLog(int rows) {
+  const std::string path = testing::TempDir() + "/clicks.tsv";
+  std::ofstream file(path);
+  std::mt19937 random(5);
+  const auto key = [&] { return (random() % 40) * (random() % 40); };
+  for (int i = 0; i < rows; ++i) {
+    file << random() % 2 << '\t' << random() % 100 << '\t';
+    if (random() % 4 != 0) file << random() % 1000;
+    for (int feature = 0; feature < 3; ++feature) {
+      file << '\t';
+      const int lookups = random() % 4;
+      for (int j = 0; j < lookups; ++j) file << (j > 0 ? "," : "") << std::hex << key() << std::dec;
+    }
+    file << '\n';
+  }
+  return path;
+}
+
+Job MakeJob(const std::string& optimizer, const std::vector<std::string>& overrides) {
+  const std::string text = R"(
+    name: "digest" seed: 11
+    data { format: CRITEO_TSV path: ")" +
+                           WriteClickLog(1500) + R"(" test_share: 0.2 num_dense: 2 }
+    default_table { dim: 8 optimizer { )" +
+                           optimizer + R"( } }
+    table { name: "shared" }
+    feature { name: "a" }
+    feature { name: "b" table: "shared" pooling: MEAN }
+    feature { name: "c" table: "shared" }
+    dlrm { bottom: [24, 12] top: [40, 16] }
+    train { batch_size: 100 learning_rate { base: 0.05 warmup_steps: 4 } eval_batch_size: 64 }
+    cluster { worker_threads: 1 }
+  )";
+  absl::StatusOr<Job> job = ParseJob(text, "digest.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+ServerConfig ConfigOf(const Job& job, uint32_t index) {
+  ServerConfig config;
+  config.job_id = kJobId;
+  config.epoch = kEpoch;
+  config.server_index = ServerIndex(index);
+  config.num_servers = job.cluster().servers();
+  config.num_workers = job.cluster().workers();
+  config.seed = job.seed();
+  config.staleness_steps = job.train().staleness_steps();
+  config.tables = ResolveTables(job).AllLayouts();
+  return config;
+}
+
+struct Outcome {
+  Digest digest;
+  uint64_t rows = 0;
+  std::vector<absl::StatusOr<WorkerResult>> workers;
+};
+
+// The whole system in one process, but for gRPC.
+Outcome Train(const Job& job) {
+  ThreadScheduler scheduler;
+  std::vector<std::unique_ptr<ServerCore>> cores;
+  std::vector<ServerCore*> pointers;
+  for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
+    ServerLimits limits;
+    limits.apply_threads = 1 + i % 2;
+    cores.push_back(std::make_unique<ServerCore>(limits, &scheduler));
+    EXPECT_TRUE(cores.back()->Configure(ConfigOf(job, i)).ok());
+    pointers.push_back(cores.back().get());
+  }
+  InProcessTransport transport(pointers);
+  Outcome outcome;
+  outcome.workers.resize(job.cluster().workers(), absl::UnknownError("never ran"));
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < job.cluster().workers(); ++rank) {
+    threads.emplace_back([&, rank] {
+      WorkerProgress progress(kJobId, WorkerRank(rank), /*fd=*/-1);
+      outcome.workers[rank] =
+          RunWorker(job, {kJobId, kEpoch, WorkerRank(rank)}, &transport, &scheduler, &progress);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::StatusOr<WorkerResult>& worker : outcome.workers) {
+    EXPECT_TRUE(worker.ok()) << worker.status();
+  }
+  for (ServerCore* core : pointers) {
+    const auto answer = core->ComputeDigest(kJobId, kEpoch);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    outcome.digest.Add(answer->digest);
+    outcome.rows += answer->rows;
+  }
+  for (ServerCore* core : pointers) core->Shutdown();
+  return outcome;
+}
+
+std::string Hex(const Digest& digest) {
+  char text[40];
+  snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(digest.high),
+           static_cast<unsigned long long>(digest.low));
+  return text;
+}
+
+std::string ReferenceDigest(const Job& job) {
+  const absl::StatusOr<ReferenceResult> reference = TrainReference(job);
+  EXPECT_TRUE(reference.ok()) << reference.status();
+  EXPECT_EQ(reference->steps, 12);
+  return Hex(reference->digest);
+}
+
+class DigestTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(DigestTest, OneWorkerGivesTheReferencesBitsForAnyServersAndThreads) {
+  const std::string reference = ReferenceDigest(MakeJob(GetParam(), {}));
+  for (int servers : {1, 2, 4}) {
+    for (int threads : {1, 2, 4}) {
+      const Job job = MakeJob(GetParam(), {"cluster.servers=" + std::to_string(servers),
+                                           "cluster.worker_threads=" + std::to_string(threads)});
+      EXPECT_EQ(Hex(Train(job).digest), reference) << servers << " servers, " << threads;
+    }
+  }
+}
+
+TEST_P(DigestTest, TwoWorkersInSyncGiveTheReferencesBitsOnEveryRun) {
+  const std::string reference = ReferenceDigest(MakeJob(GetParam(), {"cluster.workers=2"}));
+  EXPECT_NE(reference, ReferenceDigest(MakeJob(GetParam(), {})));  // Other sums, other rounding.
+  for (int run = 0; run < 3; ++run) {
+    const Job job =
+        MakeJob(GetParam(), {"cluster.workers=2", "cluster.servers=" + std::to_string(1 + run)});
+    EXPECT_EQ(Hex(Train(job).digest), reference) << run;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers, DigestTest,
+    testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"),
+    [](const auto& info) {
+      return std::string(info.param).substr(0, std::string(info.param).find(' '));
+    });
+
+TEST(TrainingTest, EvaluationScoresEveryHeldOutRowOnRankZeroAlone) {
+  const Outcome outcome = Train(MakeJob("adagrad {}", {"cluster.workers=2", "cluster.servers=2"}));
+  ASSERT_TRUE(outcome.workers[0].ok() && outcome.workers[1].ok());
+  EXPECT_EQ(outcome.workers[0]->evaluation.samples, 300);
+  EXPECT_GT(outcome.workers[0]->evaluation.logloss, 0.5);  // The labels are coin flips.
+  EXPECT_LT(outcome.workers[0]->evaluation.logloss, 1.5);
+  EXPECT_EQ(outcome.workers[1]->evaluation.samples, 0);
+  EXPECT_EQ(outcome.workers[0]->samples + outcome.workers[1]->samples, 1200u);
+  EXPECT_EQ(outcome.workers[0]->steps, 12);
+}
+
+TEST(TrainingTest, BoundedStalenessTrainsEveryStepOnce) {
+  for (int workers : {1, 3}) {
+    const Job job = MakeJob("sgd {}", {"cluster.workers=" + std::to_string(workers),
+                                       "cluster.servers=2", "train.staleness_steps=2"});
+    const Outcome outcome = Train(job);
+    uint64_t samples = 0;
+    for (const auto& worker : outcome.workers) {
+      ASSERT_TRUE(worker.ok());
+      EXPECT_EQ(worker->steps, 12);
+      samples += worker->samples;
+    }
+    EXPECT_EQ(samples, 1200u);
+  }
+}
+
+TEST(TrainingTest, AnExplodingLossEndsTheJobBeforeItIsPushed) {
+  const Job job = MakeJob("sgd {}", {"train.learning_rate.base=1e30"});
+  ThreadScheduler scheduler;
+  ServerCore core(ServerLimits{}, &scheduler);
+  ASSERT_TRUE(core.Configure(ConfigOf(job, 0)).ok());
+  InProcessTransport transport({&core});
+  WorkerProgress progress(kJobId, WorkerRank(0), -1);
+  const auto result =
+      RunWorker(job, {kJobId, kEpoch, WorkerRank(0)}, &transport, &scheduler, &progress);
+  ASSERT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << result.status();
+  EXPECT_NE(result.status().message().find("step "), absl::string_view::npos) << result.status();
+  core.Shutdown();
+}
+
+}  // namespace
+}  // namespace thermocline
