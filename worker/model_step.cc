@@ -22,6 +22,12 @@ DlrmShape ShapeOf(const Job& job, const JobTables& tables) {
   return shape;
 }
 
+}  // namespace
+
+float GradientScale(const Job& job) { return 1.0f / static_cast<float>(job.train().batch_size()); }
+
+namespace {
+
 template <typename T>
 DeviceSpan<const T> View(const UninitializedVector<T>& values) {
   return {values.data(), static_cast<int64_t>(values.size())};
@@ -32,6 +38,7 @@ DeviceSpan<const T> View(const UninitializedVector<T>& values) {
 ModelStep::ModelStep(const Job& job, const JobTables& tables, const DenseBlocks& blocks,
                      Device* device, int max_batch)
     : tables_(tables),
+      gradient_scale_(GradientScale(job)),
       device_(device),
       model_(device, ShapeOf(job, tables), tables.dense.at(0).layout.optimizer, max_batch) {
   const DeviceSpan<float> weights = model_.weights();
@@ -75,9 +82,7 @@ void ModelStep::Forward(StepWork* work) {
 }
 
 void ModelStep::BackwardToEmbeddings(StepWork* work) {
-  model_.BackwardToEmbeddings(View(work->batch->labels),
-                              static_cast<float>(1.0 / work->batch->global_samples),
-                              embedding_gradients_);
+  model_.BackwardToEmbeddings(View(work->batch->labels), gradient_scale_, embedding_gradients_);
 }
 
 void ModelStep::BackwardDense() { model_.BackwardDense(); }

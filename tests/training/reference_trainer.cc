@@ -152,7 +152,8 @@ class ReferenceTrainer {
           gradients[t].data(), static_cast<int32_t>(keys[t].size()), tables_.sparse[t].dim));
     }
     model_.BackwardToEmbeddings({batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
-                                static_cast<float>(1.0 / batch->global_samples), gradient_views);
+                                1.0f / static_cast<float>(job_.train().batch_size()),
+                                gradient_views);
     model_.BackwardDense();
     RETURN_IF_ERROR(device_->Synchronize());
     for (size_t t = 0; t < sparse_.size(); ++t) {
