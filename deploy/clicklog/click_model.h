@@ -1,0 +1,61 @@
+// The distribution that a synthetic click log is drawn from.
+#ifndef THERMOCLINE_DEPLOY_CLICKLOG_CLICK_MODEL_H_
+#define THERMOCLINE_DEPLOY_CLICKLOG_CLICK_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace thermocline {
+
+inline constexpr int kClickDense = 13;
+inline constexpr int kClickSparse = 26;
+
+// Neighbouring rows.
+struct ClickBlock {
+  int rows = 0;
+  std::vector<int32_t> counts;  // [rows, 13]; the dense feature is log(1 + count)
+  std::vector<float> dense;     // [rows, 13]
+  std::vector<int32_t> ids;     // [rows, 26], each below its column's cardinality
+  std::vector<int32_t> labels;  // [rows]
+  std::vector<float> logits;    // [rows] of the planted model
+};
+
+// Ids 0 .. n-1 with P(id) ~ (id + 1)^-skew, nearly: the continuous distribution is inverted.
+class ZipfDistribution {
+ public:
+  ZipfDistribution(int64_t n, double skew);
+  int64_t operator()(double uniform) const;  // uniform in [0, 1)
+
+ private:
+  int64_t n_;
+  double power_;  // 1 - skew; 0: the harmonic case
+  double span_;
+};
+
+// Thread-safe.
+class ClickModel {
+ public:
+  ClickModel(int64_t users, int64_t items, double skew, double shrink);
+
+  const std::vector<int64_t>& cardinalities() const { return cardinalities_; }
+
+  // Draws `rows` rows; what comes out is a function of the stream alone.
+  void Draw(uint64_t stream, int rows, ClickBlock* block) const;
+
+ private:
+  class Random;
+  void DrawIds(Random* random, int32_t* ids) const;  // [26]
+  // Log-odds of a click: an effect of every id, products of effects of a few pairs, two dense
+  // features.
+  static double Logit(const int32_t* ids, const float* dense);
+
+  std::vector<int64_t> cardinalities_;
+  std::vector<ZipfDistribution> owners_;  // user, item, context
+  std::vector<ZipfDistribution> noise_;   // [26]
+  std::vector<float> log1p_;              // of small counts
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CLICKLOG_CLICK_MODEL_H_
