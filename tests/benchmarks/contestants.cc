@@ -1,0 +1,303 @@
+#include "tests/benchmarks/contestants.h"
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "tests/benchmarks/closed_loop.h"
+#include "tests/benchmarks/pull_contest.h"
+
+namespace thermocline {
+namespace {
+
+constexpr char kJob[] = "bench";
+constexpr TableId kTable{1};
+constexpr ServerIndex kServer{0};
+constexpr absl::Duration kStartTimeout = absl::Seconds(30);
+constexpr int64_t kDeadlineUs = 60'000'000;
+// Filling the tables: keys in one request.
+constexpr uint32_t kFillKeys = 20000;
+
+wire::Header MakeHeader(Step acked_through) {
+  return {kJob, /*epoch=*/1, WorkerRank(0), acked_through};
+}
+
+std::string MessageLimit() {
+  return absl::StrCat("--max_message_bytes=", kMaxBenchmarkMessageBytes);
+}
+
+ConfigureRequest JobOf(uint32_t dim) {
+  ConfigureRequest request;
+  request.set_protocol_version(wire::kProtocolVersion);
+  request.set_job_id(kJob);
+  request.set_epoch(1);
+  request.set_num_servers(1);
+  request.set_num_workers(1);
+  TableSpec* table = request.add_tables();
+  table->set_id(kTable.value());
+  table->set_name("table");
+  table->set_dim(dim);
+  table->mutable_optimizer()->mutable_adagrad();
+  table->set_init_scale(0.01f);
+  return request;
+}
+
+std::vector<Key> KeysFrom(uint32_t begin, uint32_t end) {
+  std::vector<Key> keys(end - begin);
+  std::iota(keys.begin(), keys.end(), begin);
+  return keys;
+}
+
+// Calls `run` until `seconds` are over.
+template <typename Run>
+Measured Repeat(double seconds, Run run) {
+  Measured measured;
+  const double begin = SecondsNow();
+  while (measured.seconds < seconds) {
+    run(measured.calls++);
+    measured.seconds = SecondsNow() - begin;
+  }
+  return measured;
+}
+
+}  // namespace
+
+// ThermoclineServer
+// ------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<ThermoclineServer>> ThermoclineServer::Start(
+    const std::string& program, const std::string& folder, uint32_t dim, uint32_t rows) {
+  std::unique_ptr<ThermoclineServer> server(new ThermoclineServer(dim));
+  const std::string port_file = folder + "/server.port";
+  ASSIGN_OR_RETURN(server->process_,
+                   ChildProcess::Start({program, "--port_file=" + port_file, MessageLimit()},
+                                       folder + "/server.log"));
+  ASSIGN_OR_RETURN(server->address_, server->process_->WaitForFile(port_file, kStartTimeout));
+  ASSIGN_OR_RETURN(const auto control, ControlClient::Create(server->address_, TlsFiles()));
+  RETURN_IF_ERROR(control->Configure(JobOf(dim), kStartTimeout).status());
+  RETURN_IF_ERROR(server->Connect(2));
+  RETURN_IF_ERROR(server->Fill(rows));
+  return server;
+}
+
+absl::Status ThermoclineServer::Connect(int channels) {
+  GrpcTransport::Options options;
+  options.addresses = {address_};
+  options.channels_per_server = channels;
+  options.max_message_bytes = kMaxBenchmarkMessageBytes;
+  ASSIGN_OR_RETURN(transport_, GrpcTransport::Create(options));
+  return absl::OkStatus();
+}
+
+absl::Status ThermoclineServer::Fill(uint32_t rows) {
+  gradients_.resize(size_t{std::max(rows, kFillKeys)} * dim_);
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    gradients_[i] = 0.001f * static_cast<float>(i % 1009) - 0.5f;
+  }
+  counts_.assign(std::max(rows, kFillKeys), 1);
+  for (uint32_t begin = 0; begin < rows; begin += kFillKeys) {
+    RETURN_IF_ERROR(PushStep(KeysFrom(begin, std::min(rows, begin + kFillKeys)), 1));
+  }
+  return WaitUntilApplied();
+}
+
+absl::Status ThermoclineServer::PushStep(absl::Span<const Key> keys, int parts) {
+  absl::BlockingCounter left(parts);
+  std::vector<absl::Status> statuses(parts);
+  for (int part = 0; part < parts; ++part) {
+    const size_t begin = keys.size() * part / parts, end = keys.size() * (part + 1) / parts;
+    PushCall call;
+    call.header = MakeHeader(next_step_ - 1);
+    call.first_step = call.last_step = next_step_;
+    call.part = static_cast<uint32_t>(part);
+    call.num_parts = static_cast<uint32_t>(parts);
+    call.learning_rate = 0.01f;
+    call.tables.push_back({kTable, wire::PushKind::kGradient, keys.subspan(begin, end - begin),
+                           absl::MakeConstSpan(counts_).subspan(0, end - begin),
+                           absl::MakeConstSpan(gradients_).subspan(0, (end - begin) * dim_)});
+    transport_->Push(kServer, call, kDeadlineUs,
+                     [&, part](const absl::StatusOr<wire::PushAnswer>& answer) {
+                       statuses[part] = answer.status();
+                       left.DecrementCount();
+                     });
+  }
+  left.Wait();
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  next_step_ = next_step_ + 1;
+  return absl::OkStatus();
+}
+
+absl::Status ThermoclineServer::WaitUntilApplied() {
+  PullCall call;
+  call.header = MakeHeader(next_step_ - 1);
+  call.step = next_step_;
+  call.after_step = next_step_ - 1;
+  wire::Readiness readiness = wire::Readiness::kNotReady;
+  while (readiness != wire::Readiness::kReady) {
+    absl::Notification done;
+    absl::Status status;
+    transport_->Pull(kServer, call, kDeadlineUs,
+                     [&](const absl::StatusOr<wire::PullAnswer>& answer) {
+                       status = answer.status();
+                       if (answer.ok()) readiness = answer->readiness;
+                       done.Notify();
+                     });
+    done.WaitForNotification();
+    RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ThermoclineServer::Read(absl::Span<const Key> keys, absl::Span<float> rows) {
+  PullCall call;
+  call.header = MakeHeader(kNoStep);
+  call.kind = wire::PullKind::kRead;
+  call.tables.push_back({kTable, keys, rows});
+  absl::Notification done;
+  absl::Status status;
+  transport_->Pull(kServer, call, kDeadlineUs, [&](const absl::StatusOr<wire::PullAnswer>& answer) {
+    status = answer.status();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return status;
+}
+
+Measured ThermoclineServer::Pull(const std::vector<std::vector<Key>>& key_sets, int in_flight,
+                                 double seconds) {
+  std::vector<UninitializedVector<float>> rows(in_flight);
+  for (auto& lane_rows : rows) lane_rows.resize(key_sets[0].size() * dim_);
+  std::atomic<size_t> next_set{0};
+  ClosedLoop loop(
+      [&](int lane, std::function<void(absl::Status)> done) {
+        const std::vector<Key>& keys = key_sets[next_set.fetch_add(1) % key_sets.size()];
+        PullCall call;
+        call.header = MakeHeader(kNoStep);
+        call.kind = wire::PullKind::kRead;
+        call.tables.push_back({kTable, keys, absl::MakeSpan(rows[lane])});
+        transport_->Pull(kServer, call, kDeadlineUs,
+                         [done = std::move(done)](const absl::StatusOr<wire::PullAnswer>& answer) {
+                           done(answer.status());
+                         });
+      },
+      in_flight);
+  const LoopResult result = loop.Run(seconds);
+  return {result.calls, result.seconds};
+}
+
+Measured ThermoclineServer::Push(const std::vector<std::vector<Key>>& key_sets, int parts,
+                                 double seconds) {
+  const double begin = SecondsNow();
+  Measured measured = Repeat(
+      seconds, [&](uint64_t i) { CHECK(PushStep(key_sets[i % key_sets.size()], parts).ok()); });
+  CHECK(WaitUntilApplied().ok());
+  measured.seconds = SecondsNow() - begin;
+  return measured;
+}
+
+// EchoServer
+// ------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const std::string& folder,
+                                                              size_t request_bytes,
+                                                              size_t reply_bytes, int channels) {
+  auto server = std::make_unique<EchoServer>();
+  const std::string port_file =
+      absl::StrCat(folder, "/echo-", request_bytes, "-", reply_bytes, "-", channels);
+  ASSIGN_OR_RETURN(server->process_,
+                   ChildProcess::Start({"/proc/self/exe", "--serve_echo_port_file=" + port_file,
+                                        absl::StrCat("--serve_echo_bytes=", reply_bytes)},
+                                       port_file + ".log"));
+  ASSIGN_OR_RETURN(const std::string address,
+                   server->process_->WaitForFile(port_file, kStartTimeout));
+  server->client_ =
+      std::make_unique<EchoClient>(address, channels, kMaxBenchmarkMessageBytes, request_bytes);
+  return server;
+}
+
+Measured EchoServer::Run(int in_flight, double seconds) {
+  ClosedLoop loop(
+      [&](int, std::function<void(absl::Status)> done) {
+        client_->Call(
+            [done = std::move(done)](const absl::Status& status, size_t) { done(status); });
+      },
+      in_flight);
+  const LoopResult result = loop.Run(seconds);
+  return {result.calls, result.seconds};
+}
+
+Measured EchoServer::RunGroups(int parts, double seconds) {
+  return Repeat(seconds, [&](uint64_t) {
+    absl::BlockingCounter left(parts);
+    for (int part = 0; part < parts; ++part) {
+      client_->Call([&](const absl::Status& status, size_t) {
+        CHECK(status.ok());
+        left.DecrementCount();
+      });
+    }
+    left.Wait();
+  });
+}
+
+// RedisServer
+// ------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<RedisServer>> RedisServer::Start(const std::string& folder,
+                                                                uint32_t dim, uint32_t rows,
+                                                                ThermoclineServer* rows_of) {
+  auto server = std::make_unique<RedisServer>();
+  server->dim_ = dim;
+  server->socket_ = folder + "/redis.socket";
+  ASSIGN_OR_RETURN(
+      server->process_,
+      ChildProcess::Start({"redis-server", "--port", "0", "--unixsocket", server->socket_, "--save",
+                           "", "--appendonly", "no", "--dir", folder},
+                          folder + "/redis.log"));
+  RETURN_IF_ERROR(server->process_->WaitForFile(server->socket_, kStartTimeout).status());
+  ASSIGN_OR_RETURN(const auto client, RedisClient::Connect(server->socket_));
+  std::vector<float> values(size_t{kFillKeys} * dim);
+  for (uint32_t begin = 0; begin < rows; begin += kFillKeys) {
+    const std::vector<Key> keys = KeysFrom(begin, std::min(rows, begin + kFillKeys));
+    const auto span = absl::MakeSpan(values).first(keys.size() * dim);
+    RETURN_IF_ERROR(rows_of->Read(keys, span));
+    RETURN_IF_ERROR(client->Set(keys, span));
+  }
+  return server;
+}
+
+absl::Status RedisServer::Read(absl::Span<const Key> keys, absl::Span<float> rows) {
+  ASSIGN_OR_RETURN(const auto client, RedisClient::Connect(socket_));
+  return client->MultiGet(keys, 100, rows);
+}
+
+Measured RedisServer::Run(const std::vector<std::vector<Key>>& key_sets, size_t keys_per_command,
+                          int in_flight, double seconds) {
+  std::vector<std::unique_ptr<RedisClient>> clients;
+  for (int i = 0; i < in_flight; ++i) {
+    auto client = RedisClient::Connect(socket_);
+    CHECK(client.ok());
+    clients.push_back(*std::move(client));
+  }
+  std::atomic<uint64_t> calls{0};
+  std::vector<std::thread> threads;
+  const double begin = SecondsNow();
+  for (const auto& client : clients) {
+    threads.emplace_back([&, client = client.get()] {
+      std::vector<float> rows(key_sets[0].size() * dim_);
+      while (SecondsNow() < begin + seconds) {
+        const std::vector<Key>& keys = key_sets[calls.fetch_add(1) % key_sets.size()];
+        CHECK(client->MultiGet(keys, keys_per_command, absl::MakeSpan(rows)).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return {calls.load(), SecondsNow() - begin};
+}
+
+}  // namespace thermocline

@@ -1,0 +1,102 @@
+// Who takes part in the contest of pull_benchmark.cc, each with a server process of its own.
+#ifndef THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
+#define THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/net/control_client.h"
+#include "tests/benchmarks/child_process.h"
+#include "tests/benchmarks/echo.h"
+#include "tests/benchmarks/redis_client.h"
+#include "worker/sparse/grpc_transport.h"
+
+namespace thermocline {
+
+// Requests made and seconds they took.
+struct Measured {
+  uint64_t calls = 0;
+  double seconds = 0;
+};
+
+// A thermocline-server with one table of Adagrad rows for the keys 0 .. rows-1.
+class ThermoclineServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<ThermoclineServer>> Start(const std::string& program,
+                                                                  const std::string& folder,
+                                                                  uint32_t dim, uint32_t rows);
+
+  // Opens the connections that the calls below use.
+  absl::Status Connect(int channels);
+
+  // Reads rows: [n, dim].
+  absl::Status Read(absl::Span<const Key> keys, absl::Span<float> rows);
+
+  // Pulls key_sets[i] for i = 0, 1, ... in turn, `in_flight` at a time.
+  Measured Pull(const std::vector<std::vector<Key>>& key_sets, int in_flight, double seconds);
+
+  // Pushes gradients for key_sets[i], in `parts` parts that travel together, one push after the
+  // other. The time ends when the last one is applied.
+  Measured Push(const std::vector<std::vector<Key>>& key_sets, int parts, double seconds);
+
+  double CpuSeconds() const { return process_->CpuSeconds(); }
+
+ private:
+  explicit ThermoclineServer(uint32_t dim) : dim_(dim) {}
+  absl::Status Fill(uint32_t rows);
+  absl::Status PushStep(absl::Span<const Key> keys, int parts);
+  absl::Status WaitUntilApplied();
+
+  const uint32_t dim_;
+  std::string address_;
+  std::unique_ptr<ChildProcess> process_;
+  std::unique_ptr<GrpcTransport> transport_;
+  Step next_step_;
+  std::vector<float> gradients_;  // of one push
+  std::vector<uint32_t> counts_;
+};
+
+// A bare gRPC server that answers every request with as many bytes.
+class EchoServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<EchoServer>> Start(const std::string& folder,
+                                                           size_t request_bytes, size_t reply_bytes,
+                                                           int channels);
+  Measured Run(int in_flight, double seconds);
+  // `parts` requests together, one group after the other; counts groups.
+  Measured RunGroups(int parts, double seconds);
+
+  double CpuSeconds() const { return process_->CpuSeconds(); }
+
+ private:
+  std::unique_ptr<ChildProcess> process_;
+  std::unique_ptr<EchoClient> client_;
+};
+
+// A redis-server without persistence, on a Unix socket, with a row for every key.
+class RedisServer {
+ public:
+  // `rows_of` is where the rows come from.
+  static absl::StatusOr<std::unique_ptr<RedisServer>> Start(const std::string& folder, uint32_t dim,
+                                                            uint32_t rows,
+                                                            ThermoclineServer* rows_of);
+  // One thread and one connection for each of `in_flight`.
+  Measured Run(const std::vector<std::vector<Key>>& key_sets, size_t keys_per_command,
+               int in_flight, double seconds);
+  absl::Status Read(absl::Span<const Key> keys, absl::Span<float> rows);
+
+ private:
+  uint32_t dim_ = 0;
+  std::string socket_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
