@@ -1,0 +1,119 @@
+#include "worker/sparse/step_pipeline.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/cluster_map.h"
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int kDim = 4;
+
+// Rows 0 .. rows-1, each with one lookup of key row / 2. Fails at `error_row`, if it gets there.
+class FakeSource : public BatchSource {
+ public:
+  FakeSource(int64_t rows, int64_t error_row) : rows_(rows), error_row_(error_row) {}
+
+  absl::Status Rewind() override {
+    next_row_ = 0;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override {
+    if (next_row_ == error_row_) return absl::DataLossError("rows.bin is truncated");
+    raw->first_row = next_row_;
+    raw->num_rows = std::min(batch_size, rows_ - next_row_);
+    next_row_ += raw->num_rows;
+    raw->pass_progress = 1;
+    return raw->num_rows > 0;
+  }
+  absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>*) override {
+    batch->size = static_cast<int>(raw.slice_end - raw.slice_begin);
+    batch->features.resize(1);
+    FeatureLookups& lookups = batch->features[0];
+    lookups.keys.clear();
+    lookups.offsets.assign(1, 0);
+    for (int64_t row = raw.slice_begin; row < raw.slice_end; ++row) {
+      lookups.keys.push_back(static_cast<Key>((raw.first_row + row) / 2));
+      lookups.offsets.push_back(static_cast<int32_t>(lookups.keys.size()));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status DescribeBadRow(const RawBatch&, int64_t) override {
+    return absl::InternalError("no row is bad");
+  }
+  void Cancel() override {}
+
+ private:
+  const int64_t rows_;
+  const int64_t error_row_;
+  int64_t next_row_ = 0;
+};
+
+std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1) {
+  BatchReaderOptions options;
+  options.batch_size = 10;
+  return std::make_unique<StepPipeline>(
+      std::make_unique<BatchReader>(std::make_unique<FakeSource>(rows, error_row), options),
+      BatchPlanner({TableId(0)}, {0}, ClusterMap(2)), std::vector<int>{kDim}, depth);
+}
+
+TEST(StepPipelineTest, HandsOutPlannedStepsInOrderAndThenNull) {
+  auto pipeline = MakePipeline(/*rows=*/95, /*depth=*/3);
+  for (int64_t step = 0; step < 10; ++step) {
+    const auto work = pipeline->Next();
+    ASSERT_TRUE(work.ok()) << work.status();
+    ASSERT_NE(*work, nullptr);
+    EXPECT_EQ((*work)->step(), Step(step));
+    const int32_t unique = step < 9 ? 5 : 3;
+    EXPECT_EQ((*work)->plan.tables[0].num_unique(), unique);
+    EXPECT_EQ((*work)->rows[0].size(), static_cast<size_t>(unique * kDim));
+    EXPECT_EQ((*work)->gradients[0].size(), static_cast<size_t>(unique * kDim));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const auto end = pipeline->Next();
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(*end, nullptr);
+  }
+}
+
+TEST(StepPipelineTest, AHeldStepStaysAsItWasWhileOthersGoRound) {
+  auto pipeline = MakePipeline(/*rows=*/200, /*depth=*/2);
+  const std::shared_ptr<StepWork> held = *pipeline->Next();
+  const std::vector<Key> keys(held->plan.tables[0].keys.begin(), held->plan.tables[0].keys.end());
+  for (int64_t step = 1; step < 20; ++step) {
+    const std::shared_ptr<StepWork> work = *pipeline->Next();
+    ASSERT_NE(work, nullptr);
+    EXPECT_NE(work, held);
+    EXPECT_EQ(work->step(), Step(step));
+  }
+  EXPECT_EQ(held->step(), Step(0));
+  EXPECT_EQ(std::vector<Key>(held->plan.tables[0].keys.begin(), held->plan.tables[0].keys.end()),
+            keys);
+}
+
+TEST(StepPipelineTest, AnErrorComesInItsPlaceAndAgain) {
+  auto pipeline = MakePipeline(/*rows=*/100, /*depth=*/3, /*error_row=*/20);
+  for (int64_t step = 0; step < 2; ++step) {
+    const auto work = pipeline->Next();
+    ASSERT_TRUE(work.ok()) << work.status();
+    EXPECT_EQ((*work)->step(), Step(step));
+  }
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(pipeline->Next().status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(StepPipelineTest, EndsWhileItsThreadWaitsForAStepWork) {
+  auto pipeline = MakePipeline(/*rows=*/1000, /*depth=*/1);
+  std::shared_ptr<StepWork> work = *pipeline->Next();
+  ASSERT_NE(work, nullptr);
+  work = nullptr;
+  pipeline = nullptr;
+}
+
+}  // namespace
+}  // namespace thermocline
