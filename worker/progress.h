@@ -1,4 +1,5 @@
-// What a worker tells about itself while it runs: JSON lines for the controller, stats for everybody.
+// What a worker tells about itself while it runs: JSON lines for the controller, stats for
+// everybody.
 #ifndef THERMOCLINE_WORKER_PROGRESS_H_
 #define THERMOCLINE_WORKER_PROGRESS_H_
 

@@ -64,7 +64,7 @@ void RemoteSource::StartPull(const std::shared_ptr<StepWork>& work, PullWork pul
   }
   work->fetched.Reset();
   Begin();
-  session_->Pull(std::move(pull), [this, work](absl::Status status, Step) mutable {
+  session_->Pull(std::move(pull), [this, work = work](absl::Status status, Step) mutable {
     work->fetched.Deliver(status);
     work.reset();
     End(status);
@@ -121,7 +121,7 @@ absl::Status RemoteSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
     push.waves.push_back(dense_blocks_->AssignSlices(work->dense_values));
   }
   Begin();
-  session_->StartPush(std::move(push), [this, work](absl::Status status) mutable {
+  session_->StartPush(std::move(push), [this, work = work](absl::Status status) mutable {
     work.reset();
     End(status);
   });
