@@ -134,11 +134,14 @@ ChildProcess::~ChildProcess() {
 
 bool ChildProcess::HasEnded() {
   if (ended_) return true;
-  const pid_t got = waitpid(pid_, &wait_status_, WNOHANG);
-  CHECK(got >= 0);  // only this object waits for the child
-  ended_ = got == pid_;
-  // Whatever the child started and left behind.
-  if (ended_) kill(-pid_, SIGKILL);
+  siginfo_t info = {};
+  const int got = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  CHECK_EQ(got, 0);  // only this object waits for the child
+  if (info.si_pid != pid_) return false;
+  // What the child started and left behind; its own zombie still keeps the group's number ours.
+  kill(-pid_, SIGKILL);
+  CHECK_EQ(waitpid(pid_, &wait_status_, 0), pid_);
+  ended_ = true;
   return ended_;
 }
 

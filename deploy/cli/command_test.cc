@@ -1,0 +1,75 @@
+#include "deploy/cli/command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+Outcome RunCli(const std::vector<std::string>& arguments) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = RunCommandLine(arguments);
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(CommandLine, HelpIsThereForEveryCommand) {
+  EXPECT_THAT(RunCli({"help"}).out, HasSubstr("usage: thermocline COMMAND"));
+  EXPECT_EQ(RunCli({"--help"}).code, kExitDone);
+  for (const Command& command : AllCommands()) {
+    EXPECT_THAT(RunCli({"help"}).out, HasSubstr(command.summary));
+    const Outcome page = RunCli({"help", command.name});
+    EXPECT_EQ(page.code, kExitDone);
+    EXPECT_THAT(page.out, HasSubstr("usage: thermocline " + command.name));
+    EXPECT_EQ(RunCli({command.name, "--help"}).out, page.out);
+    EXPECT_LT(command.summary.size(), 70u);
+    for (const FlagSpec& flag : command.flags) EXPECT_THAT(page.out, HasSubstr("--" + flag.name));
+  }
+}
+
+TEST(CommandLine, VersionIsOneLine) {
+  const Outcome version = RunCli({"--version"});
+  EXPECT_EQ(version.code, kExitDone);
+  EXPECT_EQ(version.out.rfind("thermocline ", 0), 0u);
+}
+
+TEST(CommandLine, BadUsageIsExitCodeTwo) {
+  EXPECT_EQ(RunCli({}).code, kExitUsage);
+  const Outcome unknown = RunCli({"trian"});
+  EXPECT_EQ(unknown.code, kExitUsage);
+  EXPECT_THAT(unknown.err, HasSubstr("unknown command 'trian' (did you mean 'train'?)"));
+  EXPECT_THAT(RunCli({"help", "stat"}).err, HasSubstr("did you mean 'stats'?"));
+  const Outcome flag = RunCli({"train", "job", "--run_dri=x"});
+  EXPECT_EQ(flag.code, kExitUsage);
+  EXPECT_THAT(flag.err, HasSubstr("did you mean '--run-dir'?"));
+  EXPECT_EQ(RunCli({"train"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"train", "a", "b"}).code, kExitUsage);
+  const Outcome missing = RunCli({"train", "/no/such/job.textproto"});
+  EXPECT_EQ(missing.code, kExitUsage);
+  EXPECT_THAT(missing.err, HasSubstr("/no/such/job.textproto"));
+  EXPECT_EQ(RunCli({"bench"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"bench", "train", "--nope"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"stats", "--run-dir", "/no/such/run"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"stats", "a:1", "--run-dir", "b"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"stats", "--interval", "0"}).code, kExitUsage);
+}
+
+TEST(CommandLine, StatsOfNobodyIsExitCodeOne) {
+  // Port 1 of loopback: nobody listens there.
+  const Outcome stats = RunCli({"stats", "127.0.0.1:1"});
+  EXPECT_EQ(stats.code, kExitFailed);
+  EXPECT_THAT(stats.out, HasSubstr("127.0.0.1:1: "));
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,57 @@
+// thermocline train: runs a job's servers and workers on this machine.
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "deploy/cli/command.h"
+#include "deploy/cli/train_job.h"
+#include "deploy/controller/summary.h"
+
+namespace thermocline {
+namespace {
+
+int RunTrain(const Flags& flags) {
+  SignalWatch signals;  // before anything starts a thread
+  const auto job = JobFromFlags(flags);
+  if (!job.ok()) return Complain(job.status().message(), kExitUsage);
+  const auto programs = ProgramsFromFlags(flags);
+  if (!programs.ok()) return Complain(programs.status().message(), kExitUsage);
+  const auto directory = RunDirectory::Create(flags.Get("run-dir"), job->name(), absl::Now());
+  if (!directory.ok()) return Complain(directory.status().message(), kExitUsage);
+
+  const auto result = RunJobOnConsole(*job, *programs, *directory, &signals);
+  if (!result.ok()) {
+    return Complain(absl::StrCat("job ", job->name(), ": ", result.status().message(),
+                                 "\nrun directory: ", directory->path()),
+                    kExitFailed);
+  }
+  std::printf("\n%s\n%srun directory: %s\n", RenderServerStats(result->servers).c_str(),
+              RenderSummary(result->summary).c_str(), directory->path().c_str());
+  return kExitDone;
+}
+
+}  // namespace
+
+Command TrainCommand() {
+  Command command;
+  command.name = "train";
+  command.arguments = "JOB [FLAGS]";
+  command.summary = "runs a job: servers and workers as processes on this machine";
+  command.details =
+      "Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's\n"
+      "text format; deploy/jobs has examples) and supervises it until the model is trained and\n"
+      "evaluated. Ctrl-C stops all of it.\n\n"
+      "The run directory gets the job as it was run (job.textproto), one log for each process,\n"
+      "metrics.jsonl, server_stats.json and summary.json. While the job runs,\n"
+      "`thermocline stats --run-dir DIR` shows its servers.\n";
+  command.examples =
+      "  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt\n"
+      "  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2\n"
+      "  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7\n";
+  command.flags = JobFlags();
+  command.flags.push_back({"run-dir", "DIR", "default: runs/NAME-TIME; must not hold files"});
+  command.run = RunTrain;
+  return command;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,123 @@
+#include "deploy/cli/train_job.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/job/job_loader.h"
+#include "common/status_macros.h"
+#include "deploy/controller/programs.h"
+
+namespace thermocline {
+namespace {
+
+std::string Absolute(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+// The run directory's job file must mean the same from any working directory.
+void MakePathsAbsolute(Job* job) {
+  for (std::string* path :
+       {job->mutable_data()->mutable_path(), job->mutable_data()->mutable_test_path()}) {
+    *path = Absolute(*path);
+  }
+  if (!job->cluster().has_tls()) return;
+  Tls* tls = job->mutable_cluster()->mutable_tls();
+  for (std::string* path :
+       {tls->mutable_certificate(), tls->mutable_private_key(), tls->mutable_ca()}) {
+    *path = Absolute(*path);
+  }
+}
+
+// Tells early, and in the launcher's own words, what every process would stumble over.
+absl::Status CheckReadable(const std::string& field, const std::string& path) {
+  if (path.empty() || access(path.c_str(), R_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(field, " '", path, "': ", std::strerror(errno)));
+}
+
+absl::Status CheckFiles(const Job& job) {
+  const Data& data = job.data();
+  RETURN_IF_ERROR(CheckReadable("data.path", data.path()));
+  RETURN_IF_ERROR(CheckReadable("data.test_path", data.test_path()));
+  const bool is_folder = std::filesystem::is_directory(data.path());
+  if (is_folder != (data.format() == Data::DLRM_NPY)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.path '", data.path(), "' is a ", is_folder ? "folder" : "file", "; the format ",
+        Data::Format_Name(data.format()), " reads a ", is_folder ? "file" : "folder"));
+  }
+  const Tls& tls = job.cluster().tls();
+  RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
+  RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));
+  return CheckReadable("cluster.tls.ca", tls.ca());
+}
+
+std::string Plural(uint32_t count, const char* noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::vector<FlagSpec> JobFlags() {
+  return {
+      {"data", "PATH", "the data, instead of data.path of the job"},
+      {"servers", "N", "parameter servers, instead of cluster.servers"},
+      {"workers", "N", "workers, instead of cluster.workers"},
+      {"set", "FIELD=VALUE", "changes any field of the job: --set train.batch_size=512", true},
+      {"insecure", "", "allows plain text beyond loopback"},
+      {"bin-dir", "DIR", "where thermocline-server and thermocline-worker are"},
+  };
+}
+
+absl::StatusOr<Job> JobFromFlags(const Flags& flags) {
+  if (flags.positional().size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("name one job file, not ", flags.positional().size()));
+  }
+  std::vector<std::string> overrides = flags.GetAll("set");
+  if (flags.Has("data")) overrides.push_back("data.path=" + flags.Get("data"));
+  if (flags.Has("servers")) overrides.push_back("cluster.servers=" + flags.Get("servers"));
+  if (flags.Has("workers")) overrides.push_back("cluster.workers=" + flags.Get("workers"));
+  if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
+  ASSIGN_OR_RETURN(Job job, LoadJob(flags.positional()[0], overrides));
+  MakePathsAbsolute(&job);
+  RETURN_IF_ERROR(CheckFiles(job));
+  return job;
+}
+
+absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags) {
+  JobPrograms programs;
+  ASSIGN_OR_RETURN(programs.server, FindProgram("thermocline-server", flags.Get("bin-dir")));
+  ASSIGN_OR_RETURN(programs.worker, FindProgram("thermocline-worker", flags.Get("bin-dir")));
+  return programs;
+}
+
+absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& programs,
+                                          const RunDirectory& directory, SignalWatch* signals) {
+  std::printf("job %s: %s, %s, run directory %s\n", job.name().c_str(),
+              Plural(job.cluster().servers(), "server").c_str(),
+              Plural(job.cluster().workers(), "worker").c_str(), directory.path().c_str());
+  std::fflush(stdout);
+  ProgressBar bar(stdout, isatty(STDOUT_FILENO) != 0);
+  const absl::Time start = absl::Now();
+  JobObserver observer;
+  observer.on_servers_up = [&](const std::vector<std::string>& addresses) {
+    std::printf("servers up in %.1f s: %s\n", absl::ToDoubleSeconds(absl::Now() - start),
+                absl::StrJoin(addresses, ", ").c_str());
+    std::fflush(stdout);
+  };
+  observer.on_progress = [&](const Progress& progress) { bar.Update(progress, absl::Now()); };
+  observer.on_training_done = [&] { bar.Clear(); };
+  return RunJob(job, programs, directory, observer, signals);
+}
+
+}  // namespace thermocline

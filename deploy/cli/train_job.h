@@ -1,0 +1,31 @@
+// What `train` and `bench train` share: from flags to a job, and running it with a progress bar.
+#ifndef THERMOCLINE_DEPLOY_CLI_TRAIN_JOB_H_
+#define THERMOCLINE_DEPLOY_CLI_TRAIN_JOB_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "deploy/backends/local/signal_watch.h"
+#include "deploy/cli/flags.h"
+#include "deploy/controller/job_controller.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+// Flags that name a job and change it: --data, --servers, --workers, --insecure, --set, --bin-dir.
+std::vector<FlagSpec> JobFlags();
+
+// Loads the job that the one positional argument names, changed by the flags, its paths made
+// absolute. Errors: kInvalidArgument and others: all of them bad usage or a bad job file.
+absl::StatusOr<Job> JobFromFlags(const Flags& flags);
+
+absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags);
+
+// Runs the job and shows how far it is on standard output.
+absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& programs,
+                                          const RunDirectory& directory, SignalWatch* signals);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CLI_TRAIN_JOB_H_

@@ -1,0 +1,70 @@
+#include "deploy/controller/metrics_log.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "deploy/controller/json_number.h"
+
+namespace thermocline {
+namespace {
+
+// A worker's lines are a few hundred bytes; a longer one without end is no line of ours.
+constexpr size_t kMaxLineBytes = 1 << 20;
+
+uint64_t Whole(const nlohmann::ordered_json& json, const char* name) {
+  return static_cast<uint64_t>(std::max(0.0, NumberAt(json, name).value_or(0)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string& path,
+                                                               absl::Time start) {
+  std::unique_ptr<MetricsLog> log(new MetricsLog(start));
+  log->file_.open(path, std::ios::app);
+  if (!log->file_) {
+    return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(errno)));
+  }
+  return log;
+}
+
+void MetricsLog::Append(absl::string_view data, absl::Time now) {
+  partial_.append(data.data(), data.size());
+  size_t begin = 0;
+  for (size_t end = partial_.find('\n'); end != std::string::npos;
+       end = partial_.find('\n', begin)) {
+    TakeLine(absl::string_view(partial_).substr(begin, end - begin), now);
+    begin = end + 1;
+  }
+  partial_.erase(0, begin);
+  if (partial_.size() > kMaxLineBytes) {
+    partial_.clear();
+    ++bad_lines_;
+  }
+}
+
+void MetricsLog::TakeLine(absl::string_view line, absl::Time now) {
+  if (line.empty()) return;
+  auto json = nlohmann::ordered_json::parse(line.begin(), line.end(), nullptr, false);
+  if (!json.is_object()) {
+    ++bad_lines_;
+    return;
+  }
+  json["wall_s"] = std::round(absl::ToDoubleSeconds(now - start_) * 1000) / 1000;
+  file_ << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
+        << std::flush;
+  const auto event = json.find("event");
+  if (event == json.end() || *event != "progress") return;
+  progress_.step = Whole(json, "step");
+  progress_.samples = Whole(json, "samples");
+  progress_.samples_per_s = NumberAt(json, "samples_per_s").value_or(0);
+  progress_.fraction = NumberAt(json, "fraction");
+  progress_.loss = NumberAt(json, "loss");
+  progress_.auc = NumberAt(json, "auc");
+  ++progress_events_;
+}
+
+}  // namespace thermocline

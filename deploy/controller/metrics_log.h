@@ -1,0 +1,49 @@
+// The events that a worker reports while it trains: kept in metrics.jsonl, and the latest progress.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "deploy/console/progress_bar.h"
+
+namespace thermocline {
+
+// Not thread-safe. The only writer of the file.
+class MetricsLog {
+ public:
+  // Errors: kUnavailable (the file can't be made; names it).
+  static absl::StatusOr<std::unique_ptr<MetricsLog>> Create(const std::string& path,
+                                                            absl::Time start);
+
+  // Takes what came from the worker's pipe; lines may come in pieces. Each complete line that is a
+  // JSON object is appended to the file with "wall_s", the seconds since `start`; others are
+  // counted.
+  void Append(absl::string_view data, absl::Time now);
+
+  const Progress& progress() const { return progress_; }
+  // How many lines changed progress().
+  uint64_t progress_events() const { return progress_events_; }
+  uint64_t bad_lines() const { return bad_lines_; }
+
+ private:
+  explicit MetricsLog(absl::Time start) : start_(start) {}
+
+  void TakeLine(absl::string_view line, absl::Time now);
+
+  const absl::Time start_;
+  std::ofstream file_;
+  std::string partial_;  // a line that hasn't ended yet
+  Progress progress_;
+  uint64_t progress_events_ = 0;
+  uint64_t bad_lines_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_

@@ -1,0 +1,62 @@
+#include "deploy/controller/metrics_log.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace thermocline {
+namespace {
+
+std::vector<std::string> Lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(MetricsLog, JoinsPiecesKeepsLinesAndProgress) {
+  const std::string path = testing::TempDir() + "/metrics_log_test.jsonl";
+  std::remove(path.c_str());
+  const absl::Time start = absl::UnixEpoch();
+  auto log = MetricsLog::Create(path, start);
+  ASSERT_TRUE(log.ok()) << log.status();
+  const absl::Time later = start + absl::Milliseconds(1500);
+  (*log)->Append("{\"event\":\"progress\",\"step\":20,\"samples\":5120,", later);
+  EXPECT_EQ((*log)->progress_events(), 0u);
+  (*log)->Append("\"loss\":0.5,\"samples_per_s\":1e4,\"fraction\":0.25}\nnot json\n[1]\n\n{\"ev",
+                 later);
+  (*log)->Append("ent\":\"eval\",\"auc\":0.76}\n", later);
+  EXPECT_EQ((*log)->progress_events(), 1u);
+  EXPECT_EQ((*log)->bad_lines(), 2u);
+  EXPECT_EQ((*log)->progress().step, 20u);
+  EXPECT_EQ((*log)->progress().samples, 5120u);
+  EXPECT_EQ((*log)->progress().samples_per_s, 1e4);
+  EXPECT_EQ((*log)->progress().fraction, 0.25);
+  EXPECT_EQ((*log)->progress().loss, 0.5);
+  EXPECT_FALSE((*log)->progress().auc.has_value());
+  const std::vector<std::string> lines = Lines(path);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(nlohmann::json::parse(lines[0])["wall_s"], 1.5);
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["auc"], 0.76);
+}
+
+TEST(MetricsLog, WrongTypesAreAbsentAndALineWithoutEndIsDropped) {
+  const std::string path = testing::TempDir() + "/metrics_log_test2.jsonl";
+  auto log = MetricsLog::Create(path, absl::UnixEpoch());
+  ASSERT_TRUE(log.ok());
+  (*log)->Append("{\"event\":\"progress\",\"step\":\"x\",\"samples\":-5,\"loss\":null}\n",
+                 absl::UnixEpoch());
+  EXPECT_EQ((*log)->progress().step, 0u);
+  EXPECT_EQ((*log)->progress().samples, 0u);
+  EXPECT_FALSE((*log)->progress().loss.has_value());
+  (*log)->Append(std::string((1 << 20) + 1, '{'), absl::UnixEpoch());
+  (*log)->Append("\n", absl::UnixEpoch());
+  EXPECT_EQ((*log)->bad_lines(), 1u);
+  EXPECT_FALSE(MetricsLog::Create("/no/such/folder/metrics.jsonl", absl::UnixEpoch()).ok());
+}
+
+}  // namespace
+}  // namespace thermocline

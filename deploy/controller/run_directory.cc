@@ -1,0 +1,77 @@
+#include "deploy/controller/run_directory.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int kMaxSameSecond = 1000;
+
+absl::Status MakeError(const std::string& path, int error) {
+  const std::string what =
+      absl::StrCat("can't make the run directory ", path, ": ", std::strerror(error));
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(what);
+  if (error == EEXIST) return absl::AlreadyExistsError(what);
+  return absl::UnavailableError(what);
+}
+
+absl::Status MakeParents(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (parent.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(parent, error);
+  return error ? MakeError(path, error.value()) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
+                                                  const std::string& job_name, absl::Time now) {
+  const std::string base =
+      !path.empty() ? path
+                    : absl::StrCat("runs/", job_name, "-",
+                                   absl::FormatTime("%Y%m%d-%H%M%S", now, absl::LocalTimeZone()));
+  const absl::Status parents = MakeParents(base);
+  if (!parents.ok()) return parents;
+  for (int attempt = 1; attempt <= kMaxSameSecond; ++attempt) {
+    const std::string candidate = attempt == 1 ? base : absl::StrCat(base, "-", attempt);
+    if (mkdir(candidate.c_str(), 0755) == 0) return RunDirectory(candidate);
+    if (errno != EEXIST) return MakeError(candidate, errno);
+    if (path.empty()) continue;
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) return MakeError(path, EEXIST);
+    if (std::filesystem::is_empty(path, error) && !error) return RunDirectory(path);
+    return absl::AlreadyExistsError(
+        absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir"));
+  }
+  return MakeError(base, EEXIST);
+}
+
+std::string RunDirectory::File(absl::string_view name) const {
+  return absl::StrCat(path_, "/", name);
+}
+
+absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text) const {
+  const std::string path = File(name);
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    unlink(temporary.c_str());
+    return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

@@ -1,0 +1,78 @@
+#include "deploy/controller/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RunDirectoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = absl::StrCat(testing::TempDir(), "/run_directory_test.", getpid());
+    std::filesystem::create_directories(root_);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  static std::string ReadAll(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+
+  std::string root_;
+};
+
+TEST_F(RunDirectoryTest, MakesParents) {
+  const auto made = RunDirectory::Create(root_ + "/a/b/c", "job", absl::UnixEpoch());
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->path(), root_ + "/a/b/c");
+  EXPECT_TRUE(std::filesystem::is_directory(root_ + "/a/b/c"));
+}
+
+TEST_F(RunDirectoryTest, TakesAnEmptyFolderAndNoOther) {
+  std::filesystem::create_directories(root_ + "/empty");
+  EXPECT_TRUE(RunDirectory::Create(root_ + "/empty", "job", absl::UnixEpoch()).ok());
+  std::ofstream(root_ + "/empty/precious") << "data";
+  const auto full = RunDirectory::Create(root_ + "/empty", "job", absl::UnixEpoch());
+  EXPECT_EQ(full.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(full.status().message()), HasSubstr("empty is not empty"));
+  std::ofstream(root_ + "/file") << "data";
+  EXPECT_EQ(RunDirectory::Create(root_ + "/file", "job", absl::UnixEpoch()).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_FALSE(RunDirectory::Create(root_ + "/file/below", "job", absl::UnixEpoch()).ok());
+}
+
+TEST_F(RunDirectoryTest, TwoRunsInOneSecondDiffer) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(root_);
+  const auto first = RunDirectory::Create("", "job", absl::UnixEpoch());
+  const auto second = RunDirectory::Create("", "job", absl::UnixEpoch());
+  std::filesystem::current_path(before);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_THAT(first->path(), StartsWith("runs/job-"));
+  EXPECT_EQ(second->path(), first->path() + "-2");
+}
+
+TEST_F(RunDirectoryTest, WritesWholeFiles) {
+  const auto made = RunDirectory::Create(root_ + "/run", "job", absl::UnixEpoch());
+  ASSERT_TRUE(made->Write("summary.json", "{}").ok());
+  ASSERT_TRUE(made->Write("summary.json", "{\"a\": 1}").ok());
+  EXPECT_EQ(ReadAll(made->File("summary.json")), "{\"a\": 1}");
+  EXPECT_FALSE(std::filesystem::exists(made->File("summary.json.tmp")));
+  const absl::Status no_folder = made->Write("no/such/file", "");
+  EXPECT_THAT(std::string(no_folder.message()), HasSubstr("no/such/file"));
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,158 @@
+#include "deploy/controller/server_group.h"
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/job/configure_request.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::Duration kPollPeriod = absl::Milliseconds(5);
+constexpr absl::Duration kConfigureTimeout = absl::Seconds(15);
+constexpr absl::Duration kStatsTimeout = absl::Seconds(10);
+// A digest reads every row: at a few GB/s, some hundred GB.
+constexpr absl::Duration kDigestTimeout = absl::Seconds(120);
+
+std::string PortFile(size_t index) { return absl::StrCat("server-", index, ".port"); }
+
+// The host with port 0: a free one. An IPv6 address needs brackets.
+std::string ListenAddress(const std::string& host) {
+  const bool bare_ipv6 = host.find(':') != std::string::npos && host[0] != '[';
+  return bare_ipv6 ? absl::StrCat("[", host, "]:0") : absl::StrCat(host, ":0");
+}
+
+std::vector<std::string> ServerCommand(const std::string& program, const Job& job,
+                                       const std::string& port_file) {
+  const Cluster& cluster = job.cluster();
+  std::vector<std::string> command = {
+      program,
+      absl::StrCat("--listen=", ListenAddress(cluster.listen_host())),
+      absl::StrCat("--port_file=", port_file),
+      absl::StrCat("--job_id=", job.name()),
+      absl::StrCat("--apply_threads=", cluster.server_threads()),
+      absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
+  };
+  if (!cluster.tls().ca().empty()) {
+    command.push_back(absl::StrCat("--tls_certificate=", cluster.tls().certificate()));
+    command.push_back(absl::StrCat("--tls_private_key=", cluster.tls().private_key()));
+    command.push_back(absl::StrCat("--tls_ca=", cluster.tls().ca()));
+  }
+  if (cluster.insecure()) command.push_back("--insecure");
+  return command;
+}
+
+// The address in a port file, or "" while there is none. The file appears whole.
+std::string ReadPortFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string address;
+  std::getline(file, address);
+  return address;
+}
+
+}  // namespace
+
+absl::Status ServerGroup::Start(const std::string& program) {
+  const size_t count = job_.cluster().servers();
+  for (size_t i = 0; i < count; ++i) {
+    ChildProcessOptions options;
+    options.name = absl::StrCat("server ", i);
+    options.command = ServerCommand(program, job_, directory_.File(PortFile(i)));
+    options.log_path = directory_.File(absl::StrCat("server-", i, ".log"));
+    RETURN_IF_ERROR(supervisor_.Start(ProcessRole::kServer, options));
+  }
+  addresses_.assign(count, "");
+  const auto all_listen = [&] {
+    for (size_t i = 0; i < count; ++i) {
+      if (addresses_[i].empty()) addresses_[i] = ReadPortFile(directory_.File(PortFile(i)));
+      if (addresses_[i].empty()) return false;
+    }
+    return true;
+  };
+  const absl::Duration timeout = absl::Seconds(job_.cluster().startup_timeout_s());
+  absl::Status up =
+      supervisor_.WaitUntil(all_listen, absl::Now() + timeout, kPollPeriod, "servers to come up");
+  if (absl::IsDeadlineExceeded(up)) {
+    size_t first = 0;
+    while (!addresses_[first].empty()) ++first;
+    up = absl::DeadlineExceededError(
+        absl::StrCat("server ", first, " did not come up within ", absl::FormatDuration(timeout),
+                     " (cluster.startup_timeout_s); its log: ",
+                     directory_.File(absl::StrCat("server-", first, ".log"))));
+  }
+  RETURN_IF_ERROR(up);
+  const Tls& tls = job_.cluster().tls();
+  for (const std::string& address : addresses_) {
+    ASSIGN_OR_RETURN(auto client, ControlClient::Create(
+                                      address, {tls.certificate(), tls.private_key(), tls.ca()}));
+    clients_.push_back(std::move(client));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServerGroup::Configure(uint64_t epoch) {
+  return ForEach(
+      [&](size_t i) {
+        const ConfigureRequest request =
+            MakeConfigureRequest(job_, job_.name(), epoch, ServerIndex(static_cast<uint32_t>(i)));
+        return clients_[i]->Configure(request, kConfigureTimeout).status();
+      },
+      kConfigureTimeout, "servers to take their configuration");
+}
+
+absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch) {
+  std::vector<Digest> digests(clients_.size());
+  RETURN_IF_ERROR(ForEach(
+      [&](size_t i) {
+        const auto reply = clients_[i]->GetDigest(job_.name(), epoch, kDigestTimeout);
+        if (reply.ok()) digests[i] = {reply->low(), reply->high()};
+        return reply.status();
+      },
+      kDigestTimeout, "the servers' digests"));
+  Digest sum;
+  for (const Digest& digest : digests) sum.Add(digest);
+  return sum;
+}
+
+absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats() {
+  std::vector<ServerReport> reports;
+  for (const std::string& address : addresses_) {
+    reports.push_back({address, absl::UnknownError("not asked")});
+  }
+  RETURN_IF_ERROR(ForEach(
+      [&](size_t i) {
+        reports[i].stats = clients_[i]->GetStats(kStatsTimeout);
+        return reports[i].stats.status();
+      },
+      kStatsTimeout, "the servers' stats"));
+  return reports;
+}
+
+absl::Status ServerGroup::ForEach(const std::function<absl::Status(size_t)>& call,
+                                  absl::Duration timeout, absl::string_view what) {
+  std::vector<absl::Status> results(clients_.size());
+  std::atomic<size_t> pending{clients_.size()};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    threads.emplace_back([&, i] {
+      results[i] = call(i);
+      pending.fetch_sub(1, std::memory_order_release);
+    });
+  }
+  // A little beyond the calls' own deadlines, which say more.
+  const absl::Status waited =
+      supervisor_.WaitUntil([&] { return pending.load(std::memory_order_acquire) == 0; },
+                            absl::Now() + timeout + absl::Seconds(2), kPollPeriod, what);
+  // The calls end with their servers.
+  if (!waited.ok()) supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
+  for (std::thread& thread : threads) thread.join();
+  RETURN_IF_ERROR(waited);
+  for (const absl::Status& result : results) RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

@@ -1,0 +1,123 @@
+#include "deploy/controller/summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "deploy/console/format.h"
+#include "deploy/controller/json_number.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::optional<double> First(const std::vector<Json>& results, const char* name) {
+  for (const Json& result : results) {
+    if (const auto value = NumberAt(result, name)) return value;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> Sum(const std::vector<Json>& results, const char* name) {
+  std::optional<double> sum;
+  for (const Json& result : results) {
+    if (const auto value = NumberAt(result, name)) sum = sum.value_or(0) + *value;
+  }
+  return sum;
+}
+
+std::optional<double> Largest(const std::vector<Json>& results, const char* name) {
+  std::optional<double> largest;
+  for (const Json& result : results) {
+    if (const auto value = NumberAt(result, name)) {
+      largest = std::max(largest.value_or(*value), *value);
+    }
+  }
+  return largest;
+}
+
+std::optional<double> SamplesPerSecond(const std::vector<Json>& results) {
+  const auto samples = Sum(results, "samples");
+  const auto seconds = Largest(results, "train_s");
+  if (samples && seconds && *seconds > 0) return *samples / *seconds;
+  return Sum(results, "samples_per_s");
+}
+
+Json Real(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
+
+Json Whole(std::optional<double> value) {
+  return value ? Json(static_cast<uint64_t>(std::llround(std::max(0.0, *value)))) : Json(nullptr);
+}
+
+std::string Fixed(const Json& summary, const char* name, int digits) {
+  const auto value = NumberAt(summary, name);
+  return value ? absl::StrFormat("%.*f", digits, *value) : "unknown";
+}
+
+std::string Count(const Json& summary, const char* name) {
+  const auto value = NumberAt(summary, name);
+  return value ? FormatCount(static_cast<uint64_t>(*value)) : "unknown";
+}
+
+}  // namespace
+
+std::string DigestText(const Digest& digest) {
+  return absl::StrFormat("%016x%016x", digest.high, digest.low);
+}
+
+absl::StatusOr<Json> ReadWorkerResult(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file.is_open()) return absl::DataLossError(absl::StrCat("no worker result in ", path));
+  Json json = Json::parse(text.str(), nullptr, false);
+  if (!json.is_object()) {
+    return absl::DataLossError(absl::StrCat("the worker result ", path, " is no JSON object"));
+  }
+  return json;
+}
+
+Json MakeSummary(const Job& job, const std::vector<Json>& results, const Digest& digest,
+                 double wall_s) {
+  Json summary;
+  summary["job"] = job.name();
+  summary["steps"] = Whole(Largest(results, "steps"));
+  summary["samples"] = Whole(Sum(results, "samples"));
+  summary["auc"] = Real(First(results, "auc"));
+  summary["logloss"] = Real(First(results, "logloss"));
+  summary["eval_samples"] = Whole(First(results, "eval_samples"));
+  summary["samples_per_s"] = Real(SamplesPerSecond(results));
+  summary["wall_s"] = std::round(wall_s * 1000) / 1000;
+  summary["servers"] = job.cluster().servers();
+  summary["workers"] = job.cluster().workers();
+  summary["bad_lines"] = Whole(Sum(results, "bad_lines"));
+  summary["model_digest"] = DigestText(digest);
+  return summary;
+}
+
+std::string RenderSummary(const Json& summary) {
+  std::string text;
+  if (NumberAt(summary, "auc")) {
+    absl::StrAppend(&text, "AUC ", Fixed(summary, "auc", 4), "  logloss ",
+                    Fixed(summary, "logloss", 4));
+    if (NumberAt(summary, "eval_samples")) {
+      absl::StrAppend(&text, "  on ", Count(summary, "eval_samples"), " held-out samples");
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
+                  " samples, ", Fixed(summary, "samples_per_s", 0), " samples/s; ",
+                  Fixed(summary, "wall_s", 1), " s in all\n");
+  if (NumberAt(summary, "bad_lines").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "bad_lines"), " malformed lines were skipped\n");
+  }
+  absl::StrAppend(&text, "model digest ", summary["model_digest"].get<std::string>(), "\n");
+  return text;
+}
+
+}  // namespace thermocline
