@@ -142,7 +142,8 @@ int Stats(const Flags& flags) {
     } else {
       // "Go to the corner" and "clear the screen".
       if (watch && isatty(STDOUT_FILENO)) std::fputs("\x1b[H\x1b[2J", stdout);
-      std::fputs(RenderServerStats(reports.servers).c_str(), stdout);
+      std::printf("%s\n%s", RenderServerStats(reports.servers).c_str(),
+                  RenderTableStats(reports.servers).c_str());
       if (!reports.workers.empty()) {
         std::printf("\n%s", RenderWorkerStats(reports.workers).c_str());
       }

@@ -62,33 +62,6 @@ struct Sums {
   }
 };
 
-std::string RenderTables(const std::vector<ServerReport>& servers) {
-  std::map<uint32_t, std::pair<std::string, Sums>> sparse;  // by id
-  std::map<uint32_t, bool> dense_ids;
-  Sums dense;
-  for (const ServerReport& server : servers) {
-    if (!server.stats.ok()) continue;
-    for (const TableStats& table : server.stats->tables()) {
-      if (table.role() == TableSpec::DENSE) {
-        dense_ids[table.id()] = true;
-        dense.Add(table);
-      } else {
-        auto& [name, sums] = sparse[table.id()];
-        name = table.name();
-        sums.Add(table);
-      }
-    }
-  }
-  if (sparse.empty() && dense_ids.empty()) return "";
-  Rows rows = {{"table", "dim", "rows", "memory", "keys pulled", "keys pushed", "rows created"},
-               {}};
-  for (const auto& [id, table] : sparse) rows.push_back(table.second.Row(table.first));
-  if (!dense_ids.empty()) {
-    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)")));
-  }
-  return absl::StrCat("\n", FormatTable(rows));
-}
-
 uint64_t TableBytes(const ServerStats& stats) {
   uint64_t bytes = 0;
   for (const TableStats& table : stats.tables()) bytes += table.bytes();
@@ -124,7 +97,34 @@ std::string RenderServerStats(const std::vector<ServerReport>& servers) {
                     absl::StrFormat("%d max, %.2f mean", stats.max_staleness_seen(),
                                     stats.mean_staleness_seen())});
   }
-  return absl::StrCat(FormatTable(rows), errors, RenderTables(servers));
+  return absl::StrCat(FormatTable(rows), errors);
+}
+
+std::string RenderTableStats(const std::vector<ServerReport>& servers) {
+  std::map<uint32_t, std::pair<std::string, Sums>> sparse;  // by id
+  std::map<uint32_t, bool> dense_ids;
+  Sums dense;
+  for (const ServerReport& server : servers) {
+    if (!server.stats.ok()) continue;
+    for (const TableStats& table : server.stats->tables()) {
+      if (table.role() == TableSpec::DENSE) {
+        dense_ids[table.id()] = true;
+        dense.Add(table);
+      } else {
+        auto& [name, sums] = sparse[table.id()];
+        name = table.name();
+        sums.Add(table);
+      }
+    }
+  }
+  if (sparse.empty() && dense_ids.empty()) return "";
+  Rows rows = {{"table", "dim", "rows", "memory", "keys pulled", "keys pushed", "rows created"},
+               {}};
+  for (const auto& [id, table] : sparse) rows.push_back(table.second.Row(table.first));
+  if (!dense_ids.empty()) {
+    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)")));
+  }
+  return FormatTable(rows);
 }
 
 std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {

@@ -40,12 +40,14 @@ ServerStats Stats(uint32_t index) {
 }
 
 TEST(StatsTable, ServersAreLinesAndTablesAreSummed) {
-  const std::string text =
-      RenderServerStats({{"127.0.0.1:1", Stats(0)}, {"127.0.0.1:2", Stats(1)}});
+  const std::vector<ServerReport> reports = {{"127.0.0.1:1", Stats(0)}, {"127.0.0.1:2", Stats(1)}};
+  const std::string text = RenderServerStats(reports);
   EXPECT_THAT(text, ContainsRegex("127.0.0.1:1 +1:01 +99 +3,000 .*3.0 MiB +120 us / 2.3 ms +- +0"));
   EXPECT_THAT(text, ContainsRegex("127.0.0.1:2"));
-  EXPECT_THAT(text, ContainsRegex("T0 +16 +2,000 +0 B +2,199,023,255,552 "));
-  EXPECT_THAT(text, ContainsRegex("dense \\(2 tensors\\) +16 +4,000 "));
+  const std::string tables = RenderTableStats(reports);
+  EXPECT_THAT(tables, ContainsRegex("T0 +16 +2,000 +0 B +2,199,023,255,552 "));
+  EXPECT_THAT(tables, ContainsRegex("dense \\(2 tensors\\) +16 +4,000 "));
+  EXPECT_EQ(RenderTableStats({{"127.0.0.1:1", ServerStats()}}), "");
 }
 
 TEST(StatsTable, AServerThatDoesNotAnswerIsNamed) {

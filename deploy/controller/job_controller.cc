@@ -45,6 +45,7 @@ class JobController {
     absl::StatusOr<JobResult> result = RunToEnd();
     const absl::Duration grace = result.ok() ? kGrace : kGraceAfterFailure;
     supervisor_.Stop(ProcessRole::kWorker, grace);
+    servers_.Disconnect();
     supervisor_.Stop(ProcessRole::kServer, grace);
     return result;
   }

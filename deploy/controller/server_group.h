@@ -35,6 +35,9 @@ class ServerGroup {
   absl::StatusOr<Digest> GetDigest(uint64_t epoch);
   absl::StatusOr<std::vector<ServerReport>> GetStats();
 
+  // Closes the connections: a server that is asked to stop waits for its clients a while.
+  void Disconnect() { clients_.clear(); }
+
   const std::vector<std::string>& addresses() const { return addresses_; }
 
  private:

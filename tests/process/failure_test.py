@@ -1,0 +1,180 @@
+"""Jobs that go wrong end soon, say why, and leave no process behind."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import unittest
+
+from harness import (DEADLINE_S, SERVER, THERMOCLINE, WORKER, ProcessTest, children, is_running,
+                     wait_for)
+
+
+class FailureTest(ProcessTest):
+
+    def fake_programs(self, server=None, worker=None):
+        """A folder for --bin-dir, with shell scripts in place of the programs that are given."""
+        folder = self.run_dir + '-bin'
+        os.mkdir(folder)
+        for name, script, real in (('thermocline-server', server, SERVER),
+                                   ('thermocline-worker', worker, WORKER)):
+            path = os.path.join(folder, name)
+            if script is None:
+                os.symlink(real, path)
+                continue
+            with open(path, 'w') as file:
+                file.write('#!/bin/sh\n' + script + '\n')
+            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        return folder
+
+    def fails(self, launcher, code=1):
+        """Standard error of a launcher that must fail with `code`."""
+        got, out, err = self.finish(launcher)
+        self.assertEqual(got, code, 'out: %s\nerr: %s' % (out, err))
+        self.assertFalse(os.path.exists(os.path.join(launcher.run_dir, 'summary.json')))
+        return err
+
+    def test_a_killed_server_ends_the_job(self):
+        launcher = self.start_long('--servers=2', '--workers=2')
+        pids = list(children(launcher.pid))
+        self.assertEqual(len(pids), 4)
+        os.kill(self.pid_of(launcher, 'server 1'), signal.SIGKILL)
+        err = self.fails(launcher)
+        self.assertIn('server 1 was killed by signal 9 (Killed)', err)
+        self.assertIn('server-1.log', err)
+        self.assertIn('  | ', err)  # its last log lines
+        self.assertIn('serving on', err)
+        self.assertIn(self.run_dir, err)
+        self.assert_all_gone(pids)
+        for name in ('job.textproto', 'metrics.jsonl', 'server-0.log', 'worker-0.log'):
+            self.assertTrue(os.path.exists(os.path.join(self.run_dir, name)), name)
+
+    def test_a_killed_worker_ends_the_job(self):
+        launcher = self.start_long('--workers=2')
+        pids = list(children(launcher.pid))
+        os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGKILL)
+        self.assertIn('worker 1 was killed by signal 9 (Killed)', self.fails(launcher))
+        self.assert_all_gone(pids)
+
+    def test_a_server_that_stops_answering_ends_the_job(self):
+        launcher = self.start_long('--servers=2', '--set=cluster.rpc_timeout_s=1')
+        pids = list(children(launcher.pid))
+        server = self.pid_of(launcher, 'server 0')
+        with open(os.path.join(self.run_dir, 'server-0.port')) as file:
+            address = file.read().strip()
+        os.kill(server, signal.SIGSTOP)
+        err = self.fails(launcher)
+        self.assertIn('worker 0 exited with code 1', err)
+        self.assertIn(address, err)
+        self.assert_all_gone(pids)
+
+    def test_a_server_that_never_comes_up(self):
+        programs = self.fake_programs(server='echo stuck here; exec sleep 600')
+        err = self.fails(self.start('--bin-dir', programs, '--set=cluster.startup_timeout_s=1'))
+        self.assertIn('server 0 did not come up within 1s', err)
+        self.assertIn('server-0.log', err)
+
+    def test_a_server_that_dies_at_once(self):
+        programs = self.fake_programs(
+            server='for i in $(seq 40); do echo line $i; done; exit 3')
+        err = self.fails(self.start('--bin-dir', programs, '--servers=2'))
+        self.assertIn('server 0 exited with code 3', err)
+        self.assertIn('  | line 40\n', err)
+        self.assertIn('  | line 26\n', err)
+        self.assertNotIn('  | line 25\n', err)
+
+    def test_a_worker_that_leaves_no_result(self):
+        programs = self.fake_programs(worker='exit 0')
+        self.assertIn('worker-0.json', self.fails(self.start('--bin-dir', programs)))
+
+    def test_a_worker_that_fails(self):
+        programs = self.fake_programs(worker='echo out of luck >&2; exit 4')
+        err = self.fails(self.start('--bin-dir', programs))
+        self.assertIn('worker 0 exited with code 4', err)
+        self.assertIn('  | out of luck', err)
+
+    def test_programs_that_are_not_there(self):
+        err = self.fails(self.start('--bin-dir', '/no/such/folder'), code=2)
+        self.assertIn("can't find the program thermocline-server", err)
+
+    def test_bad_job_files(self):
+        with open(self.job, 'a') as job:
+            job.write('train { batchsize: 3 }\n')
+        err = self.fails(self.start(), code=2)
+        self.assertIn("%s:9:9: unknown field 'batchsize' in Train (did you mean 'batch_size'?)"
+                      % self.job, err)
+        err = self.fails(self.start(job=self.run_dir + '.nothing'), code=2)
+        self.assertIn('No such file or directory', err)
+        self.assertFalse(os.path.exists(self.run_dir))
+
+    def test_bad_overrides(self):
+        err = self.fails(self.start('--servers=0'), code=2)
+        self.assertIn('cluster.servers is 0; it must be at least 1', err)
+        err = self.fails(self.start('--set=train.bach_size=1'), code=2)
+        self.assertIn("did you mean 'batch_size'?", err)
+
+    def test_missing_data(self):
+        err = self.fails(self.start('--data', '/no/such/data'), code=2)
+        self.assertIn("data.path '/no/such/data': No such file or directory", err)
+        err = self.fails(self.start('--data', self.job), code=2)
+        self.assertIn('reads a folder', err)
+        os.mkdir(self.run_dir + '-empty')
+        err = self.fails(self.start('--data', self.run_dir + '-empty'))
+        self.assertIn('train_', err)
+        self.assertIn('.npy', err)
+
+    def test_a_run_directory_is_never_overwritten(self):
+        os.mkdir(self.run_dir)
+        precious = os.path.join(self.run_dir, 'summary.json')
+        with open(precious, 'w') as file:
+            file.write('precious')
+        code, _, err = self.finish(self.start())
+        self.assertEqual(code, 2)
+        self.assertIn('is not empty', err)
+        with open(precious) as file:
+            self.assertEqual(file.read(), 'precious')
+
+    def test_beyond_loopback_is_closed(self):
+        err = self.fails(self.start('--set=cluster.listen_host=0.0.0.0'), code=2)
+        self.assertIn('beyond loopback', err)
+        server = subprocess.run([SERVER, '--listen=0.0.0.0:0'], capture_output=True, text=True,
+                                timeout=DEADLINE_S)
+        self.assertEqual(server.returncode, 2)
+        self.assertIn('insecure', server.stderr)
+
+    def test_an_infinite_learning_rate_is_no_model(self):
+        err = self.fails(self.start('--set=train.learning_rate.base=1e38'))
+        self.assertRegex(err, 'worker 0 exited with code 1')
+        self.assertRegex(err, '(?i)(nan|infinit|finite)')
+
+    def test_a_port_in_use(self):
+        with socket.socket() as listener:
+            listener.bind(('127.0.0.1', 0))
+            listener.listen()
+            address = '127.0.0.1:%d' % listener.getsockname()[1]
+            server = subprocess.run([SERVER, '--listen=' + address], capture_output=True,
+                                    text=True, timeout=DEADLINE_S)
+        self.assertEqual(server.returncode, 1)
+        self.assertIn(address, server.stderr)
+        self.assertIn('in use', server.stderr)
+
+    def test_a_full_pipe_does_not_stop_the_job(self):
+        # Nobody reads the launcher's output.
+        launcher = self.start('--set=train.max_steps=20')
+        launcher.stdout.close()
+        wait_for(lambda: launcher.poll() is not None, 'the end of the job')
+        self.assertTrue(os.path.exists(os.path.join(self.run_dir, 'summary.json')))
+        launcher.stdout = open(os.devnull)
+        self.assertFalse(is_running(launcher.pid))
+
+    def test_stats_of_a_server_that_is_gone(self):
+        launcher = self.start()
+        self.finish(launcher)
+        stats = subprocess.run([THERMOCLINE, 'stats', '--run-dir', self.run_dir],
+                               capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual(stats.returncode, 1)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

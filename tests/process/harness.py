@@ -1,0 +1,163 @@
+"""What the tests of real processes share: programs, a small click log, jobs, waiting.
+
+Every wait has a deadline that only a hanging program reaches; nothing sleeps to synchronize.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+DEADLINE_S = 120
+POLL_S = 0.01
+
+_RUNFILES = os.path.join(os.environ.get('TEST_SRCDIR', ''), os.environ.get('TEST_WORKSPACE', ''))
+
+
+def program(path):
+    """The absolute path of a program that the build made, such as 'server/thermocline-server'."""
+    found = os.path.realpath(os.path.join(_RUNFILES, path))
+    if not os.access(found, os.X_OK):
+        raise FileNotFoundError(found)
+    return found
+
+
+THERMOCLINE = program('deploy/thermocline')
+SERVER = program('server/thermocline-server')
+WORKER = program('worker/thermocline-worker')
+
+# Small enough for a slow machine; every optimizer of the sparse and dense side is Adagrad.
+JOB = """
+name: "small"
+seed: 7
+data { format: DLRM_NPY path: "%(data)s" }
+default_table { dim: 8 }
+dlrm { bottom: [32] top: [32] }
+train { batch_size: 256 learning_rate { base: 0.02 } metrics_every_steps: 1 }
+cluster { worker_threads: 1 }
+"""
+
+
+def wait_for(condition, what):
+    """Returns the first true value of `condition()`."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError('waited in vain for ' + what)
+        time.sleep(POLL_S)
+
+
+def process_state(pid):
+    """One letter of /proc/PID/stat, '' where there is no such process."""
+    try:
+        with open('/proc/%d/stat' % pid) as stat:
+            return stat.read().rsplit(')', 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ''
+
+
+def is_running(pid):
+    return process_state(pid) not in ('', 'Z', 'X')
+
+
+def children(pid):
+    """{process id: command line} of the direct children of a process."""
+    found = {}
+    for name in os.listdir('/proc'):
+        if not name.isdigit():
+            continue
+        try:
+            with open('/proc/%s/stat' % name) as stat:
+                parent = int(stat.read().rsplit(')', 1)[1].split()[1])
+            if parent != pid:
+                continue
+            with open('/proc/%s/cmdline' % name) as cmdline:
+                found[int(name)] = cmdline.read().replace('\0', ' ')
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+class ProcessTest(unittest.TestCase):
+    """A folder of its own, a click log, and no process left behind by any test."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR'))
+        cls.data = os.path.join(cls.folder, 'clicklog')
+        subprocess.run([THERMOCLINE, 'generate', cls.data, '--rows=10000', '--test-rows=2000',
+                        '--shrink=1000', '--threads=1'], check=True, stdout=subprocess.DEVNULL)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def setUp(self):
+        self.run_dir = os.path.join(self.folder, self.id().rsplit('.', 1)[1])
+        self.job = self.run_dir + '.textproto'
+        with open(self.job, 'w') as job:
+            job.write(JOB % {'data': self.data})
+
+    def start(self, *flags, command='train', job=None, run_dir=None):
+        """Starts the launcher; it and what it started are killed after the test at the latest."""
+        run_dir = run_dir or self.run_dir
+        launcher = subprocess.Popen(
+            [THERMOCLINE, command, job or self.job, '--run-dir', run_dir, *flags],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        launcher.run_dir = run_dir
+
+        def clean_up():
+            if launcher.poll() is None:
+                launcher.kill()
+            launcher.communicate()
+        self.addCleanup(clean_up)
+        return launcher
+
+    def finish(self, launcher):
+        """(exit code, standard output, standard error) of a launcher."""
+        out, err = launcher.communicate(timeout=DEADLINE_S)
+        return launcher.returncode, out, err
+
+    def train(self, *flags, **options):
+        """Runs a job that must succeed; returns its summary."""
+        launcher = self.start(*flags, **options)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        with open(os.path.join(launcher.run_dir, 'summary.json')) as summary:
+            return json.load(summary)
+
+    def start_long(self, *flags):
+        """Starts a job that would take hours and waits until it trains."""
+        launcher = self.start('--set', 'train.passes=1000000', *flags)
+        metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
+
+        def trains():
+            if launcher.poll() is not None:
+                raise AssertionError('the job ended: %s' % (self.finish(launcher),))
+            return os.path.exists(metrics) and os.path.getsize(metrics) > 0
+        wait_for(trains, 'the first line of metrics')
+        return launcher
+
+    def pid_of(self, launcher, name):
+        """Process id of 'server 1' or 'worker 0'."""
+        kind, index = name.split()
+        mark = '%s-%s.port' % (kind, index)
+        for pid, command in children(launcher.pid).items():
+            if mark in command:
+                return pid
+        raise AssertionError('no %s among %s' % (name, children(launcher.pid)))
+
+    def assert_all_gone(self, pids):
+        wait_for(lambda: not any(is_running(pid) for pid in pids),
+                 'the end of %s' % {pid: process_state(pid) for pid in pids})
+
+
+def stop(process, number=signal.SIGTERM):
+    process.send_signal(number)

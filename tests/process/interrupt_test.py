@@ -1,0 +1,72 @@
+"""Stopping a job: nothing is left but its run directory."""
+
+import os
+import signal
+import unittest
+
+from harness import ProcessTest, children, process_state, wait_for
+
+
+class InterruptTest(ProcessTest):
+
+    def stopped_by(self, number, name):
+        launcher = self.start_long('--servers=2', '--workers=2')
+        pids = list(children(launcher.pid))
+        self.assertEqual(len(pids), 4)
+        launcher.send_signal(number)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('stopped by signal %d (%s)' % (number, name), err)
+        self.assertIn(self.run_dir, err)
+        self.assert_all_gone(pids)
+        for file in ('job.textproto', 'metrics.jsonl', 'servers.json', 'server-0.log',
+                     'server-1.log', 'worker-0.log', 'worker-1.log'):
+            self.assertGreater(os.path.getsize(os.path.join(self.run_dir, file)), 0, file)
+        self.assertFalse(os.path.exists(os.path.join(self.run_dir, 'summary.json')))
+
+    def test_ctrl_c(self):
+        self.stopped_by(signal.SIGINT, 'Interrupt')
+
+    def test_sigterm(self):
+        self.stopped_by(signal.SIGTERM, 'Terminated')
+
+    def test_hang_up(self):
+        self.stopped_by(signal.SIGHUP, 'Hangup')
+
+    def test_ctrl_c_before_the_servers_are_up(self):
+        folder = self.run_dir + '-bin'
+        os.mkdir(folder)
+        for name in ('thermocline-server', 'thermocline-worker'):
+            with open(os.path.join(folder, name), 'w') as file:
+                file.write('#!/bin/sh\nexec sleep 600\n')
+            os.chmod(os.path.join(folder, name), 0o755)
+        launcher = self.start('--bin-dir', folder)
+        pids = wait_for(lambda: [pid for pid, command in children(launcher.pid).items()
+                                 if 'sleep' in command], 'the server')
+        launcher.send_signal(signal.SIGINT)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('stopped by signal 2', err)
+        self.assert_all_gone(pids)
+
+    def test_a_stopped_server_does_not_survive_ctrl_c(self):
+        launcher = self.start_long('--servers=2')
+        pids = list(children(launcher.pid))
+        server = self.pid_of(launcher, 'server 0')
+        os.kill(server, signal.SIGSTOP)
+        wait_for(lambda: process_state(server) == 'T', 'the server to stop')
+        launcher.send_signal(signal.SIGINT)
+        self.finish(launcher)
+        self.assert_all_gone(pids)
+
+    def test_a_killed_launcher_leaves_no_orphans(self):
+        launcher = self.start_long('--servers=2', '--workers=2')
+        pids = list(children(launcher.pid))
+        self.assertEqual(len(pids), 4)
+        launcher.kill()
+        self.finish(launcher)
+        self.assert_all_gone(pids)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

@@ -1,0 +1,153 @@
+"""Whole jobs of real processes: what they leave, and that the bits don't depend on the cluster."""
+
+import json
+import os
+import re
+import subprocess
+import unittest
+
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, wait_for
+
+
+def read_json(*path):
+    with open(os.path.join(*path)) as file:
+        return json.load(file)
+
+
+class TrainTest(ProcessTest):
+
+    def test_run_directory(self):
+        launcher = self.start('--servers=2')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(err, '')
+        summary = read_json(self.run_dir, 'summary.json')
+        self.assertEqual(summary['steps'], 40)  # 10,000 rows in batches of 256
+        self.assertEqual(summary['samples'], 10000)
+        self.assertEqual(summary['servers'], 2)
+        self.assertEqual(summary['workers'], 1)
+        self.assertGreater(summary['auc'], 0.5)
+        self.assertGreater(summary['logloss'], 0)
+        self.assertGreater(summary['samples_per_s'], 0)
+        self.assertGreater(summary['wall_s'], 0)
+        self.assertRegex(summary['model_digest'], '^[0-9a-f]{32}$')
+        for name in ('server-0.log', 'server-1.log', 'worker-0.log'):
+            self.assertGreater(os.path.getsize(os.path.join(self.run_dir, name)), 0)
+        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
+            events = [json.loads(line) for line in file]
+        progress = [event for event in events if event['event'] == 'progress']
+        self.assertEqual([event['step'] for event in progress], list(range(1, 41)))
+        self.assertEqual(progress[-1]['samples'], 10000)
+        self.assertEqual(len([event for event in events if event['event'] == 'eval']), 1)
+        self.assertIn('AUC %.4f' % summary['auc'], out)
+        self.assertIn(summary['model_digest'], out)
+        for address in read_json(self.run_dir, 'servers.json')['servers']:
+            self.assertIn(address, out)
+        stats = [server['stats'] for server in
+                 read_json(self.run_dir, 'server_stats.json')['servers']]
+        self.assertEqual(sum(server['pushes_accepted'] for server in stats), 80)
+        self.assertEqual([server['complete_through'] for server in stats], [39, 39])
+        self.assertEqual(len(stats[0]['tables']), 26 + 8)
+
+    def test_resolved_job_gives_the_same_run(self):
+        first = self.train()
+        again = self.train(job=os.path.join(self.run_dir, 'job.textproto'),
+                           run_dir=self.run_dir + '-again')
+        self.assertEqual(first['model_digest'], again['model_digest'])
+        with open(os.path.join(self.run_dir, 'job.textproto')) as one, \
+                open(os.path.join(self.run_dir + '-again', 'job.textproto')) as two:
+            self.assertEqual(one.read(), two.read())
+
+    def test_digest_does_not_depend_on_servers_and_threads(self):
+        digests = {}
+        for number, flags in enumerate([
+                ['--servers=1'], ['--servers=2'], ['--servers=4'],
+                ['--set=cluster.worker_threads=2', '--set=cluster.server_threads=2'],
+                ['--servers=2', '--set=cluster.worker_threads=4',
+                 '--set=cluster.server_threads=4'],
+        ]):
+            run_dir = '%s-%d' % (self.run_dir, number)
+            digests[' '.join(flags)] = self.train(*flags, run_dir=run_dir)['model_digest']
+        self.assertEqual(len(set(digests.values())), 1, digests)
+        other = self.train('--set=seed=8', run_dir=self.run_dir + '-seed')
+        self.assertNotIn(other['model_digest'], digests.values())
+
+    def test_two_workers_in_sync_mode(self):
+        summaries = [
+            self.train('--workers=2', '--servers=%d' % servers,
+                       run_dir='%s-%d' % (self.run_dir, number))
+            for number, servers in enumerate([1, 2, 2])]
+        self.assertEqual(len({summary['model_digest'] for summary in summaries}), 1, summaries)
+        self.assertEqual([summary['samples'] for summary in summaries], [10000] * 3)
+        self.assertEqual([summary['steps'] for summary in summaries], [40] * 3)
+
+    def test_bounded_staleness(self):
+        summary = self.train('--workers=2', '--set=train.staleness_steps=3')
+        self.assertEqual(summary['samples'], 10000)
+        for server in read_json(self.run_dir, 'server_stats.json')['servers']:
+            self.assertLessEqual(server['stats']['max_staleness_seen'], 3)
+
+    def test_text_data_and_max_steps(self):
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv.gz', '--rows=3000',
+                        '--test-rows=300', '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        summary = self.train('--data', os.path.join(folder, 'train.tsv.gz'),
+                             '--set=data.format=CRITEO_TSV', '--set=train.max_steps=5',
+                             '--set=data.test_path=' + os.path.join(folder, 'test.tsv.gz'))
+        self.assertEqual(summary['steps'], 5)
+        self.assertEqual(summary['samples'], 5 * 256)
+        self.assertEqual(summary['eval_samples'], 300)
+
+    def test_malformed_lines_are_skipped_within_the_limit(self):
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=1000',
+                        '--test-rows=0', '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        path = os.path.join(folder, 'train.tsv')
+        with open(path) as file:
+            lines = file.readlines()
+        lines[99] = 'no label\n'
+        with open(path, 'w') as file:
+            file.writelines(lines)
+        flags = ['--data', path, '--set=data.format=CRITEO_TSV']
+        code, _, err = self.finish(self.start(*flags, run_dir=self.run_dir + '-strict'))
+        self.assertEqual(code, 1)
+        self.assertIn('%s:100' % path, err)
+        summary = self.train(*flags, '--set=data.max_bad_lines=1')
+        self.assertEqual(summary['bad_lines'], 1)
+
+    def test_stats_of_a_running_job(self):
+        launcher = self.start_long('--servers=2', '--workers=2')
+        # The workers' addresses join servers.json once they serve.
+        wait_for(lambda: len(read_json(self.run_dir, 'servers.json')['workers']) == 2,
+                 'the addresses of the workers')
+        stats = subprocess.run([THERMOCLINE, 'stats', '--json', '--run-dir', self.run_dir],
+                               capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual(stats.returncode, 0, stats.stderr)
+        shown = json.loads(stats.stdout)
+        self.assertEqual([server['stats']['server_index'] for server in shown['servers']], [0, 1])
+        self.assertEqual([worker['stats']['worker_rank'] for worker in shown['workers']], [0, 1])
+        self.assertGreaterEqual(shown['servers'][0]['stats']['complete_through'], 0)
+        address = shown['servers'][1]['address']
+        table = subprocess.run([THERMOCLINE, 'stats', address], capture_output=True, text=True,
+                               timeout=DEADLINE_S)
+        self.assertEqual(table.returncode, 0, table.stderr)
+        self.assertTrue(re.search(r'^C26 +8 ', table.stdout, re.MULTILINE), table.stdout)
+        self.assertIn(address, table.stdout)
+        self.assertIsNone(launcher.poll())
+
+    def test_bench_train(self):
+        launcher = self.start('--repeats=2', command='bench')
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 2)  # says what to measure
+        bench = subprocess.run([THERMOCLINE, 'bench', 'train', self.job, '--repeats=2',
+                                '--run-dir', self.run_dir + '-bench'],
+                               capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual(bench.returncode, 0, bench.stderr + err)
+        self.assertRegex(bench.stdout, r'samples/s: median \d+, from \d+ to \d+ over 2 runs')
+        self.assertRegex(bench.stdout, r'model digest: [0-9a-f]{32}')
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
