@@ -104,8 +104,8 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline
           });
         });
       },
-      [caller] {
-        if (caller->done) caller->Answered(absl::UnavailableError("simulated: refused"));
+      [caller](absl::Status why) {
+        if (caller->done) caller->Answered(std::move(why));
       });
 }
 
@@ -126,8 +126,8 @@ void SimNetwork::Push(ServerIndex server, const PushCall& call, int64_t deadline
           });
         });
       },
-      [caller] {
-        if (caller->done) caller->Answered(absl::UnavailableError("simulated: refused"));
+      [caller](absl::Status why) {
+        if (caller->done) caller->Answered(std::move(why));
       });
 }
 
@@ -143,11 +143,14 @@ std::shared_ptr<SimNetwork::Caller<Answer>> SimNetwork::NewCall(
 }
 
 void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver,
-                             const std::function<void()>& refuse) {
+                             const std::function<void(absl::Status)>& refuse) {
+  if (broken_down_) {
+    return scheduler_->RunAfter(1, [refuse] { refuse(absl::AbortedError("simulated: over")); });
+  }
   if (random_.Chance(faults_.refuse)) {
     ++messages_lost_;
-    scheduler_->RunAfter(Delay(), refuse);
-    return;
+    return scheduler_->RunAfter(Delay(),
+                                [refuse] { refuse(absl::UnavailableError("simulated: refused")); });
   }
   if (random_.Chance(faults_.drop)) {
     ++messages_lost_;

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/virtual_scheduler.h"
 #include "common/wire/messages.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/sim_random.h"
-#include "tests/simulation/virtual_scheduler.h"
 #include "worker/sparse/transport.h"
 
 namespace thermocline {
@@ -37,6 +37,9 @@ class SimNetwork : public Transport {
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override;
 
+  // From now on every new call fails for good, so that the sessions end.
+  void BreakDown() { broken_down_ = true; }
+
   // Hash of everything that travelled, in order.
   uint64_t trace() const { return trace_; }
   uint64_t messages_lost() const { return messages_lost_; }
@@ -50,8 +53,9 @@ class SimNetwork : public Transport {
                                           std::function<void(absl::StatusOr<Answer>)> done);
   // Calls `deliver` once for every copy of the request that arrives, telling if its reply may
   // arrive.
+  // Or calls `refuse` with the reason why none does.
   void SendRequest(const std::function<void(bool reply)>& deliver,
-                   const std::function<void()>& refuse);
+                   const std::function<void(absl::Status)>& refuse);
   void SendReply(const std::function<void()>& arrive);
   int64_t Delay();
   void Note(std::initializer_list<uint64_t> what);
@@ -62,6 +66,7 @@ class SimNetwork : public Transport {
   VirtualScheduler* const scheduler_;
   uint64_t trace_ = 0;
   uint64_t messages_lost_ = 0;
+  bool broken_down_ = false;
 };
 
 }  // namespace thermocline

@@ -13,9 +13,9 @@
 #include "common/cluster_map.h"
 #include "common/ids.h"
 #include "common/table_spec.h"
+#include "common/virtual_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_random.h"
-#include "tests/simulation/virtual_scheduler.h"
 #include "worker/sparse/ps_session.h"
 
 namespace thermocline {

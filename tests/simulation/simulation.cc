@@ -8,13 +8,13 @@
 #include "common/check.h"
 #include "common/cluster_map.h"
 #include "common/hash.h"
+#include "common/virtual_scheduler.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_worker.h"
-#include "tests/simulation/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {
@@ -167,10 +167,16 @@ SimulationResult Simulation::Run() {
       result_.failures.push_back("the workers are stuck");
     }
   }
+  const std::vector<std::string> failures = result_.failures;
+  if (!failures.empty()) network_->BreakDown();
   // Late copies of old messages still arrive; nothing may come of them.
   while (scheduler_.RunNext()) {
   }
-  if (result_.failures.empty()) CheckEnd();
+  if (failures.empty()) {
+    CheckEnd();
+  } else {
+    result_.failures = failures;  // Without what the end of the sessions added.
+  }
   FillResult();
   return std::move(result_);
 }

@@ -1,6 +1,6 @@
-// Time for the simulation: stands still while an event runs, then jumps to the next one.
-#ifndef THERMOCLINE_TESTS_SIMULATION_VIRTUAL_SCHEDULER_H_
-#define THERMOCLINE_TESTS_SIMULATION_VIRTUAL_SCHEDULER_H_
+// Time for tests and the simulation: stands still while an event runs, then jumps to the next one.
+#ifndef THERMOCLINE_COMMON_VIRTUAL_SCHEDULER_H_
+#define THERMOCLINE_COMMON_VIRTUAL_SCHEDULER_H_
 
 #include <cstdint>
 #include <functional>
@@ -30,6 +30,12 @@ class VirtualScheduler : public Scheduler {
     task();
     return true;
   }
+  // Runs everything that is due within `us` from now, then stands at that time.
+  void Advance(int64_t us) {
+    const int64_t until_us = now_us_ + us;
+    while (!events_.empty() && events_.begin()->first <= until_us) RunNext();
+    now_us_ = until_us;
+  }
   uint64_t events_run() const { return events_run_; }
 
  private:
@@ -40,4 +46,4 @@ class VirtualScheduler : public Scheduler {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_TESTS_SIMULATION_VIRTUAL_SCHEDULER_H_
+#endif  // THERMOCLINE_COMMON_VIRTUAL_SCHEDULER_H_

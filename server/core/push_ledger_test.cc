@@ -1,0 +1,86 @@
+#include "server/core/push_ledger.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+using Verdict = PushLedger::Verdict;
+
+uint64_t TestSeed() {
+  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
+  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
+  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
+  return seed;
+}
+
+TEST(PushLedgerTest, StartsBeforeTheFirstStep) {
+  const PushLedger ledger(2);
+  EXPECT_EQ(ledger.accepted_through(WorkerRank(1)), kNoStep);
+  EXPECT_EQ(*ledger.Judge(WorkerRank(1), Step(0), Step(0)), Verdict::kNext);
+  EXPECT_EQ(*ledger.Judge(WorkerRank(1), Step(1), Step(1)), Verdict::kEarly);
+}
+
+TEST(PushLedgerTest, WorkersDontMatterToEachOther) {
+  PushLedger ledger(2);
+  ledger.Accept(WorkerRank(0), Step(0), Step(3));
+  EXPECT_EQ(*ledger.Judge(WorkerRank(0), Step(3), Step(3)), Verdict::kDuplicate);
+  EXPECT_EQ(*ledger.Judge(WorkerRank(1), Step(3), Step(3)), Verdict::kEarly);
+}
+
+TEST(PushLedgerTest, RefusesARangeAcrossTheLastAcceptedStep) {
+  PushLedger ledger(1);
+  ledger.Accept(WorkerRank(0), Step(0), Step(4));
+  const auto verdict = ledger.Judge(WorkerRank(0), Step(3), Step(5));
+  EXPECT_EQ(verdict.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(verdict.status().message().find("steps 3..5"), absl::string_view::npos);
+}
+
+TEST(PushLedgerTest, AnUnknownAcknowledgementIsDataLoss) {
+  PushLedger ledger(1);
+  EXPECT_TRUE(ledger.CheckAcknowledged(WorkerRank(0), kNoStep).ok());
+  EXPECT_EQ(ledger.CheckAcknowledged(WorkerRank(0), Step(0)).code(), absl::StatusCode::kDataLoss);
+  ledger.Accept(WorkerRank(0), Step(0), Step(2));
+  EXPECT_TRUE(ledger.CheckAcknowledged(WorkerRank(0), Step(1)).ok());
+  EXPECT_TRUE(ledger.CheckAcknowledged(WorkerRank(0), Step(2)).ok());
+  EXPECT_EQ(ledger.CheckAcknowledged(WorkerRank(0), Step(3)).code(), absl::StatusCode::kDataLoss);
+}
+
+// Against a model that remembers every step on its own.
+TEST(PushLedgerTest, AgreesWithASetOfSteps) {
+  std::mt19937_64 random(TestSeed());
+  const uint32_t num_workers = 3;
+  PushLedger ledger(num_workers);
+  std::vector<std::set<int64_t>> steps(num_workers);
+  for (int i = 0; i < 3000; ++i) {
+    const uint32_t rank = random() % num_workers;
+    const std::set<int64_t>& known = steps[rank];
+    const int64_t end = static_cast<int64_t>(known.size());
+    const int64_t first = std::max<int64_t>(0, end + static_cast<int64_t>(random() % 5) - 2);
+    const int64_t last = first + static_cast<int64_t>(random() % 3);
+    const auto verdict = ledger.Judge(WorkerRank(rank), Step(first), Step(last));
+    if (known.count(last) > 0) {
+      ASSERT_EQ(*verdict, Verdict::kDuplicate);
+    } else if (known.count(first) > 0) {
+      ASSERT_EQ(verdict.status().code(), absl::StatusCode::kInvalidArgument);
+    } else if (first > 0 && known.count(first - 1) == 0) {
+      ASSERT_EQ(*verdict, Verdict::kEarly);
+    } else {
+      ASSERT_EQ(*verdict, Verdict::kNext);
+      ledger.Accept(WorkerRank(rank), Step(first), Step(last));
+      for (int64_t step = first; step <= last; ++step) steps[rank].insert(step);
+    }
+    ASSERT_EQ(ledger.accepted_through(WorkerRank(rank)).value(),
+              static_cast<int64_t>(steps[rank].size()) - 1);
+  }
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,125 @@
+#include "server/core/push_state.h"
+
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "server/core/testing.h"
+
+namespace thermocline {
+namespace {
+
+using testing_core::AddRange;
+using testing_core::MakePart;
+
+constexpr uint64_t kRoom = 1 << 20;
+
+void ExpectAnswer(const absl::StatusOr<wire::PushAnswer>& answer, wire::Readiness readiness,
+                  int64_t accepted_through) {
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->readiness, readiness);
+  EXPECT_EQ(answer->accepted_through.value(), accepted_through);
+}
+
+TEST(PushStateTest, AStepIsCompleteWithTheLastWorkersPush) {
+  PushState state(2, kRoom);
+  ExpectAnswer(state.TakePart(MakePart(1, 0, 0)), wire::Readiness::kReady, 0);
+  EXPECT_FALSE(state.NextIsComplete());
+  ExpectAnswer(state.TakePart(MakePart(0, 0, 0)), wire::Readiness::kReady, 0);
+  ASSERT_TRUE(state.NextIsComplete());
+  const PushState::CompleteStep next = state.TakeNext();
+  EXPECT_EQ(next.step, Step(0));
+  ASSERT_EQ(next.pushes.size(), 2u);
+  EXPECT_EQ(next.pushes[0].rank, WorkerRank(0));  // In rank order.
+  EXPECT_EQ(next.pushes[1].rank, WorkerRank(1));
+  // Taken is not applied.
+  EXPECT_EQ(state.complete_through(), kNoStep);
+  EXPECT_GT(state.pending_bytes(), 0u);
+  state.MarkApplied(next);
+  EXPECT_EQ(state.complete_through(), Step(0));
+  EXPECT_EQ(state.pending_bytes(), 0u);
+  EXPECT_FALSE(state.NextIsComplete());
+}
+
+TEST(PushStateTest, AnswersDuplicatesAndEarlyPushes) {
+  PushState state(1, kRoom);
+  ExpectAnswer(state.TakePart(MakePart(0, 1, 1)), wire::Readiness::kNotReady, -1);
+  ExpectAnswer(state.TakePart(MakePart(0, 0, 0, 0, 2)), wire::Readiness::kReady, -1);
+  ExpectAnswer(state.TakePart(MakePart(0, 0, 0, 0, 2)), wire::Readiness::kReady, -1);
+  ExpectAnswer(state.TakePart(MakePart(0, 0, 0, 1, 2)), wire::Readiness::kReady, 0);
+  ExpectAnswer(state.TakePart(MakePart(0, 0, 0, 1, 2)), wire::Readiness::kReady, 0);
+  EXPECT_EQ(state.counters().accepted, 1u);
+  EXPECT_EQ(state.counters().duplicates, 2u);
+  EXPECT_EQ(state.counters().not_ready, 1u);
+  EXPECT_EQ(state.TakeNext().pushes.size(), 1u);
+}
+
+TEST(PushStateTest, APushOfSeveralStepsIsAppliedWithItsFirst) {
+  PushState state(2, kRoom);
+  ASSERT_TRUE(state.TakePart(MakePart(0, 0, 2)).ok());
+  ASSERT_TRUE(state.TakePart(MakePart(1, 0, 0)).ok());
+  PushState::CompleteStep next = state.TakeNext();
+  EXPECT_EQ(next.pushes.size(), 2u);
+  state.MarkApplied(next);
+  EXPECT_EQ(state.applied_through(WorkerRank(0)), Step(2));
+  EXPECT_EQ(state.applied_through(WorkerRank(1)), Step(0));
+  EXPECT_EQ(state.complete_through(), Step(0));
+  EXPECT_FALSE(state.NextIsComplete());
+  ASSERT_TRUE(state.TakePart(MakePart(1, 1, 2)).ok());
+  // Steps 1 and 2 are complete now; step 2 brings nothing new.
+  next = state.TakeNext();
+  EXPECT_EQ(next.step, Step(1));
+  EXPECT_EQ(next.pushes.size(), 1u);
+  state.MarkApplied(next);
+  next = state.TakeNext();
+  EXPECT_EQ(next.step, Step(2));
+  EXPECT_TRUE(next.pushes.empty());
+  state.MarkApplied(next);
+  EXPECT_FALSE(state.NextIsComplete());
+}
+
+TEST(PushStateTest, AnAcknowledgementItDoesntKnowIsDataLoss) {
+  PushState state(2, kRoom);
+  wire::PushPart part = MakePart(0, 4, 4);
+  part.header.acked_through = Step(3);
+  EXPECT_EQ(state.TakePart(std::move(part)).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(state.CheckAcknowledged({"job", 5, WorkerRank(1), Step(0)}).code(),
+            absl::StatusCode::kDataLoss);
+  // A reader's rank is no worker's.
+  EXPECT_TRUE(state.CheckAcknowledged({"job", 5, WorkerRank(9), Step(0)}).ok());
+}
+
+TEST(PushStateTest, WorkersAgreeOnTheLearningRateOfAStep) {
+  PushState state(3, kRoom);
+  ASSERT_TRUE(state.TakePart(MakePart(0, 0, 0)).ok());        // Accepted.
+  ASSERT_TRUE(state.TakePart(MakePart(1, 0, 1, 0, 2)).ok());  // Being put together.
+  wire::PushPart part = MakePart(2, 0, 0);
+  part.learning_rate = 0.5f;
+  const absl::Status other = state.TakePart(std::move(part)).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(other.message().find("rank 2, step 0: learning rate 0.5"), absl::string_view::npos);
+  part = MakePart(2, 0, 1);
+  part.learning_rate = 0.5f;
+  EXPECT_EQ(state.TakePart(std::move(part)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(state.TakePart(MakePart(2, 0, 1)).ok());
+}
+
+TEST(PushStateTest, RefusesPushesBeyondTheRoomButNotTheOneThatFreesIt) {
+  wire::PushPart big = MakePart(0, 0, 0);
+  AddRange(&big, 0, std::vector<Key>(100, 1), std::vector<float>(200, 1.0f));
+  const uint64_t bytes = BytesOf(big);
+  PushState state(2, bytes + bytes / 2);
+  ASSERT_TRUE(state.TakePart(wire::PushPart(big)).ok());
+  wire::PushPart ahead = big;
+  ahead.first_step = ahead.last_step = Step(1);
+  EXPECT_EQ(state.TakePart(wire::PushPart(ahead)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(state.counters().refused, 1u);
+  wire::PushPart other = big;
+  other.header.rank = WorkerRank(1);
+  ExpectAnswer(state.TakePart(std::move(other)), wire::Readiness::kReady, 0);
+  state.MarkApplied(state.TakeNext());
+  ExpectAnswer(state.TakePart(std::move(ahead)), wire::Readiness::kReady, 1);
+}
+
+}  // namespace
+}  // namespace thermocline

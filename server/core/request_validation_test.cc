@@ -1,0 +1,157 @@
+#include "server/core/request_validation.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/cluster_map.h"
+#include "common/hash.h"
+#include "gtest/gtest.h"
+#include "server/core/testing.h"
+
+namespace thermocline {
+namespace {
+
+using testing_core::AddRange;
+using testing_core::MakeConfig;
+using testing_core::MakePart;
+using testing_core::MakePull;
+
+void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& part) {
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status;
+}
+
+class RequestValidationTest : public ::testing::Test {
+ protected:
+  const ServerConfig config_ = MakeConfig(/*num_workers=*/2, /*staleness_steps=*/1);
+  const RequestValidation validation_{config_};
+};
+
+TEST_F(RequestValidationTest, AcceptsWhatIsRight) {
+  EXPECT_TRUE(validation_.CheckPull(MakePull(1, 3)).ok());
+  wire::PushPart part = MakePart(1, 2, 3);
+  AddRange(&part, 0, {1, 2}, {1, 2, 3, 4});
+  AddRange(&part, 1, {9}, {0.5f, 0.25f}, wire::PushKind::kAssign);  // Weight and accumulator.
+  EXPECT_TRUE(validation_.CheckPush(part).ok());
+  EXPECT_TRUE(validation_.CheckPush(MakePart(0, 0, 0)).ok());
+}
+
+TEST_F(RequestValidationTest, AnotherJobOrEpoch) {
+  wire::PullRequest pull = MakePull(0, 0);
+  pull.header.job_id = "stranger";
+  ExpectError(validation_.CheckPull(pull), absl::StatusCode::kFailedPrecondition,
+              "serves job 'job', the request is of job 'stranger'");
+  wire::PushPart part = MakePart(0, 0, 0);
+  part.header.epoch = 4;
+  ExpectError(validation_.CheckPush(part), absl::StatusCode::kFailedPrecondition,
+              "is in epoch 5, the request is of epoch 4");
+}
+
+TEST_F(RequestValidationTest, PullsOutOfRange) {
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(validation_.CheckPull(MakePull(2, 0)), kInvalid, "rank 2");
+  ExpectError(validation_.CheckPull(MakePull(0, -1)), kInvalid, "negative step");
+  ExpectError(validation_.CheckPull(MakePull(0, 0, /*table=*/7)), absl::StatusCode::kNotFound,
+              "no table with id 7");
+  wire::PullRequest pull = MakePull(0, 5);
+  pull.staleness_steps = 2;
+  ExpectError(validation_.CheckPull(pull), kInvalid, "staleness_steps 2 is more than the job's 1");
+  pull = MakePull(0, 5);
+  pull.after_step = Step(5);
+  ExpectError(validation_.CheckPull(pull), kInvalid, "after_step 5");
+  pull = MakePull(0, 5);
+  pull.tables[0].count = 2;
+  ExpectError(validation_.CheckPull(pull), kInvalid, "table 'T0', 2 keys");
+  pull.tables[0] = {TableId(0), SIZE_MAX, 2};
+  ExpectError(validation_.CheckPull(pull), kInvalid, "table 'T0', 2 keys");
+}
+
+TEST_F(RequestValidationTest, AReadMayComeFromAnyRank) {
+  wire::PullRequest pull = MakePull(99, 5);
+  pull.kind = wire::PullKind::kRead;
+  pull.staleness_steps = 9;
+  EXPECT_TRUE(validation_.CheckPull(pull).ok());
+}
+
+TEST_F(RequestValidationTest, PushesOutOfRange) {
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(validation_.CheckPush(MakePart(2, 0, 0)), kInvalid, "the job has 2 workers");
+  ExpectError(validation_.CheckPush(MakePart(0, -1, 0)), kInvalid, "covers steps -1..0");
+  ExpectError(validation_.CheckPush(MakePart(0, 1, 0)), kInvalid, "covers steps 1..0");
+  ExpectError(validation_.CheckPush(MakePart(0, 0, 2)), kInvalid, "covers steps 0..2");
+  wire::PushPart part = MakePart(0, 0, 0);
+  part.learning_rate = std::numeric_limits<float>::quiet_NaN();
+  ExpectError(validation_.CheckPush(part), kInvalid, "learning rate nan");
+}
+
+TEST_F(RequestValidationTest, PushesOfTheWrongSize) {
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  wire::PushPart part = MakePart(0, 0, 0);
+  AddRange(&part, 9, {1}, {1});
+  ExpectError(validation_.CheckPush(part), absl::StatusCode::kNotFound, "no table with id 9");
+  part = MakePart(0, 0, 0);
+  AddRange(&part, 0, {1, 2}, {1, 2, 3});
+  ExpectError(validation_.CheckPush(part), kInvalid,
+              "table 'T0', 2 keys: 3 values where a gradient has 2");
+  part = MakePart(0, 0, 0);
+  AddRange(&part, 1, {1}, {1}, wire::PushKind::kAssign);
+  ExpectError(validation_.CheckPush(part), kInvalid, "1 values where a row has 2");
+  part = MakePart(0, 0, 0);
+  AddRange(&part, 0, {1}, {1, 2});
+  part.counts.clear();
+  ExpectError(validation_.CheckPush(part), kInvalid, "1 keys with 0 counts");
+  part = MakePart(0, 0, 0);
+  AddRange(&part, 0, {1}, {1, 2});
+  part.tables[0].begin = SIZE_MAX;
+  ExpectError(validation_.CheckPush(part), kInvalid, "the part has only 1 keys and 2 values");
+  part.tables[0].begin = 0;
+  part.tables[0].value_begin = 1;
+  ExpectError(validation_.CheckPush(part), kInvalid, "the part has only 1 keys and 2 values");
+  // A product that wraps around.
+  part = MakePart(0, 0, 0);
+  AddRange(&part, 0, {1}, {1, 2});
+  part.tables[0].count = (size_t{1} << 63) + 1;
+  ExpectError(validation_.CheckPush(part), kInvalid, "the part has only");
+}
+
+TEST_F(RequestValidationTest, ValuesThatAreNotFinite) {
+  wire::PushPart part = MakePart(1, 3, 3);
+  AddRange(&part, 0, {10, 20}, {1, 2, 3, std::numeric_limits<float>::infinity()});
+  ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
+              "server 0, rank 1, step 3: push: table 'T0', 2 keys: gradient of key 20 holds inf");
+  part = MakePart(1, 3, 3);
+  AddRange(&part, 1, {30}, {1, std::numeric_limits<float>::quiet_NaN()}, wire::PushKind::kAssign);
+  ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
+              "row of key 30 holds nan");
+}
+
+// For every server count, each key is taken by exactly the server that the cluster map names.
+TEST(RequestValidationShardTest, KeysOfOtherShards) {
+  for (const uint32_t num_servers : {1u, 2u, 3u, 7u}) {
+    const ClusterMap cluster(num_servers);
+    for (uint32_t server = 0; server < num_servers; ++server) {
+      ServerConfig config = MakeConfig(1);
+      config.num_servers = num_servers;
+      config.server_index = ServerIndex(server);
+      const RequestValidation validation(config);
+      for (Key key = 0; key < 300; ++key) {
+        const uint64_t hash = KeyHash(TableSalt(TableId(1)), key);
+        const bool ours = cluster.ServerOfHash(hash) == config.server_index;
+        const absl::Status pull = validation.CheckPull(MakePull(0, 0, 1, {key}));
+        wire::PushPart part = MakePart(0, 0, 0);
+        AddRange(&part, 1, {key}, {1});
+        const absl::Status push = validation.CheckPush(part);
+        ASSERT_EQ(pull.ok(), ours) << pull;
+        ASSERT_EQ(push.ok(), ours) << push;
+        if (ours) continue;
+        EXPECT_EQ(pull.code(), absl::StatusCode::kInvalidArgument);
+        ExpectError(push, absl::StatusCode::kInvalidArgument,
+                    "key " + std::to_string(key) + " is not of this shard");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,162 @@
+#include "server/core/step_applier.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/core/testing.h"
+
+namespace thermocline {
+namespace {
+
+using testing_core::AddRange;
+using testing_core::MakePart;
+using testing_core::MakeTable;
+
+uint64_t TestSeed() {
+  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
+  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
+  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
+  return seed;
+}
+
+AssembledPush Assembled(uint32_t rank, int64_t step, std::vector<wire::PushPart> parts) {
+  AssembledPush push;
+  push.rank = WorkerRank(rank);
+  push.first_step = push.last_step = Step(step);
+  push.learning_rate = parts.at(0).learning_rate;
+  push.parts = std::move(parts);
+  return push;
+}
+
+std::vector<float> WeightsOf(const TableSet& tables, size_t position, Key key) {
+  const EmbeddingTable& table = tables.at(position).table;
+  std::vector<float> weights(table.layout().dim);
+  table.GatherWeights({key}, reinterpret_cast<uint8_t*>(weights.data()));
+  return weights;
+}
+
+TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
+  TableSet tables({MakeTable(4, 1, OptimizerKind::kAdagrad)}, 0);
+  StepApplier applier(&tables, 1);
+  wire::PushPart a = MakePart(0, 0, 0);
+  AddRange(&a, 4, {1, 2}, {3, 1});
+  wire::PushPart b = MakePart(1, 0, 0);
+  AddRange(&b, 4, {1}, {1});
+  std::vector<AssembledPush> pushes;
+  pushes.push_back(Assembled(0, 0, {a}));
+  pushes.push_back(Assembled(1, 0, {b}));
+  applier.Apply(pushes);
+  // Adagrad's first update is -rate * g / |g|: two updates of one key would give another value.
+  EXPECT_FLOAT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
+  std::map<Key, std::pair<float, uint32_t>> rows;  // Accumulator and count.
+  tables.at(0).table.VisitRows([&](Key key, absl::Span<const float> row, uint32_t count, Step) {
+    rows[key] = {row[1], count};
+  });
+  EXPECT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1], std::make_pair(16.0f, 2u));
+  EXPECT_EQ(rows[2], std::make_pair(1.0f, 1u));
+  EXPECT_EQ(tables.at(0).keys_pushed.load(), 3u);
+}
+
+TEST(StepApplierTest, WrittenBackRowsComeAfterGradientsAndTheHighestRankWins) {
+  TableSet tables({MakeTable(0, 2)}, 0);
+  StepApplier applier(&tables, 2);
+  wire::PushPart a = MakePart(0, 0, 0);
+  AddRange(&a, 0, {1}, {5, 5}, wire::PushKind::kAssign);
+  AddRange(&a, 0, {2}, {6, 6}, wire::PushKind::kAssign);
+  wire::PushPart b = MakePart(1, 0, 0);
+  AddRange(&b, 0, {1}, {7, 8}, wire::PushKind::kAssign);
+  AddRange(&b, 0, {2}, {100, 100});
+  std::vector<AssembledPush> pushes;
+  pushes.push_back(Assembled(0, 0, {a}));
+  pushes.push_back(Assembled(1, 0, {b}));
+  applier.Apply(pushes);
+  EXPECT_EQ(WeightsOf(tables, 0, 1), (std::vector<float>{7, 8}));
+  EXPECT_EQ(WeightsOf(tables, 0, 2), (std::vector<float>{6, 6}));
+}
+
+TEST(StepApplierTest, TheNewestStepGivesRateAndStep) {
+  TableSet tables({MakeTable(0, 1)}, 0);
+  StepApplier applier(&tables, 1);
+  wire::PushPart a = MakePart(0, 0, 2);
+  AddRange(&a, 0, {1}, {1});
+  a.learning_rate = 0.5f;
+  AssembledPush wide = Assembled(0, 2, {a});
+  wide.first_step = Step(0);
+  wire::PushPart b = MakePart(1, 0, 0);
+  AddRange(&b, 0, {1}, {1});
+  b.learning_rate = 0.25f;
+  std::vector<AssembledPush> pushes;
+  pushes.push_back(std::move(wide));
+  pushes.push_back(Assembled(1, 0, {b}));
+  applier.Apply(pushes);
+  EXPECT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
+}
+
+// The content of one worker's push, cut into parts at random.
+std::vector<wire::PushPart> CutAtRandom(const wire::PushPart& whole, std::mt19937_64* random) {
+  std::vector<wire::PushPart> parts(1 + (*random)() % 6);
+  for (wire::PushPart& part : parts) part.learning_rate = whole.learning_rate;
+  for (const wire::PushRange& range : whole.tables) {
+    const size_t width = range.value_floats / range.count;
+    for (size_t i = 0; i < range.count; ++i) {
+      wire::PushPart& part = parts[(*random)() % parts.size()];
+      const auto values = whole.ValuesOf(range).subspan(i * width, width);
+      AddRange(&part, range.table.value(), {whole.KeysOf(range)[i]},
+               std::vector<float>(values.begin(), values.end()), range.kind);
+    }
+  }
+  return parts;
+}
+
+TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
+  const uint64_t seed = TestSeed();
+  const std::vector<TableLayout> layouts = {MakeTable(0, 3, OptimizerKind::kAdam),
+                                            MakeTable(1, 8, OptimizerKind::kAdagrad),
+                                            MakeTable(2, 1, OptimizerKind::kRowWiseAdagrad)};
+  const auto digest_after = [&](int num_threads, uint64_t cut_seed) {
+    TableSet tables(layouts, 9);
+    StepApplier applier(&tables, num_threads);
+    std::mt19937_64 content(seed);
+    std::mt19937_64 cut(cut_seed);
+    for (int64_t step = 0; step < 8; ++step) {
+      std::vector<AssembledPush> pushes;
+      for (uint32_t rank = 0; rank < 3; ++rank) {
+        wire::PushPart whole = MakePart(rank, step, step);
+        whole.learning_rate = 0.1f;
+        for (const TableLayout& layout : layouts) {
+          std::vector<Key> keys[2];
+          std::vector<float> values[2];
+          for (Key key = 0; key < 50; ++key) {
+            if (content() % 3 != 0) continue;
+            const bool assign = content() % 10 == 0;
+            keys[assign].push_back(key);
+            for (int i = 0; i < (assign ? layout.row_floats() : layout.dim); ++i) {
+              values[assign].push_back(static_cast<float>(content() % 1000) / 999.0f);
+            }
+          }
+          if (!keys[0].empty()) AddRange(&whole, layout.id.value(), keys[0], values[0]);
+          if (keys[1].empty()) continue;
+          AddRange(&whole, layout.id.value(), keys[1], values[1], wire::PushKind::kAssign);
+        }
+        pushes.push_back(Assembled(rank, step, CutAtRandom(whole, &cut)));
+      }
+      applier.Apply(pushes);
+    }
+    return tables.ComputeDigest();
+  };
+  const Digest expected = digest_after(1, 1);
+  for (const int num_threads : {1, 2, 4}) {
+    for (uint64_t cut_seed = 2; cut_seed < 5; ++cut_seed) {
+      EXPECT_TRUE(digest_after(num_threads, cut_seed) == expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thermocline

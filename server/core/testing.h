@@ -1,0 +1,76 @@
+// Configurations, pulls and pushes for the tests of this folder.
+#ifndef THERMOCLINE_SERVER_CORE_TESTING_H_
+#define THERMOCLINE_SERVER_CORE_TESTING_H_
+
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "common/wire/messages.h"
+#include "server/core/server_config.h"
+
+namespace thermocline::testing_core {
+
+inline TableLayout MakeTable(uint32_t id, int dim, OptimizerKind kind = OptimizerKind::kSgd) {
+  TableLayout table;
+  table.id = TableId(id);
+  table.name = "T" + std::to_string(id);
+  table.dim = dim;
+  table.optimizer.kind = kind;
+  table.init_scale = 0;  // New rows are zeros.
+  return table;
+}
+
+// One server with the tables 0 (dim 2, SGD) and 1 (dim 1, Adagrad).
+inline ServerConfig MakeConfig(uint32_t num_workers, uint32_t staleness_steps = 0) {
+  ServerConfig config;
+  config.job_id = "job";
+  config.epoch = 5;
+  config.num_workers = num_workers;
+  config.staleness_steps = staleness_steps;
+  config.tables = {MakeTable(0, 2), MakeTable(1, 1, OptimizerKind::kAdagrad)};
+  return config;
+}
+
+inline wire::Header MakeHeader(uint32_t rank, Step acked_through = kNoStep) {
+  return {"job", 5, WorkerRank(rank), acked_through};
+}
+
+inline wire::PullRequest MakePull(uint32_t rank, int64_t step, uint32_t table = 0,
+                                  std::vector<Key> keys = {1}) {
+  wire::PullRequest pull;
+  pull.header = MakeHeader(rank);
+  pull.step = Step(step);
+  pull.tables = {{TableId(table), 0, keys.size()}};
+  pull.keys.assign(keys.begin(), keys.end());
+  return pull;
+}
+
+// A part without content.
+inline wire::PushPart MakePart(uint32_t rank, int64_t first, int64_t last, uint32_t part = 0,
+                               uint32_t num_parts = 1) {
+  wire::PushPart push;
+  push.header = MakeHeader(rank);
+  push.first_step = Step(first);
+  push.last_step = Step(last);
+  push.part = part;
+  push.num_parts = num_parts;
+  push.learning_rate = 1.0f;
+  return push;
+}
+
+// Adds keys with a count of 1 each. values: [keys, dim] or [keys, row_floats]
+inline void AddRange(wire::PushPart* part, uint32_t table, const std::vector<Key>& keys,
+                     const std::vector<float>& values,
+                     wire::PushKind kind = wire::PushKind::kGradient) {
+  part->tables.push_back(
+      {TableId(table), kind, part->keys.size(), keys.size(), part->values.size(), values.size()});
+  part->keys.insert(part->keys.end(), keys.begin(), keys.end());
+  part->counts.resize(part->keys.size(), 1);
+  part->values.insert(part->values.end(), values.begin(), values.end());
+}
+
+}  // namespace thermocline::testing_core
+
+#endif  // THERMOCLINE_SERVER_CORE_TESTING_H_
