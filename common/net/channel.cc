@@ -12,8 +12,10 @@ grpc::ChannelArguments DataPlaneArguments(int max_message_bytes) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // A server that restarts should be found again in tenths of a second.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Despite its name: how long one attempt to connect may take. TLS on a busy machine needs more
+  // than the back-off.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   // Retries are ours: they know which requests may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return arguments;

@@ -99,10 +99,12 @@ class FailureTest(ProcessTest):
         self.assertIn("can't find the program thermocline-server", err)
 
     def test_bad_job_files(self):
-        with open(self.job, 'a') as job:
-            job.write('train { batchsize: 3 }\n')
+        with open(self.job) as job:
+            text = job.read()
+        with open(self.job, 'w') as job:
+            job.write(text.replace('batch_size', 'batchsize'))
         err = self.fails(self.start(), code=2)
-        self.assertIn("%s:9:9: unknown field 'batchsize' in Train (did you mean 'batch_size'?)"
+        self.assertIn("%s:7:9: unknown field 'batchsize' in Train (did you mean 'batch_size'?)"
                       % self.job, err)
         err = self.fails(self.start(job=self.run_dir + '.nothing'), code=2)
         self.assertIn('No such file or directory', err)
