@@ -1,5 +1,7 @@
 #include "tests/benchmarks/contestants.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <numeric>
@@ -10,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "common/uninitialized_vector.h"
 #include "tests/benchmarks/closed_loop.h"
 #include "tests/benchmarks/pull_contest.h"
 
@@ -54,16 +57,33 @@ std::vector<Key> KeysFrom(uint32_t begin, uint32_t end) {
   return keys;
 }
 
-// Calls `run` until `seconds` are over.
+double CpuSecondsOfThisProcess() {
+  timespec now;
+  CHECK_EQ(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now), 0);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Measures `run`, which makes calls to `server` and returns their number.
 template <typename Run>
-Measured Repeat(double seconds, Run run) {
+Measured Measure(const ChildProcess& server, Run run) {
   Measured measured;
+  const double client_cpu_s = CpuSecondsOfThisProcess();
+  const double server_cpu_s = server.CpuSeconds();
   const double begin = SecondsNow();
-  while (measured.seconds < seconds) {
-    run(measured.calls++);
-    measured.seconds = SecondsNow() - begin;
-  }
+  measured.calls = run();
+  measured.seconds = SecondsNow() - begin;
+  measured.client_cpu_s = CpuSecondsOfThisProcess() - client_cpu_s;
+  measured.server_cpu_s = server.CpuSeconds() - server_cpu_s;
   return measured;
+}
+
+// Calls `run` until `seconds` are over; returns how often.
+template <typename Run>
+uint64_t Repeat(double seconds, Run run) {
+  const double end = SecondsNow() + seconds;
+  uint64_t runs = 0;
+  while (SecondsNow() < end) run(runs++);
+  return runs;
 }
 
 }  // namespace
@@ -187,61 +207,68 @@ Measured ThermoclineServer::Pull(const std::vector<std::vector<Key>>& key_sets, 
                          });
       },
       in_flight);
-  const LoopResult result = loop.Run(seconds);
-  return {result.calls, result.seconds};
+  return Measure(*process_, [&] { return loop.Run(seconds); });
 }
 
 Measured ThermoclineServer::Push(const std::vector<std::vector<Key>>& key_sets, int parts,
                                  double seconds) {
-  const double begin = SecondsNow();
-  Measured measured = Repeat(
-      seconds, [&](uint64_t i) { CHECK(PushStep(key_sets[i % key_sets.size()], parts).ok()); });
-  CHECK(WaitUntilApplied().ok());
-  measured.seconds = SecondsNow() - begin;
-  return measured;
+  return Measure(*process_, [&] {
+    const uint64_t pushes = Repeat(
+        seconds, [&](uint64_t i) { CHECK(PushStep(key_sets[i % key_sets.size()], parts).ok()); });
+    CHECK(WaitUntilApplied().ok());
+    return pushes;
+  });
 }
 
 // EchoServer
 // ------------------------------------------------------------------------------------------------
 
-absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const std::string& folder,
+absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(EchoKind kind,
+                                                              const std::string& folder,
                                                               size_t request_bytes,
                                                               size_t reply_bytes, int channels) {
   auto server = std::make_unique<EchoServer>();
-  const std::string port_file =
-      absl::StrCat(folder, "/echo-", request_bytes, "-", reply_bytes, "-", channels);
+  server->reply_bytes_ = reply_bytes;
+  const bool untouched = kind == EchoKind::kUntouched;
+  const std::string port_file = absl::StrCat(folder, "/echo-", untouched, "-", request_bytes, "-",
+                                             reply_bytes, "-", channels);
   ASSIGN_OR_RETURN(server->process_,
                    ChildProcess::Start({"/proc/self/exe", "--serve_echo_port_file=" + port_file,
-                                        absl::StrCat("--serve_echo_bytes=", reply_bytes)},
+                                        absl::StrCat("--serve_echo_bytes=", reply_bytes),
+                                        absl::StrCat("--serve_echo_untouched=", untouched)},
                                        port_file + ".log"));
   ASSIGN_OR_RETURN(const std::string address,
                    server->process_->WaitForFile(port_file, kStartTimeout));
-  server->client_ =
-      std::make_unique<EchoClient>(address, channels, kMaxBenchmarkMessageBytes, request_bytes);
+  server->client_ = std::make_unique<EchoClient>(kind, address, channels, kMaxBenchmarkMessageBytes,
+                                                 request_bytes);
   return server;
 }
 
 Measured EchoServer::Run(int in_flight, double seconds) {
+  std::vector<UninitializedVector<uint8_t>> replies(in_flight);
+  for (auto& reply : replies) reply.resize(reply_bytes_);
   ClosedLoop loop(
-      [&](int, std::function<void(absl::Status)> done) {
-        client_->Call(
-            [done = std::move(done)](const absl::Status& status, size_t) { done(status); });
+      [&](int lane, std::function<void(absl::Status)> done) {
+        client_->Call(replies[lane].data(), std::move(done));
       },
       in_flight);
-  const LoopResult result = loop.Run(seconds);
-  return {result.calls, result.seconds};
+  return Measure(*process_, [&] { return loop.Run(seconds); });
 }
 
 Measured EchoServer::RunGroups(int parts, double seconds) {
-  return Repeat(seconds, [&](uint64_t) {
-    absl::BlockingCounter left(parts);
-    for (int part = 0; part < parts; ++part) {
-      client_->Call([&](const absl::Status& status, size_t) {
-        CHECK(status.ok());
-        left.DecrementCount();
-      });
-    }
-    left.Wait();
+  std::vector<UninitializedVector<uint8_t>> replies(parts);
+  for (auto& reply : replies) reply.resize(reply_bytes_);
+  return Measure(*process_, [&] {
+    return Repeat(seconds, [&](uint64_t) {
+      absl::BlockingCounter left(parts);
+      for (int part = 0; part < parts; ++part) {
+        client_->Call(replies[part].data(), [&](const absl::Status& status) {
+          CHECK(status.ok());
+          left.DecrementCount();
+        });
+      }
+      left.Wait();
+    });
   });
 }
 
@@ -284,20 +311,21 @@ Measured RedisServer::Run(const std::vector<std::vector<Key>>& key_sets, size_t 
     CHECK(client.ok());
     clients.push_back(*std::move(client));
   }
-  std::atomic<uint64_t> calls{0};
-  std::vector<std::thread> threads;
-  const double begin = SecondsNow();
-  for (const auto& client : clients) {
-    threads.emplace_back([&, client = client.get()] {
-      std::vector<float> rows(key_sets[0].size() * dim_);
-      while (SecondsNow() < begin + seconds) {
-        const std::vector<Key>& keys = key_sets[calls.fetch_add(1) % key_sets.size()];
-        CHECK(client->MultiGet(keys, keys_per_command, absl::MakeSpan(rows)).ok());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return {calls.load(), SecondsNow() - begin};
+  return Measure(*process_, [&] {
+    std::atomic<uint64_t> calls{0};
+    std::vector<std::thread> threads;
+    for (const auto& client : clients) {
+      threads.emplace_back([&, client = client.get()] {
+        std::vector<float> rows(key_sets[0].size() * dim_);
+        Repeat(seconds, [&](uint64_t) {
+          const std::vector<Key>& keys = key_sets[calls.fetch_add(1) % key_sets.size()];
+          CHECK(client->MultiGet(keys, keys_per_command, absl::MakeSpan(rows)).ok());
+        });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return calls.load();
+  });
 }
 
 }  // namespace thermocline

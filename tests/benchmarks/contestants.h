@@ -19,10 +19,12 @@
 
 namespace thermocline {
 
-// Requests made and seconds they took.
+// Requests made, the seconds they took, and the CPU time of this process and of the server.
 struct Measured {
   uint64_t calls = 0;
   double seconds = 0;
+  double client_cpu_s = 0;
+  double server_cpu_s = 0;
 };
 
 // A thermocline-server with one table of Adagrad rows for the keys 0 .. rows-1.
@@ -45,8 +47,6 @@ class ThermoclineServer {
   // other. The time ends when the last one is applied.
   Measured Push(const std::vector<std::vector<Key>>& key_sets, int parts, double seconds);
 
-  double CpuSeconds() const { return process_->CpuSeconds(); }
-
  private:
   explicit ThermoclineServer(uint32_t dim) : dim_(dim) {}
   absl::Status Fill(uint32_t rows);
@@ -65,18 +65,17 @@ class ThermoclineServer {
 // A bare gRPC server that answers every request with as many bytes.
 class EchoServer {
  public:
-  static absl::StatusOr<std::unique_ptr<EchoServer>> Start(const std::string& folder,
+  static absl::StatusOr<std::unique_ptr<EchoServer>> Start(EchoKind kind, const std::string& folder,
                                                            size_t request_bytes, size_t reply_bytes,
                                                            int channels);
   Measured Run(int in_flight, double seconds);
   // `parts` requests together, one group after the other; counts groups.
   Measured RunGroups(int parts, double seconds);
 
-  double CpuSeconds() const { return process_->CpuSeconds(); }
-
  private:
   std::unique_ptr<ChildProcess> process_;
   std::unique_ptr<EchoClient> client_;
+  size_t reply_bytes_ = 0;
 };
 
 // A redis-server without persistence, on a Unix socket, with a row for every key.

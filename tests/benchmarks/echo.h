@@ -1,11 +1,12 @@
 // The bare gRPC that a pull or a push is compared with: requests and replies of given sizes, on the
-// same callback API, with the same settings and the same number of connections, and no work at all.
-// The server sends one ready slice again and again; the client drops what it receives unread.
+// same callback API over raw bytes, with the same settings and the same number of connections.
 #ifndef THERMOCLINE_TESTS_BENCHMARKS_ECHO_H_
 #define THERMOCLINE_TESTS_BENCHMARKS_ECHO_H_
 
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,19 +16,33 @@
 
 namespace thermocline {
 
+enum class EchoKind {
+  // The bytes go from the server's memory to the client's, as any use of gRPC has it: the server
+  // copies them into a new message, the client out of it.
+  kDelivered,
+  // No byte is touched outside of gRPC: the server sends one ready slice again and again, which
+  // stays
+  // in its caches, and the client drops what it receives unread.
+  kUntouched,
+};
+
 // Serves replies of `reply_bytes` on a free port of 127.0.0.1 until the process is killed.
-int ServeEcho(size_t reply_bytes, int max_message_bytes, const std::string& port_file);
+int ServeEcho(EchoKind kind, size_t reply_bytes, int max_message_bytes,
+              const std::string& port_file);
 
 class EchoClient {
  public:
-  EchoClient(const std::string& address, int channels, int max_message_bytes, size_t request_bytes);
-  // Thread-safe. `done` gets the reply's size.
-  void Call(std::function<void(absl::Status, size_t)> done);
+  EchoClient(EchoKind kind, const std::string& address, int channels, int max_message_bytes,
+             size_t request_bytes);
+  // Thread-safe. The bytes of the reply go to `reply_bytes`, which is large enough (kDelivered).
+  void Call(uint8_t* reply_bytes, std::function<void(absl::Status)> done);
 
  private:
+  const EchoKind kind_;
+  const std::vector<uint8_t> request_bytes_;
+  const grpc::ByteBuffer request_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
   std::atomic<uint32_t> next_stub_{0};
-  grpc::ByteBuffer request_;
 };
 
 }  // namespace thermocline

@@ -40,6 +40,7 @@ ABSL_FLAG(uint64_t, seed, 1, "Of the keys");
 // How the echo server is started; for this program's own use.
 ABSL_FLAG(std::string, serve_echo_port_file, "", "(internal) serve echoes, write the port here");
 ABSL_FLAG(uint64_t, serve_echo_bytes, 0, "(internal) bytes of an echo's reply");
+ABSL_FLAG(bool, serve_echo_untouched, false, "(internal) kind of echo, see echo.h");
 
 namespace thermocline {
 namespace {
@@ -104,8 +105,10 @@ int main(int argc, char** argv) {
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   thermocline::TuneMallocForMessages();
   if (const std::string path = absl::GetFlag(FLAGS_serve_echo_port_file); !path.empty()) {
-    return thermocline::ServeEcho(absl::GetFlag(FLAGS_serve_echo_bytes),
-                                  thermocline::kMaxBenchmarkMessageBytes, path);
+    return thermocline::ServeEcho(
+        absl::GetFlag(FLAGS_serve_echo_untouched) ? thermocline::EchoKind::kUntouched
+                                                  : thermocline::EchoKind::kDelivered,
+        absl::GetFlag(FLAGS_serve_echo_bytes), thermocline::kMaxBenchmarkMessageBytes, path);
   }
   return thermocline::Main(arguments);
 }

@@ -87,29 +87,48 @@ MessageBytes PushBytes(uint32_t keys, uint32_t dim) {
           wire::Encode(wire::PushAnswer{wire::Readiness::kReady, Step(1000)}).Length()};
 }
 
-// The measurements of one contestant or one ratio over the repetitions.
+// Values over the repetitions.
 struct Series {
   std::vector<double> values;
   void Add(double value) { values.push_back(value); }
-  std::string Text(const char* format = "%.2f") const {
-    std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    const auto text = [&](double value) {
-      char buffer[32];
-      std::snprintf(buffer, sizeof(buffer), format, value);
-      return std::string(buffer);
-    };
-    return absl::StrCat(text(Median()), " [", text(sorted.front()), " ", text(sorted.back()), "]");
-  }
   double Median() const {
     std::vector<double> sorted = values;
     std::sort(sorted.begin(), sorted.end());
     return sorted[sorted.size() / 2];
   }
+  // "median [least most]"
+  std::string Text() const {
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    return absl::StrFormat("%.2f [%.2f %.2f]", Median(), *least, *most);
+  }
 };
 
 double PerSecond(const Measured& measured) {
   return static_cast<double>(measured.calls) / measured.seconds;
+}
+
+// One contestant over the repetitions.
+struct Record {
+  Series gb_per_s, mrows_per_s, client_cpu_us, server_cpu_us;  // CPU: per call
+  void Add(const Measured& measured, double call_bytes, double call_rows) {
+    gb_per_s.Add(1e-9 * call_bytes * PerSecond(measured));
+    mrows_per_s.Add(1e-6 * call_rows * PerSecond(measured));
+    client_cpu_us.Add(1e6 * measured.client_cpu_s / static_cast<double>(measured.calls));
+    server_cpu_us.Add(1e6 * measured.server_cpu_s / static_cast<double>(measured.calls));
+  }
+  void Print(const char* name) const {
+    std::printf("  %-16s %s GB/s, %s M rows/s; CPU a call: client %.0f us, server %.0f us\n", name,
+                gb_per_s.Text().c_str(), mrows_per_s.Text().c_str(), client_cpu_us.Median(),
+                server_cpu_us.Median());
+  }
+};
+
+void PrintRatio(const char* name, const Series& ratio, double target) {
+  std::printf("  %-16s %s", name, ratio.Text().c_str());
+  if (target > 0) {
+    std::printf("  (target %.2f: %s)", target, ratio.Median() >= target ? "met" : "MISSED");
+  }
+  std::printf("\n");
 }
 
 class Contest {
@@ -122,6 +141,12 @@ class Contest {
   absl::Status CompareRows(const std::vector<Key>& keys);
   absl::Status RunPulls(uint32_t keys, uint32_t channels);
   absl::Status RunPushes(uint32_t keys, uint32_t channels);
+  Measured RunRedis(const std::vector<std::vector<Key>>& key_sets, int in_flight);
+  absl::StatusOr<std::unique_ptr<EchoServer>> StartEcho(EchoKind kind, const MessageBytes& bytes,
+                                                        uint32_t channels) {
+    return EchoServer::Start(kind, folder_.path(), bytes.request, bytes.reply,
+                             static_cast<int>(channels));
+  }
   uint32_t InFlight(uint32_t channels) const {
     return options_.in_flight > 0 ? options_.in_flight : channels;
   }
@@ -181,71 +206,73 @@ absl::Status Contest::CompareRows(const std::vector<Key>& keys) {
 absl::Status Contest::RunPulls(uint32_t keys, uint32_t channels) {
   const auto key_sets = MakeKeySets(options_.rows, keys, options_.seed);
   const MessageBytes bytes = PullBytes(keys, options_.dim);
+  const double call_bytes = static_cast<double>(bytes.request + bytes.reply);
   const int in_flight = static_cast<int>(InFlight(channels));
   RETURN_IF_ERROR(CompareRows(key_sets[0]));
-  ASSIGN_OR_RETURN(const auto echo, EchoServer::Start(folder_.path(), bytes.request, bytes.reply,
-                                                      static_cast<int>(channels)));
+  ASSIGN_OR_RETURN(const auto delivered, StartEcho(EchoKind::kDelivered, bytes, channels));
+  ASSIGN_OR_RETURN(const auto untouched, StartEcho(EchoKind::kUntouched, bytes, channels));
+  Record delivered_record, untouched_record, pull_record, redis_record;
+  Series of_delivered, of_untouched, of_redis;
   // The first repetition opens the connections and warms the caches; it doesn't count.
-  Series echo_gb, pull_gb, pull_mrows, redis_mrows, of_echo, of_redis;
-  const double call_gb = 1e-9 * static_cast<double>(bytes.request + bytes.reply);
   for (uint32_t i = 0; i <= options_.repetitions; ++i) {
-    const double echoes = PerSecond(echo->Run(in_flight, options_.seconds));
-    const double pulls = PerSecond(server_->Pull(key_sets, in_flight, options_.seconds));
-    double gets = 0;
-    if (redis_ != nullptr) {
-      for (size_t batch : {kRedisBatch, size_t{keys}}) {
-        gets = std::max(gets, PerSecond(redis_->Run(key_sets, batch, in_flight, options_.seconds)));
-      }
-    }
+    const Measured echoes = delivered->Run(in_flight, options_.seconds);
+    const Measured pulls = server_->Pull(key_sets, in_flight, options_.seconds);
+    const Measured bare = untouched->Run(in_flight, options_.seconds);
+    const Measured gets = RunRedis(key_sets, in_flight);
     if (i == 0) continue;
-    echo_gb.Add(call_gb * echoes);
-    pull_gb.Add(call_gb * pulls);
-    pull_mrows.Add(1e-6 * keys * pulls);
-    of_echo.Add(pulls / echoes);
+    delivered_record.Add(echoes, call_bytes, keys);
+    untouched_record.Add(bare, call_bytes, keys);
+    pull_record.Add(pulls, call_bytes, keys);
+    of_delivered.Add(PerSecond(pulls) / PerSecond(echoes));
+    of_untouched.Add(PerSecond(pulls) / PerSecond(bare));
     if (redis_ == nullptr) continue;
-    redis_mrows.Add(1e-6 * keys * gets);
-    of_redis.Add(pulls / gets);
+    redis_record.Add(gets, call_bytes, keys);
+    of_redis.Add(PerSecond(pulls) / PerSecond(gets));
   }
-  std::printf("pull  %u keys, %u channels, %d in flight: %.0f KB asked, %.0f KB answered\n", keys,
+  std::printf("pull: %u keys, %u channels, %d in flight; %.0f KB asked, %.0f KB answered\n", keys,
               channels, in_flight, 1e-3 * bytes.request, 1e-3 * bytes.reply);
-  std::printf("  echo        %s GB/s\n", echo_gb.Text().c_str());
-  std::printf("  pull        %s GB/s, %s M rows/s\n", pull_gb.Text().c_str(),
-              pull_mrows.Text("%.1f").c_str());
-  std::printf("  pull/echo   %s  (target %.2f: %s)\n", of_echo.Text().c_str(), kEchoTarget,
-              of_echo.Median() >= kEchoTarget ? "met" : "MISSED");
-  if (redis_ != nullptr) {
-    std::printf("  redis       %s M rows/s\n", redis_mrows.Text().c_str());
-    std::printf("  pull/redis  %s  (target %.0f: %s)\n", of_redis.Text("%.1f").c_str(),
-                kRedisTarget, of_redis.Median() >= kRedisTarget ? "met" : "MISSED");
-  }
+  untouched_record.Print("echo, untouched");
+  delivered_record.Print("echo, delivered");
+  pull_record.Print("pull");
+  if (redis_ != nullptr) redis_record.Print("redis");
+  PrintRatio("pull / untouched", of_untouched, 0);
+  PrintRatio("pull / delivered", of_delivered, kEchoTarget);
+  if (redis_ != nullptr) PrintRatio("pull / redis", of_redis, kRedisTarget);
   std::printf("\n");
   std::fflush(stdout);
   return absl::OkStatus();
+}
+
+// The better of small batches and one command.
+Measured Contest::RunRedis(const std::vector<std::vector<Key>>& key_sets, int in_flight) {
+  if (redis_ == nullptr) return {};
+  const Measured batches = redis_->Run(key_sets, kRedisBatch, in_flight, options_.seconds);
+  const Measured whole = redis_->Run(key_sets, key_sets[0].size(), in_flight, options_.seconds);
+  return PerSecond(batches) > PerSecond(whole) ? batches : whole;
 }
 
 absl::Status Contest::RunPushes(uint32_t keys, uint32_t channels) {
   const auto key_sets = MakeKeySets(options_.rows, keys, options_.seed);
   const int parts = static_cast<int>(InFlight(channels));
   const MessageBytes bytes = PushBytes(keys / parts, options_.dim);
-  ASSIGN_OR_RETURN(const auto echo, EchoServer::Start(folder_.path(), bytes.request, bytes.reply,
-                                                      static_cast<int>(channels)));
-  Series echo_gb, push_gb, push_mrows, of_echo;
-  const double group_gb = 1e-9 * parts * static_cast<double>(bytes.request + bytes.reply);
+  const double call_bytes = parts * static_cast<double>(bytes.request + bytes.reply);
+  ASSIGN_OR_RETURN(const auto echo, StartEcho(EchoKind::kDelivered, bytes, channels));
+  Record echo_record, push_record;
+  Series of_echo;
   for (uint32_t i = 0; i <= options_.repetitions; ++i) {
-    const double echoes = PerSecond(echo->RunGroups(parts, options_.seconds));
-    const double pushes = PerSecond(server_->Push(key_sets, parts, options_.seconds));
+    const Measured echoes = echo->RunGroups(parts, options_.seconds);
+    const Measured pushes = server_->Push(key_sets, parts, options_.seconds);
     if (i == 0) continue;
-    echo_gb.Add(group_gb * echoes);
-    push_gb.Add(group_gb * pushes);
-    push_mrows.Add(1e-6 * keys * pushes);
-    of_echo.Add(pushes / echoes);
+    echo_record.Add(echoes, call_bytes, keys);
+    push_record.Add(pushes, call_bytes, keys);
+    of_echo.Add(PerSecond(pushes) / PerSecond(echoes));
   }
-  std::printf("push  %u keys in %d parts of %.0f KB, %u channels; applied (Adagrad)\n", keys, parts,
-              1e-3 * bytes.request, channels);
-  std::printf("  echo       %s GB/s\n", echo_gb.Text().c_str());
-  std::printf("  push       %s GB/s, %s M rows/s\n", push_gb.Text().c_str(),
-              push_mrows.Text("%.1f").c_str());
-  std::printf("  push/echo  %s\n\n", of_echo.Text().c_str());
+  std::printf("push: %u keys in %d parts of %.0f KB, %u channels; applied with Adagrad\n", keys,
+              parts, 1e-3 * bytes.request, channels);
+  echo_record.Print("echo, delivered");
+  push_record.Print("push");
+  PrintRatio("push / delivered", of_echo, 0);
+  std::printf("\n");
   std::fflush(stdout);
   return absl::OkStatus();
 }
