@@ -141,7 +141,7 @@ struct EmbeddingTable::Impl {
 
   void Assign(const KeyBatch& batch, const uint32_t* counts, const float* rows, Step step);
 
-  // visit(Key, const float* row, uint32_t row_number) for the rows of one stripe; row: [row_floats]
+  // visit(Key, row, row number) for the rows of one stripe. row: [row_floats], in `scratch`
   template <typename Visit>
   void VisitStripe(const Stripe& stripe, std::vector<float>* scratch, Visit visit) const
       ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex);
@@ -214,7 +214,8 @@ EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::FindForChange(const Stripe& s
   const uint32_t row = stripe.index.Find(entry.key, entry.place);
   if (row == 0) return {nullptr, 0};
   float* weights = storage.Weights(row);
-  PrefetchRange(weights, storage.row_bytes());
+  PrefetchRange(weights, layout.dim * sizeof(float));
+  PrefetchRange(storage.Slots(row), layout.slot_floats() * sizeof(float));
   __builtin_prefetch(storage.Count(row));
   return {weights, row};
 }
@@ -322,12 +323,10 @@ void EmbeddingTable::Impl::VisitStripe(const Stripe& stripe, std::vector<float>*
                                        Visit visit) const {
   stripe.index.ForEach([&](Key key, uint32_t row) {
     const float* weights = storage.Weights(row);
-    if (!storage.slots_follow_weights()) {
-      scratch->assign(weights, weights + layout.dim);
-      scratch->push_back(*storage.Slots(row));
-      weights = scratch->data();
-    }
-    visit(key, weights, row);
+    const float* slots = storage.Slots(row);
+    std::copy_n(weights, layout.dim, scratch->begin());
+    std::copy_n(slots, layout.slot_floats(), scratch->begin() + layout.dim);
+    visit(key, absl::MakeConstSpan(*scratch), row);
   });
 }
 
@@ -370,26 +369,24 @@ void EmbeddingTable::AssignRows(absl::Span<const Key> keys, absl::Span<const uin
 }
 
 void EmbeddingTable::VisitRows(const RowVisitor& visit) const {
-  const size_t row_floats = impl_->layout.row_floats();
-  std::vector<float> scratch;
+  std::vector<float> scratch(impl_->layout.row_floats());
   for (const Impl::Stripe& stripe : impl_->stripes) {
     absl::ReaderMutexLock lock(&stripe.mutex);
-    impl_->VisitStripe(stripe, &scratch, [&](Key key, const float* row, uint32_t number) {
-      visit(key, absl::MakeConstSpan(row, row_floats), *impl_->storage.Count(number),
-            impl_->storage.Changed(number));
-    });
+    impl_->VisitStripe(
+        stripe, &scratch, [&](Key key, absl::Span<const float> row, uint32_t number) {
+          visit(key, row, *impl_->storage.Count(number), impl_->storage.Changed(number));
+        });
   }
 }
 
 Digest EmbeddingTable::ComputeDigest() const {
-  const size_t row_floats = impl_->layout.row_floats();
   const TableId table = impl_->layout.id;
   Digest digest;
-  std::vector<float> scratch;
+  std::vector<float> scratch(impl_->layout.row_floats());
   for (const Impl::Stripe& stripe : impl_->stripes) {
     absl::ReaderMutexLock lock(&stripe.mutex);
-    impl_->VisitStripe(stripe, &scratch, [&](Key key, const float* row, uint32_t) {
-      digest.Add(RowDigest(table, key, absl::MakeConstSpan(row, row_floats)));
+    impl_->VisitStripe(stripe, &scratch, [&](Key key, absl::Span<const float> row, uint32_t) {
+      digest.Add(RowDigest(table, key, row));
     });
   }
   return digest;

@@ -9,7 +9,7 @@
 namespace thermocline {
 namespace {
 
-constexpr double kMaxLoad = 0.7;
+constexpr double kMaxLoad = 0.6;
 constexpr double kGrowth = 1.2;
 // Up to here an index doubles: it is small, and its memory hardly counts.
 constexpr uint32_t kDoublingBuckets = 64;
@@ -42,18 +42,23 @@ void KeyIndex::Insert(Key key, uint32_t place, uint32_t row) {
 }
 
 uint32_t KeyIndex::NextNumBuckets() const {
+  constexpr uint32_t kBucketsPerHugePage = kHugePageBytes / sizeof(Bucket);
   const uint32_t now = num_buckets_.load(std::memory_order_relaxed);
   if (now == 0) return 1;
   if (now < kDoublingBuckets / 2) return now * 2;
   if (now < kDoublingBuckets) {
     return static_cast<uint32_t>(kDoublingBuckets * std::pow(kGrowth, growth_phase_));
   }
-  return static_cast<uint32_t>(now * kGrowth);
+  const uint32_t next = static_cast<uint32_t>(now * kGrowth);
+  // From two huge pages on, whole ones: a lookup in the rest, on small pages, takes several times
+  // as long, since the processor's page tables don't fit its caches.
+  if (next < 2 * kBucketsPerHugePage) return next;
+  return (next + kBucketsPerHugePage - 1) / kBucketsPerHugePage * kBucketsPerHugePage;
 }
 
 void KeyIndex::Grow() {
   const uint32_t num_buckets = NextNumBuckets();
-  PageMemory memory(num_buckets * sizeof(Bucket), PageMemory::HugePages::kWhereWhole);
+  PageMemory memory(num_buckets * sizeof(Bucket), PageMemory::HugePages::kAtOnce);
   Bucket* buckets = reinterpret_cast<Bucket*>(memory.data());
   // Both old and new buckets are in the order of the keys' places: two streams through memory.
   ForEach([&](Key key, uint32_t row) {

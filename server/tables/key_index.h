@@ -90,13 +90,16 @@ class KeyIndex {
     return static_cast<uint32_t>((uint64_t{place} * num_buckets) >> 32);
   }
 
-  // Bit i: keys[i] == key.
+  // Bit i: keys[i] == key. Two overlapping loads of four keys and no branch: which of the five it
+  // is can't be predicted.
   static uint32_t MatchMask(const Bucket& bucket, Key key) {
     const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(key));
-    const __m256i four = _mm256_load_si256(reinterpret_cast<const __m256i*>(bucket.keys));
-    const uint32_t mask = static_cast<uint32_t>(
+    return FourMatches(bucket.keys, wanted) | FourMatches(bucket.keys + 1, wanted) << 1;
+  }
+  static uint32_t FourMatches(const Key* keys, __m256i wanted) {
+    const __m256i four = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys));
+    return static_cast<uint32_t>(
         _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(four, wanted))));
-    return mask | static_cast<uint32_t>(bucket.keys[4] == key) << 4;
   }
 
   static void InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32_t place,

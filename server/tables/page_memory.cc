@@ -40,11 +40,16 @@ PageMemory::PageMemory(size_t bytes, HugePages huge_pages) {
     return;
   }
   bytes_ = RoundUp(bytes, kPageBytes);
-  const bool huge = huge_pages == HugePages::kWhereWhole && bytes_ >= kHugePageBytes;
-  data_ = MapAligned(bytes_, huge ? kHugePageBytes : kPageBytes);
-  // The kernel backs the whole huge pages of the range with such, its end with small ones. A kernel
-  // without them refuses, and nothing but speed is lost.
-  if (huge) madvise(data_, bytes_, MADV_HUGEPAGE);
+  data_ = MapAligned(bytes_, bytes_ >= kHugePageBytes ? kHugePageBytes : kPageBytes);
+  if (huge_pages == HugePages::kAtOnce) madvise(data_, bytes_, MADV_HUGEPAGE);
+}
+
+void PageMemory::MoveToHugePages() {
+  if (bytes_ < kHugePageBytes) return;
+  madvise(data_, bytes_, MADV_HUGEPAGE);
+#ifdef MADV_COLLAPSE
+  madvise(data_, bytes_ / kHugePageBytes * kHugePageBytes, MADV_COLLAPSE);
+#endif
 }
 
 PageMemory::~PageMemory() {

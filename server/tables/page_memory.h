@@ -16,7 +16,9 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // ends the process, as it does with operator new.
 class PageMemory {
  public:
-  enum class HugePages { kNever, kWhereWhole };
+  // A huge page becomes resident whole, at its first touch: kAtOnce is for memory that will be used
+  // to the end.
+  enum class HugePages { kAtOnce, kLater };
 
   PageMemory() = default;
   PageMemory(size_t bytes, HugePages huge_pages);
@@ -27,6 +29,11 @@ class PageMemory {
     std::swap(bytes_, other.bytes_);
     return *this;
   }
+
+  // Moves a range that was made with kLater to huge pages, in place, while others may use it. The
+  // part of it behind the last whole huge page stays as it is, and so does all of it if the kernel
+  // can't.
+  void MoveToHugePages();
 
   uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }

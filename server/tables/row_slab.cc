@@ -29,16 +29,18 @@ RowSlab::RowSlab(size_t record_bytes, uint32_t first_record)
   CHECK_EQ(first_record, uint32_t{1} << first_range_);
 }
 
-PageMemory::HugePages RowSlab::HugePagesOf(int range) const {
-  return RangeBytes(range) >= kHugeRangeBytes ? PageMemory::HugePages::kWhereWhole
-                                              : PageMemory::HugePages::kNever;
-}
+bool RowSlab::StartsOnHugePages(int range) const { return RangeBytes(range) >= kHugeRangeBytes; }
 
 void RowSlab::Grow(uint32_t end) {
   while (end_range_ < kMaxRanges && (uint64_t{1} << end_range_) < end) {
-    PageMemory range(RangeBytes(end_range_), HugePagesOf(end_range_));
+    const bool huge = StartsOnHugePages(end_range_);
+    PageMemory range(RangeBytes(end_range_),
+                     huge ? PageMemory::HugePages::kAtOnce : PageMemory::HugePages::kLater);
     biased_[end_range_] = reinterpret_cast<uintptr_t>(range.data()) - RangeBytes(end_range_);
     memory_[end_range_] = std::move(range);
+    if (end_range_ > first_range_ && !StartsOnHugePages(end_range_ - 1)) {
+      memory_[end_range_ - 1].MoveToHugePages();
+    }
     ++end_range_;
   }
 }
@@ -49,8 +51,7 @@ uint64_t RowSlab::ResidentBytes(uint32_t end) const {
     const uint64_t first = uint64_t{1} << range;
     if (end <= first) break;
     const uint64_t touched = (end - first) * record_bytes_;
-    const uint64_t page =
-        HugePagesOf(range) == PageMemory::HugePages::kWhereWhole ? kHugePageBytes : 4096;
+    const uint64_t page = StartsOnHugePages(range) ? kHugePageBytes : 4096;
     bytes += std::min<uint64_t>(memory_[range].bytes(), (touched + page - 1) / page * page);
   }
   return bytes;

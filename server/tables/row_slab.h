@@ -40,7 +40,7 @@ class RowSlab {
   static constexpr int kMaxRanges = 32;
 
   size_t RangeBytes(int range) const { return record_bytes_ << range; }
-  PageMemory::HugePages HugePagesOf(int range) const;
+  bool StartsOnHugePages(int range) const;
 
   const size_t record_bytes_;
   const int first_range_;

@@ -21,13 +21,12 @@ int BlockShift(size_t row_bytes) {
 }  // namespace
 
 RowStorage::RowStorage(const TableLayout& layout)
-    : dim_(layout.dim),
-      slot_beside_count_(layout.slot_floats() == 1),
-      row_bytes_(sizeof(float) * (slot_beside_count_ ? layout.dim : layout.row_floats())),
-      block_shift_(BlockShift(row_bytes_)),
+    : has_slots_(layout.slot_floats() > 0),
+      block_shift_(BlockShift(sizeof(float) * layout.row_floats())),
       end_row_(1u << block_shift_),
-      rows_(row_bytes_, 1u << block_shift_),
-      side_(slot_beside_count_ ? 2 * sizeof(uint32_t) : sizeof(uint32_t), 1u << block_shift_),
+      weights_(sizeof(float) * layout.dim, end_row_),
+      slots_(sizeof(float) * layout.slot_floats(), end_row_),
+      counts_(sizeof(uint32_t), end_row_),
       block_steps_(sizeof(int64_t), 1) {}
 
 uint32_t RowStorage::AllocateBlock() {
@@ -35,8 +34,9 @@ uint32_t RowStorage::AllocateBlock() {
   const uint32_t first = end_row_;
   CHECK_LT(first, std::numeric_limits<uint32_t>::max() - rows_per_block());  // 4 billion rows
   end_row_ += rows_per_block();
-  rows_.Grow(end_row_);
-  side_.Grow(end_row_);
+  weights_.Grow(end_row_);
+  if (has_slots_) slots_.Grow(end_row_);
+  counts_.Grow(end_row_);
   block_steps_.Grow(end_row_ >> block_shift_);
   *BlockStep(first) = kNoStep.value();
   return first;
@@ -44,8 +44,8 @@ uint32_t RowStorage::AllocateBlock() {
 
 uint64_t RowStorage::ResidentBytes() const {
   absl::MutexLock lock(&mutex_);
-  return rows_.ResidentBytes(end_row_) + side_.ResidentBytes(end_row_) +
-         block_steps_.ResidentBytes(end_row_ >> block_shift_);
+  return weights_.ResidentBytes(end_row_) + slots_.ResidentBytes(end_row_) +
+         counts_.ResidentBytes(end_row_) + block_steps_.ResidentBytes(end_row_ >> block_shift_);
 }
 
 }  // namespace thermocline
