@@ -54,19 +54,6 @@ struct PullCounters {
   uint64_t staleness_max = 0;
 };
 
-void FillTableStats(const TableSet::Entry& entry, TableStats* stats) {
-  const TableLayout& layout = entry.table.layout();
-  stats->set_id(layout.id.value());
-  stats->set_name(layout.name);
-  stats->set_dim(layout.dim);
-  stats->set_role(layout.role == TableRole::kDense ? TableSpec::DENSE : TableSpec::SPARSE);
-  stats->set_rows(entry.table.num_rows());
-  stats->set_bytes(entry.table.memory_bytes());
-  stats->set_keys_pulled(entry.keys_pulled.load(std::memory_order_relaxed));
-  stats->set_keys_pushed(entry.keys_pushed.load(std::memory_order_relaxed));
-  stats->set_rows_created(entry.table.rows_created());
-}
-
 }  // namespace
 
 struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
@@ -321,9 +308,7 @@ absl::StatusOr<ServerCore::DigestAnswer> ServerCore::Impl::ComputeDigest(const s
   DigestAnswer answer;
   answer.complete_through = LookAtRows(current_job, [&] {
     answer.digest = current_job->tables.ComputeDigest();
-    for (size_t i = 0; i < current_job->tables.size(); ++i) {
-      answer.rows += current_job->tables.at(i).table.num_rows();
-    }
+    answer.rows = current_job->tables.num_rows();
   });
   return answer;
 }
@@ -352,9 +337,7 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
     stats->set_epoch(current_job->config.epoch);
     stats->set_server_index(current_job->config.server_index.value());
     stats->set_num_servers(current_job->config.num_servers);
-    for (size_t i = 0; i < current_job->tables.size(); ++i) {
-      FillTableStats(current_job->tables.at(i), stats->add_tables());
-    }
+    current_job->tables.FillStats(stats);
   }
   absl::MutexLock lock(&mutex);
   stats->set_pulls_held(counters.held);

@@ -19,6 +19,8 @@
 
 namespace thermocline {
 
+class ServerStats;  // proto/parameter_server.proto
+
 class TableSet {
  public:
   struct Entry {
@@ -30,12 +32,7 @@ class TableSet {
   };
 
   // REQUIRES: the ids are distinct.
-  TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed) {
-    for (const TableLayout& layout : layouts) {
-      positions_.emplace(layout.id, entries_.size());
-      entries_.push_back(std::make_unique<Entry>(layout, job_seed));
-    }
-  }
+  TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed);
 
   size_t size() const { return entries_.size(); }
   Entry& at(size_t position) { return *entries_[position]; }
@@ -48,11 +45,10 @@ class TableSet {
   }
 
   // Sum of the digests of all rows.
-  Digest ComputeDigest() const {
-    Digest digest;
-    for (const auto& entry : entries_) digest.Add(entry->table.ComputeDigest());
-    return digest;
-  }
+  Digest ComputeDigest() const;
+  uint64_t num_rows() const;
+
+  void FillStats(ServerStats* stats) const;
 
  private:
   std::vector<std::unique_ptr<Entry>> entries_;

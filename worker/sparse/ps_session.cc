@@ -6,13 +6,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
-#include "common/finite.h"
-#include "worker/sparse/part_split.h"
 #include "worker/sparse/retry_policy.h"
+#include "worker/sparse/session_calls.h"
 
 namespace thermocline {
 namespace {
@@ -20,75 +18,12 @@ namespace {
 // What is decided under the mutex and done after it is released: sends, timers, callbacks.
 using Actions = std::vector<std::function<void()>>;
 
-enum class CallPhase { kWaiting, kInFlight, kBackingOff, kAnswered };
-
-// A pull or a push from its begin until its `done`.
-struct Operation {
-  uint64_t id = 0;
-  Step step;              // In messages.
-  size_t in_flight = 0;   // Calls that borrow buffers.
-  bool complete = false;  // Nothing is left to ask for.
-  std::function<void(absl::Status)> finish;
-};
-
-struct PullOperation : Operation {
-  struct Call {
-    ServerIndex server;
-    PullCall call;
-    uint64_t bytes = 0;
-    CallPhase phase = CallPhase::kWaiting;
-    RetryState retry;
-  };
-  std::vector<Call> calls;
-  std::vector<int> in_flight_to;  // [num_servers]
-  size_t unanswered = 0;
-  Step complete_through;
-};
-
-struct PushOperation : Operation {
-  struct Part {
-    PushCall call;
-    size_t wave = 0;
-    uint64_t bytes = 0;
-    CallPhase phase = CallPhase::kWaiting;
-    RetryState retry;
-  };
-  struct ToServer {
-    std::vector<Part> parts;
-    int in_flight = 0;
-    size_t answered = 0;
-    bool acknowledged = false;
-    RetryState rounds;  // All parts answered, but the push not accepted.
-  };
-  Step last_step;
-  std::vector<ToServer> to;    // [num_servers]
-  std::vector<bool> released;  // [waves]
-  size_t unacknowledged = 0;   // Servers.
-};
-
 struct Server {
   int64_t last_answer_us = INT64_MIN / 2;
   Step acked_through = kNoStep;
   // Pushes it hasn't acknowledged, in step order; only the first one is sent.
   std::deque<std::shared_ptr<PushOperation>> pushes;
 };
-
-template <typename Slice>
-uint64_t KeysOf(const std::vector<Slice>& slices) {
-  uint64_t keys = 0;
-  for (const Slice& slice : slices) keys += slice.keys.size();
-  return keys;
-}
-uint64_t BytesOf(const std::vector<PullSlice>& slices) {
-  uint64_t bytes = KeysOf(slices) * sizeof(Key);
-  for (const PullSlice& slice : slices) bytes += slice.rows.size() * sizeof(float);
-  return bytes;
-}
-uint64_t BytesOf(const std::vector<PushSlice>& slices) {
-  uint64_t bytes = KeysOf(slices) * (sizeof(Key) + sizeof(uint32_t));
-  for (const PushSlice& slice : slices) bytes += slice.values.size() * sizeof(float);
-  return bytes;
-}
 
 void Run(Actions* actions) {
   for (std::function<void()>& action : *actions) action();
@@ -100,7 +35,6 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   Impl(const PsSessionOptions& session_options, Transport* a_transport, Scheduler* a_scheduler);
 
   // Pulls.
-  std::shared_ptr<PullOperation> NewPull(const PullWork& work, PullDone done);
   void Pull(PullWork work, PullDone done);
   void SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -108,10 +42,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
                     const absl::StatusOr<wire::PullAnswer>& answer);
 
   // Pushes.
-  std::shared_ptr<PushOperation> NewPush(const PushWork& work, PushDone done);
   void StartPush(PushWork work, PushDone done);
   absl::Status ReleaseWave(Step last_step, size_t wave);
-  absl::Status CheckFinite(const PushOperation& push, size_t wave) const;
   void SendPushes(uint32_t server, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
                     const absl::StatusOr<wire::PushAnswer>& answer);
@@ -139,7 +71,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   const PsSessionOptions options;
   Transport* const transport;
   Scheduler* const scheduler;
-  absl::flat_hash_map<TableId, const TableLayout*> tables;  // Into options.
+  const SessionCalls calls;
 
   mutable absl::Mutex mutex;
   RetryPolicy policy ABSL_GUARDED_BY(mutex);
@@ -157,50 +89,19 @@ PsSession::Impl::Impl(const PsSessionOptions& session_options, Transport* a_tran
     : options(session_options),
       transport(a_transport),
       scheduler(a_scheduler),
+      calls(options),
       policy({options.rpc_deadline_us, options.give_up_us, options.min_backoff_us,
               options.max_backoff_us, options.not_ready_delay_us, options.jitter_seed}),
-      servers(options.num_servers) {
-  for (const TableLayout& table : options.tables) tables.emplace(table.id, &table);
-}
+      servers(options.num_servers) {}
 
 // Pulls
 // ------------------------------------------------------------------------------------------------
 
-std::shared_ptr<PullOperation> PsSession::Impl::NewPull(const PullWork& work, PullDone done) {
-  CHECK_EQ(work.slices.size(), options.num_servers);
-  auto pull = std::make_shared<PullOperation>();
-  pull->step = work.step;
-  pull->complete_through = work.step - 1;
-  pull->in_flight_to.assign(options.num_servers, 0);
-  const auto width_of = [this](const PullSlice& slice) {
-    const size_t width = tables.at(slice.table)->dim;
-    CHECK_EQ(slice.rows.size(), slice.keys.size() * width);
-    return width;
-  };
-  for (uint32_t server = 0; server < options.num_servers; ++server) {
-    for (std::vector<PullSlice>& part :
-         SplitPull(work.slices[server], options.max_part_bytes, width_of)) {
-      PullOperation::Call call;
-      call.server = ServerIndex(server);
-      call.bytes = BytesOf(part);
-      call.call.kind = work.kind;
-      call.call.step = work.step;
-      call.call.staleness_steps = options.staleness_steps;
-      call.call.after_step = work.after_step;
-      call.call.tables = std::move(part);
-      pull->calls.push_back(std::move(call));
-    }
-  }
-  pull->unanswered = pull->calls.size();
-  pull->complete = pull->calls.empty();
+void PsSession::Impl::Pull(PullWork work, PullDone done) {
+  const std::shared_ptr<PullOperation> pull = calls.NewPull(work);
   pull->finish = [raw = pull.get(), done = std::move(done)](absl::Status status) {
     done(std::move(status), raw->complete_through);
   };
-  return pull;
-}
-
-void PsSession::Impl::Pull(PullWork work, PullDone done) {
-  const std::shared_ptr<PullOperation> pull = NewPull(work, std::move(done));
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
@@ -275,52 +176,9 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
 // Pushes
 // -----------------------------------------------------------------------------------------------
 
-std::shared_ptr<PushOperation> PsSession::Impl::NewPush(const PushWork& work, PushDone done) {
-  CHECK(!work.waves.empty());
-  CHECK_LE(work.first_step, work.last_step);
-  auto push = std::make_shared<PushOperation>();
-  push->step = push->last_step = work.last_step;
-  push->to.resize(options.num_servers);
-  push->released.assign(work.waves.size(), false);
-  push->unacknowledged = options.num_servers;
-  push->finish = std::move(done);
-  const auto width_of = [this](const PushSlice& slice) {
-    const TableLayout& table = *tables.at(slice.table);
-    const size_t width = slice.kind == wire::PushKind::kAssign ? table.row_floats() : table.dim;
-    CHECK_EQ(slice.counts.size(), slice.keys.size());
-    CHECK_EQ(slice.values.size(), slice.keys.size() * width);
-    return width;
-  };
-  for (uint32_t server = 0; server < options.num_servers; ++server) {
-    std::vector<PushOperation::Part>& parts = push->to[server].parts;
-    for (size_t wave = 0; wave < work.waves.size(); ++wave) {
-      CHECK_EQ(work.waves[wave].size(), options.num_servers);
-      std::vector<std::vector<PushSlice>> split =
-          SplitPush(work.waves[wave][server], options.max_part_bytes, width_of);
-      // The last wave reaches every server, so that none accepts the push before all waves are
-      // checked.
-      if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
-      for (std::vector<PushSlice>& slices : split) {
-        PushOperation::Part part;
-        part.wave = wave;
-        part.bytes = BytesOf(slices);
-        part.call.first_step = work.first_step;
-        part.call.last_step = work.last_step;
-        part.call.part = static_cast<uint32_t>(parts.size());
-        part.call.learning_rate = work.learning_rate;
-        part.call.tables = std::move(slices);
-        parts.push_back(std::move(part));
-      }
-    }
-    for (PushOperation::Part& part : parts) {
-      part.call.num_parts = static_cast<uint32_t>(parts.size());
-    }
-  }
-  return push;
-}
-
 void PsSession::Impl::StartPush(PushWork work, PushDone done) {
-  const std::shared_ptr<PushOperation> push = NewPush(work, std::move(done));
+  const std::shared_ptr<PushOperation> push = calls.NewPush(work);
+  push->finish = std::move(done);
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
@@ -348,7 +206,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
     CHECK(!push->released[wave]);
   }
   // Without the mutex: no part of this wave is sent yet, so nobody else looks at its values.
-  const absl::Status finite = CheckFinite(*push, wave);
+  const absl::Status finite = calls.CheckFinite(*push, wave);
   absl::Status result;
   Actions actions;
   {
@@ -365,25 +223,6 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
   }
   Run(&actions);
   return result;
-}
-
-absl::Status PsSession::Impl::CheckFinite(const PushOperation& push, size_t wave) const {
-  for (const PushOperation::ToServer& to : push.to) {
-    for (const PushOperation::Part& part : to.parts) {
-      if (part.wave != wave) continue;
-      for (const PushSlice& slice : part.call.tables) {
-        const size_t bad = FindNonFinite(slice.values);
-        if (bad == slice.values.size()) continue;
-        const size_t width = slice.values.size() / slice.keys.size();
-        return absl::InvalidArgumentError(
-            absl::StrCat("rank ", options.rank.value(), ", step ", push.last_step.value(), ": ",
-                         slice.kind == wire::PushKind::kAssign ? "row" : "gradient", " of table '",
-                         tables.at(slice.table)->name, "', key ", slice.keys[bad / width],
-                         " holds ", slice.values[bad]));
-      }
-    }
-  }
-  return absl::OkStatus();
 }
 
 void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {

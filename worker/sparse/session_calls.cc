@@ -1,0 +1,128 @@
+#include "worker/sparse/session_calls.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/finite.h"
+#include "worker/sparse/part_split.h"
+
+namespace thermocline {
+namespace {
+
+template <typename Slice>
+uint64_t KeysOf(const std::vector<Slice>& slices) {
+  uint64_t keys = 0;
+  for (const Slice& slice : slices) keys += slice.keys.size();
+  return keys;
+}
+uint64_t BytesOf(const std::vector<PullSlice>& slices) {
+  uint64_t bytes = KeysOf(slices) * sizeof(Key);
+  for (const PullSlice& slice : slices) bytes += slice.rows.size() * sizeof(float);
+  return bytes;
+}
+uint64_t BytesOf(const std::vector<PushSlice>& slices) {
+  uint64_t bytes = KeysOf(slices) * (sizeof(Key) + sizeof(uint32_t));
+  for (const PushSlice& slice : slices) bytes += slice.values.size() * sizeof(float);
+  return bytes;
+}
+
+}  // namespace
+
+SessionCalls::SessionCalls(const PsSessionOptions& options) : options_(options) {
+  for (const TableLayout& table : options.tables) tables_.emplace(table.id, &table);
+}
+
+std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const {
+  CHECK_EQ(work.slices.size(), options_.num_servers);
+  auto pull = std::make_shared<PullOperation>();
+  pull->step = work.step;
+  pull->complete_through = work.step - 1;
+  pull->in_flight_to.assign(options_.num_servers, 0);
+  const auto width_of = [this](const PullSlice& slice) {
+    const size_t width = tables_.at(slice.table)->dim;
+    CHECK_EQ(slice.rows.size(), slice.keys.size() * width);
+    return width;
+  };
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    for (std::vector<PullSlice>& part :
+         SplitPull(work.slices[server], options_.max_part_bytes, width_of)) {
+      PullOperation::Call call;
+      call.server = ServerIndex(server);
+      call.bytes = BytesOf(part);
+      call.call.kind = work.kind;
+      call.call.step = work.step;
+      call.call.staleness_steps = options_.staleness_steps;
+      call.call.after_step = work.after_step;
+      call.call.tables = std::move(part);
+      pull->calls.push_back(std::move(call));
+    }
+  }
+  pull->unanswered = pull->calls.size();
+  pull->complete = pull->calls.empty();
+  return pull;
+}
+
+std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const {
+  CHECK(!work.waves.empty());
+  CHECK_LE(work.first_step, work.last_step);
+  auto push = std::make_shared<PushOperation>();
+  push->step = push->last_step = work.last_step;
+  push->to.resize(options_.num_servers);
+  push->released.assign(work.waves.size(), false);
+  push->unacknowledged = options_.num_servers;
+  const auto width_of = [this](const PushSlice& slice) {
+    const TableLayout& table = *tables_.at(slice.table);
+    const size_t width = slice.kind == wire::PushKind::kAssign ? table.row_floats() : table.dim;
+    CHECK_EQ(slice.counts.size(), slice.keys.size());
+    CHECK_EQ(slice.values.size(), slice.keys.size() * width);
+    return width;
+  };
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    std::vector<PushOperation::Part>& parts = push->to[server].parts;
+    for (size_t wave = 0; wave < work.waves.size(); ++wave) {
+      CHECK_EQ(work.waves[wave].size(), options_.num_servers);
+      std::vector<std::vector<PushSlice>> split =
+          SplitPush(work.waves[wave][server], options_.max_part_bytes, width_of);
+      // The last wave reaches every server, so that none accepts the push before all waves are
+      // checked.
+      if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
+      for (std::vector<PushSlice>& slices : split) {
+        PushOperation::Part part;
+        part.wave = wave;
+        part.bytes = BytesOf(slices);
+        part.call.first_step = work.first_step;
+        part.call.last_step = work.last_step;
+        part.call.part = static_cast<uint32_t>(parts.size());
+        part.call.learning_rate = work.learning_rate;
+        part.call.tables = std::move(slices);
+        parts.push_back(std::move(part));
+      }
+    }
+    for (PushOperation::Part& part : parts) {
+      part.call.num_parts = static_cast<uint32_t>(parts.size());
+    }
+  }
+  return push;
+}
+
+absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) const {
+  for (const PushOperation::ToServer& to : push.to) {
+    for (const PushOperation::Part& part : to.parts) {
+      if (part.wave != wave) continue;
+      for (const PushSlice& slice : part.call.tables) {
+        const size_t bad = FindNonFinite(slice.values);
+        if (bad == slice.values.size()) continue;
+        const size_t width = slice.values.size() / slice.keys.size();
+        return absl::InvalidArgumentError(
+            absl::StrCat("rank ", options_.rank.value(), ", step ", push.last_step.value(), ": ",
+                         slice.kind == wire::PushKind::kAssign ? "row" : "gradient", " of table '",
+                         tables_.at(slice.table)->name, "', key ", slice.keys[bad / width],
+                         " holds ", slice.values[bad]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

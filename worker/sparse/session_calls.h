@@ -1,0 +1,86 @@
+// The pulls and pushes that a session has under way, cut into calls.
+#ifndef THERMOCLINE_WORKER_SPARSE_SESSION_CALLS_H_
+#define THERMOCLINE_WORKER_SPARSE_SESSION_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "worker/sparse/ps_session.h"
+#include "worker/sparse/retry_policy.h"
+#include "worker/sparse/transport.h"
+
+namespace thermocline {
+
+enum class CallPhase { kWaiting, kInFlight, kBackingOff, kAnswered };
+
+// A pull or a push from its begin until its `done`.
+struct Operation {
+  uint64_t id = 0;
+  Step step;              // In messages.
+  size_t in_flight = 0;   // Calls that borrow buffers.
+  bool complete = false;  // Nothing is left to ask for.
+  std::function<void(absl::Status)> finish;
+};
+
+struct PullOperation : Operation {
+  struct Call {
+    ServerIndex server;
+    PullCall call;
+    uint64_t bytes = 0;
+    CallPhase phase = CallPhase::kWaiting;
+    RetryState retry;
+  };
+  std::vector<Call> calls;
+  std::vector<int> in_flight_to;  // [num_servers]
+  size_t unanswered = 0;
+  Step complete_through;
+};
+
+struct PushOperation : Operation {
+  struct Part {
+    PushCall call;
+    size_t wave = 0;
+    uint64_t bytes = 0;
+    CallPhase phase = CallPhase::kWaiting;
+    RetryState retry;
+  };
+  struct ToServer {
+    std::vector<Part> parts;
+    int in_flight = 0;
+    size_t answered = 0;
+    bool acknowledged = false;
+    RetryState rounds;  // All parts answered, but the push not accepted.
+  };
+  Step last_step;
+  std::vector<ToServer> to;    // [num_servers]
+  std::vector<bool> released;  // [waves]
+  size_t unacknowledged = 0;   // Servers.
+};
+
+// Makes operations from work. Thread-safe: it is fixed at construction.
+class SessionCalls {
+ public:
+  // `options` outlives the object.
+  explicit SessionCalls(const PsSessionOptions& options);
+
+  std::shared_ptr<PullOperation> NewPull(const PullWork& work) const;
+  std::shared_ptr<PushOperation> NewPush(const PushWork& work) const;
+
+  // kInvalidArgument where a value of the wave is not finite; names table and key.
+  absl::Status CheckFinite(const PushOperation& push, size_t wave) const;
+
+ private:
+  const PsSessionOptions& options_;
+  absl::flat_hash_map<TableId, const TableLayout*> tables_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_SESSION_CALLS_H_
