@@ -77,19 +77,16 @@ class BatchPlanner {
   int32_t num_tables() const { return static_cast<int32_t>(tables_.size()); }
 
  private:
-  // One distinct key of the table being planned, where `generation` is the current one.
-  struct Bucket {
-    Key key;
-    uint32_t generation;
-    int32_t unique;  // Number by first appearance.
-  };
+  struct Inserter;
 
   void BeginTable(size_t lookups);
-  int32_t FindOrAdd(Key key, uint64_t hash, TablePlan* table);
-  void AddRun(absl::Span<const Key> keys, uint64_t salt, int32_t* slots, TablePlan* table);
+  // Finds or adds keys in turn; slots[i] = number of keys[i] by first appearance.
+  void AddRun(absl::Span<const Key> keys, int32_t* slots, TablePlan* table);
   void AddFeaturesInTurn(const Batch& batch, int32_t table, BatchPlan* plan);
-  // Turns numbers by first appearance into the staging order.
-  void SortByServer(int32_t table, BatchPlan* plan);
+  // Turns keys and counts from first appearance into the staging order; fills positions_.
+  void SortByServer(TablePlan* table);
+  // kReorder: turns the slots as well.
+  template <bool kReorder>
   void FillSegments(const Batch& batch, int32_t table, BatchPlan* plan);
 
   const std::vector<TableId> tables_;
@@ -97,16 +94,18 @@ class BatchPlanner {
   const ClusterMap cluster_map_;
   std::vector<std::vector<int32_t>> table_features_;  // [tables], ascending
 
-  std::vector<Bucket> buckets_;  // A power of two; linear probing, at most half full.
-  size_t mask_ = 0;              // Of the buckets in use: those that the table at hand needs.
-  uint32_t generation_ = 0;
+  // base_ + number by first appearance of the key that the bucket holds; below base_: none. Linear
+  // probing, at most half full.
+  std::vector<uint32_t> buckets_;
+  size_t buckets_in_use_ = 0;  // The front: as many as the table at hand needs, a power of two.
+  uint64_t shift_ = 0;         // 64 - log2(buckets_in_use_)
+  uint32_t base_ = 1;
   int32_t num_unique_ = 0;                  // of the table at hand
   UninitializedVector<uint32_t> servers_;   // [num_unique] by first appearance
   UninitializedVector<int32_t> positions_;  // [num_unique] first appearance -> staging order
   UninitializedVector<Key> unsorted_keys_;
   UninitializedVector<uint32_t> unsorted_counts_;
-  std::vector<int32_t> next_of_server_;   // [num_servers] next staging position
-  UninitializedVector<int32_t> cursors_;  // [num_unique] next place in segment_bags
+  std::vector<int32_t> next_of_server_;  // [num_servers] next staging position
 };
 
 }  // namespace thermocline
