@@ -11,15 +11,10 @@ namespace {
 // Samples of one block of the chained passes: a block's widest activations and a weight panel fit
 // L2.
 constexpr int64_t kBlockRows = 168;
-// Samples of one step of the weight gradients' sum over the batch.
-constexpr int64_t kGradientChunk = 256;
-constexpr int32_t kGradientColumns = 4 * kGemmPanel;
-
-// A leading dimension with which the rows of a tile fall into different cache sets.
-int64_t ActivationStride(int32_t columns) {
-  const int64_t padded = PaddedColumns(columns);
-  return padded % 128 == 0 ? padded + 16 : padded;
-}
+// Samples of one step of the weight gradients' sum over the batch, and columns of one cell: the
+// cell's gradient and the step's activations stay in L2.
+constexpr int64_t kGradientChunk = 128;
+constexpr int32_t kGradientColumns = 2 * kGemmPanel;
 
 // The grid of a pass over the batch: blocks are whole tiles of rows, and enough of them that no
 // thread waits long for the last. (The bits don't depend on the grid; see gemm.h.)
@@ -35,22 +30,56 @@ struct RowGrid {
   int64_t Begin(int64_t cell) const { return std::min(cell * tiles / cells * kGemmRows, rows); }
 };
 
-GemmCall RowMajorCall(const float* a, int64_t lda, const float* packed_b, float* c, int64_t ldc,
-                      int64_t m, int64_t n, int64_t k) {
-  GemmCall call;
-  call.m = m;
-  call.n = n;
-  call.k = k;
-  call.a = a;
-  call.a_row_stride = lda;
-  call.a_column_stride = 1;
-  call.packed_b = packed_b;
-  call.c = c;
-  call.ldc = ldc;
-  return call;
+PanelView<float> ViewOf(Matrix matrix) { return RowMajorView(matrix.floats(), matrix.ld); }
+
+// The layers of width 1 are dot products.
+void DotRows(PanelView<const float> x, const float* weights, int32_t in, float bias, bool relu,
+             PanelView<float> y, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    LaneSum sum;
+    for (int32_t k = 0; k < in; k += kGemmPanel) {
+      sum.AddProducts(x.At(r, k), weights + k, std::min(kGemmPanel, in - k));
+    }
+    const float value = sum.Total() + bias;
+    *y.Row(r) = relu ? std::max(value, 0.0f) : value;
+  }
+}
+
+// sums[j] += the sum of x(r, j) over the rows, in order.
+void AddColumnSums(PanelView<const float> x, int64_t rows, int32_t columns, float* sums) {
+  for (int32_t column = 0; column < columns; column += kGemmPanel) {
+    const int32_t n = std::min(kGemmPanel, columns - column);
+    float partial[kGemmPanel] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = x.At(r, column);
+      for (int32_t j = 0; j < n; ++j) partial[j] += from[j];
+    }
+    for (int32_t j = 0; j < n; ++j) sums[column + j] += partial[j];
+  }
+}
+
+// dx = dy w^T, kept where `activation` is positive.
+void OuterRows(PanelView<const float> dy, const float* weights, int32_t in,
+               PanelView<const float> activation, PanelView<float> dx, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const float g = *dy.Row(r);
+    for (int32_t k = 0; k < in; k += kGemmPanel) {
+      const int32_t columns = std::min(kGemmPanel, in - k);
+      float* to = dx.At(r, k);
+      for (int32_t j = 0; j < columns; ++j) to[j] = g * weights[k + j];
+      if (activation.data == nullptr) continue;
+      const float* sign = activation.At(r, k);
+      for (int32_t j = 0; j < columns; ++j) to[j] = sign[j] > 0 ? to[j] : 0.0f;
+    }
+  }
 }
 
 }  // namespace
+
+void CpuMlp::Panels::Allocate(int64_t num_rows, int64_t columns) {
+  rows = num_rows;
+  buffer = std::make_unique<CpuBuffer>(sizeof(float) * PackedFloats(num_rows, columns));
+}
 
 CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     : gemm_(gemm), pool_(pool) {
@@ -70,57 +99,56 @@ CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     layer.weight_offset = config.weight_offsets[i];
     layer.bias_offset = config.bias_offsets[i];
     if (layer.out > 1) {
-      layer.packed.resize(PackedFloats(layer.in, layer.out));
-      if (layer.input_gradient) layer.packed_transposed.resize(PackedFloats(layer.out, layer.in));
+      layer.weights.Allocate(layer.in, layer.out);
+      if (layer.input_gradient) layer.weights_transposed.Allocate(layer.out, layer.in);
     }
     if (i + 1 < num_layers) {
-      const int64_t ld = ActivationStride(layer.out);
-      layer.output_buffer.assign(config.max_batch * ld, 0.0f);
-      layer.gradient_buffer.assign(config.max_batch * ld, 0.0f);
-      layer.output = FloatMatrix(layer.output_buffer.data(), config.max_batch, layer.out, ld);
-      layer.gradient = FloatMatrix(layer.gradient_buffer.data(), config.max_batch, layer.out, ld);
+      layer.output.Allocate(config.max_batch, layer.out);
+      layer.gradient.Allocate(config.max_batch, layer.out);
     }
     for (int32_t column = 0; column < layer.out; column += kGradientColumns) {
       gradient_cells_.push_back({i, column, std::min(kGradientColumns, layer.out - column)});
     }
   }
   // The longest first, so that no thread is left alone with one at the end.
+  const auto work = [this](const GradientCell& cell) {
+    return int64_t{layers_[cell.layer].in} * cell.num_columns;
+  };
   std::stable_sort(gradient_cells_.begin(), gradient_cells_.end(),
-                   [this](const GradientCell& a, const GradientCell& b) {
-                     return layers_[a.layer].in * a.num_columns >
-                            layers_[b.layer].in * b.num_columns;
-                   });
+                   [&](const GradientCell& a, const GradientCell& b) { return work(a) > work(b); });
   packed_gradients_.resize(pool->num_threads());
-  for (Buffer& buffer : packed_gradients_) {
-    buffer.resize(PackedFloats(kGradientChunk, kGradientColumns));
-  }
+  for (Panels& panels : packed_gradients_) panels.Allocate(kGradientChunk, kGradientColumns);
 }
 
-Matrix CpuMlp::OutputOf(int layer, Matrix output) const {
-  return layer + 1 < num_layers() ? layers_[layer].output : output;
+PanelView<const float> CpuMlp::InputOf(int layer, Matrix input) const {
+  return (layer > 0 ? layers_[layer - 1].output.View() : ViewOf(input)).AsConst();
+}
+
+PanelView<float> CpuMlp::OutputOf(int layer, Matrix output) const {
+  return layer + 1 < num_layers() ? layers_[layer].output.View() : ViewOf(output);
+}
+
+PanelView<const float> CpuMlp::GradientOf(int layer, Matrix output_gradient) const {
+  return (layer + 1 < num_layers() ? layers_[layer].gradient.View() : ViewOf(output_gradient))
+      .AsConst();
 }
 
 void CpuMlp::PackWeights(DeviceSpan<const float> parameters, bool transposed) {
-  struct Cell {
-    Layer* layer;
-    int64_t panel;
-  };
-  int64_t num_cells = 0;
   const auto panels_of = [transposed](const Layer& layer) -> int64_t {
     if (layer.out == 1 || (transposed && !layer.input_gradient)) return 0;
-    return PackedPanels(transposed ? layer.in : layer.out);
+    return NumPanels(transposed ? layer.in : layer.out);
   };
+  int64_t num_cells = 0;
   for (const Layer& layer : layers_) num_cells += panels_of(layer);
-  pool_->ParallelFor(num_cells, [&](int64_t cell, int) {
-    Layer* layer = layers_.data();
-    for (; cell >= panels_of(*layer); ++layer) cell -= panels_of(*layer);
+  pool_->ParallelFor(num_cells, [&](int64_t panel, int) {
+    const Layer* layer = layers_.data();
+    for (; panel >= panels_of(*layer); ++layer) panel -= panels_of(*layer);
     const float* weights = parameters.data + layer->weight_offset;
     if (transposed) {
-      PackPanelsTransposed(weights, layer->out, layer->out, layer->in, cell, cell + 1,
-                           layer->packed_transposed.data() + cell * layer->out * kGemmPanel);
+      PackPanelTransposed(weights, layer->out, layer->out, layer->in, panel,
+                          layer->weights_transposed.Panel(panel));
     } else {
-      PackPanels(weights, layer->out, layer->in, layer->out, cell, cell + 1,
-                 layer->packed.data() + cell * layer->in * kGemmPanel);
+      PackPanel(weights, layer->out, layer->in, layer->out, panel, layer->weights.Panel(panel));
     }
   });
 }
@@ -139,22 +167,23 @@ void CpuMlp::ForwardRows(const float* parameters, Matrix input, Matrix output, i
                          int64_t end) const {
   for (int i = 0; i < num_layers(); ++i) {
     const Layer& layer = layers_[i];
-    const Matrix y = OutputOf(i, output);
+    const PanelView<const float> x = InputOf(i, input);
+    const PanelView<float> y = OutputOf(i, output);
     const float* bias = parameters + layer.bias_offset;
     if (layer.out == 1) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* weights = parameters + layer.weight_offset;
-        const float value = LaneDot(input.row(r), weights, layer.in) + bias[0];
-        *y.row(r) = layer.relu ? std::max(value, 0.0f) : value;
-      }
-    } else {
-      GemmCall call = RowMajorCall(input.row(begin), input.ld, layer.packed.data(), y.row(begin),
-                                   y.ld, end - begin, layer.out, layer.in);
-      call.bias = bias;
-      call.relu = layer.relu;
-      gemm_(call);
+      DotRows(x, parameters + layer.weight_offset, layer.in, bias[0], layer.relu, y, begin, end);
+      continue;
     }
-    input = y;
+    GemmCall call;
+    call.m = end - begin;
+    call.n = layer.out;
+    call.k = layer.in;
+    call.a = x.FromRow(begin);
+    call.b = layer.weights.View().AsConst();
+    call.c = y.FromRow(begin);
+    call.bias = bias;
+    call.relu = layer.relu;
+    gemm_(call);
   }
 }
 
@@ -177,72 +206,62 @@ void CpuMlp::BackwardRows(const float* parameters, Matrix output, Matrix output_
       }
     }
   }
-  Matrix dy = output_gradient;
   for (int i = num_layers() - 1; i >= 0 && layers_[i].input_gradient; --i) {
     const Layer& layer = layers_[i];
-    const Matrix dx = i > 0 ? layers_[i - 1].gradient : input_gradient;
-    const Matrix x = i > 0 ? layers_[i - 1].output : Matrix();  // A ReLU's output, or the input.
+    const PanelView<const float> dy = GradientOf(i, output_gradient);
+    const PanelView<float> dx = i > 0 ? layers_[i - 1].gradient.View() : ViewOf(input_gradient);
+    // What the ReLU below let through; nothing is below the first layer.
+    PanelView<const float> activation;
+    if (i > 0) activation = layers_[i - 1].output.View().AsConst();
     if (layer.out == 1) {
-      const float* weights = parameters + layer.weight_offset;
-      for (int64_t r = begin; r < end; ++r) {
-        const float g = *dy.row(r);
-        float* to = dx.row(r);
-        for (int32_t j = 0; j < layer.in; ++j) to[j] = g * weights[j];
-        if (i == 0) continue;
-        const float* activation = x.row(r);
-        for (int32_t j = 0; j < layer.in; ++j) to[j] = activation[j] > 0 ? to[j] : 0.0f;
-      }
-    } else {
-      GemmCall call = RowMajorCall(dy.row(begin), dy.ld, layer.packed_transposed.data(),
-                                   dx.row(begin), dx.ld, end - begin, layer.in, layer.out);
-      if (i > 0) {
-        call.keep_if_positive = x.row(begin);
-        call.keep_ld = x.ld;
-      }
-      gemm_(call);
+      OuterRows(dy, parameters + layer.weight_offset, layer.in, activation, dx, begin, end);
+      continue;
     }
-    dy = dx;
+    GemmCall call;
+    call.m = end - begin;
+    call.n = layer.in;
+    call.k = layer.out;
+    call.a = dy.FromRow(begin);
+    call.b = layer.weights_transposed.View().AsConst();
+    call.c = dx.FromRow(begin);
+    if (i > 0) call.keep_if_positive = activation.FromRow(begin);
+    gemm_(call);
   }
 }
 
 void CpuMlp::BackwardParameters(Matrix input, Matrix output_gradient, DeviceSpan<float> gradients) {
   pool_->ParallelFor(static_cast<int64_t>(gradient_cells_.size()), [&](int64_t cell, int thread) {
     ComputeGradient(gradient_cells_[cell], input, output_gradient, gradients.data,
-                    packed_gradients_[thread].data());
+                    packed_gradients_[thread].Panel(0));
   });
 }
 
 void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix output_gradient,
                              float* gradients, float* packed_gradient) const {
   const Layer& layer = layers_[cell.layer];
-  const Matrix x = cell.layer > 0 ? layers_[cell.layer - 1].output : input;
-  const Matrix dy = cell.layer + 1 < num_layers() ? layer.gradient : output_gradient;
-  float* weight_gradient = gradients + layer.weight_offset + cell.first_column;
+  const PanelView<const float> x = InputOf(cell.layer, input);
+  const PanelView<const float> dy =
+      GradientOf(cell.layer, output_gradient).FromColumn(cell.first_column);
   float* bias_gradient = gradients + layer.bias_offset + cell.first_column;
-  const int64_t batch = output_gradient.rows;
   std::fill_n(bias_gradient, cell.num_columns, 0.0f);
+  GemmCall call;
+  call.m = layer.in;
+  call.n = cell.num_columns;
+  call.a_transposed = true;
+  call.c = RowMajorView(gradients + layer.weight_offset + cell.first_column, layer.out);
+  const int64_t batch = output_gradient.rows;
   for (int64_t begin = 0; begin == 0 || begin < batch; begin += kGradientChunk) {
-    const int64_t samples = std::min(kGradientChunk, batch - begin);
-    const float* dy_chunk = dy.row(begin) + cell.first_column;
-    float bias_sum[kGradientColumns] = {};
-    for (int64_t s = 0; s < samples; ++s) {
-      const float* from = dy_chunk + s * dy.ld;
-      for (int32_t j = 0; j < cell.num_columns; ++j) bias_sum[j] += from[j];
+    call.k = std::min(kGradientChunk, batch - begin);
+    AddColumnSums(dy.FromRow(begin), call.k, cell.num_columns, bias_gradient);
+    call.a = x.FromRow(begin);
+    call.b = dy.FromRow(begin);
+    if (dy.row_stride != kGemmPanel) {
+      for (int64_t panel = 0; panel < NumPanels(cell.num_columns); ++panel) {
+        PackPanel(dy.Row(begin), dy.row_stride, call.k, cell.num_columns, panel,
+                  packed_gradient + panel * call.k * kGemmPanel);
+      }
+      call.b = PackedView<const float>(packed_gradient, call.k);
     }
-    for (int32_t j = 0; j < cell.num_columns; ++j) bias_gradient[j] += bias_sum[j];
-
-    PackPanels(dy_chunk, dy.ld, samples, cell.num_columns, 0, PackedPanels(cell.num_columns),
-               packed_gradient);
-    GemmCall call;
-    call.m = layer.in;
-    call.n = cell.num_columns;
-    call.k = samples;
-    call.a = x.row(begin);
-    call.a_row_stride = 1;
-    call.a_column_stride = x.ld;
-    call.packed_b = packed_gradient;
-    call.c = weight_gradient;
-    call.ldc = layer.out;
     call.accumulate = begin > 0;
     gemm_(call);
   }

@@ -3,9 +3,10 @@
 #define THERMOCLINE_KERNELS_CPU_CPU_MLP_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "common/uninitialized_vector.h"
+#include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
@@ -24,17 +25,24 @@ class CpuMlp : public Mlp {
                           DeviceSpan<float> gradients) override;
 
  private:
-  using Buffer = UninitializedVector<float>;
+  // A matrix in panels of kGemmPanel columns (gemm.h), [rows, columns].
+  struct Panels {
+    std::unique_ptr<CpuBuffer> buffer;
+    int64_t rows = 0;
+
+    void Allocate(int64_t rows, int64_t columns);
+    PanelView<float> View() const { return PackedView(buffer->floats(), rows); }
+    float* Panel(int64_t panel) const { return buffer->floats() + panel * rows * kGemmPanel; }
+  };
   struct Layer {
     int32_t in = 0, out = 0;
     bool relu = false;
     bool input_gradient = false;
     int64_t weight_offset = 0, bias_offset = 0;
-    Buffer packed;             // W, for Forward
-    Buffer packed_transposed;  // W^T, for BackwardData
-    // Of a hidden layer: its output, and the gradient before its ReLU.
-    Matrix output, gradient;  // [max_batch, out]
-    Buffer output_buffer, gradient_buffer;
+    Panels weights;             // [in, out], for Forward
+    Panels weights_transposed;  // [out, in], for BackwardData
+    Panels output;              // [max_batch, out]; of a hidden layer
+    Panels gradient;            // before its ReLU; of a hidden layer
   };
   // Some columns of one layer's weight gradient.
   struct GradientCell {
@@ -43,7 +51,11 @@ class CpuMlp : public Mlp {
   };
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
-  Matrix OutputOf(int layer, Matrix output) const;
+  // The input, output and output gradient of a layer, within those of the whole.
+  PanelView<const float> InputOf(int layer, Matrix input) const;
+  PanelView<float> OutputOf(int layer, Matrix output) const;
+  PanelView<const float> GradientOf(int layer, Matrix output_gradient) const;
+
   void PackWeights(DeviceSpan<const float> parameters, bool transposed);
   void ForwardRows(const float* parameters, Matrix input, Matrix output, int64_t begin,
                    int64_t end) const;
@@ -57,7 +69,7 @@ class CpuMlp : public Mlp {
   ThreadPool* const pool_;
   std::vector<Layer> layers_;
   std::vector<GradientCell> gradient_cells_;
-  std::vector<Buffer> packed_gradients_;  // [threads] scratch of ComputeGradient
+  std::vector<Panels> packed_gradients_;  // [threads] scratch of ComputeGradient
 };
 
 }  // namespace thermocline

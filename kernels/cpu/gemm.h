@@ -1,4 +1,4 @@
-// Matrix products of one thread, C = A B, on packed B.
+// Matrix products of one thread, C = A B, on matrices stored in panels of columns.
 //
 // Every element of C is one chain of fused multiply-adds in ascending k, whatever the instruction
 // set, the blocking and the split of rows and columns over threads. So are its bits.
@@ -9,36 +9,63 @@
 
 namespace thermocline {
 
-// Columns of B in one packed panel, and rows of C that suit the widest tile.
-inline constexpr int kGemmPanel = 32;
+// Columns of a panel.
+inline constexpr int kGemmPanel = 64;
+// Rows of C that fill the widest tile.
 inline constexpr int kGemmRows = 12;
 
-constexpr int64_t PackedPanels(int64_t n) { return (n + kGemmPanel - 1) / kGemmPanel; }
-// Floats of B [k, n] packed: [panels][k][kGemmPanel], zeros beyond column n.
-constexpr int64_t PackedFloats(int64_t k, int64_t n) { return PackedPanels(n) * k * kGemmPanel; }
+constexpr int64_t NumPanels(int64_t columns) { return (columns + kGemmPanel - 1) / kGemmPanel; }
 
-// Packs panels [first_panel, last_panel) of B to `packed` (where first_panel begins).
-void PackPanels(const float* b, int64_t ld, int64_t k, int64_t n,  // [k, n]
-                int64_t first_panel, int64_t last_panel, float* packed);
-// The same for B = b^T. `b` is [n, k].
-void PackPanelsTransposed(const float* b, int64_t ld, int64_t k, int64_t n, int64_t first_panel,
-                          int64_t last_panel, float* packed);
+// Element (r, c) is at data[c / kGemmPanel * panel_stride + r * row_stride + c % kGemmPanel].
+// Packed: row_stride is kGemmPanel, so that a panel is contiguous. Row-major: panel_stride is.
+template <typename T>
+struct PanelView {
+  T* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t panel_stride = 0;
+
+  T* Row(int64_t r) const { return data + r * row_stride; }
+  T* At(int64_t r, int64_t c) const {
+    return data + c / kGemmPanel * panel_stride + r * row_stride + c % kGemmPanel;
+  }
+  PanelView FromRow(int64_t r) const { return {Row(r), row_stride, panel_stride}; }
+  // REQUIRES: c % kGemmPanel == 0
+  PanelView FromColumn(int64_t c) const { return {At(0, c), row_stride, panel_stride}; }
+  PanelView<const T> AsConst() const { return {data, row_stride, panel_stride}; }
+};
+
+template <typename T>
+PanelView<T> RowMajorView(T* data, int64_t ld) {
+  return {data, ld, kGemmPanel};
+}
+// Panels of `rows` rows each, one after the other.
+template <typename T>
+PanelView<T> PackedView(T* data, int64_t rows) {
+  return {data, kGemmPanel, rows * kGemmPanel};
+}
+constexpr int64_t PackedFloats(int64_t rows, int64_t columns) {
+  return NumPanels(columns) * rows * kGemmPanel;
+}
+
+// Packs one panel of b [k, n] (row-major): packed [k, kGemmPanel], zeros beyond column n.
+void PackPanel(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel, float* packed);
+// The same for the transpose of b [n, k].
+void PackPanelTransposed(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel,
+                         float* packed);
 
 struct GemmCall {
   int64_t m = 0, n = 0, k = 0;
-  // A(i, l) = a[i * a_row_stride + l * a_column_stride]; one of the strides is 1.
-  const float* a = nullptr;
-  int64_t a_row_stride = 0, a_column_stride = 0;
-  const float* packed_b = nullptr;  // panels of [k, n]
-  float* c = nullptr;               // [m, n]; nothing beyond column n is written
-  int64_t ldc = 0;
+  PanelView<const float> a;  // [m, k]; or [k, m] where a_transposed
+  bool a_transposed = false;
+  PanelView<const float> b;  // [k, n], packed; zeros in the last panel beyond column n
+  PanelView<float> c;        // [m, n]; nothing beyond column n is written
   // Chains start at: C itself, bias[j], or zero.
   bool accumulate = false;
   const float* bias = nullptr;  // [n] or null
-  // Then C is kept where it is positive (relu), or where keep_if_positive(i, j) is; zero elsewhere.
+  // Then an element of C is kept where it is positive (relu), or where the element of
+  // keep_if_positive is; it is zero elsewhere.
   bool relu = false;
-  const float* keep_if_positive = nullptr;  // [m, n] or null
-  int64_t keep_ld = 0;
+  PanelView<const float> keep_if_positive;  // [m, n] or null
 };
 
 using GemmFunction = void (*)(const GemmCall& call);

@@ -9,7 +9,8 @@ struct Simd {
   using Vec = __m256;
   using Mask = __m256i;
   static constexpr int kWidth = 8;
-  static constexpr int kRows = 6;
+  static constexpr int kMaxVectors = 2;
+  static constexpr int RowsOfTile(int vectors) { return 6; }  // 12 accumulators of 16 registers
   static Vec Zero() { return _mm256_setzero_ps(); }
   static Vec Load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec Broadcast(const float* p) { return _mm256_broadcast_ss(p); }

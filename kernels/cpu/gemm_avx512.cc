@@ -10,7 +10,9 @@ struct Simd {
   using Vec = __m512;
   using Mask = __mmask16;
   static constexpr int kWidth = 16;
-  static constexpr int kRows = 12;
+  static constexpr int kMaxVectors = 4;
+  // 24 accumulators of the 32 registers: few loads and broadcasts for each multiply-add.
+  static constexpr int RowsOfTile(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
   static Vec Zero() { return _mm512_setzero_ps(); }
   static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
   static Vec Broadcast(const float* p) { return _mm512_set1_ps(*p); }

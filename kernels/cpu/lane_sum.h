@@ -16,15 +16,28 @@ inline float TreeSum(float* lanes) {
   return lanes[0];
 }
 
-inline float LaneDot(const float* a, const float* b, int64_t n) {
+// A sum of products, lane by lane.
+struct LaneSum {
   float lanes[kLanes];
-  for (float& lane : lanes) lane = -0.0f;  // -0 + x is x, for every x
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+
+  LaneSum() {
+    for (float& lane : lanes) lane = -0.0f;  // -0 + x is x, for every x
   }
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * b[i];
-  return TreeSum(lanes);
+  // All calls but the last: n % kLanes == 0
+  void AddProducts(const float* a, const float* b, int64_t n) {
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+    }
+    for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * b[i];
+  }
+  float Total() { return TreeSum(lanes); }
+};
+
+inline float LaneDot(const float* a, const float* b, int64_t n) {
+  LaneSum sum;
+  sum.AddProducts(a, b, n);
+  return sum.Total();
 }
 
 }  // namespace thermocline

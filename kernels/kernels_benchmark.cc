@@ -1,0 +1,296 @@
+// Times every operation of a DLRM training step on the CPU device, in the shape of DLRM's Criteo Kaggle
+// example, next to what the machine can do.
+//
+//   kernels_benchmark [--batch N] [--threads N] [--repeats N] [--isa auto|avx2|avx512]
+//
+// Prints per operation the median and the least time over the repeats, in microseconds a sample of wall
+// time, and GFLOP/s or GB/s at the least; bytes are those that must move at least once.
+#include <oneapi/dnnl/dnnl.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "common/table_spec.h"
+#include "kernels/cpu/cpu_device.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int32_t kDim = 16;
+constexpr int32_t kNumDense = 13;
+constexpr int64_t kCardinalities[] = {1460,    583,  10131227, 2202608, 305,     24,  12517, 633,    3,
+                                      93145,   5683, 8351593,  3194,    27,      14992, 5461306, 10, 5652,
+                                      2173,    4,    7046547,  18,      15,      286181, 105,  142572};
+constexpr int32_t kFeatures = 26;
+constexpr int32_t kVectors = kFeatures + 1;
+constexpr int32_t kPairs = kVectors * (kVectors - 1) / 2;
+
+struct Options {
+  int32_t batch = 2048;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int repeats = 50;
+  std::string isa = "auto";
+};
+
+struct MlpLayout {
+  MlpConfig config;
+  double forward_flops = 0;  // of one sample
+};
+
+MlpLayout LayOut(std::vector<int32_t> widths, bool top, int32_t batch, int64_t* arena_floats) {
+  MlpLayout layout;
+  const auto blocks = [](int64_t n) {
+    return (n + kDenseBlockFloats - 1) / kDenseBlockFloats * kDenseBlockFloats;
+  };
+  for (size_t i = 0; i + 1 < widths.size(); ++i) {
+    layout.config.weight_offsets.push_back(*arena_floats);
+    *arena_floats += blocks(int64_t{widths[i]} * widths[i + 1]);
+    layout.config.bias_offsets.push_back(*arena_floats);
+    *arena_floats += blocks(widths[i + 1]);
+    layout.forward_flops += 2.0 * widths[i] * widths[i + 1];
+  }
+  layout.config.relu_after_last = !top;
+  layout.config.input_gradient = top;
+  layout.config.max_batch = batch;
+  layout.config.widths = std::move(widths);
+  return layout;
+}
+
+// A batch of lookups, skewed as in click logs.
+struct Lookups {
+  std::vector<std::vector<int32_t>> slots, segment_offsets, segment_bags;  // [feature]
+  std::vector<std::vector<float>> rows, sums;                              // [feature]
+  std::vector<PoolInput> pool;
+  std::vector<SegmentGroup> segments;
+  int64_t unique = 0;
+};
+
+void AddFeature(int64_t cardinality, int32_t feature, int32_t batch, std::mt19937_64* rng,
+                Lookups* out) {
+  std::uniform_real_distribution<double> uniform(0, 1);
+  std::unordered_map<int64_t, int32_t> slot_of;
+  std::vector<int32_t> slots;
+  std::vector<std::vector<int32_t>> bags;
+  for (int32_t b = 0; b < batch; ++b) {
+    const auto key = static_cast<int64_t>(std::pow(static_cast<double>(cardinality), uniform(*rng)));
+    const auto [it, inserted] = slot_of.emplace(key, static_cast<int32_t>(slot_of.size()));
+    if (inserted) bags.emplace_back();
+    slots.push_back(it->second);
+    bags[it->second].push_back(b * kVectors + 1 + feature);
+  }
+  std::vector<int32_t> offsets = {0}, flat;
+  for (const auto& of_key : bags) {
+    flat.insert(flat.end(), of_key.begin(), of_key.end());
+    offsets.push_back(static_cast<int32_t>(flat.size()));
+  }
+  out->unique += static_cast<int64_t>(bags.size());
+  out->rows.emplace_back(bags.size() * kDim, 0.01f);
+  out->sums.emplace_back(bags.size() * kDim);
+  out->slots.push_back(std::move(slots));
+  out->segment_offsets.push_back(std::move(offsets));
+  out->segment_bags.push_back(std::move(flat));
+}
+
+Lookups MakeLookups(int32_t batch) {
+  Lookups out;
+  std::mt19937_64 rng(1);
+  for (int32_t f = 0; f < kFeatures; ++f) AddFeature(kCardinalities[f], f, batch, &rng, &out);
+  for (int32_t f = 0; f < kFeatures; ++f) {
+    const auto unique = static_cast<int32_t>(out.rows[f].size() / kDim);
+    const auto span = [](const std::vector<int32_t>& v) {
+      return DeviceSpan<const int32_t>{v.data(), static_cast<int64_t>(v.size())};
+    };
+    out.pool.push_back({PoolingMode::kSum, FloatMatrix(out.rows[f].data(), unique, kDim),
+                        span(out.slots[f]), {}});
+    out.segments.push_back({span(out.segment_bags[f]), span(out.segment_offsets[f]),
+                            FloatMatrix(out.sums[f].data(), unique, kDim)});
+  }
+  return out;
+}
+
+struct Operation {
+  std::string name;
+  double flops = 0, bytes = 0;  // of one batch
+  std::function<void()> run;
+  std::vector<double> seconds;
+};
+
+double Median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+void PrintRow(const std::string& name, int32_t batch, double median_s, double least_s, double flops,
+              double bytes) {
+  std::printf("%-28s %8.3f %8.3f", name.c_str(), median_s / batch * 1e6, least_s / batch * 1e6);
+  if (flops > 0) std::printf(" %8.1f GFLOP/s", flops / least_s * 1e-9);
+  if (bytes > 0) std::printf(" %8.1f GB/s", bytes / least_s * 1e-9);
+  std::printf("\n");
+}
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The measure of the matrix operations: oneDNN's sgemm on OpenMP threads, at a large shape.
+void PrintCeiling(const Options& options) {
+  omp_set_num_threads(options.threads);
+  const int64_t m = options.batch, n = 512, k = 384;
+  std::vector<float> a(m * k, 1), b(k * n, 1), c(m * n);
+  std::vector<double> seconds;
+  for (int i = 0; i < options.repeats; ++i) {
+    const double start = Seconds();
+    dnnl_sgemm('N', 'N', m, n, k, 1, a.data(), k, b.data(), n, 0, c.data(), n);
+    seconds.push_back(Seconds() - start);
+  }
+  std::printf("ceiling: dnnl_sgemm M%d N512 K384 on %d threads: %.1f GFLOP/s\n", options.batch,
+              options.threads,
+              2e-9 * m * n * k / *std::min_element(seconds.begin(), seconds.end()));
+}
+
+int Run(const Options& options) {
+  const int32_t batch = options.batch;
+  CpuDeviceOptions device_options;
+  device_options.num_threads = options.threads;
+  device_options.isa = options.isa == "avx2"     ? CpuIsaLimit::kAvx2
+                       : options.isa == "avx512" ? CpuIsaLimit::kAvx512
+                                                 : CpuIsaLimit::kAuto;
+  const std::unique_ptr<Device> device = MakeCpuDevice(device_options);
+  int64_t arena = 0;
+  const MlpLayout bottom_layout = LayOut({kNumDense, 512, 256, 64, kDim}, false, batch, &arena);
+  const MlpLayout top_layout = LayOut({kDim + kPairs, 512, 256, 1}, true, batch, &arena);
+  const std::unique_ptr<Mlp> bottom = device->CreateMlp(bottom_layout.config);
+  const std::unique_ptr<Mlp> top = device->CreateMlp(top_layout.config);
+  const Lookups lookups = MakeLookups(batch);
+
+  std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+  std::mt19937_64 rng(2);
+  const auto make = [&](int64_t floats, float scale) {
+    buffers.push_back(device->Allocate(sizeof(float) * floats));
+    std::uniform_real_distribution<float> uniform(-scale, scale);
+    for (int64_t i = 0; i < floats; ++i) buffers.back()->floats()[i] = uniform(rng);
+    return buffers.back()->floats();
+  };
+  const auto matrix = [&](int32_t columns) {
+    const int64_t ld = columns == 1 ? 1 : PaddedColumns(columns);
+    return FloatMatrix(make(ld * batch, 1), batch, columns, ld);
+  };
+  const DeviceSpan<float> weights{make(arena, 0.05f), arena}, gradients{make(arena, 0), arena},
+      slots{make(arena, 0), arena};
+  const Matrix dense = matrix(kNumDense), z = matrix(kVectors * kDim),
+               z_gradient = matrix(kVectors * kDim), top_input = matrix(kDim + kPairs),
+               top_input_gradient = matrix(kDim + kPairs), logits = matrix(1),
+               logits_gradient = matrix(1);
+  const auto first = [](Matrix m) { return FloatMatrix(m.floats(), m.rows, kDim, m.ld); };
+  std::vector<float> labels(batch);
+  for (float& label : labels) label = rng() % 4 == 0 ? 1.0f : 0.0f;
+  double loss = 0;
+  OptimizerConfig optimizer;
+  UpdateScalars scalars = ScalarsForStep(optimizer, 1e-4f, Step(0));
+
+  const double z_bytes = 4.0 * batch * kVectors * kDim, pair_bytes = 4.0 * batch * (kDim + kPairs);
+  const double bottom_flops = bottom_layout.forward_flops * batch;
+  const double top_flops = top_layout.forward_flops * batch;
+  const double first_flops = 2.0 * kNumDense * 512 * batch;
+  std::vector<Operation> operations = {
+      {"pool forward", 0, 2 * z_bytes,
+       [&] { device->PoolForward(lookups.pool, kDim, 1, z); }, {}},
+      {"bottom forward", bottom_flops, 0,
+       [&] { bottom->Forward(weights.AsConst(), dense, first(z)); }, {}},
+      {"interaction forward", 0, z_bytes + pair_bytes,
+       [&] { device->InteractionForward(z, kVectors, top_input); }, {}},
+      {"top forward", top_flops, 0, [&] { top->Forward(weights.AsConst(), top_input, logits); }, {}},
+      {"loss", 0, 0,
+       [&] {
+         device->BceWithLogits(logits, {labels.data(), batch}, 1.0f / batch, logits_gradient,
+                               {&loss, 1});
+       },
+       {}},
+      {"top backward to data", top_flops, 0,
+       [&] {
+         top->BackwardData(weights.AsConst(), logits, logits_gradient, top_input_gradient);
+       },
+       {}},
+      {"interaction backward", 0, 2 * z_bytes + pair_bytes,
+       [&] { device->InteractionBackward(z, kVectors, top_input_gradient, z_gradient); }, {}},
+      {"segment sum", 0, z_bytes + 4.0 * lookups.unique * kDim,
+       [&] {
+         device->SegmentSum(FloatMatrix(z_gradient.floats(), batch * kVectors, kDim),
+                            lookups.segments);
+       },
+       {}},
+      {"bottom backward to data", bottom_flops - first_flops, 0,
+       [&] { bottom->BackwardData(weights.AsConst(), first(z), first(z_gradient), Matrix()); }, {}},
+      {"top weight gradients", top_flops, 0,
+       [&] { top->BackwardParameters(top_input, logits_gradient, gradients); }, {}},
+      {"bottom weight gradients", bottom_flops, 0,
+       [&] { bottom->BackwardParameters(dense, first(z_gradient), gradients); }, {}},
+      {"dense update (Adagrad)", 0, 4.0 * arena * 5,
+       [&] { device->DenseUpdate(optimizer, scalars, gradients.AsConst(), weights, slots); }, {}},
+  };
+
+  std::printf("DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, %d threads, "
+              "isa %s, %d repeats, %.1f lookups a unique key\n",
+              batch, options.threads, options.isa.c_str(), options.repeats,
+              static_cast<double>(batch) * kFeatures / static_cast<double>(lookups.unique));
+  PrintCeiling(options);
+  std::printf("%-28s %8s %8s  (us a sample)\n", "operation", "median", "least");
+  std::vector<double> totals;
+  for (int repeat = -2; repeat < options.repeats; ++repeat) {
+    double total = 0;
+    for (Operation& operation : operations) {
+      const double start = Seconds();
+      operation.run();
+      const double seconds = Seconds() - start;
+      total += seconds;
+      if (repeat >= 0) operation.seconds.push_back(seconds);
+    }
+    if (repeat >= 0) totals.push_back(total);
+  }
+  double least = 0, flops = 0;
+  for (const Operation& operation : operations) {
+    const double seconds = *std::min_element(operation.seconds.begin(), operation.seconds.end());
+    PrintRow(operation.name, batch, Median(operation.seconds), seconds, operation.flops,
+             operation.bytes);
+    least += seconds;
+    flops += operation.flops;
+  }
+  PrintRow("step (sum of the least)", batch, Median(totals), least, flops, 0);
+  return std::isfinite(loss) ? 0 : 1;
+}
+
+bool Parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--batch") options->batch = std::atoi(value.c_str());
+    else if (flag == "--threads") options->threads = std::atoi(value.c_str());
+    else if (flag == "--repeats") options->repeats = std::atoi(value.c_str());
+    else if (flag == "--isa") options->isa = value;
+    else return false;
+  }
+  return argc % 2 == 1 && options->batch > 0 && options->threads > 0 && options->repeats > 0;
+}
+
+}  // namespace
+}  // namespace thermocline
+
+int main(int argc, char** argv) {
+  thermocline::Options options;
+  if (!thermocline::Parse(argc, argv, &options)) {
+    std::fprintf(stderr, "usage: kernels_benchmark [--batch N] [--threads N] [--repeats N] "
+                         "[--isa auto|avx2|avx512]\n");
+    return 2;
+  }
+  return thermocline::Run(options);
+}
