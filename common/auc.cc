@@ -3,44 +3,62 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
+#include <cstring>
 #include <vector>
 
 #include "common/check.h"
 
 namespace thermocline {
+namespace {
+
+// An integer that orders as the score does, with the label in its lowest bit.
+uint64_t OrderedBits(float score, bool positive) {
+  if (score == 0) score = 0;  // -0 ties with 0
+  uint32_t bits;
+  std::memcpy(&bits, &score, sizeof(bits));
+  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return uint64_t{bits} << 1 | (positive ? 1 : 0);
+}
+
+}  // namespace
 
 double Auc(absl::Span<const float> scores, absl::Span<const float> labels) {
   CHECK_EQ(scores.size(), labels.size());
-  std::vector<int64_t> order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int64_t a, int64_t b) { return scores[a] < scores[b]; });
-  // Sum of the positives' ranks (from 1; tied scores share the mean of their ranks).
-  double positives = 0, rank_sum = 0;
-  for (size_t i = 0; i < order.size();) {
-    size_t end = i;
-    double tied_positives = 0;
-    for (; end < order.size() && scores[order[end]] == scores[order[i]]; ++end) {
-      tied_positives += labels[order[end]] > 0.5f ? 1 : 0;
-    }
-    rank_sum += tied_positives * 0.5 * static_cast<double>(i + 1 + end);
-    positives += tied_positives;
-    i = end;
+  std::vector<uint64_t> samples;
+  samples.reserve(scores.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    CHECK(!std::isnan(scores[i]));
+    samples.push_back(OrderedBits(scores[i], labels[i] != 0));
   }
-  const double negatives = static_cast<double>(scores.size()) - positives;
+  std::sort(samples.begin(), samples.end());
+
+  // Twice the pairs that a negative loses, so that a tie is an integer too.
+  double double_wins = 0;
+  int64_t positives = 0, negatives = 0;
+  for (size_t i = 0; i < samples.size();) {
+    int64_t tied_positives = 0, tied_negatives = 0;
+    const uint64_t score = samples[i] >> 1;
+    for (; i < samples.size() && samples[i] >> 1 == score; ++i) {
+      ++((samples[i] & 1) != 0 ? tied_positives : tied_negatives);
+    }
+    double_wins +=
+        static_cast<double>(tied_positives) * static_cast<double>(2 * negatives + tied_negatives);
+    positives += tied_positives;
+    negatives += tied_negatives;
+  }
   if (positives == 0 || negatives == 0) return 0.5;
-  return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives);
+  return double_wins / 2 / (static_cast<double>(positives) * static_cast<double>(negatives));
 }
 
 double LogLoss(absl::Span<const float> logits, absl::Span<const float> labels) {
   CHECK_EQ(logits.size(), labels.size());
+  if (logits.empty()) return 0;
   double sum = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const double x = logits[i];
-    sum += std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))) - labels[i] * x;
+    sum += std::max(x, 0.0) - x * labels[i] + std::log1p(std::exp(-std::fabs(x)));
   }
-  return logits.empty() ? 0 : sum / static_cast<double>(logits.size());
+  return sum / static_cast<double>(logits.size());
 }
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// Quality of predicted clicks.
+// How good predictions are, computed exactly over all of them.
 #ifndef THERMOCLINE_COMMON_AUC_H_
 #define THERMOCLINE_COMMON_AUC_H_
 
@@ -6,13 +6,15 @@
 
 namespace thermocline {
 
-// Area under the ROC curve: the chance that a random positive scores above a random negative; ties
-// count half. Exact (by ranks). 0.5 where one of the classes is absent.
-//   scores: [n], any increasing function of the probability; labels: [n] 0 or 1
+// Area under the ROC curve: the chance that a random positive sample scores above a random negative
+// one, a tie counting one half. 0.5 where there are no positives or no negatives.
+//
+// REQUIRES: sizes equal; labels are 0 or 1; no score is NaN.
 double Auc(absl::Span<const float> scores, absl::Span<const float> labels);
 
-// Mean of log(1 + exp(x)) - y x. 0 where n is 0.
-//   logits: [n]; labels: [n] 0 or 1
+// Mean binary cross entropy of logits; 0 for no samples. Any finite logit is fine.
+//
+// REQUIRES: sizes equal; labels are 0 or 1.
 double LogLoss(absl::Span<const float> logits, absl::Span<const float> labels);
 
 }  // namespace thermocline
