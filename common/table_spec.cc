@@ -11,8 +11,18 @@ namespace thermocline {
 
 absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
   if (proto.dim() < 1 || proto.dim() > kMaxDim) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", proto.name(), "': dim is ", proto.dim(),
-                                                   "; it must be in [1, ", kMaxDim, "]"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "table '", proto.name(), "': dim is ", proto.dim(), "; it must be in [1, ", kMaxDim, "]"));
+  }
+  // Written so that NaN fails too.
+  if (!(proto.init_scale() >= 0 && proto.init_scale() <= kMaxInitScale)) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", proto.name(), "': init_scale is ",
+                                                   proto.init_scale(), "; it must be in [0, ",
+                                                   kMaxInitScale, "]"));
+  }
+  if (proto.role() != TableSpec::SPARSE && proto.role() != TableSpec::DENSE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table '", proto.name(), "': unknown role ", static_cast<int>(proto.role())));
   }
   auto optimizer = OptimizerFromProto(proto.optimizer());
   if (!optimizer.ok()) {

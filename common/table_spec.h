@@ -16,6 +16,8 @@ class TableSpec;  // proto/parameter_server.proto
 
 // Largest dim of a table; keeps one row far below a message.
 inline constexpr int kMaxDim = 4096;
+// Initial weights beyond this are a mistake, not a model.
+inline constexpr float kMaxInitScale = 1e6f;
 // Floats in one row of a dense tensor's table.
 inline constexpr int kDenseBlockFloats = 256;
 
