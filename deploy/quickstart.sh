@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# From nothing to a trained model: installs what is missing, builds, makes a click log, trains a DLRM on
+# two parameter servers and one worker, evaluates it.
+#
+#   deploy/quickstart.sh [ROWS]     default: 500000 rows
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rows=${1:-500000}
+
+deploy/setup.sh
+
+echo "== build"
+# The build's own server goes away soon after.
+bazel --max_idle_secs=15 build \
+  //deploy:thermocline //server:thermocline-server //worker:thermocline-worker
+thermocline=bazel-bin/deploy/thermocline
+
+clicklog=$(mktemp -d -t thermocline-clicklog-XXXXXX)
+trap 'rm -rf "$clicklog"' EXIT
+
+echo "== generate a click log of $rows rows"
+"$thermocline" generate "$clicklog" --rows "$rows"
+
+echo "== train"
+"$thermocline" train deploy/jobs/quickstart.textproto --data "$clicklog" --servers 2 --workers 1

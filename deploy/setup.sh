@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building and testing need and that are missing. Says first which.
+# Needs root or sudo only if something is missing.
+#
+#   deploy/setup.sh          installs
+#   deploy/setup.sh --check  only says what is missing; exit code 1 if anything is
+set -euo pipefail
+
+packages=(
+  # The build: Bazel and its rules, compilers.
+  bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+  g++ clang clang-format
+  # Libraries.
+  libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libdnnl-dev libssl-dev nlohmann-json3-dev zlib1g-dev
+  # Tests and benchmarks.
+  libgtest-dev libgmock-dev libbenchmark-dev libhiredis-dev redis-server openssl
+  python3 python3-grpcio python3-protobuf python3-numpy
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $state == installed ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  exit 0
+fi
+
+echo "missing packages: ${missing[*]}"
+if [[ ${1:-} == --check ]]; then
+  exit 1
+fi
+as_root=()
+if ((EUID != 0)); then
+  command -v sudo >/dev/null || { echo "installing them needs root or sudo" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "installing them with apt-get"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+# The packages' own services (redis-server) are not to start: a policy that says no, for this while.
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod +x "$policy"
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+fi
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}"

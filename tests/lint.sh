@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What the compiler doesn't check: who may include whom, how long files are, include guards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tests/sources.sh
+errors=0
+
+# FOLDER PATTERN: no file below FOLDER may include what matches PATTERN.
+forbid() {
+  local found
+  found=$(sources | grep "^$1/" | xargs -r grep -nE "^#include [<\"]($2)" || true)
+  [[ -z $found ]] && return
+  echo "$found"
+  echo "$1/ must not include $2"
+  errors=$((errors + 1))
+}
+forbid common 'kernels/|server/|worker/|deploy/|tests/'
+forbid kernels 'proto/|grpc|google/protobuf|rocksdb/|server/|worker/|deploy/|tests/'
+forbid server 'kernels/|worker/|deploy/|tests/'
+forbid worker 'server/|deploy/|tests/|rocksdb/'
+forbid deploy 'kernels/|server/|worker/|tests/'
+
+# Long files are hard to read: beyond these, split them.
+while read -r file; do
+  lines=$(wc -l <"$file")
+  case $file in
+    *_test.cc | tests/*) limit=800 ;;
+    *.h) limit=200 ;;
+    *) limit=500 ;;
+  esac
+  if ((lines > limit)); then
+    echo "$file has $lines lines; at most $limit"
+    errors=$((errors + 1))
+  fi
+  # common/ids.h is guarded by THERMOCLINE_COMMON_IDS_H_.
+  if [[ $file == *.h ]]; then
+    guard=THERMOCLINE_$(tr 'a-z/.-' 'A-Z___' <<<"$file")_
+    if ! grep -q "^#ifndef $guard\$" "$file"; then
+      echo "$file: the include guard should be $guard"
+      errors=$((errors + 1))
+    fi
+  fi
+done < <(sources)
+
+if ((errors > 0)); then
+  echo "$errors errors"
+  exit 1
+fi

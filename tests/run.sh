@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs what is missing, then builds and runs every test. The last line is "N passed, N failed"; the
+# exit code is not 0 if any failed.
+#
+#   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan tsan
+#
+# unit    every test, as the programs are built for users
+# lint    who may include whom, length of files
+# format  clang-format
+# clang   builds everything with clang, thread-safety analysis as errors
+# asan    unit tests under the address and undefined-behaviour sanitizers
+# tsan    unit tests under the thread sanitizer
+#
+# THERMOCLINE_BAZEL_FLAGS adds flags to every build, such as --jobs=2 or --disk_cache=DIR.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+stages=("$@")
+((${#stages[@]})) || stages=(unit lint format clang asan tsan)
+
+passed=0
+failed=0
+logs=$(mktemp -d -t thermocline-tests-XXXXXX)
+trap 'rm -rf "$logs"' EXIT
+
+read -r -a extra_flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
+bazel_run() {  # VERB FLAGS...: the build's own server goes away soon after
+  local verb=$1
+  shift
+  bazel --max_idle_secs=15 "$verb" "${extra_flags[@]}" "$@"
+}
+
+# Runs test targets and counts each. Everything after the stage's name goes to Bazel.
+test_stage() {
+  local stage=$1 log=$logs/$1 start=$SECONDS
+  shift
+  echo "== $stage"
+  bazel_run test --keep_going --build_tests_only --test_output=errors "$@" >"$log" 2>&1
+  local code=$? ok bad
+  grep -v '^INFO: \(Analyzed\|Found\|Elapsed\|[0-9]* process\)' "$log"
+  ok=$(grep -cE '^//\S+ +(\(cached\) )?(PASSED|FLAKY)' "$log")
+  bad=$(grep -cE '^//\S+ +(\(cached\) )?(FAILED|TIMEOUT|NO STATUS|INCOMPLETE)' "$log")
+  # A build that fails before any target is known, or has no tests at all, is one failure.
+  if ((code != 0 && bad == 0)) || ((ok + bad == 0)); then bad=1; fi
+  passed=$((passed + ok))
+  failed=$((failed + bad))
+  echo "== $stage: $ok passed, $bad failed in $((SECONDS - start)) s"
+}
+
+# Runs a command that is one check.
+check_stage() {
+  local stage=$1 log=$logs/$1 start=$SECONDS
+  shift
+  echo "== $stage"
+  if "$@" >"$log" 2>&1; then
+    passed=$((passed + 1))
+    echo "== $stage: passed in $((SECONDS - start)) s"
+  else
+    failed=$((failed + 1))
+    tail -n 100 "$log"
+    echo "== $stage: FAILED in $((SECONDS - start)) s"
+  fi
+}
+
+# Only objects: nothing is linked. Code that is not ours to analyse (generated) comes along.
+clang_build() { bazel_run build --config=clang --output_groups=compilation_outputs //...; }
+
+if ! deploy/setup.sh; then
+  echo "0 passed, 1 failed"
+  exit 1
+fi
+
+# Tests of whole processes and benchmarks run in the plain build only.
+sanitized=--test_tag_filters=-process,-benchmark,-nosanitizer
+for stage in "${stages[@]}"; do
+  case $stage in
+    unit) test_stage unit //... ;;
+    lint) check_stage lint tests/lint.sh ;;
+    format) check_stage format tests/format.sh --check ;;
+    clang) check_stage clang clang_build ;;
+    asan) test_stage asan --config=asan "$sanitized" //... ;;
+    tsan)
+      test_stage tsan --config=tsan "$sanitized" \
+        --test_env=TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" //...
+      ;;
+    *)
+      echo "unknown stage '$stage'" >&2
+      failed=$((failed + 1))
+      ;;
+  esac
+done
+
+echo "$passed passed, $failed failed"
+((failed == 0))
