@@ -69,6 +69,9 @@ if ! deploy/setup.sh; then
   exit 1
 fi
 
+# Links of an earlier build elsewhere would be taken for packages.
+find . -maxdepth 1 -type l -name 'bazel-*' -delete
+
 # Tests of whole processes and benchmarks run in the plain build only.
 sanitized=--test_tag_filters=-process,-benchmark,-nosanitizer
 for stage in "${stages[@]}"; do
