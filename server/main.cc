@@ -16,6 +16,7 @@
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
+#include "common/net/mutex_tuning.h"
 #include "common/scheduler.h"
 #include "server/core/server_core.h"
 #include "server/rpc/parameter_server_service.h"
@@ -124,6 +125,7 @@ int main(int argc, char** argv) {
       "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port");
   absl::ParseCommandLine(argc, argv);
   thermocline::TuneMallocForMessages();
+  thermocline::TurnOffMutexChecks();
   if (absl::GetFlag(FLAGS_die_with_parent)) {
     const pid_t parent = getppid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -21,6 +21,7 @@
 #include "common/net/channel.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
+#include "common/net/mutex_tuning.h"
 #include "tests/benchmarks/echo.h"
 #include "tests/benchmarks/pull_contest.h"
 
@@ -36,6 +37,10 @@ ABSL_FLAG(double, seconds, 0.3, "Length of one measurement");
 ABSL_FLAG(bool, redis, true, "Measure Redis too (pull only), where redis-server is installed");
 ABSL_FLAG(std::string, server, "",
           "The thermocline-server to measure; empty: the one built beside us");
+ABSL_FLAG(
+    double, skew, 1.05,
+    "A request's keys are the distinct ones of draws from a power law with this exponent, as in "
+    "click logs; 0: uniform, the worst case for every cache");
 ABSL_FLAG(uint64_t, seed, 1, "Of the keys");
 // How the echo server is started; for this program's own use.
 ABSL_FLAG(std::string, serve_echo_port_file, "", "(internal) serve echoes, write the port here");
@@ -79,13 +84,15 @@ int Main(const std::vector<char*>& arguments) {
   options.seconds = absl::GetFlag(FLAGS_seconds);
   options.redis = absl::GetFlag(FLAGS_redis) && !options.push;
   options.server = absl::GetFlag(FLAGS_server);
+  options.skew = absl::GetFlag(FLAGS_skew);
   options.seed = absl::GetFlag(FLAGS_seed);
   if (options.keys.empty() || options.channels.empty()) {
     return Usage("--keys and --channels are lists of positive numbers");
   }
   for (uint32_t keys : options.keys) {
-    if (keys > options.rows) return Usage("--keys can't be more than --rows");
+    if (keys > options.rows / 2) return Usage("--keys can't be more than half of --rows");
   }
+  if (!(options.skew >= 0 && options.skew <= 4)) return Usage("--skew is in [0, 4]");
   if (options.dim == 0 || options.repetitions == 0) {
     return Usage("--dim and --repetitions are at least 1");
   }
@@ -104,6 +111,7 @@ int main(int argc, char** argv) {
       "  thermocline-bench-pull [pull|push] [--keys=4096,16384] [--channels=2,4] [--rows=1000000]");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   thermocline::TuneMallocForMessages();
+  thermocline::TurnOffMutexChecks();
   if (const std::string path = absl::GetFlag(FLAGS_serve_echo_port_file); !path.empty()) {
     return thermocline::ServeEcho(
         absl::GetFlag(FLAGS_serve_echo_untouched) ? thermocline::EchoKind::kUntouched

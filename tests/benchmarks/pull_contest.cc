@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +25,7 @@ namespace {
 constexpr double kEchoTarget = 0.75;
 constexpr double kRedisTarget = 5.0;
 // Requests' keys are taken from so many prepared sets.
-constexpr size_t kMaxKeySets = 64;
+constexpr size_t kKeySets = 64;
 constexpr size_t kRedisBatch = 100;
 
 std::string CpuModel() {
@@ -47,15 +48,29 @@ absl::StatusOr<std::string> FindServer(const std::string& given) {
       absl::StrCat("no thermocline-server near ", folder.string(), "; --server names it"));
 }
 
-// Disjoint sets of n random keys below `rows`, at least one.
-std::vector<std::vector<Key>> MakeKeySets(uint32_t rows, uint32_t n, uint64_t seed) {
-  std::vector<Key> all(rows);
-  std::iota(all.begin(), all.end(), Key{0});
-  std::mt19937_64 rng(seed);
-  std::shuffle(all.begin(), all.end(), rng);
-  std::vector<std::vector<Key>> sets;
-  for (size_t begin = 0; begin + n <= rows && sets.size() < kMaxKeySets; begin += n) {
-    sets.emplace_back(all.begin() + begin, all.begin() + begin + n);
+// Sets of n distinct keys below options.rows, each as a batch of click data would ask for them.
+std::vector<std::vector<Key>> MakeKeySets(const ContestOptions& options, uint32_t n) {
+  std::mt19937_64 rng(options.seed);
+  // Which key has which rank in popularity has nothing to do with where its row lies.
+  std::vector<Key> by_rank(options.rows);
+  std::iota(by_rank.begin(), by_rank.end(), Key{0});
+  std::shuffle(by_rank.begin(), by_rank.end(), rng);
+  std::vector<double> cumulative(options.rows);
+  double sum = 0;
+  for (uint32_t rank = 0; rank < options.rows; ++rank) {
+    cumulative[rank] = sum += std::pow(rank + 1.0, -options.skew);
+  }
+  std::uniform_real_distribution<double> draw(0, sum);
+  std::vector<std::vector<Key>> sets(kKeySets);
+  std::vector<size_t> last_set(options.rows, kKeySets);  // that has the key
+  for (size_t i = 0; i < kKeySets; ++i) {
+    while (sets[i].size() < n) {
+      const auto found = std::lower_bound(cumulative.begin(), cumulative.end(), draw(rng));
+      const size_t rank = std::min<size_t>(found - cumulative.begin(), options.rows - 1);
+      if (last_set[rank] == i) continue;
+      last_set[rank] = i;
+      sets[i].push_back(by_rank[rank]);
+    }
   }
   return sets;
 }
@@ -163,7 +178,10 @@ void Contest::PrintSetup(const std::string& server) const {
   std::printf("server       %s, over 127.0.0.1\n", server.c_str());
   std::printf("table        %u rows of dim %u, Adagrad: %u bytes a row with its state\n",
               options_.rows, options_.dim, 2 * options_.dim * 4);
-  std::printf("keys         distinct, uniformly random, seed %llu\n",
+  std::printf("keys         the distinct ones of draws from a %s, seed %llu\n",
+              options_.skew == 0
+                  ? "uniform distribution"
+                  : absl::StrFormat("power law of exponent %.2f", options_.skew).c_str(),
               static_cast<unsigned long long>(options_.seed));
   std::printf("repetitions  %u of %.2f s each, in turn; median [least most]\n\n",
               options_.repetitions, options_.seconds);
@@ -204,7 +222,7 @@ absl::Status Contest::CompareRows(const std::vector<Key>& keys) {
 }
 
 absl::Status Contest::RunPulls(uint32_t keys, uint32_t channels) {
-  const auto key_sets = MakeKeySets(options_.rows, keys, options_.seed);
+  const auto key_sets = MakeKeySets(options_, keys);
   const MessageBytes bytes = PullBytes(keys, options_.dim);
   const double call_bytes = static_cast<double>(bytes.request + bytes.reply);
   const int in_flight = static_cast<int>(InFlight(channels));
@@ -252,7 +270,7 @@ Measured Contest::RunRedis(const std::vector<std::vector<Key>>& key_sets, int in
 }
 
 absl::Status Contest::RunPushes(uint32_t keys, uint32_t channels) {
-  const auto key_sets = MakeKeySets(options_.rows, keys, options_.seed);
+  const auto key_sets = MakeKeySets(options_, keys);
   const int parts = static_cast<int>(InFlight(channels));
   const MessageBytes bytes = PushBytes(keys / parts, options_.dim);
   const double call_bytes = parts * static_cast<double>(bytes.request + bytes.reply);

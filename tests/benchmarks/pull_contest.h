@@ -23,6 +23,7 @@ struct ContestOptions {
   double seconds = 0;  // of one measurement
   bool redis = false;
   std::string server;  // path of thermocline-server; empty: look beside this program
+  double skew = 0;     // exponent of the keys' power law; 0: uniform
   uint64_t seed = 0;
 };
 
