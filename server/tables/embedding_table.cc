@@ -40,6 +40,16 @@ inline void PrefetchRange(const void* begin, size_t bytes) {
   }
 }
 
+// For what is written next, at any alignment. The stores would else wait for their lines one after
+// the other: a reply is larger than the second-level cache.
+inline void PrefetchForWrite(uint8_t* begin, size_t bytes) {
+  const size_t end = std::min(bytes, kMaxPrefetchBytes);
+  for (size_t offset = 0; offset < end; offset += kCacheLineBytes) {
+    __builtin_prefetch(begin + offset, /*rw=*/1);
+  }
+  __builtin_prefetch(begin + end - 1, /*rw=*/1);
+}
+
 void AddCount(uint32_t* count, uint32_t lookups) {
   const uint32_t sum = *count + lookups;
   *count = sum < lookups ? std::numeric_limits<uint32_t>::max() : sum;
@@ -172,6 +182,7 @@ void EmbeddingTable::Impl::Gather(const KeyBatch& batch, uint8_t* weights) const
           if (row == 0) return nullptr;
           const float* found = storage.Weights(row);
           PrefetchRange(found, bytes);
+          PrefetchForWrite(weights + entry.position * bytes, bytes);
           return found;
         },
         [&](const Entry& entry, const float* row) {

@@ -13,6 +13,7 @@ namespace {
 // From here on, ranges come from mmap: no copy of them stays in malloc's free lists.
 constexpr size_t kMapBytes = size_t{256} << 10;
 constexpr size_t kPageBytes = 4096;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack.
 
 // The start is a multiple of `alignment`; what was mapped before and behind is given back.
 uint8_t* MapAligned(size_t bytes, size_t alignment) {
@@ -47,9 +48,7 @@ PageMemory::PageMemory(size_t bytes, HugePages huge_pages) {
 void PageMemory::MoveToHugePages() {
   if (bytes_ < kHugePageBytes) return;
   madvise(data_, bytes_, MADV_HUGEPAGE);
-#ifdef MADV_COLLAPSE
-  madvise(data_, bytes_ / kHugePageBytes * kHugePageBytes, MADV_COLLAPSE);
-#endif
+  madvise(data_, bytes_ / kHugePageBytes * kHugePageBytes, kCollapse);  // From Linux 6.1 on.
 }
 
 PageMemory::~PageMemory() {
