@@ -129,9 +129,7 @@ TEST_F(SupervisorTest, AMissingProgramIsNamed) {
 }
 
 TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
-  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0",
-                         "ps -o pid=,pgid= -p $$ | tr -s ' '; grep SigBlk /proc/$$/status")
-                  .ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "grep SigBlk /proc/$$/status").ok());
   ASSERT_TRUE(
       supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); }, Soon(), kPeriod, "it")
           .ok());
