@@ -1,7 +1,6 @@
 // thermocline-server: one parameter server. A launcher starts it, waits for its port file and
 // configures it; it serves until SIGTERM or SIGINT.
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
+#include "common/die_with_parent.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
@@ -126,10 +126,6 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
-  if (absl::GetFlag(FLAGS_die_with_parent)) {
-    const pid_t parent = getppid();
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) return 1;  // It ended before we asked.
-  }
+  if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();
   return thermocline::Run();
 }

@@ -19,6 +19,7 @@
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
+#include "common/net/mutex_tuning.h"
 #include "common/scheduler.h"
 #include "common/status_macros.h"
 #include "worker/progress.h"
@@ -147,5 +148,6 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();
   thermocline::TuneMallocForMessages();
+  thermocline::TurnOffMutexChecks();
   return thermocline::Run();
 }
