@@ -1,12 +1,12 @@
-// Times every operation of a DLRM training step on the CPU device, in the shape of DLRM's Criteo Kaggle
-// example, next to what the machine can do.
+// Times every operation of a DLRM training step on the CPU device, in the shape of DLRM's Criteo
+// Kaggle example, next to what the machine can do.
 //
 //   kernels_benchmark [--batch N] [--threads N] [--repeats N] [--isa auto|avx2|avx512]
 //
-// Prints per operation the median and the least time over the repeats, in microseconds a sample of wall
-// time, and GFLOP/s or GB/s at the least; bytes are those that must move at least once.
-#include <oneapi/dnnl/dnnl.h>
+// Prints per operation the median and the least time over the repeats, in microseconds a sample of
+// wall time, and GFLOP/s or GB/s at the least; bytes are those that must move at least once.
 #include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -29,9 +29,9 @@ namespace {
 
 constexpr int32_t kDim = 16;
 constexpr int32_t kNumDense = 13;
-constexpr int64_t kCardinalities[] = {1460,    583,  10131227, 2202608, 305,     24,  12517, 633,    3,
-                                      93145,   5683, 8351593,  3194,    27,      14992, 5461306, 10, 5652,
-                                      2173,    4,    7046547,  18,      15,      286181, 105,  142572};
+constexpr int64_t kCardinalities[] = {
+    1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
+    27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
 constexpr int32_t kFeatures = 26;
 constexpr int32_t kVectors = kFeatures + 1;
 constexpr int32_t kPairs = kVectors * (kVectors - 1) / 2;
@@ -83,7 +83,8 @@ void AddFeature(int64_t cardinality, int32_t feature, int32_t batch, std::mt1993
   std::vector<int32_t> slots;
   std::vector<std::vector<int32_t>> bags;
   for (int32_t b = 0; b < batch; ++b) {
-    const auto key = static_cast<int64_t>(std::pow(static_cast<double>(cardinality), uniform(*rng)));
+    const auto key =
+        static_cast<int64_t>(std::pow(static_cast<double>(cardinality), uniform(*rng)));
     const auto [it, inserted] = slot_of.emplace(key, static_cast<int32_t>(slot_of.size()));
     if (inserted) bags.emplace_back();
     slots.push_back(it->second);
@@ -111,8 +112,8 @@ Lookups MakeLookups(int32_t batch) {
     const auto span = [](const std::vector<int32_t>& v) {
       return DeviceSpan<const int32_t>{v.data(), static_cast<int64_t>(v.size())};
     };
-    out.pool.push_back({PoolingMode::kSum, FloatMatrix(out.rows[f].data(), unique, kDim),
-                        span(out.slots[f]), {}});
+    out.pool.push_back(
+        {PoolingMode::kSum, FloatMatrix(out.rows[f].data(), unique, kDim), span(out.slots[f]), {}});
     out.segments.push_back({span(out.segment_bags[f]), span(out.segment_offsets[f]),
                             FloatMatrix(out.sums[f].data(), unique, kDim)});
   }
@@ -204,46 +205,75 @@ int Run(const Options& options) {
   const double top_flops = top_layout.forward_flops * batch;
   const double first_flops = 2.0 * kNumDense * 512 * batch;
   std::vector<Operation> operations = {
-      {"pool forward", 0, 2 * z_bytes,
-       [&] { device->PoolForward(lookups.pool, kDim, 1, z); }, {}},
-      {"bottom forward", bottom_flops, 0,
-       [&] { bottom->Forward(weights.AsConst(), dense, first(z)); }, {}},
-      {"interaction forward", 0, z_bytes + pair_bytes,
-       [&] { device->InteractionForward(z, kVectors, top_input); }, {}},
-      {"top forward", top_flops, 0, [&] { top->Forward(weights.AsConst(), top_input, logits); }, {}},
-      {"loss", 0, 0,
+      {"pool forward", 0, 2 * z_bytes, [&] { device->PoolForward(lookups.pool, kDim, 1, z); }, {}},
+      {"bottom forward",
+       bottom_flops,
+       0,
+       [&] { bottom->Forward(weights.AsConst(), dense, first(z)); },
+       {}},
+      {"interaction forward",
+       0,
+       z_bytes + pair_bytes,
+       [&] { device->InteractionForward(z, kVectors, top_input); },
+       {}},
+      {"top forward",
+       top_flops,
+       0,
+       [&] { top->Forward(weights.AsConst(), top_input, logits); },
+       {}},
+      {"loss",
+       0,
+       0,
        [&] {
          device->BceWithLogits(logits, {labels.data(), batch}, 1.0f / batch, logits_gradient,
                                {&loss, 1});
        },
        {}},
-      {"top backward to data", top_flops, 0,
-       [&] {
-         top->BackwardData(weights.AsConst(), logits, logits_gradient, top_input_gradient);
-       },
+      {"top backward to data",
+       top_flops,
+       0,
+       [&] { top->BackwardData(weights.AsConst(), logits, logits_gradient, top_input_gradient); },
        {}},
-      {"interaction backward", 0, 2 * z_bytes + pair_bytes,
-       [&] { device->InteractionBackward(z, kVectors, top_input_gradient, z_gradient); }, {}},
-      {"segment sum", 0, z_bytes + 4.0 * lookups.unique * kDim,
+      {"interaction backward",
+       0,
+       2 * z_bytes + pair_bytes,
+       [&] { device->InteractionBackward(z, kVectors, top_input_gradient, z_gradient); },
+       {}},
+      {"segment sum",
+       0,
+       z_bytes + 4.0 * lookups.unique * kDim,
        [&] {
          device->SegmentSum(FloatMatrix(z_gradient.floats(), batch * kVectors, kDim),
                             lookups.segments);
        },
        {}},
-      {"bottom backward to data", bottom_flops - first_flops, 0,
-       [&] { bottom->BackwardData(weights.AsConst(), first(z), first(z_gradient), Matrix()); }, {}},
-      {"top weight gradients", top_flops, 0,
-       [&] { top->BackwardParameters(top_input, logits_gradient, gradients); }, {}},
-      {"bottom weight gradients", bottom_flops, 0,
-       [&] { bottom->BackwardParameters(dense, first(z_gradient), gradients); }, {}},
-      {"dense update (Adagrad)", 0, 4.0 * arena * 5,
-       [&] { device->DenseUpdate(optimizer, scalars, gradients.AsConst(), weights, slots); }, {}},
+      {"bottom backward to data",
+       bottom_flops - first_flops,
+       0,
+       [&] { bottom->BackwardData(weights.AsConst(), first(z), first(z_gradient), Matrix()); },
+       {}},
+      {"top weight gradients",
+       top_flops,
+       0,
+       [&] { top->BackwardParameters(top_input, logits_gradient, gradients); },
+       {}},
+      {"bottom weight gradients",
+       bottom_flops,
+       0,
+       [&] { bottom->BackwardParameters(dense, first(z_gradient), gradients); },
+       {}},
+      {"dense update (Adagrad)",
+       0,
+       4.0 * arena * 5,
+       [&] { device->DenseUpdate(optimizer, scalars, gradients.AsConst(), weights, slots); },
+       {}},
   };
 
-  std::printf("DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, %d threads, "
-              "isa %s, %d repeats, %.1f lookups a unique key\n",
-              batch, options.threads, options.isa.c_str(), options.repeats,
-              static_cast<double>(batch) * kFeatures / static_cast<double>(lookups.unique));
+  std::printf(
+      "DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, %d threads, "
+      "isa %s, %d repeats, %.1f lookups a unique key\n",
+      batch, options.threads, options.isa.c_str(), options.repeats,
+      static_cast<double>(batch) * kFeatures / static_cast<double>(lookups.unique));
   PrintCeiling(options);
   std::printf("%-28s %8s %8s  (us a sample)\n", "operation", "median", "least");
   std::vector<double> totals;
@@ -273,11 +303,16 @@ int Run(const Options& options) {
 bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--batch") options->batch = std::atoi(value.c_str());
-    else if (flag == "--threads") options->threads = std::atoi(value.c_str());
-    else if (flag == "--repeats") options->repeats = std::atoi(value.c_str());
-    else if (flag == "--isa") options->isa = value;
-    else return false;
+    if (flag == "--batch")
+      options->batch = std::atoi(value.c_str());
+    else if (flag == "--threads")
+      options->threads = std::atoi(value.c_str());
+    else if (flag == "--repeats")
+      options->repeats = std::atoi(value.c_str());
+    else if (flag == "--isa")
+      options->isa = value;
+    else
+      return false;
   }
   return argc % 2 == 1 && options->batch > 0 && options->threads > 0 && options->repeats > 0;
 }
@@ -288,8 +323,9 @@ bool Parse(int argc, char** argv, Options* options) {
 int main(int argc, char** argv) {
   thermocline::Options options;
   if (!thermocline::Parse(argc, argv, &options)) {
-    std::fprintf(stderr, "usage: kernels_benchmark [--batch N] [--threads N] [--repeats N] "
-                         "[--isa auto|avx2|avx512]\n");
+    std::fprintf(stderr,
+                 "usage: kernels_benchmark [--batch N] [--threads N] [--repeats N] "
+                 "[--isa auto|avx2|avx512]\n");
     return 2;
   }
   return thermocline::Run(options);

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kBlockRows = 168;
 // Samples of one step of the weight gradients' sum over the batch, and columns of one cell: the
 // cell's gradient and the step's activations stay in L2.
-constexpr int64_t kGradientChunk = 128;
+constexpr int64_t kGradientChunk = 256;
 constexpr int32_t kGradientColumns = 2 * kGemmPanel;
 
 // The grid of a pass over the batch: blocks are whole tiles of rows, and enough of them that no
@@ -116,12 +116,15 @@ CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
   };
   std::stable_sort(gradient_cells_.begin(), gradient_cells_.end(),
                    [&](const GradientCell& a, const GradientCell& b) { return work(a) > work(b); });
+  packs_input_ = config.widths[0] > kGemmPanel;
+  if (packs_input_) packed_input_.Allocate(config.max_batch, config.widths[0]);
   packed_gradients_.resize(pool->num_threads());
   for (Panels& panels : packed_gradients_) panels.Allocate(kGradientChunk, kGradientColumns);
 }
 
 PanelView<const float> CpuMlp::InputOf(int layer, Matrix input) const {
-  return (layer > 0 ? layers_[layer - 1].output.View() : ViewOf(input)).AsConst();
+  if (layer > 0) return layers_[layer - 1].output.View().AsConst();
+  return (packs_input_ ? packed_input_.View() : ViewOf(input)).AsConst();
 }
 
 PanelView<float> CpuMlp::OutputOf(int layer, Matrix output) const {
@@ -165,6 +168,10 @@ void CpuMlp::Forward(DeviceSpan<const float> parameters, Matrix input, Matrix ou
 
 void CpuMlp::ForwardRows(const float* parameters, Matrix input, Matrix output, int64_t begin,
                          int64_t end) const {
+  for (int64_t panel = 0; packs_input_ && panel < NumPanels(input.cols); ++panel) {
+    PackPanel(input.row(begin), input.ld, end - begin, input.cols, panel,
+              packed_input_.Panel(panel) + begin * kGemmPanel);
+  }
   for (int i = 0; i < num_layers(); ++i) {
     const Layer& layer = layers_[i];
     const PanelView<const float> x = InputOf(i, input);

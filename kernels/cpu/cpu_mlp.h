@@ -69,6 +69,8 @@ class CpuMlp : public Mlp {
   ThreadPool* const pool_;
   std::vector<Layer> layers_;
   std::vector<GradientCell> gradient_cells_;
+  bool packs_input_ = false;  // A wide input is copied to panels: the weight gradients read columns.
+  Panels packed_input_;
   std::vector<Panels> packed_gradients_;  // [threads] scratch of ComputeGradient
 };
 
