@@ -16,8 +16,8 @@ namespace thermocline {
 
 }  // namespace thermocline
 
-#define CHECK(condition)                                          \
-  (ABSL_PREDICT_TRUE(condition) ? static_cast<void>(0)            \
+#define CHECK(condition)                               \
+  (ABSL_PREDICT_TRUE(condition) ? static_cast<void>(0) \
                                 : ::thermocline::CheckFailed(__FILE__, __LINE__, #condition))
 #define CHECK_EQ(a, b) CHECK((a) == (b))
 #define CHECK_NE(a, b) CHECK((a) != (b))

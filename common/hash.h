@@ -1,5 +1,5 @@
-// The hashes that placement and digests depend on. Their values are fixed for ever: golden values are
-// pinned in hash_test.cc.
+// The hashes that placement and digests depend on. Their values are fixed for ever: golden values
+// are pinned in hash_test.cc.
 #ifndef THERMOCLINE_COMMON_HASH_H_
 #define THERMOCLINE_COMMON_HASH_H_
 

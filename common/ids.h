@@ -1,4 +1,5 @@
-// Ids that must not be mixed up. Each is an integer of its own type; arithmetic is defined for Step alone.
+// Ids that must not be mixed up. Each is an integer of its own type; arithmetic is defined for Step
+// alone.
 #ifndef THERMOCLINE_COMMON_IDS_H_
 #define THERMOCLINE_COMMON_IDS_H_
 

@@ -1,4 +1,5 @@
-// The initial weights of a row: a pure function of (job seed, table, key), the same on every machine.
+// The initial weights of a row: a pure function of (job seed, table, key), the same on every
+// machine.
 #ifndef THERMOCLINE_COMMON_ROW_INIT_H_
 #define THERMOCLINE_COMMON_ROW_INIT_H_
 

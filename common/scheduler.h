@@ -23,8 +23,8 @@ class Scheduler {
   virtual void RunAfter(int64_t delay_us, std::function<void()> task) = 0;
 };
 
-// One thread and a queue ordered by time. Thread-safe. The destructor drops tasks that haven't started
-// and waits for the one that runs.
+// One thread and a queue ordered by time. Thread-safe. The destructor drops tasks that haven't
+// started and waits for the one that runs.
 class ThreadScheduler : public Scheduler {
  public:
   ThreadScheduler();

@@ -40,7 +40,8 @@ absl::StatusOr<OptimizerConfig> OptimizerFromProto(const Optimizer& proto);
 Optimizer OptimizerToProto(const OptimizerConfig& config);
 
 // Floats of optimizer state that follow a row's weights.
-//   SGD: 0 · Adagrad: dim (sum of squared gradients) · row-wise Adagrad: 1 · Adam: 2 dim (m, then v)
+//   SGD: 0 · Adagrad: dim (sum of squared gradients) · row-wise Adagrad: 1 · Adam: 2 dim (m, then
+//   v)
 int SlotFloats(const OptimizerConfig& config, int dim);
 
 // Fills the state of a new row. REQUIRES: slots.size() == SlotFloats(config, dim)
@@ -48,7 +49,8 @@ void InitSlots(const OptimizerConfig& config, absl::Span<float> slots);
 
 // What is the same for every row of a table in one step.
 struct UpdateScalars {
-  float learning_rate = 0;  // the job's rate times the table's scale; Adam: over its bias correction
+  float learning_rate =
+      0;  // the job's rate times the table's scale; Adam: over its bias correction
   float epsilon = 0;
   float beta1 = 0, one_minus_beta1 = 0;
   float beta2 = 0, one_minus_beta2 = 0;

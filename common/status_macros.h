@@ -7,9 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define RETURN_IF_ERROR(expression)                    \
-  do {                                                 \
-    absl::Status status_macro_result = (expression);   \
+#define RETURN_IF_ERROR(expression)                            \
+  do {                                                         \
+    absl::Status status_macro_result = (expression);           \
     if (!status_macro_result.ok()) return status_macro_result; \
   } while (false)
 
@@ -17,8 +17,8 @@
 #define STATUS_MACROS_CONCAT(a, b) STATUS_MACROS_CONCAT_INNER(a, b)
 #define ASSIGN_OR_RETURN(lhs, expression) \
   ASSIGN_OR_RETURN_IMPL(STATUS_MACROS_CONCAT(status_or_, __LINE__), lhs, expression)
-#define ASSIGN_OR_RETURN_IMPL(statusor, lhs, expression) \
-  auto statusor = (expression);                          \
+#define ASSIGN_OR_RETURN_IMPL(statusor, lhs, expression)   \
+  auto statusor = (expression);                            \
   if (!statusor.ok()) return std::move(statusor).status(); \
   lhs = *std::move(statusor)
 

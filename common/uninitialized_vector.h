@@ -1,4 +1,5 @@
-// A std::vector whose resize() leaves numbers uninitialized: for buffers that are overwritten at once.
+// A std::vector whose resize() leaves numbers uninitialized: for buffers that are overwritten at
+// once.
 #ifndef THERMOCLINE_COMMON_UNINITIALIZED_VECTOR_H_
 #define THERMOCLINE_COMMON_UNINITIALIZED_VECTOR_H_
 

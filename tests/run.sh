@@ -61,8 +61,11 @@ check_stage() {
   fi
 }
 
-# Only objects: nothing is linked. Code that is not ours to analyse (generated) comes along.
-clang_build() { bazel_run build --config=clang --keep_going --output_groups=compilation_outputs //...; }
+# Only objects, and fast ones to make: the analysis is all that is wanted.
+clang_build() {
+  bazel_run build --config=clang --copt=-O0 --copt=-g0 --copt=-U_FORTIFY_SOURCE --keep_going \
+    --output_groups=compilation_outputs //...
+}
 
 if ! deploy/setup.sh; then
   echo "0 passed, 1 failed"

@@ -4,8 +4,6 @@
 
 namespace thermocline {
 
-void TurnOffMutexChecks() {
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-}
+void TurnOffMutexChecks() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
 
 }  // namespace thermocline

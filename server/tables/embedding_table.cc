@@ -90,9 +90,10 @@ struct EmbeddingTable::Impl {
 
   // Runs probe(entry) -> item, which starts the fetch of the item, for every entry of a stripe, and
   // use(entry, item) once the item had the time to arrive. The buckets of stripes that come later
-  // are fetched meanwhile.
+  // are fetched meanwhile. The caller holds the stripe's lock; the analysis can't see that here.
   template <typename Item, typename Probe, typename Use>
-  void Pipeline(const KeyBatch& batch, uint32_t stripe, Probe probe, Use use) const {
+  void Pipeline(const KeyBatch& batch, uint32_t stripe, Probe probe,
+                Use use) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Entry* entries = batch.entries();
     std::array<Item, kRowsAhead> items;
     const uint32_t begin = batch.begin(stripe);

@@ -122,6 +122,9 @@ class TrainTest(ProcessTest):
         # The workers' addresses join servers.json once they serve.
         wait_for(lambda: len(read_json(self.run_dir, 'servers.json')['workers']) == 2,
                  'the addresses of the workers')
+        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
+        wait_for(lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 0,
+                 'the first steps')
         stats = subprocess.run([THERMOCLINE, 'stats', '--json', '--run-dir', self.run_dir],
                                capture_output=True, text=True, timeout=DEADLINE_S)
         self.assertEqual(stats.returncode, 0, stats.stderr)

@@ -57,10 +57,10 @@ std::vector<std::vector<PullSlice>> DenseBlocks::PullSlices(
   std::vector<std::vector<PullSlice>> slices(ranges_.size());
   for (size_t server = 0; server < ranges_.size(); ++server) {
     for (const Range& range : ranges_[server]) {
-      slices[server].push_back(
-          {range.table, absl::MakeConstSpan(keys_).subspan(range.begin, range.count),
-           staged_weights.subspan(range.begin * kDenseBlockFloats,
-                                  range.count * kDenseBlockFloats)});
+      slices[server].push_back({range.table,
+                                absl::MakeConstSpan(keys_).subspan(range.begin, range.count),
+                                staged_weights.subspan(range.begin * kDenseBlockFloats,
+                                                       range.count * kDenseBlockFloats)});
     }
   }
   return slices;
