@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/core/server_core.h"
+#include "tests/transport/to_wire.h"
 #include "worker/sparse/transport.h"
 
 namespace thermocline {
@@ -17,19 +18,9 @@ class InProcessTransport : public Transport {
 
   void Pull(ServerIndex server, const PullCall& call, int64_t,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
-    wire::PullRequest request;
-    request.header = call.header;
-    request.kind = call.kind;
-    request.step = call.step;
-    request.staleness_steps = call.staleness_steps;
-    request.after_step = call.after_step;
-    for (const PullSlice& slice : call.tables) {
-      request.tables.push_back({slice.table, request.keys.size(), slice.keys.size()});
-      request.keys.insert(request.keys.end(), slice.keys.begin(), slice.keys.end());
-    }
     ServerCore* core = cores_[server.value()];
-    core->Pull(request, [core, tables = call.tables,
-                         done = std::move(done)](absl::StatusOr<wire::PullAnswer> answer) {
+    core->Pull(ToWire(call), [core, tables = call.tables,
+                              done = std::move(done)](absl::StatusOr<wire::PullAnswer> answer) {
       if (answer.ok() && answer->readiness == wire::Readiness::kReady) {
         for (const PullSlice& slice : tables) {
           core->ReadRows(slice.table, slice.keys, reinterpret_cast<uint8_t*>(slice.rows.data()));
@@ -41,21 +32,7 @@ class InProcessTransport : public Transport {
 
   void Push(ServerIndex server, const PushCall& call, int64_t,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
-    wire::PushPart part;
-    part.header = call.header;
-    part.first_step = call.first_step;
-    part.last_step = call.last_step;
-    part.part = call.part;
-    part.num_parts = call.num_parts;
-    part.learning_rate = call.learning_rate;
-    for (const PushSlice& slice : call.tables) {
-      part.tables.push_back({slice.table, slice.kind, part.keys.size(), slice.keys.size(),
-                             part.values.size(), slice.values.size()});
-      part.keys.insert(part.keys.end(), slice.keys.begin(), slice.keys.end());
-      part.counts.insert(part.counts.end(), slice.counts.begin(), slice.counts.end());
-      part.values.insert(part.values.end(), slice.values.begin(), slice.values.end());
-    }
-    cores_[server.value()]->Push(std::move(part), std::move(done));
+    cores_[server.value()]->Push(ToWire(call), std::move(done));
   }
 
  private:
