@@ -13,6 +13,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "common/die_with_parent.h"
+#include "common/flags_help.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
@@ -120,6 +121,7 @@ int Run() {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
+  thermocline::ShowOurFlagsInHelp();
   absl::SetProgramUsageMessage(
       "one parameter server: holds one shard of every table of a job.\n"
       "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port");

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/die_with_parent.h"
+#include "common/flags_help.h"
 #include "common/job/configure_request.h"
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
@@ -142,6 +143,7 @@ int Run() {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
+  thermocline::ShowOurFlagsInHelp();
   absl::SetProgramUsageMessage(
       "one worker: trains its share of every batch of a job.\n"
       "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0");

@@ -1,5 +1,7 @@
 #include "common/net/credentials.h"
 
+#include <arpa/inet.h>
+
 #include <fstream>
 #include <sstream>
 
@@ -42,9 +44,15 @@ absl::StatusOr<TlsTexts> ReadTls(const TlsFiles& files) {
   return texts;
 }
 
+// A name that only looks like an address of the loopback network ("127.example.org") is none.
 bool IsLoopback(absl::string_view address) {
-  return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
-         absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
+  if (absl::StartsWith(address, "localhost:") || absl::StartsWith(address, "[::1]:") ||
+      absl::StartsWith(address, "unix:")) {
+    return true;
+  }
+  const std::string host(address.substr(0, address.rfind(':')));
+  in_addr parsed;
+  return inet_pton(AF_INET, host.c_str(), &parsed) == 1 && (ntohl(parsed.s_addr) >> 24) == 127;
 }
 
 }  // namespace

@@ -90,9 +90,7 @@ int Bench(const std::vector<std::string>& arguments) {
                     kExitUsage);
   }
   if (what == "pull" || what == "push") {
-    std::vector<std::string> passed = {absl::StrCat("--op=", what)};
-    passed.insert(passed.end(), rest.begin(), rest.end());
-    return ExecProgram("thermocline-bench-pull", passed);
+    return ExecProgram("thermocline-bench-pull", arguments);
   }
   return Complain("say what to measure: bench pull, bench push or bench train", kExitUsage);
 }

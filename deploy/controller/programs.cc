@@ -13,8 +13,7 @@ namespace thermocline {
 namespace {
 
 // Packages of the source tree that hold programs.
-constexpr const char* kPackages[] = {"server", "worker", "deploy", "deploy/clicklog",
-                                     "tests/bench"};
+constexpr const char* kPackages[] = {"server", "worker", "deploy", "tests/benchmarks"};
 
 std::vector<std::string> Candidates(absl::string_view name, const std::string& bin_dir) {
   if (!bin_dir.empty()) return {absl::StrCat(bin_dir, "/", name)};

@@ -18,6 +18,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
+#include "common/flags_help.h"
 #include "common/net/channel.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
@@ -106,6 +107,7 @@ int Main(const std::vector<char*>& arguments) {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
+  thermocline::ShowOurFlagsInHelp();
   absl::SetProgramUsageMessage(
       "measures pulls (or pushes) against a bare gRPC echo and Redis MGET.\n"
       "  thermocline-bench-pull [pull|push] [--keys=4096,16384] [--channels=2,4] [--rows=1000000]");
