@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_mlp.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/check.h"
 #include "kernels/cpu/lane_sum.h"
@@ -14,7 +15,8 @@ constexpr int64_t kBlockRows = 168;
 // Samples of one step of the weight gradients' sum over the batch, and columns of one cell: the
 // cell's gradient and the step's activations stay in L2.
 constexpr int64_t kGradientChunk = 256;
-constexpr int32_t kGradientColumns = 2 * kGemmPanel;
+constexpr int32_t kGradientRows = 4 * kGemmPanel;
+constexpr int32_t kGradientColumns = 4 * kGemmPanel;
 
 // The grid of a pass over the batch: blocks are whole tiles of rows, and enough of them that no
 // thread waits long for the last. (The bits don't depend on the grid; see gemm.h.)
@@ -45,16 +47,35 @@ void DotRows(PanelView<const float> x, const float* weights, int32_t in, float b
   }
 }
 
-// sums[j] += the sum of x(r, j) over the rows, in order.
-void AddColumnSums(PanelView<const float> x, int64_t rows, int32_t columns, float* sums) {
+// sums[j] = the canonical sum of x(r, j) over the rows.
+void ColumnSums(PanelView<const float> x, int64_t rows, int32_t columns, float* sums) {
+  std::fill_n(sums, columns, 0.0f);
+  for (int64_t begin = 0; begin < rows; begin += kSegmentChunk) {
+    const int64_t end = std::min(begin + kSegmentChunk, rows);
+    for (int32_t column = 0; column < columns; column += kGemmPanel) {
+      const int32_t n = std::min(kGemmPanel, columns - column);
+      float partial[kGemmPanel] = {};
+      for (int64_t r = begin; r < end; ++r) {
+        const float* from = x.At(r, column);
+        for (int32_t j = 0; j < n; ++j) partial[j] += from[j];
+      }
+      for (int32_t j = 0; j < n; ++j) sums[column + j] += partial[j];
+    }
+  }
+}
+
+// sums[k] = the sum of x(r, k) dy(r) over the rows, one chain of FMAs.
+void WeightedColumnSums(PanelView<const float> x, PanelView<const float> dy, int64_t rows,
+                        int32_t columns, float* sums) {
   for (int32_t column = 0; column < columns; column += kGemmPanel) {
     const int32_t n = std::min(kGemmPanel, columns - column);
     float partial[kGemmPanel] = {};
     for (int64_t r = 0; r < rows; ++r) {
+      const float weight = *dy.Row(r);
       const float* from = x.At(r, column);
-      for (int32_t j = 0; j < n; ++j) partial[j] += from[j];
+      for (int32_t j = 0; j < n; ++j) partial[j] = std::fma(weight, from[j], partial[j]);
     }
-    for (int32_t j = 0; j < n; ++j) sums[column + j] += partial[j];
+    std::copy(partial, partial + n, sums + column);
   }
 }
 
@@ -106,20 +127,35 @@ CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
       layer.output.Allocate(config.max_batch, layer.out);
       layer.gradient.Allocate(config.max_batch, layer.out);
     }
-    for (int32_t column = 0; column < layer.out; column += kGradientColumns) {
-      gradient_cells_.push_back({i, column, std::min(kGradientColumns, layer.out - column)});
-    }
   }
-  // The longest first, so that no thread is left alone with one at the end.
-  const auto work = [this](const GradientCell& cell) {
-    return int64_t{layers_[cell.layer].in} * cell.num_columns;
-  };
-  std::stable_sort(gradient_cells_.begin(), gradient_cells_.end(),
-                   [&](const GradientCell& a, const GradientCell& b) { return work(a) > work(b); });
+  MakeGradientCells();
   packs_input_ = config.widths[0] > kGemmPanel;
   if (packs_input_) packed_input_.Allocate(config.max_batch, config.widths[0]);
   packed_gradients_.resize(pool->num_threads());
   for (Panels& panels : packed_gradients_) panels.Allocate(kGradientChunk, kGradientColumns);
+}
+
+void CpuMlp::MakeGradientCells() {
+  for (int i = 0; i < num_layers(); ++i) {
+    const Layer& layer = layers_[i];
+    // Rows are split evenly, in whole panels.
+    const int32_t parts = (layer.in + kGradientRows - 1) / kGradientRows;
+    const int64_t panels = NumPanels(layer.in);
+    for (int32_t column = 0; column < layer.out; column += kGradientColumns) {
+      for (int32_t part = 0; part < parts; ++part) {
+        const auto row = static_cast<int32_t>(part * panels / parts * kGemmPanel);
+        const auto end = static_cast<int32_t>((part + 1) * panels / parts * kGemmPanel);
+        gradient_cells_.push_back({i, row, std::min(end, layer.in) - row, column,
+                                   std::min(kGradientColumns, layer.out - column)});
+      }
+    }
+  }
+  // The longest first, so that no thread is left alone with one at the end.
+  std::stable_sort(gradient_cells_.begin(), gradient_cells_.end(),
+                   [](const GradientCell& a, const GradientCell& b) {
+                     return int64_t{a.num_rows} * a.num_columns >
+                            int64_t{b.num_rows} * b.num_columns;
+                   });
 }
 
 PanelView<const float> CpuMlp::InputOf(int layer, Matrix input) const {
@@ -246,20 +282,25 @@ void CpuMlp::BackwardParameters(Matrix input, Matrix output_gradient, DeviceSpan
 void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix output_gradient,
                              float* gradients, float* packed_gradient) const {
   const Layer& layer = layers_[cell.layer];
-  const PanelView<const float> x = InputOf(cell.layer, input);
+  const PanelView<const float> x = InputOf(cell.layer, input).FromColumn(cell.first_row);
   const PanelView<const float> dy =
       GradientOf(cell.layer, output_gradient).FromColumn(cell.first_column);
   float* bias_gradient = gradients + layer.bias_offset + cell.first_column;
-  std::fill_n(bias_gradient, cell.num_columns, 0.0f);
+  float* weight_gradient =
+      gradients + layer.weight_offset + int64_t{cell.first_row} * layer.out + cell.first_column;
+  const int64_t batch = output_gradient.rows;
+  if (cell.first_row == 0) ColumnSums(dy, batch, cell.num_columns, bias_gradient);
+  if (layer.out == 1) {
+    WeightedColumnSums(x, dy, batch, cell.num_rows, weight_gradient);
+    return;
+  }
   GemmCall call;
-  call.m = layer.in;
+  call.m = cell.num_rows;
   call.n = cell.num_columns;
   call.a_transposed = true;
-  call.c = RowMajorView(gradients + layer.weight_offset + cell.first_column, layer.out);
-  const int64_t batch = output_gradient.rows;
+  call.c = RowMajorView(weight_gradient, layer.out);
   for (int64_t begin = 0; begin == 0 || begin < batch; begin += kGradientChunk) {
     call.k = std::min(kGradientChunk, batch - begin);
-    AddColumnSums(dy.FromRow(begin), call.k, cell.num_columns, bias_gradient);
     call.a = x.FromRow(begin);
     call.b = dy.FromRow(begin);
     if (dy.row_stride != kGemmPanel) {

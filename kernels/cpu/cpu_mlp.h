@@ -44,9 +44,10 @@ class CpuMlp : public Mlp {
     Panels output;              // [max_batch, out]; of a hidden layer
     Panels gradient;            // before its ReLU; of a hidden layer
   };
-  // Some columns of one layer's weight gradient.
+  // A part of one layer's weight gradient; both firsts are multiples of kGemmPanel.
   struct GradientCell {
     int layer = 0;
+    int32_t first_row = 0, num_rows = 0;
     int32_t first_column = 0, num_columns = 0;
   };
 
@@ -56,6 +57,7 @@ class CpuMlp : public Mlp {
   PanelView<float> OutputOf(int layer, Matrix output) const;
   PanelView<const float> GradientOf(int layer, Matrix output_gradient) const;
 
+  void MakeGradientCells();
   void PackWeights(DeviceSpan<const float> parameters, bool transposed);
   void ForwardRows(const float* parameters, Matrix input, Matrix output, int64_t begin,
                    int64_t end) const;
@@ -69,7 +71,8 @@ class CpuMlp : public Mlp {
   ThreadPool* const pool_;
   std::vector<Layer> layers_;
   std::vector<GradientCell> gradient_cells_;
-  bool packs_input_ = false;  // A wide input is copied to panels: the weight gradients read columns.
+  bool packs_input_ =
+      false;  // A wide input is copied to panels: the weight gradients read columns.
   Panels packed_input_;
   std::vector<Panels> packed_gradients_;  // [threads] scratch of ComputeGradient
 };

@@ -23,44 +23,54 @@ void DotsOfSample(const float* z, int32_t vectors, int32_t dim, float* dots) {
   }
 }
 
-// Products of the 16 lanes of a (two halves) and b, and the first level of the tree.
+// Products of 16 lanes and the first level of their tree.
 inline __m256 FoldedProduct(__m256 low, __m256 high, const float* b) {
   return _mm256_add_ps(_mm256_mul_ps(low, _mm256_loadu_ps(b)),
                        _mm256_mul_ps(high, _mm256_loadu_ps(b + 8)));
 }
 
-// [tree sum of a | tree sum of b] halves: lanes l + (l + 4).
-inline __m256 FoldPair(__m256 a, __m256 b) {
+// Lanes l + (l + 4): [4 lanes of a | 4 lanes of b].
+inline __m256 Fold4(__m256 a, __m256 b) {
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
-// DotsOfSample for dim 16, eight at a time: the same products, and the same tree over them.
+// Lanes l + (l + 2), of two dots in a and two in b.
+inline __m256 Fold2(__m256 a, __m256 b) {
+  const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
+  return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
+                       _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+}
+
+// The dots of a vector (two halves) of dim 16 with `rows`: the same products as LaneDot's, and the
+// same tree over them, eight at a time.
+inline __m256 EightDots(__m256 low, __m256 high, const float* const rows[8]) {
+  __m256 f[8];
+  for (int t = 0; t < 8; ++t) f[t] = FoldedProduct(low, high, rows[t]);
+  const __m256 q0213 = Fold2(Fold4(f[0], f[1]), Fold4(f[2], f[3]));  // [0 0 2 2 | 1 1 3 3]
+  const __m256 q4657 = Fold2(Fold4(f[4], f[5]), Fold4(f[6], f[7]));  // [4 4 6 6 | 5 5 7 7]
+  const __m256 sum = _mm256_add_ps(_mm256_shuffle_ps(q0213, q4657, 0x88),
+                                   _mm256_shuffle_ps(q0213, q4657, 0xDD));  // [0 2 4 6 | 1 3 5 7]
+  return _mm256_permutevar8x32_ps(sum, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+// DotsOfSample for dim 16.
 void DotsOfSample16(const float* z, int32_t vectors, float* dots) {
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  for (int32_t i = 1; i < vectors; ++i) {
+  const float* const end = dots + FirstPair(vectors);
+  for (int32_t i = 1; i < vectors; dots += i, ++i) {
     const __m256 low = _mm256_loadu_ps(z + i * 16);
     const __m256 high = _mm256_loadu_ps(z + i * 16 + 8);
-    int32_t j = 0;
-    for (; j + 8 <= i; j += 8) {
-      __m256 f[8];
-      for (int t = 0; t < 8; ++t) f[t] = FoldedProduct(low, high, z + (j + t) * 16);
-      // Quarters: p01 = [dot 0: 4 lanes | dot 1: 4 lanes], ...
-      const __m256 p01 = FoldPair(f[0], f[1]), p23 = FoldPair(f[2], f[3]);
-      const __m256 p45 = FoldPair(f[4], f[5]), p67 = FoldPair(f[6], f[7]);
-      const auto fold2 = [](__m256 a, __m256 b) {  // lanes 0 + 2, 1 + 3
-        const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
-        return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
-                             _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
-      };
-      const __m256 q0213 = fold2(p01, p23);  // [0 0 2 2 | 1 1 3 3]
-      const __m256 q4657 = fold2(p45, p67);  // [4 4 6 6 | 5 5 7 7]
-      const __m256 sum = _mm256_add_ps(_mm256_shuffle_ps(q0213, q4657, 0x88),
-                                       _mm256_shuffle_ps(q0213, q4657, 0xDD));
-      // sum = [0 2 4 6 | 1 3 5 7]
-      _mm256_storeu_ps(dots + j, _mm256_permutevar8x32_ps(sum, order));
+    for (int32_t j = 0; j < i; j += 8) {
+      const float* rows[8];
+      for (int32_t t = 0; t < 8; ++t) rows[t] = z + std::min(j + t, i) * 16;
+      const __m256 eight = EightDots(low, high, rows);
+      if (dots + j + 8 <= end) {
+        _mm256_storeu_ps(dots + j, eight);  // What is too much will be overwritten by the next i.
+      } else {
+        float last[8];
+        _mm256_storeu_ps(last, eight);
+        std::copy(last, last + (i - j), dots + j);
+      }
     }
-    for (; j < i; ++j) dots[j] = LaneDot(z + i * 16, z + j * 16, 16);
-    dots += i;
   }
 }
 
@@ -119,7 +129,8 @@ void GradientRows16(const float* z, int32_t vectors, const float* gradient, int3
 
 void GradientOfSample16(const float* z, int32_t vectors, const float* gradient, float* z_gradient) {
   int32_t i = 0;
-  for (; i + 4 <= vectors; i += 4) GradientRows16<4>(z, vectors, gradient, i, z_gradient);
+  for (; i + 6 <= vectors; i += 6) GradientRows16<6>(z, vectors, gradient, i, z_gradient);
+  for (; i + 3 <= vectors; i += 3) GradientRows16<3>(z, vectors, gradient, i, z_gradient);
   for (; i < vectors; ++i) GradientRows16<1>(z, vectors, gradient, i, z_gradient);
 }
 
