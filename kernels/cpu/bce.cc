@@ -31,7 +31,7 @@ inline double ExpOfNegative(double t) {
   p = p * r + 1.0;
   // 2^n from its bits: n + 1.5 * 2^52 holds n in its low bits.
   const double shifted = n + (6755399441055744.0 + 1023);
-  int64_t bits;
+  uint64_t bits;
   std::memcpy(&bits, &shifted, sizeof(bits));
   bits <<= 52;
   double power;
