@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kBlockRows = 168;
 // Samples of one step of the weight gradients' sum over the batch, and columns of one cell: the
 // cell's gradient and the step's activations stay in L2.
-constexpr int64_t kGradientChunk = 256;
+constexpr int64_t kGradientChunk = kSegmentChunk;
 constexpr int32_t kGradientRows = 4 * kGemmPanel;
 constexpr int32_t kGradientColumns = 4 * kGemmPanel;
 
@@ -47,20 +47,16 @@ void DotRows(PanelView<const float> x, const float* weights, int32_t in, float b
   }
 }
 
-// sums[j] = the canonical sum of x(r, j) over the rows.
-void ColumnSums(PanelView<const float> x, int64_t rows, int32_t columns, float* sums) {
-  std::fill_n(sums, columns, 0.0f);
-  for (int64_t begin = 0; begin < rows; begin += kSegmentChunk) {
-    const int64_t end = std::min(begin + kSegmentChunk, rows);
-    for (int32_t column = 0; column < columns; column += kGemmPanel) {
-      const int32_t n = std::min(kGemmPanel, columns - column);
-      float partial[kGemmPanel] = {};
-      for (int64_t r = begin; r < end; ++r) {
-        const float* from = x.At(r, column);
-        for (int32_t j = 0; j < n; ++j) partial[j] += from[j];
-      }
-      for (int32_t j = 0; j < n; ++j) sums[column + j] += partial[j];
+// sums[j] += the sum of x(r, j) over the rows, in order: one chunk of a canonical sum.
+void AddColumnSums(PanelView<const float> x, int64_t rows, int32_t columns, float* sums) {
+  for (int32_t column = 0; column < columns; column += kGemmPanel) {
+    const int32_t n = std::min(kGemmPanel, columns - column);
+    float partial[kGemmPanel] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = x.At(r, column);
+      for (int32_t j = 0; j < n; ++j) partial[j] += from[j];
     }
+    for (int32_t j = 0; j < n; ++j) sums[column + j] += partial[j];
   }
 }
 
@@ -289,11 +285,8 @@ void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix outp
   float* weight_gradient =
       gradients + layer.weight_offset + int64_t{cell.first_row} * layer.out + cell.first_column;
   const int64_t batch = output_gradient.rows;
-  if (cell.first_row == 0) ColumnSums(dy, batch, cell.num_columns, bias_gradient);
-  if (layer.out == 1) {
-    WeightedColumnSums(x, dy, batch, cell.num_rows, weight_gradient);
-    return;
-  }
+  const bool has_bias = cell.first_row == 0;
+  if (has_bias) std::fill_n(bias_gradient, cell.num_columns, 0.0f);
   GemmCall call;
   call.m = cell.num_rows;
   call.n = cell.num_columns;
@@ -301,6 +294,8 @@ void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix outp
   call.c = RowMajorView(weight_gradient, layer.out);
   for (int64_t begin = 0; begin == 0 || begin < batch; begin += kGradientChunk) {
     call.k = std::min(kGradientChunk, batch - begin);
+    if (has_bias) AddColumnSums(dy.FromRow(begin), call.k, cell.num_columns, bias_gradient);
+    if (layer.out == 1) continue;
     call.a = x.FromRow(begin);
     call.b = dy.FromRow(begin);
     if (dy.row_stride != kGemmPanel) {
@@ -313,6 +308,7 @@ void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix outp
     call.accumulate = begin > 0;
     gemm_(call);
   }
+  if (layer.out == 1) WeightedColumnSums(x, dy, batch, cell.num_rows, weight_gradient);
 }
 
 }  // namespace thermocline

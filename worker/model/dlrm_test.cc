@@ -1,10 +1,8 @@
 #include "worker/model/dlrm.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <iostream>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -12,16 +10,10 @@
 #include "common/table_spec.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/random_for_test.h"
 
 namespace thermocline {
 namespace {
-
-uint64_t TestSeed() {
-  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed = text == nullptr ? 20240607 : std::strtoull(text, nullptr, 10);
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
 
 // A model's inputs in host memory, and the SparseBatch that points to them.
 struct Inputs {
@@ -40,13 +32,6 @@ struct Case {
   std::vector<int32_t> max_bag;       // of each feature; 0: no lookups at all; -1: one-lookup form
   int32_t unique_keys = 5;            // of each table
 };
-
-std::vector<float> RandomFloats(std::mt19937_64* rng, size_t n, float scale) {
-  std::uniform_real_distribution<float> uniform(-scale, scale);
-  std::vector<float> v(n);
-  for (float& x : v) x = uniform(*rng);
-  return v;
-}
 
 Inputs MakeInputs(const Case& c, std::mt19937_64* rng) {
   Inputs in;

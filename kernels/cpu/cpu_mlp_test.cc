@@ -1,0 +1,211 @@
+#include "kernels/cpu/cpu_mlp.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/random_for_test.h"
+
+namespace thermocline {
+namespace {
+
+constexpr float kUntouched = 12345;
+
+struct Case {
+  std::vector<int32_t> widths;
+  int32_t batch;
+  bool relu_after_last;
+  bool input_gradient;
+};
+
+std::vector<Case> Cases() {
+  return {{{1, 1}, 1, false, true},        {{5, 3}, 3, true, true},
+          {{13, 20, 7}, 9, true, false},   {{9, 70, 33, 1}, 20, false, true},
+          {{65, 64, 1, 6}, 5, true, true}, {{130, 12, 1}, 3, false, true},
+          {{4, 300, 2}, 2, true, true}};
+}
+
+struct Results {
+  std::vector<float> output, input_gradient, gradients;
+};
+
+// An MLP's parameters, input and output gradient. Matrices have padded rows; arenas have gaps.
+struct Problem {
+  MlpConfig config;
+  int64_t arena = 3;
+  std::vector<float> parameters, input, output_gradient;
+  int64_t input_ld, output_ld;
+
+  Problem(const Case& c, std::mt19937_64* rng) {
+    config.widths = c.widths;
+    config.relu_after_last = c.relu_after_last;
+    config.input_gradient = c.input_gradient;
+    config.max_batch = c.batch + 2;
+    for (size_t i = 0; i + 1 < c.widths.size(); ++i) {
+      config.weight_offsets.push_back(arena);
+      arena += int64_t{c.widths[i]} * c.widths[i + 1] + 2;
+      config.bias_offsets.push_back(arena);
+      arena += c.widths[i + 1] + 1;
+    }
+    input_ld = PaddedColumns(c.widths.front());
+    output_ld = c.widths.back() + 5;
+    parameters = RandomFloats(rng, arena, 0.5f);
+    input = RandomFloats(rng, c.batch * input_ld);
+    output_gradient = RandomFloats(rng, c.batch * output_ld);
+  }
+
+  Results Execute(int32_t batch, int threads, GemmFunction gemm) const {
+    ThreadPool pool(threads);
+    CpuMlp mlp(config, gemm, &pool);
+    Results run;
+    run.output.assign(batch * output_ld, kUntouched);
+    run.input_gradient.assign(batch * input_ld, kUntouched);
+    run.gradients.assign(arena, kUntouched);
+    std::vector<float> x = input, dy = output_gradient;
+    const Matrix in = FloatMatrix(x.data(), batch, config.widths.front(), input_ld);
+    const Matrix out = FloatMatrix(run.output.data(), batch, config.widths.back(), output_ld);
+    const Matrix d_out = FloatMatrix(dy.data(), batch, config.widths.back(), output_ld);
+    const Matrix d_in =
+        FloatMatrix(run.input_gradient.data(), batch, config.widths.front(), input_ld);
+    const DeviceSpan<const float> p = {parameters.data(), arena};
+    mlp.Forward(p, in, out);
+    mlp.BackwardData(p, out, d_out, d_in);
+    mlp.BackwardParameters(in, d_out, {run.gradients.data(), arena});
+    return run;
+  }
+
+  // sum(output_gradient * output) in double; fills `output` [batch * width].
+  double Loss(const std::vector<double>& arena_values, const std::vector<double>& inputs,
+              int32_t batch, std::vector<double>* output) const {
+    double loss = 0;
+    output->clear();
+    for (int32_t b = 0; b < batch; ++b) {
+      std::vector<double> x(inputs.begin() + b * input_ld,
+                            inputs.begin() + b * input_ld + config.widths[0]);
+      for (size_t i = 0; i + 1 < config.widths.size(); ++i) {
+        const int32_t out = config.widths[i + 1];
+        std::vector<double> y(out);
+        for (int32_t o = 0; o < out; ++o) {
+          y[o] = arena_values[config.bias_offsets[i] + o];
+          for (size_t k = 0; k < x.size(); ++k) {
+            y[o] += x[k] * arena_values[config.weight_offsets[i] + k * out + o];
+          }
+          const bool relu = i + 2 < config.widths.size() || config.relu_after_last;
+          if (relu) y[o] = std::max(y[o], 0.0);
+        }
+        x = y;
+      }
+      for (size_t o = 0; o < x.size(); ++o) {
+        loss += x[o] * output_gradient[b * output_ld + o];
+        output->push_back(x[o]);
+      }
+    }
+    return loss;
+  }
+};
+
+std::string Name(const Case& c) {
+  std::string name;
+  for (int32_t width : c.widths) name += std::to_string(width) + " ";
+  return name + "batch " + std::to_string(c.batch);
+}
+
+TEST(CpuMlpTest, AgreesWithPlainLoopsAndFiniteDifferences) {
+  std::mt19937_64 rng(TestSeed());
+  for (const Case& c : Cases()) {
+    const Problem problem(c, &rng);
+    const Results run = problem.Execute(c.batch, 2, GemmAvx2);
+    std::vector<double> arena(problem.parameters.begin(), problem.parameters.end());
+    std::vector<double> inputs(problem.input.begin(), problem.input.end());
+    std::vector<double> output, ignored;
+    problem.Loss(arena, inputs, c.batch, &output);
+    const int32_t width = c.widths.back();
+    for (int32_t b = 0; b < c.batch; ++b) {
+      for (int32_t j = 0; j < problem.output_ld; ++j) {
+        const float got = run.output[b * problem.output_ld + j];
+        if (j < width) {
+          ASSERT_NEAR(got, output[b * width + j], 1e-4) << Name(c);
+        } else {
+          ASSERT_EQ(got, kUntouched) << Name(c);
+        }
+      }
+    }
+    const auto difference = [&](double* value) {
+      const double kept = *value, eps = 1e-6;
+      *value = kept + eps;
+      const double up = problem.Loss(arena, inputs, c.batch, &ignored);
+      *value = kept - eps;
+      const double down = problem.Loss(arena, inputs, c.batch, &ignored);
+      *value = kept;
+      return (up - down) / (2 * eps);
+    };
+    std::vector<bool> is_parameter(problem.arena, false);
+    for (size_t i = 0; i + 1 < c.widths.size(); ++i) {
+      for (int64_t k = 0; k < int64_t{c.widths[i]} * c.widths[i + 1]; ++k) {
+        is_parameter[problem.config.weight_offsets[i] + k] = true;
+      }
+      for (int32_t k = 0; k < c.widths[i + 1]; ++k) {
+        is_parameter[problem.config.bias_offsets[i] + k] = true;
+      }
+    }
+    for (int64_t i = 0; i < problem.arena; ++i) {
+      if (is_parameter[i]) {
+        const double expected = difference(&arena[i]);
+        ASSERT_NEAR(run.gradients[i], expected, 1e-4 + 1e-4 * std::fabs(expected))
+            << Name(c) << " parameter " << i;
+      } else {
+        ASSERT_EQ(run.gradients[i], kUntouched) << Name(c);
+      }
+    }
+    for (int32_t b = 0; c.input_gradient && b < c.batch; ++b) {
+      for (int32_t j = 0; j < c.widths[0]; ++j) {
+        const int64_t at = b * problem.input_ld + j;
+        ASSERT_NEAR(run.input_gradient[at], difference(&inputs[at]), 1e-4) << Name(c);
+      }
+    }
+  }
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
+  std::mt19937_64 rng(TestSeed());
+  for (const Case& c :
+       {Case{{13, 300, 70, 16}, 257, true, true}, Case{{140, 520, 1}, 600, false, true},
+        Case{{3, 5}, 1, true, true}, Case{{70, 3, 2}, 3, false, true}}) {
+    const Problem problem(c, &rng);
+    const Results expected = problem.Execute(c.batch, 1, GemmAvx2);
+    for (int threads : {1, 2, 4}) {
+      for (GemmFunction gemm : {GemmAvx2, HasAvx512() ? GemmAvx512 : GemmAvx2}) {
+        const Results run = problem.Execute(c.batch, threads, gemm);
+        EXPECT_TRUE(SameBits(run.output, expected.output)) << Name(c);
+        EXPECT_TRUE(SameBits(run.input_gradient, expected.input_gradient)) << Name(c);
+        EXPECT_TRUE(SameBits(run.gradients, expected.gradients)) << Name(c);
+      }
+    }
+  }
+}
+
+// A worker may have no samples in the last global batch: its gradients are zero, not stale.
+TEST(CpuMlpTest, AnEmptyBatchHasZeroGradients) {
+  std::mt19937_64 rng(TestSeed());
+  const Problem problem({{13, 70, 1}, 4, false, true}, &rng);
+  const Results run = problem.Execute(0, 2, GemmAvx2);
+  for (int64_t i = 0; i < 13 * 70; ++i) {
+    ASSERT_EQ(run.gradients[problem.config.weight_offsets[0] + i], 0);
+  }
+  for (int64_t i = 0; i < 70; ++i) {
+    ASSERT_EQ(run.gradients[problem.config.weight_offsets[1] + i], 0);
+    ASSERT_EQ(run.gradients[problem.config.bias_offsets[0] + i], 0);
+  }
+  EXPECT_EQ(run.gradients[problem.config.bias_offsets[1]], 0);
+}
+
+}  // namespace
+}  // namespace thermocline
