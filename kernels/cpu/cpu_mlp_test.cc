@@ -24,8 +24,8 @@ struct Case {
 
 std::vector<Case> Cases() {
   return {{{1, 1}, 1, false, true},        {{5, 3}, 3, true, true},
-          {{13, 20, 7}, 9, true, false},   {{9, 70, 33, 1}, 20, false, true},
-          {{65, 64, 1, 6}, 5, true, true}, {{130, 12, 1}, 3, false, true},
+          {{13, 20, 7}, 9, true, false},   {{9, 70, 33, 1}, 4, false, true},
+          {{65, 12, 1, 6}, 5, true, true}, {{130, 12, 1}, 3, false, true},
           {{4, 300, 2}, 2, true, true}};
 }
 
@@ -177,7 +177,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
   std::mt19937_64 rng(TestSeed());
   for (const Case& c :
-       {Case{{13, 300, 70, 16}, 257, true, true}, Case{{140, 520, 1}, 600, false, true},
+       {Case{{13, 140, 70, 16}, 257, true, true}, Case{{140, 66, 1}, 300, false, true},
         Case{{3, 5}, 1, true, true}, Case{{70, 3, 2}, 3, false, true}}) {
     const Problem problem(c, &rng);
     const Results expected = problem.Execute(c.batch, 1, GemmAvx2);

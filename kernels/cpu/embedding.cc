@@ -84,10 +84,10 @@ void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int
   float partial[kDim > 0 ? kDim : kMaxDim];
   for (int64_t u = begin; u < end; ++u) {
     const int32_t first = group.offsets[u], last = group.offsets[u + 1];
-    const int32_t* ahead = lookups + std::min<int64_t>(first + kPrefetchDistance, last_lookup);
     float* sum = group.sums.row(u);
     if (last - first == 1) {
-      __builtin_prefetch(gradients.row(*ahead));
+      __builtin_prefetch(
+          gradients.row(lookups[std::min<int64_t>(first + kPrefetchDistance, last_lookup)]));
       CopyRow<kDim>(gradients.row(lookups[first]), sum, dim);
       continue;
     }
