@@ -160,126 +160,167 @@ void PrintCeiling(const Options& options) {
               2e-9 * m * n * k / *std::min_element(seconds.begin(), seconds.end()));
 }
 
-int Run(const Options& options) {
-  const int32_t batch = options.batch;
+std::unique_ptr<Device> MakeDevice(const Options& options) {
   CpuDeviceOptions device_options;
   device_options.num_threads = options.threads;
-  device_options.isa = options.isa == "avx2"     ? CpuIsaLimit::kAvx2
-                       : options.isa == "avx512" ? CpuIsaLimit::kAvx512
-                                                 : CpuIsaLimit::kAuto;
-  const std::unique_ptr<Device> device = MakeCpuDevice(device_options);
-  int64_t arena = 0;
-  const MlpLayout bottom_layout = LayOut({kNumDense, 512, 256, 64, kDim}, false, batch, &arena);
-  const MlpLayout top_layout = LayOut({kDim + kPairs, 512, 256, 1}, true, batch, &arena);
-  const std::unique_ptr<Mlp> bottom = device->CreateMlp(bottom_layout.config);
-  const std::unique_ptr<Mlp> top = device->CreateMlp(top_layout.config);
-  const Lookups lookups = MakeLookups(batch);
+  if (options.isa == "avx2") device_options.isa = CpuIsaLimit::kAvx2;
+  if (options.isa == "avx512") device_options.isa = CpuIsaLimit::kAvx512;
+  return MakeCpuDevice(device_options);
+}
 
-  std::vector<std::unique_ptr<DeviceBuffer>> buffers;
-  std::mt19937_64 rng(2);
-  const auto make = [&](int64_t floats, float scale) {
-    buffers.push_back(device->Allocate(sizeof(float) * floats));
+// The buffers of one step, and its operations in their order.
+class BenchmarkStep {
+ public:
+  explicit BenchmarkStep(const Options& options)
+      : batch_(options.batch),
+        device_(MakeDevice(options)),
+        bottom_layout_(LayOut({kNumDense, 512, 256, 64, kDim}, false, batch_, &arena_)),
+        top_layout_(LayOut({kDim + kPairs, 512, 256, 1}, true, batch_, &arena_)),
+        bottom_(device_->CreateMlp(bottom_layout_.config)),
+        top_(device_->CreateMlp(top_layout_.config)),
+        lookups_(MakeLookups(batch_)),
+        weights_{Make(arena_, 0.05f), arena_},
+        gradients_{Make(arena_, 0), arena_},
+        slots_{Make(arena_, 0), arena_},
+        labels_(batch_) {
+    for (float& label : labels_) label = rng_() % 4 == 0 ? 1.0f : 0.0f;
+  }
+
+  double lookups_per_key() const {
+    return static_cast<double>(batch_) * kFeatures / static_cast<double>(lookups_.unique);
+  }
+  double loss() const { return loss_; }
+
+  std::vector<Operation> Operations() {
+    std::vector<Operation> operations = ForwardOperations();
+    for (Operation& operation : BackwardOperations()) operations.push_back(std::move(operation));
+    return operations;
+  }
+
+ private:
+  float* Make(int64_t floats, float scale) {
+    buffers_.push_back(device_->Allocate(sizeof(float) * floats));
     std::uniform_real_distribution<float> uniform(-scale, scale);
-    for (int64_t i = 0; i < floats; ++i) buffers.back()->floats()[i] = uniform(rng);
-    return buffers.back()->floats();
-  };
-  const auto matrix = [&](int32_t columns) {
+    for (int64_t i = 0; i < floats; ++i) buffers_.back()->floats()[i] = uniform(rng_);
+    return buffers_.back()->floats();
+  }
+  Matrix MakeMatrix(int32_t columns) {
     const int64_t ld = columns == 1 ? 1 : PaddedColumns(columns);
-    return FloatMatrix(make(ld * batch, 1), batch, columns, ld);
-  };
-  const DeviceSpan<float> weights{make(arena, 0.05f), arena}, gradients{make(arena, 0), arena},
-      slots{make(arena, 0), arena};
-  const Matrix dense = matrix(kNumDense), z = matrix(kVectors * kDim),
-               z_gradient = matrix(kVectors * kDim), top_input = matrix(kDim + kPairs),
-               top_input_gradient = matrix(kDim + kPairs), logits = matrix(1),
-               logits_gradient = matrix(1);
-  const auto first = [](Matrix m) { return FloatMatrix(m.floats(), m.rows, kDim, m.ld); };
-  std::vector<float> labels(batch);
-  for (float& label : labels) label = rng() % 4 == 0 ? 1.0f : 0.0f;
-  double loss = 0;
-  OptimizerConfig optimizer;
-  UpdateScalars scalars = ScalarsForStep(optimizer, 1e-4f, Step(0));
+    return FloatMatrix(Make(ld * batch_, 1), batch_, columns, ld);
+  }
+  static Matrix First(Matrix z) { return FloatMatrix(z.floats(), z.rows, kDim, z.ld); }
 
-  const double z_bytes = 4.0 * batch * kVectors * kDim, pair_bytes = 4.0 * batch * (kDim + kPairs);
-  const double bottom_flops = bottom_layout.forward_flops * batch;
-  const double top_flops = top_layout.forward_flops * batch;
-  const double first_flops = 2.0 * kNumDense * 512 * batch;
-  std::vector<Operation> operations = {
-      {"pool forward", 0, 2 * z_bytes, [&] { device->PoolForward(lookups.pool, kDim, 1, z); }, {}},
-      {"bottom forward",
-       bottom_flops,
-       0,
-       [&] { bottom->Forward(weights.AsConst(), dense, first(z)); },
-       {}},
-      {"interaction forward",
-       0,
-       z_bytes + pair_bytes,
-       [&] { device->InteractionForward(z, kVectors, top_input); },
-       {}},
-      {"top forward",
-       top_flops,
-       0,
-       [&] { top->Forward(weights.AsConst(), top_input, logits); },
-       {}},
-      {"loss",
-       0,
-       0,
-       [&] {
-         device->BceWithLogits(logits, {labels.data(), batch}, 1.0f / batch, logits_gradient,
-                               {&loss, 1});
-       },
-       {}},
-      {"top backward to data",
-       top_flops,
-       0,
-       [&] { top->BackwardData(weights.AsConst(), logits, logits_gradient, top_input_gradient); },
-       {}},
-      {"interaction backward",
-       0,
-       2 * z_bytes + pair_bytes,
-       [&] { device->InteractionBackward(z, kVectors, top_input_gradient, z_gradient); },
-       {}},
-      {"segment sum",
-       0,
-       z_bytes + 4.0 * lookups.unique * kDim,
-       [&] {
-         device->SegmentSum(FloatMatrix(z_gradient.floats(), batch * kVectors, kDim),
-                            lookups.segments);
-       },
-       {}},
-      {"bottom backward to data",
-       bottom_flops - first_flops,
-       0,
-       [&] { bottom->BackwardData(weights.AsConst(), first(z), first(z_gradient), Matrix()); },
-       {}},
-      {"top weight gradients",
-       top_flops,
-       0,
-       [&] { top->BackwardParameters(top_input, logits_gradient, gradients); },
-       {}},
-      {"bottom weight gradients",
-       bottom_flops,
-       0,
-       [&] { bottom->BackwardParameters(dense, first(z_gradient), gradients); },
-       {}},
-      {"dense update (Adagrad)",
-       0,
-       4.0 * arena * 5,
-       [&] { device->DenseUpdate(optimizer, scalars, gradients.AsConst(), weights, slots); },
-       {}},
-  };
+  std::vector<Operation> ForwardOperations() {
+    const auto parameters = weights_.AsConst();
+    return {
+        {"pool forward",
+         0,
+         2 * z_bytes_,
+         [=] { device_->PoolForward(lookups_.pool, kDim, 1, z_); },
+         {}},
+        {"bottom forward",
+         bottom_layout_.forward_flops * batch_,
+         0,
+         [=] { bottom_->Forward(parameters, dense_, First(z_)); },
+         {}},
+        {"interaction forward",
+         0,
+         z_bytes_ + pair_bytes_,
+         [=] { device_->InteractionForward(z_, kVectors, top_input_); },
+         {}},
+        {"top forward",
+         top_layout_.forward_flops * batch_,
+         0,
+         [=] { top_->Forward(parameters, top_input_, logits_); },
+         {}},
+        {"loss",
+         0,
+         0,
+         [=] {
+           device_->BceWithLogits(logits_, {labels_.data(), batch_}, 1.0f / batch_,
+                                  logits_gradient_, {&loss_, 1});
+         },
+         {}},
+    };
+  }
 
-  std::printf(
-      "DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, %d threads, "
-      "isa %s, %d repeats, %.1f lookups a unique key\n",
-      batch, options.threads, options.isa.c_str(), options.repeats,
-      static_cast<double>(batch) * kFeatures / static_cast<double>(lookups.unique));
-  PrintCeiling(options);
-  std::printf("%-28s %8s %8s  (us a sample)\n", "operation", "median", "least");
+  std::vector<Operation> BackwardOperations() {
+    const auto parameters = weights_.AsConst();
+    const double first_layer_flops = 2.0 * kNumDense * 512 * batch_;
+    const double bottom_flops = bottom_layout_.forward_flops * batch_;
+    return {
+        {"top backward to data",
+         top_layout_.forward_flops * batch_,
+         0,
+         [=] { top_->BackwardData(parameters, logits_, logits_gradient_, top_input_gradient_); },
+         {}},
+        {"interaction backward",
+         0,
+         2 * z_bytes_ + pair_bytes_,
+         [=] { device_->InteractionBackward(z_, kVectors, top_input_gradient_, z_gradient_); },
+         {}},
+        {"segment sum",
+         0,
+         z_bytes_ + 4.0 * lookups_.unique * kDim,
+         [=] {
+           device_->SegmentSum(FloatMatrix(z_gradient_.floats(), batch_ * kVectors, kDim),
+                               lookups_.segments);
+         },
+         {}},
+        {"bottom backward to data",
+         bottom_flops - first_layer_flops,
+         0,
+         [=] { bottom_->BackwardData(parameters, First(z_), First(z_gradient_), Matrix()); },
+         {}},
+        {"top weight gradients",
+         top_layout_.forward_flops * batch_,
+         0,
+         [=] { top_->BackwardParameters(top_input_, logits_gradient_, gradients_); },
+         {}},
+        {"bottom weight gradients",
+         bottom_flops,
+         0,
+         [=] { bottom_->BackwardParameters(dense_, First(z_gradient_), gradients_); },
+         {}},
+        {"dense update (Adagrad)",
+         0,
+         4.0 * arena_ * 5,
+         [=] {
+           device_->DenseUpdate(optimizer_, ScalarsForStep(optimizer_, 1e-4f, Step(0)),
+                                gradients_.AsConst(), weights_, slots_);
+         },
+         {}},
+    };
+  }
+
+  const int32_t batch_;
+  const OptimizerConfig optimizer_;
+  const double z_bytes_ = 4.0 * batch_ * kVectors * kDim;
+  const double pair_bytes_ = 4.0 * batch_ * (kDim + kPairs);
+  int64_t arena_ = 0;
+  std::unique_ptr<Device> device_;
+  const MlpLayout bottom_layout_, top_layout_;
+  std::unique_ptr<Mlp> bottom_, top_;
+  const Lookups lookups_;
+  std::mt19937_64 rng_{2};
+  std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
+  const DeviceSpan<float> weights_, gradients_, slots_;
+  const Matrix dense_ = MakeMatrix(kNumDense);
+  const Matrix z_ = MakeMatrix(kVectors * kDim), z_gradient_ = MakeMatrix(kVectors * kDim);
+  const Matrix top_input_ = MakeMatrix(kDim + kPairs);
+  const Matrix top_input_gradient_ = MakeMatrix(kDim + kPairs);
+  const Matrix logits_ = MakeMatrix(1), logits_gradient_ = MakeMatrix(1);
+  std::vector<float> labels_;
+  double loss_ = 0;
+};
+
+// The seconds of every repeat of the whole step; each operation keeps its own.
+std::vector<double> TimeSteps(int repeats, std::vector<Operation>* operations) {
+  constexpr int kWarmUp = 2;
   std::vector<double> totals;
-  for (int repeat = -2; repeat < options.repeats; ++repeat) {
+  for (int repeat = -kWarmUp; repeat < repeats; ++repeat) {
     double total = 0;
-    for (Operation& operation : operations) {
+    for (Operation& operation : *operations) {
       const double start = Seconds();
       operation.run();
       const double seconds = Seconds() - start;
@@ -288,16 +329,29 @@ int Run(const Options& options) {
     }
     if (repeat >= 0) totals.push_back(total);
   }
+  return totals;
+}
+
+int Run(const Options& options) {
+  BenchmarkStep step(options);
+  std::vector<Operation> operations = step.Operations();
+  std::printf(
+      "DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, %d threads, "
+      "isa %s, %d repeats, %.1f lookups a unique key\n",
+      options.batch, options.threads, options.isa.c_str(), options.repeats, step.lookups_per_key());
+  PrintCeiling(options);
+  std::printf("%-28s %8s %8s  (us a sample)\n", "operation", "median", "least");
+  const std::vector<double> totals = TimeSteps(options.repeats, &operations);
   double least = 0, flops = 0;
   for (const Operation& operation : operations) {
     const double seconds = *std::min_element(operation.seconds.begin(), operation.seconds.end());
-    PrintRow(operation.name, batch, Median(operation.seconds), seconds, operation.flops,
+    PrintRow(operation.name, options.batch, Median(operation.seconds), seconds, operation.flops,
              operation.bytes);
     least += seconds;
     flops += operation.flops;
   }
-  PrintRow("step (sum of the least)", batch, Median(totals), least, flops, 0);
-  return std::isfinite(loss) ? 0 : 1;
+  PrintRow("step (sum of the least)", options.batch, Median(totals), least, flops, 0);
+  return std::isfinite(step.loss()) ? 0 : 1;
 }
 
 bool Parse(int argc, char** argv, Options* options) {
