@@ -129,7 +129,12 @@ TEST_F(SupervisorTest, AMissingProgramIsNamed) {
 }
 
 TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
-  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "grep SigBlk /proc/$$/status").ok());
+  // Not through a shell, which blocks signals for a moment whenever it starts a program.
+  ASSERT_TRUE(
+      supervisor_
+          .Start(ProcessRole::kWorker,
+                 {"worker 0", {"/bin/grep", "SigBlk", "/proc/self/status"}, Log("worker 0"), -1})
+          .ok());
   ASSERT_TRUE(
       supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); }, Soon(), kPeriod, "it")
           .ok());
