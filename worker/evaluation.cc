@@ -4,11 +4,21 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/auc.h"
+#include "common/finite.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
 namespace {
+
+absl::Status CheckFinite(const std::vector<float>& logits, size_t samples_before) {
+  const size_t bad = FindNonFinite(logits);
+  if (bad == logits.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "evaluation: the model gives ", logits[bad], " for held-out sample ", samples_before + bad,
+      " (counted from 0): it has diverged, or the sample's ", "dense features are too large"));
+}
 
 absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* source,
                                        ModelStep* model, Step step) {
@@ -23,6 +33,7 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
     RETURN_IF_ERROR(source->Await(*work, model->arenas()));
     model->Forward(work.get());
     RETURN_IF_ERROR(model->CopyLogits(&logits));
+    RETURN_IF_ERROR(CheckFinite(logits, scores.size()));
     scores.insert(scores.end(), logits.begin(), logits.end());
     labels.insert(labels.end(), work->batch->labels.begin(), work->batch->labels.end());
     work = std::move(next);

@@ -1,7 +1,5 @@
 #include "worker/model_step.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/finite.h"
@@ -22,12 +20,6 @@ DlrmShape ShapeOf(const Job& job, const JobTables& tables) {
   return shape;
 }
 
-}  // namespace
-
-float GradientScale(const Job& job) { return 1.0f / static_cast<float>(job.train().batch_size()); }
-
-namespace {
-
 template <typename T>
 DeviceSpan<const T> View(const UninitializedVector<T>& values) {
   return {values.data(), static_cast<int64_t>(values.size())};
@@ -38,7 +30,7 @@ DeviceSpan<const T> View(const UninitializedVector<T>& values) {
 ModelStep::ModelStep(const Job& job, const JobTables& tables, const DenseBlocks& blocks,
                      Device* device, int max_batch)
     : tables_(tables),
-      gradient_scale_(GradientScale(job)),
+      gradient_scale_(1.0f / static_cast<float>(job.train().batch_size())),
       device_(device),
       model_(device, ShapeOf(job, tables), tables.dense.at(0).layout.optimizer, max_batch) {
   const DeviceSpan<float> weights = model_.weights();
@@ -101,9 +93,11 @@ absl::StatusOr<double> ModelStep::LossSum() {
 absl::Status ModelStep::CopyLogits(std::vector<float>* logits) {
   RETURN_IF_ERROR(device_->Synchronize());
   logits->resize(logits_.rows);
-  for (int32_t b = 0; b < logits_.rows; ++b) {
-    device_->CopyToHost(&(*logits)[b], logits_.row(b), sizeof(float));
-  }
+  if (logits_.rows == 0) return absl::OkStatus();
+  const auto ld = static_cast<size_t>(logits_.ld);
+  std::vector<float> rows(ld * (logits->size() - 1) + 1);
+  device_->CopyToHost(rows.data(), logits_.floats(), rows.size() * sizeof(float));
+  for (size_t b = 0; b < logits->size(); ++b) (*logits)[b] = rows[b * ld];
   return absl::OkStatus();
 }
 

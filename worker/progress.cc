@@ -36,9 +36,11 @@ std::vector<StageStats> WorkerProgress::Stages() const {
     add("wait for rows", times.wait_rows);
     add("forward", times.forward);
     add("backward to embeddings", times.backward_embeddings);
-    add("push", times.push);
+    add("push embeddings", times.push_embeddings);
     add("backward dense", times.backward_dense);
     add("dense update", times.apply_dense);
+    add("push dense", times.push_dense);
+    add("report", times.report);
   }
   return stages;
 }
@@ -50,11 +52,12 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - window_start_).count();
     window_start_ = now;
-    samples_per_s_ = seconds > 0 ? report.window_samples / seconds : 0;
+    const uint64_t window_samples = report.global_samples - report_.global_samples;
+    samples_per_s_ = seconds > 0 ? window_samples / seconds : 0;
     report_ = report;
     line = {{"event", "progress"},
             {"step", report.steps},
-            {"samples", report.samples},
+            {"samples", report.global_samples},
             {"fraction", report.progress},
             {"loss", report.window_loss},
             {"auc", report.batch_auc},

@@ -28,7 +28,12 @@ absl::Status Trainer::TrainSteps() {
   RETURN_IF_ERROR(PlanNext());
   RETURN_IF_ERROR(FetchAhead());
   if (fetched_.empty()) {
-    return absl::FailedPreconditionError("there is not a single row to train on");
+    const Data& data = job_.data();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", data.path(), "' has not a single row to train on",
+        data.test_share() > 0
+            ? absl::StrCat("; data.test_share ", data.test_share(), " of them is held out")
+            : ""));
   }
   while (!fetched_.empty()) {
     const std::shared_ptr<StepWork> work = std::move(fetched_.front());
@@ -64,7 +69,7 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
   const float learning_rate = LearningRateAt(job_.train().learning_rate(), work->step());
   const bool last = fetched_.empty() && next_ == nullptr;
   {
-    StageTimer::Scope time(&stages_.push);
+    StageTimer::Scope time(&stages_.push_embeddings);
     RETURN_IF_ERROR(parts_.source->PushEmbeddings(work, learning_rate, last));
   }
   // The servers answer it once they have applied the push: while the rest is computed here.
@@ -92,6 +97,7 @@ absl::Status Trainer::Compute(StepWork* work) {
   }
   ++report_.steps;
   report_.samples += work->batch->size;
+  report_.global_samples += work->batch->global_samples;
   report_.window_samples += work->batch->size;
   window_loss_sum_ += loss;
   return absl::OkStatus();
@@ -113,11 +119,12 @@ absl::Status Trainer::UpdateDense(const std::shared_ptr<StepWork>& work, float l
     parts_.model->ApplyDense(learning_rate, work->step());
     RETURN_IF_ERROR(parts_.model->Synchronize());
   }
-  StageTimer::Scope time(&stages_.push);
+  StageTimer::Scope time(&stages_.push_dense);
   return parts_.source->PushDense(work, parts_.model->arenas());
 }
 
 void Trainer::Report(const StepWork& work) {
+  StageTimer::Scope time(&stages_.report);
   report_.progress = work.batch->progress;
   report_.window_loss = report_.window_samples == 0 ? 0 : window_loss_sum_ / report_.window_samples;
   std::vector<float> logits;

@@ -12,10 +12,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "common/ids.h"
 #include "common/latency_histogram.h"
 #include "proto/job.pb.h"
 #include "worker/model_step.h"
@@ -30,19 +28,22 @@ struct TrainerStages {
   StageTimer wait_rows;            // for the rows to arrive
   StageTimer forward;              // pooling, MLPs, interaction
   StageTimer backward_embeddings;  // loss, top MLP, interaction, segment sums
-  StageTimer push;                 // handing gradients to the source
+  StageTimer push_embeddings;      // handing their gradients to the source
   StageTimer backward_dense;       // bottom MLP and all weight gradients
   StageTimer apply_dense;          // where the dense parameters live here
+  StageTimer push_dense;           // where they live on the servers
+  StageTimer report;
 };
 
 // What a trainer has done so far; the window is since the report before.
 struct TrainerReport {
   int64_t steps = 0;
-  uint64_t samples = 0;    // this worker's
-  double progress = 0;     // share of the data, in [0, 1]
-  double window_loss = 0;  // mean per sample
+  uint64_t samples = 0;         // this worker's
+  uint64_t global_samples = 0;  // all workers' in these steps, malformed lines included
+  double progress = 0;          // share of the data, in [0, 1]
+  double window_loss = 0;       // mean per sample of this worker
   uint64_t window_samples = 0;
-  double batch_auc = 0;  // of the last batch
+  double batch_auc = 0;  // of this worker's last batch
 };
 
 class Trainer {

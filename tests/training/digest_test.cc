@@ -187,18 +187,54 @@ TEST(TrainingTest, BoundedStalenessTrainsEveryStepOnce) {
   }
 }
 
-TEST(TrainingTest, AnExplodingLossEndsTheJobBeforeItIsPushed) {
-  const Job job = MakeJob("sgd {}", {"train.learning_rate.base=1e30"});
+// One worker and one server; what a worker that fails has left behind.
+struct FailedRun {
+  absl::Status status;
+  ServerStats server;
+};
+
+FailedRun TrainToFailure(const Job& job) {
   ThreadScheduler scheduler;
   ServerCore core(ServerLimits{}, &scheduler);
-  ASSERT_TRUE(core.Configure(ConfigOf(job, 0)).ok());
+  EXPECT_TRUE(core.Configure(ConfigOf(job, 0)).ok());
   InProcessTransport transport({&core});
-  WorkerProgress progress(kJobId, WorkerRank(0), -1);
-  const auto result =
-      RunWorker(job, {kJobId, kEpoch, WorkerRank(0)}, &transport, &scheduler, &progress);
-  ASSERT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << result.status();
-  EXPECT_NE(result.status().message().find("step "), absl::string_view::npos) << result.status();
+  WorkerProgress progress(kJobId, WorkerRank(0), /*fd=*/-1);
+  FailedRun run;
+  run.status =
+      RunWorker(job, {kJobId, kEpoch, WorkerRank(0)}, &transport, &scheduler, &progress).status();
+  core.FillStats(&run.server);
   core.Shutdown();
+  return run;
+}
+
+TEST(TrainingTest, AnExplodingLossEndsTheJobBeforeItIsPushed) {
+  const FailedRun run = TrainToFailure(MakeJob("sgd {}", {"train.learning_rate.base=1e30"}));
+  ASSERT_EQ(run.status.code(), absl::StatusCode::kInvalidArgument) << run.status;
+  int step = -1;
+  ASSERT_EQ(sscanf(std::string(run.status.message()).c_str(), "step %d: the loss is", &step), 1)
+      << run.status;
+  EXPECT_GT(step, 0);
+  EXPECT_EQ(run.server.complete_through(), step - 1);
+  EXPECT_EQ(run.server.pushes_accepted(), static_cast<uint64_t>(step));
+}
+
+TEST(TrainingTest, AModelThatCannotScoreIsAnError) {
+  const FailedRun run = TrainToFailure(
+      MakeJob("sgd {}", {"train.learning_rate.base=1e38", "train.learning_rate.warmup_steps=0",
+                         "train.max_steps=1"}));
+  ASSERT_EQ(run.status.code(), absl::StatusCode::kInvalidArgument) << run.status;
+  EXPECT_NE(run.status.message().find("for held-out sample 0 "), absl::string_view::npos)
+      << run.status;
+}
+
+TEST(TrainingTest, DataWithoutARowIsNamed) {
+  const FailedRun run = TrainToFailure(MakeJob("sgd {}", {"data.test_share=0.9999"}));
+  ASSERT_EQ(run.status.code(), absl::StatusCode::kFailedPrecondition) << run.status;
+  EXPECT_NE(run.status.message().find("clicks.tsv' has not a single row to train on; "
+                                      "data.test_share 0.9999 of them is held out"),
+            absl::string_view::npos)
+      << run.status;
+  EXPECT_EQ(run.server.pushes_accepted(), 0u);
 }
 
 }  // namespace

@@ -44,11 +44,6 @@ struct Batch {
     return absl::MakeConstSpan(dense).subspan(static_cast<size_t>(sample) * dense_stride,
                                               num_dense);
   }
-  int64_t num_lookups() const {
-    int64_t lookups = 0;
-    for (const FeatureLookups& feature : features) lookups += feature.keys.size();
-    return lookups;
-  }
 };
 
 }  // namespace thermocline
