@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -20,6 +21,13 @@ namespace {
 
 // Limits: above them a value is a typo, not a wish.
 constexpr uint64_t kMaxBatchSize = 1 << 24;
+// A worker holds the batches that it has fetched ahead.
+constexpr uint64_t kMaxStalenessSteps = 1024;
+// Far more steps than any data has, and exact as a double.
+constexpr uint64_t kMaxSteps = 1'000'000'000'000;
+// A worker numbers the bags of its batch, and the lookups of each table in it, with int32.
+constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
+constexpr uint64_t kMaxTableLookups = (uint64_t{1} << 30) - 1;
 constexpr uint64_t kMaxProcesses = 1024;
 constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxLayerWidth = 65536;
@@ -131,9 +139,11 @@ class Validator {
 
   absl::Status CheckSettings(const std::string& path, const TableSettings& settings) const {
     RETURN_IF_ERROR(Range(path + ".dim", settings.dim(), 1, kMaxDim));
-    if (!(settings.init_scale() >= 0 && std::isfinite(settings.init_scale()))) {
-      return source_.Error(path + ".init_scale", absl::StrCat("is ", settings.init_scale(),
-                                                              "; it must be finite and >= 0"));
+    // Written so that NaN fails too.
+    if (!(settings.init_scale() >= 0 && settings.init_scale() <= kMaxInitScale)) {
+      return source_.Error(
+          path + ".init_scale",
+          absl::StrCat("is ", settings.init_scale(), "; it must be in [0, ", kMaxInitScale, "]"));
     }
     return CheckOptimizer(path + ".optimizer", settings.optimizer());
   }
@@ -232,18 +242,46 @@ class Validator {
     return absl::OkStatus();
   }
 
+  // Samples of a batch that one worker can number: a bag for each feature and one more, and the
+  // lookups of a table, as far as the job tells them (a bag in CRITEO_TSV is as long as its line
+  // says).
+  uint64_t MaxSamplesOfWorker() const {
+    std::map<std::string, uint64_t> columns;
+    for (const Feature& feature : job_.feature()) columns[feature.table()] += feature.columns();
+    uint64_t most = 1;
+    for (const auto& [table, count] : columns) most = std::max(most, count);
+    return std::min(kMaxBags / (static_cast<uint64_t>(job_.feature_size()) + 1),
+                    kMaxTableLookups / most);
+  }
+
+  // `samples` is the share of the batch at `path` that one worker computes.
+  absl::Status CheckBatch(absl::string_view path, uint64_t batch, uint64_t samples) const {
+    RETURN_IF_ERROR(Range(path, batch, 1, kMaxBatchSize));
+    const uint64_t most = MaxSamplesOfWorker();
+    if (samples <= most) return absl::OkStatus();
+    return source_.Error(
+        path, absl::StrCat("is ", batch, ", which gives a worker batches of ", samples,
+                           " samples; with ", job_.feature_size(), " features of ",
+                           job_.data().num_categorical(), " columns it takes at most ", most));
+  }
+
   absl::Status CheckTrain() const {
     const Train& train = job_.train();
-    RETURN_IF_ERROR(Range("train.batch_size", train.batch_size(), 1, kMaxBatchSize));
+    // Workers are counted by CheckCluster.
+    const uint64_t workers = std::max(1u, job_.cluster().workers());
+    RETURN_IF_ERROR(CheckBatch("train.batch_size", train.batch_size(),
+                               (train.batch_size() + workers - 1) / workers));
     if (train.batch_size() < job_.cluster().workers()) {
       return source_.Error("train.batch_size",
                            absl::StrCat("is ", train.batch_size(), ", less than cluster.workers (",
                                         job_.cluster().workers(), ")"));
     }
     RETURN_IF_ERROR(Range("train.passes", train.passes(), 1, UINT32_MAX));
-    RETURN_IF_ERROR(Range("train.max_steps", train.max_steps(), 0, INT64_MAX));
+    RETURN_IF_ERROR(Range("train.max_steps", train.max_steps(), 0, kMaxSteps));
+    RETURN_IF_ERROR(Range("train.staleness_steps", train.staleness_steps(), 0, kMaxStalenessSteps));
     RETURN_IF_ERROR(Range("train.metrics_every_steps", train.metrics_every_steps(), 1, UINT32_MAX));
-    return Range("train.eval_batch_size", train.eval_batch_size(), 1, kMaxBatchSize);
+    // One worker evaluates alone.
+    return CheckBatch("train.eval_batch_size", train.eval_batch_size(), train.eval_batch_size());
   }
 
   absl::Status CheckLearningRate() const {
@@ -253,9 +291,11 @@ class Validator {
       return source_.Error(path + ".base",
                            absl::StrCat("is ", rate.base(), "; it must be finite and above 0"));
     }
+    RETURN_IF_ERROR(Range(path + ".warmup_steps", rate.warmup_steps(), 0, kMaxSteps));
     if (!rate.has_decay()) return absl::OkStatus();
     const PolynomialDecay& decay = rate.decay();
-    RETURN_IF_ERROR(Range(path + ".decay.steps", decay.steps(), 1, INT64_MAX));
+    RETURN_IF_ERROR(Range(path + ".decay.steps", decay.steps(), 1, kMaxSteps));
+    RETURN_IF_ERROR(Range(path + ".decay.start_step", decay.start_step(), 0, kMaxSteps));
     if (decay.start_step() < rate.warmup_steps()) {
       return source_.Error(path + ".decay.start_step",
                            absl::StrCat("is ", decay.start_step(), ", within the ",

@@ -96,9 +96,13 @@ INSTANTIATE_TEST_SUITE_P(
              "j:7: default_table.dim is 16 for table 'B', but table 'T' has 8; DLRM's dot "
              "products need one dim for all tables"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: -1 }",
-             "j:7: default_table.init_scale is -1; it must be finite and >= 0"},
+             "j:7: default_table.init_scale is -1; it must be in [0, 1e+06]"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: inf }",
-             "j:7: default_table.init_scale is inf; it must be finite and >= 0"},
+             "j:7: default_table.init_scale is inf; it must be in [0, 1e+06]"},
+        Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: 1.1e6 }",
+             "j:7: default_table.init_scale is 1.1e+06; it must be in [0, 1e+06]"},
+        Case{"settings { dim: 8 }", "settings { dim: 8 init_scale: nan }",
+             "j:10: table[0].settings.init_scale is nan; it must be in [0, 1e+06]"},
         Case{
             "settings { dim: 8 }\n}\nfeature { name: \"A\" table: \"T\" }\nfeature { name: \"B\" }",
             "}\ntable { name: \"U\"\n settings { dim: 9 } }\n"
@@ -125,6 +129,14 @@ INSTANTIATE_TEST_SUITE_P(
              "j:19: train.batch_size is 16777217; it must be at most 16777216"},
         Case{"batch_size: 16", "batch_size: 16 passes: 0",
              "j:19: train.passes is 0; it must be at least 1"},
+        Case{"batch_size: 16", "batch_size: 16 max_steps: 1000000000001",
+             "j:19: train.max_steps is 1000000000001; it must be at most 1000000000000"},
+        Case{"batch_size: 16", "batch_size: 16 staleness_steps: 1025",
+             "j:19: train.staleness_steps is 1025; it must be at most 1024"},
+        Case{"batch_size: 16", "batch_size: 16 staleness_steps: 4000000000",
+             "j:19: train.staleness_steps is 4000000000; it must be at most 1024"},
+        Case{"batch_size: 16", "batch_size: 16 eval_batch_size: 16777217",
+             "j:19: train.eval_batch_size is 16777217; it must be at most 16777216"},
         Case{"batch_size: 16", "batch_size: 16 metrics_every_steps: 0",
              "j:19: train.metrics_every_steps is 0; it must be at least 1"},
         Case{"batch_size: 16", "batch_size: 16 eval_batch_size: 0",
@@ -142,6 +154,15 @@ INSTANTIATE_TEST_SUITE_P(
              "j:20: train.learning_rate.base is inf; it must be finite and above 0"},
         Case{"base: 0.1", "base: nan",
              "j:20: train.learning_rate.base is nan; it must be finite and above 0"},
+        Case{"base: 0.1", "base: 1 warmup_steps: 1000000000001",
+             "j:20: train.learning_rate.warmup_steps is 1000000000001; it must be at most "
+             "1000000000000"},
+        Case{"base: 0.1", "base: 1 decay { steps: 1000000000001 }",
+             "j:20: train.learning_rate.decay.steps is 1000000000001; it must be at most "
+             "1000000000000"},
+        Case{"base: 0.1", "base: 1 decay { steps: 1 start_step: 1000000000001 }",
+             "j:20: train.learning_rate.decay.start_step is 1000000000001; it must be at most "
+             "1000000000000"},
         Case{"base: 0.1", "base: 1 decay {}",
              "j:20: train.learning_rate.decay.steps is 0; it must be at least 1"},
         Case{"base: 0.1", "base: 1 decay { steps: 1 power: 0 }",
@@ -188,6 +209,36 @@ TEST(ValidateJob, OptimizerValuesAreFoundWhereTheyWereWritten) {
   const std::string dense =
       ErrorWith("dlrm {", "dense_optimizer { adam {}\n learning_rate_scale: -1 }\ndlrm {");
   EXPECT_EQ(dense.rfind("j:15: dense_optimizer: learning_rate_scale is -1;", 0), 0u) << dense;
+}
+
+// 127 features and one more make 128 bags of a sample: 2^24 samples have 2^31 of them.
+TEST(ValidateJob, BatchesWhoseBagsOrLookupsCannotBeNumbered) {
+  const std::vector<std::string> many = {"feature=[]", "table=[]", "data.num_categorical=127"};
+  const auto with = [&many](std::vector<std::string> more) {
+    more.insert(more.begin(), many.begin(), many.end());
+    return more;
+  };
+  EXPECT_EQ(ErrorOf(with({"train.batch_size=16777216"})),
+            "--set train.batch_size=16777216: train.batch_size is 16777216, which gives a worker "
+            "batches of 16777216 samples; with 127 features of 127 columns it takes at most "
+            "16777215");
+  EXPECT_EQ(ErrorOf(with({"train.eval_batch_size=16777216", "cluster.workers=2"})),
+            "--set train.eval_batch_size=16777216: train.eval_batch_size is 16777216, which gives "
+            "a worker batches of 16777216 samples; with 127 features of 127 columns it takes at "
+            "most 16777215");
+  EXPECT_TRUE(ParseJob(kJob, "j", with({"train.batch_size=16777215"})).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", with({"train.batch_size=16777216", "cluster.workers=2"})).ok());
+  EXPECT_EQ(ErrorOf({"data.format=DLRM_NPY", "data.num_categorical=4096", "feature[0].columns=4095",
+                     "feature[1].table=T", "train.batch_size=300000"}),
+            "--set train.batch_size=300000: train.batch_size is 300000, which gives a worker "
+            "batches of 300000 samples; with 2 features of 4096 columns it takes at most 262143");
+}
+
+TEST(ValidateJob, LimitsAreWithinReach) {
+  EXPECT_TRUE(ParseJob(kJob, "j",
+                       {"train.staleness_steps=1024", "default_table.init_scale=1e6",
+                        "train.max_steps=1000000000000"})
+                  .ok());
 }
 
 TEST(ValidateJob, DuplicateTables) {
