@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <utility>
+
+#include "worker/sparse/session_state.h"
+
+namespace thermocline {
+
+void PsSession::Impl::Pull(PullWork work, PullDone done) {
+  const std::shared_ptr<PullOperation> pull = calls.NewPull(work);
+  pull->finish = [raw = pull.get(), done = std::move(done)](absl::Status status) {
+    done(std::move(status), raw->complete_through);
+  };
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    Begin(pull);
+    SendPulls(pull, &actions);
+    FinishIfDone(*pull, &actions);
+  }
+  RunActions(&actions);
+}
+
+void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
+  if (!failure.ok()) return;
+  for (size_t i = 0; i < pull->calls.size(); ++i) {
+    PullOperation::Call& call = pull->calls[i];
+    const uint32_t server = call.server.value();
+    if (call.phase != CallPhase::kWaiting ||
+        pull->in_flight_to[server] >= options.max_calls_in_flight) {
+      continue;
+    }
+    call.phase = CallPhase::kInFlight;
+    call.call.header = HeaderFor(server);
+    ++pull->in_flight;
+    ++pull->in_flight_to[server];
+    actions->push_back(
+        [self = shared_from_this(), pull, i, deadline_us = BeginAttempt(server, &call.retry)] {
+          self->transport->Pull(pull->calls[i].server, pull->calls[i].call, deadline_us,
+                                [self, pull, i](absl::StatusOr<wire::PullAnswer> answer) {
+                                  self->OnPullAnswer(pull, i, answer);
+                                });
+        });
+  }
+}
+
+void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
+                                   const absl::StatusOr<wire::PullAnswer>& answer) {
+  PullOperation::Call& call = pull->calls[index];
+  const uint32_t server = call.server.value();
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    --pull->in_flight;
+    --pull->in_flight_to[server];
+    if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
+    int64_t delay_us = 0;
+    if (answer.ok() && answer->readiness == wire::Readiness::kReady) {
+      call.phase = CallPhase::kAnswered;
+      pull->complete = --pull->unanswered == 0;
+      pull->complete_through = std::min(pull->complete_through, answer->complete_through);
+      stats.bytes_pulled += call.bytes;
+      SendPulls(pull, &actions);
+    } else if (answer.ok()) {
+      call.phase = CallPhase::kBackingOff;
+      delay_us = policy.DelayAfterNotReady(&call.retry);
+      ++stats.not_ready;
+    } else if (OnError(*pull, "pull", server, answer.status(), &call.retry, &delay_us, &actions)) {
+      call.phase = CallPhase::kBackingOff;
+    }
+    if (call.phase == CallPhase::kBackingOff) {
+      After(
+          delay_us,
+          [this, pull, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+            pull->calls[index].phase = CallPhase::kWaiting;
+            SendPulls(pull, later);
+          },
+          &actions);
+    }
+    FinishIfDone(*pull, &actions);
+  }
+  RunActions(&actions);
+}
+
+}  // namespace thermocline

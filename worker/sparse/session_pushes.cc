@@ -1,0 +1,158 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "worker/sparse/session_state.h"
+
+namespace thermocline {
+
+void PsSession::Impl::StartPush(PushWork work, PushDone done) {
+  const std::shared_ptr<PushOperation> push = calls.NewPush(work);
+  push->finish = std::move(done);
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    CHECK(work.first_step == last_begun + 1);
+    last_begun = work.last_step;
+    Begin(push);
+    if (failure.ok()) {
+      pushes.emplace(push->last_step, push);
+      for (Server& server : servers) server.pushes.push_back(push);
+    }
+    FinishIfDone(*push, &actions);
+  }
+  RunActions(&actions);
+}
+
+absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
+  std::shared_ptr<PushOperation> push;
+  {
+    absl::MutexLock lock(&mutex);
+    if (!failure.ok()) return failure;
+    const auto found = pushes.find(last_step);
+    CHECK(found != pushes.end());
+    push = found->second;
+    CHECK_LT(wave, push->released.size());
+    CHECK(!push->released[wave]);
+  }
+  // Without the mutex: no part of this wave is sent yet, so nobody else looks at its values.
+  const absl::Status finite = calls.CheckFinite(*push, wave);
+  absl::Status result;
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    if (!finite.ok()) {
+      Fail(finite, &actions);
+    } else if (failure.ok()) {
+      push->released[wave] = true;
+      for (uint32_t server = 0; server < options.num_servers; ++server) {
+        SendPushes(server, &actions);
+      }
+    }
+    result = failure;
+  }
+  RunActions(&actions);
+  return result;
+}
+
+void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
+  if (!failure.ok() || servers[server].pushes.empty()) return;
+  const std::shared_ptr<PushOperation> push = servers[server].pushes.front();
+  PushOperation::ToServer& to = push->to[server];
+  for (size_t i = 0; i < to.parts.size() && to.in_flight < options.max_calls_in_flight; ++i) {
+    PushOperation::Part& part = to.parts[i];
+    if (part.phase != CallPhase::kWaiting || !push->released[part.wave]) continue;
+    part.phase = CallPhase::kInFlight;
+    part.call.header = HeaderFor(server);
+    ++to.in_flight;
+    ++push->in_flight;
+    stats.bytes_pushed += part.bytes;
+    actions->push_back([self = shared_from_this(), push, server, i,
+                        deadline_us = BeginAttempt(server, &part.retry)] {
+      self->transport->Push(ServerIndex(server), push->to[server].parts[i].call, deadline_us,
+                            [self, push, server, i](absl::StatusOr<wire::PushAnswer> answer) {
+                              self->OnPushAnswer(push, server, i, answer);
+                            });
+    });
+  }
+}
+
+void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                   size_t index, const absl::StatusOr<wire::PushAnswer>& answer) {
+  PushOperation::ToServer& to = push->to[server];
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    --push->in_flight;
+    --to.in_flight;
+    if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
+    if (failure.ok() && !to.acknowledged) {
+      int64_t delay_us = 0;
+      if (answer.ok()) {
+        TakePushAnswer(push, server, index, *answer, &actions);
+      } else if (OnError(*push, "push", server, answer.status(), &to.parts[index].retry, &delay_us,
+                         &actions)) {
+        RepeatPart(push, server, index, delay_us, &actions);
+      }
+    }
+    SendPushes(server, &actions);
+    FinishIfDone(*push, &actions);
+  }
+  RunActions(&actions);
+}
+
+void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                     size_t index, const wire::PushAnswer& answer,
+                                     Actions* actions) {
+  PushOperation::ToServer& to = push->to[server];
+  PushOperation::Part& part = to.parts[index];
+  if (answer.accepted_through > last_begun) {
+    Fail(absl::FailedPreconditionError(absl::StrCat(
+             "server ", server, " accepted step ", answer.accepted_through.value(), " from rank ",
+             options.rank.value(), ", which this worker has not pushed")),
+         actions);
+  } else if (answer.accepted_through >= push->last_step) {
+    to.acknowledged = true;
+    servers[server].acked_through = push->last_step;
+    CHECK(servers[server].pushes.front() == push);
+    servers[server].pushes.pop_front();
+    push->complete = --push->unacknowledged == 0;
+  } else if (answer.readiness != wire::Readiness::kReady) {
+    ++stats.not_ready;
+    RepeatPart(push, server, index, policy.DelayAfterNotReady(&part.retry), actions);
+  } else {
+    part.phase = CallPhase::kAnswered;
+    if (++to.answered == to.parts.size()) RepeatPush(push, server, actions);
+  }
+}
+
+void PsSession::Impl::RepeatPart(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                 size_t index, int64_t delay_us, Actions* actions) {
+  push->to[server].parts[index].phase = CallPhase::kBackingOff;
+  After(
+      delay_us,
+      [this, push, server, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+        push->to[server].parts[index].phase = CallPhase::kWaiting;
+        SendPushes(server, later);
+      },
+      actions);
+}
+
+// Every part was answered and yet the push was not accepted: the server forgot some (it was
+// restarted).
+void PsSession::Impl::RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                 Actions* actions) {
+  PushOperation::ToServer& to = push->to[server];
+  ++stats.retries;
+  to.answered = 0;
+  for (PushOperation::Part& part : to.parts) part.phase = CallPhase::kBackingOff;
+  After(
+      policy.DelayAfterUnaccepted(&to.rounds),
+      [this, push, server](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+        for (PushOperation::Part& part : push->to[server].parts) part.phase = CallPhase::kWaiting;
+        SendPushes(server, later);
+      },
+      actions);
+}
+
+}  // namespace thermocline

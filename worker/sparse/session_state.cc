@@ -1,0 +1,96 @@
+#include "worker/sparse/session_state.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+
+void RunActions(Actions* actions) {
+  for (std::function<void()>& action : *actions) action();
+}
+
+PsSession::Impl::Impl(const PsSessionOptions& session_options, Transport* a_transport,
+                      Scheduler* a_scheduler)
+    : options(session_options),
+      transport(a_transport),
+      scheduler(a_scheduler),
+      calls(options),
+      policy({options.rpc_deadline_us, options.give_up_us, options.min_backoff_us,
+              options.max_backoff_us, options.not_ready_delay_us, options.jitter_seed}),
+      servers(options.num_servers) {}
+
+wire::Header PsSession::Impl::HeaderFor(uint32_t server) const {
+  return {options.job_id, options.epoch, options.rank, servers[server].acked_through};
+}
+
+int64_t PsSession::Impl::BeginAttempt(uint32_t server, RetryState* retry) {
+  return policy.BeginAttempt(scheduler->NowMicros(), servers[server].last_answer_us, retry);
+}
+
+// True where the call is to be repeated after *delay_us; else the session has failed.
+bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint32_t server,
+                              const absl::Status& error, RetryState* retry, int64_t* delay_us,
+                              Actions* actions) {
+  const RetryPolicy::Decision decision =
+      policy.AfterError(error, scheduler->NowMicros(), servers[server].last_answer_us, retry);
+  if (decision.repeat && failure.ok()) {
+    ++stats.retries;
+    *delay_us = decision.delay_us;
+    return true;
+  }
+  Fail(
+      absl::Status(error.code(), absl::StrCat(what, " of rank ", options.rank.value(), ", server ",
+                                              server, ", step ", operation.step.value(), ", after ",
+                                              retry->failures, " retries: ", error.message())),
+      actions);
+  return false;
+}
+
+void PsSession::Impl::After(int64_t delay_us, std::function<void(Actions*)> then,
+                            Actions* actions) {
+  auto task = [weak = weak_from_this(), then = std::move(then)] {
+    const std::shared_ptr<Impl> self = weak.lock();
+    if (self == nullptr) return;
+    Actions later;
+    {
+      absl::MutexLock lock(&self->mutex);
+      if (self->failure.ok()) then(&later);
+    }
+    RunActions(&later);
+  };
+  actions->push_back(
+      [this, delay_us, task = std::move(task)] { scheduler->RunAfter(delay_us, task); });
+}
+
+void PsSession::Impl::Begin(const std::shared_ptr<Operation>& operation) {
+  operation->id = next_id++;
+  operations.emplace(operation->id, operation);
+}
+
+// An operation ends when it is complete or the session has failed, and no call borrows its buffers.
+void PsSession::Impl::FinishIfDone(const Operation& operation, Actions* actions) {
+  if (operation.in_flight > 0 || (!operation.complete && failure.ok())) return;
+  const auto found = operations.find(operation.id);
+  if (found == operations.end()) return;
+  std::shared_ptr<Operation> finished = std::move(found->second);
+  operations.erase(found);
+  const auto push = pushes.find(finished->step);
+  if (push != pushes.end() && push->second == finished) pushes.erase(push);
+  absl::Status status = finished->complete ? absl::OkStatus() : failure;
+  actions->push_back([finished = std::move(finished), status = std::move(status)] {
+    // Taken out first: `done` may hold what owns this session.
+    const std::function<void(absl::Status)> finish = std::move(finished->finish);
+    finish(status);
+  });
+}
+
+void PsSession::Impl::Fail(absl::Status error, Actions* actions) {
+  if (!failure.ok()) return;
+  failure = std::move(error);
+  for (Server& server : servers) server.pushes.clear();
+  const std::map<uint64_t, std::shared_ptr<Operation>> all = operations;
+  for (const auto& [id, operation] : all) FinishIfDone(*operation, actions);
+}
+
+}  // namespace thermocline

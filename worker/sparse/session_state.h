@@ -1,0 +1,95 @@
+// A session's state, and the transitions that answers and timers cause. Pulls live in
+// session_pulls.cc, pushes in session_pushes.cc, what both need in session_state.cc.
+#ifndef THERMOCLINE_WORKER_SPARSE_SESSION_STATE_H_
+#define THERMOCLINE_WORKER_SPARSE_SESSION_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/ids.h"
+#include "common/scheduler.h"
+#include "common/wire/messages.h"
+#include "worker/sparse/ps_session.h"
+#include "worker/sparse/retry_policy.h"
+#include "worker/sparse/session_calls.h"
+#include "worker/sparse/transport.h"
+
+namespace thermocline {
+
+// What is decided under the mutex and done after it is released: sends, timers, callbacks.
+using Actions = std::vector<std::function<void()>>;
+void RunActions(Actions* actions);
+
+struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
+  Impl(const PsSessionOptions& session_options, Transport* a_transport, Scheduler* a_scheduler);
+
+  // Pulls.
+  void Pull(PullWork work, PullDone done);
+  void SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
+                    const absl::StatusOr<wire::PullAnswer>& answer);
+
+  // Pushes.
+  void StartPush(PushWork work, PushDone done);
+  absl::Status ReleaseWave(Step last_step, size_t wave);
+  void SendPushes(uint32_t server, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
+                    const absl::StatusOr<wire::PushAnswer>& answer);
+  void TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
+                      const wire::PushAnswer& answer, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void RepeatPart(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
+                  int64_t delay_us, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // Both.
+  wire::Header HeaderFor(uint32_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  int64_t BeginAttempt(uint32_t server, RetryState* retry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool OnError(const Operation& operation, const char* what, uint32_t server,
+               const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Runs `then` under the mutex after `delay_us`, unless the session has failed by then.
+  void After(int64_t delay_us, std::function<void(Actions*)> then, Actions* actions);
+  void Begin(const std::shared_ptr<Operation>& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void FinishIfDone(const Operation& operation, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Fail(absl::Status error, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // What a session knows of one server.
+  struct Server {
+    int64_t last_answer_us = INT64_MIN / 2;
+    Step acked_through = kNoStep;
+    // Pushes it hasn't acknowledged, in step order; only the first one is sent.
+    std::deque<std::shared_ptr<PushOperation>> pushes;
+  };
+
+  const PsSessionOptions options;
+  Transport* const transport;
+  Scheduler* const scheduler;
+  const SessionCalls calls;
+
+  mutable absl::Mutex mutex;
+  RetryPolicy policy ABSL_GUARDED_BY(mutex);
+  absl::Status failure ABSL_GUARDED_BY(mutex);
+  std::vector<Server> servers ABSL_GUARDED_BY(mutex);  // [num_servers]
+  std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id
+  std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by last step
+  uint64_t next_id ABSL_GUARDED_BY(mutex) = 0;
+  Step last_begun ABSL_GUARDED_BY(mutex) = kNoStep;
+  PsSessionStats stats ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_SESSION_STATE_H_
