@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "common/job/job_loader.h"
 #include "common/status_macros.h"
+#include "common/stopwatch.h"
 #include "deploy/controller/programs.h"
 
 namespace thermocline {
@@ -108,14 +108,14 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& pro
               Plural(job.cluster().workers(), "worker").c_str(), directory.path().c_str());
   std::fflush(stdout);
   ProgressBar bar(stdout, isatty(STDOUT_FILENO) != 0);
-  const absl::Time start = absl::Now();
+  const Stopwatch watch;
   JobObserver observer;
   observer.on_servers_up = [&](const std::vector<std::string>& addresses) {
-    std::printf("servers up in %.1f s: %s\n", absl::ToDoubleSeconds(absl::Now() - start),
+    std::printf("servers up in %.1f s: %s\n", absl::ToDoubleSeconds(watch.Elapsed()),
                 absl::StrJoin(addresses, ", ").c_str());
     std::fflush(stdout);
   };
-  observer.on_progress = [&](const Progress& progress) { bar.Update(progress, absl::Now()); };
+  observer.on_progress = [&](const Progress& progress) { bar.Update(progress, watch.Elapsed()); };
   observer.on_training_done = [&] { bar.Clear(); };
   return RunJob(job, programs, directory, observer, signals);
 }

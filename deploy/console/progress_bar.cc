@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "deploy/console/format.h"
 
 namespace thermocline {
@@ -44,15 +43,14 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
   return line;
 }
 
-ProgressBar::ProgressBar(std::FILE* out, bool is_terminal)
-    : out_(out), is_terminal_(is_terminal), start_(absl::Now()) {}
+ProgressBar::ProgressBar(std::FILE* out, bool is_terminal) : out_(out), is_terminal_(is_terminal) {}
 
-void ProgressBar::Update(const Progress& progress, absl::Time now) {
+void ProgressBar::Update(const Progress& progress, absl::Duration elapsed) {
   const bool is_last = progress.fraction && *progress.fraction >= 1;
   const absl::Duration period = is_terminal_ ? kTerminalPeriod : kPlainPeriod;
-  if (!is_last && now - last_drawn_ < period) return;
-  last_drawn_ = now;
-  const std::string line = RenderProgress(progress, now - start_);
+  if (!is_last && elapsed - last_drawn_ < period) return;
+  last_drawn_ = elapsed;
+  const std::string line = RenderProgress(progress, elapsed);
   if (is_terminal_) {
     std::fprintf(out_, "%s%s", kClearLine, line.c_str());
     line_stands_ = true;

@@ -31,15 +31,15 @@ class ProgressBar {
   // Ends the line that stands.
   ~ProgressBar() { Clear(); }
 
-  void Update(const Progress& progress, absl::Time now);
+  // `elapsed`: since the job began.
+  void Update(const Progress& progress, absl::Duration elapsed);
   // Removes the line, so that other text can be written; the next Update draws it again.
   void Clear();
 
  private:
   std::FILE* const out_;
   const bool is_terminal_;
-  const absl::Time start_;
-  absl::Time last_drawn_ = absl::InfinitePast();
+  absl::Duration last_drawn_ = -absl::InfiniteDuration();
   bool line_stands_ = false;
 };
 

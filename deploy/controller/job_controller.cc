@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "common/job/job_loader.h"
 #include "common/status_macros.h"
+#include "common/stopwatch.h"
 #include "deploy/backends/local/supervisor.h"
 #include "deploy/controller/metrics_log.h"
 #include "deploy/controller/server_group.h"
@@ -37,7 +37,6 @@ class JobController {
         programs_(programs),
         directory_(directory),
         observer_(observer),
-        start_(absl::Now()),
         supervisor_(signals),
         servers_(job, directory, &supervisor_) {}
 
@@ -53,14 +52,14 @@ class JobController {
  private:
   absl::StatusOr<JobResult> RunToEnd() {
     RETURN_IF_ERROR(directory_.Write("job.textproto", JobToText(job_)));
-    ASSIGN_OR_RETURN(metrics_, MetricsLog::Create(directory_.File("metrics.jsonl"), start_));
+    ASSIGN_OR_RETURN(metrics_, MetricsLog::Create(directory_.File("metrics.jsonl")));
     RETURN_IF_ERROR(servers_.Start(programs_.server));
     RETURN_IF_ERROR(WriteAddresses());
     RETURN_IF_ERROR(servers_.Configure(kEpoch));
     if (observer_.on_servers_up) observer_.on_servers_up(servers_.addresses());
     RETURN_IF_ERROR(StartWorkers());
     RETURN_IF_ERROR(WaitForWorkers());
-    const double wall_s = absl::ToDoubleSeconds(absl::Now() - start_);
+    const double wall_s = absl::ToDoubleSeconds(watch_.Elapsed());
     if (observer_.on_training_done) observer_.on_training_done();
     return Collect(wall_s);
   }
@@ -112,7 +111,7 @@ class JobController {
       return;
     }
     const uint64_t before = metrics_->progress_events();
-    metrics_->Append(data, absl::Now());
+    metrics_->Append(data, watch_.Elapsed());
     if (metrics_->progress_events() > before && observer_.on_progress) {
       observer_.on_progress(metrics_->progress());
     }
@@ -125,7 +124,7 @@ class JobController {
           NoteWorkerAddresses();
           return supervisor_.AllWorkersEnded() && progress_ended_;
         },
-        absl::InfiniteFuture(), kPollPeriod, "workers to end");
+        absl::InfiniteDuration(), kPollPeriod, "workers to end");
   }
 
   // A worker's own address becomes known some time after its start; servers.json takes it up.
@@ -172,7 +171,7 @@ class JobController {
   const JobPrograms& programs_;
   const RunDirectory& directory_;
   const JobObserver& observer_;
-  const absl::Time start_;
+  const Stopwatch watch_;
   Supervisor supervisor_;
   ServerGroup servers_;
   std::unique_ptr<MetricsLog> metrics_;

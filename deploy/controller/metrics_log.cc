@@ -21,9 +21,8 @@ uint64_t Whole(const nlohmann::ordered_json& json, const char* name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string& path,
-                                                               absl::Time start) {
-  std::unique_ptr<MetricsLog> log(new MetricsLog(start));
+absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string& path) {
+  std::unique_ptr<MetricsLog> log(new MetricsLog);
   log->file_.open(path, std::ios::app);
   if (!log->file_) {
     return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(errno)));
@@ -31,12 +30,12 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string
   return log;
 }
 
-void MetricsLog::Append(absl::string_view data, absl::Time now) {
+void MetricsLog::Append(absl::string_view data, absl::Duration elapsed) {
   partial_.append(data.data(), data.size());
   size_t begin = 0;
   for (size_t end = partial_.find('\n'); end != std::string::npos;
        end = partial_.find('\n', begin)) {
-    TakeLine(absl::string_view(partial_).substr(begin, end - begin), now);
+    TakeLine(absl::string_view(partial_).substr(begin, end - begin), elapsed);
     begin = end + 1;
   }
   partial_.erase(0, begin);
@@ -46,14 +45,14 @@ void MetricsLog::Append(absl::string_view data, absl::Time now) {
   }
 }
 
-void MetricsLog::TakeLine(absl::string_view line, absl::Time now) {
+void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   if (line.empty()) return;
   auto json = nlohmann::ordered_json::parse(line.begin(), line.end(), nullptr, false);
   if (!json.is_object()) {
     ++bad_lines_;
     return;
   }
-  json["wall_s"] = std::round(absl::ToDoubleSeconds(now - start_) * 1000) / 1000;
+  json["wall_s"] = std::round(absl::ToDoubleSeconds(elapsed) * 1000) / 1000;
   file_ << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
         << std::flush;
   const auto event = json.find("event");

@@ -18,13 +18,12 @@ namespace thermocline {
 class MetricsLog {
  public:
   // Errors: kUnavailable (the file can't be made; names it).
-  static absl::StatusOr<std::unique_ptr<MetricsLog>> Create(const std::string& path,
-                                                            absl::Time start);
+  static absl::StatusOr<std::unique_ptr<MetricsLog>> Create(const std::string& path);
 
   // Takes what came from the worker's pipe; lines may come in pieces. Each complete line that is a
-  // JSON object is appended to the file with "wall_s", the seconds since `start`; others are
+  // JSON object is appended to the file with "wall_s", `elapsed` of the job so far; others are
   // counted.
-  void Append(absl::string_view data, absl::Time now);
+  void Append(absl::string_view data, absl::Duration elapsed);
 
   const Progress& progress() const { return progress_; }
   // How many lines changed progress().
@@ -32,11 +31,10 @@ class MetricsLog {
   uint64_t bad_lines() const { return bad_lines_; }
 
  private:
-  explicit MetricsLog(absl::Time start) : start_(start) {}
+  MetricsLog() = default;
 
-  void TakeLine(absl::string_view line, absl::Time now);
+  void TakeLine(absl::string_view line, absl::Duration elapsed);
 
-  const absl::Time start_;
   std::ofstream file_;
   std::string partial_;  // a line that hasn't ended yet
   Progress progress_;

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/job/configure_request.h"
 #include "common/status_macros.h"
 
@@ -74,8 +73,7 @@ absl::Status ServerGroup::Start(const std::string& program) {
     return true;
   };
   const absl::Duration timeout = absl::Seconds(job_.cluster().startup_timeout_s());
-  absl::Status up =
-      supervisor_.WaitUntil(all_listen, absl::Now() + timeout, kPollPeriod, "servers to come up");
+  absl::Status up = supervisor_.WaitUntil(all_listen, timeout, kPollPeriod, "servers to come up");
   if (absl::IsDeadlineExceeded(up)) {
     size_t first = 0;
     while (!addresses_[first].empty()) ++first;
@@ -146,7 +144,7 @@ absl::Status ServerGroup::ForEach(const std::function<absl::Status(size_t)>& cal
   // A little beyond the calls' own deadlines, which say more.
   const absl::Status waited =
       supervisor_.WaitUntil([&] { return pending.load(std::memory_order_acquire) == 0; },
-                            absl::Now() + timeout + absl::Seconds(2), kPollPeriod, what);
+                            timeout + absl::Seconds(2), kPollPeriod, what);
   // The calls end with their servers.
   if (!waited.ok()) supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
   for (std::thread& thread : threads) thread.join();

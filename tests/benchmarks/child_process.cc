@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/check.h"
+#include "common/stopwatch.h"
 
 namespace thermocline {
 
@@ -54,14 +55,14 @@ ChildProcess::~ChildProcess() {
 
 absl::StatusOr<std::string> ChildProcess::WaitForFile(const std::string& path,
                                                       absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Stopwatch watch;
   struct stat info;
   while (stat(path.c_str(), &info) != 0) {
     siginfo_t ended = {};
     if (waitid(P_PID, pid_, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == pid_) {
       return absl::UnavailableError(absl::StrCat(name_, " ended at once"));
     }
-    if (absl::Now() > deadline) {
+    if (watch.Elapsed() > timeout) {
       return absl::DeadlineExceededError(absl::StrCat(name_, " did not come up"));
     }
     absl::SleepFor(absl::Milliseconds(2));

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/status_macros.h"
+#include "common/stopwatch.h"
 #include "deploy/backends/local/log_tail.h"
 
 namespace thermocline {
@@ -35,8 +35,9 @@ void Supervisor::ReadFrom(int fd, std::function<void(absl::string_view)> reader)
   readers_.push_back({fd, std::move(reader)});
 }
 
-absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Time deadline,
+absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Duration timeout,
                                    absl::Duration period, absl::string_view what) {
+  const Stopwatch watch;
   while (true) {
     if (signals_.stop_requests() > 0) {
       return absl::CancelledError(absl::StrCat("stopped by signal ", signals_.last_stop_signal(),
@@ -45,14 +46,16 @@ absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Time
     const bool failed = std::any_of(members_.begin(), members_.end(),
                                     [this](Member& member) { return IsFailure(&member); });
     if (failed) {
-      const absl::Time follow_up = absl::Now() + kFollowUp;
-      while (absl::Now() < follow_up) Poll(follow_up - absl::Now());
+      const Stopwatch since_failure;
+      while (since_failure.Elapsed() < kFollowUp) Poll(kFollowUp - since_failure.Elapsed());
       return FailureReport();
     }
     if (done()) return absl::OkStatus();
-    const absl::Time now = absl::Now();
-    if (now >= deadline) return absl::DeadlineExceededError(absl::StrCat("timed out: ", what));
-    Poll(std::min(period, deadline - now));
+    const absl::Duration left = timeout - watch.Elapsed();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat("timed out: ", what));
+    }
+    Poll(std::min(period, left));
   }
 }
 
@@ -76,10 +79,10 @@ void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
     }
   };
   const int requests = signals_.stop_requests();
-  const absl::Time deadline = absl::Now() + grace;
+  const Stopwatch watch;
   signal_all(SIGTERM);
-  while (!all_ended() && absl::Now() < deadline && signals_.stop_requests() == requests) {
-    Poll(std::min(absl::Milliseconds(50), deadline - absl::Now()));
+  while (!all_ended() && watch.Elapsed() < grace && signals_.stop_requests() == requests) {
+    Poll(std::min(absl::Milliseconds(50), grace - watch.Elapsed()));
   }
   signal_all(SIGKILL);
   while (!all_ended()) Poll(absl::Milliseconds(10));  // SIGKILL can't be refused

@@ -1,5 +1,5 @@
 // Runs the processes of a job on this machine and waits for things to happen, watching all of them:
-// no wait outlasts its deadline, a dead process, or Ctrl-C.
+// no wait outlasts its timeout, a dead process, or Ctrl-C.
 #ifndef THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SUPERVISOR_H_
 #define THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SUPERVISOR_H_
 
@@ -37,7 +37,7 @@ class Supervisor {
   // Returns when `done()` is true; it is asked after every event and at least each `period`.
   // Errors: kAborted (a server ended, or a worker ended with an error: says which, how, and its
   // last log lines), kCancelled (Ctrl-C), kDeadlineExceeded (says `what` was waited for).
-  absl::Status WaitUntil(const std::function<bool()>& done, absl::Time deadline,
+  absl::Status WaitUntil(const std::function<bool()>& done, absl::Duration timeout,
                          absl::Duration period, absl::string_view what);
 
   // Whether every worker has ended. (One that fails makes WaitUntil fail.)

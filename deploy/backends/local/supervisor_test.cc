@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/stopwatch.h"
 #include "deploy/backends/local/log_tail.h"
 
 namespace thermocline {
@@ -22,8 +22,8 @@ SignalWatch& Signals() {
   return *signals;
 }
 
-// A deadline that only a hanging test reaches.
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+// A timeout that only a hanging test reaches.
+constexpr absl::Duration kSoon = absl::Seconds(60);
 constexpr absl::Duration kPeriod = absl::Milliseconds(20);
 bool Never() { return false; }
 
@@ -49,10 +49,10 @@ TEST_F(SupervisorTest, WorkersMayFinishServersMayNot) {
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "exit 0").ok());
   const absl::Status done = supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); },
-                                                  Soon(), kPeriod, "workers");
+                                                  kSoon, kPeriod, "workers");
   EXPECT_TRUE(done.ok()) << done;
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 1", "echo farewell; exit 0").ok());
-  const absl::Status failed = supervisor_.WaitUntil(Never, Soon(), kPeriod, "nothing");
+  const absl::Status failed = supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing");
   EXPECT_EQ(failed.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(failed.message()), HasSubstr("server 1 exited with code 0"));
   EXPECT_THAT(std::string(failed.message()), HasSubstr("  | farewell"));
@@ -61,7 +61,7 @@ TEST_F(SupervisorTest, WorkersMayFinishServersMayNot) {
 TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
   ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "echo lost it; exit 3").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -9 $$").ok());
-  const absl::Status failed = supervisor_.WaitUntil(Never, Soon(), kPeriod, "nothing");
+  const absl::Status failed = supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing");
   const std::string message(failed.message());
   EXPECT_EQ(message.rfind("server 0 was killed by signal 9 (Killed)", 0), 0u) << message;
   EXPECT_THAT(message, HasSubstr("worker 0 exited with code 3"));
@@ -69,8 +69,8 @@ TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
 
 TEST_F(SupervisorTest, ADeadlineEndsAWait) {
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
-  const absl::Status late = supervisor_.WaitUntil(Never, absl::Now() + absl::Milliseconds(50),
-                                                  kPeriod, "server 0 to come up");
+  const absl::Status late =
+      supervisor_.WaitUntil(Never, absl::Milliseconds(50), kPeriod, "server 0 to come up");
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(late.message()), HasSubstr("server 0 to come up"));
 }
@@ -85,14 +85,14 @@ TEST_F(SupervisorTest, StopKillsWhatIgnoresTheRequestAndItsChildren) {
         lines = LogTail(Log("server 0"), 5);
         return !lines.empty();
       },
-      Soon(), kPeriod, "the script");
+      kSoon, kPeriod, "the script");
   ASSERT_TRUE(up.ok()) << up;
   supervisor_.Stop(ProcessRole::kServer, absl::Milliseconds(100));
   // The grandchild is gone or a zombie that init has not yet collected.
   const std::string stat_path = absl::StrCat("/proc/", lines[0], "/stat");
-  const absl::Time deadline = Soon();
+  const Stopwatch watch;
   bool gone = false;
-  while (!gone && absl::Now() < deadline) {
+  while (!gone && watch.Elapsed() < kSoon) {
     std::ifstream stat(stat_path);
     std::string pid, name, state;
     gone = !(stat >> pid >> name >> state) || state == "Z" || state == "X";
@@ -114,7 +114,7 @@ TEST_F(SupervisorTest, ReadsAPipeToItsEnd) {
           .Start(ProcessRole::kWorker, Shell("worker 0", "echo one >&3; echo two >&3", fds[1]))
           .ok());
   close(fds[1]);
-  ASSERT_TRUE(supervisor_.WaitUntil([&] { return ended; }, Soon(), kPeriod, "the pipe").ok());
+  ASSERT_TRUE(supervisor_.WaitUntil([&] { return ended; }, kSoon, kPeriod, "the pipe").ok());
   EXPECT_EQ(text, "one\ntwo\n");
 }
 
@@ -136,7 +136,7 @@ TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
                  {"worker 0", {"/bin/grep", "SigBlk", "/proc/self/status"}, Log("worker 0"), -1})
           .ok());
   ASSERT_TRUE(
-      supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); }, Soon(), kPeriod, "it")
+      supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); }, kSoon, kPeriod, "it")
           .ok());
   const std::vector<std::string> lines = LogTail(Log("worker 0"), 5);
   ASSERT_FALSE(lines.empty());
@@ -147,7 +147,7 @@ TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
 TEST_F(SupervisorTest, ZStopRequestsEndWaits) {
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
   kill(getpid(), SIGTERM);
-  const absl::Status stopped = supervisor_.WaitUntil(Never, Soon(), kPeriod, "nothing");
+  const absl::Status stopped = supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing");
   EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled);
   EXPECT_THAT(std::string(stopped.message()), HasSubstr("signal 15 (Terminated)"));
 }
