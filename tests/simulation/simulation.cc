@@ -15,6 +15,7 @@
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_worker.h"
+#include "worker/sparse/part_split.h"
 
 namespace thermocline {
 namespace {
@@ -58,7 +59,7 @@ Setup ChooseSetup(SimRandom* random) {
   setup.num_steps = random->Between(5, 15);
   setup.num_keys = static_cast<uint64_t>(random->Between(5, 60));
   setup.keys_per_table = static_cast<int>(random->Between(1, 20));
-  setup.max_part_bytes = static_cast<size_t>(random->Between(50, 1000));
+  setup.max_part_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(50, 1000));
   setup.limits.hold_us = random->Between(5'000, 500'000);
   setup.limits.max_held_pulls = static_cast<uint32_t>(random->Between(2, 100));
   if (random->Chance(0.3)) {

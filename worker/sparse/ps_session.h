@@ -33,7 +33,8 @@ struct PsSessionOptions {
   uint32_t staleness_steps = 0;
   std::vector<TableLayout> tables;
 
-  size_t max_part_bytes = 512 << 10;  // Keys, counts and values in one message, about.
+  // One message, its header included; only a single row may be larger.
+  size_t max_part_bytes = 512 << 10;
   int max_calls_in_flight = 16;       // To one server, of one pull or push.
 
   int64_t rpc_deadline_us = 10'000'000;  // Longer than a server holds a pull.

@@ -10,6 +10,7 @@
 
 #include "common/virtual_scheduler.h"
 #include "gtest/gtest.h"
+#include "worker/sparse/part_split.h"
 
 namespace thermocline {
 namespace {
@@ -70,7 +71,7 @@ class PsSessionTest : public ::testing::Test {
     options.epoch = 3;
     options.rank = WorkerRank(1);
     options.num_servers = 2;
-    options.max_part_bytes = 100;
+    options.max_part_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 100;
     TableLayout table;
     table.id = TableId(4);
     table.name = "C4";
@@ -182,8 +183,8 @@ TEST_F(PsSessionTest, CallsInFlightAreBounded) {
   PullWork work;
   work.step = Step(0);
   for (int k = 0; k < 2; ++k) {
-    work.slices.push_back({{TableId(4), keys_, absl::MakeSpan(rows_)}});  // 192 bytes, 2 parts.
-    work.slices.back().push_back(work.slices.back()[0]);                  // 4 parts.
+    work.slices.push_back({{TableId(4), keys_, absl::MakeSpan(rows_)}});  // 192 bytes.
+    work.slices.back().push_back(work.slices.back()[0]);                  // 5 parts.
   }
   bool done = false;
   session.Pull(std::move(work), [&](absl::Status status, Step) { done = status.ok(); });
@@ -193,7 +194,7 @@ TEST_F(PsSessionTest, CallsInFlightAreBounded) {
     transport_.AnswerPull(PullReady(-1));
     ++calls;
   }
-  EXPECT_EQ(calls, 8);
+  EXPECT_EQ(calls, 10);
   EXPECT_TRUE(done);
 }
 
