@@ -79,9 +79,9 @@ absl::Status ParameterServerService::PullCall::MakeReply(
   }
   const size_t bytes = wire::PullReplyBuilder::EncodedBytes(*answer, tables);
   if (bytes > static_cast<size_t>(service_->options_.max_message_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("the reply would have ", bytes,
-                                                     " bytes; the limit is ",
-                                                     service_->options_.max_message_bytes));
+    return absl::OutOfRangeError(absl::StrCat("the reply would have ", bytes,
+                                              " bytes; the limit is ",
+                                              service_->options_.max_message_bytes));
   }
   if (!service_->pull_admission_.TryReserve(bytes)) {
     return RefusedByAdmission("bytes of replies", service_->pull_admission_.max_bytes());

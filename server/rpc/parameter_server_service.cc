@@ -63,8 +63,8 @@ std::string ParameterServerService::Where(const char* method) const {
 
 absl::Status ParameterServerService::CheckRequestBytes(size_t bytes) const {
   if (bytes <= static_cast<size_t>(options_.max_message_bytes)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the request has ", bytes, " bytes; this server takes ", options_.max_message_bytes));
+  return absl::OutOfRangeError(absl::StrCat("the request has ", bytes, " bytes; this server takes ",
+                                            options_.max_message_bytes));
 }
 
 grpc::ServerUnaryReactor* ParameterServerService::Pull(grpc::CallbackServerContext* context,

@@ -36,6 +36,7 @@ class SimNetwork : public Transport {
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override;
+  void Close() override {}
 
   // From now on every new call fails for good, so that the sessions end.
   void BreakDown() { broken_down_ = true; }

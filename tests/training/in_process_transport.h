@@ -35,6 +35,8 @@ class InProcessTransport : public Transport {
     cores_[server.value()]->Push(ToWire(call), std::move(done));
   }
 
+  void Close() override {}  // All workers of a test share it.
+
  private:
   const std::vector<ServerCore*> cores_;
 };

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
@@ -30,13 +31,13 @@ struct Call {
   grpc::ByteBuffer reply;
 };
 
-// The calls in flight, so that the end of the transport can cancel them and wait for them.
+// The calls in flight, so that they can be cancelled and waited for.
 class CallsInFlight {
  public:
-  // False, where the transport is ending.
+  // False, where they were cancelled.
   bool Add(Call* call) {
     absl::MutexLock lock(&mutex_);
-    if (ending_) return false;
+    if (cancelled_) return false;
     calls_.insert(call);
     return true;
   }
@@ -44,18 +45,19 @@ class CallsInFlight {
     absl::MutexLock lock(&mutex_);
     calls_.erase(call);
   }
-  void CancelAllAndWait() {
+  // And every later one.
+  void CancelAll() {
     absl::MutexLock lock(&mutex_);
-    ending_ = true;
+    cancelled_ = true;
     for (Call* call : calls_) call->context.TryCancel();
-    mutex_.Await(absl::Condition(this, &CallsInFlight::None));
   }
+  void AwaitNone() { absl::MutexLock lock(&mutex_, absl::Condition(this, &CallsInFlight::None)); }
 
  private:
   bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   absl::Mutex mutex_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<Call*> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -65,27 +67,42 @@ struct Server {
   std::atomic<uint32_t> next_stub{0};
 };
 
-size_t NumKeys(const PullCall& call) {
-  size_t keys = 0;
-  for (const PullSlice& table : call.tables) keys += table.keys.size();
-  return keys;
+// What an error says of a call: kept instead of the call, which owns vectors.
+struct CallSummary {
+  const char* method;
+  Step first_step;
+  Step last_step;
+  uint32_t part;
+  uint32_t num_parts;
+  size_t tables;
+  size_t keys;
+};
+
+CallSummary SummaryOf(const PullCall& call) {
+  return {"Pull", call.step, call.step, 0, 1, call.tables.size(), NumKeys(call)};
 }
 
-size_t NumKeys(const PushCall& call) {
-  size_t keys = 0;
-  for (const PushSlice& table : call.tables) keys += table.keys.size();
-  return keys;
+CallSummary SummaryOf(const PushCall& call) {
+  return {"Push",         call.first_step,    call.last_step, call.part,
+          call.num_parts, call.tables.size(), NumKeys(call)};
 }
 
-std::string Describe(const PullCall& call) {
-  return absl::StrCat("Pull for step ", call.step.value(), " (", call.tables.size(), " tables, ",
-                      NumKeys(call), " keys)");
+std::string Describe(const CallSummary& call) {
+  std::string text = absl::StrCat(call.method, " for step ", call.first_step.value());
+  if (call.last_step != call.first_step) absl::StrAppend(&text, "..", call.last_step.value());
+  if (call.num_parts > 1) absl::StrAppend(&text, ", part ", call.part, " of ", call.num_parts);
+  absl::StrAppend(&text, " (", call.tables, " tables, ", call.keys, " keys)");
+  return text;
 }
 
-std::string Describe(const PushCall& call) {
-  return absl::StrCat("Push for steps ", call.first_step.value(), "..", call.last_step.value(),
-                      ", part ", call.part, " of ", call.num_parts, " (", call.tables.size(),
-                      " tables, ", NumKeys(call), " keys)");
+// gRPC says RESOURCE_EXHAUSTED of a message over its limit, as a full server says of its queue. The
+// second may pass, the first never: it gets the code of our own limit.
+absl::Status CallError(const grpc::Status& status) {
+  const absl::Status error = FromGrpcStatus(status);
+  if (absl::IsResourceExhausted(error) && absl::StrContains(error.message(), "larger than max")) {
+    return absl::OutOfRangeError(error.message());
+  }
+  return error;
 }
 
 std::vector<wire::PullTableView> KeysOf(const PullCall& call) {
@@ -114,11 +131,11 @@ std::vector<wire::PushTableView> TablesOf(const PushCall& call) {
 }  // namespace
 
 struct GrpcTransport::Impl {
-  // Encodes `view` and calls `method`. `decode(reply)` makes the answer; `describe()` begins
-  // errors.
-  template <typename Answer, typename View, typename Decode, typename DescribeCall>
+  // Encodes `view` and calls `method`. `decode(reply)` makes the answer; errors begin with the
+  // summary.
+  template <typename Answer, typename View, typename Decode>
   void Start(ServerIndex server, const char* method, const View& view, int64_t deadline_us,
-             Decode decode, DescribeCall describe,
+             Decode decode, const CallSummary& summary,
              std::function<void(absl::StatusOr<Answer>)> done);
 
   int max_message_bytes = 0;
@@ -126,37 +143,37 @@ struct GrpcTransport::Impl {
   CallsInFlight calls;
 };
 
-template <typename Answer, typename View, typename Decode, typename DescribeCall>
+template <typename Answer, typename View, typename Decode>
 void GrpcTransport::Impl::Start(ServerIndex index, const char* method, const View& view,
-                                int64_t deadline_us, Decode decode, DescribeCall describe,
+                                int64_t deadline_us, Decode decode, const CallSummary& summary,
                                 std::function<void(absl::StatusOr<Answer>)> done) {
   CHECK_LT(index.value(), servers.size());
   Server& server = *servers[index.value()];
-  auto fail = [&server, index, describe](const absl::Status& status) {
-    return WithContext(
-        status, absl::StrCat(describe(), " to server ", index.value(), " at ", server.address));
+  const auto fail = [&server, index, summary](const absl::Status& status) {
+    return WithContext(status, absl::StrCat(Describe(summary), " to server ", index.value(), " at ",
+                                            server.address));
   };
   const size_t bytes = wire::EncodedBytes(view);
   if (bytes > static_cast<size_t>(max_message_bytes)) {
-    return done(fail(absl::ResourceExhaustedError(
+    return done(fail(absl::OutOfRangeError(
         absl::StrCat("the request has ", bytes, " bytes; the limit is ", max_message_bytes))));
   }
   auto call = std::make_unique<Call>();
   call->request = wire::Encode(view);
   call->context.set_deadline(std::chrono::system_clock::now() +
                              std::chrono::microseconds(deadline_us));
-  if (!calls.Add(call.get())) return done(fail(absl::CancelledError("the transport is closing")));
+  if (!calls.Add(call.get())) return done(fail(absl::CancelledError("the transport is closed")));
 
   const uint32_t turn = server.next_stub.fetch_add(1, std::memory_order_relaxed);
   grpc::GenericStub& stub = *server.stubs[turn % server.stubs.size()];
   Call* const started = call.release();
   stub.UnaryCall(
       &started->context, method, grpc::StubOptions(), &started->request, &started->reply,
-      [this, started, decode = std::move(decode), fail = std::move(fail),
+      [this, started, decode = std::move(decode), fail,
        done = std::move(done)](grpc::Status status) {
         {
           absl::StatusOr<Answer> answer =
-              status.ok() ? decode(started->reply) : absl::StatusOr<Answer>(FromGrpcStatus(status));
+              status.ok() ? decode(started->reply) : absl::StatusOr<Answer>(CallError(status));
           started->reply.Clear();
           done(answer.ok() ? std::move(answer) : absl::StatusOr<Answer>(fail(answer.status())));
         }
@@ -191,7 +208,12 @@ absl::StatusOr<std::unique_ptr<GrpcTransport>> GrpcTransport::Create(const Optio
 }
 
 GrpcTransport::GrpcTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-GrpcTransport::~GrpcTransport() { impl_->calls.CancelAllAndWait(); }
+GrpcTransport::~GrpcTransport() {
+  impl_->calls.CancelAll();
+  impl_->calls.AwaitNone();
+}
+
+void GrpcTransport::Close() { impl_->calls.CancelAll(); }
 
 void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
@@ -203,7 +225,7 @@ void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
       [rows = RowsOf(call)](const grpc::ByteBuffer& reply) {
         return wire::DecodePullReply(reply, rows);
       },
-      [call] { return Describe(call); }, std::move(done));
+      SummaryOf(call), std::move(done));
 }
 
 void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
@@ -211,9 +233,8 @@ void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadl
   const std::vector<wire::PushTableView> tables = TablesOf(call);
   const wire::PushView view = {call.header,    call.first_step,    call.last_step, call.part,
                                call.num_parts, call.learning_rate, tables};
-  impl_->Start<wire::PushAnswer>(
-      server, kPushMethod, view, deadline_us, wire::DecodePushReply,
-      [call] { return Describe(call); }, std::move(done));
+  impl_->Start<wire::PushAnswer>(server, kPushMethod, view, deadline_us, wire::DecodePushReply,
+                                 SummaryOf(call), std::move(done));
 }
 
 }  // namespace thermocline

@@ -30,13 +30,14 @@ class GrpcTransport final : public Transport {
   ~GrpcTransport() override;
 
   // `done` runs on a thread of gRPC's: it must not block. Errors name method, server, step and
-  // keys. kResourceExhausted: the message, or its reply, would be over the limit, or the server is
-  // full. kUnavailable: nobody listens there, or the connection broke. Errors of the server:
-  // server_core.h.
+  // keys. kOutOfRange: the message, or its reply, would be over the limit. kResourceExhausted: the
+  // server is full. kUnavailable: nobody listens there, or the connection broke. Errors of the
+  // server: server_core.h.
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override;
+  void Close() override;
 
  private:
   struct Impl;

@@ -221,7 +221,7 @@ TEST(GrpcTransport, ErrorsOfTheServerNameTheCall) {
   PushCall push;
   push.first_step = push.last_step = Step(8);
   ExpectError(PushAndWait(transport.get(), push).status(), absl::StatusCode::kNotFound,
-              {"Push for steps 8..8", "server 0", "no table"});
+              {"Push for step 8 (", "server 0", "no table"});
 }
 
 TEST(GrpcTransport, WrongRepliesAreInternalErrors) {
@@ -255,8 +255,33 @@ TEST(GrpcTransport, RequestsOverTheLimitAreNotSent) {
   std::vector<float> rows(200);
   PullCall call;
   call.tables = {{TableId(1), keys, absl::MakeSpan(rows)}};
-  ExpectError(PullAndWait(transport.get(), call).status(), absl::StatusCode::kResourceExhausted,
+  ExpectError(PullAndWait(transport.get(), call).status(), absl::StatusCode::kOutOfRange,
               {"200 keys", "limit is 1000"});
+}
+
+// A server, or a reply, that gRPC itself finds too large is no server that is full.
+TEST(GrpcTransport, MessagesOverGrpcsOwnLimitAreOutOfRange) {
+  FakeServer server;
+  server.on_pull = [](const PullRequest&, PullReply* reply) {
+    reply->add_tables()->set_rows(std::string(kMessageSlackBytes + 2000, 'x'));
+    return grpc::Status::OK;
+  };
+  server.on_push = [](const PushRequest&, PushReply*) {
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "come again");
+  };
+  const auto small = Connect(server.address(), 1, /*max_message_bytes=*/1000);
+  ExpectError(PullAndWait(small.get(), PullCall()).status(), absl::StatusCode::kOutOfRange,
+              {"larger than max"});
+  ExpectError(PushAndWait(small.get(), PushCall()).status(), absl::StatusCode::kResourceExhausted,
+              {"come again"});
+
+  const auto large = Connect(server.address(), 1, 64 << 20);  // More than the server's.
+  const std::vector<Key> keys(1 << 20);
+  std::vector<float> rows(1 << 20);
+  PullCall call;
+  call.tables = {{TableId(1), keys, absl::MakeSpan(rows)}};
+  ExpectError(PullAndWait(large.get(), call).status(), absl::StatusCode::kOutOfRange,
+              {"1048576 keys", "larger than max"});
 }
 
 TEST(GrpcTransport, DeadlinesAndDestructionEndCalls) {
@@ -275,6 +300,31 @@ TEST(GrpcTransport, DeadlinesAndDestructionEndCalls) {
       [&](const absl::StatusOr<wire::PullAnswer>& answer) { cancelled = answer.status(); });
   transport.reset();  // Waits for `done`.
   EXPECT_EQ(cancelled.code(), absl::StatusCode::kCancelled) << cancelled;
+  release.Notify();
+}
+
+TEST(GrpcTransport, CloseEndsCallsThatAServerHolds) {
+  FakeServer server;
+  absl::Notification entered, release;
+  server.on_pull = [&](const PullRequest&, PullReply*) {
+    entered.Notify();
+    release.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  const auto transport = Connect(server.address());
+  absl::Notification ended;
+  absl::Status cancelled;
+  transport->Pull(ServerIndex(0), PullCall(), kDeadlineUs,
+                  [&](const absl::StatusOr<wire::PullAnswer>& answer) {
+                    cancelled = answer.status();
+                    ended.Notify();
+                  });
+  entered.WaitForNotification();
+  transport->Close();
+  ended.WaitForNotification();  // While the server still holds it.
+  EXPECT_EQ(cancelled.code(), absl::StatusCode::kCancelled) << cancelled;
+  ExpectError(PullAndWait(transport.get(), PullCall()).status(), absl::StatusCode::kCancelled,
+              {"Pull for step 0", "closed"});
   release.Notify();
 }
 

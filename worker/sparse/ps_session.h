@@ -4,8 +4,9 @@
 // A state machine over a Transport and a Scheduler: no threads of its own, nothing blocks. Answers
 // come through callbacks, which may run before the call returns. Thread-safe.
 //
-// Any error that a retry can't mend fails the whole session: every callback gets it, with server
-// and step in its message, once the calls under way have returned their borrowed buffers.
+// Any error that a retry can't mend fails the whole session and closes its transport: every
+// callback gets it, with server and step in its message, once the calls under way have returned
+// their borrowed buffers.
 #ifndef THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
 #define THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
 
@@ -35,7 +36,7 @@ struct PsSessionOptions {
 
   // One message, its header included; only a single row may be larger.
   size_t max_part_bytes = 512 << 10;
-  int max_calls_in_flight = 16;       // To one server, of one pull or push.
+  int max_calls_in_flight = 16;  // To one server, of one pull or push.
 
   int64_t rpc_deadline_us = 10'000'000;  // Longer than a server holds a pull.
   int64_t give_up_us = 20'000'000;       // Without any answer from a server.
@@ -91,9 +92,10 @@ class PsSession {
   void StartPush(PushWork work, PushDone done);
 
   // Says that the values of a wave are ready; each wave once, in any order. No server has all parts
-  // of a push before its last wave is released. Errors: kInvalidArgument (a value is not finite;
-  // names table and key): the session fails, nothing of the wave is sent and no server ever applies
-  // any of the push. The session's error, if it has failed.
+  // of a push before all its waves are released. The push's `done` doesn't run while this looks at
+  // the values, but maybe before it returns. Errors: kInvalidArgument (a value is not finite; names
+  // table and key): the session fails, nothing of the wave is sent and no server ever applies any
+  // of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step last_step, size_t wave);
 
   // Fails the session from outside, if it hasn't failed. REQUIRES: !reason.ok()

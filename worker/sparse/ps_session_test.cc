@@ -52,6 +52,9 @@ class FakeTransport : public Transport {
     done(std::move(answer));
   }
 
+  void Close() override { ++closed; }
+
+  int closed = 0;
   std::deque<PullSeen> pulls;
   std::deque<PushSeen> pushes;
 };
@@ -71,6 +74,7 @@ class PsSessionTest : public ::testing::Test {
     options.epoch = 3;
     options.rank = WorkerRank(1);
     options.num_servers = 2;
+    options.staleness_steps = 2;
     options.max_part_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 100;
     TableLayout table;
     table.id = TableId(4);
@@ -81,8 +85,10 @@ class PsSessionTest : public ::testing::Test {
     return options;
   }
   // Pulls `per_server[k]` keys from server k.
-  std::shared_ptr<std::optional<absl::Status>> Pull(int64_t step, std::vector<size_t> per_server) {
+  std::shared_ptr<std::optional<absl::Status>> Pull(int64_t step, std::vector<size_t> per_server,
+                                                    wire::PullKind kind = wire::PullKind::kTrain) {
     PullWork work;
+    work.kind = kind;
     work.step = Step(step);
     work.after_step = Step(step - 1);
     for (const size_t n : per_server) {
@@ -169,6 +175,25 @@ TEST_F(PsSessionTest, APullIsCutAndSentAtOnce) {
   EXPECT_EQ(session_.stats().bytes_pulled, 160u + 48u);
 }
 
+TEST_F(PsSessionTest, RowsStalerThanTheJobAllowsAreAnError) {
+  const auto result = Pull(5, {1, 1});
+  transport_.AnswerPull(PullReady(2));
+  transport_.AnswerPull(PullReady(1));  // Step 5 may miss 3 and 4, not 2.
+  EXPECT_EQ((*result)->code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string((*result)->message()).find("rank 1, server 1, step 5"), std::string::npos)
+      << **result;
+}
+
+TEST_F(PsSessionTest, AnEvaluationMissesNothing) {
+  const auto good = Pull(5, {1, 0}, wire::PullKind::kRead);
+  transport_.AnswerPull(PullReady(4));
+  EXPECT_TRUE((*good)->ok());
+  const auto bad = Pull(5, {1, 0}, wire::PullKind::kRead);
+  transport_.AnswerPull(PullReady(3));
+  EXPECT_EQ((*bad)->code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string((*bad)->message()).find("server 0, step 5"), std::string::npos) << **bad;
+}
+
 TEST_F(PsSessionTest, APullOfNothingIsAnsweredAtOnce) {
   const auto result = Pull(5, {0, 0});
   EXPECT_TRUE((*result)->ok());
@@ -247,12 +272,38 @@ TEST_F(PsSessionTest, GivesUpOnASilentServer) {
   EXPECT_EQ(session_.status(), **result);
 }
 
+// A server that answers other calls is no sign that it will take this one.
+TEST_F(PsSessionTest, GivesUpOnAServerThatRefusesOneCallForLong) {
+  const auto refused = Pull(0, {1, 0});
+  const auto held = Pull(1, {1, 0});
+  const int64_t start_us = scheduler_.NowMicros();
+  while (!refused->has_value()) {
+    if (transport_.pulls.empty()) {
+      scheduler_.RunNext();
+    } else if (transport_.pulls.front().call.step == Step(0)) {
+      transport_.AnswerPull(absl::ResourceExhaustedError("full"));
+    } else {
+      transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+    }
+    ASSERT_LE(scheduler_.NowMicros() - start_us, 2 * Options().give_up_us);
+  }
+  EXPECT_EQ((*refused)->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_GE(scheduler_.NowMicros() - start_us, Options().give_up_us);
+}
+
+TEST_F(PsSessionTest, AMessageOverTheLimitFailsAtOnce) {
+  const auto result = Pull(0, {1, 0});
+  transport_.AnswerPull(absl::OutOfRangeError("too large"));
+  EXPECT_EQ((*result)->code(), absl::StatusCode::kOutOfRange);
+}
+
 TEST_F(PsSessionTest, AnErrorThatStaysFailsEverythingOnceBuffersAreBack) {
   const auto bad = Pull(3, {1, 0});
   const auto other = Pull(3, {0, 1});
   const auto push = Push(0, {{1, 1}}, /*release=*/false);
   transport_.AnswerPull(absl::DataLossError("lost"));
   EXPECT_EQ((*bad)->code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(transport_.closed, 1);                          // What is under way shall end soon.
   EXPECT_EQ((*push)->code(), absl::StatusCode::kDataLoss);  // Nothing of it was sent.
   EXPECT_FALSE(other->has_value());                         // Server 1 may still write its rows.
   transport_.AnswerPull(absl::UnavailableError(""));
@@ -265,6 +316,7 @@ TEST_F(PsSessionTest, AnErrorThatStaysFailsEverythingOnceBuffersAreBack) {
   scheduler_.Advance(100'000'000);
   EXPECT_TRUE(transport_.pulls.empty());
   EXPECT_TRUE(transport_.pushes.empty());
+  EXPECT_EQ(transport_.closed, 1);
 }
 
 TEST_F(PsSessionTest, EveryServerGetsAPush) {
@@ -318,6 +370,20 @@ TEST_F(PsSessionTest, WavesGoOutWhenReleased) {
   ASSERT_EQ(transport_.pushes.size(), 2u);
   EXPECT_EQ(transport_.pushes[1].call.part, 1u);
   EXPECT_TRUE(transport_.pushes[1].call.tables.empty());
+  transport_.AnswerPush(Accepted(0));
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_TRUE((*result)->ok());
+}
+
+TEST_F(PsSessionTest, WavesMayBeReleasedInAnyOrder) {
+  const auto result = Push(0, {{0, 0}, {1, 0}, {1, 1}}, /*release=*/false);
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 2).ok());
+  EXPECT_TRUE(transport_.pushes.empty());  // Server 1 would have all its parts.
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
+  ASSERT_EQ(transport_.pushes.size(), 1u);
+  transport_.AnswerPush(Accepted(-1));
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
+  ASSERT_EQ(transport_.pushes.size(), 2u);
   transport_.AnswerPush(Accepted(0));
   transport_.AnswerPush(Accepted(0));
   EXPECT_TRUE((*result)->ok());
@@ -395,6 +461,43 @@ TEST_F(PsSessionTest, AServerThatKnowsMoreThanThisWorkerPushedIsAnError) {
   EXPECT_NE(std::string((*result)->message()).find("server 0 accepted step 4 from rank 1"),
             std::string::npos)
       << **result;
+}
+
+// The server accepted the push although this worker hasn't sent all of it.
+TEST_F(PsSessionTest, APushOfSomebodyElseIsAnError) {
+  const auto result = Push(0, {{1, 1}, {1, 1}}, /*release=*/false);
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
+  ASSERT_EQ(transport_.pushes.size(), 2u);
+  transport_.AnswerPush(Accepted(0));
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_EQ((*result)->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string((*result)->message()).find("sent it 1 of 2 parts"), std::string::npos)
+      << **result;
+  EXPECT_EQ(session_.ReleaseWave(Step(0), 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(transport_.pushes.empty());
+}
+
+// The next push is begun, but goes to the server after this one alone.
+TEST_F(PsSessionTest, AServerThatKnowsAPushNotSentYetIsAnError) {
+  const auto result = Push(0, {{1, 1}});
+  const auto next = Push(1, {{1, 1}});
+  transport_.AnswerPush(Accepted(1));
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_EQ((*result)->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*next)->code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(PsSessionTest, APushMayBeAcceptedWhoseAnswersWereLost) {
+  const auto result = Push(0, {{9, 0}});
+  transport_.AnswerPush(absl::UnavailableError(""));
+  transport_.AnswerPush(absl::UnavailableError(""));
+  transport_.AnswerPush(Accepted(0));
+  scheduler_.Advance(Options().max_backoff_us);
+  ASSERT_EQ(transport_.pushes.size(), 2u);
+  transport_.AnswerPush(Accepted(0));  // The first repeated part: both had arrived before.
+  EXPECT_EQ(session_.acked_through(), Step(0));
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_TRUE((*result)->ok());
 }
 
 TEST_F(PsSessionTest, CallbacksMayBeginTheNextStep) {

@@ -11,9 +11,8 @@ namespace {
 // An attempt shortly before the worker gives up gets at least so long.
 constexpr int64_t kGraceMicros = 100'000;
 
-bool IsTransient(const absl::Status& error) {
-  return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) ||
-         absl::IsResourceExhausted(error);
+bool IsSilence(const absl::Status& error) {
+  return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error);
 }
 
 }  // namespace
@@ -30,14 +29,21 @@ int64_t RetryPolicy::BeginAttempt(int64_t now_us, int64_t last_answer_us, RetryS
 RetryPolicy::Decision RetryPolicy::AfterError(const absl::Status& error, int64_t now_us,
                                               int64_t last_answer_us, RetryState* state) {
   CHECK(!error.ok());
-  if (!IsTransient(error)) return {};
-  if (SilentMicros(now_us, last_answer_us, *state) >= options_.give_up_us) return {};
+  if (absl::IsResourceExhausted(error)) {
+    if (!state->refused) state->first_refused_us = now_us;
+    state->refused = true;
+    if (now_us - state->first_refused_us >= options_.give_up_us) return {};
+  } else {
+    if (!IsSilence(error)) return {};
+    if (SilentMicros(now_us, last_answer_us, *state) >= options_.give_up_us) return {};
+  }
   state->not_ready = 0;
   return {true, Backoff(state->failures++)};
 }
 
 int64_t RetryPolicy::DelayAfterNotReady(RetryState* state) const {
   state->failures = 0;
+  state->refused = false;
   const int doublings = std::min(state->not_ready++, 10);
   return std::min(options_.not_ready_delay_us << doublings, 50 * options_.not_ready_delay_us);
 }

@@ -53,7 +53,7 @@ TEST(RetryPolicyTest, RepeatsOnlyWhatMayPass) {
   }
   for (const absl::Status& error :
        {absl::FailedPreconditionError(""), absl::DataLossError(""), absl::InvalidArgumentError(""),
-        absl::NotFoundError(""), absl::InternalError("")}) {
+        absl::NotFoundError(""), absl::InternalError(""), absl::OutOfRangeError("")}) {
     RetryPolicy policy(Options());
     RetryState state;
     EXPECT_FALSE(policy.AfterError(error, 0, 0, &state).repeat) << error;
@@ -71,6 +71,22 @@ TEST(RetryPolicyTest, GivesUpAfterSilenceOfTheServer) {
   EXPECT_TRUE(
       policy.AfterError(error, start_us + 30'000'000, start_us + 15'000'000, &state).repeat);
   EXPECT_FALSE(policy.AfterError(error, start_us + 20'000'000, 0, &state).repeat);
+}
+
+TEST(RetryPolicyTest, GivesUpWhereACallIsRefusedForLong) {
+  RetryPolicy policy(Options());
+  RetryState state;
+  policy.BeginAttempt(0, kNever, &state);
+  const absl::Status full = absl::ResourceExhaustedError("");
+  // The server answers other calls all the time.
+  EXPECT_TRUE(policy.AfterError(full, 5'000'000, 5'000'000, &state).repeat);
+  EXPECT_TRUE(policy.AfterError(absl::UnavailableError(""), 24'000'000, 24'000'000, &state).repeat);
+  EXPECT_TRUE(policy.AfterError(full, 24'999'999, 24'999'999, &state).repeat);
+  EXPECT_FALSE(policy.AfterError(full, 25'000'000, 25'000'000, &state).repeat);
+  // An answer to this call shows that there was room.
+  policy.DelayAfterNotReady(&state);
+  EXPECT_TRUE(policy.AfterError(full, 30'000'000, 30'000'000, &state).repeat);
+  EXPECT_TRUE(policy.AfterError(full, 49'999'999, 49'999'999, &state).repeat);
 }
 
 TEST(RetryPolicyTest, TheDeadlineEndsWithThePatience) {

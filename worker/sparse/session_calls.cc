@@ -1,5 +1,6 @@
 #include "worker/sparse/session_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,20 +11,14 @@
 namespace thermocline {
 namespace {
 
-template <typename Slice>
-uint64_t KeysOf(const std::vector<Slice>& slices) {
-  uint64_t keys = 0;
-  for (const Slice& slice : slices) keys += slice.keys.size();
-  return keys;
-}
-uint64_t BytesOf(const std::vector<PullSlice>& slices) {
-  uint64_t bytes = KeysOf(slices) * sizeof(Key);
-  for (const PullSlice& slice : slices) bytes += slice.rows.size() * sizeof(float);
+uint64_t BytesOf(const PullCall& call) {
+  uint64_t bytes = NumKeys(call) * sizeof(Key);
+  for (const PullSlice& slice : call.tables) bytes += slice.rows.size() * sizeof(float);
   return bytes;
 }
-uint64_t BytesOf(const std::vector<PushSlice>& slices) {
-  uint64_t bytes = KeysOf(slices) * (sizeof(Key) + sizeof(uint32_t));
-  for (const PushSlice& slice : slices) bytes += slice.values.size() * sizeof(float);
+uint64_t BytesOf(const PushCall& call) {
+  uint64_t bytes = NumKeys(call) * (sizeof(Key) + sizeof(uint32_t));
+  for (const PushSlice& slice : call.tables) bytes += slice.values.size() * sizeof(float);
   return bytes;
 }
 
@@ -38,6 +33,10 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
   auto pull = std::make_shared<PullOperation>();
   pull->step = work.step;
   pull->complete_through = work.step - 1;
+  pull->needs_through = work.step - 1;
+  if (work.kind == wire::PullKind::kTrain) {
+    pull->needs_through = std::max(kNoStep, pull->needs_through - options_.staleness_steps);
+  }
   pull->in_flight_to.assign(options_.num_servers, 0);
   const auto width_of = [this](const PullSlice& slice) {
     const size_t width = tables_.at(slice.table)->dim;
@@ -49,12 +48,12 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
          SplitPull(work.slices[server], options_.max_part_bytes, width_of)) {
       PullOperation::Call call;
       call.server = ServerIndex(server);
-      call.bytes = BytesOf(part);
       call.call.kind = work.kind;
       call.call.step = work.step;
       call.call.staleness_steps = options_.staleness_steps;
       call.call.after_step = work.after_step;
       call.call.tables = std::move(part);
+      call.bytes = BytesOf(call.call);
       pull->calls.push_back(std::move(call));
     }
   }
@@ -67,9 +66,11 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
   CHECK(!work.waves.empty());
   CHECK_LE(work.first_step, work.last_step);
   auto push = std::make_shared<PushOperation>();
+  push->first_step = work.first_step;
   push->step = push->last_step = work.last_step;
   push->to.resize(options_.num_servers);
   push->released.assign(work.waves.size(), false);
+  push->unreleased = work.waves.size();
   push->unacknowledged = options_.num_servers;
   const auto width_of = [this](const PushSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
@@ -84,18 +85,17 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
       CHECK_EQ(work.waves[wave].size(), options_.num_servers);
       std::vector<std::vector<PushSlice>> split =
           SplitPush(work.waves[wave][server], options_.max_part_bytes, width_of);
-      // The last wave reaches every server, so that none accepts the push before all waves are
-      // checked.
+      // Every server gets a part of the last wave, and so none accepts the push before it.
       if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
       for (std::vector<PushSlice>& slices : split) {
         PushOperation::Part part;
         part.wave = wave;
-        part.bytes = BytesOf(slices);
         part.call.first_step = work.first_step;
         part.call.last_step = work.last_step;
         part.call.part = static_cast<uint32_t>(parts.size());
         part.call.learning_rate = work.learning_rate;
         part.call.tables = std::move(slices);
+        part.bytes = BytesOf(part.call);
         parts.push_back(std::move(part));
       }
     }

@@ -24,7 +24,7 @@ enum class CallPhase { kWaiting, kInFlight, kBackingOff, kAnswered };
 struct Operation {
   uint64_t id = 0;
   Step step;              // In messages.
-  size_t in_flight = 0;   // Calls that borrow buffers.
+  size_t in_flight = 0;   // Calls and checks that borrow buffers.
   bool complete = false;  // Nothing is left to ask for.
   std::function<void(absl::Status)> finish;
 };
@@ -40,7 +40,8 @@ struct PullOperation : Operation {
   std::vector<Call> calls;
   std::vector<int> in_flight_to;  // [num_servers]
   size_t unanswered = 0;
-  Step complete_through;
+  Step needs_through;     // Every worker's pushes up to here must be in the rows.
+  Step complete_through;  // They are up to here, in all answers so far.
 };
 
 struct PushOperation : Operation {
@@ -58,9 +59,17 @@ struct PushOperation : Operation {
     bool acknowledged = false;
     RetryState rounds;  // All parts answered, but the push not accepted.
   };
+  // The last wave, which every server gets a part of, waits for all the others: no server accepts
+  // the push before all of it is checked, whatever the order of the releases.
+  bool MaySend(const Part& part) const {
+    return part.wave + 1 == released.size() ? unreleased == 0 : released[part.wave];
+  }
+
+  Step first_step;
   Step last_step;
   std::vector<ToServer> to;    // [num_servers]
   std::vector<bool> released;  // [waves]
+  size_t unreleased = 0;       // Waves.
   size_t unacknowledged = 0;   // Servers.
 };
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "worker/sparse/session_state.h"
 
 namespace thermocline {
@@ -43,6 +44,18 @@ void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, Acti
   }
 }
 
+// The promise of bounded staleness doesn't rest on the servers alone.
+absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
+                                            const PullOperation::Call& call,
+                                            Step complete_through) const {
+  if (complete_through >= pull.needs_through) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "pull of rank ", options.rank.value(), ", server ", call.server.value(), ", step ",
+      pull.step.value(), ": the server says that its rows are complete through step ",
+      complete_through.value(), ", and that they may be read; they must be through step ",
+      pull.needs_through.value()));
+}
+
 void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
                                    const absl::StatusOr<wire::PullAnswer>& answer) {
   PullOperation::Call& call = pull->calls[index];
@@ -54,7 +67,12 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     --pull->in_flight_to[server];
     if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
     int64_t delay_us = 0;
-    if (answer.ok() && answer->readiness == wire::Readiness::kReady) {
+    const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
+    const absl::Status fresh =
+        ready ? CheckComplete(*pull, call, answer->complete_through) : absl::OkStatus();
+    if (!fresh.ok()) {
+      Fail(fresh, &actions);
+    } else if (ready) {
       call.phase = CallPhase::kAnswered;
       pull->complete = --pull->unanswered == 0;
       pull->complete_through = std::min(pull->complete_through, answer->complete_through);

@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -29,11 +32,13 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
   {
     absl::MutexLock lock(&mutex);
     if (!failure.ok()) return failure;
+    // The push can't be over: parts of its last wave wait for this release.
     const auto found = pushes.find(last_step);
     CHECK(found != pushes.end());
     push = found->second;
     CHECK_LT(wave, push->released.size());
     CHECK(!push->released[wave]);
+    ++push->in_flight;  // Borrows the values.
   }
   // Without the mutex: no part of this wave is sent yet, so nobody else looks at its values.
   const absl::Status finite = calls.CheckFinite(*push, wave);
@@ -41,14 +46,17 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
+    --push->in_flight;
     if (!finite.ok()) {
       Fail(finite, &actions);
     } else if (failure.ok()) {
       push->released[wave] = true;
+      --push->unreleased;
       for (uint32_t server = 0; server < options.num_servers; ++server) {
         SendPushes(server, &actions);
       }
     }
+    FinishIfDone(*push, &actions);
     result = failure;
   }
   RunActions(&actions);
@@ -61,7 +69,7 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
   PushOperation::ToServer& to = push->to[server];
   for (size_t i = 0; i < to.parts.size() && to.in_flight < options.max_calls_in_flight; ++i) {
     PushOperation::Part& part = to.parts[i];
-    if (part.phase != CallPhase::kWaiting || !push->released[part.wave]) continue;
+    if (part.phase != CallPhase::kWaiting || !push->MaySend(part)) continue;
     part.phase = CallPhase::kInFlight;
     part.call.header = HeaderFor(server);
     ++to.in_flight;
@@ -101,17 +109,33 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
   RunActions(&actions);
 }
 
+// A server accepts a push when it has all its parts, and gets a push after the one before was
+// acknowledged. What it accepted beyond that came from somebody else, and this worker's gradients
+// would be taken for repetitions.
+absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t server,
+                                            Step accepted_through) const {
+  if (accepted_through < push.first_step) return absl::OkStatus();
+  const std::vector<PushOperation::Part>& parts = push.to[server].parts;
+  const auto sent = std::count_if(parts.begin(), parts.end(),
+                                  [](const PushOperation::Part& part) { return part.retry.sent; });
+  const bool all_sent = sent == static_cast<ptrdiff_t>(parts.size());
+  if (accepted_through == push.last_step && all_sent) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "server ", server, " accepted step ", accepted_through.value(), " from rank ",
+      options.rank.value(), ", but this worker has sent it ", sent, " of ", parts.size(),
+      " parts of steps ", push.first_step.value(), "..", push.last_step.value(),
+      " and nothing later: another process pushes as this rank"));
+}
+
 void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
                                      size_t index, const wire::PushAnswer& answer,
                                      Actions* actions) {
   PushOperation::ToServer& to = push->to[server];
   PushOperation::Part& part = to.parts[index];
-  if (answer.accepted_through > last_begun) {
-    Fail(absl::FailedPreconditionError(absl::StrCat(
-             "server ", server, " accepted step ", answer.accepted_through.value(), " from rank ",
-             options.rank.value(), ", which this worker has not pushed")),
-         actions);
-  } else if (answer.accepted_through >= push->last_step) {
+  const absl::Status plausible = CheckAccepted(*push, server, answer.accepted_through);
+  if (!plausible.ok()) {
+    Fail(plausible, actions);
+  } else if (answer.accepted_through == push->last_step) {
     to.acknowledged = true;
     servers[server].acked_through = push->last_step;
     CHECK(servers[server].pushes.front() == push);
@@ -122,6 +146,7 @@ void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push,
     RepeatPart(push, server, index, policy.DelayAfterNotReady(&part.retry), actions);
   } else {
     part.phase = CallPhase::kAnswered;
+    part.retry.refused = false;
     if (++to.answered == to.parts.size()) RepeatPush(push, server, actions);
   }
 }

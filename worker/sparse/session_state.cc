@@ -70,7 +70,7 @@ void PsSession::Impl::Begin(const std::shared_ptr<Operation>& operation) {
 
 // An operation ends when it is complete or the session has failed, and no call borrows its buffers.
 void PsSession::Impl::FinishIfDone(const Operation& operation, Actions* actions) {
-  if (operation.in_flight > 0 || (!operation.complete && failure.ok())) return;
+  if (operation.in_flight > 0 || closing || (!operation.complete && failure.ok())) return;
   const auto found = operations.find(operation.id);
   if (found == operations.end()) return;
   std::shared_ptr<Operation> finished = std::move(found->second);
@@ -89,8 +89,21 @@ void PsSession::Impl::Fail(absl::Status error, Actions* actions) {
   if (!failure.ok()) return;
   failure = std::move(error);
   for (Server& server : servers) server.pushes.clear();
-  const std::map<uint64_t, std::shared_ptr<Operation>> all = operations;
-  for (const auto& [id, operation] : all) FinishIfDone(*operation, actions);
+  // Until then no operation ends: the transport may go after the last one.
+  closing = true;
+  actions->push_back([self = shared_from_this()] { self->CloseTransport(); });
+}
+
+void PsSession::Impl::CloseTransport() {
+  transport->Close();
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    closing = false;
+    const std::map<uint64_t, std::shared_ptr<Operation>> all = operations;
+    for (const auto& [id, operation] : all) FinishIfDone(*operation, &actions);
+  }
+  RunActions(&actions);
 }
 
 }  // namespace thermocline

@@ -34,6 +34,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
 
   // Pulls.
   void Pull(PullWork work, PullDone done);
+  absl::Status CheckComplete(const PullOperation& pull, const PullOperation::Call& call,
+                             Step complete_through) const;
   void SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
@@ -45,6 +47,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void SendPushes(uint32_t server, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
                     const absl::StatusOr<wire::PushAnswer>& answer);
+  absl::Status CheckAccepted(const PushOperation& push, uint32_t server,
+                             Step accepted_through) const;
   void TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
                       const wire::PushAnswer& answer, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -65,6 +69,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void FinishIfDone(const Operation& operation, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Fail(absl::Status error, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void CloseTransport();
 
   // What a session knows of one server.
   struct Server {
@@ -82,6 +87,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   mutable absl::Mutex mutex;
   RetryPolicy policy ABSL_GUARDED_BY(mutex);
   absl::Status failure ABSL_GUARDED_BY(mutex);
+  bool closing ABSL_GUARDED_BY(mutex) = false;  // Failed, and the transport isn't closed yet.
   std::vector<Server> servers ABSL_GUARDED_BY(mutex);  // [num_servers]
   std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id
   std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by last step

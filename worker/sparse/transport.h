@@ -6,6 +6,8 @@
 #ifndef THERMOCLINE_WORKER_SPARSE_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SPARSE_TRANSPORT_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -51,6 +53,14 @@ struct PushCall {
   std::vector<PushSlice> tables;
 };
 
+// Keys of all tables of a call.
+template <typename Call>
+size_t NumKeys(const Call& call) {
+  size_t keys = 0;
+  for (const auto& slice : call.tables) keys += slice.keys.size();
+  return keys;
+}
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -62,6 +72,11 @@ class Transport {
                     std::function<void(absl::StatusOr<wire::PullAnswer>)> done) = 0;
   virtual void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                     std::function<void(absl::StatusOr<wire::PushAnswer>)> done) = 0;
+
+  // A session that failed needs no answers any more: ends every call, under way or later, with
+  // kCancelled as soon as may be. Returns at once. A transport that several sessions share does
+  // nothing.
+  virtual void Close() = 0;
 };
 
 }  // namespace thermocline
