@@ -54,6 +54,12 @@ def wait_for(condition, what):
         time.sleep(POLL_S)
 
 
+def set_signals(ignored=()):
+    """Before exec: what a program does at a signal that somebody may have set to be ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+
 def process_state(pid):
     """One letter of /proc/PID/stat, '' where there is no such process."""
     try:
@@ -105,12 +111,17 @@ class ProcessTest(unittest.TestCase):
         with open(self.job, 'w') as job:
             job.write(JOB % {'data': self.data})
 
-    def start(self, *flags, command='train', job=None, run_dir=None):
-        """Starts the launcher; it and what it started are killed after the test at the latest."""
+    def start(self, *flags, command='train', job=None, run_dir=None, ignored=(), **options):
+        """Starts the launcher; it and what it started are killed after the test at the latest.
+
+        It starts with default actions for all signals but those `ignored`, however the test itself
+        was started. `options` are those of Popen.
+        """
         run_dir = run_dir or self.run_dir
         launcher = subprocess.Popen(
             [THERMOCLINE, command, job or self.job, '--run-dir', run_dir, *flags],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            **{'stdin': subprocess.DEVNULL, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE,
+               'text': True, 'preexec_fn': lambda: set_signals(ignored), **options})
         launcher.run_dir = run_dir
 
         def clean_up():
@@ -133,9 +144,9 @@ class ProcessTest(unittest.TestCase):
         with open(os.path.join(launcher.run_dir, 'summary.json')) as summary:
             return json.load(summary)
 
-    def start_long(self, *flags):
+    def start_long(self, *flags, **options):
         """Starts a job that would take hours and waits until it trains."""
-        launcher = self.start('--set', 'train.passes=1000000', *flags)
+        launcher = self.start('--set', 'train.passes=1000000', *flags, **options)
         metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
 
         def trains():

@@ -33,6 +33,31 @@ class InterruptTest(ProcessTest):
     def test_hang_up(self):
         self.stopped_by(signal.SIGHUP, 'Hangup')
 
+    def ignores(self, number):
+        """Whether the signal that was ignored at the start still is; another one stops the job."""
+        launcher = self.start_long(ignored=[number])
+        pids = list(children(launcher.pid))
+        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
+        launcher.send_signal(number)
+        size = os.path.getsize(metrics)
+        wait_for(lambda: launcher.poll() is not None or os.path.getsize(metrics) > size + 50000,
+                 'a hundred more lines of metrics')
+        launcher.send_signal(signal.SIGTERM)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('stopped by signal 15', err)
+        self.assert_all_gone(pids)
+
+    def test_nohup(self):
+        self.ignores(signal.SIGHUP)
+
+    def test_a_background_job_of_a_script_ignores_ctrl_c(self):
+        self.ignores(signal.SIGINT)
+
+    def test_ignored_sigchld(self):
+        # Children of a process that ignores SIGCHLD leave no exit code.
+        self.train(ignored=[signal.SIGCHLD])
+
     def test_ctrl_c_before_the_servers_are_up(self):
         folder = self.run_dir + '-bin'
         os.mkdir(folder)

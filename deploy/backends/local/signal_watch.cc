@@ -10,17 +10,35 @@
 
 namespace thermocline {
 
+namespace {
+
+bool IsIgnored(int number) {
+  struct sigaction action;
+  CHECK_EQ(sigaction(number, nullptr, &action), 0);
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
 SignalWatch::SignalWatch() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals, number);
-  CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, nullptr), 0);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!IsIgnored(number)) sigaddset(&signals, number);
+  }
+  signal(SIGCHLD, SIG_DFL);
+  sigaddset(&signals, SIGCHLD);
   signal(SIGPIPE, SIG_IGN);
+  CHECK_EQ(pthread_sigmask(SIG_BLOCK, &signals, &previous_mask_), 0);
   fd_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
   CHECK_GE(fd_, 0);
 }
 
-SignalWatch::~SignalWatch() { close(fd_); }
+SignalWatch::~SignalWatch() {
+  Drain();
+  close(fd_);
+  CHECK_EQ(pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr), 0);
+}
 
 void SignalWatch::Drain() {
   signalfd_siginfo info;

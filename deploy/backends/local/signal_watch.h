@@ -2,13 +2,18 @@
 #ifndef THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SIGNAL_WATCH_H_
 #define THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SIGNAL_WATCH_H_
 
+#include <signal.h>
+
 namespace thermocline {
 
 class SignalWatch {
  public:
-  // Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD for this thread and all it starts, and ignores
-  // SIGPIPE. REQUIRES: called on the main thread before other threads exist.
+  // Blocks SIGCHLD and those of SIGINT, SIGTERM and SIGHUP that are not ignored, for this thread
+  // and all it starts, and ignores SIGPIPE. Who started us may want a signal ignored: nohup does
+  // with SIGHUP, a shell's `&` with SIGINT. SIGCHLD gets its default action, without which children
+  // would leave no exit code. REQUIRES: called on the main thread before other threads exist.
   SignalWatch();
+  // Takes what waits and restores the mask, so that Ctrl-C ends the program.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
@@ -22,6 +27,7 @@ class SignalWatch {
   int last_stop_signal() const { return last_stop_signal_; }
 
  private:
+  sigset_t previous_mask_;
   int fd_ = -1;
   int stop_requests_ = 0;
   int last_stop_signal_ = 0;

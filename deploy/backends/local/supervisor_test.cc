@@ -143,6 +143,22 @@ TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
   EXPECT_THAT(lines.back(), HasSubstr("0000000000000000"));
 }
 
+// Asked to end, this child asks us to stop once more, and goes on. Were that not heeded, the grace
+// would outlast the test.
+TEST_F(SupervisorTest, ASecondStopRequestEndsTheGrace) {
+  SignalWatch signals;
+  Supervisor supervisor(&signals);
+  const std::string script = absl::StrCat(
+      "trap 'kill -INT ", getpid(), "' TERM; echo ready; while true; do sleep 600 & wait; done");
+  ASSERT_TRUE(supervisor.Start(ProcessRole::kServer, Shell("server 0", script)).ok());
+  const absl::Status up = supervisor.WaitUntil([&] { return !LogTail(Log("server 0"), 1).empty(); },
+                                               kSoon, kPeriod, "the script");
+  ASSERT_TRUE(up.ok()) << up;
+  supervisor.Stop(ProcessRole::kServer, absl::Hours(1));
+  EXPECT_EQ(signals.stop_requests(), 1);
+  EXPECT_EQ(signals.last_stop_signal(), SIGINT);
+}
+
 // The last of the tests: the request to stop stays on record.
 TEST_F(SupervisorTest, ZStopRequestsEndWaits) {
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
