@@ -1,13 +1,17 @@
 // thermocline bench: how fast this machine is. `bench train` is here; the others are programs of
 // their own.
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdio>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "deploy/cli/command.h"
+#include "deploy/cli/console.h"
 #include "deploy/cli/train_job.h"
 #include "deploy/controller/json_number.h"
 
@@ -29,22 +33,23 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-void PrintSetup(const Job& job) {
-  std::printf(
+std::string RenderSetup(const Job& job) {
+  return absl::StrFormat(
       "setup: job %s, data %s, batch %u, %u servers x %u threads, %u workers x %u threads, "
       "%u hardware threads\n",
-      job.name().c_str(), job.data().path().c_str(), job.train().batch_size(),
-      job.cluster().servers(), job.cluster().server_threads(), job.cluster().workers(),
-      job.cluster().worker_threads(), std::thread::hardware_concurrency());
+      job.name(), job.data().path(), job.train().batch_size(), job.cluster().servers(),
+      job.cluster().server_threads(), job.cluster().workers(), job.cluster().worker_threads(),
+      std::thread::hardware_concurrency());
 }
 
-void PrintResult(const std::vector<double>& rates, const std::vector<std::string>& digests) {
+std::string RenderResult(const std::vector<double>& rates,
+                         const std::vector<std::string>& digests) {
   const auto [low, high] = std::minmax_element(rates.begin(), rates.end());
-  std::printf("\nsamples/s: median %.0f, from %.0f to %.0f over %d runs\n", Median(rates), *low,
-              *high, static_cast<int>(rates.size()));
   const bool same = std::all_of(digests.begin(), digests.end(),
                                 [&](const std::string& digest) { return digest == digests[0]; });
-  std::printf("model digest: %s\n", same ? digests[0].c_str() : "NOT the same in all runs");
+  return absl::StrFormat(
+      "\nsamples/s: median %.0f, from %.0f to %.0f over %d runs\nmodel digest: %s\n", Median(rates),
+      *low, *high, rates.size(), same ? digests[0] : "NOT the same in all runs");
 }
 
 int BenchTrain(const Flags& flags) {
@@ -59,24 +64,30 @@ int BenchTrain(const Flags& flags) {
       RunDirectory::Create(flags.Get("run-dir"), absl::StrCat(job->name(), "-bench"), absl::Now());
   if (!parent.ok()) return Complain(parent.status().message(), kExitUsage);
 
-  PrintSetup(*job);
+  const auto fail = [&signals](absl::string_view why) {
+    ReportFailure(why, &signals);
+    return kExitFailed;
+  };
+  Console out(STDOUT_FILENO, &signals);
+  out.Write(RenderSetup(*job));
   std::vector<double> rates;
   std::vector<std::string> digests;
   for (int64_t run = 0; run < *repeats; ++run) {
     const auto directory =
         RunDirectory::Create(parent->File(absl::StrCat("run-", run)), "", absl::Now());
-    if (!directory.ok()) return Complain(directory.status().message(), kExitFailed);
+    if (!directory.ok()) return fail(directory.status().message());
     const auto result = RunJobOnConsole(*job, *programs, *directory, &signals);
-    if (!result.ok()) return Complain(result.status().message(), kExitFailed);
+    if (!result.ok()) return fail(result.status().message());
     const auto rate = NumberAt(result->summary, "samples_per_s");
-    if (!rate) return Complain("the workers reported no samples/s", kExitFailed);
+    if (!rate) return fail("the workers reported no samples/s");
     rates.push_back(*rate);
     digests.push_back(result->summary["model_digest"].get<std::string>());
-    std::printf("run %d of %d: %.0f samples/s, AUC %s\n", static_cast<int>(run) + 1,
-                static_cast<int>(*repeats), *rate, result->summary["auc"].dump().c_str());
+    out.Write(absl::StrFormat("run %d of %d: %.0f samples/s, AUC %s\n", run + 1, *repeats, *rate,
+                              result->summary["auc"].dump()));
+    if (signals.stop_requests() > 0) return fail("stopped");
   }
-  PrintResult(rates, digests);
-  return kExitDone;
+  out.Write(RenderResult(rates, digests));
+  return signals.stop_requests() > 0 ? kExitFailed : kExitDone;
 }
 
 int Bench(const std::vector<std::string>& arguments) {

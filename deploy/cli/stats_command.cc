@@ -1,11 +1,12 @@
 // thermocline stats: what servers and workers are doing.
-#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -14,7 +15,6 @@
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
 #include "common/status_macros.h"
-#include "deploy/backends/local/signal_watch.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/stats_table.h"
 
@@ -128,32 +128,52 @@ bool AllServersAnswered(const Reports& reports) {
                      [](const ServerReport& report) { return report.stats.ok(); });
 }
 
+// Ctrl-C ends `stats --watch` as it is meant to end, at any moment: there is nothing to clean up.
+void ExitOnStopRequest() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const auto previous = signal(number, [](int) { _exit(kExitDone); });
+    if (previous == SIG_IGN) signal(number, SIG_IGN);
+  }
+}
+
+// One document a line where more follow.
+std::string RenderJson(const Reports& reports, bool one_line) {
+  const std::string text = StatsToJson(reports.servers, reports.workers);
+  return one_line ? nlohmann::ordered_json::parse(text).dump() : text;
+}
+
+std::string RenderTables(const Reports& reports) {
+  std::string text =
+      absl::StrCat(RenderServerStats(reports.servers), "\n", RenderTableStats(reports.servers));
+  if (!reports.workers.empty()) {
+    absl::StrAppend(&text, "\n", RenderWorkerStats(reports.workers));
+  }
+  return text;
+}
+
 int Stats(const Flags& flags) {
-  SignalWatch signals;
   const auto interval_s = flags.GetInt("interval", 1, 1, 3600);
   if (!interval_s.ok()) return Complain(interval_s.status().message(), kExitUsage);
   const auto targets = TargetsFromFlags(flags);
   if (!targets.ok()) return Complain(targets.status().message(), kExitUsage);
   const bool watch = flags.Has("watch");
+  if (watch) {
+    ExitOnStopRequest();
+    signal(SIGPIPE, SIG_IGN);  // a reader that goes away has seen enough
+  }
   while (true) {
     const Reports reports = Ask(*targets);
     if (flags.Has("json")) {
-      std::printf("%s\n", StatsToJson(reports.servers, reports.workers).c_str());
+      std::printf("%s\n", RenderJson(reports, /*one_line=*/watch).c_str());
     } else {
       // "Go to the corner" and "clear the screen".
       if (watch && isatty(STDOUT_FILENO)) std::fputs("\x1b[H\x1b[2J", stdout);
-      std::printf("%s\n%s", RenderServerStats(reports.servers).c_str(),
-                  RenderTableStats(reports.servers).c_str());
-      if (!reports.workers.empty()) {
-        std::printf("\n%s", RenderWorkerStats(reports.workers).c_str());
-      }
+      std::fputs(RenderTables(reports).c_str(), stdout);
     }
     std::fflush(stdout);
     if (!watch) return AllServersAnswered(reports) ? kExitDone : kExitFailed;
-    pollfd wait = {signals.fd(), POLLIN, 0};
-    poll(&wait, 1, static_cast<int>(*interval_s) * 1000);
-    signals.Drain();
-    if (signals.stop_requests() > 0 || std::ferror(stdout)) return kExitDone;
+    if (std::ferror(stdout)) return kExitDone;
+    absl::SleepFor(absl::Seconds(*interval_s));
   }
 }
 
@@ -178,7 +198,8 @@ Command StatsCommand() {
       {"run-dir", "DIR", "the servers and workers of this run"},
       {"watch", "", "shows them again and again, until Ctrl-C"},
       {"interval", "SECONDS", "between two looks with --watch; default 1"},
-      {"json", "", "prints JSON, fields as in proto/parameter_server.proto"},
+      {"json", "",
+       "prints JSON, fields as in proto/parameter_server.proto; with --watch one line a look"},
       {"tls-certificate", "FILE", "PEM: the certificate to show"},
       {"tls-private-key", "FILE", "PEM: its key"},
       {"tls-ca", "FILE", "PEM: who must have signed the servers' certificates"},

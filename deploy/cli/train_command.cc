@@ -1,9 +1,10 @@
 // thermocline train: runs a job's servers and workers on this machine.
-#include <cstdio>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "deploy/cli/command.h"
+#include "deploy/cli/console.h"
 #include "deploy/cli/train_job.h"
 #include "deploy/controller/summary.h"
 
@@ -21,13 +22,17 @@ int RunTrain(const Flags& flags) {
 
   const auto result = RunJobOnConsole(*job, *programs, *directory, &signals);
   if (!result.ok()) {
-    return Complain(absl::StrCat("job ", job->name(), ": ", result.status().message(),
-                                 "\nrun directory: ", directory->path()),
-                    kExitFailed);
+    ReportFailure(absl::StrCat("job ", job->name(), ": ", result.status().message(),
+                               "\nrun directory: ", directory->path()),
+                  &signals);
+    return kExitFailed;
   }
-  std::printf("\n%s\n%srun directory: %s\n", RenderServerStats(result->servers).c_str(),
-              RenderSummary(result->summary).c_str(), directory->path().c_str());
-  return kExitDone;
+  const std::string text =
+      absl::StrCat("\n", RenderServerStats(result->servers), "\n", RenderSummary(result->summary),
+                   "run directory: ", directory->path(), "\n");
+  const int requests = signals.stop_requests();
+  Console(STDOUT_FILENO, &signals).Write(text);
+  return signals.stop_requests() > requests ? kExitFailed : kExitDone;
 }
 
 }  // namespace

@@ -1,18 +1,21 @@
 #include "deploy/cli/train_job.h"
 
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/job/job_loader.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
+#include "deploy/cli/console.h"
 #include "deploy/controller/programs.h"
 
 namespace thermocline {
@@ -61,6 +64,12 @@ absl::Status CheckFiles(const Job& job) {
   return CheckReadable("cluster.tls.ca", tls.ca());
 }
 
+// At most what a pipe takes at once, with its end.
+std::string Line(std::string text) {
+  text.resize(std::min<size_t>(text.size(), PIPE_BUF - 1));
+  return text + "\n";
+}
+
 std::string Plural(uint32_t count, const char* noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
@@ -103,21 +112,26 @@ absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags) {
 
 absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& programs,
                                           const RunDirectory& directory, SignalWatch* signals) {
-  std::printf("job %s: %s, %s, run directory %s\n", job.name().c_str(),
-              Plural(job.cluster().servers(), "server").c_str(),
-              Plural(job.cluster().workers(), "worker").c_str(), directory.path().c_str());
-  std::fflush(stdout);
-  ProgressBar bar(stdout, isatty(STDOUT_FILENO) != 0);
+  // What is said while the job runs is dropped where nobody reads: the run never waits for it.
+  Console out(STDOUT_FILENO, signals);
+  out.TryWrite(Line(absl::StrCat(
+      "job ", job.name(), ": ", Plural(job.cluster().servers(), "server"), ", ",
+      Plural(job.cluster().workers(), "worker"), ", run directory ", directory.path())));
+  ProgressBar bar([&out](absl::string_view text) { return out.TryWrite(text); }, out.is_terminal());
   const Stopwatch watch;
   JobObserver observer;
   observer.on_servers_up = [&](const std::vector<std::string>& addresses) {
-    std::printf("servers up in %.1f s: %s\n", absl::ToDoubleSeconds(watch.Elapsed()),
-                absl::StrJoin(addresses, ", ").c_str());
-    std::fflush(stdout);
+    out.TryWrite(
+        Line(absl::StrFormat("servers up in %.1f s: %s", absl::ToDoubleSeconds(watch.Elapsed()),
+                             absl::StrJoin(addresses, ", "))));
   };
   observer.on_progress = [&](const Progress& progress) { bar.Update(progress, watch.Elapsed()); };
   observer.on_training_done = [&] { bar.Clear(); };
   return RunJob(job, programs, directory, observer, signals);
+}
+
+void ReportFailure(absl::string_view message, SignalWatch* signals) {
+  Console(STDERR_FILENO, signals).Write(absl::StrCat("thermocline: ", message, "\n"));
 }
 
 }  // namespace thermocline

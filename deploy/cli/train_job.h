@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "deploy/backends/local/signal_watch.h"
 #include "deploy/cli/flags.h"
 #include "deploy/controller/job_controller.h"
@@ -22,9 +23,12 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags);
 
 absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags);
 
-// Runs the job and shows how far it is on standard output.
+// Runs the job and shows how far it is on standard output. Never waits for who reads that.
 absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& programs,
                                           const RunDirectory& directory, SignalWatch* signals);
+
+// Prints "thermocline: ..." to standard error; a request to stop ends it.
+void ReportFailure(absl::string_view message, SignalWatch* signals);
 
 }  // namespace thermocline
 

@@ -34,7 +34,7 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
                   " samples  ",
                   FormatCount(static_cast<uint64_t>(std::max(0.0, progress.samples_per_s))), "/s");
   if (progress.loss) absl::StrAppend(&line, absl::StrFormat("  loss %.4f", *progress.loss));
-  if (progress.auc) absl::StrAppend(&line, absl::StrFormat("  AUC %.4f", *progress.auc));
+  if (progress.auc) absl::StrAppend(&line, absl::StrFormat("  batch AUC %.4f", *progress.auc));
   if (progress.fraction && *progress.fraction > 0 && *progress.fraction < 1) {
     const double left =
         absl::ToDoubleSeconds(elapsed) * (1 - *progress.fraction) / *progress.fraction;
@@ -43,8 +43,6 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
   return line;
 }
 
-ProgressBar::ProgressBar(std::FILE* out, bool is_terminal) : out_(out), is_terminal_(is_terminal) {}
-
 void ProgressBar::Update(const Progress& progress, absl::Duration elapsed) {
   const bool is_last = progress.fraction && *progress.fraction >= 1;
   const absl::Duration period = is_terminal_ ? kTerminalPeriod : kPlainPeriod;
@@ -52,19 +50,14 @@ void ProgressBar::Update(const Progress& progress, absl::Duration elapsed) {
   last_drawn_ = elapsed;
   const std::string line = RenderProgress(progress, elapsed);
   if (is_terminal_) {
-    std::fprintf(out_, "%s%s", kClearLine, line.c_str());
-    line_stands_ = true;
+    line_stands_ |= out_(absl::StrCat(kClearLine, line));
   } else {
-    std::fprintf(out_, "%s\n", line.c_str());
+    out_(absl::StrCat(line, "\n"));
   }
-  std::fflush(out_);
 }
 
 void ProgressBar::Clear() {
-  if (!line_stands_) return;
-  std::fputs(kClearLine, out_);
-  std::fflush(out_);
-  line_stands_ = false;
+  if (line_stands_ && out_(kClearLine)) line_stands_ = false;
 }
 
 }  // namespace thermocline

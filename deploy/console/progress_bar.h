@@ -3,10 +3,12 @@
 #define THERMOCLINE_DEPLOY_CONSOLE_PROGRESS_BAR_H_
 
 #include <cstdint>
-#include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace thermocline {
@@ -16,8 +18,8 @@ struct Progress {
   uint64_t samples = 0;
   double samples_per_s = 0;
   std::optional<double> fraction;  // of the job's steps that are done, in [0, 1]
-  std::optional<double> loss;
-  std::optional<double> auc;
+  std::optional<double> loss;      // mean per sample since the report before
+  std::optional<double> auc;       // of the last batch, as far as the reporting worker computed it
 };
 
 // "[=====>    ]  45%  step 120  ..." without a line end; `elapsed` gives the time left.
@@ -26,8 +28,12 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed);
 // Not thread-safe.
 class ProgressBar {
  public:
+  // Writes a text whole, or drops it and returns false where its reader is not ready: progress is
+  // not worth waiting for.
+  using Sink = std::function<bool(absl::string_view text)>;
+
   // Draws on `out`, as on a terminal if `is_terminal`.
-  ProgressBar(std::FILE* out, bool is_terminal);
+  ProgressBar(Sink out, bool is_terminal) : out_(std::move(out)), is_terminal_(is_terminal) {}
   // Ends the line that stands.
   ~ProgressBar() { Clear(); }
 
@@ -37,7 +43,7 @@ class ProgressBar {
   void Clear();
 
  private:
-  std::FILE* const out_;
+  const Sink out_;
   const bool is_terminal_;
   absl::Duration last_drawn_ = -absl::InfiniteDuration();
   bool line_stands_ = false;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace thermocline {
 namespace {
 
@@ -30,27 +33,25 @@ TEST(RenderProgress, OddFractionsStayInTheBar) {
   progress.auc = 0.75;
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
             "[========================] 100%  step 1,200  307,200 samples  10,240/s  loss 0.4712  "
-            "AUC 0.7500");
+            "batch AUC 0.7500");
 }
 
 // What a bar writes for updates at the given times, in ms.
 std::string Drawn(bool is_terminal, const std::vector<int>& times_ms, double last_fraction) {
-  char* text = nullptr;
-  size_t size = 0;
-  std::FILE* out = open_memstream(&text, &size);
-  {
-    ProgressBar bar(out, is_terminal);
-    for (size_t i = 0; i < times_ms.size(); ++i) {
-      Progress progress;
-      progress.step = i;
-      progress.fraction = i + 1 == times_ms.size() ? last_fraction : 0;
-      bar.Update(progress, absl::Milliseconds(times_ms[i]));
-    }
+  std::string text;
+  const auto sink = [&text](absl::string_view piece) {
+    text += std::string(piece);
+    return true;
+  };
+  ProgressBar bar(sink, is_terminal);
+  for (size_t i = 0; i < times_ms.size(); ++i) {
+    Progress progress;
+    progress.step = i;
+    progress.fraction = i + 1 == times_ms.size() ? last_fraction : 0;
+    bar.Update(progress, absl::Milliseconds(times_ms[i]));
   }
-  std::fclose(out);
-  const std::string result(text, size);
-  std::free(text);
-  return result;
+  bar.Clear();
+  return text;
 }
 
 int Count(const std::string& text, const std::string& what) {
@@ -71,6 +72,27 @@ TEST(ProgressBar, ATerminalLineIsRedrawnAndRemoved) {
   EXPECT_EQ(Count(text, "\n"), 0) << text;
   EXPECT_EQ(Count(text, "step"), 2) << text;
   EXPECT_EQ(text.substr(text.size() - 4), "\r\x1b[K");
+}
+
+TEST(ProgressBar, ALineThatWasDroppedDoesNotStand) {
+  bool ready = false;
+  std::vector<std::string> written;
+  const auto sink = [&](absl::string_view piece) {
+    if (ready) written.emplace_back(piece);
+    return ready;
+  };
+  ProgressBar bar(sink, true);
+  bar.Update(Half(), absl::ZeroDuration());
+  ready = true;
+  bar.Clear();
+  EXPECT_TRUE(written.empty());
+  bar.Update(Half(), absl::Seconds(1));
+  ASSERT_EQ(written.size(), 1u);
+  ready = false;
+  bar.Clear();
+  ready = true;
+  bar.Clear();
+  EXPECT_EQ(written.size(), 2u);
 }
 
 }  // namespace

@@ -3,10 +3,11 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest, wait_for
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, set_signals, wait_for
 
 
 def read_json(*path):
@@ -139,6 +140,55 @@ class TrainTest(ProcessTest):
         self.assertTrue(re.search(r'^C26 +8 ', table.stdout, re.MULTILINE), table.stdout)
         self.assertIn(address, table.stdout)
         self.assertIsNone(launcher.poll())
+
+    def watch_stats(self, *flags):
+        stats = subprocess.Popen(
+            [THERMOCLINE, 'stats', '--watch', '--run-dir', self.run_dir, *flags],
+            stdout=subprocess.PIPE, text=True, preexec_fn=set_signals)
+
+        def clean_up():
+            stats.kill()
+            stats.communicate()
+        self.addCleanup(clean_up)
+        return stats
+
+    def test_watching_stats(self):
+        self.start_long('--servers=2')
+        stats = self.watch_stats()
+        looks = 0
+        while looks < 2:  # each begins with the head of the servers' table
+            line = stats.stdout.readline()
+            self.assertNotEqual(line, '')
+            looks += line.startswith('server ')
+        stats.send_signal(signal.SIGINT)
+        self.assertEqual(stats.wait(DEADLINE_S), 0)
+
+    def test_watching_stats_as_json(self):
+        self.start_long('--servers=2')
+        stats = self.watch_stats('--json')
+        for _ in range(2):
+            look = json.loads(stats.stdout.readline())  # a line is a document
+            self.assertEqual([server['stats']['server_index'] for server in look['servers']],
+                             [0, 1])
+        stats.send_signal(signal.SIGINT)
+        self.assertEqual(stats.wait(DEADLINE_S), 0)
+
+    def test_ctrl_c_ends_stats_of_a_server_that_hangs(self):
+        launcher = self.start_long('--servers=2', '--set=cluster.rpc_timeout_s=600')
+        server = self.pid_of(launcher, 'server 0')
+        os.kill(server, signal.SIGSTOP)
+        for flags, code in (((), -signal.SIGINT), (('--watch',), 0)):
+            stats = subprocess.Popen([THERMOCLINE, 'stats', '--run-dir', self.run_dir, *flags],
+                                     stdout=subprocess.DEVNULL, preexec_fn=set_signals)
+            self.addCleanup(stats.kill)
+            # It has connected, or is about to: it can't end by itself with this code.
+            wait_for(lambda: stats.poll() is None and self.threads(stats.pid) > 1, 'its threads')
+            stats.send_signal(signal.SIGINT)
+            self.assertEqual(stats.wait(DEADLINE_S), code)
+
+    @staticmethod
+    def threads(pid):
+        return len(os.listdir('/proc/%d/task' % pid))
 
     def test_bench_train(self):
         launcher = self.start('--repeats=2', command='bench')
