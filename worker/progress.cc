@@ -88,6 +88,10 @@ WorkerStats WorkerProgress::Stats() const {
   stats.set_loss(report_.window_loss);
   stats.set_samples_per_s(samples_per_s_);
   for (StageStats& stage : Stages()) *stats.add_stages() = std::move(stage);
+  if (trainer_ != nullptr) {
+    stats.set_max_staleness(trainer_->staleness().max());
+    stats.set_mean_staleness(trainer_->staleness().mean());
+  }
   if (pipeline_ != nullptr) stats.set_bad_lines(pipeline_->progress().bad_lines);
   if (session_ != nullptr) {
     const PsSessionStats session = session_->stats();

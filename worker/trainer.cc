@@ -64,6 +64,7 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
     StageTimer::Scope time(&stages_.wait_rows);
     RETURN_IF_ERROR(parts_.source->Await(*work, parts_.model->arenas()));
   }
+  staleness_.Record(work->step(), work->complete_through);
   RETURN_IF_ERROR(Compute(work.get()));
 
   const float learning_rate = LearningRateAt(job_.train().learning_rate(), work->step());

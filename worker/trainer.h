@@ -19,6 +19,7 @@
 #include "worker/model_step.h"
 #include "worker/sparse/embedding_source.h"
 #include "worker/sparse/step_pipeline.h"
+#include "worker/staleness_meter.h"
 
 namespace thermocline {
 
@@ -67,6 +68,7 @@ class Trainer {
   int64_t steps() const { return report_.steps; }
   uint64_t samples() const { return report_.samples; }
   const TrainerStages& stages() const { return stages_; }
+  const StalenessMeter& staleness() const { return staleness_; }  // of the rows it computed with
 
  private:
   absl::Status PlanNext();
@@ -84,6 +86,7 @@ class Trainer {
   std::deque<std::shared_ptr<StepWork>> fetched_;  // their fetches have begun, in order
   std::shared_ptr<StepWork> next_;                 // planned, to be fetched next
   TrainerStages stages_;
+  StalenessMeter staleness_;
   TrainerReport report_;
   double window_loss_sum_ = 0;
 };

@@ -159,6 +159,8 @@ std::string WorkerResultToJson(const WorkerResult& result) {
                          {"bytes_pulled", result.stats.bytes_pulled()},
                          {"bytes_pushed", result.stats.bytes_pushed()},
                          {"rpc_retries", result.stats.rpc_retries()},
+                         {"max_staleness", result.stats.max_staleness()},
+                         {"mean_staleness", result.stats.mean_staleness()},
                          {"resident_bytes", result.stats.resident_bytes()}};
   if (result.bad_lines > 0) json["first_bad_line"] = result.first_bad_line;
   if (result.evaluation.samples > 0) {

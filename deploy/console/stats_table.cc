@@ -129,7 +129,7 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
 
 std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
   Rows rows = {{"worker", "rank", "step", "samples", "samples/s", "loss", "process", "pulled",
-                "pushed", "retries", "bad lines"},
+                "pushed", "retries", "bad lines", "staleness"},
                {}};
   std::string errors;
   for (const WorkerReport& worker : workers) {
@@ -138,11 +138,13 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
       continue;
     }
     const WorkerStats& stats = *worker.stats;
-    rows.push_back({worker.address, absl::StrCat(stats.worker_rank()), absl::StrCat(stats.step()),
-                    FormatCount(stats.samples()), absl::StrFormat("%.0f", stats.samples_per_s()),
-                    absl::StrFormat("%.4f", stats.loss()), FormatBytes(stats.resident_bytes()),
-                    FormatBytes(stats.bytes_pulled()), FormatBytes(stats.bytes_pushed()),
-                    FormatCount(stats.rpc_retries()), FormatCount(stats.bad_lines())});
+    rows.push_back(
+        {worker.address, absl::StrCat(stats.worker_rank()), absl::StrCat(stats.step()),
+         FormatCount(stats.samples()), absl::StrFormat("%.0f", stats.samples_per_s()),
+         absl::StrFormat("%.4f", stats.loss()), FormatBytes(stats.resident_bytes()),
+         FormatBytes(stats.bytes_pulled()), FormatBytes(stats.bytes_pushed()),
+         FormatCount(stats.rpc_retries()), FormatCount(stats.bad_lines()),
+         absl::StrFormat("%d max, %.2f mean", stats.max_staleness(), stats.mean_staleness())});
   }
   return absl::StrCat(FormatTable(rows), errors);
 }

@@ -60,6 +60,13 @@ TEST(StatsTable, AServerWithoutJobSaysSo) {
   EXPECT_THAT(RenderServerStats({{"127.0.0.1:1", ServerStats()}}), HasSubstr("(no job)"));
 }
 
+TEST(StatsTable, WorkersSayHowStaleTheirRowsWere) {
+  WorkerStats worker;
+  worker.set_max_staleness(3);
+  worker.set_mean_staleness(1.25);
+  EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 .* 3 max, 1.25 mean"));
+}
+
 TEST(StatsTable, JsonHasNumbersAndAllFields) {
   WorkerStats worker;
   worker.set_samples(5);

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "common/scheduler.h"
@@ -80,8 +82,42 @@ struct Outcome {
   std::vector<absl::StatusOr<WorkerResult>> workers;
 };
 
-// The whole system in one process, but for gRPC.
-Outcome Train(const Job& job) {
+// Keeps rank 1's pushes back until rank 0 pushes `step`; nothing where that is kNoStep.
+class SlowRankTransport : public Transport {
+ public:
+  SlowRankTransport(Transport* transport, Step step)
+      : transport_(transport), step_(step), open_(step == kNoStep) {}
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    transport_->Pull(server, call, deadline_us, std::move(done));
+  }
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    std::vector<std::function<void()>> released;
+    {
+      absl::MutexLock lock(&mutex_);
+      const bool fast = call.header.rank == WorkerRank(0);
+      if (fast && call.last_step >= step_) open_ = true;
+      if (open_) released.swap(kept_);
+      (open_ || fast ? released : kept_).push_back([=] {
+        transport_->Push(server, call, deadline_us, done);
+      });
+    }
+    for (const std::function<void()>& push : released) push();
+  }
+  void Close() override {}
+
+ private:
+  Transport* const transport_;
+  const Step step_;
+  absl::Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> kept_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The whole system in one process, but for gRPC. `held_back_until`: as SlowRankTransport.
+Outcome Train(const Job& job, Step held_back_until = kNoStep) {
   ThreadScheduler scheduler;
   std::vector<std::unique_ptr<ServerCore>> cores;
   std::vector<ServerCore*> pointers;
@@ -92,7 +128,8 @@ Outcome Train(const Job& job) {
     EXPECT_TRUE(cores.back()->Configure(ConfigOf(job, i)).ok());
     pointers.push_back(cores.back().get());
   }
-  InProcessTransport transport(pointers);
+  InProcessTransport in_process(pointers);
+  SlowRankTransport transport(&in_process, held_back_until);
   Outcome outcome;
   outcome.workers.resize(job.cluster().workers(), absl::UnknownError("never ran"));
   std::vector<std::thread> threads;
@@ -205,6 +242,21 @@ FailedRun TrainToFailure(const Job& job) {
   core.FillStats(&run.server);
   core.Shutdown();
   return run;
+}
+
+// Rank 0 runs ahead of rank 1 as far as the bound lets it, and not a step further.
+TEST(TrainingTest, WorkersMeasureTheirStaleness) {
+  for (const int bound : {0, 1, 3}) {
+    const Job job = MakeJob("sgd {}", {"cluster.workers=2", "cluster.servers=2",
+                                       "train.staleness_steps=" + std::to_string(bound)});
+    const Outcome outcome = Train(job, /*held_back_until=*/Step(bound));
+    ASSERT_TRUE(outcome.workers[0].ok() && outcome.workers[1].ok());
+    const WorkerStats& fast = outcome.workers[0]->stats;
+    EXPECT_EQ(fast.max_staleness(), static_cast<uint64_t>(bound));
+    EXPECT_LE(fast.mean_staleness(), fast.max_staleness());
+    EXPECT_EQ(fast.mean_staleness() > 0, bound > 0);
+    EXPECT_LE(outcome.workers[1]->stats.max_staleness(), static_cast<uint64_t>(bound));
+  }
 }
 
 TEST(TrainingTest, AnExplodingLossEndsTheJobBeforeItIsPushed) {

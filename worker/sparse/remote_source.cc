@@ -64,7 +64,8 @@ void RemoteSource::StartPull(const std::shared_ptr<StepWork>& work, PullWork pul
   }
   work->fetched.Reset();
   Begin();
-  session_->Pull(std::move(pull), [this, work = work](absl::Status status, Step) mutable {
+  session_->Pull(std::move(pull), [this, work = work](absl::Status status, Step through) mutable {
+    work->complete_through = through;
     work->fetched.Deliver(status);
     work.reset();
     End(status);

@@ -25,6 +25,7 @@ struct StepWork {
   UninitializedVector<float> dense_rows;    // blocks pulled
   UninitializedVector<float> dense_values;  // blocks to push
   Completion fetched;
+  Step complete_through;  // Once fetched: every worker's pushes up to here are in the rows.
 
   Step step() const { return batch->step; }
 };
