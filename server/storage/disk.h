@@ -1,0 +1,84 @@
+// The files of a server, behind an interface: tests and the simulation lose, reorder and refuse
+// what a real disk may.
+//
+// What an error leaves behind: a failed Append may have written some of its bytes; after a failed
+// Sync nobody knows what is on the medium, so the process has to end (fsync is never retried).
+// Every message names the file.
+#ifndef THERMOCLINE_SERVER_STORAGE_DISK_H_
+#define THERMOCLINE_SERVER_STORAGE_DISK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace thermocline {
+
+// A file that grows at its end. One thread appends; Sync may run beside it, on another.
+// Destruction closes it and syncs nothing.
+class AppendFile {
+ public:
+  virtual ~AppendFile() = default;
+
+  // Writes the pieces, one after the other.
+  // Errors: kResourceExhausted (the disk is full), kUnavailable (any other).
+  virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;
+  // All that was appended before the call is on the medium. Errors: kUnavailable
+  virtual absl::Status Sync() = 0;
+  // Cuts the end off, such as what a failed Append left. Errors: kUnavailable
+  virtual absl::Status Truncate(uint64_t bytes) = 0;
+};
+
+// A file of fixed content. Thread-safe.
+class ReadFile {
+ public:
+  virtual ~ReadFile() = default;
+
+  virtual uint64_t size() const = 0;
+  // Reads out.size() bytes. REQUIRES: offset + out.size() <= size()
+  // Errors: kUnavailable
+  virtual absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const = 0;
+};
+
+// Held as long as it lives; the operating system releases it when the process dies.
+class DirectoryLock {
+ public:
+  virtual ~DirectoryLock() = default;
+};
+
+// Thread-safe. Paths are absolute or relative to the process; parents exist.
+class Disk {
+ public:
+  virtual ~Disk() = default;
+
+  // A new file. It survives a crash of the host only after SyncDirectory of its folder.
+  // Errors: kAlreadyExists, kResourceExhausted, kUnavailable
+  virtual absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
+  // Errors: kNotFound, kUnavailable
+  virtual absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) = 0;
+  // Cuts a file and syncs it. Errors: kNotFound, kUnavailable
+  virtual absl::Status Truncate(const std::string& path, uint64_t bytes) = 0;
+  // Replaces `to` in one step. Errors: kNotFound, kUnavailable
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  // Errors: kNotFound, kUnavailable
+  virtual absl::Status Remove(const std::string& path) = 0;
+
+  // OK where it exists. Errors: kUnavailable
+  virtual absl::Status CreateDirectory(const std::string& path) = 0;
+  // Names of the files in a folder, sorted. Errors: kNotFound, kUnavailable
+  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
+  // Files created, renamed and removed in it so far are so on the medium. Errors: kUnavailable
+  virtual absl::Status SyncDirectory(const std::string& directory) = 0;
+  // Errors: kFailedPrecondition (another process holds it), kUnavailable
+  virtual absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_STORAGE_DISK_H_

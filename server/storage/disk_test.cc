@@ -1,0 +1,168 @@
+#include "server/storage/disk.h"
+
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/storage/posix_disk.h"
+#include "server/storage/simulated_disk.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string ReadAll(Disk* disk, const std::string& path) {
+  const auto file = disk->Open(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  std::string text((*file)->size(), '?');
+  EXPECT_TRUE((*file)->ReadAt(0, absl::MakeSpan(&text[0], text.size())).ok());
+  return text;
+}
+
+// What both disks must do alike.
+class DiskTest : public testing::TestWithParam<std::function<std::unique_ptr<Disk>()>> {
+ protected:
+  DiskTest() : disk_(GetParam()()), folder_(MakeFolder()) {}
+
+  std::string MakeFolder() {
+    std::string path = testing::TempDir() + "/disk-XXXXXX";
+    EXPECT_NE(mkdtemp(&path[0]), nullptr);
+    EXPECT_TRUE(disk_->CreateDirectory(path).ok());
+    return path;
+  }
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  void Write(const std::string& name, const std::string& text) {
+    auto file = disk_->Create(Path(name));
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_TRUE((*file)->Append({text}).ok());
+  }
+
+  const std::unique_ptr<Disk> disk_;
+  const std::string folder_;
+};
+
+TEST_P(DiskTest, AppendsReadsAndCuts) {
+  auto file = disk_->Create(Path("a"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->Append({"one ", "", "two "}).ok());
+  EXPECT_TRUE((*file)->Append({}).ok());
+  EXPECT_TRUE((*file)->Append({"three"}).ok());
+  EXPECT_TRUE((*file)->Sync().ok());
+  EXPECT_EQ(ReadAll(disk_.get(), Path("a")), "one two three");
+  EXPECT_TRUE((*file)->Truncate(4).ok());
+  EXPECT_TRUE((*file)->Append({"more"}).ok());
+  EXPECT_EQ(ReadAll(disk_.get(), Path("a")), "one more");
+  EXPECT_TRUE(disk_->Truncate(Path("a"), 3).ok());
+  EXPECT_EQ(ReadAll(disk_.get(), Path("a")), "one");
+  const auto open = disk_->Open(Path("a"));
+  char middle;
+  EXPECT_TRUE((*open)->ReadAt(1, absl::MakeSpan(&middle, 1)).ok());
+  EXPECT_EQ(middle, 'n');
+}
+
+TEST_P(DiskTest, ManyPiecesInOneAppend) {
+  std::vector<std::string> texts;
+  std::string all;
+  for (int i = 0; i < 3000; ++i) all += texts.emplace_back(absl::StrCat(i, " "));
+  const std::vector<absl::string_view> pieces(texts.begin(), texts.end());
+  auto file = disk_->Create(Path("a"));
+  ASSERT_TRUE((*file)->Append(pieces).ok());
+  EXPECT_EQ(ReadAll(disk_.get(), Path("a")), all);
+}
+
+TEST_P(DiskTest, NamesComeAndGo) {
+  EXPECT_THAT(*disk_->List(folder_), IsEmpty());
+  Write("b", "1");
+  Write("a", "2");
+  EXPECT_THAT(*disk_->List(folder_), ElementsAre("a", "b"));
+  EXPECT_TRUE(disk_->Rename(Path("b"), Path("a")).ok());
+  EXPECT_THAT(*disk_->List(folder_), ElementsAre("a"));
+  EXPECT_EQ(ReadAll(disk_.get(), Path("a")), "1");
+  EXPECT_TRUE(disk_->Remove(Path("a")).ok());
+  EXPECT_TRUE(disk_->SyncDirectory(folder_).ok());
+  EXPECT_THAT(*disk_->List(folder_), IsEmpty());
+  EXPECT_TRUE(disk_->CreateDirectory(folder_).ok());
+}
+
+TEST_P(DiskTest, ErrorsNameTheFile) {
+  Write("a", "");
+  const absl::Status exists = disk_->Create(Path("a")).status();
+  EXPECT_EQ(exists.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(exists.message()), HasSubstr(Path("a")));
+  for (const absl::Status& missing :
+       {disk_->Open(Path("x")).status(), disk_->Remove(Path("x")), disk_->Truncate(Path("x"), 0),
+        disk_->Rename(Path("x"), Path("y")), disk_->List(Path("x")).status(),
+        disk_->Create(Path("x/y")).status()}) {
+    EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
+    EXPECT_THAT(std::string(missing.message()), HasSubstr(Path("x")));
+  }
+}
+
+TEST_P(DiskTest, OneLockAtATime) {
+  auto lock = disk_->Lock(folder_);
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  EXPECT_EQ(disk_->Lock(folder_).status().code(), absl::StatusCode::kFailedPrecondition);
+  lock->reset();
+  EXPECT_TRUE(disk_->Lock(folder_).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Disks, DiskTest,
+                         testing::Values([] { return std::make_unique<PosixDisk>(); },
+                                         [] { return std::make_unique<SimulatedDisk>(); }),
+                         [](const auto& info) { return info.index == 0 ? "Posix" : "Simulated"; });
+
+TEST(SimulatedDiskTest, AHostsCrashKeepsWhatWasSyncedAndAnythingOfTheRest) {
+  std::mt19937_64 random(1);
+  bool lost_a_page_before_a_kept_one = false, lost_a_file = false;
+  for (int round = 0; round < 200; ++round) {
+    SimulatedDisk disk;
+    ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+    auto file = *disk.Create("/d/a");
+    ASSERT_TRUE(file->Append({std::string(700, 's')}).ok());
+    ASSERT_TRUE(file->Sync().ok());
+    ASSERT_TRUE(disk.SyncDirectory("/d").ok());
+    ASSERT_TRUE(file->Append({std::string(3 * SimulatedDisk::kPageBytes, 'u')}).ok());
+    auto other = *disk.Create("/d/b");
+    disk.CrashHost(&random);
+    const std::string left = disk.Content("/d/a");
+    ASSERT_GE(left.size(), 700u);
+    EXPECT_EQ(left.substr(0, 700), std::string(700, 's'));
+    const size_t hole = left.find('\0');
+    if (hole != std::string::npos && left.find('u', hole) != std::string::npos) {
+      lost_a_page_before_a_kept_one = true;
+    }
+    lost_a_file |= disk.List("/d")->size() == 1;
+    EXPECT_EQ(file->Append({"x"}).code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_TRUE(lost_a_page_before_a_kept_one);
+  EXPECT_TRUE(lost_a_file);
+}
+
+TEST(SimulatedDiskTest, RunsFullAndFailsOnDemand) {
+  SimulatedDisk disk;
+  ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+  auto file = *disk.Create("/d/a");
+  disk.SetFreeBytes(5);
+  EXPECT_EQ(file->Append({"1234567"}).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(disk.Content("/d/a"), "12345");
+  ASSERT_TRUE(file->Truncate(1).ok());
+  EXPECT_TRUE(file->Append({"abcd"}).ok());
+  disk.SetFreeBytes(1000);
+  disk.FailAfter(1);
+  EXPECT_TRUE(file->Append({"e"}).ok());
+  EXPECT_EQ(file->Append({"1234"}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(disk.Content("/d/a"), "1abcde12");
+  EXPECT_TRUE(file->Sync().ok());
+}
+
+}  // namespace
+}  // namespace thermocline

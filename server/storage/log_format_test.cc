@@ -1,0 +1,88 @@
+#include "server/storage/log_format.h"
+
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+template <typename Array>
+std::string Text(const Array& bytes) {
+  return std::string(bytes.data(), bytes.size());
+}
+
+const LogIdentity kIdentity = {0x1122334455667788u, 3, 2};
+
+// The bytes on disk are a contract with the files of earlier builds.
+TEST(LogFormatTest, GoldenBytes) {
+  EXPECT_EQ(absl::BytesToHexString(Text(EncodeSegmentHeader({kIdentity, Lsn(9)}))),
+            "54636c6e50757368"
+            "01000000"
+            "02000000"
+            "8877665544332211"
+            "0300000000000000"
+            "0900000000000000"
+            "0000000000000000000000000000000000000000"
+            "892694de");
+  RecordHeader header;
+  header.lsn = Lsn(10);
+  header.epoch = 3;
+  header.synced_through = Lsn(8);
+  header.type = 1;
+  EXPECT_EQ(absl::BytesToHexString(Text(EncodeRecordHeader(header, {"pay", "load"}))),
+            "1b95d822"
+            "07000000"
+            "0a00000000000000"
+            "0300000000000000"
+            "0800000000000000"
+            "01000000"
+            "00000000");
+  EXPECT_EQ(SegmentName(Lsn(0xABC)), "push-0000000000000abc.log");
+  EXPECT_EQ(JobHash("criteo-1"), 16958749753434739122u);
+}
+
+TEST(LogFormatTest, SegmentHeadersComeBack) {
+  const std::string bytes = Text(EncodeSegmentHeader({kIdentity, Lsn(9)}));
+  SegmentHeader header;
+  ASSERT_EQ(DecodeSegmentHeader(bytes, &header), SegmentHeaderState::kValid);
+  EXPECT_TRUE(header.identity == kIdentity);
+  EXPECT_EQ(header.first_lsn, Lsn(9));
+  EXPECT_EQ(DecodeSegmentHeader(bytes.substr(0, 63), &header), SegmentHeaderState::kDamaged);
+  EXPECT_EQ(DecodeSegmentHeader("", &header), SegmentHeaderState::kDamaged);
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    std::string damaged = bytes;
+    damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_EQ(DecodeSegmentHeader(damaged, &header), SegmentHeaderState::kDamaged) << bit;
+  }
+}
+
+TEST(LogFormatTest, EveryFlippedBitOfARecordShows) {
+  RecordHeader header;
+  header.lsn = Lsn(1);
+  header.epoch = 7;
+  std::string record = Text(EncodeRecordHeader(header, {"some ", "payload"})) + "some payload";
+  record.resize(RecordBytes(12));
+  EXPECT_TRUE(RecordIsIntact(record));
+  EXPECT_EQ(PeekRecordHeader(record).payload_bytes, 12u);
+  EXPECT_EQ(PeekRecordHeader(record).lsn, Lsn(1));
+  EXPECT_EQ(PeekRecordHeader(record).epoch, 7u);
+  for (size_t bit = 0; bit < 8 * (kRecordHeaderBytes + 12); ++bit) {
+    if (bit / 8 >= 4 && bit / 8 < 8) continue;  // The length: the caller checks that it fits.
+    record[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_FALSE(RecordIsIntact(record)) << bit;
+    record[bit / 8] ^= static_cast<char>(1 << bit % 8);
+  }
+}
+
+TEST(LogFormatTest, NamesOfOthersAreNotSegments) {
+  EXPECT_EQ(LsnOfSegmentName(SegmentName(Lsn(77))), Lsn(77));
+  for (const char* name : {"push-77.log", "push-000000000000004g.log", "x", "",
+                           "push-0000000000000abc.log.tmp", "push-00000000000000abc.log"}) {
+    EXPECT_FALSE(LsnOfSegmentName(name).has_value()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,56 @@
+// The read side of a push log: gives every record back, in order, and tells a torn end from damage.
+//
+// A crash of the host may leave anything of what was not synced: half a record, or a later one
+// without an earlier. That is cut off, and said. What was synced must be there whole: damage there
+// stops the recovery.
+#ifndef THERMOCLINE_SERVER_STORAGE_LOG_REPLAY_H_
+#define THERMOCLINE_SERVER_STORAGE_LOG_REPLAY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/storage/disk.h"
+#include "server/storage/log_format.h"
+
+namespace thermocline {
+
+struct LogRecord {
+  Lsn lsn;
+  uint32_t type = 0;
+  absl::string_view payload;  // valid during the visit
+  std::string where;          // file and offset, for messages
+};
+
+struct ReplayedSegment {
+  Lsn first;
+  Lsn last;
+  uint64_t bytes = 0;
+};
+
+struct ReplayResult {
+  Lsn last;  // of the records that are left; `after` where there is none
+  uint64_t records = 0;
+  std::vector<ReplayedSegment> segments;
+  // Where the torn end began, and what was cut off; empty and 0 where there was none.
+  std::string torn_at;
+  uint64_t torn_bytes = 0;
+};
+
+// Visits the records after `after` of the log of `identity` in `directory`; segments of another
+// epoch of the same job and server are left alone. Cuts a torn end off. All that is left is synced.
+//
+// REQUIRES: nobody writes to the log (Disk::Lock).
+// Errors: kDataLoss (damage in what was synced, a gap, another format or job: names file and
+// offset), the disk's, and what `visit` returns.
+absl::StatusOr<ReplayResult> ReplayPushLog(Disk* disk, const std::string& directory,
+                                           const LogIdentity& identity, Lsn after,
+                                           absl::FunctionRef<absl::Status(const LogRecord&)> visit);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_STORAGE_LOG_REPLAY_H_

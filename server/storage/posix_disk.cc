@@ -1,0 +1,218 @@
+#include "server/storage/posix_disk.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+absl::Status ErrorOf(absl::string_view what, const std::string& path, int error) {
+  const std::string message = absl::StrCat("can't ", what, " '", path, "': ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EEXIST:
+      return absl::AlreadyExistsError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+// An open file descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+absl::StatusOr<Descriptor> OpenFile(absl::string_view what, const std::string& path, int flags) {
+  constexpr mode_t kMode = 0644;
+  for (;;) {
+    const int fd = open(path.c_str(), flags | O_CLOEXEC, kMode);
+    if (fd >= 0) return Descriptor(fd);
+    if (errno != EINTR) return ErrorOf(what, path, errno);
+  }
+}
+
+class PosixAppendFile : public AppendFile {
+ public:
+  PosixAppendFile(std::string path, Descriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  absl::Status Append(absl::Span<const absl::string_view> pieces) override {
+    std::vector<iovec> left;
+    for (absl::string_view piece : pieces) {
+      if (!piece.empty()) left.push_back({const_cast<char*>(piece.data()), piece.size()});
+    }
+    for (size_t at = 0; at < left.size();) {
+      const int count = static_cast<int>(std::min<size_t>(left.size() - at, IOV_MAX));
+      ssize_t written = writev(fd_.get(), &left[at], count);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return ErrorOf("write", path_, errno);
+      for (; at < left.size() && static_cast<size_t>(written) >= left[at].iov_len; ++at) {
+        written -= static_cast<ssize_t>(left[at].iov_len);
+      }
+      if (written > 0) {
+        left[at].iov_base = static_cast<char*>(left[at].iov_base) + written;
+        left[at].iov_len -= static_cast<size_t>(written);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() override {
+    if (fdatasync(fd_.get()) == 0) return absl::OkStatus();
+    return absl::UnavailableError(ErrorOf("sync", path_, errno).message());
+  }
+
+  absl::Status Truncate(uint64_t bytes) override {
+    if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
+    return absl::UnavailableError(ErrorOf("truncate", path_, errno).message());
+  }
+
+ private:
+  const std::string path_;
+  const Descriptor fd_;  // Opened with O_APPEND.
+};
+
+class PosixReadFile : public ReadFile {
+ public:
+  PosixReadFile(std::string path, Descriptor fd, uint64_t size)
+      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+
+  uint64_t size() const override { return size_; }
+
+  absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
+    CHECK_LE(offset + out.size(), size_);
+    while (!out.empty()) {
+      const ssize_t got = pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return absl::UnavailableError(ErrorOf("read", path_, errno).message());
+      if (got == 0) {
+        return absl::UnavailableError(
+            absl::StrCat("'", path_, "' became shorter while it was read"));
+      }
+      offset += static_cast<uint64_t>(got);
+      out.remove_prefix(static_cast<size_t>(got));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  const Descriptor fd_;
+  const uint64_t size_;
+};
+
+class PosixDirectoryLock : public DirectoryLock {
+ public:
+  explicit PosixDirectoryLock(Descriptor fd) : fd_(std::move(fd)) {}
+
+ private:
+  const Descriptor fd_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::Create(const std::string& path) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("create", path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND));
+  return std::make_unique<PosixAppendFile>(path, std::move(fd));
+}
+
+absl::StatusOr<std::unique_ptr<ReadFile>> PosixDisk::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", path, O_RDONLY));
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrorOf("stat", path, errno);
+  return std::make_unique<PosixReadFile>(path, std::move(fd), static_cast<uint64_t>(info.st_size));
+}
+
+absl::Status PosixDisk::Truncate(const std::string& path, uint64_t bytes) {
+  ASSIGN_OR_RETURN(const Descriptor fd, OpenFile("open", path, O_WRONLY));
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 || fsync(fd.get()) != 0) {
+    return absl::UnavailableError(ErrorOf("truncate", path, errno).message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PosixDisk::Rename(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  return ErrorOf("rename", from, errno);
+}
+
+absl::Status PosixDisk::Remove(const std::string& path) {
+  if (unlink(path.c_str()) == 0) return absl::OkStatus();
+  return ErrorOf("remove", path, errno);
+}
+
+absl::Status PosixDisk::CreateDirectory(const std::string& path) {
+  constexpr mode_t kMode = 0755;
+  if (mkdir(path.c_str(), kMode) == 0) return absl::OkStatus();
+  const int error = errno;
+  struct stat info;
+  if (error == EEXIST && stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(ErrorOf("create folder", path, error).message());
+}
+
+absl::StatusOr<std::vector<std::string>> PosixDisk::List(const std::string& directory) {
+  DIR* const open_directory = opendir(directory.c_str());
+  if (open_directory == nullptr) return ErrorOf("list", directory, errno);
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(open_directory)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
+  }
+  const int error = errno;
+  closedir(open_directory);
+  if (error != 0) return ErrorOf("list", directory, error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status PosixDisk::SyncDirectory(const std::string& directory) {
+  ASSIGN_OR_RETURN(const Descriptor fd, OpenFile("open", directory, O_RDONLY | O_DIRECTORY));
+  if (fsync(fd.get()) == 0) return absl::OkStatus();
+  return absl::UnavailableError(ErrorOf("sync", directory, errno).message());
+}
+
+absl::StatusOr<std::unique_ptr<DirectoryLock>> PosixDisk::Lock(const std::string& directory) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", directory, O_RDONLY | O_DIRECTORY));
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", directory, "' is in use by another process"));
+    }
+    return absl::UnavailableError(ErrorOf("lock", directory, errno).message());
+  }
+  return std::make_unique<PosixDirectoryLock>(std::move(fd));
+}
+
+}  // namespace thermocline

@@ -1,0 +1,28 @@
+// Disk on the operating system's files.
+#ifndef THERMOCLINE_SERVER_STORAGE_POSIX_DISK_H_
+#define THERMOCLINE_SERVER_STORAGE_POSIX_DISK_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/storage/disk.h"
+
+namespace thermocline {
+
+class PosixDisk : public Disk {
+ public:
+  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
+  absl::Status Truncate(const std::string& path, uint64_t bytes) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status CreateDirectory(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
+  absl::Status SyncDirectory(const std::string& directory) override;
+  absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_STORAGE_POSIX_DISK_H_
