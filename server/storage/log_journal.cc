@@ -1,0 +1,87 @@
+#include "server/storage/log_journal.h"
+
+#include <utility>
+
+#include "server/storage/push_record.h"
+
+namespace thermocline {
+
+// Shared with the sync under way, which may outlast the journal.
+struct LogJournal::State : std::enable_shared_from_this<LogJournal::State> {
+  void SyncAll();
+  void Break(const absl::Status& status);
+
+  std::unique_ptr<PushLog> log;
+  LogDurability durability = LogDurability::kProcess;
+  Scheduler* scheduler = nullptr;
+  OnBroken on_broken;
+
+  absl::Mutex mutex;
+  std::vector<Done> waiting ABSL_GUARDED_BY(mutex);  // for the next sync
+  bool sync_scheduled ABSL_GUARDED_BY(mutex) = false;
+  bool broken ABSL_GUARDED_BY(mutex) = false;
+};
+
+void LogJournal::State::SyncAll() {
+  std::vector<Done> covered;
+  {
+    absl::MutexLock lock(&mutex);
+    sync_scheduled = false;
+    covered.swap(waiting);  // Their records are all in the log by now.
+  }
+  if (covered.empty()) return;
+  const absl::Status status = log->Sync();
+  if (!status.ok()) Break(status);
+  for (const Done& done : covered) done(status);
+}
+
+void LogJournal::State::Break(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex);
+    if (broken) return;
+    broken = true;
+  }
+  if (on_broken) on_broken(status);
+}
+
+LogJournal::LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, Scheduler* scheduler,
+                       OnBroken on_broken)
+    : state_(std::make_shared<State>()) {
+  state_->log = std::move(log);
+  state_->durability = durability;
+  state_->scheduler = scheduler;
+  state_->on_broken = std::move(on_broken);
+}
+
+LogJournal::~LogJournal() {
+  std::vector<Done> dropped;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    dropped.swap(state_->waiting);
+  }
+  for (const Done& done : dropped) done(absl::UnavailableError("this server is shutting down"));
+}
+
+absl::Status LogJournal::Append(const wire::PushPart& part) {
+  const PushRecord record(part);
+  absl::Status status = state_->log->Append(kPushPartRecord, record.pieces()).status();
+  if (!status.ok() && !absl::IsResourceExhausted(status)) state_->Break(status);
+  return status;
+}
+
+void LogJournal::WhenDurable(Done done) {
+  if (state_->durability == LogDurability::kProcess) return done(absl::OkStatus());
+  bool schedule = false;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    state_->waiting.push_back(std::move(done));
+    schedule = !state_->sync_scheduled;
+    state_->sync_scheduled = true;
+  }
+  if (!schedule) return;
+  state_->scheduler->RunAfter(0, [state = state_] { state->SyncAll(); });
+}
+
+const PushLog& LogJournal::log() const { return *state_->log; }
+
+}  // namespace thermocline

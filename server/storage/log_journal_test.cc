@@ -1,0 +1,123 @@
+#include "server/storage/log_journal.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/virtual_scheduler.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/storage/log_replay.h"
+#include "server/storage/push_record.h"
+#include "server/storage/simulated_disk.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const LogIdentity kIdentity = {JobHash("job"), 1, 0};
+
+class LogJournalTest : public testing::Test {
+ protected:
+  void Start(LogDurability durability) {
+    ASSERT_TRUE(disk_.CreateDirectory("/log").ok());
+    auto log = PushLog::Start(&disk_, {"/log", kIdentity}, Lsn(1));
+    ASSERT_TRUE(log.ok()) << log.status();
+    journal_ = std::make_unique<LogJournal>(
+        *std::move(log), durability, &scheduler_,
+        [this](const absl::Status& status) { broken_.push_back(status.code()); });
+  }
+  static wire::PushPart Part(int64_t step) {
+    wire::PushPart part;
+    part.first_step = part.last_step = Step(step);
+    return part;
+  }
+  void Wait() {
+    journal_->WhenDurable([this](const absl::Status& status) { done_.push_back(status.code()); });
+  }
+
+  SimulatedDisk disk_;
+  VirtualScheduler scheduler_;
+  std::vector<absl::StatusCode> broken_, done_;
+  std::unique_ptr<LogJournal> journal_;
+};
+
+TEST_F(LogJournalTest, ForAProcessAWriteIsEnough) {
+  Start(LogDurability::kProcess);
+  ASSERT_TRUE(journal_->Append(Part(0)).ok());
+  Wait();
+  EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kOk));
+  EXPECT_EQ(journal_->log().synced_through(), kNoLsn);
+  EXPECT_FALSE(scheduler_.RunNext());
+}
+
+TEST_F(LogJournalTest, ForAHostOneSyncServesAllWhoWait) {
+  Start(LogDurability::kHost);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(journal_->Append(Part(i)).ok());
+    Wait();
+  }
+  EXPECT_THAT(done_, IsEmpty());
+  ASSERT_TRUE(scheduler_.RunNext());
+  EXPECT_EQ(done_.size(), 3u);
+  EXPECT_EQ(journal_->log().synced_through(), Lsn(3));
+  EXPECT_FALSE(scheduler_.RunNext());
+  // What comes later waits for a sync of its own.
+  ASSERT_TRUE(journal_->Append(Part(3)).ok());
+  Wait();
+  EXPECT_EQ(done_.size(), 3u);
+  ASSERT_TRUE(scheduler_.RunNext());
+  EXPECT_EQ(done_.size(), 4u);
+  EXPECT_EQ(journal_->log().synced_through(), Lsn(4));
+}
+
+TEST_F(LogJournalTest, WhatWasAppendedComesBack) {
+  Start(LogDurability::kProcess);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(journal_->Append(Part(10 + i)).ok());
+  std::vector<int64_t> steps;
+  const auto replayed =
+      ReplayPushLog(&disk_, "/log", kIdentity, kNoLsn, [&](const LogRecord& record) {
+        EXPECT_EQ(record.type, kPushPartRecord);
+        const auto part = DecodePushRecord(record.payload);
+        EXPECT_TRUE(part.ok()) << part.status();
+        steps.push_back(part->last_step.value());
+        return absl::OkStatus();
+      });
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_THAT(steps, ElementsAre(10, 11, 12, 13, 14));
+}
+
+TEST_F(LogJournalTest, AFullDiskIsNoEnd) {
+  Start(LogDurability::kProcess);
+  disk_.SetFreeBytes(10);
+  EXPECT_EQ(journal_->Append(Part(0)).code(), absl::StatusCode::kResourceExhausted);
+  disk_.SetFreeBytes(1000);
+  EXPECT_TRUE(journal_->Append(Part(0)).ok());
+  EXPECT_THAT(broken_, IsEmpty());
+}
+
+TEST_F(LogJournalTest, AFailedWriteOrSyncIsSaidOnceToWhoeverEndsTheProcess) {
+  Start(LogDurability::kHost);
+  ASSERT_TRUE(journal_->Append(Part(0)).ok());
+  Wait();
+  disk_.FailAfter(0);
+  ASSERT_TRUE(scheduler_.RunNext());
+  EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kUnavailable));
+  EXPECT_FALSE(journal_->Append(Part(1)).ok());
+  EXPECT_THAT(broken_, ElementsAre(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(LogJournalTest, WhoWaitsAtTheEndIsAnswered) {
+  Start(LogDurability::kHost);
+  ASSERT_TRUE(journal_->Append(Part(0)).ok());
+  Wait();
+  journal_.reset();
+  EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kUnavailable));
+  scheduler_.RunNext();  // The sync that was scheduled finds nobody.
+  EXPECT_EQ(done_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,29 @@
+// Where a server writes the parts of pushes before they count.
+#ifndef THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
+#define THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "common/wire/messages.h"
+
+namespace thermocline {
+
+class PushJournal {
+ public:
+  virtual ~PushJournal() = default;
+
+  // Writes a part; from then on it survives the death of this process. Calls must not overlap.
+  // Errors: kResourceExhausted (the disk is full; nothing was written, a later call may succeed);
+  // any other is final.
+  virtual absl::Status Append(const wire::PushPart& part) = 0;
+
+  // Runs `done` once everything appended so far is as durable as the job wants it, perhaps before
+  // the call returns; with an error where that will never be. Thread-safe.
+  using Done = std::function<void(const absl::Status&)>;
+  virtual void WhenDurable(Done done) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
