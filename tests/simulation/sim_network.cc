@@ -44,19 +44,30 @@ struct SimNetwork::Caller {
 };
 
 SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<ServerCore*> servers,
-                       VirtualScheduler* scheduler)
-    : random_(seed), faults_(faults), servers_(std::move(servers)), scheduler_(scheduler) {}
+                       VirtualScheduler* scheduler, Saboteur* saboteur, Restart restart)
+    : random_(seed),
+      faults_(faults),
+      servers_(std::move(servers)),
+      scheduler_(scheduler),
+      saboteur_(saboteur),
+      restart_(std::move(restart)) {}
+
+ServerCore* SimNetwork::Arrive(ServerIndex server) {
+  if (saboteur_->ForgetsNow()) servers_[server.value()] = restart_(server);
+  return servers_[server.value()];
+}
 
 void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                       std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
   const auto caller = NewCall<wire::PullAnswer>(deadline_us, std::move(done));
   const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
-  ServerCore* const core = servers_[server.value()];
   SendRequest(
       [=, destination = call.tables](bool reply) {
         Note({1, server.value(), request->header.rank.value(),
               static_cast<uint64_t>(request->step.value()), request->keys.size()});
-        core->Pull(*request, [=](absl::StatusOr<wire::PullAnswer> answer) {
+        ServerCore* const core = Arrive(server);
+        core->Pull(saboteur_->Tamper(*request), [=](absl::StatusOr<wire::PullAnswer> answer) {
+          answer = saboteur_->TamperAnswer(*request, std::move(answer));
           Note({2, server.value(), request->header.rank.value(), Outcome(answer)});
           const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
           std::vector<float> rows = ready ? ReadRows(core, *request) : std::vector<float>();
@@ -82,12 +93,15 @@ void SimNetwork::Push(ServerIndex server, const PushCall& call, int64_t deadline
                       std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
   const auto caller = NewCall<wire::PushAnswer>(deadline_us, std::move(done));
   const auto part = std::make_shared<const wire::PushPart>(ToWire(call));
-  ServerCore* const core = servers_[server.value()];
   SendRequest(
       [=](bool reply) {
         Note({3, server.value(), part->header.rank.value(),
               static_cast<uint64_t>(part->last_step.value()), part->part, part->keys.size()});
-        core->Push(*part, [=](absl::StatusOr<wire::PushAnswer> answer) {
+        if (part->num_parts > 1) ++parts_of_many_;
+        wire::PushPart arrived = saboteur_->Tamper(server, *part);
+        Arrive(server)->Push(std::move(arrived), [=](absl::StatusOr<wire::PushAnswer> answer) {
+          answer = saboteur_->TamperAnswer(*part, std::move(answer));
+          if (absl::IsResourceExhausted(answer.status())) ++parts_refused_;
           Note({4, server.value(), part->header.rank.value(), Outcome(answer)});
           if (!reply) return;
           SendReply([caller, answer] {

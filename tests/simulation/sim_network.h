@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/virtual_scheduler.h"
 #include "common/wire/messages.h"
 #include "server/core/server_core.h"
+#include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 #include "worker/sparse/transport.h"
 
@@ -28,9 +30,11 @@ struct NetworkFaults {
 
 class SimNetwork : public Transport {
  public:
-  // Borrows all; one network serves all workers.
+  // Borrows all; one network serves all workers. `restart(server)` gives a server in place of one
+  // that `saboteur` made forget.
+  using Restart = std::function<ServerCore*(ServerIndex server)>;
   SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<ServerCore*> servers,
-             VirtualScheduler* scheduler);
+             VirtualScheduler* scheduler, Saboteur* saboteur, Restart restart);
 
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
@@ -44,6 +48,10 @@ class SimNetwork : public Transport {
   // Hash of everything that travelled, in order.
   uint64_t trace() const { return trace_; }
   uint64_t messages_lost() const { return messages_lost_; }
+  // Of pushes in more than one part; every copy counts.
+  uint64_t parts_of_many() const { return parts_of_many_; }
+  // Parts for which a server had no room.
+  uint64_t parts_refused() const { return parts_refused_; }
 
  private:
   template <typename Answer>
@@ -52,6 +60,8 @@ class SimNetwork : public Transport {
   template <typename Answer>
   std::shared_ptr<Caller<Answer>> NewCall(int64_t deadline_us,
                                           std::function<void(absl::StatusOr<Answer>)> done);
+  // The server at which a message arrives now.
+  ServerCore* Arrive(ServerIndex server);
   // Calls `deliver` once for every copy of the request that arrives, telling if its reply may
   // arrive.
   // Or calls `refuse` with the reason why none does.
@@ -63,10 +73,14 @@ class SimNetwork : public Transport {
 
   SimRandom random_;
   const NetworkFaults faults_;
-  const std::vector<ServerCore*> servers_;
+  std::vector<ServerCore*> servers_;
   VirtualScheduler* const scheduler_;
+  Saboteur* const saboteur_;
+  const Restart restart_;
   uint64_t trace_ = 0;
   uint64_t messages_lost_ = 0;
+  uint64_t parts_of_many_ = 0;
+  uint64_t parts_refused_ = 0;
   bool broken_down_ = false;
 };
 

@@ -45,6 +45,8 @@ void SimWorker::PullStep() {
 void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
                          Step complete_through) {
   if (!status.ok()) return Fail(status.ToString());
+  max_staleness_ =
+      std::max<uint64_t>(max_staleness_, std::max<int64_t>(0, step_ - 1 - complete_through));
   if (complete_through < step_ - 1 - options_.staleness_steps) {
     Fail(absl::StrCat("rows only complete through ", complete_through.value()));
   }
@@ -52,7 +54,8 @@ void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status
   const Step newest = options_.staleness_steps == 0 ? step_ - 1 : model_->complete_through();
   CheckRows(*rows, complete_through, newest);
   MakeUpdates(*rows);
-  PushStep();
+  if (options_.compute_us == 0) return PushStep();
+  scheduler_->RunAfter(random_.Between(0, options_.compute_us), [this] { PushStep(); });
 }
 
 // An evaluation read beside the training, at a step boundary.
@@ -176,6 +179,7 @@ void SimWorker::PushStep() {
   work.learning_rate = model_push.learning_rate;
   work.waves = SlicesOf(*waves);
   model_->AddPush(options_.rank, std::move(model_push));
+  ++pushes_;
   ++pushes_outstanding_;
   session_.StartPush(std::move(work), [this, waves](absl::Status status) {
     --pushes_outstanding_;

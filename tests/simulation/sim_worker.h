@@ -28,6 +28,7 @@ struct SimWorkerOptions {
   int64_t num_steps = 10;
   uint64_t num_keys = 40;  // Distinct keys of a table.
   int keys_per_table = 8;  // Pulled in a step.
+  int64_t compute_us = 0;  // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
 };
 
@@ -42,7 +43,9 @@ class SimWorker {
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
   const PsSession& session() const { return session_; }
-  Step step() const { return step_; }
+  uint64_t pushes() const { return pushes_; }  // Begun.
+  // Steps of the others that were missing in rows it computed with, at the most.
+  uint64_t max_staleness() const { return max_staleness_; }
 
  private:
   // Keys of every server and table, and the rows read or the values written.
@@ -83,6 +86,8 @@ class SimWorker {
   // Gradients not pushed yet, and rows to write back: (table, key, kind) -> count and values.
   std::map<std::pair<TableId, Key>, ModelUpdate> withheld_;
   bool finished_ = false;
+  uint64_t pushes_ = 0;
+  uint64_t max_staleness_ = 0;
   int pushes_outstanding_ = 0;
   int reads_outstanding_ = 0;
 };

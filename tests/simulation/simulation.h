@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/simulation/saboteur.h"
+
 namespace thermocline {
 
 struct SimulationResult {
@@ -17,11 +19,14 @@ struct SimulationResult {
   uint64_t messages_lost = 0;
   uint64_t duplicates = 0;  // Push parts that servers recognized as known.
   uint64_t pulls_held = 0;
-  uint64_t max_staleness = 0;  // Steps, of any answered pull.
+  uint64_t parts_of_many = 0;  // Parts of pushes in more than one, that arrived.
+  uint64_t parts_refused = 0;  // For lack of room.
+  uint64_t max_staleness = 0;  // Steps, of any rows that a worker used.
 };
 
-// Everything (sizes, staleness, faults, keys) is chosen by the seed.
-SimulationResult RunSimulation(uint64_t seed);
+// Everything (sizes, staleness, faults, keys) is chosen by the seed, but for the planted fault,
+// which must be found.
+SimulationResult RunSimulation(uint64_t seed, PlantedFault planted = PlantedFault::kNone);
 
 }  // namespace thermocline
 

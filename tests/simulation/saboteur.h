@@ -1,0 +1,61 @@
+// Faults that no server and no network is supposed to have, planted between the two, so that a test
+// can see that the simulation finds them.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
+#define THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/wire/messages.h"
+#include "tests/simulation/sim_random.h"
+
+namespace thermocline {
+
+enum class PlantedFault {
+  kNone,
+  kForgottenLedger,  // A server starts anew in the same epoch, without what it accepted.
+  kAppliedTwice,     // A server applies an accepted push once more.
+  kArrivalOrder,     // Servers merge the gradients of a step in order of arrival, not of rank.
+  kOtherEpoch,       // A request arrives with another epoch.
+  kEarlyPush,        // A worker's push arrives as that of the step after.
+  kStaleRows,        // A server answers a pull one step too early, and says otherwise.
+};
+
+class Saboteur {
+ public:
+  // `staleness_steps`: the job's; kArrivalOrder needs it to be 0.
+  Saboteur(PlantedFault fault, uint64_t seed, uint32_t staleness_steps);
+
+  // Whether the fault is to happen now that a message arrives at a server: kForgottenLedger, once.
+  bool ForgetsNow();
+
+  // What the server gets in place of what was sent, and the worker in place of the answer.
+  wire::PushPart Tamper(ServerIndex server, wire::PushPart part);
+  wire::PullRequest Tamper(wire::PullRequest request);
+  absl::StatusOr<wire::PushAnswer> TamperAnswer(const wire::PushPart& sent,
+                                                absl::StatusOr<wire::PushAnswer> answer) const;
+  absl::StatusOr<wire::PullAnswer> TamperAnswer(const wire::PullRequest& sent,
+                                                absl::StatusOr<wire::PullAnswer> answer) const;
+
+ private:
+  void ApplyAgain(ServerIndex server, wire::PushPart* part);
+  WorkerRank RankByArrival(ServerIndex server, const wire::PushPart& part);
+
+  const PlantedFault fault_;
+  const uint32_t staleness_steps_;
+  SimRandom random_;
+  int64_t messages_left_;  // Until a fault that happens once.
+
+  std::optional<std::pair<ServerIndex, wire::PushPart>> repeated_;            // kAppliedTwice
+  std::map<std::pair<ServerIndex, Step>, std::vector<WorkerRank>> arrivals_;  // kArrivalOrder
+  std::optional<std::pair<WorkerRank, Step>> early_;                          // kEarlyPush
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
