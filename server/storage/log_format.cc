@@ -5,7 +5,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "common/check.h"
 #include "common/crc32c.h"
 #include "common/hash.h"
@@ -69,17 +68,21 @@ SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* h
   return SegmentHeaderState::kValid;
 }
 
-std::string SegmentName(Lsn first_lsn) {
-  return absl::StrFormat("push-%016x.log", first_lsn.value());
+std::string SegmentName(const SegmentId& id) {
+  return absl::StrFormat("push-%016x-%016x.log", id.epoch, id.first_lsn.value());
 }
 
-std::optional<Lsn> LsnOfSegmentName(absl::string_view name) {
+std::optional<SegmentId> ParseSegmentName(absl::string_view name) {
+  SegmentId id;
   uint64_t lsn = 0;
-  if (!absl::ConsumePrefix(&name, "push-") || !absl::ConsumeSuffix(&name, ".log") ||
-      name.size() != 16 || !absl::SimpleHexAtoi(name, &lsn)) {
+  if (name.size() != SegmentName(id).size() ||
+      !absl::SimpleHexAtoi(name.substr(5, 16), &id.epoch) ||
+      !absl::SimpleHexAtoi(name.substr(22, 16), &lsn)) {
     return std::nullopt;
   }
-  return Lsn(lsn);
+  id.first_lsn = Lsn(lsn);
+  if (name != SegmentName(id)) return std::nullopt;
+  return id;
 }
 
 std::array<char, kRecordHeaderBytes> EncodeRecordHeader(

@@ -56,9 +56,14 @@ enum class SegmentHeaderState {
 // `bytes`: the first kSegmentHeaderBytes of a file, or all of a shorter one.
 SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* header);
 
-// push-<LSN of the first record, 16 hexadecimal digits>.log
-std::string SegmentName(Lsn first_lsn);
-std::optional<Lsn> LsnOfSegmentName(absl::string_view name);
+// push-<epoch>-<LSN of the first record>.log, 16 hexadecimal digits each: the names of one epoch's
+// segments are in their order.
+struct SegmentId {
+  uint64_t epoch = 0;
+  Lsn first_lsn;
+};
+std::string SegmentName(const SegmentId& id);
+std::optional<SegmentId> ParseSegmentName(absl::string_view name);
 
 struct RecordHeader {
   uint32_t payload_bytes = 0;

@@ -39,7 +39,7 @@ TEST(LogFormatTest, GoldenBytes) {
             "0800000000000000"
             "01000000"
             "00000000");
-  EXPECT_EQ(SegmentName(Lsn(0xABC)), "push-0000000000000abc.log");
+  EXPECT_EQ(SegmentName({5, Lsn(0xABC)}), "push-0000000000000005-0000000000000abc.log");
   EXPECT_EQ(JobHash("criteo-1"), 16958749753434739122u);
 }
 
@@ -77,10 +77,15 @@ TEST(LogFormatTest, EveryFlippedBitOfARecordShows) {
 }
 
 TEST(LogFormatTest, NamesOfOthersAreNotSegments) {
-  EXPECT_EQ(LsnOfSegmentName(SegmentName(Lsn(77))), Lsn(77));
-  for (const char* name : {"push-77.log", "push-000000000000004g.log", "x", "",
-                           "push-0000000000000abc.log.tmp", "push-00000000000000abc.log"}) {
-    EXPECT_FALSE(LsnOfSegmentName(name).has_value()) << name;
+  const auto parsed = ParseSegmentName(SegmentName({3, Lsn(77)}));
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->epoch, 3u);
+  EXPECT_EQ(parsed->first_lsn, Lsn(77));
+  const std::string good = SegmentName({3, Lsn(77)});
+  for (const std::string& name :
+       {std::string(), std::string("x"), good + ".tmp", good.substr(1), "pull" + good.substr(4),
+        "push-000000000000000g" + good.substr(21), "push-000000000000000A" + good.substr(21)}) {
+    EXPECT_FALSE(ParseSegmentName(name).has_value()) << name;
   }
 }
 

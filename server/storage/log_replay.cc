@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,12 +57,13 @@ class Replay {
  private:
   absl::Status OpenSegments() {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(directory_));
-    std::vector<std::string> logs;
+    std::vector<std::string> ours;  // in order
     for (const std::string& name : names) {
-      if (LsnOfSegmentName(name).has_value()) logs.push_back(name);
+      const std::optional<SegmentId> id = ParseSegmentName(name);
+      if (id.has_value() && id->epoch == identity_.epoch) ours.push_back(name);
     }
-    for (const std::string& name : logs) {
-      RETURN_IF_ERROR(OpenSegment(name, name == logs.back()));
+    for (const std::string& name : ours) {
+      RETURN_IF_ERROR(OpenSegment(name, name == ours.back()));
     }
     return absl::OkStatus();
   }
@@ -95,11 +97,10 @@ class Replay {
       return absl::FailedPreconditionError(
           absl::StrCat("'", segment.path, "' is the log of another job or server"));
     }
-    if (found.epoch != identity_.epoch) return absl::OkStatus();
-    if (segment.header.first_lsn != LsnOfSegmentName(name)) {
+    if (SegmentName({found.epoch, segment.header.first_lsn}) != name) {
       return absl::DataLossError(absl::StrCat("'", segment.path, "' begins with record ",
-                                              segment.header.first_lsn.value(),
-                                              ", which is not what its name says"));
+                                              segment.header.first_lsn.value(), " of epoch ",
+                                              found.epoch, ", which is not what its name says"));
     }
     segments_.push_back(std::move(segment));
     return absl::OkStatus();

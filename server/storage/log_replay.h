@@ -41,8 +41,8 @@ struct ReplayResult {
   uint64_t torn_bytes = 0;
 };
 
-// Visits the records after `after` of the log of `identity` in `directory`; segments of another
-// epoch of the same job and server are left alone. Cuts a torn end off. All that is left is synced.
+// Visits the records after `after` of the log of `identity` in `directory`; segments of
+// another epoch are left alone. Cuts a torn end off. All that is left is synced.
 //
 // REQUIRES: nobody writes to the log (Disk::Lock).
 // Errors: kDataLoss (damage in what was synced, a gap, another format or job: names file and

@@ -27,7 +27,7 @@ PushLog::PushLog(Disk* disk, const PushLogOptions& options, Lsn next)
       synced_through_(last_) {}
 
 std::string PushLog::PathOf(Lsn first) const {
-  return absl::StrCat(options_.directory, "/", SegmentName(first));
+  return absl::StrCat(options_.directory, "/", SegmentName({options_.identity.epoch, first}));
 }
 
 absl::Status PushLog::Break(absl::Status status) {

@@ -1,0 +1,68 @@
+// Finds the journal of a server's job, and what it holds.
+#ifndef THERMOCLINE_SERVER_STORAGE_JOURNAL_OPENER_H_
+#define THERMOCLINE_SERVER_STORAGE_JOURNAL_OPENER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/scheduler.h"
+#include "common/wire/messages.h"
+#include "server/storage/disk.h"
+#include "server/storage/log_journal.h"
+#include "server/storage/push_journal.h"
+
+namespace thermocline {
+
+struct JournalSpec {
+  std::string job_id;
+  uint64_t epoch = 0;
+  uint32_t server_index = 0;
+  LogDurability durability = LogDurability::kProcess;
+};
+
+class JournalOpener {
+ public:
+  virtual ~JournalOpener() = default;
+
+  // Gives back, in order, every part that was appended for this job, epoch and server; then the
+  // journal that goes on from there. Once in the life of a process.
+  // Errors: kFailedPrecondition (in use by another process, or not of this job), kDataLoss
+  // (damaged: names file and offset), kUnavailable (the disk), and what `visit` returns.
+  using Visit = absl::FunctionRef<absl::Status(wire::PushPart&&)>;
+  virtual absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec,
+                                                            Visit visit) = 0;
+};
+
+struct LogJournalOptions {
+  std::string directory;  // made where it is missing; its parent exists
+  uint64_t segment_bytes = uint64_t{256} << 20;
+  // A final error of the journal: the process should end.
+  std::function<void(const absl::Status&)> on_broken;
+  // What an operator should know, such as a torn end that was cut off.
+  std::function<void(absl::string_view)> log_line;
+};
+
+// Push logs in one folder, locked from Open to the end of this.
+class LogJournalOpener : public JournalOpener {
+ public:
+  // `disk` and `sync_scheduler` (see LogJournal) outlive this and the journal.
+  LogJournalOpener(Disk* disk, Scheduler* sync_scheduler, const LogJournalOptions& options);
+
+  absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec, Visit visit) override;
+
+ private:
+  Disk* const disk_;
+  Scheduler* const sync_scheduler_;
+  const LogJournalOptions options_;
+  std::unique_ptr<DirectoryLock> lock_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_STORAGE_JOURNAL_OPENER_H_
