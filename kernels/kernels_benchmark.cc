@@ -382,5 +382,9 @@ int main(int argc, char** argv) {
                  "[--isa auto|avx2|avx512]\n");
     return 2;
   }
+  if (options.isa == "avx512" && !thermocline::CpuSupports(thermocline::CpuIsaLimit::kAvx512)) {
+    std::fprintf(stderr, "this machine has no AVX-512\n");
+    return 2;
+  }
   return thermocline::Run(options);
 }

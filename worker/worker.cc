@@ -28,12 +28,16 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+CpuIsaLimit IsaLimit(const Cluster& cluster) {
+  return cluster.cpu_isa() == AVX2     ? CpuIsaLimit::kAvx2
+         : cluster.cpu_isa() == AVX512 ? CpuIsaLimit::kAvx512
+                                       : CpuIsaLimit::kAuto;
+}
+
 std::unique_ptr<Device> MakeDevice(const Cluster& cluster) {
   CpuDeviceOptions options;
   options.num_threads = static_cast<int>(cluster.worker_threads());
-  options.isa = cluster.cpu_isa() == AVX2     ? CpuIsaLimit::kAvx2
-                : cluster.cpu_isa() == AVX512 ? CpuIsaLimit::kAvx512
-                                              : CpuIsaLimit::kAuto;
+  options.isa = IsaLimit(cluster);
   return MakeCpuDevice(options);
 }
 
@@ -116,6 +120,10 @@ struct Run {
 absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress) {
+  if (!CpuSupports(IsaLimit(job.cluster()))) {
+    return absl::FailedPreconditionError(
+        "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset, Dataset::Open(job));
   Run run(job, options, transport, scheduler);
   WorkerResult result;
@@ -143,6 +151,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                      Evaluate(held_out.get(), &run.source, &run.model, Step(trainer.steps())));
     result.eval_s = SecondsSince(eval_start);
     result.bad_lines += held_out->progress().bad_lines;
+    if (result.first_bad_line.empty()) result.first_bad_line = held_out->progress().first_bad_line;
     progress->OnEvaluation(result.evaluation);
   }
   result.stats = progress->Stats();

@@ -48,6 +48,18 @@ absl::Status CheckReadable(const std::string& field, const std::string& path) {
   return absl::NotFoundError(absl::StrCat(field, " '", path, "': ", std::strerror(errno)));
 }
 
+// Held-out rows come from files of their own or from a share of the others, not from both.
+absl::Status CheckHeldOut(const Data& data) {
+  if (data.format() != Data::DLRM_NPY || data.test_share() == 0) return absl::OkStatus();
+  for (const char* name : {"test_dense.npy", "test_sparse.npy", "test_labels.npy"}) {
+    if (!std::filesystem::exists(std::filesystem::path(data.path()) / name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("data.test_share is ", data.test_share(),
+                                                   ", and ", data.path(), " has ", name,
+                                                   " as well; choose one"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFiles(const Job& job) {
   const Data& data = job.data();
   RETURN_IF_ERROR(CheckReadable("data.path", data.path()));
@@ -58,6 +70,7 @@ absl::Status CheckFiles(const Job& job) {
         "data.path '", data.path(), "' is a ", is_folder ? "folder" : "file", "; the format ",
         Data::Format_Name(data.format()), " reads a ", is_folder ? "file" : "folder"));
   }
+  RETURN_IF_ERROR(CheckHeldOut(data));
   const Tls& tls = job.cluster().tls();
   RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
   RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));

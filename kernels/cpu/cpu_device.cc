@@ -22,7 +22,9 @@ class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
       : pool_(options.num_threads),
-        gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2) {}
+        gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2) {
+    CHECK(CpuSupports(options.isa));
+  }
 
   std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) override {
     return std::make_unique<CpuBuffer>(bytes);
@@ -92,6 +94,8 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+bool CpuSupports(CpuIsaLimit isa) { return isa != CpuIsaLimit::kAvx512 || HasAvx512(); }
 
 std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options) {
   return std::make_unique<CpuDevice>(options);

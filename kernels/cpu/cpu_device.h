@@ -10,12 +10,15 @@ namespace thermocline {
 
 enum class CpuIsaLimit { kAuto, kAvx2, kAvx512 };
 
+// Whether this machine has the instructions that `isa` asks for.
+bool CpuSupports(CpuIsaLimit isa);
+
 struct CpuDeviceOptions {
   int num_threads = 1;  // of compute, the calling thread included
   CpuIsaLimit isa = CpuIsaLimit::kAuto;
 };
 
-// Every operation has finished when its call returns.
+// Every operation has finished when its call returns. REQUIRES: CpuSupports(options.isa)
 std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options);
 
 }  // namespace thermocline
