@@ -57,7 +57,8 @@ void ResolveData(bool has_features, Data* data) {
   SET_DEFAULT(data, num_dense, kDefaultNumDense);
   if (!has_features) SET_DEFAULT(data, num_categorical, kDefaultNumCategorical);
   SET_DEFAULT(data, read_ahead_batches, 4);
-  // The npy convention has its own files of held-out rows.
+  // The npy convention has its own files of held-out rows; a share of the others is held out on
+  // request only.
   const bool has_test_rows = !data->test_path().empty() || data->format() == Data::DLRM_NPY;
   SET_DEFAULT(data, test_share, has_test_rows ? 0 : 0.1);
 }
@@ -111,6 +112,7 @@ void ResolveCluster(Cluster* cluster) {
   SET_DEFAULT(cluster, channels_per_server, 2);
   SET_DEFAULT(cluster, startup_timeout_s, 30);
   SET_DEFAULT(cluster, rpc_timeout_s, 20);
+  SET_DEFAULT(cluster, stall_timeout_s, 600);
   if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");
 }
 

@@ -104,13 +104,8 @@ class Validator {
       return source_.Error("data.test_share",
                            absl::StrCat("is ", data.test_share(), "; it must be in [0, 1)"));
     }
-    if (data.format() == Data::DLRM_NPY) {
-      if (!data.test_path().empty()) {
-        return source_.Error("data.test_path", "is for CRITEO_TSV; DLRM_NPY reads test_*.npy");
-      }
-      if (data.test_share() > 0) {
-        return source_.Error("data.test_share", "is for CRITEO_TSV; DLRM_NPY reads test_*.npy");
-      }
+    if (data.format() == Data::DLRM_NPY && !data.test_path().empty()) {
+      return source_.Error("data.test_path", "is for CRITEO_TSV; DLRM_NPY reads test_*.npy");
     }
     if (!data.test_path().empty() && data.test_share() > 0) {
       return source_.Error("data.test_share", "is set, and data.test_path as well; choose one");
@@ -324,7 +319,8 @@ class Validator {
         Range("cluster.channels_per_server", cluster.channels_per_server(), 1, kMaxChannels));
     RETURN_IF_ERROR(
         Range("cluster.startup_timeout_s", cluster.startup_timeout_s(), 1, kMaxTimeoutS));
-    return Range("cluster.rpc_timeout_s", cluster.rpc_timeout_s(), 1, kMaxTimeoutS);
+    RETURN_IF_ERROR(Range("cluster.rpc_timeout_s", cluster.rpc_timeout_s(), 1, kMaxTimeoutS));
+    return Range("cluster.stall_timeout_s", cluster.stall_timeout_s(), 0, kMaxTimeoutS);
   }
 
   absl::Status CheckSecurity() const {

@@ -88,8 +88,6 @@ INSTANTIATE_TEST_SUITE_P(
              "j:5: data.read_ahead_batches is 0; it must be at least 1"},
         Case{"format: CRITEO_TSV", "format: DLRM_NPY test_path: \"t\"",
              "j:3: data.test_path is for CRITEO_TSV; DLRM_NPY reads test_*.npy"},
-        Case{"format: CRITEO_TSV", "format: DLRM_NPY test_share: 0.1",
-             "j:3: data.test_share is for CRITEO_TSV; DLRM_NPY reads test_*.npy"},
         Case{"default_table { dim: 8 }", "default_table { dim: 4097 }",
              "j:7: default_table.dim is 4097; it must be at most 4096"},
         Case{"default_table { dim: 8 }", "default_table { dim: 16 }",
@@ -192,6 +190,8 @@ INSTANTIATE_TEST_SUITE_P(
              "j:22: cluster.startup_timeout_s is 0; it must be at least 1"},
         Case{"servers: 2", "rpc_timeout_s: 0",
              "j:22: cluster.rpc_timeout_s is 0; it must be at least 1"},
+        Case{"servers: 2", "stall_timeout_s: 86401",
+             "j:22: cluster.stall_timeout_s is 86401; it must be at most 86400"},
         Case{"servers: 2", "tls { certificate: \"c\" ca: \"a\" }",
              "j:22: cluster.tls.private_key is empty; TLS needs certificate, private_key and ca"},
         Case{"servers: 2", "tls { private_key: \"c\" ca: \"a\" }",
@@ -237,8 +237,15 @@ TEST(ValidateJob, BatchesWhoseBagsOrLookupsCannotBeNumbered) {
 TEST(ValidateJob, LimitsAreWithinReach) {
   EXPECT_TRUE(ParseJob(kJob, "j",
                        {"train.staleness_steps=1024", "default_table.init_scale=1e6",
-                        "train.max_steps=1000000000000"})
+                        "train.max_steps=1000000000000", "cluster.stall_timeout_s=0"})
                   .ok());
+}
+
+TEST(ValidateJob, AShareOfNpyRowsMayBeHeldOut) {
+  const auto job = ParseJob(kJob, "j", {"data.format=DLRM_NPY", "data.test_share=0.25"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->data().test_share(), 0.25);
+  EXPECT_EQ(ParseJob(kJob, "j", {"data.format=DLRM_NPY"})->data().test_share(), 0);
 }
 
 TEST(ValidateJob, DuplicateTables) {

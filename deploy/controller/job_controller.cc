@@ -3,20 +3,23 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
 #include "common/job/job_loader.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
 #include "deploy/backends/local/supervisor.h"
 #include "deploy/controller/metrics_log.h"
 #include "deploy/controller/server_group.h"
+#include "deploy/controller/stall_watch.h"
+#include "deploy/controller/startup.h"
 #include "deploy/controller/summary.h"
 
 namespace thermocline {
@@ -28,6 +31,12 @@ constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
 // How long processes may take to end by themselves.
 constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
+
+// How often the servers are asked whether the job advances.
+constexpr absl::Duration kLongestLookPeriod = absl::Seconds(10);
+constexpr int kLooksWithinStallTimeout = 4;
+
+std::string WorkerName(uint32_t rank) { return absl::StrCat("worker ", rank); }
 
 class JobController {
  public:
@@ -58,6 +67,7 @@ class JobController {
     RETURN_IF_ERROR(servers_.Configure(kEpoch));
     if (observer_.on_servers_up) observer_.on_servers_up(servers_.addresses());
     RETURN_IF_ERROR(StartWorkers());
+    RETURN_IF_ERROR(WaitForWorkersToComeUp());
     RETURN_IF_ERROR(WaitForWorkers());
     const double wall_s = absl::ToDoubleSeconds(watch_.Elapsed());
     if (observer_.on_training_done) observer_.on_training_done();
@@ -71,7 +81,7 @@ class JobController {
         absl::StrCat("--rank=", rank),
         absl::StrCat("--epoch=", kEpoch),
         absl::StrCat("--servers=", absl::StrJoin(servers_.addresses(), ",")),
-        absl::StrCat("--port_file=", directory_.File(absl::StrCat("worker-", rank, ".port"))),
+        absl::StrCat("--port_file=", ProcessFile(directory_, WorkerName(rank), "port")),
         absl::StrCat("--result_file=", ResultFile(rank)),
     };
     if (rank == 0) command.push_back("--progress_fd=3");
@@ -79,14 +89,14 @@ class JobController {
   }
 
   std::string ResultFile(uint32_t rank) const {
-    return directory_.File(absl::StrCat("worker-", rank, ".json"));
+    return ProcessFile(directory_, WorkerName(rank), "json");
   }
 
   absl::Status StartWorker(uint32_t rank, int progress_fd) {
     ChildProcessOptions options;
-    options.name = absl::StrCat("worker ", rank);
+    options.name = WorkerName(rank);
     options.command = WorkerCommand(rank);
-    options.log_path = directory_.File(absl::StrCat("worker-", rank, ".log"));
+    options.log_path = ProcessFile(directory_, options.name, "log");
     options.inherited_fd = progress_fd;
     return supervisor_.Start(ProcessRole::kWorker, options);
   }
@@ -117,30 +127,56 @@ class JobController {
     }
   }
 
-  // Training takes as long as it takes; a worker that loses its servers ends by itself.
-  absl::Status WaitForWorkers() {
-    return supervisor_.WaitUntil(
-        [this] {
-          NoteWorkerAddresses();
-          return supervisor_.AllWorkersEnded() && progress_ended_;
-        },
-        absl::InfiniteDuration(), kPollPeriod, "workers to end");
-  }
-
-  // A worker's own address becomes known some time after its start; servers.json takes it up.
-  void NoteWorkerAddresses() {
-    const uint32_t count = job_.cluster().workers();
-    if (worker_addresses_.size() == count) return;
-    std::vector<std::string> addresses;
-    for (uint32_t rank = 0; rank < count; ++rank) {
-      std::ifstream file(directory_.File(absl::StrCat("worker-", rank, ".port")));
-      std::string address;
-      if (!std::getline(file, address)) return;
-      addresses.push_back(address);
+  absl::Status WaitForWorkersToComeUp() {
+    std::vector<std::string> names;
+    for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
+      names.push_back(WorkerName(rank));
     }
-    worker_addresses_ = std::move(addresses);
+    ASSIGN_OR_RETURN(
+        worker_addresses_,
+        WaitForAddresses(names, directory_, absl::Seconds(job_.cluster().startup_timeout_s()),
+                         &supervisor_));
     // Only `stats --run-dir` misses it if this fails.
     WriteAddresses().IgnoreError();
+    return absl::OkStatus();
+  }
+
+  // Training takes as long as it takes, as long as something advances. A worker that loses its
+  // servers ends by itself.
+  absl::Status WaitForWorkers() {
+    const absl::Duration limit = StallTimeout();
+    const absl::Duration period = std::min(kLongestLookPeriod, limit / kLooksWithinStallTimeout);
+    StallWatch stall(job_.cluster().servers());
+    const Stopwatch watch;
+    while (true) {
+      const absl::Status ended =
+          supervisor_.WaitUntil([this] { return supervisor_.AllWorkersEnded() && progress_ended_; },
+                                period, kPollPeriod, "workers to end");
+      if (!absl::IsDeadlineExceeded(ended)) return ended;
+      ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats());
+      stall.Look(reports, watch.Elapsed());
+      if (watch.Elapsed() - stall.last_advance() >= limit) return StallReport(stall);
+    }
+  }
+
+  // How long a job may do nothing; infinite where the user wants no limit.
+  absl::Duration StallTimeout() const {
+    const uint32_t seconds = job_.cluster().stall_timeout_s();
+    return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
+  }
+
+  absl::Status StallReport(const StallWatch& stall) {
+    std::vector<uint32_t> running;
+    for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
+      if (supervisor_.IsRunning(WorkerName(rank))) running.push_back(rank);
+    }
+    std::string logs;
+    for (const uint32_t rank : stall.Behind(running)) {
+      absl::StrAppend(&logs, "\n  | ", ProcessFile(directory_, WorkerName(rank), "log"));
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "nothing has advanced for ", absl::FormatDuration(StallTimeout()),
+        " (cluster.stall_timeout_s): ", stall.WhoIsWaitedFor(running), "; logs:", logs));
   }
 
   absl::Status WriteAddresses() const {
@@ -158,13 +194,23 @@ class JobController {
       ASSIGN_OR_RETURN(nlohmann::ordered_json worker, ReadWorkerResult(ResultFile(rank)));
       workers.push_back(std::move(worker));
     }
-    // Stats first: reading all rows for the digest would show in them.
-    ASSIGN_OR_RETURN(result.servers, servers_.GetStats());
-    RETURN_IF_ERROR(directory_.Write("server_stats.json", StatsToJson(result.servers, {}) + "\n"));
-    ASSIGN_OR_RETURN(const Digest digest, servers_.GetDigest(kEpoch));
-    result.summary = MakeSummary(job_, workers, digest, wall_s);
+    // The workers' results stand, whatever becomes of the servers now.
+    const absl::StatusOr<Digest> digest = AskServers(&result.servers);
+    result.summary = MakeSummary(
+        job_, workers, digest.ok() ? absl::make_optional(*digest) : absl::nullopt, wall_s);
     RETURN_IF_ERROR(directory_.Write("summary.json", result.summary.dump(2) + "\n"));
-    return result;
+    if (digest.ok()) return result;
+    return absl::Status(digest.status().code(),
+                        absl::StrCat("the model is trained, but summary.json lacks its digest: ",
+                                     digest.status().message()));
+  }
+
+  // Stats, then the digest: reading all rows for it would show in them.
+  absl::StatusOr<Digest> AskServers(std::vector<ServerReport>* reports) {
+    ASSIGN_OR_RETURN(*reports, servers_.GetStats());
+    RETURN_IF_ERROR(directory_.Write("server_stats.json", StatsToJson(*reports, {}) + "\n"));
+    for (const ServerReport& report : *reports) RETURN_IF_ERROR(report.stats.status());
+    return servers_.GetDigest(kEpoch, StallTimeout());
   }
 
   const Job& job_;

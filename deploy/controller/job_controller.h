@@ -37,9 +37,9 @@ struct JobObserver {
 // stats and writes the run directory's files. However it ends, no process is left.
 //
 // Errors: kAborted (a process failed; with its last log lines), kCancelled (Ctrl-C or SIGTERM),
-// kDeadlineExceeded (a process didn't come up or answer), kDataLoss (a worker left no result), and
-// those of starting programs and writing files.
-// REQUIRES: called on the main thread; `job` as LoadJob returns it.
+// kDeadlineExceeded (a process didn't come up or answer, or nothing advances), kDataLoss (a worker
+// left no result), and those of starting programs and writing files. REQUIRES: called on the main
+// thread; `job` as LoadJob returns it.
 absl::StatusOr<JobResult> RunJob(const Job& job, const JobPrograms& programs,
                                  const RunDirectory& directory, const JobObserver& observer,
                                  SignalWatch* signals);

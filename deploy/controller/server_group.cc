@@ -1,12 +1,12 @@
 #include "deploy/controller/server_group.h"
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/job/configure_request.h"
 #include "common/status_macros.h"
+#include "deploy/controller/startup.h"
 
 namespace thermocline {
 namespace {
@@ -14,10 +14,6 @@ namespace {
 constexpr absl::Duration kPollPeriod = absl::Milliseconds(5);
 constexpr absl::Duration kConfigureTimeout = absl::Seconds(15);
 constexpr absl::Duration kStatsTimeout = absl::Seconds(10);
-// A digest reads every row: at a few GB/s, some hundred GB.
-constexpr absl::Duration kDigestTimeout = absl::Seconds(120);
-
-std::string PortFile(size_t index) { return absl::StrCat("server-", index, ".port"); }
 
 // The host with port 0: a free one. An IPv6 address needs brackets.
 std::string ListenAddress(const std::string& host) {
@@ -45,44 +41,21 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
   return command;
 }
 
-// The address in a port file, or "" while there is none. The file appears whole.
-std::string ReadPortFile(const std::string& path) {
-  std::ifstream file(path);
-  std::string address;
-  std::getline(file, address);
-  return address;
-}
-
 }  // namespace
 
 absl::Status ServerGroup::Start(const std::string& program) {
-  const size_t count = job_.cluster().servers();
-  for (size_t i = 0; i < count; ++i) {
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < job_.cluster().servers(); ++i) {
     ChildProcessOptions options;
     options.name = absl::StrCat("server ", i);
-    options.command = ServerCommand(program, job_, directory_.File(PortFile(i)));
-    options.log_path = directory_.File(absl::StrCat("server-", i, ".log"));
+    options.command = ServerCommand(program, job_, ProcessFile(directory_, options.name, "port"));
+    options.log_path = ProcessFile(directory_, options.name, "log");
     RETURN_IF_ERROR(supervisor_.Start(ProcessRole::kServer, options));
+    names.push_back(options.name);
   }
-  addresses_.assign(count, "");
-  const auto all_listen = [&] {
-    for (size_t i = 0; i < count; ++i) {
-      if (addresses_[i].empty()) addresses_[i] = ReadPortFile(directory_.File(PortFile(i)));
-      if (addresses_[i].empty()) return false;
-    }
-    return true;
-  };
-  const absl::Duration timeout = absl::Seconds(job_.cluster().startup_timeout_s());
-  absl::Status up = supervisor_.WaitUntil(all_listen, timeout, kPollPeriod, "servers to come up");
-  if (absl::IsDeadlineExceeded(up)) {
-    size_t first = 0;
-    while (!addresses_[first].empty()) ++first;
-    up = absl::DeadlineExceededError(
-        absl::StrCat("server ", first, " did not come up within ", absl::FormatDuration(timeout),
-                     " (cluster.startup_timeout_s); its log: ",
-                     directory_.File(absl::StrCat("server-", first, ".log"))));
-  }
-  RETURN_IF_ERROR(up);
+  ASSIGN_OR_RETURN(addresses_, WaitForAddresses(names, directory_,
+                                                absl::Seconds(job_.cluster().startup_timeout_s()),
+                                                &supervisor_));
   const Tls& tls = job_.cluster().tls();
   for (const std::string& address : addresses_) {
     ASSIGN_OR_RETURN(auto client, ControlClient::Create(
@@ -102,15 +75,15 @@ absl::Status ServerGroup::Configure(uint64_t epoch) {
       kConfigureTimeout, "servers to take their configuration");
 }
 
-absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch) {
+absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, absl::Duration timeout) {
   std::vector<Digest> digests(clients_.size());
   RETURN_IF_ERROR(ForEach(
       [&](size_t i) {
-        const auto reply = clients_[i]->GetDigest(job_.name(), epoch, kDigestTimeout);
+        const auto reply = clients_[i]->GetDigest(job_.name(), epoch, timeout);
         if (reply.ok()) digests[i] = {reply->low(), reply->high()};
         return reply.status();
       },
-      kDigestTimeout, "the servers' digests"));
+      timeout, "the servers' digests"));
   Digest sum;
   for (const Digest& digest : digests) sum.Add(digest);
   return sum;
@@ -124,7 +97,7 @@ absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats() {
   RETURN_IF_ERROR(ForEach(
       [&](size_t i) {
         reports[i].stats = clients_[i]->GetStats(kStatsTimeout);
-        return reports[i].stats.status();
+        return absl::OkStatus();
       },
       kStatsTimeout, "the servers' stats"));
   return reports;

@@ -20,7 +20,7 @@
 namespace thermocline {
 
 // Not thread-safe; lives on the main thread. Every wait is the supervisor's: it ends when a process
-// dies, at Ctrl-C and at its deadline.
+// dies, at Ctrl-C and at its timeout.
 class ServerGroup {
  public:
   // `job`, `directory` and `supervisor` must outlive this object.
@@ -31,8 +31,9 @@ class ServerGroup {
   absl::Status Start(const std::string& program);
   // Gives every server its shard of the job's tables.
   absl::Status Configure(uint64_t epoch);
-  // The digest of the whole model.
-  absl::StatusOr<Digest> GetDigest(uint64_t epoch);
+  // The digest of the whole model. Every row is read: it takes as long as that takes.
+  absl::StatusOr<Digest> GetDigest(uint64_t epoch, absl::Duration timeout);
+  // What each server says, by index; a server that doesn't answer is no error of the whole.
   absl::StatusOr<std::vector<ServerReport>> GetStats();
 
   // Closes the connections: a server that is asked to stop waits for its clients a while.

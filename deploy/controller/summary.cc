@@ -23,6 +23,14 @@ std::optional<double> First(const std::vector<Json>& results, const char* name) 
   return std::nullopt;
 }
 
+Json FirstText(const std::vector<Json>& results, const char* name) {
+  for (const Json& result : results) {
+    const auto found = result.find(name);
+    if (found != result.end() && found->is_string()) return *found;
+  }
+  return nullptr;
+}
+
 std::optional<double> Sum(const std::vector<Json>& results, const char* name) {
   std::optional<double> sum;
   for (const Json& result : results) {
@@ -82,8 +90,8 @@ absl::StatusOr<Json> ReadWorkerResult(const std::string& path) {
   return json;
 }
 
-Json MakeSummary(const Job& job, const std::vector<Json>& results, const Digest& digest,
-                 double wall_s) {
+Json MakeSummary(const Job& job, const std::vector<Json>& results,
+                 const absl::optional<Digest>& digest, double wall_s) {
   Json summary;
   summary["job"] = job.name();
   summary["steps"] = Whole(Largest(results, "steps"));
@@ -96,7 +104,8 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results, const Digest&
   summary["servers"] = job.cluster().servers();
   summary["workers"] = job.cluster().workers();
   summary["bad_lines"] = Whole(Sum(results, "bad_lines"));
-  summary["model_digest"] = DigestText(digest);
+  summary["first_bad_line"] = FirstText(results, "first_bad_line");
+  summary["model_digest"] = digest ? Json(DigestText(*digest)) : Json(nullptr);
   return summary;
 }
 
@@ -114,9 +123,14 @@ std::string RenderSummary(const Json& summary) {
                   " samples, ", Fixed(summary, "samples_per_s", 0), " samples/s; ",
                   Fixed(summary, "wall_s", 1), " s in all\n");
   if (NumberAt(summary, "bad_lines").value_or(0) > 0) {
-    absl::StrAppend(&text, Count(summary, "bad_lines"), " malformed lines were skipped\n");
+    absl::StrAppend(&text, Count(summary, "bad_lines"), " malformed lines were skipped");
+    const Json& first = summary["first_bad_line"];
+    if (first.is_string()) absl::StrAppend(&text, "; ", first.get<std::string>());
+    absl::StrAppend(&text, "\n");
   }
-  absl::StrAppend(&text, "model digest ", summary["model_digest"].get<std::string>(), "\n");
+  const Json& digest = summary["model_digest"];
+  absl::StrAppend(&text, "model digest ",
+                  digest.is_string() ? digest.get<std::string>() : "unknown", "\n");
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "common/hash.h"
 #include "proto/job.pb.h"
 
@@ -20,13 +21,13 @@ std::string DigestText(const Digest& digest);
 absl::StatusOr<nlohmann::ordered_json> ReadWorkerResult(const std::string& path);
 
 // The object of summary.json: job, steps, samples, auc, logloss, samples_per_s, wall_s, servers,
-// workers, model_digest, bad_lines. What no worker reported is null.
+// workers, model_digest, bad_lines, first_bad_line. What nobody reported is null.
 //   steps: the most of any worker; samples, bad_lines: summed;
-//   auc, logloss, eval_samples: the first worker's that has them;
+//   auc, logloss, eval_samples, first_bad_line: the first worker's that has them;
 //   samples_per_s: all samples over the longest "train_s", else the sum of the workers' rates.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
-                                   const Digest& digest, double wall_s);
+                                   const absl::optional<Digest>& digest, double wall_s);
 
 // The summary in a few lines for the console.
 std::string RenderSummary(const nlohmann::ordered_json& summary);

@@ -28,8 +28,9 @@ TEST(Summary, PutsTheWorkersTogether) {
       R"({"steps": 100, "samples": 1000, "train_s": 2, "auc": 0.75, "logloss": 0.5,
           "eval_samples": 300, "bad_lines": 1})");
   const Json second =
-      Json::parse(R"({"steps": 100, "samples": 900, "train_s": 1.9, "auc": null, "bad_lines": 2})");
-  const Json summary = MakeSummary(TwoByTwo(), {first, second}, {1, 2}, 3.14159);
+      Json::parse(R"({"steps": 100, "samples": 900, "train_s": 1.9, "auc": null, "bad_lines": 2,
+          "first_bad_line": "log.tsv:7: no label"})");
+  const Json summary = MakeSummary(TwoByTwo(), {first, second}, Digest{1, 2}, 3.14159);
   EXPECT_EQ(summary["steps"], 100);
   EXPECT_EQ(summary["samples"], 1900);
   EXPECT_EQ(summary["samples_per_s"], 950.0);
@@ -43,13 +44,16 @@ TEST(Summary, PutsTheWorkersTogether) {
   const std::string text = RenderSummary(summary);
   EXPECT_THAT(text, HasSubstr("AUC 0.7500  logloss 0.5000  on 300 held-out samples\n"));
   EXPECT_THAT(text, HasSubstr("100 steps, 1,900 samples, 950 samples/s; 3.1 s in all\n"));
-  EXPECT_THAT(text, HasSubstr("3 malformed lines"));
+  EXPECT_EQ(summary["first_bad_line"], "log.tsv:7: no label");
+  EXPECT_THAT(text, HasSubstr("3 malformed lines were skipped; log.tsv:7: no label\n"));
 }
 
 TEST(Summary, WhatNobodyReportedIsNull) {
-  const Json summary = MakeSummary(TwoByTwo(), {Json::object()}, {}, 1);
+  const Json summary = MakeSummary(TwoByTwo(), {Json::object()}, absl::nullopt, 1);
   EXPECT_TRUE(summary["auc"].is_null());
   EXPECT_TRUE(summary["samples_per_s"].is_null());
+  EXPECT_TRUE(summary["model_digest"].is_null());
+  EXPECT_TRUE(summary["first_bad_line"].is_null());
   EXPECT_THAT(RenderSummary(summary), HasSubstr("unknown steps"));
   EXPECT_EQ(MakeSummary(TwoByTwo(), {Json{{"samples_per_s", 5}}, Json{{"samples_per_s", 6}}}, {},
                         1)["samples_per_s"],

@@ -348,6 +348,9 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
                                  std::max<uint64_t>(1, counters.training_answered));
   stats->set_complete_through(pushes.has_value() ? pushes->complete_through().value()
                                                  : kNoStep.value());
+  for (uint32_t rank = 0; pushes.has_value() && rank < pushes->num_workers(); ++rank) {
+    stats->add_accepted_through(pushes->accepted_through(WorkerRank(rank)).value());
+  }
   const PushCounters push_counters = pushes.has_value() ? pushes->counters() : PushCounters();
   stats->set_pushes_accepted(push_counters.accepted);
   stats->set_push_duplicates(push_counters.duplicates);

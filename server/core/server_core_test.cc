@@ -9,6 +9,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/virtual_scheduler.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/testing.h"
@@ -101,6 +102,7 @@ TEST_F(ServerCoreTest, APullIsHeldUntilTheStepBeforeIsApplied) {
   ASSERT_TRUE(Push(Gradient(0, 0, 1)).ok());
   EXPECT_FALSE(held->has_value());
   EXPECT_EQ(WeightOf(1), 0);  // Accepted, not applied.
+  EXPECT_THAT(Stats().accepted_through(), testing::ElementsAre(0, -1));
   ASSERT_TRUE(Push(Gradient(1, 0, 2)).ok());
   ASSERT_TRUE(held->has_value());
   EXPECT_EQ((**held)->readiness, Readiness::kReady);

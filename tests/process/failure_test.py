@@ -1,5 +1,6 @@
 """Jobs that go wrong end soon, say why, and leave no process behind."""
 
+import json
 import os
 import signal
 import socket
@@ -68,6 +69,62 @@ class FailureTest(ProcessTest):
         self.assertIn('worker 0 exited with code 1', err)
         self.assertIn(address, err)
         self.assert_all_gone(pids)
+
+    def test_a_worker_that_hangs_ends_the_job(self):
+        launcher = self.start_long('--servers=2', '--workers=2', '--set=cluster.stall_timeout_s=3')
+        pids = list(children(launcher.pid))
+        os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
+        err = self.fails(launcher)
+        self.assertRegex(err, r'nothing has advanced for 3s \(cluster.stall_timeout_s\): '
+                              r'worker 1 is waited for: its last push is of step \d+; logs:\n'
+                              r'  \| \S+/worker-1.log\n')
+        self.assert_all_gone(pids)
+
+    def test_a_worker_that_hangs_while_others_have_ended(self):
+        # Rank 0 alone evaluates; it is stopped in the middle of it.
+        launcher = self.start('--workers=2', '--set=cluster.stall_timeout_s=3',
+                              '--set=train.eval_batch_size=1')
+        pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
+                        'all processes')
+        worker = self.pid_of(launcher, 'worker 0')
+        wait_for(lambda: len(children(launcher.pid)) == 2, 'the end of worker 1')
+        os.kill(worker, signal.SIGSTOP)
+        self.assertIn('worker 0 is waited for: its last push is of step 39;', self.fails(launcher))
+        self.assert_all_gone(pids)
+
+    def test_a_worker_that_never_comes_up(self):
+        programs = self.fake_programs(worker='echo stuck here; exec sleep 600')
+        err = self.fails(self.start('--bin-dir', programs, '--set=cluster.startup_timeout_s=1'))
+        self.assertIn('worker 0 did not come up within 1s', err)
+        self.assertIn('worker-0.log', err)
+
+    def test_a_result_without_digest_is_kept(self):
+        launcher = self.start('--servers=2')
+        pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
+                        'all processes')
+        server = self.pid_of(launcher, 'server 1')
+        result = os.path.join(self.run_dir, 'worker-0.json')
+        wait_for(lambda: os.path.exists(result), 'the result of the worker')
+        os.kill(server, signal.SIGSTOP)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('the model is trained, but summary.json lacks its digest: ', err)
+        with open(os.path.join(self.run_dir, 'summary.json')) as file:
+            summary = json.load(file)
+        self.assertIsNone(summary['model_digest'])
+        self.assertEqual(summary['steps'], 40)
+        self.assertGreater(summary['auc'], 0.5)
+        self.assert_all_gone(pids)
+
+    def test_avx512_where_the_machine_has_none(self):
+        with open('/proc/cpuinfo') as file:
+            has_it = 'avx512f' in file.read()
+        launcher = self.start('--set=cluster.cpu_isa=AVX512', '--set=train.max_steps=2')
+        if has_it:
+            self.assertEqual(self.finish(launcher)[0], 0)
+        else:
+            self.assertIn('cluster.cpu_isa is AVX512, which this machine does not have',
+                          self.fails(launcher))
 
     def test_a_server_that_never_comes_up(self):
         programs = self.fake_programs(server='echo stuck here; exec sleep 600')

@@ -1,5 +1,6 @@
 """Stopping a job: nothing is left but its run directory."""
 
+import json
 import os
 import signal
 import unittest
@@ -98,6 +99,8 @@ class InterruptTest(ProcessTest):
         self.assertEqual(code, 1)
         self.assertIn('stopped by signal 2', err)
         self.assert_all_gone(pids)
+        with open(os.path.join(self.run_dir, 'summary.json')) as summary:
+            self.assertIsNone(json.load(summary)['model_digest'])
 
     def test_a_killed_launcher_leaves_no_orphans(self):
         launcher = self.start_long('--servers=2', '--workers=2')

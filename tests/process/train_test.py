@@ -122,6 +122,37 @@ class TrainTest(ProcessTest):
         self.assertIn('%s:100' % path, err)
         summary = self.train(*flags, '--set=data.max_bad_lines=1')
         self.assertEqual(summary['bad_lines'], 1)
+        self.assertIn('%s:100' % path, summary['first_bad_line'])
+
+    def test_malformed_held_out_lines_are_counted(self):
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=1000',
+                        '--test-rows=100', '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        path = os.path.join(folder, 'test.tsv')
+        with open(path) as file:
+            lines = file.readlines()
+        lines[9] = 'no label\n'
+        with open(path, 'w') as file:
+            file.writelines(lines)
+        summary = self.train('--data', os.path.join(folder, 'train.tsv'),
+                             '--set=data.format=CRITEO_TSV', '--set=data.max_bad_lines=1',
+                             '--set=data.test_path=' + path)
+        self.assertEqual((summary['bad_lines'], summary['eval_samples']), (1, 99))
+        self.assertIn('%s:10' % path, summary['first_bad_line'])
+
+    def test_a_share_of_npy_rows_is_held_out(self):
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--rows=2000', '--test-rows=0',
+                        '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        summary = self.train('--data', folder, '--set=data.test_share=0.25')
+        self.assertEqual((summary['samples'], summary['eval_samples']), (1500, 500))
+        launcher = self.start('--set=data.test_share=0.25', run_dir=self.run_dir + '-both')
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 2)
+        self.assertIn('data.test_share is 0.25, and %s has test_dense.npy as well; choose one'
+                      % self.data, err)
 
     def test_stats_of_a_running_job(self):
         launcher = self.start_long('--servers=2', '--workers=2')

@@ -65,6 +65,12 @@ bool Supervisor::AllWorkersEnded() {
   });
 }
 
+bool Supervisor::IsRunning(absl::string_view name) {
+  return std::any_of(members_.begin(), members_.end(), [name](Member& member) {
+    return member.process.name() == name && !member.process.HasEnded();
+  });
+}
+
 void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
   const auto all_ended = [&] {
     bool ended = true;

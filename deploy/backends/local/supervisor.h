@@ -42,6 +42,8 @@ class Supervisor {
 
   // Whether every worker has ended. (One that fails makes WaitUntil fail.)
   bool AllWorkersEnded();
+  // Whether the process with this name has been started and has not ended.
+  bool IsRunning(absl::string_view name);
 
   // Asks the processes of a role to stop (SIGTERM), waits up to `grace`, then kills. Never fails. A
   // second Ctrl-C kills at once.

@@ -1,0 +1,74 @@
+#include "deploy/controller/stall_watch.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+
+namespace thermocline {
+
+StallWatch::StallWatch(size_t num_servers)
+    : seen_(num_servers), answers_(num_servers, {"", absl::UnknownError("not asked")}) {}
+
+void StallWatch::Look(const std::vector<ServerReport>& reports, absl::Duration now) {
+  CHECK_EQ(reports.size(), seen_.size());
+  answers_ = reports;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (!reports[i].stats.ok()) continue;
+    Work work;
+    work.pushes = reports[i].stats->pushes_accepted();
+    for (const TableStats& table : reports[i].stats->tables()) {
+      work.keys_pulled += table.keys_pulled();
+    }
+    if (work.pushes == seen_[i].pushes && work.keys_pulled == seen_[i].keys_pulled) continue;
+    seen_[i] = work;
+    last_advance_ = now;
+  }
+}
+
+int64_t StallWatch::AcceptedThrough(uint32_t rank) const {
+  int64_t through = std::numeric_limits<int64_t>::max();
+  for (const ServerReport& answer : answers_) {
+    if (!answer.stats.ok()) continue;
+    const auto& accepted = answer.stats->accepted_through();
+    const int index = static_cast<int>(rank);
+    through = std::min<int64_t>(through, index < accepted.size() ? accepted[index] : -1);
+  }
+  return through;
+}
+
+std::vector<uint32_t> StallWatch::Behind(absl::Span<const uint32_t> ranks) const {
+  int64_t oldest = std::numeric_limits<int64_t>::max();
+  for (const uint32_t rank : ranks) oldest = std::min(oldest, AcceptedThrough(rank));
+  std::vector<uint32_t> behind;
+  for (const uint32_t rank : ranks) {
+    if (AcceptedThrough(rank) == oldest) behind.push_back(rank);
+  }
+  return behind;
+}
+
+std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
+  std::vector<std::string> reasons;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    if (answers_[i].stats.ok()) continue;
+    reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
+                                   " does not answer: ", answers_[i].stats.status().message()));
+  }
+  const bool any_answer = std::any_of(answers_.begin(), answers_.end(),
+                                      [](const ServerReport& answer) { return answer.stats.ok(); });
+  if (any_answer) {
+    for (const uint32_t rank : Behind(ranks)) {
+      const int64_t through = AcceptedThrough(rank);
+      reasons.push_back(absl::StrCat("worker ", rank, " is waited for: ",
+                                     through < 0
+                                         ? "it has pushed nothing"
+                                         : absl::StrCat("its last push is of step ", through)));
+    }
+  }
+  return absl::StrJoin(reasons, "; ");
+}
+
+}  // namespace thermocline

@@ -1,0 +1,54 @@
+// Notices a job in which nothing advances any more: a worker that hangs keeps all others waiting,
+// and none of them fails.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_STALL_WATCH_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_STALL_WATCH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "deploy/console/stats_table.h"
+
+namespace thermocline {
+
+// A job advances when a server accepts a push or answers a pull. Not thread-safe.
+class StallWatch {
+ public:
+  // Counts from time 0 on.
+  explicit StallWatch(size_t num_servers);
+
+  // Takes what the servers, by index, say at `now`. One that doesn't answer hasn't advanced.
+  // REQUIRES: reports.size() == num_servers
+  void Look(const std::vector<ServerReport>& reports, absl::Duration now);
+
+  // The last look at which something had advanced.
+  absl::Duration last_advance() const { return last_advance_; }
+
+  // Who is waited for, as far as the last look tells: servers that didn't answer, and those of the
+  // `ranks`, workers that run, whose pushes are the oldest.
+  //   "server 0 at 127.0.0.1:4000 does not answer: ..."
+  //   "worker 1 is waited for: its last push is of step 41"
+  std::string WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const;
+  // Those of `ranks` whose pushes are the oldest.
+  std::vector<uint32_t> Behind(absl::Span<const uint32_t> ranks) const;
+
+ private:
+  struct Work {
+    uint64_t pushes = 0;
+    uint64_t keys_pulled = 0;
+  };
+
+  // The last step that every answering server accepted from a worker; -1: none.
+  int64_t AcceptedThrough(uint32_t rank) const;
+
+  std::vector<Work> seen_;             // [num_servers]
+  std::vector<ServerReport> answers_;  // [num_servers], at the last look
+  absl::Duration last_advance_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_STALL_WATCH_H_

@@ -1,0 +1,70 @@
+#include "deploy/controller/stall_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+
+ServerReport Report(uint64_t pushes, uint64_t keys_pulled,
+                    const std::vector<int64_t>& accepted_through) {
+  ServerStats stats;
+  stats.set_pushes_accepted(pushes);
+  stats.add_tables()->set_keys_pulled(keys_pulled);
+  stats.add_tables()->set_keys_pulled(1);
+  for (const int64_t step : accepted_through) stats.add_accepted_through(step);
+  return {"a:1", stats};
+}
+
+ServerReport Silent() { return {"b:2", absl::DeadlineExceededError("GetStats at b:2: too late")}; }
+
+TEST(StallWatch, PushesAndAnsweredPullsAreAdvances) {
+  StallWatch watch(2);
+  EXPECT_EQ(watch.last_advance(), absl::ZeroDuration());
+  watch.Look({Report(1, 0, {0, -1}), Report(0, 0, {-1, -1})}, absl::Seconds(1));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(1));
+  watch.Look({Report(1, 0, {0, -1}), Report(1, 0, {0, -1})}, absl::Seconds(2));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(2));
+  // Evaluation pulls without a push.
+  watch.Look({Report(1, 0, {0, -1}), Report(1, 7, {0, -1})}, absl::Seconds(3));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
+  watch.Look({Report(1, 0, {0, -1}), Report(1, 7, {0, -1})}, absl::Seconds(4));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
+}
+
+TEST(StallWatch, ASilentServerHasNotAdvanced) {
+  StallWatch watch(1);
+  watch.Look({Report(5, 0, {4})}, absl::Seconds(1));
+  watch.Look({Silent()}, absl::Seconds(2));
+  watch.Look({Report(5, 0, {4})}, absl::Seconds(3));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(1));
+}
+
+TEST(StallWatch, NamesTheWorkersWhosePushesAreTheOldest) {
+  StallWatch watch(2);
+  // Worker 1's push of step 41 has reached one server only.
+  watch.Look({Report(9, 0, {41, 41, 41}), Report(8, 0, {41, 40, 41})}, absl::Seconds(1));
+  EXPECT_THAT(watch.Behind({0, 1, 2}), ElementsAre(1));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0, 1, 2}), "worker 1 is waited for: its last push is of step 40");
+  // One that has ended is waited for by nobody.
+  EXPECT_THAT(watch.Behind({0, 2}), ElementsAre(0, 2));
+  watch.Look({Report(9, 0, {0, -1, 0}), Report(8, 0, {0, 0, 0})}, absl::Seconds(1));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0, 1, 2}), "worker 1 is waited for: it has pushed nothing");
+}
+
+TEST(StallWatch, NamesTheServersThatDoNotAnswer) {
+  StallWatch watch(2);
+  watch.Look({Report(1, 0, {3}), Silent()}, absl::Seconds(1));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0}),
+            "server 1 at b:2 does not answer: GetStats at b:2: too late; worker 0 is waited for: "
+            "its last push is of step 3");
+  watch.Look({Silent(), Silent()}, absl::Seconds(1));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0}),
+            "server 0 at b:2 does not answer: GetStats at b:2: too late; server 1 at b:2 does not "
+            "answer: GetStats at b:2: too late");
+}
+
+}  // namespace
+}  // namespace thermocline
