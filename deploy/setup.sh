@@ -6,6 +6,14 @@
 #   deploy/setup.sh --check  only says what is missing; exit code 1 if anything is
 set -euo pipefail
 
+# Everything is built for x86-64-v3, with AVX2 and FMA: elsewhere it would end with "Illegal instruction".
+for feature in avx2 bmi1 bmi2 f16c fma movbe; do
+  if ! grep -qw "$feature" /proc/cpuinfo; then
+    echo "this machine's CPU has no $feature: Thermocline is built for x86-64-v3 (AVX2, FMA), and would not run" >&2
+    exit 1
+  fi
+done
+
 packages=(
   # The build: Bazel and its rules, compilers.
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib

@@ -25,8 +25,8 @@ while read -r file; do
   lines=$(wc -l <"$file")
   case $file in
     *_test.cc | tests/*) limit=800 ;;
-    *.h) limit=200 ;;
-    *) limit=500 ;;
+    *.h) limit=150 ;;
+    *) limit=450 ;;
   esac
   if ((lines > limit)); then
     echo "$file has $lines lines; at most $limit"
