@@ -1,6 +1,5 @@
 #include "tests/simulation/sim_network.h"
 
-#include <cstring>
 #include <utility>
 
 #include "common/check.h"

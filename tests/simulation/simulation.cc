@@ -1,7 +1,6 @@
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_cat.h"

@@ -4,7 +4,6 @@
 #include <iostream>
 #include <map>
 #include <random>
-#include <set>
 #include <vector>
 
 #include "common/hash.h"

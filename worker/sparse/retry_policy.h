@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "common/wire/messages.h"
 
 namespace thermocline {
 
