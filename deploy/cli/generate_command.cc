@@ -87,7 +87,8 @@ Command GenerateCommand() {
   command.details =
       "Writes a click log in the shape of Criteo's Kaggle log: 13 dense and 26 categorical\n"
       "columns, skewed and correlated ids, labels from a planted model. The same flags give the\n"
-      "same bytes. Existing files of the same names are overwritten.\n";
+      "same bytes. Existing files of the same names are overwritten; with --test-rows 0 a folder\n"
+      "with held-out rows of another log is refused.\n";
   command.examples =
       "  thermocline generate clicklog --rows 1000000\n"
       "  thermocline generate clicklog --format tsv.gz --rows 50000 --seed 3\n";

@@ -151,6 +151,22 @@ class SplitGenerator {
   std::vector<std::vector<bool>> seen_ ABSL_GUARDED_BY(mutex_);  // [26][cardinality]
 };
 
+// Without held-out rows of its own, a log must not stand beside those of another one.
+absl::Status CheckNoOtherTestFiles(const ClickLogOptions& options) {
+  if (options.test_rows > 0) return absl::OkStatus();
+  for (const char* name :
+       {"test_dense.npy", "test_sparse.npy", "test_labels.npy", "test.tsv", "test.tsv.gz"}) {
+    const std::filesystem::path path = std::filesystem::path(options.folder) / name;
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(),
+                     " is of another log, and test_rows is 0: it would be taken for "
+                     "this one's held-out rows; remove it, or choose another folder"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteCardinalities(const std::string& folder, const std::vector<int64_t>& values) {
   const std::string path = folder + "/cardinalities.txt";
   std::ofstream out(path);
@@ -165,6 +181,7 @@ absl::Status WriteCardinalities(const std::string& folder, const std::vector<int
 absl::StatusOr<ClickLogSummary> GenerateClickLog(const ClickLogOptions& options,
                                                  const ClickLogProgress& progress) {
   RETURN_IF_ERROR(CheckOptions(options));
+  RETURN_IF_ERROR(CheckNoOtherTestFiles(options));
   std::error_code error;
   std::filesystem::create_directories(options.folder, error);
   if (error) {

@@ -218,5 +218,19 @@ TEST(Zipf, CoversItsRangeAndPrefersTheFirst) {
   }
 }
 
+TEST(ClickLog, HeldOutRowsOfAnotherLogAreNotTakenForItsOwn) {
+  for (const ClickLogFormat format :
+       {ClickLogFormat::kNpy, ClickLogFormat::kTsv, ClickLogFormat::kTsvGzip}) {
+    ClickLogOptions options = SmallOptions(format);
+    options.rows = 100;
+    options.test_rows = 10;
+    Generate(options);
+    options.test_rows = 0;
+    const auto again = GenerateClickLog(options, nullptr);
+    EXPECT_EQ(again.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(again.status().message().find("/test"), absl::string_view::npos) << again.status();
+  }
+}
+
 }  // namespace
 }  // namespace thermocline
