@@ -9,15 +9,13 @@
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "common/die_with_parent.h"
-#include "common/flags_help.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
 #include "common/net/mutex_tuning.h"
+#include "common/program_flags.h"
 #include "common/scheduler.h"
 #include "server/core/server_core.h"
 #include "server/rpc/parameter_server_service.h"
@@ -121,11 +119,10 @@ int Run() {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
-  thermocline::ShowOurFlagsInHelp();
-  absl::SetProgramUsageMessage(
+  thermocline::ParseProgramFlags(
       "one parameter server: holds one shard of every table of a job.\n"
-      "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port");
-  absl::ParseCommandLine(argc, argv);
+      "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port",
+      argc, argv);
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
   if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();

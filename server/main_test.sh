@@ -50,6 +50,11 @@ expect_exit 2 "no such" --tls_certificate="$dir/no such" --tls_private_key=k --t
 echo "-----BEGIN CERTIFICATE-----" >"$dir/certificate.pem"
 expect_exit 2 "no private key is named" --tls_certificate="$dir/certificate.pem"
 expect_exit 2 "apply_threads" --apply_threads=0
+"$server" --help >"$dir/help.log" || fail "--help ended with $?"
+grep -q -- "--listen" "$dir/help.log" || fail "--help did not list the flags"
+expect_exit 2 "unknown flag --aply_threads" --aply_threads=1
+expect_exit 2 "--apply_threads is 'many'" --apply_threads=many
+expect_exit 2 "--port_file needs a value" --port_file
 expect_exit 2 "max_message_bytes" --max_message_bytes=5
 expect_exit 1 "port file" --port_file="$dir/no/such/folder/port"
 

@@ -8,12 +8,9 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/die_with_parent.h"
-#include "common/flags_help.h"
 #include "common/job/configure_request.h"
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
@@ -21,6 +18,7 @@
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
 #include "common/net/mutex_tuning.h"
+#include "common/program_flags.h"
 #include "common/scheduler.h"
 #include "common/status_macros.h"
 #include "worker/progress.h"
@@ -122,7 +120,7 @@ int Run() {
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {
     LogLine(server.status().message());
-    return kExitFailed;
+    return absl::IsUnavailable(server.status()) ? kExitFailed : kExitUsage;
   }
   absl::Status status;
   if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
@@ -143,11 +141,10 @@ int Run() {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
-  thermocline::ShowOurFlagsInHelp();
-  absl::SetProgramUsageMessage(
+  thermocline::ParseProgramFlags(
       "one worker: trains its share of every batch of a job.\n"
-      "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0");
-  absl::ParseCommandLine(argc, argv);
+      "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0",
+      argc, argv);
   if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,13 +96,18 @@ int Bench(const std::vector<std::string>& arguments) {
   const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1),
                                       arguments.end());
   if (what == "train") {
+    if (std::any_of(rest.begin(), rest.end(), IsHelpFlag)) {
+      std::fputs(CommandHelp(BenchCommand()).c_str(), stdout);
+      return kExitDone;
+    }
     const auto flags = Flags::Parse(BenchTrainFlags(), rest);
     if (flags.ok()) return BenchTrain(*flags);
     return Complain(absl::StrCat(flags.status().message(), "; see thermocline help bench"),
                     kExitUsage);
   }
   if (what == "pull" || what == "push") {
-    return ExecProgram("thermocline-bench-pull", arguments);
+    return ExecProgram("thermocline-bench-pull", "//tests/benchmarks:thermocline-bench-pull",
+                       arguments);
   }
   return Complain("say what to measure: bench pull, bench push or bench train", kExitUsage);
 }
@@ -114,7 +120,9 @@ Command BenchCommand() {
   command.arguments = "pull|push|train [FLAGS]";
   command.summary = "measures this machine: pulls, pushes, whole training runs";
   command.details =
-      "bench pull, bench push: a server and clients over loopback, beside a bare gRPC echo of the\n"
+      "bench pull, bench push: a program of its own (bazel build\n"
+      "//tests/benchmarks:thermocline-bench-pull makes it): a server and clients over loopback, "
+      "beside a bare gRPC echo of the\n"
       "same sizes. Their flags: thermocline bench pull --help\n\n"
       "bench train JOB: runs a job several times and prints median and spread of samples/s.\n"
       "Its flags:\n";

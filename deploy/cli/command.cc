@@ -48,8 +48,6 @@ int Help(const std::vector<std::string>& arguments) {
   return kExitDone;
 }
 
-bool IsHelpFlag(const std::string& argument) { return argument == "--help" || argument == "-h"; }
-
 int RunCommand(const Command& command, const std::vector<std::string>& arguments) {
   if (command.passes_arguments) {
     if (!arguments.empty() && IsHelpFlag(arguments[0])) {
@@ -116,6 +114,8 @@ std::string OverviewHelp() {
   return text;
 }
 
+bool IsHelpFlag(const std::string& argument) { return argument == "--help" || argument == "-h"; }
+
 int Complain(absl::string_view message, int exit_code) {
   std::fflush(stdout);
   std::fprintf(stderr, "thermocline: %.*s\n", static_cast<int>(message.size()), message.data());
@@ -138,9 +138,13 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   return RunCommand(*command, {arguments.begin() + 1, arguments.end()});
 }
 
-int ExecProgram(absl::string_view program, const std::vector<std::string>& arguments) {
+int ExecProgram(absl::string_view program, absl::string_view target,
+                const std::vector<std::string>& arguments) {
   const auto path = FindProgram(program, "");
-  if (!path.ok()) return Complain(path.status().message(), kExitUsage);
+  if (!path.ok()) {
+    return Complain(absl::StrCat(path.status().message(), "; make it with: bazel build ", target),
+                    kExitUsage);
+  }
   std::vector<char*> argv = {const_cast<char*>(path->c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);

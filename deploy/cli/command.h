@@ -41,15 +41,19 @@ const std::vector<Command>& AllCommands();
 std::string CommandHelp(const Command& command);
 std::string OverviewHelp();
 
+// Whether an argument asks for the command's page.
+bool IsHelpFlag(const std::string& argument);
+
 // Prints "thermocline: ..." to standard error and returns `exit_code`.
 int Complain(absl::string_view message, int exit_code);
 
 // Runs the command line, without the program's name. Returns the exit code.
 int RunCommandLine(const std::vector<std::string>& arguments);
 
-// Replaces this process by `program`, found as FindProgram does. Returns only with an error's exit
-// code.
-int ExecProgram(absl::string_view program, const std::vector<std::string>& arguments);
+// Replaces this process by `program`, found as FindProgram does; where it isn't, `target` is what
+// Bazel makes it from. Returns only with an error's exit code.
+int ExecProgram(absl::string_view program, absl::string_view target,
+                const std::vector<std::string>& arguments);
 
 }  // namespace thermocline
 

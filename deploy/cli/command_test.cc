@@ -64,6 +64,23 @@ TEST(CommandLine, BadUsageIsExitCodeTwo) {
   EXPECT_EQ(RunCli({"stats", "--interval", "0"}).code, kExitUsage);
 }
 
+TEST(CommandLine, BenchTrainHasHelp) {
+  for (const char* flag : {"--help", "-h"}) {
+    const Outcome help = RunCli({"bench", "train", "job", flag});
+    EXPECT_EQ(help.code, kExitDone);
+    EXPECT_EQ(help.out, RunCli({"help", "bench"}).out);
+    EXPECT_EQ(help.err, "");
+  }
+}
+
+TEST(CommandLine, AProgramThatIsNotBuiltIsSaidHowToMake) {
+  // This test runs where the benchmark is not.
+  const Outcome bench = RunCli({"bench", "pull"});
+  EXPECT_EQ(bench.code, kExitUsage);
+  EXPECT_THAT(bench.err, HasSubstr("can't find the program thermocline-bench-pull"));
+  EXPECT_THAT(bench.err, HasSubstr("bazel build //tests/benchmarks:thermocline-bench-pull\n"));
+}
+
 TEST(CommandLine, StatsOfNobodyIsExitCodeOne) {
   // Port 1 of loopback: nobody listens there.
   const Outcome stats = RunCli({"stats", "127.0.0.1:1"});

@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/job/job_loader.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
@@ -106,20 +108,35 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags) {
         absl::StrCat("name one job file, not ", flags.positional().size()));
   }
   std::vector<std::string> overrides = flags.GetAll("set");
-  if (flags.Has("data")) overrides.push_back("data.path=" + flags.Get("data"));
-  if (flags.Has("servers")) overrides.push_back("cluster.servers=" + flags.Get("servers"));
-  if (flags.Has("workers")) overrides.push_back("cluster.workers=" + flags.Get("workers"));
+  std::vector<std::pair<std::string, std::string>> said;  // how errors name an override, and how we
+  for (const auto& [flag, field] :
+       {std::pair("data", "data.path"), std::pair("servers", "cluster.servers"),
+        std::pair("workers", "cluster.workers")}) {
+    if (!flags.Has(flag)) continue;
+    overrides.push_back(absl::StrCat(field, "=", flags.Get(flag)));
+    said.emplace_back("--set " + overrides.back(), absl::StrCat("--", flag, " ", flags.Get(flag)));
+  }
   if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
-  ASSIGN_OR_RETURN(Job job, LoadJob(flags.positional()[0], overrides));
-  MakePathsAbsolute(&job);
-  RETURN_IF_ERROR(CheckFiles(job));
+  absl::StatusOr<Job> job = LoadJob(flags.positional()[0], overrides);
+  if (!job.ok()) {
+    return absl::Status(job.status().code(), absl::StrReplaceAll(job.status().message(), said));
+  }
+  MakePathsAbsolute(&*job);
+  RETURN_IF_ERROR(CheckFiles(*job));
   return job;
 }
 
 absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags) {
   JobPrograms programs;
-  ASSIGN_OR_RETURN(programs.server, FindProgram("thermocline-server", flags.Get("bin-dir")));
-  ASSIGN_OR_RETURN(programs.worker, FindProgram("thermocline-worker", flags.Get("bin-dir")));
+  for (const auto& [name, path] : {std::pair("thermocline-server", &programs.server),
+                                   std::pair("thermocline-worker", &programs.worker)}) {
+    absl::StatusOr<std::string> found = FindProgram(name, flags.Get("bin-dir"));
+    if (!found.ok()) {
+      return absl::NotFoundError(
+          absl::StrCat(found.status().message(), " (--bin-dir names its folder)"));
+    }
+    *path = *std::move(found);
+  }
   return programs;
 }
 

@@ -45,8 +45,7 @@ absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::strin
     return error ? candidate : path.string();
   }
   return absl::NotFoundError(absl::StrCat("can't find the program ", name, "; looked for ",
-                                          absl::StrJoin(candidates, ", "),
-                                          " (--bin-dir names its folder)"));
+                                          absl::StrJoin(candidates, ", ")));
 }
 
 }  // namespace thermocline

@@ -7,7 +7,8 @@ output=$("$bench" "$what" --rows=3000 --keys=100,1000 --channels=2 --repetitions
 echo "$output"
 echo "$output" | grep -q "$what / delivered"
 # Bad usage is exit code 2.
-for bad in "$what extra" "$what --keys=none" "$what --rows=10" "$what --repetitions=0" "sing"; do
+for bad in "$what extra" "$what --keys=none" "$what --rows=10" "$what --repetitions=0" "$what --rwos=3000" "$what --rows=many" \
+  "sing"; do
   code=0
   # shellcheck disable=SC2086
   "$bench" $bad >/dev/null 2>&1 || code=$?

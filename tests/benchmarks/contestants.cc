@@ -65,7 +65,7 @@ double CpuSecondsOfThisProcess() {
 
 // Measures `run`, which makes calls to `server` and returns their number.
 template <typename Run>
-Measured Measure(const ChildProcess& server, Run run) {
+Measured Measure(const ServerProcess& server, Run run) {
   Measured measured;
   const double client_cpu_s = CpuSecondsOfThisProcess();
   const double server_cpu_s = server.CpuSeconds();
@@ -96,8 +96,8 @@ absl::StatusOr<std::unique_ptr<ThermoclineServer>> ThermoclineServer::Start(
   std::unique_ptr<ThermoclineServer> server(new ThermoclineServer(dim));
   const std::string port_file = folder + "/server.port";
   ASSIGN_OR_RETURN(server->process_,
-                   ChildProcess::Start({program, "--port_file=" + port_file, MessageLimit()},
-                                       folder + "/server.log"));
+                   ServerProcess::Start({program, "--port_file=" + port_file, MessageLimit()},
+                                        folder + "/server.log"));
   ASSIGN_OR_RETURN(server->address_, server->process_->WaitForFile(port_file, kStartTimeout));
   ASSIGN_OR_RETURN(const auto control, ControlClient::Create(server->address_, TlsFiles()));
   RETURN_IF_ERROR(control->Configure(JobOf(dim), kStartTimeout).status());
@@ -233,10 +233,10 @@ absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(EchoKind kind,
   const std::string port_file = absl::StrCat(folder, "/echo-", untouched, "-", request_bytes, "-",
                                              reply_bytes, "-", channels);
   ASSIGN_OR_RETURN(server->process_,
-                   ChildProcess::Start({"/proc/self/exe", "--serve_echo_port_file=" + port_file,
-                                        absl::StrCat("--serve_echo_bytes=", reply_bytes),
-                                        absl::StrCat("--serve_echo_untouched=", untouched)},
-                                       port_file + ".log"));
+                   ServerProcess::Start({"/proc/self/exe", "--serve_echo_port_file=" + port_file,
+                                         absl::StrCat("--serve_echo_bytes=", reply_bytes),
+                                         absl::StrCat("--serve_echo_untouched=", untouched)},
+                                        port_file + ".log"));
   ASSIGN_OR_RETURN(const std::string address,
                    server->process_->WaitForFile(port_file, kStartTimeout));
   server->client_ = std::make_unique<EchoClient>(kind, address, channels, kMaxBenchmarkMessageBytes,
@@ -283,9 +283,9 @@ absl::StatusOr<std::unique_ptr<RedisServer>> RedisServer::Start(const std::strin
   server->socket_ = folder + "/redis.socket";
   ASSIGN_OR_RETURN(
       server->process_,
-      ChildProcess::Start({"redis-server", "--port", "0", "--unixsocket", server->socket_, "--save",
-                           "", "--appendonly", "no", "--dir", folder},
-                          folder + "/redis.log"));
+      ServerProcess::Start({"redis-server", "--port", "0", "--unixsocket", server->socket_,
+                            "--save", "", "--appendonly", "no", "--dir", folder},
+                           folder + "/redis.log"));
   RETURN_IF_ERROR(server->process_->WaitForFile(server->socket_, kStartTimeout).status());
   ASSIGN_OR_RETURN(const auto client, RedisClient::Connect(server->socket_));
   std::vector<float> values(size_t{kFillKeys} * dim);

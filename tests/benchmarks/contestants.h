@@ -12,9 +12,9 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/net/control_client.h"
-#include "tests/benchmarks/child_process.h"
 #include "tests/benchmarks/echo.h"
 #include "tests/benchmarks/redis_client.h"
+#include "tests/benchmarks/server_process.h"
 #include "worker/sparse/grpc_transport.h"
 
 namespace thermocline {
@@ -55,7 +55,7 @@ class ThermoclineServer {
 
   const uint32_t dim_;
   std::string address_;
-  std::unique_ptr<ChildProcess> process_;
+  std::unique_ptr<ServerProcess> process_;
   std::unique_ptr<GrpcTransport> transport_;
   Step next_step_;
   std::vector<float> gradients_;  // of one push
@@ -73,7 +73,7 @@ class EchoServer {
   Measured RunGroups(int parts, double seconds);
 
  private:
-  std::unique_ptr<ChildProcess> process_;
+  std::unique_ptr<ServerProcess> process_;
   std::unique_ptr<EchoClient> client_;
   size_t reply_bytes_ = 0;
 };
@@ -93,7 +93,7 @@ class RedisServer {
  private:
   uint32_t dim_ = 0;
   std::string socket_;
-  std::unique_ptr<ChildProcess> process_;
+  std::unique_ptr<ServerProcess> process_;
 };
 
 }  // namespace thermocline

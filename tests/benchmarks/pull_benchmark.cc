@@ -15,14 +15,12 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
-#include "common/flags_help.h"
 #include "common/net/channel.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
 #include "common/net/mutex_tuning.h"
+#include "common/program_flags.h"
 #include "tests/benchmarks/echo.h"
 #include "tests/benchmarks/pull_contest.h"
 
@@ -107,11 +105,10 @@ int Main(const std::vector<char*>& arguments) {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
-  thermocline::ShowOurFlagsInHelp();
-  absl::SetProgramUsageMessage(
+  const std::vector<char*> arguments = thermocline::ParseProgramFlags(
       "measures pulls (or pushes) against a bare gRPC echo and Redis MGET.\n"
-      "  thermocline-bench-pull [pull|push] [--keys=4096,16384] [--channels=2,4] [--rows=1000000]");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+      "  thermocline-bench-pull [pull|push] [--keys=4096,16384] [--channels=2,4] [--rows=1000000]",
+      argc, argv);
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
   if (const std::string path = absl::GetFlag(FLAGS_serve_echo_port_file); !path.empty()) {

@@ -169,7 +169,10 @@ class FailureTest(ProcessTest):
 
     def test_bad_overrides(self):
         err = self.fails(self.start('--servers=0'), code=2)
-        self.assertIn('cluster.servers is 0; it must be at least 1', err)
+        self.assertIn('--servers 0: cluster.servers is 0; it must be at least 1', err)
+        err = self.fails(self.start('--workers=x'), code=2)
+        self.assertIn('--workers x: ', err)
+        self.assertNotIn('--set', err)
         err = self.fails(self.start('--set=train.bach_size=1'), code=2)
         self.assertIn("did you mean 'batch_size'?", err)
 
@@ -201,6 +204,19 @@ class FailureTest(ProcessTest):
                                 timeout=DEADLINE_S)
         self.assertEqual(server.returncode, 2)
         self.assertIn('insecure', server.stderr)
+
+    def test_programs_refuse_bad_flags(self):
+        for program, flag in ((SERVER, '--lissten=127.0.0.1:0'), (WORKER, '--rank=first'),
+                              (WORKER, '--ranc=0')):
+            run = subprocess.run([program, flag], capture_output=True, text=True,
+                                 timeout=DEADLINE_S)
+            self.assertEqual(run.returncode, 2, flag)
+            self.assertIn(flag.split('=')[0], run.stderr)
+        worker = subprocess.run([WORKER, '--job', self.job, '--servers=127.0.0.1:1',
+                                 '--listen=nonsense'],
+                                capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual(worker.returncode, 2)
+        self.assertIn('host:port', worker.stderr)
 
     def test_an_infinite_learning_rate_is_no_model(self):
         err = self.fails(self.start('--set=train.learning_rate.base=1e38'))

@@ -1,16 +1,16 @@
 // A program that a benchmark talks to: started, found by its port file, killed at the end.
-#ifndef THERMOCLINE_TESTS_BENCHMARKS_CHILD_PROCESS_H_
-#define THERMOCLINE_TESTS_BENCHMARKS_CHILD_PROCESS_H_
-
-#include <sys/types.h>
+#ifndef THERMOCLINE_TESTS_BENCHMARKS_SERVER_PROCESS_H_
+#define THERMOCLINE_TESTS_BENCHMARKS_SERVER_PROCESS_H_
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "deploy/backends/local/child_process.h"
 
 namespace thermocline {
 
@@ -25,13 +25,12 @@ class TemporaryFolder {
   std::string path_;
 };
 
-class ChildProcess {
+class ServerProcess {
  public:
-  // Runs arguments[0], looked for on PATH; it dies with this process. Its stdout goes to
-  // `log_path`.
-  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
+  // Runs arguments[0], looked for on PATH where it is a bare name; it dies with this process. Its
+  // output goes to `log_path`. REQUIRES: called on the main thread.
+  static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
       const std::vector<std::string>& arguments, const std::string& log_path);
-  ~ChildProcess();  // SIGKILL
 
   // Waits until the child has made `path` and returns its first line.
   // Errors: kUnavailable (the child has ended), kDeadlineExceeded.
@@ -41,11 +40,11 @@ class ChildProcess {
   double CpuSeconds() const;
 
  private:
-  ChildProcess(pid_t pid, std::string name) : pid_(pid), name_(std::move(name)) {}
-  pid_t pid_;
-  std::string name_;
+  explicit ServerProcess(ChildProcess child) : child_(std::move(child)) {}
+
+  ChildProcess child_;
 };
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_TESTS_BENCHMARKS_CHILD_PROCESS_H_
+#endif  // THERMOCLINE_TESTS_BENCHMARKS_SERVER_PROCESS_H_
