@@ -108,6 +108,23 @@ TEST(PartSplitTest, ARowLargerThanAPartTravelsAlone) {
   }
 }
 
+TEST(PartSplitTest, TheHeadersAreTheLongestThereAre) {
+  EXPECT_LE(RequestBytes(std::vector<PushSlice>()), kMaxHeaderBytes);
+  EXPECT_LE(RequestBytes(std::vector<PullSlice>()), kMaxHeaderBytes);
+  EXPECT_LE(ReplyBytes(std::vector<PullSlice>()), kMaxHeaderBytes);
+  const std::vector<Key> keys(1 << 16);
+  const std::vector<uint32_t> counts(1 << 16);
+  std::vector<float> values(1 << 20);
+  const TableId table(UINT32_MAX);
+  const PushSlice push = {table, wire::PushKind::kAssign, keys, counts, values};
+  EXPECT_LE(
+      RequestBytes(std::vector<PushSlice>{push}),
+      kMaxHeaderBytes + kMaxSliceHeaderBytes + 12 * keys.size() + sizeof(float) * values.size());
+  const PullSlice pull = {table, keys, absl::MakeSpan(values)};
+  EXPECT_LE(ReplyBytes({pull}),
+            kMaxHeaderBytes + kMaxSliceHeaderBytes + sizeof(float) * values.size());
+}
+
 TEST(PartSplitTest, NoMessageIsOverTheLimit) {
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 200; ++round) {
