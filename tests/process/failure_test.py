@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import unittest
 
@@ -13,21 +12,6 @@ from harness import (DEADLINE_S, SERVER, THERMOCLINE, WORKER, ProcessTest, child
 
 
 class FailureTest(ProcessTest):
-
-    def fake_programs(self, server=None, worker=None):
-        """A folder for --bin-dir, with shell scripts in place of the programs that are given."""
-        folder = self.run_dir + '-bin'
-        os.mkdir(folder)
-        for name, script, real in (('thermocline-server', server, SERVER),
-                                   ('thermocline-worker', worker, WORKER)):
-            path = os.path.join(folder, name)
-            if script is None:
-                os.symlink(real, path)
-                continue
-            with open(path, 'w') as file:
-                file.write('#!/bin/sh\n' + script + '\n')
-            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
-        return folder
 
     def fails(self, launcher, code=1):
         """Standard error of a launcher that must fail with `code`."""
@@ -73,6 +57,13 @@ class FailureTest(ProcessTest):
     def test_a_worker_that_hangs_ends_the_job(self):
         launcher = self.start_long('--servers=2', '--workers=2', '--set=cluster.stall_timeout_s=3')
         pids = list(children(launcher.pid))
+        # Once rank 0 is through its third step, all have pushed the first.
+        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
+
+        def steps():
+            with open(metrics) as file:
+                return len(file.readlines())
+        wait_for(lambda: steps() >= 3, 'three steps')
         os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
         err = self.fails(launcher)
         self.assertRegex(err, r'nothing has advanced for 3s \(cluster.stall_timeout_s\): '
@@ -81,15 +72,20 @@ class FailureTest(ProcessTest):
         self.assert_all_gone(pids)
 
     def test_a_worker_that_hangs_while_others_have_ended(self):
-        # Rank 0 alone evaluates; it is stopped in the middle of it.
-        launcher = self.start('--workers=2', '--set=cluster.stall_timeout_s=3',
+        # Rank 0 alone evaluates, one row at a time: it is stopped in the middle of that.
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--rows=2048', '--test-rows=100000',
+                        '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        launcher = self.start('--workers=2', '--set=cluster.stall_timeout_s=3', '--data', folder,
                               '--set=train.eval_batch_size=1')
         pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
                         'all processes')
         worker = self.pid_of(launcher, 'worker 0')
         wait_for(lambda: len(children(launcher.pid)) == 2, 'the end of worker 1')
         os.kill(worker, signal.SIGSTOP)
-        self.assertIn('worker 0 is waited for: its last push is of step 39;', self.fails(launcher))
+        self.assertRegex(self.fails(launcher),
+                         r'\): worker 0 is waited for: its last push is of step [67];')
         self.assert_all_gone(pids)
 
     def test_a_worker_that_never_comes_up(self):
@@ -99,13 +95,9 @@ class FailureTest(ProcessTest):
         self.assertIn('worker-0.log', err)
 
     def test_a_result_without_digest_is_kept(self):
-        launcher = self.start('--servers=2')
+        launcher = self.start_with_server_1_stopped_at_the_end()
         pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
                         'all processes')
-        server = self.pid_of(launcher, 'server 1')
-        result = os.path.join(self.run_dir, 'worker-0.json')
-        wait_for(lambda: os.path.exists(result), 'the result of the worker')
-        os.kill(server, signal.SIGSTOP)
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('the model is trained, but summary.json lacks its digest: ', err)

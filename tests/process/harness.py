@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -155,6 +156,31 @@ class ProcessTest(unittest.TestCase):
             return os.path.exists(metrics) and os.path.getsize(metrics) > 0
         wait_for(trains, 'the first line of metrics')
         return launcher
+
+    def fake_programs(self, server=None, worker=None):
+        """A folder for --bin-dir, with shell scripts in place of the programs that are given."""
+        folder = self.run_dir + '-bin'
+        os.mkdir(folder)
+        for name, script, real in (('thermocline-server', server, SERVER),
+                                   ('thermocline-worker', worker, WORKER)):
+            path = os.path.join(folder, name)
+            if script is None:
+                os.symlink(real, path)
+                continue
+            with open(path, 'w') as file:
+                file.write('#!/bin/sh\n' + script + '\n')
+            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        return folder
+
+    def start_with_server_1_stopped_at_the_end(self):
+        """Starts a job of two servers; the last thing its worker does is to stop one of them."""
+        log = os.path.join(self.run_dir, 'server-1.log')
+        programs = self.fake_programs(worker="""
+            '%s' "$@"
+            code=$?
+            kill -STOP $(sed -n 's/.*process //p' '%s')
+            exit $code""" % (WORKER, log))
+        return self.start('--servers=2', '--bin-dir', programs)
 
     def pid_of(self, launcher, name):
         """Process id of 'server 1' or 'worker 0'."""

@@ -86,14 +86,12 @@ class InterruptTest(ProcessTest):
         self.assert_all_gone(pids)
 
     def test_ctrl_c_while_the_servers_are_asked_for_the_result(self):
-        launcher = self.start('--servers=2')
-        result = os.path.join(self.run_dir, 'worker-0.json')
+        launcher = self.start_with_server_1_stopped_at_the_end()
         pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
                         'all processes')
         server = self.pid_of(launcher, 'server 1')
-        wait_for(lambda: os.path.exists(result), 'the result of the worker')
-        os.kill(server, signal.SIGSTOP)
-        wait_for(lambda: len(children(launcher.pid)) == 2, 'the end of the worker')
+        wait_for(lambda: process_state(server) == 'T' and len(children(launcher.pid)) == 2,
+                 'the end of the worker')
         launcher.send_signal(signal.SIGINT)
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1)
