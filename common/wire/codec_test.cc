@@ -87,14 +87,14 @@ void FillHeader(const Header& header, RequestHeader* proto) {
   proto->set_job_id(header.job_id);
   proto->set_epoch(header.epoch);
   proto->set_worker_rank(header.rank.value());
-  proto->set_acked_through(header.acked_through.value());
+  if (header.acked_through != kNoStep) proto->set_acked_through(header.acked_through.value());
 }
 
 void ExpectHeader(const Header& header, const RequestHeader& proto) {
   EXPECT_EQ(header.job_id, proto.job_id());
   EXPECT_EQ(header.epoch, proto.epoch());
   EXPECT_EQ(header.rank.value(), proto.worker_rank());
-  EXPECT_EQ(header.acked_through.value(), proto.acked_through());
+  EXPECT_EQ(header.acked_through.value(), proto.has_acked_through() ? proto.acked_through() : -1);
 }
 
 ::thermocline::PullRequest RandomPull(Generator* g) {
@@ -103,7 +103,7 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
   proto.set_kind(static_cast<::thermocline::PullRequest::Kind>(g->Below(2)));
   proto.set_step(g->Signed());
   proto.set_staleness_steps(static_cast<uint32_t>(g->Number()));
-  proto.set_after_step(g->Signed());
+  if (const int64_t after = g->Signed(); after >= 0) proto.set_after_step(after);
   for (uint64_t tables = g->Below(6); tables > 0; --tables) {
     TableKeys* table = proto.add_tables();
     table->set_table(static_cast<uint32_t>(g->Number()));
@@ -137,7 +137,7 @@ void ExpectPull(const PullRequest& pull, const ::thermocline::PullRequest& proto
   EXPECT_EQ(static_cast<int>(pull.kind), static_cast<int>(proto.kind()));
   EXPECT_EQ(pull.step.value(), proto.step());
   EXPECT_EQ(pull.staleness_steps, proto.staleness_steps());
-  EXPECT_EQ(pull.after_step.value(), proto.after_step());
+  EXPECT_EQ(pull.after_step.value(), proto.has_after_step() ? proto.after_step() : -1);
   ASSERT_EQ(pull.tables.size(), static_cast<size_t>(proto.tables_size()));
   for (int i = 0; i < proto.tables_size(); ++i) {
     EXPECT_EQ(pull.tables[i].table.value(), proto.tables(i).table());
@@ -325,7 +325,8 @@ TEST(Codec, PullReplyIsTheProtobufMessageBothWays) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);
     ::thermocline::PullReply proto;
-    proto.set_complete_through(g.Signed());
+    const int64_t through = g.Signed();
+    if (through >= 0) proto.set_complete_through(through);
     std::vector<PullReplyBuilder::Table> sizes;
     std::vector<std::vector<float>> rows;
     for (uint64_t i = g.Below(5); i > 0; --i) {
@@ -334,7 +335,7 @@ TEST(Codec, PullReplyIsTheProtobufMessageBothWays) {
       proto.add_tables()->set_table(sizes.back().table.value());
       proto.mutable_tables(proto.tables_size() - 1)->set_rows(AsBytes(rows.back()));
     }
-    const PullAnswer answer{Readiness::kReady, Step(proto.complete_through())};
+    const PullAnswer answer{Readiness::kReady, Step(through)};
     PullReplyBuilder builder(answer, sizes);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!rows[i].empty()) std::memcpy(builder.rows(i), rows[i].data(), sizes[i].rows_bytes);
@@ -352,7 +353,7 @@ TEST(Codec, PullReplyIsTheProtobufMessageBothWays) {
     const auto decoded = DecodePullReply(ToBuffer(bytes, &g.rng()), views);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->readiness, Readiness::kReady);
-    EXPECT_EQ(decoded->complete_through.value(), proto.complete_through());
+    EXPECT_EQ(decoded->complete_through.value(), through);
     EXPECT_EQ(got, rows);
   }
 }
@@ -377,7 +378,7 @@ TEST(Codec, PushReplyIsTheProtobufMessageBothWays) {
   for (int64_t through : {int64_t{-1}, int64_t{0}, int64_t{5}, int64_t{1} << 40}) {
     for (Readiness readiness : {Readiness::kReady, Readiness::kNotReady, Readiness::kRecovering}) {
       ::thermocline::PushReply proto;
-      proto.set_accepted_through(through);
+      if (through >= 0) proto.set_accepted_through(through);
       proto.set_readiness(static_cast<::thermocline::Readiness>(readiness));
       const grpc::ByteBuffer bytes = Encode(PushAnswer{readiness, Step(through)});
       EXPECT_EQ(ToString(bytes), proto.SerializeAsString());
@@ -387,6 +388,27 @@ TEST(Codec, PushReplyIsTheProtobufMessageBothWays) {
       EXPECT_EQ(decoded->accepted_through.value(), through);
     }
   }
+}
+
+TEST(Codec, AnAbsentStepIsNoneAndStepZeroIsNot) {
+  EXPECT_EQ(DecodePullRequest(ToBuffer(""))->header.acked_through, kNoStep);
+  EXPECT_EQ(DecodePullRequest(ToBuffer(""))->after_step, kNoStep);
+  EXPECT_EQ(DecodePushPart(ToBuffer(""))->header.acked_through, kNoStep);
+  EXPECT_EQ(DecodePullReply(ToBuffer(""), {})->complete_through, kNoStep);
+  EXPECT_EQ(DecodePushReply(ToBuffer(""))->accepted_through, kNoStep);
+
+  ::thermocline::PullRequest pull;
+  pull.mutable_header()->set_acked_through(0);
+  pull.set_after_step(0);
+  const auto zero = DecodePullRequest(ToBuffer(pull.SerializeAsString()));
+  EXPECT_EQ(zero->header.acked_through, Step(0));
+  EXPECT_EQ(zero->after_step, Step(0));
+  // So does -1.
+  pull.mutable_header()->set_acked_through(-1);
+  pull.set_after_step(-1);
+  const auto none = DecodePullRequest(ToBuffer(pull.SerializeAsString()));
+  EXPECT_EQ(none->header.acked_through, kNoStep);
+  EXPECT_EQ(none->after_step, kNoStep);
 }
 
 TEST(Codec, WrongRepliesAreInternalErrorsAndWriteNothing) {

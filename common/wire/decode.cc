@@ -41,13 +41,6 @@ bool ReadHeader(CodedInputStream& in, Header* header) {
   });
 }
 
-// A header whose every field is absent from the wire: proto3's zeros, not this struct's defaults.
-Header AbsentHeader() {
-  Header header;
-  header.acked_through = Step(0);
-  return header;
-}
-
 // ---- Whole messages.
 
 absl::Status CheckDtype(uint32_t wire_dtype) {
@@ -154,8 +147,6 @@ absl::StatusOr<Readiness> CheckReadiness(uint32_t readiness) {
 
 absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
   PullRequest pull;
-  pull.header = AbsentHeader();
-  pull.after_step = Step(0);
   uint32_t kind = 0, wire_dtype = 0;
   std::vector<ScannedKeys> scanned;
   RETURN_IF_ERROR(ScanMessage(bytes, "PullRequest", [&](CodedInputStream& in, uint32_t tag) {
@@ -204,7 +195,6 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
 
 absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes) {
   PushPart push;
-  push.header = AbsentHeader();
   push.num_parts = 0;
   uint32_t wire_dtype = 0;
   std::vector<ScannedPush> scanned;
@@ -261,7 +251,6 @@ absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes) {
 absl::StatusOr<PullAnswer> DecodePullReply(const grpc::ByteBuffer& bytes,
                                            absl::Span<const RowsView> tables) {
   PullAnswer answer;
-  answer.complete_through = Step(0);
   uint32_t readiness = 0;
   std::vector<ScannedKeys> scanned;
   scanned.reserve(tables.size());
@@ -303,7 +292,6 @@ absl::StatusOr<PullAnswer> DecodePullReply(const grpc::ByteBuffer& bytes,
 
 absl::StatusOr<PushAnswer> DecodePushReply(const grpc::ByteBuffer& bytes) {
   PushAnswer answer;
-  answer.accepted_through = Step(0);
   uint32_t readiness = 0;
   const absl::Status status =
       ScanMessage(bytes, "PushReply", [&](CodedInputStream& in, uint32_t tag) {

@@ -16,7 +16,8 @@ using ::google::protobuf::internal::WireFormatLite;
 using ::google::protobuf::io::CodedOutputStream;
 
 // Every message is emitted twice by the same code: into a SizeSink to learn its size, then into an
-// ArraySink. As proto3 wants it, a scalar of zero and an empty string leave no bytes.
+// ArraySink. As proto3 wants it, a scalar of zero and an empty string leave no bytes, unless they
+// are optional.
 class SizeSink {
  public:
   size_t size() const { return size_; }
@@ -74,6 +75,14 @@ void Signed(Sink& sink, uint32_t field, int64_t value) {
   Unsigned(sink, field, WireFormatLite::ZigZagEncode64(value));
 }
 
+// None leaves no bytes; step 0 does.
+template <typename Sink>
+void OptionalStep(Sink& sink, uint32_t field, Step step) {
+  if (step == kNoStep) return;
+  sink.Tag(field, WireFormatLite::WIRETYPE_VARINT);
+  sink.RawVarint(WireFormatLite::ZigZagEncode64(step.value()));
+}
+
 template <typename Sink>
 void Float(Sink& sink, uint32_t field, float value) {
   uint32_t bits;
@@ -110,7 +119,7 @@ void Emit(Sink& sink, const Header& header) {
   Bytes(sink, fields::kHeaderJobId, absl::MakeConstSpan(header.job_id));
   Unsigned(sink, fields::kHeaderEpoch, header.epoch);
   Unsigned(sink, fields::kHeaderWorkerRank, header.rank.value());
-  Signed(sink, fields::kHeaderAckedThrough, header.acked_through.value());
+  OptionalStep(sink, fields::kHeaderAckedThrough, header.acked_through);
 }
 
 template <typename Sink>
@@ -125,7 +134,7 @@ void Emit(Sink& sink, const PullView& pull) {
   Unsigned(sink, fields::kPullKind, static_cast<uint64_t>(pull.kind));
   Signed(sink, fields::kPullStep, pull.step.value());
   Unsigned(sink, fields::kPullStalenessSteps, pull.staleness_steps);
-  Signed(sink, fields::kPullAfterStep, pull.after_step.value());
+  OptionalStep(sink, fields::kPullAfterStep, pull.after_step);
   for (const PullTableView& table : pull.tables) Nested(sink, fields::kPullTables, table);
 }
 
@@ -152,7 +161,7 @@ void Emit(Sink& sink, const PushView& push) {
 template <typename Sink>
 void Emit(Sink& sink, const PushAnswer& answer) {
   Unsigned(sink, fields::kReplyReadiness, static_cast<uint64_t>(answer.readiness));
-  Signed(sink, fields::kReplyThrough, answer.accepted_through.value());
+  OptionalStep(sink, fields::kReplyThrough, answer.accepted_through);
 }
 
 // A TableRows message without its rows; returns where they go (nullptr from a SizeSink).
@@ -167,7 +176,7 @@ template <typename Sink>
 void EmitReply(Sink& sink, const PullAnswer& answer,
                absl::Span<const PullReplyBuilder::Table> tables, std::vector<uint8_t*>* rows) {
   Unsigned(sink, fields::kReplyReadiness, static_cast<uint64_t>(answer.readiness));
-  Signed(sink, fields::kReplyThrough, answer.complete_through.value());
+  OptionalStep(sink, fields::kReplyThrough, answer.complete_through);
   for (const PullReplyBuilder::Table& table : tables) {
     SizeSink size;
     EmitRowsHeader(size, table);

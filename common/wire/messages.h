@@ -14,6 +14,8 @@
 namespace thermocline::wire {
 
 inline constexpr uint32_t kProtocolVersion = 1;
+// What a peer may ask for beyond the version: no bit has a meaning yet.
+inline constexpr uint64_t kFeatureBits = 0;
 
 enum class Readiness { kReady = 0, kNotReady = 1, kRecovering = 2 };
 
@@ -68,7 +70,7 @@ struct PushPart {
   uint32_t num_parts = 1;
   float learning_rate = 0;
   std::vector<PushRange> tables;
-  UninitializedVector<Key> keys;         // distinct over all parts, per table
+  UninitializedVector<Key> keys;         // distinct over all parts, per table and kind
   UninitializedVector<uint32_t> counts;  // lookups per key
   UninitializedVector<float> values;
 

@@ -33,13 +33,4 @@ std::vector<AssembledPush> AcceptedPushes::TakeNext() {
   return pushes;
 }
 
-std::optional<float> AcceptedPushes::LearningRateOf(Step last_step) const {
-  for (const std::deque<AssembledPush>& queue : queues_) {
-    for (const AssembledPush& push : queue) {
-      if (push.last_step == last_step) return push.learning_rate;
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace thermocline

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "common/ids.h"
@@ -31,9 +30,6 @@ class AcceptedPushes {
   // Moves the pushes that begin with next_step() out, in rank order (maybe none), and goes on to
   // the step after. REQUIRES: NextIsComplete()
   std::vector<AssembledPush> TakeNext();
-
-  // The learning rate of a waiting push with this last_step; all of them have the same.
-  std::optional<float> LearningRateOf(Step last_step) const;
 
  private:
   bool Covers(uint32_t rank) const { return accepted_through_[rank] >= next_step_; }

@@ -1,4 +1,4 @@
-// Pulls that wait for a step to be applied, without a thread each.
+// Pulls that wait for pushes. Each has a time at which it is answered anyway.
 //
 // Not thread-safe.
 #ifndef THERMOCLINE_SERVER_CORE_HELD_PULLS_H_
@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -17,6 +20,10 @@
 
 namespace thermocline {
 
+// Names a held pull; 0 names none.
+using PullTicket = uint64_t;
+inline constexpr PullTicket kNoTicket = 0;
+
 struct HeldPull {
   wire::PullKind kind = wire::PullKind::kTrain;
   WorkerRank rank;
@@ -24,32 +31,39 @@ struct HeldPull {
   Step after_step = kNoStep;     // The puller's own push that must be in the rows.
   Step needs_through = kNoStep;  // The step that must be complete.
   int64_t held_since_us = 0;
+  int64_t expires_us = 0;
   std::function<void(absl::StatusOr<wire::PullAnswer>)> done;
 };
 
 class HeldPulls {
  public:
-  // At most `capacity` are held, each for `hold_us`.
-  HeldPulls(size_t capacity, int64_t hold_us) : capacity_(capacity), hold_us_(hold_us) {}
+  explicit HeldPulls(size_t capacity) : capacity_(capacity) {}
 
   bool full() const { return pulls_.size() >= capacity_; }
   size_t size() const { return pulls_.size(); }
 
-  // REQUIRES: !full(); held_since_us is no less than that of the pull before.
-  void Hold(HeldPull pull);
+  // Never gives a ticket twice. REQUIRES: !full()
+  PullTicket Hold(HeldPull pull);
 
   // Each moves some pulls out, in the order in which they came.
   std::vector<HeldPull> TakeReady(absl::FunctionRef<bool(const HeldPull&)> is_ready);
   std::vector<HeldPull> TakeExpired(int64_t now_us);
   std::vector<HeldPull> TakeAll();
+  // None where the pull was taken before.
+  std::optional<HeldPull> Take(PullTicket ticket);
 
-  // When the oldest expires. REQUIRES: size() > 0
-  int64_t next_expiry_us() const { return pulls_.front().held_since_us + hold_us_; }
+  // When the first of them expires. REQUIRES: size() > 0
+  int64_t next_expiry_us() const { return expiries_.begin()->first; }
 
  private:
-  size_t capacity_;
-  int64_t hold_us_;
-  std::deque<HeldPull> pulls_;  // by held_since_us
+  using Pulls = std::map<PullTicket, HeldPull>;
+  // Moves one pull out; gives the one behind it.
+  Pulls::iterator MoveOut(Pulls::iterator pull, std::vector<HeldPull>* out);
+
+  const size_t capacity_;
+  PullTicket last_ticket_ = kNoTicket;
+  Pulls pulls_;                                        // In the order in which they came.
+  std::set<std::pair<int64_t, PullTicket>> expiries_;  // Of all of them.
 };
 
 }  // namespace thermocline

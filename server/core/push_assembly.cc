@@ -53,43 +53,46 @@ absl::StatusOr<PushAssembly::Added> PushAssembly::Add(wire::PushPart&& part) {
     first_step_ = part.first_step;
     last_step_ = part.last_step;
     learning_rate_ = part.learning_rate;
-    parts_.resize(part.num_parts);
-    stored_.assign(part.num_parts, false);
-  } else {
-    CHECK_EQ(part.header.rank, rank_);
-    if (part.first_step != first_step_ || part.last_step != last_step_ ||
-        part.num_parts != parts_.size() || part.learning_rate != learning_rate_) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Describe(part), " with learning rate ", part.learning_rate,
-          " contradicts the parts before: ", parts_.size(), " parts, steps ", first_step_.value(),
-          "..", last_step_.value(), ", learning rate ", learning_rate_));
-    }
+    num_parts_ = part.num_parts;
   }
-  if (stored_[part.part]) {
-    if (!SameContent(parts_[part.part], part)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Describe(part), " came before with another content"));
-    }
-    return Added::kDuplicate;
+  CHECK_EQ(part.header.rank, rank_);
+  if (part.first_step != first_step_ || part.last_step != last_step_ ||
+      part.num_parts != num_parts_ || part.learning_rate != learning_rate_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Describe(part), " with learning rate ", part.learning_rate,
+        " contradicts the parts before: ", num_parts_, " parts, steps ", first_step_.value(), "..",
+        last_step_.value(), ", learning rate ", learning_rate_));
   }
-  const uint32_t index = part.part;
+  const auto stored = parts_.find(part.part);
+  if (stored != parts_.end()) {
+    if (SameContent(stored->second, part)) return Added::kDuplicate;
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(part), " came before with another content"));
+  }
   bytes_ += BytesOf(part);
-  parts_[index] = std::move(part);
-  stored_[index] = true;
-  ++num_stored_;
-  return num_stored_ == parts_.size() ? Added::kComplete : Added::kStored;
+  const uint32_t index = part.part;
+  parts_.emplace(index, std::move(part));
+  return parts_.size() == num_parts_ ? Added::kComplete : Added::kStored;
+}
+
+void PushAssembly::Drop(uint32_t part) {
+  const auto stored = parts_.find(part);
+  CHECK(stored != parts_.end());
+  bytes_ -= BytesOf(stored->second);
+  parts_.erase(stored);
 }
 
 AssembledPush PushAssembly::Take() {
   CHECK(!empty());
-  CHECK_EQ(num_stored_, parts_.size());
+  CHECK_EQ(parts_.size(), num_parts_);
   AssembledPush push;
   push.rank = rank_;
   push.first_step = first_step_;
   push.last_step = last_step_;
   push.learning_rate = learning_rate_;
   push.bytes = bytes_;
-  push.parts = std::move(parts_);
+  push.parts.reserve(parts_.size());
+  for (auto& [index, part] : parts_) push.parts.push_back(std::move(part));
   *this = PushAssembly();
   return push;
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,7 +16,7 @@
 
 namespace thermocline {
 
-// A push of this many parts of 512 KiB is 32 GiB; keeps a malformed request from sizing our arrays.
+// A push of this many parts of 512 KiB is 32 GiB: more is a malformed request.
 inline constexpr uint32_t kMaxParts = 65536;
 
 // Memory that a part holds.
@@ -44,23 +45,26 @@ class PushAssembly {
   // parts).
   absl::StatusOr<Added> Add(wire::PushPart&& part);
 
+  // Forgets a part again. REQUIRES: Add stored it.
+  void Drop(uint32_t part);
+
   // Moves the push out and starts anew. REQUIRES: Add answered kComplete.
   AssembledPush Take();
 
-  bool empty() const { return num_stored_ == 0; }
+  bool empty() const { return parts_.empty(); }
   uint64_t bytes() const { return bytes_; }
-  // The push that is being put together. REQUIRES: !empty()
-  Step last_step() const { return last_step_; }
-  float learning_rate() const { return learning_rate_; }
+  const std::map<uint32_t, wire::PushPart>& parts() const { return parts_; }
 
  private:
+  // Of the push, as its first part names them.
   WorkerRank rank_;
   Step first_step_;
   Step last_step_;
   float learning_rate_ = 0;
-  std::vector<wire::PushPart> parts_;  // [num_parts] once the first is there
-  std::vector<bool> stored_;           // [num_parts]
-  uint32_t num_stored_ = 0;
+  uint32_t num_parts_ = 0;
+
+  // By number: what is held is what came, whatever num_parts claims.
+  std::map<uint32_t, wire::PushPart> parts_;
   uint64_t bytes_ = 0;
 };
 

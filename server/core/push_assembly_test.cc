@@ -67,6 +67,19 @@ TEST(PushAssemblyTest, RefusesWhatContradictsTheFirstPart) {
   EXPECT_EQ(assembly.Take().parts[0].values[0], 1.0f);
 }
 
+TEST(PushAssemblyTest, ADroppedPartLeavesNoTrace) {
+  PushAssembly assembly;
+  ASSERT_EQ(*assembly.Add(Part(0, 1)), Added::kComplete);
+  assembly.Drop(0);
+  EXPECT_TRUE(assembly.empty());
+  EXPECT_EQ(assembly.bytes(), 0u);
+  ASSERT_EQ(*assembly.Add(Part(1, 2)), Added::kStored);  // Of another number of parts.
+  ASSERT_EQ(*assembly.Add(Part(0, 2)), Added::kComplete);
+  assembly.Drop(0);
+  EXPECT_EQ(*assembly.Add(Part(0, 2, 5.0f)), Added::kComplete);
+  EXPECT_EQ(assembly.Take().parts[0].values[0], 5.0f);
+}
+
 TEST(PushAssemblyTest, RefusesPartNumbersOutOfRange) {
   PushAssembly assembly;
   for (const auto& [part, num_parts] :

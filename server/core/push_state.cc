@@ -1,11 +1,11 @@
 #include "server/core/push_state.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "proto/parameter_server.pb.h"
 
 namespace thermocline {
 
@@ -17,7 +17,6 @@ PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes)
       applied_through_(num_workers, kNoStep) {}
 
 absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
-  if (header.rank.value() >= ledger_.num_workers()) return absl::OkStatus();
   return ledger_.CheckAcknowledged(header.rank, header.acked_through);
 }
 
@@ -42,8 +41,19 @@ absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
   }
   PushAssembly& assembly = assemblies_[rank.value()];
   const uint64_t bytes_before = assembly.bytes();
+  const uint32_t index = part.part;
+  const Step last_step = part.last_step;
+  const float learning_rate = part.learning_rate;
   ASSIGN_OR_RETURN(const PushAssembly::Added added, assembly.Add(std::move(part)));
+  if (added == PushAssembly::Added::kComplete) {
+    const absl::Status distinct = distinct_keys_.Check(assembly.parts());
+    if (!distinct.ok()) {
+      assembly.Drop(index);
+      return distinct;
+    }
+  }
   pending_bytes_ += assembly.bytes() - bytes_before;
+  learning_rates_.emplace(last_step, learning_rate);
   if (added == PushAssembly::Added::kDuplicate) ++counters_.duplicates;
   if (added == PushAssembly::Added::kComplete) Accept(rank);
   return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(rank)};
@@ -61,17 +71,13 @@ absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
 }
 
 absl::Status PushState::CheckLearningRate(const wire::PushPart& part) const {
-  std::optional<float> rate = accepted_.LearningRateOf(part.last_step);
-  for (const PushAssembly& assembly : assemblies_) {
-    if (rate.has_value()) break;
-    if (!assembly.empty() && assembly.last_step() == part.last_step) {
-      rate = assembly.learning_rate();
-    }
+  const auto known = learning_rates_.find(part.last_step);
+  if (known == learning_rates_.end() || known->second == part.learning_rate) {
+    return absl::OkStatus();
   }
-  if (!rate.has_value() || *rate == part.learning_rate) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "rank ", part.header.rank.value(), ", step ", part.last_step.value(), ": learning rate ",
-      part.learning_rate, ", but that step was pushed with ", *rate));
+      part.learning_rate, ", but that step was pushed with ", known->second));
 }
 
 // From here on the push counts, exactly once.
@@ -92,11 +98,24 @@ PushState::CompleteStep PushState::TakeNext() {
 void PushState::MarkApplied(const CompleteStep& applied) {
   CHECK_EQ(applied.step, complete_through_ + 1);
   complete_through_ = applied.step;
+  learning_rates_.erase(learning_rates_.begin(), learning_rates_.upper_bound(applied.step));
   for (const AssembledPush& push : applied.pushes) {
     CHECK_GE(pending_bytes_, push.bytes);
     applied_through_[push.rank.value()] = push.last_step;
     pending_bytes_ -= push.bytes;
   }
+}
+
+void PushState::FillStats(ServerStats* stats) const {
+  stats->set_complete_through(complete_through_.value());
+  for (uint32_t rank = 0; rank < ledger_.num_workers(); ++rank) {
+    stats->add_accepted_through(ledger_.accepted_through(WorkerRank(rank)).value());
+  }
+  stats->set_pushes_accepted(counters_.accepted);
+  stats->set_push_duplicates(counters_.duplicates);
+  stats->set_pushes_not_ready(counters_.not_ready);
+  stats->set_pending_push_bytes(pending_bytes_);
+  stats->set_requests_refused(stats->requests_refused() + counters_.refused);
 }
 
 }  // namespace thermocline

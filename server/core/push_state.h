@@ -6,18 +6,21 @@
 #define THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/wire/messages.h"
 #include "server/core/accepted_pushes.h"
+#include "server/core/distinct_keys.h"
 #include "server/core/push_assembly.h"
 #include "server/core/push_ledger.h"
 
 namespace thermocline {
+
+class ServerStats;  // proto/parameter_server.proto
 
 struct PushCounters {
   uint64_t accepted = 0;    // Pushes.
@@ -30,12 +33,13 @@ class PushState {
  public:
   PushState(uint32_t num_workers, uint64_t max_pending_bytes);
 
-  // kDataLoss where a worker holds an acknowledgement that this server knows nothing of. A rank
-  // that is no worker's (it may read) has none.
+  // kDataLoss where a worker holds an acknowledgement that this server knows nothing of.
+  // REQUIRES: the rank is a worker's.
   absl::Status CheckAcknowledged(const wire::Header& header) const;
 
   // Takes a valid part; accepts the push where no part is missing.
-  // Errors: kDataLoss, kInvalidArgument (contradicts what came before), kResourceExhausted.
+  // Errors: kDataLoss, kInvalidArgument (contradicts what came before, or completes a push that has
+  // a key twice), kResourceExhausted. Nothing of the part is kept then.
   absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart&& part);
 
   // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
@@ -57,6 +61,7 @@ class PushState {
   uint32_t num_workers() const { return ledger_.num_workers(); }
   uint64_t pending_bytes() const { return pending_bytes_; }
   const PushCounters& counters() const { return counters_; }
+  void FillStats(ServerStats* stats) const;
 
  private:
   absl::Status CheckRoom(const wire::PushPart& part) const;
@@ -66,9 +71,12 @@ class PushState {
   const uint64_t max_pending_bytes_;
   PushLedger ledger_;
   std::vector<PushAssembly> assemblies_;  // [num_workers]
+  DistinctKeys distinct_keys_;
   AcceptedPushes accepted_;
   std::vector<Step> applied_through_;  // [num_workers]
   Step complete_through_ = kNoStep;
+  // By last_step, of the pushes that came for steps beyond complete_through_.
+  std::map<Step, float> learning_rates_;
   uint64_t pending_bytes_ = 0;  // Being put together, or accepted and not yet applied.
   PushCounters counters_;
 };

@@ -1,6 +1,8 @@
 #include "server/core/push_state.h"
 
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "server/core/testing.h"
@@ -84,8 +86,6 @@ TEST(PushStateTest, AnAcknowledgementItDoesntKnowIsDataLoss) {
   EXPECT_EQ(state.TakePart(std::move(part)).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(state.CheckAcknowledged({"job", 5, WorkerRank(1), Step(0)}).code(),
             absl::StatusCode::kDataLoss);
-  // A reader's rank is no worker's.
-  EXPECT_TRUE(state.CheckAcknowledged({"job", 5, WorkerRank(9), Step(0)}).ok());
 }
 
 TEST(PushStateTest, WorkersAgreeOnTheLearningRateOfAStep) {
@@ -103,9 +103,52 @@ TEST(PushStateTest, WorkersAgreeOnTheLearningRateOfAStep) {
   EXPECT_TRUE(state.TakePart(MakePart(2, 0, 1)).ok());
 }
 
+TEST(PushStateTest, TheLearningRateOfAStepIsKeptUntilTheStepIsComplete) {
+  PushState state(2, kRoom);
+  ASSERT_TRUE(state.TakePart(MakePart(0, 0, 1)).ok());
+  ASSERT_TRUE(state.TakePart(MakePart(1, 0, 0)).ok());
+  state.MarkApplied(state.TakeNext());  // Rank 0's push for steps 0..1 is applied with step 0.
+  wire::PushPart part = MakePart(1, 1, 1);
+  part.learning_rate = 0.5f;
+  EXPECT_EQ(state.TakePart(std::move(part)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(state.TakePart(MakePart(1, 1, 1)).ok());
+}
+
+TEST(PushStateTest, NothingIsKeptOfAPartThatBringsAKeyTwice) {
+  PushState state(1, kRoom);
+  wire::PushPart first = MakePart(0, 0, 0, 0, 2);
+  AddRange(&first, 0, {1, 2}, {1, 1, 1, 1});
+  ExpectAnswer(state.TakePart(std::move(first)), wire::Readiness::kReady, -1);
+  const uint64_t bytes = state.pending_bytes();
+  wire::PushPart twice = MakePart(0, 0, 0, 1, 2);
+  AddRange(&twice, 0, {3, 2}, {1, 1, 1, 1});
+  const absl::Status status = state.TakePart(std::move(twice)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("key 2 of table 0 twice"), absl::string_view::npos) << status;
+  EXPECT_EQ(state.pending_bytes(), bytes);
+  wire::PushPart right = MakePart(0, 0, 0, 1, 2);
+  AddRange(&right, 0, {3}, {1, 1});
+  ExpectAnswer(state.TakePart(std::move(right)), wire::Readiness::kReady, 0);
+  EXPECT_EQ(state.TakeNext().pushes.at(0).parts.size(), 2u);
+  // In a push of one part.
+  wire::PushPart alone = MakePart(0, 1, 1);
+  AddRange(&alone, 1, {7, 7}, {1, 1});
+  EXPECT_EQ(state.TakePart(std::move(alone)).status().code(), absl::StatusCode::kInvalidArgument);
+  ExpectAnswer(state.TakePart(MakePart(0, 1, 1)), wire::Readiness::kReady, 1);
+}
+
+TEST(PushStateTest, PendingBytesAreThoseOfThePartsThatCame) {
+  PushState state(1, kRoom);
+  const wire::PushPart part = MakePart(0, 0, 0, 0, kMaxParts);  // Claims many, brings one.
+  ASSERT_TRUE(state.TakePart(wire::PushPart(part)).ok());
+  EXPECT_EQ(state.pending_bytes(), BytesOf(part));
+}
+
 TEST(PushStateTest, RefusesPushesBeyondTheRoomButNotTheOneThatFreesIt) {
   wire::PushPart big = MakePart(0, 0, 0);
-  AddRange(&big, 0, std::vector<Key>(100, 1), std::vector<float>(200, 1.0f));
+  std::vector<Key> keys(100);
+  std::iota(keys.begin(), keys.end(), 0);
+  AddRange(&big, 0, keys, std::vector<float>(200, 1.0f));
   const uint64_t bytes = BytesOf(big);
   PushState state(2, bytes + bytes / 2);
   ASSERT_TRUE(state.TakePart(wire::PushPart(big)).ok());

@@ -28,7 +28,7 @@ struct ServerConfig {
 };
 
 struct ServerLimits {
-  int64_t hold_us = 5'000'000;                   // A pull is held so long, then answered NOT_READY.
+  int64_t hold_us = 5'000'000;                   // A pull is held at most so long, then NOT_READY.
   uint32_t max_held_pulls = 4096;                // More are refused with kResourceExhausted.
   uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
   int apply_threads = 1;

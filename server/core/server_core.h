@@ -19,6 +19,8 @@
 #include "common/ids.h"
 #include "common/scheduler.h"
 #include "common/wire/messages.h"
+#include "server/core/held_pulls.h"
+#include "server/core/pull_gate.h"
 #include "server/core/server_config.h"
 
 namespace thermocline {
@@ -36,14 +38,20 @@ class ServerCore {
   absl::Status Configure(const ServerConfig& config);
 
   // Answers when the rows asked for may be read (PullAnswer::kReady), or kNotReady after the hold
-  // time. `done` runs exactly once: before Pull returns, or later on a thread that applies a push
-  // or runs timers. After kReady the caller reads the rows with ReadRows. Errors:
-  // kFailedPrecondition (not configured; another job or epoch), kNotFound (unknown table),
+  // time, or after half of `time_left_us`, the time until the caller's deadline. `done` runs
+  // exactly once: before Pull returns, and then the ticket is kNoTicket; or later, on a thread that
+  // applies a push, runs timers or drops the pull. After kReady the caller reads the rows with
+  // ReadRows. Errors: kFailedPrecondition (not configured; another job or epoch), kNotFound
+  // (unknown table),
   //         kInvalidArgument (key not of this shard, staleness beyond the job's, rank out of
   //         range), kDataLoss (acked_through is ahead of the ledger), kResourceExhausted
   //         (admission).
-  using PullDone = std::function<void(absl::StatusOr<wire::PullAnswer>)>;
-  void Pull(const wire::PullRequest& request, PullDone done);
+  using PullDone = PullGate::Done;
+  PullTicket Pull(const wire::PullRequest& request, PullDone done,
+                  int64_t time_left_us = PullGate::kNoDeadline);
+
+  // Answers a pull with kCancelled if it is held still: its caller has gone.
+  void DropPull(PullTicket ticket);
 
   // Writes the weights of `keys`. weights: [n, dim] float32, any alignment.
   // REQUIRES: a Pull naming this table was answered kReady.
@@ -57,13 +65,18 @@ class ServerCore {
   using PushDone = std::function<void(absl::StatusOr<wire::PushAnswer>)>;
   void Push(wire::PushPart part, PushDone done);
 
-  // Errors: kFailedPrecondition (not configured; another job or epoch).
+  // The digest of the rows between two applies, once no complete step waits. `done` runs exactly
+  // once: before ComputeDigest returns, or later on a thread that applies; what was completed
+  // meanwhile is applied after it. Costs a pass over all rows unless none changed since the last.
+  // Errors: kFailedPrecondition (not configured; another job or epoch), kResourceExhausted (one at
+  // a time: another is being computed), kUnavailable (shutting down).
   struct DigestAnswer {
     Digest digest;
     uint64_t rows = 0;
     Step complete_through;
   };
-  absl::StatusOr<DigestAnswer> ComputeDigest(const std::string& job_id, uint64_t epoch);
+  using DigestDone = std::function<void(absl::StatusOr<DigestAnswer>)>;
+  void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
 
   // Calls `visit` for every row of a table, in no particular order, between two applies.
   // row: weights, then slots; valid during the call. `changed`: the last step that changed its
@@ -75,7 +88,7 @@ class ServerCore {
   // Fills in everything the core knows (tables, ledger, holds, staleness, stages).
   void FillStats(ServerStats* stats) const;
 
-  // Answers every held pull with kUnavailable and refuses new work.
+  // Answers every held pull, and a digest that waits, with kUnavailable and refuses new work.
   void Shutdown();
 
  private:

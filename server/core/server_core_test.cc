@@ -50,6 +50,19 @@ class ServerCoreTest : public ::testing::Test {
     AddRange(&part, 0, {1}, {value, value});
     return part;
   }
+  // The answer may come later.
+  using DigestAnswer = std::optional<absl::StatusOr<ServerCore::DigestAnswer>>;
+  std::shared_ptr<DigestAnswer> StartDigest(const std::string& job_id, uint64_t epoch) {
+    auto answer = std::make_shared<DigestAnswer>();
+    core_.ComputeDigest(job_id, epoch, [answer](absl::StatusOr<ServerCore::DigestAnswer> a) {
+      EXPECT_FALSE(answer->has_value());
+      answer->emplace(std::move(a));
+    });
+    return answer;
+  }
+  absl::StatusOr<ServerCore::DigestAnswer> Digest(const std::string& job_id, uint64_t epoch) {
+    return **StartDigest(job_id, epoch);  // Nothing is applied meanwhile.
+  }
   float WeightOf(Key key) {
     float weights[2];
     core_.ReadRows(TableId(0), {key}, reinterpret_cast<uint8_t*>(weights));
@@ -74,7 +87,7 @@ class ServerCoreTest : public ::testing::Test {
 TEST_F(ServerCoreTest, NothingWorksBeforeConfigure) {
   EXPECT_EQ((*Pull(MakePull(0, 0)))->status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Push(MakePart(0, 0, 0)).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(core_.ComputeDigest("job", 5).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(core_.DimOf(TableId(0)).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_FALSE(Stats().configured());
   EXPECT_EQ(Stats().complete_through(), -1);
@@ -148,6 +161,37 @@ TEST_F(ServerCoreTest, AHeldPullExpiresAsNotReady) {
   EXPECT_TRUE(third->has_value());
 }
 
+TEST_F(ServerCoreTest, APullIsAnsweredWellBeforeItsDeadline) {
+  Configure(1);
+  std::optional<absl::StatusOr<wire::PullAnswer>> answer;
+  core_.Pull(
+      MakePull(0, 1), [&](absl::StatusOr<wire::PullAnswer> a) { answer = std::move(a); },
+      /*time_left_us=*/800);
+  const auto patient = Pull(MakePull(0, 1));
+  scheduler_.Advance(399);
+  EXPECT_FALSE(answer.has_value());
+  scheduler_.Advance(1);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ((*answer)->readiness, Readiness::kNotReady);
+  EXPECT_FALSE(patient->has_value());
+  scheduler_.Advance(600);
+  EXPECT_TRUE(patient->has_value());
+}
+
+TEST_F(ServerCoreTest, ADroppedPullIsCancelledAtOnce) {
+  Configure(1);
+  absl::Status status;
+  const PullTicket ticket = core_.Pull(
+      MakePull(0, 1), [&](absl::StatusOr<wire::PullAnswer> answer) { status = answer.status(); });
+  ASSERT_NE(ticket, kNoTicket);
+  core_.DropPull(ticket);
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(Stats().pulls_waiting(), 0u);
+  core_.DropPull(ticket);
+  core_.DropPull(kNoTicket);
+  scheduler_.Advance(10'000);  // The timer finds nothing.
+}
+
 TEST_F(ServerCoreTest, StalenessLetsAPullGoAheadButNotPastItsOwnPush) {
   Configure(2, /*staleness_steps=*/1);
   wire::PullRequest pull = MakePull(0, 1);
@@ -185,15 +229,66 @@ TEST_F(ServerCoreTest, PullsLeaveNoTrace) {
   Configure(1);
   ASSERT_TRUE((*Pull(MakePull(0, 0, 0, {5, 6})))->ok());
   WeightOf(5);
-  const auto digest = core_.ComputeDigest("job", 5);
+  const auto digest = Digest("job", 5);
   EXPECT_EQ(digest->rows, 0u);
-  EXPECT_TRUE(digest->digest == Digest());
+  EXPECT_TRUE(digest->digest == thermocline::Digest());
   EXPECT_EQ(Stats().tables(0).keys_pulled(), 1u);
   ASSERT_TRUE(Push(Gradient(0, 0, 1)).ok());
-  EXPECT_EQ(core_.ComputeDigest("job", 5)->rows, 1u);
-  EXPECT_EQ(core_.ComputeDigest("job", 5)->complete_through, Step(0));
-  EXPECT_EQ(core_.ComputeDigest("job", 6).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(core_.ComputeDigest("jab", 5).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Digest("job", 5)->rows, 1u);
+  EXPECT_EQ(Digest("job", 5)->complete_through, Step(0));
+  EXPECT_EQ(Digest("job", 6).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Digest("jab", 5).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ServerCoreTest, OneDigestAtATimeAndNotBeforeACompleteStep) {
+  Configure(1);
+  std::shared_ptr<DigestAnswer> first;
+  std::shared_ptr<DigestAnswer> second;
+  // The push's answer comes when its step is complete and not yet applied.
+  core_.Push(Gradient(0, 0, 1), [&](absl::StatusOr<wire::PushAnswer> answer) {
+    EXPECT_TRUE(answer.ok());
+    first = StartDigest("job", 5);
+    EXPECT_FALSE(first->has_value());
+    second = StartDigest("job", 5);
+  });
+  EXPECT_EQ((*second)->status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(first->has_value());
+  EXPECT_EQ((**first)->complete_through, Step(0));
+  EXPECT_EQ((**first)->rows, 1u);
+  EXPECT_TRUE(Digest("job", 5)->digest == (**first)->digest);
+}
+
+TEST_F(ServerCoreTest, WhatIsCompletedDuringADigestIsAppliedAfterItsAnswer) {
+  Configure(1);
+  bool answered = false;
+  core_.ComputeDigest("job", 5, [&](absl::StatusOr<ServerCore::DigestAnswer> digest) {
+    EXPECT_EQ(digest->complete_through, kNoStep);
+    EXPECT_TRUE(Push(Gradient(0, 0, 1)).ok());
+    EXPECT_EQ(WeightOf(1), 0);
+    answered = true;
+  });
+  EXPECT_TRUE(answered);
+  EXPECT_EQ(WeightOf(1), -1);
+  EXPECT_EQ(Digest("job", 5)->complete_through, Step(0));
+}
+
+TEST_F(ServerCoreTest, ShutdownAnswersADigestThatWaits) {
+  Configure(1);
+  std::shared_ptr<DigestAnswer> digest;
+  core_.Push(Gradient(0, 0, 1), [&](absl::StatusOr<wire::PushAnswer>) {
+    digest = StartDigest("job", 5);
+    core_.Shutdown();
+  });
+  EXPECT_EQ((*digest)->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ServerCoreTest, AReadNeedsNoAcknowledgement) {
+  Configure(1);
+  wire::PullRequest read = MakePull(0, 0);
+  read.kind = wire::PullKind::kRead;
+  read.header = MakeHeader(0, Step(0));
+  EXPECT_TRUE((*Pull(read))->ok());
 }
 
 TEST_F(ServerCoreTest, AnUnknownAcknowledgementIsDataLossForPullAndPush) {
@@ -252,6 +347,17 @@ TEST_F(ServerCoreTest, VisitRowsShowsRowsWithCounts) {
   EXPECT_EQ(core_.VisitRows(TableId(3), visit).code(), absl::StatusCode::kNotFound);
 }
 
+absl::StatusOr<ServerCore::DigestAnswer> DigestOf(ServerCore* core) {
+  absl::StatusOr<ServerCore::DigestAnswer> digest = absl::UnknownError("no answer");
+  absl::Notification answered;
+  core->ComputeDigest("job", 5, [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
+    digest = std::move(answer);
+    answered.Notify();
+  });
+  answered.WaitForNotification();
+  return digest;
+}
+
 // Workers on threads of their own, with real time, while somebody looks at digest and stats.
 TEST(ServerCoreThreadsTest, WorkersOnThreads) {
   constexpr uint32_t kWorkers = 3;
@@ -290,12 +396,12 @@ TEST(ServerCoreThreadsTest, WorkersOnThreads) {
   for (int i = 0; i < 20; ++i) {
     ServerStats stats;
     core.FillStats(&stats);
-    const auto digest = core.ComputeDigest("job", 5);
+    const auto digest = DigestOf(&core);
     ASSERT_TRUE(digest.ok());
     EXPECT_EQ(digest->rows, digest->complete_through < Step(0) ? 0u : kKeys);
   }
   for (std::thread& worker : workers) worker.join();
-  EXPECT_EQ(core.ComputeDigest("job", 5)->complete_through, Step(kSteps - 1));
+  EXPECT_EQ(DigestOf(&core)->complete_through, Step(kSteps - 1));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "server/rpc/data_calls.h"
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,15 @@ namespace {
 absl::Status RefusedByAdmission(const char* what, uint64_t limit) {
   return absl::ResourceExhaustedError(
       absl::StrCat("this server works on ", limit, " ", what, " already; come again"));
+}
+
+// Until the caller's deadline.
+int64_t TimeLeftUs(const grpc::CallbackServerContext& context) {
+  using std::chrono::system_clock;
+  const system_clock::time_point deadline = context.deadline();
+  if (deadline == system_clock::time_point::max()) return PullGate::kNoDeadline;
+  return std::chrono::duration_cast<std::chrono::microseconds>(deadline - system_clock::now())
+      .count();
 }
 
 std::string DescribePush(const wire::PushPart& part) {
@@ -38,22 +48,39 @@ void ParameterServerService::PullCall::Start(const grpc::ByteBuffer& request) {
   const absl::Status decoded = Decode(request);
   if (!decoded.ok()) return FinishWith(WithContext(decoded, service_->Where("Pull")));
   handled_us_ = MonotonicMicros() - resumed_us_;
-  service_->core_->Pull(
-      request_, [this](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(std::move(answer)); });
+  ticket_ = service_->core_->Pull(
+      request_, [this](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(std::move(answer)); },
+      TimeLeftUs(*context_));
+  starting_ = false;
 }
+
+// gRPC calls this after Start, and not after OnDone.
+void ParameterServerService::PullCall::OnCancel() { service_->core_->DropPull(ticket_); }
 
 absl::Status ParameterServerService::PullCall::Decode(const grpc::ByteBuffer& request) {
   admitted_ = service_->pull_admission_.TryEnter();
   if (!admitted_) return RefusedByAdmission("pulls", service_->pull_admission_.max_requests());
   RETURN_IF_ERROR(service_->CheckRequestBytes(request.Length()));
+  // gRPC keeps the request until the call ends; the keys decoded from it are as large again.
+  RETURN_IF_ERROR(ReserveForRequest(2 * request.Length()));
   ASSIGN_OR_RETURN(request_, wire::DecodePullRequest(request));
+  // A table without keys takes more room decoded than encoded.
+  return ReserveForRequest(request_.tables.size() * sizeof(wire::KeyRange));
+}
+
+absl::Status ParameterServerService::PullCall::ReserveForRequest(uint64_t bytes) {
+  Admission& admission = service_->pull_admission_;
+  if (!admission.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of pulls", admission.max_bytes());
+  }
+  request_bytes_ += bytes;
   return absl::OkStatus();
 }
 
 void ParameterServerService::PullCall::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
-  if (std::this_thread::get_id() == start_thread_) return Reply(answer);
-  // Held. This thread applies pushes or runs timers; it has better things to do than to gather
-  // rows.
+  if (std::this_thread::get_id() == start_thread_ && starting_) return Reply(answer);
+  // Held. This thread applies pushes, runs timers or is gRPC's; it has better things to do than to
+  // gather rows.
   service_->handler_threads_.Run([this, answer = std::move(answer)] {
     resumed_us_ = MonotonicMicros();
     Reply(answer);
@@ -83,10 +110,10 @@ absl::Status ParameterServerService::PullCall::MakeReply(
                                               " bytes; the limit is ",
                                               service_->options_.max_message_bytes));
   }
-  if (!service_->pull_admission_.TryReserve(bytes)) {
-    return RefusedByAdmission("bytes of replies", service_->pull_admission_.max_bytes());
+  if (!service_->reply_admission_.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of replies", service_->reply_admission_.max_bytes());
   }
-  reserved_bytes_ = bytes;
+  reply_bytes_ = bytes;
 
   wire::PullReplyBuilder builder(*answer, tables);
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -110,7 +137,8 @@ void ParameterServerService::PullCall::FinishWith(const absl::Status& status) {
 
 void ParameterServerService::PullCall::OnDone() {
   // Only now are the reply's bytes off our hands.
-  if (reserved_bytes_ > 0) service_->pull_admission_.Release(reserved_bytes_);
+  service_->reply_admission_.Release(reply_bytes_);
+  service_->pull_admission_.Release(request_bytes_);
   if (admitted_) service_->pull_admission_.Leave();
   delete this;
 }
@@ -169,7 +197,7 @@ void ParameterServerService::PushCall::FinishWith(const absl::Status& status) {
 }
 
 void ParameterServerService::PushCall::OnDone() {
-  if (reserved_bytes_ > 0) service_->push_admission_.Release(reserved_bytes_);
+  service_->push_admission_.Release(reserved_bytes_);
   if (admitted_) service_->push_admission_.Leave();
   delete this;
 }

@@ -24,10 +24,12 @@ class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
   PullCall(ParameterServerService* service, grpc::CallbackServerContext* context,
            grpc::ByteBuffer* reply);
   void Start(const grpc::ByteBuffer& request);
+  void OnCancel() override;
   void OnDone() override;
 
  private:
   absl::Status Decode(const grpc::ByteBuffer& request);
+  absl::Status ReserveForRequest(uint64_t bytes);
   void OnAnswer(absl::StatusOr<wire::PullAnswer> answer);
   void Reply(const absl::StatusOr<wire::PullAnswer>& answer);
   absl::Status MakeReply(const absl::StatusOr<wire::PullAnswer>& answer);
@@ -38,8 +40,11 @@ class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const reply_;
   const std::thread::id start_thread_ = std::this_thread::get_id();
+  bool starting_ = true;  // Of interest to that thread alone.
+  PullTicket ticket_ = kNoTicket;
   bool admitted_ = false;
-  uint64_t reserved_bytes_ = 0;
+  uint64_t request_bytes_ = 0;  // Reserved, and so are those:
+  uint64_t reply_bytes_ = 0;
   int64_t resumed_us_;      // When handling began, or began again after the hold.
   int64_t handled_us_ = 0;  // Before that.
   wire::PullRequest request_;

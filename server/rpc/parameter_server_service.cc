@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/net/process_stats.h"
 #include "common/net/status.h"
 #include "common/status_macros.h"
@@ -29,6 +30,11 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
         absl::StrCat("the request speaks protocol version ", request.protocol_version(),
                      ", this server version ", wire::kProtocolVersion));
   }
+  if (const uint64_t unknown = request.feature_bits() & ~wire::kFeatureBits; unknown != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("the request needs the features 0x",
+                                                      absl::Hex(unknown),
+                                                      ", which this server doesn't know"));
+  }
   ServerConfig config;
   config.job_id = request.job_id();
   config.epoch = request.epoch();
@@ -49,7 +55,8 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
 ParameterServerService::ParameterServerService(const ServiceOptions& options, ServerCore* core)
     : options_(options),
       core_(core),
-      pull_admission_(options.max_pulls, options.max_reply_bytes),
+      pull_admission_(options.max_pulls, options.max_pull_bytes),
+      reply_admission_(options.max_pulls, options.max_reply_bytes),
       push_admission_(options.max_pushes, options.max_push_bytes),
       handler_threads_(options.handler_threads) {}
 
@@ -99,6 +106,7 @@ grpc::Status ParameterServerService::Configure(grpc::ServerContext*,
                                                ConfigureReply* reply) {
   return Measured(&configure_stats_, Where("Configure"), [&] {
     reply->set_protocol_version(wire::kProtocolVersion);
+    reply->set_feature_bits(wire::kFeatureBits);
     return ConfigureCore(*request);
   });
 }
@@ -110,7 +118,7 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
     stats->set_uptime_s(UptimeSeconds());
     stats->set_resident_bytes(ResidentBytes());
     stats->set_requests_refused(stats->requests_refused() + pull_admission_.refused() +
-                                push_admission_.refused());
+                                reply_admission_.refused() + push_admission_.refused());
     for (const MethodStats* method :
          {&pull_stats_, &push_stats_, &configure_stats_, &get_stats_stats_, &get_digest_stats_}) {
       method->CopyTo(stats->add_rpcs());
@@ -119,12 +127,28 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
   });
 }
 
+// On a handler thread: whoever computes a digest goes on to apply what was completed meanwhile, and
+// the answer doesn't wait for that.
+absl::StatusOr<ServerCore::DigestAnswer> ParameterServerService::ComputeDigest(
+    const GetDigestRequest& request) {
+  absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
+  absl::Notification answered;
+  handler_threads_.Run([&] {
+    core_->ComputeDigest(request.job_id(), request.epoch(),
+                         [&](absl::StatusOr<ServerCore::DigestAnswer> digest) {
+                           answer = std::move(digest);
+                           answered.Notify();
+                         });
+  });
+  answered.WaitForNotification();
+  return answer;
+}
+
 grpc::Status ParameterServerService::GetDigest(grpc::ServerContext*,
                                                const GetDigestRequest* request,
                                                GetDigestReply* reply) {
   return Measured(&get_digest_stats_, Where("GetDigest"), [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const ServerCore::DigestAnswer answer,
-                     core_->ComputeDigest(request->job_id(), request->epoch()));
+    ASSIGN_OR_RETURN(const ServerCore::DigestAnswer answer, ComputeDigest(*request));
     reply->set_low(answer.digest.low);
     reply->set_high(answer.digest.high);
     reply->set_rows(answer.rows);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/net/channel.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "server/core/server_core.h"
@@ -29,6 +30,7 @@ struct ServiceOptions {
   int handler_threads = 2;
   // Pulls and pushes are admitted apart: held pulls must not keep out the push that releases them.
   uint64_t max_pulls = 8192;              // Held ones included.
+  uint64_t max_pull_bytes = 1ull << 30;   // Of their requests, encoded and decoded.
   uint64_t max_reply_bytes = 1ull << 30;  // Of replies that aren't sent yet.
   uint64_t max_pushes = 1024;             // Being taken; what waits then is the core's.
   uint64_t max_push_bytes = 1ull << 30;
@@ -59,6 +61,7 @@ class ParameterServerService final
   class PullCall;
   class PushCall;
 
+  absl::StatusOr<ServerCore::DigestAnswer> ComputeDigest(const GetDigestRequest& request);
   absl::Status ConfigureCore(const ConfigureRequest& request);
   // "Pull at server 1": how errors begin.
   std::string Where(const char* method) const;
@@ -69,6 +72,7 @@ class ParameterServerService final
   std::atomic<int64_t> server_index_{-1};  // -1: not configured
 
   Admission pull_admission_;
+  Admission reply_admission_;
   Admission push_admission_;
   MethodStats pull_stats_{"Pull"};
   MethodStats push_stats_{"Push"};

@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/net/control_client.h"
 #include "common/net/grpc_server.h"
@@ -66,14 +68,14 @@ ConfigureRequest JobOf(uint32_t workers) {
 void FillHeader(RequestHeader* header, int64_t acked_through = -1) {
   header->set_job_id("job");
   header->set_epoch(7);
-  header->set_acked_through(acked_through);
+  if (acked_through >= 0) header->set_acked_through(acked_through);
 }
 
 PullRequest PullOf(int64_t step, const std::vector<Key>& keys) {
   PullRequest pull;
   FillHeader(pull.mutable_header());
   pull.set_step(step);
-  pull.set_after_step(step - 1);
+  if (step > 0) pull.set_after_step(step - 1);
   pull.add_tables()->set_table(3);
   pull.mutable_tables(0)->set_keys(Keys(keys));
   return pull;
@@ -98,8 +100,10 @@ PushRequest PushOf(int64_t step, const std::vector<Key>& keys, const std::vector
 // A served core. `tls` of the client may differ from the server's.
 struct TestServer {
   explicit TestServer(ServiceOptions service_options = {}, TlsFiles server_tls = {},
-                      TlsFiles client_tls = {}) {
-    core = std::make_unique<ServerCore>(ServerLimits(), &scheduler);
+                      TlsFiles client_tls = {}, ServerLimits limits = {},
+                      Scheduler* other_scheduler = nullptr) {
+    core = std::make_unique<ServerCore>(limits,
+                                        other_scheduler != nullptr ? other_scheduler : &scheduler);
     service = std::make_unique<ParameterServerService>(service_options, core.get());
     GrpcServer::Options options;
     options.tls = server_tls;
@@ -136,6 +140,17 @@ struct TestServer {
     return Push(request, &reply);
   }
 
+  // Until so many pulls are held; each poll is a round trip.
+  void AwaitPullsWaiting(uint64_t pulls) {
+    const absl::Time deadline = absl::Now() + kTimeout;
+    while (true) {
+      const auto stats = control->GetStats(kTimeout);
+      ASSERT_TRUE(stats.ok()) << stats.status();
+      if (stats->pulls_waiting() == pulls) return;
+      ASSERT_LT(absl::Now(), deadline) << stats->pulls_waiting() << " pulls wait, not " << pulls;
+    }
+  }
+
   ThreadScheduler scheduler;
   std::unique_ptr<ServerCore> core;
   std::unique_ptr<ParameterServerService> service;
@@ -159,7 +174,7 @@ TEST(ParameterServerService, PullPushPull) {
   PullReply before;
   ASSERT_TRUE(server.Pull(PullOf(0, {11, 12}), &before).ok());
   EXPECT_EQ(before.readiness(), READY);
-  EXPECT_EQ(before.complete_through(), -1);
+  EXPECT_FALSE(before.has_complete_through());
   ASSERT_EQ(before.tables_size(), 1);
   EXPECT_EQ(before.tables(0).table(), 3u);
   const std::vector<float> initial = ToFloats(before.tables(0).rows());
@@ -202,9 +217,7 @@ TEST(ParameterServerService, AHeldPullIsAnsweredByThePushItWaitsFor) {
                                  pull->done.Notify();
                                });
   }
-  // Until all are held; each poll is a round trip.
-  while (server.control->GetStats(kTimeout)->pulls_waiting() < kHeld) {
-  }
+  server.AwaitPullsWaiting(kHeld);
   for (const auto& pull : held) EXPECT_FALSE(pull->done.HasBeenNotified());
   ASSERT_TRUE(server.Push(PushOf(0, {}, {})).ok());
   for (const auto& pull : held) {
@@ -232,6 +245,10 @@ TEST(ParameterServerService, ConfigureIsIdempotentAndNamesDifferences) {
   other_version.set_protocol_version(wire::kProtocolVersion + 41);
   ExpectError(server.Configure(other_version), absl::StatusCode::kFailedPrecondition,
               {"version 42", "version 1"});
+  ConfigureRequest other_features = JobOf(1);
+  other_features.set_feature_bits(0x30);
+  ExpectError(server.Configure(other_features), absl::StatusCode::kFailedPrecondition,
+              {"features 0x30"});
   ConfigureRequest no_optimizer = JobOf(1);
   no_optimizer.mutable_tables(0)->clear_optimizer();
   ExpectError(server.Configure(no_optimizer), absl::StatusCode::kInvalidArgument, {"C3"});
@@ -239,7 +256,10 @@ TEST(ParameterServerService, ConfigureIsIdempotentAndNamesDifferences) {
   no_dim.mutable_tables(0)->set_dim(0);
   ExpectError(server.Configure(no_dim), absl::StatusCode::kInvalidArgument, {"C3", "dim"});
 
-  EXPECT_TRUE(server.Configure(JobOf(1)).ok());
+  const auto reply = server.control->Configure(JobOf(1), kTimeout);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->protocol_version(), wire::kProtocolVersion);
+  EXPECT_EQ(reply->feature_bits(), wire::kFeatureBits);
   EXPECT_TRUE(server.Configure(JobOf(1)).ok());
   ConfigureRequest other_dim = JobOf(1);
   other_dim.mutable_tables(0)->set_dim(8);
@@ -275,6 +295,29 @@ TEST(ParameterServerService, StrangersAreRefused) {
   ExpectError(server.Push(push), absl::StatusCode::kFailedPrecondition, {"epoch", "6", "7"});
   ExpectError(server.control->GetDigest("other", 7, kTimeout).status(),
               absl::StatusCode::kFailedPrecondition, {"other"});
+}
+
+TEST(ParameterServerService, AReaderNeedsNeitherRankNorAcknowledgement) {
+  TestServer server;
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  PullRequest read = PullOf(0, {1});
+  read.set_kind(PullRequest::READ);
+  read.clear_after_step();
+  read.mutable_header()->clear_acked_through();
+  EXPECT_TRUE(server.Pull(read).ok());
+  read.mutable_header()->set_acked_through(0);
+  EXPECT_TRUE(server.Pull(read).ok());
+  // A worker that was acknowledged step 0 knows of more than this server.
+  read.set_kind(PullRequest::TRAIN);
+  EXPECT_EQ(server.Pull(read).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(ParameterServerService, AKeyTwiceInAPushIsRefused) {
+  TestServer server;
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  ExpectError(server.Push(PushOf(0, {6, 6}, {1, 2, 3, 4, 5, 6, 7, 8})),
+              absl::StatusCode::kInvalidArgument, {"Push at server 0", "key 6 of table 3 twice"});
+  EXPECT_TRUE(server.Push(PushOf(0, {6}, {1, 2, 3, 4})).ok());
 }
 
 TEST(ParameterServerService, WrongTablesAndSizesAreRefused) {
@@ -336,10 +379,13 @@ TEST(ParameterServerService, MessagesOverTheLimitAreRefused) {
   // A little over the limit: our own words.
   std::vector<Key> keys((1 << 17) + 10);
   ExpectError(server.Pull(PullOf(0, keys)), absl::StatusCode::kOutOfRange,
-              {"Pull at server 0", "1048576"});
-  const std::vector<float> zeros(kDim * 40000);
-  ExpectError(server.Push(PushOf(0, std::vector<Key>(40000), zeros)),
-              absl::StatusCode::kResourceExhausted, {});
+              {"Pull at server 0", "the request has", "1048576"});
+  constexpr size_t kBytesPerKey = sizeof(Key) + sizeof(uint32_t) + kDim * sizeof(float);
+  const size_t over = (1 << 20) / kBytesPerKey + 1;
+  const PushRequest push = PushOf(0, std::vector<Key>(over), std::vector<float>(kDim * over));
+  ASSERT_LT(push.ByteSizeLong(), (1u << 20) + kMessageSlackBytes);  // gRPC lets it through.
+  ExpectError(server.Push(push), absl::StatusCode::kOutOfRange,
+              {"Push at server 0", "the request has", "1048576"});
   // Far over: gRPC refuses it before it is in memory.
   keys.resize(1 << 20);
   ExpectError(server.Pull(PullOf(0, keys)), absl::StatusCode::kResourceExhausted, {"larger"});
@@ -363,6 +409,83 @@ TEST(ParameterServerService, AdmissionRefusesAndCounts) {
   EXPECT_EQ(server.control->GetStats(kTimeout)->requests_refused(), 2u);
 }
 
+TEST(ParameterServerService, TheBytesOfHeldPullsAreBounded) {
+  ServiceOptions options;
+  options.max_pull_bytes = 20'000;
+  TestServer server(options);
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  std::vector<Key> keys(800);  // 6,400 bytes, and again decoded.
+  absl::Status held_status;
+  std::thread held([&] { held_status = server.Pull(PullOf(1, keys)); });
+  server.AwaitPullsWaiting(1);
+  ExpectError(server.Pull(PullOf(1, keys)), absl::StatusCode::kResourceExhausted,
+              {"Pull at server 0", "20000 bytes of pulls"});
+  EXPECT_EQ(server.control->GetStats(kTimeout)->requests_refused(), 1u);
+  EXPECT_TRUE(server.Pull(PullOf(0, {1})).ok());  // A small one finds room.
+  EXPECT_TRUE(server.Push(PushOf(0, {}, {})).ok());
+  held.join();
+  EXPECT_TRUE(held_status.ok()) << held_status;
+  EXPECT_TRUE(server.Pull(PullOf(1, keys)).ok());  // The room is there again.
+}
+
+// Takes timers and never runs them.
+class StoppedScheduler : public Scheduler {
+ public:
+  int64_t NowMicros() const override { return 0; }
+  void RunAfter(int64_t delay_us, std::function<void()>) override {
+    absl::MutexLock lock(&mutex_);
+    delays_us_.push_back(delay_us);
+  }
+  std::vector<int64_t> delays_us() const {
+    absl::MutexLock lock(&mutex_);
+    return delays_us_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<int64_t> delays_us_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(ParameterServerService, AHeldPullWhoseCallerLeavesIsDropped) {
+  StoppedScheduler scheduler;
+  ServerLimits limits;
+  limits.max_held_pulls = 1;
+  TestServer server({}, {}, {}, limits, &scheduler);
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  grpc::ClientContext context;
+  absl::Status status;
+  std::thread held([&] {
+    PullReply reply;
+    status = FromGrpcStatus(server.stub->Pull(&context, PullOf(1, {1}), &reply));
+  });
+  server.AwaitPullsWaiting(1);
+  context.TryCancel();
+  held.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  server.AwaitPullsWaiting(0);
+}
+
+TEST(ParameterServerService, APullIsHeldForHalfOfTheTimeItsCallerGaveIt) {
+  StoppedScheduler scheduler;
+  ServerLimits limits;
+  limits.hold_us = absl::ToInt64Microseconds(absl::Hours(10));
+  TestServer server({}, {}, {}, limits, &scheduler);
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Hours(1)));
+  std::thread held([&] {
+    PullReply reply;
+    EXPECT_FALSE(server.stub->Pull(&context, PullOf(1, {1}), &reply).ok());
+  });
+  server.AwaitPullsWaiting(1);
+  const std::vector<int64_t> delays_us = scheduler.delays_us();
+  ASSERT_EQ(delays_us.size(), 1u);
+  EXPECT_GT(delays_us[0], absl::ToInt64Microseconds(absl::Minutes(20)));
+  EXPECT_LE(delays_us[0], absl::ToInt64Microseconds(absl::Minutes(30)));
+  context.TryCancel();
+  held.join();
+}
+
 TEST(ParameterServerService, HeldPullsLeaveRoomForPushes) {
   ServiceOptions options;
   options.max_pulls = 1;
@@ -371,8 +494,7 @@ TEST(ParameterServerService, HeldPullsLeaveRoomForPushes) {
   PullReply held_reply;
   absl::Status held_status;
   std::thread held([&] { held_status = server.Pull(PullOf(1, {1}), &held_reply); });
-  while (server.control->GetStats(kTimeout)->pulls_waiting() < 1) {
-  }
+  server.AwaitPullsWaiting(1);
   ExpectError(server.Pull(PullOf(1, {1})), absl::StatusCode::kResourceExhausted, {"1 pulls"});
   EXPECT_TRUE(server.Push(PushOf(0, {}, {})).ok());
   held.join();
@@ -389,8 +511,7 @@ TEST(ParameterServerService, ShutdownAnswersHeldPulls) {
     PullReply reply;
     status = FromGrpcStatus(stub->Pull(&context, PullOf(1, {1}), &reply));
   });
-  while (server->control->GetStats(kTimeout)->pulls_waiting() < 1) {
-  }
+  server->AwaitPullsWaiting(1);
   server->core->Shutdown();
   held.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -403,8 +524,14 @@ TEST(ParameterServerService, DigestIsTheCores) {
   ASSERT_TRUE(server.Pull(PullOf(1, {5})).ok());  // step 0 is applied
   const auto reply = server.control->GetDigest("job", 7, kTimeout);
   ASSERT_TRUE(reply.ok()) << reply.status();
-  const auto direct = server.core->ComputeDigest("job", 7);
-  ASSERT_TRUE(direct.ok());
+  absl::StatusOr<ServerCore::DigestAnswer> direct = absl::UnknownError("no answer");
+  absl::Notification answered;
+  server.core->ComputeDigest("job", 7, [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
+    direct = std::move(answer);
+    answered.Notify();
+  });
+  answered.WaitForNotification();
+  ASSERT_TRUE(direct.ok()) << direct.status();
   EXPECT_EQ(reply->low(), direct->digest.low);
   EXPECT_EQ(reply->high(), direct->digest.high);
   EXPECT_NE(reply->low(), 0u);

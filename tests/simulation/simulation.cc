@@ -277,7 +277,10 @@ void Simulation::CheckRows(uint32_t server) {
         });
     CHECK(visited.ok());
   }
-  const auto digest = servers_[server]->ComputeDigest(kJobId, kEpoch);
+  absl::StatusOr<ServerCore::DigestAnswer> digest = absl::UnknownError("no answer");
+  servers_[server]->ComputeDigest(
+      kJobId, kEpoch,
+      [&](absl::StatusOr<ServerCore::DigestAnswer> answer) { digest = std::move(answer); });
   CHECK(digest.ok());
   if (!(digest->digest == expected) || digest->rows != expected_rows) {
     result_.failures.push_back(absl::StrCat("server ", server, " holds ", digest->rows,

@@ -1,0 +1,88 @@
+// Which pulls may be answered, which wait for pushes, and for how long.
+//
+// Not thread-safe: the server core's mutex makes each call one critical section. Nothing here calls
+// a pull's `done`; the caller does, with the mutex free.
+#ifndef THERMOCLINE_SERVER_CORE_PULL_GATE_H_
+#define THERMOCLINE_SERVER_CORE_PULL_GATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/latency_histogram.h"
+#include "common/wire/messages.h"
+#include "server/core/held_pulls.h"
+#include "server/core/push_state.h"
+
+namespace thermocline {
+
+class ServerStats;  // proto/parameter_server.proto
+
+class PullGate {
+ public:
+  using Done = std::function<void(absl::StatusOr<wire::PullAnswer>)>;
+
+  // The deadline of a caller that waits for ever.
+  static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+
+  // Holds at most `capacity` pulls, each for at most `hold_us`, and for at most half of the time
+  // that its caller has left: the answer needs time to get there, and NOT_READY is no error where a
+  // deadline that passes is one.
+  PullGate(size_t capacity, int64_t hold_us);
+
+  // What becomes of a pull: an answer, or a place among those held.
+  struct Admitted {
+    std::optional<wire::PullAnswer> answer;
+    PullTicket ticket = kNoTicket;
+  };
+  // Moves from `done` where the pull is held. REQUIRES: the request is valid.
+  // Errors: kDataLoss (as PushState::CheckAcknowledged), kResourceExhausted (no place).
+  absl::StatusOr<Admitted> Admit(const wire::PullRequest& request, const PushState& pushes,
+                                 int64_t now_us, int64_t time_left_us, Done* done);
+
+  struct Released {
+    Done done;
+    wire::PullAnswer answer;
+  };
+  // Those that `pushes` lets through now, in the order in which they came.
+  std::vector<Released> TakeReady(const PushState& pushes, int64_t now_us);
+  // Those whose time is over, with NOT_READY.
+  std::vector<Released> TakeExpired(const PushState& pushes, int64_t now_us);
+  // The caller of this pull has gone. Empty where the pull was taken before.
+  Done Drop(PullTicket ticket);
+  std::vector<Done> TakeAll();
+
+  // Whether somebody must call TakeExpired at a time at which nobody will yet: in so many
+  // microseconds from now. The caller does, from then on.
+  std::optional<int64_t> ArmTimer(int64_t now_us);
+
+  size_t num_held() const { return held_.size(); }
+  void FillStats(ServerStats* stats) const;
+
+ private:
+  struct Counters {
+    uint64_t held = 0;
+    uint64_t not_ready = 0;
+    uint64_t refused = 0;
+    uint64_t training_answered = 0;
+    uint64_t staleness_sum = 0;
+    uint64_t staleness_max = 0;
+  };
+
+  static bool IsReady(const HeldPull& pull, const PushState& pushes);
+  wire::PullAnswer ReadyAnswer(const HeldPull& pull, const PushState& pushes);
+
+  const int64_t hold_us_;
+  HeldPulls held_;
+  std::set<int64_t> timers_us_;  // When TakeExpired will be called.
+  Counters counters_;
+  LatencyHistogram hold_time_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_PULL_GATE_H_

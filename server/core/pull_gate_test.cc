@@ -1,0 +1,121 @@
+#include "server/core/pull_gate.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "proto/parameter_server.pb.h"
+#include "server/core/testing.h"
+
+namespace thermocline {
+namespace {
+
+using testing_core::MakeHeader;
+using testing_core::MakePart;
+using testing_core::MakePull;
+using wire::Readiness;
+
+constexpr int64_t kHoldUs = 1000;
+
+class PullGateTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<PullGate::Admitted> Admit(const wire::PullRequest& request, int64_t now_us = 0,
+                                           int64_t time_left_us = PullGate::kNoDeadline) {
+    PullGate::Done done = [](const absl::StatusOr<wire::PullAnswer>&) {};
+    return gate_.Admit(request, pushes_, now_us, time_left_us, &done);
+  }
+  PullTicket Hold(int64_t step, int64_t now_us = 0, int64_t time_left_us = PullGate::kNoDeadline) {
+    const auto admitted = Admit(MakePull(0, step), now_us, time_left_us);
+    EXPECT_TRUE(admitted.ok()) << admitted.status();
+    EXPECT_FALSE(admitted->answer.has_value());
+    return admitted->ticket;
+  }
+  void ApplyStep(int64_t step) {
+    ASSERT_TRUE(pushes_.TakePart(MakePart(0, step, step)).ok());
+    pushes_.MarkApplied(pushes_.TakeNext());
+  }
+  ServerStats Stats() {
+    ServerStats stats;
+    gate_.FillStats(&stats);
+    return stats;
+  }
+
+  PushState pushes_{/*num_workers=*/1, /*max_pending_bytes=*/1 << 20};
+  PullGate gate_{/*capacity=*/3, kHoldUs};
+};
+
+TEST_F(PullGateTest, AnswersWhatIsReadyAndHoldsTheRest) {
+  const auto first = Admit(MakePull(0, 0));
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->answer->readiness, Readiness::kReady);
+  EXPECT_EQ(first->ticket, kNoTicket);
+  Hold(1);
+  Hold(2);
+  ApplyStep(0);
+  const auto released = gate_.TakeReady(pushes_, 7);
+  ASSERT_EQ(released.size(), 1u);
+  EXPECT_EQ(released[0].answer.readiness, Readiness::kReady);
+  EXPECT_EQ(released[0].answer.complete_through, Step(0));
+  EXPECT_EQ(Stats().pulls_held(), 2u);
+  EXPECT_EQ(Stats().pulls_waiting(), 1u);
+  EXPECT_EQ(Stats().hold_time().max_us(), 7);
+}
+
+TEST_F(PullGateTest, HoldsNoLongerThanHalfOfWhatTheCallerHasLeft) {
+  Hold(1, /*now_us=*/100);
+  Hold(1, /*now_us=*/100, /*time_left_us=*/600);
+  Hold(1, /*now_us=*/100, /*time_left_us=*/-5);  // Its deadline has passed.
+  EXPECT_EQ(gate_.TakeExpired(pushes_, 100).size(), 1u);
+  EXPECT_TRUE(gate_.TakeExpired(pushes_, 399).empty());
+  EXPECT_EQ(gate_.TakeExpired(pushes_, 400).size(), 1u);
+  EXPECT_TRUE(gate_.TakeExpired(pushes_, 1099).empty());
+  const auto last = gate_.TakeExpired(pushes_, 1100);
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].answer.readiness, Readiness::kNotReady);
+  EXPECT_EQ(last[0].answer.complete_through, kNoStep);
+  EXPECT_EQ(Stats().pulls_not_ready(), 3u);
+}
+
+TEST_F(PullGateTest, ATimerRunsForWhatExpiresFirst) {
+  EXPECT_EQ(gate_.ArmTimer(0), std::nullopt);
+  Hold(1);
+  EXPECT_EQ(gate_.ArmTimer(0), kHoldUs);
+  EXPECT_EQ(gate_.ArmTimer(1), std::nullopt);
+  Hold(1, /*now_us=*/10, /*time_left_us=*/200);  // Before that timer.
+  EXPECT_EQ(gate_.ArmTimer(10), 100);
+  Hold(1, /*now_us=*/10);
+  EXPECT_EQ(gate_.ArmTimer(10), std::nullopt);
+  EXPECT_EQ(gate_.TakeExpired(pushes_, 110).size(), 1u);
+  EXPECT_EQ(gate_.ArmTimer(110), std::nullopt);  // The first timer runs still.
+  EXPECT_EQ(gate_.TakeExpired(pushes_, kHoldUs).size(), 1u);
+  EXPECT_EQ(gate_.ArmTimer(kHoldUs), 10);
+  EXPECT_EQ(gate_.TakeExpired(pushes_, kHoldUs + 10).size(), 1u);
+  EXPECT_EQ(gate_.ArmTimer(kHoldUs + 10), std::nullopt);
+}
+
+TEST_F(PullGateTest, ADroppedPullMakesRoom) {
+  const PullTicket ticket = Hold(1);
+  Hold(1);
+  Hold(1);
+  EXPECT_EQ(Admit(MakePull(0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Stats().requests_refused(), 1u);
+  EXPECT_NE(gate_.Drop(ticket), nullptr);
+  EXPECT_EQ(gate_.Drop(ticket), nullptr);
+  Hold(1);
+  EXPECT_EQ(gate_.TakeAll().size(), 3u);
+  EXPECT_EQ(gate_.num_held(), 0u);
+}
+
+TEST_F(PullGateTest, OnlyAWorkersPullIsHeldAgainstTheLedger) {
+  wire::PullRequest pull = MakePull(0, 0);
+  pull.header = MakeHeader(0, Step(0));
+  EXPECT_EQ(Admit(pull).status().code(), absl::StatusCode::kDataLoss);
+  pull.kind = wire::PullKind::kRead;
+  EXPECT_TRUE(Admit(pull).ok());
+  pull.header.rank = WorkerRank(9);  // No worker's.
+  EXPECT_TRUE(Admit(pull).ok());
+}
+
+}  // namespace
+}  // namespace thermocline
