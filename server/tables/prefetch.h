@@ -1,0 +1,36 @@
+// Starting to load memory ahead of its use.
+#ifndef THERMOCLINE_SERVER_TABLES_PREFETCH_H_
+#define THERMOCLINE_SERVER_TABLES_PREFETCH_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "server/tables/page_memory.h"
+
+namespace thermocline {
+
+// The hardware follows a row that is longer than this by itself.
+inline constexpr size_t kMaxPrefetchBytes = 512;
+
+// `bytes` is a constant where the caller's template knows it.
+inline void PrefetchRange(const void* begin, size_t bytes) {
+  const size_t end = std::min(bytes, kMaxPrefetchBytes);
+  for (size_t offset = 0; offset < end; offset += kCacheLineBytes) {
+    __builtin_prefetch(static_cast<const uint8_t*>(begin) + offset);
+  }
+}
+
+// For what is written next, at any alignment. The stores would else wait for their lines one after
+// the other: a reply is larger than the second-level cache.
+inline void PrefetchForWrite(uint8_t* begin, size_t bytes) {
+  const size_t end = std::min(bytes, kMaxPrefetchBytes);
+  for (size_t offset = 0; offset < end; offset += kCacheLineBytes) {
+    __builtin_prefetch(begin + offset, /*rw=*/1);
+  }
+  __builtin_prefetch(begin + end - 1, /*rw=*/1);
+}
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_TABLES_PREFETCH_H_
