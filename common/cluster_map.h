@@ -24,9 +24,23 @@ class ClusterMap {
   ServerIndex ServerOfSlot(uint32_t slot) const {
     return ServerIndex(static_cast<uint32_t>((static_cast<uint64_t>(slot) * num_servers_) >> 16));
   }
+  // The slots of a server: [begin, end). The least s with floor(s * n / 65536) == server, and that
+  // of the server behind it.
+  struct SlotRange {
+    uint32_t begin;
+    uint32_t end;
+  };
+  SlotRange SlotRangeOf(ServerIndex server) const {
+    CHECK_LT(server.value(), num_servers_);
+    return {FirstSlot(server.value()), FirstSlot(uint64_t{server.value()} + 1)};
+  }
   ServerIndex ServerOfHash(uint64_t key_hash) const { return ServerOfSlot(SlotOfHash(key_hash)); }
 
  private:
+  uint32_t FirstSlot(uint64_t server) const {
+    return static_cast<uint32_t>((server * kNumSlots + num_servers_ - 1) / num_servers_);
+  }
+
   uint32_t num_servers_;
 };
 

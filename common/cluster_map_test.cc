@@ -20,6 +20,12 @@ TEST(ClusterMapTest, RangesAreContiguousEvenAndComplete) {
       last = server;
       ++slots[server];
     }
+    for (uint32_t server = 0, next = 0; server < servers; ++server) {
+      const ClusterMap::SlotRange range = map.SlotRangeOf(ServerIndex(server));
+      ASSERT_EQ(range.begin, next) << "server " << server;
+      ASSERT_EQ(range.end - range.begin, slots[server]) << "server " << server;
+      next = range.end;
+    }
     const auto [fewest, most] = std::minmax_element(slots.begin(), slots.end());
     EXPECT_GE(*fewest, kNumSlots / servers) << servers << " servers";
     EXPECT_LE(*most, kNumSlots / servers + 1) << servers << " servers";
@@ -47,6 +53,7 @@ TEST(ClusterMapTest, KeysSpreadEvenly) {
 TEST(ClusterMapDeathTest, RefusesImpossibleNumbersOfServers) {
   EXPECT_DEATH(ClusterMap(0), "num_servers");
   EXPECT_DEATH(ClusterMap(kNumSlots + 1), "num_servers");
+  EXPECT_DEATH(ClusterMap(3).SlotRangeOf(ServerIndex(3)), "server");
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/row_init.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"

@@ -5,16 +5,15 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "common/die_with_parent.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
 #include "common/net/mutex_tuning.h"
+#include "common/process_limits.h"
 #include "common/program_flags.h"
 #include "common/scheduler.h"
 #include "server/core/server_core.h"
@@ -32,16 +31,12 @@ ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");
 ABSL_FLAG(std::string, tls_ca, "",
           "PEM file: the CA that must have signed our clients' certificates");
 ABSL_FLAG(bool, insecure, false, "Allow plain text beyond loopback: anybody may read and write");
-ABSL_FLAG(bool, die_with_parent, false, "End when the process that started us ends");
 
 namespace thermocline {
 namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
-constexpr int kMinMessageBytes = 64 << 10;
-constexpr int kMaxMessageBytes = 1 << 30;
-constexpr int kMaxThreads = 1024;
 // How long calls in flight may take to end after SIGTERM.
 constexpr int kShutdownGraceMs = 2000;
 
@@ -125,6 +120,5 @@ int main(int argc, char** argv) {
       argc, argv);
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
-  if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();
   return thermocline::Run();
 }

@@ -10,7 +10,6 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/die_with_parent.h"
 #include "common/job/configure_request.h"
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
@@ -35,7 +34,6 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port for GetStats; port 0 ta
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
 ABSL_FLAG(int32_t, progress_fd, -1, "Write progress as JSON lines to this file descriptor");
 ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file");
-ABSL_FLAG(bool, die_with_parent, false, "End when the process that started us ends");
 
 namespace thermocline {
 namespace {
@@ -145,7 +143,6 @@ int main(int argc, char** argv) {
       "one worker: trains its share of every batch of a job.\n"
       "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0",
       argc, argv);
-  if (absl::GetFlag(FLAGS_die_with_parent)) thermocline::DieWithParent();
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
   return thermocline::Run();

@@ -1,7 +1,5 @@
 #include "common/job/job_validate.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/ids.h"
 #include "common/job/did_you_mean.h"
+#include "common/net/loopback.h"
+#include "common/process_limits.h"
 #include "common/sparse_optimizer.h"
 #include "common/status_macros.h"
 #include "common/table_spec.h"
@@ -29,24 +29,12 @@ constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kMaxTableLookups = (uint64_t{1} << 30) - 1;
 constexpr uint64_t kMaxProcesses = 1024;
-constexpr uint64_t kMaxThreads = 1024;
 constexpr uint64_t kMaxLayerWidth = 65536;
 constexpr uint64_t kMaxColumns = 4096;
 constexpr uint64_t kMaxChannels = 64;
 constexpr uint64_t kMaxTimeoutS = 24 * 3600;
 constexpr uint64_t kMaxReadAheadBatches = 1024;
-// One row of the largest dim with Adam's slots and its key still fits.
-constexpr uint64_t kMinMessageBytes = 64 << 10;
-constexpr uint64_t kMaxMessageBytes = 1 << 30;
 constexpr size_t kMaxNameLength = 128;
-
-bool IsLoopback(const std::string& host) {
-  in_addr address;
-  if (inet_pton(AF_INET, host.c_str(), &address) == 1) {
-    return (ntohl(address.s_addr) >> 24) == 127;
-  }
-  return host == "localhost" || host == "::1" || host == "[::1]";
-}
 
 class Validator {
  public:
@@ -338,7 +326,7 @@ class Validator {
       return absl::OkStatus();
     }
     const std::string& host = cluster.listen_host();
-    const bool loopback = IsLoopback(host);
+    const bool loopback = IsLoopbackHost(host);
     if (loopback || cluster.insecure()) return absl::OkStatus();
     return source_.Error(
         "cluster.listen_host",

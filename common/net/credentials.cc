@@ -1,13 +1,12 @@
 #include "common/net/credentials.h"
 
-#include <arpa/inet.h>
-
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/net/loopback.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
@@ -44,15 +43,10 @@ absl::StatusOr<TlsTexts> ReadTls(const TlsFiles& files) {
   return texts;
 }
 
-// A name that only looks like an address of the loopback network ("127.example.org") is none.
-bool IsLoopback(absl::string_view address) {
-  if (absl::StartsWith(address, "localhost:") || absl::StartsWith(address, "[::1]:") ||
-      absl::StartsWith(address, "unix:")) {
-    return true;
-  }
-  const std::string host(address.substr(0, address.rfind(':')));
-  in_addr parsed;
-  return inet_pton(AF_INET, host.c_str(), &parsed) == 1 && (ntohl(parsed.s_addr) >> 24) == 127;
+// address: host:port, where the host of an IPv6 address is bracketed.
+bool IsOnLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  return IsLoopbackHost(host) && (!absl::StrContains(host, ':') || absl::StartsWith(host, "["));
 }
 
 }  // namespace
@@ -80,7 +74,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
 }
 
 absl::Status CheckMayListen(const std::string& address, const TlsFiles& files, bool insecure) {
-  if (IsLoopback(address) || !files.empty() || insecure) return absl::OkStatus();
+  if (IsOnLoopback(address) || !files.empty() || insecure) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("'", address,
                    "' is not on loopback: anybody who reaches it could read and change the model. "

@@ -13,11 +13,12 @@ namespace {
 
 TEST(Credentials, PlainTextIsForLoopback) {
   const TlsFiles none;
-  for (const char* address : {"127.0.0.1:0", "127.1.2.3:80", "localhost:1", "[::1]:5"}) {
+  for (const char* address :
+       {"127.0.0.1:0", "127.1.2.3:80", "localhost:1", "[::1]:5", "[0::1]:5"}) {
     EXPECT_TRUE(CheckMayListen(address, none, false).ok()) << address;
   }
   for (const char* address : {"0.0.0.0:0", "[::]:0", "10.0.0.1:80", "a-host:1", "localhost.evil:1",
-                              "127.example.org:80"}) {
+                              "127.example.org:80", "::1:5", "unix:/tmp/socket"}) {
     EXPECT_EQ(CheckMayListen(address, none, false).code(), absl::StatusCode::kInvalidArgument)
         << address;
     EXPECT_TRUE(CheckMayListen(address, none, true).ok()) << address;

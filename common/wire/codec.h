@@ -21,9 +21,8 @@
 
 namespace thermocline::wire {
 
-// Most tables a message may name, and the longest job id: bounds on what decoding allocates.
+// Most tables a message may name: a bound on what decoding allocates.
 inline constexpr size_t kMaxTablesPerMessage = 16384;
-inline constexpr size_t kMaxJobIdBytes = 256;
 
 // ---- The client's side: requests from spans, replies into spans. Views borrow what they name.
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "common/job_id.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline::wire {

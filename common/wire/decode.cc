@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/job_id.h"
 #include "common/status_macros.h"
 #include "common/wire/codec.h"
 #include "common/wire/fields.h"
@@ -17,8 +17,7 @@ static_assert(sizeof(float) == 4 && sizeof(Key) == 8, "the wire's element sizes"
 bool ReadJobId(CodedInputStream& in, std::string* job_id) {
   int length;
   if (!ReadLength(in, &length) || static_cast<size_t>(length) > kMaxJobIdBytes) return false;
-  if (!in.ReadString(job_id, length)) return false;
-  return std::all_of(job_id->begin(), job_id->end(), [](char c) { return c >= ' ' && c <= '~'; });
+  return in.ReadString(job_id, length) && IsJobId(*job_id);
 }
 
 bool ReadHeader(CodedInputStream& in, Header* header) {

@@ -3,7 +3,6 @@
 #include <grpc/slice.h>
 
 #include <cstring>
-#include <utility>
 
 #include "common/check.h"
 #include "common/wire/codec.h"

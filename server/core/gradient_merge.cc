@@ -1,6 +1,5 @@
 #include "server/core/gradient_merge.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "common/check.h"

@@ -4,17 +4,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/cluster_map.h"
 #include "common/finite.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
 namespace {
-
-// The first slot of a server: the least s with floor(s * num_servers / kNumSlots) == server.
-uint32_t FirstSlot(uint64_t server, uint64_t num_servers) {
-  return static_cast<uint32_t>((server * kNumSlots + num_servers - 1) / num_servers);
-}
 
 // Whether [begin, begin + count) lies within `size`.
 bool Within(size_t begin, size_t count, size_t size) {
@@ -29,8 +25,9 @@ std::string Describe(const TableLayout& table, size_t num_keys) {
 
 RequestValidation::RequestValidation(const ServerConfig& config) : config_(config) {
   for (const TableLayout& table : config.tables) tables_.emplace(table.id, &table);
-  first_slot_ = FirstSlot(config.server_index.value(), config.num_servers);
-  num_slots_ = FirstSlot(config.server_index.value() + 1, config.num_servers) - first_slot_;
+  const auto slots = ClusterMap(config.num_servers).SlotRangeOf(config.server_index);
+  first_slot_ = slots.begin;
+  num_slots_ = slots.end - slots.begin;
 }
 
 absl::Status RequestValidation::CheckJob(const std::string& job_id, uint64_t epoch) const {

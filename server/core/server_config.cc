@@ -1,9 +1,9 @@
 #include "server/core/server_config.h"
 
-#include <algorithm>
-
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/job_id.h"
 
 namespace thermocline {
 namespace {
@@ -21,6 +21,11 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat("configuration: ", what...));
   };
   if (config.job_id.empty()) return invalid("job_id is empty");
+  if (!IsJobId(config.job_id)) {
+    return invalid("job_id '", absl::CHexEscape(config.job_id.substr(0, kMaxJobIdBytes)), "' has ",
+                   config.job_id.size(), " bytes; an id is at most ", kMaxJobIdBytes,
+                   " printable ASCII characters");
+  }
   if (config.num_servers < 1 || config.num_servers > kNumSlots) {
     return invalid("num_servers ", config.num_servers, " is not in [1, ", kNumSlots, "]");
   }

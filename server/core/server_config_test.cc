@@ -18,6 +18,8 @@ TEST(ServerConfigTest, RefusesBadValuesByName) {
     std::string message;
   } cases[] = {
       {[](ServerConfig* c) { c->job_id = ""; }, "job_id"},
+      {[](ServerConfig* c) { c->job_id = std::string(257, 'j'); }, "257 bytes"},
+      {[](ServerConfig* c) { c->job_id = "a\nb"; }, "job_id 'a\\nb'"},
       {[](ServerConfig* c) { c->num_servers = 0; }, "num_servers 0"},
       {[](ServerConfig* c) { c->num_servers = kNumSlots + 1; }, "num_servers 65537"},
       {[](ServerConfig* c) { c->server_index = ServerIndex(1); }, "server_index 1 of 1"},

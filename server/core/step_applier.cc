@@ -1,8 +1,7 @@
 #include "server/core/step_applier.h"
 
-#include <algorithm>
-
 #include "common/check.h"
+#include "common/sparse_optimizer.h"
 
 namespace thermocline {
 

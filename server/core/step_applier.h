@@ -12,7 +12,6 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/latency_histogram.h"
-#include "common/sparse_optimizer.h"
 #include "server/core/apply_threads.h"
 #include "server/core/gradient_merge.h"
 #include "server/core/push_assembly.h"
