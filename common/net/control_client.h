@@ -32,7 +32,8 @@ class ControlClient {
   // kInvalidArgument.
   absl::StatusOr<ConfigureReply> Configure(const ConfigureRequest& request, absl::Duration timeout);
   absl::StatusOr<ServerStats> GetStats(absl::Duration timeout);
-  // Also kFailedPrecondition (not configured; another job or epoch).
+  // Also kFailedPrecondition (not configured; another job or epoch), kResourceExhausted (the server
+  // computes another).
   absl::StatusOr<GetDigestReply> GetDigest(const std::string& job_id, uint64_t epoch,
                                            absl::Duration timeout);
   // Of a worker.

@@ -56,9 +56,6 @@ class PushState {
   Step complete_through() const { return complete_through_; }
   // The last push of one worker that is in the rows.
   Step applied_through(WorkerRank rank) const { return applied_through_[rank.value()]; }
-  // The worker's last push that was accepted.
-  Step accepted_through(WorkerRank rank) const { return ledger_.accepted_through(rank); }
-  uint32_t num_workers() const { return ledger_.num_workers(); }
   uint64_t pending_bytes() const { return pending_bytes_; }
   const PushCounters& counters() const { return counters_; }
   void FillStats(ServerStats* stats) const;

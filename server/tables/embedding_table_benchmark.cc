@@ -26,6 +26,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "common/check.h"
+#include "common/net/mutex_tuning.h"
 #include "server/tables/embedding_table.h"
 #include "server/tables/page_memory.h"
 
@@ -227,5 +228,6 @@ int Main() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  thermocline::TurnOffMutexChecks();  // As the programs do.
   return thermocline::Main();
 }
