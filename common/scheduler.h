@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
