@@ -17,6 +17,7 @@ ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& jo
   request.set_num_workers(resolved.cluster().workers());
   request.set_seed(resolved.seed());
   request.set_staleness_steps(resolved.train().staleness_steps());
+  request.set_durability(resolved.cluster().durability());
   for (const TableLayout& layout : ResolveTables(resolved).AllLayouts()) {
     *request.add_tables() = TableLayoutToProto(layout);
   }

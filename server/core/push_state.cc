@@ -52,11 +52,27 @@ absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
       return distinct;
     }
   }
+  if (journal_ != nullptr && added != PushAssembly::Added::kDuplicate) {
+    const absl::Status written = journal_->Append(assembly.parts().at(index));
+    if (!written.ok()) {
+      assembly.Drop(index);
+      return written;
+    }
+  }
   pending_bytes_ += assembly.bytes() - bytes_before;
   learning_rates_.emplace(last_step, learning_rate);
   if (added == PushAssembly::Added::kDuplicate) ++counters_.duplicates;
   if (added == PushAssembly::Added::kComplete) Accept(rank);
   return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(rank)};
+}
+
+absl::Status PushState::ReplayPart(wire::PushPart&& part) {
+  const uint64_t duplicates = counters_.duplicates;
+  ASSIGN_OR_RETURN(const wire::PushAnswer answer, TakePart(std::move(part)));
+  if (answer.readiness == wire::Readiness::kReady && counters_.duplicates == duplicates) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError("a part of a push that doesn't follow those before it");
 }
 
 // The pushes that the next apply waits for are let in beyond the limit, up to twice of it: refusing

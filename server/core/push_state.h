@@ -17,6 +17,7 @@
 #include "server/core/distinct_keys.h"
 #include "server/core/push_assembly.h"
 #include "server/core/push_ledger.h"
+#include "server/storage/push_journal.h"
 
 namespace thermocline {
 
@@ -39,8 +40,14 @@ class PushState {
 
   // Takes a valid part; accepts the push where no part is missing.
   // Errors: kDataLoss, kInvalidArgument (contradicts what came before, or completes a push that has
-  // a key twice), kResourceExhausted. Nothing of the part is kept then.
+  // a key twice), kResourceExhausted, the journal's. Nothing of the part is kept then.
   absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart&& part);
+
+  // Takes a part that a journal gave back. Errors: kDataLoss (it isn't what a journal would hold),
+  // and those of TakePart.
+  absl::Status ReplayPart(wire::PushPart&& part);
+  // From now on every part is written to `journal`, which outlives this, before it counts.
+  void WriteTo(PushJournal* journal) { journal_ = journal; }
 
   // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
   bool NextIsComplete() const { return accepted_.NextIsComplete(); }
@@ -66,6 +73,7 @@ class PushState {
   void Accept(WorkerRank rank);
 
   const uint64_t max_pending_bytes_;
+  PushJournal* journal_ = nullptr;
   PushLedger ledger_;
   std::vector<PushAssembly> assemblies_;  // [num_workers]
   DistinctKeys distinct_keys_;

@@ -8,6 +8,11 @@
 namespace thermocline {
 namespace {
 
+absl::string_view Name(const std::optional<LogDurability>& durability) {
+  if (!durability.has_value()) return "NONE";
+  return *durability == LogDurability::kHost ? "LOG_SYNC" : "LOG_ASYNC";
+}
+
 template <typename T>
 std::string Difference(absl::string_view field, const T& here, const T& there) {
   if (here == there) return "";
@@ -62,6 +67,7 @@ std::string DescribeDifference(const ServerConfig& here, const ServerConfig& the
         Difference("num_workers", here.num_workers, there.num_workers),
         Difference("seed", here.seed, there.seed),
         Difference("staleness_steps", here.staleness_steps, there.staleness_steps),
+        Difference("durability", Name(here.durability), Name(there.durability)),
         Difference("number of tables", here.tables.size(), there.tables.size())}) {
     if (!difference.empty()) return difference;
   }

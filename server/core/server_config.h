@@ -4,12 +4,14 @@
 #define THERMOCLINE_SERVER_CORE_SERVER_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/ids.h"
 #include "common/table_spec.h"
+#include "server/storage/push_journal.h"
 
 namespace thermocline {
 
@@ -24,6 +26,9 @@ struct ServerConfig {
   uint32_t num_workers = 1;
   uint64_t seed = 0;
   uint32_t staleness_steps = 0;
+  // What of an accepted push is certain before the worker hears of it. None: it dies with the
+  // process.
+  std::optional<LogDurability> durability;
   std::vector<TableLayout> tables;
 };
 

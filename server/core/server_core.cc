@@ -24,13 +24,16 @@ absl::Status ShuttingDown() { return absl::UnavailableError("this server is shut
 }  // namespace
 
 struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
-  Impl(const ServerLimits& server_limits, Scheduler* a_scheduler)
+  Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener)
       : limits(server_limits),
         scheduler(a_scheduler),
+        journals(journal_opener),
         gate(server_limits.max_held_pulls, server_limits.hold_us) {}
 
   absl::StatusOr<ServedJob*> FindJob() const;
   absl::Status Configure(const ServerConfig& config);
+  absl::Status CheckConfigured(const ServerConfig& config) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::Status Recover(ServedJob* new_job);
 
   PullTicket Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us);
   void DropPull(PullTicket ticket);
@@ -53,14 +56,19 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
 
   const ServerLimits limits;
   Scheduler* const scheduler;
+  JournalOpener* const journals;  // May be null.
 
   std::atomic<ServedJob*> job{nullptr};  // Set once, by Configure.
+  std::atomic<bool> recovering{false};
+  std::atomic<uint64_t> replayed_parts{0};
+  std::unique_ptr<PushJournal> journal;  // Fixed once `job` is set; null without durability.
   mutable StageTimer validate_timer;
   mutable StageTimer accept_timer;
   StageTimer read_timer;
 
   mutable absl::Mutex mutex;
   std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
+  absl::Status recovery ABSL_GUARDED_BY(mutex);  // How Configure ended; kUnavailable before.
   std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);  // Engaged with `job`.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
@@ -71,25 +79,70 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   std::optional<DigestAnswer> last_digest ABSL_GUARDED_BY(mutex);
 };
 
+// A server that was restarted is configured again: whoever asks before that comes again.
 absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
   ServedJob* found = job.load(std::memory_order_acquire);
-  if (found == nullptr) return absl::FailedPreconditionError("this server is not configured yet");
+  if (found == nullptr) return absl::UnavailableError("this server is not configured yet");
   return found;
 }
 
 absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
   RETURN_IF_ERROR(ValidateServerConfig(config));
+  ServedJob* new_job;
+  {
+    absl::MutexLock lock(&mutex);
+    if (shut_down) return ShuttingDown();
+    if (owned_job != nullptr) return CheckConfigured(config);
+    if (config.durability.has_value() && journals == nullptr) {
+      return absl::FailedPreconditionError(
+          "the job wants a push log, and this server was started without a folder for it");
+    }
+    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads);
+    new_job = owned_job.get();
+    pushes.emplace(config.num_workers, limits.max_pending_push_bytes);
+    recovery = absl::UnavailableError("recovering");
+    recovering = true;
+  }
+  const absl::Status recovered = Recover(new_job);
   absl::MutexLock lock(&mutex);
-  if (shut_down) return ShuttingDown();
-  if (owned_job != nullptr) {
-    const std::string difference = DescribeDifference(owned_job->config, config);
-    if (difference.empty()) return absl::OkStatus();
+  recovery = recovered;
+  recovering = false;
+  if (recovered.ok()) job.store(new_job, std::memory_order_release);
+  return recovered;
+}
+
+absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) {
+  const std::string difference = DescribeDifference(owned_job->config, config);
+  if (!difference.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this server is configured already, and differently: ", difference));
   }
-  owned_job = std::make_unique<ServedJob>(config, limits.apply_threads);
-  pushes.emplace(config.num_workers, limits.max_pending_push_bytes);
-  job.store(owned_job.get(), std::memory_order_release);
+  if (!recovering) return recovery;
+  return absl::UnavailableError(
+      absl::StrCat("recovering: ", replayed_parts.load(), " parts of pushes are replayed so far"));
+}
+
+// Nobody else uses the tables, the applier or the pushes before `job` is set.
+absl::Status ServerCore::Impl::Recover(ServedJob* new_job) {
+  const ServerConfig& config = new_job->config;
+  if (!config.durability.has_value()) return absl::OkStatus();
+  const auto replay = [&](wire::PushPart&& part) -> absl::Status {
+    RETURN_IF_ERROR(new_job->validation.CheckPush(part));
+    {
+      absl::MutexLock lock(&mutex);
+      if (shut_down) return ShuttingDown();
+      RETURN_IF_ERROR(pushes->ReplayPart(std::move(part)));
+      applying = pushes->NextIsComplete();
+    }
+    ++replayed_parts;
+    RunApplier(new_job);
+    return absl::OkStatus();
+  };
+  const JournalSpec spec = {config.job_id, config.epoch, config.server_index.value(),
+                            *config.durability};
+  ASSIGN_OR_RETURN(journal, journals->Open(spec, replay));
+  absl::MutexLock lock(&mutex);
+  pushes->WriteTo(journal.get());
   return absl::OkStatus();
 }
 
@@ -102,6 +155,10 @@ PullTicket ServerCore::Impl::Pull(const wire::PullRequest& request, PullDone don
     done(std::move(why));
     return kNoTicket;
   };
+  if (recovering) {
+    done(wire::PullAnswer{wire::Readiness::kRecovering, kNoStep});
+    return kNoTicket;
+  }
   const absl::StatusOr<ServedJob*> found = FindJob();
   if (!found.ok()) return refuse(found.status());
   const absl::Status valid = (*found)->validation.CheckPull(request);
@@ -151,6 +208,7 @@ void ServerCore::Impl::ExpireHeldPulls() {
 // -----------------------------------------------------------------------------------------------
 
 void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
+  if (recovering) return done(wire::PushAnswer{wire::Readiness::kRecovering, kNoStep});
   const absl::StatusOr<ServedJob*> found = FindJob();
   if (!found.ok()) return done(found.status());
   {
@@ -158,6 +216,7 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
     const absl::Status valid = (*found)->validation.CheckPush(part);
     if (!valid.ok()) return done(valid);
   }
+  const Step last_step = part.last_step;
   absl::StatusOr<wire::PushAnswer> answer = ShuttingDown();
   bool apply = false;
   {
@@ -166,7 +225,14 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
     if (!shut_down) answer = pushes->TakePart(std::move(part));
     apply = StartApplying();
   }
-  done(std::move(answer));
+  if (journal != nullptr && answer.ok() && answer->accepted_through >= last_step) {
+    // A repeated push too is acknowledged only once the first is certain.
+    journal->WhenDurable([answer = *answer, done = std::move(done)](const absl::Status& durable) {
+      durable.ok() ? done(answer) : done(durable);
+    });
+  } else {
+    done(std::move(answer));
+  }
   if (apply) RunApplier(*found);
 }
 
@@ -277,6 +343,7 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
   read_timer.CopyTo("read_rows", stats->add_stages());
   const ServedJob* current_job = job.load(std::memory_order_acquire);
   stats->set_configured(current_job != nullptr);
+  stats->set_replayed_parts(replayed_parts.load());
   if (current_job != nullptr) current_job->FillStats(stats);
   stats->set_complete_through(kNoStep.value());
   absl::MutexLock lock(&mutex);
@@ -297,8 +364,8 @@ void ServerCore::Impl::Shutdown() {
   if (digest) digest(ShuttingDown());
 }
 
-ServerCore::ServerCore(const ServerLimits& limits, Scheduler* scheduler)
-    : impl_(std::make_shared<Impl>(limits, scheduler)) {}
+ServerCore::ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals)
+    : impl_(std::make_shared<Impl>(limits, scheduler, journals)) {}
 ServerCore::~ServerCore() { Shutdown(); }
 
 absl::Status ServerCore::Configure(const ServerConfig& config) { return impl_->Configure(config); }

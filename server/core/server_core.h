@@ -2,8 +2,8 @@
 // (docs/architecture.md).
 //
 // A state machine: what it holds is a function of its configuration and the pushes it accepted, in
-// order. Time comes from a Scheduler and answers leave through callbacks, so the simulation runs
-// many of them in one thread. Thread-safe.
+// order; a journal holds those where the job wants it. Time comes from a Scheduler and answers
+// leave through callbacks, so the simulation runs many of them in one thread. Thread-safe.
 #ifndef THERMOCLINE_SERVER_CORE_SERVER_CORE_H_
 #define THERMOCLINE_SERVER_CORE_SERVER_CORE_H_
 
@@ -22,6 +22,7 @@
 #include "server/core/held_pulls.h"
 #include "server/core/pull_gate.h"
 #include "server/core/server_config.h"
+#include "server/storage/journal_opener.h"
 
 namespace thermocline {
 
@@ -29,23 +30,26 @@ class ServerStats;  // proto/parameter_server.proto
 
 class ServerCore {
  public:
-  // REQUIRES: `scheduler` outlives the core and runs no task of it after the core is gone.
-  ServerCore(const ServerLimits& limits, Scheduler* scheduler);
+  // REQUIRES: `scheduler` outlives the core and runs no task of it after the core is gone. So does
+  // `journals`; without it, no job with a durability is served.
+  ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals = nullptr);
   ~ServerCore();
 
-  // Idempotent. Errors: kInvalidArgument; kFailedPrecondition (configured already, and differently:
-  // says in what, naming table and field).
+  // Makes the tables and, where the job has a durability, applies what the journal holds; pulls and
+  // pushes are answered kRecovering meanwhile. Idempotent. Errors: kInvalidArgument;
+  // kFailedPrecondition (configured already, and differently: says in what, naming table and field;
+  // no journals here); kUnavailable (another call recovers: says how far it is); the journal's,
+  // which are final.
   absl::Status Configure(const ServerConfig& config);
 
   // Answers when the rows asked for may be read (PullAnswer::kReady), or kNotReady after the hold
   // time, or after half of `time_left_us`, the time until the caller's deadline. `done` runs
   // exactly once: before Pull returns, and then the ticket is kNoTicket; or later, on a thread that
   // applies a push, runs timers or drops the pull. After kReady the caller reads the rows with
-  // ReadRows. Errors: kFailedPrecondition (not configured; another job or epoch), kNotFound
-  // (unknown table),
-  //         kInvalidArgument (key not of this shard, staleness beyond the job's, rank out of
-  //         range), kDataLoss (acked_through is ahead of the ledger), kResourceExhausted
-  //         (admission).
+  // ReadRows. Errors: kUnavailable (not configured), kFailedPrecondition (another job or epoch),
+  //         kNotFound (unknown table), kInvalidArgument (key not of this shard, staleness beyond
+  //         the job's, rank out of range), kDataLoss (acked_through is ahead of the ledger),
+  //         kResourceExhausted (admission).
   using PullDone = PullGate::Done;
   PullTicket Pull(const wire::PullRequest& request, PullDone done,
                   int64_t time_left_us = PullGate::kNoDeadline);
@@ -59,9 +63,10 @@ class ServerCore {
   // Dim of a table, or kNotFound.
   absl::StatusOr<int> DimOf(TableId table) const;
 
-  // Takes one part of a push. `done` runs exactly once, before whatever is applied because of it.
-  // Errors: as Pull; also kInvalidArgument (values of the wrong size, not finite, ranges or parts
-  // that contradict each other). Nothing of a refused part is kept.
+  // Takes one part of a push. `done` runs exactly once: before whatever is applied because of it,
+  // or on a thread of the journal's once what it acknowledges is durable. Errors: as Pull; also
+  // kInvalidArgument (values of the wrong size, not finite, ranges or parts that contradict each
+  // other). Nothing of a refused part is kept.
   using PushDone = std::function<void(absl::StatusOr<wire::PushAnswer>)>;
   void Push(wire::PushPart part, PushDone done);
 

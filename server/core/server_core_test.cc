@@ -85,10 +85,10 @@ class ServerCoreTest : public ::testing::Test {
 };
 
 TEST_F(ServerCoreTest, NothingWorksBeforeConfigure) {
-  EXPECT_EQ((*Pull(MakePull(0, 0)))->status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Push(MakePart(0, 0, 0)).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(core_.DimOf(TableId(0)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*Pull(MakePull(0, 0)))->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Push(MakePart(0, 0, 0)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(core_.DimOf(TableId(0)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(Stats().configured());
   EXPECT_EQ(Stats().complete_through(), -1);
 }

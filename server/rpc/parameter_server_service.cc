@@ -1,5 +1,6 @@
 #include "server/rpc/parameter_server_service.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,19 @@ grpc::Status Measured(MethodStats* stats, const std::string& where, Handler hand
   return ToGrpcStatus(WithContext(status, where));
 }
 
+absl::StatusOr<std::optional<LogDurability>> DurabilityFromProto(int durability) {
+  switch (durability) {
+    case NONE:
+      return std::optional<LogDurability>();
+    case LOG_ASYNC:
+      return std::make_optional(LogDurability::kProcess);
+    case LOG_SYNC:
+      return std::make_optional(LogDurability::kHost);
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("durability ", durability, " is unknown"));
+  }
+}
+
 absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   if (request.protocol_version() != wire::kProtocolVersion) {
     return absl::FailedPreconditionError(
@@ -43,6 +57,7 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   config.num_workers = request.num_workers();
   config.seed = request.seed();
   config.staleness_steps = request.staleness_steps();
+  ASSIGN_OR_RETURN(config.durability, DurabilityFromProto(request.durability()));
   for (const TableSpec& table : request.tables()) {
     ASSIGN_OR_RETURN(TableLayout layout, TableLayoutFromProto(table));
     config.tables.push_back(std::move(layout));

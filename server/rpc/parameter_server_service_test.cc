@@ -231,12 +231,12 @@ TEST(ParameterServerService, AHeldPullIsAnsweredByThePushItWaitsFor) {
 
 TEST(ParameterServerService, AServerWithoutAJobRefusesData) {
   TestServer server;
-  ExpectError(server.Pull(PullOf(0, {1})), absl::StatusCode::kFailedPrecondition,
+  ExpectError(server.Pull(PullOf(0, {1})), absl::StatusCode::kUnavailable,
               {"Pull at a server without a job", "not configured"});
-  ExpectError(server.Push(PushOf(0, {1}, {1, 2, 3, 4})), absl::StatusCode::kFailedPrecondition,
+  ExpectError(server.Push(PushOf(0, {1}, {1, 2, 3, 4})), absl::StatusCode::kUnavailable,
               {"Push at a server without a job", "not configured"});
   ExpectError(server.control->GetDigest("job", 7, kTimeout).status(),
-              absl::StatusCode::kFailedPrecondition, {"GetDigest", "not configured"});
+              absl::StatusCode::kUnavailable, {"GetDigest", "not configured"});
   EXPECT_FALSE(server.control->GetStats(kTimeout)->configured());
 }
 

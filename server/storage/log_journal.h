@@ -14,11 +14,6 @@
 
 namespace thermocline {
 
-enum class LogDurability {
-  kProcess,  // Survives the death of the process.
-  kHost,     // Survives the host: synced, one sync for all that wait.
-};
-
 class LogJournal : public PushJournal {
  public:
   // `scheduler` runs the syncs, which block its thread; it outlives this. `on_broken` runs once,

@@ -9,6 +9,11 @@
 
 namespace thermocline {
 
+enum class LogDurability {
+  kProcess,  // Survives the death of the process.
+  kHost,     // Survives the host: synced, one sync for all that wait.
+};
+
 class PushJournal {
  public:
   virtual ~PushJournal() = default;

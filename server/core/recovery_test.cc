@@ -1,0 +1,290 @@
+// A server that dies and comes back: what it acknowledged counts, exactly once.
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/virtual_scheduler.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/parameter_server.pb.h"
+#include "server/core/server_core.h"
+#include "server/core/testing.h"
+#include "server/storage/journal_opener.h"
+#include "server/storage/simulated_disk.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_core::AddRange;
+using testing_core::MakeConfig;
+using testing_core::MakePart;
+using testing_core::MakePull;
+using wire::Readiness;
+
+constexpr uint32_t kWorkers = 2;
+constexpr int64_t kSteps = 12;
+
+uint64_t FirstSeed() {
+  const char* seed = std::getenv("THERMOCLINE_TEST_SEED");
+  return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
+}
+
+// A server process over a disk that outlives it.
+class TestServer {
+ public:
+  TestServer(SimulatedDisk* disk, std::optional<LogDurability> durability)
+      : disk_(disk), config_(MakeConfig(kWorkers)) {
+    config_.durability = durability;
+    Start();
+  }
+
+  void Start() {
+    broken_ = false;
+    LogJournalOptions options;
+    options.directory = "/log";
+    options.segment_bytes = 500;
+    options.on_broken = [this](const absl::Status&) { broken_ = true; };
+    scheduler_ = std::make_unique<VirtualScheduler>();
+    opener_ = std::make_unique<LogJournalOpener>(disk_, scheduler_.get(), options);
+    core_ = std::make_unique<ServerCore>(ServerLimits{}, scheduler_.get(), opener_.get());
+  }
+  absl::Status Configure() { return core_->Configure(config_); }
+
+  // With `random` the host dies too.
+  void Crash(std::mt19937_64* random) {
+    core_.reset();
+    opener_.reset();
+    scheduler_.reset();
+    random != nullptr ? disk_->CrashHost(random) : disk_->CrashProcess();
+    Start();
+  }
+  // Whether the process has to end.
+  bool broken() const { return broken_; }
+
+  absl::StatusOr<wire::PushAnswer> Push(wire::PushPart part) {
+    auto answer = std::make_shared<std::optional<absl::StatusOr<wire::PushAnswer>>>();
+    core_->Push(std::move(part),
+                [answer](absl::StatusOr<wire::PushAnswer> a) { answer->emplace(std::move(a)); });
+    while (!answer->has_value()) EXPECT_TRUE(scheduler_->RunNext());
+    return **answer;
+  }
+  Digest ComputeDigest() {
+    Digest digest;
+    core_->ComputeDigest("job", 5, [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      EXPECT_EQ(answer->complete_through, Step(kSteps - 1));
+      digest = answer->digest;
+    });
+    return digest;
+  }
+  ServerStats Stats() const {
+    ServerStats stats;
+    core_->FillStats(&stats);
+    return stats;
+  }
+  ServerCore* core() { return core_.get(); }
+
+ private:
+  SimulatedDisk* const disk_;
+  ServerConfig config_;
+  bool broken_ = false;
+  std::unique_ptr<VirtualScheduler> scheduler_;
+  std::unique_ptr<LogJournalOpener> opener_;
+  std::unique_ptr<ServerCore> core_;
+};
+
+// Part `part` of the push of one worker and step: a pure function of its arguments.
+wire::PushPart PartOf(uint32_t rank, int64_t step, uint32_t part, uint32_t num_parts) {
+  std::mt19937 random(static_cast<uint32_t>(step * 100 + rank * 10 + part));
+  wire::PushPart push = MakePart(rank, step, step, part, num_parts);
+  std::vector<Key> keys;
+  std::vector<float> values;
+  for (Key key = part; key < 24; key += num_parts) {
+    if (random() % 2 == 0) continue;
+    keys.push_back(key);
+    values.push_back(static_cast<float>(random() % 1000) / 7);
+    values.push_back(static_cast<float>(random() % 1000) / 3);
+  }
+  AddRange(&push, 0, keys, values);
+  return push;
+}
+uint32_t NumParts(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
+
+Digest UndisturbedDigest() {
+  SimulatedDisk disk;
+  TestServer server(&disk, std::nullopt);
+  EXPECT_TRUE(server.Configure().ok());
+  for (int64_t step = 0; step < kSteps; ++step) {
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      for (uint32_t part = 0; part < NumParts(rank, step); ++part) {
+        EXPECT_TRUE(server.Push(PartOf(rank, step, part, NumParts(rank, step))).ok());
+      }
+    }
+  }
+  return server.ComputeDigest();
+}
+
+class RecoveryTest : public testing::TestWithParam<LogDurability> {
+ protected:
+  // Pushes everything, and crashes at random: between messages, and in the middle of writes.
+  void Run(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    SimulatedDisk disk;
+    TestServer server(&disk, GetParam());
+    ASSERT_TRUE(server.Configure().ok());
+    const auto crash = [&] {
+      // What only survives the process needs the host.
+      const bool host = GetParam() == LogDurability::kHost && random() % 2 == 0;
+      server.Crash(host ? &random : nullptr);
+      const absl::Status recovered = server.Configure();
+      ASSERT_TRUE(recovered.ok()) << recovered;
+      ++crashes_;
+    };
+    std::vector<Step> acknowledged(kWorkers, kNoStep);
+    while (acknowledged[0] < Step(kSteps - 1) || acknowledged[1] < Step(kSteps - 1)) {
+      const uint32_t rank = random() % kWorkers;
+      const Step step = acknowledged[rank] + 1;
+      if (step >= Step(kSteps)) continue;
+      const uint32_t num_parts = NumParts(rank, step.value());
+      wire::PushPart part = PartOf(rank, step.value(), random() % num_parts, num_parts);
+      part.header.acked_through = acknowledged[rank];
+      if (random() % 8 == 0) disk.FailAfter(static_cast<int>(random() % 3));
+      const absl::StatusOr<wire::PushAnswer> answer = server.Push(std::move(part));
+      // A server that forgot something acknowledged would answer kDataLoss.
+      if (!answer.ok()) ASSERT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
+      const bool lost = random() % 4 == 0;  // on the way back
+      if (answer.ok() && !lost && answer->accepted_through >= step) acknowledged[rank] = step;
+      if (server.broken() || random() % 10 == 0) crash();
+      if (HasFatalFailure()) return;
+    }
+    if (server.broken()) crash();
+    const Digest digest = server.ComputeDigest();
+    EXPECT_TRUE(digest == undisturbed_);
+  }
+
+  const Digest undisturbed_ = UndisturbedDigest();
+  int crashes_ = 0;
+};
+
+TEST_P(RecoveryTest, NothingAcknowledgedIsLostOrAppliedTwice) {
+  for (uint64_t seed = FirstSeed(); seed < FirstSeed() + 200; ++seed) {
+    SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed));
+    Run(seed);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(crashes_, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Durabilities, RecoveryTest,
+                         testing::Values(LogDurability::kProcess, LogDurability::kHost),
+                         [](const auto& info) {
+                           return info.param == LogDurability::kHost ? "LogSync" : "LogAsync";
+                         });
+
+TEST(ServerRecoveryTest, AServerThatLostItsLogSaysSo) {
+  SimulatedDisk disk;
+  TestServer server(&disk, LogDurability::kProcess);
+  ASSERT_TRUE(server.Configure().ok());
+  ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  server.Crash(nullptr);
+  const auto names = disk.List("/log");
+  for (const std::string& name : *names) {
+    ASSERT_TRUE(disk.Remove("/log/" + name).ok());
+  }
+  ASSERT_TRUE(server.Configure().ok());
+  wire::PushPart next = PartOf(0, 1, 0, 1);
+  next.header.acked_through = Step(0);
+  EXPECT_EQ(server.Push(std::move(next)).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(ServerRecoveryTest, DamageStopsTheRecoveryForGood) {
+  SimulatedDisk disk;
+  TestServer server(&disk, LogDurability::kProcess);
+  ASSERT_TRUE(server.Configure().ok());
+  for (int64_t step = 0; step < 9; ++step) {
+    ASSERT_TRUE(server.Push(PartOf(0, step, 0, 1)).ok());
+  }
+  server.Crash(nullptr);
+  const auto names = disk.List("/log");
+  const std::string path = "/log/" + names->front();
+  std::string content = disk.Content(path);
+  content[content.size() / 2] ^= 1;
+  disk.SetContent(path, content);
+  const absl::Status damaged = server.Configure();
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr(path));
+  EXPECT_EQ(server.Configure(), damaged);
+  EXPECT_EQ(server.Push(PartOf(0, 9, 0, 1)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
+  SimulatedDisk disk;
+  TestServer server(&disk, LogDurability::kProcess);
+  ASSERT_TRUE(server.Configure().ok());
+  disk.SetFreeBytes(20);
+  EXPECT_EQ(server.Push(PartOf(0, 0, 0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(server.Stats().pushes_accepted(), 0u);
+  EXPECT_EQ(server.Stats().pending_push_bytes(), 0u);
+  disk.SetFreeBytes(1 << 20);
+  EXPECT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  EXPECT_FALSE(server.broken());
+}
+
+TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {
+  SimulatedDisk disk;
+  ASSERT_TRUE(disk.CreateDirectory("/log").ok());
+  {
+    TestServer server(&disk, LogDurability::kProcess);
+    ASSERT_TRUE(server.Configure().ok());
+    ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  }
+  // Asks in the middle of the replay.
+  class AskingOpener : public JournalOpener {
+   public:
+    absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec&, Visit visit) override {
+      EXPECT_TRUE(visit(PartOf(0, 0, 0, 1)).ok());
+      core->Push(PartOf(1, 0, 0, 2), [this](absl::StatusOr<wire::PushAnswer> answer) {
+        EXPECT_EQ(answer->readiness, Readiness::kRecovering);
+        ++answers;
+      });
+      core->Pull(MakePull(0, 0), [this](absl::StatusOr<wire::PullAnswer> answer) {
+        EXPECT_EQ(answer->readiness, Readiness::kRecovering);
+        ++answers;
+      });
+      again = core->Configure(*config);
+      return absl::UnavailableError("enough");
+    }
+    ServerCore* core = nullptr;
+    const ServerConfig* config = nullptr;
+    absl::Status again;
+    int answers = 0;
+  };
+  AskingOpener opener;
+  VirtualScheduler scheduler;
+  ServerCore core(ServerLimits{}, &scheduler, &opener);
+  ServerConfig config = MakeConfig(kWorkers);
+  config.durability = LogDurability::kProcess;
+  opener.core = &core;
+  opener.config = &config;
+  EXPECT_EQ(core.Configure(config), absl::UnavailableError("enough"));
+  EXPECT_EQ(opener.answers, 2);
+  EXPECT_EQ(opener.again,
+            absl::UnavailableError("recovering: 1 parts of pushes are replayed so far"));
+}
+
+TEST(ServerRecoveryTest, NoFolderNoDurability) {
+  VirtualScheduler scheduler;
+  ServerCore core(ServerLimits{}, &scheduler);
+  ServerConfig config = MakeConfig(1);
+  config.durability = LogDurability::kHost;
+  EXPECT_EQ(core.Configure(config).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace thermocline
