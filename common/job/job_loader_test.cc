@@ -61,6 +61,7 @@ TEST(ParseJob, FillsInTheDocumentedDefaults) {
   EXPECT_EQ(job.cluster().startup_timeout_s(), 30u);
   EXPECT_EQ(job.cluster().rpc_timeout_s(), 20u);
   EXPECT_EQ(job.cluster().stall_timeout_s(), 600u);
+  EXPECT_EQ(job.cluster().max_server_restarts(), 10u);
   EXPECT_EQ(job.cluster().listen_host(), "127.0.0.1");
 }
 

@@ -113,6 +113,7 @@ void ResolveCluster(Cluster* cluster) {
   SET_DEFAULT(cluster, startup_timeout_s, 30);
   SET_DEFAULT(cluster, rpc_timeout_s, 20);
   SET_DEFAULT(cluster, stall_timeout_s, 600);
+  SET_DEFAULT(cluster, max_server_restarts, 10);
   if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");
 }
 

@@ -156,6 +156,10 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& pro
                              absl::StrJoin(addresses, ", "))));
   };
   observer.on_progress = [&](const Progress& progress) { bar.Update(progress, watch.Elapsed()); };
+  observer.on_server_restart = [&](const std::string& name, const std::string& how) {
+    bar.Clear();
+    out.TryWrite(Line(absl::StrCat(name, " ", how, "; started again")));
+  };
   observer.on_training_done = [&] { bar.Clear(); };
   return RunJob(job, programs, directory, observer, signals);
 }

@@ -66,6 +66,10 @@ class JobController {
     RETURN_IF_ERROR(WriteAddresses());
     RETURN_IF_ERROR(servers_.Configure(kEpoch));
     if (observer_.on_servers_up) observer_.on_servers_up(servers_.addresses());
+    if (job_.cluster().durability() != NONE) {
+      supervisor_.set_server_replacer(
+          [this](const ChildProcess& ended) { return ReplaceServer(ended); });
+    }
     RETURN_IF_ERROR(StartWorkers());
     RETURN_IF_ERROR(WaitForWorkersToComeUp());
     RETURN_IF_ERROR(WaitForWorkers());
@@ -127,6 +131,21 @@ class JobController {
     }
   }
 
+  // Whether the server is started again. Workers repeat what it didn't acknowledge.
+  bool ReplaceServer(const ChildProcess& ended) {
+    if (restarts_ == job_.cluster().max_server_restarts()) return false;
+    for (size_t i = 0; i < servers_.addresses().size(); ++i) {
+      if (ended.name() != ServerGroup::NameOf(i)) continue;
+      if (!servers_.Restart(i).ok()) return false;
+      ++restarts_;
+      if (observer_.on_server_restart) {
+        observer_.on_server_restart(ended.name(), ended.DescribeEnd());
+      }
+      return true;
+    }
+    return false;
+  }
+
   absl::Status WaitForWorkersToComeUp() {
     std::vector<std::string> names;
     for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
@@ -150,14 +169,17 @@ class JobController {
     const Stopwatch watch;
     while (true) {
       const absl::Status ended =
-          supervisor_.WaitUntil([this] { return supervisor_.AllWorkersEnded() && progress_ended_; },
+          supervisor_.WaitUntil([this] { return WorkersEnded() || !servers_.restart_error().ok(); },
                                 period, kPollPeriod, "workers to end");
+      RETURN_IF_ERROR(servers_.restart_error());
       if (!absl::IsDeadlineExceeded(ended)) return ended;
       ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats());
       stall.Look(reports, watch.Elapsed());
       if (watch.Elapsed() - stall.last_advance() >= limit) return StallReport(stall);
     }
   }
+
+  bool WorkersEnded() { return supervisor_.AllWorkersEnded() && progress_ended_; }
 
   // How long a job may do nothing; infinite where the user wants no limit.
   absl::Duration StallTimeout() const {
@@ -198,6 +220,7 @@ class JobController {
     const absl::StatusOr<Digest> digest = AskServers(&result.servers);
     result.summary = MakeSummary(
         job_, workers, digest.ok() ? absl::make_optional(*digest) : absl::nullopt, wall_s);
+    result.summary["server_restarts"] = restarts_;
     RETURN_IF_ERROR(directory_.Write("summary.json", result.summary.dump(2) + "\n"));
     if (digest.ok()) return result;
     return absl::Status(digest.status().code(),
@@ -222,6 +245,7 @@ class JobController {
   ServerGroup servers_;
   std::unique_ptr<MetricsLog> metrics_;
   bool progress_ended_ = false;
+  uint32_t restarts_ = 0;  // Of servers.
   std::vector<std::string> worker_addresses_;
 };
 

@@ -30,6 +30,8 @@ struct JobResult {
 struct JobObserver {
   std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
   std::function<void(const Progress& progress)> on_progress;
+  // A server has ended and is started again; it goes on from its push log.
+  std::function<void(const std::string& name, const std::string& how_it_ended)> on_server_restart;
   std::function<void()> on_training_done;
 };
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr absl::Duration kPollPeriod = absl::Milliseconds(5);
 constexpr absl::Duration kConfigureTimeout = absl::Seconds(15);
+constexpr absl::Duration kConfigureRetryPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kStatsTimeout = absl::Seconds(10);
 
 // The host with port 0: a free one. An IPv6 address needs brackets.
@@ -22,11 +23,11 @@ std::string ListenAddress(const std::string& host) {
 }
 
 std::vector<std::string> ServerCommand(const std::string& program, const Job& job,
-                                       const std::string& port_file) {
+                                       const std::string& listen, const std::string& port_file) {
   const Cluster& cluster = job.cluster();
   std::vector<std::string> command = {
       program,
-      absl::StrCat("--listen=", ListenAddress(cluster.listen_host())),
+      absl::StrCat("--listen=", listen),
       absl::StrCat("--port_file=", port_file),
       absl::StrCat("--job_id=", job.name()),
       absl::StrCat("--apply_threads=", cluster.server_threads()),
@@ -43,15 +44,36 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
 
 }  // namespace
 
+ServerGroup::~ServerGroup() {
+  Disconnect();
+  for (std::thread& restart : restarts_) restart.join();
+}
+
+void ServerGroup::Disconnect() {
+  clients_.clear();
+  absl::MutexLock lock(&mutex_);
+  ending_ = true;
+}
+
+absl::Status ServerGroup::StartServer(size_t index, const std::string& listen) {
+  ChildProcessOptions options;
+  options.name = NameOf(index);
+  options.command =
+      ServerCommand(program_, job_, listen, ProcessFile(directory_, options.name, "port"));
+  if (job_.cluster().durability() != NONE) {
+    options.command.push_back(
+        absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
+  }
+  options.log_path = ProcessFile(directory_, options.name, "log");
+  return supervisor_.Start(ProcessRole::kServer, options);
+}
+
 absl::Status ServerGroup::Start(const std::string& program) {
+  program_ = program;
   std::vector<std::string> names;
   for (uint32_t i = 0; i < job_.cluster().servers(); ++i) {
-    ChildProcessOptions options;
-    options.name = absl::StrCat("server ", i);
-    options.command = ServerCommand(program, job_, ProcessFile(directory_, options.name, "port"));
-    options.log_path = ProcessFile(directory_, options.name, "log");
-    RETURN_IF_ERROR(supervisor_.Start(ProcessRole::kServer, options));
-    names.push_back(options.name);
+    RETURN_IF_ERROR(StartServer(i, ListenAddress(job_.cluster().listen_host())));
+    names.push_back(NameOf(i));
   }
   ASSIGN_OR_RETURN(addresses_, WaitForAddresses(names, directory_,
                                                 absl::Seconds(job_.cluster().startup_timeout_s()),
@@ -65,7 +87,42 @@ absl::Status ServerGroup::Start(const std::string& program) {
   return absl::OkStatus();
 }
 
+absl::Status ServerGroup::Restart(size_t index) {
+  RETURN_IF_ERROR(StartServer(index, addresses_[index]));
+  restarts_.emplace_back(
+      [this, client = clients_[index], name = NameOf(index),
+       request = MakeConfigureRequest(job_, job_.name(), epoch_,
+                                      ServerIndex(static_cast<uint32_t>(index)))] {
+        ConfigureAgain(client, request, name);
+      });
+  return absl::OkStatus();
+}
+
+void ServerGroup::ConfigureAgain(const std::shared_ptr<ControlClient>& client,
+                                 const ConfigureRequest& request, const std::string& name) {
+  while (true) {
+    const absl::Status status = client->Configure(request, kConfigureTimeout).status();
+    absl::MutexLock lock(&mutex_);
+    if (status.ok() || ending_) return;
+    // It isn't up yet, or recovers still; should it die, this goes on with the next.
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
+      if (restart_error_.ok()) {
+        restart_error_ =
+            absl::Status(status.code(), absl::StrCat(name, " can't recover: ", status.message()));
+      }
+      return;
+    }
+    if (mutex_.AwaitWithTimeout(absl::Condition(&ending_), kConfigureRetryPeriod)) return;
+  }
+}
+
+absl::Status ServerGroup::restart_error() const {
+  absl::MutexLock lock(&mutex_);
+  return restart_error_;
+}
+
 absl::Status ServerGroup::Configure(uint64_t epoch) {
+  epoch_ = epoch;
   return ForEach(
       [&](size_t i) {
         const ConfigureRequest request =

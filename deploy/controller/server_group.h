@@ -5,10 +5,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/hash.h"
 #include "common/net/control_client.h"
@@ -26,22 +30,39 @@ class ServerGroup {
   // `job`, `directory` and `supervisor` must outlive this object.
   ServerGroup(const Job& job, const RunDirectory& directory, Supervisor* supervisor)
       : job_(job), directory_(directory), supervisor_(*supervisor) {}
+  // REQUIRES: no server runs (calls under way would wait for them).
+  ~ServerGroup();
 
   // Starts `program` once a server and waits until all listen.
   absl::Status Start(const std::string& program);
   // Gives every server its shard of the job's tables.
   absl::Status Configure(uint64_t epoch);
+  // Starts a server again that has ended, at its old address. It gets its configuration, and with
+  // that recovers from its log, in the background. REQUIRES: Configure has ended.
+  // Errors: those of Supervisor::Start.
+  absl::Status Restart(size_t index);
+  // The first error of a server that was restarted and can't recover; OK while there is none.
+  absl::Status restart_error() const;
+
   // The digest of the whole model. Every row is read: it takes as long as that takes.
   absl::StatusOr<Digest> GetDigest(uint64_t epoch, absl::Duration timeout);
   // What each server says, by index; a server that doesn't answer is no error of the whole.
   absl::StatusOr<std::vector<ServerReport>> GetStats();
 
-  // Closes the connections: a server that is asked to stop waits for its clients a while.
-  void Disconnect() { clients_.clear(); }
+  // Closes the connections: a server that is asked to stop waits for its clients a while. Gives
+  // restarts under way up.
+  void Disconnect();
 
+  // Of the process: "server 0".
+  static std::string NameOf(size_t index) { return absl::StrCat("server ", index); }
   const std::vector<std::string>& addresses() const { return addresses_; }
 
  private:
+  absl::Status StartServer(size_t index, const std::string& listen);
+  // Until the server has taken its configuration, refuses it, or is given up.
+  void ConfigureAgain(const std::shared_ptr<ControlClient>& client, const ConfigureRequest& request,
+                      const std::string& name);
+
   // Calls `call(i)` for every server on a thread each. `timeout` is the longest that a call takes.
   absl::Status ForEach(const std::function<absl::Status(size_t)>& call, absl::Duration timeout,
                        absl::string_view what);
@@ -50,7 +71,14 @@ class ServerGroup {
   const RunDirectory& directory_;
   Supervisor& supervisor_;
   std::vector<std::string> addresses_;
-  std::vector<std::unique_ptr<ControlClient>> clients_;
+  std::vector<std::shared_ptr<ControlClient>> clients_;
+  std::string program_;
+  uint64_t epoch_ = 0;
+
+  mutable absl::Mutex mutex_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status restart_error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> restarts_;
 };
 
 }  // namespace thermocline

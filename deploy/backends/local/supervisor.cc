@@ -43,6 +43,7 @@ absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Dura
       return absl::CancelledError(absl::StrCat("stopped by signal ", signals_.last_stop_signal(),
                                                " (", strsignal(signals_.last_stop_signal()), ")"));
     }
+    ReplaceEndedServers();
     const bool failed = std::any_of(members_.begin(), members_.end(),
                                     [this](Member& member) { return IsFailure(&member); });
     if (failed) {
@@ -123,8 +124,18 @@ void Supervisor::Consume(Reader* reader) {
   reader->callback("");
 }
 
+void Supervisor::ReplaceEndedServers() {
+  if (!replacer_) return;
+  const size_t count = members_.size();  // The replacer adds more.
+  for (size_t i = 0; i < count; ++i) {
+    Member& member = members_[i];
+    if (member.role != ProcessRole::kServer || member.replaced) continue;
+    if (member.process.HasEnded()) member.replaced = replacer_(member.process);
+  }
+}
+
 bool Supervisor::IsFailure(Member* member) {
-  if (!member->process.HasEnded()) return false;
+  if (!member->process.HasEnded() || member->replaced) return false;
   return member->role == ProcessRole::kServer || !member->process.Succeeded();
 }
 

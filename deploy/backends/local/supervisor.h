@@ -4,6 +4,7 @@
 #define THERMOCLINE_DEPLOY_BACKENDS_LOCAL_SUPERVISOR_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -40,6 +41,11 @@ class Supervisor {
   absl::Status WaitUntil(const std::function<bool()>& done, absl::Duration timeout,
                          absl::Duration period, absl::string_view what);
 
+  // Who is asked, during waits, about each server that has ended: whether another process was
+  // started in its place, so that its end is no failure. Null: nobody.
+  using ServerReplacer = std::function<bool(const ChildProcess& ended)>;
+  void set_server_replacer(ServerReplacer replacer) { replacer_ = std::move(replacer); }
+
   // Whether every worker has ended. (One that fails makes WaitUntil fail.)
   bool AllWorkersEnded();
   // Whether the process with this name has been started and has not ended.
@@ -53,6 +59,7 @@ class Supervisor {
   struct Member {
     ProcessRole role;
     ChildProcess process;
+    bool replaced = false;
   };
   struct Reader {
     int fd = -1;
@@ -62,12 +69,14 @@ class Supervisor {
   // Sleeps until an event or `timeout`, then reads signals and pipes.
   void Poll(absl::Duration timeout);
   void Consume(Reader* reader);
+  void ReplaceEndedServers();
   bool IsFailure(Member* member);
   // kAborted with every process that failed, servers first; OK where none did.
   absl::Status FailureReport();
 
   SignalWatch& signals_;
-  std::vector<Member> members_;
+  ServerReplacer replacer_;
+  std::deque<Member> members_;  // In the order of their starts; references stay valid.
   std::vector<Reader> readers_;
 };
 
