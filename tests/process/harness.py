@@ -142,6 +142,9 @@ class ProcessTest(unittest.TestCase):
         launcher = self.start(*flags, **options)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        return self.summary(launcher)
+
+    def summary(self, launcher):
         with open(os.path.join(launcher.run_dir, 'summary.json')) as summary:
             return json.load(summary)
 

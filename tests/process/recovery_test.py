@@ -1,0 +1,69 @@
+"""Servers with a push log die and come back; the model has the bits of an undisturbed run."""
+
+import os
+import signal
+import unittest
+
+from harness import ProcessTest, children, wait_for
+
+FLAGS = ['--servers=2', '--set', 'train.passes=10']
+
+
+class RecoveryTest(ProcessTest):
+
+    def server_pid(self, launcher, index):
+        """Of the process that is there now; None between two."""
+        mark = 'server-%d.port' % index
+        pids = [pid for pid, command in children(launcher.pid).items()
+                if mark in command and 'thermocline-server' in command]
+        return pids[0] if len(pids) == 1 else None
+
+    def kill_servers(self, launcher, kills):
+        """Kills servers in turn, a number of steps apart; each time another takes the place."""
+        metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
+
+        def steps():
+            if not os.path.exists(metrics):
+                return 0
+            with open(metrics) as file:
+                return sum('"progress"' in line for line in file)
+        for kill in range(kills):
+            index = kill % 2
+            wait_for(lambda: steps() >= 30 * (kill + 1), 'step %d' % (30 * (kill + 1)))
+            pid = wait_for(lambda: self.server_pid(launcher, index), 'server %d' % index)
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: self.server_pid(launcher, index) not in (None, pid),
+                     'another server %d' % index)
+
+    def test_killed_servers_lose_nothing(self):
+        for workers in (1, 2):
+            name = '%s-%d' % (self.run_dir, workers)
+            flags = [*FLAGS, '--workers=%d' % workers]
+            undisturbed = self.train(*flags, run_dir=name + '-undisturbed')
+            for durability in ('LOG_ASYNC', 'LOG_SYNC'):
+                with self.subTest(workers=workers, durability=durability):
+                    launcher = self.start(*flags, '--set=cluster.durability=' + durability,
+                                          run_dir='%s-%s' % (name, durability))
+                    self.kill_servers(launcher, 5)
+                    code, out, err = self.finish(launcher)
+                    self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+                    summary = self.summary(launcher)
+                    self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+                    self.assertEqual(summary['server_restarts'], 5)
+                    self.assertEqual(summary['samples'], undisturbed['samples'])
+                    self.assertIn('was killed by signal 9 (Killed); started again', out)
+
+    def test_one_death_too_many_ends_the_job(self):
+        launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC',
+                                   '--set=cluster.max_server_restarts=1')
+        pids = list(children(launcher.pid))
+        self.kill_servers(launcher, 1)
+        os.kill(wait_for(lambda: self.server_pid(launcher, 0), 'server 0'), signal.SIGKILL)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('server 0 was killed by signal 9 (Killed)', err)
+        self.assert_all_gone(pids)
+
+
+if __name__ == '__main__':
+    unittest.main()
