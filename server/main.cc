@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "absl/flags/flag.h"
@@ -18,6 +19,8 @@
 #include "common/scheduler.h"
 #include "server/core/server_core.h"
 #include "server/rpc/parameter_server_service.h"
+#include "server/storage/journal_opener.h"
+#include "server/storage/posix_disk.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen on; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
@@ -26,6 +29,8 @@ ABSL_FLAG(int32_t, apply_threads, 1, "Threads that apply a step's pushes");
 ABSL_FLAG(int32_t, handler_threads, 2, "Threads that take pushes and answer held pulls; 2 or more");
 ABSL_FLAG(int32_t, max_message_bytes, thermocline::kDefaultMaxMessageBytes,
           "Largest request and largest reply");
+ABSL_FLAG(std::string, data_dir, "",
+          "Folder for push logs, made where it is missing; without it no job with a durability");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file: our certificate");
 ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");
 ABSL_FLAG(std::string, tls_ca, "",
@@ -64,6 +69,18 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
+// A log that can't be written to is the end: what is acknowledged from then on would be lost.
+LogJournalOptions JournalOptions() {
+  LogJournalOptions options;
+  options.directory = absl::GetFlag(FLAGS_data_dir);
+  options.on_broken = [](const absl::Status& status) {
+    LogLine(absl::StrCat("push log: ", status.message(), "; ending"));
+    std::_Exit(kExitFailed);
+  };
+  options.log_line = [](absl::string_view line) { LogLine(line); };
+  return options;
+}
+
 int Run() {
   const absl::Status flags = CheckFlags();
   if (!flags.ok()) {
@@ -85,8 +102,11 @@ int Run() {
   server_options.insecure = absl::GetFlag(FLAGS_insecure);
   server_options.max_message_bytes = service_options.max_message_bytes;
 
+  PosixDisk disk;
+  ThreadScheduler sync_scheduler;  // Its tasks wait for the disk.
+  LogJournalOpener journals(&disk, &sync_scheduler, JournalOptions());
   ThreadScheduler scheduler;
-  ServerCore core(limits, &scheduler);
+  ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals);
   ParameterServerService service(service_options, &core);
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {
