@@ -31,6 +31,8 @@ constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
 // How long processes may take to end by themselves.
 constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
+// Until a server that broke its connection is seen to be dead.
+constexpr absl::Duration kDeathNotice = absl::Seconds(1);
 
 // How often the servers are asked whether the job advances.
 constexpr absl::Duration kLongestLookPeriod = absl::Seconds(10);
@@ -217,7 +219,7 @@ class JobController {
       workers.push_back(std::move(worker));
     }
     // The workers' results stand, whatever becomes of the servers now.
-    const absl::StatusOr<Digest> digest = AskServers(&result.servers);
+    const absl::StatusOr<Digest> digest = AskServersUntilTheyAnswer(&result.servers);
     result.summary = MakeSummary(
         job_, workers, digest.ok() ? absl::make_optional(*digest) : absl::nullopt, wall_s);
     result.summary["server_restarts"] = restarts_;
@@ -226,6 +228,22 @@ class JobController {
     return absl::Status(digest.status().code(),
                         absl::StrCat("the model is trained, but summary.json lacks its digest: ",
                                      digest.status().message()));
+  }
+
+  // A server that dies meanwhile and is started again is asked again.
+  absl::StatusOr<Digest> AskServersUntilTheyAnswer(std::vector<ServerReport>* reports) {
+    while (true) {
+      const uint32_t restarts = restarts_;
+      absl::StatusOr<Digest> digest = AskServers(reports);
+      if (!absl::IsUnavailable(digest.status())) return digest;
+      const absl::Status dead = supervisor_.WaitUntil([&] { return restarts_ > restarts; },
+                                                      kDeathNotice, kPollPeriod, "a restart");
+      if (absl::IsDeadlineExceeded(dead)) return digest;
+      RETURN_IF_ERROR(dead);
+      RETURN_IF_ERROR(supervisor_.WaitUntil([this] { return servers_.AllRecovered(); },
+                                            StallTimeout(), kPollPeriod, "servers to recover"));
+      RETURN_IF_ERROR(servers_.restart_error());
+    }
   }
 
   // Stats, then the digest: reading all rows for it would show in them.

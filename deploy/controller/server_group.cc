@@ -89,31 +89,39 @@ absl::Status ServerGroup::Start(const std::string& program) {
 
 absl::Status ServerGroup::Restart(size_t index) {
   RETURN_IF_ERROR(StartServer(index, addresses_[index]));
-  restarts_.emplace_back(
-      [this, client = clients_[index], name = NameOf(index),
-       request = MakeConfigureRequest(job_, job_.name(), epoch_,
-                                      ServerIndex(static_cast<uint32_t>(index)))] {
-        ConfigureAgain(client, request, name);
-      });
+  {
+    absl::MutexLock lock(&mutex_);
+    ++recovering_;
+  }
+  const auto server = ServerIndex(static_cast<uint32_t>(index));
+  restarts_.emplace_back([this, client = clients_[index], name = NameOf(index),
+                          request = MakeConfigureRequest(job_, job_.name(), epoch_, server)] {
+    const absl::Status status = ConfigureAgain(client, request);
+    absl::MutexLock lock(&mutex_);
+    --recovering_;
+    if (status.ok() || !restart_error_.ok()) return;
+    restart_error_ =
+        absl::Status(status.code(), absl::StrCat(name, " can't recover: ", status.message()));
+  });
   return absl::OkStatus();
 }
 
-void ServerGroup::ConfigureAgain(const std::shared_ptr<ControlClient>& client,
-                                 const ConfigureRequest& request, const std::string& name) {
+absl::Status ServerGroup::ConfigureAgain(const std::shared_ptr<ControlClient>& client,
+                                         const ConfigureRequest& request) {
   while (true) {
     const absl::Status status = client->Configure(request, kConfigureTimeout).status();
+    // It isn't up yet, or recovers still. Should it die, this goes on with the next in its place.
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
     absl::MutexLock lock(&mutex_);
-    if (status.ok() || ending_) return;
-    // It isn't up yet, or recovers still; should it die, this goes on with the next.
-    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
-      if (restart_error_.ok()) {
-        restart_error_ =
-            absl::Status(status.code(), absl::StrCat(name, " can't recover: ", status.message()));
-      }
-      return;
+    if (mutex_.AwaitWithTimeout(absl::Condition(&ending_), kConfigureRetryPeriod)) {
+      return absl::OkStatus();
     }
-    if (mutex_.AwaitWithTimeout(absl::Condition(&ending_), kConfigureRetryPeriod)) return;
   }
+}
+
+bool ServerGroup::AllRecovered() const {
+  absl::MutexLock lock(&mutex_);
+  return recovering_ == 0;
 }
 
 absl::Status ServerGroup::restart_error() const {

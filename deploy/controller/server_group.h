@@ -41,7 +41,8 @@ class ServerGroup {
   // that recovers from its log, in the background. REQUIRES: Configure has ended.
   // Errors: those of Supervisor::Start.
   absl::Status Restart(size_t index);
-  // The first error of a server that was restarted and can't recover; OK while there is none.
+  // Whether every server that was restarted has recovered. Once it can't: the first error.
+  bool AllRecovered() const;
   absl::Status restart_error() const;
 
   // The digest of the whole model. Every row is read: it takes as long as that takes.
@@ -59,9 +60,9 @@ class ServerGroup {
 
  private:
   absl::Status StartServer(size_t index, const std::string& listen);
-  // Until the server has taken its configuration, refuses it, or is given up.
-  void ConfigureAgain(const std::shared_ptr<ControlClient>& client, const ConfigureRequest& request,
-                      const std::string& name);
+  // Until the server has taken its configuration, refuses it, or is given up. Errors: its refusal.
+  absl::Status ConfigureAgain(const std::shared_ptr<ControlClient>& client,
+                              const ConfigureRequest& request, const std::string& name);
 
   // Calls `call(i)` for every server on a thread each. `timeout` is the longest that a call takes.
   absl::Status ForEach(const std::function<absl::Status(size_t)>& call, absl::Duration timeout,
@@ -78,6 +79,7 @@ class ServerGroup {
   mutable absl::Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status restart_error_ ABSL_GUARDED_BY(mutex_);
+  int recovering_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> restarts_;
 };
 

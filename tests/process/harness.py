@@ -175,7 +175,7 @@ class ProcessTest(unittest.TestCase):
             os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
         return folder
 
-    def start_with_server_1_stopped_at_the_end(self):
+    def start_with_server_1_stopped_at_the_end(self, *flags):
         """Starts a job of two servers; the last thing its worker does is to stop one of them."""
         log = os.path.join(self.run_dir, 'server-1.log')
         programs = self.fake_programs(worker="""
@@ -183,7 +183,7 @@ class ProcessTest(unittest.TestCase):
             code=$?
             kill -STOP $(sed -n 's/.*process //p' '%s')
             exit $code""" % (WORKER, log))
-        return self.start('--servers=2', '--bin-dir', programs)
+        return self.start('--servers=2', '--bin-dir', programs, *flags)
 
     def pid_of(self, launcher, name):
         """Process id of 'server 1' or 'worker 0'."""

@@ -4,7 +4,7 @@ import os
 import signal
 import unittest
 
-from harness import ProcessTest, children, wait_for
+from harness import ProcessTest, children, process_state, wait_for
 
 FLAGS = ['--servers=2', '--set', 'train.passes=10']
 
@@ -52,6 +52,18 @@ class RecoveryTest(ProcessTest):
                     self.assertEqual(summary['server_restarts'], 5)
                     self.assertEqual(summary['samples'], undisturbed['samples'])
                     self.assertIn('was killed by signal 9 (Killed); started again', out)
+
+    def test_a_server_killed_while_it_is_asked_for_the_result(self):
+        undisturbed = self.train('--servers=2', run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start_with_server_1_stopped_at_the_end(
+            '--set=cluster.durability=LOG_ASYNC')
+        server = wait_for(lambda: self.server_pid(launcher, 1), 'server 1')
+        wait_for(lambda: process_state(server) == 'T' and len(children(launcher.pid)) == 2,
+                 'the end of the worker')
+        os.kill(server, signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        self.assertEqual(self.summary(launcher)['model_digest'], undisturbed['model_digest'])
 
     def test_one_death_too_many_ends_the_job(self):
         launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC',
