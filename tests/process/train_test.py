@@ -162,14 +162,17 @@ class TrainTest(ProcessTest):
         self.assertIn('data.test_share is 0.25, and %s has test_dense.npy as well; choose one'
                       % self.data, err)
 
+    def steps_reported(self):
+        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
+            return file.read().count('\n')
+
     def test_stats_of_a_running_job(self):
         launcher = self.start_long('--servers=2', '--workers=2')
         # The workers' addresses join servers.json once they serve.
         wait_for(lambda: len(read_json(self.run_dir, 'servers.json')['workers']) == 2,
                  'the addresses of the workers')
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
-        wait_for(lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 0,
-                 'the first steps')
+        # The second step needs both workers' pushes of the first.
+        wait_for(lambda: self.steps_reported() >= 2, 'the second step')
         stats = subprocess.run([THERMOCLINE, 'stats', '--json', '--run-dir', self.run_dir],
                                capture_output=True, text=True, timeout=DEADLINE_S)
         self.assertEqual(stats.returncode, 0, stats.stderr)

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "common/cluster_map.h"
 #include "common/completion.h"
 #include "common/hash.h"
@@ -249,10 +250,14 @@ Outcome RunJob(const std::vector<size_t>& cuts, double impatient, uint64_t seed)
   for (std::thread& worker : workers) worker.join();
   for (const auto& server : servers) {
     EXPECT_EQ(server->proxy->connections_cut(), cuts.size());
-    const auto answer = server->core.ComputeDigest("job", 1);
-    EXPECT_TRUE(answer.ok()) << answer.status();
-    EXPECT_EQ(answer->complete_through, Step(kSteps - 1));
-    outcome.digest.Add(answer->digest);
+    absl::Notification answered;
+    server->core.ComputeDigest("job", 1, [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      EXPECT_EQ(answer->complete_through, Step(kSteps - 1));
+      outcome.digest.Add(answer->digest);
+      answered.Notify();
+    });
+    answered.WaitForNotification();
   }
   return outcome;
 }

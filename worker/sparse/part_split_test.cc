@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/job_id.h"
 #include "common/sparse_optimizer.h"
 #include "common/table_spec.h"
 #include "common/wire/codec.h"
@@ -25,7 +26,7 @@ size_t WidthOfTable(const PushSlice& slice) { return 1 + slice.table.value(); }
 
 // A header whose every field is as long as it can be.
 wire::Header LongestHeader() {
-  return {std::string(wire::kMaxJobIdBytes, 'j'), UINT64_MAX, WorkerRank(UINT32_MAX),
+  return {std::string(kMaxJobIdBytes, 'j'), UINT64_MAX, WorkerRank(UINT32_MAX),
           Step(INT64_MIN)};
 }
 
