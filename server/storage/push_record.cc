@@ -38,6 +38,7 @@ static_assert(sizeof(TableShare) == 24);
 
 template <typename T>
 absl::string_view BytesOf(const T* data, size_t n) {
+  if (n == 0) return "";  // `data` may be null
   return {reinterpret_cast<const char*>(data), n * sizeof(T)};
 }
 
