@@ -62,7 +62,7 @@ class ServerGroup {
   absl::Status StartServer(size_t index, const std::string& listen);
   // Until the server has taken its configuration, refuses it, or is given up. Errors: its refusal.
   absl::Status ConfigureAgain(const std::shared_ptr<ControlClient>& client,
-                              const ConfigureRequest& request, const std::string& name);
+                              const ConfigureRequest& request);
 
   // Calls `call(i)` for every server on a thread each. `timeout` is the longest that a call takes.
   absl::Status ForEach(const std::function<absl::Status(size_t)>& call, absl::Duration timeout,
