@@ -26,8 +26,7 @@ size_t WidthOfTable(const PushSlice& slice) { return 1 + slice.table.value(); }
 
 // A header whose every field is as long as it can be.
 wire::Header LongestHeader() {
-  return {std::string(kMaxJobIdBytes, 'j'), UINT64_MAX, WorkerRank(UINT32_MAX),
-          Step(INT64_MIN)};
+  return {std::string(kMaxJobIdBytes, 'j'), UINT64_MAX, WorkerRank(UINT32_MAX), Step(INT64_MIN)};
 }
 
 size_t RequestBytes(const std::vector<PullSlice>& part) {
