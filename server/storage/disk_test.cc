@@ -164,5 +164,23 @@ TEST(SimulatedDiskTest, RunsFullAndFailsOnDemand) {
   EXPECT_TRUE(file->Sync().ok());
 }
 
+TEST(SimulatedDiskTest, NothingHappensAfterADeathUntilTheNextProcess) {
+  SimulatedDisk disk;
+  ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+  auto file = *disk.Create("/d/a");
+  disk.DieAfter(1);
+  EXPECT_TRUE(file->Append({"1234"}).ok());
+  EXPECT_EQ(file->Append({"5678"}).code(), absl::StatusCode::kUnavailable);
+  for (const absl::Status& dead : {file->Append({"9"}), file->Truncate(4), file->Sync(),
+                                   disk.Create("/d/b").status(), disk.Remove("/d/a")}) {
+    EXPECT_EQ(dead.code(), absl::StatusCode::kUnavailable) << dead;
+  }
+  EXPECT_EQ(disk.Content("/d/a"), "123456");
+  disk.CrashProcess();
+  EXPECT_THAT(*disk.List("/d"), ElementsAre("a"));
+  EXPECT_EQ(disk.Content("/d/a"), "123456");
+  EXPECT_TRUE((*disk.Create("/d/b"))->Append({"next"}).ok());
+}
+
 }  // namespace
 }  // namespace thermocline

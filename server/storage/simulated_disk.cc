@@ -23,7 +23,12 @@ absl::Status Failed(const std::string& path) {
 
 }  // namespace
 
-bool SimulatedDisk::State::TakeFailure() { return fail_after >= 0 && fail_after-- == 0; }
+bool SimulatedDisk::State::TakeFailure() {
+  if (dead) return true;
+  if (fail_after < 0 || fail_after-- > 0) return false;
+  dead = failure_is_death;
+  return true;
+}
 
 class SimulatedDisk::OpenAppendFile : public AppendFile {
  public:
@@ -36,7 +41,7 @@ class SimulatedDisk::OpenAppendFile : public AppendFile {
 
   absl::Status Append(absl::Span<const absl::string_view> pieces) override {
     absl::MutexLock lock(&state_->mutex);
-    if (incarnation_ != state_->incarnation) return Failed(path_);
+    if (incarnation_ != state_->incarnation || state_->dead) return Failed(path_);
     std::string bytes;
     for (absl::string_view piece : pieces) absl::StrAppend(&bytes, piece);
     if (state_->TakeFailure()) {
@@ -116,6 +121,7 @@ class SimulatedDisk::HeldLock : public DirectoryLock {
 absl::StatusOr<std::unique_ptr<AppendFile>> SimulatedDisk::Create(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
   if (state_->directories.count(DirectoryOf(path)) == 0) return Missing(DirectoryOf(path));
+  if (state_->dead) return Failed(path);
   if (state_->files.count(path) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("can't create '", path, "': it exists"));
   }
@@ -204,6 +210,7 @@ void SimulatedDisk::CrashProcess() {
   ++state_->incarnation;
   state_->locks.clear();
   state_->fail_after = -1;
+  state_->dead = false;
 }
 
 void SimulatedDisk::CrashHost(std::mt19937_64* random) {
@@ -245,6 +252,13 @@ void SimulatedDisk::SetFreeBytes(uint64_t bytes) {
 void SimulatedDisk::FailAfter(int operations) {
   absl::MutexLock lock(&state_->mutex);
   state_->fail_after = operations;
+  state_->failure_is_death = false;
+}
+
+void SimulatedDisk::DieAfter(int operations) {
+  absl::MutexLock lock(&state_->mutex);
+  state_->fail_after = operations;
+  state_->failure_is_death = true;
 }
 
 std::string SimulatedDisk::Content(const std::string& path) const {

@@ -47,6 +47,9 @@ class SimulatedDisk : public Disk {
   void SetFreeBytes(uint64_t bytes);
   // The n-th write or sync from now on (0: the next) fails with kUnavailable. Appends write half.
   void FailAfter(int operations);
+  // The same, and nothing that would follow happens: the process died in the middle. CrashProcess
+  // or CrashHost has to follow.
+  void DieAfter(int operations);
 
   // The content of a file as a reader sees it, to look at and to damage.
   std::string Content(const std::string& path) const;
@@ -67,6 +70,8 @@ class SimulatedDisk : public Disk {
     std::set<std::string> locks ABSL_GUARDED_BY(mutex);
     uint64_t free_bytes ABSL_GUARDED_BY(mutex) = UINT64_MAX;
     int fail_after ABSL_GUARDED_BY(mutex) = -1;
+    bool failure_is_death ABSL_GUARDED_BY(mutex) = false;
+    bool dead ABSL_GUARDED_BY(mutex) = false;         // in the middle of a write or sync
     uint64_t incarnation ABSL_GUARDED_BY(mutex) = 0;  // of the process
 
     bool TakeFailure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

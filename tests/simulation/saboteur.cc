@@ -25,6 +25,10 @@ bool Saboteur::ForgetsNow() {
   return fault_ == PlantedFault::kForgottenLedger && --messages_left_ == 0;
 }
 
+bool Saboteur::RepeatsNow() {
+  return fault_ == PlantedFault::kReplayedTwice && --messages_left_ == 0;
+}
+
 wire::PushPart Saboteur::Tamper(ServerIndex server, wire::PushPart part) {
   if (fault_ == PlantedFault::kOtherEpoch && --messages_left_ == 0) ++part.header.epoch;
   if (fault_ == PlantedFault::kAppliedTwice) ApplyAgain(server, &part);
@@ -53,6 +57,11 @@ wire::PullRequest Saboteur::Tamper(wire::PullRequest request) {
     request.after_step = std::min(request.after_step, request.step - 1);
   }
   return request;
+}
+
+wire::PushPart Saboteur::TamperReplayed(ServerIndex server, wire::PushPart part) {
+  if (fault_ == PlantedFault::kAppliedInReplay) ApplyAgain(server, &part);
+  return part;
 }
 
 absl::StatusOr<wire::PushAnswer> Saboteur::TamperAnswer(

@@ -1,5 +1,5 @@
-// Faults that no server and no network is supposed to have, planted between the two, so that a test
-// can see that the simulation finds them.
+// Faults that no server and no network is supposed to have, planted between the two or between a
+// server and its push log, so that a test can see that the simulation finds them.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
 #define THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
 
@@ -24,6 +24,9 @@ enum class PlantedFault {
   kOtherEpoch,       // A request arrives with another epoch.
   kEarlyPush,        // A worker's push arrives as that of the step after.
   kStaleRows,        // A server answers a pull one step too early, and says otherwise.
+  kLoggedLate,       // A server acknowledges parts of pushes before it logs them.
+  kReplayedTwice,    // A server that recovers takes a record twice.
+  kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
 };
 
 class Saboteur {
@@ -34,9 +37,14 @@ class Saboteur {
   // Whether the fault is to happen now that a message arrives at a server: kForgottenLedger, once.
   bool ForgetsNow();
 
+  // Whether a record that a server replays now is to come twice: kReplayedTwice, once.
+  bool RepeatsNow();
+  bool LogsLate() const { return fault_ == PlantedFault::kLoggedLate; }
+
   // What the server gets in place of what was sent, and the worker in place of the answer.
   wire::PushPart Tamper(ServerIndex server, wire::PushPart part);
   wire::PullRequest Tamper(wire::PullRequest request);
+  wire::PushPart TamperReplayed(ServerIndex server, wire::PushPart part);
   absl::StatusOr<wire::PushAnswer> TamperAnswer(const wire::PushPart& sent,
                                                 absl::StatusOr<wire::PushAnswer> answer) const;
   absl::StatusOr<wire::PullAnswer> TamperAnswer(const wire::PullRequest& sent,
@@ -51,7 +59,7 @@ class Saboteur {
   SimRandom random_;
   int64_t messages_left_;  // Until a fault that happens once.
 
-  std::optional<std::pair<ServerIndex, wire::PushPart>> repeated_;            // kAppliedTwice
+  std::optional<std::pair<ServerIndex, wire::PushPart>> repeated_;            // kApplied...
   std::map<std::pair<ServerIndex, Step>, std::vector<WorkerRank>> arrivals_;  // kArrivalOrder
   std::optional<std::pair<WorkerRank, Step>> early_;                          // kEarlyPush
 };

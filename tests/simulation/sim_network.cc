@@ -40,19 +40,21 @@ struct SimNetwork::Caller {
     done = nullptr;
     callback(std::move(answer));
   }
+  void Refused(absl::Status why) {
+    if (done) Answered(std::move(why));
+  }
 };
 
-SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<ServerCore*> servers,
-                       VirtualScheduler* scheduler, Saboteur* saboteur, Restart restart)
+SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<SimServer*> servers,
+                       VirtualScheduler* scheduler, Saboteur* saboteur)
     : random_(seed),
       faults_(faults),
       servers_(std::move(servers)),
       scheduler_(scheduler),
-      saboteur_(saboteur),
-      restart_(std::move(restart)) {}
+      saboteur_(saboteur) {}
 
-ServerCore* SimNetwork::Arrive(ServerIndex server) {
-  if (saboteur_->ForgetsNow()) servers_[server.value()] = restart_(server);
+SimServer* SimNetwork::Arrive(ServerIndex server) {
+  if (saboteur_->ForgetsNow()) servers_[server.value()]->Forget();
   return servers_[server.value()];
 }
 
@@ -60,57 +62,61 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline
                       std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
   const auto caller = NewCall<wire::PullAnswer>(deadline_us, std::move(done));
   const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
-  SendRequest(
-      [=, destination = call.tables](bool reply) {
-        Note({1, server.value(), request->header.rank.value(),
-              static_cast<uint64_t>(request->step.value()), request->keys.size()});
-        ServerCore* const core = Arrive(server);
-        core->Pull(saboteur_->Tamper(*request), [=](absl::StatusOr<wire::PullAnswer> answer) {
-          answer = saboteur_->TamperAnswer(*request, std::move(answer));
-          Note({2, server.value(), request->header.rank.value(), Outcome(answer)});
-          const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
-          std::vector<float> rows = ready ? ReadRows(core, *request) : std::vector<float>();
-          if (!reply) return;
-          SendReply([caller, answer, destination, rows = std::move(rows)] {
-            if (!caller->done) return;
-            const float* next = rows.data();
-            for (const PullSlice& slice : destination) {
-              if (rows.empty()) break;
-              std::copy_n(next, slice.rows.size(), slice.rows.begin());
-              next += slice.rows.size();
-            }
-            caller->Answered(answer);
-          });
-        });
-      },
-      [caller](absl::Status why) {
-        if (caller->done) caller->Answered(std::move(why));
-      });
+  const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
+  const auto deliver = [=, destination = call.tables](bool reply) {
+    Note({1, server.value(), request->header.rank.value(),
+          static_cast<uint64_t>(request->step.value()), request->keys.size()});
+    const auto answered = [=](absl::StatusOr<wire::PullAnswer> answer) {
+      answer = saboteur_->TamperAnswer(*request, std::move(answer));
+      Note({2, server.value(), request->header.rank.value(), Outcome(answer)});
+      const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
+      ServerCore* const core = servers_[server.value()]->core();
+      std::vector<float> rows = ready ? ReadRows(core, *request) : std::vector<float>();
+      if (!reply) return;
+      const auto arrive = [caller, answer, destination, rows = std::move(rows)] {
+        if (!caller->done) return;
+        const float* next = rows.data();
+        for (const PullSlice& slice : destination) {
+          if (rows.empty()) break;
+          std::copy_n(next, slice.rows.size(), slice.rows.begin());
+          next += slice.rows.size();
+        }
+        caller->Answered(answer);
+      };
+      SendReply(server, arrive, refuse);
+    };
+    Arrive(server)->Pull(saboteur_->Tamper(*request), answered, [=] {
+      if (reply) BreakConnection(refuse);
+    });
+  };
+  SendRequest(deliver, refuse);
 }
 
 void SimNetwork::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                       std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
   const auto caller = NewCall<wire::PushAnswer>(deadline_us, std::move(done));
   const auto part = std::make_shared<const wire::PushPart>(ToWire(call));
-  SendRequest(
-      [=](bool reply) {
-        Note({3, server.value(), part->header.rank.value(),
-              static_cast<uint64_t>(part->last_step.value()), part->part, part->keys.size()});
-        if (part->num_parts > 1) ++parts_of_many_;
-        wire::PushPart arrived = saboteur_->Tamper(server, *part);
-        Arrive(server)->Push(std::move(arrived), [=](absl::StatusOr<wire::PushAnswer> answer) {
-          answer = saboteur_->TamperAnswer(*part, std::move(answer));
-          if (absl::IsResourceExhausted(answer.status())) ++parts_refused_;
-          Note({4, server.value(), part->header.rank.value(), Outcome(answer)});
-          if (!reply) return;
-          SendReply([caller, answer] {
-            if (caller->done) caller->Answered(answer);
-          });
-        });
-      },
-      [caller](absl::Status why) {
-        if (caller->done) caller->Answered(std::move(why));
-      });
+  const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
+  const auto deliver = [=](bool reply) {
+    Note({3, server.value(), part->header.rank.value(),
+          static_cast<uint64_t>(part->last_step.value()), part->part, part->keys.size()});
+    if (part->num_parts > 1) ++parts_of_many_;
+    const auto answered = [=](absl::StatusOr<wire::PushAnswer> answer) {
+      answer = saboteur_->TamperAnswer(*part, std::move(answer));
+      if (absl::IsResourceExhausted(answer.status())) ++parts_refused_;
+      Note({4, server.value(), part->header.rank.value(), Outcome(answer)});
+      if (!reply) return;
+      const auto arrive = [caller, answer] {
+        if (caller->done) caller->Answered(answer);
+      };
+      SendReply(server, arrive, refuse);
+    };
+    wire::PushPart arrived = saboteur_->Tamper(server, *part);
+    Arrive(server)->Push(std::move(arrived), answered, [=] {
+      if (reply) BreakConnection(refuse);
+    });
+  };
+  SendRequest(deliver, refuse);
 }
 
 template <typename Answer>
@@ -124,8 +130,7 @@ std::shared_ptr<SimNetwork::Caller<Answer>> SimNetwork::NewCall(
   return caller;
 }
 
-void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver,
-                             const std::function<void(absl::Status)>& refuse) {
+void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver, const Refuse& refuse) {
   if (broken_down_) {
     return scheduler_->RunAfter(1, [refuse] { refuse(absl::AbortedError("simulated: over")); });
   }
@@ -144,12 +149,26 @@ void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver,
   }
 }
 
-void SimNetwork::SendReply(const std::function<void()>& arrive) {
+// An answer may outlive who gave it, or go with the connection.
+void SimNetwork::SendReply(ServerIndex server, const std::function<void()>& arrive,
+                           const Refuse& refuse) {
   if (random_.Chance(faults_.drop)) {
     ++messages_lost_;
     return;
   }
-  scheduler_->RunAfter(Delay(), arrive);
+  const uint64_t deaths = servers_[server.value()]->deaths();
+  scheduler_->RunAfter(Delay(), [=] {
+    if (servers_[server.value()]->deaths() == deaths) return arrive();
+    ++answers_of_the_dead_;
+    random_.Chance(0.5) ? arrive() : BreakConnection(refuse);
+  });
+}
+
+void SimNetwork::BreakConnection(const Refuse& refuse) {
+  ++messages_lost_;
+  if (random_.Chance(0.5)) return;  // Until the caller's deadline.
+  scheduler_->RunAfter(Delay(),
+                       [refuse] { refuse(absl::UnavailableError("simulated: connection broke")); });
 }
 
 int64_t SimNetwork::Delay() {

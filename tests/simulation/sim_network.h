@@ -1,5 +1,6 @@
 // A network that loses, doubles, delays and so reorders messages, as a seed says. Workers see it as
-// a Transport; at its other end it calls server cores, as the gRPC service would.
+// a Transport; at its other end it calls servers, as the gRPC service would. It may keep to itself
+// that one of them died.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
 
@@ -12,9 +13,9 @@
 #include "common/ids.h"
 #include "common/virtual_scheduler.h"
 #include "common/wire/messages.h"
-#include "server/core/server_core.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_server.h"
 #include "worker/sparse/transport.h"
 
 namespace thermocline {
@@ -30,11 +31,9 @@ struct NetworkFaults {
 
 class SimNetwork : public Transport {
  public:
-  // Borrows all; one network serves all workers. `restart(server)` gives a server in place of one
-  // that `saboteur` made forget.
-  using Restart = std::function<ServerCore*(ServerIndex server)>;
-  SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<ServerCore*> servers,
-             VirtualScheduler* scheduler, Saboteur* saboteur, Restart restart);
+  // Borrows all; one network serves all workers.
+  SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<SimServer*> servers,
+             VirtualScheduler* scheduler, Saboteur* saboteur);
 
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
@@ -52,6 +51,8 @@ class SimNetwork : public Transport {
   uint64_t parts_of_many() const { return parts_of_many_; }
   // Parts for which a server had no room.
   uint64_t parts_refused() const { return parts_refused_; }
+  // Answers of processes that were dead when these arrived, or would have.
+  uint64_t answers_of_the_dead() const { return answers_of_the_dead_; }
 
  private:
   template <typename Answer>
@@ -61,26 +62,28 @@ class SimNetwork : public Transport {
   std::shared_ptr<Caller<Answer>> NewCall(int64_t deadline_us,
                                           std::function<void(absl::StatusOr<Answer>)> done);
   // The server at which a message arrives now.
-  ServerCore* Arrive(ServerIndex server);
+  SimServer* Arrive(ServerIndex server);
   // Calls `deliver` once for every copy of the request that arrives, telling if its reply may
-  // arrive.
-  // Or calls `refuse` with the reason why none does.
-  void SendRequest(const std::function<void(bool reply)>& deliver,
-                   const std::function<void(absl::Status)>& refuse);
-  void SendReply(const std::function<void()>& arrive);
+  // arrive. Or calls `refuse` with the reason why none does.
+  using Refuse = std::function<void(absl::Status)>;
+  void SendRequest(const std::function<void(bool reply)>& deliver, const Refuse& refuse);
+  // `server` has just answered.
+  void SendReply(ServerIndex server, const std::function<void()>& arrive, const Refuse& refuse);
+  // There is nobody at the other end; the caller may hear of that.
+  void BreakConnection(const Refuse& refuse);
   int64_t Delay();
   void Note(std::initializer_list<uint64_t> what);
 
   SimRandom random_;
   const NetworkFaults faults_;
-  std::vector<ServerCore*> servers_;
+  const std::vector<SimServer*> servers_;
   VirtualScheduler* const scheduler_;
   Saboteur* const saboteur_;
-  const Restart restart_;
   uint64_t trace_ = 0;
   uint64_t messages_lost_ = 0;
   uint64_t parts_of_many_ = 0;
   uint64_t parts_refused_ = 0;
+  uint64_t answers_of_the_dead_ = 0;
   bool broken_down_ = false;
 };
 

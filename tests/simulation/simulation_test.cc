@@ -1,5 +1,5 @@
 // THERMOCLINE_TEST_SEED=n runs seed n alone; THERMOCLINE_SIMULATION_SEEDS=n runs so many (default
-// 50).
+// 200).
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
@@ -17,10 +17,57 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+void Add(const SimulationResult& result, SimulationResult* sum) {
+  sum->events += result.events;
+  sum->messages_lost += result.messages_lost;
+  sum->parts_of_many += result.parts_of_many;
+  sum->parts_refused += result.parts_refused;
+  sum->answers_of_the_dead += result.answers_of_the_dead;
+  sum->max_staleness = std::max(sum->max_staleness, result.max_staleness);
+  sum->servers.Add(result.servers);
+}
+
+void Print(const SimulationResult& sum) {
+  const SimServerCounters& servers = sum.servers;
+  std::cout << sum.events << " events, " << sum.messages_lost << " messages lost, "
+            << servers.duplicates << " duplicates recognized, " << sum.parts_of_many
+            << " parts of several, " << sum.parts_refused << " refused, " << servers.pulls_held
+            << " pulls held, staleness up to " << sum.max_staleness << "\n"
+            << servers.crashes << " processes died, " << servers.broken_writes << " in a write, "
+            << servers.broken_recoveries << " in a recovery, " << servers.host_crashes
+            << " with their host; " << servers.recoveries << " recovered, "
+            << servers.replayed_parts << " parts replayed, " << servers.torn_ends
+            << " torn ends cut, " << servers.pushes_forgotten
+            << " pushes forgotten that nobody was told of; " << servers.messages_unheard
+            << " messages unheard, " << servers.messages_early << " too early, "
+            << sum.answers_of_the_dead << " answers of the dead\n";
+}
+
+// The seeds reach what the simulation is for.
+void CheckReached(const SimulationResult& sum) {
+  EXPECT_GT(sum.messages_lost, 100u);
+  EXPECT_GT(sum.parts_of_many, 100u);
+  EXPECT_GT(sum.parts_refused, 10u);
+  EXPECT_GT(sum.answers_of_the_dead, 100u);
+  EXPECT_GT(sum.max_staleness, 0u);
+  EXPECT_GT(sum.servers.duplicates, 100u);
+  EXPECT_GT(sum.servers.pulls_held, 100u);
+  EXPECT_GT(sum.servers.crashes, 100u);
+  EXPECT_GT(sum.servers.broken_writes, 20u);
+  EXPECT_GT(sum.servers.broken_recoveries, 10u);
+  EXPECT_GT(sum.servers.host_crashes, 20u);
+  EXPECT_GT(sum.servers.recoveries, 100u);
+  EXPECT_GT(sum.servers.replayed_parts, 1000u);
+  EXPECT_GT(sum.servers.torn_ends, 20u);
+  EXPECT_GT(sum.servers.pushes_forgotten, 10u);
+  EXPECT_GT(sum.servers.messages_unheard, 100u);
+  EXPECT_GT(sum.servers.messages_early, 100u);
+}
+
 TEST(SimulationTest, NoPushIsLostOrDoubled) {
   const uint64_t first = FromEnvironment("THERMOCLINE_TEST_SEED", 1);
   const bool one = std::getenv("THERMOCLINE_TEST_SEED") != nullptr;
-  const uint64_t seeds = one ? 1 : FromEnvironment("THERMOCLINE_SIMULATION_SEEDS", 50);
+  const uint64_t seeds = one ? 1 : FromEnvironment("THERMOCLINE_SIMULATION_SEEDS", 200);
   SimulationResult sum;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const SimulationResult result = RunSimulation(seed);
@@ -30,27 +77,11 @@ TEST(SimulationTest, NoPushIsLostOrDoubled) {
     }
     if (one)
       std::cout << result.setup << "\ntrace " << std::hex << result.trace << std::dec << "\n";
-    sum.events += result.events;
-    sum.messages_lost += result.messages_lost;
-    sum.duplicates += result.duplicates;
-    sum.pulls_held += result.pulls_held;
-    sum.parts_of_many += result.parts_of_many;
-    sum.parts_refused += result.parts_refused;
-    sum.max_staleness = std::max(sum.max_staleness, result.max_staleness);
+    Add(result, &sum);
   }
-  std::cout << seeds << " seeds from " << first << ": " << sum.events << " events, "
-            << sum.messages_lost << " messages lost, " << sum.duplicates
-            << " duplicates recognized, " << sum.parts_of_many << " parts of several, "
-            << sum.parts_refused << " refused, " << sum.pulls_held
-            << " pulls held, staleness up to " << sum.max_staleness << "\n";
-  if (one) return;
-  // The seeds reach what the simulation is for.
-  EXPECT_GT(sum.messages_lost, 100u);
-  EXPECT_GT(sum.duplicates, 100u);
-  EXPECT_GT(sum.pulls_held, 100u);
-  EXPECT_GT(sum.parts_of_many, 100u);
-  EXPECT_GT(sum.parts_refused, 10u);
-  EXPECT_GT(sum.max_staleness, 0u);
+  std::cout << seeds << " seeds from " << first << ": ";
+  Print(sum);
+  if (!one) CheckReached(sum);
 }
 
 struct Planted {
@@ -78,16 +109,23 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"ArrivalOrder", PlantedFault::kArrivalOrder},
                                          Planted{"OtherEpoch", PlantedFault::kOtherEpoch},
                                          Planted{"EarlyPush", PlantedFault::kEarlyPush},
-                                         Planted{"StaleRows", PlantedFault::kStaleRows}),
+                                         Planted{"StaleRows", PlantedFault::kStaleRows},
+                                         Planted{"LoggedLate", PlantedFault::kLoggedLate},
+                                         Planted{"ReplayedTwice", PlantedFault::kReplayedTwice},
+                                         Planted{"AppliedInReplay",
+                                                 PlantedFault::kAppliedInReplay}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(SimulationTest, SameSeedSameTrace) {
-  for (const uint64_t seed : {3u, 4u, 5u}) {
+  SimServerCounters servers;
+  for (uint64_t seed = 3; seed < 13; ++seed) {
     const SimulationResult once = RunSimulation(seed);
     const SimulationResult again = RunSimulation(seed);
     EXPECT_EQ(once.trace, again.trace) << "seed " << seed;
     EXPECT_EQ(once.events, again.events) << "seed " << seed;
+    servers.Add(once.servers);
   }
+  EXPECT_GT(servers.host_crashes, 0u);
   EXPECT_NE(RunSimulation(3).trace, RunSimulation(4).trace);
 }
 

@@ -1,0 +1,45 @@
+#include "tests/simulation/sabotaged_journals.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+// Writes each part only when the next one comes; the last dies with it.
+class LateJournal : public PushJournal {
+ public:
+  explicit LateJournal(std::unique_ptr<PushJournal> real) : real_(std::move(real)) {}
+
+  absl::Status Append(const wire::PushPart& part) override {
+    if (held_back_.has_value()) RETURN_IF_ERROR(real_->Append(*held_back_));
+    held_back_ = part;
+    return absl::OkStatus();
+  }
+  void WhenDurable(Done done) override { real_->WhenDurable(std::move(done)); }
+
+ private:
+  const std::unique_ptr<PushJournal> real_;
+  std::optional<wire::PushPart> held_back_;
+};
+
+}  // namespace
+
+SabotagedJournals::SabotagedJournals(std::unique_ptr<JournalOpener> real, ServerIndex server,
+                                     Saboteur* saboteur)
+    : real_(std::move(real)), server_(server), saboteur_(saboteur) {}
+
+absl::StatusOr<std::unique_ptr<PushJournal>> SabotagedJournals::Open(const JournalSpec& spec,
+                                                                     Visit visit) {
+  const auto sabotaged_visit = [&](wire::PushPart&& part) -> absl::Status {
+    if (saboteur_->RepeatsNow()) RETURN_IF_ERROR(visit(wire::PushPart(part)));
+    return visit(saboteur_->TamperReplayed(server_, std::move(part)));
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<PushJournal> journal, real_->Open(spec, sabotaged_visit));
+  if (!saboteur_->LogsLate()) return journal;
+  return std::make_unique<LateJournal>(std::move(journal));
+}
+
+}  // namespace thermocline

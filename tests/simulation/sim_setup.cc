@@ -1,0 +1,112 @@
+#include "tests/simulation/sim_setup.h"
+
+#include "absl/strings/str_cat.h"
+#include "worker/sparse/part_split.h"
+
+namespace thermocline {
+namespace {
+
+std::vector<TableLayout> ChooseTables(SimRandom* random) {
+  const OptimizerKind kinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
+                                 OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam};
+  std::vector<TableLayout> tables(1 + random->Below(3));
+  for (size_t i = 0; i < tables.size(); ++i) {
+    tables[i].id = TableId(static_cast<uint32_t>(3 * i + random->Below(3)));
+    tables[i].name = absl::StrCat("T", i);
+    tables[i].dim = static_cast<int>(random->Between(1, 9));
+    tables[i].optimizer.kind = kinds[random->Below(4)];
+    tables[i].init_scale = 0.1f;
+  }
+  return tables;
+}
+
+// Large pushes, and room for just one of every worker: with less a step might never become
+// complete. Workers that run ahead of one that is slow find no room.
+void LimitPendingBytes(SimRandom* random, SimSetup* setup) {
+  setup->num_servers = 1;
+  setup->num_workers = static_cast<uint32_t>(random->Between(3, 4));
+  setup->slow_rank_us = 300'000;
+  setup->staleness_steps = 3;
+  setup->num_keys = static_cast<uint64_t>(random->Between(20, 40));
+  setup->keys_per_table = static_cast<int>(10 * setup->num_keys);  // Nearly all of them.
+  setup->max_part_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(8000, 16000));
+  uint64_t push_bytes = 0;
+  for (TableLayout& table : setup->tables) {
+    table.dim = static_cast<int>(random->Between(16, 32));
+    table.optimizer.kind = OptimizerKind::kSgd;  // Gradients are as large as rows.
+    push_bytes += setup->num_keys * (sizeof(Key) + sizeof(uint32_t) + table.dim * sizeof(float));
+  }
+  // Two waves; parts are at least half full, and hold gradients and rows of each table.
+  const uint64_t num_parts = 2 + push_bytes / 4000;
+  push_bytes +=
+      num_parts * (2 * sizeof(wire::PushPart) + 2 * setup->tables.size() * sizeof(wire::PushRange));
+  setup->limits.max_pending_push_bytes = setup->num_workers * push_bytes;
+}
+
+// Servers with a push log; most of them die a few times.
+void ChooseDurability(SimRandom* random, SimSetup* setup) {
+  setup->durability = random->Chance(0.5) ? LogDurability::kHost : LogDurability::kProcess;
+  CrashFaults& crashes = setup->crashes;
+  crashes.max_crashes = static_cast<int>(random->Between(0, 8));
+  crashes.stop = 0.01 * random->Between(0, 10);
+  crashes.break_write = 0.01 * random->Between(0, 10);
+  crashes.break_recovery = 0.1 * random->Between(0, 5);
+  // What survives the process alone needs the host.
+  if (setup->durability == LogDurability::kHost) crashes.take_host = 0.1 * random->Between(0, 10);
+  crashes.down_us = random->Between(1, 200'000);
+  crashes.configure_us = random->Between(1, 100'000);
+  crashes.sync_us = random->Between(1, 20'000);
+  crashes.segment_bytes = static_cast<uint64_t>(random->Between(100, 10'000));
+  setup->crash_at_end = random->Chance(0.5);
+}
+
+std::string DescribeDurability(const SimSetup& setup) {
+  if (!setup.durability.has_value()) return ", no durability";
+  const CrashFaults& crashes = setup.crashes;
+  return absl::StrCat(
+      ", push log for the ", *setup.durability == LogDurability::kHost ? "host" : "process",
+      " in segments of ", crashes.segment_bytes, " bytes, up to ", crashes.max_crashes,
+      " crashes of a server: stop ", crashes.stop, ", break a write ", crashes.break_write,
+      ", a recovery ", crashes.break_recovery, ", take the host ", crashes.take_host,
+      setup.crash_at_end ? ", all at the end" : "");
+}
+
+}  // namespace
+
+SimSetup ChooseSetup(SimRandom* random) {
+  SimSetup setup;
+  setup.num_servers = static_cast<uint32_t>(random->Between(1, 4));
+  setup.num_workers = static_cast<uint32_t>(random->Between(1, 4));
+  setup.staleness_steps = random->Chance(0.5) ? 0 : static_cast<uint32_t>(random->Between(1, 3));
+  setup.num_steps = random->Between(5, 15);
+  setup.num_keys = static_cast<uint64_t>(random->Between(5, 60));
+  setup.keys_per_table = static_cast<int>(random->Between(1, 20));
+  setup.max_part_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(50, 1000));
+  setup.limits.hold_us = random->Between(5'000, 500'000);
+  setup.limits.max_held_pulls = static_cast<uint32_t>(random->Between(2, 100));
+  setup.limits.apply_threads = 1;
+  // Every third network is kind.
+  if (random->Chance(0.67)) {
+    setup.faults.drop = 0.01 * random->Between(0, 20);
+    setup.faults.duplicate = 0.01 * random->Between(0, 30);
+    setup.faults.refuse = 0.01 * random->Between(0, 10);
+    setup.faults.straggle = 0.01 * random->Between(0, 20);
+  }
+  setup.tables = ChooseTables(random);
+  if (random->Chance(0.3)) setup.slow_rank_us = random->Between(1, 100'000);
+  if (random->Chance(0.3)) LimitPendingBytes(random, &setup);
+  if (random->Chance(0.6)) ChooseDurability(random, &setup);
+  return setup;
+}
+
+std::string Describe(const SimSetup& setup) {
+  return absl::StrCat(setup.num_servers, " servers, ", setup.num_workers, " workers, staleness ",
+                      setup.staleness_steps, ", ", setup.num_steps, " steps, ", setup.tables.size(),
+                      " tables, ", setup.num_keys, " keys, parts of ", setup.max_part_bytes,
+                      " bytes, drop ", setup.faults.drop, ", duplicate ", setup.faults.duplicate,
+                      ", pending ", setup.limits.max_pending_push_bytes, ", rank 0 slow by ",
+                      setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
+                      setup.faults.straggle, DescribeDurability(setup));
+}
+
+}  // namespace thermocline

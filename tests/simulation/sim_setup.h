@@ -1,0 +1,43 @@
+// Everything of a simulated job that its seed chooses beforehand.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIM_SETUP_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIM_SETUP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/table_spec.h"
+#include "server/core/server_config.h"
+#include "server/storage/push_journal.h"
+#include "tests/simulation/sim_network.h"
+#include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_server.h"
+
+namespace thermocline {
+
+struct SimSetup {
+  uint32_t num_servers = 1;
+  uint32_t num_workers = 1;
+  uint32_t staleness_steps = 0;
+  int64_t num_steps = 10;
+  uint64_t num_keys = 40;
+  int keys_per_table = 8;
+  int64_t slow_rank_us = 0;  // Rank 0 computes so long, at the most; the others not at all.
+  size_t max_part_bytes = 512;
+  ServerLimits limits;
+  NetworkFaults faults;
+  std::optional<LogDurability> durability;
+  CrashFaults crashes;        // Of servers with a durability.
+  bool crash_at_end = false;  // All of them once more, when everything is acknowledged.
+  std::vector<TableLayout> tables;
+};
+
+SimSetup ChooseSetup(SimRandom* random);
+// In one line.
+std::string Describe(const SimSetup& setup);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIM_SETUP_H_
