@@ -63,8 +63,7 @@ check_stage() {
 
 # Only objects, and fast ones to make: the analysis is all that is wanted.
 clang_build() {
-  bazel_run build --config=clang --copt=-O0 --copt=-g0 --copt=-U_FORTIFY_SOURCE --keep_going \
-    --output_groups=compilation_outputs //...
+  bazel_run build --config=clang --keep_going --output_groups=compilation_outputs //...
 }
 
 if ! deploy/setup.sh; then

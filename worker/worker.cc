@@ -1,7 +1,6 @@
 #include "worker/worker.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "common/cluster_map.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
+#include "common/stopwatch.h"
 #include "kernels/cpu/cpu_device.h"
 #include "worker/data/dataset.h"
 #include "worker/model_step.h"
@@ -23,10 +23,6 @@ namespace {
 // Step works beyond those fetched: one computed, one planned next, pushes not yet acknowledged, and
 // one being planned.
 constexpr int kStepWorksBeyondFetched = 5;
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 CpuIsaLimit IsaLimit(const Cluster& cluster) {
   return cluster.cpu_isa() == AVX2     ? CpuIsaLimit::kAvx2
@@ -135,21 +131,21 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                   [progress](const TrainerReport& report) { progress->OnReport(report); });
   progress->Watch(pipeline.get(), &trainer, &run.session);
   const absl::Cleanup stop_watching = [progress] { progress->Watch(nullptr, nullptr, nullptr); };
-  const auto train_start = std::chrono::steady_clock::now();
+  const Stopwatch train_watch;
   RETURN_IF_ERROR(trainer.Run());
-  result.train_s = SecondsSince(train_start);
+  result.train_s = absl::ToDoubleSeconds(train_watch.Elapsed());
   result.steps = trainer.steps();
   result.samples = trainer.samples();
   result.bad_lines = pipeline->progress().bad_lines;
   result.first_bad_line = pipeline->progress().first_bad_line;
 
   if (options.rank == WorkerRank(0)) {
-    const auto eval_start = std::chrono::steady_clock::now();
+    const Stopwatch eval_watch;
     ASSIGN_OR_RETURN(std::unique_ptr<StepPipeline> held_out,
                      run.OpenPipeline(dataset.get(), Split::kTest, WorkerRank(0), 1));
     ASSIGN_OR_RETURN(result.evaluation,
                      Evaluate(held_out.get(), &run.source, &run.model, Step(trainer.steps())));
-    result.eval_s = SecondsSince(eval_start);
+    result.eval_s = absl::ToDoubleSeconds(eval_watch.Elapsed());
     result.bad_lines += held_out->progress().bad_lines;
     if (result.first_bad_line.empty()) result.first_bad_line = held_out->progress().first_bad_line;
     progress->OnEvaluation(result.evaluation);

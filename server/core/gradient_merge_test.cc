@@ -1,23 +1,15 @@
 #include "server/core/gradient_merge.h"
 
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <map>
 #include <random>
 #include <vector>
 
+#include "common/test_seed.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {
 namespace {
-
-uint64_t TestSeed() {
-  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
 
 TEST(GradientMergeTest, NothingGivesNothing) {
   GradientMerge merge;

@@ -1,25 +1,17 @@
 #include "server/core/push_ledger.h"
 
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <random>
 #include <set>
 #include <vector>
 
+#include "common/test_seed.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {
 namespace {
 
 using Verdict = PushLedger::Verdict;
-
-uint64_t TestSeed() {
-  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
 
 TEST(PushLedgerTest, StartsBeforeTheFirstStep) {
   const PushLedger ledger(2);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/test_seed.h"
 #include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,11 +30,6 @@ using wire::Readiness;
 
 constexpr uint32_t kWorkers = 2;
 constexpr int64_t kSteps = 12;
-
-uint64_t FirstSeed() {
-  const char* seed = std::getenv("THERMOCLINE_TEST_SEED");
-  return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
-}
 
 // A server process over a disk that outlives it.
 class TestServer {
@@ -173,7 +169,8 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
 };
 
 TEST_P(RecoveryTest, NothingAcknowledgedIsLostOrAppliedTwice) {
-  for (uint64_t seed = FirstSeed(); seed < FirstSeed() + 200; ++seed) {
+  const uint64_t first = TestSeed(1);
+  for (uint64_t seed = first; seed < first + 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed));
     Run(seed);
     if (HasFatalFailure()) return;

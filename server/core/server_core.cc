@@ -68,7 +68,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
 
   mutable absl::Mutex mutex;
   std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
-  absl::Status recovery ABSL_GUARDED_BY(mutex);  // How Configure ended; kUnavailable before.
+  absl::Status recovery ABSL_GUARDED_BY(mutex);            // How it ended, once not `recovering`.
   std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);  // Engaged with `job`.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
@@ -100,7 +100,6 @@ absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
     owned_job = std::make_unique<ServedJob>(config, limits.apply_threads);
     new_job = owned_job.get();
     pushes.emplace(config.num_workers, limits.max_pending_push_bytes);
-    recovery = absl::UnavailableError("recovering");
     recovering = true;
   }
   const absl::Status recovered = Recover(new_job);

@@ -1,12 +1,11 @@
 #include "server/core/step_applier.h"
 
-#include <cstdlib>
-#include <iostream>
 #include <map>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "common/test_seed.h"
 #include "gtest/gtest.h"
 #include "server/core/testing.h"
 
@@ -16,13 +15,6 @@ namespace {
 using testing_core::AddRange;
 using testing_core::MakePart;
 using testing_core::MakeTable;
-
-uint64_t TestSeed() {
-  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
 
 AssembledPush Assembled(uint32_t rank, int64_t step, std::vector<wire::PushPart> parts) {
   AssembledPush push;

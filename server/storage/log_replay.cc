@@ -191,7 +191,6 @@ class Replay {
                              header.payload_bytes <= kMaxPayloadBytes &&
                              RecordBytes(header.payload_bytes) <= at.size();
       if (plausible && RecordIsIntact(at)) synced = std::max(synced, header.synced_through);
-      if (at.size() < kRecordHeaderBytes + kRecordAlignment) break;
     }
     return synced;
   }

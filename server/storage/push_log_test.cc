@@ -1,7 +1,6 @@
 #include "server/storage/push_log.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_replay.h"
@@ -24,12 +24,6 @@ using ::testing::IsEmpty;
 
 constexpr char kFolder[] = "/log";
 const LogIdentity kIdentity = {JobHash("job"), 5, 1};
-
-// Seeds come from the environment where a failing one is to be repeated.
-uint64_t FirstSeed() {
-  const char* seed = std::getenv("THERMOCLINE_TEST_SEED");
-  return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
-}
 
 class PushLogTest : public testing::Test {
  protected:
@@ -302,7 +296,8 @@ class RandomLogTest : public PushLogTest {
 };
 
 TEST_F(RandomLogTest, LosesNothingThatWasSyncedAndInventsNothing) {
-  for (uint64_t seed = FirstSeed(); seed < FirstSeed() + 100; ++seed) {
+  const uint64_t first = TestSeed(1);
+  for (uint64_t seed = first; seed < first + 100; ++seed) {
     SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed));
     const auto names = disk_.List(kFolder);
     for (const std::string& name : *names) {

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <map>
 #include <random>
 #include <string>
@@ -15,20 +13,15 @@
 #include <vector>
 
 #include "common/cluster_map.h"
+#include "common/test_seed.h"
 
 namespace thermocline {
 namespace {
 
 constexpr uint64_t kJobSeed = 42;
 
-uint64_t TestSeed() {
-  static const uint64_t seed = [] {
-    const char* set = std::getenv("THERMOCLINE_TEST_SEED");
-    const uint64_t value =
-        set != nullptr ? std::strtoull(set, nullptr, 10) : std::random_device{}();
-    std::cout << "THERMOCLINE_TEST_SEED=" << value << std::endl;
-    return value;
-  }();
+uint64_t Seed() {
+  static const uint64_t seed = TestSeed();
   return seed;
 }
 
@@ -127,7 +120,7 @@ TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
   const TableLayout layout = MakeLayout(kind, dim);
   EmbeddingTable table(layout, kJobSeed);
   ModelTable model(layout);
-  std::mt19937_64 random(TestSeed());
+  std::mt19937_64 random(Seed());
   // Few distinct keys, small and huge, so that batches meet keys of earlier ones; 0 among them.
   std::vector<Key> universe(3000);
   for (size_t i = 0; i < universe.size(); ++i) universe[i] = i % 2 == 0 ? i : random();
@@ -186,7 +179,7 @@ void InsertAll(std::vector<Key> keys, size_t batch, uint64_t shuffle_seed, Embed
 
 TEST(EmbeddingTableTest, GrowthKeepsEveryRowAndDigestIgnoresTheOrder) {
   std::vector<Key> keys(100000);
-  std::mt19937_64 random(TestSeed());
+  std::mt19937_64 random(Seed());
   for (Key& key : keys) key = random();
   const TableLayout layout = MakeLayout(OptimizerKind::kAdagrad, 4);
   EmbeddingTable one(layout, kJobSeed);
@@ -317,7 +310,7 @@ TEST(EmbeddingTableTest, ConcurrentReadersAndWritersSeeWholeRows) {
   UpdateScalars scalars;
   scalars.learning_rate = 1;
   const auto write = [&](int writer) {
-    std::mt19937_64 random(TestSeed() + writer);
+    std::mt19937_64 random(Seed() + writer);
     std::vector<Key> keys(kKeys);
     for (size_t i = 0; i < kKeys; ++i) keys[i] = i;
     for (int round = 0; round < kRounds; ++round) {
@@ -327,7 +320,7 @@ TEST(EmbeddingTableTest, ConcurrentReadersAndWritersSeeWholeRows) {
     }
   };
   const auto read = [&](int reader) {
-    std::mt19937_64 random(TestSeed() + 100 + reader);
+    std::mt19937_64 random(Seed() + 100 + reader);
     std::vector<Key> keys(5000);
     std::vector<float> weights(keys.size() * 16);
     for (int round = 0; round < kRounds; ++round) {

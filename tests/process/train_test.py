@@ -15,6 +15,15 @@ def read_json(*path):
         return json.load(file)
 
 
+def spoil_line(path, number):
+    """Makes a line of a click log, counted from 1, one without a label."""
+    with open(path) as file:
+        lines = file.readlines()
+    lines[number - 1] = 'no label\n'
+    with open(path, 'w') as file:
+        file.writelines(lines)
+
+
 class TrainTest(ProcessTest):
 
     def test_run_directory(self):
@@ -119,11 +128,7 @@ class TrainTest(ProcessTest):
                         '--test-rows=0', '--shrink=1000'],
                        check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
         path = os.path.join(folder, 'train.tsv')
-        with open(path) as file:
-            lines = file.readlines()
-        lines[99] = 'no label\n'
-        with open(path, 'w') as file:
-            file.writelines(lines)
+        spoil_line(path, 100)
         flags = ['--data', path, '--set=data.format=CRITEO_TSV']
         code, _, err = self.finish(self.start(*flags, run_dir=self.run_dir + '-strict'))
         self.assertEqual(code, 1)
@@ -138,11 +143,7 @@ class TrainTest(ProcessTest):
                         '--test-rows=100', '--shrink=1000'],
                        check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
         path = os.path.join(folder, 'test.tsv')
-        with open(path) as file:
-            lines = file.readlines()
-        lines[9] = 'no label\n'
-        with open(path, 'w') as file:
-            file.writelines(lines)
+        spoil_line(path, 10)
         summary = self.train('--data', os.path.join(folder, 'train.tsv'),
                              '--set=data.format=CRITEO_TSV', '--set=data.max_bad_lines=1',
                              '--set=data.test_path=' + path)

@@ -3,9 +3,7 @@
 // connections that hold.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <random>
 #include <thread>
@@ -21,6 +19,7 @@
 #include "common/hash.h"
 #include "common/net/grpc_server.h"
 #include "common/scheduler.h"
+#include "common/test_seed.h"
 #include "gtest/gtest.h"
 #include "server/core/server_core.h"
 #include "server/rpc/parameter_server_service.h"
@@ -39,13 +38,6 @@ constexpr size_t kKeysPerTable = 200;  // Of a worker in a step.
 constexpr int kMaxMessageBytes = 4096;
 constexpr size_t kConnectionsRefused = 4;
 constexpr size_t kConnectionsCut = 16;
-
-uint64_t TestSeed() {
-  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
 
 std::vector<TableLayout> Tables() {
   std::vector<TableLayout> tables(2);

@@ -1,25 +1,16 @@
 #include "worker/sparse/batch_plan.h"
 
-#include <cstdlib>
-#include <iostream>
 #include <map>
 #include <random>
 #include <vector>
 
 #include "common/hash.h"
+#include "common/test_seed.h"
 #include "gtest/gtest.h"
 #include "worker/model/sparse_batch.h"
 
 namespace thermocline {
 namespace {
-
-uint64_t TestSeed() {
-  const char* const fixed = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed =
-      fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << "\n";
-  return seed;
-}
 
 void AddBag(const std::vector<Key>& bag, FeatureLookups* feature) {
   if (feature->offsets.empty()) feature->offsets.push_back(0);

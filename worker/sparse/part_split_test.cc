@@ -1,7 +1,5 @@
 #include "worker/sparse/part_split.h"
 
-#include <cstdlib>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,18 +7,12 @@
 #include "common/job_id.h"
 #include "common/sparse_optimizer.h"
 #include "common/table_spec.h"
+#include "common/test_seed.h"
 #include "common/wire/codec.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {
 namespace {
-
-uint64_t TestSeed() {
-  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
-  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
 
 size_t WidthOfTable(const PushSlice& slice) { return 1 + slice.table.value(); }
 
