@@ -35,6 +35,7 @@ absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
   layout.optimizer = *optimizer;
   layout.init_scale = proto.init_scale();
   layout.role = proto.role() == TableSpec::DENSE ? TableRole::kDense : TableRole::kSparse;
+  layout.memory_budget_bytes = proto.memory_budget_bytes();
   return layout;
 }
 
@@ -46,6 +47,7 @@ TableSpec TableLayoutToProto(const TableLayout& layout) {
   *proto.mutable_optimizer() = OptimizerToProto(layout.optimizer);
   proto.set_init_scale(layout.init_scale);
   proto.set_role(layout.role == TableRole::kDense ? TableSpec::DENSE : TableSpec::SPARSE);
+  proto.set_memory_budget_bytes(layout.memory_budget_bytes);
   return proto;
 }
 
@@ -72,6 +74,9 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
     return differs("init_scale", here.init_scale, there.init_scale);
   }
   if (here.role != there.role) return absl::StrCat("table '", here.name, "': role differs");
+  if (here.memory_budget_bytes != there.memory_budget_bytes) {
+    return differs("memory_budget_bytes", here.memory_budget_bytes, there.memory_budget_bytes);
+  }
   return "";
 }
 

@@ -3,6 +3,7 @@
 #ifndef THERMOCLINE_COMMON_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_TABLE_SPEC_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -30,13 +31,16 @@ struct TableLayout {
   OptimizerConfig optimizer;
   float init_scale = 0;
   TableRole role = TableRole::kSparse;
+  // On each server: rows beyond so much memory (index included) are spilled. 0: all stay there.
+  uint64_t memory_budget_bytes = 0;
 
   int slot_floats() const { return SlotFloats(optimizer, dim); }
   int row_floats() const { return dim + slot_floats(); }
 
   friend bool operator==(const TableLayout& a, const TableLayout& b) {
     return a.id == b.id && a.name == b.name && a.dim == b.dim && a.optimizer == b.optimizer &&
-           a.init_scale == b.init_scale && a.role == b.role;
+           a.init_scale == b.init_scale && a.role == b.role &&
+           a.memory_budget_bytes == b.memory_budget_bytes;
   }
 };
 

@@ -20,7 +20,7 @@ packages=(
   g++ clang clang-format
   # Libraries.
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libdnnl-dev libssl-dev nlohmann-json3-dev zlib1g-dev
+  libdnnl-dev librocksdb-dev libssl-dev nlohmann-json3-dev zlib1g-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev libhiredis-dev redis-server openssl
   python3 python3-grpcio python3-protobuf python3-numpy

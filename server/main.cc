@@ -10,6 +10,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "common/disk/posix_disk.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
@@ -20,7 +21,6 @@
 #include "server/core/server_core.h"
 #include "server/rpc/parameter_server_service.h"
 #include "server/storage/journal_opener.h"
-#include "server/storage/posix_disk.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen on; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");

@@ -45,12 +45,18 @@ void ResolveDefaultTable(TableSettings* settings) {
   Optimizer adagrad;
   adagrad.mutable_adagrad();
   ResolveOptimizer(adagrad, settings->mutable_optimizer());
+  if (settings->storage().tier_case() == Storage::TIER_NOT_SET) {
+    settings->mutable_storage()->mutable_memory();
+  }
 }
 
 void ResolveSettings(const TableSettings& fallback, TableSettings* settings) {
   if (settings->dim() == 0) settings->set_dim(fallback.dim());
   SET_DEFAULT(settings, init_scale, fallback.init_scale());
   ResolveOptimizer(fallback.optimizer(), settings->mutable_optimizer());
+  if (settings->storage().tier_case() == Storage::TIER_NOT_SET) {
+    *settings->mutable_storage() = fallback.storage();
+  }
 }
 
 void ResolveData(bool has_features, Data* data) {
@@ -114,7 +120,15 @@ void ResolveCluster(Cluster* cluster) {
   SET_DEFAULT(cluster, rpc_timeout_s, 20);
   SET_DEFAULT(cluster, stall_timeout_s, 600);
   SET_DEFAULT(cluster, max_server_restarts, 10);
+  if (cluster->max_log_size().empty()) cluster->set_max_log_size("8GiB");
   if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");
+}
+
+void ResolveCheckpoint(CheckpointPolicy* policy) {
+  SET_DEFAULT(policy, at_end, true);
+  SET_DEFAULT(policy, keep, 3);
+  SET_DEFAULT(policy, full_every, 8);
+  SET_DEFAULT(policy, max_rollbacks, 10);
 }
 
 #undef SET_DEFAULT
@@ -128,6 +142,7 @@ void ResolveJob(Job* job) {
   ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
   ResolveTrain(job->mutable_train());
   ResolveCluster(job->mutable_cluster());
+  if (job->has_checkpoint()) ResolveCheckpoint(job->mutable_checkpoint());
 }
 
 }  // namespace thermocline

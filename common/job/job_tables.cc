@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "common/byte_size.h"
 #include "common/check.h"
 
 namespace thermocline {
@@ -28,6 +29,11 @@ TableLayout SparseLayout(const Table& table, uint32_t id) {
   layout.optimizer = Config(table.settings().optimizer());
   layout.init_scale = table.settings().init_scale();
   layout.role = TableRole::kSparse;
+  if (table.settings().storage().has_rocksdb()) {
+    const auto memory = ParseByteSize(table.settings().storage().rocksdb().memory());
+    CHECK(memory.ok());  // LoadJob checked it
+    layout.memory_budget_bytes = *memory;
+  }
   return layout;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/byte_size.h"
 #include "common/ids.h"
 #include "common/job/did_you_mean.h"
 #include "common/net/loopback.h"
@@ -34,6 +35,11 @@ constexpr uint64_t kMaxColumns = 4096;
 constexpr uint64_t kMaxChannels = 64;
 constexpr uint64_t kMaxTimeoutS = 24 * 3600;
 constexpr uint64_t kMaxReadAheadBatches = 1024;
+constexpr uint64_t kMaxCheckpoints = 1'000'000;
+constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;
+constexpr uint64_t kMaxSizeBytes = uint64_t{1} << 50;
+// Less than a few pushes would make a checkpoint of every step.
+constexpr uint64_t kMinLogBytes = 1 << 20;
 constexpr size_t kMaxNameLength = 128;
 
 class Validator {
@@ -52,6 +58,7 @@ class Validator {
     RETURN_IF_ERROR(CheckTrain());
     RETURN_IF_ERROR(CheckLearningRate());
     RETURN_IF_ERROR(CheckCluster());
+    RETURN_IF_ERROR(CheckCheckpoint());
     return CheckSecurity();
   }
 
@@ -64,6 +71,15 @@ class Validator {
       return source_.Error(path, absl::StrCat("is ", value, "; it must be at most ", high));
     }
     return absl::OkStatus();
+  }
+
+  // "512MiB", between `low_bytes` and a pebibyte.
+  absl::Status CheckSize(absl::string_view path, absl::string_view text, uint64_t low_bytes) const {
+    const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
+    if (!bytes.ok()) {
+      return source_.Error(path, absl::StrCat("is ", bytes.status().message()));
+    }
+    return Range(path, *bytes, low_bytes, kMaxSizeBytes);
   }
 
   absl::Status CheckName(absl::string_view path, absl::string_view name) const {
@@ -127,6 +143,10 @@ class Validator {
       return source_.Error(
           path + ".init_scale",
           absl::StrCat("is ", settings.init_scale(), "; it must be in [0, ", kMaxInitScale, "]"));
+    }
+    if (settings.storage().has_rocksdb()) {
+      RETURN_IF_ERROR(CheckSize(path + ".storage.rocksdb.memory",
+                                settings.storage().rocksdb().memory(), kMinMemoryBudgetBytes));
     }
     return CheckOptimizer(path + ".optimizer", settings.optimizer());
   }
@@ -308,7 +328,16 @@ class Validator {
     RETURN_IF_ERROR(
         Range("cluster.startup_timeout_s", cluster.startup_timeout_s(), 1, kMaxTimeoutS));
     RETURN_IF_ERROR(Range("cluster.rpc_timeout_s", cluster.rpc_timeout_s(), 1, kMaxTimeoutS));
-    return Range("cluster.stall_timeout_s", cluster.stall_timeout_s(), 0, kMaxTimeoutS);
+    RETURN_IF_ERROR(Range("cluster.stall_timeout_s", cluster.stall_timeout_s(), 0, kMaxTimeoutS));
+    return CheckSize("cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
+  }
+
+  absl::Status CheckCheckpoint() const {
+    if (!job_.has_checkpoint()) return absl::OkStatus();
+    const CheckpointPolicy& policy = job_.checkpoint();
+    RETURN_IF_ERROR(Range("checkpoint.every_steps", policy.every_steps(), 0, kMaxSteps));
+    RETURN_IF_ERROR(Range("checkpoint.keep", policy.keep(), 1, kMaxCheckpoints));
+    return Range("checkpoint.full_every", policy.full_every(), 1, kMaxCheckpoints);
   }
 
   absl::Status CheckSecurity() const {

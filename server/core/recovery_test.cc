@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk/simulated_disk.h"
 #include "common/test_seed.h"
 #include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
@@ -16,7 +17,6 @@
 #include "server/core/server_core.h"
 #include "server/core/testing.h"
 #include "server/storage/journal_opener.h"
-#include "server/storage/simulated_disk.h"
 
 namespace thermocline {
 namespace {

@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/disk/disk.h"
 #include "common/scheduler.h"
 #include "common/wire/messages.h"
-#include "server/storage/disk.h"
 #include "server/storage/log_journal.h"
 #include "server/storage/push_journal.h"
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "common/disk/simulated_disk.h"
 #include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/storage/simulated_disk.h"
 
 namespace thermocline {
 namespace {

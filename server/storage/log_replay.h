@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/storage/disk.h"
+#include "common/disk/disk.h"
 #include "server/storage/log_format.h"
 
 namespace thermocline {

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "server/storage/disk.h"
+#include "common/disk/disk.h"
 #include "server/storage/log_format.h"
 
 namespace thermocline {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk/posix_disk.h"
+#include "common/disk/simulated_disk.h"
 #include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_replay.h"
-#include "server/storage/posix_disk.h"
-#include "server/storage/simulated_disk.h"
 
 namespace thermocline {
 namespace {

@@ -15,12 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/disk/simulated_disk.h"
 #include "common/ids.h"
 #include "common/virtual_scheduler.h"
 #include "common/wire/messages.h"
 #include "server/core/server_config.h"
 #include "server/core/server_core.h"
-#include "server/storage/simulated_disk.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 

@@ -2,8 +2,8 @@
 // lose earlier ones, run full, fail.
 //
 // Thread-safe.
-#ifndef THERMOCLINE_SERVER_STORAGE_SIMULATED_DISK_H_
-#define THERMOCLINE_SERVER_STORAGE_SIMULATED_DISK_H_
+#ifndef THERMOCLINE_COMMON_DISK_SIMULATED_DISK_H_
+#define THERMOCLINE_COMMON_DISK_SIMULATED_DISK_H_
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/storage/disk.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 
@@ -85,4 +85,4 @@ class SimulatedDisk : public Disk {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_SERVER_STORAGE_SIMULATED_DISK_H_
+#endif  // THERMOCLINE_COMMON_DISK_SIMULATED_DISK_H_

@@ -1,4 +1,4 @@
-#include "server/storage/disk.h"
+#include "common/disk/disk.h"
 
 #include <unistd.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk/posix_disk.h"
+#include "common/disk/simulated_disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/storage/posix_disk.h"
-#include "server/storage/simulated_disk.h"
 
 namespace thermocline {
 namespace {

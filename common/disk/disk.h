@@ -4,8 +4,8 @@
 // What an error leaves behind: a failed Append may have written some of its bytes; after a failed
 // Sync nobody knows what is on the medium, so the process has to end (fsync is never retried).
 // Every message names the file.
-#ifndef THERMOCLINE_SERVER_STORAGE_DISK_H_
-#define THERMOCLINE_SERVER_STORAGE_DISK_H_
+#ifndef THERMOCLINE_COMMON_DISK_DISK_H_
+#define THERMOCLINE_COMMON_DISK_DISK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -81,4 +81,4 @@ class Disk {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_SERVER_STORAGE_DISK_H_
+#endif  // THERMOCLINE_COMMON_DISK_DISK_H_

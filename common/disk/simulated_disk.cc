@@ -1,4 +1,4 @@
-#include "server/storage/simulated_disk.h"
+#include "common/disk/simulated_disk.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/storage/posix_disk.h"
+#include "common/disk/posix_disk.h"
 
 #include <dirent.h>
 #include <fcntl.h>

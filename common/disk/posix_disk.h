@@ -1,12 +1,12 @@
 // Disk on the operating system's files.
-#ifndef THERMOCLINE_SERVER_STORAGE_POSIX_DISK_H_
-#define THERMOCLINE_SERVER_STORAGE_POSIX_DISK_H_
+#ifndef THERMOCLINE_COMMON_DISK_POSIX_DISK_H_
+#define THERMOCLINE_COMMON_DISK_POSIX_DISK_H_
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "server/storage/disk.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 
@@ -25,4 +25,4 @@ class PosixDisk : public Disk {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_SERVER_STORAGE_POSIX_DISK_H_
+#endif  // THERMOCLINE_COMMON_DISK_POSIX_DISK_H_
