@@ -62,8 +62,19 @@ absl::StatusOr<GetDigestReply> ControlClient::GetDigest(const std::string& job_i
   return Call(*server_, &ParameterServer::Stub::GetDigest, "GetDigest", address_, request, timeout);
 }
 
+absl::StatusOr<CheckpointReply> ControlClient::Checkpoint(const CheckpointRequest& request,
+                                                          absl::Duration timeout) {
+  return Call(*server_, &ParameterServer::Stub::Checkpoint, "Checkpoint", address_, request,
+              timeout);
+}
+
 absl::StatusOr<WorkerStats> ControlClient::GetWorkerStats(absl::Duration timeout) {
   return Call(*worker_, &Worker::Stub::GetStats, "GetStats", address_, GetStatsRequest(), timeout);
+}
+
+absl::StatusOr<CheckpointReply> ControlClient::CheckpointWorker(const CheckpointRequest& request,
+                                                                absl::Duration timeout) {
+  return Call(*worker_, &Worker::Stub::Checkpoint, "Checkpoint", address_, request, timeout);
 }
 
 }  // namespace thermocline

@@ -36,8 +36,17 @@ class ControlClient {
   // computes another).
   absl::StatusOr<GetDigestReply> GetDigest(const std::string& job_id, uint64_t epoch,
                                            absl::Duration timeout);
+  // Of a server. Every action may be repeated. Also kFailedPrecondition (not configured; another
+  // job or epoch; too late to name this cut), kInvalidArgument.
+  absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request,
+                                             absl::Duration timeout);
+
   // Of a worker.
   absl::StatusOr<WorkerStats> GetWorkerStats(absl::Duration timeout);
+  // NAME_CUT and CALL_OFF. Also kFailedPrecondition (another job or epoch; too late to name this
+  // cut), kInvalidArgument.
+  absl::StatusOr<CheckpointReply> CheckpointWorker(const CheckpointRequest& request,
+                                                   absl::Duration timeout);
 
  private:
   ControlClient(std::string address, std::shared_ptr<grpc::Channel> channel);
