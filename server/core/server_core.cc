@@ -1,149 +1,15 @@
 #include "server/core/server_core.h"
 
-#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/check.h"
-#include "common/latency_histogram.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
-#include "server/core/pull_gate.h"
-#include "server/core/push_state.h"
-#include "server/core/served_job.h"
+#include "server/core/server_core_impl.h"
 
 namespace thermocline {
-namespace {
-
-absl::Status ShuttingDown() { return absl::UnavailableError("this server is shutting down"); }
-
-}  // namespace
-
-struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
-  Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener)
-      : limits(server_limits),
-        scheduler(a_scheduler),
-        journals(journal_opener),
-        gate(server_limits.max_held_pulls, server_limits.hold_us) {}
-
-  absl::StatusOr<ServedJob*> FindJob() const;
-  absl::Status Configure(const ServerConfig& config);
-  absl::Status CheckConfigured(const ServerConfig& config) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  absl::Status Recover(ServedJob* new_job);
-
-  PullTicket Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us);
-  void DropPull(PullTicket ticket);
-  void ArmTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void ExpireHeldPulls();
-
-  void Push(wire::PushPart part, PushDone done);
-
-  // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
-  bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void RunApplier(ServedJob* current_job);
-  void ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
-  bool NotApplying() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !applying; }
-
-  void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
-  void AnswerDigest(const ServedJob& current_job, const DigestDone& done);
-  absl::Status VisitRows(TableId table, const RowVisitor& visit);
-  void FillStats(ServerStats* stats) const;
-  void Shutdown();
-
-  const ServerLimits limits;
-  Scheduler* const scheduler;
-  JournalOpener* const journals;  // May be null.
-
-  std::atomic<ServedJob*> job{nullptr};  // Set once, by Configure.
-  std::atomic<bool> recovering{false};
-  std::atomic<uint64_t> replayed_parts{0};
-  std::unique_ptr<PushJournal> journal;  // Fixed once `job` is set; null without durability.
-  mutable StageTimer validate_timer;
-  mutable StageTimer accept_timer;
-  StageTimer read_timer;
-
-  mutable absl::Mutex mutex;
-  std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
-  absl::Status recovery ABSL_GUARDED_BY(mutex);            // How it ended, once not `recovering`.
-  std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);  // Engaged with `job`.
-  PullGate gate ABSL_GUARDED_BY(mutex);
-  bool applying ABSL_GUARDED_BY(mutex) = false;
-  bool shut_down ABSL_GUARDED_BY(mutex) = false;
-  // At most one digest is wanted at a time; the applying thread computes it.
-  bool digest_wanted ABSL_GUARDED_BY(mutex) = false;
-  DigestDone digest_waiting ABSL_GUARDED_BY(mutex);  // Until it is begun.
-  std::optional<DigestAnswer> last_digest ABSL_GUARDED_BY(mutex);
-};
-
-// A server that was restarted is configured again: whoever asks before that comes again.
-absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
-  ServedJob* found = job.load(std::memory_order_acquire);
-  if (found == nullptr) return absl::UnavailableError("this server is not configured yet");
-  return found;
-}
-
-absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
-  RETURN_IF_ERROR(ValidateServerConfig(config));
-  ServedJob* new_job;
-  {
-    absl::MutexLock lock(&mutex);
-    if (shut_down) return ShuttingDown();
-    if (owned_job != nullptr) return CheckConfigured(config);
-    if (config.durability.has_value() && journals == nullptr) {
-      return absl::FailedPreconditionError(
-          "the job wants a push log, and this server was started without a folder for it");
-    }
-    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads);
-    new_job = owned_job.get();
-    pushes.emplace(config.num_workers, limits.max_pending_push_bytes);
-    recovering = true;
-  }
-  const absl::Status recovered = Recover(new_job);
-  absl::MutexLock lock(&mutex);
-  recovery = recovered;
-  recovering = false;
-  if (recovered.ok()) job.store(new_job, std::memory_order_release);
-  return recovered;
-}
-
-absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) {
-  const std::string difference = DescribeDifference(owned_job->config, config);
-  if (!difference.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this server is configured already, and differently: ", difference));
-  }
-  if (!recovering) return recovery;
-  return absl::UnavailableError(
-      absl::StrCat("recovering: ", replayed_parts.load(), " parts of pushes are replayed so far"));
-}
-
-// Nobody else uses the tables, the applier or the pushes before `job` is set.
-absl::Status ServerCore::Impl::Recover(ServedJob* new_job) {
-  const ServerConfig& config = new_job->config;
-  if (!config.durability.has_value()) return absl::OkStatus();
-  const auto replay = [&](wire::PushPart&& part) -> absl::Status {
-    RETURN_IF_ERROR(new_job->validation.CheckPush(part));
-    {
-      absl::MutexLock lock(&mutex);
-      if (shut_down) return ShuttingDown();
-      RETURN_IF_ERROR(pushes->ReplayPart(std::move(part)));
-      applying = pushes->NextIsComplete();
-    }
-    ++replayed_parts;
-    RunApplier(new_job);
-    return absl::OkStatus();
-  };
-  const JournalSpec spec = {config.job_id, config.epoch, config.server_index.value(),
-                            *config.durability};
-  ASSIGN_OR_RETURN(journal, journals->Open(spec, replay));
-  absl::MutexLock lock(&mutex);
-  pushes->WriteTo(journal.get());
-  return absl::OkStatus();
-}
 
 // Pulls
 // ------------------------------------------------------------------------------------------------

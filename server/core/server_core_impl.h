@@ -1,0 +1,87 @@
+// ServerCore's state and steps, for the files that make it up.
+#ifndef THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
+#define THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/latency_histogram.h"
+#include "server/core/pull_gate.h"
+#include "server/core/push_state.h"
+#include "server/core/served_job.h"
+#include "server/core/server_core.h"
+
+namespace thermocline {
+
+inline absl::Status ShuttingDown() {
+  return absl::UnavailableError("this server is shutting down");
+}
+
+struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
+  Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener)
+      : limits(server_limits),
+        scheduler(a_scheduler),
+        journals(journal_opener),
+        gate(server_limits.max_held_pulls, server_limits.hold_us) {}
+
+  // In server_core_configure.cc.
+  absl::StatusOr<ServedJob*> FindJob() const;
+  absl::Status Configure(const ServerConfig& config);
+  absl::Status CheckConfigured(const ServerConfig& config) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::Status Recover(ServedJob* new_job);
+
+  // In server_core.cc.
+  PullTicket Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us);
+  void DropPull(PullTicket ticket);
+  void ArmTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void ExpireHeldPulls();
+
+  void Push(wire::PushPart part, PushDone done);
+
+  // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
+  bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void RunApplier(ServedJob* current_job);
+  void ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
+  bool NotApplying() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !applying; }
+
+  void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
+  void AnswerDigest(const ServedJob& current_job, const DigestDone& done);
+  absl::Status VisitRows(TableId table, const RowVisitor& visit);
+  void FillStats(ServerStats* stats) const;
+  void Shutdown();
+
+  const ServerLimits limits;
+  Scheduler* const scheduler;
+  JournalOpener* const journals;  // May be null.
+
+  std::atomic<ServedJob*> job{nullptr};  // Set once, by Configure.
+  std::atomic<bool> recovering{false};
+  std::atomic<uint64_t> replayed_parts{0};
+  std::unique_ptr<PushJournal> journal;  // Fixed once `job` is set; null without durability.
+  mutable StageTimer validate_timer;
+  mutable StageTimer accept_timer;
+  StageTimer read_timer;
+
+  mutable absl::Mutex mutex;
+  std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
+  absl::Status recovery ABSL_GUARDED_BY(mutex);            // How it ended, once not `recovering`.
+  std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);  // Engaged with `job`.
+  PullGate gate ABSL_GUARDED_BY(mutex);
+  bool applying ABSL_GUARDED_BY(mutex) = false;
+  bool shut_down ABSL_GUARDED_BY(mutex) = false;
+  // At most one digest is wanted at a time; the applying thread computes it.
+  bool digest_wanted ABSL_GUARDED_BY(mutex) = false;
+  DigestDone digest_waiting ABSL_GUARDED_BY(mutex);  // Until it is begun.
+  std::optional<DigestAnswer> last_digest ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
