@@ -97,7 +97,7 @@ struct Run {
                                                              WorkerRank rank,
                                                              uint32_t num_workers) {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
-                     dataset->OpenReader(split, rank, num_workers));
+                     dataset->OpenReader(split, rank, num_workers, Step(0)));
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), TableDims(),
                                           source.fetch_ahead() + kStepWorksBeyondFetched);
   }

@@ -32,7 +32,7 @@ struct Rows {
 
 Rows ReadAll(Dataset* dataset, Split split) {
   Rows rows;
-  auto reader = dataset->OpenReader(split, WorkerRank(0), 1);
+  auto reader = dataset->OpenReader(split, WorkerRank(0), 1, Step(0));
   CHECK(reader.ok());
   for (;;) {
     auto batch = (*reader)->Next();

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
 namespace {
+
+int64_t SliceBegin(int64_t rows, int64_t rank, int64_t num_workers) {
+  return rows * rank / num_workers;
+}
 
 absl::Status Cancelled() { return absl::CancelledError("reading was cancelled"); }
 
@@ -16,9 +21,12 @@ absl::Status Cancelled() { return absl::CancelledError("reading was cancelled");
 BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options)
     : source_(std::move(source)),
       options_(options),
-      slots_(std::max<uint32_t>(options.read_ahead_batches, 1)) {
+      slots_(std::max<uint32_t>(options.read_ahead_batches, 1)),
+      next_step_(options.start_step.value()),
+      parse_step_(options.start_step.value()) {
   CHECK_GE(options_.batch_size, 1);
   CHECK_GE(options_.num_workers, 1u);
+  CHECK_GE(options_.start_step.value(), 0);
   CHECK_LT(options_.rank.value(), options_.num_workers);
   threads_.emplace_back([this] { ReadLoop(); });
   for (uint32_t i = 0; i < std::max<uint32_t>(options_.parser_threads, 1); ++i) {
@@ -67,7 +75,8 @@ absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
 }
 
 absl::Status BatchReader::CountBadRows(const Slot& slot) {
-  if (slot.pass > 0) return absl::OkStatus();  // The same lines have been counted.
+  if (next_step_ == options_.start_step.value()) first_pass_ = slot.pass;
+  if (slot.pass > first_pass_) return absl::OkStatus();  // The same lines have been counted.
   for (int64_t row : slot.bad_rows) {
     absl::Status why;
     if (progress_.bad_lines == 0 || progress_.bad_lines == options_.max_bad_lines) {
@@ -99,8 +108,55 @@ BatchReader::Progress BatchReader::progress() const {
   return progress_;
 }
 
+BatchReader::Skipped BatchReader::skipped() const {
+  absl::MutexLock lock(&mutex_);
+  return skipped_;
+}
+
+int64_t BatchReader::CountSkipped(int64_t rows) {
+  const int64_t full = rows / options_.batch_size;
+  const int64_t rest = rows % options_.batch_size;
+  const auto slice = [this](int64_t batch_rows) {
+    const int64_t rank = options_.rank.value();
+    return SliceBegin(batch_rows, rank + 1, options_.num_workers) -
+           SliceBegin(batch_rows, rank, options_.num_workers);
+  };
+  const int64_t steps = full + (rest > 0 ? 1 : 0);
+  being_skipped_.steps += steps;
+  being_skipped_.samples += full * slice(options_.batch_size) + slice(rest);
+  being_skipped_.global_samples += rows;
+  return steps;
+}
+
+absl::Status BatchReader::SkipSteps() {
+  int64_t left = options_.start_step.value();
+  while (left > 0 && pass_ < options_.passes) {
+    RETURN_IF_ERROR(source_->Rewind());
+    ASSIGN_OR_RETURN(const int64_t rows, source_->Skip(left * options_.batch_size));
+    const int64_t steps = CountSkipped(rows);
+    left -= steps;
+    pass_started_ = left == 0;
+    if (pass_started_) break;
+    ++pass_;
+    // Now that the length of a pass is known, whole ones need not be read.
+    for (; steps > 0 && left > steps && pass_ < options_.passes; ++pass_) {
+      left -= CountSkipped(rows);
+    }
+  }
+  if (left == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the training data ends after step ", being_skipped_.steps - 1,
+                   ", but this worker is to begin at step ", options_.start_step.value(),
+                   ": it is not the data that the checkpoint was trained on"));
+}
+
 void BatchReader::ReadLoop() {
-  for (int64_t step = 0;; ++step) {
+  const absl::Status skipped = SkipSteps();
+  {
+    absl::MutexLock lock(&mutex_);
+    skipped_ = being_skipped_;
+  }
+  for (int64_t step = options_.start_step.value();; ++step) {
     Slot* const slot = &slots_[step % slots_.size()];
     {
       absl::MutexLock lock(&mutex_);
@@ -110,7 +166,7 @@ void BatchReader::ReadLoop() {
       mutex_.Await(absl::Condition(&free));
       if (cancelled_) return;
     }
-    const absl::StatusOr<bool> read = ReadStep(step, slot);
+    const absl::StatusOr<bool> read = skipped.ok() ? ReadStep(step, slot) : skipped;
     slot->end = !read.ok() || !*read;
     slot->status = read.status();
     absl::MutexLock lock(&mutex_);
@@ -128,8 +184,8 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
     if (some) {
       RawBatch& raw = slot->raw;
       const int64_t rank = options_.rank.value();
-      raw.slice_begin = raw.num_rows * rank / options_.num_workers;
-      raw.slice_end = raw.num_rows * (rank + 1) / options_.num_workers;
+      raw.slice_begin = SliceBegin(raw.num_rows, rank, options_.num_workers);
+      raw.slice_end = SliceBegin(raw.num_rows, rank + 1, options_.num_workers);
       slot->pass = pass_;
       return true;
     }

@@ -30,8 +30,11 @@ struct BatchReaderOptions {
   uint32_t passes = 1;
   uint64_t max_steps = 0;  // 0: no limit
   // Malformed lines of the worker's own slices that may be skipped. A line counts once, in the
-  // first pass.
+  // first pass that is handed out.
   uint64_t max_bad_lines = 0;
+  // The first step that is handed out; the rows of those before it are passed over. The steps and
+  // their rows are those of a reader that begins at step 0.
+  Step start_step{0};
   uint32_t read_ahead_batches = 4;  // At least 1.
   uint32_t parser_threads = 1;      // Beside the thread that reads (and inflates).
 };
@@ -49,6 +52,7 @@ class BatchReader {
   // The next batch, or null after the last. Waits until it is parsed. An error surfaces in its
   // place: after every batch before it; each further call returns it again. Errors:
   // kInvalidArgument (a malformed line beyond max_bad_lines: file, line, what was wrong),
+  // kFailedPrecondition (the data ends before start_step),
   //         kDataLoss, kNotFound (of the file), kCancelled.
   absl::StatusOr<std::unique_ptr<Batch>> Next();
 
@@ -57,6 +61,15 @@ class BatchReader {
 
   // Ends the reading: Next() returns kCancelled from now on, also where it waits already.
   void Cancel();
+
+  // What lies before start_step. Malformed lines count as samples: nobody looked.
+  struct Skipped {
+    int64_t steps = 0;
+    uint64_t samples = 0;         // That this worker would have been handed.
+    uint64_t global_samples = 0;  // Of all workers.
+  };
+  // Known once Next() has returned without an error.
+  Skipped skipped() const;
 
   // Of the batches handed out so far.
   struct Progress {
@@ -83,6 +96,11 @@ class BatchReader {
 
   void ReadLoop();
   void ParseLoop();
+  // Passes over the steps before start_step.
+  absl::Status SkipSteps();
+  // Adds `rows` neighbouring rows, from a batch's first on, to what was skipped; returns how many
+  // steps they are.
+  int64_t CountSkipped(int64_t rows);
   // Reads the rows of `step` into `slot`; false at the end of all passes.
   absl::StatusOr<bool> ReadStep(int64_t step, Slot* slot);
   absl::Status ParseStep(int64_t step, Slot* slot);
@@ -96,14 +114,17 @@ class BatchReader {
   // Of the reading thread alone.
   uint32_t pass_ = 0;
   bool pass_started_ = false;
+  Skipped being_skipped_;
 
   mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   // A slot belongs to whom its state says: reader (kEmpty), parser (kRead, kParsing), Next()
   // (kReady). Its state is guarded by mutex_.
   std::vector<Slot> slots_;
-  int64_t next_step_ ABSL_GUARDED_BY(mutex_) = 0;   // To be handed out.
-  int64_t parse_step_ ABSL_GUARDED_BY(mutex_) = 0;  // To be taken by a parser.
+  int64_t next_step_ ABSL_GUARDED_BY(mutex_);   // To be handed out.
+  int64_t parse_step_ ABSL_GUARDED_BY(mutex_);  // To be taken by a parser.
+  Skipped skipped_ ABSL_GUARDED_BY(mutex_);
+  uint32_t first_pass_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the batches handed out.
   absl::Status final_status_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::unique_ptr<Batch>> spare_ ABSL_GUARDED_BY(mutex_);

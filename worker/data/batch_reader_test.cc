@@ -24,6 +24,7 @@ struct FakeScript {
   int64_t read_error_at_row = -1;
   absl::Notification* block_reading_after_first = nullptr;
   std::atomic<int> batches_read{0};
+  std::atomic<int64_t> rows_skipped{0};
   std::atomic<bool> cancelled{false};
 };
 
@@ -47,6 +48,12 @@ class FakeSource : public BatchSource {
     raw->pass_progress = static_cast<double>(next_row_) / script_->rows;
     if (raw->num_rows > 0) ++script_->batches_read;
     return raw->num_rows > 0;
+  }
+  absl::StatusOr<int64_t> Skip(int64_t rows) override {
+    const int64_t skipped = std::min(rows, script_->rows - next_row_);
+    next_row_ += skipped;
+    script_->rows_skipped += skipped;
+    return skipped;
   }
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad) override {
     batch->labels.clear();
@@ -88,9 +95,9 @@ struct Seen {
 };
 
 // Reads to the end, giving every batch back.
-Seen ReadAll(BatchReader* reader) {
+Seen ReadAll(BatchReader* reader, int64_t first_step = 0) {
   Seen seen;
-  for (int64_t step = 0;; ++step) {
+  for (int64_t step = first_step;; ++step) {
     auto batch = reader->Next();
     seen.status = batch.status();
     if (!batch.ok() || *batch == nullptr) return seen;
@@ -167,6 +174,92 @@ TEST(BatchReader, StopsAfterMaxSteps) {
   EXPECT_EQ(seen.rows.size(), 4u);
   EXPECT_DOUBLE_EQ(seen.progress[1], 0.5);
   EXPECT_EQ(script.batches_read, 4);  // Not one more was read.
+}
+
+// Every start, in passes that end with a short batch; the rows, and what lies before them, are
+// those of a reader that begins at step 0, for every worker of any number.
+TEST(BatchReader, AStartAmidTheDataContinuesTheSameOrder) {
+  for (uint32_t workers : {1, 2, 3}) {
+    for (uint32_t rank = 0; rank < workers; ++rank) {
+      BatchReaderOptions options;
+      options.batch_size = 3;
+      options.rank = WorkerRank(rank);
+      options.num_workers = workers;
+      options.passes = 3;
+      options.read_ahead_batches = 2;
+      FakeScript whole_script;
+      whole_script.rows = 11;
+      const Seen whole = ReadAll(MakeReader(&whole_script, options).get());
+      ASSERT_EQ(whole.rows.size(), 12u);
+      for (int64_t start = 0; start <= 12; ++start) {
+        SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", workers, " from step ", start));
+        FakeScript script;
+        script.rows = 11;
+        options.start_step = Step(start);
+        auto reader = MakeReader(&script, options);
+        const Seen seen = ReadAll(reader.get(), start);
+        EXPECT_TRUE(seen.status.ok()) << seen.status;
+        EXPECT_EQ(seen.rows, Rows(whole.rows.begin() + start, whole.rows.end()));
+        EXPECT_EQ(seen.progress,
+                  std::vector<double>(whole.progress.begin() + start, whole.progress.end()));
+        uint64_t samples = 0, global_samples = 0;
+        for (int64_t step = 0; step < start; ++step) {
+          samples += whole.rows[step].size();
+          global_samples += whole.global_samples[step];
+        }
+        const BatchReader::Skipped skipped = reader->skipped();
+        EXPECT_EQ(skipped.steps, start);
+        EXPECT_EQ(skipped.samples, samples);
+        EXPECT_EQ(skipped.global_samples, global_samples);
+        EXPECT_EQ(script.batches_read, 12 - start);  // The others were not parsed, nor read.
+      }
+    }
+  }
+}
+
+TEST(BatchReader, WholePassesAreSkippedWithoutReadingThem) {
+  FakeScript script;
+  script.rows = 10;
+  BatchReaderOptions options;
+  options.batch_size = 5;
+  options.passes = 1000;
+  options.start_step = Step(1999);
+  auto reader = MakeReader(&script, options);
+  EXPECT_EQ(ReadAll(reader.get(), 1999).rows, (Rows{{5, 6, 7, 8, 9}}));
+  EXPECT_EQ(reader->skipped().global_samples, 9995u);
+  EXPECT_EQ(script.rows_skipped, 10 + 5);
+}
+
+TEST(BatchReader, AStartBehindTheEndIsAnError) {
+  FakeScript script;
+  script.rows = 7;
+  BatchReaderOptions options;
+  options.batch_size = 3;
+  options.passes = 2;
+  options.start_step = Step(7);
+  auto reader = MakeReader(&script, options);
+  const absl::Status status = reader->Next().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("ends after step 5, but this worker is to begin at step 7"),
+            absl::string_view::npos)
+      << status;
+}
+
+// The lines of a pass that was begun before count again, and those of the next pass don't.
+TEST(BatchReader, BadLinesCountFromTheStartOn) {
+  for (const int64_t start : {3, 4, 5}) {  // Amid the second pass, at its end, in the third.
+    FakeScript script;
+    script.rows = 6;
+    script.bad_rows = {1, 4};
+    BatchReaderOptions options;
+    options.batch_size = 3;
+    options.max_bad_lines = 2;
+    options.passes = 4;
+    options.start_step = Step(start);
+    auto reader = MakeReader(&script, options);
+    EXPECT_TRUE(ReadAll(reader.get(), start).status.ok());
+    EXPECT_EQ(reader->progress().bad_lines, start == 4 ? 2u : 1u);
+  }
 }
 
 TEST(BatchReader, EmptyDataHasNoBatch) {

@@ -43,12 +43,17 @@ class BatchSource {
   // `raw` but the slice. Errors: kDataLoss, kNotFound, kInvalidArgument, each with the file.
   virtual absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) = 0;
 
+  // Passes over up to `rows` rows without parsing them; fewer where the pass ends. Returns how
+  // many. Errors: as Read().
+  virtual absl::StatusOr<int64_t> Skip(int64_t rows) = 0;
+
   // Fills size, dense, labels and features of `batch` from the slice of `raw`. Rows that can't be
   // parsed are left out, and their numbers within `raw` added to `bad_rows`.
   // Thread-safe, also against Read() into another RawBatch.
   virtual absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) = 0;
 
-  // Makes Read() and Rewind() return kCancelled, soon also where they run already. Thread-safe.
+  // Makes Read(), Skip() and Rewind() return kCancelled, soon also where they run already.
+  // Thread-safe.
   virtual void Cancel() = 0;
 
   // Why a row of `raw` can't be parsed. Thread-safe.

@@ -58,7 +58,7 @@ TEST(CriteoSample, HasTheFiguresThatAreKnownOfIt) {
   int64_t rows = 0;
   std::vector<absl::flat_hash_set<Key>> keys(26);
   for (Split split : {Split::kTrain, Split::kTest}) {
-    auto reader = (*dataset)->OpenReader(split, WorkerRank(0), 1);
+    auto reader = (*dataset)->OpenReader(split, WorkerRank(0), 1, Step(0));
     ASSERT_TRUE(reader.ok());
     for (;;) {
       auto batch = (*reader)->Next();

@@ -47,10 +47,12 @@ class DatasetBase : public Dataset {
   }
 
   absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(Split split, WorkerRank rank,
-                                                          uint32_t num_workers) override {
+                                                          uint32_t num_workers,
+                                                          Step start_step) override {
     BatchReaderOptions options = split == Split::kTrain ? train_ : test_;
     options.rank = rank;
     options.num_workers = num_workers;
+    options.start_step = start_step;
     return std::make_unique<BatchReader>(MakeSource(split), options);
   }
 
@@ -194,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job) {
 absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(const Job& job, Split split,
                                                         WorkerRank rank, uint32_t num_workers) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
-  return dataset->OpenReader(split, rank, num_workers);
+  return dataset->OpenReader(split, rank, num_workers, /*start_step=*/Step(0));
 }
 
 }  // namespace thermocline

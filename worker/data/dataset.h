@@ -27,17 +27,19 @@ class Dataset {
   // field of the job); each names the file or the field.
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job);
 
-  // kTrain: in global batches of train.batch_size, train.passes times, up to train.max_steps.
+  // kTrain: in global batches of train.batch_size, train.passes times, up to train.max_steps, from
+  // `start_step` on.
   // kTest: once, in global batches of train.eval_batch_size; no batch at all where nothing is held
   // out.
   virtual absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(Split split, WorkerRank rank,
-                                                                  uint32_t num_workers) = 0;
+                                                                  uint32_t num_workers,
+                                                                  Step start_step) = 0;
 
   // Rows of a split, or -1 where the file was not counted.
   virtual int64_t rows(Split split) const = 0;
 };
 
-// For one split alone. Several readers of one job had better share a Dataset.
+// For one split alone, from step 0 on. Several readers of one job had better share a Dataset.
 absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(const Job& job, Split split,
                                                         WorkerRank rank, uint32_t num_workers);
 

@@ -132,6 +132,53 @@ TEST(DatasetTsv, TestFileAndPasses) {
   EXPECT_EQ((*Dataset::Open(job))->rows(Split::kTrain), -1);  // Nobody had to count.
 }
 
+// Of a counted file, one that is not, and npy files: every start gives the keys of the run from
+// step 0.
+TEST(Dataset, AStartAmidTheDataContinuesTheSameOrder) {
+  TempFolder folder;
+  WriteNpyRows(folder.path() + "/train", 0, 8);
+  WriteNpyRows(folder.path() + "/test", 0, 1);
+  std::vector<Job> jobs = {
+      MakeJob(Data::CRITEO_TSV, folder.Write("a.tsv", TsvRows(8))),
+      MakeJob(Data::CRITEO_TSV, folder.Write("b.tsv.gz", Gzip(TsvRows(11)))),
+      MakeJob(Data::DLRM_NPY, folder.path()),
+  };
+  jobs[1].mutable_data()->set_test_share(0.25);  // int(11 * 0.75) = 8 rows
+  for (Job& job : jobs) {
+    job.mutable_train()->set_passes(2);
+    auto dataset = Dataset::Open(job);
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    const Keys whole = {{0, 1, 2}, {3, 4, 5}, {6, 7}, {0, 1, 2}, {3, 4, 5}, {6, 7}};
+    for (size_t start = 0; start <= whole.size(); ++start) {
+      auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(start));
+      ASSERT_TRUE(reader.ok());
+      Keys keys;
+      while (true) {
+        auto batch = (*reader)->Next();
+        ASSERT_TRUE(batch.ok()) << batch.status();
+        if (*batch == nullptr) break;
+        EXPECT_EQ((*batch)->step, Step(start + keys.size()));
+        const auto& feature = (*batch)->features[0].keys;
+        keys.emplace_back(feature.begin(), feature.end());
+      }
+      EXPECT_EQ(keys, Keys(whole.begin() + start, whole.end())) << job.data().path() << start;
+      EXPECT_EQ((*reader)->skipped().global_samples,
+                std::vector<uint64_t>({0, 3, 6, 8, 11, 14, 16})[start]);
+    }
+  }
+}
+
+// A line number in an error is the file's, also behind lines that were passed over.
+TEST(DatasetTsv, MalformedLineIsNamedBehindAStart) {
+  TempFolder folder;
+  const std::string path = folder.Write("train.tsv", TsvRows(7) + "1\t2\n");
+  auto dataset = Dataset::Open(MakeJob(Data::CRITEO_TSV, path));
+  ASSERT_TRUE(dataset.ok());
+  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(2));
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ((*reader)->Next().status(), absl::InvalidArgumentError(path + ":8: 2 columns, not 5"));
+}
+
 TEST(DatasetTsv, WorkersShareEveryBatch) {
   TempFolder folder;
   Job job = MakeJob(Data::CRITEO_TSV, folder.Write("a.tsv", TsvRows(7)));
@@ -213,7 +260,7 @@ TEST(DatasetTsv, FileThatShrankSinceItWasCounted) {
   auto dataset = Dataset::Open(job);
   ASSERT_TRUE(dataset.ok());
   folder.Write("a.tsv", TsvRows(5));
-  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1);
+  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
   ASSERT_TRUE((*reader)->Next().ok());
   EXPECT_EQ((*reader)->Next().status(),
             absl::DataLossError(

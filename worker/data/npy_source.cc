@@ -165,6 +165,12 @@ absl::StatusOr<bool> NpySource::Read(int64_t batch_size, RawBatch* raw) {
   return true;
 }
 
+absl::StatusOr<int64_t> NpySource::Skip(int64_t rows) {
+  const int64_t skipped = std::min(rows, end_ - next_row_);
+  next_row_ += skipped;
+  return skipped;
+}
+
 absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) {
   const int64_t first = raw.first_row + raw.slice_begin;
   const int64_t last = raw.first_row + raw.slice_end;

@@ -45,6 +45,14 @@ absl::StatusOr<bool> TsvSource::Read(int64_t batch_size, RawBatch* raw) {
   return raw->num_rows > 0;
 }
 
+absl::StatusOr<int64_t> TsvSource::Skip(int64_t rows) {
+  const int64_t wanted = end_ < 0 ? rows : std::min(rows, end_ - next_row_);
+  ASSIGN_OR_RETURN(const int64_t skipped, lines_->Skip(wanted));
+  if (skipped < wanted && end_ >= 0) return TooFewRows(next_row_ + skipped);
+  next_row_ += skipped;
+  return skipped;
+}
+
 absl::Status TsvSource::Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) {
   parser_.ParseLines(raw.text.data(), raw.line_begin.data(), raw.slice_begin, raw.slice_end, batch,
                      bad_rows);

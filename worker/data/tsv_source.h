@@ -23,6 +23,7 @@ class TsvSource : public BatchSource {
 
   absl::Status Rewind() override;
   absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
+  absl::StatusOr<int64_t> Skip(int64_t rows) override;
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
   void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }

@@ -29,6 +29,11 @@ class FakeSource : public BatchSource {
     raw->pass_progress = 1;
     return raw->num_rows > 0;
   }
+  absl::StatusOr<int64_t> Skip(int64_t rows) override {
+    const int64_t skipped = std::min(rows, rows_ - next_row_);
+    next_row_ += skipped;
+    return skipped;
+  }
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>*) override {
     batch->size = static_cast<int>(raw.slice_end - raw.slice_begin);
     batch->features.resize(1);
