@@ -132,7 +132,7 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job) {
 }
 
 void ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep step) {
-  current_job->applier.Apply(step.pushes);
+  current_job->applier.Apply(step.pushes, step.step);
   std::vector<PullGate::Released> released;
   {
     absl::MutexLock lock(&mutex);

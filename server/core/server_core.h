@@ -84,8 +84,8 @@ class ServerCore {
   void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
 
   // Calls `visit` for every row of a table, in no particular order, between two applies.
-  // row: weights, then slots; valid during the call. `changed`: the last step that changed its
-  // block. Errors: kFailedPrecondition (not configured), kNotFound (unknown table).
+  // row: weights, then slots; valid during the call. `changed`: the step that last changed
+  // it. Errors: kFailedPrecondition (not configured), kNotFound (unknown table).
   using RowVisitor =
       std::function<void(Key key, absl::Span<const float> row, uint32_t count, Step changed)>;
   absl::Status VisitRows(TableId table, const RowVisitor& visit);

@@ -8,7 +8,7 @@ namespace thermocline {
 StepApplier::StepApplier(TableSet* tables, int num_threads)
     : tables_(tables), threads_(num_threads), work_(tables->size()) {}
 
-void StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
+void StepApplier::Apply(absl::Span<const AssembledPush> pushes, Step applied_step) {
   if (pushes.empty()) return;
   StageTimer::Scope scope(&apply_timer_);
   const AssembledPush* newest = &pushes[0];
@@ -16,8 +16,8 @@ void StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
     if (push.last_step > newest->last_step) newest = &push;
   }
   Collect(pushes);
-  ApplyGradients(newest->learning_rate, newest->last_step);
-  if (any_rows_) AssignRows(newest->last_step);
+  ApplyGradients(newest->learning_rate, newest->last_step, applied_step);
+  if (any_rows_) AssignRows(applied_step);
 }
 
 // Sorts the ranges of all parts by table, without copying their content.
@@ -51,7 +51,7 @@ StepApplier::Share* StepApplier::ShareOf(size_t position, size_t push) {
   return &shares.back();
 }
 
-void StepApplier::ApplyGradients(float learning_rate, Step step) {
+void StepApplier::ApplyGradients(float learning_rate, Step update_step, Step applied_step) {
   // A table whose gradients come from one worker needs no merging: its blocks are tasks of their
   // own, read where they lie. The others are one task a table.
   struct Task {
@@ -87,19 +87,20 @@ void StepApplier::ApplyGradients(float learning_rate, Step step) {
       work.merge.Run(blocks, table.layout().dim);
       block = &work.merge.result();
     }
-    const UpdateScalars scalars = ScalarsForStep(table.layout().optimizer, learning_rate, step);
-    table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, step);
+    const UpdateScalars scalars =
+        ScalarsForStep(table.layout().optimizer, learning_rate, update_step);
+    table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, applied_step);
   });
 }
 
-void StepApplier::AssignRows(Step step) {
+void StepApplier::AssignRows(Step applied_step) {
   // Where several workers write one row back, the highest rank has the last word: a table's blocks
   // stay in one task.
   threads_.Run(work_.size(), [&](size_t position) {
     EmbeddingTable& table = tables_->at(position).table;
     for (const Share& share : work_[position].shares) {
       for (const GradientBlock& block : share.rows) {
-        table.AssignRows(block.keys, block.counts, block.gradients, step);
+        table.AssignRows(block.keys, block.counts, block.gradients, applied_step);
       }
     }
   });

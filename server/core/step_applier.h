@@ -25,8 +25,9 @@ class StepApplier {
   StepApplier(TableSet* tables, int num_threads);
 
   // Applies pushes, at most one of a worker, in rank order. The update is that of the greatest
-  // last_step among them, with its learning rate. REQUIRES: the pushes are valid.
-  void Apply(absl::Span<const AssembledPush> pushes);
+  // last_step among them, with its learning rate; rows remember `applied_step`, the step that is
+  // complete with these, as that of their change. REQUIRES: the pushes are valid.
+  void Apply(absl::Span<const AssembledPush> pushes, Step applied_step);
 
   // What Apply took, and of that the merging of gradients (with several workers).
   const StageTimer& apply_timer() const { return apply_timer_; }
@@ -46,8 +47,8 @@ class StepApplier {
 
   void Collect(absl::Span<const AssembledPush> pushes);
   Share* ShareOf(size_t position, size_t push);
-  void ApplyGradients(float learning_rate, Step step);
-  void AssignRows(Step step);
+  void ApplyGradients(float learning_rate, Step update_step, Step applied_step);
+  void AssignRows(Step applied_step);
 
   TableSet* const tables_;
   ApplyThreads threads_;

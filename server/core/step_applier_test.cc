@@ -42,7 +42,7 @@ TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
   pushes.push_back(Assembled(1, 0, {b}));
-  applier.Apply(pushes);
+  applier.Apply(pushes, Step(0));
   // Adagrad's first update is -rate * g / |g|: two updates of one key would give another value.
   EXPECT_FLOAT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
   std::map<Key, std::pair<float, uint32_t>> rows;  // Accumulator and count.
@@ -67,12 +67,12 @@ TEST(StepApplierTest, WrittenBackRowsComeAfterGradientsAndTheHighestRankWins) {
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
   pushes.push_back(Assembled(1, 0, {b}));
-  applier.Apply(pushes);
+  applier.Apply(pushes, Step(0));
   EXPECT_EQ(WeightsOf(tables, 0, 1), (std::vector<float>{7, 8}));
   EXPECT_EQ(WeightsOf(tables, 0, 2), (std::vector<float>{6, 6}));
 }
 
-TEST(StepApplierTest, TheNewestStepGivesRateAndStep) {
+TEST(StepApplierTest, TheNewestPushGivesTheRateAndTheAppliedStepIsThatOfTheChange) {
   TableSet tables({MakeTable(0, 1)}, 0);
   StepApplier applier(&tables, 1);
   wire::PushPart a = MakePart(0, 0, 2);
@@ -86,8 +86,10 @@ TEST(StepApplierTest, TheNewestStepGivesRateAndStep) {
   std::vector<AssembledPush> pushes;
   pushes.push_back(std::move(wide));
   pushes.push_back(Assembled(1, 0, {b}));
-  applier.Apply(pushes);
+  applier.Apply(pushes, Step(0));
   EXPECT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
+  tables.at(0).table.VisitRows(
+      [](Key, absl::Span<const float>, uint32_t, Step changed) { EXPECT_EQ(changed, Step(0)); });
 }
 
 // The content of one worker's push, cut into parts at random.
@@ -138,7 +140,7 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
         }
         pushes.push_back(Assembled(rank, step, CutAtRandom(whole, &cut)));
       }
-      applier.Apply(pushes);
+      applier.Apply(pushes, Step(step));
     }
     return tables.ComputeDigest();
   };

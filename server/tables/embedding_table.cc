@@ -31,10 +31,11 @@ void EmbeddingTable::VisitRows(const RowVisitor& visit) const {
   std::vector<float> scratch(impl_->layout.row_floats());
   for (const TableStripe& stripe : impl_->stripes) {
     absl::ReaderMutexLock lock(&stripe.mutex);
-    impl_->VisitStripe(
-        stripe, &scratch, [&](Key key, absl::Span<const float> row, uint32_t number) {
-          visit(key, row, *impl_->storage.Count(number), impl_->storage.Changed(number));
-        });
+    impl_->VisitStripe(stripe, &scratch,
+                       [&](Key key, absl::Span<const float> row, uint32_t number) {
+                         const RowMeta& meta = *impl_->storage.Meta(number);
+                         visit(key, row, meta.count, StepOfChange(meta.changed));
+                       });
   }
 }
 

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/hash.h"
 #include "common/ids.h"
@@ -32,7 +33,11 @@ class EmbeddingTable {
   //   weights: [n, dim] float32, any alignment
   void GatherWeights(absl::Span<const Key> keys, uint8_t* weights) const;
 
+  // The same for whole rows: weights, then slots. rows: [n, row_floats] float32, any alignment
+  absl::Status GatherRows(absl::Span<const Key> keys, uint8_t* rows) const;
+
   // One optimizer update a key; rows that don't exist are created from their initial row first.
+  // `step`: the one being applied, which the rows remember as that of their last change.
   //   counts: [n] lookups per key, added to the row's count; gradients: [n, dim]
   void ApplyGradients(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                       absl::Span<const float> gradients, const UpdateScalars& scalars, Step step);
@@ -41,8 +46,13 @@ class EmbeddingTable {
   void AssignRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                   absl::Span<const float> rows, Step step);
 
+  // Overwrites (or creates) rows with what a checkpoint holds.
+  //   counts: [n], exact; changed: [n] steps of the last change, plus 1; rows: [n, row_floats]
+  absl::Status LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
+                        absl::Span<const uint32_t> changed, absl::Span<const float> rows);
+
   // Calls `visit` for every row, in no particular order, stripe by stripe under the stripe's lock.
-  // row: [row_floats], valid during the call. `changed`: the last step that changed its block.
+  // row: [row_floats], valid during the call. `changed`: the step that last changed it.
   using RowVisitor =
       std::function<void(Key key, absl::Span<const float> row, uint32_t count, Step changed)>;
   void VisitRows(const RowVisitor& visit) const;

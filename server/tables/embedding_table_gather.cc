@@ -1,4 +1,4 @@
-// Reading the weights of rows, or those that a row would begin with.
+// Reading rows, or what a row would begin with.
 #include <cstring>
 #include <vector>
 
@@ -58,6 +58,48 @@ EmbeddingTable::Impl::GatherFunction EmbeddingTable::Impl::SelectGather(int dim)
     default:
       return &Impl::Gather<0>;
   }
+}
+
+void EmbeddingTable::Impl::GatherWhole(const KeyBatch& batch, uint8_t* rows) const {
+  const size_t weights_bytes = sizeof(float) * layout.dim;
+  const size_t slots_bytes = sizeof(float) * layout.slot_floats();
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    if (batch.begin(s) == batch.begin(s + 1)) continue;
+    const TableStripe& stripe = stripes[s];
+    absl::ReaderMutexLock lock(&stripe.mutex);
+    stripes.Pipeline<uint32_t>(
+        batch, s,
+        [&](const Entry& entry) {
+          const uint32_t row = stripe.index.Find(entry.key, entry.place);
+          if (row == 0) return row;
+          PrefetchRange(storage.Weights(row), weights_bytes);
+          PrefetchRange(storage.Slots(row), slots_bytes);
+          return row;
+        },
+        [&](const Entry& entry, uint32_t row) {
+          uint8_t* out = rows + entry.position * (weights_bytes + slots_bytes);
+          if (row == 0) return GatherMissingRow(entry.key, out);
+          std::memcpy(out, storage.Weights(row), weights_bytes);
+          if (slots_bytes > 0) {
+            std::memcpy(out + weights_bytes, storage.Slots(row), slots_bytes);
+          }
+        });
+  }
+}
+
+void EmbeddingTable::Impl::GatherMissingRow(Key key, uint8_t* row) const {
+  thread_local std::vector<float> initial;  // `row` may be unaligned
+  initial.resize(layout.row_floats());
+  InitialRow(layout, seed, key, absl::MakeSpan(initial));
+  std::memcpy(row, initial.data(), initial.size() * sizeof(float));
+}
+
+absl::Status EmbeddingTable::GatherRows(absl::Span<const Key> keys, uint8_t* rows) const {
+  const size_t row_bytes = sizeof(float) * impl_->layout.row_floats();
+  impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
+    impl_->GatherWhole(batch, rows + first * row_bytes);
+  });
+  return absl::OkStatus();
 }
 
 void EmbeddingTable::GatherWeights(absl::Span<const Key> keys, uint8_t* weights) const {

@@ -37,6 +37,8 @@ struct EmbeddingTable::Impl {
   void Gather(const KeyBatch& batch, uint8_t* weights) const;
   void GatherMissing(Key key, uint8_t* weights) const;
   static GatherFunction SelectGather(int dim);
+  void GatherWhole(const KeyBatch& batch, uint8_t* rows) const;
+  void GatherMissingRow(Key key, uint8_t* row) const;
 
   // A row about to be changed.
   struct RowRef {
@@ -46,7 +48,7 @@ struct EmbeddingTable::Impl {
   // Finds a row and starts fetching all that a change touches. 0 in `row`: it doesn't exist.
   RowRef FindForChange(const TableStripe& stripe, const Entry& entry) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
-  // A new row, uninitialized but for its count.
+  // A new row, uninitialized but for its meta data, which are zeros.
   RowRef Create(TableStripe& stripe, const Entry& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
   void Initialize(Key key, RowRef ref);
@@ -58,7 +60,9 @@ struct EmbeddingTable::Impl {
   static ApplyFunction SelectApplyOf(int dim);
   static ApplyFunction SelectApply(const TableLayout& layout);
 
-  void Assign(const KeyBatch& batch, const uint32_t* counts, const float* rows, Step step);
+  // Copies rows [n, row_floats]; set_meta(position, RowMeta*) does the rest.
+  template <typename SetMeta>
+  void Overwrite(const KeyBatch& batch, const float* rows, SetMeta set_meta);
 
   // visit(Key, row, row number) for the rows of one stripe. row: [row_floats], in `scratch`
   template <typename Visit>

@@ -226,25 +226,42 @@ TEST(EmbeddingTableTest, ReadingLeavesNoTrace) {
   EXPECT_EQ(table.memory_bytes(), bytes);
 }
 
-TEST(EmbeddingTableTest, BlocksCarryTheStepOfTheirLastChange) {
+TEST(EmbeddingTableTest, RowsCarryTheStepOfTheirLastChange) {
   EmbeddingTable table(MakeLayout(OptimizerKind::kSgd, 16), kJobSeed);
   std::vector<Key> keys(20000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   const std::vector<uint32_t> counts(keys.size(), 1);
   const UpdateScalars scalars = ScalarsForStep(table.layout().optimizer, 0.1f, Step(5));
   table.ApplyGradients(keys, counts, std::vector<float>(keys.size() * 16, 0.0f), scalars, Step(5));
-  table.VisitRows(
-      [](Key, absl::Span<const float>, uint32_t, Step changed) { EXPECT_EQ(changed, Step(5)); });
   table.AssignRows({77}, {0}, std::vector<float>(16, 1.0f), Step(9));
-  size_t newer = 0;
+  size_t visited = 0;
   table.VisitRows([&](Key key, absl::Span<const float>, uint32_t, Step changed) {
-    if (key == 77) {
-      EXPECT_EQ(changed, Step(9));
-    }
-    if (changed == Step(9)) ++newer;
+    EXPECT_EQ(changed, key == 77 ? Step(9) : Step(5));
+    ++visited;
   });
-  EXPECT_GE(newer, 1u);
-  EXPECT_LE(newer, 64u);  // one block
+  EXPECT_EQ(visited, keys.size());
+}
+
+TEST(EmbeddingTableTest, LoadedRowsAreExactAndGatheredWhole) {
+  const TableLayout layout = MakeLayout(OptimizerKind::kAdam, 3);
+  EmbeddingTable table(layout, kJobSeed);
+  const size_t row_floats = layout.row_floats();
+  std::mt19937_64 random(Seed());
+  const std::vector<float> rows = RandomFloats(3 * row_floats, random);
+  table.AssignRows({0, 5}, {9, 9}, std::vector<float>(2 * row_floats, 1.0f), Step(99));
+  ASSERT_TRUE(table.LoadRows({0, 5, 11}, {1, 2, 3}, {4, 0, 6}, rows).ok());
+  table.VisitRows([&](Key key, absl::Span<const float>, uint32_t count, Step changed) {
+    EXPECT_EQ(count, key == 0 ? 1u : key == 5 ? 2u : 3u);
+    EXPECT_EQ(changed, key == 0 ? Step(3) : key == 5 ? kNoStep : Step(5));
+  });
+  // Key 6 has no row.
+  std::vector<float> expected(rows);
+  expected.resize(4 * row_floats);
+  InitialRow(layout, kJobSeed, 6, absl::MakeSpan(expected).subspan(3 * row_floats));
+  std::vector<uint8_t> got(4 * row_floats * sizeof(float) + 1);
+  ASSERT_TRUE(table.GatherRows({0, 5, 11, 6}, got.data() + 1).ok());
+  EXPECT_EQ(std::memcmp(got.data() + 1, expected.data(), got.size() - 1), 0);
+  EXPECT_EQ(table.num_rows(), 3u);
 }
 
 TEST(EmbeddingTableTest, CountsSaturate) {

@@ -1,6 +1,5 @@
 // Changing rows: one optimizer update, or exact bytes from elsewhere.
 #include <algorithm>
-#include <limits>
 
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
@@ -12,9 +11,8 @@
 namespace thermocline {
 namespace {
 
-void AddCount(uint32_t* count, uint32_t lookups) {
-  const uint32_t sum = *count + lookups;
-  *count = sum < lookups ? std::numeric_limits<uint32_t>::max() : sum;
+void MarkChanged(RowMeta* meta, uint32_t changed) {
+  meta->changed = std::max(meta->changed, changed);
 }
 
 }  // namespace
@@ -26,7 +24,7 @@ EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::FindForChange(const TableStri
   float* weights = storage.Weights(row);
   PrefetchRange(weights, layout.dim * sizeof(float));
   PrefetchRange(storage.Slots(row), layout.slot_floats() * sizeof(float));
-  __builtin_prefetch(storage.Count(row));
+  __builtin_prefetch(storage.Meta(row));
   return {weights, row};
 }
 
@@ -49,6 +47,7 @@ template <OptimizerKind kKind, int kDim>
 void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
                                  const float* gradients, const UpdateScalars& scalars, Step step) {
   const int dim = kDim > 0 ? kDim : layout.dim;
+  const uint32_t changed = ChangedAt(step);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
     TableStripe& stripe = stripes[s];
@@ -67,8 +66,9 @@ void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
           UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
                            storage.Slots(ref.row), dim);
-          AddCount(storage.Count(ref.row), counts[entry.position]);
-          storage.MarkChanged(ref.row, step);
+          RowMeta* meta = storage.Meta(ref.row);
+          meta->AddCount(counts[entry.position]);
+          MarkChanged(meta, changed);
         });
   }
 }
@@ -103,8 +103,8 @@ EmbeddingTable::Impl::ApplyFunction EmbeddingTable::Impl::SelectApply(const Tabl
   CHECK(false);
 }
 
-void EmbeddingTable::Impl::Assign(const KeyBatch& batch, const uint32_t* counts, const float* rows,
-                                  Step step) {
+template <typename SetMeta>
+void EmbeddingTable::Impl::Overwrite(const KeyBatch& batch, const float* rows, SetMeta set_meta) {
   const size_t row_floats = layout.row_floats();
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
@@ -120,8 +120,7 @@ void EmbeddingTable::Impl::Assign(const KeyBatch& batch, const uint32_t* counts,
           const float* from = rows + entry.position * row_floats;
           std::copy_n(from, layout.dim, ref.weights);
           std::copy_n(from + layout.dim, row_floats - layout.dim, storage.Slots(ref.row));
-          AddCount(storage.Count(ref.row), counts[entry.position]);
-          storage.MarkChanged(ref.row, step);
+          set_meta(entry.position, storage.Meta(ref.row));
         });
   }
 }
@@ -143,9 +142,28 @@ void EmbeddingTable::AssignRows(absl::Span<const Key> keys, absl::Span<const uin
   const size_t row_floats = impl_->layout.row_floats();
   CHECK_EQ(counts.size(), keys.size());
   CHECK_EQ(rows.size(), keys.size() * row_floats);
+  const uint32_t changed = ChangedAt(step);
   impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
-    impl_->Assign(batch, counts.data() + first, rows.data() + first * row_floats, step);
+    impl_->Overwrite(batch, rows.data() + first * row_floats, [&](size_t i, RowMeta* meta) {
+      meta->AddCount(counts[first + i]);
+      MarkChanged(meta, changed);
+    });
   });
+}
+
+absl::Status EmbeddingTable::LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
+                                      absl::Span<const uint32_t> changed,
+                                      absl::Span<const float> rows) {
+  const size_t row_floats = impl_->layout.row_floats();
+  CHECK_EQ(counts.size(), keys.size());
+  CHECK_EQ(changed.size(), keys.size());
+  CHECK_EQ(rows.size(), keys.size() * row_floats);
+  impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
+    impl_->Overwrite(batch, rows.data() + first * row_floats, [&](size_t i, RowMeta* meta) {
+      *meta = {counts[first + i], changed[first + i]};
+    });
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace thermocline

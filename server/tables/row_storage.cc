@@ -7,8 +7,7 @@
 namespace thermocline {
 namespace {
 
-// Small enough that a table of few rows, spread over all stripes, stays small, and that a
-// checkpoint which saves changed blocks saves little else.
+// Small enough that a table of few rows, spread over all stripes, stays small.
 constexpr size_t kBlockBytes = 4096;
 constexpr int kMaxBlockShift = 6;
 
@@ -26,8 +25,7 @@ RowStorage::RowStorage(const TableLayout& layout)
       end_row_(1u << block_shift_),
       weights_(sizeof(float) * layout.dim, end_row_),
       slots_(sizeof(float) * layout.slot_floats(), end_row_),
-      counts_(sizeof(uint32_t), end_row_),
-      block_steps_(sizeof(int64_t), 1) {}
+      meta_(sizeof(RowMeta), end_row_) {}
 
 uint32_t RowStorage::AllocateBlock() {
   absl::MutexLock lock(&mutex_);
@@ -36,16 +34,14 @@ uint32_t RowStorage::AllocateBlock() {
   end_row_ += rows_per_block();
   weights_.Grow(end_row_);
   if (has_slots_) slots_.Grow(end_row_);
-  counts_.Grow(end_row_);
-  block_steps_.Grow(end_row_ >> block_shift_);
-  *BlockStep(first) = kNoStep.value();
+  meta_.Grow(end_row_);
   return first;
 }
 
 uint64_t RowStorage::ResidentBytes() const {
   absl::MutexLock lock(&mutex_);
   return weights_.ResidentBytes(end_row_) + slots_.ResidentBytes(end_row_) +
-         counts_.ResidentBytes(end_row_) + block_steps_.ResidentBytes(end_row_ >> block_shift_);
+         meta_.ResidentBytes(end_row_);
 }
 
 }  // namespace thermocline

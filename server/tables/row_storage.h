@@ -1,5 +1,5 @@
-// Where the rows of one table lie, by row number: weights, optimizer slots, lookup counts, and the
-// step that last changed each block of rows.
+// Where the rows of one table lie, by row number: weights, optimizer slots, and what is known of
+// each row: its lookups and the step of its last change.
 #ifndef THERMOCLINE_SERVER_TABLES_ROW_STORAGE_H_
 #define THERMOCLINE_SERVER_TABLES_ROW_STORAGE_H_
 
@@ -8,11 +8,29 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/check.h"
 #include "common/ids.h"
 #include "common/table_spec.h"
 #include "server/tables/row_slab.h"
 
 namespace thermocline {
+
+struct RowMeta {
+  uint32_t count;    // Lookups; stays at the largest number.
+  uint32_t changed;  // The step of the last change, plus 1; 0: never changed.
+
+  void AddCount(uint32_t lookups) {
+    const uint32_t sum = count + lookups;
+    count = sum < lookups ? UINT32_MAX : sum;
+  }
+};
+
+// What `changed` is for a step. Steps end at 2^32 - 2.
+inline uint32_t ChangedAt(Step step) {
+  CHECK(step.value() >= kNoStep.value() && step.value() < int64_t{UINT32_MAX});
+  return static_cast<uint32_t>(step.value() + 1);
+}
+inline Step StepOfChange(uint32_t changed) { return Step(int64_t{changed} - 1); }
 
 // Rows come in blocks. A block belongs to one lock stripe: whoever touches its rows holds that
 // stripe's lock. AllocateBlock() and ResidentBytes() are thread-safe.
@@ -33,22 +51,11 @@ class RowStorage {
   float* Slots(uint32_t row) const {
     return has_slots_ ? reinterpret_cast<float*>(slots_.At(row)) : nullptr;
   }
-  uint32_t* Count(uint32_t row) const { return reinterpret_cast<uint32_t*>(counts_.At(row)); }
-
-  // The step of the last change to the row's block.
-  Step Changed(uint32_t row) const { return Step(*BlockStep(row)); }
-  void MarkChanged(uint32_t row, Step step) {
-    int64_t* changed = BlockStep(row);
-    if (*changed < step.value()) *changed = step.value();
-  }
+  RowMeta* Meta(uint32_t row) const { return reinterpret_cast<RowMeta*>(meta_.At(row)); }
 
   uint64_t ResidentBytes() const;
 
  private:
-  int64_t* BlockStep(uint32_t row) const {
-    return reinterpret_cast<int64_t*>(block_steps_.At(row >> block_shift_));
-  }
-
   const bool has_slots_;
   const int block_shift_;
 
@@ -56,8 +63,7 @@ class RowStorage {
   uint32_t end_row_ ABSL_GUARDED_BY(mutex_);
   RowSlab weights_;
   RowSlab slots_;
-  RowSlab counts_;       // uint32
-  RowSlab block_steps_;  // int64, by block
+  RowSlab meta_;
 };
 
 }  // namespace thermocline
