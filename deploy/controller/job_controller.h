@@ -11,15 +11,11 @@
 #include "deploy/backends/local/signal_watch.h"
 #include "deploy/console/progress_bar.h"
 #include "deploy/console/stats_table.h"
+#include "deploy/controller/epoch_run.h"
 #include "deploy/controller/run_directory.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
-
-struct JobPrograms {
-  std::string server;
-  std::string worker;
-};
 
 struct JobResult {
   nlohmann::ordered_json summary;  // as in summary.json

@@ -1,0 +1,87 @@
+// One epoch of a job: its processes, from the first start to the model's digest.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_EPOCH_RUN_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_EPOCH_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/hash.h"
+#include "deploy/backends/local/signal_watch.h"
+#include "deploy/backends/local/supervisor.h"
+#include "deploy/console/stats_table.h"
+#include "deploy/controller/run_directory.h"
+#include "deploy/controller/server_group.h"
+#include "deploy/controller/stall_watch.h"
+#include "deploy/controller/worker_group.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+struct JobPrograms {
+  std::string server;
+  std::string worker;
+};
+
+// What is reported while an epoch runs; all are set.
+struct EpochObserver {
+  std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
+  // Lines of rank 0's metrics, maybe in pieces.
+  std::function<void(absl::string_view data)> on_metrics;
+  // A server has ended. Whether it may be started again; it goes on from its push log.
+  std::function<bool(const std::string& name, const std::string& how_it_ended)> on_server_end;
+};
+
+// Not thread-safe; lives on the main thread.
+class EpochRun {
+ public:
+  // All references must outlive this object.
+  EpochRun(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
+           uint64_t epoch, const EpochObserver& observer, SignalWatch* signals);
+
+  // Starts and configures the servers, starts the workers and waits until all of these have ended
+  // well.
+  // Errors: kAborted (a process failed; with its last log lines), kCancelled (Ctrl-C or SIGTERM),
+  // kDeadlineExceeded (a process didn't come up or answer, or nothing advances), and those of
+  // starting programs and writing files.
+  absl::Status Train();
+
+  // After Train. What the workers report, by rank. Errors: kDataLoss (one left no result).
+  absl::StatusOr<std::vector<nlohmann::ordered_json>> WorkerResults() const {
+    return workers_.ReadResults();
+  }
+  // After Train. The model's digest, and what the servers said before it was computed. A server
+  // that dies meanwhile and is started again is asked again.
+  absl::StatusOr<Digest> AskServers(std::vector<ServerReport>* reports);
+
+  // No process is left. `grace`: how long they may take to end by themselves.
+  void Stop(absl::Duration grace);
+
+ private:
+  bool ReplaceServer(const ChildProcess& ended);
+  absl::Status WaitForWorkers();
+  absl::Duration StallTimeout() const;
+  absl::Status StallReport(const StallWatch& stall);
+  absl::Status WriteAddresses() const;
+  absl::StatusOr<Digest> AskServersOnce(std::vector<ServerReport>* reports);
+
+  const Job& job_;
+  const JobPrograms& programs_;
+  const RunDirectory& directory_;
+  const uint64_t epoch_;
+  const EpochObserver& observer_;
+  Supervisor supervisor_;
+  ServerGroup servers_;
+  WorkerGroup workers_;
+  uint32_t restarts_ = 0;  // Of servers.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_EPOCH_RUN_H_

@@ -1,0 +1,100 @@
+#include "deploy/controller/worker_group.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "deploy/controller/startup.h"
+#include "deploy/controller/summary.h"
+
+namespace thermocline {
+
+std::string WorkerGroup::LogFile(uint32_t rank) const {
+  return ProcessFile(directory_, NameOf(rank), "log");
+}
+
+std::string WorkerGroup::ResultFile(uint32_t rank) const {
+  return ProcessFile(directory_, NameOf(rank), "json");
+}
+
+std::vector<std::string> WorkerGroup::Command(const WorkerGroupOptions& options,
+                                              uint32_t rank) const {
+  std::vector<std::string> command = {
+      options.program,
+      absl::StrCat("--job=", directory_.File("job.textproto")),
+      absl::StrCat("--rank=", rank),
+      absl::StrCat("--epoch=", options.epoch),
+      absl::StrCat("--servers=", absl::StrJoin(options.servers, ",")),
+      absl::StrCat("--port_file=", ProcessFile(directory_, NameOf(rank), "port")),
+      absl::StrCat("--result_file=", ResultFile(rank)),
+  };
+  if (rank == 0) command.push_back("--progress_fd=3");
+  return command;
+}
+
+absl::Status WorkerGroup::StartWorker(const WorkerGroupOptions& options, uint32_t rank,
+                                      int progress_fd) {
+  ChildProcessOptions process;
+  process.name = NameOf(rank);
+  process.command = Command(options, rank);
+  process.log_path = LogFile(rank);
+  process.inherited_fd = progress_fd;
+  return supervisor_.Start(ProcessRole::kWorker, process);
+}
+
+absl::Status WorkerGroup::Start(const WorkerGroupOptions& options,
+                                std::function<void(absl::string_view data)> on_metrics) {
+  int progress_pipe[2];
+  if (pipe2(progress_pipe, O_CLOEXEC) != 0) {
+    return absl::UnavailableError(absl::StrCat("can't make a pipe: ", std::strerror(errno)));
+  }
+  supervisor_.ReadFrom(progress_pipe[0],
+                       [this, take = std::move(on_metrics)](absl::string_view data) {
+                         if (data.empty()) {
+                           metrics_ended_ = true;
+                         } else {
+                           take(data);
+                         }
+                       });
+  absl::Status started = StartWorker(options, 0, progress_pipe[1]);
+  close(progress_pipe[1]);
+  for (uint32_t rank = 1; started.ok() && rank < job_.cluster().workers(); ++rank) {
+    started = StartWorker(options, rank, -1);
+  }
+  return started;
+}
+
+absl::Status WorkerGroup::WaitUntilUp() {
+  std::vector<std::string> names;
+  for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) names.push_back(NameOf(rank));
+  ASSIGN_OR_RETURN(addresses_, WaitForAddresses(names, directory_,
+                                                absl::Seconds(job_.cluster().startup_timeout_s()),
+                                                &supervisor_));
+  return absl::OkStatus();
+}
+
+bool WorkerGroup::AllEnded() { return supervisor_.AllWorkersEnded() && metrics_ended_; }
+
+std::vector<uint32_t> WorkerGroup::RunningRanks() {
+  std::vector<uint32_t> running;
+  for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
+    if (supervisor_.IsRunning(NameOf(rank))) running.push_back(rank);
+  }
+  return running;
+}
+
+absl::StatusOr<std::vector<nlohmann::ordered_json>> WorkerGroup::ReadResults() const {
+  std::vector<nlohmann::ordered_json> results;
+  for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
+    ASSIGN_OR_RETURN(nlohmann::ordered_json result, ReadWorkerResult(ResultFile(rank)));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,66 @@
+// The workers of one epoch: started, waited for, asked for their results.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_WORKER_GROUP_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_WORKER_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "deploy/backends/local/supervisor.h"
+#include "deploy/controller/run_directory.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+struct WorkerGroupOptions {
+  std::string program;
+  uint64_t epoch = 1;
+  std::vector<std::string> servers;  // addresses, by index
+};
+
+// Not thread-safe; lives on the main thread.
+class WorkerGroup {
+ public:
+  // `job`, `directory` and `supervisor` must outlive this object.
+  WorkerGroup(const Job& job, const RunDirectory& directory, Supervisor* supervisor)
+      : job_(job), directory_(directory), supervisor_(*supervisor) {}
+
+  // Starts one process a rank. `on_metrics` gets what rank 0 reports, during the supervisor's
+  // waits.
+  absl::Status Start(const WorkerGroupOptions& options,
+                     std::function<void(absl::string_view data)> on_metrics);
+  // Waits until all serve, or have ended well. Errors: those of WaitForAddresses.
+  absl::Status WaitUntilUp();
+
+  // Whether all have ended, and said all they had to say.
+  bool AllEnded();
+  std::vector<uint32_t> RunningRanks();
+  // By rank. Errors: kDataLoss (a worker left none; names the file).
+  absl::StatusOr<std::vector<nlohmann::ordered_json>> ReadResults() const;
+
+  // Of the process: "worker 0".
+  static std::string NameOf(uint32_t rank) { return absl::StrCat("worker ", rank); }
+  std::string LogFile(uint32_t rank) const;
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+ private:
+  std::string ResultFile(uint32_t rank) const;
+  std::vector<std::string> Command(const WorkerGroupOptions& options, uint32_t rank) const;
+  absl::Status StartWorker(const WorkerGroupOptions& options, uint32_t rank, int progress_fd);
+
+  const Job& job_;
+  const RunDirectory& directory_;
+  Supervisor& supervisor_;
+  std::vector<std::string> addresses_;
+  bool metrics_ended_ = false;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_WORKER_GROUP_H_
