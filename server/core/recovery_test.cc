@@ -229,7 +229,9 @@ TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
   EXPECT_EQ(server.Stats().pushes_accepted(), 0u);
   EXPECT_EQ(server.Stats().pending_push_bytes(), 0u);
   disk.SetFreeBytes(1 << 20);
+  const uint64_t log_bytes = server.Stats().push_log_bytes();
   EXPECT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  EXPECT_GT(server.Stats().push_log_bytes(), log_bytes);
   EXPECT_FALSE(server.broken());
 }
 

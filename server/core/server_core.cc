@@ -209,7 +209,10 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
   const ServedJob* current_job = job.load(std::memory_order_acquire);
   stats->set_configured(current_job != nullptr);
   stats->set_replayed_parts(replayed_parts.load());
-  if (current_job != nullptr) current_job->FillStats(stats);
+  if (current_job != nullptr) {
+    current_job->FillStats(stats);
+    if (journal != nullptr) stats->set_push_log_bytes(journal->bytes());
+  }
   stats->set_complete_through(kNoStep.value());
   absl::MutexLock lock(&mutex);
   gate.FillStats(stats);

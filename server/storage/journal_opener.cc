@@ -1,6 +1,9 @@
 #include "server/storage/journal_opener.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -8,6 +11,35 @@
 #include "server/storage/push_record.h"
 
 namespace thermocline {
+namespace {
+
+absl::StatusOr<wire::PushPart> DecodeRecord(const LogRecord& record) {
+  if (record.type != kPushPartRecord) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        record.where, ": a record of type ", record.type, ", which this program doesn't know"));
+  }
+  absl::StatusOr<wire::PushPart> part = DecodePushRecord(record.payload);
+  if (part.ok()) return part;
+  return absl::Status(part.status().code(),
+                      absl::StrCat(record.where, ": ", part.status().message()));
+}
+
+// The header of a segment; none where it can't be read as one.
+absl::StatusOr<std::optional<SegmentHeader>> ReadSegmentHeader(Disk* disk,
+                                                               const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, disk->Open(path));
+  std::string bytes(std::min<uint64_t>(file->size(), kSegmentHeaderBytes), '\0');
+  if (!bytes.empty()) {
+    RETURN_IF_ERROR(file->ReadAt(0, absl::MakeSpan(&bytes[0], bytes.size())));
+  }
+  SegmentHeader header;
+  if (DecodeSegmentHeader(bytes, &header) != SegmentHeaderState::kValid) {
+    return std::optional<SegmentHeader>();
+  }
+  return std::make_optional(header);
+}
+
+}  // namespace
 
 LogJournalOpener::LogJournalOpener(Disk* disk, Scheduler* sync_scheduler,
                                    const LogJournalOptions& options)
@@ -18,42 +50,63 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
   RETURN_IF_ERROR(disk_->CreateDirectory(options_.directory));
   ASSIGN_OR_RETURN(lock_, disk_->Lock(options_.directory));
   const LogIdentity identity = {JobHash(spec.job_id), spec.epoch, spec.server_index};
-  const auto visit_record = [&](const LogRecord& record) -> absl::Status {
-    if (record.type != kPushPartRecord) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          record.where, ": a record of type ", record.type, ", which this program doesn't know"));
+  uint64_t skipped = 0;
+  const auto visit_record = [&](const LogRecord& record) -> absl::StatusOr<Step> {
+    ASSIGN_OR_RETURN(wire::PushPart part, DecodeRecord(record));
+    const Step last_step = part.last_step;
+    if (last_step <= spec.base) {
+      ++skipped;
+      return last_step;
     }
-    absl::StatusOr<wire::PushPart> part = DecodePushRecord(record.payload);
-    if (!part.ok()) {
-      return absl::Status(part.status().code(),
-                          absl::StrCat(record.where, ": ", part.status().message()));
+    if (part.first_step <= spec.base) {
+      return absl::DataLossError(absl::StrCat(
+          record.where, ": a push of steps ", part.first_step.value(), "..", last_step.value(),
+          " spans the checkpoint's cut at step ", spec.base.value()));
     }
-    part->header.job_id = spec.job_id;
-    part->header.epoch = spec.epoch;
-    return visit(*std::move(part));
+    part.header.job_id = spec.job_id;
+    part.header.epoch = spec.epoch;
+    RETURN_IF_ERROR(visit(std::move(part)));
+    return last_step;
   };
   ASSIGN_OR_RETURN(const ReplayResult replayed,
-                   ReplayPushLog(disk_, options_.directory, identity, kNoLsn, visit_record));
+                   ReplayPushLog(disk_, options_.directory, identity, spec.base, visit_record));
   if (options_.log_line && !replayed.torn_at.empty()) {
     options_.log_line(absl::StrCat("push log: cut a torn end of ", replayed.torn_bytes,
                                    " bytes at ", replayed.torn_at,
                                    "; nothing of it had been synced"));
   }
-  if (options_.log_line && replayed.records > 0) {
-    options_.log_line(absl::StrCat("push log: replayed ", replayed.records, " records from '",
-                                   options_.directory, "'"));
+  if (options_.log_line && replayed.records > skipped) {
+    options_.log_line(absl::StrCat("push log: replayed ", replayed.records - skipped,
+                                   " records from '", options_.directory, "'"));
   }
   PushLogOptions log_options;
   log_options.directory = options_.directory;
   log_options.identity = identity;
   log_options.segment_bytes = options_.segment_bytes;
   ASSIGN_OR_RETURN(std::unique_ptr<PushLog> log,
-                   PushLog::Start(disk_, log_options, replayed.last + 1));
-  for (const ReplayedSegment& segment : replayed.segments) {
-    log->Adopt(segment.first, segment.last, segment.bytes);
-  }
+                   PushLog::Start(disk_, log_options, replayed.history));
+  RETURN_IF_ERROR(RemoveOlderEpochs(identity));
   return std::make_unique<LogJournal>(std::move(log), spec.durability, sync_scheduler_,
                                       options_.on_broken);
+}
+
+// Those of another job or server, and what is damaged, are left for whoever looks into it.
+absl::Status LogJournalOpener::RemoveOlderEpochs(const LogIdentity& identity) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.directory));
+  bool removed = false;
+  for (const std::string& name : names) {
+    const std::optional<SegmentId> id = ParseSegmentName(name);
+    if (!id.has_value() || id->epoch >= identity.epoch) continue;
+    const std::string path = absl::StrCat(options_.directory, "/", name);
+    ASSIGN_OR_RETURN(const std::optional<SegmentHeader> header, ReadSegmentHeader(disk_, path));
+    if (!header.has_value() || header->identity.job_hash != identity.job_hash ||
+        header->identity.server_index != identity.server_index) {
+      continue;
+    }
+    RETURN_IF_ERROR(disk_->Remove(path));
+    removed = true;
+  }
+  return removed ? disk_->SyncDirectory(options_.directory) : absl::OkStatus();
 }
 
 }  // namespace thermocline

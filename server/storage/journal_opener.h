@@ -12,8 +12,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/disk/disk.h"
+#include "common/ids.h"
 #include "common/scheduler.h"
 #include "common/wire/messages.h"
+#include "server/storage/log_format.h"
 #include "server/storage/log_journal.h"
 #include "server/storage/push_journal.h"
 
@@ -24,16 +26,20 @@ struct JournalSpec {
   uint64_t epoch = 0;
   uint32_t server_index = 0;
   LogDurability durability = LogDurability::kProcess;
+  // The pushes of every worker up to this step are in the rows already.
+  Step base = kNoStep;
 };
 
 class JournalOpener {
  public:
   virtual ~JournalOpener() = default;
 
-  // Gives back, in order, every part that was appended for this job, epoch and server; then the
-  // journal that goes on from there. Once in the life of a process.
+  // Gives back, in order, every part that was appended for this job, epoch and server, but for
+  // those of pushes that end at or before the base; then the journal that goes on from there. What
+  // is left of older epochs is removed. Once in the life of a process.
   // Errors: kFailedPrecondition (in use by another process, or not of this job), kDataLoss
-  // (damaged: names file and offset), kUnavailable (the disk), and what `visit` returns.
+  // (damaged, a push spans the base, or parts behind the base are gone: names file and offset),
+  // kUnavailable (the disk), and what `visit` returns.
   using Visit = absl::FunctionRef<absl::Status(wire::PushPart&&)>;
   virtual absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec,
                                                             Visit visit) = 0;
@@ -57,6 +63,8 @@ class LogJournalOpener : public JournalOpener {
   absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec, Visit visit) override;
 
  private:
+  absl::Status RemoveOlderEpochs(const LogIdentity& identity);
+
   Disk* const disk_;
   Scheduler* const sync_scheduler_;
   const LogJournalOptions options_;

@@ -20,8 +20,9 @@ constexpr char kFolder[] = "/server-0";
 
 class JournalOpenerTest : public testing::Test {
  protected:
-  LogJournalOpener Opener() {
+  LogJournalOpener Opener(uint64_t segment_bytes = 1 << 20) {
     LogJournalOptions options;
+    options.segment_bytes = segment_bytes;
     options.directory = kFolder;
     options.log_line = [this](absl::string_view line) { lines_.emplace_back(line); };
     return LogJournalOpener(&disk_, &scheduler_, options);
@@ -30,9 +31,9 @@ class JournalOpenerTest : public testing::Test {
   absl::StatusOr<std::unique_ptr<PushJournal>> Open(LogJournalOpener* opener,
                                                     const JournalSpec& spec) {
     steps_.clear();
-    return opener->Open(spec, [this](wire::PushPart&& part) {
-      EXPECT_EQ(part.header.job_id, "job");
-      EXPECT_EQ(part.header.epoch, 4u);
+    return opener->Open(spec, [&](wire::PushPart&& part) {
+      EXPECT_EQ(part.header.job_id, spec.job_id);
+      EXPECT_EQ(part.header.epoch, spec.epoch);
       steps_.push_back(part.last_step.value());
       return absl::OkStatus();
     });
@@ -67,15 +68,78 @@ TEST_F(JournalOpenerTest, EveryProcessGoesOnWhereTheOneBeforeEnded) {
               ElementsAre(HasSubstr("replayed 1 records"), HasSubstr("replayed 3 records")));
 }
 
-TEST_F(JournalOpenerTest, ANewEpochStartsEmpty) {
-  {
+TEST_F(JournalOpenerTest, ANewEpochStartsEmptyAndRemovesOlderOnes) {
+  const auto append = [this](const JournalSpec& spec) {
     LogJournalOpener opener = Opener();
-    ASSERT_TRUE((*Open(&opener, {"job", 3, 0, LogDurability::kProcess}))->Append(Part(1)).ok());
-  }
+    ASSERT_TRUE((*Open(&opener, spec))->Append(Part(1)).ok());
+  };
+  append({"job", 3, 0, LogDurability::kProcess});
+  append({"other", 2, 0, LogDurability::kProcess});
+  append({"job", 1, 1, LogDurability::kProcess});
+  append({"job", 5, 0, LogDurability::kProcess});  // That one is gone: 3 is older than 5.
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(SegmentName({1, Lsn(1)}), SegmentName({2, Lsn(1)}),
+                                                SegmentName({5, Lsn(1)})));
   LogJournalOpener opener = Opener();
   const auto journal = Open(&opener, spec_);
   ASSERT_TRUE(journal.ok()) << journal.status();
   EXPECT_THAT(steps_, IsEmpty());
+  EXPECT_THAT(*disk_.List(kFolder),
+              ElementsAre(SegmentName({1, Lsn(1)}), SegmentName({2, Lsn(1)}),
+                          SegmentName({4, Lsn(1)}), SegmentName({5, Lsn(1)})));
+}
+
+TEST_F(JournalOpenerTest, WhatABaseCoversIsSkipped) {
+  {
+    LogJournalOpener opener = Opener();
+    const auto journal = Open(&opener, spec_);
+    for (int64_t step = 0; step < 6; ++step) ASSERT_TRUE((*journal)->Append(Part(step)).ok());
+  }
+  JournalSpec spec = spec_;
+  spec.base = Step(3);
+  LogJournalOpener opener = Opener();
+  ASSERT_TRUE(Open(&opener, spec).ok());
+  EXPECT_THAT(steps_, ElementsAre(4, 5));
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("replayed 2 records")));
+}
+
+TEST_F(JournalOpenerTest, APushThatSpansTheBaseIsDamage) {
+  {
+    LogJournalOpener opener = Opener();
+    wire::PushPart part = Part(4);
+    part.first_step = Step(3);
+    ASSERT_TRUE((*Open(&opener, spec_))->Append(part).ok());
+  }
+  for (const int64_t base : {2, 3, 4}) {
+    JournalSpec spec = spec_;
+    spec.base = Step(base);
+    LogJournalOpener opener = Opener();
+    const absl::Status opened = Open(&opener, spec).status();
+    EXPECT_EQ(opened.code(), base == 3 ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+    if (base == 3) {
+      EXPECT_THAT(std::string(opened.message()), HasSubstr("offset 64: a push"));
+    }
+  }
+}
+
+TEST_F(JournalOpenerTest, WhatWasDroppedMustBeCovered) {
+  {
+    LogJournalOpener opener = Opener(300);
+    const auto journal = Open(&opener, spec_);
+    for (int64_t step = 0; step < 9; ++step) ASSERT_TRUE((*journal)->Append(Part(step)).ok());
+    const uint64_t bytes = (*journal)->bytes();
+    ASSERT_TRUE((*journal)->DropThroughStep(Step(6)).ok());
+    EXPECT_LT((*journal)->bytes(), bytes);
+  }
+  JournalSpec spec = spec_;
+  for (const int64_t base : {-1, 3}) {
+    spec.base = Step(base);
+    LogJournalOpener opener = Opener();
+    EXPECT_EQ(Open(&opener, spec).status().code(), absl::StatusCode::kDataLoss);
+  }
+  spec.base = Step(6);
+  LogJournalOpener opener = Opener();
+  ASSERT_TRUE(Open(&opener, spec).ok());
+  EXPECT_THAT(steps_, ElementsAre(7, 8));
 }
 
 TEST_F(JournalOpenerTest, TwoProcessesAtOnceAreRefused) {

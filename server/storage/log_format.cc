@@ -16,7 +16,7 @@ constexpr char kMagic[] = "TclnPush";  // 8 bytes
 
 // Where a segment header's fields begin.
 constexpr size_t kVersionAt = 8, kServerAt = 12, kJobAt = 16, kEpochAt = 24, kFirstLsnAt = 32,
-                 kHeaderCrcAt = 60;
+                 kNewestBeforeAt = 40, kHeaderCrcAt = 60;
 // A record header's. The checksum covers all that follows it, padding excluded.
 constexpr size_t kCrcAt = 0, kLengthAt = 4, kLsnAt = 8, kRecordEpochAt = 16, kSyncedAt = 24,
                  kTypeAt = 32;
@@ -49,6 +49,7 @@ std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& h
   Store(header.identity.job_hash, kJobAt, bytes.data());
   Store(header.identity.epoch, kEpochAt, bytes.data());
   Store(header.first_lsn.value(), kFirstLsnAt, bytes.data());
+  Store((header.newest_before + 1).value(), kNewestBeforeAt, bytes.data());
   Store(Crc32c(bytes.data(), kHeaderCrcAt), kHeaderCrcAt, bytes.data());
   return bytes;
 }
@@ -65,6 +66,7 @@ SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* h
   header->identity.job_hash = Load<uint64_t>(bytes, kJobAt);
   header->identity.epoch = Load<uint64_t>(bytes, kEpochAt);
   header->first_lsn = Lsn(Load<uint64_t>(bytes, kFirstLsnAt));
+  header->newest_before = Step(Load<int64_t>(bytes, kNewestBeforeAt)) - 1;
   return SegmentHeaderState::kValid;
 }
 

@@ -45,6 +45,9 @@ uint64_t JobHash(absl::string_view job_id);
 struct SegmentHeader {
   LogIdentity identity;
   Lsn first_lsn;
+  // The greatest step of all records before it, those included that were dropped; kNoStep where
+  // there are none.
+  Step newest_before = kNoStep;
 };
 std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& header);
 

@@ -26,6 +26,10 @@ TEST(LogFormatTest, GoldenBytes) {
             "0900000000000000"
             "0000000000000000000000000000000000000000"
             "892694de");
+  EXPECT_EQ(absl::BytesToHexString(Text(EncodeSegmentHeader({kIdentity, Lsn(9), Step(6)})))
+                .substr(80, 40),
+            "0700000000000000"
+            "000000000000000000000000");
   RecordHeader header;
   header.lsn = Lsn(10);
   header.epoch = 3;
@@ -44,11 +48,12 @@ TEST(LogFormatTest, GoldenBytes) {
 }
 
 TEST(LogFormatTest, SegmentHeadersComeBack) {
-  const std::string bytes = Text(EncodeSegmentHeader({kIdentity, Lsn(9)}));
+  const std::string bytes = Text(EncodeSegmentHeader({kIdentity, Lsn(9), Step(0)}));
   SegmentHeader header;
   ASSERT_EQ(DecodeSegmentHeader(bytes, &header), SegmentHeaderState::kValid);
   EXPECT_TRUE(header.identity == kIdentity);
   EXPECT_EQ(header.first_lsn, Lsn(9));
+  EXPECT_EQ(header.newest_before, Step(0));
   EXPECT_EQ(DecodeSegmentHeader(bytes.substr(0, 63), &header), SegmentHeaderState::kDamaged);
   EXPECT_EQ(DecodeSegmentHeader("", &header), SegmentHeaderState::kDamaged);
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {

@@ -64,7 +64,8 @@ LogJournal::~LogJournal() {
 
 absl::Status LogJournal::Append(const wire::PushPart& part) {
   const PushRecord record(part);
-  absl::Status status = state_->log->Append(kPushPartRecord, record.pieces()).status();
+  absl::Status status =
+      state_->log->Append(kPushPartRecord, part.last_step, record.pieces()).status();
   if (!status.ok() && !absl::IsResourceExhausted(status)) state_->Break(status);
   return status;
 }
@@ -81,6 +82,10 @@ void LogJournal::WhenDurable(Done done) {
   if (!schedule) return;
   state_->scheduler->RunAfter(0, [state = state_] { state->SyncAll(); });
 }
+
+absl::Status LogJournal::DropThroughStep(Step step) { return state_->log->DropThroughStep(step); }
+
+uint64_t LogJournal::bytes() const { return state_->log->bytes(); }
 
 const PushLog& LogJournal::log() const { return *state_->log; }
 

@@ -26,6 +26,8 @@ class LogJournal : public PushJournal {
 
   absl::Status Append(const wire::PushPart& part) override;
   void WhenDurable(Done done) override;
+  absl::Status DropThroughStep(Step step) override;
+  uint64_t bytes() const override;
 
   const PushLog& log() const;
 

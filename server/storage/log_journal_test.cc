@@ -23,7 +23,7 @@ class LogJournalTest : public testing::Test {
  protected:
   void Start(LogDurability durability) {
     ASSERT_TRUE(disk_.CreateDirectory("/log").ok());
-    auto log = PushLog::Start(&disk_, {"/log", kIdentity}, Lsn(1));
+    auto log = PushLog::Start(&disk_, {"/log", kIdentity});
     ASSERT_TRUE(log.ok()) << log.status();
     journal_ = std::make_unique<LogJournal>(
         *std::move(log), durability, &scheduler_,
@@ -78,12 +78,12 @@ TEST_F(LogJournalTest, WhatWasAppendedComesBack) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(journal_->Append(Part(10 + i)).ok());
   std::vector<int64_t> steps;
   const auto replayed =
-      ReplayPushLog(&disk_, "/log", kIdentity, kNoLsn, [&](const LogRecord& record) {
+      ReplayPushLog(&disk_, "/log", kIdentity, kNoStep, [&](const LogRecord& record) {
         EXPECT_EQ(record.type, kPushPartRecord);
         const auto part = DecodePushRecord(record.payload);
         EXPECT_TRUE(part.ok()) << part.status();
         steps.push_back(part->last_step.value());
-        return absl::OkStatus();
+        return part->last_step;
       });
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_THAT(steps, ElementsAre(10, 11, 12, 13, 14));

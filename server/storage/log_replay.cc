@@ -31,30 +31,36 @@ absl::StatusOr<std::string> Read(const ReadFile& file, uint64_t offset, uint64_t
 
 class Replay {
  public:
-  Replay(Disk* disk, std::string directory, const LogIdentity& identity, Lsn after,
-         absl::FunctionRef<absl::Status(const LogRecord&)> visit)
+  Replay(Disk* disk, std::string directory, const LogIdentity& identity, Step covered,
+         LogVisitor visit)
       : disk_(disk),
         directory_(std::move(directory)),
         identity_(identity),
-        after_(after),
+        covered_(covered),
         visit_(visit) {}
 
   absl::StatusOr<ReplayResult> Run() {
     RETURN_IF_ERROR(OpenSegments());
-    if (!segments_.empty() && segments_.front().header.first_lsn > after_ + 1) {
-      return absl::DataLossError(absl::StrCat("the log in '", directory_, "' begins with record ",
-                                              segments_.front().header.first_lsn.value(),
-                                              "; records from ", after_.value() + 1,
-                                              " on are needed"));
-    }
+    if (!segments_.empty()) RETURN_IF_ERROR(CheckBeginning(segments_.front()));
     for (size_t i = 0; i < segments_.size(); ++i) {
       RETURN_IF_ERROR(ReadSegment(segments_[i], i + 1 == segments_.size()));
     }
-    result_.last = std::max(last_, after_);
+    result_.history.last = last_;
     return std::move(result_);
   }
 
  private:
+  // What was dropped before it must be covered.
+  absl::Status CheckBeginning(const Segment& first) {
+    const Lsn lsn = first.header.first_lsn;
+    const Step before = first.header.newest_before;
+    result_.history.newest = before;
+    if (lsn == kNoLsn + 1 || (before != kNoStep && before <= covered_)) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(
+        "'", first.path, "' begins with record ", lsn.value(), "; those before it, of steps up to ",
+        before.value(), ", are needed from step ", covered_.value() + 1, " on"));
+  }
+
   absl::Status OpenSegments() {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(directory_));
     std::vector<std::string> ours;  // in order
@@ -114,6 +120,7 @@ class Replay {
                                               segment.path, "'"));
     }
     last_ = Lsn(first.value() - 1);
+    newest_ = kNoStep;
     uint64_t offset = kSegmentHeaderBytes;
     while (offset < segment.file->size()) {
       ASSIGN_OR_RETURN(const uint64_t bytes, ReadRecord(segment, offset));
@@ -128,7 +135,8 @@ class Replay {
       return disk_->SyncDirectory(directory_);
     }
     if (last) RETURN_IF_ERROR(disk_->Truncate(segment.path, offset));
-    result_.segments.push_back({first, last_, offset});
+    result_.history.segments.push_back({first, last_, newest_, offset});
+    result_.history.newest = std::max(result_.history.newest, newest_);
     return absl::OkStatus();
   }
 
@@ -153,13 +161,13 @@ class Replay {
     }
     last_ = header.lsn;
     synced_ = std::max(synced_, header.synced_through);
-    if (header.lsn > after_) {
-      ++result_.records;
-      RETURN_IF_ERROR(
-          visit_({header.lsn, header.type,
-                  absl::string_view(record).substr(kRecordHeaderBytes, header.payload_bytes),
-                  Where(segment.path, offset)}));
-    }
+    ++result_.records;
+    ASSIGN_OR_RETURN(
+        const Step step,
+        visit_({header.lsn, header.type,
+                absl::string_view(record).substr(kRecordHeaderBytes, header.payload_bytes),
+                Where(segment.path, offset)}));
+    newest_ = std::max(newest_, step);
     return record.size();
   }
 
@@ -198,21 +206,22 @@ class Replay {
   Disk* const disk_;
   const std::string directory_;
   const LogIdentity identity_;
-  const Lsn after_;
-  const absl::FunctionRef<absl::Status(const LogRecord&)> visit_;
+  const Step covered_;
+  const LogVisitor visit_;
   std::vector<Segment> segments_;
   bool newer_segment_was_begun_ = false;  // than the last one; its header never got to the medium
   Lsn last_ = kNoLsn;                     // of the records read
+  Step newest_ = kNoStep;                 // of the present segment's
   Lsn synced_ = kNoLsn;                   // as far as they know
   ReplayResult result_;
 };
 
 }  // namespace
 
-absl::StatusOr<ReplayResult> ReplayPushLog(
-    Disk* disk, const std::string& directory, const LogIdentity& identity, Lsn after,
-    absl::FunctionRef<absl::Status(const LogRecord&)> visit) {
-  return Replay(disk, directory, identity, after, visit).Run();
+absl::StatusOr<ReplayResult> ReplayPushLog(Disk* disk, const std::string& directory,
+                                           const LogIdentity& identity, Step covered,
+                                           LogVisitor visit) {
+  return Replay(disk, directory, identity, covered, visit).Run();
 }
 
 }  // namespace thermocline

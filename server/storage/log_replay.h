@@ -8,14 +8,15 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/disk/disk.h"
+#include "common/ids.h"
 #include "server/storage/log_format.h"
+#include "server/storage/push_log.h"
 
 namespace thermocline {
 
@@ -26,30 +27,28 @@ struct LogRecord {
   std::string where;          // file and offset, for messages
 };
 
-struct ReplayedSegment {
-  Lsn first;
-  Lsn last;
-  uint64_t bytes = 0;
-};
+using LogVisitor = absl::FunctionRef<absl::StatusOr<Step>(const LogRecord&)>;
 
 struct ReplayResult {
-  Lsn last;  // of the records that are left; `after` where there is none
-  uint64_t records = 0;
-  std::vector<ReplayedSegment> segments;
+  LogHistory history;
+  uint64_t records = 0;  // that are left
   // Where the torn end began, and what was cut off; empty and 0 where there was none.
   std::string torn_at;
   uint64_t torn_bytes = 0;
 };
 
-// Visits the records after `after` of the log of `identity` in `directory`; segments of
-// another epoch are left alone. Cuts a torn end off. All that is left is synced.
+// Visits the records of the log of `identity` in `directory`; segments of another epoch are left
+// alone. Segments whose records are all of steps up to `covered` may have been dropped from its
+// beginning. Cuts a torn end off. All that is left is synced.
+//
+// `visit` gives the record's step (as PushLog::Append took it).
 //
 // REQUIRES: nobody writes to the log (Disk::Lock).
 // Errors: kDataLoss (damage in what was synced, a gap, another format or job: names file and
 // offset), the disk's, and what `visit` returns.
 absl::StatusOr<ReplayResult> ReplayPushLog(Disk* disk, const std::string& directory,
-                                           const LogIdentity& identity, Lsn after,
-                                           absl::FunctionRef<absl::Status(const LogRecord&)> visit);
+                                           const LogIdentity& identity, Step covered,
+                                           LogVisitor visit);
 
 }  // namespace thermocline
 

@@ -2,9 +2,11 @@
 #ifndef THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
 #define THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
 
+#include <cstdint>
 #include <functional>
 
 #include "absl/status/status.h"
+#include "common/ids.h"
 #include "common/wire/messages.h"
 
 namespace thermocline {
@@ -27,6 +29,14 @@ class PushJournal {
   // the call returns; with an error where that will never be. Thread-safe.
   using Done = std::function<void(const absl::Status&)>;
   virtual void WhenDurable(Done done) = 0;
+
+  // Nothing up to this step is needed any more: what holds pushes that end there at the latest may
+  // go. Takes some disk operations, which Append may wait for. Thread-safe. Errors: kUnavailable
+  // (the disk); the journal is as whole as before then.
+  virtual absl::Status DropThroughStep(Step step) = 0;
+
+  // On the disk. Thread-safe.
+  virtual uint64_t bytes() const = 0;
 };
 
 }  // namespace thermocline

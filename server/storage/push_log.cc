@@ -9,20 +9,27 @@
 #include "common/status_macros.h"
 
 namespace thermocline {
+namespace {
+
+// Of the size at which a segment ends anyway: from here on DropThroughStep ends it early.
+constexpr uint64_t kLargeFraction = 8;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PushLog>> PushLog::Start(Disk* disk, const PushLogOptions& options,
-                                                        Lsn next) {
-  CHECK_GT(next, kNoLsn);
-  std::unique_ptr<PushLog> log(new PushLog(disk, options, next));
+                                                        const LogHistory& history) {
+  std::unique_ptr<PushLog> log(new PushLog(disk, options, history));
   absl::MutexLock lock(&log->mutex_);
   RETURN_IF_ERROR(log->StartSegment());
   return log;
 }
 
-PushLog::PushLog(Disk* disk, const PushLogOptions& options, Lsn next)
+PushLog::PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& history)
     : disk_(disk),
       options_(options),
-      last_(next.value() - 1),
+      segments_(history.segments.begin(), history.segments.end()),
+      last_(history.last),
+      newest_(history.newest),
       // A replay syncs what it keeps.
       synced_through_(last_) {}
 
@@ -38,7 +45,7 @@ absl::Status PushLog::Break(absl::Status status) {
 absl::Status PushLog::StartSegment() {
   const Lsn first = last_ + 1;
   ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, disk_->Create(PathOf(first)));
-  const auto header = EncodeSegmentHeader({options_.identity, first});
+  const auto header = EncodeSegmentHeader({options_.identity, first, newest_});
   absl::Status status = file->Append({absl::string_view(header.data(), header.size())});
   if (status.ok()) status = file->Sync();
   if (status.ok()) status = disk_->SyncDirectory(options_.directory);
@@ -47,7 +54,7 @@ absl::Status PushLog::StartSegment() {
     return status;
   }
   file_ = std::move(file);
-  segments_.push_back({first, last_, header.size()});
+  segments_.push_back({first, last_, kNoStep, header.size()});
   return absl::OkStatus();
 }
 
@@ -58,7 +65,8 @@ absl::Status PushLog::EndSegment() {
   return StartSegment();
 }
 
-absl::StatusOr<Lsn> PushLog::Append(uint32_t type, absl::Span<const absl::string_view> payload) {
+absl::StatusOr<Lsn> PushLog::Append(uint32_t type, Step step,
+                                    absl::Span<const absl::string_view> payload) {
   static constexpr char kZeros[kRecordAlignment] = {};
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(broken_);
@@ -68,7 +76,7 @@ absl::StatusOr<Lsn> PushLog::Append(uint32_t type, absl::Span<const absl::string
     if (absl::IsResourceExhausted(status)) return status;
     if (!status.ok()) return Break(std::move(status));
   }
-  Segment& segment = segments_.back();
+  LogSegment& segment = segments_.back();
   RecordHeader header;
   header.lsn = last_ + 1;
   header.epoch = options_.identity.epoch;
@@ -90,6 +98,8 @@ absl::StatusOr<Lsn> PushLog::Append(uint32_t type, absl::Span<const absl::string
   }
   if (!status.ok()) return Break(std::move(status));
   last_ = segment.last = header.lsn;
+  segment.newest = std::max(segment.newest, step);
+  newest_ = std::max(newest_, step);
   segment.bytes += padded;
   return last_;
 }
@@ -111,22 +121,35 @@ absl::Status PushLog::Sync() {
   return absl::OkStatus();
 }
 
-void PushLog::Adopt(Lsn first, Lsn last, uint64_t bytes) {
+absl::Status PushLog::DropThroughStep(Step through) {
+  RETURN_IF_ERROR(EndLargeSegment());
   absl::MutexLock lock(&mutex_);
-  const auto place = segments_.end() - 1;
-  CHECK_LE(last, place->first);
-  segments_.insert(place, {first, last, bytes});
-}
-
-absl::Status PushLog::DropThrough(Lsn through) {
-  absl::MutexLock lock(&mutex_);
-  bool dropped = false;
-  while (segments_.size() > 1 && segments_.front().last <= through) {
+  while (segments_.size() > 1 && segments_.front().newest <= through) {
     RETURN_IF_ERROR(disk_->Remove(PathOf(segments_.front().first)));
     segments_.pop_front();
-    dropped = true;
+    // One by one: a host that dies must not keep a removal and lose the one before it.
+    RETURN_IF_ERROR(disk_->SyncDirectory(options_.directory));
   }
-  return dropped ? disk_->SyncDirectory(options_.directory) : absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::Status PushLog::EndLargeSegment() {
+  const auto is_large = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return segments_.back().last >= segments_.back().first &&
+           segments_.back().bytes >= options_.segment_bytes / kLargeFraction;
+  };
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(broken_);
+    if (!is_large()) return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(Sync());  // The most of it, while nobody waits for the mutex.
+  absl::MutexLock lock(&mutex_);
+  if (!is_large()) return absl::OkStatus();
+  absl::Status status = EndSegment();
+  // A full disk is no reason to end: the present segment goes on.
+  if (status.ok() || absl::IsResourceExhausted(status)) return absl::OkStatus();
+  return Break(std::move(status));
 }
 
 Lsn PushLog::last() const {
@@ -142,7 +165,7 @@ Lsn PushLog::synced_through() const {
 uint64_t PushLog::bytes() const {
   absl::MutexLock lock(&mutex_);
   uint64_t bytes = 0;
-  for (const Segment& segment : segments_) bytes += segment.bytes;
+  for (const LogSegment& segment : segments_) bytes += segment.bytes;
   return bytes;
 }
 

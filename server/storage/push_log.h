@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/disk/disk.h"
+#include "common/ids.h"
 #include "server/storage/log_format.h"
 
 namespace thermocline {
@@ -25,46 +27,55 @@ struct PushLogOptions {
   uint64_t segment_bytes = uint64_t{256} << 20;
 };
 
+struct LogSegment {
+  Lsn first;
+  Lsn last;               // first - 1: it has no record.
+  Step newest = kNoStep;  // The greatest step of its records.
+  uint64_t bytes = 0;
+};
+
+// What there is of a log when its writing begins, or goes on.
+struct LogHistory {
+  Lsn last = kNoLsn;                 // Of all records there ever were.
+  Step newest = kNoStep;             // The greatest step of any of them.
+  std::vector<LogSegment> segments;  // Those that are left, in order.
+};
+
 // An appended record is in the operating system's hands: it survives the death of this process. It
 // survives the host once Sync covers it.
 //
 // Thread-safe; a Sync under way doesn't keep Append waiting.
 class PushLog {
  public:
-  // Starts a segment for records from `next` on: kNoLsn + 1, or where a replay ended. `disk`
-  // outlives the log. Errors: the disk's.
+  // Starts a segment behind `history`, which is what a replay found. `disk` outlives the log.
+  // Errors: the disk's.
   static absl::StatusOr<std::unique_ptr<PushLog>> Start(Disk* disk, const PushLogOptions& options,
-                                                        Lsn next);
+                                                        const LogHistory& history = {});
 
-  // Appends a record made of the pieces of `payload`, and gives its number.
+  // Appends a record made of the pieces of `payload`, and gives its number. `step`: the last that
+  // the record is needed for; see DropThroughStep.
   // Errors: kResourceExhausted (the disk is full; nothing is left of the record, and a later Append
   // may succeed); any other is final: the log refuses from then on, and the process should end.
-  absl::StatusOr<Lsn> Append(uint32_t type, absl::Span<const absl::string_view> payload);
+  absl::StatusOr<Lsn> Append(uint32_t type, Step step, absl::Span<const absl::string_view> payload);
 
   // Brings everything appended before the call to the medium, in one fsync for all who wait.
   // Errors: the disk's, final as above.
   absl::Status Sync();
 
-  // Drops the segments that hold nothing after `through`; never the one being written. Segments of
-  // before this log was started are known from `Adopt`. Errors: the disk's.
-  absl::Status DropThrough(Lsn through);
-  // Says that an older segment exists, with records first..last. In order, before any DropThrough.
-  void Adopt(Lsn first, Lsn last, uint64_t bytes);
+  // Drops segments from the oldest on, as long as all their records are of steps up to `through`;
+  // never the one being written, but a large one of these ends here, so that a later call drops it.
+  // Errors: the disk's. Not final: what is left is a whole log.
+  absl::Status DropThroughStep(Step through);
 
-  Lsn last() const;            // kNoLsn or the start's `next` - 1 before the first record
+  Lsn last() const;            // the history's before the first record
   Lsn synced_through() const;  // as Sync has it
   uint64_t bytes() const;      // of all segments
 
  private:
-  struct Segment {
-    Lsn first;
-    Lsn last;
-    uint64_t bytes;
-  };
-
-  PushLog(Disk* disk, const PushLogOptions& options, Lsn next);
+  PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& history);
   absl::Status StartSegment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status EndSegment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status EndLargeSegment() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Break(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string PathOf(Lsn first) const;
 
@@ -74,8 +85,9 @@ class PushLog {
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<AppendFile> file_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Segment> segments_ ABSL_GUARDED_BY(mutex_);  // the last one is being written
+  std::deque<LogSegment> segments_ ABSL_GUARDED_BY(mutex_);  // the last one is being written
   Lsn last_ ABSL_GUARDED_BY(mutex_);
+  Step newest_ ABSL_GUARDED_BY(mutex_);  // of all records there ever were
   Lsn synced_through_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -32,17 +32,22 @@ class PushLogTest : public testing::Test {
   PushLogOptions Options(uint64_t segment_bytes = 1 << 20) const {
     return {kFolder, kIdentity, segment_bytes};
   }
-  std::unique_ptr<PushLog> Start(Lsn next = Lsn(1), uint64_t segment_bytes = 1 << 20) {
-    auto log = PushLog::Start(&disk_, Options(segment_bytes), next);
+  std::unique_ptr<PushLog> Start(const LogHistory& history = {}, uint64_t segment_bytes = 1 << 20) {
+    auto log = PushLog::Start(&disk_, Options(segment_bytes), history);
     EXPECT_TRUE(log.ok()) << log.status();
     return *std::move(log);
   }
-  absl::StatusOr<ReplayResult> Replay(Lsn after = kNoLsn) {
+  // Record n is of step n / 2.
+  absl::StatusOr<ReplayResult> Replay(Step covered = kNoStep) {
     payloads_.clear();
-    return ReplayPushLog(&disk_, kFolder, kIdentity, after, [this](const LogRecord& record) {
+    return ReplayPushLog(&disk_, kFolder, kIdentity, covered, [this](const LogRecord& record) {
       payloads_.emplace_back(record.payload);
-      return absl::OkStatus();
+      return StepOf(record.lsn);
     });
+  }
+  static Step StepOf(Lsn lsn) { return Step(static_cast<int64_t>(lsn.value() / 2)); }
+  static absl::StatusOr<Lsn> Append(PushLog* log, const std::string& payload) {
+    return log->Append(1, StepOf(log->last() + 1), {payload});
   }
   static std::string Name(Lsn first) { return SegmentName({kIdentity.epoch, first}); }
   std::string OnlyPath() const { return absl::StrCat(kFolder, "/", Name(Lsn(1))); }
@@ -55,9 +60,9 @@ TEST_F(PushLogTest, GivesBackWhatWasAppended) {
   {
     const auto log = Start();
     EXPECT_EQ(log->last(), kNoLsn);
-    EXPECT_EQ(*log->Append(1, {"a", "", "bc"}), Lsn(1));
-    EXPECT_EQ(*log->Append(1, {}), Lsn(2));
-    EXPECT_EQ(*log->Append(2, {std::string(1000, 'x')}), Lsn(3));
+    EXPECT_EQ(*log->Append(1, Step(0), {"a", "", "bc"}), Lsn(1));
+    EXPECT_EQ(*log->Append(1, Step(0), {}), Lsn(2));
+    EXPECT_EQ(*log->Append(2, Step(0), {std::string(1000, 'x')}), Lsn(3));
     EXPECT_EQ(log->last(), Lsn(3));
     EXPECT_EQ(log->synced_through(), kNoLsn);
     EXPECT_TRUE(log->Sync().ok());
@@ -67,75 +72,111 @@ TEST_F(PushLogTest, GivesBackWhatWasAppended) {
   const auto replayed = Replay();
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_THAT(payloads_, ElementsAre("abc", "", std::string(1000, 'x')));
-  EXPECT_EQ(replayed->last, Lsn(3));
+  EXPECT_EQ(replayed->history.last, Lsn(3));
+  EXPECT_EQ(replayed->history.newest, Step(1));
   EXPECT_EQ(replayed->records, 3u);
   EXPECT_EQ(replayed->torn_at, "");
-  ASSERT_TRUE(Replay(Lsn(2)).ok());
-  EXPECT_THAT(payloads_, ElementsAre(std::string(1000, 'x')));
 }
 
 TEST_F(PushLogTest, AnEmptyFolderIsAnEmptyLog) {
-  const auto replayed = Replay(Lsn(41));
+  const auto replayed = Replay();
   ASSERT_TRUE(replayed.ok()) << replayed.status();
-  EXPECT_EQ(replayed->last, Lsn(41));
-  // Started, and never written to.
-  Start(Lsn(42)).reset();
-  ASSERT_TRUE(Replay(Lsn(41)).ok());
+  EXPECT_EQ(replayed->history.last, kNoLsn);
+  // Started, and never written to: what came before is not forgotten.
+  Start({Lsn(41), Step(7)}).reset();
+  const auto again = Replay(Step(7));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->history.last, Lsn(41));
+  EXPECT_EQ(again->history.newest, Step(7));
   EXPECT_THAT(*disk_.List(kFolder), IsEmpty());
-  Start(Lsn(42));
+  Start(again->history);
+  EXPECT_EQ(Replay(Step(6)).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(PushLogTest, SegmentsFollowEachOtherAndAreDropped) {
-  const auto log = Start(Lsn(1), 200);
-  for (int i = 0; i < 10; ++i) ASSERT_TRUE(log->Append(1, {std::string(60, 'a' + i)}).ok());
-  EXPECT_EQ(disk_.List(kFolder)->size(), 5u);  // 64 + 2 * 104 bytes each
+  const auto log = Start({}, 200);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Append(log.get(), std::string(60, 'a' + i)).ok());
+  EXPECT_EQ(disk_.List(kFolder)->size(), 5u);  // 64 + 2 * 104 bytes each: records 1 and 2, 3 and 4
   EXPECT_EQ(log->synced_through(), Lsn(8));
   ASSERT_TRUE(Replay().ok());
   EXPECT_EQ(payloads_.size(), 10u);
-  ASSERT_TRUE(log->DropThrough(Lsn(5)).ok());
-  EXPECT_EQ(disk_.List(kFolder)->size(), 3u);
-  ASSERT_TRUE(log->DropThrough(Lsn(100)).ok());
-  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(9))));
-  ASSERT_TRUE(Replay(Lsn(8)).ok());
-  EXPECT_THAT(payloads_, ElementsAre(std::string(60, 'i'), std::string(60, 'j')));
+  ASSERT_TRUE(log->DropThroughStep(Step(1)).ok());  // The third segment ends with step 3.
+  EXPECT_EQ(disk_.List(kFolder)->front(), Name(Lsn(3)));
+  ASSERT_TRUE(Replay(Step(1)).ok());
+  EXPECT_EQ(payloads_.size(), 8u);
   // What was dropped is missed.
-  const absl::Status gap = Replay(Lsn(7)).status();
+  const absl::Status gap = Replay(Step(0)).status();
   EXPECT_EQ(gap.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(gap.message()), HasSubstr("records from 8 on are needed"));
+  EXPECT_THAT(std::string(gap.message()), HasSubstr("begins with record 3; those before it"));
+  EXPECT_EQ(Replay(kNoStep).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(PushLogTest, OnlyWhatIsWrittenToIsKept) {
+  const auto log = Start({}, 200);
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(Append(log.get(), std::string(60, 'a' + i)).ok());
+  // The last segment is large and ends here; the record of step 4 keeps it.
+  ASSERT_TRUE(log->DropThroughStep(Step(3)).ok());
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(7)), Name(Lsn(9)), Name(Lsn(10))));
+  EXPECT_EQ(log->synced_through(), Lsn(9));
+  // An empty one doesn't end again.
+  ASSERT_TRUE(log->DropThroughStep(Step(4)).ok());
+  ASSERT_TRUE(log->DropThroughStep(Step(99)).ok());
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(10))));
+  EXPECT_EQ(log->bytes(), kSegmentHeaderBytes);
+  ASSERT_EQ(*Append(log.get(), "more"), Lsn(10));
+  ASSERT_TRUE(Replay(Step(4)).ok());
+  EXPECT_THAT(payloads_, ElementsAre("more"));
+}
+
+TEST_F(PushLogTest, AFullDiskKeepsASegmentAndIsNoEnd) {
+  const auto log = Start({}, 200);
+  ASSERT_TRUE(Append(log.get(), std::string(60, 'a')).ok());
+  disk_.SetFreeBytes(10);
+  ASSERT_TRUE(log->DropThroughStep(Step(5)).ok());
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(1))));
+  disk_.SetFreeBytes(1000);
+  ASSERT_TRUE(Append(log.get(), "b").ok());
+  ASSERT_TRUE(log->DropThroughStep(Step(5)).ok());
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(3))));
 }
 
 TEST_F(PushLogTest, AReplayedLogGoesOnAndDropsOldSegments) {
   {
-    const auto log = Start(Lsn(1), 200);
-    for (int i = 0; i < 4; ++i) ASSERT_TRUE(log->Append(1, {std::string(60, 'a' + i)}).ok());
+    const auto log = Start({}, 200);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(Append(log.get(), std::string(60, 'a' + i)).ok());
   }
   const auto replayed = Replay();
   ASSERT_TRUE(replayed.ok());
-  ASSERT_EQ(replayed->segments.size(), 2u);
-  const auto log = Start(replayed->last + 1, 200);
-  for (const ReplayedSegment& segment : replayed->segments) {
-    log->Adopt(segment.first, segment.last, segment.bytes);
-  }
-  EXPECT_EQ(*log->Append(1, {"more"}), Lsn(5));
-  ASSERT_TRUE(log->DropThrough(Lsn(4)).ok());
-  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(5))));
+  ASSERT_EQ(replayed->history.segments.size(), 2u);
+  EXPECT_EQ(replayed->history.segments[0].newest, Step(1));
+  EXPECT_EQ(replayed->history.newest, Step(2));
+  const auto log = Start(replayed->history, 200);
+  EXPECT_EQ(log->bytes(), 2 * (kSegmentHeaderBytes + 2 * 104) + kSegmentHeaderBytes);
+  EXPECT_EQ(*Append(log.get(), "more"), Lsn(5));
+  ASSERT_TRUE(log->DropThroughStep(Step(1)).ok());
+  EXPECT_EQ(disk_.List(kFolder)->front(), Name(Lsn(3)));
+  ASSERT_TRUE(log->DropThroughStep(Step(2)).ok());  // The record written since is of step 2 too.
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(6))));
 }
 
 TEST_F(PushLogTest, AMissingSegmentIsNoticed) {
-  const auto log = Start(Lsn(1), 200);
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(log->Append(1, {std::string(60, 'x')}).ok());
+  const auto log = Start({}, 200);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(Append(log.get(), std::string(60, 'x')).ok());
   ASSERT_TRUE(disk_.Remove(absl::StrCat(kFolder, "/", Name(Lsn(3)))).ok());
-  const absl::Status gap = Replay().status();
+  const absl::Status gap = Replay(Step(99)).status();
   EXPECT_EQ(gap.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(gap.message()), HasSubstr("records 3 to 4 are missing"));
+  ASSERT_TRUE(disk_.Remove(absl::StrCat(kFolder, "/", Name(Lsn(1)))).ok());
+  EXPECT_EQ(Replay(Step(1)).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(Replay(Step(2)).ok());  // As if it had been dropped.
 }
 
 TEST_F(PushLogTest, OthersLogsAreRefusedOldEpochsAreLeftAlone) {
-  Start()->Append(1, {"old"}).IgnoreError();
+  Start()->Append(1, Step(0), {"old"}).IgnoreError();
   const auto replay = [this](const LogIdentity& identity) {
-    return ReplayPushLog(&disk_, kFolder, identity, kNoLsn, [](const LogRecord&) {
+    return ReplayPushLog(&disk_, kFolder, identity, kNoStep, [](const LogRecord&) {
       ADD_FAILURE();
-      return absl::OkStatus();
+      return kNoStep;
     });
   };
   EXPECT_EQ(replay({JobHash("other"), 5, 1}).status().code(),
@@ -147,23 +188,23 @@ TEST_F(PushLogTest, OthersLogsAreRefusedOldEpochsAreLeftAlone) {
 
 TEST_F(PushLogTest, AFullDiskRefusesARecordAndLeavesNothingOfIt) {
   const auto log = Start();
-  ASSERT_TRUE(log->Append(1, {"first"}).ok());
+  ASSERT_TRUE(log->Append(1, Step(0), {"first"}).ok());
   disk_.SetFreeBytes(100);
-  EXPECT_EQ(log->Append(1, {std::string(200, 'x')}).status().code(),
+  EXPECT_EQ(log->Append(1, Step(0), {std::string(200, 'x')}).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(*log->Append(1, {"small"}), Lsn(2));
+  EXPECT_EQ(*log->Append(1, Step(0), {"small"}), Lsn(2));
   ASSERT_TRUE(Replay().ok());
   EXPECT_THAT(payloads_, ElementsAre("first", "small"));
 }
 
 TEST_F(PushLogTest, AFailedWriteOrSyncIsFinal) {
   for (const bool sync : {false, true}) {
-    const auto log = Start(Lsn(sync ? 100 : 1));
-    ASSERT_TRUE(log->Append(1, {"kept"}).ok());
+    const auto log = Start({Lsn(sync ? 100 : 0), Step(0)});
+    ASSERT_TRUE(log->Append(1, Step(0), {"kept"}).ok());
     disk_.FailAfter(0);
-    const absl::Status failed = sync ? log->Sync() : log->Append(1, {"lost"}).status();
+    const absl::Status failed = sync ? log->Sync() : log->Append(1, Step(0), {"lost"}).status();
     EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(log->Append(1, {"later"}).status(), failed);
+    EXPECT_EQ(log->Append(1, Step(0), {"later"}).status(), failed);
     EXPECT_EQ(log->Sync(), failed);
   }
 }
@@ -171,8 +212,8 @@ TEST_F(PushLogTest, AFailedWriteOrSyncIsFinal) {
 TEST_F(PushLogTest, ATornEndIsCutAndSaid) {
   {
     const auto log = Start();
-    ASSERT_TRUE(log->Append(1, {"kept"}).ok());
-    ASSERT_TRUE(log->Append(1, {"torn"}).ok());
+    ASSERT_TRUE(log->Append(1, Step(0), {"kept"}).ok());
+    ASSERT_TRUE(log->Append(1, Step(0), {"torn"}).ok());
   }
   const std::string whole = disk_.Content(OnlyPath());
   const size_t kept = whole.size() - RecordBytes(4);
@@ -181,7 +222,7 @@ TEST_F(PushLogTest, ATornEndIsCutAndSaid) {
     const auto replayed = Replay();
     ASSERT_TRUE(replayed.ok()) << replayed.status();
     EXPECT_THAT(payloads_, ElementsAre("kept"));
-    EXPECT_EQ(replayed->last, Lsn(1));
+    EXPECT_EQ(replayed->history.last, Lsn(1));
     EXPECT_EQ(replayed->torn_at, absl::StrCat("'", OnlyPath(), "', offset ", kept));
     EXPECT_EQ(replayed->torn_bytes, bytes - kept);
     EXPECT_EQ(disk_.Content(OnlyPath()).size(), kept);
@@ -191,10 +232,10 @@ TEST_F(PushLogTest, ATornEndIsCutAndSaid) {
 TEST_F(PushLogTest, DamageInWhatWasSyncedStopsTheRecovery) {
   {
     const auto log = Start();
-    ASSERT_TRUE(log->Append(1, {"one"}).ok());
-    ASSERT_TRUE(log->Append(1, {"two"}).ok());
+    ASSERT_TRUE(log->Append(1, Step(0), {"one"}).ok());
+    ASSERT_TRUE(log->Append(1, Step(0), {"two"}).ok());
     ASSERT_TRUE(log->Sync().ok());
-    ASSERT_TRUE(log->Append(1, {"three, which knows that two was synced"}).ok());
+    ASSERT_TRUE(log->Append(1, Step(0), {"three, which knows that two was synced"}).ok());
   }
   const std::string whole = disk_.Content(OnlyPath());
   const size_t synced = kSegmentHeaderBytes + 2 * RecordBytes(3);
@@ -212,9 +253,9 @@ TEST_F(PushLogTest, DamageInWhatWasSyncedStopsTheRecovery) {
 }
 
 TEST_F(PushLogTest, AVisitorsErrorEndsTheReplay) {
-  Start()->Append(1, {"x"}).IgnoreError();
+  Start()->Append(1, Step(0), {"x"}).IgnoreError();
   const auto replayed =
-      ReplayPushLog(&disk_, kFolder, kIdentity, kNoLsn, [](const LogRecord& record) {
+      ReplayPushLog(&disk_, kFolder, kIdentity, kNoStep, [](const LogRecord& record) {
         return absl::InternalError(absl::StrCat(record.where, ": no"));
       });
   EXPECT_EQ(replayed.status().message(), absl::StrCat("'", OnlyPath(), "', offset 64: no"));
@@ -224,12 +265,12 @@ TEST(PushLogThreadsTest, AppendsAndSyncsTogether) {
   PosixDisk disk;
   std::string folder = testing::TempDir() + "/log-XXXXXX";
   ASSERT_NE(mkdtemp(&folder[0]), nullptr);
-  const auto log = *PushLog::Start(&disk, {folder, kIdentity, 20000}, Lsn(1));
+  const auto log = *PushLog::Start(&disk, {folder, kIdentity, 20000});
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 100; ++i) {
-        const auto lsn = log->Append(1, {std::string(100 + t, 'x')});
+        const auto lsn = log->Append(1, Step(0), {std::string(100 + t, 'x')});
         ASSERT_TRUE(lsn.ok()) << lsn.status();
         if (t % 2 == 0) continue;
         ASSERT_TRUE(log->Sync().ok());
@@ -240,9 +281,9 @@ TEST(PushLogThreadsTest, AppendsAndSyncsTogether) {
   for (std::thread& thread : threads) thread.join();
   uint64_t next = 1;
   const auto replayed =
-      ReplayPushLog(&disk, folder, kIdentity, kNoLsn, [&](const LogRecord& record) {
+      ReplayPushLog(&disk, folder, kIdentity, kNoStep, [&](const LogRecord& record) {
         EXPECT_EQ(record.lsn, Lsn(next++));
-        return absl::OkStatus();
+        return kNoStep;
       });
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_EQ(replayed->records, 400u);
@@ -254,44 +295,64 @@ class RandomLogTest : public PushLogTest {
   void Run(uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto log_bytes = [&] { return 100 + random() % 3000; };
-    std::unique_ptr<PushLog> log = Start(Lsn(1), log_bytes());
+    std::unique_ptr<PushLog> log = Start({}, log_bytes());
     std::vector<std::string> appended;  // record i + 1
-    uint64_t synced = 0, dropped = 0;
+    uint64_t synced = 0;
+    Step covered = kNoStep;
     for (int i = 0; i < 200; ++i) {
       switch (random() % 10) {
         case 0:
-          ASSERT_TRUE(log->Sync().ok());
+          if (!log->Sync().ok()) {
+            Crash(&log, &random, log_bytes(), covered, &synced, &appended);
+          }
           synced = appended.size();
           break;
         case 1:
-          dropped = std::max(dropped, random() % (synced + 1));
-          ASSERT_TRUE(log->DropThrough(Lsn(dropped)).ok());
-          break;
-        case 2: {
-          const bool host = random() % 2 == 0;
-          synced = std::max(synced, log->synced_through().value());
-          log.reset();
-          host ? disk_.CrashHost(&random) : disk_.CrashProcess();
-          const auto replayed = Replay(Lsn(dropped));
-          ASSERT_TRUE(replayed.ok()) << replayed.status();
-          ASSERT_EQ(replayed->last, Lsn(dropped + payloads_.size()));
-          ASSERT_GE(replayed->last.value(), host ? synced : appended.size());
-          ASSERT_LE(replayed->last.value(), appended.size());
-          appended.resize(replayed->last.value());
-          ASSERT_TRUE(std::equal(payloads_.begin(), payloads_.end(),
-                                 appended.begin() + static_cast<int64_t>(dropped)));
-          synced = appended.size();
-          log = Start(replayed->last + 1, log_bytes());
-          for (const ReplayedSegment& segment : replayed->segments) {
-            log->Adopt(segment.first, segment.last, segment.bytes);
+          // A checkpoint covers any step; some of the records may not be synced yet.
+          covered = std::max(covered, StepOf(Lsn(random() % (appended.size() + 1))));
+          if (random() % 4 == 0) disk_.DieAfter(static_cast<int>(random() % 4));
+          if (!log->DropThroughStep(covered).ok()) {
+            Crash(&log, &random, log_bytes(), covered, &synced, &appended);
           }
           break;
-        }
+        case 2:
+          Crash(&log, &random, log_bytes(), covered, &synced, &appended);
+          break;
         default:
           appended.push_back(std::string(random() % 1500, static_cast<char>('a' + i % 26)));
-          ASSERT_EQ(*log->Append(1, {appended.back()}), Lsn(appended.size()));
+          if (!log->Append(1, StepOf(Lsn(appended.size())), {appended.back()}).ok()) {
+            appended.pop_back();
+            Crash(&log, &random, log_bytes(), covered, &synced, &appended);
+          }
       }
+      if (HasFatalFailure()) return;
     }
+  }
+
+  void Crash(std::unique_ptr<PushLog>* log, std::mt19937_64* random, uint64_t segment_bytes,
+             Step covered, uint64_t* synced, std::vector<std::string>* appended) {
+    const bool host = (*random)() % 2 == 0;
+    *synced = std::max(*synced, (*log)->synced_through().value());
+    log->reset();
+    host ? disk_.CrashHost(random) : disk_.CrashProcess();
+    const auto replayed = Replay(covered);
+    ASSERT_TRUE(replayed.ok()) << replayed.status();
+    const uint64_t last = replayed->history.last.value();
+    ASSERT_GE(last, host ? *synced : appended->size());
+    ASSERT_LE(last, appended->size());
+    // What is missing at the beginning is covered.
+    const uint64_t dropped = last - payloads_.size();
+    if (dropped > 0) {
+      ASSERT_LE(StepOf(Lsn(dropped)), covered);
+    }
+    appended->resize(last);
+    ASSERT_TRUE(std::equal(payloads_.begin(), payloads_.end(),
+                           appended->begin() + static_cast<int64_t>(dropped)));
+    if (last > 0) {
+      ASSERT_EQ(replayed->history.newest, StepOf(Lsn(last)));
+    }
+    *synced = last;
+    *log = Start(replayed->history, segment_bytes);
   }
 };
 

@@ -19,6 +19,8 @@ class LateJournal : public PushJournal {
     return absl::OkStatus();
   }
   void WhenDurable(Done done) override { real_->WhenDurable(std::move(done)); }
+  absl::Status DropThroughStep(Step step) override { return real_->DropThroughStep(step); }
+  uint64_t bytes() const override { return real_->bytes(); }
 
  private:
   const std::unique_ptr<PushJournal> real_;
