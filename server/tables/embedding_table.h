@@ -18,6 +18,7 @@
 #include "common/ids.h"
 #include "common/sparse_optimizer.h"
 #include "common/table_spec.h"
+#include "server/tables/table_snapshot.h"
 
 namespace thermocline {
 
@@ -50,6 +51,12 @@ class EmbeddingTable {
   //   counts: [n], exact; changed: [n] steps of the last change, plus 1; rows: [n, row_floats]
   absl::Status LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                         absl::Span<const uint32_t> changed, absl::Span<const float> rows);
+
+  // Begins a snapshot of the rows as they are now, that is between two changes, as far as they
+  // changed after step `changed_after`. Takes microseconds, whatever the number of rows; from then
+  // on, and until the snapshot is read or destroyed, the first change of a row keeps its old image.
+  // One at a time. REQUIRES: steps up to `cut` are applied, and none beyond it.
+  std::unique_ptr<TableSnapshot> BeginSnapshot(Step cut, Step changed_after);
 
   // Calls `visit` for every row, in no particular order, stripe by stripe under the stripe's lock.
   // row: [row_floats], valid during the call. `changed`: the step that last changed it.

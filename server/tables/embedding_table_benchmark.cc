@@ -5,14 +5,17 @@
 //   flat map   absl::flat_hash_map with its values inline, prefetched 64 keys ahead, then copied
 //
 // One thread. The three run in turn, repetition by repetition, so that a busy machine slows them
-// alike; ratios are taken within a repetition. Also prints the speed of ApplyGradients and the
-// memory a row takes, by the table's own count and by the process's resident size.
+// alike; ratios are taken within a repetition. Also prints the speed of ApplyGradients, the memory
+// a row takes, by the table's own count and by the process's resident size, and what a snapshot
+// costs.
 //
 //   embedding_table_benchmark [--rows=N] [--batch=N] [--repetitions=N] [--lookups=N]
 #include <time.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -196,6 +199,51 @@ void Measure(const Workload& workload, uint32_t rows, uint32_t repetitions, Embe
   Report("table / flat map", "x   (goal: 2 or more)", of_flat);
 }
 
+// A snapshot of all rows, once alone and once beside applies that wait for its locks. Times of the
+// clock: the longest apply is what somebody waits for.
+void MeasureSnapshot(const Workload& workload, EmbeddingTable* table) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const std::vector<float> gradients(workload.batch * kDim, 0.01f);
+  const std::vector<uint32_t> counts(workload.batch, 1);
+  for (const bool beside_applies : {false, true}) {
+    std::atomic<bool> end{false};
+    double longest_apply_s = 0;
+    Clock::time_point start = Clock::now();
+    auto snapshot = table->BeginSnapshot(Step(1), kNoStep);
+    const double begin_s = seconds_since(start);
+    std::thread apply([&] {
+      const UpdateScalars scalars = ScalarsForStep(table->layout().optimizer, 0.01f, Step(2));
+      for (size_t b = 0; beside_applies && !end.load(); b = (b + 1) % workload.num_batches()) {
+        const Clock::time_point apply_start = Clock::now();
+        table->ApplyGradients(
+            absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch), counts,
+            gradients, scalars, Step(2));
+        longest_apply_s = std::max(longest_apply_s, seconds_since(apply_start));
+      }
+    });
+    SnapshotRows rows;
+    start = Clock::now();
+    CHECK(*snapshot->Next(&rows));
+    const double collect_s = seconds_since(start);
+    start = Clock::now();
+    uint64_t num_rows = rows.keys.size();
+    while (*snapshot->Next(&rows)) num_rows += rows.keys.size();
+    const double read_s = seconds_since(start);
+    snapshot.reset();
+    end = true;
+    apply.join();
+    CHECK_GE(table->num_rows(), num_rows);
+    std::printf("snapshot%s: begun in %.1f us, keys collected in %.3f s, %.2f M rows/s read",
+                beside_applies ? " beside applies" : "", 1e6 * begin_s, collect_s,
+                1e-6 * static_cast<double>(num_rows) / read_s);
+    if (beside_applies) std::printf("; the longest apply took %.1f ms", 1e3 * longest_apply_s);
+    std::printf("\n");
+  }
+}
+
 int Main() {
   const uint32_t rows = absl::GetFlag(FLAGS_rows);
   const uint32_t batch = absl::GetFlag(FLAGS_batch);
@@ -219,7 +267,9 @@ int Main() {
       " (goal: 1.3 or less)\n",
       resident, counted, resident / row_bytes, row_bytes);
   CHECK_EQ(table->num_rows(), rows);
-  Measure(MakeWorkload(rows, batch, absl::GetFlag(FLAGS_lookups)), rows, repetitions, table.get());
+  const Workload workload = MakeWorkload(rows, batch, absl::GetFlag(FLAGS_lookups));
+  Measure(workload, rows, repetitions, table.get());
+  MeasureSnapshot(workload, table.get());
   return 0;
 }
 

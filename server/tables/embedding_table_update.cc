@@ -28,13 +28,15 @@ EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::FindForChange(const TableStri
   return {weights, row};
 }
 
-EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, const Entry& entry) {
+EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, const Entry& entry,
+                                                          uint32_t changed) {
   if (stripe.next_row == stripe.end_row) {
     stripe.next_row = storage.AllocateBlock();
     stripe.end_row = stripe.next_row + storage.rows_per_block();
   }
   const uint32_t row = stripe.next_row++;
   stripe.index.Insert(entry.key, entry.place, row);
+  *storage.Meta(row) = {0, changed};
   return {storage.Weights(row), row};
 }
 
@@ -58,12 +60,13 @@ void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
           PrefetchRange(gradients + size_t{entry.position} * dim, dim * sizeof(float));
           RowRef ref = FindForChange(stripe, entry);
           if (ref.row == 0) {
-            ref = Create(stripe, entry);
+            ref = Create(stripe, entry, changed);
             Initialize(entry.key, ref);
           }
           return ref;
         },
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
+          SaveForSnapshot(stripe, entry.key, ref.row);
           UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
                            storage.Slots(ref.row), dim);
           RowMeta* meta = storage.Meta(ref.row);
@@ -103,8 +106,9 @@ EmbeddingTable::Impl::ApplyFunction EmbeddingTable::Impl::SelectApply(const Tabl
   CHECK(false);
 }
 
-template <typename SetMeta>
-void EmbeddingTable::Impl::Overwrite(const KeyBatch& batch, const float* rows, SetMeta set_meta) {
+template <typename ChangedOf, typename SetMeta>
+void EmbeddingTable::Impl::Overwrite(const KeyBatch& batch, const float* rows, ChangedOf changed_of,
+                                     SetMeta set_meta) {
   const size_t row_floats = layout.row_floats();
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
@@ -114,9 +118,10 @@ void EmbeddingTable::Impl::Overwrite(const KeyBatch& batch, const float* rows, S
         batch, s,
         [&](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
           const RowRef ref = FindForChange(stripe, entry);
-          return ref.row != 0 ? ref : Create(stripe, entry);
+          return ref.row != 0 ? ref : Create(stripe, entry, changed_of(entry.position));
         },
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
+          SaveForSnapshot(stripe, entry.key, ref.row);
           const float* from = rows + entry.position * row_floats;
           std::copy_n(from, layout.dim, ref.weights);
           std::copy_n(from + layout.dim, row_floats - layout.dim, storage.Slots(ref.row));
@@ -144,10 +149,12 @@ void EmbeddingTable::AssignRows(absl::Span<const Key> keys, absl::Span<const uin
   CHECK_EQ(rows.size(), keys.size() * row_floats);
   const uint32_t changed = ChangedAt(step);
   impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
-    impl_->Overwrite(batch, rows.data() + first * row_floats, [&](size_t i, RowMeta* meta) {
-      meta->AddCount(counts[first + i]);
-      MarkChanged(meta, changed);
-    });
+    impl_->Overwrite(
+        batch, rows.data() + first * row_floats, [&](size_t) { return changed; },
+        [&](size_t i, RowMeta* meta) {
+          meta->AddCount(counts[first + i]);
+          MarkChanged(meta, changed);
+        });
   });
 }
 
@@ -158,10 +165,14 @@ absl::Status EmbeddingTable::LoadRows(absl::Span<const Key> keys, absl::Span<con
   CHECK_EQ(counts.size(), keys.size());
   CHECK_EQ(changed.size(), keys.size());
   CHECK_EQ(rows.size(), keys.size() * row_floats);
+  CHECK(!impl_->in_snapshot.load());
   impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
-    impl_->Overwrite(batch, rows.data() + first * row_floats, [&](size_t i, RowMeta* meta) {
-      *meta = {counts[first + i], changed[first + i]};
-    });
+    const uint32_t* batch_changed = changed.data() + first;
+    impl_->Overwrite(
+        batch, rows.data() + first * row_floats, [=](size_t i) { return batch_changed[i]; },
+        [&](size_t i, RowMeta* meta) {
+          *meta = {counts[first + i], batch_changed[i]};
+        });
   });
   return absl::OkStatus();
 }

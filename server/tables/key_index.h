@@ -82,6 +82,21 @@ class KeyIndex {
     }
   }
 
+  // Writes all keys, by place, and returns how many. Faster than ForEach: no branch depends on
+  // them. REQUIRES: room for size() + 1 keys in `keys`.
+  size_t CopyKeys(Key* keys) const {
+    const Bucket* buckets = buckets_.load(std::memory_order_relaxed);
+    const uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
+    size_t n = 0;
+    for (uint32_t at = 0; at < num_buckets; ++at) {
+      for (int i = 0; i < kKeysPerBucket; ++i) {
+        keys[n] = buckets[at].keys[i];
+        n += buckets[at].rows[i] != 0 ? 1 : 0;
+      }
+    }
+    return n;
+  }
+
   size_t size() const { return size_; }
   size_t memory_bytes() const { return memory_.bytes(); }
 

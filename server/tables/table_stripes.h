@@ -14,6 +14,7 @@
 #include "common/ids.h"
 #include "server/tables/key_batch.h"
 #include "server/tables/key_index.h"
+#include "server/tables/row_cut.h"
 
 namespace thermocline {
 
@@ -23,6 +24,7 @@ struct alignas(kCacheLineBytes) TableStripe {
   KeyIndex index;
   uint32_t next_row ABSL_GUARDED_BY(mutex) = 0;
   uint32_t end_row ABSL_GUARDED_BY(mutex) = 0;  // of the block that is being filled
+  RowCut cut ABSL_GUARDED_BY(mutex);
 };
 
 class TableStripes {

@@ -1,0 +1,37 @@
+// The rows of a table as they were between two steps, read while later steps change them.
+#ifndef THERMOCLINE_SERVER_TABLES_TABLE_SNAPSHOT_H_
+#define THERMOCLINE_SERVER_TABLES_TABLE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/uninitialized_vector.h"
+
+namespace thermocline {
+
+struct SnapshotRows {
+  std::vector<Key> keys;            // [n]
+  std::vector<uint32_t> counts;     // [n] lookups
+  std::vector<uint32_t> changed;    // [n] steps of the last change, plus 1
+  UninitializedVector<float> rows;  // [n, row_floats]: weights, then slots
+};
+
+// Made by EmbeddingTable::BeginSnapshot, and ended by its destruction, at the end or before. The
+// table outlives it. Not thread-safe itself, but the table may be used beside it in every way but
+// LoadRows.
+class TableSnapshot {
+ public:
+  virtual ~TableSnapshot() = default;
+
+  // Replaces `*rows` by the next few thousand rows, in the order of (slot, key). False: there are
+  // no more, and `*rows` is empty. The first call collects the keys, and so takes longer than the
+  // others: about a second for 10 million rows.
+  // Errors: those of reading spilled rows; the snapshot is of no use then.
+  virtual absl::StatusOr<bool> Next(SnapshotRows* rows) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_TABLES_TABLE_SNAPSHOT_H_
