@@ -71,13 +71,19 @@ class Disk {
 
   // OK where it exists. Errors: kUnavailable
   virtual absl::Status CreateDirectory(const std::string& path) = 0;
-  // Names of the files in a folder, sorted. Errors: kNotFound, kUnavailable
+  // Errors: kNotFound, kFailedPrecondition (something is in it), kUnavailable
+  virtual absl::Status RemoveDirectory(const std::string& path) = 0;
+  // Names of the files and folders in a folder, sorted. Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
   // Files created, renamed and removed in it so far are so on the medium. Errors: kUnavailable
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   // Errors: kFailedPrecondition (another process holds it), kUnavailable
   virtual absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) = 0;
 };
+
+// Creates a folder and those above it that are missing; the new names are on the medium.
+// Errors: kUnavailable
+absl::Status CreateDirectories(Disk* disk, const std::string& path);
 
 }  // namespace thermocline
 

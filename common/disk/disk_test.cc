@@ -93,6 +93,22 @@ TEST_P(DiskTest, NamesComeAndGo) {
   EXPECT_TRUE(disk_->CreateDirectory(folder_).ok());
 }
 
+TEST_P(DiskTest, FoldersComeAndGo) {
+  const std::string deep = Path("x/y/z");
+  ASSERT_TRUE(CreateDirectories(disk_.get(), deep).ok());
+  EXPECT_TRUE(CreateDirectories(disk_.get(), deep + "/").ok());
+  Write("x/a", "1");
+  EXPECT_THAT(*disk_->List(Path("x")), ElementsAre("a", "y"));
+  const absl::Status full = disk_->RemoveDirectory(Path("x/y"));
+  EXPECT_EQ(full.code(), absl::StatusCode::kFailedPrecondition) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr(Path("x/y")));
+  EXPECT_TRUE(disk_->RemoveDirectory(deep).ok());
+  EXPECT_EQ(disk_->RemoveDirectory(deep).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(disk_->RemoveDirectory(Path("x/y")).ok());
+  EXPECT_EQ(disk_->RemoveDirectory(Path("x")).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(*disk_->List(Path("x")), ElementsAre("a"));
+}
+
 TEST_P(DiskTest, ErrorsNameTheFile) {
   Write("a", "");
   const absl::Status exists = disk_->Create(Path("a")).status();

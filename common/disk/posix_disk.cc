@@ -180,6 +180,13 @@ absl::Status PosixDisk::CreateDirectory(const std::string& path) {
   return absl::UnavailableError(ErrorOf("create folder", path, error).message());
 }
 
+absl::Status PosixDisk::RemoveDirectory(const std::string& path) {
+  if (rmdir(path.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error != EEXIST && error != ENOTEMPTY) return ErrorOf("remove folder", path, error);
+  return absl::FailedPreconditionError(ErrorOf("remove folder", path, ENOTEMPTY).message());
+}
+
 absl::StatusOr<std::vector<std::string>> PosixDisk::List(const std::string& directory) {
   DIR* const open_directory = opendir(directory.c_str());
   if (open_directory == nullptr) return ErrorOf("list", directory, errno);

@@ -18,6 +18,7 @@ class PosixDisk : public Disk {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
+  absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
   absl::Status SyncDirectory(const std::string& directory) override;
   absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;

@@ -30,6 +30,18 @@ bool SimulatedDisk::State::TakeFailure() {
   return true;
 }
 
+std::vector<std::string> SimulatedDisk::State::NamesIn(const std::string& directory) const {
+  std::set<std::string> names;
+  const auto add = [&](const std::string& path) {
+    if (path != directory && DirectoryOf(path) == directory) {
+      names.insert(path.substr(directory.size() + 1));
+    }
+  };
+  for (const auto& [path, file] : files) add(path);
+  for (const std::string& path : directories) add(path);
+  return {names.begin(), names.end()};
+}
+
 class SimulatedDisk::OpenAppendFile : public AppendFile {
  public:
   OpenAppendFile(std::string path, std::shared_ptr<State> state, std::shared_ptr<File> file,
@@ -173,14 +185,26 @@ absl::Status SimulatedDisk::CreateDirectory(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status SimulatedDisk::RemoveDirectory(const std::string& path) {
+  absl::MutexLock lock(&state_->mutex);
+  if (state_->directories.count(path) == 0) return Missing(path);
+  if (!state_->NamesIn(path).empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("can't remove folder '", path, "': Directory not empty"));
+  }
+  if (state_->TakeFailure()) return Failed(path);
+  state_->directories.erase(path);
+  auto& synced = state_->synced_files;
+  for (auto it = synced.begin(); it != synced.end();) {
+    it = DirectoryOf(it->first) == path ? synced.erase(it) : std::next(it);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> SimulatedDisk::List(const std::string& directory) {
   absl::MutexLock lock(&state_->mutex);
   if (state_->directories.count(directory) == 0) return Missing(directory);
-  std::vector<std::string> names;
-  for (const auto& [path, file] : state_->files) {
-    if (DirectoryOf(path) == directory) names.push_back(path.substr(directory.size() + 1));
-  }
-  return names;
+  return state_->NamesIn(directory);
 }
 
 absl::Status SimulatedDisk::SyncDirectory(const std::string& directory) {

@@ -1,5 +1,5 @@
 // A disk in memory that does what real ones may: lose what was not synced, keep later pages and
-// lose earlier ones, run full, fail.
+// lose earlier ones, run full, fail. Folders come and go at once, also on the medium.
 //
 // Thread-safe.
 #ifndef THERMOCLINE_COMMON_DISK_SIMULATED_DISK_H_
@@ -31,6 +31,7 @@ class SimulatedDisk : public Disk {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
+  absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
   absl::Status SyncDirectory(const std::string& directory) override;
   absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
@@ -74,6 +75,8 @@ class SimulatedDisk : public Disk {
     bool dead ABSL_GUARDED_BY(mutex) = false;         // in the middle of a write or sync
     uint64_t incarnation ABSL_GUARDED_BY(mutex) = 0;  // of the process
 
+    std::vector<std::string> NamesIn(const std::string& directory) const
+        ABSL_SHARED_LOCKS_REQUIRED(mutex);
     bool TakeFailure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   };
   class OpenAppendFile;

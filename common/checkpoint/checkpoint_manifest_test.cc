@@ -1,0 +1,158 @@
+#include "common/checkpoint/checkpoint_manifest.h"
+
+#include <functional>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "common/checkpoint/testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+
+CheckpointManifest SmallManifest() {
+  CheckpointManifest manifest;
+  manifest.set_format_version(1);
+  manifest.set_job_id("j");
+  manifest.set_epoch(2);
+  manifest.set_step(99);
+  manifest.set_num_servers(1);
+  TableSpec* table = manifest.add_tables();
+  table->set_id(4);
+  table->set_name("C1");
+  table->set_dim(2);
+  table->mutable_optimizer()->mutable_sgd();
+  CheckpointPart* part = manifest.add_parts();
+  part->set_base_step(49);
+  for (const char* path : {"epoch-2-step-49/server-0.sst", "epoch-2-step-99/server-0.sst"}) {
+    CheckpointFile* file = part->add_files();
+    file->set_path(path);
+    file->set_bytes(4096);
+    file->set_crc32c(0x12345678);
+    file->set_rows(7);
+  }
+  return manifest;
+}
+
+TEST(CheckpointNameTest, NamesAndBack) {
+  const CheckpointId id{3, Step(1000)};
+  EXPECT_EQ(CheckpointName(id), "epoch-3-step-1000");
+  EXPECT_TRUE(ParseCheckpointName("epoch-3-step-1000") == id);
+  EXPECT_EQ(RowsFilePath(id, ServerIndex(2)), "epoch-3-step-1000/server-2.sst");
+  EXPECT_EQ(RowsFilePath(id, ServerIndex(2), 1), "epoch-3-step-1000/server-2-1.sst");
+  for (const char* bad :
+       {"", "epoch-", "epoch-3", "epoch-3-step-", "epoch-3-step--1", "epoch-03-step-1",
+        "epoch-3-step-1 ", "epoch--step-1", "epoch-3-step-+1", "epoch-3-step-01", "epoch-step-1",
+        "xepoch-3-step-1", "epoch-3-step-1/..", "epoch-3-step-9223372036854775808"}) {
+    EXPECT_FALSE(ParseCheckpointName(bad).has_value()) << bad;
+  }
+}
+
+// docs/formats.md shows these bytes.
+TEST(ManifestTest, GoldenBytes) {
+  EXPECT_EQ(absl::BytesToHexString(EncodeManifest(SmallManifest())),
+            "54636c6e4d6e6674"
+            "01000000"
+            "72000000"
+            "3696b5fc"
+            "080112016a180220c60130014a0c080412024331180222020a00525610621a280a1c"
+            "65706f63682d322d737465702d34392f7365727665722d302e7373741080201d7856"
+            "341220071a280a1c65706f63682d322d737465702d39392f7365727665722d302e73"
+            "73741080201d785634122007");
+}
+
+TEST(ManifestTest, GivesTheManifestBack) {
+  const CheckpointManifest manifest = EmptyManifest({7, Step(12)}, 3);
+  const auto again = DecodeManifest(EncodeManifest(manifest), "M");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->SerializeAsString(), manifest.SerializeAsString());
+  EXPECT_EQ(TablesOf(*again), TestTables());
+}
+
+TEST(ManifestTest, EveryFlippedBitAndEveryCutIsFound) {
+  const std::string good = EncodeManifest(EmptyManifest({7, Step(12)}, 3));
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    EXPECT_EQ(DecodeManifest(bad, "M").status().code(), absl::StatusCode::kDataLoss) << bit;
+  }
+  for (size_t bytes = 0; bytes < good.size(); ++bytes) {
+    EXPECT_EQ(DecodeManifest(good.substr(0, bytes), "M").status().code(),
+              absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(ManifestTest, WhatContradictsItselfIsNamed) {
+  struct Case {
+    std::function<void(CheckpointManifest*)> change;
+    absl::StatusCode code;
+    const char* message;
+  };
+  constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+  const auto path = [](const char* path) {
+    return [path](CheckpointManifest* m) { m->mutable_parts(0)->mutable_files(0)->set_path(path); };
+  };
+  const Case cases[] = {
+      {[](auto* m) { m->set_format_version(2); }, absl::StatusCode::kFailedPrecondition,
+       "format version 2; this program knows version 1"},
+      {[](auto* m) { m->set_step(-1); }, kDataLoss, "step -1"},
+      {[](auto* m) { m->set_job_id("\n"); }, kDataLoss, "job id"},
+      {[](auto* m) { m->set_num_servers(2); }, kDataLoss, "1 parts of 2 servers"},
+      {[](auto* m) { m->set_num_servers(0); }, kDataLoss, "1 parts of 0 servers"},
+      {[](auto* m) { m->mutable_parts(0)->set_server_index(1); }, kDataLoss,
+       "part 0 is of server 1"},
+      {[](auto* m) { m->mutable_parts(0)->set_base_step(99); }, kDataLoss,
+       "the part of server 0 builds on step 99"},
+      {[](auto* m) { m->mutable_parts(0)->set_base_step(-2); }, kDataLoss, "step -2"},
+      {[](auto* m) { *m->add_tables() = m->tables(0); }, kDataLoss, "table id 4 stands twice"},
+      {[](auto* m) { m->mutable_tables(0)->set_dim(0); }, kDataLoss, "table 'C1'"},
+      {path("epoch-2-step-99/server-0.sst"), kDataLoss, "stands twice"},
+      {path("/etc/x.sst"), kDataLoss, "'/etc/x.sst' is no rows file's path"},
+      {path("epoch-2-step-49/../x.sst"), kDataLoss, "no rows file's path"},
+      {path("epoch-2-step-49/.sst"), kDataLoss, "no rows file's path"},
+      {path("epoch-2-step-49/MANIFEST"), kDataLoss, "no rows file's path"},
+      {path("../epoch-2-step-49/x.sst"), kDataLoss, "no rows file's path"},
+      {path(""), kDataLoss, "no rows file's path"},
+  };
+  ASSERT_TRUE(CheckManifest(SmallManifest()).ok());
+  for (const Case& c : cases) {
+    CheckpointManifest manifest = SmallManifest();
+    c.change(&manifest);
+    const std::string bytes = EncodeFrame(kManifestFormat, manifest.SerializeAsString());
+    const absl::Status status = DecodeManifest(bytes, "M").status();
+    EXPECT_EQ(status.code(), c.code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("'M'"));
+  }
+  EXPECT_EQ(DecodeManifest(EncodeFrame(kManifestFormat, "\xff"), "M").status().code(), kDataLoss);
+}
+
+TEST(JobStateTest, GivesTheStateBackOrAnError) {
+  JobState state;
+  state.set_format_version(1);
+  state.set_job_id("j");
+  state.set_epoch(3);
+  state.set_base_checkpoint("epoch-2-step-99");
+  const std::string good = EncodeJobState(state);
+  const auto again = DecodeJobState(good, "S");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->SerializeAsString(), state.SerializeAsString());
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    EXPECT_EQ(DecodeJobState(bad, "S").status().code(), absl::StatusCode::kDataLoss) << bit;
+  }
+  state.set_base_checkpoint("../elsewhere");
+  EXPECT_EQ(DecodeJobState(EncodeJobState(state), "S").status().code(),
+            absl::StatusCode::kDataLoss);
+  state.set_format_version(2);
+  EXPECT_EQ(
+      DecodeJobState(EncodeFrame(kJobStateFormat, state.SerializeAsString()), "S").status().code(),
+      absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,192 @@
+#include "common/checkpoint/checkpoint_store.h"
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+std::string ManifestPath(const std::string& folder) {
+  return absl::StrCat(folder, "/", kManifestName);
+}
+
+CheckpointId IdOf(const CheckpointManifest& manifest) {
+  return {manifest.epoch(), Step(manifest.step())};
+}
+
+// Whether it may be being written while `newest` is the newest that is whole.
+bool IsBehind(const CheckpointId& id, const CheckpointId& newest) {
+  return id.epoch > newest.epoch || (id.epoch == newest.epoch && id.step > newest.step);
+}
+
+}  // namespace
+
+std::string CheckpointStore::PathOf(absl::string_view name) const {
+  return absl::StrCat(directory_, "/", name);
+}
+
+absl::Status CheckpointStore::Prepare() { return CreateDirectories(disk_, directory_); }
+
+absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest) {
+  RETURN_IF_ERROR(CheckFiles(manifest));
+  const std::string folder = PathOf(CheckpointName(IdOf(manifest)));
+  // A server without rows has written nothing: the folder may be missing.
+  RETURN_IF_ERROR(disk_->CreateDirectory(folder));
+  RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
+  return WriteWholeFile(disk_, EncodeManifest(manifest), ManifestPath(folder));
+}
+
+absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) const {
+  for (const CheckpointPart& part : manifest.parts()) {
+    for (const CheckpointFile& file : part.files()) {
+      const std::string path = PathOf(file.path());
+      const auto opened = disk_->Open(path);
+      if (absl::IsNotFound(opened.status())) {
+        return absl::DataLossError(absl::StrCat("'", path, "' is missing"));
+      }
+      RETURN_IF_ERROR(opened.status());
+      if ((*opened)->size() != file.bytes()) {
+        return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it has ",
+                                                (*opened)->size(), " bytes, the manifest says ",
+                                                file.bytes()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Oldest first.
+absl::StatusOr<std::vector<CheckpointId>> CheckpointStore::Folders() const {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(directory_));
+  std::vector<CheckpointId> ids;
+  for (const std::string& name : names) {
+    const auto id = ParseCheckpointName(name);
+    if (id.has_value()) ids.push_back(*id);
+  }
+  std::sort(ids.begin(), ids.end(), [](const CheckpointId& a, const CheckpointId& b) {
+    return std::tie(a.step, a.epoch) < std::tie(b.step, b.epoch);
+  });
+  return ids;
+}
+
+absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
+  ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
+  std::vector<ListedCheckpoint> list;
+  for (const CheckpointId& id : folders) {
+    ListedCheckpoint listed;
+    listed.id = id;
+    listed.name = CheckpointName(id);
+    auto manifest = Load(listed.name);
+    if (absl::IsNotFound(manifest.status())) continue;
+    listed.status = manifest.status();
+    if (manifest.ok()) {
+      listed.manifest = *std::move(manifest);
+      listed.status = CheckFiles(listed.manifest);
+    }
+    list.push_back(std::move(listed));
+  }
+  return list;
+}
+
+absl::StatusOr<std::optional<CheckpointManifest>> CheckpointStore::Newest() const {
+  ASSIGN_OR_RETURN(std::vector<ListedCheckpoint> list, List());
+  if (list.empty()) return std::nullopt;
+  RETURN_IF_ERROR(list.back().status);
+  return std::move(list.back().manifest);
+}
+
+absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name) const {
+  const auto id = ParseCheckpointName(name);
+  if (!id.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no checkpoint's name"));
+  }
+  const std::string path = ManifestPath(PathOf(name));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(disk_, path));
+  ASSIGN_OR_RETURN(CheckpointManifest manifest, DecodeManifest(bytes, path));
+  if (!(IdOf(manifest) == *id)) {
+    return absl::DataLossError(absl::StrCat("'", path, "' is of ", CheckpointName(IdOf(manifest))));
+  }
+  return manifest;
+}
+
+absl::Status CheckpointStore::RemoveManifest(const std::string& name, uint64_t* removed) {
+  const std::string folder = PathOf(name);
+  const absl::Status status = disk_->Remove(ManifestPath(folder));
+  if (absl::IsNotFound(status)) return absl::OkStatus();
+  RETURN_IF_ERROR(status);
+  ++*removed;
+  return disk_->SyncDirectory(folder);
+}
+
+absl::Status CheckpointStore::RemoveFiles(const std::string& name,
+                                          const std::set<std::string>& needed, uint64_t* removed) {
+  const std::string folder = PathOf(name);
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(folder));
+  bool empty = true;
+  for (const std::string& file : files) {
+    if (needed.count(absl::StrCat(name, "/", file)) != 0) {
+      empty = false;
+      continue;
+    }
+    RETURN_IF_ERROR(disk_->Remove(absl::StrCat(folder, "/", file)));
+    ++*removed;
+  }
+  return empty ? disk_->RemoveDirectory(folder) : absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> CheckpointStore::RemoveUnneeded(
+    uint32_t keep, const std::vector<std::string>& in_progress) {
+  CHECK_GE(keep, 1u);
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
+  std::set<std::string> untouched(in_progress.begin(), in_progress.end());
+  std::set<std::string> needed;  // files
+  std::optional<CheckpointId> newest;
+  uint32_t kept = 0;
+  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+    if (absl::IsUnavailable(listed->status)) return listed->status;
+    if (!listed->status.ok()) {
+      untouched.insert(listed->name);
+      continue;
+    }
+    if (!newest.has_value()) newest = listed->id;
+    if (kept == keep) continue;
+    ++kept;
+    untouched.insert(listed->name);
+    for (const CheckpointPart& part : listed->manifest.parts()) {
+      for (const CheckpointFile& file : part.files()) needed.insert(file.path());
+    }
+  }
+  uint64_t removed = 0;
+  if (!newest.has_value()) return removed;
+  ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
+  std::vector<std::string> unneeded;
+  for (const CheckpointId& id : folders) {
+    const std::string name = CheckpointName(id);
+    if (untouched.count(name) == 0 && !IsBehind(id, *newest)) unneeded.push_back(name);
+  }
+  // First every manifest: none outlives a file of its own or of an older checkpoint.
+  for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveManifest(name, &removed));
+  for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveFiles(name, needed, &removed));
+  return removed;
+}
+
+absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {
+  const std::string path = PathOf(kJobStateName);
+  const auto bytes = ReadWholeFile(disk_, path);
+  if (absl::IsNotFound(bytes.status())) return std::nullopt;
+  RETURN_IF_ERROR(bytes.status());
+  ASSIGN_OR_RETURN(JobState state, DecodeJobState(*bytes, path));
+  return state;
+}
+
+absl::Status CheckpointStore::WriteJobState(JobState state) {
+  state.set_format_version(kCheckpointFormatVersion);
+  return WriteWholeFile(disk_, EncodeJobState(state), PathOf(kJobStateName));
+}
+
+}  // namespace thermocline

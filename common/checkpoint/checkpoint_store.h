@@ -1,0 +1,92 @@
+// A directory of checkpoints: which there are, which are whole, and what may go.
+#ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
+#define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/disk/disk.h"
+#include "proto/checkpoint.pb.h"
+
+namespace thermocline {
+
+struct ListedCheckpoint {
+  std::string name;
+  CheckpointId id;
+  // kDataLoss: damaged (file and reason); kFailedPrecondition: another format version;
+  // kUnavailable: the disk.
+  absl::Status status;
+  CheckpointManifest manifest;  // Where the manifest could be read.
+};
+
+// One writer (a job's launcher) at a time; several readers. Keeps nothing in memory.
+class CheckpointStore {
+ public:
+  // `disk` outlives it.
+  CheckpointStore(Disk* disk, std::string directory)
+      : disk_(disk), directory_(std::move(directory)) {}
+
+  const std::string& directory() const { return directory_; }
+
+  // Makes the directory, and those above it, where they are missing. Errors: kUnavailable
+  absl::Status Prepare();
+
+  // From now on the checkpoint exists, through any crash. Again for the same manifest: OK.
+  //
+  // REQUIRES: CheckManifest(manifest) is OK.
+  // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
+  // kResourceExhausted, kUnavailable; it may or may not exist then.
+  absl::Status Commit(const CheckpointManifest& manifest);
+
+  // Oldest first: by step, then epoch. A checkpoint is whole (status OK) if its manifest can be
+  // read and every file it names has its size. Folders without a manifest are none. Errors:
+  // kNotFound (no such directory), kUnavailable
+  absl::StatusOr<std::vector<ListedCheckpoint>> List() const;
+  // The last of List(); nullopt: there is none. Where it isn't whole, its error: what to go on with
+  // instead is for people to say.
+  absl::StatusOr<std::optional<CheckpointManifest>> Newest() const;
+  // Reads the manifest; no other file. Errors: kInvalidArgument (no checkpoint's name), kNotFound,
+  // kDataLoss, kFailedPrecondition, kUnavailable
+  absl::StatusOr<CheckpointManifest> Load(absl::string_view name) const;
+  // Whether every file that it names is there with its size. Errors: kDataLoss, kUnavailable
+  absl::Status CheckFiles(const CheckpointManifest& manifest) const;
+
+  // Removes all checkpoints but the newest `keep` whole ones, with all files that those don't name,
+  // and what aborted ones left. Not touched: the folders named in `in_progress`, cuts behind the
+  // newest whole checkpoint (later epochs, or later steps of its epoch: they may be being written),
+  // damaged checkpoints' own folders (for people to look at). Without a whole checkpoint nothing
+  // is. Returns how many files went.
+  //
+  // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
+  // still shows is as it was.
+  absl::StatusOr<uint64_t> RemoveUnneeded(uint32_t keep,
+                                          const std::vector<std::string>& in_progress);
+
+  // nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
+  absl::StatusOr<std::optional<JobState>> ReadJobState() const;
+  // On the medium when it returns. format_version is filled in.
+  // Errors: kResourceExhausted, kUnavailable
+  absl::Status WriteJobState(JobState state);
+
+ private:
+  std::string PathOf(absl::string_view name) const;
+  absl::StatusOr<std::vector<CheckpointId>> Folders() const;
+  absl::Status RemoveManifest(const std::string& name, uint64_t* removed);
+  absl::Status RemoveFiles(const std::string& name, const std::set<std::string>& needed,
+                           uint64_t* removed);
+
+  Disk* const disk_;
+  const std::string directory_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_

@@ -1,0 +1,217 @@
+#include "common/checkpoint/checkpoint_store.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/testing.h"
+#include "common/disk/simulated_disk.h"
+#include "common/test_seed.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kDirectory[] = "/run/checkpoints";
+
+class CheckpointStoreTest : public testing::Test {
+ protected:
+  CheckpointStoreTest() : random_(TestSeed()) { EXPECT_TRUE(store_.Prepare().ok()); }
+
+  CheckpointManifest Write(uint64_t epoch, int64_t step, const CheckpointManifest* base = nullptr) {
+    TestRows rows;
+    AddRandomRows(20, static_cast<uint32_t>(step), &random_, &rows);
+    return WriteTestCheckpoint(&disk_, kDirectory, {epoch, Step(step)}, 2, rows, base);
+  }
+  CheckpointManifest Save(uint64_t epoch, int64_t step, const CheckpointManifest* base = nullptr) {
+    const CheckpointManifest manifest = Write(epoch, step, base);
+    const absl::Status committed = store_.Commit(manifest);
+    EXPECT_TRUE(committed.ok()) << committed;
+    return manifest;
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    const auto list = store_.List();
+    EXPECT_TRUE(list.ok()) << list.status();
+    for (const ListedCheckpoint& listed : *list) {
+      names.push_back(listed.status.ok() ? listed.name : listed.name + " damaged");
+    }
+    return names;
+  }
+  static std::string Path(absl::string_view name) { return absl::StrCat(kDirectory, "/", name); }
+  std::vector<std::string> Files(absl::string_view name) {
+    return disk_.List(Path(name)).value_or(std::vector<std::string>{"no folder"});
+  }
+  void Damage(absl::string_view file) {
+    std::string bytes = disk_.Content(Path(file));
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    disk_.SetContent(Path(file), bytes);
+  }
+
+  std::mt19937_64 random_;
+  SimulatedDisk disk_;
+  CheckpointStore store_{&disk_, kDirectory};
+};
+
+TEST_F(CheckpointStoreTest, ACheckpointExistsOnceItsManifestDoes) {
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_FALSE(store_.Newest()->has_value());
+  const CheckpointManifest manifest = Write(1, 9);
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_EQ(store_.Load("epoch-1-step-9").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(store_.Commit(manifest).ok());
+  EXPECT_TRUE(store_.Commit(manifest).ok());
+  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-9"));
+  const auto loaded = store_.Load("epoch-1-step-9");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->SerializeAsString(), manifest.SerializeAsString());
+  EXPECT_EQ((**store_.Newest()).SerializeAsString(), manifest.SerializeAsString());
+  EXPECT_EQ(store_.Load("epoch-1").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CheckpointStoreTest, ListsByStepThenEpoch) {
+  Save(3, 5);
+  Save(1, 10);
+  Save(2, 9);
+  Save(2, 10);
+  EXPECT_THAT(Names(), ElementsAre("epoch-3-step-5", "epoch-2-step-9", "epoch-1-step-10",
+                                   "epoch-2-step-10"));
+  const CheckpointStore nowhere(&disk_, "/nowhere");
+  EXPECT_EQ(nowhere.List().status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointStoreTest, CommitRefusesWhatIsNotThere) {
+  CheckpointManifest manifest = Write(1, 9);
+  manifest.mutable_parts(1)->mutable_files(0)->set_bytes(5);
+  const absl::Status size = store_.Commit(manifest);
+  EXPECT_EQ(size.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(size.message()), HasSubstr("epoch-1-step-9/server-1.sst"));
+  ASSERT_TRUE(disk_.Remove(Path("epoch-1-step-9/server-1.sst")).ok());
+  EXPECT_EQ(store_.Commit(manifest).code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(CheckpointStoreTest, DamageIsListedWithItsReason) {
+  Save(1, 1);
+  Save(1, 2);
+  Save(1, 3);
+  Damage("epoch-1-step-1/MANIFEST");
+  ASSERT_TRUE(disk_.Truncate(Path("epoch-1-step-3/server-0.sst"), 100).ok());
+  EXPECT_THAT(Names(),
+              ElementsAre("epoch-1-step-1 damaged", "epoch-1-step-2", "epoch-1-step-3 damaged"));
+  const auto list = store_.List();
+  EXPECT_EQ((*list)[0].status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string((*list)[0].status.message()), HasSubstr("epoch-1-step-1/MANIFEST"));
+  EXPECT_THAT(std::string((*list)[2].status.message()), HasSubstr("epoch-1-step-3/server-0.sst"));
+  const absl::Status newest = store_.Newest().status();
+  EXPECT_EQ(newest.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(newest.message()), HasSubstr("epoch-1-step-3/server-0.sst"));
+  // A manifest that was copied elsewhere.
+  ASSERT_TRUE(disk_.CreateDirectory(Path("epoch-1-step-7")).ok());
+  ASSERT_TRUE((*disk_.Create(Path("epoch-1-step-7/MANIFEST")))
+                  ->Append({disk_.Content(Path("epoch-1-step-2/MANIFEST"))})
+                  .ok());
+  EXPECT_EQ(store_.Load("epoch-1-step-7").status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
+  const CheckpointManifest full = Save(1, 1);
+  const CheckpointManifest second = Save(1, 2, &full);
+  Save(1, 3, &second);
+  Save(1, 4);
+  EXPECT_EQ(*store_.RemoveUnneeded(2, {}), 2u);  // Two manifests; step 3 needs the files.
+  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-3", "epoch-1-step-4"));
+  EXPECT_THAT(Files("epoch-1-step-1"), ElementsAre("server-0.sst", "server-1.sst"));
+  EXPECT_EQ(*store_.RemoveUnneeded(2, {}), 0u);
+  EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 7u);
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-4"));
+  EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 0u);
+  EXPECT_THAT(Files("epoch-1-step-4"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
+}
+
+TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
+  Write(1, 7);  // of an epoch that is over
+  EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 0u);
+  Save(2, 10);
+  Write(2, 9);   // called off
+  Write(2, 8);   // named
+  Write(2, 11);  // being written
+  Write(3, 5);   // of an epoch that has just begun
+  Save(1, 2);
+  Damage("epoch-1-step-2/MANIFEST");
+  ASSERT_TRUE(disk_.CreateDirectory(Path("somebody's")).ok());
+  ASSERT_TRUE(store_.WriteJobState({}).ok());
+  EXPECT_EQ(*store_.RemoveUnneeded(1, {"epoch-2-step-8"}), 4u);
+  EXPECT_THAT(*disk_.List(kDirectory),
+              ElementsAre("JOB_STATE", "epoch-1-step-2", "epoch-2-step-10", "epoch-2-step-11",
+                          "epoch-2-step-8", "epoch-3-step-5", "somebody's"));
+  EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
+}
+
+TEST_F(CheckpointStoreTest, ACrashDuringRemovalLeavesWholeCheckpointsOnly) {
+  const CheckpointManifest full = Save(1, 1);
+  const CheckpointManifest second = Save(1, 2, &full);
+  const CheckpointManifest third = Save(1, 3);
+  Save(1, 4, &third);
+  for (int operations = 0;; ++operations) {
+    disk_.DieAfter(operations);
+    const bool done = store_.RemoveUnneeded(1, {}).ok();
+    disk_.CrashHost(&random_);
+    for (const std::string& name : Names()) EXPECT_THAT(name, Not(HasSubstr("damaged")));
+    EXPECT_THAT(Names(), Contains("epoch-1-step-4"));
+    if (done) break;
+  }
+  ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-4"));
+}
+
+TEST_F(CheckpointStoreTest, ACrashDuringCommitLeavesItWholeOrAbsent) {
+  int whole = 0, absent = 0;
+  for (int64_t step = 1; step <= 100; ++step) {
+    const CheckpointManifest manifest = Write(1, step);
+    disk_.DieAfter(static_cast<int>(random_() % 6));
+    const bool committed = store_.Commit(manifest).ok();
+    disk_.CrashHost(&random_);
+    const std::vector<std::string> names = Names();
+    const bool there = !names.empty() && names.back() == CheckpointName({1, Step(step)});
+    EXPECT_TRUE(there || !committed);
+    for (const std::string& name : names) EXPECT_THAT(name, Not(HasSubstr("damaged")));
+    ++(there ? whole : absent);
+    ASSERT_TRUE(store_.Commit(manifest).ok());
+    ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(absent, 0);
+}
+
+TEST_F(CheckpointStoreTest, JobStateIsReplacedInOneStep) {
+  EXPECT_FALSE(store_.ReadJobState()->has_value());
+  JobState state;
+  state.set_job_id("j");
+  for (uint64_t epoch = 1; epoch <= 50; ++epoch) {
+    state.set_epoch(epoch);
+    disk_.DieAfter(static_cast<int>(random_() % 6));
+    const bool written = store_.WriteJobState(state).ok();
+    disk_.CrashHost(&random_);
+    const auto read = store_.ReadJobState();
+    ASSERT_TRUE(read.ok()) << read.status();
+    const uint64_t found = read->has_value() ? (*read)->epoch() : 0;
+    EXPECT_TRUE(found == epoch || (!written && found + 1 == epoch)) << found;
+    ASSERT_TRUE(store_.WriteJobState(state).ok());
+  }
+  Damage("JOB_STATE");
+  const absl::Status damaged = store_.ReadJobState().status();
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr("JOB_STATE"));
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,52 @@
+// The frame around the small files of a checkpoint directory (docs/formats.md): whoever reads one
+// gets exactly the payload that was written, or an error. All integers are little-endian.
+//
+//   0  8 bytes  magic, by kind of file
+//   8  uint32   format version
+//   12 uint32   payload bytes
+//   16 uint32   CRC-32C of bytes 0 to 15 and of the payload
+//   20          payload
+#ifndef THERMOCLINE_COMMON_CHECKPOINT_FILE_FRAME_H_
+#define THERMOCLINE_COMMON_CHECKPOINT_FILE_FRAME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/disk/disk.h"
+
+namespace thermocline {
+
+inline constexpr size_t kFrameHeaderBytes = 20;
+// Far above any manifest; keeps a damaged file from sizing our buffers.
+inline constexpr uint32_t kMaxFramePayloadBytes = 1u << 28;
+
+struct FrameFormat {
+  const char* magic;  // 8 characters
+  uint32_t version;
+};
+
+// REQUIRES: payload.size() <= kMaxFramePayloadBytes
+std::string EncodeFrame(const FrameFormat& format, absl::string_view payload);
+
+// The payload. `path` is for messages.
+// Errors: kDataLoss (cut short, too long, damaged, or of another kind), kFailedPrecondition
+// (intact, of another version).
+absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
+                                        const std::string& path);
+
+// The bytes of a file that may have a frame.
+// Errors: kNotFound, kDataLoss (larger than any frame), kUnavailable
+absl::StatusOr<std::string> ReadWholeFile(Disk* disk, const std::string& path);
+
+// Makes or replaces the file, whole or not at all, also through a crash: path.tmp, sync, rename,
+// sync of the folder. Errors: kNotFound (no such folder), kResourceExhausted, kUnavailable; the old
+// file or the new one is there then.
+absl::Status WriteWholeFile(Disk* disk, absl::string_view bytes, const std::string& path);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_CHECKPOINT_FILE_FRAME_H_

@@ -1,0 +1,110 @@
+#include "common/checkpoint/merged_rows.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/cluster_map.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+RowKey Begin(TableId table, uint32_t slot) {
+  RowKey key;
+  key.table = table;
+  key.slot = slot;
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MergedRows>> MergedRows::Open(Disk* disk,
+                                                             const std::string& directory,
+                                                             const CheckpointManifest& manifest,
+                                                             int part, const RowRange& range) {
+  CHECK(part >= 0 && part < manifest.parts_size());
+  CHECK_LE(range.end_slot, kNumSlots);
+  std::unique_ptr<MergedRows> merged(new MergedRows(range));
+  for (const TableLayout& table : TablesOf(manifest)) {
+    merged->row_floats_[table.id.value()] = static_cast<size_t>(table.row_floats());
+  }
+  const ClusterMap map(manifest.num_servers());
+  const auto slots = map.SlotRangeOf(ServerIndex(static_cast<uint32_t>(part)));
+  merged->first_slot_of_server_ = slots.begin;
+  merged->end_slot_of_server_ = slots.end;
+  if (range.begin_slot >= slots.end || range.end_slot <= slots.begin) return merged;
+  for (const CheckpointFile& file : manifest.parts(part).files()) {
+    Source source;
+    ASSIGN_OR_RETURN(source.file, RowsFileReader::Open(disk, directory, file));
+    if (range.table.has_value() || range.begin_slot > slots.begin) {
+      source.file->Seek(Begin(range.table.value_or(TableId(0)), range.begin_slot));
+    }
+    merged->sources_.push_back(std::move(source));
+  }
+  return merged;
+}
+
+// Moves to the next row within the range.
+absl::Status MergedRows::Advance(Source* source) {
+  source->used = false;
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool found, source->file->Next(&source->row));
+    const RowKey& key = source->row.key;
+    if (!found || (range_.table.has_value() && *range_.table < key.table)) {
+      source->done = true;
+      return absl::OkStatus();
+    }
+    if (key.slot < range_.begin_slot) {
+      source->file->Seek(Begin(key.table, range_.begin_slot));
+    } else if (key.slot >= range_.end_slot) {
+      if (range_.table.has_value() ||
+          key.table.value() == std::numeric_limits<TableId::ValueType>::max()) {
+        source->done = true;
+        return absl::OkStatus();
+      }
+      source->file->Seek(Begin(TableId(key.table.value() + 1), range_.begin_slot));
+    } else {
+      ++rows_read_;
+      return CheckRow(*source);
+    }
+  }
+}
+
+absl::Status MergedRows::CheckRow(const Source& source) {
+  const RowKey& key = source.row.key;
+  const auto wrong = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat("'", source.file->path(), "' is damaged: key ", key.key,
+                                            " of table ", key.table.value(), what));
+  };
+  const auto row_floats = row_floats_.find(key.table.value());
+  if (row_floats == row_floats_.end()) return wrong(", which the manifest doesn't know");
+  if (row_floats->second != source.row.values.size()) {
+    return wrong(
+        absl::StrCat(" has ", source.row.values.size(), " floats, not ", row_floats->second));
+  }
+  if (key.slot < first_slot_of_server_ || key.slot >= end_slot_of_server_) {
+    return wrong(absl::StrCat(" is of slot ", key.slot, ", another server's"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> MergedRows::Next(SavedRow* row) {
+  Source* first = nullptr;
+  for (Source& source : sources_) {
+    if (source.used && !source.done) RETURN_IF_ERROR(Advance(&source));
+    if (source.done) continue;
+    // Of equal keys the newest file's counts.
+    if (first == nullptr || !(first->row.key < source.row.key)) first = &source;
+  }
+  if (first == nullptr) return false;
+  for (Source& source : sources_) {
+    if (!source.done && source.row.key == first->row.key) source.used = true;
+  }
+  *row = first->row;
+  return true;
+}
+
+}  // namespace thermocline

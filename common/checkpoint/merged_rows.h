@@ -1,0 +1,71 @@
+// The rows of one server's part of a checkpoint, out of the files that make it up: a row of a later
+// file replaces that of an earlier one.
+#ifndef THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
+#define THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "common/checkpoint/rows_file.h"
+#include "common/disk/disk.h"
+#include "common/ids.h"
+#include "proto/checkpoint.pb.h"
+
+namespace thermocline {
+
+// Which rows of a part are wanted.
+struct RowRange {
+  uint32_t begin_slot = 0;  // of every table
+  uint32_t end_slot = kNumSlots;
+  std::optional<TableId> table;  // Only of this one; nullopt: of all.
+};
+
+// One thread at a time; several may read the same files, such as for several ranges.
+//
+// Errors of all calls name the file: kDataLoss (damaged, missing, or a row that can't be of this
+// part: an unknown table, a wrong size, a slot of another server), kUnavailable (the disk).
+class MergedRows {
+ public:
+  // The part of server `part`. Reads only the blocks that the range needs; where the server has
+  // none of the slots, nothing at all.
+  //
+  // REQUIRES: CheckManifest(manifest) is OK, 0 <= part < parts_size()
+  static absl::StatusOr<std::unique_ptr<MergedRows>> Open(Disk* disk, const std::string& directory,
+                                                          const CheckpointManifest& manifest,
+                                                          int part, const RowRange& range = {});
+  MergedRows(const MergedRows&) = delete;
+  MergedRows& operator=(const MergedRows&) = delete;
+
+  // The next row, in the order of keys. False: there is none.
+  absl::StatusOr<bool> Next(SavedRow* row);
+
+  // Rows of the files that Next has read, replaced ones too.
+  uint64_t rows_read() const { return rows_read_; }
+
+ private:
+  struct Source {
+    std::unique_ptr<RowsFileReader> file;
+    SavedRow row;  // its next
+    bool done = false;
+    bool used = true;  // The row was given out, or replaced by one that was.
+  };
+
+  explicit MergedRows(const RowRange& range) : range_(range) {}
+  absl::Status Advance(Source* source);
+  absl::Status CheckRow(const Source& source);
+
+  const RowRange range_;
+  std::vector<Source> sources_;                       // Oldest first
+  absl::flat_hash_map<uint32_t, size_t> row_floats_;  // by table id
+  uint32_t first_slot_of_server_ = 0, end_slot_of_server_ = kNumSlots;
+  uint64_t rows_read_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_

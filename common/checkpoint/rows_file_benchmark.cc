@@ -1,0 +1,80 @@
+// How fast rows are written to and read from a file of a checkpoint. Prints setup, then each
+// repeat.
+//
+//   rows_file_benchmark [FOLDER [MILLION_ROWS [FLOATS [REPEATS]]]]   default: /tmp 4 32 5
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/check.h"
+#include "common/checkpoint/rows_file.h"
+#include "common/disk/posix_disk.h"
+#include "common/stopwatch.h"
+
+namespace thermocline {
+namespace {
+
+struct Setup {
+  std::string folder = "/tmp";
+  uint64_t rows = 4000000;
+  size_t floats = 32;
+  int repeats = 5;
+};
+
+void PrintRate(const char* what, uint64_t bytes, absl::Duration time) {
+  const double seconds = absl::ToDoubleSeconds(time);
+  std::printf("  %-26s %6.3f s %6.0f MB/s\n", what, seconds, 1e-6 * bytes / seconds);
+}
+
+// The keys are computed beforehand: a server has them sorted in its own way.
+void Run(const Setup& setup, const std::vector<RowKey>& keys) {
+  PosixDisk disk;
+  const std::vector<float> row(setup.floats, 0.25f);
+  const Stopwatch writing;
+  auto writer = RowsFileWriter::Create(&disk, setup.folder, "rows_file_benchmark/rows.sst");
+  CHECK(writer.ok());
+  for (const RowKey& key : keys) CHECK((*writer)->Add(key, 1, 1, row).ok());
+  const auto finishing = writing.Elapsed();
+  const auto file = (*writer)->Finish();
+  CHECK(file.ok());
+  PrintRate("write, without last sync", (*file)->bytes(), finishing);
+  PrintRate("write", (*file)->bytes(), writing.Elapsed());
+  const Stopwatch reading;
+  const auto reader = RowsFileReader::Open(&disk, setup.folder, **file);
+  CHECK(reader.ok());
+  uint64_t rows = 0;
+  for (SavedRow saved;; ++rows) {
+    const auto found = (*reader)->Next(&saved);
+    CHECK(found.ok());
+    if (!*found) break;
+  }
+  CHECK_EQ(rows, keys.size());
+  PrintRate("read (page cache)", (*file)->bytes(), reading.Elapsed());
+  CHECK(disk.Remove(setup.folder + "/rows_file_benchmark/rows.sst").ok());
+  CHECK(disk.RemoveDirectory(setup.folder + "/rows_file_benchmark").ok());
+}
+
+int Main(int argc, char** argv) {
+  Setup setup;
+  if (argc > 1) setup.folder = argv[1];
+  if (argc > 2) setup.rows = static_cast<uint64_t>(1e6 * std::atof(argv[2]));
+  if (argc > 3) setup.floats = static_cast<size_t>(std::atoi(argv[3]));
+  if (argc > 4) setup.repeats = std::atoi(argv[4]);
+  std::printf("%llu rows of %zu floats in %s, one thread\n",
+              static_cast<unsigned long long>(setup.rows), setup.floats, setup.folder.c_str());
+  std::vector<RowKey> keys;
+  for (uint64_t i = 0; i < setup.rows; ++i) keys.push_back(RowKeyOf(TableId(1), i));
+  std::sort(keys.begin(), keys.end());
+  for (int repeat = 0; repeat < setup.repeats; ++repeat) Run(setup, keys);
+  return 0;
+}
+
+}  // namespace
+}  // namespace thermocline
+
+int main(int argc, char** argv) { return thermocline::Main(argc, argv); }

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/checkpoint/disk_env.h"
+#include "common/checkpoint/rows_file.h"
+#include "common/checkpoint/rows_file_options.h"
+#include "common/status_macros.h"
+#include "rocksdb/sst_file_reader.h"
+
+namespace thermocline {
+namespace {
+
+constexpr size_t kReadAheadBytes = 1 << 20;
+
+// The last bytes of an SST file: checksum type (1 byte), where two blocks lie (4 varints, padded to
+// 40 bytes), format version (4), magic (8). It is the one part without a checksum of its own.
+constexpr size_t kFooterBytes = 53, kHandlesAt = 1, kVersionAt = 41, kMagicAt = 45;
+constexpr uint64_t kSstMagic = 0x88e241b785f4cff7;
+constexpr size_t kBlockTrailerBytes = 5;
+
+absl::Status Damaged(const std::string& path, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("'", path, "' is damaged: ", what));
+}
+
+bool TakeVarint(absl::string_view* bytes, uint64_t* value) {
+  *value = 0;
+  for (int shift = 0; shift < 64 && !bytes->empty(); shift += 7) {
+    const auto byte = static_cast<uint8_t>(bytes->front());
+    bytes->remove_prefix(1);
+    *value |= static_cast<uint64_t>(byte & 127) << shift;
+    if (byte < 128) return true;
+  }
+  return false;
+}
+
+// RocksDB trusts the footer: it would allocate what a damaged one asks for, or skip all checksums.
+absl::Status CheckFooter(const ReadFile& file, const std::string& path) {
+  if (file.size() < kFooterBytes) return Damaged(path, "too short");
+  std::string footer(kFooterBytes, '\0');
+  const uint64_t begin = file.size() - kFooterBytes;
+  RETURN_IF_ERROR(file.ReadAt(begin, absl::MakeSpan(&footer[0], footer.size())));
+  uint32_t version;
+  uint64_t magic;
+  std::memcpy(&version, &footer[kVersionAt], sizeof(version));
+  std::memcpy(&magic, &footer[kMagicAt], sizeof(magic));
+  if (footer[0] != static_cast<char>(kSstChecksum) || version != kSstFormatVersion ||
+      magic != kSstMagic) {
+    return Damaged(path, "its last bytes aren't those of a rows file");
+  }
+  absl::string_view handles = absl::string_view(footer).substr(kHandlesAt, kVersionAt - kHandlesAt);
+  for (int block = 0; block < 2; ++block) {
+    uint64_t offset, bytes;
+    if (!TakeVarint(&handles, &offset) || !TakeVarint(&handles, &bytes) || offset > begin ||
+        bytes + kBlockTrailerBytes > begin - offset || bytes > begin) {
+      return Damaged(path, "its last bytes point outside of it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct RowsFileReader::Rep {
+  Rep(Disk* disk, std::string path)
+      : path(std::move(path)),
+        activity(std::make_shared<DiskActivity>()),
+        env(NewDiskEnv(disk, activity)),
+        sst(RowsFileOptions(env.get())) {}
+
+  absl::Status Error(const rocksdb::Status& status) const {
+    const absl::Status error = activity->error();
+    return error.ok() ? Damaged(path, status.ToString()) : error;
+  }
+
+  const std::string path;
+  const std::shared_ptr<DiskActivity> activity;
+  const std::unique_ptr<rocksdb::Env> env;
+  rocksdb::SstFileReader sst;
+  std::unique_ptr<rocksdb::Iterator> rows;
+  bool positioned = false;  // `rows` stands at the row that is next.
+  std::optional<RowKey> last_key;
+  std::vector<float> values;
+};
+
+RowsFileReader::RowsFileReader(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+RowsFileReader::~RowsFileReader() = default;
+
+const std::string& RowsFileReader::path() const { return rep_->path; }
+
+absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
+                                                                     const std::string& directory,
+                                                                     const CheckpointFile& file) {
+  auto rep = std::make_unique<Rep>(disk, absl::StrCat(directory, "/", file.path()));
+  {
+    const auto opened = disk->Open(rep->path);
+    if (absl::IsNotFound(opened.status())) {
+      return absl::DataLossError(absl::StrCat("'", rep->path, "' is missing"));
+    }
+    RETURN_IF_ERROR(opened.status());
+    if ((*opened)->size() != file.bytes()) {
+      return Damaged(rep->path, absl::StrCat("it has ", (*opened)->size(),
+                                             " bytes, the manifest says ", file.bytes()));
+    }
+    RETURN_IF_ERROR(CheckFooter(**opened, rep->path));
+  }
+  const rocksdb::Status opened = rep->sst.Open(rep->path);
+  if (!opened.ok()) return rep->Error(opened);
+  // RocksDB goes on without properties that it can't read.
+  const auto properties = rep->sst.GetTableProperties();
+  RETURN_IF_ERROR(rep->activity->error());
+  if (properties == nullptr) return Damaged(rep->path, "its properties can't be read");
+  if (properties->num_entries != file.rows()) {
+    return Damaged(rep->path, absl::StrCat("it has ", properties->num_entries,
+                                           " rows, the manifest says ", file.rows()));
+  }
+  rocksdb::ReadOptions options;
+  options.readahead_size = kReadAheadBytes;
+  options.fill_cache = false;
+  rep->rows.reset(rep->sst.NewIterator(options));
+  return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::move(rep)));
+}
+
+void RowsFileReader::Seek(const RowKey& key) {
+  const auto bytes = EncodeRowKey(key);
+  rep_->rows->Seek(rocksdb::Slice(bytes.data(), bytes.size()));
+  rep_->positioned = true;
+  rep_->last_key.reset();
+}
+
+absl::StatusOr<bool> RowsFileReader::Next(SavedRow* row) {
+  if (rep_->positioned) {
+    rep_->positioned = false;
+  } else if (rep_->last_key.has_value()) {
+    rep_->rows->Next();
+  } else {
+    rep_->rows->SeekToFirst();
+  }
+  if (!rep_->rows->Valid()) {
+    if (!rep_->rows->status().ok()) return rep_->Error(rep_->rows->status());
+    rep_->positioned = true;  // There is none behind it either.
+    return false;
+  }
+  const rocksdb::Slice key_bytes = rep_->rows->key(), value = rep_->rows->value();
+  const std::optional<RowKey> key = DecodeRowKey({key_bytes.data(), key_bytes.size()});
+  if (!key.has_value() ||
+      !DecodeRowValue({value.data(), value.size()}, &row->lookups, &row->changed, &rep_->values)) {
+    return Damaged(rep_->path, "a row has the wrong size");
+  }
+  if (!(*key == RowKeyOf(key->table, key->key))) {
+    return Damaged(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
+                                            " is not of slot ", key->slot));
+  }
+  if (rep_->last_key.has_value() && !(*rep_->last_key < *key)) {
+    return Damaged(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
+                                            " is not behind the one before it"));
+  }
+  rep_->last_key = row->key = *key;
+  row->values = rep_->values;
+  return true;
+}
+
+}  // namespace thermocline

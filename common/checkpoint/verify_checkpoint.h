@@ -1,0 +1,35 @@
+// Reading every byte of a checkpoint, to know that it can be restored and what it holds.
+#ifndef THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_
+#define THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/disk/disk.h"
+#include "common/hash.h"
+#include "common/ids.h"
+#include "proto/checkpoint.pb.h"
+
+namespace thermocline {
+
+struct VerifiedCheckpoint {
+  Digest model_digest;               // Of all live rows: what servers that restore it say.
+  std::map<TableId, uint64_t> rows;  // Live ones, of every table
+  uint64_t files = 0;
+  uint64_t bytes = 0;
+};
+
+// Sizes, CRC-32C and block checksums of all files, the order of the rows, that tables and slots are
+// right, and that every row is there. Reads everything twice, the second time out of the page
+// cache.
+//
+// REQUIRES: CheckManifest(manifest) is OK.
+// Errors: kDataLoss (names the file and what is wrong), kUnavailable (the disk).
+absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(Disk* disk, const std::string& directory,
+                                                    const CheckpointManifest& manifest);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_

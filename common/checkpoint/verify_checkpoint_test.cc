@@ -1,0 +1,161 @@
+#include "common/checkpoint/verify_checkpoint.h"
+
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/merged_rows.h"
+#include "common/checkpoint/testing.h"
+#include "common/disk/simulated_disk.h"
+#include "common/test_seed.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "/d";
+
+// A full checkpoint, then increments, as servers write them.
+class VerifyCheckpointTest : public testing::Test {
+ protected:
+  explicit VerifyCheckpointTest(uint32_t servers = 2) : random_(TestSeed()) {
+    EXPECT_TRUE(disk_.CreateDirectory(kDirectory).ok());
+    for (int64_t step = 0; step < 3; ++step) {
+      TestRows changed;
+      AddRandomRows(step == 0 ? 300 : 60, static_cast<uint32_t>(step) + 1, &random_, &changed);
+      for (const auto& [key, row] : changed) rows_[key] = row;
+      const CheckpointManifest base = manifest_;
+      manifest_ = WriteTestCheckpoint(&disk_, kDirectory, {1, Step(step)}, servers, changed,
+                                      step == 0 ? nullptr : &base);
+    }
+  }
+
+  // What `num_servers` servers would restore, or one of them would.
+  absl::StatusOr<TestRows> Read(const RowRange& range, CheckpointManifest* manifest = nullptr) {
+    if (manifest == nullptr) manifest = &manifest_;
+    TestRows rows;
+    for (int part = 0; part < manifest->parts_size(); ++part) {
+      auto merged = MergedRows::Open(&disk_, kDirectory, *manifest, part, range);
+      if (!merged.ok()) return merged.status();
+      for (SavedRow row;;) {
+        const auto found = (*merged)->Next(&row);
+        if (!found.ok()) return found.status();
+        if (!*found) break;
+        EXPECT_TRUE(rows.empty() || part > 0 || rows.rbegin()->first < row.key);
+        EXPECT_TRUE(rows.count(row.key) == 0);
+        rows[row.key] = {row.lookups, row.changed, {row.values.begin(), row.values.end()}};
+      }
+    }
+    return rows;
+  }
+  Digest DigestOfRows() const {
+    Digest digest;
+    for (const auto& [key, row] : rows_) digest.Add(RowDigest(key.table, key.key, row.values));
+    return digest;
+  }
+
+  std::mt19937_64 random_;
+  SimulatedDisk disk_;
+  TestRows rows_;
+  CheckpointManifest manifest_;
+};
+
+TEST_F(VerifyCheckpointTest, LaterFilesReplaceRowsOfEarlierOnes) {
+  const auto rows = Read({});
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(*rows, rows_);
+}
+
+TEST_F(VerifyCheckpointTest, AnyNumberOfServersFindsItsRows) {
+  for (const uint32_t servers : {1u, 2u, 3u, 7u, 65536u}) {
+    const ClusterMap map(servers);
+    TestRows all;
+    for (uint32_t s = 0; s < servers; s += 1 + servers / 8) {
+      const auto slots = map.SlotRangeOf(ServerIndex(s));
+      TestRows expected;
+      for (const auto& [key, row] : rows_) {
+        if (key.slot >= slots.begin && key.slot < slots.end) expected[key] = row;
+      }
+      RowRange range;
+      range.begin_slot = slots.begin;
+      range.end_slot = slots.end;
+      const auto rows = Read(range);
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      EXPECT_EQ(*rows, expected);
+    }
+  }
+}
+
+TEST_F(VerifyCheckpointTest, OneTableAlone) {
+  for (const uint32_t table : {0u, 1u, 2u, 3u, 9u, 10u}) {
+    TestRows expected;
+    for (const auto& [key, row] : rows_) {
+      if (key.table == TableId(table)) expected[key] = row;
+    }
+    EXPECT_EQ(expected.empty(), table != 1 && table != 2 && table != 9);
+    RowRange range;
+    range.table = TableId(table);
+    EXPECT_EQ(*Read(range), expected) << table;
+  }
+}
+
+TEST_F(VerifyCheckpointTest, SaysWhatTheCheckpointHolds) {
+  const auto verified = VerifyCheckpoint(&disk_, kDirectory, manifest_);
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  EXPECT_TRUE(verified->model_digest == DigestOfRows());
+  std::map<TableId, uint64_t> rows;
+  for (const auto& [key, row] : rows_) ++rows[key.table];
+  EXPECT_EQ(verified->rows, rows);
+  EXPECT_EQ(verified->files, 6u);
+}
+
+TEST_F(VerifyCheckpointTest, EveryFlippedByteAndCutOfEveryFileIsFound) {
+  for (const CheckpointPart& part : manifest_.parts()) {
+    for (const CheckpointFile& file : part.files()) {
+      const std::string path = absl::StrCat(kDirectory, "/", file.path());
+      const std::string good = disk_.Content(path);
+      const auto expect_damaged = [&](const std::string& bytes) {
+        disk_.SetContent(path, bytes);
+        const absl::Status status = VerifyCheckpoint(&disk_, kDirectory, manifest_).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr(file.path()));
+      };
+      for (int i = 0; i < 60; ++i) {
+        std::string bad = good;
+        const size_t at = i < 20 ? bad.size() - 1 - static_cast<size_t>(i) : random_() % bad.size();
+        bad[at] = static_cast<char>(bad[at] ^ (1 << random_() % 8));
+        expect_damaged(bad);
+        expect_damaged(good.substr(0, random_() % good.size()));
+      }
+      expect_damaged(good + "x");
+      disk_.SetContent(path, good);
+    }
+  }
+  EXPECT_TRUE(VerifyCheckpoint(&disk_, kDirectory, manifest_).ok());
+}
+
+TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfThePartAreNamed) {
+  const auto expect_damaged = [&](CheckpointManifest manifest, const char* message) {
+    const absl::Status status = VerifyCheckpoint(&disk_, kDirectory, manifest).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("server-"));
+    EXPECT_EQ(Read({}, &manifest).status().code(), absl::StatusCode::kDataLoss);
+  };
+  CheckpointManifest changed = manifest_;
+  changed.mutable_tables()->DeleteSubrange(1, 1);
+  expect_damaged(changed, "of table 2, which the manifest doesn't know");
+  changed = manifest_;
+  changed.mutable_tables(0)->set_dim(5);
+  expect_damaged(changed, "of table 1 has 3 floats, not 5");
+  changed = manifest_;
+  changed.mutable_parts(0)->mutable_files()->Swap(changed.mutable_parts(1)->mutable_files());
+  expect_damaged(changed, "another server's");
+}
+
+}  // namespace
+}  // namespace thermocline
