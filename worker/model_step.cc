@@ -120,7 +120,7 @@ DenseArenas ModelStep::arenas() {
   const DeviceSpan<float> weights = model_.weights();
   const DeviceSpan<float> slots = model_.slots();
   const DeviceSpan<float> gradients = model_.gradients();
-  return {absl::MakeSpan(weights.data, weights.size), absl::MakeConstSpan(slots.data, slots.size),
+  return {absl::MakeSpan(weights.data, weights.size), absl::MakeSpan(slots.data, slots.size),
           absl::MakeConstSpan(gradients.data, gradients.size)};
 }
 

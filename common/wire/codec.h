@@ -37,6 +37,7 @@ struct PullView {
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
   absl::Span<const PullTableView> tables;
+  bool with_slots = false;
 };
 size_t EncodedBytes(const PullView& pull);
 grpc::ByteBuffer Encode(const PullView& pull);
@@ -63,7 +64,7 @@ grpc::ByteBuffer Encode(const PushView& push);
 // Where the rows of one table of a pull go.
 struct RowsView {
   TableId table;
-  absl::Span<float> rows;  // [n, dim]
+  absl::Span<float> rows;  // [n, dim]; with_slots: [n, row_floats]
 };
 // Writes the rows of a kReady reply into `tables`, in order; leaves them alone otherwise.
 // Errors: kInternal (malformed, other tables than asked for, rows of the wrong size; nothing is
@@ -87,7 +88,7 @@ class PullReplyBuilder {
  public:
   struct Table {
     TableId table;
-    size_t rows_bytes = 0;  // n * dim * sizeof(float)
+    size_t rows_bytes = 0;  // of n rows, with or without slots
   };
   static size_t EncodedBytes(const PullAnswer& answer, absl::Span<const Table> tables);
 

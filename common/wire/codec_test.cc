@@ -104,6 +104,7 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
     table->set_table(static_cast<uint32_t>(g->Number()));
     table->set_keys(AsBytes(g->Integers<Key>(g->Below(40))));
   }
+  proto.set_with_slots(g->Below(2) == 1);
   return proto;
 }
 
@@ -133,6 +134,7 @@ void ExpectPull(const PullRequest& pull, const ::thermocline::PullRequest& proto
   EXPECT_EQ(pull.step.value(), proto.step());
   EXPECT_EQ(pull.staleness_steps, proto.staleness_steps());
   EXPECT_EQ(pull.after_step.value(), proto.has_after_step() ? proto.after_step() : -1);
+  EXPECT_EQ(pull.with_slots, proto.with_slots());
   ASSERT_EQ(pull.tables.size(), static_cast<size_t>(proto.tables_size()));
   for (int i = 0; i < proto.tables_size(); ++i) {
     EXPECT_EQ(pull.tables[i].table.value(), proto.tables(i).table());
@@ -166,7 +168,8 @@ void ExpectPush(const PushPart& push, const ::thermocline::PushRequest& proto) {
 PullView ViewOf(const PullRequest& pull, std::vector<PullTableView>* tables) {
   for (const KeyRange& range : pull.tables) tables->push_back({range.table, pull.KeysOf(range)});
   return {pull.header,          pull.kind,       pull.step,
-          pull.staleness_steps, pull.after_step, absl::MakeConstSpan(*tables)};
+          pull.staleness_steps, pull.after_step, absl::MakeConstSpan(*tables),
+          pull.with_slots};
 }
 
 PushView ViewOf(const PushPart& push, std::vector<PushTableView>* tables) {

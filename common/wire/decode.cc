@@ -164,6 +164,8 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
         return ReadUint32(in, &wire_dtype);
       case BytesTag(fields::kPullTables):
         return ReadTableAndBulk(in, &scanned);
+      case VarintTag(fields::kPullWithSlots):
+        return ReadBool(in, &pull.with_slots);
       default:
         return WireFormatLite::SkipField(&in, tag);
     }

@@ -135,6 +135,7 @@ void Emit(Sink& sink, const PullView& pull) {
   Unsigned(sink, fields::kPullStalenessSteps, pull.staleness_steps);
   OptionalStep(sink, fields::kPullAfterStep, pull.after_step);
   for (const PullTableView& table : pull.tables) Nested(sink, fields::kPullTables, table);
+  Unsigned(sink, fields::kPullWithSlots, pull.with_slots ? 1 : 0);
 }
 
 template <typename Sink>

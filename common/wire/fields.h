@@ -19,6 +19,7 @@ inline constexpr uint32_t kPullStalenessSteps = 4;
 inline constexpr uint32_t kPullAfterStep = 5;
 inline constexpr uint32_t kPullWireDtype = 6;
 inline constexpr uint32_t kPullTables = 7;
+inline constexpr uint32_t kPullWithSlots = 8;
 
 inline constexpr uint32_t kTableKeysTable = 1;
 inline constexpr uint32_t kTableKeysKeys = 2;

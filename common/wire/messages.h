@@ -41,6 +41,7 @@ struct PullRequest {
   Step step;
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
+  bool with_slots = false;  // Rows are weights and the optimizer's slots.
   std::vector<KeyRange> tables;
   UninitializedVector<Key> keys;  // of all tables
 

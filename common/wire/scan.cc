@@ -36,6 +36,13 @@ bool ReadUint32(CodedInputStream& in, uint32_t* value) {
   return true;
 }
 
+bool ReadBool(CodedInputStream& in, bool* value) {
+  uint64_t varint;
+  if (!in.ReadVarint64(&varint)) return false;
+  *value = varint != 0;
+  return true;
+}
+
 bool ReadStep(CodedInputStream& in, Step* step) {
   uint64_t varint;
   if (!in.ReadVarint64(&varint)) return false;

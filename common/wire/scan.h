@@ -65,6 +65,7 @@ bool ReadLength(CodedInputStream& in, int* length);
 bool ReadBulk(CodedInputStream& in, BulkField* field);
 bool ReadUint64(CodedInputStream& in, uint64_t* value);
 bool ReadUint32(CodedInputStream& in, uint32_t* value);
+bool ReadBool(CodedInputStream& in, bool* value);
 bool ReadStep(CodedInputStream& in, Step* step);
 bool ReadFloat(CodedInputStream& in, float* value);
 

@@ -244,20 +244,24 @@ PullTicket ServerCore::Pull(const wire::PullRequest& request, PullDone done, int
 
 void ServerCore::DropPull(PullTicket ticket) { impl_->DropPull(ticket); }
 
-void ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, uint8_t* weights) {
+absl::Status ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots,
+                                  uint8_t* rows) {
   StageTimer::Scope scope(&impl_->read_timer);
   ServedJob* job = impl_->job.load(std::memory_order_acquire);
   CHECK(job != nullptr);
   const absl::StatusOr<TableSet::Entry*> entry = job->FindTable(table);
   CHECK(entry.ok());
   (*entry)->keys_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
-  (*entry)->table.GatherWeights(keys, weights);
+  if (with_slots) return (*entry)->table.GatherRows(keys, rows);
+  (*entry)->table.GatherWeights(keys, rows);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<int> ServerCore::DimOf(TableId table) const {
+absl::StatusOr<int> ServerCore::FloatsOf(TableId table, bool with_slots) const {
   ASSIGN_OR_RETURN(ServedJob * job, impl_->FindJob());
   ASSIGN_OR_RETURN(const TableSet::Entry* entry, job->FindTable(table));
-  return entry->table.layout().dim;
+  const TableLayout& layout = entry->table.layout();
+  return with_slots ? layout.row_floats() : layout.dim;
 }
 
 void ServerCore::Push(wire::PushPart part, PushDone done) {

@@ -57,11 +57,12 @@ class ServerCore {
   // Answers a pull with kCancelled if it is held still: its caller has gone.
   void DropPull(PullTicket ticket);
 
-  // Writes the weights of `keys`. weights: [n, dim] float32, any alignment.
-  // REQUIRES: a Pull naming this table was answered kReady.
-  void ReadRows(TableId table, absl::Span<const Key> keys, uint8_t* weights);
-  // Dim of a table, or kNotFound.
-  absl::StatusOr<int> DimOf(TableId table) const;
+  // Writes the weights of `keys`, `with_slots` also the optimizer's slots behind them.
+  // rows: [n, FloatsOf(table, with_slots)] float32, any alignment. Errors: those of
+  // EmbeddingTable::GatherRows. REQUIRES: a Pull naming this table was answered kReady.
+  absl::Status ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots, uint8_t* rows);
+  // Floats in what is read of one row, or kNotFound.
+  absl::StatusOr<int> FloatsOf(TableId table, bool with_slots) const;
 
   // Takes one part of a push. `done` runs exactly once: before whatever is applied because of it,
   // or on a thread of the journal's once what it acknowledges is durable. Errors: as Pull; also

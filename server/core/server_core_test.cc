@@ -65,7 +65,9 @@ class ServerCoreTest : public ::testing::Test {
   }
   float WeightOf(Key key) {
     float weights[2];
-    core_.ReadRows(TableId(0), {key}, reinterpret_cast<uint8_t*>(weights));
+    EXPECT_TRUE(
+        core_.ReadRows(TableId(0), {key}, /*with_slots=*/false, reinterpret_cast<uint8_t*>(weights))
+            .ok());
     return weights[0];
   }
   ServerStats Stats() {
@@ -88,7 +90,7 @@ TEST_F(ServerCoreTest, NothingWorksBeforeConfigure) {
   EXPECT_EQ((*Pull(MakePull(0, 0)))->status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Push(MakePart(0, 0, 0)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(core_.DimOf(TableId(0)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(core_.FloatsOf(TableId(0), false).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(Stats().configured());
   EXPECT_EQ(Stats().complete_through(), -1);
 }
@@ -103,8 +105,8 @@ TEST_F(ServerCoreTest, ConfigureIsIdempotentAndNamesDifferences) {
   EXPECT_NE(std::string(status.message()).find("'T0'"), std::string::npos) << status;
   other.tables.clear();
   EXPECT_EQ(core_.Configure(other).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(*core_.DimOf(TableId(0)), 2);
-  EXPECT_EQ(core_.DimOf(TableId(8)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*core_.FloatsOf(TableId(0), false), 2);
+  EXPECT_EQ(core_.FloatsOf(TableId(8), true).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ServerCoreTest, APullIsHeldUntilTheStepBeforeIsApplied) {
@@ -381,7 +383,9 @@ TEST(ServerCoreThreadsTest, WorkersOnThreads) {
         ready.WaitForNotification();
         for (Key key = 0; key < kKeys; ++key) {
           float weights[2];
-          core.ReadRows(TableId(0), {key}, reinterpret_cast<uint8_t*>(weights));
+          EXPECT_TRUE(core.ReadRows(TableId(0), {key}, /*with_slots=*/false,
+                                    reinterpret_cast<uint8_t*>(weights))
+                          .ok());
           EXPECT_EQ(weights[1], -static_cast<float>(step * kWorkers));
         }
         for (uint32_t part = 0; part < 2; ++part) {

@@ -100,8 +100,9 @@ absl::Status ParameterServerService::PullCall::MakeReply(
   if (answer->readiness == wire::Readiness::kReady) {
     tables.reserve(request_.tables.size());
     for (const wire::KeyRange& range : request_.tables) {
-      ASSIGN_OR_RETURN(const int dim, service_->core_->DimOf(range.table));
-      tables.push_back({range.table, range.count * dim * sizeof(float)});
+      ASSIGN_OR_RETURN(const int floats,
+                       service_->core_->FloatsOf(range.table, request_.with_slots));
+      tables.push_back({range.table, range.count * floats * sizeof(float)});
     }
   }
   const size_t bytes = wire::PullReplyBuilder::EncodedBytes(*answer, tables);
@@ -117,8 +118,8 @@ absl::Status ParameterServerService::PullCall::MakeReply(
 
   wire::PullReplyBuilder builder(*answer, tables);
   for (size_t i = 0; i < tables.size(); ++i) {
-    service_->core_->ReadRows(tables[i].table, request_.KeysOf(request_.tables[i]),
-                              builder.rows(i));
+    RETURN_IF_ERROR(service_->core_->ReadRows(tables[i].table, request_.KeysOf(request_.tables[i]),
+                                              request_.with_slots, builder.rows(i)));
   }
   *reply_ = std::move(builder).Finish();
   return absl::OkStatus();

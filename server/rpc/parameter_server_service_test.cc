@@ -195,6 +195,31 @@ TEST(ParameterServerService, PullPushPull) {
   EXPECT_EQ(ToFloats(after.tables(0).rows()), expected);
 }
 
+TEST(ParameterServerService, APullWithSlotsBringsWholeRows) {
+  TestServer server;
+  ConfigureRequest job = JobOf(1);
+  job.mutable_tables(0)->mutable_optimizer()->mutable_adagrad()->set_initial_accumulator(0.5f);
+  ASSERT_TRUE(server.Configure(job).ok());
+  PushReply pushed;
+  ASSERT_TRUE(server.Push(PushOf(0, {12}, {1, 2, 3, 4}), &pushed).ok());
+
+  PullRequest request = PullOf(1, {11, 12});
+  PullReply weights, rows;
+  ASSERT_TRUE(server.Pull(request, &weights).ok());
+  request.set_with_slots(true);
+  ASSERT_TRUE(server.Pull(request, &rows).ok());
+  const std::vector<float> w = ToFloats(weights.tables(0).rows());
+  const std::vector<float> r = ToFloats(rows.tables(0).rows());
+  ASSERT_EQ(w.size(), 2u * kDim);
+  ASSERT_EQ(r.size(), 4u * kDim);
+  for (int i = 0; i < kDim; ++i) {
+    EXPECT_EQ(r[i], w[i]);  // Key 11 has no row: its initial one.
+    EXPECT_EQ(r[kDim + i], 0.5f);
+    EXPECT_EQ(r[2 * kDim + i], w[kDim + i]);
+    EXPECT_EQ(r[3 * kDim + i], 0.5f + (1.0f + i) * (1.0f + i));
+  }
+}
+
 TEST(ParameterServerService, AHeldPullIsAnsweredByThePushItWaitsFor) {
   TestServer server;
   ASSERT_TRUE(server.Configure(JobOf(1)).ok());

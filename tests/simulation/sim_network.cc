@@ -13,12 +13,14 @@ namespace {
 std::vector<float> ReadRows(ServerCore* server, const wire::PullRequest& request) {
   std::vector<float> rows;
   for (const wire::KeyRange& range : request.tables) {
-    const absl::StatusOr<int> dim = server->DimOf(range.table);
-    CHECK(dim.ok());
+    const absl::StatusOr<int> floats = server->FloatsOf(range.table, request.with_slots);
+    CHECK(floats.ok());
     const size_t begin = rows.size();
-    rows.resize(begin + range.count * *dim);
-    server->ReadRows(range.table, request.KeysOf(range),
-                     reinterpret_cast<uint8_t*>(rows.data() + begin));
+    rows.resize(begin + range.count * *floats);
+    const absl::Status read =
+        server->ReadRows(range.table, request.KeysOf(range), request.with_slots,
+                         reinterpret_cast<uint8_t*>(rows.data() + begin));
+    CHECK(read.ok());
   }
   return rows;
 }

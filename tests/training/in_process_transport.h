@@ -19,11 +19,13 @@ class InProcessTransport : public Transport {
   void Pull(ServerIndex server, const PullCall& call, int64_t,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
     ServerCore* core = cores_[server.value()];
-    core->Pull(ToWire(call), [core, tables = call.tables,
+    core->Pull(ToWire(call), [core, tables = call.tables, with_slots = call.with_slots,
                               done = std::move(done)](absl::StatusOr<wire::PullAnswer> answer) {
       if (answer.ok() && answer->readiness == wire::Readiness::kReady) {
         for (const PullSlice& slice : tables) {
-          core->ReadRows(slice.table, slice.keys, reinterpret_cast<uint8_t*>(slice.rows.data()));
+          const absl::Status read = core->ReadRows(slice.table, slice.keys, with_slots,
+                                                   reinterpret_cast<uint8_t*>(slice.rows.data()));
+          if (!read.ok()) return done(read);
         }
       }
       done(std::move(answer));

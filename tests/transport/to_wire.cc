@@ -9,6 +9,7 @@ wire::PullRequest ToWire(const PullCall& call) {
   request.step = call.step;
   request.staleness_steps = call.staleness_steps;
   request.after_step = call.after_step;
+  request.with_slots = call.with_slots;
   for (const PullSlice& slice : call.tables) {
     request.tables.push_back({slice.table, request.keys.size(), slice.keys.size()});
     request.keys.insert(request.keys.end(), slice.keys.begin(), slice.keys.end());

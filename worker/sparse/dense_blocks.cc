@@ -51,19 +51,28 @@ void DenseBlocks::Initialize(uint64_t seed, absl::Span<float> weights,
   }
 }
 
-std::vector<std::vector<PullSlice>> DenseBlocks::PullSlices(
-    absl::Span<float> staged_weights) const {
-  CHECK_EQ(staged_weights.size(), static_cast<size_t>(arena_floats()));
+std::vector<std::vector<PullSlice>> DenseBlocks::Slices(absl::Span<float> rows,
+                                                        int floats_per_block) const {
+  CHECK_EQ(rows.size(), static_cast<size_t>(num_blocks() * floats_per_block));
   std::vector<std::vector<PullSlice>> slices(ranges_.size());
   for (size_t server = 0; server < ranges_.size(); ++server) {
     for (const Range& range : ranges_[server]) {
-      slices[server].push_back({range.table,
-                                absl::MakeConstSpan(keys_).subspan(range.begin, range.count),
-                                staged_weights.subspan(range.begin * kDenseBlockFloats,
-                                                       range.count * kDenseBlockFloats)});
+      slices[server].push_back(
+          {range.table, absl::MakeConstSpan(keys_).subspan(range.begin, range.count),
+           rows.subspan(range.begin * floats_per_block, range.count * floats_per_block)});
     }
   }
   return slices;
+}
+
+std::vector<std::vector<PullSlice>> DenseBlocks::PullSlices(
+    absl::Span<float> staged_weights) const {
+  return Slices(staged_weights, kDenseBlockFloats);
+}
+
+std::vector<std::vector<PullSlice>> DenseBlocks::PullRowSlices(
+    absl::Span<float> staged_rows) const {
+  return Slices(staged_rows, row_floats());
 }
 
 std::vector<std::vector<PushSlice>> DenseBlocks::Slices(wire::PushKind kind,
@@ -97,6 +106,19 @@ void DenseBlocks::UnstageWeights(absl::Span<const float> staged_weights,
   for (int64_t i = 0; i < num_blocks(); ++i) {
     std::memcpy(&weights[arena_blocks_[i] * kDenseBlockFloats],
                 &staged_weights[i * kDenseBlockFloats], kDenseBlockFloats * sizeof(float));
+  }
+}
+
+void DenseBlocks::UnstageRows(absl::Span<const float> staged_rows, absl::Span<float> weights,
+                              absl::Span<float> slots) const {
+  for (int64_t i = 0; i < num_blocks(); ++i) {
+    const float* row = &staged_rows[i * row_floats()];
+    std::memcpy(&weights[arena_blocks_[i] * kDenseBlockFloats], row,
+                kDenseBlockFloats * sizeof(float));
+    if (slot_floats_ > 0) {
+      std::memcpy(&slots[arena_blocks_[i] * slot_floats_], row + kDenseBlockFloats,
+                  slot_floats_ * sizeof(float));
+    }
   }
 }
 

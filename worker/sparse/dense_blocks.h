@@ -36,6 +36,7 @@ class DenseBlocks {
   // [num_servers] slices over staging, for PullWork and PushWork. The staging buffers must outlive
   // them.
   std::vector<std::vector<PullSlice>> PullSlices(absl::Span<float> staged_weights) const;
+  std::vector<std::vector<PullSlice>> PullRowSlices(absl::Span<float> staged_rows) const;
   std::vector<std::vector<PushSlice>> GradientSlices(
       absl::Span<const float> staged_gradients) const;
   std::vector<std::vector<PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
@@ -43,6 +44,8 @@ class DenseBlocks {
   // Between arena and staging.
   //   staged_weights, staged_gradients: [num_blocks, 256]; staged_rows: [num_blocks, row_floats]
   void UnstageWeights(absl::Span<const float> staged_weights, absl::Span<float> weights) const;
+  void UnstageRows(absl::Span<const float> staged_rows, absl::Span<float> weights,
+                   absl::Span<float> slots) const;
   void StageGradients(absl::Span<const float> gradients, absl::Span<float> staged_gradients) const;
   void StageRows(absl::Span<const float> weights, absl::Span<const float> slots,
                  absl::Span<float> staged_rows) const;
@@ -55,6 +58,7 @@ class DenseBlocks {
     int64_t count = 0;
   };
 
+  std::vector<std::vector<PullSlice>> Slices(absl::Span<float> rows, int floats_per_block) const;
   std::vector<std::vector<PushSlice>> Slices(wire::PushKind kind, absl::Span<const float> values,
                                              int floats_per_block) const;
 

@@ -1,5 +1,6 @@
 #include "worker/sparse/dense_blocks.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -13,6 +14,7 @@ DenseTable Tensor(uint32_t id, int rows, int cols) {
   tensor.layout.id = TableId(id);
   tensor.layout.name = "tensor" + std::to_string(id);
   tensor.layout.dim = kDenseBlockFloats;
+  tensor.layout.optimizer.kind = OptimizerKind::kAdam;  // Two slots a weight.
   tensor.layout.init_scale = 0.1f * id;
   tensor.layout.role = TableRole::kDense;
   tensor.rows = rows;
@@ -58,6 +60,36 @@ TEST(DenseBlocksTest, StagingAndBackKeepsEveryFloatInItsPlace) {
   EXPECT_NE(arena, staged);
   blocks.UnstageWeights(staged, absl::MakeSpan(back));
   EXPECT_EQ(arena, back);
+}
+
+TEST(DenseBlocksTest, WholeRowsKeepWeightsAndSlotsInTheirPlace) {
+  const DenseBlocks blocks(Tensors(), ClusterMap(3));
+  ASSERT_GT(blocks.slot_floats(), 0);
+  std::vector<float> weights(blocks.arena_floats());
+  std::vector<float> slots(blocks.num_blocks() * blocks.slot_floats());
+  std::iota(weights.begin(), weights.end(), 0.0f);
+  std::iota(slots.begin(), slots.end(), -1e6f);
+  std::vector<float> rows(blocks.num_blocks() * blocks.row_floats());
+  blocks.StageRows(weights, slots, absl::MakeSpan(rows));
+
+  // What is pulled lies where what is pushed lay.
+  std::vector<float> pulled(rows.size());
+  const auto assigned = blocks.AssignSlices(rows);
+  const auto asked = blocks.PullRowSlices(absl::MakeSpan(pulled));
+  for (size_t server = 0; server < asked.size(); ++server) {
+    ASSERT_EQ(asked[server].size(), assigned[server].size());
+    for (size_t i = 0; i < asked[server].size(); ++i) {
+      EXPECT_EQ(asked[server][i].table, assigned[server][i].table);
+      EXPECT_EQ(asked[server][i].keys, assigned[server][i].keys);
+      ASSERT_EQ(asked[server][i].rows.size(), assigned[server][i].values.size());
+      std::copy(assigned[server][i].values.begin(), assigned[server][i].values.end(),
+                asked[server][i].rows.begin());
+    }
+  }
+  std::vector<float> weights_back(weights.size(), -1), slots_back(slots.size(), -1);
+  blocks.UnstageRows(pulled, absl::MakeSpan(weights_back), absl::MakeSpan(slots_back));
+  EXPECT_EQ(weights_back, weights);
+  EXPECT_EQ(slots_back, slots);
 }
 
 TEST(DenseBlocksTest, InitialParametersAreTheInitialRowsOfTheTables) {

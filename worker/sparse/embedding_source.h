@@ -18,7 +18,7 @@ namespace thermocline {
 // The model's dense parameters on its device, block by block (dense_blocks.h).
 struct DenseArenas {
   absl::Span<float> weights;          // [blocks, 256]
-  absl::Span<const float> slots;      // [blocks, slot_floats]
+  absl::Span<float> slots;            // [blocks, slot_floats]
   absl::Span<const float> gradients;  // [blocks, 256]
 };
 
@@ -36,14 +36,20 @@ class EmbeddingSource {
   // Waits for them: work->rows is filled, and dense.weights where the source owns them not.
   virtual absl::Status Await(const StepWork& work, const DenseArenas& dense) = 0;
 
-  // Begins the push of the step, with work->gradients. `last`: no step follows, so whatever the
-  // worker holds is written back. The source holds `work` until the push is acknowledged.
+  // Begins the push of the step, with work->gradients. `write_back`: the servers must have
+  // everything afterwards, so whatever the worker alone holds is part of it. The source holds
+  // `work` until the push is acknowledged.
   virtual absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
-                                      bool last) = 0;
+                                      bool write_back) = 0;
   // The dense gradients are there (dense.gradients), or, where the trainer owns the parameters, the
   // step's update is done.
   virtual absl::Status PushDense(const std::shared_ptr<StepWork>& work,
                                  const DenseArenas& dense) = 0;
+
+  // Reads the dense parameters as they are once every worker's pushes up to step - 1 are in them,
+  // and waits for them. Where the trainer owns them, and doesn't begin at step 0, before its first
+  // step.
+  virtual absl::Status LoadDense(Step step, const DenseArenas& dense) = 0;
 
   // Waits until every fetch and push begun so far is over: answered and acknowledged, or failed.
   virtual absl::Status Drain() = 0;

@@ -218,8 +218,8 @@ void GrpcTransport::Close() { impl_->calls.CancelAll(); }
 void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
   const std::vector<wire::PullTableView> tables = KeysOf(call);
-  const wire::PullView view = {call.header,          call.kind,       call.step,
-                               call.staleness_steps, call.after_step, tables};
+  const wire::PullView view = {call.header,     call.kind, call.step,      call.staleness_steps,
+                               call.after_step, tables,    call.with_slots};
   impl_->Start<wire::PullAnswer>(
       server, kPullMethod, view, deadline_us,
       [rows = RowsOf(call)](const grpc::ByteBuffer& reply) {

@@ -141,6 +141,7 @@ TEST(GrpcTransport, PullArrivesAndItsRowsComeBack) {
     EXPECT_EQ(request.step(), 6);
     EXPECT_EQ(request.staleness_steps(), 1u);
     EXPECT_EQ(request.after_step(), 5);
+    EXPECT_FALSE(request.with_slots());
     EXPECT_EQ(request.tables_size(), 2);
     EXPECT_EQ(request.tables(0).table(), 10u);
     Key keys[3];
@@ -161,6 +162,25 @@ TEST(GrpcTransport, PullArrivesAndItsRowsComeBack) {
   EXPECT_EQ(answer->readiness, wire::Readiness::kReady);
   EXPECT_EQ(answer->complete_through, Step(5));
   EXPECT_EQ(tables.rows_a, std::vector<float>({1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(tables.rows_b, std::vector<float>({7, 8, 9, 10}));
+}
+
+TEST(GrpcTransport, APullMayAskForTheSlotsToo) {
+  FakeServer server;
+  server.on_pull = [](const PullRequest& request, PullReply* reply) {
+    EXPECT_TRUE(request.with_slots());
+    reply->set_complete_through(5);
+    reply->add_tables()->set_table(10);
+    reply->mutable_tables(0)->set_rows(Floats({1, 2, 3, 4, 5, 6}));
+    reply->add_tables()->set_table(11);
+    reply->mutable_tables(1)->set_rows(Floats({7, 8, 9, 10}));
+    return grpc::Status::OK;
+  };
+  const auto transport = Connect(server.address());
+  TwoTables tables;
+  PullCall call = tables.MakeCall();
+  call.with_slots = true;
+  EXPECT_TRUE(PullAndWait(transport.get(), call).ok());
   EXPECT_EQ(tables.rows_b, std::vector<float>({7, 8, 9, 10}));
 }
 

@@ -26,7 +26,8 @@ size_t RequestBytes(const std::vector<PullSlice>& part) {
   std::vector<wire::PullTableView> tables;
   for (const PullSlice& slice : part) tables.push_back({slice.table, slice.keys});
   return wire::EncodedBytes(wire::PullView{header, wire::PullKind::kRead, Step(INT64_MIN),
-                                           UINT32_MAX, Step(INT64_MIN), tables});
+                                           UINT32_MAX, Step(INT64_MIN), tables,
+                                           /*with_slots=*/true});
 }
 
 size_t ReplyBytes(const std::vector<PullSlice>& part) {

@@ -6,7 +6,7 @@
 //
 // Any error that a retry can't mend fails the whole session and closes its transport: every
 // callback gets it, with server and step in its message, once the calls under way have returned
-// their borrowed buffers.
+// their borrowed buffers. An error that tells of the loss of a server is marked (server_loss.h).
 #ifndef THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
 #define THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
 
@@ -33,6 +33,8 @@ struct PsSessionOptions {
   uint32_t num_servers = 1;
   uint32_t staleness_steps = 0;
   std::vector<TableLayout> tables;
+  // The first step that is pushed; what comes before it is in what the servers began with.
+  Step start_step{0};
 
   // One message, its header included; only a single row may be larger.
   size_t max_part_bytes = 512 << 10;
@@ -51,6 +53,7 @@ struct PullWork {
   wire::PullKind kind = wire::PullKind::kTrain;
   Step step;
   Step after_step = kNoStep;  // The last push of this worker that must be in the rows.
+  bool with_slots = false;    // Rows are [n, row_floats]: weights, then the optimizer's slots.
   // [num_servers]: distinct keys of that server. A server without keys is not asked.
   std::vector<std::vector<PullSlice>> slices;
 };
@@ -87,7 +90,7 @@ class PsSession {
 
   // Begins a push; `done` runs when every server has acknowledged it. Pushes go to a server
   // strictly in the order of their steps; several may be begun. REQUIRES: at least one wave;
-  // first_step follows the last_step of the push before (0 at first).
+  // first_step follows the last_step of the push before (start_step at first).
   using PushDone = std::function<void(absl::Status status)>;
   void StartPush(PushWork work, PushDone done);
 
@@ -102,7 +105,7 @@ class PsSession {
   void Fail(const absl::Status& reason);
   // The error that failed the session; OK while it works.
   absl::Status status() const;
-  // The last step acknowledged by every server.
+  // The last step acknowledged by every server, or start_step - 1.
   Step acked_through() const;
   PsSessionStats stats() const;
 

@@ -11,6 +11,7 @@
 #include "common/virtual_scheduler.h"
 #include "gtest/gtest.h"
 #include "worker/sparse/part_split.h"
+#include "worker/sparse/server_loss.h"
 
 namespace thermocline {
 namespace {
@@ -166,6 +167,7 @@ TEST_F(PsSessionTest, APullIsCutAndSentAtOnce) {
   EXPECT_EQ(call.header.acked_through, kNoStep);
   EXPECT_EQ(call.step, Step(5));
   EXPECT_EQ(call.after_step, Step(4));
+  EXPECT_FALSE(call.with_slots);
   transport_.AnswerPull(PullReady(4));
   transport_.AnswerPull(PullReady(2));
   EXPECT_FALSE(result->has_value());
@@ -173,6 +175,31 @@ TEST_F(PsSessionTest, APullIsCutAndSentAtOnce) {
   EXPECT_TRUE((*result)->ok());
   EXPECT_EQ(pulled_through_, Step(2));
   EXPECT_EQ(session_.stats().bytes_pulled, 160u + 48u);
+}
+
+// Rows of 4 floats instead of 2: the parts hold fewer keys.
+TEST_F(PsSessionTest, APullWithSlotsIsCutByWholeRows) {
+  std::vector<float> rows(4 * 10);
+  PullWork work;
+  work.kind = wire::PullKind::kRead;
+  work.step = Step(5);
+  work.with_slots = true;
+  work.slices = {{{TableId(4), absl::MakeConstSpan(keys_).subspan(0, 10), absl::MakeSpan(rows)}},
+                 {}};
+  bool done = false;
+  session_.Pull(std::move(work), [&](absl::Status status, Step) { done = status.ok(); });
+  ASSERT_EQ(transport_.pulls.size(), 3u);  // 240 bytes.
+  size_t keys = 0;
+  while (!transport_.pulls.empty()) {
+    const PullCall& call = transport_.pulls.front().call;
+    EXPECT_TRUE(call.with_slots);
+    EXPECT_EQ(call.tables[0].rows.data(), rows.data() + 4 * keys);
+    EXPECT_EQ(call.tables[0].rows.size(), 4 * call.tables[0].keys.size());
+    keys += call.tables[0].keys.size();
+    transport_.AnswerPull(PullReady(4));
+  }
+  EXPECT_EQ(keys, 10u);
+  EXPECT_TRUE(done);
 }
 
 TEST_F(PsSessionTest, RowsStalerThanTheJobAllowsAreAnError) {
@@ -510,6 +537,63 @@ TEST_F(PsSessionTest, CallbacksMayBeginTheNextStep) {
   session_.Pull(work, [&](absl::Status, Step) { push = Push(0, {{1, 1}}); });
   transport_.AnswerPull(PullReady(-1));
   EXPECT_EQ(transport_.pushes.size(), 2u);
+}
+
+// A worker that resumes: the servers' ledgers begin before its first step.
+TEST_F(PsSessionTest, ALaterStartIsWhatTheServersBeganWith) {
+  PsSessionOptions options = Options();
+  options.start_step = Step(40);
+  PsSession session(options, &transport_, &scheduler_);
+  EXPECT_EQ(session.acked_through(), Step(39));
+  PushWork work;
+  work.first_step = work.last_step = Step(40);
+  work.waves = {{{}, {}}};
+  bool done = false;
+  session.StartPush(std::move(work), [&](absl::Status status) { done = status.ok(); });
+  ASSERT_TRUE(session.ReleaseWave(Step(40), 0).ok());
+  ASSERT_EQ(transport_.pushes.size(), 2u);
+  EXPECT_EQ(transport_.pushes[0].call.header.acked_through, Step(39));
+  transport_.AnswerPush(Accepted(40));
+  transport_.AnswerPush(Accepted(40));
+  EXPECT_TRUE(done);
+  EXPECT_EQ(session.acked_through(), Step(40));
+}
+
+// What a return to a checkpoint may mend is told from what it can't.
+TEST_F(PsSessionTest, TheLossOfAServerIsMarked) {
+  const auto error_of = [&](absl::StatusOr<wire::PullAnswer> answer) {
+    PsSession session(Options(), &transport_, &scheduler_);
+    PullWork work;
+    work.step = Step(0);
+    work.slices = {{{TableId(4), absl::MakeConstSpan(keys_).subspan(0, 1),
+                     absl::MakeSpan(rows_).subspan(0, 2)}},
+                   {}};
+    absl::Status error;
+    session.Pull(std::move(work), [&](absl::Status status, Step) { error = std::move(status); });
+    while (error.ok()) {
+      if (transport_.pulls.empty()) {
+        scheduler_.RunNext();
+      } else {
+        transport_.AnswerPull(answer);
+      }
+    }
+    return error;
+  };
+  for (const absl::Status& loss :
+       {absl::DataLossError("fewer steps"), absl::FailedPreconditionError("another epoch"),
+        absl::UnavailableError("gone"), absl::DeadlineExceededError("silent")}) {
+    const absl::Status error = error_of(loss);
+    EXPECT_EQ(error.code(), loss.code());
+    EXPECT_TRUE(IsServerLoss(error)) << error;
+  }
+  for (const absl::Status& other :
+       {absl::InvalidArgumentError("bad key"), absl::NotFoundError("no table"),
+        absl::InternalError("malformed"), absl::OutOfRangeError("too large")}) {
+    const absl::Status error = error_of(other);
+    EXPECT_EQ(error.code(), other.code());
+    EXPECT_FALSE(IsServerLoss(error)) << error;
+  }
+  EXPECT_FALSE(IsServerLoss(error_of(PullReady(-2))));  // Staler than it says.
 }
 
 }  // namespace

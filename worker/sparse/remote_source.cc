@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "common/uninitialized_vector.h"
 
 namespace thermocline {
 namespace {
@@ -92,13 +93,13 @@ absl::Status RemoteSource::Await(const StepWork& work, const DenseArenas& dense)
   return absl::OkStatus();
 }
 
-RemoteSource::DensePush RemoteSource::DensePushOf(bool last) const {
+RemoteSource::DensePush RemoteSource::DensePushOf(bool write_back) const {
   if (!owns_dense()) return DensePush::kGradients;
-  return last ? DensePush::kWriteBack : DensePush::kNone;
+  return write_back ? DensePush::kWriteBack : DensePush::kNone;
 }
 
 absl::Status RemoteSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
-                                          float learning_rate, bool last) {
+                                          float learning_rate, bool write_back) {
   PushWork push;
   push.first_step = push.last_step = work->step();
   push.learning_rate = learning_rate;
@@ -112,7 +113,7 @@ absl::Status RemoteSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
              absl::MakeConstSpan(work->gradients[table])
                  .subspan(plan.begin_of(server) * dim, plan.CountOf(server) * dim)});
       });
-  dense_push_ = DensePushOf(last);
+  dense_push_ = DensePushOf(write_back);
   if (dense_push_ == DensePush::kGradients) {
     work->dense_values.resize(dense_blocks_->arena_floats());
     push.waves.push_back(dense_blocks_->GradientSlices(work->dense_values));
@@ -137,6 +138,21 @@ absl::Status RemoteSource::PushDense(const std::shared_ptr<StepWork>& work,
     dense_blocks_->StageRows(dense.weights, dense.slots, absl::MakeSpan(work->dense_values));
   }
   return session_->ReleaseWave(work->step(), 1);
+}
+
+absl::Status RemoteSource::LoadDense(Step step, const DenseArenas& dense) {
+  UninitializedVector<float> rows;
+  rows.resize(dense_blocks_->num_blocks() * dense_blocks_->row_floats());
+  PullWork pull;
+  pull.kind = wire::PullKind::kRead;
+  pull.step = step;
+  pull.with_slots = true;
+  pull.slices = dense_blocks_->PullRowSlices(absl::MakeSpan(rows));
+  Begin();
+  session_->Pull(std::move(pull), [this](absl::Status status, Step) { End(status); });
+  RETURN_IF_ERROR(Drain());
+  dense_blocks_->UnstageRows(rows, dense.weights, dense.slots);
+  return absl::OkStatus();
 }
 
 absl::Status RemoteSource::Drain() {

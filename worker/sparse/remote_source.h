@@ -1,8 +1,8 @@
 // An EmbeddingSource without a cache: every step pulls its rows from the servers and pushes their
 // gradients back. With a CPU device this is XDL's CPU-only arm.
 //
-// With one worker the dense parameters stay on its device, and the last step writes them back; with
-// several they are pulled and pushed like rows.
+// With one worker the dense parameters stay on its device, and steps with `write_back` bring them
+// to the servers; with several they are pulled and pushed like rows.
 #ifndef THERMOCLINE_WORKER_SPARSE_REMOTE_SOURCE_H_
 #define THERMOCLINE_WORKER_SPARSE_REMOTE_SOURCE_H_
 
@@ -38,8 +38,9 @@ class RemoteSource : public EmbeddingSource {
   void Fetch(const std::shared_ptr<StepWork>& work) override;
   absl::Status Await(const StepWork& work, const DenseArenas& dense) override;
   absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
-                              bool last) override;
+                              bool write_back) override;
   absl::Status PushDense(const std::shared_ptr<StepWork>& work, const DenseArenas& dense) override;
+  absl::Status LoadDense(Step step, const DenseArenas& dense) override;
   absl::Status Drain() override;
   void Cancel(const absl::Status& reason) override;
   void FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
@@ -48,7 +49,7 @@ class RemoteSource : public EmbeddingSource {
  private:
   enum class DensePush { kNone, kGradients, kWriteBack };
 
-  DensePush DensePushOf(bool last) const;
+  DensePush DensePushOf(bool write_back) const;
   void StartPull(const std::shared_ptr<StepWork>& work, PullWork pull, bool with_dense);
   void Begin();
   void End(const absl::Status& status);

@@ -38,8 +38,9 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
     pull->needs_through = std::max(kNoStep, pull->needs_through - options_.staleness_steps);
   }
   pull->in_flight_to.assign(options_.num_servers, 0);
-  const auto width_of = [this](const PullSlice& slice) {
-    const size_t width = tables_.at(slice.table)->dim;
+  const auto width_of = [this, &work](const PullSlice& slice) {
+    const TableLayout& table = *tables_.at(slice.table);
+    const size_t width = work.with_slots ? table.row_floats() : table.dim;
     CHECK_EQ(slice.rows.size(), slice.keys.size() * width);
     return width;
   };
@@ -52,6 +53,7 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
       call.call.step = work.step;
       call.call.staleness_steps = options_.staleness_steps;
       call.call.after_step = work.after_step;
+      call.call.with_slots = work.with_slots;
       call.call.tables = std::move(part);
       call.bytes = BytesOf(call.call);
       pull->calls.push_back(std::move(call));

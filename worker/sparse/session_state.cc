@@ -3,8 +3,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/sparse/server_loss.h"
 
 namespace thermocline {
+
+namespace {
+
+// Silent for too long; less in its log than it acknowledged; another job or epoch.
+bool MeansServerLoss(const absl::Status& error) {
+  return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsDataLoss(error) ||
+         absl::IsFailedPrecondition(error);
+}
+
+}  // namespace
 
 void RunActions(Actions* actions) {
   for (std::function<void()>& action : *actions) action();
@@ -18,7 +29,10 @@ PsSession::Impl::Impl(const PsSessionOptions& session_options, Transport* a_tran
       calls(options),
       policy({options.rpc_deadline_us, options.give_up_us, options.min_backoff_us,
               options.max_backoff_us, options.not_ready_delay_us, options.jitter_seed}),
-      servers(options.num_servers) {}
+      servers(options.num_servers),
+      last_begun(options.start_step - 1) {
+  for (Server& server : servers) server.acked_through = last_begun;
+}
 
 wire::Header PsSession::Impl::HeaderFor(uint32_t server) const {
   return {options.job_id, options.epoch, options.rank, servers[server].acked_through};
@@ -39,11 +53,11 @@ bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint
     *delay_us = decision.delay_us;
     return true;
   }
-  Fail(
-      absl::Status(error.code(), absl::StrCat(what, " of rank ", options.rank.value(), ", server ",
-                                              server, ", step ", operation.step.value(), ", after ",
-                                              retry->failures, " retries: ", error.message())),
-      actions);
+  const absl::Status reason(
+      error.code(), absl::StrCat(what, " of rank ", options.rank.value(), ", server ", server,
+                                 ", step ", operation.step.value(), ", after ", retry->failures,
+                                 " retries: ", error.message()));
+  Fail(MeansServerLoss(error) ? MarkServerLoss(reason) : reason, actions);
   return false;
 }
 

@@ -92,7 +92,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id
   std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by last step
   uint64_t next_id ABSL_GUARDED_BY(mutex) = 0;
-  Step last_begun ABSL_GUARDED_BY(mutex) = kNoStep;
+  Step last_begun ABSL_GUARDED_BY(mutex);
   PsSessionStats stats ABSL_GUARDED_BY(mutex);
 };
 

@@ -35,7 +35,8 @@ class StepPipeline {
   absl::StatusOr<std::shared_ptr<StepWork>> Next();
 
   BatchReader::Progress progress() const { return reader_->progress(); }
-  const StageTimer& read_time() const { return read_time_; }  // waiting for the reader
+  BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
+  const StageTimer& read_time() const { return read_time_; }           // waiting for the reader
   const StageTimer& plan_time() const { return plan_time_; }
 
  private:

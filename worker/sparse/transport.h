@@ -22,7 +22,7 @@ namespace thermocline {
 struct PullSlice {
   TableId table;
   absl::Span<const Key> keys;  // [n]
-  absl::Span<float> rows;      // [n, dim], written before `done` runs with kReady
+  absl::Span<float> rows;  // [n, dim] or [n, row_floats], written before `done` runs with kReady
 };
 
 struct PullCall {
@@ -31,6 +31,7 @@ struct PullCall {
   Step step;
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
+  bool with_slots = false;  // Rows are weights and the optimizer's slots.
   std::vector<PullSlice> tables;
 };
 
