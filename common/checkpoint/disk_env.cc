@@ -26,8 +26,7 @@ class WritableFile : public rocksdb::FSWritableFile {
   IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override {
     const absl::Status status = file_->Append({absl::string_view(data.data(), data.size())});
     if (!status.ok()) return Failed(status);
-    activity_->appended_bytes += data.size();
-    activity_->appended_crc32c = ExtendCrc32c(activity_->appended_crc32c, data.data(), data.size());
+    activity_->Count(data.data(), data.size());
     return IOStatus::OK();
   }
   using rocksdb::FSWritableFile::Append;
@@ -40,9 +39,7 @@ class WritableFile : public rocksdb::FSWritableFile {
     file_.reset();
     return IOStatus::OK();
   }
-  uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
-    return activity_->appended_bytes;
-  }
+  uint64_t GetFileSize(const IOOptions&, IODebugContext*) override { return activity_->bytes; }
 
  private:
   IOStatus Failed(const absl::Status& status) {
@@ -186,6 +183,14 @@ absl::Status DiskActivity::error() const {
 void DiskActivity::Record(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   error_.Update(status);
+}
+
+void DiskActivity::Count(const char* data, size_t size) {
+  crc32c = ExtendCrc32c(crc32c, data, size);
+  const uint64_t before_tail =
+      tail_begin > bytes ? std::min<uint64_t>(tail_begin - bytes, size) : 0;
+  tail_crc32c = ExtendCrc32c(tail_crc32c, data + before_tail, size - before_tail);
+  bytes += size;
 }
 
 std::unique_ptr<rocksdb::Env> NewDiskEnv(Disk* disk, std::shared_ptr<DiskActivity> activity) {

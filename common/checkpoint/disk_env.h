@@ -20,9 +20,12 @@ class DiskActivity {
   absl::Status error() const;
   void Record(const absl::Status& status);
 
-  // What was appended, over all files. REQUIRES: nobody appends
-  uint64_t appended_bytes = 0;
-  uint32_t appended_crc32c = 0;
+  // Counts and checksums of what is written, where it is one file. Set and read by whoever writes.
+  uint64_t bytes = 0;
+  uint32_t crc32c = 0;
+  uint64_t tail_begin = UINT64_MAX;  // May be set while nothing behind it is written.
+  uint32_t tail_crc32c = 0;          // Of what lies behind it.
+  void Count(const char* data, size_t size);
 
  private:
   mutable absl::Mutex mutex_;

@@ -2,21 +2,15 @@
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_ROWS_FILE_OPTIONS_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_ROWS_FILE_OPTIONS_H_
 
-#include <cstdint>
-
 #include "rocksdb/options.h"
 #include "rocksdb/table.h"
 
 namespace thermocline {
 
-// What the footer, the end of every file, has to say; readers refuse all else.
-inline constexpr uint32_t kSstFormatVersion = 5;
-inline constexpr rocksdb::ChecksumType kSstChecksum = rocksdb::kXXH3;
-
 inline rocksdb::Options RowsFileOptions(rocksdb::Env* env) {
   rocksdb::BlockBasedTableOptions table;
-  table.format_version = kSstFormatVersion;
-  table.checksum = kSstChecksum;
+  table.format_version = 5;
+  table.checksum = rocksdb::kXXH3;
   table.no_block_cache = true;  // Every block is read once.
   // Measured with rows of 128 bytes: smaller and larger blocks are slower, as are other distances
   // between the keys that are written whole.

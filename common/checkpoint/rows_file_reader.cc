@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/checkpoint/rows_file_options.h"
+#include "common/crc32c.h"
 #include "common/status_macros.h"
 #include "rocksdb/sst_file_reader.h"
 
@@ -16,50 +16,26 @@ namespace {
 
 constexpr size_t kReadAheadBytes = 1 << 20;
 
-// The last bytes of an SST file: checksum type (1 byte), where two blocks lie (4 varints, padded to
-// 40 bytes), format version (4), magic (8). It is the one part without a checksum of its own.
-constexpr size_t kFooterBytes = 53, kHandlesAt = 1, kVersionAt = 41, kMagicAt = 45;
-constexpr uint64_t kSstMagic = 0x88e241b785f4cff7;
-constexpr size_t kBlockTrailerBytes = 5;
-
 absl::Status Damaged(const std::string& path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat("'", path, "' is damaged: ", what));
 }
 
-bool TakeVarint(absl::string_view* bytes, uint64_t* value) {
-  *value = 0;
-  for (int shift = 0; shift < 64 && !bytes->empty(); shift += 7) {
-    const auto byte = static_cast<uint8_t>(bytes->front());
-    bytes->remove_prefix(1);
-    *value |= static_cast<uint64_t>(byte & 127) << shift;
-    if (byte < 128) return true;
+// RocksDB reads the end of a file (where its blocks lie, its properties) without verifying it
+// first: it would allocate what a damaged one asks for, skip checksums, or stop the process.
+absl::Status CheckTail(const ReadFile& file, const CheckpointFile& listed,
+                       const std::string& path) {
+  if (listed.tail_bytes() > file.size()) return Damaged(path, "too short");
+  std::vector<char> buffer(std::min<uint64_t>(listed.tail_bytes(), kReadAheadBytes));
+  uint32_t crc = 0;
+  for (uint64_t at = file.size() - listed.tail_bytes(); at < file.size();) {
+    const uint64_t bytes = std::min<uint64_t>(file.size() - at, buffer.size());
+    RETURN_IF_ERROR(file.ReadAt(at, absl::MakeSpan(buffer.data(), bytes)));
+    crc = ExtendCrc32c(crc, buffer.data(), bytes);
+    at += bytes;
   }
-  return false;
-}
-
-// RocksDB trusts the footer: it would allocate what a damaged one asks for, or skip all checksums.
-absl::Status CheckFooter(const ReadFile& file, const std::string& path) {
-  if (file.size() < kFooterBytes) return Damaged(path, "too short");
-  std::string footer(kFooterBytes, '\0');
-  const uint64_t begin = file.size() - kFooterBytes;
-  RETURN_IF_ERROR(file.ReadAt(begin, absl::MakeSpan(&footer[0], footer.size())));
-  uint32_t version;
-  uint64_t magic;
-  std::memcpy(&version, &footer[kVersionAt], sizeof(version));
-  std::memcpy(&magic, &footer[kMagicAt], sizeof(magic));
-  if (footer[0] != static_cast<char>(kSstChecksum) || version != kSstFormatVersion ||
-      magic != kSstMagic) {
-    return Damaged(path, "its last bytes aren't those of a rows file");
-  }
-  absl::string_view handles = absl::string_view(footer).substr(kHandlesAt, kVersionAt - kHandlesAt);
-  for (int block = 0; block < 2; ++block) {
-    uint64_t offset, bytes;
-    if (!TakeVarint(&handles, &offset) || !TakeVarint(&handles, &bytes) || offset > begin ||
-        bytes + kBlockTrailerBytes > begin - offset || bytes > begin) {
-      return Damaged(path, "its last bytes point outside of it");
-    }
-  }
-  return absl::OkStatus();
+  if (crc == listed.tail_crc32c()) return absl::OkStatus();
+  return Damaged(path, absl::StrCat("the CRC-32C of its last ", listed.tail_bytes(),
+                                    " bytes is not what the manifest says"));
 }
 
 }  // namespace
@@ -105,13 +81,12 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
       return Damaged(rep->path, absl::StrCat("it has ", (*opened)->size(),
                                              " bytes, the manifest says ", file.bytes()));
     }
-    RETURN_IF_ERROR(CheckFooter(**opened, rep->path));
+    RETURN_IF_ERROR(CheckTail(**opened, file, rep->path));
   }
   const rocksdb::Status opened = rep->sst.Open(rep->path);
   if (!opened.ok()) return rep->Error(opened);
-  // RocksDB goes on without properties that it can't read.
   const auto properties = rep->sst.GetTableProperties();
-  RETURN_IF_ERROR(rep->activity->error());
+  RETURN_IF_ERROR(rep->activity->error());  // RocksDB goes on without properties.
   if (properties == nullptr) return Damaged(rep->path, "its properties can't be read");
   if (properties->num_entries != file.rows()) {
     return Damaged(rep->path, absl::StrCat("it has ", properties->num_entries,

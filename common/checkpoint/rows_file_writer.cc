@@ -92,15 +92,20 @@ absl::StatusOr<std::optional<CheckpointFile>> RowsFileWriter::Finish() {
     RETURN_IF_ERROR(rep_->disk->Remove(rep_->full_path));
     return std::nullopt;
   }
+  DiskActivity& activity = *rep_->activity;
+  activity.tail_begin = rep_->sst->FileSize();
+  CHECK_LE(activity.bytes, activity.tail_begin);
   const rocksdb::Status finished = rep_->sst->Finish();
   if (!finished.ok()) return rep_->Error(finished);
   RETURN_IF_ERROR(rep_->disk->SyncDirectory(FolderOf(rep_->full_path)));
   rep_->finished = true;
   CheckpointFile file;
   file.set_path(rep_->path);
-  file.set_bytes(rep_->activity->appended_bytes);
-  file.set_crc32c(rep_->activity->appended_crc32c);
+  file.set_bytes(activity.bytes);
+  file.set_crc32c(activity.crc32c);
   file.set_rows(rep_->rows);
+  file.set_tail_bytes(activity.bytes - activity.tail_begin);
+  file.set_tail_crc32c(activity.tail_crc32c);
   return file;
 }
 
