@@ -18,6 +18,12 @@ ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& jo
   request.set_seed(resolved.seed());
   request.set_staleness_steps(resolved.train().staleness_steps());
   request.set_durability(resolved.cluster().durability());
+  if (resolved.has_checkpoint()) {
+    const CheckpointPolicy& policy = resolved.checkpoint();
+    request.set_checkpoint_directory(policy.directory());
+    request.set_checkpoint_every_steps(policy.every_steps());
+    request.set_checkpoint_full_every(policy.full_every());
+  }
   for (const TableLayout& layout : ResolveTables(resolved).AllLayouts()) {
     *request.add_tables() = TableLayoutToProto(layout);
   }

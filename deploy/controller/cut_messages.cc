@@ -1,0 +1,45 @@
+#include "deploy/controller/cut_messages.h"
+
+#include <algorithm>
+
+namespace thermocline {
+namespace {
+
+constexpr int kAttemptsAtWorker = 5;
+
+}  // namespace
+
+void CutMessages::Send(CheckpointRequest::Action action, Step cut) {
+  for (size_t i = 0; i < participants_.num_servers(); ++i) {
+    messages_.push_back({action, cut, false, i, incarnation_(i)});
+  }
+  if (action != CheckpointRequest::CALL_OFF) return;
+  for (size_t i = 0; i < participants_.num_workers(); ++i) {
+    messages_.push_back({action, cut, true, i});
+  }
+}
+
+bool CutMessages::IsDone(Message* message) {
+  ++message->attempts;
+  if (message->to_worker) {
+    const auto reply = participants_.AskWorker(message->index, message->action, message->cut);
+    return !IsUnanswered(reply.status()) || message->attempts >= kAttemptsAtWorker;
+  }
+  if (incarnation_(message->index) != message->incarnation) return true;
+  // A refusal is an answer: another process is there by now.
+  const auto reply = participants_.AskServer(message->index, message->action, message->cut);
+  return !IsUnanswered(reply.status());
+}
+
+void CutMessages::Deliver() {
+  messages_.erase(std::remove_if(messages_.begin(), messages_.end(),
+                                 [this](Message& message) { return IsDone(&message); }),
+                  messages_.end());
+}
+
+bool CutMessages::IsPending(Step cut) const {
+  return std::any_of(messages_.begin(), messages_.end(),
+                     [cut](const Message& message) { return message.cut == cut; });
+}
+
+}  // namespace thermocline

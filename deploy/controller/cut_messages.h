@@ -1,0 +1,53 @@
+// What has become of cuts, on its way to those who must know.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_CUT_MESSAGES_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_CUT_MESSAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/ids.h"
+#include "deploy/controller/cut_participants.h"
+#include "proto/parameter_server.pb.h"
+
+namespace thermocline {
+
+// Not thread-safe.
+class CutMessages {
+ public:
+  // Which process is in a server's place: a message is for the one that was there when it was made.
+  using Incarnation = std::function<uint64_t(size_t server)>;
+
+  // `participants` must outlive this object.
+  CutMessages(CutParticipants* participants, Incarnation incarnation)
+      : participants_(*participants), incarnation_(std::move(incarnation)) {}
+
+  // COMMITTED goes to all servers, CALL_OFF to the workers as well.
+  void Send(CheckpointRequest::Action action, Step cut);
+  // Says what hasn't been said yet. Who doesn't answer is told the next time; a worker only a few
+  // times, since a cut that it writes needlessly does no harm.
+  void Deliver();
+  // Whether somebody has still to be told something about the cut.
+  bool IsPending(Step cut) const;
+
+ private:
+  struct Message {
+    CheckpointRequest::Action action;
+    Step cut;
+    bool to_worker = false;
+    size_t index = 0;  // of the server, or rank of the worker
+    uint64_t incarnation = 0;
+    int attempts = 0;
+  };
+
+  bool IsDone(Message* message);
+
+  CutParticipants& participants_;
+  const Incarnation incarnation_;
+  std::vector<Message> messages_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_CUT_MESSAGES_H_
