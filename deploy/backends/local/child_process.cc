@@ -146,6 +146,12 @@ bool ChildProcess::HasEnded() {
   return ended_;
 }
 
+absl::optional<int> ChildProcess::exit_code() const {
+  CHECK(ended_);
+  if (!WIFEXITED(wait_status_)) return absl::nullopt;
+  return WEXITSTATUS(wait_status_);
+}
+
 std::string ChildProcess::DescribeEnd() const {
   CHECK(ended_);
   if (WIFSIGNALED(wait_status_)) {

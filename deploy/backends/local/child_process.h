@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 
 namespace thermocline {
 
@@ -40,6 +41,8 @@ class ChildProcess {
   bool HasEnded();
   // REQUIRES: HasEnded(). Whether it ended by itself with code 0.
   bool Succeeded() const { return wait_status_ == 0; }
+  // REQUIRES: HasEnded(). Empty where a signal killed it.
+  absl::optional<int> exit_code() const;
   // REQUIRES: HasEnded(). "exited with code 3", "was killed by signal 9 (Killed)".
   std::string DescribeEnd() const;
 

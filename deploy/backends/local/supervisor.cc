@@ -60,6 +60,18 @@ absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Dura
   }
 }
 
+std::vector<ProcessFailure> Supervisor::Failures() {
+  std::vector<ProcessFailure> failures;
+  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
+    for (Member& member : members_) {
+      if (member.role != role || !IsFailure(&member)) continue;
+      failures.push_back(
+          {role, member.process.name(), member.process.DescribeEnd(), member.process.exit_code()});
+    }
+  }
+  return failures;
+}
+
 bool Supervisor::AllWorkersEnded() {
   return std::all_of(members_.begin(), members_.end(), [](Member& member) {
     return member.role != ProcessRole::kWorker || member.process.HasEnded();

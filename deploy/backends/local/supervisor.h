@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "deploy/backends/local/child_process.h"
 #include "deploy/backends/local/signal_watch.h"
 
@@ -19,6 +20,14 @@ namespace thermocline {
 
 // Whether a process may end by itself with code 0 while the job runs.
 enum class ProcessRole { kServer, kWorker };
+
+// A process that ended and should not have.
+struct ProcessFailure {
+  ProcessRole role;
+  std::string name;               // "worker 0"
+  std::string how_it_ended;       // "was killed by signal 9 (Killed)"
+  absl::optional<int> exit_code;  // empty: a signal killed it
+};
 
 // Not thread-safe; lives on the main thread.
 class Supervisor {
@@ -46,6 +55,8 @@ class Supervisor {
   using ServerReplacer = std::function<bool(const ChildProcess& ended)>;
   void set_server_replacer(ServerReplacer replacer) { replacer_ = std::move(replacer); }
 
+  // Servers that ended and were not replaced, then workers that ended with an error.
+  std::vector<ProcessFailure> Failures();
   // Whether every worker has ended. (One that fails makes WaitUntil fail.)
   bool AllWorkersEnded();
   // Whether the process with this name has been started and has not ended.

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/stopwatch.h"
 #include "deploy/backends/local/log_tail.h"
 
@@ -56,6 +57,24 @@ TEST_F(SupervisorTest, WorkersMayFinishServersMayNot) {
   EXPECT_EQ(failed.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(failed.message()), HasSubstr("server 1 exited with code 0"));
   EXPECT_THAT(std::string(failed.message()), HasSubstr("  | farewell"));
+}
+
+TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "exit 3").ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 1", "exit 0").ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -KILL $$").ok());
+  const absl::Status ended = supervisor_.WaitUntil(
+      [&] { return supervisor_.Failures().size() == 2; }, kSoon, kPeriod, "two failures");
+  EXPECT_FALSE(absl::IsDeadlineExceeded(ended));
+  while (supervisor_.Failures().size() < 2) absl::SleepFor(kPeriod);
+  const std::vector<ProcessFailure> failures = supervisor_.Failures();
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_EQ(failures[0].role, ProcessRole::kServer);
+  EXPECT_EQ(failures[0].name, "server 0");
+  EXPECT_EQ(failures[0].how_it_ended, "was killed by signal 9 (Killed)");
+  EXPECT_EQ(failures[0].exit_code, absl::nullopt);
+  EXPECT_EQ(failures[1].name, "worker 0");
+  EXPECT_EQ(failures[1].exit_code, 3);
 }
 
 TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {

@@ -1,0 +1,126 @@
+#include "deploy/controller/checkpoint_requests.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <system_error>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/stopwatch.h"
+#include "deploy/controller/run_lock.h"
+
+namespace thermocline {
+namespace {
+
+constexpr char kPrefix[] = "checkpoint-";
+constexpr char kRequest[] = ".request";
+constexpr char kAnswer[] = ".answer";
+constexpr absl::Duration kPollPeriod = absl::Milliseconds(50);
+
+std::string FileOf(const std::string& directory, absl::string_view id, absl::string_view suffix) {
+  return absl::StrCat(directory, "/", kPrefix, id, suffix);
+}
+
+std::vector<std::string> Waiting(const std::string& directory) {
+  std::vector<std::string> ids;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    absl::string_view id = name;
+    if (!absl::ConsumePrefix(&id, kPrefix) || !absl::ConsumeSuffix(&id, kRequest)) continue;
+    ids.emplace_back(id);
+  }
+  return ids;
+}
+
+// The launcher's answer, once it is there.
+absl::optional<absl::StatusOr<std::string>> ReadAnswer(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::nullopt;
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return {absl::AbortedError(absl::StrCat(path, " is no JSON object"))};
+  const auto name = json.find("checkpoint");
+  if (name != json.end() && name->is_string()) return {name->get<std::string>()};
+  const auto error = json.find("error");
+  return {absl::AbortedError(error != json.end() && error->is_string() ? error->get<std::string>()
+                                                                       : "it doesn't say why")};
+}
+
+}  // namespace
+
+std::vector<std::string> CheckpointRequests::TakeNew() {
+  std::vector<std::string> fresh;
+  for (std::string& id : Waiting(run_directory_)) {
+    if (taken_.insert(id).second) fresh.push_back(std::move(id));
+  }
+  return fresh;
+}
+
+void CheckpointRequests::Answer(const std::string& id,
+                                const absl::StatusOr<std::string>& checkpoint) {
+  nlohmann::json json;
+  if (checkpoint.ok()) {
+    json["checkpoint"] = *checkpoint;
+  } else {
+    json["error"] = std::string(checkpoint.status().message());
+  }
+  const std::string request = FileOf(run_directory_, id, kRequest);
+  // Who asked and left took the request along: nobody would remove the answer.
+  if (access(request.c_str(), F_OK) != 0) return;
+  const std::string path = FileOf(run_directory_, id, kAnswer);
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  file.close();
+  if (!file.good() || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    unlink(temporary.c_str());
+  }
+  unlink(request.c_str());
+}
+
+void CheckpointRequests::RefuseAll(const absl::Status& why) {
+  for (const std::string& id : Waiting(run_directory_)) Answer(id, why);
+}
+
+absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
+                                             absl::Duration timeout,
+                                             const std::function<bool()>& stopped) {
+  const absl::Status nobody_there =
+      absl::FailedPreconditionError(absl::StrCat("no launcher runs in ", run_directory));
+  if (!RunLock::IsHeld(run_directory)) return nobody_there;
+  const std::string id = absl::StrCat(getpid(), "-", absl::Hex(std::random_device()()));
+  const std::string request = FileOf(run_directory, id, kRequest);
+  const std::string answer_file = FileOf(run_directory, id, kAnswer);
+  if (!std::ofstream(request).good()) {
+    return absl::UnavailableError(absl::StrCat("can't write ", request));
+  }
+  const absl::Cleanup clean_up = [&] {
+    unlink(request.c_str());
+    unlink(answer_file.c_str());
+  };
+  const Stopwatch watch;
+  while (true) {
+    // In this order: a launcher answers before it ends.
+    const bool anybody_there = RunLock::IsHeld(run_directory);
+    if (const auto answer = ReadAnswer(answer_file)) return *answer;
+    if (!anybody_there) return nobody_there;
+    if (stopped()) return absl::CancelledError("stopped");
+    if (watch.Elapsed() >= timeout) {
+      return absl::DeadlineExceededError(absl::StrCat("no checkpoint within ",
+                                                      absl::FormatDuration(timeout),
+                                                      "; the job goes on, and may write one yet"));
+    }
+    absl::SleepFor(kPollPeriod);
+  }
+}
+
+}  // namespace thermocline

@@ -1,0 +1,47 @@
+// How other programs ask a running launcher for a checkpoint: with files in its run directory.
+//
+//   checkpoint-<id>.request   made by who asks; empty
+//   checkpoint-<id>.answer    {"checkpoint": "epoch-1-step-999"} or {"error": "..."}, made by the
+//                             launcher, which then removes the request
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace thermocline {
+
+// The launcher's side. Not thread-safe.
+class CheckpointRequests {
+ public:
+  explicit CheckpointRequests(std::string run_directory)
+      : run_directory_(std::move(run_directory)) {}
+
+  // The ids of requests that were not there at the call before.
+  std::vector<std::string> TakeNew();
+  // Nobody learns of it where it can't be written: who asked gives up in time.
+  void Answer(const std::string& id, const absl::StatusOr<std::string>& checkpoint);
+  // Answers all that are there, taken or not.
+  void RefuseAll(const absl::Status& why);
+
+ private:
+  const std::string run_directory_;
+  std::set<std::string> taken_;
+};
+
+// Asks the launcher of `run_directory` and waits for the name of the checkpoint. Leaves no file.
+// `stopped` is asked now and then whether to give up.
+// Errors: kFailedPrecondition (no launcher runs there), kDeadlineExceeded, kCancelled (`stopped`),
+// kAborted (what the launcher says), kUnavailable (files can't be written).
+absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
+                                             absl::Duration timeout,
+                                             const std::function<bool()>& stopped);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_

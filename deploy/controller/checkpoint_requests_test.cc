@@ -1,0 +1,113 @@
+#include "deploy/controller/checkpoint_requests.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "deploy/controller/run_lock.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Only a hanging test reaches it.
+constexpr absl::Duration kSoon = absl::Seconds(60);
+bool Never() { return false; }
+
+class CheckpointRequestsTest : public testing::Test {
+ protected:
+  CheckpointRequestsTest() {
+    std::string name = testing::TempDir() + "/requests_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+
+  // The id of the next request.
+  static std::string Await(CheckpointRequests* requests) {
+    while (true) {
+      const std::vector<std::string> fresh = requests->TakeNew();
+      if (!fresh.empty()) return fresh[0];
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+
+  // All but the lock.
+  std::vector<std::string> Files() const {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename() != "lock") files.push_back(entry.path().filename());
+    }
+    return files;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(CheckpointRequestsTest, AnAnswerReachesWhoAsked) {
+  const auto lock = RunLock::Take(folder_, absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok());
+  CheckpointRequests requests(folder_);
+  absl::StatusOr<std::string> first, second;
+  std::thread asks([&] { first = AskForCheckpoint(folder_, kSoon, Never); });
+  const std::string id = Await(&requests);
+  EXPECT_THAT(requests.TakeNew(), IsEmpty());  // Once is enough.
+  std::thread asks_too([&] { second = AskForCheckpoint(folder_, kSoon, Never); });
+  const std::string other_id = Await(&requests);
+  requests.Answer(id, "epoch-1-step-9");
+  requests.Answer(other_id, absl::AbortedError("server 0: disk full"));
+  asks.join();
+  asks_too.join();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(*first, "epoch-1-step-9");
+  EXPECT_EQ(second.status(), absl::AbortedError("server 0: disk full"));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(CheckpointRequestsTest, WhereNoLauncherRuns) {
+  const auto nobody = AskForCheckpoint(folder_, kSoon, Never);
+  EXPECT_EQ(nobody.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(nobody.status().message(), HasSubstr(folder_));
+}
+
+TEST_F(CheckpointRequestsTest, ALauncherThatEndsMeanwhile) {
+  absl::optional<RunLock> lock = *RunLock::Take(folder_, absl::ZeroDuration());
+  CheckpointRequests requests(folder_);
+  absl::StatusOr<std::string> result;
+  std::thread asks([&] { result = AskForCheckpoint(folder_, kSoon, Never); });
+  Await(&requests);
+  lock.reset();
+  asks.join();
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(CheckpointRequestsTest, WhoGivesUpLeavesNothing) {
+  const auto lock = RunLock::Take(folder_, absl::ZeroDuration());
+  EXPECT_EQ(AskForCheckpoint(folder_, absl::ZeroDuration(), Never).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(AskForCheckpoint(folder_, kSoon, [] { return true; }).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_THAT(Files(), IsEmpty());
+  CheckpointRequests requests(folder_);
+  requests.Answer("gone", "epoch-1-step-9");
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(CheckpointRequestsTest, AllAreRefusedAtTheEnd) {
+  const auto lock = RunLock::Take(folder_, absl::ZeroDuration());
+  CheckpointRequests requests(folder_);
+  absl::StatusOr<std::string> result;
+  std::thread asks([&] { result = AskForCheckpoint(folder_, kSoon, Never); });
+  Await(&requests);
+  requests.RefuseAll(absl::AbortedError("the job has ended"));
+  asks.join();
+  EXPECT_EQ(result.status(), absl::AbortedError("the job has ended"));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace thermocline

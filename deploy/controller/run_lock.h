@@ -1,0 +1,34 @@
+// Who uses a folder: one launcher with the processes that it starts, and nobody else.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_RUN_LOCK_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_RUN_LOCK_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace thermocline {
+
+// A lock on the file `lock` in a folder. Processes that are started while it is held hold it too,
+// so that it is free only when all of them are gone, however their launcher ended. Movable.
+class RunLock {
+ public:
+  // Waits up to `patience`: the processes of a launcher that was killed take a moment to die.
+  // Errors: kFailedPrecondition (another launcher uses the folder; names both), kUnavailable.
+  static absl::StatusOr<RunLock> Take(const std::string& folder, absl::Duration patience);
+  // Whether anybody holds it.
+  static bool IsHeld(const std::string& folder);
+
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock();
+
+ private:
+  explicit RunLock(int fd) : fd_(fd) {}
+
+  int fd_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_RUN_LOCK_H_
