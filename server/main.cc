@@ -106,7 +106,9 @@ int Run() {
   ThreadScheduler sync_scheduler;  // Its tasks wait for the disk.
   LogJournalOpener journals(&disk, &sync_scheduler, JournalOptions());
   ThreadScheduler scheduler;
-  ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals);
+  ThreadScheduler checkpoint_scheduler;  // Reads rows and writes them.
+  ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals,
+                  {&disk, &checkpoint_scheduler});
   ParameterServerService service(service_options, &core);
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {

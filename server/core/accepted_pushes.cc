@@ -6,8 +6,8 @@
 
 namespace thermocline {
 
-AcceptedPushes::AcceptedPushes(uint32_t num_workers)
-    : queues_(num_workers), accepted_through_(num_workers, kNoStep) {}
+AcceptedPushes::AcceptedPushes(uint32_t num_workers, Step base)
+    : next_step_(base + 1), queues_(num_workers), accepted_through_(num_workers, base) {}
 
 void AcceptedPushes::Add(AssembledPush push) {
   const uint32_t rank = push.rank.value();
@@ -17,6 +17,15 @@ void AcceptedPushes::Add(AssembledPush push) {
   accepted_through_[rank] = push.last_step;
   if (!covered && Covers(rank)) ++num_covering_;
   queues_[rank].push_back(std::move(push));
+}
+
+bool AcceptedPushes::Span(Step step) const {
+  for (const std::deque<AssembledPush>& queue : queues_) {
+    for (const AssembledPush& push : queue) {
+      if (push.first_step <= step && step < push.last_step) return true;
+    }
+  }
+  return false;
 }
 
 std::vector<AssembledPush> AcceptedPushes::TakeNext() {

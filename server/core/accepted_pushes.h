@@ -18,7 +18,8 @@ namespace thermocline {
 
 class AcceptedPushes {
  public:
-  explicit AcceptedPushes(uint32_t num_workers);
+  // Begins behind step `base`, which is applied.
+  explicit AcceptedPushes(uint32_t num_workers, Step base = kNoStep);
 
   // REQUIRES: push.first_step follows the last_step of the worker's push before.
   void Add(AssembledPush push);
@@ -27,6 +28,8 @@ class AcceptedPushes {
   Step next_step() const { return next_step_; }
   // Whether every worker's push that covers next_step() is accepted.
   bool NextIsComplete() const { return num_covering_ == queues_.size(); }
+  // Whether a push that waits covers both `step` and the step after it.
+  bool Span(Step step) const;
   // Moves the pushes that begin with next_step() out, in rank order (maybe none), and goes on to
   // the step after. REQUIRES: NextIsComplete()
   std::vector<AssembledPush> TakeNext();
@@ -34,7 +37,7 @@ class AcceptedPushes {
  private:
   bool Covers(uint32_t rank) const { return accepted_through_[rank] >= next_step_; }
 
-  Step next_step_{0};
+  Step next_step_;
   std::vector<std::deque<AssembledPush>> queues_;  // [num_workers], by step
   std::vector<Step> accepted_through_;             // [num_workers]
   size_t num_covering_ = 0;                        // Workers with accepted_through >= next_step_.

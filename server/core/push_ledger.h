@@ -16,7 +16,9 @@ namespace thermocline {
 
 class PushLedger {
  public:
-  explicit PushLedger(uint32_t num_workers) : accepted_through_(num_workers, kNoStep) {}
+  // Every worker's pushes up to `base` count as accepted.
+  explicit PushLedger(uint32_t num_workers, Step base = kNoStep)
+      : accepted_through_(num_workers, base) {}
 
   // What to do with a push of steps first..last.
   enum class Verdict {

@@ -9,12 +9,13 @@
 
 namespace thermocline {
 
-PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes)
+PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes, Step base)
     : max_pending_bytes_(max_pending_bytes),
-      ledger_(num_workers),
+      ledger_(num_workers, base),
       assemblies_(num_workers),
-      accepted_(num_workers),
-      applied_through_(num_workers, kNoStep) {}
+      accepted_(num_workers, base),
+      applied_through_(num_workers, base),
+      complete_through_(base) {}
 
 absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
   return ledger_.CheckAcknowledged(header.rank, header.acked_through);
@@ -102,6 +103,14 @@ void PushState::Accept(WorkerRank rank) {
   ledger_.Accept(rank, push.first_step, push.last_step);
   accepted_.Add(std::move(push));
   ++counters_.accepted;
+}
+
+bool PushState::CanCutAt(Step step) const {
+  if (accepted_.next_step() > step + 1 || accepted_.Span(step)) return false;
+  for (const PushAssembly& assembly : assemblies_) {
+    if (assembly.Spans(step)) return false;
+  }
+  return true;
 }
 
 PushState::CompleteStep PushState::TakeNext() {

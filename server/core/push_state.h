@@ -32,7 +32,8 @@ struct PushCounters {
 
 class PushState {
  public:
-  PushState(uint32_t num_workers, uint64_t max_pending_bytes);
+  // Every worker's pushes up to `base` are in the rows.
+  PushState(uint32_t num_workers, uint64_t max_pending_bytes, Step base = kNoStep);
 
   // kDataLoss where a worker holds an acknowledgement that this server knows nothing of.
   // REQUIRES: the rank is a worker's.
@@ -59,6 +60,10 @@ class PushState {
   // Says that what TakeNext gave is in the rows.
   void MarkApplied(const CompleteStep& applied);
 
+  // Whether a cut can be at `step`: nothing beyond it is in the rows or was taken to be applied,
+  // and no push that was accepted, or begun, covers both it and the step after it.
+  bool CanCutAt(Step step) const;
+
   // The pushes of every worker up to this step are in the rows.
   Step complete_through() const { return complete_through_; }
   // The last push of one worker that is in the rows.
@@ -79,7 +84,7 @@ class PushState {
   DistinctKeys distinct_keys_;
   AcceptedPushes accepted_;
   std::vector<Step> applied_through_;  // [num_workers]
-  Step complete_through_ = kNoStep;
+  Step complete_through_;
   // By last_step, of the pushes that came for steps beyond complete_through_.
   std::map<Step, float> learning_rates_;
   uint64_t pending_bytes_ = 0;  // Being put together, or accepted and not yet applied.

@@ -274,7 +274,8 @@ TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {
   EXPECT_EQ(core.Configure(config), absl::UnavailableError("enough"));
   EXPECT_EQ(opener.answers, 2);
   EXPECT_EQ(opener.again,
-            absl::UnavailableError("recovering: 1 parts of pushes are replayed so far"));
+            absl::UnavailableError(
+                "recovering: 0 rows are loaded, 1 parts of pushes are replayed so far"));
 }
 
 TEST(ServerRecoveryTest, NoFolderNoDurability) {

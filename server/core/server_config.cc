@@ -41,6 +41,10 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (config.num_workers < 1 || config.num_workers > kMaxWorkers) {
     return invalid("num_workers ", config.num_workers, " is not in [1, ", kMaxWorkers, "]");
   }
+  if (config.checkpoint_full_every < 1) return invalid("checkpoint_full_every is 0");
+  if (config.checkpoint_directory.empty() && !config.base_checkpoint.empty()) {
+    return invalid("base_checkpoint '", config.base_checkpoint, "' without a directory");
+  }
   if (config.tables.empty()) return invalid("no tables");
   absl::flat_hash_set<uint32_t> ids;
   absl::flat_hash_set<std::string> names;
@@ -68,6 +72,14 @@ std::string DescribeDifference(const ServerConfig& here, const ServerConfig& the
         Difference("seed", here.seed, there.seed),
         Difference("staleness_steps", here.staleness_steps, there.staleness_steps),
         Difference("durability", Name(here.durability), Name(there.durability)),
+        Difference("checkpoint_every_steps", here.checkpoint_every_steps,
+                   there.checkpoint_every_steps),
+        Difference("checkpoint_full_every", here.checkpoint_full_every,
+                   there.checkpoint_full_every),
+        there.checkpoint_directory.empty()
+            ? ""
+            : Difference("checkpoint_directory", here.checkpoint_directory,
+                         there.checkpoint_directory),
         Difference("number of tables", here.tables.size(), there.tables.size())}) {
     if (!difference.empty()) return difference;
   }

@@ -30,6 +30,13 @@ struct ServerConfig {
   // process.
   std::optional<LogDurability> durability;
   std::vector<TableLayout> tables;
+
+  std::string checkpoint_directory;  // Empty: there are no checkpoints.
+  // The checkpoint in it that this server begins with; empty: with no row. Not part of what must be
+  // the same when a server is configured again.
+  std::string base_checkpoint;
+  uint64_t checkpoint_every_steps = 0;  // A cut after every so many steps; 0: only those named.
+  uint32_t checkpoint_full_every = 1;   // Every so many checkpoints hold all rows.
 };
 
 struct ServerLimits {
@@ -43,6 +50,7 @@ struct ServerLimits {
 absl::Status ValidateServerConfig(const ServerConfig& config);
 
 // Names the first difference, or "" where there is none: "epoch is 3 here, 4 there".
+// A `there` without a checkpoint directory leaves that to us.
 std::string DescribeDifference(const ServerConfig& here, const ServerConfig& there);
 
 }  // namespace thermocline

@@ -25,6 +25,8 @@ TEST(ServerConfigTest, RefusesBadValuesByName) {
       {[](ServerConfig* c) { c->server_index = ServerIndex(1); }, "server_index 1 of 1"},
       {[](ServerConfig* c) { c->num_workers = 0; }, "num_workers 0"},
       {[](ServerConfig* c) { c->num_workers = kMaxWorkers + 1; }, "num_workers 4097"},
+      {[](ServerConfig* c) { c->checkpoint_full_every = 0; }, "checkpoint_full_every is 0"},
+      {[](ServerConfig* c) { c->base_checkpoint = "epoch-1-step-9"; }, "without a directory"},
       {[](ServerConfig* c) { c->tables.clear(); }, "no tables"},
       {[](ServerConfig* c) { c->tables[1].id = TableId(0); }, "id 0"},
       {[](ServerConfig* c) { c->tables[1].name = "T0"; }, "name 'T0'"},
@@ -50,6 +52,16 @@ TEST(ServerConfigTest, NamesTheDifference) {
   there = here;
   there.staleness_steps = 2;
   EXPECT_EQ(DescribeDifference(here, there), "staleness_steps is 0 here, 2 there");
+  there = here;
+  there.checkpoint_every_steps = 10;
+  EXPECT_EQ(DescribeDifference(here, there), "checkpoint_every_steps is 0 here, 10 there");
+  there = here;
+  there.checkpoint_directory = "/there";
+  EXPECT_EQ(DescribeDifference(here, there), "checkpoint_directory is  here, /there there");
+  EXPECT_EQ(DescribeDifference(there, here), "");  // That leaves it to us.
+  there = here;
+  there.base_checkpoint = "epoch-1-step-9";
+  EXPECT_EQ(DescribeDifference(here, there), "");
   there = here;
   there.tables[1].dim = 8;
   const std::string difference = DescribeDifference(here, there);

@@ -87,7 +87,7 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
   {
     StageTimer::Scope scope(&accept_timer);
     absl::MutexLock lock(&mutex);
-    if (!shut_down) answer = pushes->TakePart(std::move(part));
+    if (!shut_down) answer = TakePart(std::move(part));
     apply = StartApplying();
   }
   if (journal != nullptr && answer.ok() && answer->accepted_through >= last_step) {
@@ -101,31 +101,48 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
   if (apply) RunApplier(*found);
 }
 
+absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakePart(wire::PushPart part) {
+  RETURN_IF_ERROR(cuts->CheckSpan(part.first_step, part.last_step));
+  return pushes->TakePart(std::move(part));
+}
+
 bool ServerCore::Impl::StartApplying() {
   if (applying || shut_down) return false;
-  applying = pushes->NextIsComplete() || digest_waiting != nullptr;
+  applying = pushes->NextIsComplete() || digest_waiting != nullptr || (!recovering && CutIsDue());
   return applying;
 }
 
 // REQUIRES: this thread set `applying`. Pushes are accepted meanwhile; what they complete is
-// applied here too, and before a digest that waits.
+// applied here too, and before a digest that waits. A cut comes before the step behind it.
 void ServerCore::Impl::RunApplier(ServedJob* current_job) {
   for (;;) {
     std::optional<PushState::CompleteStep> step;
     DigestDone digest;
+    Step cut;
+    std::optional<Step> part_base;
     {
       absl::MutexLock lock(&mutex);
       applying = false;
       if (!StartApplying()) return;
-      if (pushes->NextIsComplete()) {
+      cut = pushes->complete_through();
+      if (CutIsDue()) {
+        // A replay that goes on beyond the cut doesn't wait for its rows to be collected.
+        if (recovering) cuts->Fail(cut, "this server was restarted, and replayed what is beyond");
+        if (!recovering) part_base = cuts->Begin(cut);
+      }
+      if (part_base.has_value()) {
+        // Below.
+      } else if (pushes->NextIsComplete()) {
         step = pushes->TakeNext();
       } else {
         digest = std::exchange(digest_waiting, nullptr);
       }
     }
-    if (step.has_value()) {
+    if (part_base.has_value()) {
+      BeginCut(current_job, cut, *part_base);
+    } else if (step.has_value()) {
       ApplyStep(current_job, *std::move(step));
-    } else {
+    } else if (digest) {
       AnswerDigest(*current_job, digest);
     }
   }
@@ -213,30 +230,41 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
     current_job->FillStats(stats);
     if (journal != nullptr) stats->set_push_log_bytes(journal->bytes());
   }
+  stats->set_loaded_rows(loaded_rows.load());
+  stats->set_checkpoint_step(kNoStep.value());
   stats->set_complete_through(kNoStep.value());
   absl::MutexLock lock(&mutex);
   gate.FillStats(stats);
+  stats->set_recovery_s(recovery_s);
   if (pushes.has_value()) pushes->FillStats(stats);
+  if (cuts.has_value()) stats->set_checkpoint_step(cuts->committed().value());
 }
 
 void ServerCore::Impl::Shutdown() {
   std::vector<PullDone> dropped;
   DigestDone digest;
+  std::shared_ptr<PartWriter> writer;
   {
     absl::MutexLock lock(&mutex);
     shut_down = true;
+    writer = std::move(part_writer);
     dropped = gate.TakeAll();
     digest = std::exchange(digest_waiting, nullptr);
   }
   for (const PullDone& done : dropped) done(ShuttingDown());
   if (digest) digest(ShuttingDown());
+  if (writer != nullptr) writer->Stop();
 }
 
-ServerCore::ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals)
-    : impl_(std::make_shared<Impl>(limits, scheduler, journals)) {}
+ServerCore::ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals,
+                       const CheckpointIo& checkpoints)
+    : impl_(std::make_shared<Impl>(limits, scheduler, journals, checkpoints)) {}
 ServerCore::~ServerCore() { Shutdown(); }
 
 absl::Status ServerCore::Configure(const ServerConfig& config) { return impl_->Configure(config); }
+absl::Status ServerCore::CheckConfigured(const ServerConfig& config) const {
+  return impl_->CheckConfigured(config);
+}
 
 PullTicket ServerCore::Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us) {
   return impl_->Pull(request, std::move(done), time_left_us);
@@ -270,6 +298,10 @@ void ServerCore::Push(wire::PushPart part, PushDone done) {
 
 void ServerCore::ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done) {
   impl_->ComputeDigest(job_id, epoch, std::move(done));
+}
+
+void ServerCore::Checkpoint(const CheckpointRequest& request, CheckpointDone done) {
+  impl_->Checkpoint(request, std::move(done));
 }
 
 absl::Status ServerCore::VisitRows(TableId table, const RowVisitor& visit) {

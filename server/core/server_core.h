@@ -20,27 +20,36 @@
 #include "common/scheduler.h"
 #include "common/wire/messages.h"
 #include "server/core/held_pulls.h"
+#include "server/core/part_writer.h"
 #include "server/core/pull_gate.h"
 #include "server/core/server_config.h"
 #include "server/storage/journal_opener.h"
 
 namespace thermocline {
 
-class ServerStats;  // proto/parameter_server.proto
+class CheckpointReply;  // proto/parameter_server.proto
+class CheckpointRequest;
+class ServerStats;
 
 class ServerCore {
  public:
   // REQUIRES: `scheduler` outlives the core and runs no task of it after the core is gone. So does
   // `journals`; without it, no job with a durability is served.
-  ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals = nullptr);
+  // Without `checkpoints`, none with checkpoints is.
+  ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals = nullptr,
+             const CheckpointIo& checkpoints = {});
   ~ServerCore();
 
-  // Makes the tables and, where the job has a durability, applies what the journal holds; pulls and
-  // pushes are answered kRecovering meanwhile. Idempotent. Errors: kInvalidArgument;
-  // kFailedPrecondition (configured already, and differently: says in what, naming table and field;
-  // no journals here); kUnavailable (another call recovers: says how far it is); the journal's,
-  // which are final.
+  // Makes the tables, loads the base checkpoint's rows and, where the job has a durability, applies
+  // what the journal holds beyond; pulls and pushes are answered kRecovering meanwhile. Idempotent.
+  // Errors: kInvalidArgument; kFailedPrecondition (configured already, and differently: says in
+  // what, naming table and field; no journals or checkpoints here; the base is of another model);
+  // kUnavailable (another call recovers: says how far it is); the base's and the journal's. Those
+  // of recovering are final.
   absl::Status Configure(const ServerConfig& config);
+  // Whether it is configured so, and has recovered. Errors: kUnavailable (not yet),
+  // kFailedPrecondition (differently).
+  absl::Status CheckConfigured(const ServerConfig& config) const;
 
   // Answers when the rows asked for may be read (PullAnswer::kReady), or kNotReady after the hold
   // time, or after half of `time_left_us`, the time until the caller's deadline. `done` runs
@@ -84,6 +93,14 @@ class ServerCore {
   using DigestDone = std::function<void(absl::StatusOr<DigestAnswer>)>;
   void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
 
+  // Names a cut, calls it off or commits it, and says how the cuts stand. `done` runs exactly once,
+  // before Checkpoint returns. A cut at the step that is applied begins before Checkpoint returns,
+  // as does applying what was completed meanwhile. Errors: kUnavailable (not configured),
+  // kFailedPrecondition (another job or epoch; no checkpoints; as CheckpointCuts),
+  // kInvalidArgument.
+  using CheckpointDone = std::function<void(absl::StatusOr<CheckpointReply>)>;
+  void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
+
   // Calls `visit` for every row of a table, in no particular order, between two applies.
   // row: weights, then slots; valid during the call. `changed`: the step that last changed
   // it. Errors: kFailedPrecondition (not configured), kNotFound (unknown table).
@@ -94,7 +111,8 @@ class ServerCore {
   // Fills in everything the core knows (tables, ledger, holds, staleness, stages).
   void FillStats(ServerStats* stats) const;
 
-  // Answers every held pull, and a digest that waits, with kUnavailable and refuses new work.
+  // Answers every held pull, and a digest that waits, with kUnavailable and refuses new work. A
+  // checkpoint that is being written is given up.
   void Shutdown();
 
  private:

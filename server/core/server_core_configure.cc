@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "server/core/base_checkpoint.h"
 #include "server/core/server_core_impl.h"
 
 namespace thermocline {
@@ -18,42 +19,93 @@ absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
 absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
   RETURN_IF_ERROR(ValidateServerConfig(config));
   ServedJob* new_job;
+  const int64_t start_us = scheduler->NowMicros();
   {
     absl::MutexLock lock(&mutex);
     if (shut_down) return ShuttingDown();
-    if (owned_job != nullptr) return CheckConfigured(config);
-    if (config.durability.has_value() && journals == nullptr) {
-      return absl::FailedPreconditionError(
-          "the job wants a push log, and this server was started without a folder for it");
-    }
+    if (owned_job != nullptr) return CompareConfigured(config);
+    RETURN_IF_ERROR(CheckMeans(config));
     owned_job = std::make_unique<ServedJob>(config, limits.apply_threads);
     new_job = owned_job.get();
-    pushes.emplace(config.num_workers, limits.max_pending_push_bytes);
     recovering = true;
   }
   const absl::Status recovered = Recover(new_job);
-  absl::MutexLock lock(&mutex);
-  recovery = recovered;
-  recovering = false;
-  if (recovered.ok()) job.store(new_job, std::memory_order_release);
-  return recovered;
+  bool apply = false;
+  {
+    absl::MutexLock lock(&mutex);
+    recovery = recovered;
+    recovery_s = static_cast<double>(scheduler->NowMicros() - start_us) / 1e6;
+    recovering = false;
+    if (!recovered.ok()) return recovered;
+    job.store(new_job, std::memory_order_release);
+    apply = StartApplying();  // The rows may stand at a cut.
+  }
+  if (apply) RunApplier(new_job);
+  return absl::OkStatus();
 }
 
-absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) {
+// Whether this process was given what the job needs.
+absl::Status ServerCore::Impl::CheckMeans(const ServerConfig& config) const {
+  if (config.durability.has_value() && journals == nullptr) {
+    return absl::FailedPreconditionError(
+        "the job wants a push log, and this server was started without a folder for it");
+  }
+  if (!config.checkpoint_directory.empty() &&
+      (checkpoints.disk == nullptr || checkpoints.scheduler == nullptr)) {
+    return absl::FailedPreconditionError(
+        "the job wants checkpoints, and this server can't write any");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) const {
+  absl::MutexLock lock(&mutex);
+  if (shut_down) return ShuttingDown();
+  if (owned_job == nullptr) return FindJob().status();
+  return CompareConfigured(config);
+}
+
+absl::Status ServerCore::Impl::CompareConfigured(const ServerConfig& config) const {
   const std::string difference = DescribeDifference(owned_job->config, config);
   if (!difference.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this server is configured already, and differently: ", difference));
   }
   if (!recovering) return recovery;
-  return absl::UnavailableError(
-      absl::StrCat("recovering: ", replayed_parts.load(), " parts of pushes are replayed so far"));
+  return absl::UnavailableError(absl::StrCat("recovering: ", loaded_rows.load(),
+                                             " rows are loaded, ", replayed_parts.load(),
+                                             " parts of pushes are replayed so far"));
 }
 
 // Nobody else uses the tables, the applier or the pushes before `job` is set.
 absl::Status ServerCore::Impl::Recover(ServedJob* new_job) {
   const ServerConfig& config = new_job->config;
+  ASSIGN_OR_RETURN(const CutHistory history, LoadBase(new_job));
+  {
+    absl::MutexLock lock(&mutex);
+    pushes.emplace(config.num_workers, limits.max_pending_push_bytes, history.base);
+    const bool has_checkpoints = !config.checkpoint_directory.empty();
+    cuts.emplace(has_checkpoints ? config.checkpoint_every_steps : 0, config.checkpoint_full_every,
+                 history);
+  }
   if (!config.durability.has_value()) return absl::OkStatus();
+  return ReplayJournal(new_job, history.base);
+}
+
+absl::StatusOr<CutHistory> ServerCore::Impl::LoadBase(ServedJob* new_job) {
+  const ServerConfig& config = new_job->config;
+  if (config.base_checkpoint.empty()) return CutHistory();
+  ASSIGN_OR_RETURN(const CheckpointManifest base, ReadBaseManifest(checkpoints.disk, config));
+  const auto progress = [this](uint64_t rows) {
+    loaded_rows += rows;
+    absl::MutexLock lock(&mutex);
+    return shut_down ? ShuttingDown() : absl::OkStatus();
+  };
+  RETURN_IF_ERROR(LoadBaseRows(checkpoints.disk, config, base, &new_job->tables, progress));
+  return HistoryOf(base, config);
+}
+
+absl::Status ServerCore::Impl::ReplayJournal(ServedJob* new_job, Step base) {
   const auto replay = [&](wire::PushPart&& part) -> absl::Status {
     RETURN_IF_ERROR(new_job->validation.CheckPush(part));
     {
@@ -66,8 +118,9 @@ absl::Status ServerCore::Impl::Recover(ServedJob* new_job) {
     RunApplier(new_job);
     return absl::OkStatus();
   };
+  const ServerConfig& config = new_job->config;
   const JournalSpec spec = {config.job_id, config.epoch, config.server_index.value(),
-                            *config.durability};
+                            *config.durability, base};
   ASSIGN_OR_RETURN(journal, journals->Open(spec, replay));
   absl::MutexLock lock(&mutex);
   pushes->WriteTo(journal.get());

@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/latency_histogram.h"
+#include "server/core/checkpoint_cuts.h"
+#include "server/core/part_writer.h"
 #include "server/core/pull_gate.h"
 #include "server/core/push_state.h"
 #include "server/core/served_job.h"
@@ -25,17 +27,24 @@ inline absl::Status ShuttingDown() {
 }
 
 struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
-  Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener)
+  Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener,
+       const CheckpointIo& checkpoint_io)
       : limits(server_limits),
         scheduler(a_scheduler),
         journals(journal_opener),
+        checkpoints(checkpoint_io),
         gate(server_limits.max_held_pulls, server_limits.hold_us) {}
 
   // In server_core_configure.cc.
   absl::StatusOr<ServedJob*> FindJob() const;
   absl::Status Configure(const ServerConfig& config);
-  absl::Status CheckConfigured(const ServerConfig& config) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::Status CheckConfigured(const ServerConfig& config) const;
+  absl::Status CheckMeans(const ServerConfig& config) const;
+  absl::Status CompareConfigured(const ServerConfig& config) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status Recover(ServedJob* new_job);
+  absl::StatusOr<CutHistory> LoadBase(ServedJob* new_job);
+  absl::Status ReplayJournal(ServedJob* new_job, Step base);
 
   // In server_core.cc.
   PullTicket Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us);
@@ -44,6 +53,8 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void ExpireHeldPulls();
 
   void Push(wire::PushPart part, PushDone done);
+  absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart part)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
   bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -51,6 +62,16 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
   bool NotApplying() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !applying; }
 
+  // In server_core_checkpoint.cc.
+  void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
+  absl::Status TakeCheckpointAction(const CheckpointRequest& request, CheckpointPart* to_remove)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool CutIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void BeginCut(ServedJob* current_job, Step cut, Step base_step);
+  void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointPart>& part);
+  void RemoveFiles(const CheckpointPart& part);
+
+  // In server_core.cc.
   void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
   void AnswerDigest(const ServedJob& current_job, const DigestDone& done);
   absl::Status VisitRows(TableId table, const RowVisitor& visit);
@@ -60,9 +81,11 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   const ServerLimits limits;
   Scheduler* const scheduler;
   JournalOpener* const journals;  // May be null.
+  const CheckpointIo checkpoints;
 
   std::atomic<ServedJob*> job{nullptr};  // Set once, by Configure.
   std::atomic<bool> recovering{false};
+  std::atomic<uint64_t> loaded_rows{0};
   std::atomic<uint64_t> replayed_parts{0};
   std::unique_ptr<PushJournal> journal;  // Fixed once `job` is set; null without durability.
   mutable StageTimer validate_timer;
@@ -71,8 +94,12 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
 
   mutable absl::Mutex mutex;
   std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
-  absl::Status recovery ABSL_GUARDED_BY(mutex);            // How it ended, once not `recovering`.
-  std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);  // Engaged with `job`.
+  absl::Status recovery ABSL_GUARDED_BY(mutex);  // How it ended, once not `recovering`.
+  double recovery_s ABSL_GUARDED_BY(mutex) = 0;
+  // Engaged once the base is loaded, and so with `job`.
+  std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);
+  std::optional<CheckpointCuts> cuts ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<PartWriter> part_writer ABSL_GUARDED_BY(mutex);  // While a cut is being written.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
   bool shut_down ABSL_GUARDED_BY(mutex) = false;

@@ -1,5 +1,6 @@
 #include "server/rpc/parameter_server_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -58,6 +59,10 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   config.seed = request.seed();
   config.staleness_steps = request.staleness_steps();
   ASSIGN_OR_RETURN(config.durability, DurabilityFromProto(request.durability()));
+  config.checkpoint_directory = request.checkpoint_directory();
+  config.base_checkpoint = request.base_checkpoint();
+  config.checkpoint_every_steps = request.checkpoint_every_steps();
+  config.checkpoint_full_every = std::max(1u, request.checkpoint_full_every());
   for (const TableSpec& table : request.tables()) {
     ASSIGN_OR_RETURN(TableLayout layout, TableLayoutFromProto(table));
     config.tables.push_back(std::move(layout));
@@ -111,6 +116,7 @@ absl::Status ParameterServerService::ConfigureCore(const ConfigureRequest& reque
     return absl::FailedPreconditionError(absl::StrCat(
         "this server was started for job '", options_.job_id, "', not for '", config.job_id, "'"));
   }
+  if (request.check_only()) return core_->CheckConfigured(config);
   RETURN_IF_ERROR(core_->Configure(config));
   server_index_.store(config.server_index.value(), std::memory_order_release);
   return absl::OkStatus();
@@ -134,10 +140,37 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
     stats->set_resident_bytes(ResidentBytes());
     stats->set_requests_refused(stats->requests_refused() + pull_admission_.refused() +
                                 reply_admission_.refused() + push_admission_.refused());
-    for (const MethodStats* method :
-         {&pull_stats_, &push_stats_, &configure_stats_, &get_stats_stats_, &get_digest_stats_}) {
+    for (const MethodStats* method : {&pull_stats_, &push_stats_, &configure_stats_,
+                                      &get_stats_stats_, &get_digest_stats_, &checkpoint_stats_}) {
       method->CopyTo(stats->add_rpcs());
     }
+    return absl::OkStatus();
+  });
+}
+
+// A cut is named on a handler thread, as a digest is computed: one that begins at once may have
+// pushes to be applied behind it.
+absl::StatusOr<CheckpointReply> ParameterServerService::TakeCheckpoint(
+    const CheckpointRequest& request) {
+  absl::StatusOr<CheckpointReply> answer = absl::UnknownError("no answer");
+  absl::Notification answered;
+  const auto take = [&] {
+    core_->Checkpoint(request, [&](absl::StatusOr<CheckpointReply> reply) {
+      answer = std::move(reply);
+      answered.Notify();
+    });
+  };
+  // The others remove files.
+  request.action() == CheckpointRequest::NAME_CUT ? handler_threads_.Run(take) : take();
+  answered.WaitForNotification();
+  return answer;
+}
+
+grpc::Status ParameterServerService::Checkpoint(grpc::ServerContext*,
+                                                const CheckpointRequest* request,
+                                                CheckpointReply* reply) {
+  return Measured(&checkpoint_stats_, Where("Checkpoint"), [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(*reply, TakeCheckpoint(*request));
     return absl::OkStatus();
   });
 }

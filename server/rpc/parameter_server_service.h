@@ -54,6 +54,8 @@ class ParameterServerService final
                          ConfigureReply* reply) override;
   grpc::Status GetStats(grpc::ServerContext* context, const GetStatsRequest* request,
                         ServerStats* stats) override;
+  grpc::Status Checkpoint(grpc::ServerContext* context, const CheckpointRequest* request,
+                          CheckpointReply* reply) override;
   grpc::Status GetDigest(grpc::ServerContext* context, const GetDigestRequest* request,
                          GetDigestReply* reply) override;
 
@@ -62,6 +64,7 @@ class ParameterServerService final
   class PushCall;
 
   absl::StatusOr<ServerCore::DigestAnswer> ComputeDigest(const GetDigestRequest& request);
+  absl::StatusOr<CheckpointReply> TakeCheckpoint(const CheckpointRequest& request);
   absl::Status ConfigureCore(const ConfigureRequest& request);
   // "Pull at server 1": how errors begin.
   std::string Where(const char* method) const;
@@ -79,6 +82,7 @@ class ParameterServerService final
   MethodStats configure_stats_{"Configure"};
   MethodStats get_stats_stats_{"GetStats"};
   MethodStats get_digest_stats_{"GetDigest"};
+  MethodStats checkpoint_stats_{"Checkpoint"};
   HandlerThreads handler_threads_;  // Last: its tasks use what is above.
 };
 

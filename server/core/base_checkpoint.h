@@ -1,0 +1,36 @@
+// The checkpoint that a server begins with: its manifest, checked, and its rows.
+#ifndef THERMOCLINE_SERVER_CORE_BASE_CHECKPOINT_H_
+#define THERMOCLINE_SERVER_CORE_BASE_CHECKPOINT_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/disk/disk.h"
+#include "proto/checkpoint.pb.h"
+#include "server/core/checkpoint_cuts.h"
+#include "server/core/server_config.h"
+#include "server/core/table_set.h"
+
+namespace thermocline {
+
+// Reads the manifest of config.base_checkpoint. REQUIRES: there is one.
+// Errors: kFailedPrecondition (of other tables or another seed: names the difference; another
+// format), kNotFound, kDataLoss (damaged), kUnavailable (the disk), kInvalidArgument (no name).
+absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config);
+
+// What a server that begins with it knows of its epoch's checkpoints.
+CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config);
+
+// Loads the rows whose slots this server owns, whatever number of servers wrote them. `progress`
+// hears of every some thousand rows that are loaded, and stops the loading with an error.
+// REQUIRES: `base` is what ReadBaseManifest gave; nobody else uses the tables.
+// Errors: kDataLoss (names the file), kUnavailable, those of the tables and of `progress`.
+absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
+                          TableSet* tables,
+                          absl::FunctionRef<absl::Status(uint64_t rows)> progress);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_CORE_BASE_CHECKPOINT_H_

@@ -1,0 +1,429 @@
+// Cuts, the parts written of them, and servers that begin with a checkpoint.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/disk/simulated_disk.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/core/checkpointed_server.h"
+
+namespace thermocline {
+namespace {
+
+using absl::StatusCode;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using namespace testing_core;  // NOLINT: the words of these tests
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() { EXPECT_TRUE(store_.Prepare().ok()); }
+
+  static ServerConfig Config(uint32_t num_workers = 1) {
+    ServerConfig config = MakeConfig(num_workers);
+    config.durability = LogDurability::kProcess;
+    config.checkpoint_full_every = 8;
+    return config;
+  }
+  std::unique_ptr<CheckpointedServer> Server(const ServerConfig& config,
+                                             const std::string& base = "") {
+    auto server = std::make_unique<CheckpointedServer>(&disk_, config,
+                                                       absl::StrCat("/server-", servers_made_++));
+    const absl::Status configured = server->Configure(base);
+    EXPECT_TRUE(configured.ok()) << configured;
+    return server;
+  }
+  // Pushes steps first..last of all workers.
+  static void Train(CheckpointedServer* server, int64_t first, int64_t last) {
+    for (int64_t step = first; step <= last; ++step) {
+      for (uint32_t rank = 0; rank < server->config().num_workers; ++rank) {
+        const auto answer = server->Push(RandomPart(
+            rank, step, 0, 1, server->config().server_index.value(), server->config().num_servers));
+        ASSERT_TRUE(answer.ok()) << answer.status();
+      }
+    }
+  }
+  // Writes the cut, commits it and says so; gives its name.
+  std::string Commit(std::vector<CheckpointedServer*> servers, int64_t step) {
+    std::vector<CheckpointPart> parts;
+    for (CheckpointedServer* server : servers) {
+      const CutStatus cut = server->WriteCut(step);
+      EXPECT_EQ(cut.state(), CutStatus::WRITTEN) << cut.ShortDebugString();
+      parts.push_back(cut.part());
+    }
+    const ServerConfig& config = servers[0]->config();
+    const auto manifest = ComposeManifest(store_, config, step, parts);
+    EXPECT_TRUE(manifest.ok()) << manifest.status();
+    const absl::Status committed = store_.Commit(*manifest);
+    EXPECT_TRUE(committed.ok()) << committed;
+    for (CheckpointedServer* server : servers) {
+      EXPECT_TRUE(server->Checkpoint(CheckpointRequest::COMMITTED, step).ok());
+    }
+    return CheckpointName({config.epoch, Step(step)});
+  }
+  bool Exists(const std::string& path) { return disk_.Open(path).ok(); }
+
+  SimulatedDisk disk_;
+  int servers_made_ = 0;
+  CheckpointStore store_{&disk_, kCheckpoints};
+};
+
+TEST_F(CheckpointTest, APartIsTheRowsOfTheCutWhateverIsAppliedMeanwhile) {
+  ServerConfig config = Config();
+  config.checkpoint_every_steps = 5;
+  const auto server = Server(config);
+  Train(server.get(), 0, 4);
+  const HeldRows at_cut = server->Rows();
+  const Digest digest = server->ComputeDigest();
+  Train(server.get(), 5, 6);
+  ASSERT_TRUE(server->WriteSlice());  // In the middle of it.
+  EXPECT_EQ(server->CutAt(4)->state(), CutStatus::WRITING);
+  Train(server.get(), 7, 8);
+  EXPECT_FALSE(server->Rows() == at_cut);
+  const HeldRows later = server->Rows();
+  const std::string name = Commit({server.get()}, 4);
+  EXPECT_EQ(server->Stats().checkpoint_step(), 4);
+  EXPECT_TRUE(server->Rows() == later);
+  const auto cut = server->CutAt(4);
+  EXPECT_FALSE(cut.has_value());
+
+  ServerConfig next = config;
+  next.epoch = 6;
+  const auto restored = Server(next, name);
+  EXPECT_TRUE(restored->Rows() == at_cut);
+  EXPECT_TRUE(restored->ComputeDigest() == digest);
+  EXPECT_EQ(restored->Stats().complete_through(), 4);
+  EXPECT_EQ(restored->Stats().loaded_rows(), at_cut.size());
+  EXPECT_EQ(restored->Stats().accepted_through(0), 4);
+  // It goes on behind the cut.
+  EXPECT_EQ(restored->Push(RandomPart(0, 4))->accepted_through, Step(4));
+  EXPECT_EQ(restored->Push(MakePart(0, 4, 5)).status().code(), StatusCode::kInvalidArgument);
+  Train(restored.get(), 5, 8);
+  EXPECT_TRUE(restored->Rows() == later);
+}
+
+TEST_F(CheckpointTest, ACutComesBeforeTheStepBehindIt) {
+  ServerConfig config = Config(2);
+  config.checkpoint_every_steps = 2;
+  const auto server = Server(config);
+  // Worker 0 is ahead: with the push of worker 1 for step 1, nothing more is missing of step 2.
+  for (int64_t step = 0; step < 3; ++step) ASSERT_TRUE(server->Push(RandomPart(0, step)).ok());
+  ASSERT_TRUE(server->Push(RandomPart(1, 0)).ok());
+  ASSERT_TRUE(server->Push(RandomPart(1, 2 - 1)).ok());
+  ASSERT_TRUE(server->Push(RandomPart(1, 2)).ok());
+  EXPECT_EQ(server->Stats().complete_through(), 2);
+  const std::string name = Commit({server.get()}, 1);
+  ServerConfig next = config;
+  next.epoch = 6;
+  const auto restored = Server(next, name);
+  for (const auto& [key, row] : restored->Rows()) EXPECT_LE(row.changed, Step(1));
+  EXPECT_EQ(restored->Stats().complete_through(), 1);
+  EXPECT_EQ(restored->Stats().pushes_accepted(), 0u);  // What waits isn't in the part.
+}
+
+TEST_F(CheckpointTest, APushThatSpansACutIsRefused) {
+  ServerConfig config = Config();
+  config.checkpoint_every_steps = 5;
+  config.staleness_steps = 9;
+  const auto server = Server(config);
+  const absl::Status refused = server->Push(MakePart(0, 0, 5)).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("spans the checkpoint's cut at 4"));
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  EXPECT_EQ(server->Push(MakePart(0, 0, 4)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(server->Stats().pushes_accepted(), 0u);
+  EXPECT_TRUE(server->Push(MakePart(0, 0, 2)).ok());
+  EXPECT_TRUE(server->Push(MakePart(0, 3, 4)).ok());
+}
+
+TEST_F(CheckpointTest, ANamedCutMustNotBeTooLate) {
+  ServerConfig config = Config(2);
+  config.staleness_steps = 9;
+  const auto server = Server(config);
+  const auto name = [&](int64_t step) {
+    return server->Checkpoint(CheckpointRequest::NAME_CUT, step).status().code();
+  };
+  Train(server.get(), 0, 2);
+  EXPECT_EQ(name(1), StatusCode::kFailedPrecondition);
+  // A push that was accepted covers both sides of it; so does one that was only begun.
+  ASSERT_TRUE(server->Push(MakePart(0, 3, 6)).ok());
+  ASSERT_TRUE(server->Push(MakePart(1, 3, 8, 0, 2)).ok());
+  EXPECT_EQ(name(4), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(name(7), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(name(8), StatusCode::kOk);
+  // At the step that is applied: it begins at once.
+  EXPECT_EQ(name(2), StatusCode::kOk);
+  EXPECT_EQ(server->CutAt(2)->state(), CutStatus::WRITING);
+  EXPECT_EQ(name(2), StatusCode::kOk);
+  EXPECT_EQ(server->CutAt(8)->state(), CutStatus::NAMED);
+  EXPECT_EQ(Commit({server.get()}, 2), "epoch-5-step-2");
+  EXPECT_EQ(name(2), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointTest, RequestsThatCantBe) {
+  CheckpointedServer server(&disk_, Config());
+  EXPECT_EQ(server.Checkpoint(CheckpointRequest::STATUS).status().code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(server.Configure().ok());
+  EXPECT_EQ(server.Checkpoint(CheckpointRequest::STATUS)->complete_through(), -1);
+  EXPECT_EQ(server.Checkpoint(CheckpointRequest::NAME_CUT, -1).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(server.Checkpoint(static_cast<CheckpointRequest::Action>(77), 3).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(server.Checkpoint(CheckpointRequest::COMMITTED, 3).status().code(),
+            StatusCode::kFailedPrecondition);
+  CheckpointRequest request;
+  request.set_job_id("job");
+  request.set_epoch(4);
+  server.core()->Checkpoint(request, [](const absl::StatusOr<CheckpointReply>& reply) {
+    EXPECT_EQ(reply.status().code(), StatusCode::kFailedPrecondition);
+  });
+  server.core()->Shutdown();
+  EXPECT_EQ(server.Checkpoint(CheckpointRequest::STATUS).status().code(), StatusCode::kUnavailable);
+
+  VirtualScheduler scheduler;
+  ServerConfig config = MakeConfig(1);
+  ServerCore without(ServerLimits{}, &scheduler);
+  ASSERT_TRUE(without.Configure(config).ok());
+  request.set_epoch(5);
+  request.set_action(CheckpointRequest::NAME_CUT);
+  without.Checkpoint(request, [](const absl::StatusOr<CheckpointReply>& reply) {
+    EXPECT_EQ(reply.status().code(), StatusCode::kFailedPrecondition);
+  });
+  ServerCore other(ServerLimits{}, &scheduler);
+  config.checkpoint_directory = kCheckpoints;
+  EXPECT_EQ(other.Configure(config).code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointTest, OnlyOneIsWrittenAtATime) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 2);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 3).ok());
+  Train(server.get(), 3, 4);
+  EXPECT_EQ(server->CutAt(3)->state(), CutStatus::FAILED);
+  EXPECT_THAT(server->CutAt(3)->error(), HasSubstr("busy"));
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::CALL_OFF, 3).ok());
+  EXPECT_FALSE(server->CutAt(3).has_value());
+  Commit({server.get()}, 2);
+}
+
+TEST_F(CheckpointTest, CalledOffAtAnyMomentLeavesNothing) {
+  for (int slices = 0; slices < 8; ++slices) {
+    SimulatedDisk disk;
+    CheckpointedServer server(&disk, Config());
+    ASSERT_TRUE(disk.CreateDirectory(kCheckpoints).ok());
+    ASSERT_TRUE(server.Configure().ok());
+    Train(&server, 0, 2);
+    ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+    for (int i = 0; i < slices; ++i) server.WriteSlice();
+    ASSERT_TRUE(server.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
+    ASSERT_TRUE(server.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
+    EXPECT_FALSE(server.CutAt(2).has_value());
+    EXPECT_EQ(server.WriteCut(2).state(), CutStatus().state());
+    EXPECT_FALSE(disk.Open("/checkpoints/epoch-5-step-2/server-0.sst").ok()) << slices;
+    // It is over: the next is written.
+    ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 3).ok());
+    Train(&server, 3, 3);
+    EXPECT_EQ(server.WriteCut(3).state(), CutStatus::WRITTEN);
+  }
+}
+
+TEST_F(CheckpointTest, AFullDiskFailsTheCutAlone) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 2);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  disk_.SetFreeBytes(100);
+  const CutStatus cut = server->WriteCut(2);
+  EXPECT_EQ(cut.state(), CutStatus::FAILED);
+  EXPECT_THAT(cut.error(), HasSubstr("disk full"));
+  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/epoch-5-step-2/server-0.sst"));
+  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.sst"));
+  disk_.SetFreeBytes(1 << 20);
+  Train(server.get(), 3, 3);
+  EXPECT_FALSE(server->broken());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 3).ok());
+  Commit({server.get()}, 3);
+}
+
+TEST_F(CheckpointTest, ACommitShrinksTheLogAndARestartNeedsNoMore) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 19);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 19).ok());
+  Train(server.get(), 20, 22);
+  const uint64_t before = server->Stats().push_log_bytes();
+  const std::string name = Commit({server.get()}, 19);
+  EXPECT_LT(server->Stats().push_log_bytes(), before / 3);
+  const HeldRows rows = server->Rows();
+  server->Die();
+  // Without the checkpoint that its log builds on: no.
+  EXPECT_EQ(server->Configure().code(), StatusCode::kDataLoss);
+  server->Die();
+  ASSERT_TRUE(server->Configure(name).ok());
+  EXPECT_TRUE(server->Rows() == rows);
+  EXPECT_EQ(server->Stats().complete_through(), 22);
+  EXPECT_EQ(server->Stats().replayed_parts(), 3u);
+  EXPECT_EQ(server->Stats().checkpoint_step(), 19);
+  // Its next part builds on that.
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::COMMITTED, 19).ok());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 22).ok());
+  EXPECT_EQ(server->WriteCut(22).part().base_step(), 19);
+}
+
+TEST_F(CheckpointTest, AnIncrementHoldsWhatChanged) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 5);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 5).ok());
+  Commit({server.get()}, 5);
+  wire::PushPart few = MakePart(0, 6, 6);
+  AddRange(&few, 0, {3, 1000}, {1, 2, 3, 4});
+  ASSERT_TRUE(server->Push(std::move(few)).ok());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 6).ok());
+  EXPECT_EQ(server->WriteCut(6).part().files(0).rows(), 2u);
+  const std::string name = Commit({server.get()}, 6);
+  // Nothing changed: there is no file.
+  ASSERT_TRUE(server->Push(MakePart(0, 7, 7)).ok());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 7).ok());
+  EXPECT_THAT(server->WriteCut(7).part().files(), SizeIs(0));
+  const std::string last = Commit({server.get()}, 7);
+  ServerConfig next = Config();
+  for (const std::string& base : {name, last}) {
+    ++next.epoch;
+    EXPECT_TRUE(Server(next, base)->Rows() == server->Rows());
+  }
+}
+
+TEST_F(CheckpointTest, AnotherNumberOfServersLoadsTheSameRows) {
+  std::vector<std::unique_ptr<CheckpointedServer>> servers;
+  HeldRows rows;
+  Digest digest;
+  const auto train = [&](uint32_t num_servers, uint64_t epoch, const std::string& base,
+                         int64_t first, int64_t last) {
+    servers.clear();
+    rows.clear();
+    digest = Digest();
+    std::vector<CheckpointedServer*> all;
+    for (uint32_t i = 0; i < num_servers; ++i) {
+      ServerConfig config = Config();
+      config.epoch = epoch;
+      config.num_servers = num_servers;
+      config.server_index = ServerIndex(i);
+      servers.push_back(Server(config, base));
+      Train(servers.back().get(), first, last);
+      EXPECT_TRUE(servers.back()->Checkpoint(CheckpointRequest::NAME_CUT, last).ok());
+      for (auto& [key, row] : servers.back()->Rows()) rows[key] = row;
+      digest.Add(servers.back()->ComputeDigest());
+      all.push_back(servers.back().get());
+    }
+    return Commit(all, last);
+  };
+  const std::string undisturbed = train(1, 5, "", 0, 9);
+  const HeldRows expected = rows;
+  const Digest expected_digest = digest;
+  std::string base = train(2, 6, "", 0, 3);
+  base = train(3, 7, base, 4, 6);
+  base = train(1, 8, base, 7, 9);
+  EXPECT_TRUE(rows == expected);
+  EXPECT_TRUE(digest == expected_digest);
+}
+
+TEST_F(CheckpointTest, ANewEpochStartsWithAFullPartAndWithoutTheOldLog) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 5);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 4 + 1).ok());
+  const std::string name = Commit({server.get()}, 5);
+  const HeldRows at_cut = server->Rows();
+  Train(server.get(), 6, 7);  // Rolled back.
+  server->Die();
+  server->config().epoch = 6;
+  ASSERT_TRUE(server->Configure(name).ok());
+  EXPECT_TRUE(server->Rows() == at_cut);
+  EXPECT_EQ(server->Stats().replayed_parts(), 0u);
+  EXPECT_THAT(*disk_.List("/server-0"), SizeIs(1));
+  Train(server.get(), 6, 6);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 6).ok());
+  EXPECT_EQ(server->WriteCut(6).part().base_step(), -1);
+  EXPECT_EQ(Commit({server.get()}, 6), "epoch-6-step-6");
+}
+
+TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 1);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 1).ok());
+  const std::string name = Commit({server.get()}, 1);
+  const auto configure = [&](void (*change)(ServerConfig*), const std::string& base) {
+    ServerConfig config = Config();
+    config.epoch = 6;
+    change(&config);
+    CheckpointedServer other(&disk_, config);
+    return other.Configure(base);
+  };
+  server->Die();
+  const auto refused = [&](void (*change)(ServerConfig*), const std::string& why) {
+    const absl::Status status = configure(change, name);
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  };
+  refused([](ServerConfig* c) { c->seed = 3; }, "its seed is 0, the job's is 3");
+  refused([](ServerConfig* c) { c->tables[1].dim = 4; }, "table 'T1': dim is 4 here, 1 there");
+  refused([](ServerConfig* c) { c->tables.pop_back(); }, "it has 2 tables, the job has 1");
+  refused([](ServerConfig* c) { c->tables[1].id = TableId(9); }, "no table 'T1'");
+  const auto same = [](ServerConfig*) {};
+  EXPECT_EQ(configure(same, "epoch-1-step-1").code(), StatusCode::kNotFound);
+  EXPECT_EQ(configure(same, "../x").code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(
+      configure([](ServerConfig* c) { c->tables[0].memory_budget_bytes = 1 << 20; }, name).ok());
+  // A damaged file is named, and the server never serves.
+  const std::string path = "/checkpoints/epoch-5-step-1/server-0.sst";
+  std::string content = disk_.Content(path);
+  content[40] ^= 1;
+  disk_.SetContent(path, content);
+  const absl::Status damaged = configure(same, name);
+  EXPECT_EQ(damaged.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr(path));
+}
+
+TEST_F(CheckpointTest, CheckingNeverConfigures) {
+  CheckpointedServer server(&disk_, Config());
+  EXPECT_EQ(server.core()->CheckConfigured(Config()).code(), StatusCode::kUnavailable);
+  EXPECT_FALSE(server.Stats().configured());
+  ASSERT_TRUE(server.Configure().ok());
+  EXPECT_TRUE(server.core()->CheckConfigured(Config()).ok());
+  ServerConfig other = Config();
+  other.seed = 7;
+  EXPECT_EQ(server.core()->CheckConfigured(other).code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointTest, AReplayGoesPastACutAndSaysSo) {
+  ServerConfig config = Config();
+  config.checkpoint_every_steps = 3;
+  const auto server = Server(config);
+  Train(server.get(), 0, 5);
+  const HeldRows rows = server->Rows();
+  server->Die();
+  ASSERT_TRUE(server->Configure().ok());
+  EXPECT_EQ(server->CutAt(2)->state(), CutStatus::FAILED);
+  EXPECT_THAT(server->CutAt(2)->error(), HasSubstr("restarted"));
+  // The rows stand at the second one.
+  EXPECT_EQ(server->CutAt(5)->state(), CutStatus::WRITING);
+  const std::string name = Commit({server.get()}, 5);
+  config.epoch = 6;
+  server->Die();
+  EXPECT_TRUE(Server(config, name)->Rows() == rows);
+}
+
+TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 2);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  ASSERT_TRUE(server->WriteSlice());
+  server->core()->Shutdown();
+  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.sst"));
+  server->WriteSlice();
+}
+
+}  // namespace
+}  // namespace thermocline

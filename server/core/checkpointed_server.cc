@@ -1,0 +1,144 @@
+#include "server/core/checkpointed_server.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/cluster_map.h"
+#include "gtest/gtest.h"
+
+namespace thermocline::testing_core {
+
+CheckpointedServer::CheckpointedServer(SimulatedDisk* disk, const ServerConfig& config,
+                                       std::string folder)
+    : disk_(disk), config_(config), folder_(std::move(folder)) {
+  config_.checkpoint_directory = kCheckpoints;
+  Start();
+}
+
+void CheckpointedServer::Start() {
+  broken_ = false;
+  LogJournalOptions options;
+  options.directory = folder_;
+  options.segment_bytes = 500;
+  options.on_broken = [this](const absl::Status&) { broken_ = true; };
+  scheduler_ = std::make_unique<VirtualScheduler>();
+  writes_ = std::make_unique<VirtualScheduler>();
+  opener_ = std::make_unique<LogJournalOpener>(disk_, scheduler_.get(), options);
+  core_ = std::make_unique<ServerCore>(ServerLimits{}, scheduler_.get(), opener_.get(),
+                                       CheckpointIo{disk_, writes_.get()});
+}
+
+void CheckpointedServer::Die(std::mt19937_64* random) {
+  disk_->DieAfter(0);
+  core_.reset();
+  opener_.reset();
+  writes_.reset();
+  scheduler_.reset();
+  random != nullptr ? disk_->CrashHost(random) : disk_->CrashProcess();
+  Start();
+}
+
+absl::StatusOr<wire::PushAnswer> CheckpointedServer::Push(wire::PushPart part) {
+  part.header.epoch = config_.epoch;
+  auto answer = std::make_shared<std::optional<absl::StatusOr<wire::PushAnswer>>>();
+  core_->Push(std::move(part),
+              [answer](absl::StatusOr<wire::PushAnswer> a) { answer->emplace(std::move(a)); });
+  while (!answer->has_value()) EXPECT_TRUE(scheduler_->RunNext());
+  return **answer;
+}
+
+absl::StatusOr<CheckpointReply> CheckpointedServer::Checkpoint(CheckpointRequest::Action action,
+                                                               int64_t step) {
+  CheckpointRequest request;
+  request.set_job_id(config_.job_id);
+  request.set_epoch(config_.epoch);
+  request.set_action(action);
+  request.set_step(step);
+  absl::StatusOr<CheckpointReply> reply = absl::UnknownError("no answer");
+  core_->Checkpoint(request, [&](absl::StatusOr<CheckpointReply> r) { reply = std::move(r); });
+  return reply;
+}
+
+std::optional<CutStatus> CheckpointedServer::CutAt(int64_t step) {
+  const absl::StatusOr<CheckpointReply> reply = Checkpoint(CheckpointRequest::STATUS);
+  EXPECT_TRUE(reply.ok()) << reply.status();
+  for (const CutStatus& cut : reply->cuts()) {
+    if (cut.step() == step) return cut;
+  }
+  return std::nullopt;
+}
+
+HeldRows CheckpointedServer::Rows() {
+  HeldRows rows;
+  for (const TableLayout& table : config_.tables) {
+    const uint32_t id = table.id.value();
+    EXPECT_TRUE(
+        core_
+            ->VisitRows(table.id,
+                        [&](Key key, absl::Span<const float> row, uint32_t count, Step changed) {
+                          rows[{id, key}] = {{row.begin(), row.end()}, count, changed};
+                        })
+            .ok());
+  }
+  return rows;
+}
+
+Digest CheckpointedServer::ComputeDigest() {
+  Digest digest;
+  core_->ComputeDigest(config_.job_id, config_.epoch,
+                       [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
+                         EXPECT_TRUE(answer.ok()) << answer.status();
+                         digest = answer->digest;
+                       });
+  return digest;
+}
+
+absl::StatusOr<CheckpointManifest> ComposeManifest(const CheckpointStore& store,
+                                                   const ServerConfig& config, int64_t step,
+                                                   const std::vector<CheckpointPart>& written) {
+  CheckpointManifest manifest;
+  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.set_job_id(config.job_id);
+  manifest.set_epoch(config.epoch);
+  manifest.set_step(step);
+  manifest.set_num_servers(config.num_servers);
+  manifest.set_num_workers(config.num_workers);
+  manifest.set_seed(config.seed);
+  for (const TableLayout& table : config.tables) *manifest.add_tables() = TableLayoutToProto(table);
+  for (const CheckpointPart& part : written) {
+    CheckpointPart* whole = manifest.add_parts();
+    *whole = part;
+    if (part.base_step() < 0) continue;
+    const absl::StatusOr<CheckpointManifest> base =
+        store.Load(CheckpointName({config.epoch, Step(part.base_step())}));
+    if (!base.ok()) return base.status();
+    *whole->mutable_files() = base->parts(static_cast<int>(part.server_index())).files();
+    whole->mutable_files()->MergeFrom(part.files());
+  }
+  return manifest;
+}
+
+wire::PushPart RandomPart(uint32_t rank, int64_t step, uint32_t part, uint32_t num_parts,
+                          uint32_t server, uint32_t num_servers, Key num_keys) {
+  std::mt19937 random(static_cast<uint32_t>(step * 100 + rank * 10 + part));
+  wire::PushPart push = MakePart(rank, step, step, part, num_parts);
+  for (uint32_t table = 0; table < 2; ++table) {
+    const int dim = table == 0 ? 2 : 1;
+    std::vector<Key> keys;
+    std::vector<float> values;
+    for (Key key = part; key < num_keys; key += num_parts) {
+      const bool pushed = random() % 3 == 0;
+      std::vector<float> gradient;
+      for (int i = 0; i < dim; ++i) gradient.push_back(static_cast<float>(random() % 1000) / 7);
+      const uint64_t hash = KeyHash(TableSalt(TableId(table)), key);
+      if (!pushed || ClusterMap(num_servers).ServerOfHash(hash) != ServerIndex(server)) continue;
+      keys.push_back(key);
+      values.insert(values.end(), gradient.begin(), gradient.end());
+    }
+    AddRange(&push, table, keys, values);
+  }
+  return push;
+}
+
+}  // namespace thermocline::testing_core

@@ -1,0 +1,127 @@
+// Cuts and the checkpoints that are written of them.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "proto/parameter_server.pb.h"
+#include "server/core/server_core_impl.h"
+
+namespace thermocline {
+namespace {
+
+double SecondsBetween(int64_t start_us, int64_t end_us) {
+  return static_cast<double>(end_us - start_us) / 1e6;
+}
+
+}  // namespace
+
+void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDone done) {
+  const absl::StatusOr<ServedJob*> found = FindJob();
+  if (!found.ok()) return done(found.status());
+  const absl::Status valid = (*found)->validation.CheckJob(request.job_id(), request.epoch());
+  if (!valid.ok()) return done(valid);
+  CheckpointReply reply;
+  CheckpointPart to_remove;
+  absl::Status taken;
+  bool apply = false;
+  {
+    absl::MutexLock lock(&mutex);
+    taken = shut_down ? ShuttingDown() : TakeCheckpointAction(request, &to_remove);
+    cuts->CopyTo(&reply);
+    reply.set_complete_through(pushes->complete_through().value());
+    apply = StartApplying();
+  }
+  RemoveFiles(to_remove);
+  if (taken.ok() && request.action() == CheckpointRequest::COMMITTED && journal != nullptr) {
+    taken = journal->DropThroughStep(Step(request.step()));
+  }
+  if (taken.ok()) {
+    done(std::move(reply));
+  } else {
+    done(taken);
+  }
+  if (apply) RunApplier(*found);
+}
+
+absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& request,
+                                                    CheckpointPart* to_remove) {
+  if (request.action() == CheckpointRequest::STATUS) return absl::OkStatus();
+  const Step step(request.step());
+  if (step < Step(0)) {
+    return absl::InvalidArgumentError(absl::StrCat("a cut at step ", step.value()));
+  }
+  if (owned_job->config.checkpoint_directory.empty()) {
+    return absl::FailedPreconditionError("the job has no folder for checkpoints");
+  }
+  switch (request.action()) {
+    case CheckpointRequest::NAME_CUT:
+      return cuts->Name(step, pushes->CanCutAt(step));
+    case CheckpointRequest::CALL_OFF: {
+      absl::StatusOr<CheckpointPart> removed = cuts->CallOff(step);
+      if (!removed.ok()) return removed.status();
+      *to_remove = *std::move(removed);
+      if (cuts->writing() == step && part_writer != nullptr) part_writer->Cancel();
+      return absl::OkStatus();
+    }
+    case CheckpointRequest::COMMITTED:
+      return cuts->Commit(step, pushes->complete_through());
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("unknown action ", request.action()));
+  }
+}
+
+bool ServerCore::Impl::CutIsDue() const { return cuts->IsDue(pushes->complete_through()); }
+
+// Nothing is applied until this returns. REQUIRES: this thread set `applying`.
+void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step) {
+  const ServerConfig& config = current_job->config;
+  const int64_t begun_us = scheduler->NowMicros();
+  PartWriter::Spec spec;
+  spec.directory = config.checkpoint_directory;
+  spec.path = RowsFilePath({config.epoch, cut}, config.server_index);
+  spec.server = config.server_index;
+  spec.base_step = base_step;
+  for (size_t i = 0; i < current_job->tables.size(); ++i) {
+    EmbeddingTable& table = current_job->tables.at(i).table;
+    spec.sources.push_back({table.layout().id, static_cast<size_t>(table.layout().row_floats()),
+                            table.BeginSnapshot(cut, base_step)});
+  }
+  std::sort(spec.sources.begin(), spec.sources.end(),
+            [](const auto& a, const auto& b) { return a.table < b.table; });
+  absl::MutexLock lock(&mutex);
+  if (shut_down || !cuts->IsOpen(cut)) {  // Called off meanwhile.
+    cuts->End(absl::CancelledError("the cut was called off"), 0);
+    return;
+  }
+  part_writer = PartWriter::Start(
+      checkpoints, std::move(spec),
+      [weak = weak_from_this(), begun_us](const absl::StatusOr<CheckpointPart>& part) {
+        if (const std::shared_ptr<Impl> self = weak.lock()) self->EndCut(begun_us, part);
+      });
+  cuts->SetPause(cut, SecondsBetween(begun_us, scheduler->NowMicros()));
+}
+
+void ServerCore::Impl::EndCut(int64_t begun_us, const absl::StatusOr<CheckpointPart>& part) {
+  std::shared_ptr<PartWriter> writer;
+  bool kept;
+  {
+    absl::MutexLock lock(&mutex);
+    writer = std::move(part_writer);
+    kept = cuts->End(part, SecondsBetween(begun_us, scheduler->NowMicros()));
+  }
+  if (!kept && part.ok()) RemoveFiles(*part);
+}
+
+// What can't be removed now is removed with other files that no checkpoint needs.
+void ServerCore::Impl::RemoveFiles(const CheckpointPart& part) {
+  const std::string& directory = job.load()->config.checkpoint_directory;
+  for (const CheckpointFile& file : part.files()) {
+    checkpoints.disk->Remove(absl::StrCat(directory, "/", file.path())).IgnoreError();
+  }
+}
+
+}  // namespace thermocline
