@@ -75,6 +75,7 @@ const std::vector<Command>& AllCommands() {
       TrainCommand(),
       GenerateCommand(),
       StatsCommand(),
+      CheckpointCommand(),
       BenchCommand(),
   };
   return *commands;
@@ -105,9 +106,9 @@ std::string OverviewHelp() {
       "thermocline trains click-through-rate models on parameter servers.\n\n"
       "usage: thermocline COMMAND [ARGUMENTS]\n\ncommands:\n";
   for (const Command& command : AllCommands()) {
-    absl::StrAppendFormat(&text, "  %-10s%s\n", command.name, command.summary);
+    absl::StrAppendFormat(&text, "  %-12s%s\n", command.name, command.summary);
   }
-  absl::StrAppendFormat(&text, "  %-10s%s\n", "help", "how to use a command");
+  absl::StrAppendFormat(&text, "  %-12s%s\n", "help", "how to use a command");
   absl::StrAppend(&text,
                   "\n`thermocline help COMMAND` tells more; `thermocline --version` the version.\n"
                   "exit codes: 0 done, 1 the job failed or was stopped, 2 bad usage or job file\n");

@@ -32,6 +32,7 @@ struct Command {
 Command TrainCommand();
 Command GenerateCommand();
 Command StatsCommand();
+Command CheckpointCommand();
 Command BenchCommand();
 
 // All commands, in the order of the help.

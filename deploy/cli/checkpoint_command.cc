@@ -1,0 +1,92 @@
+// thermocline checkpoint: what checkpoints there are, whether they are whole, and what is in them.
+#include "deploy/cli/checkpoint_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/job/did_you_mean.h"
+#include "common/job/job_loader.h"
+#include "common/status_macros.h"
+#include "deploy/cli/command.h"
+
+namespace thermocline {
+namespace {
+
+const std::vector<CheckpointAction>& AllActions() {
+  static const auto* const actions = new std::vector<CheckpointAction>{
+      CheckpointListAction(),
+      CheckpointVerifyAction(),
+      CheckpointExportAction(),
+  };
+  return *actions;
+}
+
+int Checkpoint(const std::vector<std::string>& arguments) {
+  if (std::any_of(arguments.begin(), arguments.end(), IsHelpFlag)) {
+    std::fputs(CommandHelp(CheckpointCommand()).c_str(), stdout);
+    return kExitDone;
+  }
+  const std::string see = "; see thermocline help checkpoint";
+  if (arguments.empty()) return Complain("checkpoint: what to do is missing" + see, kExitUsage);
+  std::vector<std::string> names;
+  for (const CheckpointAction& action : AllActions()) {
+    names.push_back(action.name);
+    if (action.name != arguments[0]) continue;
+    const auto flags = Flags::Parse(action.flags, {arguments.begin() + 1, arguments.end()});
+    if (!flags.ok()) return Complain(absl::StrCat(flags.status().message(), see), kExitUsage);
+    return action.run(*flags);
+  }
+  return Complain(absl::StrCat("checkpoint: unknown action '", arguments[0], "'",
+                               DidYouMean(arguments[0], names), see),
+                  kExitUsage);
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!std::filesystem::is_directory(path)) {
+    return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
+  }
+  const std::filesystem::path as_path(path);
+  if (ParseCheckpointName(as_path.filename().string()).has_value()) {
+    const std::string directory = as_path.parent_path().string();
+    return CheckpointPath{directory.empty() ? "." : directory, as_path.filename().string()};
+  }
+  const std::string job_file = path + "/job.textproto";
+  if (!std::filesystem::exists(job_file)) return CheckpointPath{path, ""};
+  ASSIGN_OR_RETURN(const Job job, LoadJob(job_file, {}));
+  const std::string& directory = job.checkpoint().directory();
+  return CheckpointPath{directory.empty() ? path + "/checkpoints" : directory, ""};
+}
+
+Command CheckpointCommand() {
+  Command command;
+  command.name = "checkpoint";
+  command.arguments = "ACTION ...";
+  command.summary = "lists, verifies and exports checkpoints";
+  command.details = "actions:\n";
+  for (const CheckpointAction& action : AllActions()) {
+    absl::StrAppend(&command.details, "  ", action.name, " ", action.arguments, "\n      ",
+                    action.summary, "\n");
+    for (const FlagSpec& flag : action.flags) {
+      absl::StrAppend(&command.details, "      --", flag.name, flag.value.empty() ? "" : " ",
+                      flag.value, ": ", flag.help, "\n");
+    }
+  }
+  absl::StrAppend(&command.details,
+                  "\nPATH is a checkpoint directory, a run directory, or one checkpoint\n"
+                  "(DIRECTORY/epoch-1-step-999). Exit code 1 if anything is damaged.\n");
+  command.examples =
+      "  thermocline checkpoint list runs/quickstart-20240101-120000\n"
+      "  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints\n"
+      "  thermocline checkpoint export runs/kaggle/checkpoints/epoch-1-step-999 m.safetensors\n";
+  command.passes_arguments = true;
+  command.run_raw = Checkpoint;
+  return command;
+}
+
+}  // namespace thermocline

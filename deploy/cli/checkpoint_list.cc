@@ -1,0 +1,133 @@
+// thermocline checkpoint list.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/posix_disk.h"
+#include "deploy/cli/checkpoint_command.h"
+#include "deploy/cli/command.h"
+#include "deploy/console/format.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Sums over the files of a checkpoint.
+struct Contents {
+  uint64_t files = 0, bytes = 0;
+  // Of those that it wrote itself; the others are of checkpoints it builds on.
+  uint64_t new_rows = 0, new_bytes = 0;
+  const char* kind = "";
+};
+
+Contents ContentsOf(const ListedCheckpoint& listed) {
+  Contents contents;
+  int full_parts = 0;
+  for (const CheckpointPart& part : listed.manifest.parts()) {
+    if (part.base_step() == kNoStep.value()) ++full_parts;
+    for (const CheckpointFile& file : part.files()) {
+      ++contents.files;
+      contents.bytes += file.bytes();
+      if (!absl::StartsWith(file.path(), listed.name + "/")) continue;
+      contents.new_rows += file.rows();
+      contents.new_bytes += file.bytes();
+    }
+  }
+  const bool full = full_parts == listed.manifest.parts_size();
+  contents.kind = full ? "full" : full_parts == 0 ? "incremental" : "mixed";
+  return contents;
+}
+
+bool HasManifest(const ListedCheckpoint& listed) { return listed.manifest.parts_size() > 0; }
+
+std::string RenderJson(const std::string& directory, const std::vector<ListedCheckpoint>& list) {
+  Json checkpoints = Json::array();
+  for (const ListedCheckpoint& listed : list) {
+    Json json = {{"name", listed.name},
+                 {"epoch", listed.id.epoch},
+                 {"step", listed.id.step.value()},
+                 {"status", listed.status.ok() ? "whole" : "damaged"}};
+    if (!listed.status.ok()) json["reason"] = std::string(listed.status.message());
+    if (HasManifest(listed)) {
+      const Contents contents = ContentsOf(listed);
+      json["job_id"] = listed.manifest.job_id();
+      json["samples"] = listed.manifest.samples();
+      json["servers"] = listed.manifest.num_servers();
+      json["workers"] = listed.manifest.num_workers();
+      json["kind"] = contents.kind;
+      json["new_rows"] = contents.new_rows;
+      json["new_bytes"] = contents.new_bytes;
+      json["files"] = contents.files;
+      json["bytes"] = contents.bytes;
+    }
+    checkpoints.push_back(std::move(json));
+  }
+  const Json all = {{"directory", directory}, {"checkpoints", std::move(checkpoints)}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string RenderTable(const std::string& directory, const std::vector<ListedCheckpoint>& list) {
+  if (list.empty()) return absl::StrCat("no checkpoint in ", directory, "\n");
+  std::vector<std::vector<std::string>> rows = {
+      {"checkpoint", "step", "epoch", "samples", "servers", "new rows", "new bytes", "all bytes",
+       "kind"},
+      {}};
+  std::string damaged;
+  for (const ListedCheckpoint& listed : list) {
+    std::vector<std::string> row = {listed.name, absl::StrCat(listed.id.step.value()),
+                                    absl::StrCat(listed.id.epoch)};
+    if (HasManifest(listed)) {
+      const Contents contents = ContentsOf(listed);
+      row.insert(row.end(),
+                 {FormatCount(listed.manifest.samples()),
+                  absl::StrCat(listed.manifest.num_servers()), FormatCount(contents.new_rows),
+                  FormatBytes(contents.new_bytes), FormatBytes(contents.bytes), contents.kind});
+    }
+    rows.push_back(std::move(row));
+    if (!listed.status.ok()) {
+      absl::StrAppend(&damaged, listed.name, " is damaged: ", listed.status.message(), "\n");
+    }
+  }
+  return FormatTable(rows) + damaged;
+}
+
+int List(const Flags& flags) {
+  if (flags.positional().size() != 1) {
+    return Complain("checkpoint list takes one PATH; see thermocline help checkpoint", kExitUsage);
+  }
+  const auto path = ResolveCheckpointPath(flags.positional()[0]);
+  if (!path.ok()) return Complain(path.status().message(), kExitUsage);
+  PosixDisk disk;
+  auto list = CheckpointStore(&disk, path->directory).List();
+  if (!list.ok()) return Complain(list.status().message(), kExitFailed);
+  if (!path->name.empty()) {
+    list->erase(std::remove_if(list->begin(), list->end(),
+                               [&](const auto& listed) { return listed.name != path->name; }),
+                list->end());
+  }
+  const std::string text =
+      flags.Has("json") ? RenderJson(path->directory, *list) : RenderTable(path->directory, *list);
+  std::fputs(text.c_str(), stdout);
+  for (const ListedCheckpoint& listed : *list) {
+    if (!listed.status.ok()) return kExitFailed;
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+CheckpointAction CheckpointListAction() {
+  CheckpointAction action;
+  action.name = "list";
+  action.arguments = "PATH [--json]";
+  action.summary = "the checkpoints, oldest first: step, size, and whether all files are there";
+  action.flags = {{"json", "", "prints JSON"}};
+  action.run = List;
+  return action;
+}
+
+}  // namespace thermocline

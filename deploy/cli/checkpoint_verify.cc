@@ -1,0 +1,74 @@
+// thermocline checkpoint verify.
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/verify_checkpoint.h"
+#include "common/disk/posix_disk.h"
+#include "common/status_macros.h"
+#include "deploy/cli/checkpoint_command.h"
+#include "deploy/cli/command.h"
+#include "deploy/console/format.h"
+
+namespace thermocline {
+namespace {
+
+absl::StatusOr<VerifiedCheckpoint> VerifyListed(Disk* disk, const std::string& directory,
+                                                const ListedCheckpoint& listed) {
+  RETURN_IF_ERROR(listed.status);
+  return VerifyCheckpoint(disk, directory, listed.manifest);
+}
+
+std::string Describe(const VerifiedCheckpoint& verified) {
+  uint64_t rows = 0;
+  for (const auto& [table, count] : verified.rows) rows += count;
+  return absl::StrFormat("%s rows of %d tables, %s in %d files, model digest %016x%016x",
+                         FormatCount(rows), verified.rows.size(), FormatBytes(verified.bytes),
+                         verified.files, verified.model_digest.high, verified.model_digest.low);
+}
+
+int Verify(const Flags& flags) {
+  if (flags.positional().size() != 1) {
+    return Complain("checkpoint verify takes one PATH; see thermocline help checkpoint",
+                    kExitUsage);
+  }
+  const auto path = ResolveCheckpointPath(flags.positional()[0]);
+  if (!path.ok()) return Complain(path.status().message(), kExitUsage);
+  PosixDisk disk;
+  const auto list = CheckpointStore(&disk, path->directory).List();
+  if (!list.ok()) return Complain(list.status().message(), kExitFailed);
+  int verified_checkpoints = 0;
+  bool damaged = false;
+  for (const ListedCheckpoint& listed : *list) {
+    if (!path->name.empty() && listed.name != path->name) continue;
+    const auto verified = VerifyListed(&disk, path->directory, listed);
+    damaged |= !verified.ok();
+    ++verified_checkpoints;
+    const std::string verdict = verified.ok()
+                                    ? absl::StrCat(" is whole: ", Describe(*verified))
+                                    : absl::StrCat(" is damaged: ", verified.status().message());
+    std::printf("%s%s\n", listed.name.c_str(), verdict.c_str());
+    std::fflush(stdout);
+  }
+  if (verified_checkpoints == 0) {
+    return Complain(path->name.empty()
+                        ? absl::StrCat("no checkpoint in ", path->directory)
+                        : absl::StrCat(path->name, " has no manifest: it was never finished"),
+                    kExitFailed);
+  }
+  return damaged ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+CheckpointAction CheckpointVerifyAction() {
+  CheckpointAction action;
+  action.name = "verify";
+  action.arguments = "PATH";
+  action.summary = "reads every byte: names the file that is damaged, or prints the model digest";
+  action.run = Verify;
+  return action;
+}
+
+}  // namespace thermocline
