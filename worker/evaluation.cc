@@ -21,11 +21,11 @@ absl::Status CheckFinite(const std::vector<float>& logits, size_t samples_before
 }
 
 absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* source,
-                                       ModelStep* model, Step step) {
+                                       ModelStep* model, Step step, bool with_dense) {
   std::vector<float> scores, labels, logits;
   ASSIGN_OR_RETURN(std::shared_ptr<StepWork> work, pipeline->Next());
   if (work == nullptr) return EvaluationResult{};
-  source->FetchForEvaluation(work, step, /*with_dense=*/!source->owns_dense());
+  source->FetchForEvaluation(work, step, with_dense);
   while (work != nullptr) {
     // The next batch's rows travel while this one is scored.
     ASSIGN_OR_RETURN(std::shared_ptr<StepWork> next, pipeline->Next());
@@ -48,8 +48,8 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
 }  // namespace
 
 absl::StatusOr<EvaluationResult> Evaluate(StepPipeline* pipeline, EmbeddingSource* source,
-                                          ModelStep* model, Step step) {
-  absl::StatusOr<EvaluationResult> result = Score(pipeline, source, model, step);
+                                          ModelStep* model, Step step, bool with_dense) {
+  absl::StatusOr<EvaluationResult> result = Score(pipeline, source, model, step, with_dense);
   if (!result.ok()) source->Cancel(result.status());
   const absl::Status drained = source->Drain();
   if (result.ok() && !drained.ok()) return drained;

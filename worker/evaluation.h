@@ -19,9 +19,10 @@ struct EvaluationResult {
 };
 
 // Reads rows once every worker's pushes up to `step` - 1 are in them, and scores all of `pipeline`.
-// 0 samples where nothing is held out.
+// `with_dense`: the dense parameters are the servers' too, else the model's own. 0 samples where
+// nothing is held out.
 absl::StatusOr<EvaluationResult> Evaluate(StepPipeline* pipeline, EmbeddingSource* source,
-                                          ModelStep* model, Step step);
+                                          ModelStep* model, Step step, bool with_dense);
 
 }  // namespace thermocline
 

@@ -10,9 +10,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/job/configure_request.h"
 #include "common/job/job_loader.h"
-#include "common/net/control_client.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
@@ -20,8 +18,11 @@
 #include "common/program_flags.h"
 #include "common/scheduler.h"
 #include "common/status_macros.h"
+#include "worker/named_cuts.h"
 #include "worker/progress.h"
+#include "worker/server_check.h"
 #include "worker/sparse/grpc_transport.h"
+#include "worker/sparse/server_loss.h"
 #include "worker/worker.h"
 #include "worker/worker_service.h"
 
@@ -29,8 +30,13 @@ ABSL_FLAG(std::string, job, "", "Resolved job file");
 ABSL_FLAG(std::string, job_id, "", "What the servers were configured for; empty: the job's name");
 ABSL_FLAG(uint32_t, rank, 0, "Worker rank, from 0");
 ABSL_FLAG(uint64_t, epoch, 1, "Epoch that the servers were configured for");
+ABSL_FLAG(uint64_t, start_step, 0,
+          "First step to train; the servers hold the model as all steps before it left it");
+ABSL_FLAG(bool, eval_only, false,
+          "Train nothing; rank 0 scores the held-out rows with the model before --start_step");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "host:port of each server, by index");
-ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port for GetStats; port 0 takes a free one");
+ABSL_FLAG(std::string, listen, "127.0.0.1:0",
+          "host:port for the worker's own calls; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
 ABSL_FLAG(int32_t, progress_fd, -1, "Write progress as JSON lines to this file descriptor");
 ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file");
@@ -40,27 +46,15 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+// A server or its log was lost: a return to a checkpoint may help.
+constexpr int kExitServerLost = 3;
+
+// Far beyond any job; keeps products with it in range.
+constexpr uint64_t kMaxStartStep = uint64_t{1} << 40;
 
 TlsFiles TlsOf(const Job& job) {
   const Tls& tls = job.cluster().tls();
   return {tls.certificate(), tls.private_key(), tls.ca()};
-}
-
-// Repeats the launcher's Configure: a server that holds other tables says so, naming the
-// difference.
-absl::Status CheckServers(const Job& job, const WorkerOptions& options,
-                          const std::vector<std::string>& addresses) {
-  const absl::Duration timeout = absl::Seconds(job.cluster().startup_timeout_s());
-  for (size_t index = 0; index < addresses.size(); ++index) {
-    ASSIGN_OR_RETURN(std::unique_ptr<ControlClient> client,
-                     ControlClient::Create(addresses[index], TlsOf(job)));
-    RETURN_IF_ERROR(client
-                        ->Configure(MakeConfigureRequest(job, options.job_id, options.epoch,
-                                                         ServerIndex(index)),
-                                    timeout)
-                        .status());
-  }
-  return absl::OkStatus();
 }
 
 absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
@@ -74,7 +68,8 @@ absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
 
 absl::Status Work(const Job& job, const WorkerOptions& options,
                   const std::vector<std::string>& addresses, WorkerProgress* progress) {
-  RETURN_IF_ERROR(CheckServers(job, options, addresses));
+  RETURN_IF_ERROR(AwaitServers(job, {options.job_id, options.epoch, addresses, TlsOf(job),
+                                     absl::Seconds(job.cluster().startup_timeout_s())}));
   ThreadScheduler scheduler;
   GrpcTransport::Options transport_options;
   transport_options.addresses = addresses;
@@ -85,7 +80,7 @@ absl::Status Work(const Job& job, const WorkerOptions& options,
                    GrpcTransport::Create(transport_options));
   ASSIGN_OR_RETURN(const WorkerResult result,
                    RunWorker(job, options, transport.get(), &scheduler, progress));
-  LogLine(absl::StrCat("done: ", result.steps, " steps, ", result.samples, " samples in ",
+  LogLine(absl::StrCat("done: step ", result.steps, ", ", result.new_samples, " samples in ",
                        result.train_s, " s"));
   return WriteResult(absl::GetFlag(FLAGS_result_file), result);
 }
@@ -100,6 +95,15 @@ int Run() {
   options.job_id = absl::GetFlag(FLAGS_job_id).empty() ? job->name() : absl::GetFlag(FLAGS_job_id);
   options.epoch = absl::GetFlag(FLAGS_epoch);
   options.rank = WorkerRank(absl::GetFlag(FLAGS_rank));
+  options.eval_only = absl::GetFlag(FLAGS_eval_only);
+  if (absl::GetFlag(FLAGS_start_step) > kMaxStartStep) {
+    LogLine(absl::StrCat("--start_step is ", absl::GetFlag(FLAGS_start_step), "; at most ",
+                         kMaxStartStep));
+    return kExitUsage;
+  }
+  options.start_step = Step(static_cast<int64_t>(absl::GetFlag(FLAGS_start_step)));
+  NamedCuts named_cuts(options.start_step);
+  options.named_cuts = &named_cuts;
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_servers);
   if (addresses.size() != job->cluster().servers() ||
       options.rank.value() >= job->cluster().workers()) {
@@ -110,7 +114,7 @@ int Run() {
   }
 
   WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
-  WorkerService service(&progress);
+  WorkerService service(options.job_id, options.epoch, &progress, &named_cuts);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);
@@ -129,8 +133,8 @@ int Run() {
   if (status.ok()) status = Work(*job, options, addresses, &progress);
   (*server)->Shutdown(/*grace_ms=*/100);
   if (!status.ok()) {
-    LogLine(absl::StrCat("failed: ", status.ToString()));
-    return kExitFailed;
+    LogLine(absl::StrCat("failed: ", status.ToString(absl::StatusToStringMode::kWithNoExtraData)));
+    return IsServerLoss(status) ? kExitServerLost : kExitFailed;
   }
   return 0;
 }

@@ -52,8 +52,7 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - window_start_).count();
     window_start_ = now;
-    const uint64_t window_samples = report.global_samples - report_.global_samples;
-    samples_per_s_ = seconds > 0 ? window_samples / seconds : 0;
+    samples_per_s_ = seconds > 0 ? report.window_global_samples / seconds : 0;
     report_ = report;
     line = {{"event", "progress"},
             {"step", report.steps},

@@ -26,21 +26,40 @@ absl::Status Trainer::Run() {
 
 absl::Status Trainer::TrainSteps() {
   RETURN_IF_ERROR(PlanNext());
+  const BatchReader::Skipped skipped = parts_.pipeline->skipped();
+  report_.steps = skipped.steps;
+  report_.samples = skipped.samples;
+  report_.global_samples = skipped.global_samples;
   RETURN_IF_ERROR(FetchAhead());
-  if (fetched_.empty()) {
-    const Data& data = job_.data();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "'", data.path(), "' has not a single row to train on",
-        data.test_share() > 0
-            ? absl::StrCat("; data.test_share ", data.test_share(), " of them is held out")
-            : ""));
-  }
+  if (fetched_.empty()) return EndAtOnce();
   while (!fetched_.empty()) {
     const std::shared_ptr<StepWork> work = std::move(fetched_.front());
     fetched_.pop_front();
     RETURN_IF_ERROR(TrainStep(work));
   }
   return absl::OkStatus();
+}
+
+// A run that goes on where training was over has nothing to do.
+absl::Status Trainer::EndAtOnce() {
+  if (report_.steps > 0) {
+    report_.progress = 1;
+    on_report_(report_);
+    return absl::OkStatus();
+  }
+  const Data& data = job_.data();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "'", data.path(), "' has not a single row to train on",
+      data.test_share() > 0
+          ? absl::StrCat("; data.test_share ", data.test_share(), " of them is held out")
+          : ""));
+}
+
+// The servers' rows after the last step, and after a cut, are the whole model.
+bool Trainer::WritesBack(Step step, bool last) {
+  const bool named = parts_.named_cuts != nullptr && parts_.named_cuts->BeginPush(step);
+  const int64_t every = static_cast<int64_t>(job_.checkpoint().every_steps());
+  return last || named || (every > 0 && (step.value() + 1) % every == 0);
 }
 
 // Begins fetches until as many steps as the source allows are on their way.
@@ -71,7 +90,8 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
   const bool last = fetched_.empty() && next_ == nullptr;
   {
     StageTimer::Scope time(&stages_.push_embeddings);
-    RETURN_IF_ERROR(parts_.source->PushEmbeddings(work, learning_rate, last));
+    RETURN_IF_ERROR(
+        parts_.source->PushEmbeddings(work, learning_rate, WritesBack(work->step(), last)));
   }
   // The servers answer it once they have applied the push: while the rest is computed here.
   RETURN_IF_ERROR(FetchAhead());
@@ -100,6 +120,8 @@ absl::Status Trainer::Compute(StepWork* work) {
   report_.samples += work->batch->size;
   report_.global_samples += work->batch->global_samples;
   report_.window_samples += work->batch->size;
+  report_.window_global_samples += work->batch->global_samples;
+  new_samples_ += work->batch->size;
   window_loss_sum_ += loss;
   return absl::OkStatus();
 }
@@ -134,6 +156,7 @@ void Trainer::Report(const StepWork& work) {
   }
   on_report_(report_);
   report_.window_samples = 0;
+  report_.window_global_samples = 0;
   window_loss_sum_ = 0;
 }
 

@@ -17,6 +17,7 @@
 #include "common/latency_histogram.h"
 #include "proto/job.pb.h"
 #include "worker/model_step.h"
+#include "worker/named_cuts.h"
 #include "worker/sparse/embedding_source.h"
 #include "worker/sparse/step_pipeline.h"
 #include "worker/staleness_meter.h"
@@ -36,14 +37,16 @@ struct TrainerStages {
   StageTimer report;
 };
 
-// What a trainer has done so far; the window is since the report before.
+// What is done so far; the window is since the report before.
 struct TrainerReport {
+  // Of the whole job, those before this run included.
   int64_t steps = 0;
   uint64_t samples = 0;         // this worker's
   uint64_t global_samples = 0;  // all workers' in these steps, malformed lines included
   double progress = 0;          // share of the data, in [0, 1]
   double window_loss = 0;       // mean per sample of this worker
   uint64_t window_samples = 0;
+  uint64_t window_global_samples = 0;
   double batch_auc = 0;  // of this worker's last batch
 };
 
@@ -53,6 +56,7 @@ class Trainer {
     ModelStep* model = nullptr;
     StepPipeline* pipeline = nullptr;
     EmbeddingSource* source = nullptr;
+    NamedCuts* named_cuts = nullptr;  // null: none is named
   };
   using OnReport = std::function<void(const TrainerReport&)>;
 
@@ -60,13 +64,17 @@ class Trainer {
   // job.train.metrics_every_steps steps and after the last.
   Trainer(const Job& job, const Parts& parts, OnReport on_report);
 
-  // Trains to the end of the data and waits until every push is acknowledged.
+  // Trains from the pipeline's first step to the end of the data and waits until every push is
+  // acknowledged. REQUIRES: where the source leaves the dense parameters to the trainer, the model
+  // holds them as of that step.
   // Errors: the reader's, the source's; kInvalidArgument (the loss or a gradient is not finite:
   // names the step); kFailedPrecondition (there is no row to train on).
   absl::Status Run();
 
+  // Of the whole job; `new_samples`: of this run.
   int64_t steps() const { return report_.steps; }
   uint64_t samples() const { return report_.samples; }
+  uint64_t new_samples() const { return new_samples_; }
   const TrainerStages& stages() const { return stages_; }
   const StalenessMeter& staleness() const { return staleness_; }  // of the rows it computed with
 
@@ -74,6 +82,8 @@ class Trainer {
   absl::Status PlanNext();
   absl::Status FetchAhead();
   absl::Status TrainSteps();
+  absl::Status EndAtOnce();
+  bool WritesBack(Step step, bool last);
   absl::Status TrainStep(const std::shared_ptr<StepWork>& work);
   absl::Status Compute(StepWork* work);
   absl::Status UpdateDense(const std::shared_ptr<StepWork>& work, float learning_rate);
@@ -88,6 +98,7 @@ class Trainer {
   TrainerStages stages_;
   StalenessMeter staleness_;
   TrainerReport report_;
+  uint64_t new_samples_ = 0;
   double window_loss_sum_ = 0;
 };
 

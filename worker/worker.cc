@@ -53,6 +53,7 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
   session.num_servers = job.cluster().servers();
   session.staleness_steps = job.train().staleness_steps();
   session.tables = tables.AllLayouts();
+  session.start_step = options.start_step;
   session.max_part_bytes =
       std::min<size_t>(session.max_part_bytes, job.cluster().max_message_bytes());
   session.give_up_us = int64_t{job.cluster().rpc_timeout_s()} * 1'000'000;
@@ -71,8 +72,11 @@ BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
 
 // What training and evaluation share; members are destroyed before those they point to.
 struct Run {
-  Run(const Job& job, const WorkerOptions& options, Transport* transport, Scheduler* scheduler)
+  Run(const Job& job, const WorkerOptions& options, Dataset* dataset, Transport* transport,
+      Scheduler* scheduler)
       : job(job),
+        options(options),
+        dataset(dataset),
         tables(ResolveTables(job)),
         blocks(tables.dense, ClusterMap(job.cluster().servers())),
         device(MakeDevice(job.cluster())),
@@ -93,23 +97,67 @@ struct Run {
     options.table_dims = TableDims();
     return options;
   }
-  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenPipeline(Dataset* dataset, Split split,
-                                                             WorkerRank rank,
-                                                             uint32_t num_workers) {
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenPipeline(Split split, WorkerRank rank,
+                                                             uint32_t num_workers,
+                                                             Step start_step) {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
-                     dataset->OpenReader(split, rank, num_workers, Step(0)));
+                     dataset->OpenReader(split, rank, num_workers, start_step));
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), TableDims(),
                                           source.fetch_ahead() + kStepWorksBeyondFetched);
   }
 
   const Job& job;
+  const WorkerOptions& options;
+  Dataset* const dataset;
   const JobTables tables;
   const DenseBlocks blocks;
   const std::unique_ptr<Device> device;
   ModelStep model;
   PsSession session;
   RemoteSource source;
+  // Where the worker trains.
+  std::unique_ptr<StepPipeline> pipeline;
+  std::unique_ptr<Trainer> trainer;
 };
+
+absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
+  const WorkerOptions& options = run->options;
+  if (options.start_step > Step(0) && run->source.owns_dense()) {
+    RETURN_IF_ERROR(run->source.LoadDense(options.start_step, run->model.arenas()));
+  }
+  ASSIGN_OR_RETURN(run->pipeline,
+                   run->OpenPipeline(Split::kTrain, options.rank, run->job.cluster().workers(),
+                                     options.start_step));
+  const Trainer::Parts parts = {&run->model, run->pipeline.get(), &run->source, options.named_cuts};
+  run->trainer = std::make_unique<Trainer>(
+      run->job, parts, [progress](const TrainerReport& report) { progress->OnReport(report); });
+  progress->Watch(run->pipeline.get(), run->trainer.get(), &run->session);
+  const Stopwatch watch;
+  RETURN_IF_ERROR(run->trainer->Run());
+  result->train_s = absl::ToDoubleSeconds(watch.Elapsed());
+  result->steps = run->trainer->steps();
+  result->samples = run->trainer->samples();
+  result->new_samples = run->trainer->new_samples();
+  result->bad_lines = run->pipeline->progress().bad_lines;
+  result->first_bad_line = run->pipeline->progress().first_bad_line;
+  return absl::OkStatus();
+}
+
+absl::Status EvaluationPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
+  const bool with_dense = run->options.eval_only || !run->source.owns_dense();
+  const Stopwatch watch;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out,
+                   run->OpenPipeline(Split::kTest, WorkerRank(0), 1, Step(0)));
+  ASSIGN_OR_RETURN(result->evaluation, Evaluate(held_out.get(), &run->source, &run->model,
+                                                Step(result->steps), with_dense));
+  result->eval_s = absl::ToDoubleSeconds(watch.Elapsed());
+  result->bad_lines += held_out->progress().bad_lines;
+  if (result->first_bad_line.empty()) {
+    result->first_bad_line = held_out->progress().first_bad_line;
+  }
+  progress->OnEvaluation(result->evaluation);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -120,36 +168,15 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     return absl::FailedPreconditionError(
         "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Dataset> dataset, Dataset::Open(job));
-  Run run(job, options, transport, scheduler);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
+  Run run(job, options, dataset.get(), transport, scheduler);
   WorkerResult result;
-
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<StepPipeline> pipeline,
-      run.OpenPipeline(dataset.get(), Split::kTrain, options.rank, job.cluster().workers()));
-  Trainer trainer(job, {&run.model, pipeline.get(), &run.source},
-                  [progress](const TrainerReport& report) { progress->OnReport(report); });
-  progress->Watch(pipeline.get(), &trainer, &run.session);
+  result.steps = options.start_step.value();
+  progress->Watch(nullptr, nullptr, &run.session);
   const absl::Cleanup stop_watching = [progress] { progress->Watch(nullptr, nullptr, nullptr); };
-  const Stopwatch train_watch;
-  RETURN_IF_ERROR(trainer.Run());
-  result.train_s = absl::ToDoubleSeconds(train_watch.Elapsed());
-  result.steps = trainer.steps();
-  result.samples = trainer.samples();
-  result.bad_lines = pipeline->progress().bad_lines;
-  result.first_bad_line = pipeline->progress().first_bad_line;
-
-  if (options.rank == WorkerRank(0)) {
-    const Stopwatch eval_watch;
-    ASSIGN_OR_RETURN(std::unique_ptr<StepPipeline> held_out,
-                     run.OpenPipeline(dataset.get(), Split::kTest, WorkerRank(0), 1));
-    ASSIGN_OR_RETURN(result.evaluation,
-                     Evaluate(held_out.get(), &run.source, &run.model, Step(trainer.steps())));
-    result.eval_s = absl::ToDoubleSeconds(eval_watch.Elapsed());
-    result.bad_lines += held_out->progress().bad_lines;
-    if (result.first_bad_line.empty()) result.first_bad_line = held_out->progress().first_bad_line;
-    progress->OnEvaluation(result.evaluation);
-  }
+  if (!options.eval_only) RETURN_IF_ERROR(TrainPart(&run, progress, &result));
+  if (options.named_cuts != nullptr) options.named_cuts->EndTraining();
+  if (options.rank == WorkerRank(0)) RETURN_IF_ERROR(EvaluationPart(&run, progress, &result));
   result.stats = progress->Stats();
   return result;
 }
@@ -157,10 +184,11 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
 std::string WorkerResultToJson(const WorkerResult& result) {
   nlohmann::json json = {{"steps", result.steps},
                          {"samples", result.samples},
+                         {"new_samples", result.new_samples},
                          {"bad_lines", result.bad_lines},
                          {"train_s", result.train_s},
                          {"eval_s", result.eval_s},
-                         {"samples_per_s", result.samples / std::max(result.train_s, 1e-9)},
+                         {"samples_per_s", result.new_samples / std::max(result.train_s, 1e-9)},
                          {"bytes_pulled", result.stats.bytes_pulled()},
                          {"bytes_pushed", result.stats.bytes_pushed()},
                          {"rpc_retries", result.stats.rpc_retries()},

@@ -10,6 +10,7 @@
 #include "common/scheduler.h"
 #include "proto/job.pb.h"
 #include "worker/evaluation.h"
+#include "worker/named_cuts.h"
 #include "worker/progress.h"
 #include "worker/sparse/transport.h"
 
@@ -19,12 +20,18 @@ struct WorkerOptions {
   std::string job_id;
   uint64_t epoch = 1;
   WorkerRank rank;
+  // The first step; the servers hold the model as all steps before it left it.
+  Step start_step{0};
+  // Trains nothing: rank 0 scores the held-out rows with that model.
+  bool eval_only = false;
+  NamedCuts* named_cuts = nullptr;  // null: none is named. Outlives the run.
 };
 
 struct WorkerResult {
-  int64_t steps = 0;
-  uint64_t samples = 0;
-  uint64_t bad_lines = 0;
+  int64_t steps = 0;         // of the whole job, as the samples
+  uint64_t samples = 0;      // this worker's; those before start_step as if no line had been bad
+  uint64_t new_samples = 0;  // from start_step on
+  uint64_t bad_lines = 0;    // of what was read
   std::string first_bad_line;
   double train_s = 0;  // first fetch to last acknowledgement
   double eval_s = 0;
@@ -33,7 +40,7 @@ struct WorkerResult {
 };
 
 // `job` is resolved, the servers are configured for it. Errors name what failed: file and line,
-// server and step.
+// server and step; the loss of a server is marked (server_loss.h).
 absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress);

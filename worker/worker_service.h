@@ -1,24 +1,39 @@
-// A worker's own RPCs: its stats.
+// A worker's own RPCs: its stats, and the cuts that it is told of.
 #ifndef THERMOCLINE_WORKER_WORKER_SERVICE_H_
 #define THERMOCLINE_WORKER_WORKER_SERVICE_H_
 
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
 #include "proto/parameter_server.grpc.pb.h"
+#include "worker/named_cuts.h"
 #include "worker/progress.h"
 
 namespace thermocline {
 
 class WorkerService : public Worker::Service {
  public:
-  // `progress` outlives the service.
-  explicit WorkerService(const WorkerProgress* progress) : progress_(progress) {}
+  // `progress` and `cuts` outlive the service.
+  WorkerService(std::string job_id, uint64_t epoch, const WorkerProgress* progress, NamedCuts* cuts)
+      : job_id_(std::move(job_id)), epoch_(epoch), progress_(progress), cuts_(cuts) {}
 
-  grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override {
-    *stats = progress_->Stats();
-    return grpc::Status::OK;
-  }
+  grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override;
+
+  // STATUS, NAME_CUT and CALL_OFF; the reply's complete_through is the last step whose push has
+  // begun. Errors: FAILED_PRECONDITION (another job or epoch; too late to name this cut),
+  // INVALID_ARGUMENT (an action that isn't a worker's).
+  grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
+                          CheckpointReply* reply) override;
 
  private:
+  absl::Status Act(const CheckpointRequest& request);
+
+  const std::string job_id_;
+  const uint64_t epoch_;
   const WorkerProgress* const progress_;
+  NamedCuts* const cuts_;
 };
 
 }  // namespace thermocline

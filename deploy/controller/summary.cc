@@ -50,7 +50,9 @@ std::optional<double> Largest(const std::vector<Json>& results, const char* name
 }
 
 std::optional<double> SamplesPerSecond(const std::vector<Json>& results) {
-  const auto samples = Sum(results, "samples");
+  // Of this run alone, as the seconds.
+  auto samples = Sum(results, "new_samples");
+  if (!samples) samples = Sum(results, "samples");
   const auto seconds = Largest(results, "train_s");
   if (samples && seconds && *seconds > 0) return *samples / *seconds;
   return Sum(results, "samples_per_s");

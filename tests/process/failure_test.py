@@ -50,7 +50,7 @@ class FailureTest(ProcessTest):
             address = file.read().strip()
         os.kill(server, signal.SIGSTOP)
         err = self.fails(launcher)
-        self.assertIn('worker 0 exited with code 1', err)
+        self.assertIn('worker 0 exited with code 3', err)
         self.assertIn(address, err)
         self.assert_all_gone(pids)
 

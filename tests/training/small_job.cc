@@ -1,0 +1,127 @@
+#include "tests/training/small_job.h"
+
+#include <cstdio>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "common/job/job_loader.h"
+#include "common/job/job_tables.h"
+#include "gtest/gtest.h"
+#include "tests/training/in_process_transport.h"
+
+namespace thermocline {
+namespace {
+
+std::string WriteClickLog(int rows) {
+  const std::string path = testing::TempDir() + "/clicks.tsv";
+  std::ofstream file(path);
+  std::mt19937 random(5);
+  const auto key = [&] { return (random() % 40) * (random() % 40); };
+  for (int i = 0; i < rows; ++i) {
+    file << random() % 2 << '\t' << random() % 100 << '\t';
+    if (random() % 4 != 0) file << random() % 1000;
+    for (int feature = 0; feature < 3; ++feature) {
+      file << '\t';
+      const int lookups = random() % 4;
+      for (int j = 0; j < lookups; ++j) file << (j > 0 ? "," : "") << std::hex << key() << std::dec;
+    }
+    file << '\n';
+  }
+  return path;
+}
+
+}  // namespace
+
+Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides) {
+  const std::string text = R"(
+    name: "digest" seed: 11
+    data { format: CRITEO_TSV path: ")" +
+                           WriteClickLog(1500) + R"(" test_share: 0.2 num_dense: 2 }
+    default_table { dim: 8 optimizer { )" +
+                           optimizer + R"( } }
+    table { name: "shared" }
+    feature { name: "a" }
+    feature { name: "b" table: "shared" pooling: MEAN }
+    feature { name: "c" table: "shared" }
+    dlrm { bottom: [24, 12] top: [40, 16] }
+    train { batch_size: 100 learning_rate { base: 0.05 warmup_steps: 4 } eval_batch_size: 64 }
+    cluster { worker_threads: 1 }
+  )";
+  absl::StatusOr<Job> job = ParseJob(text, "digest.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+ServerConfig ConfigOf(const Job& job, uint32_t index) {
+  ServerConfig config;
+  config.job_id = kSmallJobId;
+  config.epoch = kSmallJobEpoch;
+  config.server_index = ServerIndex(index);
+  config.num_servers = job.cluster().servers();
+  config.num_workers = job.cluster().workers();
+  config.seed = job.seed();
+  config.staleness_steps = job.train().staleness_steps();
+  config.tables = ResolveTables(job).AllLayouts();
+  return config;
+}
+
+JobServers::JobServers(const Job& job) {
+  for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
+    ServerLimits limits;
+    limits.apply_threads = 1 + i % 2;
+    cores_.push_back(std::make_unique<ServerCore>(limits, &scheduler_));
+    EXPECT_TRUE(cores_.back()->Configure(ConfigOf(job, i)).ok());
+    pointers_.push_back(cores_.back().get());
+  }
+}
+
+JobServers::~JobServers() {
+  for (ServerCore* core : pointers_) core->Shutdown();
+}
+
+void JobServers::AddDigest(Outcome* outcome) const {
+  for (ServerCore* core : pointers_) {
+    // No thread applies: the answer comes at once.
+    core->ComputeDigest(kSmallJobId, kSmallJobEpoch,
+                        [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
+                          ASSERT_TRUE(answer.ok()) << answer.status();
+                          outcome->digest.Add(answer->digest);
+                          outcome->rows += answer->rows;
+                        });
+  }
+}
+
+Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options,
+                   Transport* transport) {
+  InProcessTransport in_process(servers->cores());
+  if (transport == nullptr) transport = &in_process;
+  options.job_id = kSmallJobId;
+  options.epoch = kSmallJobEpoch;
+  Outcome outcome;
+  outcome.workers.resize(job.cluster().workers(), absl::UnknownError("never ran"));
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < job.cluster().workers(); ++rank) {
+    threads.emplace_back([&, rank] {
+      WorkerProgress progress(kSmallJobId, WorkerRank(rank), /*fd=*/-1);
+      WorkerOptions of_rank = options;
+      of_rank.rank = WorkerRank(rank);
+      outcome.workers[rank] = RunWorker(job, of_rank, transport, servers->scheduler(), &progress);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::StatusOr<WorkerResult>& worker : outcome.workers) {
+    EXPECT_TRUE(worker.ok()) << worker.status();
+  }
+  servers->AddDigest(&outcome);
+  return outcome;
+}
+
+std::string Hex(const Digest& digest) {
+  char text[40];
+  snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(digest.high),
+           static_cast<unsigned long long>(digest.low));
+  return text;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,65 @@
+// A small job with everything in it, its servers in this process, and its workers: everything but
+// gRPC and the launcher is real.
+#ifndef THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_
+#define THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/hash.h"
+#include "common/scheduler.h"
+#include "proto/job.pb.h"
+#include "server/core/server_core.h"
+#include "worker/sparse/transport.h"
+#include "worker/worker.h"
+
+namespace thermocline {
+
+inline constexpr char kSmallJobId[] = "digest";
+inline constexpr uint64_t kSmallJobEpoch = 7;
+// Of one pass over the 1200 rows that are not held out.
+inline constexpr int64_t kSmallJobSteps = 12;
+
+// Three features over two tables, bags of 0 to 3 lookups, ids skewed so that keys repeat;
+// `optimizer` is that of all tables.
+Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides);
+
+ServerConfig ConfigOf(const Job& job, uint32_t index);
+
+struct Outcome {
+  Digest digest;
+  uint64_t rows = 0;
+  std::vector<absl::StatusOr<WorkerResult>> workers;
+};
+
+// The servers of a job, which keep what they hold from one run of its workers to the next.
+class JobServers {
+ public:
+  explicit JobServers(const Job& job);
+  ~JobServers();
+
+  const std::vector<ServerCore*>& cores() const { return pointers_; }
+  Scheduler* scheduler() { return &scheduler_; }
+
+  // REQUIRES: nothing is being applied.
+  void AddDigest(Outcome* outcome) const;
+
+ private:
+  ThreadScheduler scheduler_;
+  std::vector<std::unique_ptr<ServerCore>> cores_;
+  std::vector<ServerCore*> pointers_;
+};
+
+// All workers of the job, from their start to their end; `options` but for job, epoch and rank.
+// `transport` null: straight to the servers.
+Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options = {},
+                   Transport* transport = nullptr);
+
+std::string Hex(const Digest& digest);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_

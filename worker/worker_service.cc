@@ -1,0 +1,42 @@
+#include "worker/worker_service.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/net/status.h"
+
+namespace thermocline {
+
+grpc::Status WorkerService::GetStats(grpc::ServerContext*, const GetStatsRequest*,
+                                     WorkerStats* stats) {
+  *stats = progress_->Stats();
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
+                                       CheckpointReply* reply) {
+  const absl::Status status = Act(*request);
+  reply->set_complete_through(cuts_->begun().value());
+  return ToGrpcStatus(status);
+}
+
+absl::Status WorkerService::Act(const CheckpointRequest& request) {
+  if (request.job_id() != job_id_ || request.epoch() != epoch_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this worker trains job '", job_id_, "', epoch ", epoch_, ", not job '",
+                     request.job_id(), "', epoch ", request.epoch()));
+  }
+  switch (request.action()) {
+    case CheckpointRequest::STATUS:
+      return absl::OkStatus();
+    case CheckpointRequest::NAME_CUT:
+      return cuts_->Name(Step(request.step()));
+    case CheckpointRequest::CALL_OFF:
+      cuts_->CallOff(Step(request.step()));
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("a worker has nothing to do for action ",
+                       CheckpointRequest::Action_Name(request.action())));
+  }
+}
+
+}  // namespace thermocline
