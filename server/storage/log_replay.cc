@@ -45,6 +45,11 @@ class Replay {
     for (size_t i = 0; i < segments_.size(); ++i) {
       RETURN_IF_ERROR(ReadSegment(segments_[i], i + 1 == segments_.size()));
     }
+    // Not earlier: without it, damage before it would pass for a torn end the next time.
+    if (!headless_.empty()) {
+      RETURN_IF_ERROR(disk_->Remove(headless_));
+      RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
+    }
     result_.history.last = last_;
     return std::move(result_);
   }
@@ -90,11 +95,10 @@ class Replay {
         if (!last || size > kSegmentHeaderBytes) {
           return absl::DataLossError(absl::StrCat("'", segment.path, "': the header is damaged"));
         }
-        newer_segment_was_begun_ = true;
+        headless_ = segment.path;
         result_.torn_at = Where(segment.path, 0);
         result_.torn_bytes = size;
-        RETURN_IF_ERROR(disk_->Remove(segment.path));
-        return disk_->SyncDirectory(directory_);
+        return absl::OkStatus();
       case SegmentHeaderState::kValid:
         break;
     }
@@ -176,7 +180,7 @@ class Replay {
     const Lsn damaged = last_ + 1;
     ASSIGN_OR_RETURN(const Lsn synced, SyncedAfter(segment, offset));
     // A segment is synced before the next is begun.
-    if (!last || newer_segment_was_begun_ || damaged <= std::max(synced_, synced)) {
+    if (!last || !headless_.empty() || damaged <= std::max(synced_, synced)) {
       return absl::DataLossError(absl::StrCat(Where(segment.path, offset), ": record ",
                                               damaged.value(), " is damaged, and had been synced"));
     }
@@ -209,10 +213,10 @@ class Replay {
   const Step covered_;
   const LogVisitor visit_;
   std::vector<Segment> segments_;
-  bool newer_segment_was_begun_ = false;  // than the last one; its header never got to the medium
-  Lsn last_ = kNoLsn;                     // of the records read
-  Step newest_ = kNoStep;                 // of the present segment's
-  Lsn synced_ = kNoLsn;                   // as far as they know
+  std::string headless_;   // A segment that was begun behind them; its header is not on the medium.
+  Lsn last_ = kNoLsn;      // of the records read
+  Step newest_ = kNoStep;  // of the present segment's
+  Lsn synced_ = kNoLsn;    // as far as they know
   ReplayResult result_;
 };
 

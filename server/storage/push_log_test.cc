@@ -252,6 +252,26 @@ TEST_F(PushLogTest, DamageInWhatWasSyncedStopsTheRecovery) {
   }
 }
 
+// Removing the begun segment first would make the damage look like a torn end the next time.
+TEST_F(PushLogTest, DamageBeforeASegmentThatWasJustBegunStaysDamage) {
+  {
+    const auto log = Start();
+    for (const char* payload : {"one", "two", "three"}) {
+      ASSERT_TRUE(Append(log.get(), payload).ok());
+    }
+  }
+  std::string bytes = disk_.Content(OnlyPath());
+  bytes[bytes.size() - 8] ^= 1;  // in the last record, which no other claims to be synced
+  disk_.SetContent(OnlyPath(), bytes);
+  const std::string begun = absl::StrCat(kFolder, "/", Name(Lsn(4)));
+  ASSERT_TRUE((*disk_.Create(begun))->Append({"half a header"}).ok());
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_EQ(Replay().status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(disk_.Content(OnlyPath()), bytes);
+    EXPECT_EQ(disk_.Content(begun), "half a header");
+  }
+}
+
 TEST_F(PushLogTest, AVisitorsErrorEndsTheReplay) {
   Start()->Append(1, Step(0), {"x"}).IgnoreError();
   const auto replayed =
