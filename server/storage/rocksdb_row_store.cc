@@ -1,0 +1,238 @@
+#include "server/storage/rocksdb_row_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/checkpoint/row_key.h"
+#include "common/status_macros.h"
+#include "rocksdb/cache.h"
+#include "rocksdb/convenience.h"
+#include "rocksdb/db.h"
+#include "rocksdb/filter_policy.h"
+#include "rocksdb/options.h"
+#include "rocksdb/table.h"
+#include "rocksdb/write_batch.h"
+
+namespace thermocline {
+namespace {
+
+// Beside the tables' budgets: blocks of recent reads, and rows on their way to files.
+constexpr size_t kBlockCacheBytes = size_t{32} << 20;
+constexpr size_t kWriteBufferBytes = size_t{32} << 20;
+// 1% of the keys that are not there are looked for in a file.
+constexpr double kBloomBitsPerKey = 10;
+// The first bytes of a row's key: the table's id.
+constexpr size_t kTableIdBytes = 4;
+
+rocksdb::Options DatabaseOptions() {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.compression = rocksdb::kNoCompression;  // Weights look like noise.
+  options.write_buffer_size = kWriteBufferBytes;
+  options.max_write_buffer_number = 4;
+  options.memtable_whole_key_filtering = true;
+  options.memtable_prefix_bloom_size_ratio = 0.05;
+  options.level_compaction_dynamic_level_bytes = true;
+  options.max_background_jobs = 2;
+  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(kBloomBitsPerKey));
+  table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+absl::Status ToStatus(const rocksdb::Status& status, absl::string_view doing) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string message = absl::StrCat(doing, ": ", status.ToString());
+  if (status.IsNoSpace()) return absl::ResourceExhaustedError(message);
+  if (status.IsCorruption()) return absl::DataLossError(message);
+  return absl::UnavailableError(message);
+}
+
+class RocksDbRowStore final : public RowStore {
+ public:
+  RocksDbRowStore(rocksdb::DB* db, const TableLayout& layout)
+      : db_(db), layout_(layout), row_bytes_(StoredRowBytes(layout)) {
+    const auto begin = EncodeRowKey({layout.id, 0, 0});
+    begin_.assign(begin.data(), kTableIdBytes);
+    end_ = begin_;
+    // The next id: the last byte that can grow does. Without one the table is the last.
+    while (!end_.empty() && end_.back() == '\xff') end_.pop_back();
+    if (!end_.empty()) ++end_.back();
+  }
+
+  absl::Status MultiGet(absl::Span<const Key> keys, absl::Span<uint8_t> rows,
+                        absl::Span<bool> found) override;
+  absl::Status Write(absl::Span<const Key> keys, absl::Span<const uint8_t> rows) override;
+  std::unique_ptr<RowCursor> NewCursor() override;
+  uint64_t bytes() const override;
+
+  // Copies a stored row. Errors: kDataLoss (its size).
+  absl::Status CopyRow(const rocksdb::Slice& value, Key key, uint8_t* row) const {
+    if (value.size() != row_bytes_) {
+      return absl::DataLossError(absl::StrCat("table '", layout_.name, "', key ", key, " in ",
+                                              db_->GetName(), ": a row of ", value.size(),
+                                              " bytes instead of ", row_bytes_));
+    }
+    std::memcpy(row, value.data(), row_bytes_);
+    return absl::OkStatus();
+  }
+  std::string Doing(absl::string_view what, size_t num_rows) const {
+    return absl::StrCat("table '", layout_.name, "': ", what, " ", num_rows, " rows in ",
+                        db_->GetName());
+  }
+
+  rocksdb::DB* const db_;
+  const TableLayout layout_;
+  const size_t row_bytes_;
+  std::string begin_;  // No key of the table is before.
+  std::string end_;    // No key of the table is here or behind; empty: no key at all.
+};
+
+class RocksDbRowCursor final : public RowCursor {
+ public:
+  explicit RocksDbRowCursor(RocksDbRowStore* store)
+      : store_(store), snapshot_(store->db_->GetSnapshot()), end_(store->end_) {}
+  ~RocksDbRowCursor() override {
+    iterator_.reset();
+    store_->db_->ReleaseSnapshot(snapshot_);
+  }
+
+  absl::Status Next(size_t max_rows, std::vector<Key>* keys,
+                    UninitializedVector<uint8_t>* rows) override {
+    if (iterator_ == nullptr) Begin();
+    keys->clear();
+    rows->resize(max_rows * store_->row_bytes_);
+    for (; keys->size() < max_rows && iterator_->Valid(); iterator_->Next()) {
+      const rocksdb::Slice key = iterator_->key();
+      const auto decoded = DecodeRowKey({key.data(), key.size()});
+      if (!decoded.has_value()) return absl::DataLossError(store_->Doing("a bad key among", 1));
+      uint8_t* row = rows->data() + keys->size() * store_->row_bytes_;
+      RETURN_IF_ERROR(store_->CopyRow(iterator_->value(), decoded->key, row));
+      keys->push_back(decoded->key);
+    }
+    rows->resize(keys->size() * store_->row_bytes_);
+    return ToStatus(iterator_->status(), store_->Doing("reading", max_rows));
+  }
+
+ private:
+  void Begin() {
+    rocksdb::ReadOptions options;
+    options.snapshot = snapshot_;
+    options.fill_cache = false;
+    if (!end_.empty()) options.iterate_upper_bound = &end_slice_;
+    iterator_.reset(store_->db_->NewIterator(options));
+    iterator_->Seek(store_->begin_);
+  }
+
+  RocksDbRowStore* const store_;
+  const rocksdb::Snapshot* const snapshot_;
+  const std::string end_;
+  const rocksdb::Slice end_slice_{end_};
+  std::unique_ptr<rocksdb::Iterator> iterator_;
+};
+
+absl::Status RocksDbRowStore::MultiGet(absl::Span<const Key> keys, absl::Span<uint8_t> rows,
+                                       absl::Span<bool> found) {
+  const size_t n = keys.size();
+  CHECK_EQ(rows.size(), n * row_bytes_);
+  CHECK_EQ(found.size(), n);
+  // In the order of the database: neighbours share blocks.
+  std::vector<std::pair<std::array<char, kRowKeyBytes>, size_t>> sorted(n);
+  for (size_t i = 0; i < n; ++i) sorted[i] = {EncodeRowKey(RowKeyOf(layout_.id, keys[i])), i};
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return std::memcmp(a.first.data(), b.first.data(), kRowKeyBytes) < 0;
+  });
+  std::vector<rocksdb::Slice> slices(n);
+  for (size_t i = 0; i < n; ++i) slices[i] = {sorted[i].first.data(), kRowKeyBytes};
+  std::vector<rocksdb::PinnableSlice> values(n);
+  std::vector<rocksdb::Status> statuses(n);
+  db_->MultiGet(rocksdb::ReadOptions(), db_->DefaultColumnFamily(), n, slices.data(), values.data(),
+                statuses.data(), /*sorted_input=*/true);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t at = sorted[i].second;
+    found[at] = !statuses[i].IsNotFound();
+    if (!found[at]) continue;
+    RETURN_IF_ERROR(ToStatus(statuses[i], Doing("reading", n)));
+    RETURN_IF_ERROR(CopyRow(values[i], keys[at], rows.data() + at * row_bytes_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbRowStore::Write(absl::Span<const Key> keys, absl::Span<const uint8_t> rows) {
+  CHECK_EQ(rows.size(), keys.size() * row_bytes_);
+  rocksdb::WriteBatch batch(keys.size() * (kRowKeyBytes + row_bytes_ + 16));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto key = EncodeRowKey(RowKeyOf(layout_.id, keys[i]));
+    batch.Put({key.data(), key.size()},
+              {reinterpret_cast<const char*>(rows.data()) + i * row_bytes_, row_bytes_});
+  }
+  rocksdb::WriteOptions options;
+  options.disableWAL = true;
+  const rocksdb::Status written = db_->Write(options, &batch);
+  // Once a file couldn't be written, every write fails until the database is told to go on.
+  if (written.IsNoSpace() && db_->Resume().ok()) {
+    return ToStatus(db_->Write(options, &batch), Doing("writing", keys.size()));
+  }
+  return ToStatus(written, Doing("writing", keys.size()));
+}
+
+std::unique_ptr<RowCursor> RocksDbRowStore::NewCursor() {
+  return std::make_unique<RocksDbRowCursor>(this);
+}
+
+uint64_t RocksDbRowStore::bytes() const {
+  rocksdb::SizeApproximationOptions options;
+  options.include_memtables = true;
+  const std::string end = end_.empty() ? std::string(kRowKeyBytes + 1, '\xff') : end_;
+  const rocksdb::Range range(begin_, end);
+  uint64_t bytes = 0;
+  const rocksdb::Status status =
+      db_->GetApproximateSizes(options, db_->DefaultColumnFamily(), &range, 1, &bytes);
+  return status.ok() ? bytes : 0;
+}
+
+}  // namespace
+
+RocksDbRowStoreOpener::RocksDbRowStoreOpener(std::string directory)
+    : directory_(std::move(directory)) {}
+
+RocksDbRowStoreOpener::~RocksDbRowStoreOpener() {
+  absl::MutexLock lock(&mutex_);
+  // Nobody reads it again: what is in memory need not be written.
+  if (db_ != nullptr) rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
+}
+
+absl::Status RocksDbRowStoreOpener::OpenDatabase() {
+  std::error_code error;
+  std::filesystem::create_directories(directory_, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("making ", directory_, ": ", error.message()));
+  }
+  const rocksdb::Options options = DatabaseOptions();
+  RETURN_IF_ERROR(
+      ToStatus(rocksdb::DestroyDB(directory_, options), absl::StrCat("emptying ", directory_)));
+  rocksdb::DB* db = nullptr;
+  RETURN_IF_ERROR(
+      ToStatus(rocksdb::DB::Open(options, directory_, &db), absl::StrCat("opening ", directory_)));
+  db_.reset(db);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RowStore>> RocksDbRowStoreOpener::Open(const TableLayout& layout) {
+  absl::MutexLock lock(&mutex_);
+  if (db_ == nullptr) RETURN_IF_ERROR(OpenDatabase());
+  return std::make_unique<RocksDbRowStore>(db_.get(), layout);
+}
+
+}  // namespace thermocline

@@ -1,0 +1,76 @@
+// The rows of one table on one server, beyond those held in memory.
+//
+// A spill area, never a source of recovery: it is empty at first, and gone with the process.
+// Implementations: RocksDbRowStore; MemoryRowStore for tests and the simulation.
+#ifndef THERMOCLINE_SERVER_STORAGE_ROW_STORE_H_
+#define THERMOCLINE_SERVER_STORAGE_ROW_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/table_spec.h"
+#include "common/uninitialized_vector.h"
+
+namespace thermocline {
+
+// A stored row: lookups (4 bytes), step of the last change plus 1 (4), then the row's floats; all
+// little-endian.
+inline size_t StoredRowBytes(const TableLayout& layout) {
+  return 2 * sizeof(uint32_t) + sizeof(float) * layout.row_floats();
+}
+
+// The rows of a store as they were when it was made, in the order of (slot, key). Not thread-safe;
+// the store outlives it.
+class RowCursor {
+ public:
+  virtual ~RowCursor() = default;
+
+  // Replaces `*keys` [n] and `*rows` [n, row_bytes] by the next rows, at most `max_rows`. None:
+  // there are no more. Errors: those of RowStore::MultiGet.
+  virtual absl::Status Next(size_t max_rows, std::vector<Key>* keys,
+                            UninitializedVector<uint8_t>* rows) = 0;
+};
+
+// Thread-safe. The keys of one call are distinct.
+class RowStore {
+ public:
+  virtual ~RowStore() = default;
+
+  // Reads the rows of `keys`. found[i] tells whether keys[i] exists; the bytes of a missing row are
+  // left unchanged. REQUIRES: rows.size() == keys.size() * row_bytes
+  // Errors: kDataLoss (a stored row has the wrong size or checksum), kUnavailable (the disk).
+  virtual absl::Status MultiGet(absl::Span<const Key> keys,   // [n]
+                                absl::Span<uint8_t> rows,     // [n, row_bytes]
+                                absl::Span<bool> found) = 0;  // [n]
+
+  // Writes or overwrites rows: all or, with an error, none.
+  // Errors: kResourceExhausted (the disk is full), kUnavailable, kDataLoss.
+  virtual absl::Status Write(absl::Span<const Key> keys,           // [n]
+                             absl::Span<const uint8_t> rows) = 0;  // [n, row_bytes]
+
+  // What it reads is fixed now, at no cost; nothing is read before it is asked for.
+  virtual std::unique_ptr<RowCursor> NewCursor() = 0;
+
+  // About the bytes that the rows take.
+  virtual uint64_t bytes() const = 0;
+};
+
+// Where the tables of a server find their stores.
+class RowStoreOpener {
+ public:
+  virtual ~RowStoreOpener() = default;
+
+  // An empty store for a table, once for each. The opener outlives it.
+  // Errors: kUnavailable (the disk; in use by another process).
+  virtual absl::StatusOr<std::unique_ptr<RowStore>> Open(const TableLayout& layout) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_SERVER_STORAGE_ROW_STORE_H_
