@@ -21,6 +21,7 @@
 #include "server/core/server_core.h"
 #include "server/rpc/parameter_server_service.h"
 #include "server/storage/journal_opener.h"
+#include "server/storage/rocksdb_row_store.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen on; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
@@ -29,8 +30,10 @@ ABSL_FLAG(int32_t, apply_threads, 1, "Threads that apply a step's pushes");
 ABSL_FLAG(int32_t, handler_threads, 2, "Threads that take pushes and answer held pulls; 2 or more");
 ABSL_FLAG(int32_t, max_message_bytes, thermocline::kDefaultMaxMessageBytes,
           "Largest request and largest reply");
-ABSL_FLAG(std::string, data_dir, "",
-          "Folder for push logs, made where it is missing; without it no job with a durability");
+ABSL_FLAG(
+    std::string, data_dir, "",
+    "Folder for push logs and for rows beyond memory, made where it is missing; without it no "
+    "job with a durability or a memory budget");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file: our certificate");
 ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");
 ABSL_FLAG(std::string, tls_ca, "",
@@ -81,6 +84,18 @@ LogJournalOptions JournalOptions() {
   return options;
 }
 
+// Where rows beyond the tables' memory budgets go. What is accepted and can't be applied is in the
+// push log, where there is one.
+SpillIo SpillTo(RowStoreOpener* stores) {
+  SpillIo spill;
+  if (!absl::GetFlag(FLAGS_data_dir).empty()) spill.stores = stores;
+  spill.on_broken = [](const absl::Status& status) {
+    LogLine(absl::StrCat(status.message(), "; ending"));
+    std::_Exit(kExitFailed);
+  };
+  return spill;
+}
+
 int Run() {
   const absl::Status flags = CheckFlags();
   if (!flags.ok()) {
@@ -105,10 +120,11 @@ int Run() {
   PosixDisk disk;
   ThreadScheduler sync_scheduler;  // Its tasks wait for the disk.
   LogJournalOpener journals(&disk, &sync_scheduler, JournalOptions());
+  RocksDbRowStoreOpener stores(absl::StrCat(absl::GetFlag(FLAGS_data_dir), "/spill"));
   ThreadScheduler scheduler;
   ThreadScheduler checkpoint_scheduler;  // Reads rows and writes them.
   ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals,
-                  {&disk, &checkpoint_scheduler});
+                  {&disk, &checkpoint_scheduler}, SpillTo(&stores));
   ParameterServerService service(service_options, &core);
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {

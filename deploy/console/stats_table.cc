@@ -42,6 +42,8 @@ uint64_t Errors(const ServerStats& stats) {
 // Sums of one table, or of all dense tensors, over the servers.
 struct Sums {
   uint64_t tensors = 0, dim = 0, rows = 0, bytes = 0, pulled = 0, pushed = 0, created = 0;
+  // Of tables with a memory budget.
+  uint64_t in_memory = 0, spilled_bytes = 0, read_back = 0, spilled = 0;
 
   void Add(const TableStats& table) {
     dim = table.dim();
@@ -50,15 +52,23 @@ struct Sums {
     pulled += table.keys_pulled();
     pushed += table.keys_pushed();
     created += table.rows_created();
+    in_memory += table.rows_in_memory();
+    spilled_bytes += table.bytes_spilled();
+    read_back += table.rows_read_back();
+    spilled += table.rows_spilled();
   }
-  std::vector<std::string> Row(const std::string& name) const {
-    return {name,
-            FormatCount(dim),
-            FormatCount(rows),
-            FormatBytes(bytes),
-            FormatCount(pulled),
-            FormatCount(pushed),
-            FormatCount(created)};
+  std::vector<std::string> Row(const std::string& name, bool with_spill) const {
+    std::vector<std::string> row = {name,
+                                    FormatCount(dim),
+                                    FormatCount(rows),
+                                    FormatBytes(bytes),
+                                    FormatCount(pulled),
+                                    FormatCount(pushed),
+                                    FormatCount(created)};
+    if (!with_spill) return row;
+    row.insert(row.end(), {FormatCount(in_memory), FormatBytes(spilled_bytes), FormatCount(spilled),
+                           FormatCount(read_back)});
+    return row;
   }
 };
 
@@ -104,9 +114,11 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   std::map<uint32_t, std::pair<std::string, Sums>> sparse;  // by id
   std::map<uint32_t, bool> dense_ids;
   Sums dense;
+  bool with_spill = false;
   for (const ServerReport& server : servers) {
     if (!server.stats.ok()) continue;
     for (const TableStats& table : server.stats->tables()) {
+      with_spill = with_spill || table.rows_in_memory() > 0;
       if (table.role() == TableSpec::DENSE) {
         dense_ids[table.id()] = true;
         dense.Add(table);
@@ -120,9 +132,12 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   if (sparse.empty() && dense_ids.empty()) return "";
   Rows rows = {{"table", "dim", "rows", "memory", "keys pulled", "keys pushed", "rows created"},
                {}};
-  for (const auto& [id, table] : sparse) rows.push_back(table.second.Row(table.first));
+  if (with_spill) {
+    rows[0].insert(rows[0].end(), {"rows in memory", "on disk", "rows spilled", "rows read back"});
+  }
+  for (const auto& [id, table] : sparse) rows.push_back(table.second.Row(table.first, with_spill));
   if (!dense_ids.empty()) {
-    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)")));
+    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)"), with_spill));
   }
   return FormatTable(rows);
 }

@@ -50,6 +50,18 @@ TEST(StatsTable, ServersAreLinesAndTablesAreSummed) {
   EXPECT_EQ(RenderTableStats({{"127.0.0.1:1", ServerStats()}}), "");
 }
 
+TEST(StatsTable, RowsOnDiskAreShownWhereThereAreSome) {
+  ServerStats stats = Stats(0);
+  EXPECT_THAT(RenderTableStats({{"127.0.0.1:1", stats}}), Not(HasSubstr("rows in memory")));
+  stats.mutable_tables(0)->set_rows_in_memory(400);
+  stats.mutable_tables(0)->set_bytes_spilled(uint64_t{5} << 20);
+  stats.mutable_tables(0)->set_rows_spilled(700);
+  stats.mutable_tables(0)->set_rows_read_back(60);
+  const std::string tables = RenderTableStats({{"127.0.0.1:1", stats}, {"127.0.0.1:2", Stats(1)}});
+  EXPECT_THAT(tables, ContainsRegex("rows created +rows in memory +on disk +rows spilled"));
+  EXPECT_THAT(tables, ContainsRegex("T0 .* 400 +5.0 MiB +700 +60"));
+}
+
 TEST(StatsTable, AServerThatDoesNotAnswerIsNamed) {
   const std::string text =
       RenderServerStats({{"127.0.0.1:1", absl::UnavailableError("connection refused")}});

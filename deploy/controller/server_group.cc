@@ -1,10 +1,12 @@
 #include "deploy/controller/server_group.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/job/configure_request.h"
+#include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "deploy/controller/startup.h"
 
@@ -42,6 +44,13 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
   return command;
 }
 
+// Whether a table may have more rows than fit in memory.
+bool SpillsRows(const Job& job) {
+  const std::vector<TableLayout> layouts = ResolveTables(job).AllLayouts();
+  return std::any_of(layouts.begin(), layouts.end(),
+                     [](const TableLayout& table) { return table.memory_budget_bytes > 0; });
+}
+
 }  // namespace
 
 ServerGroup::~ServerGroup() {
@@ -60,7 +69,7 @@ absl::Status ServerGroup::StartServer(size_t index, const std::string& listen) {
   options.name = NameOf(index);
   options.command =
       ServerCommand(program_, job_, listen, ProcessFile(directory_, options.name, "port"));
-  if (job_.cluster().durability() != NONE) {
+  if (job_.cluster().durability() != NONE || SpillsRows(job_)) {
     options.command.push_back(
         absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
   }

@@ -25,8 +25,11 @@ void CheckpointedServer::Start() {
   scheduler_ = std::make_unique<VirtualScheduler>();
   writes_ = std::make_unique<VirtualScheduler>();
   opener_ = std::make_unique<LogJournalOpener>(disk_, scheduler_.get(), options);
+  SpillIo spill;
+  spill.stores = &stores_;
+  spill.on_broken = [](const absl::Status& status) { ADD_FAILURE() << status; };
   core_ = std::make_unique<ServerCore>(ServerLimits{}, scheduler_.get(), opener_.get(),
-                                       CheckpointIo{disk_, writes_.get()});
+                                       CheckpointIo{disk_, writes_.get()}, spill);
 }
 
 void CheckpointedServer::Die(std::mt19937_64* random) {

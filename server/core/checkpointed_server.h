@@ -20,6 +20,7 @@
 #include "server/core/server_core.h"
 #include "server/core/testing.h"
 #include "server/storage/journal_opener.h"
+#include "server/storage/memory_row_store.h"
 
 namespace thermocline::testing_core {
 
@@ -84,6 +85,7 @@ class CheckpointedServer {
   std::unique_ptr<VirtualScheduler> scheduler_;
   std::unique_ptr<VirtualScheduler> writes_;
   std::unique_ptr<LogJournalOpener> opener_;
+  MemoryRowStoreOpener stores_;
   std::unique_ptr<ServerCore> core_;
 };
 

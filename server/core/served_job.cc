@@ -1,14 +1,17 @@
 #include "server/core/served_job.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {
 
-ServedJob::ServedJob(const ServerConfig& job_config, int apply_threads)
+ServedJob::ServedJob(const ServerConfig& job_config, int apply_threads,
+                     std::vector<TableSpill> spills)
     : config(job_config),
       validation(config),
-      tables(config.tables, config.seed),
+      tables(config.tables, config.seed, std::move(spills)),
       applier(&tables, apply_threads) {}
 
 absl::StatusOr<TableSet::Entry*> ServedJob::FindTable(TableId table) {

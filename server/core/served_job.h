@@ -4,6 +4,8 @@
 #ifndef THERMOCLINE_SERVER_CORE_SERVED_JOB_H_
 #define THERMOCLINE_SERVER_CORE_SERVED_JOB_H_
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "server/core/request_validation.h"
@@ -17,7 +19,8 @@ class ServerStats;  // proto/parameter_server.proto
 
 struct ServedJob {
   // REQUIRES: `job_config` is valid.
-  ServedJob(const ServerConfig& job_config, int apply_threads);
+  // spills: as TableSet takes them.
+  ServedJob(const ServerConfig& job_config, int apply_threads, std::vector<TableSpill> spills = {});
 
   // Errors: kNotFound.
   absl::StatusOr<TableSet::Entry*> FindTable(TableId table);

@@ -78,7 +78,8 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
   if (!found.ok()) return done(found.status());
   {
     StageTimer::Scope scope(&validate_timer);
-    const absl::Status valid = (*found)->validation.CheckPush(part);
+    absl::Status valid = (*found)->validation.CheckPush(part);
+    if (valid.ok()) valid = (*found)->tables.CheckRoom();
     if (!valid.ok()) return done(valid);
   }
   const Step last_step = part.last_step;
@@ -141,15 +142,24 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job) {
     if (part_base.has_value()) {
       BeginCut(current_job, cut, *part_base);
     } else if (step.has_value()) {
-      ApplyStep(current_job, *std::move(step));
+      const absl::Status applied = ApplyStep(current_job, *std::move(step));
+      if (!applied.ok()) {
+        // What is accepted must be applied, and can't be. Nothing is any more: `applying` stays.
+        spill.on_broken(applied);
+        return Shutdown();
+      }
     } else if (digest) {
       AnswerDigest(*current_job, digest);
     }
   }
 }
 
-void ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep step) {
-  current_job->applier.Apply(step.pushes, step.step);
+absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep step) {
+  const absl::Status applied = current_job->applier.Apply(step.pushes, step.step);
+  if (!applied.ok()) {
+    return absl::Status(applied.code(),
+                        absl::StrCat("step ", step.step.value(), ": ", applied.message()));
+  }
   std::vector<PullGate::Released> released;
   {
     absl::MutexLock lock(&mutex);
@@ -157,7 +167,8 @@ void ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep
     released = gate.TakeReady(*pushes, gate.num_held() > 0 ? scheduler->NowMicros() : 0);
   }
   for (const PullGate::Released& pull : released) pull.done(pull.answer);
-  // The pushes' memory goes back here, after the workers got their answers.
+  return absl::OkStatus();  // The pushes' memory goes back here, after the workers got their
+                            // answers.
 }
 
 // Looking at rows
@@ -191,16 +202,19 @@ void ServerCore::Impl::ComputeDigest(const std::string& job_id, uint64_t epoch, 
 
 // REQUIRES: this thread set `applying`.
 void ServerCore::Impl::AnswerDigest(const ServedJob& current_job, const DigestDone& done) {
+  const absl::StatusOr<Digest> digest = current_job.tables.ComputeDigest();
   DigestAnswer answer;
-  answer.digest = current_job.tables.ComputeDigest();
   answer.rows = current_job.tables.num_rows();
   {
     absl::MutexLock lock(&mutex);
-    answer.complete_through = pushes->complete_through();
-    last_digest = answer;
     digest_wanted = false;
+    if (digest.ok()) {
+      answer.digest = *digest;
+      answer.complete_through = pushes->complete_through();
+      last_digest = answer;
+    }
   }
-  done(answer);
+  digest.ok() ? done(answer) : done(digest.status());
 }
 
 absl::Status ServerCore::Impl::VisitRows(TableId table, const RowVisitor& visit) {
@@ -211,9 +225,9 @@ absl::Status ServerCore::Impl::VisitRows(TableId table, const RowVisitor& visit)
     mutex.Await(absl::Condition(this, &Impl::NotApplying));
     applying = true;
   }
-  entry->table.VisitRows(visit);
+  const absl::Status visited = entry->table.VisitRows(visit);
   RunApplier(current_job);  // What was completed meanwhile; ends `applying`.
-  return absl::OkStatus();
+  return visited;
 }
 
 // The rest
@@ -257,8 +271,8 @@ void ServerCore::Impl::Shutdown() {
 }
 
 ServerCore::ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals,
-                       const CheckpointIo& checkpoints)
-    : impl_(std::make_shared<Impl>(limits, scheduler, journals, checkpoints)) {}
+                       const CheckpointIo& checkpoints, const SpillIo& spill)
+    : impl_(std::make_shared<Impl>(limits, scheduler, journals, checkpoints, spill)) {}
 ServerCore::~ServerCore() { Shutdown(); }
 
 absl::Status ServerCore::Configure(const ServerConfig& config) { return impl_->Configure(config); }
@@ -273,16 +287,18 @@ PullTicket ServerCore::Pull(const wire::PullRequest& request, PullDone done, int
 void ServerCore::DropPull(PullTicket ticket) { impl_->DropPull(ticket); }
 
 absl::Status ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots,
-                                  uint8_t* rows) {
+                                  uint8_t* rows, wire::PullKind kind) {
   StageTimer::Scope scope(&impl_->read_timer);
   ServedJob* job = impl_->job.load(std::memory_order_acquire);
   CHECK(job != nullptr);
   const absl::StatusOr<TableSet::Entry*> entry = job->FindTable(table);
   CHECK(entry.ok());
   (*entry)->keys_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
-  if (with_slots) return (*entry)->table.GatherRows(keys, rows);
-  (*entry)->table.GatherWeights(keys, rows);
-  return absl::OkStatus();
+  // A training pull's rows are pushed soon.
+  const auto read_back = kind == wire::PullKind::kTrain ? EmbeddingTable::ReadBack::kKeep
+                                                        : EmbeddingTable::ReadBack::kLeave;
+  return with_slots ? (*entry)->table.GatherRows(keys, rows, read_back)
+                    : (*entry)->table.GatherWeights(keys, rows, read_back);
 }
 
 absl::StatusOr<int> ServerCore::FloatsOf(TableId table, bool with_slots) const {

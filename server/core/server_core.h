@@ -24,6 +24,7 @@
 #include "server/core/pull_gate.h"
 #include "server/core/server_config.h"
 #include "server/storage/journal_opener.h"
+#include "server/storage/row_store.h"
 
 namespace thermocline {
 
@@ -31,21 +32,29 @@ class CheckpointReply;  // proto/parameter_server.proto
 class CheckpointRequest;
 class ServerStats;
 
+// What tables with a memory budget need.
+struct SpillIo {
+  RowStoreOpener* stores = nullptr;  // Outlives the core. Null: no job with such a table is served.
+  // Rows can't be read or written any more, and what is accepted can't be applied: the process
+  // should end. Called on any thread, perhaps more than once.
+  std::function<void(const absl::Status&)> on_broken;
+};
+
 class ServerCore {
  public:
   // REQUIRES: `scheduler` outlives the core and runs no task of it after the core is gone. So does
   // `journals`; without it, no job with a durability is served.
-  // Without `checkpoints`, none with checkpoints is.
+  // Without `checkpoints`, none with checkpoints is; without `spill`, none with memory budgets.
   ServerCore(const ServerLimits& limits, Scheduler* scheduler, JournalOpener* journals = nullptr,
-             const CheckpointIo& checkpoints = {});
+             const CheckpointIo& checkpoints = {}, const SpillIo& spill = {});
   ~ServerCore();
 
   // Makes the tables, loads the base checkpoint's rows and, where the job has a durability, applies
   // what the journal holds beyond; pulls and pushes are answered kRecovering meanwhile. Idempotent.
   // Errors: kInvalidArgument; kFailedPrecondition (configured already, and differently: says in
-  // what, naming table and field; no journals or checkpoints here; the base is of another model);
-  // kUnavailable (another call recovers: says how far it is); the base's and the journal's. Those
-  // of recovering are final.
+  // what, naming table and field; no journals, checkpoints or stores here; the base is of another
+  // model); kUnavailable (another call recovers: says how far it is); the base's and the journal's.
+  // Those of recovering are final.
   absl::Status Configure(const ServerConfig& config);
   // Whether it is configured so, and has recovered. Errors: kUnavailable (not yet),
   // kFailedPrecondition (differently).
@@ -68,15 +77,18 @@ class ServerCore {
 
   // Writes the weights of `keys`, `with_slots` also the optimizer's slots behind them.
   // rows: [n, FloatsOf(table, with_slots)] float32, any alignment. Errors: those of
-  // EmbeddingTable::GatherRows. REQUIRES: a Pull naming this table was answered kReady.
-  absl::Status ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots, uint8_t* rows);
+  // EmbeddingTable::GatherRows. REQUIRES: a Pull of this kind, naming this table, was answered
+  // kReady.
+  absl::Status ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots, uint8_t* rows,
+                        wire::PullKind kind = wire::PullKind::kTrain);
   // Floats in what is read of one row, or kNotFound.
   absl::StatusOr<int> FloatsOf(TableId table, bool with_slots) const;
 
   // Takes one part of a push. `done` runs exactly once: before whatever is applied because of it,
   // or on a thread of the journal's once what it acknowledges is durable. Errors: as Pull; also
   // kInvalidArgument (values of the wrong size, not finite, ranges or parts that contradict each
-  // other). Nothing of a refused part is kept.
+  // other), kResourceExhausted also where rows can't be spilled for want of disk. Nothing of a
+  // refused part is kept.
   using PushDone = std::function<void(absl::StatusOr<wire::PushAnswer>)>;
   void Push(wire::PushPart part, PushDone done);
 
@@ -103,7 +115,7 @@ class ServerCore {
 
   // Calls `visit` for every row of a table, in no particular order, between two applies.
   // row: weights, then slots; valid during the call. `changed`: the step that last changed
-  // it. Errors: kFailedPrecondition (not configured), kNotFound (unknown table).
+  // it. Errors: kFailedPrecondition (not configured), kNotFound (unknown table), the store's.
   using RowVisitor =
       std::function<void(Key key, absl::Span<const float> row, uint32_t count, Step changed)>;
   absl::Status VisitRows(TableId table, const RowVisitor& visit);

@@ -1,6 +1,7 @@
 // How a server gets its job, and where its rows come from.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -25,7 +26,8 @@ absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
     if (shut_down) return ShuttingDown();
     if (owned_job != nullptr) return CompareConfigured(config);
     RETURN_IF_ERROR(CheckMeans(config));
-    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads);
+    ASSIGN_OR_RETURN(std::vector<TableSpill> spills, OpenSpills(config));
+    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads, std::move(spills));
     new_job = owned_job.get();
     recovering = true;
   }
@@ -55,7 +57,25 @@ absl::Status ServerCore::Impl::CheckMeans(const ServerConfig& config) const {
     return absl::FailedPreconditionError(
         "the job wants checkpoints, and this server can't write any");
   }
+  for (const TableLayout& table : config.tables) {
+    if (table.memory_budget_bytes == 0 || spill.stores != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", table.name,
+                     "' has a memory budget, and this server was started without a folder for the "
+                     "rows beyond it"));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TableSpill>> ServerCore::Impl::OpenSpills(
+    const ServerConfig& config) const {
+  std::vector<TableSpill> spills(config.tables.size());
+  for (size_t i = 0; i < spills.size(); ++i) {
+    if (config.tables[i].memory_budget_bytes == 0) continue;
+    ASSIGN_OR_RETURN(spills[i].store, spill.stores->Open(config.tables[i]));
+    spills[i].on_broken = spill.on_broken;
+  }
+  return spills;
 }
 
 absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) const {

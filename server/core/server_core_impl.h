@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -28,11 +29,12 @@ inline absl::Status ShuttingDown() {
 
 struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener,
-       const CheckpointIo& checkpoint_io)
+       const CheckpointIo& checkpoint_io, const SpillIo& spill_io)
       : limits(server_limits),
         scheduler(a_scheduler),
         journals(journal_opener),
         checkpoints(checkpoint_io),
+        spill(spill_io),
         gate(server_limits.max_held_pulls, server_limits.hold_us) {}
 
   // In server_core_configure.cc.
@@ -42,6 +44,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   absl::Status CheckMeans(const ServerConfig& config) const;
   absl::Status CompareConfigured(const ServerConfig& config) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::StatusOr<std::vector<TableSpill>> OpenSpills(const ServerConfig& config) const;
   absl::Status Recover(ServedJob* new_job);
   absl::StatusOr<CutHistory> LoadBase(ServedJob* new_job);
   absl::Status ReplayJournal(ServedJob* new_job, Step base);
@@ -59,7 +62,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
   bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void RunApplier(ServedJob* current_job);
-  void ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
+  absl::Status ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
   bool NotApplying() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !applying; }
 
   // In server_core_checkpoint.cc.
@@ -82,6 +85,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   Scheduler* const scheduler;
   JournalOpener* const journals;  // May be null.
   const CheckpointIo checkpoints;
+  const SpillIo spill;
 
   std::atomic<ServedJob*> job{nullptr};  // Set once, by Configure.
   std::atomic<bool> recovering{false};

@@ -1,23 +1,27 @@
 #include "server/core/step_applier.h"
 
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "common/sparse_optimizer.h"
+#include "common/status_macros.h"
 
 namespace thermocline {
 
 StepApplier::StepApplier(TableSet* tables, int num_threads)
     : tables_(tables), threads_(num_threads), work_(tables->size()) {}
 
-void StepApplier::Apply(absl::Span<const AssembledPush> pushes, Step applied_step) {
-  if (pushes.empty()) return;
+absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes, Step applied_step) {
+  if (pushes.empty()) return absl::OkStatus();
   StageTimer::Scope scope(&apply_timer_);
   const AssembledPush* newest = &pushes[0];
   for (const AssembledPush& push : pushes) {
     if (push.last_step > newest->last_step) newest = &push;
   }
   Collect(pushes);
-  ApplyGradients(newest->learning_rate, newest->last_step, applied_step);
-  if (any_rows_) AssignRows(applied_step);
+  RETURN_IF_ERROR(ApplyGradients(newest->learning_rate, newest->last_step, applied_step));
+  return any_rows_ ? AssignRows(applied_step) : absl::OkStatus();
 }
 
 // Sorts the ranges of all parts by table, without copying their content.
@@ -51,7 +55,7 @@ StepApplier::Share* StepApplier::ShareOf(size_t position, size_t push) {
   return &shares.back();
 }
 
-void StepApplier::ApplyGradients(float learning_rate, Step update_step, Step applied_step) {
+absl::Status StepApplier::ApplyGradients(float learning_rate, Step update_step, Step applied_step) {
   // A table whose gradients come from one worker needs no merging: its blocks are tasks of their
   // own, read where they lie. The others are one task a table.
   struct Task {
@@ -73,7 +77,7 @@ void StepApplier::ApplyGradients(float learning_rate, Step update_step, Step app
       tasks.push_back({i, nullptr});
     }
   }
-  threads_.Run(tasks.size(), [&](size_t t) {
+  return RunTasks(tasks.size(), [&](size_t t) {
     const Task& task = tasks[t];
     EmbeddingTable& table = tables_->at(task.position).table;
     const GradientBlock* block = task.block;
@@ -89,21 +93,36 @@ void StepApplier::ApplyGradients(float learning_rate, Step update_step, Step app
     }
     const UpdateScalars scalars =
         ScalarsForStep(table.layout().optimizer, learning_rate, update_step);
-    table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, applied_step);
+    return table.ApplyGradients(block->keys, block->counts, block->gradients, scalars,
+                                applied_step);
   });
 }
 
-void StepApplier::AssignRows(Step applied_step) {
+absl::Status StepApplier::AssignRows(Step applied_step) {
   // Where several workers write one row back, the highest rank has the last word: a table's blocks
   // stay in one task.
-  threads_.Run(work_.size(), [&](size_t position) {
+  return RunTasks(work_.size(), [&](size_t position) -> absl::Status {
     EmbeddingTable& table = tables_->at(position).table;
     for (const Share& share : work_[position].shares) {
       for (const GradientBlock& block : share.rows) {
-        table.AssignRows(block.keys, block.counts, block.gradients, applied_step);
+        RETURN_IF_ERROR(table.AssignRows(block.keys, block.counts, block.gradients, applied_step));
       }
     }
+    return absl::OkStatus();
   });
+}
+
+absl::Status StepApplier::RunTasks(size_t num_tasks,
+                                   const std::function<absl::Status(size_t)>& task) {
+  absl::Mutex mutex;
+  absl::Status first_error;
+  threads_.Run(num_tasks, [&](size_t i) {
+    absl::Status status = task(i);
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex);
+    first_error.Update(std::move(status));
+  });
+  return first_error;
 }
 
 }  // namespace thermocline

@@ -7,8 +7,10 @@
 #define THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/latency_histogram.h"
@@ -27,7 +29,8 @@ class StepApplier {
   // Applies pushes, at most one of a worker, in rank order. The update is that of the greatest
   // last_step among them, with its learning rate; rows remember `applied_step`, the step that is
   // complete with these, as that of their change. REQUIRES: the pushes are valid.
-  void Apply(absl::Span<const AssembledPush> pushes, Step applied_step);
+  // Errors: a table's; a part of the step may be applied then.
+  absl::Status Apply(absl::Span<const AssembledPush> pushes, Step applied_step);
 
   // What Apply took, and of that the merging of gradients (with several workers).
   const StageTimer& apply_timer() const { return apply_timer_; }
@@ -47,8 +50,10 @@ class StepApplier {
 
   void Collect(absl::Span<const AssembledPush> pushes);
   Share* ShareOf(size_t position, size_t push);
-  void ApplyGradients(float learning_rate, Step update_step, Step applied_step);
-  void AssignRows(Step applied_step);
+  absl::Status ApplyGradients(float learning_rate, Step update_step, Step applied_step);
+  absl::Status AssignRows(Step applied_step);
+  // Runs task(i) for i < num_tasks on the threads; the first error of any.
+  absl::Status RunTasks(size_t num_tasks, const std::function<absl::Status(size_t)>& task);
 
   TableSet* const tables_;
   ApplyThreads threads_;

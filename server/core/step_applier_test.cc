@@ -28,7 +28,7 @@ AssembledPush Assembled(uint32_t rank, int64_t step, std::vector<wire::PushPart>
 std::vector<float> WeightsOf(const TableSet& tables, size_t position, Key key) {
   const EmbeddingTable& table = tables.at(position).table;
   std::vector<float> weights(table.layout().dim);
-  table.GatherWeights({key}, reinterpret_cast<uint8_t*>(weights.data()));
+  EXPECT_TRUE(table.GatherWeights({key}, reinterpret_cast<uint8_t*>(weights.data())).ok());
   return weights;
 }
 
@@ -42,13 +42,16 @@ TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
   pushes.push_back(Assembled(1, 0, {b}));
-  applier.Apply(pushes, Step(0));
+  ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
   // Adagrad's first update is -rate * g / |g|: two updates of one key would give another value.
   EXPECT_FLOAT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
   std::map<Key, std::pair<float, uint32_t>> rows;  // Accumulator and count.
-  tables.at(0).table.VisitRows([&](Key key, absl::Span<const float> row, uint32_t count, Step) {
-    rows[key] = {row[1], count};
-  });
+  EXPECT_TRUE(tables.at(0)
+                  .table
+                  .VisitRows([&](Key key, absl::Span<const float> row, uint32_t count, Step) {
+                    rows[key] = {row[1], count};
+                  })
+                  .ok());
   EXPECT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1], std::make_pair(16.0f, 2u));
   EXPECT_EQ(rows[2], std::make_pair(1.0f, 1u));
@@ -67,7 +70,7 @@ TEST(StepApplierTest, WrittenBackRowsComeAfterGradientsAndTheHighestRankWins) {
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
   pushes.push_back(Assembled(1, 0, {b}));
-  applier.Apply(pushes, Step(0));
+  ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
   EXPECT_EQ(WeightsOf(tables, 0, 1), (std::vector<float>{7, 8}));
   EXPECT_EQ(WeightsOf(tables, 0, 2), (std::vector<float>{6, 6}));
 }
@@ -86,10 +89,14 @@ TEST(StepApplierTest, TheNewestPushGivesTheRateAndTheAppliedStepIsThatOfTheChang
   std::vector<AssembledPush> pushes;
   pushes.push_back(std::move(wide));
   pushes.push_back(Assembled(1, 0, {b}));
-  applier.Apply(pushes, Step(0));
+  ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
   EXPECT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
-  tables.at(0).table.VisitRows(
-      [](Key, absl::Span<const float>, uint32_t, Step changed) { EXPECT_EQ(changed, Step(0)); });
+  EXPECT_TRUE(tables.at(0)
+                  .table
+                  .VisitRows([](Key, absl::Span<const float>, uint32_t, Step changed) {
+                    EXPECT_EQ(changed, Step(0));
+                  })
+                  .ok());
 }
 
 // The content of one worker's push, cut into parts at random.
@@ -140,9 +147,9 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
         }
         pushes.push_back(Assembled(rank, step, CutAtRandom(whole, &cut)));
       }
-      applier.Apply(pushes, Step(step));
+      EXPECT_TRUE(applier.Apply(pushes, Step(step)).ok());
     }
-    return tables.ComputeDigest();
+    return *tables.ComputeDigest();
   };
   const Digest expected = digest_after(1, 1);
   for (const int num_threads : {1, 2, 4}) {

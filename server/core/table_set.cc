@@ -1,6 +1,7 @@
 #include "server/core/table_set.h"
 
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {
@@ -17,21 +18,38 @@ void FillTableStats(const TableSet::Entry& entry, TableStats* stats) {
   stats->set_keys_pulled(entry.keys_pulled.load(std::memory_order_relaxed));
   stats->set_keys_pushed(entry.keys_pushed.load(std::memory_order_relaxed));
   stats->set_rows_created(entry.table.rows_created());
+  const auto spill = entry.table.spill_stats();
+  if (!spill.has_value()) return;
+  stats->set_rows_in_memory(spill->rows_in_memory);
+  stats->set_bytes_spilled(spill->bytes_spilled);
+  stats->set_rows_read_back(spill->rows_read_back);
+  stats->set_rows_spilled(spill->rows_spilled);
 }
 
 }  // namespace
 
-TableSet::TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed) {
+TableSet::TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed,
+                   std::vector<TableSpill> spills) {
+  spills.resize(layouts.size());
   for (const TableLayout& layout : layouts) {
+    TableSpill& spill = spills[entries_.size()];
     CHECK(positions_.emplace(layout.id, entries_.size()).second);
-    entries_.push_back(std::make_unique<Entry>(layout, job_seed));
+    entries_.push_back(std::make_unique<Entry>(layout, job_seed, std::move(spill)));
   }
 }
 
-Digest TableSet::ComputeDigest() const {
+absl::StatusOr<Digest> TableSet::ComputeDigest() const {
   Digest digest;
-  for (const auto& entry : entries_) digest.Add(entry->table.ComputeDigest());
+  for (const auto& entry : entries_) {
+    ASSIGN_OR_RETURN(const Digest rows, entry->table.ComputeDigest());
+    digest.Add(rows);
+  }
   return digest;
+}
+
+absl::Status TableSet::CheckRoom() const {
+  for (const auto& entry : entries_) RETURN_IF_ERROR(entry->table.CheckRoom());
+  return absl::OkStatus();
 }
 
 uint64_t TableSet::num_rows() const {

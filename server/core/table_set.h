@@ -8,9 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/hash.h"
 #include "common/ids.h"
@@ -24,15 +27,18 @@ class ServerStats;  // proto/parameter_server.proto
 class TableSet {
  public:
   struct Entry {
-    Entry(const TableLayout& layout, uint64_t job_seed) : table(layout, job_seed) {}
+    Entry(const TableLayout& layout, uint64_t job_seed, TableSpill spill)
+        : table(layout, job_seed, std::move(spill)) {}
 
     EmbeddingTable table;
     std::atomic<uint64_t> keys_pulled{0};
     std::atomic<uint64_t> keys_pushed{0};
   };
 
+  // spills: [layouts], without a store where all rows stay in memory; or none.
   // REQUIRES: the ids are distinct.
-  TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed);
+  TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed,
+           std::vector<TableSpill> spills = {});
 
   size_t size() const { return entries_.size(); }
   Entry& at(size_t position) { return *entries_[position]; }
@@ -44,8 +50,10 @@ class TableSet {
     return it == positions_.end() ? entries_.size() : it->second;
   }
 
-  // Sum of the digests of all rows.
-  Digest ComputeDigest() const;
+  // Sum of the digests of all rows. Errors: a table's.
+  absl::StatusOr<Digest> ComputeDigest() const;
+  // kResourceExhausted: rows can't be spilled, and there is no room for more in memory.
+  absl::Status CheckRoom() const;
   uint64_t num_rows() const;
 
   void FillStats(ServerStats* stats) const;

@@ -119,7 +119,7 @@ absl::Status ParameterServerService::PullCall::MakeReply(
   wire::PullReplyBuilder builder(*answer, tables);
   for (size_t i = 0; i < tables.size(); ++i) {
     RETURN_IF_ERROR(service_->core_->ReadRows(tables[i].table, request_.KeysOf(request_.tables[i]),
-                                              request_.with_slots, builder.rows(i)));
+                                              request_.with_slots, builder.rows(i), request_.kind));
   }
   *reply_ = std::move(builder).Finish();
   return absl::OkStatus();

@@ -100,9 +100,11 @@ std::unique_ptr<EmbeddingTable> MakeTable(uint32_t rows) {
   for (uint32_t first = 0; first < rows; first += kBatch) {
     keys.resize(std::min(kBatch, rows - first));
     for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = KeyOfRow(first + i);
-    table->ApplyGradients(keys, absl::MakeConstSpan(counts).first(keys.size()),
-                          absl::MakeConstSpan(gradients).first(keys.size() * kDim), scalars,
-                          Step(0));
+    CHECK(table
+              ->ApplyGradients(keys, absl::MakeConstSpan(counts).first(keys.size()),
+                               absl::MakeConstSpan(gradients).first(keys.size() * kDim), scalars,
+                               Step(0))
+              .ok());
   }
   return table;
 }
@@ -126,8 +128,11 @@ double RunGather(const Workload& workload, const uint8_t* rows, uint8_t* out) {
 double RunTable(const Workload& workload, const EmbeddingTable& table, uint8_t* out) {
   const double start = SecondsNow();
   for (size_t b = 0; b < workload.num_batches(); ++b) {
-    table.GatherWeights(
-        absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch), out);
+    CHECK(
+        table
+            .GatherWeights(
+                absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch), out)
+            .ok());
   }
   return SecondsNow() - start;
 }
@@ -152,9 +157,11 @@ double RunApply(const Workload& workload, EmbeddingTable* table) {
   const UpdateScalars scalars = ScalarsForStep(table->layout().optimizer, 0.01f, Step(1));
   const double start = SecondsNow();
   for (size_t b = 0; b < workload.num_batches(); ++b) {
-    table->ApplyGradients(
-        absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch), counts,
-        gradients, scalars, Step(1));
+    CHECK(table
+              ->ApplyGradients(
+                  absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch),
+                  counts, gradients, scalars, Step(1))
+              .ok());
   }
   return SecondsNow() - start;
 }
@@ -218,9 +225,12 @@ void MeasureSnapshot(const Workload& workload, EmbeddingTable* table) {
       const UpdateScalars scalars = ScalarsForStep(table->layout().optimizer, 0.01f, Step(2));
       for (size_t b = 0; beside_applies && !end.load(); b = (b + 1) % workload.num_batches()) {
         const Clock::time_point apply_start = Clock::now();
-        table->ApplyGradients(
-            absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch), counts,
-            gradients, scalars, Step(2));
+        CHECK(
+            table
+                ->ApplyGradients(
+                    absl::MakeConstSpan(workload.keys).subspan(b * workload.batch, workload.batch),
+                    counts, gradients, scalars, Step(2))
+                .ok());
         longest_apply_s = std::max(longest_apply_s, seconds_since(apply_start));
       }
     });

@@ -1,17 +1,26 @@
-// A snapshot: the keys of the rows are collected once and sorted, then rows are read a batch at a
-// time. A row that was changed since the cut is read from the image that its stripe keeps.
+// A snapshot: the keys of the rows in memory are collected once and sorted, then rows are read a
+// batch at a time. A row that was changed since the cut, or left memory, is read from the image
+// that its stripe keeps. What the store had at the cut is merged in; where memory has a row too,
+// the store's is the same or older.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "server/tables/embedding_table_impl.h"
 #include "server/tables/prefetch.h"
 #include "server/tables/slot_order.h"
 
 namespace thermocline {
+namespace {
+
+constexpr uint32_t kNotStored = UINT32_MAX;
+
+}  // namespace
 
 void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row) {
   // Nobody asks for it any more. Who reads a slot's rows says so afterwards.
@@ -33,26 +42,44 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   UninitializedVector<Key> CopyKeys(const TableStripe& stripe) const;
   // Leaves the keys of rows that belong to the snapshot.
   void DropOthers(UninitializedVector<Key>* keys) const;
-  void Read(absl::Span<const Key> keys, SnapshotRows* rows);
+  absl::Status FillStored();
+  // Moves the next keys in order, and of each where in stored_rows_ it is.
+  void TakeKeys();
+  void Read(SnapshotRows* rows);
+  void ReadFromStore(size_t position, SnapshotRows* rows);
+  void Compact(SnapshotRows* rows);
   void ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows);
 
   Impl* const table_;
   const uint64_t salt_;
-  const bool all_rows_;  // Whatever the step of their last change.
+  const bool all_rows_;                // Whatever the step of their last change.
+  const RowCut cut_;                   // Without images.
+  std::unique_ptr<RowCursor> cursor_;  // Null once it is at its end, and where there is no store.
   bool collected_ = false;
-  UninitializedVector<Key> keys_;
-  size_t next_ = 0;            // in keys_
-  std::vector<char> present_;  // of the batch that is being read
+  UninitializedVector<Key> keys_;  // In memory.
+  size_t next_ = 0;                // in keys_
+  std::vector<Key> stored_keys_;   // The next ones of the cursor.
+  UninitializedVector<uint8_t> stored_rows_;
+  size_t next_stored_ = 0;  // in stored_keys_
+  // The batch that is being read.
+  std::vector<Key> batch_;
+  std::vector<uint32_t> batch_stored_;  // Its rows in stored_rows_, or kNotStored.
+  std::vector<char> present_;
 };
 
 EmbeddingTable::Impl::Snapshot::Snapshot(Impl* table, uint32_t oldest, uint32_t newest)
-    : table_(table), salt_(TableSalt(table->layout.id)), all_rows_(oldest == 0) {
+    : table_(table),
+      salt_(TableSalt(table->layout.id)),
+      all_rows_(oldest == 0),
+      cut_(oldest, newest) {
   CHECK(!table_->in_snapshot.exchange(true));
   table_->snapshot_slots_read.store(0);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     absl::MutexLock lock(&table_->stripes[s].mutex);
     table_->stripes[s].cut = RowCut(oldest, newest);
   }
+  // Last: a row that leaves memory from here on leaves its image.
+  if (table_->store != nullptr) cursor_ = table_->store->NewCursor();
 }
 
 EmbeddingTable::Impl::Snapshot::~Snapshot() {
@@ -67,14 +94,44 @@ EmbeddingTable::Impl::Snapshot::~Snapshot() {
 absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
   if (!collected_) Collect();
   rows->keys.clear();
-  while (rows->keys.empty() && next_ < keys_.size()) {
-    const auto keys = absl::MakeConstSpan(keys_).subspan(next_, KeyBatch::kMaxKeys);
-    Read(keys, rows);
-    next_ += keys.size();
-    const uint32_t slots_read = next_ < keys_.size() ? SlotOfKey(salt_, keys_[next_]) : kNumSlots;
-    table_->snapshot_slots_read.store(slots_read, std::memory_order_release);
+  while (rows->keys.empty()) {
+    RETURN_IF_ERROR(FillStored());
+    TakeKeys();
+    if (batch_.empty()) break;
+    Read(rows);
+    table_->snapshot_slots_read.store(SlotOfKey(salt_, batch_.back()), std::memory_order_release);
   }
+  if (batch_.empty()) table_->snapshot_slots_read.store(kNumSlots, std::memory_order_release);
   return !rows->keys.empty();
+}
+
+absl::Status EmbeddingTable::Impl::Snapshot::FillStored() {
+  if (cursor_ == nullptr || next_stored_ < stored_keys_.size()) return absl::OkStatus();
+  next_stored_ = 0;
+  const absl::Status status = cursor_->Next(KeyBatch::kMaxKeys, &stored_keys_, &stored_rows_);
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("table '", table_->layout.name,
+                                                    "': reading all rows: ", status.message()));
+  }
+  if (stored_keys_.empty()) cursor_.reset();
+  return absl::OkStatus();
+}
+
+void EmbeddingTable::Impl::Snapshot::TakeKeys() {
+  batch_.clear();
+  batch_stored_.clear();
+  while (batch_.size() < KeyBatch::kMaxKeys) {
+    const bool more_stored = next_stored_ < stored_keys_.size();
+    if (cursor_ != nullptr && !more_stored) return;  // Which key is next isn't known.
+    const bool more = next_ < keys_.size();
+    if (!more && !more_stored) return;
+    const bool stored_first =
+        more_stored && (!more || !InSlotOrder(salt_, keys_[next_], stored_keys_[next_stored_]));
+    const Key key = stored_first ? stored_keys_[next_stored_] : keys_[next_];
+    if (more && keys_[next_] == key) ++next_;
+    batch_.push_back(key);
+    batch_stored_.push_back(stored_first ? static_cast<uint32_t>(next_stored_++) : kNotStored);
+  }
 }
 
 void EmbeddingTable::Impl::Snapshot::Collect() {
@@ -132,20 +189,41 @@ void EmbeddingTable::Impl::Snapshot::DropOthers(UninitializedVector<Key>* keys) 
   keys->resize(kept);
 }
 
-void EmbeddingTable::Impl::Snapshot::Read(absl::Span<const Key> keys, SnapshotRows* rows) {
-  const size_t row_floats = table_->layout.row_floats();
-  rows->keys.assign(keys.begin(), keys.end());
-  rows->counts.resize(keys.size());
-  rows->changed.resize(keys.size());
-  rows->rows.resize(keys.size() * row_floats);
-  present_.assign(keys.size(), 0);
-  table_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t) {
+void EmbeddingTable::Impl::Snapshot::Read(SnapshotRows* rows) {
+  const size_t n = batch_.size();
+  rows->keys = batch_;
+  rows->counts.resize(n);
+  rows->changed.resize(n);
+  rows->rows.resize(n * table_->layout.row_floats());
+  present_.assign(n, 0);
+  table_->stripes.ForEachBatch(batch_, [&](const KeyBatch& batch, size_t) {
     for (uint32_t s = 0; s < kNumStripes; ++s) {
       if (batch.begin(s) != batch.begin(s + 1)) ReadStripe(batch, s, rows);
     }
   });
+  for (size_t i = 0; i < n; ++i) {
+    if (!present_[i] && batch_stored_[i] != kNotStored) ReadFromStore(i, rows);
+  }
+  Compact(rows);
+}
+
+void EmbeddingTable::Impl::Snapshot::ReadFromStore(size_t position, SnapshotRows* rows) {
+  const uint8_t* stored = stored_rows_.data() + batch_stored_[position] * table_->stored_row_bytes;
+  RowMeta meta;
+  std::memcpy(&meta, stored, sizeof(meta));
+  if (!cut_.Contains(meta)) return;
+  const size_t row_floats = table_->layout.row_floats();
+  std::memcpy(&rows->rows[position * row_floats], stored + sizeof(meta),
+              row_floats * sizeof(float));
+  rows->counts[position] = meta.count;
+  rows->changed[position] = meta.changed;
+  present_[position] = 1;
+}
+
+void EmbeddingTable::Impl::Snapshot::Compact(SnapshotRows* rows) {
+  const size_t row_floats = table_->layout.row_floats();
   size_t kept = 0;
-  for (size_t i = 0; i < keys.size(); ++i) {
+  for (size_t i = 0; i < present_.size(); ++i) {
     if (!present_[i]) continue;
     if (kept != i) {
       rows->keys[kept] = rows->keys[i];

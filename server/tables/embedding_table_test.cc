@@ -88,7 +88,7 @@ void ExpectSameWeights(const EmbeddingTable& table, const ModelTable& model,
                        const std::vector<Key>& keys) {
   const size_t row_bytes = table.layout().dim * sizeof(float);
   std::vector<uint8_t> got(keys.size() * row_bytes + 1, 0xAB);
-  table.GatherWeights(keys, got.data() + 1);
+  EXPECT_TRUE(table.GatherWeights(keys, got.data() + 1).ok());
   for (size_t i = 0; i < keys.size(); ++i) {
     ASSERT_EQ(std::memcmp(got.data() + 1 + i * row_bytes, model.Read(keys[i]).data(), row_bytes), 0)
         << "key " << keys[i] << " at " << i;
@@ -99,18 +99,22 @@ void ExpectSameRows(const EmbeddingTable& table, const ModelTable& model) {
   ASSERT_EQ(table.num_rows(), model.rows().size());
   Digest digest;
   size_t visited = 0;
-  table.VisitRows([&](Key key, absl::Span<const float> row, uint32_t count, Step) {
-    ++visited;
-    const auto found = model.rows().find(key);
-    ASSERT_NE(found, model.rows().end()) << "key " << key;
-    ASSERT_EQ(row.size(), found->second.floats.size());
-    EXPECT_EQ(std::memcmp(row.data(), found->second.floats.data(), row.size() * sizeof(float)), 0)
-        << "key " << key;
-    EXPECT_EQ(count, found->second.count) << "key " << key;
-    digest.Add(RowDigest(table.layout().id, key, found->second.floats));
-  });
+  EXPECT_TRUE(
+      table
+          .VisitRows([&](Key key, absl::Span<const float> row, uint32_t count, Step) {
+            ++visited;
+            const auto found = model.rows().find(key);
+            ASSERT_NE(found, model.rows().end()) << "key " << key;
+            ASSERT_EQ(row.size(), found->second.floats.size());
+            EXPECT_EQ(
+                std::memcmp(row.data(), found->second.floats.data(), row.size() * sizeof(float)), 0)
+                << "key " << key;
+            EXPECT_EQ(count, found->second.count) << "key " << key;
+            digest.Add(RowDigest(table.layout().id, key, found->second.floats));
+          })
+          .ok());
   EXPECT_EQ(visited, model.rows().size());
-  EXPECT_EQ(table.ComputeDigest(), digest);
+  EXPECT_EQ(*table.ComputeDigest(), digest);
 }
 
 class ModelTest : public testing::TestWithParam<std::tuple<OptimizerKind, int>> {};
@@ -132,14 +136,14 @@ TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
     for (uint32_t& count : counts) count = random() % 5;
     if (t % 4 == 3) {
       const std::vector<float> rows = RandomFloats(n * layout.row_floats(), random);
-      table.AssignRows(keys, counts, rows, Step(t));
+      EXPECT_TRUE(table.AssignRows(keys, counts, rows, Step(t)).ok());
       for (size_t i = 0; i < n; ++i) {
         model.Assign(keys[i], counts[i], &rows[i * layout.row_floats()]);
       }
     } else {
       const std::vector<float> gradients = RandomFloats(n * dim, random);
       const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 0.05f, Step(t));
-      table.ApplyGradients(keys, counts, gradients, scalars, Step(t));
+      EXPECT_TRUE(table.ApplyGradients(keys, counts, gradients, scalars, Step(t)).ok());
       for (size_t i = 0; i < n; ++i) model.Apply(keys[i], counts[i], &gradients[i * dim], scalars);
     }
     std::shuffle(universe.begin(), universe.end(), random);
@@ -173,7 +177,10 @@ void InsertAll(std::vector<Key> keys, size_t batch, uint64_t shuffle_seed, Embed
     for (size_t i = 0; i < part.size(); ++i) {
       std::fill_n(&gradients[i * dim], dim, static_cast<float>(part[i] % 1000) * 1e-3f);
     }
-    table->ApplyGradients(part, std::vector<uint32_t>(part.size(), 1), gradients, scalars, Step(0));
+    EXPECT_TRUE(table
+                    ->ApplyGradients(part, std::vector<uint32_t>(part.size(), 1), gradients,
+                                     scalars, Step(0))
+                    .ok());
   }
 }
 
@@ -188,10 +195,10 @@ TEST(EmbeddingTableTest, GrowthKeepsEveryRowAndDigestIgnoresTheOrder) {
   InsertAll(keys, 977, 2, &other);
   EXPECT_EQ(one.num_rows(), keys.size());
   EXPECT_EQ(other.num_rows(), keys.size());
-  EXPECT_EQ(one.ComputeDigest(), other.ComputeDigest());
+  EXPECT_EQ(*one.ComputeDigest(), *other.ComputeDigest());
   std::vector<float> a(keys.size() * 4), b(keys.size() * 4);
-  one.GatherWeights(keys, reinterpret_cast<uint8_t*>(a.data()));
-  other.GatherWeights(keys, reinterpret_cast<uint8_t*>(b.data()));
+  EXPECT_TRUE(one.GatherWeights(keys, reinterpret_cast<uint8_t*>(a.data())).ok());
+  EXPECT_TRUE(other.GatherWeights(keys, reinterpret_cast<uint8_t*>(b.data())).ok());
   EXPECT_EQ(a, b);
 }
 
@@ -209,9 +216,9 @@ TEST(EmbeddingTableTest, DigestOfShardsAddsUp) {
   for (const std::vector<Key>& shard : shards) {
     EmbeddingTable part(layout, kJobSeed);
     InsertAll(shard, 512, 4, &part);
-    sum.Add(part.ComputeDigest());
+    sum.Add(*part.ComputeDigest());
   }
-  EXPECT_EQ(sum, whole.ComputeDigest());
+  EXPECT_EQ(sum, *whole.ComputeDigest());
 }
 
 TEST(EmbeddingTableTest, ReadingLeavesNoTrace) {
@@ -220,9 +227,9 @@ TEST(EmbeddingTableTest, ReadingLeavesNoTrace) {
   std::vector<Key> keys(10000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   std::vector<uint8_t> weights(keys.size() * 64);
-  table.GatherWeights(keys, weights.data());
+  EXPECT_TRUE(table.GatherWeights(keys, weights.data()).ok());
   EXPECT_EQ(table.num_rows(), 0u);
-  EXPECT_EQ(table.ComputeDigest(), Digest{});
+  EXPECT_EQ(*table.ComputeDigest(), Digest{});
   EXPECT_EQ(table.memory_bytes(), bytes);
 }
 
@@ -232,13 +239,18 @@ TEST(EmbeddingTableTest, RowsCarryTheStepOfTheirLastChange) {
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   const std::vector<uint32_t> counts(keys.size(), 1);
   const UpdateScalars scalars = ScalarsForStep(table.layout().optimizer, 0.1f, Step(5));
-  table.ApplyGradients(keys, counts, std::vector<float>(keys.size() * 16, 0.0f), scalars, Step(5));
-  table.AssignRows({77}, {0}, std::vector<float>(16, 1.0f), Step(9));
+  EXPECT_TRUE(table
+                  .ApplyGradients(keys, counts, std::vector<float>(keys.size() * 16, 0.0f), scalars,
+                                  Step(5))
+                  .ok());
+  EXPECT_TRUE(table.AssignRows({77}, {0}, std::vector<float>(16, 1.0f), Step(9)).ok());
   size_t visited = 0;
-  table.VisitRows([&](Key key, absl::Span<const float>, uint32_t, Step changed) {
-    EXPECT_EQ(changed, key == 77 ? Step(9) : Step(5));
-    ++visited;
-  });
+  EXPECT_TRUE(table
+                  .VisitRows([&](Key key, absl::Span<const float>, uint32_t, Step changed) {
+                    EXPECT_EQ(changed, key == 77 ? Step(9) : Step(5));
+                    ++visited;
+                  })
+                  .ok());
   EXPECT_EQ(visited, keys.size());
 }
 
@@ -248,12 +260,15 @@ TEST(EmbeddingTableTest, LoadedRowsAreExactAndGatheredWhole) {
   const size_t row_floats = layout.row_floats();
   std::mt19937_64 random(Seed());
   const std::vector<float> rows = RandomFloats(3 * row_floats, random);
-  table.AssignRows({0, 5}, {9, 9}, std::vector<float>(2 * row_floats, 1.0f), Step(99));
+  EXPECT_TRUE(
+      table.AssignRows({0, 5}, {9, 9}, std::vector<float>(2 * row_floats, 1.0f), Step(99)).ok());
   ASSERT_TRUE(table.LoadRows({0, 5, 11}, {1, 2, 3}, {4, 0, 6}, rows).ok());
-  table.VisitRows([&](Key key, absl::Span<const float>, uint32_t count, Step changed) {
-    EXPECT_EQ(count, key == 0 ? 1u : key == 5 ? 2u : 3u);
-    EXPECT_EQ(changed, key == 0 ? Step(3) : key == 5 ? kNoStep : Step(5));
-  });
+  EXPECT_TRUE(table
+                  .VisitRows([&](Key key, absl::Span<const float>, uint32_t count, Step changed) {
+                    EXPECT_EQ(count, key == 0 ? 1u : key == 5 ? 2u : 3u);
+                    EXPECT_EQ(changed, key == 0 ? Step(3) : key == 5 ? kNoStep : Step(5));
+                  })
+                  .ok());
   // Key 6 has no row.
   std::vector<float> expected(rows);
   expected.resize(4 * row_floats);
@@ -266,9 +281,13 @@ TEST(EmbeddingTableTest, LoadedRowsAreExactAndGatheredWhole) {
 
 TEST(EmbeddingTableTest, CountsSaturate) {
   EmbeddingTable table(MakeLayout(OptimizerKind::kSgd, 1), kJobSeed);
-  for (int i = 0; i < 2; ++i) table.AssignRows({3}, {0xC0000000u}, {1.0f}, Step(i));
-  table.VisitRows(
-      [](Key, absl::Span<const float>, uint32_t count, Step) { EXPECT_EQ(count, 0xFFFFFFFFu); });
+  for (int i = 0; i < 2; ++i)
+    EXPECT_TRUE(table.AssignRows({3}, {0xC0000000u}, {1.0f}, Step(i)).ok());
+  EXPECT_TRUE(table
+                  .VisitRows([](Key, absl::Span<const float>, uint32_t count, Step) {
+                    EXPECT_EQ(count, 0xFFFFFFFFu);
+                  })
+                  .ok());
 }
 
 TEST(EmbeddingTableTest, SmallTablesAreSmall) {
@@ -294,7 +313,7 @@ TEST(EmbeddingTableTest, MemoryStaysWithinItsBoundAtEverySize) {
   std::vector<Key> keys(kBatch);
   for (Key next = 0; next < 200000;) {
     for (Key& key : keys) key = next++;
-    table.ApplyGradients(keys, counts, gradients, scalars, Step(0));
+    EXPECT_TRUE(table.ApplyGradients(keys, counts, gradients, scalars, Step(0)).ok());
     if (next < 60000) continue;  // Blocks that are not full yet weigh more in a small table.
     ASSERT_LE(table.memory_bytes(), static_cast<uint64_t>(next * 128 * 1.3)) << next << " rows";
   }
@@ -332,8 +351,10 @@ TEST(EmbeddingTableTest, ConcurrentReadersAndWritersSeeWholeRows) {
     for (size_t i = 0; i < kKeys; ++i) keys[i] = i;
     for (int round = 0; round < kRounds; ++round) {
       std::shuffle(keys.begin(), keys.end(), random);
-      table.ApplyGradients(keys, std::vector<uint32_t>(kKeys, 1),
-                           std::vector<float>(kKeys * 16, -1.0f), scalars, Step(round));
+      EXPECT_TRUE(table
+                      .ApplyGradients(keys, std::vector<uint32_t>(kKeys, 1),
+                                      std::vector<float>(kKeys * 16, -1.0f), scalars, Step(round))
+                      .ok());
     }
   };
   const auto read = [&](int reader) {
@@ -343,7 +364,7 @@ TEST(EmbeddingTableTest, ConcurrentReadersAndWritersSeeWholeRows) {
     for (int round = 0; round < kRounds; ++round) {
       const Key first = random() % kKeys;
       for (size_t i = 0; i < keys.size(); ++i) keys[i] = first + i;
-      table.GatherWeights(keys, reinterpret_cast<uint8_t*>(weights.data()));
+      EXPECT_TRUE(table.GatherWeights(keys, reinterpret_cast<uint8_t*>(weights.data())).ok());
       for (size_t i = 0; i < keys.size(); ++i) {
         for (int d = 1; d < 16; ++d) ASSERT_EQ(weights[i * 16 + d], weights[i * 16]);
       }
@@ -356,11 +377,13 @@ TEST(EmbeddingTableTest, ConcurrentReadersAndWritersSeeWholeRows) {
   for (int i = 0; i < 2; ++i) threads.emplace_back(read, i);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(table.num_rows(), kKeys);
-  table.VisitRows([](Key, absl::Span<const float> row, uint32_t count, Step changed) {
-    EXPECT_EQ(row[0], kWriters * kRounds);
-    EXPECT_EQ(count, uint32_t{kWriters * kRounds});
-    EXPECT_EQ(changed, Step(kRounds - 1));
-  });
+  EXPECT_TRUE(table
+                  .VisitRows([](Key, absl::Span<const float> row, uint32_t count, Step changed) {
+                    EXPECT_EQ(row[0], kWriters * kRounds);
+                    EXPECT_EQ(count, uint32_t{kWriters * kRounds});
+                    EXPECT_EQ(changed, Step(kRounds - 1));
+                  })
+                  .ok());
 }
 
 }  // namespace

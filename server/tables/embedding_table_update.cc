@@ -17,25 +17,31 @@ void MarkChanged(RowMeta* meta, uint32_t changed) {
 
 }  // namespace
 
-EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::FindForChange(const TableStripe& stripe,
-                                                                 const Entry& entry) const {
+RowRef EmbeddingTable::Impl::FindForChange(const TableStripe& stripe, const Entry& entry) const {
   const uint32_t row = stripe.index.Find(entry.key, entry.place);
   if (row == 0) return {nullptr, 0};
   float* weights = storage.Weights(row);
   PrefetchRange(weights, layout.dim * sizeof(float));
   PrefetchRange(storage.Slots(row), layout.slot_floats() * sizeof(float));
   __builtin_prefetch(storage.Meta(row));
+  if (store != nullptr) __builtin_prefetch(storage.Flags(row));
   return {weights, row};
 }
 
-EmbeddingTable::Impl::RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, const Entry& entry,
-                                                          uint32_t changed) {
-  if (stripe.next_row == stripe.end_row) {
-    stripe.next_row = storage.AllocateBlock();
-    stripe.end_row = stripe.next_row + storage.rows_per_block();
+RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, Key key, uint32_t place,
+                                    uint32_t changed) {
+  uint32_t row;
+  if (!stripe.free_rows.empty()) {
+    row = stripe.free_rows.back();
+    stripe.free_rows.pop_back();
+  } else {
+    if (stripe.next_row == stripe.end_row) {
+      stripe.next_row = storage.AllocateBlock();
+      stripe.end_row = stripe.next_row + storage.rows_per_block();
+    }
+    row = stripe.next_row++;
   }
-  const uint32_t row = stripe.next_row++;
-  stripe.index.Insert(entry.key, entry.place, row);
+  stripe.index.Insert(key, place, row);
   *storage.Meta(row) = {0, changed};
   return {storage.Weights(row), row};
 }
@@ -47,32 +53,40 @@ void EmbeddingTable::Impl::Initialize(Key key, RowRef ref) {
 
 template <OptimizerKind kKind, int kDim>
 void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
-                                 const float* gradients, const UpdateScalars& scalars, Step step) {
+                                 const float* gradients, const UpdateScalars& scalars,
+                                 uint32_t changed, Misses* misses) {
   const int dim = kDim > 0 ? kDim : layout.dim;
-  const uint32_t changed = ChangedAt(step);
+  const bool spilled = store != nullptr;
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
     TableStripe& stripe = stripes[s];
+    const size_t old_misses = misses->size();
     absl::MutexLock lock(&stripe.mutex);
     stripes.Pipeline<RowRef>(
         batch, s,
         [&](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
           PrefetchRange(gradients + size_t{entry.position} * dim, dim * sizeof(float));
           RowRef ref = FindForChange(stripe, entry);
-          if (ref.row == 0) {
-            ref = Create(stripe, entry, changed);
+          if (ref.row != 0) return ref;
+          if (spilled) {
+            misses->push_back({entry.key, entry.place, s, entry.position});
+          } else {
+            ref = Create(stripe, entry.key, entry.place, changed);
             Initialize(entry.key, ref);
           }
           return ref;
         },
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
+          if (ABSL_PREDICT_FALSE(ref.row == 0)) return;
           SaveForSnapshot(stripe, entry.key, ref.row);
           UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
                            storage.Slots(ref.row), dim);
           RowMeta* meta = storage.Meta(ref.row);
           meta->AddCount(counts[entry.position]);
           MarkChanged(meta, changed);
+          if (spilled) storage.MarkDirty(ref.row);
         });
+    if (spilled) Pin(stripe, absl::MakeConstSpan(*misses).subspan(old_misses));
   }
 }
 
@@ -106,75 +120,113 @@ EmbeddingTable::Impl::ApplyFunction EmbeddingTable::Impl::SelectApply(const Tabl
   CHECK(false);
 }
 
-template <typename ChangedOf, typename SetMeta>
-void EmbeddingTable::Impl::Overwrite(const KeyBatch& batch, const float* rows, ChangedOf changed_of,
-                                     SetMeta set_meta) {
-  const size_t row_floats = layout.row_floats();
+template <typename ChangedOf, typename SetRow>
+void EmbeddingTable::Impl::OverwriteBatch(const KeyBatch& batch, size_t first, ChangedOf changed_of,
+                                          SetRow set_row, Misses* misses) {
+  const bool spilled = store != nullptr;
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
     TableStripe& stripe = stripes[s];
+    const size_t old_misses = misses->size();
     absl::MutexLock lock(&stripe.mutex);
     stripes.Pipeline<RowRef>(
         batch, s,
         [&](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
           const RowRef ref = FindForChange(stripe, entry);
-          return ref.row != 0 ? ref : Create(stripe, entry, changed_of(entry.position));
+          if (ref.row != 0) return ref;
+          const size_t position = first + entry.position;
+          if (!spilled) return Create(stripe, entry.key, entry.place, changed_of(position));
+          misses->push_back({entry.key, entry.place, s, position});
+          return ref;
         },
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
+          if (ABSL_PREDICT_FALSE(ref.row == 0)) return;
           SaveForSnapshot(stripe, entry.key, ref.row);
-          const float* from = rows + entry.position * row_floats;
-          std::copy_n(from, layout.dim, ref.weights);
-          std::copy_n(from + layout.dim, row_floats - layout.dim, storage.Slots(ref.row));
-          set_meta(entry.position, storage.Meta(ref.row));
+          set_row(first + entry.position, ref.row);
+          if (spilled) storage.MarkDirty(ref.row);
         });
+    if (spilled) Pin(stripe, absl::MakeConstSpan(*misses).subspan(old_misses));
   }
 }
 
-void EmbeddingTable::ApplyGradients(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
-                                    absl::Span<const float> gradients, const UpdateScalars& scalars,
-                                    Step step) {
-  const size_t dim = impl_->layout.dim;
+template <typename ChangedOf, typename SetRow>
+absl::Status EmbeddingTable::Impl::Overwrite(absl::Span<const Key> keys, ChangedOf changed_of,
+                                             SetRow set_row) {
+  Misses misses;
+  stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
+    OverwriteBatch(batch, first, changed_of, set_row, &misses);
+  });
+  if (misses.empty()) return absl::OkStatus();
+  return ChangeMissed(misses,
+                      [&](const Miss& miss, uint32_t row, bool) { set_row(miss.position, row); });
+}
+
+void EmbeddingTable::Impl::CopyRow(const float* from, uint32_t row) {
+  std::copy_n(from, layout.dim, storage.Weights(row));
+  std::copy_n(from + layout.dim, layout.slot_floats(), storage.Slots(row));
+}
+
+absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
+                                            absl::Span<const uint32_t> counts,
+                                            absl::Span<const float> gradients,
+                                            const UpdateScalars& scalars, Step step) {
+  Impl& table = *impl_;
+  const size_t dim = table.layout.dim;
+  const uint32_t changed = ChangedAt(step);
   CHECK_EQ(counts.size(), keys.size());
   CHECK_EQ(gradients.size(), keys.size() * dim);
-  impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
-    (impl_.get()->*impl_->apply)(batch, counts.data() + first, gradients.data() + first * dim,
-                                 scalars, step);
+  Impl::Misses misses;
+  table.stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
+    const size_t old_misses = misses.size();
+    (table.*table.apply)(batch, counts.data() + first, gradients.data() + first * dim, scalars,
+                         changed, &misses);
+    for (size_t i = old_misses; i < misses.size(); ++i) misses[i].position += first;
+  });
+  if (misses.empty()) return absl::OkStatus();
+  return table.ChangeMissed(misses, [&](const Impl::Miss& miss, uint32_t row, bool is_new) {
+    float* weights = table.storage.Weights(row);
+    if (is_new) table.Initialize(miss.key, {weights, row});
+    table.update(scalars, gradients.data() + miss.position * dim, weights, table.storage.Slots(row),
+                 static_cast<int>(dim));
+    RowMeta* meta = table.storage.Meta(row);
+    meta->AddCount(counts[miss.position]);
+    MarkChanged(meta, changed);
   });
 }
 
-void EmbeddingTable::AssignRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
-                                absl::Span<const float> rows, Step step) {
-  const size_t row_floats = impl_->layout.row_floats();
+absl::Status EmbeddingTable::AssignRows(absl::Span<const Key> keys,
+                                        absl::Span<const uint32_t> counts,
+                                        absl::Span<const float> rows, Step step) {
+  Impl& table = *impl_;
+  const size_t row_floats = table.layout.row_floats();
+  const uint32_t changed = ChangedAt(step);
   CHECK_EQ(counts.size(), keys.size());
   CHECK_EQ(rows.size(), keys.size() * row_floats);
-  const uint32_t changed = ChangedAt(step);
-  impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
-    impl_->Overwrite(
-        batch, rows.data() + first * row_floats, [&](size_t) { return changed; },
-        [&](size_t i, RowMeta* meta) {
-          meta->AddCount(counts[first + i]);
-          MarkChanged(meta, changed);
-        });
-  });
+  return table.Overwrite(
+      keys, [=](size_t) { return changed; },
+      [&](size_t i, uint32_t row) {
+        table.CopyRow(rows.data() + i * row_floats, row);
+        RowMeta* meta = table.storage.Meta(row);
+        meta->AddCount(counts[i]);
+        MarkChanged(meta, changed);
+      });
 }
 
 absl::Status EmbeddingTable::LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                                       absl::Span<const uint32_t> changed,
                                       absl::Span<const float> rows) {
-  const size_t row_floats = impl_->layout.row_floats();
+  Impl& table = *impl_;
+  const size_t row_floats = table.layout.row_floats();
   CHECK_EQ(counts.size(), keys.size());
   CHECK_EQ(changed.size(), keys.size());
   CHECK_EQ(rows.size(), keys.size() * row_floats);
-  CHECK(!impl_->in_snapshot.load());
-  impl_->stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
-    const uint32_t* batch_changed = changed.data() + first;
-    impl_->Overwrite(
-        batch, rows.data() + first * row_floats, [=](size_t i) { return batch_changed[i]; },
-        [&](size_t i, RowMeta* meta) {
-          *meta = {counts[first + i], batch_changed[i]};
-        });
-  });
-  return absl::OkStatus();
+  CHECK(!table.in_snapshot.load());
+  return table.Overwrite(
+      keys, [&](size_t i) { return changed[i]; },
+      [&](size_t i, uint32_t row) {
+        table.CopyRow(rows.data() + i * row_floats, row);
+        *table.storage.Meta(row) = {counts[i], changed[i]};
+      });
 }
 
 }  // namespace thermocline

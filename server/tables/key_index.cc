@@ -28,7 +28,7 @@ void KeyIndex::InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32
         return;
       }
     }
-    bucket.spilled = 1;
+    ++bucket.passed;
     if (++at == num_buckets) at = 0;
   }
 }
@@ -39,6 +39,30 @@ void KeyIndex::Insert(Key key, uint32_t place, uint32_t row) {
   InsertInto(buckets_.load(std::memory_order_relaxed), num_buckets_.load(std::memory_order_relaxed),
              key, place, row);
   ++size_;
+}
+
+void KeyIndex::Erase(Key key, uint32_t place) {
+  Bucket* buckets = buckets_.load(std::memory_order_relaxed);
+  const uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
+  uint32_t at = BucketOf(place, num_buckets);
+  for (size_t visited = 0; visited < num_buckets; ++visited) {
+    Bucket& bucket = buckets[at];
+    int last = kKeysPerBucket - 1;
+    while (last >= 0 && bucket.rows[last] == 0) --last;
+    for (int i = 0; i <= last; ++i) {
+      if (bucket.keys[i] != key) continue;
+      bucket.keys[i] = bucket.keys[last];
+      bucket.rows[i] = bucket.rows[last];
+      bucket.keys[last] = key;  // See Find().
+      bucket.rows[last] = 0;
+      --size_;
+      return;
+    }
+    CHECK_NE(bucket.passed, 0u);
+    --bucket.passed;
+    if (++at == num_buckets) at = 0;
+  }
+  CHECK(false);  // There is no such key.
 }
 
 uint32_t KeyIndex::NextNumBuckets() const {

@@ -18,14 +18,14 @@ namespace thermocline {
 // The number of buckets is no power of two: growth by a fifth keeps the index between 18 and 22
 // bytes a key.
 //
-// Nothing is ever erased. Not thread-safe, but for Prefetch().
+// Not thread-safe, but for Prefetch().
 class KeyIndex {
  public:
   static constexpr int kKeysPerBucket = 5;
   struct alignas(kCacheLineBytes) Bucket {
     Key keys[kKeysPerBucket];
     uint32_t rows[kKeysPerBucket];  // 0: free. Filled from the front.
-    uint32_t spilled;               // 1: a key of this bucket may be in the next.
+    uint32_t passed;                // Keys that found this bucket full, and lie behind it.
   };
   static_assert(sizeof(Bucket) == kCacheLineBytes);
 
@@ -59,16 +59,25 @@ class KeyIndex {
     for (;;) {
       const Bucket& bucket = buckets[at];
       const uint32_t match = MatchMask(bucket, key);
-      // A free entry's key is 0 as well; then its row, which is 0, is the right answer, unless key
-      // 0 spilled on: then the bucket is full and has no free entry.
+      // A free entry matches too: the key that was erased from it, or 0. Then its row, which is 0,
+      // is the right answer. That key can't lie behind this bucket: it would have been put here
+      // while there was room, and an entry that was never used stands for no bucket being passed.
       if (match != 0) return bucket.rows[__builtin_ctz(match)];
-      if (__builtin_expect(bucket.spilled == 0, true)) return 0;
+      if (__builtin_expect(bucket.passed == 0, true)) return 0;
       if (++at == num_buckets) at = 0;
     }
   }
 
   // REQUIRES: Find(key, place) == 0, row != 0
   void Insert(Key key, uint32_t place, uint32_t row);
+
+  // REQUIRES: Find(key, place) != 0
+  void Erase(Key key, uint32_t place);
+
+  // To visit entries a few buckets at a time. Erasing one moves the last entry of its bucket there.
+  uint32_t num_buckets() const { return num_buckets_.load(std::memory_order_relaxed); }
+  // REQUIRES: at < num_buckets(). Valid until the next Insert.
+  const Bucket& bucket(uint32_t at) const { return buckets_.load(std::memory_order_relaxed)[at]; }
 
   // visit(Key, uint32_t row), by place.
   template <typename Visit>

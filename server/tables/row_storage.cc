@@ -19,13 +19,15 @@ int BlockShift(size_t row_bytes) {
 
 }  // namespace
 
-RowStorage::RowStorage(const TableLayout& layout)
+RowStorage::RowStorage(const TableLayout& layout, bool with_flags)
     : has_slots_(layout.slot_floats() > 0),
+      with_flags_(with_flags),
       block_shift_(BlockShift(sizeof(float) * layout.row_floats())),
       end_row_(1u << block_shift_),
       weights_(sizeof(float) * layout.dim, end_row_),
       slots_(sizeof(float) * layout.slot_floats(), end_row_),
-      meta_(sizeof(RowMeta), end_row_) {}
+      meta_(sizeof(RowMeta), end_row_),
+      flags_(sizeof(std::atomic<uint32_t>), end_row_) {}
 
 uint32_t RowStorage::AllocateBlock() {
   absl::MutexLock lock(&mutex_);
@@ -35,13 +37,19 @@ uint32_t RowStorage::AllocateBlock() {
   weights_.Grow(end_row_);
   if (has_slots_) slots_.Grow(end_row_);
   meta_.Grow(end_row_);
+  if (with_flags_) flags_.Grow(end_row_);
   return first;
 }
 
 uint64_t RowStorage::ResidentBytes() const {
   absl::MutexLock lock(&mutex_);
   return weights_.ResidentBytes(end_row_) + slots_.ResidentBytes(end_row_) +
-         meta_.ResidentBytes(end_row_);
+         meta_.ResidentBytes(end_row_) + flags_.ResidentBytes(end_row_);
+}
+
+size_t RowStorage::row_bytes() const {
+  return weights_.record_bytes() + (has_slots_ ? slots_.record_bytes() : 0) + meta_.record_bytes() +
+         (with_flags_ ? flags_.record_bytes() : 0);
 }
 
 }  // namespace thermocline

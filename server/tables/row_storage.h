@@ -3,6 +3,7 @@
 #ifndef THERMOCLINE_SERVER_TABLES_ROW_STORAGE_H_
 #define THERMOCLINE_SERVER_TABLES_ROW_STORAGE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,11 +33,25 @@ inline uint32_t ChangedAt(Step step) {
 }
 inline Step StepOfChange(uint32_t changed) { return Step(int64_t{changed} - 1); }
 
+// A row about to be changed.
+struct RowRef {
+  float* weights;
+  uint32_t row;  // 0: it isn't there.
+};
+
+// What decides which rows leave memory. Set with the stripe's lock held exclusively, but for
+// kReferenced, which readers set too.
+enum RowFlags : uint32_t {
+  kReferenced = 1,  // Since the clock's hand came by.
+  kDirty = 2,       // Not as the store has it.
+  kSpilling = 4,    // Being written to the store as it is.
+};
+
 // Rows come in blocks. A block belongs to one lock stripe: whoever touches its rows holds that
 // stripe's lock. AllocateBlock() and ResidentBytes() are thread-safe.
 class RowStorage {
  public:
-  explicit RowStorage(const TableLayout& layout);
+  RowStorage(const TableLayout& layout, bool with_flags);
 
   uint32_t rows_per_block() const { return 1u << block_shift_; }
 
@@ -53,10 +68,27 @@ class RowStorage {
   }
   RowMeta* Meta(uint32_t row) const { return reinterpret_cast<RowMeta*>(meta_.At(row)); }
 
+  // RowFlags. REQUIRES: with_flags
+  std::atomic<uint32_t>* Flags(uint32_t row) const {
+    return reinterpret_cast<std::atomic<uint32_t>*>(flags_.At(row));
+  }
+
+  void MarkReferenced(uint32_t row) const {
+    std::atomic<uint32_t>* flags = Flags(row);
+    const uint32_t now = flags->load(std::memory_order_relaxed);
+    if ((now & kReferenced) == 0) flags->fetch_or(kReferenced, std::memory_order_relaxed);
+  }
+  void MarkDirty(uint32_t row) {
+    Flags(row)->store(kReferenced | kDirty, std::memory_order_relaxed);
+  }
+
   uint64_t ResidentBytes() const;
+  // Of one row.
+  size_t row_bytes() const;
 
  private:
   const bool has_slots_;
+  const bool with_flags_;
   const int block_shift_;
 
   mutable absl::Mutex mutex_;  // for growth
@@ -64,6 +96,7 @@ class RowStorage {
   RowSlab weights_;
   RowSlab slots_;
   RowSlab meta_;
+  RowSlab flags_;
 };
 
 }  // namespace thermocline

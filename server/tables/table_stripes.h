@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
@@ -25,6 +27,15 @@ struct alignas(kCacheLineBytes) TableStripe {
   uint32_t next_row ABSL_GUARDED_BY(mutex) = 0;
   uint32_t end_row ABSL_GUARDED_BY(mutex) = 0;  // of the block that is being filled
   RowCut cut ABSL_GUARDED_BY(mutex);
+
+  // Of a table with a memory budget.
+  std::vector<uint32_t> free_rows ABSL_GUARDED_BY(mutex);  // Of rows that left memory.
+  uint32_t clock_hand ABSL_GUARDED_BY(mutex) = 0;          // The bucket to look at next.
+  // Keys that somebody found missing, and is reading from the store now: how many do. While a key
+  // is here its row doesn't leave memory, should it come there meanwhile. So what was read is not
+  // older than what the store has. Pinned with `mutex` shared at least, in one go with the look.
+  mutable absl::Mutex pin_mutex ABSL_ACQUIRED_AFTER(mutex);
+  mutable absl::flat_hash_map<Key, uint32_t> pinned ABSL_GUARDED_BY(pin_mutex);
 };
 
 class TableStripes {

@@ -1,0 +1,349 @@
+// Rows that are not in memory: how they come back, and how they leave.
+//
+// A row in memory is what counts; the store may have an older one. Rows leave in rounds, one at a
+// time (Spiller): dirty ones are copied, written to the store, and leave memory if nobody changed
+// them meanwhile. So every row is in memory, or in the store as it is.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "server/tables/embedding_table_impl.h"
+
+namespace thermocline {
+namespace {
+
+// Bytes of the index for one key, a little more than it takes at its emptiest.
+constexpr size_t kIndexBytesPerRow = 26;
+// A small budget has room for so many rows of a stripe all the same.
+constexpr size_t kMinStripeRows = 8;
+// Rows that leave a stripe, or entries that are looked at, while its lock is held.
+constexpr size_t kMaxSweptRows = 256;
+constexpr size_t kMaxSweptEntries = 4096;
+// Misses that are answered while a stripe's lock is held.
+constexpr size_t kMaxMissesALock = 256;
+constexpr size_t kVisitRows = 4096;
+// Unwritten rows leave once they fill the budget but for a sixteenth, until an eighth is free.
+size_t FullStripeRows(size_t max_rows) { return max_rows - max_rows / 16; }
+size_t SweptStripeRows(size_t max_rows) { return max_rows - max_rows / 8; }
+
+size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
+  const uint64_t rows = budget_bytes / (row_bytes + kIndexBytesPerRow) / kNumStripes;
+  return std::max<size_t>(kMinStripeRows, rows);
+}
+
+// Calls run(stripe, begin, end) for successive misses of one stripe, not too many at a time.
+template <typename Misses, typename Run>
+void ForEachStripeOf(const Misses& misses, Run run) {
+  for (size_t begin = 0; begin < misses.size();) {
+    size_t end = begin + 1;
+    while (end < misses.size() && end - begin < kMaxMissesALock &&
+           misses[end].stripe == misses[begin].stripe) {
+      ++end;
+    }
+    run(misses[begin].stripe, begin, end);
+    begin = end;
+  }
+}
+
+}  // namespace
+
+// Dirty rows on their way to the store, stripe by stripe.
+struct EmbeddingTable::Impl::SpillBatch {
+  std::vector<Key> keys;
+  std::vector<uint32_t> rows;  // Their numbers.
+  UninitializedVector<uint8_t> stored;
+  std::array<size_t, kNumStripes + 1> ends = {};  // [stripe + 1]: where its rows end
+  size_t leaving = 0;  // Of rows: those above, and others that have left already.
+  size_t swept = 0;    // Entries and buckets.
+};
+
+EmbeddingTable::Impl::Impl(const TableLayout& table_layout, uint64_t job_seed, TableSpill spill)
+    : layout(table_layout),
+      seed(job_seed),
+      store(std::move(spill.store)),
+      storage(table_layout, store != nullptr),
+      gather(store != nullptr ? SelectGather<true>(table_layout.dim)
+                              : SelectGather<false>(table_layout.dim)),
+      apply(SelectApply(table_layout)),
+      update(SelectRowUpdate(table_layout.optimizer.kind)),
+      stripes(TableSalt(table_layout.id)),
+      stored_row_bytes(StoredRowBytes(table_layout)),
+      max_stripe_rows(MaxStripeRows(table_layout.memory_budget_bytes, storage.row_bytes())) {
+  if (store == nullptr) return;
+  spiller = std::make_unique<Spiller>([this] { return SpillRound(); }, std::move(spill.on_broken));
+}
+
+// Coming back
+// ------------------------------------------------------------------------------------------------
+
+void EmbeddingTable::Impl::Pin(const TableStripe& stripe, absl::Span<const Miss> misses) const {
+  if (misses.empty()) return;
+  absl::MutexLock lock(&stripe.pin_mutex);
+  for (const Miss& miss : misses) ++stripe.pinned[miss.key];
+}
+
+void EmbeddingTable::Impl::Unpin(absl::Span<const Miss> misses) const {
+  ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
+    const TableStripe& stripe = stripes[s];
+    absl::MutexLock lock(&stripe.pin_mutex);
+    for (const Miss& miss : misses.subspan(begin, end - begin)) {
+      const auto pinned = stripe.pinned.find(miss.key);
+      CHECK(pinned != stripe.pinned.end());
+      if (--pinned->second == 0) stripe.pinned.erase(pinned);
+    }
+  });
+}
+
+absl::StatusOr<StoredRows> EmbeddingTable::Impl::ReadStored(const Misses& misses) const {
+  StoredRows stored;
+  stored.rows.resize(misses.size() * stored_row_bytes);
+  stored.found = std::make_unique<bool[]>(misses.size());
+  std::vector<Key> keys;
+  keys.reserve(misses.size());
+  for (const Miss& miss : misses) keys.push_back(miss.key);
+  const absl::Status status = store->MultiGet(keys, absl::MakeSpan(stored.rows),
+                                              absl::MakeSpan(stored.found.get(), keys.size()));
+  if (!status.ok()) {
+    Unpin(misses);
+    return absl::Status(status.code(), absl::StrCat("table '", layout.name, "': reading back ",
+                                                    keys.size(), " rows: ", status.message()));
+  }
+  const auto found = std::count(stored.found.get(), stored.found.get() + keys.size(), true);
+  rows_read_back.fetch_add(found, std::memory_order_relaxed);
+  return stored;
+}
+
+uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
+                                       const uint8_t* stored) {
+  RowMeta meta;
+  std::memcpy(&meta, stored, sizeof(meta));
+  const RowRef ref = Create(stripe, miss.key, miss.place, meta.changed);
+  storage.Meta(ref.row)->count = meta.count;
+  const size_t weights_bytes = layout.dim * sizeof(float);
+  std::memcpy(ref.weights, stored + sizeof(meta), weights_bytes);
+  if (layout.slot_floats() > 0) {
+    std::memcpy(storage.Slots(ref.row), stored + sizeof(meta) + weights_bytes,
+                layout.slot_floats() * sizeof(float));
+  }
+  storage.Flags(ref.row)->store(kReferenced, std::memory_order_relaxed);
+  return ref.row;
+}
+
+absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& misses, uint8_t* rows,
+                                                size_t row_floats, ReadBack read_back) {
+  ASSIGN_OR_RETURN(const StoredRows stored, ReadStored(misses));
+  const size_t row_bytes = row_floats * sizeof(float);
+  const size_t weights_bytes = std::min(row_bytes, layout.dim * sizeof(float));
+  size_t most_stripe_rows = 0;
+  ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
+    TableStripe& stripe = stripes[s];
+    absl::MutexLock lock(&stripe.mutex);
+    for (size_t i = begin; i < end; ++i) {
+      const Miss& miss = misses[i];
+      uint8_t* out = rows + miss.position * row_bytes;
+      const uint8_t* found = stored.rows.data() + i * stored_row_bytes;
+      // Somebody else may have brought it, and changed it.
+      if (const uint32_t row = stripe.index.Find(miss.key, miss.place); row != 0) {
+        std::memcpy(out, storage.Weights(row), weights_bytes);
+        if (row_bytes > weights_bytes) {
+          std::memcpy(out + weights_bytes, storage.Slots(row), row_bytes - weights_bytes);
+        }
+      } else if (stored.found[i]) {
+        std::memcpy(out, found + sizeof(RowMeta), row_bytes);
+        const bool room = stripe.index.size() < max_stripe_rows && !frozen.load();
+        if (read_back == ReadBack::kKeep && room) Install(stripe, miss, found);
+      } else if (row_bytes > weights_bytes) {
+        GatherInitialRow(miss.key, out);
+      } else {
+        GatherInitial(miss.key, out);
+      }
+    }
+    most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
+    Unpin(absl::MakeConstSpan(misses).subspan(begin, end - begin));
+  });
+  if (most_stripe_rows > FullStripeRows(max_stripe_rows)) spiller->Wake();
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& misses, ChangeMiss change) {
+  ASSIGN_OR_RETURN(const StoredRows stored, ReadStored(misses));
+  ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
+    TableStripe& stripe = stripes[s];
+    size_t stripe_rows;
+    {
+      absl::MutexLock lock(&stripe.mutex);
+      uint64_t created = 0;
+      for (size_t i = begin; i < end; ++i) {
+        const Miss& miss = misses[i];
+        uint32_t row = stripe.index.Find(miss.key, miss.place);
+        if (row == 0 && stored.found[i]) {
+          row = Install(stripe, miss, stored.rows.data() + i * stored_row_bytes);
+        }
+        const bool is_new = row == 0;
+        if (is_new) {
+          row = Create(stripe, miss.key, miss.place, 0).row;
+          ++created;
+        } else {
+          SaveForSnapshot(stripe, miss.key, row);
+        }
+        change(miss, row, is_new);
+        storage.MarkDirty(row);
+      }
+      stripe_rows = stripe.index.size();
+      rows_created.fetch_add(created, std::memory_order_relaxed);
+      Unpin(absl::MakeConstSpan(misses).subspan(begin, end - begin));
+    }
+    KeepBudget(stripe_rows);
+  });
+  return absl::OkStatus();
+}
+
+// Leaving
+// ------------------------------------------------------------------------------------------------
+
+void EmbeddingTable::Impl::KeepBudget(size_t most_stripe_rows) const {
+  if (most_stripe_rows <= FullStripeRows(max_stripe_rows)) return;
+  if (most_stripe_rows <= max_stripe_rows || !spiller->full().ok()) return spiller->Wake();
+  spiller->RunNow();
+}
+
+absl::Status EmbeddingTable::Impl::SpillRound() {
+  SpillBatch batch;
+  size_t swept_in_vain = 0;
+  while (true) {
+    batch.keys.clear();
+    batch.rows.clear();
+    batch.stored.clear();
+    batch.leaving = batch.swept = 0;
+    size_t entries = 0;
+    for (uint32_t s = 0; s < kNumStripes; ++s) {
+      entries += SweepStripe(s, &batch);
+      batch.ends[s + 1] = batch.keys.size();
+    }
+    swept_in_vain = batch.leaving > 0 ? 0 : swept_in_vain + batch.swept;
+    // Two turns of the hand find a row, unless all are in use: then they stay.
+    if (batch.swept == 0 || swept_in_vain > 3 * entries) return absl::OkStatus();
+    if (batch.keys.empty()) continue;
+    const absl::Status written = store->Write(batch.keys, batch.stored);
+    FinishBatch(batch, written.ok());
+    if (!written.ok()) return written;
+    rows_spilled.fetch_add(batch.keys.size(), std::memory_order_relaxed);
+  }
+}
+
+// Second chance: the hand passes a row that was used since it came by the last time. Returns the
+// entries and buckets there are.
+size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
+  const uint64_t salt = TableSalt(layout.id);
+  const size_t wanted_rows = SweptStripeRows(max_stripe_rows);
+  TableStripe& stripe = stripes[s];
+  absl::MutexLock lock(&stripe.mutex);
+  absl::MutexLock pin_lock(&stripe.pin_mutex);
+  const size_t batch_begin = batch->keys.size();
+  const size_t batch_leaving = batch->leaving;
+  size_t swept = 0;
+  while (stripe.index.size() > wanted_rows + (batch->keys.size() - batch_begin) &&
+         batch->leaving - batch_leaving < kMaxSweptRows && swept < kMaxSweptEntries) {
+    if (stripe.clock_hand >= stripe.index.num_buckets()) stripe.clock_hand = 0;
+    const KeyIndex::Bucket& bucket = stripe.index.bucket(stripe.clock_hand);
+    for (int i = 0; i < KeyIndex::kKeysPerBucket && bucket.rows[i] != 0; ++swept) {
+      const Key key = bucket.keys[i];
+      const uint32_t row = bucket.rows[i];
+      std::atomic<uint32_t>* flags = storage.Flags(row);
+      const uint32_t now = flags->load(std::memory_order_relaxed);
+      ++i;
+      if ((now & kReferenced) != 0) {
+        flags->store(now & ~kReferenced, std::memory_order_relaxed);
+      } else if ((now & kSpilling) != 0 || stripe.pinned.contains(key)) {
+        // It stays for now.
+      } else if ((now & kDirty) == 0) {
+        EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, key)), key, row);
+        ++batch->leaving;
+        --i;  // The bucket's last entry is here now.
+      } else {
+        AddToBatch(key, row, batch);
+        flags->store(kSpilling, std::memory_order_relaxed);
+        ++batch->leaving;
+      }
+    }
+    ++stripe.clock_hand;
+    ++swept;
+  }
+  batch->swept += swept;
+  return stripe.index.size() + stripe.index.num_buckets();
+}
+
+void EmbeddingTable::Impl::AddToBatch(Key key, uint32_t row, SpillBatch* batch) const {
+  batch->keys.push_back(key);
+  batch->rows.push_back(row);
+  batch->stored.resize(batch->keys.size() * stored_row_bytes);
+  uint8_t* stored = batch->stored.data() + batch->stored.size() - stored_row_bytes;
+  const size_t weights_bytes = layout.dim * sizeof(float);
+  std::memcpy(stored, storage.Meta(row), sizeof(RowMeta));
+  std::memcpy(stored + sizeof(RowMeta), storage.Weights(row), weights_bytes);
+  if (layout.slot_floats() == 0) return;
+  std::memcpy(stored + sizeof(RowMeta) + weights_bytes, storage.Slots(row),
+              layout.slot_floats() * sizeof(float));
+}
+
+void EmbeddingTable::Impl::EraseRow(TableStripe& stripe, uint32_t place, Key key, uint32_t row) {
+  stripe.index.Erase(key, place);
+  stripe.free_rows.push_back(row);
+}
+
+void EmbeddingTable::Impl::FinishBatch(const SpillBatch& batch, bool written) {
+  const uint64_t salt = TableSalt(layout.id);
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    TableStripe& stripe = stripes[s];
+    if (batch.ends[s] == batch.ends[s + 1]) continue;
+    absl::MutexLock lock(&stripe.mutex);
+    for (size_t i = batch.ends[s]; i < batch.ends[s + 1]; ++i) {
+      std::atomic<uint32_t>* flags = storage.Flags(batch.rows[i]);
+      const uint32_t now = flags->load(std::memory_order_relaxed);
+      if ((now & kSpilling) == 0) continue;  // Changed since.
+      if (!written) {
+        flags->store((now & ~kSpilling) | kDirty, std::memory_order_relaxed);
+        continue;
+      }
+      // The store's snapshot may be from before it was written.
+      SaveForSnapshot(stripe, batch.keys[i], batch.rows[i]);
+      EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, batch.keys[i])), batch.keys[i],
+               batch.rows[i]);
+    }
+  }
+}
+
+// Looking at all
+// ------------------------------------------------------------------------------------------------
+
+absl::Status EmbeddingTable::Impl::VisitStored(VisitRow visit) const {
+  std::vector<Key> keys;
+  UninitializedVector<uint8_t> rows;
+  const std::unique_ptr<RowCursor> cursor = store->NewCursor();
+  const uint64_t salt = TableSalt(layout.id);
+  std::vector<float> row(layout.row_floats());
+  while (true) {
+    RETURN_IF_ERROR(cursor->Next(kVisitRows, &keys, &rows));
+    if (keys.empty()) return absl::OkStatus();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const uint64_t hash = KeyHash(salt, keys[i]);
+      const TableStripe& stripe = stripes[StripeOfHash(hash)];
+      {
+        absl::ReaderMutexLock lock(&stripe.mutex);
+        if (stripe.index.Find(keys[i], KeyIndex::PlaceOfHash(hash)) != 0) continue;
+      }
+      const uint8_t* stored = rows.data() + i * stored_row_bytes;
+      RowMeta meta;
+      std::memcpy(&meta, stored, sizeof(meta));
+      std::memcpy(row.data(), stored + sizeof(meta), row.size() * sizeof(float));
+      visit(keys[i], row, meta);
+    }
+  }
+}
+
+}  // namespace thermocline
