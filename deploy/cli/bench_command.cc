@@ -69,6 +69,8 @@ int BenchTrain(const Flags& flags) {
     ReportFailure(why, &signals);
     return kExitFailed;
   };
+  JobOptions options;
+  options.programs = *programs;
   Console out(STDOUT_FILENO, &signals);
   out.Write(RenderSetup(*job));
   std::vector<double> rates;
@@ -77,7 +79,11 @@ int BenchTrain(const Flags& flags) {
     const auto directory =
         RunDirectory::Create(parent->File(absl::StrCat("run-", run)), "", absl::Now());
     if (!directory.ok()) return fail(directory.status().message());
-    const auto result = RunJobOnConsole(*job, *programs, *directory, &signals);
+    Job run_job = *job;
+    run_job.mutable_checkpoint()->clear_directory();  // Each run has its own.
+    if (!job->has_checkpoint()) run_job.clear_checkpoint();
+    FillCheckpointDirectory(*directory, &run_job);
+    const auto result = RunJobOnConsole(run_job, options, *directory, &signals);
     if (!result.ok()) return fail(result.status().message());
     const auto rate = NumberAt(result->summary, "samples_per_s");
     if (!rate) return fail("the workers reported no samples/s");

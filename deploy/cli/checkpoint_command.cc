@@ -20,6 +20,7 @@ const std::vector<CheckpointAction>& AllActions() {
       CheckpointListAction(),
       CheckpointVerifyAction(),
       CheckpointExportAction(),
+      CheckpointNowAction(),
   };
   return *actions;
 }
@@ -67,7 +68,7 @@ Command CheckpointCommand() {
   Command command;
   command.name = "checkpoint";
   command.arguments = "ACTION ...";
-  command.summary = "lists, verifies and exports checkpoints";
+  command.summary = "lists, verifies, exports and makes checkpoints";
   command.details = "actions:\n";
   for (const CheckpointAction& action : AllActions()) {
     absl::StrAppend(&command.details, "  ", action.name, " ", action.arguments, "\n      ",
@@ -83,7 +84,8 @@ Command CheckpointCommand() {
   command.examples =
       "  thermocline checkpoint list runs/quickstart-20240101-120000\n"
       "  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints\n"
-      "  thermocline checkpoint export runs/kaggle/checkpoints/epoch-1-step-999 m.safetensors\n";
+      "  thermocline checkpoint export runs/kaggle/checkpoints/epoch-1-step-999 m.safetensors\n"
+      "  thermocline checkpoint now --run-dir runs/quickstart-20240101-120000\n";
   command.passes_arguments = true;
   command.run_raw = Checkpoint;
   return command;

@@ -21,6 +21,7 @@ struct CheckpointAction {
 CheckpointAction CheckpointListAction();
 CheckpointAction CheckpointVerifyAction();
 CheckpointAction CheckpointExportAction();
+CheckpointAction CheckpointNowAction();
 
 // What PATH means to all of them.
 struct CheckpointPath {

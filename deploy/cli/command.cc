@@ -72,7 +72,8 @@ int RunCommand(const Command& command, const std::vector<std::string>& arguments
 
 const std::vector<Command>& AllCommands() {
   static const auto* const commands = new std::vector<Command>{
-      TrainCommand(), GenerateCommand(), StatsCommand(), CheckpointCommand(), BenchCommand(),
+      TrainCommand(), EvalCommand(),       GenerateCommand(),
+      StatsCommand(), CheckpointCommand(), BenchCommand(),
   };
   return *commands;
 }

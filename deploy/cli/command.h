@@ -30,6 +30,7 @@ struct Command {
 };
 
 Command TrainCommand();
+Command EvalCommand();
 Command GenerateCommand();
 Command StatsCommand();
 Command CheckpointCommand();

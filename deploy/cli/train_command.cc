@@ -2,34 +2,36 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/run_setup.h"
 #include "deploy/cli/train_job.h"
 #include "deploy/controller/summary.h"
 
 namespace thermocline {
 namespace {
 
+std::string HowToGoOn(const RunSetup& setup) {
+  if (!setup.job.has_checkpoint()) return "";
+  return absl::StrCat("\nto go on from the last checkpoint: thermocline train --resume --run-dir ",
+                      setup.directory.path());
+}
+
 int RunTrain(const Flags& flags) {
   SignalWatch signals;  // before anything starts a thread
-  const auto job = JobFromFlags(flags);
-  if (!job.ok()) return Complain(job.status().message(), kExitUsage);
-  const auto programs = ProgramsFromFlags(flags);
-  if (!programs.ok()) return Complain(programs.status().message(), kExitUsage);
-  const auto directory = RunDirectory::Create(flags.Get("run-dir"), job->name(), absl::Now());
-  if (!directory.ok()) return Complain(directory.status().message(), kExitUsage);
+  const auto setup = SetUpTraining(flags);
+  if (!setup.ok()) return Complain(setup.status().message(), kExitUsage);
 
-  const auto result = RunJobOnConsole(*job, *programs, *directory, &signals);
+  const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   if (!result.ok()) {
-    ReportFailure(absl::StrCat("job ", job->name(), ": ", result.status().message(),
-                               "\nrun directory: ", directory->path()),
+    ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", result.status().message(),
+                               "\nrun directory: ", setup->directory.path(), HowToGoOn(*setup)),
                   &signals);
     return kExitFailed;
   }
   const std::string text =
       absl::StrCat("\n", RenderServerStats(result->servers), "\n", RenderSummary(result->summary),
-                   "run directory: ", directory->path(), "\n");
+                   "run directory: ", setup->directory.path(), "\n");
   const int requests = signals.stop_requests();
   Console(STDOUT_FILENO, &signals).Write(text);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
@@ -48,13 +50,20 @@ Command TrainCommand() {
       "evaluated. Ctrl-C stops all of it.\n\n"
       "The run directory gets the job as it was run (job.textproto), one log for each process,\n"
       "metrics.jsonl, server_stats.json and summary.json. While the job runs,\n"
-      "`thermocline stats --run-dir DIR` shows its servers.\n";
+      "`thermocline stats --run-dir DIR` shows its servers.\n\n"
+      "--resume goes on with a job that has checkpoints, however it was stopped, at the sample\n"
+      "behind its newest one. JOB may be left out; another JOB, or flags, may change the number\n"
+      "of servers and workers, the passes, the learning rate, and where tables are stored.\n";
   command.examples =
       "  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt\n"
       "  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2\n"
-      "  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7\n";
+      "  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7\n"
+      "  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8\n";
   command.flags = JobFlags();
   command.flags.push_back({"run-dir", "DIR", "default: runs/NAME-TIME; must not hold files"});
+  command.flags.push_back({"resume", "", "goes on with the run in --run-dir"});
+  command.flags.push_back(
+      {"resume-from", "NAME", "resumes from this checkpoint instead of the newest"});
   command.run = RunTrain;
   return command;
 }

@@ -18,6 +18,7 @@
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/version.h"
 #include "deploy/controller/programs.h"
 
 namespace thermocline {
@@ -35,6 +36,10 @@ void MakePathsAbsolute(Job* job) {
   for (std::string* path :
        {job->mutable_data()->mutable_path(), job->mutable_data()->mutable_test_path()}) {
     *path = Absolute(*path);
+  }
+  if (job->has_checkpoint()) {
+    std::string* directory = job->mutable_checkpoint()->mutable_directory();
+    *directory = Absolute(*directory);
   }
   if (!job->cluster().has_tls()) return;
   Tls* tls = job->mutable_cluster()->mutable_tls();
@@ -102,10 +107,11 @@ std::vector<FlagSpec> JobFlags() {
   };
 }
 
-absl::StatusOr<Job> JobFromFlags(const Flags& flags) {
-  if (flags.positional().size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("name one job file, not ", flags.positional().size()));
+absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path) {
+  std::vector<std::string> paths = flags.positional();
+  if (paths.empty() && !default_path.empty()) paths.push_back(default_path);
+  if (paths.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("name one job file, not ", paths.size()));
   }
   std::vector<std::string> overrides = flags.GetAll("set");
   std::vector<std::pair<std::string, std::string>> said;  // how errors name an override, and how we
@@ -117,7 +123,7 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags) {
     said.emplace_back("--set " + overrides.back(), absl::StrCat("--", flag, " ", flags.Get(flag)));
   }
   if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
-  absl::StatusOr<Job> job = LoadJob(flags.positional()[0], overrides);
+  absl::StatusOr<Job> job = LoadJob(paths[0], overrides);
   if (!job.ok()) {
     return absl::Status(job.status().code(), absl::StrReplaceAll(job.status().message(), said));
   }
@@ -128,6 +134,7 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags) {
 
 absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags) {
   JobPrograms programs;
+  programs.build = kVersion;
   for (const auto& [name, path] : {std::pair("thermocline-server", &programs.server),
                                    std::pair("thermocline-worker", &programs.worker)}) {
     absl::StatusOr<std::string> found = FindProgram(name, flags.Get("bin-dir"));
@@ -140,7 +147,12 @@ absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags) {
   return programs;
 }
 
-absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& programs,
+void FillCheckpointDirectory(const RunDirectory& directory, Job* job) {
+  if (!job->has_checkpoint() || !job->checkpoint().directory().empty()) return;
+  job->mutable_checkpoint()->set_directory(Absolute(directory.File("checkpoints")));
+}
+
+absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,
                                           const RunDirectory& directory, SignalWatch* signals) {
   // What is said while the job runs is dropped where nobody reads: the run never waits for it.
   Console out(STDOUT_FILENO, signals);
@@ -150,18 +162,20 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& pro
   ProgressBar bar([&out](absl::string_view text) { return out.TryWrite(text); }, out.is_terminal());
   const Stopwatch watch;
   JobObserver observer;
+  bool were_up = false;
   observer.on_servers_up = [&](const std::vector<std::string>& addresses) {
-    out.TryWrite(
-        Line(absl::StrFormat("servers up in %.1f s: %s", absl::ToDoubleSeconds(watch.Elapsed()),
-                             absl::StrJoin(addresses, ", "))));
+    const std::string when =
+        were_up ? " again" : absl::StrFormat(" in %.1f s", absl::ToDoubleSeconds(watch.Elapsed()));
+    were_up = true;
+    out.TryWrite(Line(absl::StrCat("servers up", when, ": ", absl::StrJoin(addresses, ", "))));
   };
   observer.on_progress = [&](const Progress& progress) { bar.Update(progress, watch.Elapsed()); };
-  observer.on_server_restart = [&](const std::string& name, const std::string& how) {
+  observer.on_notice = [&](const std::string& text) {
     bar.Clear();
-    out.TryWrite(Line(absl::StrCat(name, " ", how, "; started again")));
+    out.TryWrite(Line(text));
   };
   observer.on_training_done = [&] { bar.Clear(); };
-  return RunJob(job, programs, directory, observer, signals);
+  return RunJob(job, options, directory, observer, signals);
 }
 
 void ReportFailure(absl::string_view message, SignalWatch* signals) {

@@ -1,4 +1,5 @@
-// What `train` and `bench train` share: from flags to a job, and running it with a progress bar.
+// What `train`, `eval` and `bench train` share: from flags to a job, and running it with a progress
+// bar.
 #ifndef THERMOCLINE_DEPLOY_CLI_TRAIN_JOB_H_
 #define THERMOCLINE_DEPLOY_CLI_TRAIN_JOB_H_
 
@@ -17,14 +18,18 @@ namespace thermocline {
 // Flags that name a job and change it: --data, --servers, --workers, --insecure, --set, --bin-dir.
 std::vector<FlagSpec> JobFlags();
 
-// Loads the job that the one positional argument names, changed by the flags, its paths made
-// absolute. Errors: kInvalidArgument and others: all of them bad usage or a bad job file.
-absl::StatusOr<Job> JobFromFlags(const Flags& flags);
+// Loads the job that the one positional argument names, or else the one at `default_path`, changed
+// by the flags, its paths made absolute. Errors: kInvalidArgument and others: all of them bad usage
+// or a bad job file.
+absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path = "");
 
 absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags);
 
+// Where the job's checkpoints go: RUN_DIR/checkpoints, where the job file names no other folder.
+void FillCheckpointDirectory(const RunDirectory& directory, Job* job);
+
 // Runs the job and shows how far it is on standard output. Never waits for who reads that.
-absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobPrograms& programs,
+absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,
                                           const RunDirectory& directory, SignalWatch* signals);
 
 // Prints "thermocline: ..." to standard error; a request to stop ends it.

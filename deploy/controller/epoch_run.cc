@@ -1,10 +1,14 @@
 #include "deploy/controller/epoch_run.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
+#include "deploy/controller/json_number.h"
+#include "deploy/controller/rollback_policy.h"
 #include "deploy/controller/startup.h"
 
 namespace thermocline {
@@ -18,14 +22,21 @@ constexpr absl::Duration kDeathNotice = absl::Seconds(1);
 constexpr absl::Duration kLongestLookPeriod = absl::Seconds(10);
 constexpr int kLooksWithinStallTimeout = 4;
 
+// Workers report how many steps there were.
+Step LastStep(const std::vector<nlohmann::ordered_json>& results) {
+  double steps = 0;
+  for (const auto& result : results) steps = std::max(steps, NumberAt(result, "steps").value_or(0));
+  return Step(std::llround(steps) - 1);
+}
+
 }  // namespace
 
 EpochRun::EpochRun(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
-                   uint64_t epoch, const EpochObserver& observer, SignalWatch* signals)
+                   const EpochOptions& options, const EpochObserver& observer, SignalWatch* signals)
     : job_(job),
       programs_(programs),
       directory_(directory),
-      epoch_(epoch),
+      options_(options),
       observer_(observer),
       supervisor_(signals),
       servers_(job, directory, &supervisor_),
@@ -34,33 +45,70 @@ EpochRun::EpochRun(const Job& job, const JobPrograms& programs, const RunDirecto
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(servers_.Start(programs_.server));
   RETURN_IF_ERROR(WriteAddresses());
-  RETURN_IF_ERROR(servers_.Configure(epoch_));
+  // Loading a checkpoint takes its time, as any other work.
+  RETURN_IF_ERROR(
+      servers_.Configure(options_.start.epoch, options_.start.base,
+                         options_.start.base.empty() ? absl::ZeroDuration() : StallTimeout()));
   observer_.on_servers_up(servers_.addresses());
   if (job_.cluster().durability() != NONE) {
     supervisor_.set_server_replacer(
         [this](const ChildProcess& ended) { return ReplaceServer(ended); });
   }
-  WorkerGroupOptions options;
-  options.program = programs_.worker;
-  options.epoch = epoch_;
-  options.servers = servers_.addresses();
-  RETURN_IF_ERROR(workers_.Start(options, observer_.on_metrics));
+  WorkerGroupOptions workers;
+  workers.program = programs_.worker;
+  workers.epoch = options_.start.epoch;
+  workers.first_step = options_.start.first_step();
+  workers.eval_only = options_.eval_only;
+  workers.servers = servers_.addresses();
+  RETURN_IF_ERROR(workers_.Start(workers, observer_.on_metrics));
   RETURN_IF_ERROR(workers_.WaitUntilUp());
   // Only `stats --run-dir` misses it if this fails.
   WriteAddresses().IgnoreError();
+  RETURN_IF_ERROR(StartCheckpoints());
   return WaitForWorkers();
+}
+
+absl::Status EpochRun::StartCheckpoints() {
+  if (options_.checkpoints == nullptr) return absl::OkStatus();
+  CheckpointLoop::Environment environment;
+  environment.servers = &servers_;
+  environment.worker_addresses = workers_.addresses();
+  environment.store = options_.checkpoints;
+  environment.run_directory = directory_.path();
+  environment.samples_through = observer_.samples_through;
+  environment.build = programs_.build;
+  ASSIGN_OR_RETURN(checkpoints_,
+                   CheckpointLoop::Start(job_, options_.start, std::move(environment)));
+  return absl::OkStatus();
 }
 
 // Whether the server is started again. Workers repeat what it didn't acknowledge.
 bool EpochRun::ReplaceServer(const ChildProcess& ended) {
   for (size_t i = 0; i < servers_.addresses().size(); ++i) {
     if (ended.name() != ServerGroup::NameOf(i)) continue;
-    if (!observer_.on_server_end(ended.name(), ended.DescribeEnd())) return false;
-    if (!servers_.Restart(i).ok()) return false;
+    if (!observer_.on_server_end(ended.name(), ended.DescribeEnd())) {
+      restarts_exhausted_ = true;
+      return false;
+    }
+    const std::string base =
+        checkpoints_ == nullptr ? options_.start.base : checkpoints_->keeper().RestartServer(i);
+    if (!servers_.Restart(i, base).ok()) return false;
     ++restarts_;
     return true;
   }
   return false;
+}
+
+void EpochRun::ReportCheckpoints() {
+  if (checkpoints_ == nullptr) return;
+  for (const CheckpointEvent& event : checkpoints_->keeper().TakeEvents()) {
+    observer_.on_checkpoint(event);
+  }
+}
+
+absl::Status EpochRun::Broken() const {
+  RETURN_IF_ERROR(servers_.restart_error());
+  return checkpoints_ == nullptr ? absl::OkStatus() : checkpoints_->keeper().error();
 }
 
 // Training takes as long as it takes, as long as something advances. A worker that loses its
@@ -72,14 +120,55 @@ absl::Status EpochRun::WaitForWorkers() {
   const Stopwatch watch;
   while (true) {
     const absl::Status ended = supervisor_.WaitUntil(
-        [this] { return workers_.AllEnded() || !servers_.restart_error().ok(); }, period,
-        kPollPeriod, "workers to end");
-    RETURN_IF_ERROR(servers_.restart_error());
+        [this] {
+          ReportCheckpoints();
+          return workers_.AllEnded() || !Broken().ok();
+        },
+        period, kPollPeriod, "workers to end");
+    RETURN_IF_ERROR(Broken());
     if (!absl::IsDeadlineExceeded(ended)) return ended;
     ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats());
     stall.Look(reports, watch.Elapsed());
     if (watch.Elapsed() - stall.last_advance() >= limit) return StallReport(stall);
   }
+}
+
+absl::Status EpochRun::FinishCheckpoints() {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto results, workers_.ReadResults());
+  CheckpointKeeper& keeper = checkpoints_->keeper();
+  keeper.Finish(LastStep(results));
+  const absl::Status finished =
+      supervisor_.WaitUntil([&] { return keeper.finished() || !Broken().ok(); }, StallTimeout(),
+                            kPollPeriod, "the checkpoint of the last step");
+  ReportCheckpoints();
+  RETURN_IF_ERROR(finished);
+  RETURN_IF_ERROR(servers_.restart_error());
+  const absl::Status made = keeper.error();
+  if (made.ok()) return made;
+  return absl::Status(made.code(), absl::StrCat("the model is trained, but its checkpoint can't be "
+                                                "written: ",
+                                                made.message()));
+}
+
+std::string EpochRun::Loss() {
+  if (restarts_exhausted_) return "";
+  const absl::Status lost_log = servers_.restart_error();
+  if (absl::IsDataLoss(lost_log)) return std::string(lost_log.message());
+  const std::vector<ProcessFailure> failures = supervisor_.Failures();
+  if (failures.empty() || !RollbackMayHelp(failures)) return "";
+  return DescribeFailures(failures);
+}
+
+EpochStart EpochRun::NextStart() const {
+  EpochStart next = options_.start;
+  if (checkpoints_ != nullptr) {
+    next.base = checkpoints_->keeper().newest();
+    next.base_step = checkpoints_->keeper().newest_step();
+  }
+  next.base_samples = next.base.empty() ? 0 : observer_.samples_through(next.base_step);
+  ++next.epoch;
+  return next;
 }
 
 // How long a job may do nothing; infinite where the user wants no limit.
@@ -127,10 +216,12 @@ absl::StatusOr<Digest> EpochRun::AskServersOnce(std::vector<ServerReport>* repor
   ASSIGN_OR_RETURN(*reports, servers_.GetStats());
   RETURN_IF_ERROR(directory_.Write("server_stats.json", StatsToJson(*reports, {}) + "\n"));
   for (const ServerReport& report : *reports) RETURN_IF_ERROR(report.stats.status());
-  return servers_.GetDigest(epoch_, StallTimeout());
+  return servers_.GetDigest(options_.start.epoch, StallTimeout());
 }
 
 void EpochRun::Stop(absl::Duration grace) {
+  if (checkpoints_ != nullptr) checkpoints_->Stop();
+  ReportCheckpoints();
   supervisor_.Stop(ProcessRole::kWorker, grace);
   servers_.Disconnect();
   supervisor_.Stop(ProcessRole::kServer, grace);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,10 +13,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/hash.h"
+#include "common/ids.h"
 #include "deploy/backends/local/signal_watch.h"
 #include "deploy/backends/local/supervisor.h"
 #include "deploy/console/stats_table.h"
+#include "deploy/controller/checkpoint_keeper.h"
+#include "deploy/controller/checkpoint_loop.h"
+#include "deploy/controller/epoch_start.h"
 #include "deploy/controller/run_directory.h"
 #include "deploy/controller/server_group.h"
 #include "deploy/controller/stall_watch.h"
@@ -27,6 +33,7 @@ namespace thermocline {
 struct JobPrograms {
   std::string server;
   std::string worker;
+  std::string build;  // what checkpoints say of it
 };
 
 // What is reported while an epoch runs; all are set.
@@ -36,6 +43,16 @@ struct EpochObserver {
   std::function<void(absl::string_view data)> on_metrics;
   // A server has ended. Whether it may be started again; it goes on from its push log.
   std::function<bool(const std::string& name, const std::string& how_it_ended)> on_server_end;
+  std::function<void(const CheckpointEvent& event)> on_checkpoint;
+  // Samples that the steps up to a cut have read. Any thread.
+  std::function<uint64_t(Step cut)> samples_through;
+};
+
+struct EpochOptions {
+  EpochStart start;
+  // Scores the held-out rows with the model as it begins, and trains nothing.
+  bool eval_only = false;
+  CheckpointStore* checkpoints = nullptr;  // Null: none are written.
 };
 
 // Not thread-safe; lives on the main thread.
@@ -43,14 +60,17 @@ class EpochRun {
  public:
   // All references must outlive this object.
   EpochRun(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
-           uint64_t epoch, const EpochObserver& observer, SignalWatch* signals);
+           const EpochOptions& options, const EpochObserver& observer, SignalWatch* signals);
 
   // Starts and configures the servers, starts the workers and waits until all of these have ended
   // well.
   // Errors: kAborted (a process failed; with its last log lines), kCancelled (Ctrl-C or SIGTERM),
-  // kDeadlineExceeded (a process didn't come up or answer, or nothing advances), and those of
-  // starting programs and writing files.
+  // kDeadlineExceeded (a process didn't come up or answer, or nothing advances), kDataLoss (a
+  // server's log or the checkpoint is damaged), and those of starting programs and writing files.
   absl::Status Train();
+  // After Train. Waits for the checkpoints that are being written, and for the one of the last step
+  // where the job wants it. Errors: those of Train; kAborted also: the last one can't be made.
+  absl::Status FinishCheckpoints();
 
   // After Train. What the workers report, by rank. Errors: kDataLoss (one left no result).
   absl::StatusOr<std::vector<nlohmann::ordered_json>> WorkerResults() const {
@@ -60,11 +80,20 @@ class EpochRun {
   // that dies meanwhile and is started again is asked again.
   absl::StatusOr<Digest> AskServers(std::vector<ServerReport>* reports);
 
+  // After an error: what was lost, in a line, if going back to a checkpoint may help; else "".
+  std::string Loss();
+  // After Stop. The next epoch begins with the newest checkpoint of this one, or as this one.
+  EpochStart NextStart() const;
+
   // No process is left. `grace`: how long they may take to end by themselves.
   void Stop(absl::Duration grace);
 
  private:
   bool ReplaceServer(const ChildProcess& ended);
+  absl::Status StartCheckpoints();
+  void ReportCheckpoints();
+  // Whether nothing can go well any more, though every process may be fine.
+  absl::Status Broken() const;
   absl::Status WaitForWorkers();
   absl::Duration StallTimeout() const;
   absl::Status StallReport(const StallWatch& stall);
@@ -74,12 +103,14 @@ class EpochRun {
   const Job& job_;
   const JobPrograms& programs_;
   const RunDirectory& directory_;
-  const uint64_t epoch_;
+  const EpochOptions options_;
   const EpochObserver& observer_;
   Supervisor supervisor_;
   ServerGroup servers_;
   WorkerGroup workers_;
-  uint32_t restarts_ = 0;  // Of servers.
+  std::unique_ptr<CheckpointLoop> checkpoints_;  // Null: none are written, or not yet.
+  uint32_t restarts_ = 0;                        // Of servers.
+  bool restarts_exhausted_ = false;
 };
 
 }  // namespace thermocline

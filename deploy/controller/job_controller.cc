@@ -3,49 +3,117 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/posix_disk.h"
 #include "common/job/job_loader.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
+#include "deploy/controller/checkpoint_requests.h"
 #include "deploy/controller/metrics_log.h"
+#include "deploy/controller/sample_counter.h"
 #include "deploy/controller/summary.h"
 
 namespace thermocline {
 namespace {
 
-// The only epoch, until jobs can resume.
-constexpr uint64_t kEpoch = 1;
+using Json = nlohmann::ordered_json;
+
 // How long processes may take to end by themselves.
 constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
 
+std::string WhereItBegins(const EpochStart& start) {
+  return start.base.empty() ? "the beginning" : absl::StrCat("step ", start.first_step().value());
+}
+
 class JobController {
  public:
-  JobController(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
+  JobController(const Job& job, const JobOptions& options, const RunDirectory& directory,
                 const JobObserver& observer, SignalWatch* signals)
       : job_(job),
-        programs_(programs),
+        options_(options),
         directory_(directory),
         observer_(observer),
-        signals_(signals) {}
+        signals_(signals),
+        writes_checkpoints_(job.has_checkpoint() && !options.eval_only),
+        store_(&disk_, job.checkpoint().directory()),
+        samples_(job.train().batch_size()),
+        last_(options.start.base) {}
 
   absl::StatusOr<JobResult> Run() {
-    RETURN_IF_ERROR(directory_.Write("job.textproto", JobToText(job_)));
     ASSIGN_OR_RETURN(metrics_, MetricsLog::Create(directory_.File("metrics.jsonl")));
-    const EpochObserver observer = MakeEpochObserver();
-    EpochRun epoch(job_, programs_, directory_, kEpoch, observer, signals_);
-    absl::StatusOr<JobResult> result = RunEpoch(&epoch);
-    epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
+    absl::StatusOr<JobResult> result = RunEpochs();
+    CheckpointRequests(directory_.path())
+        .RefuseAll(absl::AbortedError(writes_checkpoints_ ? "the job has ended"
+                                                          : "the job has no checkpoint policy"));
     return result;
   }
 
  private:
-  absl::StatusOr<JobResult> RunEpoch(EpochRun* epoch) {
+  absl::StatusOr<JobResult> RunEpochs() {
+    EpochStart start = options_.start;
+    samples_.Report(start.first_step().value(), start.base_samples);
+    if (options_.is_resumed) {
+      Note("resume", start, "");
+      Tell(absl::StrCat("resuming at ", WhereItBegins(start), " (epoch ", start.epoch, ")"));
+    }
+    while (true) {
+      RETURN_IF_ERROR(BeginEpoch(start));
+      // After JOB_STATE: a job file tells that there is something to resume.
+      RETURN_IF_ERROR(directory_.Write("job.textproto", JobToText(job_)));
+      const EpochObserver observer = MakeEpochObserver();
+      EpochOptions options;
+      options.start = start;
+      options.eval_only = options_.eval_only;
+      if (writes_checkpoints_) options.checkpoints = &store_;
+      EpochRun epoch(job_, options_.programs, directory_, options, observer, signals_);
+      absl::StatusOr<JobResult> result = RunEpoch(&epoch, start);
+      const std::string loss =
+          result.ok() || absl::IsCancelled(result.status()) ? "" : epoch.Loss();
+      epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
+      if (loss.empty() || !writes_checkpoints_ || rollbacks_ == job_.checkpoint().max_rollbacks()) {
+        return result;
+      }
+      ++rollbacks_;
+      start = epoch.NextStart();
+      Note("rollback", start, loss);
+      Tell(absl::StrCat(loss, "; going back to ", WhereItBegins(start), " (epoch ", start.epoch,
+                        ")"));
+    }
+  }
+
+  // Nobody acts in an epoch that is not on the medium; and its logs begin empty.
+  absl::Status BeginEpoch(const EpochStart& start) {
+    metrics_->DropPartialLine();
+    if (!writes_checkpoints_) return absl::OkStatus();
+    RETURN_IF_ERROR(store_.Prepare());
+    JobState state;
+    state.set_job_id(job_.name());
+    state.set_epoch(start.epoch);
+    state.set_base_checkpoint(start.base);
+    RETURN_IF_ERROR(store_.WriteJobState(state));
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List(directory_.path()));
+    for (const std::string& name : names) {
+      if (absl::StartsWith(name, "server-") && absl::EndsWith(name, ".data")) {
+        RETURN_IF_ERROR(directory_.Remove(name));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<JobResult> RunEpoch(EpochRun* epoch, const EpochStart& start) {
     RETURN_IF_ERROR(epoch->Train());
     const double wall_s = absl::ToDoubleSeconds(watch_.Elapsed());
     if (observer_.on_training_done) observer_.on_training_done();
-    return Collect(epoch, wall_s);
+    const absl::Status checkpoints = epoch->FinishCheckpoints();
+    // Without the last checkpoint the result stands; without a process it would lack its digest.
+    if (!checkpoints.ok() && !epoch->Loss().empty()) return checkpoints;
+    absl::StatusOr<JobResult> result = Collect(epoch, start, wall_s);
+    RETURN_IF_ERROR(checkpoints);
+    return result;
   }
 
   EpochObserver MakeEpochObserver() {
@@ -57,32 +125,88 @@ class JobController {
     observer.on_server_end = [this](const std::string& name, const std::string& how_it_ended) {
       return OnServerEnd(name, how_it_ended);
     };
+    observer.on_checkpoint = [this](const CheckpointEvent& event) { OnCheckpoint(event); };
+    observer.samples_through = [this](Step cut) { return samples_.Through(cut); };
     return observer;
   }
 
   void OnMetrics(absl::string_view data) {
     const uint64_t before = metrics_->progress_events();
     metrics_->Append(data, watch_.Elapsed());
-    if (metrics_->progress_events() > before && observer_.on_progress) {
-      observer_.on_progress(metrics_->progress());
-    }
+    if (metrics_->progress_events() == before) return;
+    const Progress& progress = metrics_->progress();
+    samples_.Report(static_cast<int64_t>(progress.step), progress.samples);
+    if (observer_.on_progress) observer_.on_progress(progress);
   }
 
   bool OnServerEnd(const std::string& name, const std::string& how_it_ended) {
     if (restarts_ == job_.cluster().max_server_restarts()) return false;
     ++restarts_;
-    if (observer_.on_server_restart) observer_.on_server_restart(name, how_it_ended);
+    Tell(absl::StrCat(name, " ", how_it_ended, "; started again"));
     return true;
   }
 
-  absl::StatusOr<JobResult> Collect(EpochRun* epoch, double wall_s) {
+  void OnCheckpoint(const CheckpointEvent& event) {
+    Json json;
+    if (event.kind == CheckpointEvent::kNotRemoved) {
+      Tell(absl::StrCat("old checkpoints can't be removed: ", event.reason));
+      return;
+    }
+    json["event"] =
+        event.kind == CheckpointEvent::kCommitted ? "checkpoint" : "checkpoint_called_off";
+    json["step"] = event.cut.value();
+    json["name"] = event.name;
+    if (event.kind == CheckpointEvent::kCalledOff) {
+      ++called_off_;
+      json["reason"] = event.reason;
+      Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
+    } else {
+      ++committed_;
+      last_ = event.name;
+      json["bytes"] = event.bytes;
+      json["full"] = event.is_full;
+      json["pause_s"] = event.pause_s;
+      json["write_s"] = event.write_s;
+    }
+    metrics_->AppendEvent(std::move(json), watch_.Elapsed());
+  }
+
+  void Tell(const std::string& text) {
+    if (observer_.on_notice) observer_.on_notice(text);
+  }
+
+  // Into the metrics: what comes after begins at `start`.
+  void Note(const char* event, const EpochStart& start, const std::string& reason) {
+    Json json;
+    json["event"] = event;
+    json["epoch"] = start.epoch;
+    json["step"] = start.first_step().value();
+    json["checkpoint"] = start.base.empty() ? Json(nullptr) : Json(start.base);
+    if (!reason.empty()) json["reason"] = reason;
+    metrics_->AppendEvent(std::move(json), watch_.Elapsed());
+  }
+
+  void AddHistory(const EpochStart& start, Json* summary) const {
+    (*summary)["server_restarts"] = restarts_;
+    (*summary)["rollbacks"] = rollbacks_;
+    (*summary)["epoch"] = start.epoch;
+    (*summary)["resumed_from_step"] =
+        options_.is_resumed ? Json(options_.start.first_step().value()) : Json(nullptr);
+    if (!writes_checkpoints_) return;
+    Json& checkpoints = (*summary)["checkpoints"];
+    checkpoints["committed"] = committed_;
+    checkpoints["called_off"] = called_off_;
+    checkpoints["last"] = last_.empty() ? Json(nullptr) : Json(last_);
+  }
+
+  absl::StatusOr<JobResult> Collect(EpochRun* epoch, const EpochStart& start, double wall_s) {
     JobResult result;
-    ASSIGN_OR_RETURN(const std::vector<nlohmann::ordered_json> workers, epoch->WorkerResults());
+    ASSIGN_OR_RETURN(const std::vector<Json> workers, epoch->WorkerResults());
     // The workers' results stand, whatever becomes of the servers now.
     const absl::StatusOr<Digest> digest = epoch->AskServers(&result.servers);
     result.summary = MakeSummary(
         job_, workers, digest.ok() ? absl::make_optional(*digest) : absl::nullopt, wall_s);
-    result.summary["server_restarts"] = restarts_;
+    AddHistory(start, &result.summary);
     RETURN_IF_ERROR(directory_.Write("summary.json", result.summary.dump(2) + "\n"));
     if (digest.ok()) return result;
     return absl::Status(digest.status().code(),
@@ -91,21 +215,29 @@ class JobController {
   }
 
   const Job& job_;
-  const JobPrograms& programs_;
+  const JobOptions& options_;
   const RunDirectory& directory_;
   const JobObserver& observer_;
   SignalWatch* const signals_;
+  const bool writes_checkpoints_;
   const Stopwatch watch_;
+  PosixDisk disk_;
+  CheckpointStore store_;
+  SampleCounter samples_;
   std::unique_ptr<MetricsLog> metrics_;
   uint32_t restarts_ = 0;  // Of servers.
+  uint32_t rollbacks_ = 0;
+  uint64_t committed_ = 0;
+  uint64_t called_off_ = 0;
+  std::string last_;  // Checkpoint.
 };
 
 }  // namespace
 
-absl::StatusOr<JobResult> RunJob(const Job& job, const JobPrograms& programs,
+absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
                                  const RunDirectory& directory, const JobObserver& observer,
                                  SignalWatch* signals) {
-  return JobController(job, programs, directory, observer, signals).Run();
+  return JobController(job, options, directory, observer, signals).Run();
 }
 
 }  // namespace thermocline

@@ -45,6 +45,16 @@ void MetricsLog::Append(absl::string_view data, absl::Duration elapsed) {
   }
 }
 
+void MetricsLog::AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed) {
+  WriteLine(&event, elapsed);
+}
+
+void MetricsLog::WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed) {
+  (*json)["wall_s"] = std::round(absl::ToDoubleSeconds(elapsed) * 1000) / 1000;
+  file_ << json->dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
+        << std::flush;
+}
+
 void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   if (line.empty()) return;
   auto json = nlohmann::ordered_json::parse(line.begin(), line.end(), nullptr, false);
@@ -52,9 +62,7 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
     ++bad_lines_;
     return;
   }
-  json["wall_s"] = std::round(absl::ToDoubleSeconds(elapsed) * 1000) / 1000;
-  file_ << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
-        << std::flush;
+  WriteLine(&json, elapsed);
   const auto event = json.find("event");
   if (event == json.end() || *event != "progress") return;
   progress_.step = Whole(json, "step");

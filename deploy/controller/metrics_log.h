@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,11 @@ class MetricsLog {
   // counted.
   void Append(absl::string_view data, absl::Duration elapsed);
 
+  // Another worker reports from now on: what the last one began to say is dropped.
+  void DropPartialLine() { partial_.clear(); }
+  // Appends an event of the launcher's own, an object with "event".
+  void AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed);
+
   const Progress& progress() const { return progress_; }
   // How many lines changed progress().
   uint64_t progress_events() const { return progress_events_; }
@@ -33,6 +39,7 @@ class MetricsLog {
  private:
   MetricsLog() = default;
 
+  void WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed);
   void TakeLine(absl::string_view line, absl::Duration elapsed);
 
   std::ofstream file_;

@@ -57,5 +57,23 @@ TEST(MetricsLog, WrongTypesAreAbsentAndALineWithoutEndIsDropped) {
   EXPECT_FALSE(MetricsLog::Create("/no/such/folder/metrics.jsonl").ok());
 }
 
+TEST(MetricsLog, EventsOfTheLauncherStandBetweenTheLinesOfWorkers) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_events.jsonl";
+  std::remove(path.c_str());
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Append("{\"event\":\"eval\",", absl::Seconds(1));
+  (*log)->AppendEvent({{"event", "checkpoint"}, {"step", 9}}, absl::Seconds(2));
+  (*log)->Append("\"auc\":0.5}\n{\"event\":", absl::Seconds(3));
+  (*log)->DropPartialLine();
+  (*log)->Append("{\"event\":\"eval\"}\n", absl::Seconds(4));
+  EXPECT_EQ((*log)->bad_lines(), 0u);
+  const std::vector<std::string> lines = Lines(path);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "{\"event\":\"checkpoint\",\"step\":9,\"wall_s\":2.0}");
+  EXPECT_EQ(nlohmann::json::parse(lines[1])["auc"], 0.5);
+  EXPECT_EQ(nlohmann::json::parse(lines[2])["wall_s"], 4.0);
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -56,6 +56,14 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
   return MakeError(base, EEXIST);
 }
 
+absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat("there is no run directory ", path));
+  }
+  return RunDirectory(path);
+}
+
 std::string RunDirectory::File(absl::string_view name) const {
   return absl::StrCat(path_, "/", name);
 }
@@ -72,6 +80,13 @@ absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text)
     return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(error)));
   }
   return absl::OkStatus();
+}
+
+absl::Status RunDirectory::Remove(absl::string_view name) const {
+  std::error_code error;
+  std::filesystem::remove_all(File(name), error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("can't remove ", File(name), ": ", error.message()));
 }
 
 }  // namespace thermocline

@@ -26,11 +26,17 @@ class RunDirectory {
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
                                              absl::Time now);
 
+  // The folder of an earlier run. Errors: kNotFound (no folder; names it).
+  static absl::StatusOr<RunDirectory> Open(const std::string& path);
+
   const std::string& path() const { return path_; }
   std::string File(absl::string_view name) const;
 
   // Writes a file whole or not at all. Errors: kUnavailable (names the file).
   absl::Status Write(absl::string_view name, absl::string_view text) const;
+  // Removes a file, or a folder with all that is in it; OK where there is none.
+  // Errors: kUnavailable (names it).
+  absl::Status Remove(absl::string_view name) const;
 
  private:
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}

@@ -8,6 +8,7 @@
 #include "common/job/configure_request.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
+#include "common/stopwatch.h"
 #include "deploy/controller/startup.h"
 
 namespace thermocline {
@@ -59,9 +60,29 @@ ServerGroup::~ServerGroup() {
 }
 
 void ServerGroup::Disconnect() {
-  clients_.clear();
   absl::MutexLock lock(&mutex_);
+  for (std::shared_ptr<ControlClient>& client : clients_) client = nullptr;
   ending_ = true;
+}
+
+std::shared_ptr<ControlClient> ServerGroup::client(size_t index) const {
+  absl::MutexLock lock(&mutex_);
+  return clients_[index];
+}
+
+absl::StatusOr<std::shared_ptr<ControlClient>> ServerGroup::Connect(size_t index) const {
+  const Tls& tls = job_.cluster().tls();
+  ASSIGN_OR_RETURN(
+      auto client,
+      ControlClient::Create(addresses_[index], {tls.certificate(), tls.private_key(), tls.ca()}));
+  return std::shared_ptr<ControlClient>(std::move(client));
+}
+
+ConfigureRequest ServerGroup::RequestFor(size_t index, const std::string& base) const {
+  ConfigureRequest request =
+      MakeConfigureRequest(job_, job_.name(), epoch_, ServerIndex(static_cast<uint32_t>(index)));
+  request.set_base_checkpoint(base);
+  return request;
 }
 
 absl::Status ServerGroup::StartServer(size_t index, const std::string& listen) {
@@ -81,31 +102,33 @@ absl::Status ServerGroup::Start(const std::string& program) {
   program_ = program;
   std::vector<std::string> names;
   for (uint32_t i = 0; i < job_.cluster().servers(); ++i) {
+    // That of an earlier epoch would be taken for this one's.
+    RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(i), "port"));
     RETURN_IF_ERROR(StartServer(i, ListenAddress(job_.cluster().listen_host())));
     names.push_back(NameOf(i));
   }
   ASSIGN_OR_RETURN(addresses_, WaitForAddresses(names, directory_,
                                                 absl::Seconds(job_.cluster().startup_timeout_s()),
                                                 &supervisor_));
-  const Tls& tls = job_.cluster().tls();
-  for (const std::string& address : addresses_) {
-    ASSIGN_OR_RETURN(auto client, ControlClient::Create(
-                                      address, {tls.certificate(), tls.private_key(), tls.ca()}));
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    ASSIGN_OR_RETURN(std::shared_ptr<ControlClient> client, Connect(i));
+    absl::MutexLock lock(&mutex_);
     clients_.push_back(std::move(client));
   }
   return absl::OkStatus();
 }
 
-absl::Status ServerGroup::Restart(size_t index) {
+absl::Status ServerGroup::Restart(size_t index, const std::string& base) {
   RETURN_IF_ERROR(StartServer(index, addresses_[index]));
+  // A new connection: the old one's waits a second after it has failed.
+  ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> client, Connect(index));
   {
     absl::MutexLock lock(&mutex_);
+    clients_[index] = client;
     ++recovering_;
   }
-  const auto server = ServerIndex(static_cast<uint32_t>(index));
-  restarts_.emplace_back([this, client = clients_[index], name = NameOf(index),
-                          request = MakeConfigureRequest(job_, job_.name(), epoch_, server)] {
-    const absl::Status status = ConfigureAgain(client, request);
+  restarts_.emplace_back([this, client, name = NameOf(index), request = RequestFor(index, base)] {
+    const absl::Status status = ConfigureUntilTaken(client, request, absl::InfiniteDuration());
     absl::MutexLock lock(&mutex_);
     --recovering_;
     if (status.ok() || !restart_error_.ok()) return;
@@ -115,12 +138,15 @@ absl::Status ServerGroup::Restart(size_t index) {
   return absl::OkStatus();
 }
 
-absl::Status ServerGroup::ConfigureAgain(const std::shared_ptr<ControlClient>& client,
-                                         const ConfigureRequest& request) {
+absl::Status ServerGroup::ConfigureUntilTaken(const std::shared_ptr<ControlClient>& client,
+                                              const ConfigureRequest& request,
+                                              absl::Duration timeout) {
+  const Stopwatch watch;
   while (true) {
     const absl::Status status = client->Configure(request, kConfigureTimeout).status();
     // It isn't up yet, or recovers still. Should it die, this goes on with the next in its place.
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+    if (watch.Elapsed() >= timeout) return absl::DeadlineExceededError(status.message());
     absl::MutexLock lock(&mutex_);
     if (mutex_.AwaitWithTimeout(absl::Condition(&ending_), kConfigureRetryPeriod)) {
       return absl::OkStatus();
@@ -138,22 +164,19 @@ absl::Status ServerGroup::restart_error() const {
   return restart_error_;
 }
 
-absl::Status ServerGroup::Configure(uint64_t epoch) {
+absl::Status ServerGroup::Configure(uint64_t epoch, const std::string& base,
+                                    absl::Duration timeout) {
   epoch_ = epoch;
   return ForEach(
-      [&](size_t i) {
-        const ConfigureRequest request =
-            MakeConfigureRequest(job_, job_.name(), epoch, ServerIndex(static_cast<uint32_t>(i)));
-        return clients_[i]->Configure(request, kConfigureTimeout).status();
-      },
-      kConfigureTimeout, "servers to take their configuration");
+      [&](size_t i) { return ConfigureUntilTaken(client(i), RequestFor(i, base), timeout); },
+      timeout + kConfigureTimeout, "servers to take their configuration");
 }
 
 absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, absl::Duration timeout) {
-  std::vector<Digest> digests(clients_.size());
+  std::vector<Digest> digests(addresses_.size());
   RETURN_IF_ERROR(ForEach(
       [&](size_t i) {
-        const auto reply = clients_[i]->GetDigest(job_.name(), epoch, timeout);
+        const auto reply = client(i)->GetDigest(job_.name(), epoch, timeout);
         if (reply.ok()) digests[i] = {reply->low(), reply->high()};
         return reply.status();
       },
@@ -170,7 +193,7 @@ absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats() {
   }
   RETURN_IF_ERROR(ForEach(
       [&](size_t i) {
-        reports[i].stats = clients_[i]->GetStats(kStatsTimeout);
+        reports[i].stats = client(i)->GetStats(kStatsTimeout);
         return absl::OkStatus();
       },
       kStatsTimeout, "the servers' stats"));
@@ -179,10 +202,10 @@ absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats() {
 
 absl::Status ServerGroup::ForEach(const std::function<absl::Status(size_t)>& call,
                                   absl::Duration timeout, absl::string_view what) {
-  std::vector<absl::Status> results(clients_.size());
-  std::atomic<size_t> pending{clients_.size()};
+  std::vector<absl::Status> results(addresses_.size());
+  std::atomic<size_t> pending{addresses_.size()};
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < clients_.size(); ++i) {
+  for (size_t i = 0; i < addresses_.size(); ++i) {
     threads.emplace_back([&, i] {
       results[i] = call(i);
       pending.fetch_sub(1, std::memory_order_release);
@@ -193,7 +216,13 @@ absl::Status ServerGroup::ForEach(const std::function<absl::Status(size_t)>& cal
       supervisor_.WaitUntil([&] { return pending.load(std::memory_order_acquire) == 0; },
                             timeout + absl::Seconds(2), kPollPeriod, what);
   // The calls end with their servers.
-  if (!waited.ok()) supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
+  if (!waited.ok()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      ending_ = true;
+    }
+    supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
+  }
   for (std::thread& thread : threads) thread.join();
   RETURN_IF_ERROR(waited);
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);

@@ -35,12 +35,13 @@ class ServerGroup {
 
   // Starts `program` once a server and waits until all listen.
   absl::Status Start(const std::string& program);
-  // Gives every server its shard of the job's tables.
-  absl::Status Configure(uint64_t epoch);
+  // Gives every server its shard of the job's tables, with the rows of the checkpoint `base`; "":
+  // none. Loading them takes as long as it takes, up to `timeout`.
+  absl::Status Configure(uint64_t epoch, const std::string& base, absl::Duration timeout);
   // Starts a server again that has ended, at its old address. It gets its configuration, and with
-  // that recovers from its log, in the background. REQUIRES: Configure has ended.
+  // that recovers from `base` and its log, in the background. REQUIRES: Configure has ended.
   // Errors: those of Supervisor::Start.
-  absl::Status Restart(size_t index);
+  absl::Status Restart(size_t index, const std::string& base);
   // Whether every server that was restarted has recovered. Once it can't: the first error.
   bool AllRecovered() const;
   absl::Status restart_error() const;
@@ -57,12 +58,17 @@ class ServerGroup {
   // Of the process: "server 0".
   static std::string NameOf(size_t index) { return absl::StrCat("server ", index); }
   const std::vector<std::string>& addresses() const { return addresses_; }
+  // Of the process that is there now; null after Disconnect. Thread-safe, once Start has ended.
+  std::shared_ptr<ControlClient> client(size_t index) const;
 
  private:
   absl::Status StartServer(size_t index, const std::string& listen);
-  // Until the server has taken its configuration, refuses it, or is given up. Errors: its refusal.
-  absl::Status ConfigureAgain(const std::shared_ptr<ControlClient>& client,
-                              const ConfigureRequest& request);
+  absl::StatusOr<std::shared_ptr<ControlClient>> Connect(size_t index) const;
+  ConfigureRequest RequestFor(size_t index, const std::string& base) const;
+  // Until the server has taken its configuration, refuses it, or is given up. Errors: its refusal;
+  // kDeadlineExceeded (it still recovers; says how far it is).
+  absl::Status ConfigureUntilTaken(const std::shared_ptr<ControlClient>& client,
+                                   const ConfigureRequest& request, absl::Duration timeout);
 
   // Calls `call(i)` for every server on a thread each. `timeout` is the longest that a call takes.
   absl::Status ForEach(const std::function<absl::Status(size_t)>& call, absl::Duration timeout,
@@ -72,11 +78,11 @@ class ServerGroup {
   const RunDirectory& directory_;
   Supervisor& supervisor_;
   std::vector<std::string> addresses_;
-  std::vector<std::shared_ptr<ControlClient>> clients_;
   std::string program_;
   uint64_t epoch_ = 0;
 
   mutable absl::Mutex mutex_;
+  std::vector<std::shared_ptr<ControlClient>> clients_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status restart_error_ ABSL_GUARDED_BY(mutex_);
   int recovering_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -20,11 +20,20 @@ std::string ReadPortFile(const std::string& path) {
   return address;
 }
 
+std::string FileName(absl::string_view name, absl::string_view extension) {
+  return absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension);
+}
+
 }  // namespace
 
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension) {
-  return directory.File(absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension));
+  return directory.File(FileName(name, extension));
+}
+
+absl::Status RemoveProcessFile(const RunDirectory& directory, absl::string_view name,
+                               absl::string_view extension) {
+  return directory.Remove(FileName(name, extension));
 }
 
 absl::StatusOr<std::vector<std::string>> WaitForAddresses(const std::vector<std::string>& names,

@@ -17,6 +17,10 @@ namespace thermocline {
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension);
 
+// Removes it, where there is one. Errors: kUnavailable (names it).
+absl::Status RemoveProcessFile(const RunDirectory& directory, absl::string_view name,
+                               absl::string_view extension);
+
 // The addresses of the processes with these names, in order, once all have come up; "" for one that
 // has ended well before it said where it is.
 // Errors: those of Supervisor::WaitUntil; kDeadlineExceeded names the first that did not come up,

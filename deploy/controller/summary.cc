@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "deploy/console/format.h"
 #include "deploy/controller/json_number.h"
 
@@ -74,6 +75,44 @@ std::string Count(const Json& summary, const char* name) {
   return value ? FormatCount(static_cast<uint64_t>(*value)) : "unknown";
 }
 
+std::string ScoreLine(const Json& summary) {
+  std::string line =
+      absl::StrCat("AUC ", Fixed(summary, "auc", 4), "  logloss ", Fixed(summary, "logloss", 4));
+  if (NumberAt(summary, "eval_samples")) {
+    absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " held-out samples");
+  }
+  return line + "\n";
+}
+
+std::string DigestLine(const Json& summary) {
+  const auto digest = summary.find("model_digest");
+  const bool is_known = digest != summary.end() && digest->is_string();
+  return absl::StrCat("model digest ", is_known ? digest->get<std::string>() : "unknown", "\n");
+}
+
+// "1 rollback, 2 restarts of servers; 5 checkpoints, the last epoch-2-step-999"; "" where nothing
+// of it happened.
+std::string HistoryLine(const Json& summary) {
+  std::vector<std::string> events;
+  const auto add = [&](const char* name, const char* one, const char* many) {
+    const uint64_t count = static_cast<uint64_t>(NumberAt(summary, name).value_or(0));
+    if (count > 0) events.push_back(absl::StrCat(count, " ", count == 1 ? one : many));
+  };
+  add("rollbacks", "rollback", "rollbacks");
+  add("server_restarts", "restart of a server", "restarts of servers");
+  std::string line = absl::StrJoin(events, ", ");
+  const auto checkpoints = summary.find("checkpoints");
+  if (checkpoints != summary.end() && checkpoints->is_object()) {
+    const auto last = checkpoints->find("last");
+    absl::StrAppend(&line, line.empty() ? "" : "; ", Count(*checkpoints, "committed"),
+                    " checkpoints");
+    if (last != checkpoints->end() && last->is_string()) {
+      absl::StrAppend(&line, ", the last ", last->get<std::string>());
+    }
+  }
+  return line.empty() ? "" : line + "\n";
+}
+
 }  // namespace
 
 std::string DigestText(const Digest& digest) {
@@ -111,16 +150,14 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   return summary;
 }
 
+std::string RenderEvaluation(const Json& summary) {
+  return absl::StrCat(NumberAt(summary, "auc") ? ScoreLine(summary) : "no held-out samples\n",
+                      DigestLine(summary));
+}
+
 std::string RenderSummary(const Json& summary) {
   std::string text;
-  if (NumberAt(summary, "auc")) {
-    absl::StrAppend(&text, "AUC ", Fixed(summary, "auc", 4), "  logloss ",
-                    Fixed(summary, "logloss", 4));
-    if (NumberAt(summary, "eval_samples")) {
-      absl::StrAppend(&text, "  on ", Count(summary, "eval_samples"), " held-out samples");
-    }
-    absl::StrAppend(&text, "\n");
-  }
+  if (NumberAt(summary, "auc")) text = ScoreLine(summary);
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
                   " samples, ", Fixed(summary, "samples_per_s", 0), " samples/s; ",
                   Fixed(summary, "wall_s", 1), " s in all\n");
@@ -130,9 +167,7 @@ std::string RenderSummary(const Json& summary) {
     if (first.is_string()) absl::StrAppend(&text, "; ", first.get<std::string>());
     absl::StrAppend(&text, "\n");
   }
-  const Json& digest = summary["model_digest"];
-  absl::StrAppend(&text, "model digest ",
-                  digest.is_string() ? digest.get<std::string>() : "unknown", "\n");
+  absl::StrAppend(&text, HistoryLine(summary), DigestLine(summary));
   return text;
 }
 

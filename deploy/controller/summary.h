@@ -24,10 +24,14 @@ absl::StatusOr<nlohmann::ordered_json> ReadWorkerResult(const std::string& path)
 // workers, model_digest, bad_lines, first_bad_line. What nobody reported is null.
 //   steps: the most of any worker; samples, bad_lines: summed;
 //   auc, logloss, eval_samples, first_bad_line: the first worker's that has them;
-//   samples_per_s: all samples over the longest "train_s", else the sum of the workers' rates.
+//   samples_per_s: the samples of this run ("new_samples") over the longest "train_s", else the sum
+//   of the workers' rates.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
                                    const absl::optional<Digest>& digest, double wall_s);
+
+// What a model that was only evaluated is worth, in a few lines for the console.
+std::string RenderEvaluation(const nlohmann::ordered_json& summary);
 
 // The summary in a few lines for the console.
 std::string RenderSummary(const nlohmann::ordered_json& summary);

@@ -33,12 +33,19 @@ std::vector<std::string> WorkerGroup::Command(const WorkerGroupOptions& options,
       absl::StrCat("--port_file=", ProcessFile(directory_, NameOf(rank), "port")),
       absl::StrCat("--result_file=", ResultFile(rank)),
   };
+  if (options.first_step > Step(0)) {
+    command.push_back(absl::StrCat("--start_step=", options.first_step.value()));
+  }
+  if (options.eval_only) command.push_back("--eval_only");
   if (rank == 0) command.push_back("--progress_fd=3");
   return command;
 }
 
 absl::Status WorkerGroup::StartWorker(const WorkerGroupOptions& options, uint32_t rank,
                                       int progress_fd) {
+  // Those of an earlier epoch would be taken for this one's.
+  RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(rank), "port"));
+  RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(rank), "json"));
   ChildProcessOptions process;
   process.name = NameOf(rank);
   process.command = Command(options, rank);

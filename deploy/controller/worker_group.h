@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/ids.h"
 #include "deploy/backends/local/supervisor.h"
 #include "deploy/controller/run_directory.h"
 #include "proto/job.pb.h"
@@ -21,6 +22,8 @@ namespace thermocline {
 struct WorkerGroupOptions {
   std::string program;
   uint64_t epoch = 1;
+  Step first_step{0};
+  bool eval_only = false;            // rank 0 scores the held-out rows, and nobody trains
   std::vector<std::string> servers;  // addresses, by index
 };
 

@@ -1,0 +1,106 @@
+#include "deploy/cli/run_setup.h"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/posix_disk.h"
+#include "common/status_macros.h"
+#include "deploy/cli/train_job.h"
+#include "deploy/controller/resume.h"
+
+namespace thermocline {
+namespace {
+
+// The processes of a launcher that was killed die at once, but for those in the middle of a write.
+constexpr absl::Duration kLockPatience = absl::Seconds(10);
+
+// Where JOB is left out, --resume takes the job as it was run.
+absl::StatusOr<Job> JobToTrain(const Flags& flags, bool resumes) {
+  const std::string run_dir = flags.Get("run-dir");
+  if (!resumes) return JobFromFlags(flags);
+  if (run_dir.empty()) {
+    return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
+  }
+  absl::StatusOr<Job> job = JobFromFlags(flags, absl::StrCat(run_dir, "/job.textproto"));
+  if (job.ok() && !job->has_checkpoint()) {
+    return absl::FailedPreconditionError(
+        "the job has no checkpoint policy (`checkpoint {}`): there is nothing to resume");
+  }
+  return job;
+}
+
+// Locks the checkpoint directory and finds where in it the run begins.
+absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup) {
+  if (!setup->job.has_checkpoint()) return absl::OkStatus();
+  FillCheckpointDirectory(setup->directory, &setup->job);
+  PosixDisk disk;
+  CheckpointStore store(&disk, setup->job.checkpoint().directory());
+  RETURN_IF_ERROR(store.Prepare());
+  ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(store.directory(), kLockPatience));
+  setup->locks.push_back(std::move(lock));
+  if (!resumes) return CheckUnused(store);
+  setup->options.is_resumed = true;
+  ASSIGN_OR_RETURN(setup->options.start,
+                   FindResumePoint(store, setup->job, flags.Get("resume-from")));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunSetup> SetUpTraining(const Flags& flags) {
+  const bool resumes = flags.Has("resume") || flags.Has("resume-from");
+  ASSIGN_OR_RETURN(Job job, JobToTrain(flags, resumes));
+  JobOptions options;
+  ASSIGN_OR_RETURN(options.programs, ProgramsFromFlags(flags));
+  ASSIGN_OR_RETURN(RunDirectory directory,
+                   resumes ? RunDirectory::Open(flags.Get("run-dir"))
+                           : RunDirectory::Create(flags.Get("run-dir"), job.name(), absl::Now()));
+  RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
+  ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(setup.directory.path(), kLockPatience));
+  setup.locks.push_back(std::move(lock));
+  RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, &setup));
+  return setup;
+}
+
+absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
+  if (!flags.Has("checkpoint")) {
+    return absl::InvalidArgumentError("name the checkpoint with --checkpoint");
+  }
+  ASSIGN_OR_RETURN(Job job, JobFromFlags(flags));
+  std::error_code error;
+  // Without a slash at the end, which would hide the name.
+  std::filesystem::path path =
+      std::filesystem::absolute(flags.Get("checkpoint"), error).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  PosixDisk disk;
+  const CheckpointStore store(&disk, path.parent_path().string());
+  JobOptions options;
+  options.eval_only = true;
+  options.start.base = path.filename().string();
+  ASSIGN_OR_RETURN(const CheckpointManifest manifest, store.Load(options.start.base));
+  RETURN_IF_ERROR(CheckModel(job, manifest));
+  options.start.epoch = manifest.epoch() + 1;
+  options.start.base_step = Step(manifest.step());
+  options.start.base_samples = manifest.samples();
+  ASSIGN_OR_RETURN(options.programs, ProgramsFromFlags(flags));
+  // One worker scores; nothing is written that would have to last.
+  job.set_name(manifest.job_id());
+  job.mutable_cluster()->set_workers(1);
+  job.mutable_cluster()->set_durability(NONE);
+  job.mutable_checkpoint()->set_directory(store.directory());
+  job.mutable_checkpoint()->set_every_steps(0);
+  ASSIGN_OR_RETURN(
+      RunDirectory directory,
+      RunDirectory::Create(flags.Get("run-dir"), absl::StrCat(job.name(), "-eval"), absl::Now()));
+  RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
+  ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(setup.directory.path(), kLockPatience));
+  setup.locks.push_back(std::move(lock));
+  return setup;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,173 @@
+#include "deploy/controller/resume.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/testing.h"
+#include "common/disk/simulated_disk.h"
+#include "common/job/job_loader.h"
+#include "common/job/job_tables.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "checkpoints";
+constexpr char kJob[] = R"(
+name: "j" seed: 3
+data { format: CRITEO_TSV path: "log.tsv" num_categorical: 2 }
+default_table { dim: 8 }
+dlrm { bottom: 8 top: 8 }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+checkpoint { every_steps: 10 }
+)";
+
+class ResumeTest : public testing::Test {
+ protected:
+  ResumeTest() : store_(&disk_, kDirectory), job_(JobWith({})) {
+    EXPECT_TRUE(store_.Prepare().ok());
+  }
+
+  static Job JobWith(const std::vector<std::string>& overrides) {
+    auto job = ParseJob(kJob, "j", overrides);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return *job;
+  }
+  CheckpointManifest ManifestAt(uint64_t epoch, int64_t step) const {
+    CheckpointManifest manifest = EmptyManifest({epoch, Step(step)}, 1);
+    manifest.set_job_id(job_.name());
+    manifest.set_seed(job_.seed());
+    manifest.set_samples(static_cast<uint64_t>(step + 1) * 16);
+    *manifest.mutable_job() = job_;
+    manifest.clear_tables();
+    for (const TableLayout& table : ResolveTables(job_).AllLayouts()) {
+      *manifest.add_tables() = TableLayoutToProto(table);
+    }
+    return manifest;
+  }
+  void Commit(uint64_t epoch, int64_t step) {
+    const absl::Status committed = store_.Commit(ManifestAt(epoch, step));
+    EXPECT_TRUE(committed.ok()) << committed;
+  }
+  void Write(uint64_t epoch, const std::string& base) {
+    JobState state;
+    state.set_job_id(job_.name());
+    state.set_epoch(epoch);
+    state.set_base_checkpoint(base);
+    EXPECT_TRUE(store_.WriteJobState(state).ok());
+  }
+  void Damage(const std::string& name) {
+    const std::string path = absl::StrCat(kDirectory, "/", name, "/", kManifestName);
+    std::string content = disk_.Content(path);
+    content[content.size() / 2] ^= 1;
+    disk_.SetContent(path, content);
+  }
+  absl::StatusOr<EpochStart> Find(const std::string& name = "") const {
+    return FindResumePoint(store_, job_, name);
+  }
+
+  SimulatedDisk disk_;
+  CheckpointStore store_;
+  const Job job_;
+};
+
+TEST_F(ResumeTest, NothingWasRunThere) {
+  EXPECT_EQ(Find().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(CheckUnused(store_).ok());
+  const CheckpointStore nowhere(&disk_, "nowhere");
+  EXPECT_EQ(FindResumePoint(nowhere, job_, "").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(CheckUnused(nowhere).ok());
+}
+
+TEST_F(ResumeTest, FromTheBeginningWhereNoCheckpointWasMade) {
+  Write(1, "");
+  const auto start = Find();
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->epoch, 2u);
+  EXPECT_EQ(start->base, "");
+  EXPECT_EQ(start->first_step(), Step(0));
+}
+
+TEST_F(ResumeTest, FromTheNewestOfTheLastEpoch) {
+  Commit(1, 9);
+  Commit(2, 29);
+  Commit(2, 39);
+  Write(2, "epoch-1-step-9");
+  const auto start = Find();
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->epoch, 3u);
+  EXPECT_EQ(start->base, "epoch-2-step-39");
+  EXPECT_EQ(start->first_step(), Step(40));
+  EXPECT_EQ(start->base_samples, 640u);
+}
+
+TEST_F(ResumeTest, FromWhatTheLastEpochBeganWithIfItMadeNone) {
+  Commit(1, 9);
+  Commit(1, 19);  // People decided not to go on with this one.
+  Write(2, "epoch-1-step-9");
+  EXPECT_EQ(Find()->base, "epoch-1-step-9");
+  EXPECT_EQ(Find()->epoch, 3u);
+}
+
+TEST_F(ResumeTest, WithoutJobStateFromTheNewest) {
+  Commit(1, 9);
+  Commit(4, 19);
+  EXPECT_EQ(Find()->base, "epoch-4-step-19");
+  EXPECT_EQ(Find()->epoch, 5u);
+}
+
+TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
+  Commit(1, 9);
+  Commit(1, 19);
+  Write(1, "");
+  Damage("epoch-1-step-19");
+  const auto start = Find();
+  EXPECT_EQ(start.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(start.status().message(), HasSubstr("epoch-1-step-19"));
+  EXPECT_THAT(start.status().message(), HasSubstr("--resume-from"));
+  const auto chosen = Find("epoch-1-step-9");
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->base, "epoch-1-step-9");
+  EXPECT_EQ(chosen->epoch, 2u);
+}
+
+TEST_F(ResumeTest, AMissingOne) {
+  Write(2, "epoch-1-step-9");
+  EXPECT_EQ(Find().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Find("epoch-1-step-8").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ResumeTest, AnotherJobsCheckpoints) {
+  Commit(1, 9);
+  Write(1, "");
+  const auto difference = [&](const std::vector<std::string>& overrides) {
+    const auto start = FindResumePoint(store_, JobWith(overrides), "");
+    EXPECT_EQ(start.status().code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(start.status().message());
+  };
+  EXPECT_THAT(difference({"name=other"}), HasSubstr("of job 'j'"));
+  EXPECT_THAT(difference({"train.batch_size=32"}), HasSubstr("train.batch_size is 32"));
+  EXPECT_THAT(difference({"seed=4"}), HasSubstr("seed is 4"));
+  EXPECT_THAT(difference({"default_table.dim=4"}), HasSubstr("table 'C1': dim is 4 here, 8 there"));
+  EXPECT_THAT(difference({"data.num_categorical=3"}), HasSubstr("no table 'C3'"));
+  EXPECT_THAT(difference({"data.num_categorical=1"}), HasSubstr("table 'C2', the job has none"));
+}
+
+TEST_F(ResumeTest, WhatDoesNotMatter) {
+  Commit(1, 9);
+  Write(1, "");
+  const Job job = JobWith({"cluster.servers=4", "cluster.workers=2", "train.passes=3",
+                           "default_table.storage={rocksdb{memory:'1MiB'}}"});
+  EXPECT_TRUE(FindResumePoint(store_, job, "").ok());
+}
+
+TEST_F(ResumeTest, ADirectoryInUse) {
+  Write(1, "");
+  EXPECT_EQ(CheckUnused(store_).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(CheckUnused(store_).message(), HasSubstr("job 'j'"));
+}
+
+}  // namespace
+}  // namespace thermocline
