@@ -17,7 +17,7 @@ done
 packages=(
   # The build: Bazel and its rules, compilers.
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
-  g++ clang clang-format
+  g++ clang clang-format libclang-rt-dev
   # Libraries.
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libdnnl-dev librocksdb-dev libssl-dev nlohmann-json3-dev zlib1g-dev

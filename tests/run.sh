@@ -2,7 +2,7 @@
 # Installs what is missing, then builds and runs every test. The last line is "N passed, N failed"; the
 # exit code is not 0 if any failed.
 #
-#   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan tsan
+#   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan tsan fuzz
 #
 # unit    every test, as the programs are built for users
 # lint    who may include whom, length of files
@@ -10,12 +10,14 @@
 # clang   builds everything with clang, thread-safety analysis as errors
 # asan    unit tests under the address and undefined-behaviour sanitizers
 # tsan    unit tests under the thread sanitizer
+# fuzz    bytes from outside, made up by libFuzzer from tests/fuzz/corpus: THERMOCLINE_FUZZ_SECONDS
+#         (default 60) for each target, as many at a time as there are processors
 #
 # THERMOCLINE_BAZEL_FLAGS adds flags to every build, such as --jobs=2 or --disk_cache=DIR.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
-((${#stages[@]})) || stages=(unit lint format clang asan tsan)
+((${#stages[@]})) || stages=(unit lint format clang asan tsan fuzz)
 
 passed=0
 failed=0
@@ -61,6 +63,41 @@ check_stage() {
   fi
 }
 
+# Runs every fuzzer, each one check. An input that crashes one is kept, and named.
+fuzz_stage() {
+  local start=$SECONDS seconds=${THERMOCLINE_FUZZ_SECONDS:-60} log=$logs/fuzz name
+  local finds=${TMPDIR:-/tmp}/thermocline-fuzz-finds
+  local names=(job manifest push_log rows_file wire) targets=()
+  for name in "${names[@]}"; do targets+=("//tests/fuzz:${name}_fuzzer"); done
+  echo "== fuzz"
+  if ! bazel_run build --config=fuzz "${targets[@]}" >"$log" 2>&1; then
+    failed=$((failed + 1))
+    tail -n 100 "$log"
+    echo "== fuzz: FAILED to build"
+    return
+  fi
+  mkdir -p "$finds"
+  # New inputs are added to the first folder, a copy: the corpus stays as it is.
+  for name in "${names[@]}"; do
+    mkdir "$logs/$name"
+    echo "$name"
+  done | xargs -P "$(nproc)" -I{} sh -c "bazel-bin/tests/fuzz/{}_fuzzer $logs/{} tests/fuzz/corpus/{} \
+    -max_total_time=$seconds -rss_limit_mb=2048 -timeout=30 -max_len=65536 \
+    -artifact_prefix=$finds/{}- >$logs/{}.log 2>&1; echo \$? >$logs/{}.code"
+  for name in "${names[@]}"; do
+    if [[ $(cat "$logs/$name.code") == 0 ]]; then
+      passed=$((passed + 1))
+      echo "$name: $(grep '^Done' "$logs/$name.log")"
+    else
+      failed=$((failed + 1))
+      tail -n 60 "$logs/$name.log"
+      echo "$name: FAILED; run bazel-bin/tests/fuzz/${name}_corpus_test on the input:" \
+        "$(grep -o "Test unit written to .*" "$logs/$name.log" | sed 's/.*to //')"
+    fi
+  done
+  echo "== fuzz: done in $((SECONDS - start)) s"
+}
+
 # Only objects, and fast ones to make: the analysis is all that is wanted.
 clang_build() {
   bazel_run build --config=clang --keep_going --output_groups=compilation_outputs //...
@@ -87,6 +124,7 @@ for stage in "${stages[@]}"; do
       test_stage tsan --config=tsan "$sanitized" \
         --test_env=TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" //...
       ;;
+    fuzz) fuzz_stage ;;
     *)
       echo "unknown stage '$stage'" >&2
       failed=$((failed + 1))

@@ -1,0 +1,12 @@
+// What every fuzz target defines. In a plain build replay_main.cc feeds it files; in one with
+// --config=fuzz libFuzzer makes inputs up.
+#ifndef THERMOCLINE_TESTS_FUZZ_FUZZ_TARGET_H_
+#define THERMOCLINE_TESTS_FUZZ_FUZZ_TARGET_H_
+
+#include <cstddef>
+#include <cstdint>
+
+// Must not crash, hang, or find a contradiction (CHECK), whatever the bytes are. Returns 0.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+#endif  // THERMOCLINE_TESTS_FUZZ_FUZZ_TARGET_H_

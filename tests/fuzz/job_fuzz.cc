@@ -1,0 +1,19 @@
+// Job files: whatever is accepted can be resolved, and its text gives the same job.
+#include "absl/strings/string_view.h"
+#include "common/check.h"
+#include "common/job/job_loader.h"
+#include "common/job/job_tables.h"
+#include "tests/fuzz/fuzz_target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace thermocline;
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto job = ParseJob(text, "fuzz", {});
+  if (!job.ok()) return 0;
+  const auto again = ParseJob(JobToText(*job), "fuzz", {});
+  CHECK(again.ok());
+  CHECK_EQ(again->SerializeAsString(), job->SerializeAsString());
+  const JobTables tables = ResolveTables(*job);
+  CHECK_EQ(tables.features.size(), static_cast<size_t>(job->feature_size()));
+  return 0;
+}

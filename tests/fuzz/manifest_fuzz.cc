@@ -1,0 +1,62 @@
+// MANIFEST and JOB_STATE. The first byte says what the others are: a file, or a frame's payload,
+// which reaches what lies behind the checksum.
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/check.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/job/job_loader.h"
+#include "common/job/job_tables.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace thermocline {
+namespace {
+
+void TryManifest(absl::string_view bytes) {
+  const auto manifest = DecodeManifest(bytes, "fuzz");
+  if (!manifest.ok()) return;
+  CHECK(CheckManifest(*manifest).ok());
+  CHECK_EQ(TablesOf(*manifest).size(), static_cast<size_t>(manifest->tables_size()));
+  for (const CheckpointPart& part : manifest->parts()) {
+    for (const CheckpointFile& file : part.files())
+      CHECK_EQ(file.path().find(".."), file.path().npos);
+  }
+  const auto again = DecodeManifest(EncodeManifest(*manifest), "fuzz");
+  CHECK(again.ok());
+  CHECK_EQ(again->SerializeAsString(), manifest->SerializeAsString());
+  // What an export does with it.
+  const auto job = ParseJob(JobToText(manifest->job()), "fuzz", {});
+  if (job.ok()) ResolveTables(*job);
+}
+
+void TryJobState(absl::string_view bytes) {
+  const auto state = DecodeJobState(bytes, "fuzz");
+  if (!state.ok()) return;
+  const auto again = DecodeJobState(EncodeJobState(*state), "fuzz");
+  CHECK(again.ok());
+  CHECK_EQ(again->SerializeAsString(), state->SerializeAsString());
+}
+
+}  // namespace
+}  // namespace thermocline
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace thermocline;
+  if (size == 0) return 0;
+  const absl::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 4) {
+    case 0:
+      TryManifest(bytes);
+      break;
+    case 1:
+      TryManifest(EncodeFrame(kManifestFormat, bytes));
+      break;
+    case 2:
+      TryJobState(bytes);
+      break;
+    case 3:
+      TryJobState(EncodeFrame(kJobStateFormat, bytes));
+      break;
+  }
+  return 0;
+}
