@@ -32,7 +32,7 @@ class PushJournal {
 
   // Nothing up to this step is needed any more: what holds pushes that end there at the latest may
   // go. Takes some disk operations, which Append may wait for. Thread-safe. Errors: kUnavailable
-  // (the disk); the journal is as whole as before then.
+  // (the disk): nothing is lost, and the next Append says if that was final.
   virtual absl::Status DropThroughStep(Step step) = 0;
 
   // On the disk. Thread-safe.

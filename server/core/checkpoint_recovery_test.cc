@@ -1,0 +1,298 @@
+// Servers that die anywhere while checkpoints are written, committed and called off: whatever they
+// begin with, they hold what an undisturbed server held after the same step.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/disk/simulated_disk.h"
+#include "common/test_seed.h"
+#include "gtest/gtest.h"
+#include "server/core/checkpointed_server.h"
+
+namespace thermocline {
+namespace {
+
+using namespace testing_core;  // NOLINT: the words of these tests
+
+constexpr uint32_t kWorkers = 2;
+constexpr int64_t kSteps = 30;
+constexpr int kMaxRollbacks = 3;
+constexpr int kMaxCrashes = 20;
+
+uint32_t NumParts(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
+
+ServerConfig Config(std::optional<LogDurability> durability) {
+  ServerConfig config = MakeConfig(kWorkers);
+  config.durability = durability;
+  config.checkpoint_every_steps = 7;
+  config.checkpoint_full_every = 3;
+  return config;
+}
+
+// What an undisturbed server holds after each step; [0]: before the first.
+std::vector<HeldRows> UndisturbedRows() {
+  SimulatedDisk disk;
+  ServerConfig config = Config(std::nullopt);
+  config.checkpoint_every_steps = 0;
+  CheckpointedServer server(&disk, config);
+  EXPECT_TRUE(server.Configure().ok());
+  std::vector<HeldRows> rows = {server.Rows()};
+  for (int64_t step = 0; step < kSteps; ++step) {
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      for (uint32_t part = 0; part < NumParts(rank, step); ++part) {
+        EXPECT_TRUE(server.Push(RandomPart(rank, step, part, NumParts(rank, step))).ok());
+      }
+    }
+    rows.push_back(server.Rows());
+  }
+  return rows;
+}
+
+// How often something happened, over all runs: a test without it tests nothing.
+struct Counters {
+  int recoveries = 0;
+  int rollbacks = 0;
+  int commits = 0;
+  int increments = 0;
+  int interrupted_commits = 0;
+  int called_off = 0;
+  int failed_cuts = 0;
+  int died_writing = 0;
+  int loaded = 0;
+};
+
+class DisturbedRun {
+ public:
+  DisturbedRun(uint64_t seed, std::optional<LogDurability> durability,
+               const std::vector<HeldRows>* undisturbed, Counters* counters)
+      : random_(seed),
+        undisturbed_(*undisturbed),
+        counters_(*counters),
+        server_(&disk_, Config(durability)) {}
+
+  void Go() {
+    ASSERT_TRUE(store_.Prepare().ok());
+    ASSERT_TRUE(server_.Configure().ok());
+    while (*std::min_element(acknowledged_.begin(), acknowledged_.end()) < Step(kSteps - 1)) {
+      if (random_() % 12 == 0) disk_.FailAfter(static_cast<int>(random_() % 5));
+      Act();
+      // Without a log each death costs the steps since the last checkpoint: they must be rarer.
+      if (server_.broken() || (crashes_ < kMaxCrashes && random_() % (durable() ? 15 : 150) == 0)) {
+        Crash();
+      }
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    CheckRows();
+    CheckLastCheckpoint();
+  }
+
+ private:
+  bool durable() { return server_.config().durability.has_value(); }
+
+  void Act() {
+    switch (random_() % 8) {
+      case 0:
+        return NameCut();
+      case 1:
+        return Control();
+      case 2:
+      case 3:
+        server_.WriteSlice();
+        return;
+      default:
+        return Push();
+    }
+  }
+
+  void Push() {
+    const auto rank = static_cast<uint32_t>(random_() % kWorkers);
+    const Step step = acknowledged_[rank] + 1;
+    if (step >= Step(kSteps)) return;
+    const uint32_t num_parts = NumParts(rank, step.value());
+    wire::PushPart part = RandomPart(rank, step.value(), random_() % num_parts, num_parts);
+    part.header.acked_through = acknowledged_[rank];
+    const absl::StatusOr<wire::PushAnswer> answer = server_.Push(std::move(part));
+    ASSERT_TRUE(answer.ok() || absl::IsUnavailable(answer.status())) << answer.status();
+    const bool lost = random_() % 4 == 0;  // on the way back
+    if (answer.ok() && !lost && answer->accepted_through >= step) acknowledged_[rank] = step;
+  }
+
+  void NameCut() {
+    const int64_t step = server_.Stats().complete_through() + static_cast<int64_t>(random_() % 4);
+    const absl::Status named = server_.Checkpoint(CheckpointRequest::NAME_CUT, step).status();
+    ASSERT_TRUE(named.ok() || absl::IsFailedPrecondition(named) || step < 0) << named;
+  }
+
+  // What a launcher does when it polls. An older cut that is written is committed or called off
+  // before a later one.
+  void Control() {
+    const auto reply = server_.Checkpoint(CheckpointRequest::STATUS);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    for (const CutStatus& cut : reply->cuts()) {
+      const bool uncertain = uncertain_.count(cut.step()) > 0;
+      if (cut.state() == CutStatus::FAILED || (!uncertain && random_() % 8 == 0)) {
+        cut.state() == CutStatus::FAILED ? ++counters_.failed_cuts : ++counters_.called_off;
+        ASSERT_TRUE(server_.Checkpoint(CheckpointRequest::CALL_OFF, cut.step()).ok());
+      } else if (cut.state() == CutStatus::WRITTEN) {
+        return Commit(cut);
+      }
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+
+  void Commit(const CutStatus& cut) {
+    const auto manifest = ComposeManifest(store_, server_.config(), cut.step(), {cut.part()});
+    // The disk fails at times, and the next poll tries again.
+    if (absl::IsUnavailable(manifest.status())) return;
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    uncertain_.insert(cut.step());  // From now on it may be there.
+    if (random_() % 6 == 0) disk_.FailAfter(static_cast<int>(random_() % 5));
+    const absl::Status committed = store_.Commit(*manifest);
+    ASSERT_TRUE(committed.ok() || absl::IsUnavailable(committed)) << committed;
+    if (!committed.ok()) {
+      ++counters_.interrupted_commits;
+      return;
+    }
+    uncertain_.erase(cut.step());
+    ++counters_.commits;
+    if (cut.part().base_step() >= 0) ++counters_.increments;
+    if (random_() % 4 == 0 && crashes_ < kMaxCrashes) return Crash();  // Nobody hears of it.
+    // It may fail, and is not repeated here: the log is the larger for it.
+    server_.Checkpoint(CheckpointRequest::COMMITTED, cut.step()).IgnoreError();
+    if (random_() % 2 == 0) {
+      const auto removed = store_.RemoveUnneeded(1 + random_() % 2, Open());
+      ASSERT_TRUE(removed.ok() || absl::IsUnavailable(removed.status())) << removed.status();
+    }
+  }
+
+  std::vector<std::string> Open() {
+    std::vector<std::string> names;
+    const auto reply = server_.Checkpoint(CheckpointRequest::STATUS);
+    for (const CutStatus& cut : reply->cuts()) {
+      names.push_back(CheckpointName({server_.config().epoch, Step(cut.step())}));
+    }
+    return names;
+  }
+
+  bool IsWriting() {
+    const auto reply = server_.Checkpoint(CheckpointRequest::STATUS);
+    return reply.ok() &&
+           std::any_of(reply->cuts().begin(), reply->cuts().end(),
+                       [](const auto& cut) { return cut.state() == CutStatus::WRITING; });
+  }
+
+  std::optional<CheckpointManifest> Newest() {
+    const auto newest = store_.Newest();
+    EXPECT_TRUE(newest.ok()) << newest.status();
+    return newest.ok() ? *newest : std::nullopt;
+  }
+
+  // The server dies, alone or with its host, and comes back: from its log, or from a checkpoint.
+  void Crash() {
+    if (IsWriting()) ++counters_.died_writing;
+    const bool host = server_.config().durability == LogDurability::kHost && random_() % 2 == 0;
+    ++crashes_;
+    server_.Die(host || !durable() ? &random_ : nullptr);
+    uncertain_.clear();
+    const std::optional<CheckpointManifest> newest = Newest();
+    const std::string base =
+        newest.has_value() ? CheckpointName({newest->epoch(), Step(newest->step())}) : "";
+    const Step base_step(newest.has_value() ? newest->step() : -1);
+    const bool roll_back = !durable() || (rollbacks_ < kMaxRollbacks && random_() % 10 == 0);
+    if (roll_back) {
+      ++rollbacks_;
+      ++counters_.rollbacks;
+      ++server_.config().epoch;
+      acknowledged_.assign(kWorkers, base_step);
+    }
+    const absl::Status recovered = server_.Configure(base);
+    ASSERT_TRUE(recovered.ok()) << recovered;
+    ++counters_.recoveries;
+    if (newest.has_value()) ++counters_.loaded;
+    if (roll_back) {
+      ASSERT_EQ(server_.Stats().complete_through(), base_step.value());
+    }
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      ASSERT_GE(Step(server_.Stats().accepted_through(static_cast<int>(rank))),
+                acknowledged_[rank]);
+    }
+    CheckRows();
+  }
+
+  void CheckRows() {
+    const int64_t through = server_.Stats().complete_through();
+    ASSERT_TRUE(server_.Rows() == undisturbed_[static_cast<size_t>(through + 1)]) << through;
+  }
+
+  // Loaded by another number of servers, which never wrote it.
+  void CheckLastCheckpoint() {
+    const std::optional<CheckpointManifest> newest = Newest();
+    if (!newest.has_value()) return;
+    HeldRows rows;
+    const uint32_t num_servers = 1 + random_() % 3;
+    for (uint32_t i = 0; i < num_servers; ++i) {
+      ServerConfig config = Config(std::nullopt);
+      config.epoch = 1000;
+      config.num_servers = num_servers;
+      config.server_index = ServerIndex(i);
+      CheckpointedServer server(&disk_, config, "/other");
+      const absl::Status loaded =
+          server.Configure(CheckpointName({newest->epoch(), Step(newest->step())}));
+      ASSERT_TRUE(loaded.ok()) << loaded;
+      for (auto& [key, row] : server.Rows()) ASSERT_TRUE(rows.emplace(key, row).second);
+    }
+    ASSERT_TRUE(rows == undisturbed_[static_cast<size_t>(newest->step() + 1)]);
+  }
+
+  std::mt19937_64 random_;
+  const std::vector<HeldRows>& undisturbed_;
+  Counters& counters_;
+  SimulatedDisk disk_;
+  CheckpointedServer server_;
+  CheckpointStore store_{&disk_, kCheckpoints};
+  std::vector<Step> acknowledged_ = std::vector<Step>(kWorkers, kNoStep);
+  // Cuts that were to be committed, and may be or not: they can't be called off.
+  std::set<int64_t> uncertain_;
+  int crashes_ = 0;
+  int rollbacks_ = 0;
+};
+
+class CheckpointRecoveryTest : public testing::TestWithParam<std::optional<LogDurability>> {};
+
+TEST_P(CheckpointRecoveryTest, WhateverTheyBeginWithTheyHoldTheSame) {
+  const std::vector<HeldRows> undisturbed = UndisturbedRows();
+  Counters counters;
+  const uint64_t first = TestSeed(1);
+  for (uint64_t seed = first; seed < first + 200; ++seed) {
+    SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed));
+    DisturbedRun(seed, GetParam(), &undisturbed, &counters).Go();
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(counters.recoveries, 400);
+  EXPECT_GT(counters.rollbacks, 100);
+  EXPECT_GT(counters.commits, 200);
+  EXPECT_GT(counters.increments, 50);
+  EXPECT_GT(counters.interrupted_commits, 5);
+  EXPECT_GT(counters.called_off, 20);
+  EXPECT_GT(counters.failed_cuts, 50);
+  EXPECT_GT(counters.died_writing, 50);
+  EXPECT_GT(counters.loaded, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Durabilities, CheckpointRecoveryTest,
+                         testing::Values(std::nullopt, LogDurability::kProcess,
+                                         LogDurability::kHost),
+                         [](const auto& info) -> std::string {
+                           if (!info.param.has_value()) return "None";
+                           return *info.param == LogDurability::kHost ? "LogSync" : "LogAsync";
+                         });
+
+}  // namespace
+}  // namespace thermocline
