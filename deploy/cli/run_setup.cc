@@ -92,8 +92,11 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   job.set_name(manifest.job_id());
   job.mutable_cluster()->set_workers(1);
   job.mutable_cluster()->set_durability(NONE);
-  job.mutable_checkpoint()->set_directory(store.directory());
-  job.mutable_checkpoint()->set_every_steps(0);
+  CheckpointPolicy* policy = job.mutable_checkpoint();
+  policy->Clear();
+  policy->set_directory(store.directory());
+  policy->set_at_end(false);
+  policy->set_full_every(1);  // Every process has to read the same here.
   ASSIGN_OR_RETURN(
       RunDirectory directory,
       RunDirectory::Create(flags.Get("run-dir"), absl::StrCat(job.name(), "-eval"), absl::Now()));

@@ -1,0 +1,81 @@
+"""Servers, workers and the launcher are killed at random; the model has the bits of an undisturbed
+run. THERMOCLINE_TEST_SEED repeats a run."""
+
+import os
+import random
+import signal
+import unittest
+
+from harness import ProcessTest, children, wait_for
+
+KILLS = 20
+FLAGS = ['--workers=2', '--set=train.passes=20', '--set=checkpoint.every_steps=25',
+         '--set=checkpoint.max_rollbacks=1000', '--set=cluster.max_server_restarts=1000',
+         '--set=cluster.durability=LOG_ASYNC']
+
+
+class ChaosTest(ProcessTest):
+
+    def setUp(self):
+        super().setUp()
+        seed = int(os.environ.get('THERMOCLINE_TEST_SEED') or random.SystemRandom().getrandbits(32))
+        print('seed', seed, flush=True)
+        self.random = random.Random(seed)
+
+    def lines(self):
+        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
+        if not os.path.exists(metrics):
+            return 0
+        with open(metrics) as file:
+            return sum('"progress"' in line for line in file)
+
+    def begin(self, *flags):
+        """Starts the launcher, or goes on with what it left."""
+        # Another number of servers gives the same bits.
+        return self.start(*FLAGS, '--servers=%d' % self.random.randint(1, 3), *flags)
+
+    def let_it_run(self, launcher):
+        """Waits for a random number of steps, often none."""
+        target = self.lines() + self.random.choice((0, 0, 1, 7, 20, 40))
+        wait_for(lambda: launcher.poll() is not None or self.lines() >= target, 'more steps')
+
+    def kill_somebody(self, launcher):
+        """Returns who was killed; None where nobody was there."""
+        targets = list(children(launcher.pid).items())
+        if not targets or self.random.random() < 0.3:
+            launcher.kill()
+            return 'launcher'
+        pid, command = self.random.choice(sorted(targets))
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        return 'server' if 'thermocline-server' in command else 'worker'
+
+    def test_random_kills(self):
+        undisturbed = self.train(*FLAGS, '--servers=2', run_dir=self.run_dir + '-undisturbed')
+        launcher = self.begin()
+        wait_for(lambda: self.lines() > 0, 'the first step')
+        killed = []
+        while len(killed) < KILLS:
+            self.let_it_run(launcher)
+            self.assertIsNone(launcher.poll(), 'after %s: %s' % (
+                killed, self.finish(launcher) if launcher.poll() is not None else ''))
+            victim = self.kill_somebody(launcher)
+            if victim is None:
+                continue
+            killed.append(victim)
+            if victim == 'launcher':
+                self.finish(launcher)
+                launcher = self.begin('--resume')
+        code, out, err = self.finish(launcher)
+        print('killed:', ', '.join(killed))
+        self.assertEqual(code, 0, 'killed: %s\nout: %s\nerr: %s' % (killed, out, err))
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        for name in ('steps', 'samples', 'auc'):
+            self.assertEqual(summary[name], undisturbed[name], name)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

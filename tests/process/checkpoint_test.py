@@ -1,0 +1,220 @@
+"""Checkpoints of real jobs: what is kept, who asks for one, what goes on from one."""
+
+import json
+import os
+import signal
+import subprocess
+import unittest
+
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, children, wait_for
+
+FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
+
+
+class CheckpointTest(ProcessTest):
+
+    def events(self, kind, run_dir=None):
+        path = os.path.join(run_dir or self.run_dir, 'metrics.jsonl')
+        if not os.path.exists(path):
+            return []
+        with open(path) as file:
+            lines = [line for line in file if line.endswith('\n')]
+        return [event for event in map(json.loads, lines) if event['event'] == kind]
+
+    def checkpoints(self, run_dir=None):
+        """The names of those that are whole, oldest first."""
+        folder = os.path.join(run_dir or self.run_dir, 'checkpoints')
+        names = [name for name in os.listdir(folder)
+                 if os.path.exists(os.path.join(folder, name, 'MANIFEST'))]
+        return sorted(names, key=lambda name: int(name.rsplit('-', 1)[1]))
+
+    def wait_for_checkpoints(self, launcher, count):
+        def committed():
+            self.assertIsNone(launcher.poll(), 'the job ended')
+            return len(self.events('checkpoint')) >= count
+        wait_for(committed, '%d checkpoints' % count)
+
+    def thermocline(self, *arguments):
+        return subprocess.run([THERMOCLINE, *arguments], capture_output=True, text=True,
+                              timeout=DEADLINE_S)
+
+    def resume(self, *flags):
+        """Goes on in the run directory, without naming the job; must succeed."""
+        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir, *flags)
+        self.assertEqual(resumed.returncode, 0, resumed.stdout + resumed.stderr)
+        with open(os.path.join(self.run_dir, 'summary.json')) as file:
+            return json.load(file)
+
+    def kill_launcher(self, launcher):
+        pids = list(children(launcher.pid))
+        launcher.kill()
+        self.finish(launcher)
+        self.assert_all_gone(pids)
+
+    def test_a_killed_launcher_is_resumed_with_other_servers(self):
+        undisturbed = self.train('--set=train.passes=3', run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start(*FLAGS, '--set=checkpoint.keep=2')
+        self.wait_for_checkpoints(launcher, 1)
+        self.kill_launcher(launcher)
+        summary = self.resume('--servers=3')
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        for name in ('steps', 'samples', 'auc', 'logloss'):
+            self.assertEqual(summary[name], undisturbed[name], name)
+        self.assertEqual(summary['epoch'], 2)
+        self.assertEqual(summary['resumed_from_step'] % 20, 0)
+        self.assertEqual([event['epoch'] for event in self.events('resume')], [2])
+        # Two are kept, and the last step's is one of them.
+        names = self.checkpoints()
+        self.assertEqual(len(names), 2)
+        self.assertEqual(names[-1], 'epoch-2-step-119')
+        self.assertEqual(summary['checkpoints']['last'], names[-1])
+
+        # The job is done: nothing is left to train, and the model is as it was.
+        again = self.resume()
+        self.assertEqual(again['model_digest'], undisturbed['model_digest'])
+        self.assertEqual(again['steps'], undisturbed['steps'])
+        # More passes are more steps.
+        self.assertEqual(self.resume('--set=train.passes=4')['steps'], 160)
+
+    def test_evaluation_of_a_checkpoint(self):
+        summary = self.train(*FLAGS)
+        path = os.path.join(self.run_dir, 'checkpoints', summary['checkpoints']['last'])
+        run_dir = self.run_dir + '-eval'
+        evaluated = self.thermocline('eval', self.job, '--checkpoint', path, '--run-dir', run_dir)
+        self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
+        self.assertIn('AUC %.4f' % summary['auc'], evaluated.stdout)
+        with open(os.path.join(run_dir, 'summary.json')) as file:
+            scored = json.load(file)
+        for name in ('auc', 'logloss', 'eval_samples', 'model_digest'):
+            self.assertEqual(scored[name], summary[name], name)
+        other = self.thermocline('eval', self.job, '--checkpoint', path,
+                                 '--set=default_table.dim=4')
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("table 'C1': dim is 4 here, 8 there", other.stderr)
+        none = self.thermocline('eval', self.job, '--checkpoint', path + '9')
+        self.assertEqual(none.returncode, 2)
+        self.assertIn(path + '9', none.stderr)
+
+    def test_a_damaged_checkpoint_is_named_and_not_passed_over(self):
+        digest = self.train(*FLAGS)['model_digest']
+        older, newest = self.checkpoints()[-2:]
+        path = os.path.join(self.run_dir, 'checkpoints', newest, 'MANIFEST')
+        with open(path, 'r+b') as file:
+            file.seek(100)
+            byte = file.read(1)[0]
+            file.seek(100)
+            file.write(bytes([byte ^ 1]))
+        refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn(path, refused.stderr)
+        self.assertIn('--resume-from', refused.stderr)
+        summary = self.resume('--resume-from', older)
+        self.assertEqual(summary['model_digest'], digest)
+        self.assertEqual(summary['resumed_from_step'], int(older.rsplit('-', 1)[1]) + 1)
+
+    def test_rows_that_are_damaged_end_the_job(self):
+        self.train(*FLAGS, '--set=checkpoint.full_every=1')
+        path = os.path.join(self.run_dir, 'checkpoints', self.checkpoints()[-1], 'server-1.sst')
+        with open(path, 'r+b') as file:
+            file.seek(1000)
+            byte = file.read(1)[0]
+            file.seek(1000)
+            file.write(bytes([byte ^ 1]))
+        refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
+        self.assertEqual(refused.returncode, 1, refused.stdout)
+        self.assertIn(path, refused.stderr)
+
+    def test_checkpoint_now(self):
+        launcher = self.start_long('--servers=2', '--workers=2', '--set=checkpoint.at_end=true')
+        paths = []
+        for _ in range(2):
+            now = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
+            self.assertEqual(now.returncode, 0, now.stderr)
+            paths.append(now.stdout.strip())
+            self.assertTrue(os.path.exists(os.path.join(paths[-1], 'MANIFEST')), now.stdout)
+        self.assertNotEqual(paths[0], paths[1])
+        verified = self.thermocline('checkpoint', 'verify', paths[1])
+        self.assertEqual(verified.returncode, 0, verified.stdout + verified.stderr)
+        # Nobody else gets into this run meanwhile.
+        second = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
+        self.assertEqual(second.returncode, 2)
+        self.assertIn('another launcher (process %d)' % launcher.pid, second.stderr)
+        self.kill_launcher(launcher)
+        nobody = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
+        self.assertEqual(nobody.returncode, 1)
+        self.assertIn('no launcher runs in ' + self.run_dir, nobody.stderr)
+        self.assertEqual([name for name in os.listdir(self.run_dir) if 'request' in name], [])
+
+    def test_a_long_log_makes_a_checkpoint_and_gets_shorter(self):
+        launcher = self.start_long('--set=cluster.durability=LOG_ASYNC',
+                                   '--set=cluster.max_log_size=1MiB',
+                                   '--set=checkpoint.every_steps=0')
+        data = os.path.join(self.run_dir, 'server-0.data')
+
+        def log_bytes():
+            sizes = []
+            for folder, _, files in os.walk(data):
+                for name in files:
+                    try:
+                        sizes.append(os.path.getsize(os.path.join(folder, name)))
+                    except FileNotFoundError:
+                        pass
+            return sum(sizes)
+        wait_for(lambda: log_bytes() > 1 << 20, 'a long log')
+        self.wait_for_checkpoints(launcher, 1)
+        longest = log_bytes()
+
+        def is_shorter():
+            nonlocal longest
+            size = log_bytes()
+            longest = max(longest, size)
+            return size < longest / 2
+        wait_for(is_shorter, 'a shorter log')
+        launcher.send_signal(signal.SIGTERM)
+        self.finish(launcher)
+
+    def test_a_dead_worker_takes_the_job_back(self):
+        flags = [*FLAGS, '--workers=2']
+        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start(*flags)
+        self.wait_for_checkpoints(launcher, 1)
+        os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        self.assertRegex(out, r'worker 1 was killed by signal 9 \(Killed\).*; going back to step '
+                              r'\d+ \(epoch 2\)')
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
+        rollback, = self.events('rollback')
+        self.assertEqual(rollback['step'] % 20, 0)
+
+    def test_so_many_rollbacks_and_no_more(self):
+        launcher = self.start_long('--set=checkpoint.max_rollbacks=0', '--workers=2')
+        os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('worker 0 was killed by signal 9 (Killed)', err)
+        self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
+
+    def test_what_the_job_brings_about_is_no_reason_to_go_back(self):
+        launcher = self.start('--set=train.learning_rate.base=1e38', *FLAGS)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('worker 0 exited with code 1', err)
+        self.assertNotIn('going back', out)
+
+    def test_nothing_to_resume(self):
+        self.train()
+        refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn('no checkpoint policy', refused.stderr)
+        refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir,
+                                   '--set=checkpoint.every_steps=5')
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn('nothing to resume', refused.stderr)
+        self.assertEqual(self.thermocline('train', '--resume').returncode, 2)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
