@@ -1,4 +1,4 @@
-"""`thermocline checkpoint list | verify | export` on the files of a small checkpoint."""
+"""`thermocline checkpoint list | verify | export`, of a small checkpoint and of a trained model."""
 
 import array
 import json
@@ -144,6 +144,24 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(self.command('list', empty)[0], 0)
         self.assertEqual(self.command('verify', empty)[0], 1)
         self.assertEqual(self.command('export', empty, 'x')[0], 1)
+
+
+class TrainedCheckpointTest(harness.ProcessTest):
+    def test_the_last_checkpoint_is_the_trained_model(self):
+        with open(self.job, 'a') as job:
+            job.write('checkpoint { every_steps: 10 full_every: 2 }')
+        digest = self.train('--servers=2', '--workers=2')['model_digest']
+        verify = subprocess.run([harness.THERMOCLINE, 'checkpoint', 'verify', self.run_dir], text=True,
+                                stdout=subprocess.PIPE, timeout=harness.DEADLINE_S)
+        self.assertEqual(verify.returncode, 0, verify.stdout)
+        self.assertEqual(verify.stdout.splitlines()[-1].rsplit(' ', 1)[1], digest)
+        out_file = self.run_dir + '.safetensors'
+        subprocess.run([harness.THERMOCLINE, 'checkpoint', 'export', self.run_dir, out_file], check=True,
+                       stdout=subprocess.DEVNULL, timeout=harness.DEADLINE_S)
+        tensors, metadata = read_safetensors(out_file)
+        self.assertEqual(metadata['model_digest'], digest)
+        self.assertEqual(tensors['bottom.0.weight'][0], [13, 32])
+        self.assertEqual(tensors['C26.rows'][0], [len(tensors['C26.keys'][1]), 8])
 
 
 if __name__ == '__main__':
