@@ -99,6 +99,25 @@ INSTANTIATE_TEST_SUITE_P(
              "j:7: default_table.init_scale is inf; it must be in [0, 1e+06]"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: 1.1e6 }",
              "j:7: default_table.init_scale is 1.1e+06; it must be in [0, 1e+06]"},
+        Case{"default_table { dim: 8 }",
+             "default_table { dim: 8 storage { rocksdb { memory: \"512M\" } } }",
+             "j:7: default_table.storage.rocksdb.memory is '512M' is no size; write a whole number "
+             "and B, KiB, MiB, GiB or TiB: \"512MiB\""},
+        Case{"settings { dim: 8 }", "settings { dim: 8 storage { rocksdb { memory: \"1KiB\" } } }",
+             "j:10: table[0].settings.storage.rocksdb.memory is 1024; it must be at least 65536"},
+        Case{"cluster { servers: 2 }", "cluster { servers: 2 max_log_size: \"much\" }",
+             "j:22: cluster.max_log_size is 'much' is no size; write a whole number and B, KiB, "
+             "MiB, GiB or TiB: \"512MiB\""},
+        Case{"cluster { servers: 2 }", "cluster { servers: 2 max_log_size: \"1KiB\" }",
+             "j:22: cluster.max_log_size is 1024; it must be at least 1048576"},
+        Case{"cluster { servers: 2 }", "cluster {}\ncheckpoint { keep: 0 }",
+             "j:23: checkpoint.keep is 0; it must be at least 1"},
+        Case{"cluster { servers: 2 }", "checkpoint { full_every: 0 }",
+             "j:22: checkpoint.full_every is 0; it must be at least 1"},
+        Case{"cluster { servers: 2 }", "checkpoint { full_every: 1000001 }",
+             "j:22: checkpoint.full_every is 1000001; it must be at most 1000000"},
+        Case{"cluster { servers: 2 }", "checkpoint { every_steps: 1000000000001 }",
+             "j:22: checkpoint.every_steps is 1000000000001; it must be at most 1000000000000"},
         Case{"settings { dim: 8 }", "settings { dim: 8 init_scale: nan }",
              "j:10: table[0].settings.init_scale is nan; it must be in [0, 1e+06]"},
         Case{
@@ -280,6 +299,19 @@ TEST(ValidateJob, OneCategoryColumnAtLeast) {
   std::string text = kJob;
   EXPECT_EQ(ErrorOf({"data.num_categorical=0", "feature=[]", "table=[]"}),
             "--set data.num_categorical=0: data.num_categorical is 0; it must be at least 1");
+}
+
+TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
+  const auto job = ParseJob(kJob, "j", {"checkpoint.every_steps=10"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->checkpoint().every_steps(), 10u);
+  EXPECT_TRUE(job->checkpoint().at_end());
+  EXPECT_EQ(job->checkpoint().keep(), 3u);
+  EXPECT_EQ(job->checkpoint().full_every(), 8u);
+  EXPECT_EQ(job->checkpoint().max_rollbacks(), 10u);
+  EXPECT_EQ(job->checkpoint().directory(), "");
+  EXPECT_EQ(job->cluster().max_log_size(), "8GiB");
+  EXPECT_FALSE(ParseJob(kJob, "j", {})->has_checkpoint());
 }
 
 }  // namespace

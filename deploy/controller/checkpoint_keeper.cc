@@ -190,26 +190,35 @@ absl::StatusOr<CheckpointManifest> CheckpointKeeper::Compose(
   return manifest;
 }
 
-// Under the lock, so that no server begins anew in the middle of it.
-void CheckpointKeeper::Commit(Step cut) {
-  std::string name = CheckpointName({options_.manifest.epoch(), cut});
-  absl::Status status;
+absl::Status CheckpointKeeper::WriteManifest(Step cut, const std::string& name) {
+  absl::MutexLock no_restart(&restart_mutex_);
+  std::vector<CutStatus> parts;
+  CheckpointManifest manifest;
   {
     absl::MutexLock lock(&mutex_);
-    if (board_.Judge(cut).kind != CutVerdict::kWhole) return;
-    const std::vector<CutStatus> parts = board_.Parts(cut);
-    const auto manifest = Compose(cut, parts);
-    status = manifest.ok() ? store_.Commit(*manifest) : manifest.status();
-    if (status.ok()) {
-      committed_[cut] = {manifest->parts().begin(), manifest->parts().end()};
-      newest_ = name;
-      newest_step_ = cut;
-      events_.push_back(CommittedEvent(name, cut, parts));
-    } else if (absl::IsUnavailable(status) && !absl::IsNotFound(store_.Load(name).status())) {
-      // It may be there, and may be lost again: neither to be counted on nor to be called off.
-      error_ = status;
-      return;
+    if (board_.Judge(cut).kind != CutVerdict::kWhole) {
+      return absl::AbortedError("a server began anew, and its part is void");
     }
+    parts = board_.Parts(cut);
+    ASSIGN_OR_RETURN(manifest, Compose(cut, parts));
+  }
+  RETURN_IF_ERROR(store_.Commit(manifest));
+  absl::MutexLock lock(&mutex_);
+  committed_[cut] = {manifest.parts().begin(), manifest.parts().end()};
+  newest_ = name;
+  newest_step_ = cut;
+  events_.push_back(CommittedEvent(name, cut, parts));
+  return absl::OkStatus();
+}
+
+void CheckpointKeeper::Commit(Step cut) {
+  std::string name = CheckpointName({options_.manifest.epoch(), cut});
+  const absl::Status status = WriteManifest(cut, name);
+  if (absl::IsUnavailable(status) && !absl::IsNotFound(store_.Load(name).status())) {
+    // It may be there, and may be lost again: neither to be counted on nor to be called off.
+    absl::MutexLock lock(&mutex_);
+    error_ = status;
+    return;
   }
   if (!status.ok()) return CallOff(cut, std::string(status.message()));
   named_.erase(cut);
@@ -358,6 +367,7 @@ void CheckpointKeeper::RemoveOld() {
 }
 
 std::string CheckpointKeeper::RestartServer(size_t index) {
+  absl::MutexLock no_commit(&restart_mutex_);
   absl::MutexLock lock(&mutex_);
   board_.Forget(index);
   return newest_;

@@ -94,6 +94,7 @@ class CheckpointKeeper {
   absl::Status NameTo(Step cut, const std::vector<size_t>& servers);
   void CallOff(Step cut, const std::string& reason);
   void Commit(Step cut);
+  absl::Status WriteManifest(Step cut, const std::string& name);
   absl::StatusOr<CheckpointManifest> Compose(Step cut, const std::vector<CutStatus>& parts) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameWhatIsWanted();
@@ -117,6 +118,9 @@ class CheckpointKeeper {
   std::string last_failure_;
   bool removal_due_ = false;
 
+  // Held while a manifest is written: no server begins anew in the middle of it. That takes as long
+  // as the disk takes; who only looks waits for mutex_ alone.
+  absl::Mutex restart_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   mutable absl::Mutex mutex_;
   CutBoard board_ ABSL_GUARDED_BY(mutex_);
   std::vector<Wish> wishes_ ABSL_GUARDED_BY(mutex_);

@@ -90,27 +90,28 @@ std::string DigestLine(const Json& summary) {
   return absl::StrCat("model digest ", is_known ? digest->get<std::string>() : "unknown", "\n");
 }
 
-// "1 rollback, 2 restarts of servers; 5 checkpoints, the last epoch-2-step-999"; "" where nothing
+// "3 things"; "" where there is none.
+std::string Counted(const Json& json, const char* name, const char* one, const char* many) {
+  const auto count = static_cast<uint64_t>(NumberAt(json, name).value_or(0));
+  return count == 0 ? "" : absl::StrCat(FormatCount(count), " ", count == 1 ? one : many);
+}
+
+// "1 rollback, 2 restarts of servers, 5 checkpoints, the last epoch-2-step-999"; "" where nothing
 // of it happened.
 std::string HistoryLine(const Json& summary) {
-  std::vector<std::string> events;
-  const auto add = [&](const char* name, const char* one, const char* many) {
-    const uint64_t count = static_cast<uint64_t>(NumberAt(summary, name).value_or(0));
-    if (count > 0) events.push_back(absl::StrCat(count, " ", count == 1 ? one : many));
-  };
-  add("rollbacks", "rollback", "rollbacks");
-  add("server_restarts", "restart of a server", "restarts of servers");
-  std::string line = absl::StrJoin(events, ", ");
+  std::vector<std::string> events = {
+      Counted(summary, "rollbacks", "rollback", "rollbacks"),
+      Counted(summary, "server_restarts", "restart of a server", "restarts of servers")};
   const auto checkpoints = summary.find("checkpoints");
   if (checkpoints != summary.end() && checkpoints->is_object()) {
+    events.push_back(Counted(*checkpoints, "committed", "checkpoint", "checkpoints"));
     const auto last = checkpoints->find("last");
-    absl::StrAppend(&line, line.empty() ? "" : "; ", Count(*checkpoints, "committed"),
-                    " checkpoints");
     if (last != checkpoints->end() && last->is_string()) {
-      absl::StrAppend(&line, ", the last ", last->get<std::string>());
+      events.push_back("the last " + last->get<std::string>());
     }
   }
-  return line.empty() ? "" : line + "\n";
+  events.erase(std::remove(events.begin(), events.end(), ""), events.end());
+  return events.empty() ? "" : absl::StrJoin(events, ", ") + "\n";
 }
 
 }  // namespace

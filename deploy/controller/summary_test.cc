@@ -9,6 +9,7 @@ namespace thermocline {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::ordered_json;
 
 Job TwoByTwo() {
@@ -70,6 +71,25 @@ TEST(Summary, ReadsResultFiles) {
   EXPECT_EQ(ReadWorkerResult(path).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(ReadWorkerResult("/no/such.json").status().message()),
               HasSubstr("/no/such.json"));
+}
+
+TEST(Summary, TellsWhatHappenedToTheJob) {
+  Json summary = {{"steps", 200}, {"server_restarts", 0}, {"rollbacks", 0}};
+  EXPECT_THAT(RenderSummary(summary), Not(HasSubstr("rollback")));
+  summary["rollbacks"] = 1;
+  summary["server_restarts"] = 2;
+  summary["checkpoints"] = {{"committed", 5}, {"last", "epoch-2-step-199"}};
+  EXPECT_THAT(RenderSummary(summary),
+              HasSubstr("1 rollback, 2 restarts of servers, 5 checkpoints, the last "
+                        "epoch-2-step-199\n"));
+}
+
+TEST(Summary, OfAnEvaluation) {
+  const Json summary = {
+      {"auc", 0.75}, {"logloss", 0.5}, {"eval_samples", 2000}, {"model_digest", "00ff"}};
+  EXPECT_EQ(RenderEvaluation(summary),
+            "AUC 0.7500  logloss 0.5000  on 2,000 held-out samples\nmodel digest 00ff\n");
+  EXPECT_EQ(RenderEvaluation({{"auc", nullptr}}), "no held-out samples\nmodel digest unknown\n");
 }
 
 }  // namespace
