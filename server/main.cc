@@ -122,9 +122,10 @@ int Run() {
   LogJournalOpener journals(&disk, &sync_scheduler, JournalOptions());
   RocksDbRowStoreOpener stores(absl::StrCat(absl::GetFlag(FLAGS_data_dir), "/spill"));
   ThreadScheduler scheduler;
-  ThreadScheduler checkpoint_scheduler;  // Reads rows and writes them.
+  ThreadScheduler checkpoint_scheduler;       // Writes files.
+  ThreadScheduler checkpoint_read_scheduler;  // Reads rows for them.
   ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals,
-                  {&disk, &checkpoint_scheduler}, SpillTo(&stores));
+                  {&disk, &checkpoint_scheduler, &checkpoint_read_scheduler}, SpillTo(&stores));
   ParameterServerService service(service_options, &core);
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {

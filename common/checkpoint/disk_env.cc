@@ -18,6 +18,8 @@ using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
+constexpr uint64_t kWritebackBytes = 8 << 20;
+
 class WritableFile : public rocksdb::FSWritableFile {
  public:
   WritableFile(std::unique_ptr<AppendFile> file, std::shared_ptr<DiskActivity> activity)
@@ -27,6 +29,10 @@ class WritableFile : public rocksdb::FSWritableFile {
     const absl::Status status = file_->Append({absl::string_view(data.data(), data.size())});
     if (!status.ok()) return Failed(status);
     activity_->Count(data.data(), data.size());
+    // Else the disk would idle until the sync at the end.
+    if (activity_->bytes / kWritebackBytes > (activity_->bytes - data.size()) / kWritebackBytes) {
+      file_->StartWriteback(activity_->bytes);
+    }
     return IOStatus::OK();
   }
   using rocksdb::FSWritableFile::Append;

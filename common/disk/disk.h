@@ -33,6 +33,9 @@ class AppendFile {
   virtual absl::Status Sync() = 0;
   // Cuts the end off, such as what a failed Append left. Errors: kUnavailable
   virtual absl::Status Truncate(uint64_t bytes) = 0;
+  // A hint that promises nothing: what was appended up to `end` had better be on its way to the
+  // medium already when Sync comes. Doesn't wait for it.
+  virtual void StartWriteback(uint64_t /*end*/) {}
 };
 
 // A file of fixed content. Thread-safe.

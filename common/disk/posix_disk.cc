@@ -95,9 +95,18 @@ class PosixAppendFile : public AppendFile {
     return absl::UnavailableError(ErrorOf("truncate", path_, errno).message());
   }
 
+  void StartWriteback(uint64_t end) override {
+    if (end <= written_back_) return;
+    // What it may fail at, Sync will meet.
+    sync_file_range(fd_.get(), static_cast<off64_t>(written_back_),
+                    static_cast<off64_t>(end - written_back_), SYNC_FILE_RANGE_WRITE);
+    written_back_ = end;
+  }
+
  private:
   const std::string path_;
-  const Descriptor fd_;  // Opened with O_APPEND.
+  const Descriptor fd_;        // Opened with O_APPEND.
+  uint64_t written_back_ = 0;  // As far as StartWriteback has asked for it.
 };
 
 class PosixReadFile : public ReadFile {
