@@ -27,9 +27,12 @@ constexpr size_t kMaxSweptEntries = 4096;
 // Misses that are answered while a stripe's lock is held.
 constexpr size_t kMaxMissesALock = 256;
 constexpr size_t kVisitRows = 4096;
-// Unwritten rows leave once they fill the budget but for a sixteenth, until an eighth is free.
-size_t FullStripeRows(size_t max_rows) { return max_rows - max_rows / 16; }
-size_t SweptStripeRows(size_t max_rows) { return max_rows - max_rows / 8; }
+// Rows that a request may bring beyond the budget before others leave.
+constexpr size_t kMaxMissesABudget = 4096;
+// Rows leave once they fill the budget but for an eighth, until a quarter is free: the fewer
+// rounds, the larger the writes, and the less a request meets them.
+size_t FullStripeRows(size_t max_rows) { return max_rows - max_rows / 8; }
+size_t SweptStripeRows(size_t max_rows) { return max_rows - max_rows / 4; }
 
 size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
   const uint64_t rows = budget_bytes / (row_bytes + kIndexBytesPerRow) / kNumStripes;
@@ -172,9 +175,10 @@ absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& misses, uint8_t* r
 
 absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& misses, ChangeMiss change) {
   ASSIGN_OR_RETURN(const StoredRows stored, ReadStored(misses));
+  size_t most_stripe_rows = 0;
+  size_t budget_kept = 0;  // By the misses before.
   ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
     TableStripe& stripe = stripes[s];
-    size_t stripe_rows;
     {
       absl::MutexLock lock(&stripe.mutex);
       uint64_t created = 0;
@@ -194,11 +198,13 @@ absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& misses, ChangeMiss
         change(miss, row, is_new);
         storage.MarkDirty(row);
       }
-      stripe_rows = stripe.index.size();
+      most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
       rows_created.fetch_add(created, std::memory_order_relaxed);
       Unpin(absl::MakeConstSpan(misses).subspan(begin, end - begin));
     }
-    KeepBudget(stripe_rows);
+    if (end < misses.size() && end - budget_kept < kMaxMissesABudget) return;
+    KeepBudget(std::exchange(most_stripe_rows, 0));
+    budget_kept = end;
   });
   return absl::OkStatus();
 }

@@ -31,7 +31,7 @@ void Spiller::Wake() {
 
 absl::Status Spiller::full() const {
   absl::MutexLock lock(&mutex_);
-  return full_;
+  return full_ ? absl::ResourceExhaustedError(full_message_) : absl::OkStatus();
 }
 
 void Spiller::RunNow() {
@@ -42,7 +42,9 @@ void Spiller::RunNow() {
   const bool full = absl::IsResourceExhausted(status);
   {
     absl::MutexLock lock(&mutex_);
-    full_ = full ? status : absl::OkStatus();
+    full_ = full;
+    full_message_ = std::string(status.message());
+    if (full) due_.store(true);  // Pushes are refused now: nobody else would try again.
   }
   if (status.ok() || full) return;
   is_broken_ = true;
@@ -58,10 +60,7 @@ void Spiller::Loop() {
     }
     RunNow();
     absl::MutexLock lock(&mutex_);
-    if (!full_.ok()) {
-      due_.store(true);
-      mutex_.AwaitWithTimeout(absl::Condition(&ending_), kRetryPeriod);
-    }
+    if (full_) mutex_.AwaitWithTimeout(absl::Condition(&ending_), kRetryPeriod);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -47,7 +48,8 @@ class Spiller {
 
   mutable absl::Mutex mutex_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status full_ ABSL_GUARDED_BY(mutex_);
+  bool full_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string full_message_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // Last: it uses the others.
 };
 
