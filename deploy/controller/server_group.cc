@@ -1,5 +1,7 @@
 #include "deploy/controller/server_group.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -119,23 +121,40 @@ absl::Status ServerGroup::Start(const std::string& program) {
 }
 
 absl::Status ServerGroup::Restart(size_t index, const std::string& base) {
+  RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(index), "port"));
   RETURN_IF_ERROR(StartServer(index, addresses_[index]));
-  // A new connection: the old one's waits a second after it has failed.
-  ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> client, Connect(index));
   {
     absl::MutexLock lock(&mutex_);
-    clients_[index] = client;
     ++recovering_;
   }
-  restarts_.emplace_back([this, client, name = NameOf(index), request = RequestFor(index, base)] {
-    const absl::Status status = ConfigureUntilTaken(client, request, absl::InfiniteDuration());
+  restarts_.emplace_back([this, index, request = RequestFor(index, base)] {
+    const absl::Status status = ConfigureRestarted(index, request);
     absl::MutexLock lock(&mutex_);
     --recovering_;
     if (status.ok() || !restart_error_.ok()) return;
-    restart_error_ =
-        absl::Status(status.code(), absl::StrCat(name, " can't recover: ", status.message()));
+    restart_error_ = absl::Status(
+        status.code(), absl::StrCat(NameOf(index), " can't recover: ", status.message()));
   });
   return absl::OkStatus();
+}
+
+// Over a new connection, made once the server serves: one that has failed, or is tried too early,
+// waits for seconds before it is tried again.
+absl::Status ServerGroup::ConfigureRestarted(size_t index, const ConfigureRequest& request) {
+  const std::string port_file = ProcessFile(directory_, NameOf(index), "port");
+  while (access(port_file.c_str(), F_OK) != 0) {
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&ending_), kConfigureRetryPeriod)) {
+      return absl::OkStatus();
+    }
+  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<ControlClient> client, Connect(index));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ending_) return absl::OkStatus();
+    clients_[index] = client;
+  }
+  return ConfigureUntilTaken(client, request, absl::InfiniteDuration());
 }
 
 absl::Status ServerGroup::ConfigureUntilTaken(const std::shared_ptr<ControlClient>& client,

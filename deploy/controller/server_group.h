@@ -65,6 +65,7 @@ class ServerGroup {
   absl::Status StartServer(size_t index, const std::string& listen);
   absl::StatusOr<std::shared_ptr<ControlClient>> Connect(size_t index) const;
   ConfigureRequest RequestFor(size_t index, const std::string& base) const;
+  absl::Status ConfigureRestarted(size_t index, const ConfigureRequest& request);
   // Until the server has taken its configuration, refuses it, or is given up. Errors: its refusal;
   // kDeadlineExceeded (it still recovers; says how far it is).
   absl::Status ConfigureUntilTaken(const std::shared_ptr<ControlClient>& client,
