@@ -77,8 +77,9 @@ absl::StatusOr<CheckpointPart> CheckpointCuts::CallOff(Step step) {
   return removed;
 }
 
-absl::Status CheckpointCuts::Commit(Step step, Step complete_through) {
-  if (step <= committed_) return absl::OkStatus();
+absl::StatusOr<CheckpointPart> CheckpointCuts::Commit(Step step, Step complete_through) {
+  CheckpointPart removed;
+  if (step <= committed_) return removed;
   if (step > complete_through) {
     return absl::FailedPreconditionError(absl::StrCat("a checkpoint of step ", step.value(),
                                                       " is committed, and the rows here reach ",
@@ -89,8 +90,14 @@ absl::Status CheckpointCuts::Commit(Step step, Step complete_through) {
   const bool full = cut != cuts_.end() && cut->second.part().base_step() == kNoStep.value();
   increments_ = full ? 0 : increments_ + 1;
   if (cut != cuts_.end()) cuts_.erase(cut);
+  // Whoever commits goes by their order. What is left of older ones was called off before this
+  // process began, and its replay took them for cuts again.
+  while (!cuts_.empty() && cuts_.begin()->first < step) {
+    removed.mutable_files()->MergeFrom(cuts_.begin()->second.part().files());
+    cuts_.erase(cuts_.begin());
+  }
   committed_ = step;
-  return absl::OkStatus();
+  return removed;
 }
 
 bool CheckpointCuts::IsDue(Step complete_through) const {

@@ -45,8 +45,9 @@ class CheckpointCuts {
   // Gives the files of this cut that are to be removed.
   // Errors: kFailedPrecondition (the cut is committed).
   absl::StatusOr<CheckpointPart> CallOff(Step step);
+  // Cuts before it are over, too. Gives their files, which are to be removed.
   // Errors: kFailedPrecondition (the rows don't reach up to it).
-  absl::Status Commit(Step step, Step complete_through);
+  absl::StatusOr<CheckpointPart> Commit(Step step, Step complete_through);
 
   // Whether there is a cut at `complete_through` that nothing became of yet.
   bool IsDue(Step complete_through) const;

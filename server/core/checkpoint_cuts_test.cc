@@ -168,8 +168,10 @@ TEST(CheckpointCutsTest, APartBuildsOnWhatIsCommittedOrOnNothing) {
   // Nobody knows yet whether that of step 19 will be a checkpoint.
   ASSERT_EQ(cuts.Begin(Step(29)), kNoStep);
   EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
-  EXPECT_TRUE(cuts.Commit(Step(29), Step(30)).ok());
-  EXPECT_TRUE(cuts.CallOff(Step(19)).ok());
+  // Now that of step 19 is over, and its file goes.
+  EXPECT_EQ(cuts.Commit(Step(29), Step(30))->files_size(), 1);
+  EXPECT_THAT(Describe(cuts), IsEmpty());
+  EXPECT_EQ(cuts.CallOff(Step(19)).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(RunCut(&cuts, 39), Step(29));
 }
 
@@ -181,7 +183,7 @@ TEST(CheckpointCutsTest, ARestartedServerKnowsItsBase) {
   EXPECT_EQ(RunCut(&cuts, 49), kNoStep);
   // A commit that it hears of though it wrote nothing: that was the process before it.
   CheckpointCuts other(10, 3, {Step(9), Step(9), 0});
-  EXPECT_EQ(other.Commit(Step(19), Step(18)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(other.Commit(Step(19), Step(18)).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(other.Commit(Step(19), Step(19)).ok());
   EXPECT_EQ(RunCut(&other, 29), Step(19));
   EXPECT_EQ(RunCut(&other, 39), kNoStep);

@@ -415,6 +415,23 @@ TEST_F(CheckpointTest, AReplayGoesPastACutAndSaysSo) {
   EXPECT_TRUE(Server(config, name)->Rows() == rows);
 }
 
+TEST_F(CheckpointTest, ACommitEndsWhatAReplayTookForACutAgain) {
+  ServerConfig config = Config();
+  config.checkpoint_every_steps = 3;
+  const auto server = Server(config);
+  Train(server.get(), 0, 2);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
+  server->Die();
+  ASSERT_TRUE(server->Configure().ok());
+  EXPECT_EQ(server->WriteCut(2).state(), CutStatus::WRITTEN);
+  Train(server.get(), 3, 5);
+  Commit({server.get()}, 5);
+  EXPECT_FALSE(server->CutAt(2).has_value());
+  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.sst"));
+  Train(server.get(), 6, 8);
+  EXPECT_EQ(server->WriteCut(8).part().base_step(), 5);
+}
+
 TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
   const auto server = Server(Config());
   Train(server.get(), 0, 2);

@@ -60,15 +60,19 @@ absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& req
   switch (request.action()) {
     case CheckpointRequest::NAME_CUT:
       return cuts->Name(step, pushes->CanCutAt(step));
-    case CheckpointRequest::CALL_OFF: {
-      absl::StatusOr<CheckpointPart> removed = cuts->CallOff(step);
+    case CheckpointRequest::CALL_OFF:
+    case CheckpointRequest::COMMITTED: {
+      absl::StatusOr<CheckpointPart> removed = request.action() == CheckpointRequest::CALL_OFF
+                                                   ? cuts->CallOff(step)
+                                                   : cuts->Commit(step, pushes->complete_through());
       if (!removed.ok()) return removed.status();
       *to_remove = *std::move(removed);
-      if (cuts->writing() == step && part_writer != nullptr) part_writer->Cancel();
+      const std::optional<Step> writing = cuts->writing();
+      if (writing.has_value() && !cuts->IsOpen(*writing) && part_writer != nullptr) {
+        part_writer->Cancel();
+      }
       return absl::OkStatus();
     }
-    case CheckpointRequest::COMMITTED:
-      return cuts->Commit(step, pushes->complete_through());
     default:
       return absl::InvalidArgumentError(absl::StrCat("unknown action ", request.action()));
   }

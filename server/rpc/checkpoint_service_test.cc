@@ -40,7 +40,7 @@ class TestServer {
     options.segment_bytes = 1 << 20;
     journals_ = std::make_unique<LogJournalOpener>(disk_, &syncs_, options);
     core_ = std::make_unique<ServerCore>(ServerLimits{}, &timers_, journals_.get(),
-                                         CheckpointIo{disk_, &writes_});
+                                         CheckpointIo{disk_, &writes_, &reads_});
     service_ = std::make_unique<ParameterServerService>(ServiceOptions{}, core_.get());
     auto started = GrpcServer::Start(GrpcServer::Options{}, {service_.get()});
     EXPECT_TRUE(started.ok()) << started.status();
@@ -58,6 +58,7 @@ class TestServer {
   Disk* const disk_;
   ThreadScheduler syncs_;
   ThreadScheduler writes_;
+  ThreadScheduler reads_;
   ThreadScheduler timers_;
   std::unique_ptr<LogJournalOpener> journals_;
   std::unique_ptr<ServerCore> core_;

@@ -153,7 +153,9 @@ UninitializedVector<Key> EmbeddingTable::Impl::Snapshot::CopyKeys(const TableStr
   size_t wanted = 0;
   while (true) {
     keys.resize(wanted + wanted / 16);
-    std::memset(keys.data(), 0, keys.size() * sizeof(Key));  // Makes it resident.
+    if (!keys.empty()) {  // Makes it resident.
+      std::memset(keys.data(), 0, keys.size() * sizeof(Key));
+    }
     absl::ReaderMutexLock lock(&stripe.mutex);
     wanted = room();
     if (wanted > keys.size()) continue;
