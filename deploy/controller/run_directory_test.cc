@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace thermocline {
 namespace {
@@ -72,6 +73,30 @@ TEST_F(RunDirectoryTest, WritesWholeFiles) {
   EXPECT_FALSE(std::filesystem::exists(made->File("summary.json.tmp")));
   const absl::Status no_folder = made->Write("no/such/file", "");
   EXPECT_THAT(std::string(no_folder.message()), HasSubstr("no/such/file"));
+}
+
+TEST_F(RunDirectoryTest, OpensThatOfAnEarlierRun) {
+  const std::string path = root_ + "/earlier_run";
+  ASSERT_TRUE(RunDirectory::Create(path, "j", absl::Now())->Write("job.textproto", "x").ok());
+  const auto opened = RunDirectory::Open(path);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->path(), path);
+  EXPECT_EQ(RunDirectory::Open(path + "/none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(RunDirectory::Open(path + "/job.textproto").status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(RunDirectoryTest, RemovesFilesAndFolders) {
+  const auto directory = RunDirectory::Create(root_ + "/to_remove_from", "j", absl::Now());
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const auto data = RunDirectory::Create(directory->File("server-0.data"), "", absl::Now());
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_TRUE(data->Write("log", "x").ok());
+  ASSERT_TRUE(directory->Write("server-0.port", "x").ok());
+  EXPECT_TRUE(directory->Remove("server-0.data").ok());
+  EXPECT_TRUE(directory->Remove("server-0.port").ok());
+  EXPECT_TRUE(directory->Remove("server-0.port").ok());
+  EXPECT_EQ(RunDirectory::Open(data->path()).status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace
