@@ -271,11 +271,38 @@ TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {
   config.durability = LogDurability::kProcess;
   opener.core = &core;
   opener.config = &config;
-  EXPECT_EQ(core.Configure(config), absl::UnavailableError("enough"));
+  EXPECT_EQ(core.Configure(config), absl::AbortedError("enough"));
   EXPECT_EQ(opener.answers, 2);
   EXPECT_EQ(opener.again,
             absl::UnavailableError(
                 "recovering: 0 rows are loaded, 1 parts of pushes are replayed so far"));
+}
+
+// "Unavailable" would have it asked for ever.
+TEST(ServerRecoveryTest, ADiskThatCantBeReadIsTheEndOfIt) {
+  class UnreadableDisk : public SimulatedDisk {
+   public:
+    absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
+      if (fails) return absl::UnavailableError(path + ": Input/output error");
+      return SimulatedDisk::Open(path);
+    }
+    bool fails = false;
+  };
+  UnreadableDisk disk;
+  ASSERT_TRUE(disk.CreateDirectory("/log").ok());
+  TestServer server(&disk, LogDurability::kProcess);
+  ASSERT_TRUE(server.Configure().ok());
+  ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  server.Crash(nullptr);
+  disk.fails = true;
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status failed = server.Configure();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kAborted) << failed;
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("Input/output error"));
+  }
+  server.Crash(nullptr);
+  disk.fails = false;
+  EXPECT_TRUE(server.Configure().ok());
 }
 
 TEST(ServerRecoveryTest, NoFolderNoDurability) {

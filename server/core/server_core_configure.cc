@@ -10,10 +10,24 @@
 
 namespace thermocline {
 
-// A server that was restarted is configured again: whoever asks before that comes again.
+namespace {
+
+// A server that was restarted is configured again: whoever asks before that comes again. Where
+// that failed, it is for the launcher to say what becomes of the job.
+absl::Status NotConfigured() { return absl::UnavailableError("this server is not configured yet"); }
+
+// A launcher that is told kUnavailable asks again, since the server might not be up yet. This one
+// is up, and won't get further than it did.
+absl::Status ForGood(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+  return absl::AbortedError(status.message());
+}
+
+}  // namespace
+
 absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
   ServedJob* found = job.load(std::memory_order_acquire);
-  if (found == nullptr) return absl::UnavailableError("this server is not configured yet");
+  if (found == nullptr) return NotConfigured();
   return found;
 }
 
@@ -26,8 +40,9 @@ absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
     if (shut_down) return ShuttingDown();
     if (owned_job != nullptr) return CompareConfigured(config);
     RETURN_IF_ERROR(CheckMeans(config));
-    ASSIGN_OR_RETURN(std::vector<TableSpill> spills, OpenSpills(config));
-    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads, std::move(spills));
+    absl::StatusOr<std::vector<TableSpill>> spills = OpenSpills(config);
+    if (!spills.ok()) return ForGood(spills.status());
+    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads, *std::move(spills));
     new_job = owned_job.get();
     recovering = true;
   }
@@ -35,10 +50,10 @@ absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
   bool apply = false;
   {
     absl::MutexLock lock(&mutex);
-    recovery = recovered;
+    recovery = shut_down ? recovered : ForGood(recovered);
     recovery_s = static_cast<double>(scheduler->NowMicros() - start_us) / 1e6;
     recovering = false;
-    if (!recovered.ok()) return recovered;
+    if (!recovery.ok()) return recovery;
     job.store(new_job, std::memory_order_release);
     apply = StartApplying();  // The rows may stand at a cut.
   }
@@ -81,7 +96,7 @@ absl::StatusOr<std::vector<TableSpill>> ServerCore::Impl::OpenSpills(
 absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) const {
   absl::MutexLock lock(&mutex);
   if (shut_down) return ShuttingDown();
-  if (owned_job == nullptr) return FindJob().status();
+  if (owned_job == nullptr) return NotConfigured();
   return CompareConfigured(config);
 }
 
@@ -136,7 +151,8 @@ absl::Status ServerCore::Impl::ReplayJournal(ServedJob* new_job, Step base) {
     }
     ++replayed_parts;
     RunApplier(new_job);
-    return absl::OkStatus();
+    absl::MutexLock lock(&mutex);
+    return shut_down ? ShuttingDown() : absl::OkStatus();  // What can't be applied ends it, too.
   };
   const ServerConfig& config = new_job->config;
   const JournalSpec spec = {config.job_id, config.epoch, config.server_index.value(),
