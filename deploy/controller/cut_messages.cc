@@ -1,6 +1,7 @@
 #include "deploy/controller/cut_messages.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace thermocline {
 namespace {
@@ -32,9 +33,18 @@ bool CutMessages::IsDone(Message* message) {
 }
 
 void CutMessages::Deliver() {
-  messages_.erase(std::remove_if(messages_.begin(), messages_.end(),
-                                 [this](Message& message) { return IsDone(&message); }),
-                  messages_.end());
+  // By index. A server that learned of a later cut first would take it that the earlier is over.
+  std::vector<bool> waits(participants_.num_servers(), false);
+  std::vector<Message> left;
+  for (Message& message : messages_) {
+    if (!message.to_worker && waits[message.index]) {
+      left.push_back(message);
+    } else if (!IsDone(&message)) {
+      if (!message.to_worker) waits[message.index] = true;
+      left.push_back(message);
+    }
+  }
+  messages_ = std::move(left);
 }
 
 bool CutMessages::IsPending(Step cut) const {

@@ -72,32 +72,34 @@ absl::StatusOr<CheckpointPart> CheckpointCuts::CallOff(Step step) {
     removed = cut->second.part();
     cuts_.erase(cut);
   }
+  if (writing_ == step) writing_called_off_ = true;
   if (IsPeriodic(step)) called_off_.insert(step);
   if (called_off_.size() > kMaxOpenCuts) called_off_.erase(called_off_.begin());
   return removed;
 }
 
-absl::StatusOr<CheckpointPart> CheckpointCuts::Commit(Step step, Step complete_through) {
-  CheckpointPart removed;
-  if (step <= committed_) return removed;
+absl::Status CheckpointCuts::Commit(Step step, Step complete_through) {
+  if (step <= committed_) return absl::OkStatus();
   if (step > complete_through) {
     return absl::FailedPreconditionError(absl::StrCat("a checkpoint of step ", step.value(),
                                                       " is committed, and the rows here reach ",
                                                       "up to step ", complete_through.value()));
   }
   const auto cut = cuts_.find(step);
+  if (cut != cuts_.end() && cut->second.state() != CutStatus::WRITTEN) {
+    // It may be of the process before this one, and what is committed here no longer kept: the next
+    // part builds on nothing.
+    increments_ = full_every_;
+    return absl::FailedPreconditionError(absl::StrCat("a checkpoint of step ", step.value(),
+                                                      " is committed, and its cut here is ",
+                                                      CutStatus::State_Name(cut->second.state())));
+  }
   // A server that was restarted since doesn't know what it wrote before.
   const bool full = cut != cuts_.end() && cut->second.part().base_step() == kNoStep.value();
   increments_ = full ? 0 : increments_ + 1;
-  if (cut != cuts_.end()) cuts_.erase(cut);
-  // Whoever commits goes by their order. What is left of older ones was called off before this
-  // process began, and its replay took them for cuts again.
-  while (!cuts_.empty() && cuts_.begin()->first < step) {
-    removed.mutable_files()->MergeFrom(cuts_.begin()->second.part().files());
-    cuts_.erase(cuts_.begin());
-  }
+  cuts_.erase(cuts_.begin(), cuts_.upper_bound(step));
   committed_ = step;
-  return removed;
+  return absl::OkStatus();
 }
 
 bool CheckpointCuts::IsDue(Step complete_through) const {
@@ -121,6 +123,7 @@ std::optional<Step> CheckpointCuts::Begin(Step step) {
   const bool full = committed_ == kNoStep || increments_ + 1 >= full_every_ ||
                     std::any_of(cuts_.begin(), cuts_.end(), is_written);
   writing_ = step;
+  writing_called_off_ = false;
   CutStatus& cut = cuts_[step];
   cut.set_step(step.value());
   cut.set_state(CutStatus::WRITING);
@@ -139,7 +142,9 @@ bool CheckpointCuts::End(const absl::StatusOr<CheckpointPart>& part, double writ
   CHECK(writing_.has_value());
   const auto cut = cuts_.find(*writing_);
   writing_.reset();
-  if (cut == cuts_.end() || cut->second.state() != CutStatus::WRITING) return false;
+  if (cut == cuts_.end() || cut->second.state() != CutStatus::WRITING) {
+    return !writing_called_off_;
+  }
   cut->second.set_write_s(write_s);
   if (part.ok()) {
     cut->second.set_state(CutStatus::WRITTEN);

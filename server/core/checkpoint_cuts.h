@@ -45,9 +45,11 @@ class CheckpointCuts {
   // Gives the files of this cut that are to be removed.
   // Errors: kFailedPrecondition (the cut is committed).
   absl::StatusOr<CheckpointPart> CallOff(Step step);
-  // Cuts before it are over, too. Gives their files, which are to be removed.
-  // Errors: kFailedPrecondition (the rows don't reach up to it).
-  absl::StatusOr<CheckpointPart> Commit(Step step, Step complete_through);
+  // Cuts before it are forgotten, too. Their files stay: their commits may have happened, and the
+  // message got lost. The launcher removes what no checkpoint needs.
+  // Errors: kFailedPrecondition (the rows don't reach up to it, or this process has not written its
+  // part).
+  absl::Status Commit(Step step, Step complete_through);
 
   // Whether there is a cut at `complete_through` that nothing became of yet.
   bool IsDue(Step complete_through) const;
@@ -77,6 +79,7 @@ class CheckpointCuts {
   std::map<Step, CutStatus> cuts_;  // Neither committed nor called off.
   std::set<Step> called_off_;       // Not to be begun (again).
   std::optional<Step> writing_;
+  bool writing_called_off_ = false;
   Step committed_;  // In this epoch; kNoStep: none, so the next part is full.
   uint32_t increments_;
 };

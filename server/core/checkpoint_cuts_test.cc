@@ -168,11 +168,38 @@ TEST(CheckpointCutsTest, APartBuildsOnWhatIsCommittedOrOnNothing) {
   // Nobody knows yet whether that of step 19 will be a checkpoint.
   ASSERT_EQ(cuts.Begin(Step(29)), kNoStep);
   EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
-  // Now that of step 19 is over, and its file goes.
-  EXPECT_EQ(cuts.Commit(Step(29), Step(30))->files_size(), 1);
+  // Now that of step 19 is over, committed or not.
+  EXPECT_TRUE(cuts.Commit(Step(29), Step(30)).ok());
   EXPECT_THAT(Describe(cuts), IsEmpty());
   EXPECT_EQ(cuts.CallOff(Step(19)).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(RunCut(&cuts, 39), Step(29));
+}
+
+TEST(CheckpointCutsTest, OnlyWhatIsWrittenHereIsCommitted) {
+  CheckpointCuts cuts(10, 8, {});
+  EXPECT_EQ(RunCut(&cuts, 9), kNoStep);
+  cuts.Fail(Step(19), "went past");
+  EXPECT_EQ(cuts.Commit(Step(19), Step(25)).code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(cuts.Name(Step(22), true).ok());
+  EXPECT_EQ(cuts.Commit(Step(22), Step(25)).code(), StatusCode::kFailedPrecondition);
+  // That of step 19 may be a checkpoint by now, and that of step 9 none any more.
+  EXPECT_EQ(cuts.Begin(Step(29)), kNoStep);
+  EXPECT_EQ(cuts.Commit(Step(29), Step(30)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Describe(cuts), ElementsAre("19 FAILED", "22 NAMED", "29 WRITING"));
+  EXPECT_EQ(cuts.committed(), Step(9));
+  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_TRUE(cuts.Commit(Step(29), Step(30)).ok());
+  EXPECT_THAT(Describe(cuts), IsEmpty());
+  EXPECT_EQ(RunCut(&cuts, 39), Step(29));
+}
+
+TEST(CheckpointCutsTest, WhatACommitOvertakesKeepsItsFiles) {
+  CheckpointCuts cuts(10, 8, {});
+  ASSERT_TRUE(cuts.Begin(Step(9)).has_value());
+  EXPECT_TRUE(cuts.Commit(Step(15), Step(15)).ok());
+  EXPECT_THAT(Describe(cuts), IsEmpty());
+  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_EQ(cuts.writing(), std::nullopt);
 }
 
 TEST(CheckpointCutsTest, ARestartedServerKnowsItsBase) {
@@ -183,7 +210,7 @@ TEST(CheckpointCutsTest, ARestartedServerKnowsItsBase) {
   EXPECT_EQ(RunCut(&cuts, 49), kNoStep);
   // A commit that it hears of though it wrote nothing: that was the process before it.
   CheckpointCuts other(10, 3, {Step(9), Step(9), 0});
-  EXPECT_EQ(other.Commit(Step(19), Step(18)).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(other.Commit(Step(19), Step(18)).code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(other.Commit(Step(19), Step(19)).ok());
   EXPECT_EQ(RunCut(&other, 29), Step(19));
   EXPECT_EQ(RunCut(&other, 39), kNoStep);

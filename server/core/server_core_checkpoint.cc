@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/server_core_impl.h"
 
@@ -60,22 +61,21 @@ absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& req
   switch (request.action()) {
     case CheckpointRequest::NAME_CUT:
       return cuts->Name(step, pushes->CanCutAt(step));
-    case CheckpointRequest::CALL_OFF:
-    case CheckpointRequest::COMMITTED: {
-      absl::StatusOr<CheckpointPart> removed = request.action() == CheckpointRequest::CALL_OFF
-                                                   ? cuts->CallOff(step)
-                                                   : cuts->Commit(step, pushes->complete_through());
-      if (!removed.ok()) return removed.status();
-      *to_remove = *std::move(removed);
-      const std::optional<Step> writing = cuts->writing();
-      if (writing.has_value() && !cuts->IsOpen(*writing) && part_writer != nullptr) {
-        part_writer->Cancel();
-      }
-      return absl::OkStatus();
+    case CheckpointRequest::CALL_OFF: {
+      ASSIGN_OR_RETURN(*to_remove, cuts->CallOff(step));
+      break;
     }
+    case CheckpointRequest::COMMITTED:
+      RETURN_IF_ERROR(cuts->Commit(step, pushes->complete_through()));
+      break;
     default:
       return absl::InvalidArgumentError(absl::StrCat("unknown action ", request.action()));
   }
+  const std::optional<Step> writing = cuts->writing();
+  if (writing.has_value() && !cuts->IsOpen(*writing) && part_writer != nullptr) {
+    part_writer->Cancel();
+  }
+  return absl::OkStatus();
 }
 
 bool ServerCore::Impl::CutIsDue() const { return cuts->IsDue(pushes->complete_through()); }

@@ -1,0 +1,58 @@
+#include "deploy/controller/cut_messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Notes what it is asked, and answers as the test says.
+class Listeners : public CutParticipants {
+ public:
+  size_t num_servers() const override { return 2; }
+  size_t num_workers() const override { return 0; }
+  absl::StatusOr<CheckpointReply> AskServer(size_t index, CheckpointRequest::Action action,
+                                            Step cut) override {
+    heard.push_back(std::to_string(index) + " " + CheckpointRequest::Action_Name(action) + " " +
+                    std::to_string(cut.value()));
+    if (!answers[index].ok()) return answers[index];
+    return CheckpointReply();
+  }
+  absl::StatusOr<CheckpointReply> AskWorker(size_t, CheckpointRequest::Action, Step) override {
+    return CheckpointReply();
+  }
+  absl::StatusOr<uint64_t> LogBytes(size_t) override { return 0; }
+
+  std::vector<absl::Status> answers = {absl::OkStatus(), absl::OkStatus()};
+  std::vector<std::string> heard;
+};
+
+TEST(CutMessagesTest, EachServerHearsThemInOrder) {
+  Listeners listeners;
+  CutMessages messages(&listeners, [](size_t) { return 0; });
+  messages.Send(CheckpointRequest::COMMITTED, Step(9));
+  messages.Send(CheckpointRequest::CALL_OFF, Step(14));
+  messages.Send(CheckpointRequest::COMMITTED, Step(19));
+  listeners.answers[1] = absl::UnavailableError("nobody there");
+  messages.Deliver();
+  EXPECT_THAT(listeners.heard,
+              ElementsAre("0 COMMITTED 9", "1 COMMITTED 9", "0 CALL_OFF 14", "0 COMMITTED 19"));
+  EXPECT_TRUE(messages.IsPending(Step(9)));
+  EXPECT_TRUE(messages.IsPending(Step(19)));
+  listeners.heard.clear();
+  messages.Deliver();
+  EXPECT_THAT(listeners.heard, ElementsAre("1 COMMITTED 9"));
+  listeners.heard.clear();
+  listeners.answers[1] = absl::FailedPreconditionError("no");  // An answer, too.
+  messages.Deliver();
+  EXPECT_THAT(listeners.heard, ElementsAre("1 COMMITTED 9", "1 CALL_OFF 14", "1 COMMITTED 19"));
+  EXPECT_FALSE(messages.IsPending(Step(19)));
+}
+
+}  // namespace
+}  // namespace thermocline
