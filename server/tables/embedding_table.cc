@@ -95,7 +95,8 @@ uint64_t EmbeddingTable::memory_bytes() const {
   uint64_t bytes = sizeof(Impl) + impl_->storage.ResidentBytes();
   for (const TableStripe& stripe : impl_->stripes) {
     absl::ReaderMutexLock lock(&stripe.mutex);
-    bytes += stripe.index.memory_bytes() + stripe.free_rows.capacity() * sizeof(uint32_t);
+    bytes += stripe.index.memory_bytes() + stripe.free_rows.capacity() * sizeof(uint32_t) +
+             stripe.cut.memory_bytes();
   }
   return bytes;
 }

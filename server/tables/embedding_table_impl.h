@@ -61,11 +61,21 @@ struct EmbeddingTable::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
   void Initialize(Key key, RowRef ref);
 
-  // To be called before a row is changed. Does nothing, in most cases.
+  // To be called before a row is changed, and before it is marked dirty. Does nothing, in most
+  // cases.
   void SaveForSnapshot(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
-    if (ABSL_PREDICT_FALSE(stripe.cut.Contains(*storage.Meta(row)))) SaveImage(stripe, key, row);
+    if (ABSL_PREDICT_FALSE(stripe.cut.Contains(*storage.Meta(row))) && !IsAsStored(row)) {
+      SaveImage(stripe, key, row);
+    }
   }
+  // Whether the store has the row as it is. A row that belongs to a snapshot was then stored before
+  // the snapshot began, or left memory since, and left its image (FinishBatch).
+  bool IsAsStored(uint32_t row) const {
+    return store != nullptr &&
+           (storage.Flags(row)->load(std::memory_order_relaxed) & (kDirty | kSpilling)) == 0;
+  }
+  // Keeps the row's image, unless it was read already.
   void SaveImage(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 

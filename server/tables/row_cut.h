@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -39,6 +40,7 @@ class RowCut {
     if (!added) return;
     if (images_.size() > chunks_.size() * kRowsPerChunk) {
       chunks_.push_back(std::make_unique<float[]>(kRowsPerChunk * (dim + slot_floats)));
+      chunk_bytes_ += kRowsPerChunk * (dim + slot_floats) * sizeof(float);
     }
     float* row = chunks_.back().get() + (images_.size() - 1) % kRowsPerChunk * (dim + slot_floats);
     std::copy_n(weights, dim, row);
@@ -53,6 +55,9 @@ class RowCut {
   }
 
   const absl::flat_hash_map<Key, Image>& images() const { return images_; }
+  uint64_t memory_bytes() const {
+    return chunk_bytes_ + images_.capacity() * (sizeof(std::pair<Key, Image>) + 1);
+  }
 
  private:
   static constexpr size_t kRowsPerChunk = 64;
@@ -60,6 +65,7 @@ class RowCut {
   uint32_t oldest_ = 1;
   uint32_t newest_ = 0;
   absl::flat_hash_map<Key, Image> images_;
+  uint64_t chunk_bytes_ = 0;
   std::vector<std::unique_ptr<float[]>> chunks_;  // [kRowsPerChunk, row_floats] each
 };
 

@@ -288,5 +288,39 @@ TEST(TableSpillTest, MemoryStaysWithinTheBudgetWhateverIsAskedFor) {
   EXPECT_GT(table.spill_stats()->rows_in_memory, 30000u);
 }
 
+// A snapshot keeps old images of what memory alone had. Others are in the store as they were.
+TEST(TableSpillTest, ASnapshotTakesABoundedAmountOfMemory) {
+  TableLayout layout = MakeLayout(OptimizerKind::kAdagrad, 16);
+  layout.memory_budget_bytes = 1 << 20;
+  TableSpill spill;
+  spill.store = std::make_unique<MemoryRowStore>(layout);
+  EmbeddingTable table(layout, kJobSeed, std::move(spill));
+  constexpr size_t kBatch = 2000;
+  constexpr Key kKeys = 60000;  // 8 MB
+  const std::vector<uint32_t> counts(kBatch, 1);
+  const std::vector<float> gradients(kBatch * 16, 0.25f);
+  std::vector<uint8_t> weights(kBatch * 64);
+  std::vector<Key> keys(kBatch);
+  uint64_t most_bytes = 0;
+  const auto apply_all = [&](Step step, bool read_first) {
+    const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 0.1f, step);
+    for (Key next = 0; next < kKeys;) {
+      for (Key& key : keys) key = next++;
+      if (read_first) {
+        ASSERT_TRUE(table.GatherWeights(keys, weights.data()).ok());
+      }
+      ASSERT_TRUE(table.ApplyGradients(keys, counts, gradients, scalars, step).ok());
+      most_bytes = std::max(most_bytes, table.memory_bytes());
+    }
+  };
+  apply_all(Step(0), false);
+  const Rows expected = CopyOf(table, kNoStep);
+  const auto snapshot = table.BeginSnapshot(Step(0), kNoStep);
+  apply_all(Step(1), false);
+  apply_all(Step(2), true);
+  EXPECT_LE(most_bytes, 3 * layout.memory_budget_bytes + (512 << 10));
+  EXPECT_TRUE(ReadAll(snapshot.get(), layout) == expected);
+}
+
 }  // namespace
 }  // namespace thermocline
