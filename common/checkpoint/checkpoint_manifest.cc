@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/job_id.h"
+#include "common/last_step.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
@@ -112,7 +113,8 @@ std::string RowsFilePath(const CheckpointId& id, ServerIndex server, uint32_t nu
 
 absl::Status CheckManifest(const CheckpointManifest& manifest) {
   RETURN_IF_ERROR(CheckVersion(manifest.format_version()));
-  if (manifest.step() < 0) return Wrong(absl::StrCat("step ", manifest.step()));
+  if (manifest.step() < 0 || manifest.step() > kLastStep.value())
+    return Wrong(absl::StrCat("step ", manifest.step()));
   if (!IsJobId(manifest.job_id())) return Wrong("a job id that is none");
   RETURN_IF_ERROR(CheckTables(manifest));
   return CheckParts(manifest);

@@ -14,6 +14,7 @@ PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes, Step base
       ledger_(num_workers, base),
       assemblies_(num_workers),
       accepted_(num_workers, base),
+      taken_through_(num_workers, base),
       applied_through_(num_workers, base),
       complete_through_(base) {}
 
@@ -107,6 +108,10 @@ void PushState::Accept(WorkerRank rank) {
 
 bool PushState::CanCutAt(Step step) const {
   if (accepted_.next_step() > step + 1 || accepted_.Span(step)) return false;
+  // A push of several steps is in the rows from its first one on.
+  for (Step taken : taken_through_) {
+    if (taken > step) return false;
+  }
   for (const PushAssembly& assembly : assemblies_) {
     if (assembly.Spans(step)) return false;
   }
@@ -117,6 +122,9 @@ PushState::CompleteStep PushState::TakeNext() {
   CompleteStep next;
   next.step = accepted_.next_step();
   next.pushes = accepted_.TakeNext();
+  for (const AssembledPush& push : next.pushes) {
+    taken_through_[push.rank.value()] = push.last_step;
+  }
   return next;
 }
 

@@ -83,6 +83,7 @@ class PushState {
   std::vector<PushAssembly> assemblies_;  // [num_workers]
   DistinctKeys distinct_keys_;
   AcceptedPushes accepted_;
+  std::vector<Step> taken_through_;    // [num_workers], by TakeNext
   std::vector<Step> applied_through_;  // [num_workers]
   Step complete_through_;
   // By last_step, of the pushes that came for steps beyond complete_through_.

@@ -79,6 +79,23 @@ TEST(PushStateTest, APushOfSeveralStepsIsAppliedWithItsFirst) {
   EXPECT_FALSE(state.NextIsComplete());
 }
 
+TEST(PushStateTest, NoCutIsWithinAPushThatWasTakenToBeApplied) {
+  PushState state(2, kRoom);
+  EXPECT_TRUE(state.CanCutAt(Step(0)));
+  ASSERT_TRUE(state.TakePart(MakePart(0, 0, 2)).ok());
+  ASSERT_TRUE(state.TakePart(MakePart(1, 0, 0)).ok());
+  const auto expect_cuts = [&] {
+    EXPECT_FALSE(state.CanCutAt(Step(0)));
+    EXPECT_FALSE(state.CanCutAt(Step(1)));
+    EXPECT_TRUE(state.CanCutAt(Step(2)));
+  };
+  expect_cuts();
+  const PushState::CompleteStep next = state.TakeNext();
+  expect_cuts();
+  state.MarkApplied(next);
+  expect_cuts();
+}
+
 TEST(PushStateTest, AnAcknowledgementItDoesntKnowIsDataLoss) {
   PushState state(2, kRoom);
   wire::PushPart part = MakePart(0, 4, 4);

@@ -7,6 +7,7 @@
 #include "common/cluster_map.h"
 #include "common/finite.h"
 #include "common/hash.h"
+#include "common/last_step.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
@@ -88,6 +89,7 @@ absl::Status RequestValidation::CheckPush(const wire::PushPart& part) const {
     return invalid("covers steps ", part.first_step.value(), "..", part.last_step.value(),
                    " where staleness_steps is ", config_.staleness_steps);
   }
+  if (part.last_step > kLastStep) return invalid("steps end at ", kLastStep.value());
   if (!std::isfinite(part.learning_rate)) return invalid("learning rate ", part.learning_rate);
   if (part.counts.size() != part.keys.size()) {
     return invalid(part.keys.size(), " keys with ", part.counts.size(), " counts");

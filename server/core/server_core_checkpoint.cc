@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/last_step.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/server_core_impl.h"
@@ -52,7 +53,7 @@ absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& req
                                                     CheckpointPart* to_remove) {
   if (request.action() == CheckpointRequest::STATUS) return absl::OkStatus();
   const Step step(request.step());
-  if (step < Step(0)) {
+  if (step < Step(0) || step > kLastStep) {
     return absl::InvalidArgumentError(absl::StrCat("a cut at step ", step.value()));
   }
   if (owned_job->config.checkpoint_directory.empty()) {

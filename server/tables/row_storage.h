@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "common/ids.h"
+#include "common/last_step.h"
 #include "common/table_spec.h"
 #include "server/tables/row_slab.h"
 
@@ -26,9 +27,9 @@ struct RowMeta {
   }
 };
 
-// What `changed` is for a step. Steps end at 2^32 - 2.
+// What `changed` is for a step.
 inline uint32_t ChangedAt(Step step) {
-  CHECK(step.value() >= kNoStep.value() && step.value() < int64_t{UINT32_MAX});
+  CHECK(step >= kNoStep && step <= kLastStep);
   return static_cast<uint32_t>(step.value() + 1);
 }
 inline Step StepOfChange(uint32_t changed) { return Step(int64_t{changed} - 1); }
