@@ -228,7 +228,7 @@ std::unique_ptr<JournalOpener> SimServer::MakeJournals() {
 void SimServer::Configure() {
   if (SpendCrash(options_.faults.break_recovery)) ArmDisk();
   const absl::Status status = process_->core->Configure(options_.config);
-  if (absl::IsUnavailable(status) && process_->disk_may_fail) {
+  if (absl::IsAborted(status) && process_->disk_may_fail) {
     ++counters_.broken_recoveries;
     return Die();
   }
