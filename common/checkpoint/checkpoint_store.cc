@@ -19,9 +19,10 @@ CheckpointId IdOf(const CheckpointManifest& manifest) {
   return {manifest.epoch(), Step(manifest.step())};
 }
 
-// Whether it may be being written while `newest` is the newest that is whole.
-bool IsBehind(const CheckpointId& id, const CheckpointId& newest) {
-  return id.epoch > newest.epoch || (id.epoch == newest.epoch && id.step > newest.step);
+// An epoch may begin with a checkpoint older than the newest: what it makes comes after what it
+// left behind, whatever the steps.
+bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
+  return std::tie(a.epoch, a.step) < std::tie(b.epoch, b.step);
 }
 
 }  // namespace
@@ -68,9 +69,7 @@ absl::StatusOr<std::vector<CheckpointId>> CheckpointStore::Folders() const {
     const auto id = ParseCheckpointName(name);
     if (id.has_value()) ids.push_back(*id);
   }
-  std::sort(ids.begin(), ids.end(), [](const CheckpointId& a, const CheckpointId& b) {
-    return std::tie(a.step, a.epoch) < std::tie(b.step, b.epoch);
-  });
+  std::sort(ids.begin(), ids.end(), IsOlder);
   return ids;
 }
 
@@ -167,7 +166,8 @@ absl::StatusOr<uint64_t> CheckpointStore::RemoveUnneeded(
   std::vector<std::string> unneeded;
   for (const CheckpointId& id : folders) {
     const std::string name = CheckpointName(id);
-    if (untouched.count(name) == 0 && !IsBehind(id, *newest)) unneeded.push_back(name);
+    // What is behind the newest may be being written.
+    if (untouched.count(name) == 0 && !IsOlder(*newest, id)) unneeded.push_back(name);
   }
   // First every manifest: none outlives a file of its own or of an older checkpoint.
   for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveManifest(name, &removed));

@@ -46,7 +46,7 @@ class CheckpointStore {
   // kResourceExhausted, kUnavailable; it may or may not exist then.
   absl::Status Commit(const CheckpointManifest& manifest);
 
-  // Oldest first: by step, then epoch. A checkpoint is whole (status OK) if its manifest can be
+  // Oldest first: by epoch, then step. A checkpoint is whole (status OK) if its manifest can be
   // read and every file it names has its size. Folders without a manifest are none. Errors:
   // kNotFound (no such directory), kUnavailable
   absl::StatusOr<std::vector<ListedCheckpoint>> List() const;

@@ -77,13 +77,13 @@ TEST_F(CheckpointStoreTest, ACheckpointExistsOnceItsManifestDoes) {
   EXPECT_EQ(store_.Load("epoch-1").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(CheckpointStoreTest, ListsByStepThenEpoch) {
+TEST_F(CheckpointStoreTest, ListsByEpochThenStep) {
   Save(3, 5);
   Save(1, 10);
   Save(2, 9);
   Save(2, 10);
-  EXPECT_THAT(Names(), ElementsAre("epoch-3-step-5", "epoch-2-step-9", "epoch-1-step-10",
-                                   "epoch-2-step-10"));
+  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-10", "epoch-2-step-9", "epoch-2-step-10",
+                                   "epoch-3-step-5"));
   const CheckpointStore nowhere(&disk_, "/nowhere");
   EXPECT_EQ(nowhere.List().status().code(), absl::StatusCode::kNotFound);
 }
@@ -135,6 +135,20 @@ TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-4"));
   EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 0u);
   EXPECT_THAT(Files("epoch-1-step-4"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
+}
+
+// The second epoch began with step 9 of the first.
+TEST_F(CheckpointStoreTest, WhatANewEpochLeftBehindIsOlder) {
+  Save(1, 9);
+  Save(1, 29);
+  const CheckpointManifest first = Save(2, 14);
+  EXPECT_EQ((**store_.Newest()).SerializeAsString(), first.SerializeAsString());
+  Save(2, 19, &first);
+  Write(2, 24);  // being written
+  ASSERT_TRUE(store_.RemoveUnneeded(2, {"epoch-2-step-24"}).ok());
+  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-14", "epoch-2-step-19"));
+  EXPECT_THAT(*disk_.List(kDirectory),
+              ElementsAre("epoch-2-step-14", "epoch-2-step-19", "epoch-2-step-24"));
 }
 
 TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
