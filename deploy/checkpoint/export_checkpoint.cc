@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_manifest.h"
@@ -111,7 +112,8 @@ void Export::AddTensors() {
   for (const DenseTable& table : tables_.dense) {
     std::vector<uint64_t> shape = {static_cast<uint64_t>(table.rows),
                                    static_cast<uint64_t>(table.cols)};
-    if (table.rows == 1) shape.erase(shape.begin());  // A bias is a vector.
+    // A bias is a vector; a weight of one input is a matrix still.
+    if (absl::EndsWith(table.layout.name, ".bias")) shape.erase(shape.begin());
     TableTensors& tensors = tensors_[table.layout.id];
     tensors.rows = AddTensor(table.layout.name, Type::kF32, std::move(shape));
     if (wants_slots(table.layout)) {

@@ -116,6 +116,17 @@ TEST_F(ExportCheckpointTest, DenseTensorsHaveTheirShape) {
   }
 }
 
+TEST_F(ExportCheckpointTest, AWeightOfOneInputIsAMatrixStill) {
+  SimulatedDisk disk;
+  TestRows rows;
+  const CheckpointManifest manifest =
+      MakeExportedCheckpoint(&disk, kDirectory, &rows, {"data.num_dense=1"});
+  ASSERT_TRUE(ExportCheckpoint(&disk, kDirectory, manifest, path_, {}).ok());
+  const Parsed parsed = Parse(path_);
+  EXPECT_THAT(parsed.Shape("bottom.0.weight"), ElementsAre(1, 100));
+  EXPECT_THAT(parsed.Shape("bottom.0.bias"), ElementsAre(100));
+}
+
 TEST_F(ExportCheckpointTest, TellsWhereItComesFrom) {
   const auto exported = Export();
   ASSERT_TRUE(exported.ok());

@@ -3,6 +3,7 @@
 #define THERMOCLINE_DEPLOY_CHECKPOINT_TESTING_H_
 
 #include <string>
+#include <vector>
 
 #include "common/check.h"
 #include "common/checkpoint/checkpoint_store.h"
@@ -45,9 +46,11 @@ inline void MakeExportedRows(const JobTables& tables, TestRows* rows) {
 
 // Commits epoch-1-step-4 (full; other values) and epoch-1-step-9 (incremental) of two servers in
 // `directory`. Returns the manifest of the latter and in `rows` what it holds.
+// `overrides` change the job.
 inline CheckpointManifest MakeExportedCheckpoint(Disk* disk, const std::string& directory,
-                                                 TestRows* rows) {
-  const auto job = ParseJob(kExportedJob, "test", {});
+                                                 TestRows* rows,
+                                                 const std::vector<std::string>& overrides = {}) {
+  const auto job = ParseJob(kExportedJob, "test", overrides);
   CHECK(job.ok());
   const JobTables tables = ResolveTables(*job);
   MakeExportedRows(tables, rows);
