@@ -64,7 +64,7 @@ std::vector<ProcessFailure> Supervisor::Failures() {
   std::vector<ProcessFailure> failures;
   for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
     for (Member& member : members_) {
-      if (member.role != role || !IsFailure(&member)) continue;
+      if (member.role != role || member.stopped || !IsFailure(&member)) continue;
       failures.push_back(
           {role, member.process.name(), member.process.DescribeEnd(), member.process.exit_code()});
     }
@@ -94,7 +94,9 @@ void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
   };
   const auto signal_all = [&](int number) {
     for (Member& member : members_) {
-      if (member.role == role && !member.process.HasEnded()) member.process.Signal(number);
+      if (member.role != role || member.process.HasEnded()) continue;
+      member.stopped = true;
+      member.process.Signal(number);
     }
   };
   const int requests = signals_.stop_requests();

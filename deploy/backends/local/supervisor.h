@@ -55,7 +55,8 @@ class Supervisor {
   using ServerReplacer = std::function<bool(const ChildProcess& ended)>;
   void set_server_replacer(ServerReplacer replacer) { replacer_ = std::move(replacer); }
 
-  // Servers that ended and were not replaced, then workers that ended with an error.
+  // Servers that ended and were not replaced, then workers that ended with an error. Without those
+  // that Stop has stopped.
   std::vector<ProcessFailure> Failures();
   // Whether every worker has ended. (One that fails makes WaitUntil fail.)
   bool AllWorkersEnded();
@@ -71,6 +72,7 @@ class Supervisor {
     ProcessRole role;
     ChildProcess process;
     bool replaced = false;
+    bool stopped = false;  // By us.
   };
   struct Reader {
     int fd = -1;

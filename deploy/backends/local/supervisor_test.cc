@@ -77,6 +77,16 @@ TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
   EXPECT_EQ(failures[1].exit_code, 3);
 }
 
+TEST_F(SupervisorTest, WhatWasStoppedHasNotFailed) {
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 1", "kill -KILL $$").ok());
+  while (supervisor_.Failures().empty()) absl::SleepFor(kPeriod);
+  supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
+  const std::vector<ProcessFailure> failures = supervisor_.Failures();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].name, "server 1");
+}
+
 TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
   ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "echo lost it; exit 3").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -9 $$").ok());
