@@ -32,6 +32,15 @@ absl::Status MakeParents(const std::string& path) {
   return error ? MakeError(path, error.value()) : absl::OkStatus();
 }
 
+// Whether nothing is in a folder, but a lock: whoever takes it next finds out whether it is held.
+bool IsUnused(const std::string& path) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    if (entry.path().filename() != "lock") return false;
+  }
+  return !error;
+}
+
 }  // namespace
 
 absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
@@ -49,9 +58,11 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
     if (path.empty()) continue;
     std::error_code error;
     if (!std::filesystem::is_directory(path, error)) return MakeError(path, EEXIST);
-    if (std::filesystem::is_empty(path, error) && !error) return RunDirectory(path);
+    if (IsUnused(path)) return RunDirectory(path);
+    const bool was_run = std::filesystem::exists(absl::StrCat(path, "/job.textproto"), error);
     return absl::AlreadyExistsError(
-        absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir"));
+        absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir",
+                     was_run ? ", or go on with what was run there (--resume)" : ""));
   }
   return MakeError(base, EEXIST);
 }

@@ -21,7 +21,7 @@ namespace thermocline {
 class RunDirectory {
  public:
   // Makes `path`, or runs/<job_name>-<time> where it is empty. Nobody's files are overwritten: an
-  // existing folder must be empty.
+  // existing folder must be empty, but for a lock that a start which failed left.
   // Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
                                              absl::Time now);

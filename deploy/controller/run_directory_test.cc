@@ -54,6 +54,16 @@ TEST_F(RunDirectoryTest, TakesAnEmptyFolderAndNoOther) {
   EXPECT_FALSE(RunDirectory::Create(root_ + "/file/below", "job", absl::UnixEpoch()).ok());
 }
 
+TEST_F(RunDirectoryTest, WhatAFailedStartLeavesIsNoRun) {
+  std::filesystem::create_directories(root_ + "/run");
+  std::ofstream(root_ + "/run/lock") << "7";
+  EXPECT_TRUE(RunDirectory::Create(root_ + "/run", "job", absl::UnixEpoch()).ok());
+  std::ofstream(root_ + "/run/job.textproto") << "name: 'j'";
+  const auto run = RunDirectory::Create(root_ + "/run", "job", absl::UnixEpoch());
+  EXPECT_EQ(run.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(run.status().message()), HasSubstr("--resume"));
+}
+
 TEST_F(RunDirectoryTest, TwoRunsInOneSecondDiffer) {
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(root_);
