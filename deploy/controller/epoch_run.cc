@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,10 +47,7 @@ EpochRun::EpochRun(const Job& job, const JobPrograms& programs, const RunDirecto
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(servers_.Start(programs_.server));
   RETURN_IF_ERROR(WriteAddresses());
-  // Loading a checkpoint takes its time, as any other work.
-  RETURN_IF_ERROR(
-      servers_.Configure(options_.start.epoch, options_.start.base,
-                         options_.start.base.empty() ? absl::ZeroDuration() : StallTimeout()));
+  RETURN_IF_ERROR(servers_.Configure(options_.start.epoch, options_.start.base, StallTimeout()));
   observer_.on_servers_up(servers_.addresses());
   if (job_.cluster().durability() != NONE) {
     supervisor_.set_server_replacer(
@@ -111,26 +110,52 @@ absl::Status EpochRun::Broken() const {
   return checkpoints_ == nullptr ? absl::OkStatus() : checkpoints_->keeper().error();
 }
 
-// Training takes as long as it takes, as long as something advances. A worker that loses its
-// servers ends by itself.
-absl::Status EpochRun::WaitForWorkers() {
+// Work takes as long as it takes, as long as something advances.
+absl::StatusOr<bool> EpochRun::WaitWhileAdvancing(const std::function<bool()>& done,
+                                                  absl::string_view what, StallWatch* stall) {
   const absl::Duration limit = StallTimeout();
   const absl::Duration period = std::min(kLongestLookPeriod, limit / kLooksWithinStallTimeout);
-  StallWatch stall(job_.cluster().servers());
   const Stopwatch watch;
+  uint64_t written = CheckpointBytes();
+  absl::Duration last_write;
   while (true) {
-    const absl::Status ended = supervisor_.WaitUntil(
-        [this] {
-          ReportCheckpoints();
-          return workers_.AllEnded() || !Broken().ok();
-        },
-        period, kPollPeriod, "workers to end");
-    RETURN_IF_ERROR(Broken());
+    const absl::Status ended = supervisor_.WaitUntil(done, period, kPollPeriod, what);
+    if (ended.ok()) return true;
     if (!absl::IsDeadlineExceeded(ended)) return ended;
     ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats());
-    stall.Look(reports, watch.Elapsed());
-    if (watch.Elapsed() - stall.last_advance() >= limit) return StallReport(stall);
+    stall->Look(reports, watch.Elapsed());
+    const uint64_t bytes = CheckpointBytes();
+    if (bytes != written) last_write = watch.Elapsed();
+    written = bytes;
+    if (watch.Elapsed() - std::max(stall->last_advance(), last_write) >= limit) return false;
   }
+}
+
+// All that lies in the folders of checkpoints now: it changes while servers write.
+uint64_t EpochRun::CheckpointBytes() const {
+  if (options_.checkpoints == nullptr) return 0;
+  uint64_t bytes = 0;
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(options_.checkpoints->directory(), error);
+  for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
+    std::error_code no_file;  // It is a folder, or was removed meanwhile.
+    const uint64_t size = entry->file_size(no_file);
+    if (!no_file) bytes += size;
+  }
+  return bytes;
+}
+
+// A worker that loses its servers ends by itself.
+absl::Status EpochRun::WaitForWorkers() {
+  StallWatch stall(job_.cluster().servers());
+  const auto ended = [this] {
+    ReportCheckpoints();
+    return workers_.AllEnded() || !Broken().ok();
+  };
+  const absl::StatusOr<bool> waited = WaitWhileAdvancing(ended, "workers to end", &stall);
+  RETURN_IF_ERROR(Broken());
+  RETURN_IF_ERROR(waited.status());
+  return *waited ? absl::OkStatus() : StallReport(stall);
 }
 
 absl::Status EpochRun::FinishCheckpoints() {
@@ -138,9 +163,8 @@ absl::Status EpochRun::FinishCheckpoints() {
   ASSIGN_OR_RETURN(const auto results, workers_.ReadResults());
   CheckpointKeeper& keeper = checkpoints_->keeper();
   keeper.Finish(LastStep(results));
-  const absl::Status finished =
-      supervisor_.WaitUntil([&] { return keeper.finished() || !Broken().ok(); }, StallTimeout(),
-                            kPollPeriod, "the checkpoint of the last step");
+  const absl::Status finished = WaitAndReport([&] { return keeper.finished() || !Broken().ok(); },
+                                              "the checkpoint of the last step");
   ReportCheckpoints();
   RETURN_IF_ERROR(finished);
   RETURN_IF_ERROR(servers_.restart_error());
@@ -149,6 +173,15 @@ absl::Status EpochRun::FinishCheckpoints() {
   return absl::Status(made.code(), absl::StrCat("the model is trained, but its checkpoint can't be "
                                                 "written: ",
                                                 made.message()));
+}
+
+absl::Status EpochRun::WaitAndReport(const std::function<bool()>& done, absl::string_view what) {
+  StallWatch stall(job_.cluster().servers());
+  ASSIGN_OR_RETURN(const bool is_done, WaitWhileAdvancing(done, what, &stall));
+  if (is_done) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("timed out: ", what, ": nothing has advanced for ",
+                   absl::FormatDuration(StallTimeout()), " (cluster.stall_timeout_s)"));
 }
 
 std::string EpochRun::Loss() {
@@ -205,8 +238,8 @@ absl::StatusOr<Digest> EpochRun::AskServers(std::vector<ServerReport>* reports) 
                                                     kDeathNotice, kPollPeriod, "a restart");
     if (absl::IsDeadlineExceeded(dead)) return digest;
     RETURN_IF_ERROR(dead);
-    RETURN_IF_ERROR(supervisor_.WaitUntil([this] { return servers_.AllRecovered(); },
-                                          StallTimeout(), kPollPeriod, "servers to recover"));
+    RETURN_IF_ERROR(
+        WaitAndReport([this] { return servers_.AllRecovered(); }, "servers to recover"));
     RETURN_IF_ERROR(servers_.restart_error());
   }
 }

@@ -94,6 +94,13 @@ class EpochRun {
   void ReportCheckpoints();
   // Whether nothing can go well any more, though every process may be fine.
   absl::Status Broken() const;
+  // True: `done()`. False: for the stall timeout no server has done anything, or written anything
+  // of a checkpoint. Errors: those of Supervisor::WaitUntil.
+  absl::StatusOr<bool> WaitWhileAdvancing(const std::function<bool()>& done, absl::string_view what,
+                                          StallWatch* stall);
+  // The same; kDeadlineExceeded: false.
+  absl::Status WaitAndReport(const std::function<bool()>& done, absl::string_view what);
+  uint64_t CheckpointBytes() const;
   absl::Status WaitForWorkers();
   absl::Duration StallTimeout() const;
   absl::Status StallReport(const StallWatch& stall);

@@ -11,6 +11,7 @@
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
+#include "deploy/controller/stall_watch.h"
 #include "deploy/controller/startup.h"
 
 namespace thermocline {
@@ -159,13 +160,22 @@ absl::Status ServerGroup::ConfigureRestarted(size_t index, const ConfigureReques
 
 absl::Status ServerGroup::ConfigureUntilTaken(const std::shared_ptr<ControlClient>& client,
                                               const ConfigureRequest& request,
-                                              absl::Duration timeout) {
+                                              absl::Duration stall_timeout) {
   const Stopwatch watch;
+  absl::Duration looked_at;
+  ServerWork seen = {};
   while (true) {
     const absl::Status status = client->Configure(request, kConfigureTimeout).status();
     // It isn't up yet, or recovers still. Should it die, this goes on with the next in its place.
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    if (watch.Elapsed() >= timeout) return absl::DeadlineExceededError(status.message());
+    if (watch.Elapsed() - looked_at >= stall_timeout) {
+      const auto stats = client->GetStats(kStatsTimeout);
+      if (!stats.ok() || WorkOf(*stats) == seen) {
+        return absl::DeadlineExceededError(status.message());
+      }
+      seen = WorkOf(*stats);
+      looked_at = watch.Elapsed();
+    }
     absl::MutexLock lock(&mutex_);
     if (mutex_.AwaitWithTimeout(absl::Condition(&ending_), kConfigureRetryPeriod)) {
       return absl::OkStatus();
@@ -184,11 +194,16 @@ absl::Status ServerGroup::restart_error() const {
 }
 
 absl::Status ServerGroup::Configure(uint64_t epoch, const std::string& base,
-                                    absl::Duration timeout) {
+                                    absl::Duration stall_timeout) {
   epoch_ = epoch;
+  // Without rows to load a server takes it at once.
+  const bool loads = !base.empty();
   return ForEach(
-      [&](size_t i) { return ConfigureUntilTaken(client(i), RequestFor(i, base), timeout); },
-      timeout + kConfigureTimeout, "servers to take their configuration");
+      [&](size_t i) {
+        if (!loads) return client(i)->Configure(RequestFor(i, base), kConfigureTimeout).status();
+        return ConfigureUntilTaken(client(i), RequestFor(i, base), stall_timeout);
+      },
+      loads ? absl::InfiniteDuration() : kConfigureTimeout, "servers to take their configuration");
 }
 
 absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, absl::Duration timeout) {

@@ -36,8 +36,9 @@ class ServerGroup {
   // Starts `program` once a server and waits until all listen.
   absl::Status Start(const std::string& program);
   // Gives every server its shard of the job's tables, with the rows of the checkpoint `base`; "":
-  // none. Loading them takes as long as it takes, up to `timeout`.
-  absl::Status Configure(uint64_t epoch, const std::string& base, absl::Duration timeout);
+  // none. Loading them takes as long as it takes, as long as every server gets further within
+  // `stall_timeout`.
+  absl::Status Configure(uint64_t epoch, const std::string& base, absl::Duration stall_timeout);
   // Starts a server again that has ended, at its old address. It gets its configuration, and with
   // that recovers from `base` and its log, in the background. REQUIRES: Configure has ended.
   // Errors: those of Supervisor::Start.
@@ -67,9 +68,9 @@ class ServerGroup {
   ConfigureRequest RequestFor(size_t index, const std::string& base) const;
   absl::Status ConfigureRestarted(size_t index, const ConfigureRequest& request);
   // Until the server has taken its configuration, refuses it, or is given up. Errors: its refusal;
-  // kDeadlineExceeded (it still recovers; says how far it is).
+  // kDeadlineExceeded (it recovers, and got no further in `stall_timeout`; says how far it is).
   absl::Status ConfigureUntilTaken(const std::shared_ptr<ControlClient>& client,
-                                   const ConfigureRequest& request, absl::Duration timeout);
+                                   const ConfigureRequest& request, absl::Duration stall_timeout);
 
   // Calls `call(i)` for every server on a thread each. `timeout` is the longest that a call takes.
   absl::Status ForEach(const std::function<absl::Status(size_t)>& call, absl::Duration timeout,

@@ -10,6 +10,12 @@
 
 namespace thermocline {
 
+ServerWork WorkOf(const ServerStats& stats) {
+  uint64_t keys_pulled = 0;
+  for (const TableStats& table : stats.tables()) keys_pulled += table.keys_pulled();
+  return {stats.pushes_accepted(), keys_pulled, stats.loaded_rows(), stats.replayed_parts()};
+}
+
 StallWatch::StallWatch(size_t num_servers)
     : seen_(num_servers), answers_(num_servers, {"", absl::UnknownError("not asked")}) {}
 
@@ -18,12 +24,8 @@ void StallWatch::Look(const std::vector<ServerReport>& reports, absl::Duration n
   answers_ = reports;
   for (size_t i = 0; i < reports.size(); ++i) {
     if (!reports[i].stats.ok()) continue;
-    Work work;
-    work.pushes = reports[i].stats->pushes_accepted();
-    for (const TableStats& table : reports[i].stats->tables()) {
-      work.keys_pulled += table.keys_pulled();
-    }
-    if (work.pushes == seen_[i].pushes && work.keys_pulled == seen_[i].keys_pulled) continue;
+    const ServerWork work = WorkOf(*reports[i].stats);
+    if (work == seen_[i]) continue;
     seen_[i] = work;
     last_advance_ = now;
   }

@@ -3,6 +3,7 @@
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_STALL_WATCH_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_STALL_WATCH_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,10 +12,17 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "deploy/console/stats_table.h"
+#include "proto/parameter_server.pb.h"
 
 namespace thermocline {
 
-// A job advances when a server accepts a push or answers a pull. Not thread-safe.
+// What a server has done so far: pushes accepted, keys pulled, rows loaded from a checkpoint, parts
+// of pushes replayed from its log. While it changes, the server advances.
+using ServerWork = std::array<uint64_t, 4>;
+ServerWork WorkOf(const ServerStats& stats);
+
+// A job advances when a server accepts a push, answers a pull, or recovers further. Not
+// thread-safe.
 class StallWatch {
  public:
   // Counts from time 0 on.
@@ -36,15 +44,10 @@ class StallWatch {
   std::vector<uint32_t> Behind(absl::Span<const uint32_t> ranks) const;
 
  private:
-  struct Work {
-    uint64_t pushes = 0;
-    uint64_t keys_pulled = 0;
-  };
-
   // The last step that every answering server accepted from a worker; -1: none.
   int64_t AcceptedThrough(uint32_t rank) const;
 
-  std::vector<Work> seen_;             // [num_servers]
+  std::vector<ServerWork> seen_;       // [num_servers]
   std::vector<ServerReport> answers_;  // [num_servers], at the last look
   absl::Duration last_advance_;
 };

@@ -34,6 +34,19 @@ TEST(StallWatch, PushesAndAnsweredPullsAreAdvances) {
   EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
 }
 
+TEST(StallWatch, RecoveryIsAnAdvance) {
+  StallWatch watch(1);
+  ServerReport report = Report(0, 0, {});
+  report.stats->set_loaded_rows(100);
+  watch.Look({report}, absl::Seconds(2));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(2));
+  report.stats->set_replayed_parts(1);
+  watch.Look({report}, absl::Seconds(3));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
+  watch.Look({report}, absl::Seconds(4));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
+}
+
 TEST(StallWatch, ASilentServerHasNotAdvanced) {
   StallWatch watch(1);
   watch.Look({Report(5, 0, {4})}, absl::Seconds(1));
