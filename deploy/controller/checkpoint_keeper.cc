@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,15 +14,7 @@ namespace {
 // How many steps a cut is named ahead: the shortest that the workers haven't begun yet.
 constexpr int64_t kFirstStepsAhead = 2;
 constexpr int64_t kMostStepsAhead = 1024;
-// Named cuts called off in a row, after which who wants one learns why there is none.
-constexpr int kMostFailures = 3;
 constexpr uint64_t kRoundsBetweenLooksAtLogs = 5;
-
-std::vector<size_t> AllOf(size_t count) {
-  std::vector<size_t> all(count);
-  for (size_t i = 0; i < count; ++i) all[i] = i;
-  return all;
-}
 
 CheckpointEvent CommittedEvent(const std::string& name, Step cut,
                                const std::vector<CutStatus>& parts) {
@@ -146,11 +139,17 @@ absl::Status CheckpointKeeper::NameTo(Step cut, const std::vector<size_t>& serve
   return first_error;
 }
 
+absl::Status CheckpointKeeper::NameToAll(Step cut) {
+  std::vector<size_t> all(participants_.num_servers());
+  std::iota(all.begin(), all.end(), 0);
+  return NameTo(cut, all);
+}
+
 void CheckpointKeeper::CallOff(Step cut, const std::string& reason) {
   const bool was_named = named_.erase(cut) > 0;
   settled_.insert(cut);
   messages_.Send(CheckpointRequest::CALL_OFF, cut);
-  if (was_named) ++failures_;
+  if (was_named && CountsAsFailure(cut, reason)) ++failures_;
   last_failure_ = reason;
   CheckpointEvent event;
   event.kind = CheckpointEvent::kCalledOff;
@@ -278,7 +277,7 @@ bool CheckpointKeeper::TryToName(Step cut) {
   for (size_t rank = 0; status.ok() && rank < participants_.num_workers(); ++rank) {
     status = participants_.AskWorker(rank, CheckpointRequest::NAME_CUT, cut).status();
   }
-  if (status.ok()) status = NameTo(cut, AllOf(participants_.num_servers()));
+  if (status.ok()) status = NameToAll(cut);
   if (status.ok()) {
     settled_.erase(cut);
     named_.insert(cut);
@@ -293,57 +292,6 @@ bool CheckpointKeeper::TryToName(Step cut) {
 void CheckpointKeeper::Request(OnCheckpoint done) {
   absl::MutexLock lock(&mutex_);
   wishes_.push_back({std::move(done), absl::nullopt});
-}
-
-void CheckpointKeeper::Finish(Step last) {
-  absl::MutexLock lock(&mutex_);
-  last_ = last;
-}
-
-bool CheckpointKeeper::finished() const {
-  absl::MutexLock lock(&mutex_);
-  return finished_;
-}
-
-absl::Status CheckpointKeeper::error() const {
-  absl::MutexLock lock(&mutex_);
-  return error_;
-}
-
-void CheckpointKeeper::WorkTowardsTheEnd(Step last) {
-  const std::set<Step> open = OpenCuts();
-  for (const Step cut : open) {
-    if (cut > last) CallOff(cut, "training ended before it");
-  }
-  bool wanted, is_there;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (board_.CommonStep() != last) return;  // Steps are being applied, or a server recovers.
-    is_there = newest_step_ >= last;
-    wanted = options_.at_end || !wishes_.empty();
-  }
-  if (!open.empty() || messages_.IsPending(last)) return;
-  if (is_there || !wanted) return End(last, absl::OkStatus());
-  if (failures_ == kMostFailures) return End(last, absl::AbortedError(last_failure_));
-  settled_.erase(last);
-  named_.insert(last);
-  const absl::Status named = NameTo(last, AllOf(participants_.num_servers()));
-  if (!named.ok() && !IsUnanswered(named)) CallOff(last, std::string(named.message()));
-}
-
-void CheckpointKeeper::End(Step last, const absl::Status& error) {
-  const std::string name = newest();
-  if (!error.ok()) {
-    Answer(last, error);
-  } else if (name.empty()) {
-    Answer(last, absl::AbortedError("no step was trained"));
-  } else {
-    Answer(last, name);
-  }
-  if (removal_due_) RemoveOld();
-  absl::MutexLock lock(&mutex_);
-  error_ = error;
-  finished_ = true;
 }
 
 void CheckpointKeeper::RemoveOld() {

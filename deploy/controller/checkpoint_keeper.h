@@ -81,6 +81,9 @@ class CheckpointKeeper {
   std::vector<CheckpointEvent> TakeEvents();
 
  private:
+  // Named cuts called off in a row, after which who wants one learns why there is none.
+  static constexpr int kMostFailures = 3;
+
   struct Wish {
     OnCheckpoint done;
     absl::optional<Step> at_least;  // Set by the round that sees it first.
@@ -92,7 +95,9 @@ class CheckpointKeeper {
   void LookAtLogs();
   void SettleCuts();
   absl::Status NameTo(Step cut, const std::vector<size_t>& servers);
+  absl::Status NameToAll(Step cut);
   void CallOff(Step cut, const std::string& reason);
+  bool CountsAsFailure(Step cut, const std::string& reason) const;
   void Commit(Step cut);
   absl::Status WriteManifest(Step cut, const std::string& name);
   absl::StatusOr<CheckpointManifest> Compose(Step cut, const std::vector<CutStatus>& parts) const
@@ -117,6 +122,8 @@ class CheckpointKeeper {
   int failures_ = 0;        // Of named cuts, since the last commit.
   std::string last_failure_;
   bool removal_due_ = false;
+  bool is_ending_ = false;
+  uint64_t next_try_ = 0;  // To write the last step: the round of it.
 
   // Held while a manifest is written: no server begins anew in the middle of it. That takes as long
   // as the disk takes; who only looks waits for mutex_ alone.
