@@ -1,7 +1,9 @@
 #include "deploy/controller/checkpoint_requests.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +14,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -42,6 +45,13 @@ std::vector<std::string> Waiting(const std::string& directory) {
   return ids;
 }
 
+// Whether who asked has died. Its process id begins the id.
+bool IsOrphan(absl::string_view id) {
+  pid_t asks;
+  return absl::SimpleAtoi(id.substr(0, id.find('-')), &asks) && asks > 0 && kill(asks, 0) != 0 &&
+         errno == ESRCH;
+}
+
 // The launcher's answer, once it is there.
 absl::optional<absl::StatusOr<std::string>> ReadAnswer(const std::string& path) {
   std::ifstream file(path);
@@ -60,7 +70,13 @@ absl::optional<absl::StatusOr<std::string>> ReadAnswer(const std::string& path) 
 std::vector<std::string> CheckpointRequests::TakeNew() {
   std::vector<std::string> fresh;
   for (std::string& id : Waiting(run_directory_)) {
-    if (taken_.insert(id).second) fresh.push_back(std::move(id));
+    if (taken_.count(id) != 0) continue;
+    if (IsOrphan(id)) {
+      unlink(FileOf(run_directory_, id, kRequest).c_str());
+      continue;
+    }
+    taken_.insert(id);
+    fresh.push_back(std::move(id));
   }
   return fresh;
 }

@@ -1,6 +1,6 @@
 // How other programs ask a running launcher for a checkpoint: with files in its run directory.
 //
-//   checkpoint-<id>.request   made by who asks; empty
+//   checkpoint-<id>.request   made by who asks; empty. An id begins with the process's: "4711-..."
 //   checkpoint-<id>.answer    {"checkpoint": "epoch-1-step-999"} or {"error": "..."}, made by the
 //                             launcher, which then removes the request
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_
@@ -22,7 +22,8 @@ class CheckpointRequests {
   explicit CheckpointRequests(std::string run_directory)
       : run_directory_(std::move(run_directory)) {}
 
-  // The ids of requests that were not there at the call before.
+  // The ids of requests that were not there at the call before. Removes those whose process is
+  // gone.
   std::vector<std::string> TakeNew();
   // Nobody learns of it where it can't be written: who asked gives up in time.
   void Answer(const std::string& id, const absl::StatusOr<std::string>& checkpoint);

@@ -2,16 +2,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "deploy/controller/run_lock.h"
 
 namespace thermocline {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -95,6 +100,18 @@ TEST_F(CheckpointRequestsTest, WhoGivesUpLeavesNothing) {
   CheckpointRequests requests(folder_);
   requests.Answer("gone", "epoch-1-step-9");
   EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(CheckpointRequestsTest, ARequestOfTheDeadIsDropped) {
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
+  std::ofstream(absl::StrCat(folder_, "/checkpoint-", dead, "-1f.request")).flush();
+  const std::string alive = absl::StrCat(getpid(), "-2e");
+  std::ofstream(absl::StrCat(folder_, "/checkpoint-", alive, ".request")).flush();
+  CheckpointRequests requests(folder_);
+  EXPECT_THAT(requests.TakeNew(), ElementsAre(alive));
+  EXPECT_THAT(Files(), ElementsAre(absl::StrCat("checkpoint-", alive, ".request")));
 }
 
 TEST_F(CheckpointRequestsTest, AllAreRefusedAtTheEnd) {
