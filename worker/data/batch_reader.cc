@@ -144,10 +144,11 @@ absl::Status BatchReader::SkipSteps() {
     }
   }
   if (left == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the training data ends after step ", being_skipped_.steps - 1,
-                   ", but this worker is to begin at step ", options_.start_step.value(),
-                   ": it is not the data that the checkpoint was trained on"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "train.passes=", options_.passes, " ends before step ", options_.start_step.value() - 1,
+      " of the checkpoint: the training data ends ", "after step ", being_skipped_.steps - 1,
+      ", but this worker is to begin at step ", options_.start_step.value(),
+      "; it takes more passes, or the data that the checkpoint was trained on"));
 }
 
 void BatchReader::ReadLoop() {
