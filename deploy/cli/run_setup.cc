@@ -11,6 +11,7 @@
 #include "common/disk/posix_disk.h"
 #include "common/status_macros.h"
 #include "deploy/cli/train_job.h"
+#include "deploy/controller/checkpoint_match.h"
 #include "deploy/controller/resume.h"
 
 namespace thermocline {
@@ -34,6 +35,27 @@ absl::StatusOr<Job> JobToTrain(const Flags& flags, bool resumes) {
   return job;
 }
 
+// A path without a slash at its end, which would hide the name.
+std::filesystem::path WithoutSlash(const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(text, error).lexically_normal();
+  return path.filename().empty() ? path.parent_path() : path;
+}
+
+// The name of the checkpoint that --resume-from names, by itself or by its path; "": none.
+absl::StatusOr<std::string> CheckpointToResume(const Flags& flags, const CheckpointStore& store) {
+  const std::string& said = flags.Get("resume-from");
+  if (said.find('/') == std::string::npos) return said;
+  const std::filesystem::path path = WithoutSlash(said);
+  std::error_code error;
+  if (!std::filesystem::equivalent(path.parent_path(), store.directory(), error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--resume-from ", said, " is not in ",
+                                                   store.directory(),
+                                                   ", where the job's checkpoints are"));
+  }
+  return path.filename().string();
+}
+
 // Locks the checkpoint directory and finds where in it the run begins.
 absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup) {
   if (!setup->job.has_checkpoint()) return absl::OkStatus();
@@ -45,8 +67,10 @@ absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup)
   setup->locks.push_back(std::move(lock));
   if (!resumes) return CheckUnused(store);
   setup->options.is_resumed = true;
-  ASSIGN_OR_RETURN(setup->options.start,
-                   FindResumePoint(store, setup->job, flags.Get("resume-from")));
+  ASSIGN_OR_RETURN(const std::string name, CheckpointToResume(flags, store));
+  ASSIGN_OR_RETURN(ResumePoint point, FindResumePoint(store, setup->job, name));
+  setup->options.start = std::move(point.start);
+  setup->options.resume_notice = std::move(point.notice);
   return absl::OkStatus();
 }
 
@@ -72,11 +96,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
     return absl::InvalidArgumentError("name the checkpoint with --checkpoint");
   }
   ASSIGN_OR_RETURN(Job job, JobFromFlags(flags));
-  std::error_code error;
-  // Without a slash at the end, which would hide the name.
-  std::filesystem::path path =
-      std::filesystem::absolute(flags.Get("checkpoint"), error).lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();
+  const std::filesystem::path path = WithoutSlash(flags.Get("checkpoint"));
   PosixDisk disk;
   const CheckpointStore store(&disk, path.parent_path().string());
   JobOptions options;

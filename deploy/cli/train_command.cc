@@ -2,17 +2,32 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/posix_disk.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/cli/train_job.h"
+#include "deploy/controller/resume.h"
 #include "deploy/controller/summary.h"
 
 namespace thermocline {
 namespace {
 
-std::string HowToGoOn(const RunSetup& setup) {
+std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
   if (!setup.job.has_checkpoint()) return "";
+  if (absl::IsDataLoss(why)) {
+    PosixDisk disk;
+    const auto instead =
+        InsteadOfDamagedBase(CheckpointStore(&disk, setup.job.checkpoint().directory()));
+    if (instead.has_value() && instead->empty()) return "\nno other checkpoint is whole";
+    if (instead.has_value()) {
+      return absl::StrCat("\nto go on from another checkpoint: thermocline train --run-dir ",
+                          setup.directory.path(),
+                          " --resume-from NAME; whole: ", absl::StrJoin(*instead, ", "));
+    }
+  }
   return absl::StrCat("\nto go on from the last checkpoint: thermocline train --resume --run-dir ",
                       setup.directory.path());
 }
@@ -25,7 +40,8 @@ int RunTrain(const Flags& flags) {
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   if (!result.ok()) {
     ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", result.status().message(),
-                               "\nrun directory: ", setup->directory.path(), HowToGoOn(*setup)),
+                               "\nrun directory: ", setup->directory.path(),
+                               HowToGoOn(*setup, result.status())),
                   &signals);
     return kExitFailed;
   }
@@ -60,10 +76,11 @@ Command TrainCommand() {
       "  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7\n"
       "  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8\n";
   command.flags = JobFlags();
-  command.flags.push_back({"run-dir", "DIR", "default: runs/NAME-TIME; must not hold files"});
+  command.flags.push_back(
+      {"run-dir", "DIR", "default: runs/NAME-TIME; must not hold files, but with --resume"});
   command.flags.push_back({"resume", "", "goes on with the run in --run-dir"});
   command.flags.push_back(
-      {"resume-from", "NAME", "resumes from this checkpoint instead of the newest"});
+      {"resume-from", "NAME", "resumes from this checkpoint (name or path), not the newest"});
   command.run = RunTrain;
   return command;
 }

@@ -57,7 +57,8 @@ class JobController {
     EpochStart start = options_.start;
     samples_.Report(start.first_step().value(), start.base_samples);
     if (options_.is_resumed) {
-      Note("resume", start, "");
+      if (!options_.resume_notice.empty()) Tell(options_.resume_notice);
+      Note("resume", start, options_.resume_notice);
       Tell(absl::StrCat("resuming at ", WhereItBegins(start), " (epoch ", start.epoch, ")"));
     }
     while (true) {

@@ -6,41 +6,69 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/job/job_tables.h"
 #include "common/status_macros.h"
-#include "common/table_spec.h"
+#include "deploy/controller/checkpoint_match.h"
 
 namespace thermocline {
 namespace {
 
-constexpr char kWhatToDo[] =
-    "; remove its folder to go on with the one before, or choose one with --resume-from";
+// How many older checkpoints are named to choose from.
+constexpr size_t kMostNamed = 5;
 
-absl::Status Differs(const std::string& what) { return absl::FailedPreconditionError(what); }
+using Checkpoints = std::vector<ListedCheckpoint>;
 
-TableLayout WithoutBudget(TableLayout layout) {
-  layout.memory_budget_bytes = 0;
-  return layout;
-}
-
-const TableLayout* Find(const std::vector<TableLayout>& tables, const std::string& name) {
-  const auto found = std::find_if(tables.begin(), tables.end(),
-                                  [&](const TableLayout& table) { return table.name == name; });
-  return found == tables.end() ? nullptr : &*found;
+absl::StatusOr<Checkpoints> ListAll(const CheckpointStore& store) {
+  absl::StatusOr<Checkpoints> list = store.List();
+  if (absl::IsNotFound(list.status())) return Checkpoints();
+  return list;
 }
 
 // The last checkpoint of the list that `fits`, whole or not.
 template <typename Fits>
-const ListedCheckpoint* Last(const std::vector<ListedCheckpoint>& list, Fits fits) {
+const ListedCheckpoint* Last(const Checkpoints& list, Fits fits) {
   const auto found = std::find_if(list.rbegin(), list.rend(), fits);
   return found == list.rend() ? nullptr : &*found;
 }
 
+// What people may choose instead of `name`, newest first.
+std::vector<std::string> WholeBut(const Checkpoints& list, const std::string& name) {
+  std::vector<std::string> names;
+  for (auto listed = list.rbegin(); listed != list.rend() && names.size() < kMostNamed; ++listed) {
+    if (listed->status.ok() && listed->name != name) names.push_back(listed->name);
+  }
+  return names;
+}
+
+std::string Instead(const Checkpoints& list, const std::string& name) {
+  const std::vector<std::string> names = WholeBut(list, name);
+  if (names.empty()) return "no other checkpoint is whole";
+  return absl::StrCat("choose another with --resume-from; whole: ", absl::StrJoin(names, ", "));
+}
+
+// The base of the last epoch is gone, by somebody's hand. Surely of the same line are only those
+// that its own epoch made before: of an earlier one, people may have left what came last behind.
+absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const std::string& base,
+                                                  std::string* notice) {
+  const auto id = ParseCheckpointName(base);
+  const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
+    return id.has_value() && listed.status.ok() && listed.id.epoch == id->epoch &&
+           listed.id.step < id->step;
+  });
+  const std::string gone =
+      absl::StrCat("checkpoint ", base, ", with which the last epoch began, is gone");
+  if (before == nullptr) {
+    return absl::DataLossError(absl::StrCat(gone, "; ", Instead(list, base)));
+  }
+  *notice = absl::StrCat(gone, "; going on with ", before->name, ", the one before");
+  return before;
+}
+
 // What the epoch after begins with; null: nothing.
-absl::StatusOr<const ListedCheckpoint*> Choose(const std::vector<ListedCheckpoint>& list,
+absl::StatusOr<const ListedCheckpoint*> Choose(const Checkpoints& list,
                                                const std::optional<JobState>& state,
-                                               const std::string& name) {
+                                               const std::string& name, std::string* notice) {
   const auto by_name = [&](const std::string& wanted) {
     return Last(list, [&](const ListedCheckpoint& listed) { return listed.name == wanted; });
   };
@@ -56,83 +84,64 @@ absl::StatusOr<const ListedCheckpoint*> Choose(const std::vector<ListedCheckpoin
       Last(list, [&](const ListedCheckpoint& listed) { return listed.id.epoch == state->epoch(); });
   if (newest != nullptr || state->base_checkpoint().empty()) return newest;
   const ListedCheckpoint* base = by_name(state->base_checkpoint());
-  if (base == nullptr) {
-    return absl::DataLossError(absl::StrCat("checkpoint ", state->base_checkpoint(),
-                                            ", with which the last epoch began, is gone",
-                                            "; choose one with --resume-from"));
-  }
-  return base;
+  if (base != nullptr) return base;
+  return InPlaceOf(list, state->base_checkpoint(), notice);
 }
 
-// A step is a batch of the same samples only where batches are of the same size.
-absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
-  if (manifest.job_id() != job.name()) {
-    return Differs(absl::StrCat("the job is '", job.name(), "', the checkpoint is of job '",
-                                manifest.job_id(), "'"));
-  }
-  const uint32_t before = manifest.job().train().batch_size();
-  if (before == job.train().batch_size()) return absl::OkStatus();
-  return Differs(absl::StrCat("train.batch_size is ", job.train().batch_size(),
-                              ", and the checkpoint was made with ", before,
-                              ": a step would be other samples"));
+absl::Status CheckJobId(const Job& job, const std::string& job_id, const std::string& whose) {
+  if (job_id == job.name()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the job is '", job.name(), "', ", whose, " is of job '", job_id, "'"));
 }
 
 }  // namespace
 
-absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
-  if (job.seed() != manifest.seed()) {
-    return Differs(absl::StrCat("seed is ", job.seed(), ", and the checkpoint was made with ",
-                                manifest.seed(), ": rows that it lacks would begin otherwise"));
-  }
-  const std::vector<TableLayout> here = ResolveTables(job).AllLayouts();
-  const std::vector<TableLayout> there = TablesOf(manifest);
-  for (const TableLayout& table : here) {
-    if (Find(there, table.name) != nullptr) continue;
-    return Differs(absl::StrCat("the checkpoint has no table '", table.name, "'"));
-  }
-  for (const TableLayout& table : there) {
-    if (Find(here, table.name) != nullptr) continue;
-    return Differs(absl::StrCat("the checkpoint has a table '", table.name, "', the job has none"));
-  }
-  for (const TableLayout& table : here) {
-    const std::string difference =
-        DescribeDifference(WithoutBudget(table), WithoutBudget(*Find(there, table.name)));
-    if (!difference.empty()) return Differs(difference + ", in the checkpoint");
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<EpochStart> FindResumePoint(const CheckpointStore& store, const Job& job,
-                                           const std::string& name) {
+absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
+                                            const std::string& name) {
   ASSIGN_OR_RETURN(const std::optional<JobState> state, store.ReadJobState());
-  absl::StatusOr<std::vector<ListedCheckpoint>> list = store.List();
-  if (absl::IsNotFound(list.status())) list = std::vector<ListedCheckpoint>();
-  RETURN_IF_ERROR(list.status());
-  if (!state.has_value() && list->empty()) {
+  ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
+  if (!state.has_value() && list.empty()) {
     return absl::NotFoundError(absl::StrCat("nothing to resume: ", store.directory(),
                                             " holds no checkpoint and no ", kJobStateName));
   }
-  EpochStart start;
+  if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job, state->job_id(), kJobStateName));
+  ResumePoint point;
+  EpochStart& start = point.start;
   start.epoch = state.has_value() ? state->epoch() : 0;
-  for (const ListedCheckpoint& listed : *list) start.epoch = std::max(start.epoch, listed.id.epoch);
+  for (const ListedCheckpoint& listed : list) start.epoch = std::max(start.epoch, listed.id.epoch);
   ++start.epoch;
-  ASSIGN_OR_RETURN(const ListedCheckpoint* chosen, Choose(*list, state, name));
-  if (chosen == nullptr) return start;
+  ASSIGN_OR_RETURN(const ListedCheckpoint* chosen, Choose(list, state, name, &point.notice));
+  if (chosen == nullptr) return point;
   if (!chosen->status.ok()) {
-    return absl::Status(chosen->status.code(), absl::StrCat("checkpoint ", chosen->name, ": ",
-                                                            chosen->status.message(), kWhatToDo));
+    return absl::Status(chosen->status.code(),
+                        absl::StrCat("checkpoint ", chosen->name, ": ", chosen->status.message(),
+                                     "; ", Instead(list, chosen->name)));
   }
-  RETURN_IF_ERROR(CheckData(job, chosen->manifest));
+  RETURN_IF_ERROR(CheckJobId(job, chosen->manifest.job_id(), "the checkpoint"));
   RETURN_IF_ERROR(CheckModel(job, chosen->manifest));
+  RETURN_IF_ERROR(CheckData(job, chosen->manifest));
   start.base = chosen->name;
   start.base_step = chosen->id.step;
   start.base_samples = chosen->manifest.samples();
-  return start;
+  return point;
+}
+
+std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointStore& store) {
+  const auto state = store.ReadJobState();
+  const auto list = ListAll(store);
+  if (!state.ok() || !list.ok() || !state->has_value() || (*state)->base_checkpoint().empty()) {
+    return std::nullopt;
+  }
+  const auto is_of_last_epoch = [&](const ListedCheckpoint& listed) {
+    return listed.id.epoch == (*state)->epoch();
+  };
+  if (Last(*list, is_of_last_epoch) != nullptr) return std::nullopt;
+  return WholeBut(*list, (*state)->base_checkpoint());
 }
 
 absl::Status CheckUnused(const CheckpointStore& store) {
   ASSIGN_OR_RETURN(const std::optional<JobState> state, store.ReadJobState());
-  const absl::StatusOr<std::vector<ListedCheckpoint>> list = store.List();
+  const absl::StatusOr<Checkpoints> list = store.List();
   const bool has_checkpoints = list.ok() && !list->empty();
   if (!state.has_value() && !has_checkpoints) return absl::OkStatus();
   return absl::AlreadyExistsError(

@@ -3,7 +3,9 @@
 #define THERMOCLINE_DEPLOY_CONTROLLER_RESUME_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,21 +16,28 @@
 
 namespace thermocline {
 
+struct ResumePoint {
+  EpochStart start;
+  std::string notice;  // What people should know about it; "": nothing.
+};
+
 // The next epoch of the job whose checkpoints are in `store`. It begins with the checkpoint called
 // `name`; "": with the newest of the last epoch, or with what that one began with.
 //
 // A damaged checkpoint is never passed over in silence: an older one is taken where people say so.
+// Where somebody removed what the last epoch began with, the one before of the same epoch stands in
+// for it, and the notice says so.
 // Errors: kNotFound (no job was run there; no such checkpoint), kDataLoss (the checkpoint is
 // damaged), kFailedPrecondition (it is not this job's: says what differs), kUnavailable.
-absl::StatusOr<EpochStart> FindResumePoint(const CheckpointStore& store, const Job& job,
-                                           const std::string& name);
+absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
+                                            const std::string& name);
+
+// After a loss of data: the whole checkpoints that people may go on with instead of what the last
+// epoch began with, newest first. nullopt: that epoch got further, and --resume takes it up.
+std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointStore& store);
 
 // For a job that begins: kAlreadyExists where the directory holds what another run left.
 absl::Status CheckUnused(const CheckpointStore& store);
-
-// Whether the rows of the checkpoint are those of the job's model. Memory budgets and the number of
-// processes make no difference. Errors: kFailedPrecondition (says what differs).
-absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 
 }  // namespace thermocline
 

@@ -8,11 +8,17 @@
 #include "common/disk/simulated_disk.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
+#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Optional;
 
 constexpr char kDirectory[] = "checkpoints";
 constexpr char kJob[] = R"(
@@ -65,7 +71,8 @@ class ResumeTest : public testing::Test {
     disk_.SetContent(path, content);
   }
   absl::StatusOr<EpochStart> Find(const std::string& name = "") const {
-    return FindResumePoint(store_, job_, name);
+    ASSIGN_OR_RETURN(const ResumePoint point, FindResumePoint(store_, job_, name));
+    return point.start;
   }
 
   SimulatedDisk disk_;
@@ -126,7 +133,9 @@ TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
   const auto start = Find();
   EXPECT_EQ(start.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(start.status().message(), HasSubstr("epoch-1-step-19"));
-  EXPECT_THAT(start.status().message(), HasSubstr("--resume-from"));
+  EXPECT_THAT(start.status().message(), HasSubstr("--resume-from; whole: epoch-1-step-9"));
+  // Newer increments may use its files.
+  EXPECT_THAT(start.status().message(), Not(HasSubstr("remove")));
   const auto chosen = Find("epoch-1-step-9");
   ASSERT_TRUE(chosen.ok()) << chosen.status();
   EXPECT_EQ(chosen->base, "epoch-1-step-9");
@@ -137,6 +146,48 @@ TEST_F(ResumeTest, AMissingOne) {
   Write(2, "epoch-1-step-9");
   EXPECT_EQ(Find().status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Find("epoch-1-step-8").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
+  Commit(1, 29);  // Left behind: the second epoch began elsewhere.
+  Commit(2, 9);
+  Commit(2, 19);
+  Commit(2, 39);
+  Write(3, "epoch-2-step-29");
+  const auto point = FindResumePoint(store_, job_, "");
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_EQ(point->start.base, "epoch-2-step-19");
+  EXPECT_EQ(point->start.epoch, 4u);
+  EXPECT_EQ(point->notice,
+            "checkpoint epoch-2-step-29, with which the last epoch began, is gone; going on with "
+            "epoch-2-step-19, the one before");
+  Damage("epoch-2-step-19");
+  EXPECT_EQ(Find()->base, "epoch-2-step-9");
+  // Which of the other lines led there, nobody knows.
+  Damage("epoch-2-step-9");
+  const absl::Status none = Find().status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(none.message()), EndsWith("whole: epoch-2-step-39, epoch-1-step-29"));
+}
+
+TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
+  EXPECT_EQ(InsteadOfDamagedBase(store_), std::nullopt);
+  Commit(1, 9);
+  Commit(1, 19);
+  Write(1, "");
+  EXPECT_EQ(InsteadOfDamagedBase(store_), std::nullopt);
+  Write(2, "epoch-1-step-19");
+  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("epoch-1-step-9")));
+  Damage("epoch-1-step-9");
+  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(IsEmpty()));
+  Commit(2, 29);
+  EXPECT_EQ(InsteadOfDamagedBase(store_), std::nullopt);
+}
+
+TEST_F(ResumeTest, AnotherJobsState) {
+  Write(1, "");
+  const absl::Status status = FindResumePoint(store_, JobWith({"name=other"}), "").status();
+  EXPECT_EQ(status, absl::FailedPreconditionError("the job is 'other', JOB_STATE is of job 'j'"));
 }
 
 TEST_F(ResumeTest, AnotherJobsCheckpoints) {
@@ -150,6 +201,12 @@ TEST_F(ResumeTest, AnotherJobsCheckpoints) {
   EXPECT_THAT(difference({"name=other"}), HasSubstr("of job 'j'"));
   EXPECT_THAT(difference({"train.batch_size=32"}), HasSubstr("train.batch_size is 32"));
   EXPECT_THAT(difference({"seed=4"}), HasSubstr("seed is 4"));
+  EXPECT_THAT(difference({"data.test_share=0.25"}),
+              HasSubstr("data.test_share is 0.25, and the checkpoint was made with 0.1"));
+  EXPECT_THAT(difference({"data.format=DLRM_NPY", "data.test_share=0.1"}),
+              HasSubstr("data.format is DLRM_NPY, and"));
+  EXPECT_THAT(difference({"feature[0]={name: 'C1'}", "feature[1]={name: 'C2' pooling: MEAN}"}),
+              HasSubstr("feature[1].pooling is MEAN, and the checkpoint was made with SUM"));
   EXPECT_THAT(difference({"default_table.dim=4"}), HasSubstr("table 'C1': dim is 4 here, 8 there"));
   EXPECT_THAT(difference({"data.num_categorical=3"}), HasSubstr("no table 'C3'"));
   EXPECT_THAT(difference({"data.num_categorical=1"}), HasSubstr("table 'C2', the job has none"));
@@ -159,7 +216,8 @@ TEST_F(ResumeTest, WhatDoesNotMatter) {
   Commit(1, 9);
   Write(1, "");
   const Job job = JobWith({"cluster.servers=4", "cluster.workers=2", "train.passes=3",
-                           "default_table.storage={rocksdb{memory:'1MiB'}}"});
+                           "default_table.storage={rocksdb{memory:'1MiB'}}", "data.path=elsewhere",
+                           "data.max_bad_lines=7", "data.read_ahead_batches=9"});
   EXPECT_TRUE(FindResumePoint(store_, job, "").ok());
 }
 

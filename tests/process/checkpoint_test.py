@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import unittest
@@ -9,6 +10,9 @@ import unittest
 from harness import DEADLINE_S, THERMOCLINE, ProcessTest, children, wait_for
 
 FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
+# So many that a job is killed long before its end.
+PASSES = 20
+LONG_FLAGS = ['--servers=2', '--set=train.passes=%d' % PASSES, '--set=checkpoint.every_steps=20']
 
 
 class CheckpointTest(ProcessTest):
@@ -26,7 +30,8 @@ class CheckpointTest(ProcessTest):
         folder = os.path.join(run_dir or self.run_dir, 'checkpoints')
         names = [name for name in os.listdir(folder)
                  if os.path.exists(os.path.join(folder, name, 'MANIFEST'))]
-        return sorted(names, key=lambda name: int(name.rsplit('-', 1)[1]))
+        # epoch-1-step-99
+        return sorted(names, key=lambda name: [int(number) for number in name.split('-')[1::2]])
 
     def wait_for_checkpoints(self, launcher, count):
         def committed():
@@ -52,8 +57,9 @@ class CheckpointTest(ProcessTest):
         self.assert_all_gone(pids)
 
     def test_a_killed_launcher_is_resumed_with_other_servers(self):
-        undisturbed = self.train('--set=train.passes=3', run_dir=self.run_dir + '-undisturbed')
-        launcher = self.start(*FLAGS, '--set=checkpoint.keep=2')
+        undisturbed = self.train('--set=train.passes=%d' % PASSES,
+                                 run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start(*LONG_FLAGS, '--set=checkpoint.keep=2')
         self.wait_for_checkpoints(launcher, 1)
         self.kill_launcher(launcher)
         summary = self.resume('--servers=3')
@@ -66,15 +72,21 @@ class CheckpointTest(ProcessTest):
         # Two are kept, and the last step's is one of them.
         names = self.checkpoints()
         self.assertEqual(len(names), 2)
-        self.assertEqual(names[-1], 'epoch-2-step-119')
+        self.assertEqual(names[-1], 'epoch-2-step-%d' % (40 * PASSES - 1))
         self.assertEqual(summary['checkpoints']['last'], names[-1])
 
         # The job is done: nothing is left to train, and the model is as it was.
         again = self.resume()
         self.assertEqual(again['model_digest'], undisturbed['model_digest'])
         self.assertEqual(again['steps'], undisturbed['steps'])
-        # More passes are more steps.
-        self.assertEqual(self.resume('--set=train.passes=4')['steps'], 160)
+        # More passes are more steps, and fewer are a mistake.
+        more = self.resume('--set=train.passes=%d' % (PASSES + 1))
+        self.assertEqual(more['steps'], 40 * (PASSES + 1))
+        fewer = self.thermocline('train', '--resume', '--run-dir', self.run_dir,
+                                 '--set=train.passes=1')
+        self.assertEqual(fewer.returncode, 1)
+        self.assertIn('train.passes=1 ends before step %d of the checkpoint' % (more['steps'] - 1),
+                      fewer.stderr)
 
     def test_evaluation_of_a_checkpoint(self):
         summary = self.train(*FLAGS)
@@ -113,16 +125,50 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(summary['resumed_from_step'], int(older.rsplit('-', 1)[1]) + 1)
 
     def test_rows_that_are_damaged_end_the_job(self):
-        self.train(*FLAGS, '--set=checkpoint.full_every=1')
-        path = os.path.join(self.run_dir, 'checkpoints', self.checkpoints()[-1], 'server-1.sst')
+        digest = self.train(*FLAGS, '--set=checkpoint.full_every=1')['model_digest']
+        older, newest = self.checkpoints()[-2:]
+        path = os.path.join(self.run_dir, 'checkpoints', newest, 'server-1.sst')
         with open(path, 'r+b') as file:
             file.seek(1000)
             byte = file.read(1)[0]
             file.seek(1000)
             file.write(bytes([byte ^ 1]))
-        refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
-        self.assertEqual(refused.returncode, 1, refused.stdout)
-        self.assertIn(path, refused.stderr)
+        for _ in range(2):  # Trying again is of no use.
+            refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
+            self.assertEqual(refused.returncode, 1, refused.stdout)
+            self.assertIn(path, refused.stderr)
+            self.assertNotIn('train --resume ', refused.stderr)
+            self.assertRegex(refused.stderr, 'thermocline train --run-dir %s --resume-from NAME.*'
+                             'whole: %s' % (self.run_dir, older))
+        # By its path, as `checkpoint now` prints it.
+        summary = self.resume('--resume-from', os.path.join(os.path.dirname(path), '..', older))
+        self.assertEqual(summary['model_digest'], digest)
+        # What the new epoch made is the newest now.
+        self.assertEqual(self.checkpoints()[-1], summary['checkpoints']['last'])
+        again = self.thermocline('train', '--resume-from', '/tmp/' + older, '--run-dir',
+                                 self.run_dir)
+        self.assertEqual(again.returncode, 2)
+        self.assertIn('is not in', again.stderr)
+
+    def test_one_before_stands_in_for_a_base_that_is_gone(self):
+        digest = self.train(*FLAGS, '--set=checkpoint.full_every=1')['model_digest']
+        older, newest = self.checkpoints()[-2:]
+        self.resume()  # Its epoch begins with the newest, and makes none.
+        shutil.rmtree(os.path.join(self.run_dir, 'checkpoints', newest))
+        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertIn('checkpoint %s, with which the last epoch began, is gone; going on with %s'
+                      % (newest, older), resumed.stdout)
+        with open(os.path.join(self.run_dir, 'summary.json')) as file:
+            self.assertEqual(json.load(file)['model_digest'], digest)
+
+    def test_a_step_is_not_silently_other_samples(self):
+        self.train(*FLAGS)
+        for flag, said in (('--set=data.test_share=0.25', 'data.test_share is 0.25'),
+                           ('--set=feature[3].pooling=MEAN', 'feature[3].pooling is MEAN')):
+            refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir, flag)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(said, refused.stderr)
 
     def test_checkpoint_now(self):
         launcher = self.start_long('--servers=2', '--workers=2', '--set=checkpoint.at_end=true')
@@ -174,7 +220,7 @@ class CheckpointTest(ProcessTest):
         self.finish(launcher)
 
     def test_a_dead_worker_takes_the_job_back(self):
-        flags = [*FLAGS, '--workers=2']
+        flags = [*LONG_FLAGS, '--workers=2']
         undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
         launcher = self.start(*flags)
         self.wait_for_checkpoints(launcher, 1)

@@ -1,0 +1,114 @@
+#include "deploy/controller/checkpoint_match.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/job/job_tables.h"
+#include "common/status_macros.h"
+#include "common/table_spec.h"
+
+namespace thermocline {
+namespace {
+
+using Message = google::protobuf::Message;
+using FieldDescriptor = google::protobuf::FieldDescriptor;
+
+absl::Status Differs(const std::string& what) { return absl::FailedPreconditionError(what); }
+
+TableLayout WithoutBudget(TableLayout layout) {
+  layout.memory_budget_bytes = 0;
+  return layout;
+}
+
+const TableLayout* Find(const std::vector<TableLayout>& tables, const std::string& name) {
+  const auto found = std::find_if(tables.begin(), tables.end(),
+                                  [&](const TableLayout& table) { return table.name == name; });
+  return found == tables.end() ? nullptr : &*found;
+}
+
+// Of a field that is not repeated.
+std::string ValueText(const Message& message, const FieldDescriptor& field) {
+  std::string text;
+  google::protobuf::TextFormat::PrintFieldValueToString(message, &field, -1, &text);
+  return text;
+}
+
+// The first field that differs, but for those of `ignored`: new fields matter until somebody says
+// otherwise. REQUIRES: of one type, without repeated fields
+absl::Status CheckFields(const Message& here, const Message& there,
+                         const std::set<std::string>& ignored, const std::string& prefix) {
+  const auto* type = here.GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor& field = *type->field(i);
+    const std::string name(field.name());
+    if (ignored.count(name) != 0) continue;
+    const std::string value = ValueText(here, field), before = ValueText(there, field);
+    if (value == before) continue;
+    return Differs(
+        absl::StrCat(prefix, name, " is ", value, ", and the checkpoint was made with ", before));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFeatures(const Job& job, const CheckpointManifest& manifest,
+                           const std::set<std::string>& ignored) {
+  const auto& before = manifest.job().feature();
+  if (job.feature_size() != before.size()) {
+    return Differs(absl::StrCat("the job has ", job.feature_size(),
+                                " features, and the checkpoint was made with ", before.size()));
+  }
+  for (int i = 0; i < before.size(); ++i) {
+    RETURN_IF_ERROR(
+        CheckFields(job.feature(i), before[i], ignored, absl::StrCat("feature[", i, "].")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
+  if (job.seed() != manifest.seed()) {
+    return Differs(absl::StrCat("seed is ", job.seed(), ", and the checkpoint was made with ",
+                                manifest.seed(), ": rows that it lacks would begin otherwise"));
+  }
+  const std::vector<TableLayout> here = ResolveTables(job).AllLayouts();
+  const std::vector<TableLayout> there = TablesOf(manifest);
+  for (const TableLayout& table : here) {
+    if (Find(there, table.name) != nullptr) continue;
+    return Differs(absl::StrCat("the checkpoint has no table '", table.name, "'"));
+  }
+  for (const TableLayout& table : there) {
+    if (Find(here, table.name) != nullptr) continue;
+    return Differs(absl::StrCat("the checkpoint has a table '", table.name, "', the job has none"));
+  }
+  for (const TableLayout& table : here) {
+    const std::string difference =
+        DescribeDifference(WithoutBudget(table), WithoutBudget(*Find(there, table.name)));
+    if (!difference.empty()) return Differs(difference + ", in the checkpoint");
+  }
+  // How many columns a bag has is a matter of the data.
+  return CheckFeatures(job, manifest, {"columns"});
+}
+
+absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
+  const uint32_t before = manifest.job().train().batch_size();
+  if (before != job.train().batch_size()) {
+    return Differs(absl::StrCat("train.batch_size is ", job.train().batch_size(),
+                                ", and the checkpoint was made with ", before,
+                                ": a step would be other samples"));
+  }
+  RETURN_IF_ERROR(CheckFields(job.data(), manifest.job().data(),
+                              {"path", "test_path", "max_bad_lines", "read_ahead_batches"},
+                              "data."));
+  return CheckFeatures(job, manifest, {});
+}
+
+}  // namespace thermocline

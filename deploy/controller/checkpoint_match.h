@@ -1,0 +1,22 @@
+// Whether a checkpoint is of a job: of its model, and of its data.
+#ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
+#define THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
+
+#include "absl/status/status.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+// Whether the rows of the checkpoint are those of the job's model. Memory budgets and the number of
+// processes make no difference. Errors: kFailedPrecondition (says what differs first).
+absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
+
+// Whether a step is the same samples to both: the size of batches, the features, and how the data
+// is read. Where the data lies, how many bad lines it may have and what is read ahead make no
+// difference. Errors: kFailedPrecondition (says what differs first).
+absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
