@@ -61,7 +61,8 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const
   if (before == nullptr) {
     return absl::DataLossError(absl::StrCat(gone, "; ", Instead(list, base)));
   }
-  *notice = absl::StrCat(gone, "; going on with ", before->name, ", the one before");
+  *notice = absl::StrCat(gone, "; going on with ", before->name,
+                         ", the newest whole one that its epoch made before");
   return before;
 }
 

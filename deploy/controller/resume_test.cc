@@ -160,7 +160,7 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
   EXPECT_EQ(point->start.epoch, 4u);
   EXPECT_EQ(point->notice,
             "checkpoint epoch-2-step-29, with which the last epoch began, is gone; going on with "
-            "epoch-2-step-19, the one before");
+            "epoch-2-step-19, the newest whole one that its epoch made before");
   Damage("epoch-2-step-19");
   EXPECT_EQ(Find()->base, "epoch-2-step-9");
   // Which of the other lines led there, nobody knows.
