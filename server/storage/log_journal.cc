@@ -83,7 +83,14 @@ void LogJournal::WhenDurable(Done done) {
   state_->scheduler->RunAfter(0, [state = state_] { state->SyncAll(); });
 }
 
-absl::Status LogJournal::DropThroughStep(Step step) { return state_->log->DropThroughStep(step); }
+absl::Status LogJournal::DropThroughStep(Step step) {
+  absl::Status dropped = state_->log->DropThroughStep(step);
+  if (!dropped.ok()) {
+    const absl::Status broken = state_->log->broken();
+    if (!broken.ok()) state_->Break(broken);
+  }
+  return dropped;
+}
 
 uint64_t LogJournal::bytes() const { return state_->log->bytes(); }
 

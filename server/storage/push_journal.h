@@ -31,8 +31,8 @@ class PushJournal {
   virtual void WhenDurable(Done done) = 0;
 
   // Nothing up to this step is needed any more: what holds pushes that end there at the latest may
-  // go. Takes some disk operations, which Append may wait for. Thread-safe. Errors: kUnavailable
-  // (the disk): nothing is lost, and the next Append says if that was final.
+  // go. Takes some disk operations. Thread-safe. Errors: kUnavailable (the disk): nothing is lost;
+  // if it is final, the next Append says so, too.
   virtual absl::Status DropThroughStep(Step step) = 0;
 
   // On the disk. Thread-safe.

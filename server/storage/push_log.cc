@@ -122,15 +122,22 @@ absl::Status PushLog::Sync() {
 }
 
 absl::Status PushLog::DropThroughStep(Step through) {
+  absl::MutexLock drop_lock(&drop_mutex_);
   RETURN_IF_ERROR(EndLargeSegment());
-  absl::MutexLock lock(&mutex_);
-  while (segments_.size() > 1 && segments_.front().newest <= through) {
-    RETURN_IF_ERROR(disk_->Remove(PathOf(segments_.front().first)));
-    segments_.pop_front();
+  while (true) {
+    Lsn first;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (segments_.size() == 1 || segments_.front().newest > through) return absl::OkStatus();
+      first = segments_.front().first;
+    }
+    RETURN_IF_ERROR(disk_->Remove(PathOf(first)));
     // One by one: a host that dies must not keep a removal and lose the one before it.
-    RETURN_IF_ERROR(disk_->SyncDirectory(options_.directory));
+    absl::Status synced = disk_->SyncDirectory(options_.directory);
+    absl::MutexLock lock(&mutex_);
+    segments_.pop_front();
+    if (!synced.ok()) return Break(std::move(synced));
   }
-  return absl::OkStatus();
 }
 
 absl::Status PushLog::EndLargeSegment() {
@@ -160,6 +167,11 @@ Lsn PushLog::last() const {
 Lsn PushLog::synced_through() const {
   absl::MutexLock lock(&mutex_);
   return synced_through_;
+}
+
+absl::Status PushLog::broken() const {
+  absl::MutexLock lock(&mutex_);
+  return broken_;
 }
 
 uint64_t PushLog::bytes() const {

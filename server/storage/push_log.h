@@ -64,12 +64,13 @@ class PushLog {
 
   // Drops segments from the oldest on, as long as all their records are of steps up to `through`;
   // never the one being written, but a large one of these ends here, so that a later call drops it.
-  // Errors: the disk's. Not final: what is left is a whole log.
-  absl::Status DropThroughStep(Step through);
+  // Append waits for none of it but the end of a segment. Errors: the disk's; see broken().
+  absl::Status DropThroughStep(Step through) ABSL_LOCKS_EXCLUDED(drop_mutex_);
 
-  Lsn last() const;            // the history's before the first record
-  Lsn synced_through() const;  // as Sync has it
-  uint64_t bytes() const;      // of all segments
+  absl::Status broken() const;  // The final error; OK: there was none.
+  Lsn last() const;             // the history's before the first record
+  Lsn synced_through() const;   // as Sync has it
+  uint64_t bytes() const;       // of all segments
 
  private:
   PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& history);
@@ -82,6 +83,7 @@ class PushLog {
   Disk* const disk_;
   const PushLogOptions options_;
 
+  absl::Mutex drop_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // One drop at a time.
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<AppendFile> file_ ABSL_GUARDED_BY(mutex_);

@@ -128,6 +128,37 @@ TEST_F(PushLogTest, OnlyWhatIsWrittenToIsKept) {
   EXPECT_THAT(payloads_, ElementsAre("more"));
 }
 
+// A removal may take long.
+TEST_F(PushLogTest, AppendGoesOnWhileSegmentsAreDropped) {
+  class BusyDisk : public SimulatedDisk {
+   public:
+    absl::Status Remove(const std::string& path) override {
+      for (int i = 0; log != nullptr && i < 20; ++i) {
+        EXPECT_TRUE(log->Append(1, Step(10 + i), {"while it is removed"}).ok());
+      }
+      return SimulatedDisk::Remove(path);
+    }
+    PushLog* log = nullptr;
+  };
+  BusyDisk disk;
+  ASSERT_TRUE(disk.CreateDirectory(kFolder).ok());
+  auto log = PushLog::Start(&disk, Options(200));
+  ASSERT_TRUE(log.ok()) << log.status();
+  for (int step = 0; step < 10; ++step) {
+    ASSERT_TRUE((*log)->Append(1, Step(step), {std::string(100, 'x')}).ok());
+  }
+  const uint64_t bytes = (*log)->bytes();
+  const Lsn last = (*log)->last();
+  disk.log = log->get();
+  ASSERT_TRUE((*log)->DropThroughStep(Step(3)).ok());
+  EXPECT_GT((*log)->last(), last);
+  EXPECT_GT((*log)->bytes(), bytes);
+  const size_t files = disk.List(kFolder)->size();
+  disk.log = nullptr;
+  ASSERT_TRUE((*log)->DropThroughStep(Step(8)).ok());
+  EXPECT_LT(disk.List(kFolder)->size(), files);
+}
+
 TEST_F(PushLogTest, AFullDiskKeepsASegmentAndIsNoEnd) {
   const auto log = Start({}, 200);
   ASSERT_TRUE(Append(log.get(), std::string(60, 'a')).ok());
