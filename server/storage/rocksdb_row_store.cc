@@ -1,5 +1,7 @@
 #include "server/storage/rocksdb_row_store.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -22,20 +24,38 @@
 namespace thermocline {
 namespace {
 
-// Beside the tables' budgets: blocks of recent reads, and rows on their way to files.
+// Memory beside the tables' budgets: blocks of recent reads; rows on their way to files, at most
+// kMaxWriteBuffers times; and of each open file its index and its Bloom filter, some 2 bytes a row.
 constexpr size_t kBlockCacheBytes = size_t{32} << 20;
 constexpr size_t kWriteBufferBytes = size_t{32} << 20;
-// 1% of the keys that are not there are looked for in a file.
+constexpr int kMaxWriteBuffers = 4;
+// Few files, so that all are open, each with its index and filter at hand.
+constexpr uint64_t kFileBytes = uint64_t{256} << 20;
+// Of the files that the process may open: the rest are sockets, logs and checkpoints.
+constexpr int kMinOpenFiles = 64;
+constexpr int kMaxOpenFiles = 1 << 20;
+// For 1% of the keys that are not in a file it is read all the same.
 constexpr double kBloomBitsPerKey = 10;
 // The first bytes of a row's key: the table's id.
 constexpr size_t kTableIdBytes = 4;
+
+int MaxOpenFiles() {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMinOpenFiles;
+  const rlim_t half = std::min<rlim_t>(limit.rlim_cur / 2, kMaxOpenFiles);
+  return std::max(kMinOpenFiles, static_cast<int>(half));
+}
 
 rocksdb::Options DatabaseOptions() {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.compression = rocksdb::kNoCompression;  // Weights look like noise.
   options.write_buffer_size = kWriteBufferBytes;
-  options.max_write_buffer_number = 4;
+  options.max_write_buffer_number = kMaxWriteBuffers;
+  options.max_open_files = MaxOpenFiles();
+  options.target_file_size_base = kFileBytes;
+  // Nobody reads it again: what is in memory need not be written.
+  options.avoid_flush_during_shutdown = true;
   options.memtable_whole_key_filtering = true;
   options.memtable_prefix_bloom_size_ratio = 0.05;
   options.level_compaction_dynamic_level_bytes = true;
@@ -209,7 +229,7 @@ RocksDbRowStoreOpener::RocksDbRowStoreOpener(std::string directory)
 
 RocksDbRowStoreOpener::~RocksDbRowStoreOpener() {
   absl::MutexLock lock(&mutex_);
-  // Nobody reads it again: what is in memory need not be written.
+  // A compaction that nobody needs any more may take long.
   if (db_ != nullptr) rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
 }
 

@@ -61,21 +61,11 @@ struct EmbeddingTable::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
   void Initialize(Key key, RowRef ref);
 
-  // To be called before a row is changed, and before it is marked dirty. Does nothing, in most
-  // cases.
+  // To be called before a row is changed and marked dirty. Does nothing, in most cases.
   void SaveForSnapshot(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
-    if (ABSL_PREDICT_FALSE(stripe.cut.Contains(*storage.Meta(row))) && !IsAsStored(row)) {
-      SaveImage(stripe, key, row);
-    }
+    if (ABSL_PREDICT_FALSE(stripe.cut.Contains(*storage.Meta(row)))) SaveImage(stripe, key, row);
   }
-  // Whether the store has the row as it is. A row that belongs to a snapshot was then stored before
-  // the snapshot began, or left memory since, and left its image (FinishBatch).
-  bool IsAsStored(uint32_t row) const {
-    return store != nullptr &&
-           (storage.Flags(row)->load(std::memory_order_relaxed) & (kDirty | kSpilling)) == 0;
-  }
-  // Keeps the row's image, unless it was read already.
   void SaveImage(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 
@@ -101,8 +91,9 @@ struct EmbeddingTable::Impl {
   void Pin(const TableStripe& stripe, absl::Span<const Miss> misses) const
       ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex);
   void Unpin(absl::Span<const Miss> misses) const;
-  // Reads pinned misses. With an error they are unpinned.
-  absl::StatusOr<StoredRows> ReadStored(const Misses& misses) const;
+  // Runs use(some, what is stored of them) for all pinned misses. It, or an error, unpins them.
+  template <typename Use>
+  absl::Status ReadMissed(absl::Span<const Miss> misses, Use use) const;
   // Moves a row to memory, as it is in the store.
   uint32_t Install(TableStripe& stripe, const Miss& miss, const uint8_t* stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);

@@ -26,6 +26,8 @@ void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row)
   // Nobody asks for it any more. Who reads a slot's rows says so afterwards.
   const uint32_t slots_read = snapshot_slots_read.load(std::memory_order_acquire);
   if (SlotOfKey(TableSalt(layout.id), key) < slots_read) return;
+  // It was stored before the snapshot began, or left memory since, and left its image.
+  if (storage.IsAsStored(row)) return;
   stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim, storage.Slots(row),
                   layout.slot_floats());
 }

@@ -21,13 +21,17 @@ namespace {
 constexpr size_t kIndexBytesPerRow = 26;
 // A small budget has room for so many rows of a stripe all the same.
 constexpr size_t kMinStripeRows = 8;
+// Stored rows that are copied at once, on their way out or back, have at most so many bytes.
+constexpr size_t kMaxBatchBytes = size_t{8} << 20;
 // Rows that leave a stripe, or entries that are looked at, while its lock is held.
 constexpr size_t kMaxSweptRows = 256;
 constexpr size_t kMaxSweptEntries = 4096;
 // Misses that are answered while a stripe's lock is held.
 constexpr size_t kMaxMissesALock = 256;
 constexpr size_t kVisitRows = 4096;
-// Rows that a request may bring beyond the budget before others leave.
+// Rows that a request may bring beyond the budget before others leave: this part of the budget, if
+// that isn't too few or too many.
+constexpr size_t kMissesFraction = 16;
 constexpr size_t kMaxMissesABudget = 4096;
 // Rows leave once they fill the budget but for an eighth, until a quarter is free: the fewer
 // rounds, the larger the writes, and the less a request meets them.
@@ -39,12 +43,23 @@ size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
   return std::max<size_t>(kMinStripeRows, rows);
 }
 
-// Calls run(stripe, begin, end) for successive misses of one stripe, not too many at a time.
+// At least one.
+size_t MaxBatchRows(size_t stored_row_bytes) {
+  return std::max<size_t>(1, kMaxBatchBytes / stored_row_bytes);
+}
+
+size_t MaxMissesABudget(size_t stored_row_bytes, size_t max_stripe_rows) {
+  const size_t fraction =
+      std::max(kMaxMissesALock, max_stripe_rows * kNumStripes / kMissesFraction);
+  return std::min({kMaxMissesABudget, MaxBatchRows(stored_row_bytes), fraction});
+}
+
+// Calls run(stripe, begin, end) for successive misses of one stripe, at most max_rows at a time.
 template <typename Misses, typename Run>
-void ForEachStripeOf(const Misses& misses, Run run) {
+void ForEachStripeOf(const Misses& misses, size_t max_rows, Run run) {
   for (size_t begin = 0; begin < misses.size();) {
     size_t end = begin + 1;
-    while (end < misses.size() && end - begin < kMaxMissesALock &&
+    while (end < misses.size() && end - begin < max_rows &&
            misses[end].stripe == misses[begin].stripe) {
       ++end;
     }
@@ -57,6 +72,9 @@ void ForEachStripeOf(const Misses& misses, Run run) {
 
 // Dirty rows on their way to the store, stripe by stripe.
 struct EmbeddingTable::Impl::SpillBatch {
+  explicit SpillBatch(size_t most_rows) : max_rows(most_rows) {}
+
+  const size_t max_rows;
   std::vector<Key> keys;
   std::vector<uint32_t> rows;  // Their numbers.
   UninitializedVector<uint8_t> stored;
@@ -91,7 +109,7 @@ void EmbeddingTable::Impl::Pin(const TableStripe& stripe, absl::Span<const Miss>
 }
 
 void EmbeddingTable::Impl::Unpin(absl::Span<const Miss> misses) const {
-  ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
+  ForEachStripeOf(misses, kMaxMissesALock, [&](uint32_t s, size_t begin, size_t end) {
     const TableStripe& stripe = stripes[s];
     absl::MutexLock lock(&stripe.pin_mutex);
     for (const Miss& miss : misses.subspan(begin, end - begin)) {
@@ -102,23 +120,29 @@ void EmbeddingTable::Impl::Unpin(absl::Span<const Miss> misses) const {
   });
 }
 
-absl::StatusOr<StoredRows> EmbeddingTable::Impl::ReadStored(const Misses& misses) const {
+template <typename Use>
+absl::Status EmbeddingTable::Impl::ReadMissed(absl::Span<const Miss> misses, Use use) const {
   StoredRows stored;
-  stored.rows.resize(misses.size() * stored_row_bytes);
-  stored.found = std::make_unique<bool[]>(misses.size());
   std::vector<Key> keys;
-  keys.reserve(misses.size());
-  for (const Miss& miss : misses) keys.push_back(miss.key);
-  const absl::Status status = store->MultiGet(keys, absl::MakeSpan(stored.rows),
-                                              absl::MakeSpan(stored.found.get(), keys.size()));
-  if (!status.ok()) {
-    Unpin(misses);
-    return absl::Status(status.code(), absl::StrCat("table '", layout.name, "': reading back ",
-                                                    keys.size(), " rows: ", status.message()));
+  while (!misses.empty()) {
+    const absl::Span<const Miss> some = misses.subspan(0, MaxBatchRows(stored_row_bytes));
+    keys.clear();
+    for (const Miss& miss : some) keys.push_back(miss.key);
+    stored.rows.resize(keys.size() * stored_row_bytes);
+    stored.found = std::make_unique<bool[]>(keys.size());
+    const absl::Status status = store->MultiGet(keys, absl::MakeSpan(stored.rows),
+                                                absl::MakeSpan(stored.found.get(), keys.size()));
+    if (!status.ok()) {
+      Unpin(misses);
+      return absl::Status(status.code(), absl::StrCat("table '", layout.name, "': reading back ",
+                                                      keys.size(), " rows: ", status.message()));
+    }
+    const auto found = std::count(stored.found.get(), stored.found.get() + keys.size(), true);
+    rows_read_back.fetch_add(found, std::memory_order_relaxed);
+    use(some, stored);
+    misses.remove_prefix(some.size());
   }
-  const auto found = std::count(stored.found.get(), stored.found.get() + keys.size(), true);
-  rows_read_back.fetch_add(found, std::memory_order_relaxed);
-  return stored;
+  return absl::OkStatus();
 }
 
 uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
@@ -137,76 +161,78 @@ uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
   return ref.row;
 }
 
-absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& misses, uint8_t* rows,
+absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& all_misses, uint8_t* rows,
                                                 size_t row_floats, ReadBack read_back) {
-  ASSIGN_OR_RETURN(const StoredRows stored, ReadStored(misses));
   const size_t row_bytes = row_floats * sizeof(float);
   const size_t weights_bytes = std::min(row_bytes, layout.dim * sizeof(float));
-  size_t most_stripe_rows = 0;
-  ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
-    TableStripe& stripe = stripes[s];
-    absl::MutexLock lock(&stripe.mutex);
-    for (size_t i = begin; i < end; ++i) {
-      const Miss& miss = misses[i];
-      uint8_t* out = rows + miss.position * row_bytes;
-      const uint8_t* found = stored.rows.data() + i * stored_row_bytes;
-      // Somebody else may have brought it, and changed it.
-      if (const uint32_t row = stripe.index.Find(miss.key, miss.place); row != 0) {
-        std::memcpy(out, storage.Weights(row), weights_bytes);
-        if (row_bytes > weights_bytes) {
-          std::memcpy(out + weights_bytes, storage.Slots(row), row_bytes - weights_bytes);
-        }
-      } else if (stored.found[i]) {
-        std::memcpy(out, found + sizeof(RowMeta), row_bytes);
-        const bool room = stripe.index.size() < max_stripe_rows && !frozen.load();
-        if (read_back == ReadBack::kKeep && room) Install(stripe, miss, found);
-      } else if (row_bytes > weights_bytes) {
-        GatherInitialRow(miss.key, out);
-      } else {
-        GatherInitial(miss.key, out);
-      }
-    }
-    most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
-    Unpin(absl::MakeConstSpan(misses).subspan(begin, end - begin));
-  });
-  if (most_stripe_rows > FullStripeRows(max_stripe_rows)) spiller->Wake();
-  return absl::OkStatus();
-}
-
-absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& misses, ChangeMiss change) {
-  ASSIGN_OR_RETURN(const StoredRows stored, ReadStored(misses));
-  size_t most_stripe_rows = 0;
-  size_t budget_kept = 0;  // By the misses before.
-  ForEachStripeOf(misses, [&](uint32_t s, size_t begin, size_t end) {
-    TableStripe& stripe = stripes[s];
-    {
+  return ReadMissed(all_misses, [&](absl::Span<const Miss> misses, const StoredRows& stored) {
+    size_t most_stripe_rows = 0;
+    ForEachStripeOf(misses, kMaxMissesALock, [&](uint32_t s, size_t begin, size_t end) {
+      TableStripe& stripe = stripes[s];
       absl::MutexLock lock(&stripe.mutex);
-      uint64_t created = 0;
       for (size_t i = begin; i < end; ++i) {
         const Miss& miss = misses[i];
-        uint32_t row = stripe.index.Find(miss.key, miss.place);
-        if (row == 0 && stored.found[i]) {
-          row = Install(stripe, miss, stored.rows.data() + i * stored_row_bytes);
-        }
-        const bool is_new = row == 0;
-        if (is_new) {
-          row = Create(stripe, miss.key, miss.place, 0).row;
-          ++created;
+        uint8_t* out = rows + miss.position * row_bytes;
+        const uint8_t* found = stored.rows.data() + i * stored_row_bytes;
+        // Somebody else may have brought it, and changed it.
+        if (const uint32_t row = stripe.index.Find(miss.key, miss.place); row != 0) {
+          std::memcpy(out, storage.Weights(row), weights_bytes);
+          if (row_bytes > weights_bytes) {
+            std::memcpy(out + weights_bytes, storage.Slots(row), row_bytes - weights_bytes);
+          }
+        } else if (stored.found[i]) {
+          std::memcpy(out, found + sizeof(RowMeta), row_bytes);
+          const bool room = stripe.index.size() < max_stripe_rows && !frozen.load();
+          if (read_back == ReadBack::kKeep && room) Install(stripe, miss, found);
+        } else if (row_bytes > weights_bytes) {
+          GatherInitialRow(miss.key, out);
         } else {
-          SaveForSnapshot(stripe, miss.key, row);
+          GatherInitial(miss.key, out);
         }
-        change(miss, row, is_new);
-        storage.MarkDirty(row);
       }
       most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
-      rows_created.fetch_add(created, std::memory_order_relaxed);
-      Unpin(absl::MakeConstSpan(misses).subspan(begin, end - begin));
-    }
-    if (end < misses.size() && end - budget_kept < kMaxMissesABudget) return;
-    KeepBudget(std::exchange(most_stripe_rows, 0));
-    budget_kept = end;
+      Unpin(misses.subspan(begin, end - begin));
+    });
+    if (most_stripe_rows > FullStripeRows(max_stripe_rows)) spiller->Wake();
   });
-  return absl::OkStatus();
+}
+
+absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses, ChangeMiss change) {
+  const size_t max_misses_a_budget = MaxMissesABudget(stored_row_bytes, max_stripe_rows);
+  return ReadMissed(all_misses, [&](absl::Span<const Miss> misses, const StoredRows& stored) {
+    size_t most_stripe_rows = 0;
+    size_t budget_kept = 0;  // By the misses before.
+    const size_t max_rows = std::min(kMaxMissesALock, max_misses_a_budget);
+    ForEachStripeOf(misses, max_rows, [&](uint32_t s, size_t begin, size_t end) {
+      TableStripe& stripe = stripes[s];
+      {
+        absl::MutexLock lock(&stripe.mutex);
+        uint64_t created = 0;
+        for (size_t i = begin; i < end; ++i) {
+          const Miss& miss = misses[i];
+          uint32_t row = stripe.index.Find(miss.key, miss.place);
+          if (row == 0 && stored.found[i]) {
+            row = Install(stripe, miss, stored.rows.data() + i * stored_row_bytes);
+          }
+          const bool is_new = row == 0;
+          if (is_new) {
+            row = Create(stripe, miss.key, miss.place, 0).row;
+            ++created;
+          } else {
+            SaveForSnapshot(stripe, miss.key, row);
+          }
+          change(miss, row, is_new);
+          storage.MarkDirty(row);
+        }
+        most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
+        rows_created.fetch_add(created, std::memory_order_relaxed);
+        Unpin(misses.subspan(begin, end - begin));
+      }
+      if (end < misses.size() && end - budget_kept < max_misses_a_budget) return;
+      KeepBudget(std::exchange(most_stripe_rows, 0));
+      budget_kept = end;
+    });
+  });
 }
 
 // Leaving
@@ -219,7 +245,7 @@ void EmbeddingTable::Impl::KeepBudget(size_t most_stripe_rows) const {
 }
 
 absl::Status EmbeddingTable::Impl::SpillRound() {
-  SpillBatch batch;
+  SpillBatch batch(MaxBatchRows(stored_row_bytes));
   size_t swept_in_vain = 0;
   while (true) {
     batch.keys.clear();
@@ -228,7 +254,8 @@ absl::Status EmbeddingTable::Impl::SpillRound() {
     batch.leaving = batch.swept = 0;
     size_t entries = 0;
     for (uint32_t s = 0; s < kNumStripes; ++s) {
-      entries += SweepStripe(s, &batch);
+      // A full batch leaves the other stripes to the next.
+      if (batch.keys.size() < batch.max_rows) entries += SweepStripe(s, &batch);
       batch.ends[s + 1] = batch.keys.size();
     }
     swept_in_vain = batch.leaving > 0 ? 0 : swept_in_vain + batch.swept;
@@ -254,7 +281,8 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
   const size_t batch_leaving = batch->leaving;
   size_t swept = 0;
   while (stripe.index.size() > wanted_rows + (batch->keys.size() - batch_begin) &&
-         batch->leaving - batch_leaving < kMaxSweptRows && swept < kMaxSweptEntries) {
+         batch->leaving - batch_leaving < kMaxSweptRows && swept < kMaxSweptEntries &&
+         batch->keys.size() < batch->max_rows) {
     if (stripe.clock_hand >= stripe.index.num_buckets()) stripe.clock_hand = 0;
     const KeyIndex::Bucket& bucket = stripe.index.bucket(stripe.clock_hand);
     for (int i = 0; i < KeyIndex::kKeysPerBucket && bucket.rows[i] != 0; ++swept) {
@@ -334,7 +362,8 @@ absl::Status EmbeddingTable::Impl::VisitStored(VisitRow visit) const {
   const uint64_t salt = TableSalt(layout.id);
   std::vector<float> row(layout.row_floats());
   while (true) {
-    RETURN_IF_ERROR(cursor->Next(kVisitRows, &keys, &rows));
+    RETURN_IF_ERROR(
+        cursor->Next(std::min(kVisitRows, MaxBatchRows(stored_row_bytes)), &keys, &rows));
     if (keys.empty()) return absl::OkStatus();
     for (size_t i = 0; i < keys.size(); ++i) {
       const uint64_t hash = KeyHash(salt, keys[i]);

@@ -83,6 +83,11 @@ class RowStorage {
     Flags(row)->store(kReferenced | kDirty, std::memory_order_relaxed);
   }
 
+  // Whether the store has the row as it is. False where there is none.
+  bool IsAsStored(uint32_t row) const {
+    return with_flags_ && (Flags(row)->load(std::memory_order_relaxed) & (kDirty | kSpilling)) == 0;
+  }
+
   uint64_t ResidentBytes() const;
   // Of one row.
   size_t row_bytes() const;
