@@ -308,6 +308,14 @@ absl::StatusOr<int> ServerCore::FloatsOf(TableId table, bool with_slots) const {
   return with_slots ? layout.row_floats() : layout.dim;
 }
 
+bool ServerCore::MayReadDisk(TableId table) const {
+  const ServedJob* job = impl_->job.load(std::memory_order_acquire);
+  if (job == nullptr) return false;
+  const size_t position = job->tables.Find(table);
+  return position < job->tables.size() &&
+         job->tables.at(position).table.layout().memory_budget_bytes > 0;
+}
+
 void ServerCore::Push(wire::PushPart part, PushDone done) {
   impl_->Push(std::move(part), std::move(done));
 }

@@ -81,6 +81,8 @@ class ServerCore {
   // kReady.
   absl::Status ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots, uint8_t* rows,
                         wire::PullKind kind = wire::PullKind::kTrain);
+  // Whether ReadRows may have to wait for a disk.
+  bool MayReadDisk(TableId table) const;
   // Floats in what is read of one row, or kNotFound.
   absl::StatusOr<int> FloatsOf(TableId table, bool with_slots) const;
 

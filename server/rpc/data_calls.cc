@@ -1,5 +1,6 @@
 #include "server/rpc/data_calls.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -78,13 +79,20 @@ absl::Status ParameterServerService::PullCall::ReserveForRequest(uint64_t bytes)
 }
 
 void ParameterServerService::PullCall::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
-  if (std::this_thread::get_id() == start_thread_ && starting_) return Reply(answer);
-  // Held. This thread applies pushes, runs timers or is gRPC's; it has better things to do than to
-  // gather rows.
+  const bool held = std::this_thread::get_id() != start_thread_ || !starting_;
+  if (!held && !MayReadDisk()) return Reply(answer);
+  // This thread applies pushes, runs timers or is gRPC's; it has better things to do than to gather
+  // rows that it didn't come for, or to wait for a disk.
   service_->handler_threads_.Run([this, answer = std::move(answer)] {
     resumed_us_ = MonotonicMicros();
     Reply(answer);
   });
+}
+
+bool ParameterServerService::PullCall::MayReadDisk() const {
+  return std::any_of(
+      request_.tables.begin(), request_.tables.end(),
+      [this](const wire::KeyRange& range) { return service_->core_->MayReadDisk(range.table); });
 }
 
 void ParameterServerService::PullCall::Reply(const absl::StatusOr<wire::PullAnswer>& answer) {

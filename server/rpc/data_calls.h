@@ -18,7 +18,8 @@
 namespace thermocline {
 
 // Runs on gRPC's thread: decode, ask the core, gather, reply. Where the core holds the pull,
-// nothing but this object waits, and the reply is made on a handler thread.
+// nothing but this object waits, and the reply is made on a handler thread; so it is where rows may
+// be on the disk.
 class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
  public:
   PullCall(ParameterServerService* service, grpc::CallbackServerContext* context,
@@ -31,6 +32,7 @@ class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
   absl::Status Decode(const grpc::ByteBuffer& request);
   absl::Status ReserveForRequest(uint64_t bytes);
   void OnAnswer(absl::StatusOr<wire::PullAnswer> answer);
+  bool MayReadDisk() const;
   void Reply(const absl::StatusOr<wire::PullAnswer>& answer);
   absl::Status MakeReply(const absl::StatusOr<wire::PullAnswer>& answer);
   void FinishWith(const absl::Status& status);
