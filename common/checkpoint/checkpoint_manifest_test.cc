@@ -99,6 +99,7 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
       {[](auto* m) { m->set_format_version(2); }, absl::StatusCode::kFailedPrecondition,
        "format version 2; this program knows version 1"},
       {[](auto* m) { m->set_step(-1); }, kDataLoss, "step -1"},
+      {[](auto* m) { m->set_step(0xffffffff); }, kDataLoss, "step 4294967295"},
       {[](auto* m) { m->set_job_id("\n"); }, kDataLoss, "job id"},
       {[](auto* m) { m->set_num_servers(2); }, kDataLoss, "1 parts of 2 servers"},
       {[](auto* m) { m->set_num_servers(0); }, kDataLoss, "1 parts of 0 servers"},

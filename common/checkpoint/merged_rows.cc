@@ -31,6 +31,7 @@ absl::StatusOr<std::unique_ptr<MergedRows>> MergedRows::Open(Disk* disk,
   for (const TableLayout& table : TablesOf(manifest)) {
     merged->row_floats_[table.id.value()] = static_cast<size_t>(table.row_floats());
   }
+  merged->last_step_ = manifest.step();
   const ClusterMap map(manifest.num_servers());
   const auto slots = map.SlotRangeOf(ServerIndex(static_cast<uint32_t>(part)));
   merged->first_slot_of_server_ = slots.begin;
@@ -87,6 +88,10 @@ absl::Status MergedRows::CheckRow(const Source& source) {
   }
   if (key.slot < first_slot_of_server_ || key.slot >= end_slot_of_server_) {
     return wrong(absl::StrCat(" is of slot ", key.slot, ", another server's"));
+  }
+  if (int64_t{source.row.changed} > last_step_ + 1) {
+    return wrong(absl::StrCat(" was changed at step ", int64_t{source.row.changed} - 1,
+                              ", behind the cut at step ", last_step_));
   }
   return absl::OkStatus();
 }

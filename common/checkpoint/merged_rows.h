@@ -28,7 +28,8 @@ struct RowRange {
 // One thread at a time; several may read the same files, such as for several ranges.
 //
 // Errors of all calls name the file: kDataLoss (damaged, missing, or a row that can't be of this
-// part: an unknown table, a wrong size, a slot of another server), kUnavailable (the disk).
+// part: an unknown table, a wrong size, a slot of another server, a later step), kUnavailable (the
+// disk).
 class MergedRows {
  public:
   // The part of server `part`. Reads only the blocks that the range needs; where the server has
@@ -62,6 +63,7 @@ class MergedRows {
   const RowRange range_;
   std::vector<Source> sources_;                       // Oldest first
   absl::flat_hash_map<uint32_t, size_t> row_floats_;  // by table id
+  int64_t last_step_ = 0;                             // No row was changed later.
   uint32_t first_slot_of_server_ = 0, end_slot_of_server_ = kNumSlots;
   uint64_t rows_read_ = 0;
 };

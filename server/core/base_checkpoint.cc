@@ -77,6 +77,8 @@ absl::Status LoadPart(MergedRows* rows, TableSet* tables,
     const size_t position = tables->Find(table);
     CHECK_LT(position, tables->size());
     const uint64_t loaded = batch.size();
+    // Where rows can't be spilled, they mustn't fill the memory.
+    RETURN_IF_ERROR(tables->CheckRoom());
     RETURN_IF_ERROR(batch.LoadInto(&tables->at(position).table));
     return progress(loaded);
   };
@@ -99,6 +101,11 @@ absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConf
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint '", config.base_checkpoint, "' is of another model: ", what...));
   };
+  if (base.job_id() != config.job_id || base.epoch() > config.epoch) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint '", config.base_checkpoint, "' is of job '", base.job_id(), "', epoch ",
+        base.epoch(), "; this is job '", config.job_id, "', epoch ", config.epoch));
+  }
   if (base.seed() != config.seed) {
     return refuse("its seed is ", base.seed(), ", the job's is ", config.seed);
   }

@@ -16,8 +16,9 @@
 namespace thermocline {
 
 // Reads the manifest of config.base_checkpoint. REQUIRES: there is one.
-// Errors: kFailedPrecondition (of other tables or another seed: names the difference; another
-// format), kNotFound, kDataLoss (damaged), kUnavailable (the disk), kInvalidArgument (no name).
+// Errors: kFailedPrecondition (of another job, other tables, another seed or a later epoch: names
+// the difference; another format), kNotFound, kDataLoss (damaged), kUnavailable (the disk),
+// kInvalidArgument (no name).
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config);
 
 // What a server that begins with it knows of its epoch's checkpoints.

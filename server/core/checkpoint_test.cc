@@ -368,6 +368,9 @@ TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
   };
   refused([](ServerConfig* c) { c->seed = 3; }, "its seed is 0, the job's is 3");
+  refused([](ServerConfig* c) { c->job_id = "other"; },
+          "is of job 'job', epoch 5; this is job 'other'");
+  refused([](ServerConfig* c) { c->epoch = 4; }, "epoch 5; this is job 'job', epoch 4");
   refused([](ServerConfig* c) { c->tables[1].dim = 4; }, "table 'T1': dim is 4 here, 1 there");
   refused([](ServerConfig* c) { c->tables.pop_back(); }, "it has 2 tables, the job has 1");
   refused([](ServerConfig* c) { c->tables[1].id = TableId(9); }, "no table 'T1'");

@@ -3,7 +3,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/checkpoint_manifest.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
@@ -23,6 +25,8 @@ std::vector<TableId> Tables(const std::vector<PartWriter::Source>& sources) {
   for (const PartWriter::Source& source : sources) tables.push_back(source.table);
   return tables;
 }
+
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 absl::Status CalledOff() { return absl::CancelledError("the cut was called off"); }
 
@@ -162,6 +166,15 @@ void PartWriter::RunWrite() {
 
 absl::Status PartWriter::OpenFile() {
   RETURN_IF_ERROR(io_.disk->CreateDirectory(spec_.directory));
+  // A process that was restarted may come to a cut whose checkpoint is there already.
+  const std::string manifest =
+      absl::StrCat(spec_.directory, "/", FolderOf(spec_.path), "/", kManifestName);
+  const absl::Status found = io_.disk->Open(manifest).status();
+  if (found.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", manifest, "' is there: the checkpoint is whole"));
+  }
+  if (!absl::IsNotFound(found)) return found;
   ASSIGN_OR_RETURN(file_, RowsFileWriter::Create(io_.disk, spec_.directory, spec_.path));
   return absl::OkStatus();
 }

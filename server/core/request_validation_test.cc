@@ -81,6 +81,11 @@ TEST_F(RequestValidationTest, PushesOutOfRange) {
   ExpectError(validation_.CheckPush(MakePart(0, 1, 0)), kInvalid, "covers steps 1..0");
   ExpectError(validation_.CheckPush(MakePart(0, 0, 2)), kInvalid, "covers steps 0..2");
   wire::PushPart part = MakePart(0, 0, 0);
+  part = MakePart(0, 0xfffffffe, 0xfffffffe);
+  EXPECT_TRUE(validation_.CheckPush(part).ok());
+  part.last_step = part.last_step + 1;
+  ExpectError(validation_.CheckPush(part), kInvalid, "steps end at 4294967294");
+  part = MakePart(0, 0, 0);
   part.learning_rate = std::numeric_limits<float>::quiet_NaN();
   ExpectError(validation_.CheckPush(part), kInvalid, "learning rate nan");
 }

@@ -143,6 +143,7 @@ absl::StatusOr<CutHistory> ServerCore::Impl::LoadBase(ServedJob* new_job) {
 absl::Status ServerCore::Impl::ReplayJournal(ServedJob* new_job, Step base) {
   const auto replay = [&](wire::PushPart&& part) -> absl::Status {
     RETURN_IF_ERROR(new_job->validation.CheckPush(part));
+    RETURN_IF_ERROR(new_job->tables.CheckRoom());
     {
       absl::MutexLock lock(&mutex);
       if (shut_down) return ShuttingDown();
