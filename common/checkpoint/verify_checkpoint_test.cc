@@ -155,6 +155,9 @@ TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfThePartAreNamed) {
   changed = manifest_;
   changed.mutable_parts(0)->mutable_files()->Swap(changed.mutable_parts(1)->mutable_files());
   expect_damaged(changed, "another server's");
+  changed = manifest_;
+  changed.set_step(manifest_.step() - 1);
+  expect_damaged(changed, "was changed at step 2, behind the cut at step 1");
 }
 
 }  // namespace

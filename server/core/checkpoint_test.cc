@@ -436,6 +436,23 @@ TEST_F(CheckpointTest, ACommitEndsWhatAReplayTookForACutAgain) {
   EXPECT_EQ(server->WriteCut(8).part().base_step(), 5);
 }
 
+TEST_F(CheckpointTest, AWholeCheckpointIsNotWrittenAgain) {
+  ServerConfig config = Config();
+  config.checkpoint_every_steps = 3;
+  const auto server = Server(config);
+  Train(server.get(), 0, 2);
+  const auto manifest = ComposeManifest(store_, config, 2, {server->WriteCut(2).part()});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  ASSERT_TRUE(store_.Commit(*manifest).ok());
+  // It dies before it hears of the commit, and stands at the cut again.
+  server->Die();
+  ASSERT_TRUE(server->Configure().ok());
+  const CutStatus again = server->WriteCut(2);
+  EXPECT_EQ(again.state(), CutStatus::FAILED);
+  EXPECT_THAT(again.error(), HasSubstr("epoch-5-step-2/MANIFEST' is there"));
+  EXPECT_TRUE(store_.CheckFiles(*manifest).ok());
+}
+
 TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
   const auto server = Server(Config());
   Train(server.get(), 0, 2);

@@ -145,6 +145,41 @@ TEST_F(BreakableServer, AFullDiskRefusesPushesBeforeTheyCount) {
   EXPECT_TRUE(broken_.ok());
 }
 
+TEST(MemoryBudgetTest, ARestoreThatCannotSpillEndsBeforeMemoryDoes) {
+  // Nothing can be written to its stores.
+  class FullStores : public RowStoreOpener {
+   public:
+    absl::StatusOr<std::unique_ptr<RowStore>> Open(const TableLayout& layout) override {
+      auto store = std::make_unique<MemoryRowStore>(layout);
+      store->FailWrites(absl::ResourceExhaustedError("no space in SPILL"));
+      return store;
+    }
+  };
+  constexpr Key kManyKeys = 60000;
+  SimulatedDisk disk;
+  ServerConfig config = MakeConfig(1);
+  config.checkpoint_directory = "/checkpoints";
+  config.checkpoint_every_steps = 1;
+  CheckpointedServer server(&disk, config);
+  ASSERT_TRUE(server.Configure("").ok());
+  ASSERT_TRUE(server.Push(RandomPart(0, 0, 0, 1, 0, 1, kManyKeys)).ok());
+  CheckpointStore store(&disk, config.checkpoint_directory);
+  const auto manifest = ComposeManifest(store, config, 0, {server.WriteCut(0).part()});
+  ASSERT_TRUE(store.Commit(*manifest).ok());
+
+  ServerConfig next = WithBudgets(config, 1);
+  next.epoch = config.epoch + 1;
+  next.base_checkpoint = CheckpointName({config.epoch, Step(0)});
+  FullStores stores;
+  VirtualScheduler scheduler;
+  SpillIo spill;
+  spill.stores = &stores;
+  ServerCore core(ServerLimits(), &scheduler, nullptr, CheckpointIo{&disk, &scheduler}, spill);
+  const absl::Status full = core.Configure(next);
+  EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("SPILL"));
+}
+
 TEST(MemoryBudgetTest, NeedsAFolderForTheRest) {
   VirtualScheduler scheduler;
   ServerCore core(ServerLimits(), &scheduler);
