@@ -67,7 +67,7 @@ TEST(WriteWholeFileTest, ACrashAnywhereLeavesTheOldFileOrTheNew) {
   for (int operations = 0; operations < 5; ++operations) {
     for (int round = 0; round < 40; ++round) {
       SimulatedDisk disk;
-      ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+      ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
       ASSERT_TRUE(WriteWholeFile(&disk, before, "/d/F").ok());
       disk.DieAfter(operations);
       const bool written = WriteWholeFile(&disk, after, "/d/F").ok();
@@ -89,7 +89,7 @@ TEST(WriteWholeFileTest, ACrashAnywhereLeavesTheOldFileOrTheNew) {
 
 TEST(WriteWholeFileTest, ErrorsKeepTheOldFile) {
   SimulatedDisk disk;
-  ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+  ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
   ASSERT_TRUE(WriteWholeFile(&disk, "old", "/d/F").ok());
   disk.SetFreeBytes(2);
   EXPECT_EQ(WriteWholeFile(&disk, "new", "/d/F").code(), absl::StatusCode::kResourceExhausted);

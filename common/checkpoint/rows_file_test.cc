@@ -75,7 +75,7 @@ absl::StatusOr<Rows> Read(Disk* disk, const std::string& directory, const Checkp
 
 class RowsFileTest : public testing::Test {
  protected:
-  RowsFileTest() : random_(TestSeed()) { EXPECT_TRUE(disk_.CreateDirectory("/d").ok()); }
+  RowsFileTest() : random_(TestSeed()) { EXPECT_TRUE(CreateDirectories(&disk_, "/d").ok()); }
   std::string Content() const { return disk_.Content(absl::StrCat("/d/", kPath)); }
   void SetContent(const std::string& bytes) { disk_.SetContent(absl::StrCat("/d/", kPath), bytes); }
 

@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<RowsFileWriter>> RowsFileWriter::Create(Disk* dis
                                                                        std::string directory,
                                                                        std::string path) {
   auto rep = std::make_unique<Rep>(disk, std::move(directory), std::move(path));
-  RETURN_IF_ERROR(disk->CreateDirectory(FolderOf(rep->full_path)));
+  RETURN_IF_ERROR(CreateDirectories(disk, FolderOf(rep->full_path)));
   const rocksdb::Status opened = rep->sst->Open(rep->full_path);
   if (!opened.ok()) return rep->Error(opened);
   return std::unique_ptr<RowsFileWriter>(new RowsFileWriter(std::move(rep)));

@@ -23,7 +23,7 @@ constexpr char kDirectory[] = "/d";
 class VerifyCheckpointTest : public testing::Test {
  protected:
   explicit VerifyCheckpointTest(uint32_t servers = 2) : random_(TestSeed()) {
-    EXPECT_TRUE(disk_.CreateDirectory(kDirectory).ok());
+    EXPECT_TRUE(CreateDirectories(&disk_, kDirectory).ok());
     for (int64_t step = 0; step < 3; ++step) {
       TestRows changed;
       AddRandomRows(step == 0 ? 300 : 60, static_cast<uint32_t>(step) + 1, &random_, &changed);

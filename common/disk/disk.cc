@@ -20,10 +20,12 @@ absl::Status CreateDirectories(Disk* disk, const std::string& path) {
     return path.size() > 1 && path != "." ? CreateDirectories(disk, path.substr(0, path.size() - 1))
                                           : absl::OkStatus();
   }
-  if (disk->List(path).ok()) return absl::OkStatus();
   const std::string folder = FolderOf(path);
-  RETURN_IF_ERROR(CreateDirectories(disk, folder));
-  RETURN_IF_ERROR(disk->CreateDirectory(path));
+  if (!disk->List(path).ok()) {
+    RETURN_IF_ERROR(CreateDirectories(disk, folder));
+    RETURN_IF_ERROR(disk->CreateDirectory(path));
+  }
+  // Who made it may have died before this.
   return disk->SyncDirectory(folder);
 }
 

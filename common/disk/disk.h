@@ -84,7 +84,8 @@ class Disk {
   virtual absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) = 0;
 };
 
-// Creates a folder and those above it that are missing; the new names are on the medium.
+// Creates a folder and those above it that are missing. Its name is on the medium then, and that of
+// every folder above that this function made.
 // Errors: kUnavailable
 absl::Status CreateDirectories(Disk* disk, const std::string& path);
 

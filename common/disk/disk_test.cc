@@ -34,9 +34,9 @@ class DiskTest : public testing::TestWithParam<std::function<std::unique_ptr<Dis
   DiskTest() : disk_(GetParam()()), folder_(MakeFolder()) {}
 
   std::string MakeFolder() {
-    std::string path = testing::TempDir() + "/disk-XXXXXX";
+    std::string path = testing::TempDir() + "disk-XXXXXX";
     EXPECT_NE(mkdtemp(&path[0]), nullptr);
-    EXPECT_TRUE(disk_->CreateDirectory(path).ok());
+    EXPECT_TRUE(CreateDirectories(disk_.get(), path).ok());
     return path;
   }
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
@@ -141,7 +141,7 @@ TEST(SimulatedDiskTest, AHostsCrashKeepsWhatWasSyncedAndAnythingOfTheRest) {
   bool lost_a_page_before_a_kept_one = false, lost_a_file = false;
   for (int round = 0; round < 200; ++round) {
     SimulatedDisk disk;
-    ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+    ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
     auto file = *disk.Create("/d/a");
     ASSERT_TRUE(file->Append({std::string(700, 's')}).ok());
     ASSERT_TRUE(file->Sync().ok());
@@ -161,6 +161,54 @@ TEST(SimulatedDiskTest, AHostsCrashKeepsWhatWasSyncedAndAnythingOfTheRest) {
   }
   EXPECT_TRUE(lost_a_page_before_a_kept_one);
   EXPECT_TRUE(lost_a_file);
+}
+
+TEST(SimulatedDiskTest, AHostsCrashMayForgetAnUnsyncedFolderAndAllInIt) {
+  std::mt19937_64 random(1);
+  int kept = 0, lost = 0;
+  for (int round = 0; round < 100; ++round) {
+    SimulatedDisk disk;
+    ASSERT_TRUE(disk.CreateDirectory("/d").ok());
+    auto file = *disk.Create("/d/a");
+    ASSERT_TRUE(file->Sync().ok());
+    ASSERT_TRUE(disk.SyncDirectory("/d").ok());
+    disk.CrashHost(&random);
+    const auto names = disk.List("/d");
+    if (names.ok()) EXPECT_THAT(*names, ElementsAre("a"));
+    ++(names.ok() ? kept : lost);
+    EXPECT_EQ(disk.Open("/d/a").ok(), names.ok());
+    // A folder that somebody made and died is as unsure as before.
+    ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
+    disk.CrashHost(&random);
+    EXPECT_TRUE(disk.List("/d").ok());
+  }
+  EXPECT_GT(kept, 10);
+  EXPECT_GT(lost, 10);
+}
+
+TEST(SimulatedDiskTest, EachHostLosesWhatItWroteItself) {
+  std::mt19937_64 random(1);
+  int lost = 0;
+  for (int round = 0; round < 50; ++round) {
+    SimulatedDisk disk;
+    const std::unique_ptr<SimulatedDisk> other = disk.Share();
+    ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
+    auto file = *disk.Create("/d/a");
+    auto others = *other->Create("/d/b");
+    ASSERT_TRUE(file->Append({"mine"}).ok());
+    ASSERT_TRUE(others->Append({"theirs"}).ok());
+    const auto lock = disk.Lock("/d");
+    EXPECT_EQ(other->Lock("/d").status().code(), absl::StatusCode::kFailedPrecondition);
+    other->DieAfter(0);
+    EXPECT_FALSE(others->Sync().ok());
+    other->CrashHost(&random);
+    EXPECT_EQ(disk.Content("/d/a"), "mine");
+    EXPECT_TRUE(file->Append({"!"}).ok());
+    const auto theirs = disk.Open("/d/b");
+    if (!theirs.ok() || disk.Content("/d/b") != "theirs") ++lost;
+    EXPECT_FALSE(other->Lock("/d").ok()) << "the lock went with another process";
+  }
+  EXPECT_GT(lost, 10);
 }
 
 TEST(SimulatedDiskTest, RunsFullAndFailsOnDemand) {
@@ -184,13 +232,15 @@ TEST(SimulatedDiskTest, NothingHappensAfterADeathUntilTheNextProcess) {
   SimulatedDisk disk;
   ASSERT_TRUE(disk.CreateDirectory("/d").ok());
   auto file = *disk.Create("/d/a");
-  disk.DieAfter(1);
+  int deaths = 0;
+  disk.DieAfter(1, [&] { ++deaths; });
   EXPECT_TRUE(file->Append({"1234"}).ok());
   EXPECT_EQ(file->Append({"5678"}).code(), absl::StatusCode::kUnavailable);
   for (const absl::Status& dead : {file->Append({"9"}), file->Truncate(4), file->Sync(),
                                    disk.Create("/d/b").status(), disk.Remove("/d/a")}) {
     EXPECT_EQ(dead.code(), absl::StatusCode::kUnavailable) << dead;
   }
+  EXPECT_EQ(deaths, 1);
   EXPECT_EQ(disk.Content("/d/a"), "123456");
   disk.CrashProcess();
   EXPECT_THAT(*disk.List("/d"), ElementsAre("a"));

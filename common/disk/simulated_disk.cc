@@ -11,7 +11,12 @@
 namespace thermocline {
 namespace {
 
-std::string DirectoryOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
+// "a" lies in ".", "/a" in "/".
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
 
 absl::Status Missing(const std::string& path) {
   return absl::NotFoundError(absl::StrCat("can't open '", path, "': no such file"));
@@ -23,19 +28,63 @@ absl::Status Failed(const std::string& path) {
 
 }  // namespace
 
-bool SimulatedDisk::State::TakeFailure() {
-  if (dead) return true;
-  if (fail_after < 0 || fail_after-- > 0) return false;
-  dead = failure_is_death;
+bool SimulatedDisk::State::TakeFailure(int process) {
+  Process& of = processes[process];
+  if (of.dead) return true;
+  if (of.fail_after < 0 || of.fail_after-- > 0) return false;
+  of.dead = of.failure_is_death;
+  if (of.dead && of.died) of.died();
   return true;
+}
+
+// On the medium the name means what it means now, or it means again what it means there.
+void SimulatedDisk::State::SettleName(const std::string& path, bool keep) {
+  auto& files_from = keep ? files : synced_files;
+  auto& files_to = keep ? synced_files : files;
+  const auto file = files_from.find(path);
+  if (file == files_from.end()) {
+    files_to.erase(path);
+  } else {
+    files_to[path] = file->second;
+  }
+  const auto& directories_from = keep ? directories : synced_directories;
+  auto& directories_to = keep ? synced_directories : directories;
+  if (directories_from.count(path) == 0) {
+    directories_to.erase(path);
+  } else {
+    directories_to.insert(path);
+  }
+  changed.erase(path);
+}
+
+// What lay in folders that are gone is gone.
+void SimulatedDisk::State::DropOrphans() {
+  const auto lost = [&](std::string path) {
+    while (path != "/" && path != ".") {
+      path = DirectoryOf(path);
+      if (directories.count(path) == 0) return true;
+    }
+    return false;
+  };
+  std::set<std::string> gone;
+  for (const auto& [path, file] : files) {
+    if (lost(path)) gone.insert(path);
+  }
+  for (const std::string& path : directories) {
+    if (lost(path)) gone.insert(path);
+  }
+  for (const std::string& path : gone) {
+    files.erase(path);
+    directories.erase(path);
+    SettleName(path, true);
+  }
 }
 
 std::vector<std::string> SimulatedDisk::State::NamesIn(const std::string& directory) const {
   std::set<std::string> names;
   const auto add = [&](const std::string& path) {
-    if (path != directory && DirectoryOf(path) == directory) {
-      names.insert(path.substr(directory.size() + 1));
-    }
+    if (path == "/" || path == "." || DirectoryOf(path) != directory) return;
+    names.insert(path.substr(path.rfind('/') + 1));
   };
   for (const auto& [path, file] : files) add(path);
   for (const std::string& path : directories) add(path);
@@ -45,18 +94,19 @@ std::vector<std::string> SimulatedDisk::State::NamesIn(const std::string& direct
 class SimulatedDisk::OpenAppendFile : public AppendFile {
  public:
   OpenAppendFile(std::string path, std::shared_ptr<State> state, std::shared_ptr<File> file,
-                 uint64_t incarnation)
+                 int process, uint64_t incarnation)
       : path_(std::move(path)),
         state_(std::move(state)),
         file_(std::move(file)),
+        process_(process),
         incarnation_(incarnation) {}
 
   absl::Status Append(absl::Span<const absl::string_view> pieces) override {
     absl::MutexLock lock(&state_->mutex);
-    if (incarnation_ != state_->incarnation || state_->dead) return Failed(path_);
+    if (IsClosed() || state_->processes[process_].dead) return Failed(path_);
     std::string bytes;
     for (absl::string_view piece : pieces) absl::StrAppend(&bytes, piece);
-    if (state_->TakeFailure()) {
+    if (state_->TakeFailure(process_)) {
       Write(bytes.substr(0, bytes.size() / 2));
       return Failed(path_);
     }
@@ -70,7 +120,7 @@ class SimulatedDisk::OpenAppendFile : public AppendFile {
 
   absl::Status Sync() override {
     absl::MutexLock lock(&state_->mutex);
-    if (incarnation_ != state_->incarnation || state_->TakeFailure()) return Failed(path_);
+    if (IsClosed() || state_->TakeFailure(process_)) return Failed(path_);
     file_->synced = file_->content;
     file_->dirty_pages.clear();
     return absl::OkStatus();
@@ -78,15 +128,20 @@ class SimulatedDisk::OpenAppendFile : public AppendFile {
 
   absl::Status Truncate(uint64_t bytes) override {
     absl::MutexLock lock(&state_->mutex);
-    if (incarnation_ != state_->incarnation || state_->TakeFailure()) return Failed(path_);
+    if (IsClosed() || state_->TakeFailure(process_)) return Failed(path_);
+    file_->writer = process_;
     state_->free_bytes += file_->content.size() - bytes;
     file_->content.resize(bytes);
     return absl::OkStatus();
   }
 
  private:
+  bool IsClosed() const ABSL_SHARED_LOCKS_REQUIRED(state_->mutex) {
+    return incarnation_ != state_->processes[process_].incarnation;
+  }
   void Write(const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
     if (bytes.empty()) return;
+    file_->writer = process_;
     const uint64_t begin = file_->content.size();
     file_->content += bytes;
     if (state_->free_bytes != UINT64_MAX) state_->free_bytes -= bytes.size();
@@ -98,6 +153,7 @@ class SimulatedDisk::OpenAppendFile : public AppendFile {
   const std::string path_;
   const std::shared_ptr<State> state_;
   const std::shared_ptr<File> file_;
+  const int process_;
   const uint64_t incarnation_;
 };
 
@@ -117,29 +173,47 @@ class SimulatedDisk::OpenReadFile : public ReadFile {
 
 class SimulatedDisk::HeldLock : public DirectoryLock {
  public:
-  HeldLock(std::shared_ptr<State> state, std::string directory, uint64_t incarnation)
-      : state_(std::move(state)), directory_(std::move(directory)), incarnation_(incarnation) {}
+  HeldLock(std::shared_ptr<State> state, std::string directory, int process, uint64_t incarnation)
+      : state_(std::move(state)),
+        directory_(std::move(directory)),
+        process_(process),
+        incarnation_(incarnation) {}
   ~HeldLock() override {
     absl::MutexLock lock(&state_->mutex);
-    if (incarnation_ == state_->incarnation) state_->locks.erase(directory_);
+    if (incarnation_ == state_->processes[process_].incarnation) state_->locks.erase(directory_);
   }
 
  private:
   const std::shared_ptr<State> state_;
   const std::string directory_;
+  const int process_;
   const uint64_t incarnation_;
 };
 
+SimulatedDisk::SimulatedDisk(std::shared_ptr<State> state)
+    : state_(std::move(state)), id_([this] {
+        absl::MutexLock lock(&state_->mutex);
+        state_->processes.emplace_back();
+        return static_cast<int>(state_->processes.size()) - 1;
+      }()) {}
+
+std::unique_ptr<SimulatedDisk> SimulatedDisk::Share() {
+  return std::unique_ptr<SimulatedDisk>(new SimulatedDisk(state_));
+}
+
 absl::StatusOr<std::unique_ptr<AppendFile>> SimulatedDisk::Create(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
+  const Process& process = state_->processes[id_];
   if (state_->directories.count(DirectoryOf(path)) == 0) return Missing(DirectoryOf(path));
-  if (state_->dead) return Failed(path);
+  if (process.dead) return Failed(path);
   if (state_->files.count(path) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("can't create '", path, "': it exists"));
   }
   auto file = std::make_shared<File>();
+  file->writer = id_;
   state_->files[path] = file;
-  return std::make_unique<OpenAppendFile>(path, state_, std::move(file), state_->incarnation);
+  state_->changed[path] = id_;
+  return std::make_unique<OpenAppendFile>(path, state_, std::move(file), id_, process.incarnation);
 }
 
 absl::StatusOr<std::unique_ptr<ReadFile>> SimulatedDisk::Open(const std::string& path) {
@@ -153,7 +227,7 @@ absl::Status SimulatedDisk::Truncate(const std::string& path, uint64_t bytes) {
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->files.find(path);
   if (found == state_->files.end()) return Missing(path);
-  if (state_->TakeFailure()) return Failed(path);
+  if (state_->TakeFailure(id_)) return Failed(path);
   found->second->content.resize(bytes);
   found->second->synced = found->second->content;
   found->second->dirty_pages.clear();
@@ -164,24 +238,28 @@ absl::Status SimulatedDisk::Rename(const std::string& from, const std::string& t
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->files.find(from);
   if (found == state_->files.end()) return Missing(from);
-  if (state_->TakeFailure()) return Failed(from);
+  if (state_->TakeFailure(id_)) return Failed(from);
   const std::shared_ptr<File> file = found->second;
   state_->files.erase(found);
   state_->files[to] = file;
+  state_->changed[from] = state_->changed[to] = id_;
   return absl::OkStatus();
 }
 
 absl::Status SimulatedDisk::Remove(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
   if (state_->files.count(path) == 0) return Missing(path);
-  if (state_->TakeFailure()) return Failed(path);
+  if (state_->TakeFailure(id_)) return Failed(path);
   state_->files.erase(path);
+  state_->changed[path] = id_;
   return absl::OkStatus();
 }
 
 absl::Status SimulatedDisk::CreateDirectory(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
-  state_->directories.insert(path);
+  if (state_->directories.count(DirectoryOf(path)) == 0) return Missing(DirectoryOf(path));
+  if (state_->processes[id_].dead) return Failed(path);
+  if (state_->directories.insert(path).second) state_->changed[path] = id_;
   return absl::OkStatus();
 }
 
@@ -192,12 +270,9 @@ absl::Status SimulatedDisk::RemoveDirectory(const std::string& path) {
     return absl::FailedPreconditionError(
         absl::StrCat("can't remove folder '", path, "': Directory not empty"));
   }
-  if (state_->TakeFailure()) return Failed(path);
+  if (state_->TakeFailure(id_)) return Failed(path);
   state_->directories.erase(path);
-  auto& synced = state_->synced_files;
-  for (auto it = synced.begin(); it != synced.end();) {
-    it = DirectoryOf(it->first) == path ? synced.erase(it) : std::next(it);
-  }
+  state_->changed[path] = id_;
   return absl::OkStatus();
 }
 
@@ -209,32 +284,31 @@ absl::StatusOr<std::vector<std::string>> SimulatedDisk::List(const std::string& 
 
 absl::Status SimulatedDisk::SyncDirectory(const std::string& directory) {
   absl::MutexLock lock(&state_->mutex);
-  if (state_->TakeFailure()) return Failed(directory);
-  auto& synced = state_->synced_files;
-  for (auto it = synced.begin(); it != synced.end();) {
-    it = DirectoryOf(it->first) == directory ? synced.erase(it) : std::next(it);
-  }
-  for (const auto& [path, file] : state_->files) {
-    if (DirectoryOf(path) == directory) synced[path] = file;
+  if (state_->TakeFailure(id_)) return Failed(directory);
+  const std::map<std::string, int> changed = state_->changed;
+  for (const auto& [path, process] : changed) {
+    if (DirectoryOf(path) == directory) state_->SettleName(path, true);
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<DirectoryLock>> SimulatedDisk::Lock(const std::string& directory) {
   absl::MutexLock lock(&state_->mutex);
-  if (!state_->locks.insert(directory).second) {
+  if (!state_->locks.emplace(directory, id_).second) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", directory, "' is in use by another process"));
   }
-  return std::make_unique<HeldLock>(state_, directory, state_->incarnation);
+  return std::make_unique<HeldLock>(state_, directory, id_, state_->processes[id_].incarnation);
 }
 
 void SimulatedDisk::CrashProcess() {
   absl::MutexLock lock(&state_->mutex);
-  ++state_->incarnation;
-  state_->locks.clear();
-  state_->fail_after = -1;
-  state_->dead = false;
+  const uint64_t incarnation = state_->processes[id_].incarnation;
+  state_->processes[id_] = Process();
+  state_->processes[id_].incarnation = incarnation + 1;
+  for (auto it = state_->locks.begin(); it != state_->locks.end();) {
+    it = it->second == id_ ? state_->locks.erase(it) : std::next(it);
+  }
 }
 
 void SimulatedDisk::CrashHost(std::mt19937_64* random) {
@@ -242,18 +316,14 @@ void SimulatedDisk::CrashHost(std::mt19937_64* random) {
   absl::MutexLock lock(&state_->mutex);
   const auto chance = [&] { return (*random)() % 2 == 0; };
   // Folders: each name whose meaning changed has the old one or the new one.
-  std::set<std::string> paths;
-  for (const auto& [path, file] : state_->files) paths.insert(path);
-  for (const auto& [path, file] : state_->synced_files) paths.insert(path);
-  std::map<std::string, std::shared_ptr<File>> left;
-  for (const std::string& path : paths) {
-    const auto& from = chance() ? state_->files : state_->synced_files;
-    const auto found = from.find(path);
-    if (found != from.end()) left[path] = found->second;
+  const std::map<std::string, int> changed = state_->changed;
+  for (const auto& [path, process] : changed) {
+    if (process == id_) state_->SettleName(path, chance());
   }
-  state_->files = state_->synced_files = left;
+  state_->DropOrphans();
   // Files: pages and lengths.
   for (const auto& [path, file] : state_->files) {
+    if (file->writer != id_) continue;
     std::string after = file->synced;
     if (chance()) after.resize(std::max(after.size(), file->content.size()), '\0');
     for (const uint64_t page : file->dirty_pages) {
@@ -275,14 +345,17 @@ void SimulatedDisk::SetFreeBytes(uint64_t bytes) {
 
 void SimulatedDisk::FailAfter(int operations) {
   absl::MutexLock lock(&state_->mutex);
-  state_->fail_after = operations;
-  state_->failure_is_death = false;
+  Process& process = state_->processes[id_];
+  process.fail_after = operations;
+  process.failure_is_death = false;
 }
 
-void SimulatedDisk::DieAfter(int operations) {
+void SimulatedDisk::DieAfter(int operations, std::function<void()> died) {
   absl::MutexLock lock(&state_->mutex);
-  state_->fail_after = operations;
-  state_->failure_is_death = true;
+  Process& process = state_->processes[id_];
+  process.fail_after = operations;
+  process.failure_is_death = true;
+  process.died = std::move(died);
 }
 
 std::string SimulatedDisk::Content(const std::string& path) const {

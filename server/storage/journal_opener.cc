@@ -47,7 +47,7 @@ LogJournalOpener::LogJournalOpener(Disk* disk, Scheduler* sync_scheduler,
 
 absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const JournalSpec& spec,
                                                                     Visit visit) {
-  RETURN_IF_ERROR(disk_->CreateDirectory(options_.directory));
+  RETURN_IF_ERROR(CreateDirectories(disk_, options_.directory));
   ASSIGN_OR_RETURN(lock_, disk_->Lock(options_.directory));
   const LogIdentity identity = {JobHash(spec.job_id), spec.epoch, spec.server_index};
   uint64_t skipped = 0;

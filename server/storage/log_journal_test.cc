@@ -22,7 +22,7 @@ const LogIdentity kIdentity = {JobHash("job"), 1, 0};
 class LogJournalTest : public testing::Test {
  protected:
   void Start(LogDurability durability) {
-    ASSERT_TRUE(disk_.CreateDirectory("/log").ok());
+    ASSERT_TRUE(CreateDirectories(&disk_, "/log").ok());
     auto log = PushLog::Start(&disk_, {"/log", kIdentity});
     ASSERT_TRUE(log.ok()) << log.status();
     journal_ = std::make_unique<LogJournal>(
