@@ -89,23 +89,24 @@ absl::StatusOr<const ListedCheckpoint*> Choose(const Checkpoints& list,
   return InPlaceOf(list, state->base_checkpoint(), notice);
 }
 
-absl::Status CheckJobId(const Job& job, const std::string& job_id, const std::string& whose) {
-  if (job_id == job.name()) return absl::OkStatus();
+absl::Status CheckJobId(const std::string& here, const std::string& there,
+                        const std::string& whose) {
+  if (there == here) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the job is '", job.name(), "', ", whose, " is of job '", job_id, "'"));
+      absl::StrCat("the job is '", here, "', ", whose, " is of job '", there, "'"));
 }
 
 }  // namespace
 
-absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
-                                            const std::string& name) {
+absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const std::string& job_id,
+                                          const std::string& name) {
   ASSIGN_OR_RETURN(const std::optional<JobState> state, store.ReadJobState());
   ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
   if (!state.has_value() && list.empty()) {
     return absl::NotFoundError(absl::StrCat("nothing to resume: ", store.directory(),
                                             " holds no checkpoint and no ", kJobStateName));
   }
-  if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job, state->job_id(), kJobStateName));
+  if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job_id, state->job_id(), kJobStateName));
   ResumePoint point;
   EpochStart& start = point.start;
   start.epoch = state.has_value() ? state->epoch() : 0;
@@ -118,12 +119,20 @@ absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const 
                         absl::StrCat("checkpoint ", chosen->name, ": ", chosen->status.message(),
                                      "; ", Instead(list, chosen->name)));
   }
-  RETURN_IF_ERROR(CheckJobId(job, chosen->manifest.job_id(), "the checkpoint"));
-  RETURN_IF_ERROR(CheckModel(job, chosen->manifest));
-  RETURN_IF_ERROR(CheckData(job, chosen->manifest));
+  RETURN_IF_ERROR(CheckJobId(job_id, chosen->manifest.job_id(), "the checkpoint"));
   start.base = chosen->name;
   start.base_step = chosen->id.step;
   start.base_samples = chosen->manifest.samples();
+  point.base = chosen->manifest;
+  return point;
+}
+
+absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
+                                            const std::string& name) {
+  ASSIGN_OR_RETURN(ResumePoint point, FindNextEpoch(store, job.name(), name));
+  if (!point.base.has_value()) return point;
+  RETURN_IF_ERROR(CheckModel(job, *point.base));
+  RETURN_IF_ERROR(CheckData(job, *point.base));
   return point;
 }
 

@@ -18,17 +18,24 @@ namespace thermocline {
 
 struct ResumePoint {
   EpochStart start;
-  std::string notice;  // What people should know about it; "": nothing.
+  std::optional<CheckpointManifest> base;  // Of start.base; nullopt: that is "".
+  std::string notice;                      // What people should know about it; "": nothing.
 };
 
-// The next epoch of the job whose checkpoints are in `store`. It begins with the checkpoint called
-// `name`; "": with the newest of the last epoch, or with what that one began with.
+// The next epoch of the job `job_id`, whose checkpoints are in `store`. It begins with the
+// checkpoint called `name`; "": with the newest of the last epoch, or with what that one began
+// with.
 //
 // A damaged checkpoint is never passed over in silence: an older one is taken where people say so.
 // Where somebody removed what the last epoch began with, the one before of the same epoch stands in
 // for it, and the notice says so.
 // Errors: kNotFound (no job was run there; no such checkpoint), kDataLoss (the checkpoint is
-// damaged), kFailedPrecondition (it is not this job's: says what differs), kUnavailable.
+// damaged), kFailedPrecondition (it is not this job's), kUnavailable.
+absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const std::string& job_id,
+                                          const std::string& name);
+
+// The same for a job as it is now. Errors: also kFailedPrecondition (model or data differ from the
+// checkpoint's: says in what).
 absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
                                             const std::string& name);
 
