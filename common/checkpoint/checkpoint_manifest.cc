@@ -147,6 +147,11 @@ std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest) {
   return tables;
 }
 
+std::string DescribeRowDifference(TableLayout here, TableLayout there) {
+  here.memory_budget_bytes = there.memory_budget_bytes = 0;
+  return DescribeDifference(here, there);
+}
+
 absl::StatusOr<JobState> DecodeJobState(absl::string_view bytes, const std::string& path) {
   ASSIGN_OR_RETURN(const std::string payload, DecodeFrame(kJobStateFormat, bytes, path));
   JobState state;

@@ -54,6 +54,8 @@ absl::StatusOr<CheckpointManifest> DecodeManifest(absl::string_view bytes, const
 
 // By table id. REQUIRES: CheckManifest is OK.
 std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest);
+// As DescribeDifference, of what their rows are: where those may be held makes no difference.
+std::string DescribeRowDifference(TableLayout here, TableLayout there);
 
 // Errors: as DecodeFrame; kDataLoss also for a base that is no name.
 absl::StatusOr<JobState> DecodeJobState(absl::string_view bytes, const std::string& path);

@@ -131,6 +131,15 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
   EXPECT_EQ(DecodeManifest(EncodeFrame(kManifestFormat, "\xff"), "M").status().code(), kDataLoss);
 }
 
+TEST(ManifestTest, WhereRowsMayBeHeldIsNoPartOfWhatTheyAre) {
+  const TableLayout here = TestTables()[0];
+  TableLayout there = here;
+  there.memory_budget_bytes = 1 << 20;
+  EXPECT_EQ(DescribeRowDifference(here, there), "");
+  there.dim = 4;
+  EXPECT_EQ(DescribeRowDifference(here, there), "table 'small': dim is 3 here, 4 there");
+}
+
 TEST(JobStateTest, GivesTheStateBackOrAnError) {
   JobState state;
   state.set_format_version(1);

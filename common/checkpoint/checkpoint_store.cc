@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/checkpoint/listed_file.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
@@ -45,17 +46,7 @@ absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest) {
 absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) const {
   for (const CheckpointPart& part : manifest.parts()) {
     for (const CheckpointFile& file : part.files()) {
-      const std::string path = PathOf(file.path());
-      const auto opened = disk_->Open(path);
-      if (absl::IsNotFound(opened.status())) {
-        return absl::DataLossError(absl::StrCat("'", path, "' is missing"));
-      }
-      RETURN_IF_ERROR(opened.status());
-      if ((*opened)->size() != file.bytes()) {
-        return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it has ",
-                                                (*opened)->size(), " bytes, the manifest says ",
-                                                file.bytes()));
-      }
+      RETURN_IF_ERROR(OpenListedFile(disk_, PathOf(file.path()), file).status());
     }
   }
   return absl::OkStatus();

@@ -1,41 +1,27 @@
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/checkpoint/disk_env.h"
+#include "common/checkpoint/listed_file.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/checkpoint/rows_file_options.h"
-#include "common/crc32c.h"
 #include "common/status_macros.h"
 #include "rocksdb/sst_file_reader.h"
 
 namespace thermocline {
 namespace {
 
-constexpr size_t kReadAheadBytes = 1 << 20;
-
-absl::Status Damaged(const std::string& path, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("'", path, "' is damaged: ", what));
-}
-
 // RocksDB reads the end of a file (where its blocks lie, its properties) without verifying it
 // first: it would allocate what a damaged one asks for, skip checksums, or stop the process.
 absl::Status CheckTail(const ReadFile& file, const CheckpointFile& listed,
                        const std::string& path) {
-  if (listed.tail_bytes() > file.size()) return Damaged(path, "too short");
-  std::vector<char> buffer(std::min<uint64_t>(listed.tail_bytes(), kReadAheadBytes));
-  uint32_t crc = 0;
-  for (uint64_t at = file.size() - listed.tail_bytes(); at < file.size();) {
-    const uint64_t bytes = std::min<uint64_t>(file.size() - at, buffer.size());
-    RETURN_IF_ERROR(file.ReadAt(at, absl::MakeSpan(buffer.data(), bytes)));
-    crc = ExtendCrc32c(crc, buffer.data(), bytes);
-    at += bytes;
-  }
+  if (listed.tail_bytes() > file.size()) return DamagedFile(path, "too short");
+  ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(file, file.size() - listed.tail_bytes()));
   if (crc == listed.tail_crc32c()) return absl::OkStatus();
-  return Damaged(path, absl::StrCat("the CRC-32C of its last ", listed.tail_bytes(),
-                                    " bytes is not what the manifest says"));
+  return DamagedFile(path, absl::StrCat("the CRC-32C of its last ", listed.tail_bytes(),
+                                        " bytes is not what the manifest says"));
 }
 
 }  // namespace
@@ -49,7 +35,7 @@ struct RowsFileReader::Rep {
 
   absl::Status Error(const rocksdb::Status& status) const {
     const absl::Status error = activity->error();
-    return error.ok() ? Damaged(path, status.ToString()) : error;
+    return error.ok() ? DamagedFile(path, status.ToString()) : error;
   }
 
   const std::string path;
@@ -72,28 +58,20 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
                                                                      const CheckpointFile& file) {
   auto rep = std::make_unique<Rep>(disk, absl::StrCat(directory, "/", file.path()));
   {
-    const auto opened = disk->Open(rep->path);
-    if (absl::IsNotFound(opened.status())) {
-      return absl::DataLossError(absl::StrCat("'", rep->path, "' is missing"));
-    }
-    RETURN_IF_ERROR(opened.status());
-    if ((*opened)->size() != file.bytes()) {
-      return Damaged(rep->path, absl::StrCat("it has ", (*opened)->size(),
-                                             " bytes, the manifest says ", file.bytes()));
-    }
-    RETURN_IF_ERROR(CheckTail(**opened, file, rep->path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened, OpenListedFile(disk, rep->path, file));
+    RETURN_IF_ERROR(CheckTail(*opened, file, rep->path));
   }
   const rocksdb::Status opened = rep->sst.Open(rep->path);
   if (!opened.ok()) return rep->Error(opened);
   const auto properties = rep->sst.GetTableProperties();
   RETURN_IF_ERROR(rep->activity->error());  // RocksDB goes on without properties.
-  if (properties == nullptr) return Damaged(rep->path, "its properties can't be read");
+  if (properties == nullptr) return DamagedFile(rep->path, "its properties can't be read");
   if (properties->num_entries != file.rows()) {
-    return Damaged(rep->path, absl::StrCat("it has ", properties->num_entries,
-                                           " rows, the manifest says ", file.rows()));
+    return DamagedFile(rep->path, absl::StrCat("it has ", properties->num_entries,
+                                               " rows, the manifest says ", file.rows()));
   }
   rocksdb::ReadOptions options;
-  options.readahead_size = kReadAheadBytes;
+  options.readahead_size = kListedFileReadBytes;
   options.fill_cache = false;
   rep->rows.reset(rep->sst.NewIterator(options));
   return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::move(rep)));
@@ -123,15 +101,15 @@ absl::StatusOr<bool> RowsFileReader::Next(SavedRow* row) {
   const std::optional<RowKey> key = DecodeRowKey({key_bytes.data(), key_bytes.size()});
   if (!key.has_value() ||
       !DecodeRowValue({value.data(), value.size()}, &row->lookups, &row->changed, &rep_->values)) {
-    return Damaged(rep_->path, "a row has the wrong size");
+    return DamagedFile(rep_->path, "a row has the wrong size");
   }
   if (!(*key == RowKeyOf(key->table, key->key))) {
-    return Damaged(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
-                                            " is not of slot ", key->slot));
+    return DamagedFile(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
+                                                " is not of slot ", key->slot));
   }
   if (rep_->last_key.has_value() && !(*rep_->last_key < *key)) {
-    return Damaged(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
-                                            " is not behind the one before it"));
+    return DamagedFile(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
+                                                " is not behind the one before it"));
   }
   rep_->last_key = row->key = *key;
   row->values = rep_->values;

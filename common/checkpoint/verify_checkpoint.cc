@@ -1,43 +1,23 @@
 #include "common/checkpoint/verify_checkpoint.h"
 
-#include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/listed_file.h"
 #include "common/checkpoint/merged_rows.h"
-#include "common/crc32c.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
 namespace {
 
-constexpr uint64_t kReadBytes = 1 << 20;
-
-absl::Status VerifyBytes(Disk* disk, const std::string& path, const CheckpointFile& file) {
-  const auto opened = disk->Open(path);
-  if (absl::IsNotFound(opened.status())) {
-    return absl::DataLossError(absl::StrCat("'", path, "' is missing"));
-  }
-  RETURN_IF_ERROR(opened.status());
-  const uint64_t size = (*opened)->size();
-  if (size != file.bytes()) {
-    return absl::DataLossError(absl::StrCat("'", path, "' is damaged: it has ", size,
-                                            " bytes, the manifest says ", file.bytes()));
-  }
-  std::vector<char> buffer(std::min(size, kReadBytes));
-  uint32_t crc = 0;
-  for (uint64_t at = 0; at < size;) {
-    const uint64_t bytes = std::min<uint64_t>(size - at, buffer.size());
-    RETURN_IF_ERROR((*opened)->ReadAt(at, absl::MakeSpan(buffer.data(), bytes)));
-    crc = ExtendCrc32c(crc, buffer.data(), bytes);
-    at += bytes;
-  }
-  if (crc == file.crc32c()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrFormat(
-      "'%s' is damaged: its CRC-32C is %08x, the manifest says %08x", path, crc, file.crc32c()));
+absl::Status VerifyBytes(Disk* disk, const std::string& path, const CheckpointFile& listed) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, OpenListedFile(disk, path, listed));
+  ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(*file, 0));
+  if (crc == listed.crc32c()) return absl::OkStatus();
+  return DamagedFile(
+      path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc, listed.crc32c()));
 }
 
 }  // namespace

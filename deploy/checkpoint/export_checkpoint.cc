@@ -30,12 +30,10 @@ absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
   std::sort(layouts.begin(), layouts.end(),
             [](const TableLayout& a, const TableLayout& b) { return a.id < b.id; });
   const std::vector<TableLayout> saved = TablesOf(manifest);
-  bool same = layouts.size() == saved.size();
-  for (size_t i = 0; same && i < saved.size(); ++i) {
-    layouts[i].memory_budget_bytes = saved[i].memory_budget_bytes;
-    same = layouts[i] == saved[i];
-  }
-  if (same) return tables;
+  const auto same = [](const TableLayout& job_table, const TableLayout& table) {
+    return DescribeRowDifference(job_table, table).empty();
+  };
+  if (std::equal(layouts.begin(), layouts.end(), saved.begin(), saved.end(), same)) return tables;
   return absl::FailedPreconditionError(absl::StrCat(
       "the job in the manifest of ", CheckpointName({manifest.epoch(), Step(manifest.step())}),
       " doesn't describe its tables"));

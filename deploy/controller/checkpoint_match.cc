@@ -23,11 +23,6 @@ using FieldDescriptor = google::protobuf::FieldDescriptor;
 
 absl::Status Differs(const std::string& what) { return absl::FailedPreconditionError(what); }
 
-TableLayout WithoutBudget(TableLayout layout) {
-  layout.memory_budget_bytes = 0;
-  return layout;
-}
-
 const TableLayout* Find(const std::vector<TableLayout>& tables, const std::string& name) {
   const auto found = std::find_if(tables.begin(), tables.end(),
                                   [&](const TableLayout& table) { return table.name == name; });
@@ -90,8 +85,7 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
     return Differs(absl::StrCat("the checkpoint has a table '", table.name, "', the job has none"));
   }
   for (const TableLayout& table : here) {
-    const std::string difference =
-        DescribeDifference(WithoutBudget(table), WithoutBudget(*Find(there, table.name)));
+    const std::string difference = DescribeRowDifference(table, *Find(there, table.name));
     if (!difference.empty()) return Differs(difference + ", in the checkpoint");
   }
   // How many columns a bag has is a matter of the data.

@@ -20,12 +20,6 @@ namespace {
 
 constexpr size_t kRowsPerLoad = 4096;
 
-// Where rows may be held is no part of what they are.
-TableLayout WithoutBudget(TableLayout layout) {
-  layout.memory_budget_bytes = 0;
-  return layout;
-}
-
 // "" where the rows of one are those of the other.
 std::string TableDifference(const std::vector<TableLayout>& here,
                             const std::vector<TableLayout>& there) {
@@ -36,7 +30,7 @@ std::string TableDifference(const std::vector<TableLayout>& here,
     const auto same = std::find_if(there.begin(), there.end(),
                                    [&](const TableLayout& other) { return other.id == table.id; });
     if (same == there.end()) return absl::StrCat("it has no table '", table.name, "'");
-    const std::string difference = DescribeDifference(WithoutBudget(table), WithoutBudget(*same));
+    const std::string difference = DescribeRowDifference(table, *same);
     if (!difference.empty()) return difference;
   }
   return "";

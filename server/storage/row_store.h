@@ -13,16 +13,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/row_key.h"
 #include "common/ids.h"
 #include "common/table_spec.h"
 #include "common/uninitialized_vector.h"
 
 namespace thermocline {
 
-// A stored row: lookups (4 bytes), step of the last change plus 1 (4), then the row's floats; all
-// little-endian.
+// A stored row is as in a checkpoint: lookups, step of the last change plus 1, then the row's
+// floats.
 inline size_t StoredRowBytes(const TableLayout& layout) {
-  return 2 * sizeof(uint32_t) + sizeof(float) * layout.row_floats();
+  return RowValueBytes(static_cast<size_t>(layout.row_floats()));
 }
 
 // The rows of a store as they were when it was made, in the order of (slot, key). Not thread-safe;

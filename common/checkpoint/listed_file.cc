@@ -1,0 +1,45 @@
+#include "common/checkpoint/listed_file.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/check.h"
+#include "common/crc32c.h"
+#include "common/status_macros.h"
+
+namespace thermocline {
+
+absl::Status DamagedFile(const std::string& path, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("'", path, "' is damaged: ", what));
+}
+
+absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::string& path,
+                                                         const CheckpointFile& listed) {
+  absl::StatusOr<std::unique_ptr<ReadFile>> opened = disk->Open(path);
+  if (absl::IsNotFound(opened.status())) {
+    return absl::DataLossError(absl::StrCat("'", path, "' is missing"));
+  }
+  RETURN_IF_ERROR(opened.status());
+  const uint64_t bytes = (*opened)->size();
+  if (bytes == listed.bytes()) return opened;
+  return DamagedFile(path,
+                     absl::StrCat("it has ", bytes, " bytes, the manifest says ", listed.bytes()));
+}
+
+absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin) {
+  const uint64_t end = file.size();
+  CHECK_LE(begin, end);
+  std::vector<char> buffer(std::min<uint64_t>(end - begin, kListedFileReadBytes));
+  uint32_t crc = 0;
+  for (uint64_t at = begin; at < end;) {
+    const uint64_t bytes = std::min<uint64_t>(end - at, buffer.size());
+    RETURN_IF_ERROR(file.ReadAt(at, absl::MakeSpan(buffer.data(), bytes)));
+    crc = ExtendCrc32c(crc, buffer.data(), bytes);
+    at += bytes;
+  }
+  return crc;
+}
+
+}  // namespace thermocline

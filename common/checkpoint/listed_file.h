@@ -1,0 +1,34 @@
+// A file that a manifest lists, held against what the manifest says of it.
+#ifndef THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
+#define THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/disk/disk.h"
+#include "proto/checkpoint.pb.h"
+
+namespace thermocline {
+
+// How much of such a file is read at a time.
+inline constexpr size_t kListedFileReadBytes = 1 << 20;
+
+// kDataLoss: "'path' is damaged: ..."
+absl::Status DamagedFile(const std::string& path, absl::string_view what);
+
+// Errors: kDataLoss (it is missing, or of another size than `listed`), kUnavailable (the disk).
+absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::string& path,
+                                                         const CheckpointFile& listed);
+
+// CRC-32C of the bytes from `begin` to the end. REQUIRES: begin <= file.size()
+// Errors: kUnavailable
+absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
