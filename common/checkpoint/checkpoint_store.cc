@@ -123,23 +123,30 @@ absl::Status CheckpointStore::RemoveFiles(const std::string& name,
       empty = false;
       continue;
     }
-    RETURN_IF_ERROR(disk_->Remove(absl::StrCat(folder, "/", file)));
+    const absl::Status status = disk_->Remove(absl::StrCat(folder, "/", file));
+    if (absl::IsNotFound(status)) continue;  // Its server was faster.
+    RETURN_IF_ERROR(status);
     ++*removed;
   }
-  return empty ? disk_->RemoveDirectory(folder) : absl::OkStatus();
+  if (!empty) return absl::OkStatus();
+  const absl::Status status = disk_->RemoveDirectory(folder);
+  // A server that hasn't heard yet that its cut was called off writes into it: another time.
+  return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }
 
-absl::StatusOr<uint64_t> CheckpointStore::RemoveUnneeded(
+absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
     uint32_t keep, const std::vector<std::string>& in_progress) {
   CHECK_GE(keep, 1u);
   ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
   std::set<std::string> untouched(in_progress.begin(), in_progress.end());
   std::set<std::string> needed;  // files
   std::optional<CheckpointId> newest;
+  const ListedCheckpoint* foreign = nullptr;  // The newest of another format version.
   uint32_t kept = 0;
   for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
     if (absl::IsUnavailable(listed->status)) return listed->status;
     if (!listed->status.ok()) {
+      if (foreign == nullptr && absl::IsFailedPrecondition(listed->status)) foreign = &*listed;
       untouched.insert(listed->name);
       continue;
     }
@@ -151,19 +158,28 @@ absl::StatusOr<uint64_t> CheckpointStore::RemoveUnneeded(
       for (const CheckpointFile& file : part.files()) needed.insert(file.path());
     }
   }
-  uint64_t removed = 0;
-  if (!newest.has_value()) return removed;
+  Removal removal;
+  if (!newest.has_value()) return removal;
   ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
   std::vector<std::string> unneeded;
   for (const CheckpointId& id : folders) {
     const std::string name = CheckpointName(id);
     // What is behind the newest may be being written.
-    if (untouched.count(name) == 0 && !IsOlder(*newest, id)) unneeded.push_back(name);
+    if (untouched.count(name) != 0 || IsOlder(*newest, id)) continue;
+    // Which files those name, nobody here knows: surely none that came later.
+    if (foreign != nullptr && IsOlder(id, foreign->id)) {
+      removal.held_back = absl::StrCat("what is older than ", foreign->name,
+                                       " stays, which may need it: ", foreign->status.message());
+    } else {
+      unneeded.push_back(name);
+    }
   }
   // First every manifest: none outlives a file of its own or of an older checkpoint.
-  for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveManifest(name, &removed));
-  for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveFiles(name, needed, &removed));
-  return removed;
+  for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveManifest(name, &removal.files));
+  for (const std::string& name : unneeded) {
+    RETURN_IF_ERROR(RemoveFiles(name, needed, &removal.files));
+  }
+  return removal;
 }
 
 absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {

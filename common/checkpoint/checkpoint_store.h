@@ -27,6 +27,13 @@ struct ListedCheckpoint {
   CheckpointManifest manifest;  // Where the manifest could be read.
 };
 
+struct Removal {
+  uint64_t files = 0;  // So many went.
+  // Why others did not, that are not needed otherwise: a checkpoint of another format version may
+  // need them. "": none stayed for that.
+  std::string held_back;
+};
+
 // One writer (a job's launcher) at a time; several readers. Keeps nothing in memory.
 class CheckpointStore {
  public:
@@ -62,13 +69,14 @@ class CheckpointStore {
   // Removes all checkpoints but the newest `keep` whole ones, with all files that those don't name,
   // and what aborted ones left. Not touched: the folders named in `in_progress`, cuts behind the
   // newest whole checkpoint (later epochs, or later steps of its epoch: they may be being written),
-  // damaged checkpoints' own folders (for people to look at). Without a whole checkpoint nothing
-  // is. Returns how many files went.
+  // damaged checkpoints' own folders (for people to look at), what is older than a checkpoint of
+  // another format version (it may need it). Without a whole checkpoint nothing is. Servers may
+  // remove files of theirs at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.
-  absl::StatusOr<uint64_t> RemoveUnneeded(uint32_t keep,
-                                          const std::vector<std::string>& in_progress);
+  absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep,
+                                         const std::vector<std::string>& in_progress);
 
   // nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;

@@ -1,5 +1,6 @@
 #include "common/checkpoint/checkpoint_store.h"
 
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +22,16 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr char kDirectory[] = "/run/checkpoints";
+
+// A server may remove a file when the store is about to, or write one.
+class SharedDisk : public SimulatedDisk {
+ public:
+  absl::Status Remove(const std::string& path) override {
+    if (on_remove) on_remove(path);
+    return SimulatedDisk::Remove(path);
+  }
+  std::function<void(const std::string& path)> on_remove;
+};
 
 class CheckpointStoreTest : public testing::Test {
  protected:
@@ -56,8 +67,20 @@ class CheckpointStoreTest : public testing::Test {
     disk_.SetContent(Path(file), bytes);
   }
 
+  // As a later version of this program leaves one that builds on `older`.
+  void SaveOfAnotherVersion(const CheckpointManifest& older) {
+    CheckpointManifest manifest = older;
+    manifest.set_step(older.step() + 1);
+    manifest.set_format_version(kCheckpointFormatVersion + 1);
+    const std::string folder = Path(CheckpointName({older.epoch(), Step(manifest.step())}));
+    ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
+    const std::string bytes = EncodeFrame({kManifestFormat.magic, kCheckpointFormatVersion + 1},
+                                          manifest.SerializeAsString());
+    ASSERT_TRUE(WriteWholeFile(&disk_, bytes, folder + "/MANIFEST").ok());
+  }
+
   std::mt19937_64 random_;
-  SimulatedDisk disk_;
+  SharedDisk disk_;
   CheckpointStore store_{&disk_, kDirectory};
 };
 
@@ -127,13 +150,13 @@ TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
   const CheckpointManifest second = Save(1, 2, &full);
   Save(1, 3, &second);
   Save(1, 4);
-  EXPECT_EQ(*store_.RemoveUnneeded(2, {}), 2u);  // Two manifests; step 3 needs the files.
+  EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 2u);  // Two manifests; step 3 needs the files.
   EXPECT_THAT(Names(), ElementsAre("epoch-1-step-3", "epoch-1-step-4"));
   EXPECT_THAT(Files("epoch-1-step-1"), ElementsAre("server-0.sst", "server-1.sst"));
-  EXPECT_EQ(*store_.RemoveUnneeded(2, {}), 0u);
-  EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 7u);
+  EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 0u);
+  EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 7u);
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-4"));
-  EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 0u);
+  EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 0u);
   EXPECT_THAT(Files("epoch-1-step-4"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
 }
 
@@ -153,7 +176,7 @@ TEST_F(CheckpointStoreTest, WhatANewEpochLeftBehindIsOlder) {
 
 TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
   Write(1, 7);  // of an epoch that is over
-  EXPECT_EQ(*store_.RemoveUnneeded(1, {}), 0u);
+  EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 0u);
   Save(2, 10);
   Write(2, 9);   // called off
   Write(2, 8);   // named
@@ -163,11 +186,61 @@ TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
   Damage("epoch-1-step-2/MANIFEST");
   ASSERT_TRUE(disk_.CreateDirectory(Path("somebody's")).ok());
   ASSERT_TRUE(store_.WriteJobState({}).ok());
-  EXPECT_EQ(*store_.RemoveUnneeded(1, {"epoch-2-step-8"}), 4u);
+  EXPECT_EQ(store_.RemoveUnneeded(1, {"epoch-2-step-8"})->files, 4u);
   EXPECT_THAT(*disk_.List(kDirectory),
               ElementsAre("JOB_STATE", "epoch-1-step-2", "epoch-2-step-10", "epoch-2-step-11",
                           "epoch-2-step-8", "epoch-3-step-5", "somebody's"));
   EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
+}
+
+TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
+  Save(1, 1);
+  Save(1, 2);
+  Save(1, 3);
+  const std::string raced = Path("epoch-1-step-1/server-0.sst");
+  disk_.on_remove = [&](const std::string& path) {
+    if (path == raced) {
+      EXPECT_TRUE(disk_.SimulatedDisk::Remove(path).ok());
+    } else if (path == Path("epoch-1-step-2/server-1.sst")) {
+      EXPECT_TRUE(disk_.Create(Path("epoch-1-step-2/server-2.sst")).ok());
+    }
+  };
+  const auto removed = store_.RemoveUnneeded(1, {});
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_EQ(removed->files, 5u);  // Of two manifests and four parts.
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-2", "epoch-1-step-3"));
+  EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("server-2.sst"));
+  EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 1u);
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-3"));
+}
+
+// Nobody here can tell which files it names: none goes that was there before it.
+TEST_F(CheckpointStoreTest, WhatACheckpointOfAnotherVersionMayNeedStays) {
+  Save(1, 5);
+  const CheckpointManifest base = Save(2, 10);
+  SaveOfAnotherVersion(base);  // Step 11
+  Save(3, 15);
+  Save(3, 16);
+  Save(3, 17);
+  const std::vector<std::string> older = Files("epoch-2-step-10");
+  auto removal = store_.RemoveUnneeded(2, {});
+  ASSERT_TRUE(removal.ok()) << removal.status();
+  EXPECT_EQ(removal->files, 3u);
+  EXPECT_THAT(removal->held_back, HasSubstr("older than epoch-2-step-11 stays"));
+  EXPECT_THAT(removal->held_back, HasSubstr("format version 2"));
+  EXPECT_THAT(*disk_.List(kDirectory),
+              ElementsAre("epoch-1-step-5", "epoch-2-step-10", "epoch-2-step-11", "epoch-3-step-16",
+                          "epoch-3-step-17"));
+  EXPECT_EQ(Files("epoch-2-step-10"), older);
+  // Once it is gone the others go.
+  ASSERT_TRUE(disk_.Remove(Path("epoch-2-step-11/MANIFEST")).ok());
+  removal = store_.RemoveUnneeded(2, {});
+  ASSERT_TRUE(removal.ok()) << removal.status();
+  EXPECT_EQ(removal->held_back, "");
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-3-step-16", "epoch-3-step-17"));
+  // One that holds nothing back is not worth a word.
+  SaveOfAnotherVersion(EmptyManifest({2, Step(10)}, 2));
+  EXPECT_EQ(store_.RemoveUnneeded(2, {})->held_back, "");
 }
 
 TEST_F(CheckpointStoreTest, ACrashDuringRemovalLeavesWholeCheckpointsOnly) {

@@ -305,13 +305,14 @@ void CheckpointKeeper::RemoveOld() {
   }
   const auto removed = store_.RemoveUnneeded(keep, in_progress);
   removal_due_ = !open.empty();
-  absl::MutexLock lock(&mutex_);
-  while (committed_.size() > keep) committed_.erase(committed_.begin());
-  if (removed.ok()) return;
   CheckpointEvent event;
   event.kind = CheckpointEvent::kNotRemoved;
-  event.reason = std::string(removed.status().message());
-  events_.push_back(std::move(event));
+  event.reason = removed.ok() ? removed->held_back : std::string(removed.status().message());
+  const bool is_news = event.reason != not_removed_ && !event.reason.empty();
+  not_removed_ = event.reason;
+  absl::MutexLock lock(&mutex_);
+  while (committed_.size() > keep) committed_.erase(committed_.begin());
+  if (is_news) events_.push_back(std::move(event));
 }
 
 std::string CheckpointKeeper::RestartServer(size_t index) {

@@ -45,7 +45,7 @@ struct CheckpointEvent {
   Kind kind = kCommitted;
   Step cut;
   std::string name;      // Of the checkpoint.
-  std::string reason;    // Why it was called off, or why old ones were not removed.
+  std::string reason;    // Why it was called off, or why old ones are not removed.
   bool is_full = false;  // No server builds on an older one.
   uint64_t bytes = 0;    // Written for it.
   double pause_s = 0;    // The longest of any server, as is write_s.
@@ -122,6 +122,7 @@ class CheckpointKeeper {
   int failures_ = 0;        // Of named cuts, since the last commit.
   std::string last_failure_;
   bool removal_due_ = false;
+  std::string not_removed_;  // Why old ones stayed the last time: it is said once.
   bool is_ending_ = false;
   uint64_t next_try_ = 0;  // To write the last step: the round of it.
 

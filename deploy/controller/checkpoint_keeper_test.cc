@@ -502,6 +502,29 @@ TEST_F(CheckpointKeeperTest, AFullDiskCallsTheCutOff) {
   EXPECT_THAT(Names(), ElementsAre("epoch-2-step-19"));
 }
 
+TEST_F(CheckpointKeeperTest, WhatStaysForAnotherVersionIsSaidOnce) {
+  const std::string foreign = absl::StrCat(kDirectory, "/epoch-1-step-5");
+  for (const std::string& folder : {absl::StrCat(kDirectory, "/epoch-1-step-4"), foreign}) {
+    ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
+  }
+  const FrameFormat later = {kManifestFormat.magic, kCheckpointFormatVersion + 1};
+  ASSERT_TRUE(WriteWholeFile(&disk_, EncodeFrame(later, ""), foreign + "/MANIFEST").ok());
+  options_.every_steps = 10;
+  std::vector<std::string> said;
+  for (const int64_t cut : {9, 19, 29}) {
+    cluster_.AdvanceTo(cut);
+    cluster_.WriteAll(cut);
+    Poll(2);
+    for (const CheckpointEvent& event : keeper().TakeEvents()) {
+      if (event.kind == CheckpointEvent::kNotRemoved) said.push_back(event.reason);
+    }
+  }
+  EXPECT_THAT(said, ElementsAre(HasSubstr("older than epoch-1-step-5 stays")));
+  EXPECT_TRUE(disk_.List(absl::StrCat(kDirectory, "/epoch-1-step-4")).ok());
+  EXPECT_EQ(disk_.List(absl::StrCat(kDirectory, "/epoch-2-step-9")).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
 TEST_F(CheckpointKeeperTest, AFileThatIsNotThereCallsTheCutOff) {
   options_.every_steps = 10;
   cluster_.AdvanceTo(9);

@@ -150,7 +150,7 @@ class JobController {
   void OnCheckpoint(const CheckpointEvent& event) {
     Json json;
     if (event.kind == CheckpointEvent::kNotRemoved) {
-      Tell(absl::StrCat("old checkpoints can't be removed: ", event.reason));
+      Tell(absl::StrCat("old checkpoints are not removed: ", event.reason));
       return;
     }
     json["event"] =
