@@ -51,6 +51,15 @@ absl::StatusOr<wire::PushAnswer> CheckpointedServer::Push(wire::PushPart part) {
   return **answer;
 }
 
+absl::StatusOr<wire::PullAnswer> CheckpointedServer::Pull(wire::PullRequest pull) {
+  pull.header.epoch = config_.epoch;
+  auto answer = std::make_shared<std::optional<absl::StatusOr<wire::PullAnswer>>>();
+  core_->Pull(pull,
+              [answer](absl::StatusOr<wire::PullAnswer> a) { answer->emplace(std::move(a)); });
+  while (!answer->has_value()) EXPECT_TRUE(scheduler_->RunNext());
+  return **answer;
+}
+
 absl::StatusOr<CheckpointReply> CheckpointedServer::Checkpoint(CheckpointRequest::Action action,
                                                                int64_t step) {
   CheckpointRequest request;

@@ -56,6 +56,8 @@ class CheckpointedServer {
   bool broken() const { return broken_; }
 
   absl::StatusOr<wire::PushAnswer> Push(wire::PushPart part);
+  // Waits where it is held.
+  absl::StatusOr<wire::PullAnswer> Pull(wire::PullRequest pull);
   absl::StatusOr<CheckpointReply> Checkpoint(CheckpointRequest::Action action, int64_t step = 0);
   // The cut at `step`; nullopt where it isn't open.
   std::optional<CutStatus> CutAt(int64_t step);

@@ -128,6 +128,10 @@ TEST_F(BreakableServer, AnApplyThatCannotReadIsTheEnd) {
   EXPECT_EQ(broken_.code(), StatusCode::kUnavailable);
   EXPECT_THAT(std::string(broken_.message()), HasSubstr("step 1: table 'T0'"));
   EXPECT_EQ(PushAll(2).code(), StatusCode::kUnavailable);  // Shutting down.
+  // It would wait for the end of an apply that never ends.
+  const absl::Status visited =
+      core_->VisitRows(TableId(0), [](Key, absl::Span<const float>, uint32_t, Step) {});
+  EXPECT_EQ(visited, broken_);
 }
 
 TEST_F(BreakableServer, AFullDiskRefusesPushesBeforeTheyCount) {
@@ -178,6 +182,11 @@ TEST(MemoryBudgetTest, ARestoreThatCannotSpillEndsBeforeMemoryDoes) {
   const absl::Status full = core.Configure(next);
   EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr("SPILL"));
+  // That it is full is no reason to come again.
+  absl::Status pull;
+  core.Pull(MakePull(0, 1), [&](const auto& answer) { pull = answer.status(); });
+  EXPECT_EQ(pull.code(), StatusCode::kAborted) << pull;
+  EXPECT_THAT(std::string(pull.message()), HasSubstr("SPILL"));
 }
 
 TEST(MemoryBudgetTest, NeedsAFolderForTheRest) {

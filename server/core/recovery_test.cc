@@ -1,5 +1,4 @@
 // A server that dies and comes back: what it acknowledged counts, exactly once.
-#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -14,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
+#include "server/core/checkpointed_server.h"
 #include "server/core/server_core.h"
 #include "server/core/testing.h"
 #include "server/storage/journal_opener.h"
@@ -22,99 +22,31 @@ namespace thermocline {
 namespace {
 
 using ::testing::HasSubstr;
-using testing_core::AddRange;
+using testing_core::CheckpointedServer;
 using testing_core::MakeConfig;
-using testing_core::MakePart;
 using testing_core::MakePull;
+using testing_core::RandomPart;
 using wire::Readiness;
 
 constexpr uint32_t kWorkers = 2;
 constexpr int64_t kSteps = 12;
+constexpr Key kKeys = 24;
+constexpr char kFolder[] = "/server";
 
-// A server process over a disk that outlives it.
-class TestServer {
- public:
-  TestServer(SimulatedDisk* disk, std::optional<LogDurability> durability)
-      : disk_(disk), config_(MakeConfig(kWorkers)) {
-    config_.durability = durability;
-    Start();
-  }
+ServerConfig Config(std::optional<LogDurability> durability) {
+  ServerConfig config = MakeConfig(kWorkers);
+  config.durability = durability;
+  return config;
+}
 
-  void Start() {
-    broken_ = false;
-    LogJournalOptions options;
-    options.directory = "/log";
-    options.segment_bytes = 500;
-    options.on_broken = [this](const absl::Status&) { broken_ = true; };
-    scheduler_ = std::make_unique<VirtualScheduler>();
-    opener_ = std::make_unique<LogJournalOpener>(disk_, scheduler_.get(), options);
-    core_ = std::make_unique<ServerCore>(ServerLimits{}, scheduler_.get(), opener_.get());
-  }
-  absl::Status Configure() { return core_->Configure(config_); }
-
-  // With `random` the host dies too.
-  void Crash(std::mt19937_64* random) {
-    core_.reset();
-    opener_.reset();
-    scheduler_.reset();
-    random != nullptr ? disk_->CrashHost(random) : disk_->CrashProcess();
-    Start();
-  }
-  // Whether the process has to end.
-  bool broken() const { return broken_; }
-
-  absl::StatusOr<wire::PushAnswer> Push(wire::PushPart part) {
-    auto answer = std::make_shared<std::optional<absl::StatusOr<wire::PushAnswer>>>();
-    core_->Push(std::move(part),
-                [answer](absl::StatusOr<wire::PushAnswer> a) { answer->emplace(std::move(a)); });
-    while (!answer->has_value()) EXPECT_TRUE(scheduler_->RunNext());
-    return **answer;
-  }
-  Digest ComputeDigest() {
-    Digest digest;
-    core_->ComputeDigest("job", 5, [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
-      EXPECT_TRUE(answer.ok()) << answer.status();
-      EXPECT_EQ(answer->complete_through, Step(kSteps - 1));
-      digest = answer->digest;
-    });
-    return digest;
-  }
-  ServerStats Stats() const {
-    ServerStats stats;
-    core_->FillStats(&stats);
-    return stats;
-  }
-  ServerCore* core() { return core_.get(); }
-
- private:
-  SimulatedDisk* const disk_;
-  ServerConfig config_;
-  bool broken_ = false;
-  std::unique_ptr<VirtualScheduler> scheduler_;
-  std::unique_ptr<LogJournalOpener> opener_;
-  std::unique_ptr<ServerCore> core_;
-};
-
-// Part `part` of the push of one worker and step: a pure function of its arguments.
 wire::PushPart PartOf(uint32_t rank, int64_t step, uint32_t part, uint32_t num_parts) {
-  std::mt19937 random(static_cast<uint32_t>(step * 100 + rank * 10 + part));
-  wire::PushPart push = MakePart(rank, step, step, part, num_parts);
-  std::vector<Key> keys;
-  std::vector<float> values;
-  for (Key key = part; key < 24; key += num_parts) {
-    if (random() % 2 == 0) continue;
-    keys.push_back(key);
-    values.push_back(static_cast<float>(random() % 1000) / 7);
-    values.push_back(static_cast<float>(random() % 1000) / 3);
-  }
-  AddRange(&push, 0, keys, values);
-  return push;
+  return RandomPart(rank, step, part, num_parts, /*server=*/0, /*num_servers=*/1, kKeys);
 }
 uint32_t NumParts(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
 
 Digest UndisturbedDigest() {
   SimulatedDisk disk;
-  TestServer server(&disk, std::nullopt);
+  CheckpointedServer server(&disk, Config(std::nullopt));
   EXPECT_TRUE(server.Configure().ok());
   for (int64_t step = 0; step < kSteps; ++step) {
     for (uint32_t rank = 0; rank < kWorkers; ++rank) {
@@ -132,12 +64,12 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
   void Run(uint64_t seed) {
     std::mt19937_64 random(seed);
     SimulatedDisk disk;
-    TestServer server(&disk, GetParam());
+    CheckpointedServer server(&disk, Config(GetParam()));
     ASSERT_TRUE(server.Configure().ok());
     const auto crash = [&] {
       // What only survives the process needs the host.
       const bool host = GetParam() == LogDurability::kHost && random() % 2 == 0;
-      server.Crash(host ? &random : nullptr);
+      server.Die(host ? &random : nullptr);
       const absl::Status recovered = server.Configure();
       ASSERT_TRUE(recovered.ok()) << recovered;
       ++crashes_;
@@ -160,8 +92,8 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
       if (HasFatalFailure()) return;
     }
     if (server.broken()) crash();
-    const Digest digest = server.ComputeDigest();
-    EXPECT_TRUE(digest == undisturbed_);
+    EXPECT_TRUE(server.ComputeDigest() == undisturbed_);
+    EXPECT_EQ(server.Stats().complete_through(), kSteps - 1);
   }
 
   const Digest undisturbed_ = UndisturbedDigest();
@@ -186,13 +118,13 @@ INSTANTIATE_TEST_SUITE_P(Durabilities, RecoveryTest,
 
 TEST(ServerRecoveryTest, AServerThatLostItsLogSaysSo) {
   SimulatedDisk disk;
-  TestServer server(&disk, LogDurability::kProcess);
+  CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
   ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
-  server.Crash(nullptr);
-  const auto names = disk.List("/log");
+  server.Die();
+  const auto names = disk.List(kFolder);
   for (const std::string& name : *names) {
-    ASSERT_TRUE(disk.Remove("/log/" + name).ok());
+    ASSERT_TRUE(disk.Remove(absl::StrCat(kFolder, "/", name)).ok());
   }
   ASSERT_TRUE(server.Configure().ok());
   wire::PushPart next = PartOf(0, 1, 0, 1);
@@ -202,14 +134,14 @@ TEST(ServerRecoveryTest, AServerThatLostItsLogSaysSo) {
 
 TEST(ServerRecoveryTest, DamageStopsTheRecoveryForGood) {
   SimulatedDisk disk;
-  TestServer server(&disk, LogDurability::kProcess);
+  CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
   for (int64_t step = 0; step < 9; ++step) {
     ASSERT_TRUE(server.Push(PartOf(0, step, 0, 1)).ok());
   }
-  server.Crash(nullptr);
-  const auto names = disk.List("/log");
-  const std::string path = "/log/" + names->front();
+  server.Die();
+  const auto names = disk.List(kFolder);
+  const std::string path = absl::StrCat(kFolder, "/", names->front());
   std::string content = disk.Content(path);
   content[content.size() / 2] ^= 1;
   disk.SetContent(path, content);
@@ -217,12 +149,16 @@ TEST(ServerRecoveryTest, DamageStopsTheRecoveryForGood) {
   EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(damaged.message()), HasSubstr(path));
   EXPECT_EQ(server.Configure(), damaged);
-  EXPECT_EQ(server.Push(PartOf(0, 9, 0, 1)).status().code(), absl::StatusCode::kUnavailable);
+  // Nobody waits for it.
+  const absl::Status push = server.Push(PartOf(0, 9, 0, 1)).status();
+  EXPECT_EQ(push.code(), absl::StatusCode::kDataLoss) << push;
+  EXPECT_THAT(std::string(push.message()), HasSubstr(path));
+  EXPECT_EQ(server.Pull(MakePull(0, 9)).status(), push);
 }
 
 TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
   SimulatedDisk disk;
-  TestServer server(&disk, LogDurability::kProcess);
+  CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
   disk.SetFreeBytes(20);
   EXPECT_EQ(server.Push(PartOf(0, 0, 0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
@@ -237,9 +173,8 @@ TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
 
 TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {
   SimulatedDisk disk;
-  ASSERT_TRUE(disk.CreateDirectory("/log").ok());
   {
-    TestServer server(&disk, LogDurability::kProcess);
+    CheckpointedServer server(&disk, Config(LogDurability::kProcess));
     ASSERT_TRUE(server.Configure().ok());
     ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
   }
@@ -289,18 +224,21 @@ TEST(ServerRecoveryTest, ADiskThatCantBeReadIsTheEndOfIt) {
     bool fails = false;
   };
   UnreadableDisk disk;
-  ASSERT_TRUE(disk.CreateDirectory("/log").ok());
-  TestServer server(&disk, LogDurability::kProcess);
+  CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
   ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
-  server.Crash(nullptr);
+  server.Die();
   disk.fails = true;
   for (int i = 0; i < 2; ++i) {
     const absl::Status failed = server.Configure();
     EXPECT_EQ(failed.code(), absl::StatusCode::kAborted) << failed;
     EXPECT_THAT(std::string(failed.message()), HasSubstr("Input/output error"));
+    const absl::Status pull = server.Pull(MakePull(0, 1)).status();
+    EXPECT_EQ(pull.code(), absl::StatusCode::kAborted) << pull;
+    EXPECT_THAT(std::string(pull.message()), HasSubstr("can't recover: /server/"));
+    EXPECT_THAT(std::string(pull.message()), HasSubstr("Input/output error"));
   }
-  server.Crash(nullptr);
+  server.Die();
   disk.fails = false;
   EXPECT_TRUE(server.Configure().ok());
 }

@@ -145,6 +145,10 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job) {
       const absl::Status applied = ApplyStep(current_job, *std::move(step));
       if (!applied.ok()) {
         // What is accepted must be applied, and can't be. Nothing is any more: `applying` stays.
+        {
+          absl::MutexLock lock(&mutex);
+          apply_error = applied;
+        }
         spill.on_broken(applied);
         return Shutdown();
       }
@@ -222,7 +226,8 @@ absl::Status ServerCore::Impl::VisitRows(TableId table, const RowVisitor& visit)
   ASSIGN_OR_RETURN(TableSet::Entry * entry, current_job->FindTable(table));
   {
     absl::MutexLock lock(&mutex);
-    mutex.Await(absl::Condition(this, &Impl::NotApplying));
+    mutex.Await(absl::Condition(this, &Impl::CanVisitRows));
+    RETURN_IF_ERROR(apply_error);
     applying = true;
   }
   const absl::Status visited = entry->table.VisitRows(visit);

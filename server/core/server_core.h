@@ -67,7 +67,8 @@ class ServerCore {
   // ReadRows. Errors: kUnavailable (not configured), kFailedPrecondition (another job or epoch),
   //         kNotFound (unknown table), kInvalidArgument (key not of this shard, staleness beyond
   //         the job's, rank out of range), kDataLoss (acked_through is ahead of the ledger),
-  //         kResourceExhausted (admission).
+  //         kResourceExhausted (admission); where recovering failed, what did: kDataLoss, else
+  //         kAborted.
   using PullDone = PullGate::Done;
   PullTicket Pull(const wire::PullRequest& request, PullDone done,
                   int64_t time_left_us = PullGate::kNoDeadline);
@@ -117,7 +118,8 @@ class ServerCore {
 
   // Calls `visit` for every row of a table, in no particular order, between two applies.
   // row: weights, then slots; valid during the call. `changed`: the step that last changed
-  // it. Errors: kFailedPrecondition (not configured), kNotFound (unknown table), the store's.
+  // it. Errors: kUnavailable (not configured), kNotFound (unknown table), the store's, also those
+  // of a step that couldn't be applied.
   using RowVisitor =
       std::function<void(Key key, absl::Span<const float> row, uint32_t count, Step changed)>;
   absl::Status VisitRows(TableId table, const RowVisitor& visit);

@@ -12,8 +12,7 @@ namespace thermocline {
 
 namespace {
 
-// A server that was restarted is configured again: whoever asks before that comes again. Where
-// that failed, it is for the launcher to say what becomes of the job.
+// A server that was restarted is configured again: whoever asks before that comes again.
 absl::Status NotConfigured() { return absl::UnavailableError("this server is not configured yet"); }
 
 // A launcher that is told kUnavailable asks again, since the server might not be up yet. This one
@@ -23,12 +22,23 @@ absl::Status ForGood(const absl::Status& status) {
   return absl::AbortedError(status.message());
 }
 
+// What everybody else is told then, who would try again after many an error. For lost data a job
+// may go back to a checkpoint.
+absl::Status CantRecover(const absl::Status& why) {
+  const absl::StatusCode code =
+      absl::IsDataLoss(why) ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted;
+  return absl::Status(code, absl::StrCat("this server can't recover: ", why.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
   ServedJob* found = job.load(std::memory_order_acquire);
-  if (found == nullptr) return NotConfigured();
-  return found;
+  if (found != nullptr) return found;
+  absl::MutexLock lock(&mutex);
+  if (shut_down) return ShuttingDown();
+  if (!recovery.ok()) return CantRecover(recovery);
+  return NotConfigured();
 }
 
 absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {

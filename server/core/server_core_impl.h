@@ -63,7 +63,9 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void RunApplier(ServedJob* current_job);
   absl::Status ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
-  bool NotApplying() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !applying; }
+  bool CanVisitRows() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return !applying || !apply_error.ok();
+  }
 
   // In server_core_checkpoint.cc.
   void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
@@ -106,6 +108,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   std::shared_ptr<PartWriter> part_writer ABSL_GUARDED_BY(mutex);  // While a cut is being written.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
+  absl::Status apply_error ABSL_GUARDED_BY(mutex);  // Then nothing is applied any more.
   bool shut_down ABSL_GUARDED_BY(mutex) = false;
   // At most one digest is wanted at a time; the applying thread computes it.
   bool digest_wanted ABSL_GUARDED_BY(mutex) = false;

@@ -48,6 +48,10 @@ void Spiller::RunNow() {
   }
   if (status.ok() || full) return;
   is_broken_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;  // What is due stays so: the thread would ask again and again.
+  }
   broken_(status);
 }
 

@@ -20,7 +20,7 @@ class Spiller {
   // rows stay in memory, and the next round tries again); others are final.
   using Round = std::function<absl::Status()>;
 
-  // `broken` hears of the first final error; no round is run after it.
+  // `broken` hears of the first final error; no round is run after it, and the thread ends.
   Spiller(Round round, std::function<void(const absl::Status&)> broken);
   ~Spiller();
 
