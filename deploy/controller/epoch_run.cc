@@ -155,7 +155,7 @@ absl::Status EpochRun::WaitForWorkers() {
   const absl::StatusOr<bool> waited = WaitWhileAdvancing(ended, "workers to end", &stall);
   RETURN_IF_ERROR(Broken());
   RETURN_IF_ERROR(waited.status());
-  return *waited ? absl::OkStatus() : StallReport(stall);
+  return *waited ? absl::OkStatus() : EndStalled(stall);
 }
 
 absl::Status EpochRun::FinishCheckpoints() {
@@ -186,6 +186,7 @@ absl::Status EpochRun::WaitAndReport(const std::function<bool()>& done, absl::st
 
 std::string EpochRun::Loss() {
   if (restarts_exhausted_) return "";
+  if (stalled_at_.has_value()) return stall_;
   const absl::Status lost_log = servers_.restart_error();
   if (absl::IsDataLoss(lost_log)) return std::string(lost_log.message());
   const std::vector<ProcessFailure> failures = supervisor_.Failures();
@@ -210,15 +211,16 @@ absl::Duration EpochRun::StallTimeout() const {
   return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
 }
 
-absl::Status EpochRun::StallReport(const StallWatch& stall) {
+absl::Status EpochRun::EndStalled(const StallWatch& stall) {
   const std::vector<uint32_t> running = workers_.RunningRanks();
+  stalled_at_ = stall.reached();
+  stall_ = absl::StrCat("nothing has advanced for ", absl::FormatDuration(StallTimeout()),
+                        " (cluster.stall_timeout_s): ", stall.WhoIsWaitedFor(running));
   std::string logs;
   for (const uint32_t rank : stall.Behind(running)) {
     absl::StrAppend(&logs, "\n  | ", workers_.LogFile(rank));
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat("nothing has advanced for ", absl::FormatDuration(StallTimeout()),
-                   " (cluster.stall_timeout_s): ", stall.WhoIsWaitedFor(running), "; logs:", logs));
+  return absl::DeadlineExceededError(absl::StrCat(stall_, "; logs:", logs));
 }
 
 absl::Status EpochRun::WriteAddresses() const {

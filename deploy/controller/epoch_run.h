@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,9 @@ class EpochRun {
 
   // After an error: what was lost, in a line, if going back to a checkpoint may help; else "".
   std::string Loss();
+  // Where that is a stall: the last step that is applied. Who hangs is among those that are stopped
+  // anyway.
+  std::optional<Step> stalled_at() const { return stalled_at_; }
   // After Stop. The next epoch begins with the newest checkpoint of this one, or as this one.
   EpochStart NextStart() const;
 
@@ -103,7 +107,7 @@ class EpochRun {
   uint64_t CheckpointBytes() const;
   absl::Status WaitForWorkers();
   absl::Duration StallTimeout() const;
-  absl::Status StallReport(const StallWatch& stall);
+  absl::Status EndStalled(const StallWatch& stall);
   absl::Status WriteAddresses() const;
   absl::StatusOr<Digest> AskServersOnce(std::vector<ServerReport>* reports);
 
@@ -118,6 +122,8 @@ class EpochRun {
   std::unique_ptr<CheckpointLoop> checkpoints_;  // Null: none are written, or not yet.
   uint32_t restarts_ = 0;                        // Of servers.
   bool restarts_exhausted_ = false;
+  std::string stall_;  // What didn't advance, and who was waited for.
+  std::optional<Step> stalled_at_;
 };
 
 }  // namespace thermocline

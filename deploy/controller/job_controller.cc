@@ -1,6 +1,7 @@
 #include "deploy/controller/job_controller.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "common/stopwatch.h"
 #include "deploy/controller/checkpoint_requests.h"
 #include "deploy/controller/metrics_log.h"
+#include "deploy/controller/rollback_policy.h"
 #include "deploy/controller/sample_counter.h"
 #include "deploy/controller/summary.h"
 
@@ -77,6 +79,13 @@ class JobController {
       epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
       if (loss.empty() || !writes_checkpoints_ || rollbacks_ == job_.checkpoint().max_rollbacks()) {
         return result;
+      }
+      const std::optional<Step> stalled_at = epoch.stalled_at();
+      if (stalled_at.has_value() && !stalls_.RollbackMayHelp(*stalled_at)) {
+        return absl::Status(result.status().code(),
+                            absl::StrCat(result.status().message(),
+                                         "\nthe job has gone back for a stall before, and got no "
+                                         "further since"));
       }
       ++rollbacks_;
       start = epoch.NextStart();
@@ -228,6 +237,7 @@ class JobController {
   std::unique_ptr<MetricsLog> metrics_;
   uint32_t restarts_ = 0;  // Of servers.
   uint32_t rollbacks_ = 0;
+  StallPolicy stalls_;
   uint64_t committed_ = 0;
   uint64_t called_off_ = 0;
   std::string last_;  // Checkpoint.

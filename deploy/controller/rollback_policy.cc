@@ -22,6 +22,12 @@ bool RollbackMayHelp(const std::vector<ProcessFailure>& failures) {
   return std::all_of(failures.begin(), failures.end(), IsLoss);
 }
 
+bool StallPolicy::RollbackMayHelp(Step reached) {
+  const bool got_further = !reached_.has_value() || reached > *reached_;
+  reached_ = reached;
+  return got_further;
+}
+
 std::string DescribeFailures(const std::vector<ProcessFailure>& failures) {
   return absl::StrJoin(failures, ", ", [](std::string* out, const ProcessFailure& failure) {
     absl::StrAppend(out, failure.name, " ", failure.how_it_ended);

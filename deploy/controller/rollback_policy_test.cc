@@ -28,6 +28,19 @@ TEST(RollbackPolicy, WhatTheJobBringsAboutComesAgain) {
   EXPECT_FALSE(RollbackMayHelp({Killed(kServer), Exited(kWorker, 1)}));
 }
 
+TEST(StallPolicy, OnceAndAgainOnlyWhereTheJobGotFurther) {
+  StallPolicy policy;
+  EXPECT_TRUE(policy.RollbackMayHelp(Step(57)));
+  EXPECT_TRUE(policy.RollbackMayHelp(Step(58)));
+  EXPECT_FALSE(policy.RollbackMayHelp(Step(58)));
+  StallPolicy from_the_start;
+  EXPECT_TRUE(from_the_start.RollbackMayHelp(kNoStep));
+  EXPECT_FALSE(from_the_start.RollbackMayHelp(kNoStep));
+  StallPolicy earlier;
+  EXPECT_TRUE(earlier.RollbackMayHelp(Step(57)));
+  EXPECT_FALSE(earlier.RollbackMayHelp(Step(50)));
+}
+
 TEST(RollbackPolicy, OneLine) {
   EXPECT_EQ(DescribeFailures({{kServer, "server 0", "was killed by signal 9 (Killed)", {}},
                               {kWorker, "worker 1", "exited with code 3", 3}}),

@@ -24,6 +24,7 @@ void StallWatch::Look(const std::vector<ServerReport>& reports, absl::Duration n
   answers_ = reports;
   for (size_t i = 0; i < reports.size(); ++i) {
     if (!reports[i].stats.ok()) continue;
+    reached_ = std::max(reached_, Step(reports[i].stats->complete_through()));
     const ServerWork work = WorkOf(*reports[i].stats);
     if (work == seen_[i]) continue;
     seen_[i] = work;

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/ids.h"
 #include "deploy/console/stats_table.h"
 #include "proto/parameter_server.pb.h"
 
@@ -35,6 +36,9 @@ class StallWatch {
   // The last look at which something had advanced.
   absl::Duration last_advance() const { return last_advance_; }
 
+  // The last step that is applied, as far as any server has said.
+  Step reached() const { return reached_; }
+
   // Who is waited for, as far as the last look tells: servers that didn't answer, and those of the
   // `ranks`, workers that run, whose pushes are the oldest.
   //   "server 0 at 127.0.0.1:4000 does not answer: ..."
@@ -50,6 +54,7 @@ class StallWatch {
   std::vector<ServerWork> seen_;       // [num_servers]
   std::vector<ServerReport> answers_;  // [num_servers], at the last look
   absl::Duration last_advance_;
+  Step reached_ = kNoStep;
 };
 
 }  // namespace thermocline

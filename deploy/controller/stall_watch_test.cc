@@ -47,6 +47,19 @@ TEST(StallWatch, RecoveryIsAnAdvance) {
   EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
 }
 
+TEST(StallWatch, WhatWasReachedIsTheFurthestThatAnybodyHasSaid) {
+  StallWatch watch(2);
+  EXPECT_EQ(watch.reached(), kNoStep);
+  ServerReport first = Report(1, 0, {}), second = Report(1, 0, {});
+  first.stats->set_complete_through(7);
+  second.stats->set_complete_through(8);
+  watch.Look({first, second}, absl::Seconds(1));
+  EXPECT_EQ(watch.reached(), Step(8));
+  // It is silent, or has come back and recovers still.
+  watch.Look({first, Silent()}, absl::Seconds(2));
+  EXPECT_EQ(watch.reached(), Step(8));
+}
+
 TEST(StallWatch, ASilentServerHasNotAdvanced) {
   StallWatch watch(1);
   watch.Look({Report(5, 0, {4})}, absl::Seconds(1));

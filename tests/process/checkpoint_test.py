@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest, children, wait_for
+from harness import DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, wait_for
 
 FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
 # So many that a job is killed long before its end.
@@ -234,6 +234,44 @@ class CheckpointTest(ProcessTest):
         self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
         rollback, = self.events('rollback')
         self.assertEqual(rollback['step'] % 20, 0)
+
+    def test_a_worker_that_hangs_takes_the_job_back(self):
+        flags = [*LONG_FLAGS, '--workers=2']
+        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start(*flags, '--set=cluster.stall_timeout_s=5')
+        self.wait_for_checkpoints(launcher, 1)
+        os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        self.assertRegex(out, r'nothing has advanced for 5s \(cluster.stall_timeout_s\): worker 1 is '
+                              r'waited for: .*; going back to step \d+ \(epoch 2\)')
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
+
+    def test_a_worker_that_hangs_again_before_it_got_further_ends_the_job(self):
+        # That of the second epoch comes up, and does nothing.
+        programs = self.fake_programs(worker="""
+            case "$*" in *--epoch=2*)
+              for flag in "$@"; do
+                case "$flag" in --port_file=*) echo 127.0.0.1:9 >"${flag#*=}" ;; esac
+              done
+              exec sleep 600 ;;
+            esac
+            exec '%s' "$@"
+            """ % WORKER)
+        launcher = self.start(*LONG_FLAGS, '--bin-dir', programs,
+                              '--set=cluster.stall_timeout_s=5')
+        self.wait_for_checkpoints(launcher, 1)
+        os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGSTOP)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('going back to step', out)
+        self.assertIn('(epoch 2)', out)
+        self.assertNotIn('(epoch 3)', out)
+        self.assertIn('nothing has advanced for 5s', err)
+        self.assertIn('the job has gone back for a stall before, and got no further since', err)
+        self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
 
     def test_so_many_rollbacks_and_no_more(self):
         launcher = self.start_long('--set=checkpoint.max_rollbacks=0', '--workers=2')
