@@ -65,6 +65,22 @@ class RecoveryTest(ProcessTest):
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
         self.assertEqual(self.summary(launcher)['model_digest'], undisturbed['model_digest'])
 
+    def test_a_server_that_cant_recover_ends_the_job_with_the_reason(self):
+        launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC')
+        pids = list(children(launcher.pid))
+        folder = os.path.join(self.run_dir, 'server-0.data')
+        segment = os.path.join(folder, min(name for name in os.listdir(folder)
+                                           if name.startswith('push-')))
+        with open(segment, 'r+b') as file:
+            file.seek(24)
+            file.write(b'damage')
+        os.kill(wait_for(lambda: self.server_pid(launcher, 0), 'server 0'), signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 1, out)
+        self.assertIn("server 0 can't recover: ", err)
+        self.assertIn("'%s': the header is damaged" % segment, err)
+        self.assert_all_gone(pids)
+
     def test_one_death_too_many_ends_the_job(self):
         launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC',
                                    '--set=cluster.max_server_restarts=1')
