@@ -58,6 +58,8 @@ std::string RenderJson(const std::string& directory, const std::vector<ListedChe
       json["samples"] = listed.manifest.samples();
       json["servers"] = listed.manifest.num_servers();
       json["workers"] = listed.manifest.num_workers();
+      json["cpu_isa"] = listed.manifest.cpu_isa();
+      json["build"] = listed.manifest.build();
       json["kind"] = contents.kind;
       json["new_rows"] = contents.new_rows;
       json["new_bytes"] = contents.new_bytes;

@@ -68,9 +68,11 @@ absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup)
   if (!resumes) return CheckUnused(store);
   setup->options.is_resumed = true;
   ASSIGN_OR_RETURN(const std::string name, CheckpointToResume(flags, store));
-  ASSIGN_OR_RETURN(ResumePoint point, FindResumePoint(store, setup->job, name));
-  setup->options.start = std::move(point.start);
-  setup->options.resume_notice = std::move(point.notice);
+  JobOptions& options = setup->options;
+  ASSIGN_OR_RETURN(ResumePoint point,
+                   FindResumePoint(store, setup->job, options.programs.build, name));
+  options.start = std::move(point.start);
+  options.notices = std::move(point.notices);
   return absl::OkStatus();
 }
 
@@ -108,6 +110,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   options.start.base_step = Step(manifest.step());
   options.start.base_samples = manifest.samples();
   ASSIGN_OR_RETURN(options.programs, ProgramsFromFlags(flags));
+  std::string origin = DescribeOrigin(job, options.programs.build, manifest);
+  if (!origin.empty()) options.notices.push_back(std::move(origin));
   // One worker scores; nothing is written that would have to last.
   job.set_name(manifest.job_id());
   job.mutable_cluster()->set_workers(1);

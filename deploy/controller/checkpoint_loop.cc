@@ -8,6 +8,7 @@
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "common/table_spec.h"
+#include "deploy/controller/checkpoint_match.h"
 
 namespace thermocline {
 namespace {
@@ -27,7 +28,7 @@ CheckpointManifest ManifestOf(const Job& job, const EpochStart& start, const std
     *manifest.add_tables() = TableLayoutToProto(layout);
   }
   *manifest.mutable_job() = job;
-  manifest.set_cpu_isa(CpuIsa_Name(job.cluster().cpu_isa()));
+  manifest.set_cpu_isa(ResolvedCpuIsa(job));
   manifest.set_build(build);
   return manifest;
 }

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/cpu_features.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "common/table_spec.h"
@@ -103,6 +105,29 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
                               {"path", "test_path", "max_bad_lines", "read_ahead_batches"},
                               "data."));
   return CheckFeatures(job, manifest, {});
+}
+
+std::string ResolvedCpuIsa(const Job& job) {
+  const CpuIsa wish = job.cluster().cpu_isa();
+  if (wish != AUTO) return CpuIsa_Name(wish);
+  return CpuIsa_Name(CpuHasAvx512() ? AVX512 : AVX2);
+}
+
+std::string DescribeOrigin(const Job& job, const std::string& build,
+                           const CheckpointManifest& manifest) {
+  std::vector<std::string> differences;
+  const auto compare = [&](const char* what, const std::string& before, const std::string& here) {
+    if (before.empty() || before == here) return;
+    differences.push_back(absl::StrCat(what, " ", before, " (this run: ", here, ")"));
+  };
+  // Older checkpoints have the wish.
+  if (manifest.cpu_isa() != CpuIsa_Name(AUTO)) {
+    compare("cpu_isa", manifest.cpu_isa(), ResolvedCpuIsa(job));
+  }
+  compare("build", manifest.build(), build);
+  if (differences.empty()) return "";
+  return absl::StrCat("checkpoint ", CheckpointName({manifest.epoch(), Step(manifest.step())}),
+                      " was made with ", absl::StrJoin(differences, ", "));
 }
 
 }  // namespace thermocline

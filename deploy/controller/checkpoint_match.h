@@ -1,6 +1,8 @@
-// Whether a checkpoint is of a job: of its model, and of its data.
+// Whether a checkpoint is of a job: of its model, and of its data; and where it was made.
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
+
+#include <string>
 
 #include "absl/status/status.h"
 #include "proto/checkpoint.pb.h"
@@ -16,6 +18,14 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 // is read. Where the data lies, how many bad lines it may have and what is read ahead make no
 // difference. Errors: kFailedPrecondition (says what differs first).
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
+
+// What a job's workers compute with on this machine: "AVX2" or "AVX512", whatever the job wishes.
+std::string ResolvedCpuIsa(const Job& job);
+
+// In what the processes that made the checkpoint were others than those of `job` here, of `build`,
+// in a line; "": in nothing that is recorded.
+std::string DescribeOrigin(const Job& job, const std::string& build,
+                           const CheckpointManifest& manifest);
 
 }  // namespace thermocline
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/posix_disk.h"
@@ -58,9 +59,9 @@ class JobController {
   absl::StatusOr<JobResult> RunEpochs() {
     EpochStart start = options_.start;
     samples_.Report(start.first_step().value(), start.base_samples);
+    for (const std::string& notice : options_.notices) Tell(notice);
     if (options_.is_resumed) {
-      if (!options_.resume_notice.empty()) Tell(options_.resume_notice);
-      Note("resume", start, options_.resume_notice);
+      Note("resume", start, absl::StrJoin(options_.notices, "; "));
       Tell(absl::StrCat("resuming at ", WhereItBegins(start), " (epoch ", start.epoch, ")"));
     }
     while (true) {

@@ -27,7 +27,7 @@ struct JobOptions {
   JobPrograms programs;
   EpochStart start;
   bool is_resumed = false;
-  std::string resume_notice;  // Told when it resumes; "": nothing.
+  std::vector<std::string> notices;  // Told as it begins.
   // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
   bool eval_only = false;
 };

@@ -50,7 +50,7 @@ std::string Instead(const Checkpoints& list, const std::string& name) {
 // The base of the last epoch is gone, by somebody's hand. Surely of the same line are only those
 // that its own epoch made before: of an earlier one, people may have left what came last behind.
 absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const std::string& base,
-                                                  std::string* notice) {
+                                                  std::vector<std::string>* notices) {
   const auto id = ParseCheckpointName(base);
   const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
     return id.has_value() && listed.status.ok() && listed.id.epoch == id->epoch &&
@@ -61,15 +61,16 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const
   if (before == nullptr) {
     return absl::DataLossError(absl::StrCat(gone, "; ", Instead(list, base)));
   }
-  *notice = absl::StrCat(gone, "; going on with ", before->name,
-                         ", the newest whole one that its epoch made before");
+  notices->push_back(absl::StrCat(gone, "; going on with ", before->name,
+                                  ", the newest whole one that its epoch made before"));
   return before;
 }
 
 // What the epoch after begins with; null: nothing.
 absl::StatusOr<const ListedCheckpoint*> Choose(const Checkpoints& list,
                                                const std::optional<JobState>& state,
-                                               const std::string& name, std::string* notice) {
+                                               const std::string& name,
+                                               std::vector<std::string>* notices) {
   const auto by_name = [&](const std::string& wanted) {
     return Last(list, [&](const ListedCheckpoint& listed) { return listed.name == wanted; });
   };
@@ -86,7 +87,7 @@ absl::StatusOr<const ListedCheckpoint*> Choose(const Checkpoints& list,
   if (newest != nullptr || state->base_checkpoint().empty()) return newest;
   const ListedCheckpoint* base = by_name(state->base_checkpoint());
   if (base != nullptr) return base;
-  return InPlaceOf(list, state->base_checkpoint(), notice);
+  return InPlaceOf(list, state->base_checkpoint(), notices);
 }
 
 absl::Status CheckJobId(const std::string& here, const std::string& there,
@@ -112,7 +113,7 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
   start.epoch = state.has_value() ? state->epoch() : 0;
   for (const ListedCheckpoint& listed : list) start.epoch = std::max(start.epoch, listed.id.epoch);
   ++start.epoch;
-  ASSIGN_OR_RETURN(const ListedCheckpoint* chosen, Choose(list, state, name, &point.notice));
+  ASSIGN_OR_RETURN(const ListedCheckpoint* chosen, Choose(list, state, name, &point.notices));
   if (chosen == nullptr) return point;
   if (!chosen->status.ok()) {
     return absl::Status(chosen->status.code(),
@@ -128,11 +129,13 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
 }
 
 absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
-                                            const std::string& name) {
+                                            const std::string& build, const std::string& name) {
   ASSIGN_OR_RETURN(ResumePoint point, FindNextEpoch(store, job.name(), name));
   if (!point.base.has_value()) return point;
   RETURN_IF_ERROR(CheckModel(job, *point.base));
   RETURN_IF_ERROR(CheckData(job, *point.base));
+  std::string origin = DescribeOrigin(job, build, *point.base);
+  if (!origin.empty()) point.notices.push_back(std::move(origin));
   return point;
 }
 

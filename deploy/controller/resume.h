@@ -19,7 +19,7 @@ namespace thermocline {
 struct ResumePoint {
   EpochStart start;
   std::optional<CheckpointManifest> base;  // Of start.base; nullopt: that is "".
-  std::string notice;                      // What people should know about it; "": nothing.
+  std::vector<std::string> notices;        // What people should know about it, in lines.
 };
 
 // The next epoch of the job `job_id`, whose checkpoints are in `store`. It begins with the
@@ -28,16 +28,17 @@ struct ResumePoint {
 //
 // A damaged checkpoint is never passed over in silence: an older one is taken where people say so.
 // Where somebody removed what the last epoch began with, the one before of the same epoch stands in
-// for it, and the notice says so.
+// for it, and a notice says so.
 // Errors: kNotFound (no job was run there; no such checkpoint), kDataLoss (the checkpoint is
 // damaged), kFailedPrecondition (it is not this job's), kUnavailable.
 absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const std::string& job_id,
                                           const std::string& name);
 
-// The same for a job as it is now. Errors: also kFailedPrecondition (model or data differ from the
-// checkpoint's: says in what).
+// The same for a job as it is now, run by `build`. A notice says where the checkpoint was made by
+// another one, or with other instructions. Errors: also kFailedPrecondition (model or data differ
+// from the checkpoint's: says in what).
 absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
-                                            const std::string& name);
+                                            const std::string& build, const std::string& name);
 
 // After a loss of data: the whole checkpoints that people may go on with instead of what the last
 // epoch began with, newest first. nullopt: that epoch got further, and --resume takes it up.

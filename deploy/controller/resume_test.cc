@@ -5,10 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/testing.h"
+#include "common/cpu_features.h"
 #include "common/disk/simulated_disk.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
+#include "deploy/controller/checkpoint_match.h"
 
 namespace thermocline {
 namespace {
@@ -21,6 +23,7 @@ using ::testing::Not;
 using ::testing::Optional;
 
 constexpr char kDirectory[] = "checkpoints";
+constexpr char kBuild[] = "2.0";
 constexpr char kJob[] = R"(
 name: "j" seed: 3
 data { format: CRITEO_TSV path: "log.tsv" num_categorical: 2 }
@@ -71,7 +74,7 @@ class ResumeTest : public testing::Test {
     disk_.SetContent(path, content);
   }
   absl::StatusOr<EpochStart> Find(const std::string& name = "") const {
-    ASSIGN_OR_RETURN(const ResumePoint point, FindResumePoint(store_, job_, name));
+    ASSIGN_OR_RETURN(const ResumePoint point, FindResumePoint(store_, job_, kBuild, name));
     return point.start;
   }
 
@@ -84,7 +87,8 @@ TEST_F(ResumeTest, NothingWasRunThere) {
   EXPECT_EQ(Find().status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(CheckUnused(store_).ok());
   const CheckpointStore nowhere(&disk_, "nowhere");
-  EXPECT_EQ(FindResumePoint(nowhere, job_, "").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FindResumePoint(nowhere, job_, kBuild, "").status().code(),
+            absl::StatusCode::kNotFound);
   EXPECT_TRUE(CheckUnused(nowhere).ok());
 }
 
@@ -154,13 +158,14 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
   Commit(2, 19);
   Commit(2, 39);
   Write(3, "epoch-2-step-29");
-  const auto point = FindResumePoint(store_, job_, "");
+  const auto point = FindResumePoint(store_, job_, kBuild, "");
   ASSERT_TRUE(point.ok()) << point.status();
   EXPECT_EQ(point->start.base, "epoch-2-step-19");
   EXPECT_EQ(point->start.epoch, 4u);
-  EXPECT_EQ(point->notice,
-            "checkpoint epoch-2-step-29, with which the last epoch began, is gone; going on with "
-            "epoch-2-step-19, the newest whole one that its epoch made before");
+  EXPECT_THAT(point->notices,
+              ElementsAre("checkpoint epoch-2-step-29, with which the last epoch began, is gone; "
+                          "going on with epoch-2-step-19, the newest whole one that its epoch made "
+                          "before"));
   Damage("epoch-2-step-19");
   EXPECT_EQ(Find()->base, "epoch-2-step-9");
   // Which of the other lines led there, nobody knows.
@@ -186,7 +191,7 @@ TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
 
 TEST_F(ResumeTest, AnotherJobsState) {
   Write(1, "");
-  const absl::Status status = FindResumePoint(store_, JobWith({"name=other"}), "").status();
+  const absl::Status status = FindResumePoint(store_, JobWith({"name=other"}), kBuild, "").status();
   EXPECT_EQ(status, absl::FailedPreconditionError("the job is 'other', JOB_STATE is of job 'j'"));
 }
 
@@ -194,7 +199,7 @@ TEST_F(ResumeTest, AnotherJobsCheckpoints) {
   Commit(1, 9);
   Write(1, "");
   const auto difference = [&](const std::vector<std::string>& overrides) {
-    const auto start = FindResumePoint(store_, JobWith(overrides), "");
+    const auto start = FindResumePoint(store_, JobWith(overrides), kBuild, "");
     EXPECT_EQ(start.status().code(), absl::StatusCode::kFailedPrecondition);
     return std::string(start.status().message());
   };
@@ -218,7 +223,34 @@ TEST_F(ResumeTest, WhatDoesNotMatter) {
   const Job job = JobWith({"cluster.servers=4", "cluster.workers=2", "train.passes=3",
                            "default_table.storage={rocksdb{memory:'1MiB'}}", "data.path=elsewhere",
                            "data.max_bad_lines=7", "data.read_ahead_batches=9"});
-  EXPECT_TRUE(FindResumePoint(store_, job, "").ok());
+  EXPECT_TRUE(FindResumePoint(store_, job, kBuild, "").ok());
+}
+
+TEST_F(ResumeTest, OtherInstructionsAndBuildsAreReported) {
+  const Job job = JobWith({"cluster.cpu_isa=AVX2"});
+  const auto notices = [&](const char* isa, const char* build) {
+    CheckpointManifest manifest = ManifestAt(1, 9);
+    manifest.set_cpu_isa(isa);
+    manifest.set_build(build);
+    EXPECT_TRUE(store_.Commit(manifest).ok());
+    const auto point = FindResumePoint(store_, job, kBuild, "");
+    EXPECT_TRUE(point.ok()) << point.status();
+    return point->notices;
+  };
+  EXPECT_THAT(notices("AVX2", kBuild), IsEmpty());
+  EXPECT_THAT(notices("AUTO", ""), IsEmpty());  // Nobody knows.
+  EXPECT_THAT(notices("AVX512", kBuild),
+              ElementsAre("checkpoint epoch-1-step-9 was made with cpu_isa AVX512 (this run: "
+                          "AVX2)"));
+  EXPECT_THAT(notices("AVX512", "1.0"),
+              ElementsAre("checkpoint epoch-1-step-9 was made with cpu_isa AVX512 (this run: "
+                          "AVX2), build 1.0 (this run: 2.0)"));
+}
+
+TEST_F(ResumeTest, TheInstructionsAreThoseThatAreUsed) {
+  EXPECT_EQ(ResolvedCpuIsa(JobWith({"cluster.cpu_isa=AVX2"})), "AVX2");
+  EXPECT_EQ(ResolvedCpuIsa(JobWith({"cluster.cpu_isa=AVX512"})), "AVX512");
+  EXPECT_EQ(ResolvedCpuIsa(job_), CpuHasAvx512() ? "AVX512" : "AVX2");
 }
 
 TEST_F(ResumeTest, ADirectoryInUse) {

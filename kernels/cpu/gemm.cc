@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/cpu_features.h"
+
 namespace thermocline {
 
 namespace {
@@ -80,6 +82,6 @@ void PackPanelTransposed(const float* b, int64_t ld, int64_t k, int64_t n, int64
   }
 }
 
-bool HasAvx512() { return __builtin_cpu_supports("avx512f") != 0; }
+bool HasAvx512() { return CpuHasAvx512(); }
 
 }  // namespace thermocline

@@ -107,6 +107,31 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(none.returncode, 2)
         self.assertIn(path + '9', none.stderr)
 
+    def test_where_a_checkpoint_was_made_is_kept_and_reported(self):
+        with open('/proc/cpuinfo') as file:
+            best = 'AVX512' if 'avx512f' in file.read() else 'AVX2'
+        self.train('--set=checkpoint.every_steps=20')
+        listed = self.thermocline('checkpoint', 'list', '--json', self.run_dir)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        checkpoints = json.loads(listed.stdout)['checkpoints']
+        self.assertEqual({each['cpu_isa'] for each in checkpoints}, {best})
+        self.assertEqual(len({each['build'] for each in checkpoints}), 1)
+        newest = checkpoints[-1]['name']
+        if best == 'AVX2':
+            return  # There is no other to go on with.
+        said = 'checkpoint %s was made with cpu_isa AVX512 (this run: AVX2)\n' % newest
+        path = os.path.join(self.run_dir, 'checkpoints', newest)
+        for command in (['train', '--resume', '--run-dir', self.run_dir],
+                        ['eval', self.job, '--checkpoint', path, '--run-dir',
+                         self.run_dir + '-eval']):
+            done = self.thermocline(*command, '--set=cluster.cpu_isa=AVX2')
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(said, done.stdout)
+        # Of one's own there is nothing to say.
+        self.assertNotIn('was made with', self.thermocline(
+            'train', '--resume', '--run-dir', self.run_dir,
+            '--set=cluster.cpu_isa=AVX512').stdout)
+
     def test_a_damaged_checkpoint_is_named_and_not_passed_over(self):
         digest = self.train(*FLAGS)['model_digest']
         older, newest = self.checkpoints()[-2:]
