@@ -64,6 +64,11 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
   return CheckpointPath{directory.empty() ? path + "/checkpoints" : directory, ""};
 }
 
+const char* VerdictOn(const absl::Status& status) {
+  if (status.ok()) return "whole";
+  return absl::IsDataLoss(status) ? "damaged" : "unreadable";
+}
+
 Command CheckpointCommand() {
   Command command;
   command.name = "checkpoint";
@@ -80,7 +85,7 @@ Command CheckpointCommand() {
   }
   absl::StrAppend(&command.details,
                   "\nPATH is a checkpoint directory, a run directory, or one checkpoint\n"
-                  "(DIRECTORY/epoch-1-step-999). Exit code 1 if anything is damaged.\n");
+                  "(DIRECTORY/epoch-1-step-999). Exit code 1 if anything is not whole.\n");
   command.examples =
       "  thermocline checkpoint list runs/quickstart-20240101-120000\n"
       "  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints\n"

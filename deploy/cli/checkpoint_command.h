@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "deploy/cli/flags.h"
 
@@ -31,6 +32,10 @@ struct CheckpointPath {
 // A checkpoint directory, a run directory, or one checkpoint in its directory.
 // Errors: kNotFound (no such folder), kInvalidArgument (the run directory's job can't be read).
 absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path);
+
+// What a listed checkpoint is: "whole", "damaged", or "unreadable": here or now, which says nothing
+// against it (another format version; the disk).
+const char* VerdictOn(const absl::Status& status);
 
 }  // namespace thermocline
 

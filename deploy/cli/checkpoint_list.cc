@@ -50,7 +50,7 @@ std::string RenderJson(const std::string& directory, const std::vector<ListedChe
     Json json = {{"name", listed.name},
                  {"epoch", listed.id.epoch},
                  {"step", listed.id.step.value()},
-                 {"status", listed.status.ok() ? "whole" : "damaged"}};
+                 {"status", VerdictOn(listed.status)}};
     if (!listed.status.ok()) json["reason"] = std::string(listed.status.message());
     if (HasManifest(listed)) {
       const Contents contents = ContentsOf(listed);
@@ -78,7 +78,7 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
       {"checkpoint", "step", "epoch", "samples", "servers", "new rows", "new bytes", "all bytes",
        "kind"},
       {}};
-  std::string damaged;
+  std::string not_whole;
   for (const ListedCheckpoint& listed : list) {
     std::vector<std::string> row = {listed.name, absl::StrCat(listed.id.step.value()),
                                     absl::StrCat(listed.id.epoch)};
@@ -91,10 +91,11 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
     }
     rows.push_back(std::move(row));
     if (!listed.status.ok()) {
-      absl::StrAppend(&damaged, listed.name, " is damaged: ", listed.status.message(), "\n");
+      absl::StrAppend(&not_whole, listed.name, " is ", VerdictOn(listed.status), ": ",
+                      listed.status.message(), "\n");
     }
   }
-  return FormatTable(rows) + damaged;
+  return FormatTable(rows) + not_whole;
 }
 
 int List(const Flags& flags) {

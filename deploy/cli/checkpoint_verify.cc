@@ -39,16 +39,15 @@ int Verify(const Flags& flags) {
   const auto list = CheckpointStore(&disk, path->directory).List();
   if (!list.ok()) return Complain(list.status().message(), kExitFailed);
   int verified_checkpoints = 0;
-  bool damaged = false;
+  bool all_whole = true;
   for (const ListedCheckpoint& listed : *list) {
     if (!path->name.empty() && listed.name != path->name) continue;
     const auto verified = VerifyListed(&disk, path->directory, listed);
-    damaged |= !verified.ok();
+    all_whole &= verified.ok();
     ++verified_checkpoints;
-    const std::string verdict = verified.ok()
-                                    ? absl::StrCat(" is whole: ", Describe(*verified))
-                                    : absl::StrCat(" is damaged: ", verified.status().message());
-    std::printf("%s%s\n", listed.name.c_str(), verdict.c_str());
+    const std::string what =
+        verified.ok() ? Describe(*verified) : std::string(verified.status().message());
+    std::printf("%s is %s: %s\n", listed.name.c_str(), VerdictOn(verified.status()), what.c_str());
     std::fflush(stdout);
   }
   if (verified_checkpoints == 0) {
@@ -57,7 +56,7 @@ int Verify(const Flags& flags) {
                         : absl::StrCat(path->name, " has no manifest: it was never finished"),
                     kExitFailed);
   }
-  return damaged ? kExitFailed : kExitDone;
+  return all_whole ? kExitDone : kExitFailed;
 }
 
 }  // namespace

@@ -36,6 +36,15 @@ def read_safetensors(path):
     return tensors, metadata
 
 
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
 class CheckpointFilesTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR'))
@@ -84,6 +93,22 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn('epoch-1-step-4/MANIFEST', out)
         self.assertIn('epoch-1-step-9/server-1.sst\' is missing', out)
+
+    def test_another_format_version_is_no_damage(self):
+        path = os.path.join(self.newest, 'MANIFEST')
+        with open(path, 'rb') as file:
+            content = file.read()
+        # docs/formats.md: the version at 8, the checksum of all else at 16.
+        header = content[:8] + struct.pack('<I', 2) + content[12:16]
+        with open(path, 'wb') as file:
+            file.write(header + struct.pack('<I', crc32c(header + content[20:])) + content[20:])
+        for action in ('list', 'verify'):
+            code, out, _ = self.command(action, self.checkpoints)
+            self.assertEqual(code, 1, out)
+            self.assertIn("epoch-1-step-9 is unreadable: '%s' has format version 2" % path, out)
+            self.assertNotIn('damaged', out)
+        listed = json.loads(self.command('list', '--json', self.checkpoints)[1])['checkpoints']
+        self.assertEqual([each['status'] for each in listed], ['whole', 'unreadable'])
 
     def test_verify_names_the_damaged_file(self):
         code, out, _ = self.command('verify', self.checkpoints)
