@@ -17,6 +17,16 @@ LONG_FLAGS = ['--servers=2', '--set=train.passes=%d' % PASSES, '--set=checkpoint
 
 class CheckpointTest(ProcessTest):
 
+    _undisturbed = {}
+
+    def undisturbed(self, workers=1):
+        """The summary of a long job with nothing in its way; trained once for all tests."""
+        if workers not in self._undisturbed:
+            self._undisturbed[workers] = self.train('--set=train.passes=%d' % PASSES,
+                                                    '--workers=%d' % workers,
+                                                    run_dir=self.run_dir + '-undisturbed')
+        return self._undisturbed[workers]
+
     def events(self, kind, run_dir=None):
         path = os.path.join(run_dir or self.run_dir, 'metrics.jsonl')
         if not os.path.exists(path):
@@ -57,8 +67,7 @@ class CheckpointTest(ProcessTest):
         self.assert_all_gone(pids)
 
     def test_a_killed_launcher_is_resumed_with_other_servers(self):
-        undisturbed = self.train('--set=train.passes=%d' % PASSES,
-                                 run_dir=self.run_dir + '-undisturbed')
+        undisturbed = self.undisturbed()
         launcher = self.start(*LONG_FLAGS, '--set=checkpoint.keep=2')
         self.wait_for_checkpoints(launcher, 1)
         self.kill_launcher(launcher)
@@ -246,7 +255,7 @@ class CheckpointTest(ProcessTest):
 
     def test_a_dead_worker_takes_the_job_back(self):
         flags = [*LONG_FLAGS, '--workers=2']
-        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+        undisturbed = self.undisturbed(workers=2)
         launcher = self.start(*flags)
         self.wait_for_checkpoints(launcher, 1)
         os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGKILL)
@@ -260,9 +269,26 @@ class CheckpointTest(ProcessTest):
         rollback, = self.events('rollback')
         self.assertEqual(rollback['step'] % 20, 0)
 
+    def test_a_damaged_log_takes_the_job_back(self):
+        undisturbed = self.undisturbed()
+        launcher = self.start(*LONG_FLAGS, '--set=cluster.durability=LOG_ASYNC')
+        self.wait_for_checkpoints(launcher, 1)
+        folder = os.path.join(self.run_dir, 'server-0.data')
+        segment = min(name for name in os.listdir(folder) if name.startswith('push-'))
+        with open(os.path.join(folder, segment), 'r+b') as file:
+            file.seek(24)  # In its header.
+            file.write(b'damage')
+        os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        self.assertRegex(out, r'; going back to step \d+ \(epoch 2\)')
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
+
     def test_a_worker_that_hangs_takes_the_job_back(self):
         flags = [*LONG_FLAGS, '--workers=2']
-        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+        undisturbed = self.undisturbed(workers=2)
         launcher = self.start(*flags, '--set=cluster.stall_timeout_s=5')
         self.wait_for_checkpoints(launcher, 1)
         os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
