@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,14 +34,23 @@ constexpr size_t kVisitRows = 4096;
 // that isn't too few or too many.
 constexpr size_t kMissesFraction = 16;
 constexpr size_t kMaxMissesABudget = 4096;
-// Rows leave once they fill the budget but for an eighth, until a quarter is free: the fewer
-// rounds, the larger the writes, and the less a request meets them.
-size_t FullStripeRows(size_t max_rows) { return max_rows - max_rows / 8; }
-size_t SweptStripeRows(size_t max_rows) { return max_rows - max_rows / 4; }
+// Rows leave once they fill the budget but for a sixteenth, until an eighth is free: the fewer
+// rounds, the larger the writes, and the less a request meets them; the later, the more is found.
+size_t FullStripeRows(size_t max_rows) { return max_rows - std::max<size_t>(1, max_rows / 16); }
+size_t SweptStripeRows(size_t max_rows) { return max_rows - std::max<size_t>(2, max_rows / 8); }
 
 size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
   const uint64_t rows = budget_bytes / (row_bytes + kIndexBytesPerRow) / kNumStripes;
   return std::max<size_t>(kMinStripeRows, rows);
+}
+
+// The hand goes round the buckets in long steps that meet each once: were it to go from one to the
+// next, it would leave empty ones behind and find full ones before it, and keys that lie in full
+// ones are slow to find. As far as steps by the golden section spread points, they spread evenly.
+uint32_t HandStep(uint32_t num_buckets) {
+  uint32_t step = std::max<uint32_t>(1, static_cast<uint32_t>(num_buckets * 0.6180339887));
+  while (std::gcd(step, num_buckets) != 1) ++step;
+  return step;
 }
 
 // At least one.
@@ -157,7 +167,6 @@ uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
     std::memcpy(storage.Slots(ref.row), stored + sizeof(meta) + weights_bytes,
                 layout.slot_floats() * sizeof(float));
   }
-  storage.Flags(ref.row)->store(kReferenced, std::memory_order_relaxed);
   return ref.row;
 }
 
@@ -280,10 +289,12 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
   const size_t batch_begin = batch->keys.size();
   const size_t batch_leaving = batch->leaving;
   size_t swept = 0;
+  const uint32_t num_buckets = stripe.index.num_buckets();
+  const uint32_t step = HandStep(num_buckets);
   while (stripe.index.size() > wanted_rows + (batch->keys.size() - batch_begin) &&
          batch->leaving - batch_leaving < kMaxSweptRows && swept < kMaxSweptEntries &&
          batch->keys.size() < batch->max_rows) {
-    if (stripe.clock_hand >= stripe.index.num_buckets()) stripe.clock_hand = 0;
+    if (stripe.clock_hand >= num_buckets) stripe.clock_hand = 0;  // The index has grown.
     const KeyIndex::Bucket& bucket = stripe.index.bucket(stripe.clock_hand);
     for (int i = 0; i < KeyIndex::kKeysPerBucket && bucket.rows[i] != 0; ++swept) {
       const Key key = bucket.keys[i];
@@ -305,11 +316,11 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
         ++batch->leaving;
       }
     }
-    ++stripe.clock_hand;
+    stripe.clock_hand = static_cast<uint32_t>((uint64_t{stripe.clock_hand} + step) % num_buckets);
     ++swept;
   }
   batch->swept += swept;
-  return stripe.index.size() + stripe.index.num_buckets();
+  return stripe.index.size() + num_buckets;
 }
 
 void EmbeddingTable::Impl::AddToBatch(Key key, uint32_t row, SpillBatch* batch) const {

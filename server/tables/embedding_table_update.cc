@@ -43,6 +43,7 @@ RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, Key key, uint32_t place
   }
   stripe.index.Insert(key, place, row);
   *storage.Meta(row) = {0, changed};
+  if (store != nullptr) storage.Flags(row)->store(kFresh, std::memory_order_relaxed);
   return {storage.Weights(row), row};
 }
 

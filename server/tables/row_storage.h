@@ -46,6 +46,9 @@ enum RowFlags : uint32_t {
   kReferenced = 1,  // Since the clock's hand came by.
   kDirty = 2,       // Not as the store has it.
   kSpilling = 4,    // Being written to the store as it is.
+  // It came to memory, or to be, and wasn't changed since. The change that follows is a part of the
+  // same use: a row that is used once in a long time leaves at the hand's first visit.
+  kFresh = 8,
 };
 
 // Rows come in blocks. A block belongs to one lock stripe: whoever touches its rows holds that
@@ -80,7 +83,10 @@ class RowStorage {
     if ((now & kReferenced) == 0) flags->fetch_or(kReferenced, std::memory_order_relaxed);
   }
   void MarkDirty(uint32_t row) {
-    Flags(row)->store(kReferenced | kDirty, std::memory_order_relaxed);
+    std::atomic<uint32_t>* flags = Flags(row);
+    const uint32_t now = flags->load(std::memory_order_relaxed);
+    const uint32_t used = (now & kFresh) != 0 ? now & kReferenced : kReferenced;
+    flags->store(used | kDirty, std::memory_order_relaxed);
   }
 
   // Whether the store has the row as it is. False where there is none.

@@ -3,17 +3,22 @@
 //   table    EmbeddingTable::GatherWeights, 16 floats a row, Adagrad, rows beyond the budget in
 //            RocksDB; rows that are read back stay in memory while there is room
 //   updates  the same, each batch followed by its ApplyGradients
+//   memory   GatherWeights of a table without a budget
 //   RocksDB  MultiGet of all rows of the same keys, sorted, from one with the same options
+//
+// A key that is not in memory costs what it costs in RocksDB, so the table can't be faster than the
+// share of such keys allows: `bound` is RocksDB's time over share * RocksDB's + (1 - share) *
+// memory's. It is printed beside the ratio.
 //
 // Keys are skewed: the k-th most used is drawn with probability proportional to k^-skew. Times of
 // the clock, since the database reads and compacts in threads of its own. The contestants run in
 // turn, repetition by repetition; ratios are taken within a repetition.
 //
 //   spill_benchmark [--rows=N] [--batch=N] [--batches=N] [--repetitions=N] [--skew=X]
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +41,7 @@ ABSL_FLAG(uint32_t, rows, 2000000, "Rows in the table.");
 ABSL_FLAG(uint32_t, batch, 4096, "Distinct keys in one call.");
 ABSL_FLAG(uint32_t, batches, 20, "Calls in one measurement.");
 ABSL_FLAG(uint32_t, repetitions, 7, "Measurements of each contestant.");
+ABSL_FLAG(uint32_t, warm_up, 3, "Measurements before the first one that counts.");
 ABSL_FLAG(double, skew, 1.05, "Exponent of the keys' frequencies.");
 ABSL_FLAG(std::string, directory, "", "For the databases; default: one below TMPDIR.");
 
@@ -45,9 +51,29 @@ namespace {
 constexpr int kDim = 16;
 using Batches = std::vector<std::vector<Key>>;
 
-double SecondsNow() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+double SecondsOf(clockid_t clock) {
+  timespec time;
+  CHECK(clock_gettime(clock, &time) == 0);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+double SecondsNow() { return SecondsOf(CLOCK_MONOTONIC); }
+
+// What a run took: time of the clock, of this thread's processor, and of all threads'.
+struct Took {
+  double clock_s, thread_s, process_s;
+};
+class Timer {
+ public:
+  Took Elapsed() const {
+    return {SecondsNow() - clock_s_, SecondsOf(CLOCK_THREAD_CPUTIME_ID) - thread_s_,
+            SecondsOf(CLOCK_PROCESS_CPUTIME_ID) - process_s_};
+  }
+
+ private:
+  const double clock_s_ = SecondsNow();
+  const double thread_s_ = SecondsOf(CLOCK_THREAD_CPUTIME_ID);
+  const double process_s_ = SecondsOf(CLOCK_PROCESS_CPUTIME_ID);
+};
 
 Key KeyOfRank(uint64_t rank) { return Mix64(rank); }
 
@@ -89,38 +115,39 @@ void Apply(const std::vector<Key>& keys, EmbeddingTable* table, int64_t step) {
 }
 
 // All rows, in the order of keys that have nothing to do with their use.
-void Fill(uint32_t rows, EmbeddingTable* table, RowStore* bare) {
+void Fill(uint32_t rows, EmbeddingTable* table, EmbeddingTable* memory, RowStore* bare) {
   constexpr uint32_t kBatch = 4096;
   std::vector<Key> keys;
   for (uint32_t first = 0; first < rows; first += kBatch) {
     keys.resize(std::min(kBatch, rows - first));
     for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = KeyOfRank(first + i);
     Apply(keys, table, 0);
+    Apply(keys, memory, 0);
     const std::vector<uint8_t> stored(keys.size() * StoredRowBytes(table->layout()), 1);
     CHECK(bare->Write(keys, stored).ok());
   }
 }
 
-double RunTable(const Batches& batches, bool updates, EmbeddingTable* table) {
+Took RunTable(const Batches& batches, bool updates, EmbeddingTable* table) {
   std::vector<uint8_t> weights(batches[0].size() * kDim * sizeof(float));
-  const double start = SecondsNow();
+  const Timer timer;
   for (const std::vector<Key>& keys : batches) {
     CHECK(table->GatherWeights(keys, weights.data()).ok());
     if (updates) Apply(keys, table, 1);
   }
-  return SecondsNow() - start;
+  return timer.Elapsed();
 }
 
-double RunBare(const Batches& batches, size_t row_bytes, RowStore* bare) {
+Took RunBare(const Batches& batches, size_t row_bytes, RowStore* bare) {
   const size_t n = batches[0].size();
   std::vector<uint8_t> rows(n * row_bytes);
   const auto found = std::make_unique<bool[]>(n);
-  const double start = SecondsNow();
+  const Timer timer;
   for (const std::vector<Key>& keys : batches) {
     CHECK(bare->MultiGet(keys, absl::MakeSpan(rows), absl::MakeSpan(found.get(), n)).ok());
     CHECK(found[0] && found[n - 1]);
   }
-  return SecondsNow() - start;
+  return timer.Elapsed();
 }
 
 void Report(const char* what, const char* unit, std::vector<double> values) {
@@ -129,7 +156,23 @@ void Report(const char* what, const char* unit, std::vector<double> values) {
               values.front(), values.back(), unit);
 }
 
-void Measure(EmbeddingTable* table, RowStore* bare) {
+// Of one contestant, by repetition.
+struct Pulls {
+  std::vector<double> million_rows_s, thread_ns, process_ns;
+
+  void Add(const Took& took, double keys) {
+    million_rows_s.push_back(1e-6 * keys / took.clock_s);
+    thread_ns.push_back(1e9 * took.thread_s / keys);
+    process_ns.push_back(1e9 * took.process_s / keys);
+  }
+  void Print(const char* what) const {
+    Report(what, "M rows/s", million_rows_s);
+    Report("  processor, this thread", "ns a row", thread_ns);
+    Report("  processor, all threads", "ns a row", process_ns);
+  }
+};
+
+void Measure(EmbeddingTable* table, EmbeddingTable* memory, RowStore* bare) {
   SkewedKeys skewed(absl::GetFlag(FLAGS_rows), absl::GetFlag(FLAGS_skew));
   const auto draw = [&] {
     Batches batches;
@@ -138,33 +181,46 @@ void Measure(EmbeddingTable* table, RowStore* bare) {
     }
     return batches;
   };
-  for (int i = 0; i < 3; ++i) RunTable(draw(), /*updates=*/true, table);  // Warms it up.
+  for (uint32_t i = 0; i < absl::GetFlag(FLAGS_warm_up); ++i) {
+    RunTable(draw(), /*updates=*/true, table);
+  }
   RunBare(draw(), StoredRowBytes(table->layout()), bare);
-  const uint64_t read_back = table->spill_stats()->rows_read_back;
-  std::vector<double> pulls, updates, bare_pulls, ratio;
-  double keys_pulled = 0;
+  const auto read_back = [table] { return table->spill_stats()->rows_read_back; };
+  Pulls pulls, updates, in_memory, bare_pulls;
+  std::vector<double> ratio, bound, thread_ratio, thread_bound, missed;
+  const auto bound_of = [](double misses, double bare_s, double memory_s) {
+    return bare_s / (misses * bare_s + (1 - misses) * memory_s);
+  };
   for (uint32_t i = 0; i < absl::GetFlag(FLAGS_repetitions); ++i) {
     // Fresh keys for each: none finds what another has just read.
     Batches batches = draw();
-    const double keys = 1e-6 * static_cast<double>(batches.size() * batches[0].size());
-    const double table_s = RunTable(batches, /*updates=*/false, table);
-    batches = draw();
-    const double updates_s = RunTable(batches, /*updates=*/true, table);
-    batches = draw();
-    const double bare_s = RunBare(batches, StoredRowBytes(table->layout()), bare);
-    pulls.push_back(keys / table_s);
-    updates.push_back(keys / updates_s);
-    bare_pulls.push_back(keys / bare_s);
-    ratio.push_back(bare_s / table_s);
-    keys_pulled += 2e6 * keys;
+    const double keys = static_cast<double>(batches.size() * batches[0].size());
+    const uint64_t read_before = read_back();
+    const Took table_took = RunTable(batches, /*updates=*/false, table);
+    const double misses = static_cast<double>(read_back() - read_before) / keys;
+    pulls.Add(table_took, keys);
+    updates.Add(RunTable(draw(), /*updates=*/true, table), keys);
+    const Took memory_took = RunTable(draw(), /*updates=*/false, memory);
+    in_memory.Add(memory_took, keys);
+    const Took bare_took = RunBare(draw(), StoredRowBytes(table->layout()), bare);
+    bare_pulls.Add(bare_took, keys);
+    ratio.push_back(bare_took.clock_s / table_took.clock_s);
+    bound.push_back(bound_of(misses, bare_took.clock_s, memory_took.clock_s));
+    thread_ratio.push_back(bare_took.thread_s / table_took.thread_s);
+    thread_bound.push_back(bound_of(misses, bare_took.thread_s, memory_took.thread_s));
+    missed.push_back(100 * misses);
   }
-  Report("table", "M rows/s", pulls);
-  Report("table, with updates", "M rows/s", updates);
-  Report("RocksDB MultiGet", "M rows/s", bare_pulls);
+  pulls.Print("table");
+  updates.Print("table, with updates");
+  in_memory.Print("table in memory");
+  bare_pulls.Print("RocksDB MultiGet");
   Report("table / RocksDB", "x   (goal: 3 or more)", ratio);
+  Report("  its bound", "x", bound);
+  Report("  by this thread's processor", "x", thread_ratio);
+  Report("  its bound", "x", thread_bound);
+  Report("keys not in memory", "% of those pulled", missed);
   const EmbeddingTable::SpillStats stats = *table->spill_stats();
-  std::printf("read back: %.1f%% of the keys; in memory: %.1f%% of the rows, %.1f MB\n",
-              100 * static_cast<double>(stats.rows_read_back - read_back) / keys_pulled,
+  std::printf("in memory: %.1f%% of the rows, %.1f MB\n",
               100 * static_cast<double>(stats.rows_in_memory) / table->num_rows(),
               1e-6 * static_cast<double>(table->memory_bytes()));
 }
@@ -194,14 +250,15 @@ int Main() {
     spill.store = *table_stores.Open(layout);
     spill.on_broken = [](const absl::Status&) { std::abort(); };
     EmbeddingTable table(layout, 0, std::move(spill));
+    EmbeddingTable memory(layout, 0);
     const std::unique_ptr<RowStore> bare = *bare_stores.Open(layout);
     std::printf("rows %u, dim %d, Adagrad, budget %.1f MB, batch %u, skew %.2f\n", rows, kDim,
                 1e-6 * static_cast<double>(layout.memory_budget_bytes), absl::GetFlag(FLAGS_batch),
                 absl::GetFlag(FLAGS_skew));
     const double start = SecondsNow();
-    Fill(rows, &table, bare.get());
-    std::printf("filled both in %.1f s\n", SecondsNow() - start);
-    Measure(&table, bare.get());
+    Fill(rows, &table, &memory, bare.get());
+    std::printf("filled in %.1f s\n", SecondsNow() - start);
+    Measure(&table, &memory, bare.get());
   }
   std::filesystem::remove_all(directory);
   return 0;

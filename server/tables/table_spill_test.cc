@@ -288,6 +288,37 @@ TEST(TableSpillTest, MemoryStaysWithinTheBudgetWhateverIsAskedFor) {
   EXPECT_GT(table.spill_stats()->rows_in_memory, 30000u);
 }
 
+// Rows that are used once pass through memory, and don't drive out those that every step uses.
+TEST(TableSpillTest, RowsThatStepsUseAgainStayInMemory) {
+  TableLayout layout = MakeLayout(OptimizerKind::kAdagrad, 16);
+  layout.memory_budget_bytes = 1 << 20;  // 6,000 rows
+  TableSpill spill;
+  spill.store = std::make_unique<MemoryRowStore>(layout);
+  EmbeddingTable table(layout, kJobSeed, std::move(spill));
+  constexpr Key kUsedAgain = 1000;
+  constexpr Key kOnceAStep = 200;
+  constexpr Key kKeys = 60000;
+  const auto step = [&](Key first_once) {
+    std::vector<Key> keys;
+    for (Key key = 0; key < kUsedAgain; ++key) keys.push_back(key);
+    for (Key key = 0; key < kOnceAStep; ++key) keys.push_back(first_once + key);
+    const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 0.1f, Step(0));
+    ASSERT_TRUE(table.GatherWeights(keys, std::vector<uint8_t>(keys.size() * 64).data()).ok());
+    ASSERT_TRUE(table
+                    .ApplyGradients(keys, std::vector<uint32_t>(keys.size(), 1),
+                                    std::vector<float>(keys.size() * 16, 0.25f), scalars, Step(0))
+                    .ok());
+  };
+  const auto all_steps = [&] {
+    for (Key first = kUsedAgain; first < kKeys; first += kOnceAStep) step(first);
+  };
+  all_steps();
+  const uint64_t read_back = table.spill_stats()->rows_read_back;
+  all_steps();
+  // Those that are used once come back once, or again where they left before they were changed.
+  EXPECT_LT(table.spill_stats()->rows_read_back - read_back, kKeys + kKeys / 10);
+}
+
 // A snapshot keeps old images of what memory alone had. Others are in the store as they were.
 TEST(TableSpillTest, ASnapshotTakesABoundedAmountOfMemory) {
   TableLayout layout = MakeLayout(OptimizerKind::kAdagrad, 16);
