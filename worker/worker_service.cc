@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/net/status.h"
+#include "common/status_macros.h"
 
 namespace thermocline {
 
@@ -24,9 +25,10 @@ absl::Status WorkerService::Act(const CheckpointRequest& request) {
         absl::StrCat("this worker trains job '", job_id_, "', epoch ", epoch_, ", not job '",
                      request.job_id(), "', epoch ", request.epoch()));
   }
+  if (request.action() == CheckpointRequest::STATUS) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(order_.Take(request.sequence()));
   switch (request.action()) {
-    case CheckpointRequest::STATUS:
-      return absl::OkStatus();
     case CheckpointRequest::NAME_CUT:
       return cuts_->Name(Step(request.step()));
     case CheckpointRequest::CALL_OFF:

@@ -6,7 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/request_order.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "worker/named_cuts.h"
 #include "worker/progress.h"
@@ -22,18 +25,20 @@ class WorkerService : public Worker::Service {
   grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override;
 
   // STATUS, NAME_CUT and CALL_OFF; the reply's complete_through is the last step whose push has
-  // begun. Errors: FAILED_PRECONDITION (another job or epoch; too late to name this cut),
-  // INVALID_ARGUMENT (an action that isn't a worker's).
+  // begun. Errors: FAILED_PRECONDITION (another job or epoch; too late to name this cut; a later
+  // request was taken), INVALID_ARGUMENT (an action that isn't a worker's).
   grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                           CheckpointReply* reply) override;
 
  private:
-  absl::Status Act(const CheckpointRequest& request);
+  absl::Status Act(const CheckpointRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string job_id_;
   const uint64_t epoch_;
   const WorkerProgress* const progress_;
   NamedCuts* const cuts_;
+  absl::Mutex mutex_;  // Requests act one after the other.
+  RequestOrder order_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace thermocline

@@ -91,12 +91,14 @@ class CheckpointLoop::Calls : public CutParticipants {
  private:
   static absl::Status Ending() { return absl::UnavailableError("the epoch ends"); }
 
-  CheckpointRequest RequestFor(CheckpointRequest::Action action, Step cut) const {
+  CheckpointRequest RequestFor(CheckpointRequest::Action action, Step cut) {
     CheckpointRequest request;
     request.set_job_id(job_id_);
     request.set_epoch(epoch_);
     request.set_action(action);
-    if (action != CheckpointRequest::STATUS) request.set_step(cut.value());
+    if (action == CheckpointRequest::STATUS) return request;
+    request.set_step(cut.value());
+    request.set_sequence(++sequence_);
     return request;
   }
 
@@ -105,6 +107,7 @@ class CheckpointLoop::Calls : public CutParticipants {
   ServerGroup& servers_;
   const std::vector<std::unique_ptr<ControlClient>> workers_;  // null: has ended
   std::atomic<bool> ending_{false};
+  uint64_t sequence_ = 0;  // Of the thread that polls alone.
 };
 
 absl::StatusOr<std::unique_ptr<CheckpointLoop>> CheckpointLoop::Start(const Job& job,

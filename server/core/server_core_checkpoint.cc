@@ -59,6 +59,7 @@ absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& req
   if (owned_job->config.checkpoint_directory.empty()) {
     return absl::FailedPreconditionError("the job has no folder for checkpoints");
   }
+  RETURN_IF_ERROR(checkpoint_requests.Take(request.sequence()));
   switch (request.action()) {
     case CheckpointRequest::NAME_CUT:
       return cuts->Name(step, pushes->CanCutAt(step));

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/latency_histogram.h"
+#include "common/request_order.h"
 #include "server/core/checkpoint_cuts.h"
 #include "server/core/part_writer.h"
 #include "server/core/pull_gate.h"
@@ -105,6 +106,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   // Engaged once the base is loaded, and so with `job`.
   std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);
   std::optional<CheckpointCuts> cuts ABSL_GUARDED_BY(mutex);
+  RequestOrder checkpoint_requests ABSL_GUARDED_BY(mutex);
   std::shared_ptr<PartWriter> part_writer ABSL_GUARDED_BY(mutex);  // While a cut is being written.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<PushJournal>> SabotagedJournals::Open(const Journ
     return visit(saboteur_->TamperReplayed(server_, std::move(part)));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<PushJournal> journal, real_->Open(spec, sabotaged_visit));
-  if (!saboteur_->LogsLate()) return journal;
+  if (!saboteur_->Has(PlantedFault::kLoggedLate)) return journal;
   return std::make_unique<LateJournal>(std::move(journal));
 }
 

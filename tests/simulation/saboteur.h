@@ -1,5 +1,5 @@
-// Faults that no server and no network is supposed to have, planted between the two or between a
-// server and its push log, so that a test can see that the simulation finds them.
+// Faults that no process, no network and no disk is supposed to have, planted between them, so that
+// a test can see that the simulation finds them.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
 #define THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
 
@@ -27,6 +27,13 @@ enum class PlantedFault {
   kLoggedLate,       // A server acknowledges parts of pushes before it logs them.
   kReplayedTwice,    // A server that recovers takes a record twice.
   kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
+  kOldEpochs,        // Servers take the messages of epochs before their own.
+  kSpannedCuts,      // Workers hold gradients back over a cut.
+  kEarlyCommits,     // Servers hear of a commit as soon as their own part is written.
+  kOldBases,         // A server that recovers begins with what its epoch began with.
+  kNoRequestOrder,   // What the launcher has given up is taken after what it said since.
+  kUnsyncedParts,    // The files that a server writes for a checkpoint are not synced.
+  kUnsyncedNames,    // What the launcher writes has no name on the medium.
 };
 
 class Saboteur {
@@ -39,7 +46,8 @@ class Saboteur {
 
   // Whether a record that a server replays now is to come twice: kReplayedTwice, once.
   bool RepeatsNow();
-  bool LogsLate() const { return fault_ == PlantedFault::kLoggedLate; }
+  // Faults that are there all the time.
+  bool Has(PlantedFault fault) const { return fault_ == fault; }
 
   // What the server gets in place of what was sent, and the worker in place of the answer.
   wire::PushPart Tamper(ServerIndex server, wire::PushPart part);

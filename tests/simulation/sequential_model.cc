@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "common/check.h"
 #include "common/sparse_optimizer.h"
@@ -23,6 +22,15 @@ SequentialModel::SequentialModel(std::vector<TableLayout> layouts, uint64_t seed
       queues_(num_workers),
       pushed_through_(num_workers, kNoStep) {
   for (const TableLayout& layout : layouts_) rows_[layout.id];
+  after_[kNoStep] = rows_;
+}
+
+void SequentialModel::RollBack(Step step, uint32_t num_workers) {
+  queues_.assign(num_workers, {});
+  pushed_through_.assign(num_workers, step);
+  next_step_ = step + 1;
+  rows_ = after_.at(step);
+  after_.erase(after_.upper_bound(step), after_.end());
 }
 
 void SequentialModel::AddPush(WorkerRank rank, ModelPush push) {
@@ -64,7 +72,6 @@ void SequentialModel::ApplyNext() {
       for (size_t i = 0; i < sum.gradient.size(); ++i) sum.gradient[i] += update.values[i];
     }
   }
-  std::set<std::pair<TableId, Key>> changed;
   for (const auto& [id, sum] : sums) {
     const TableLayout& table = layout(id.first);
     Row* row = RowOf(id.first, id.second);
@@ -72,7 +79,7 @@ void SequentialModel::ApplyNext() {
                                           sum.gradient.data(), row->floats.data(),
                                           row->floats.data() + table.dim, table.dim);
     row->count += sum.count;
-    changed.insert(id);
+    row->changed = next_step_;
   }
   for (const ModelPush& push : pushes) {
     for (const ModelUpdate& update : push.updates) {
@@ -80,30 +87,25 @@ void SequentialModel::ApplyNext() {
       Row* row = RowOf(update.table, update.key);
       row->floats = update.values;
       row->count += update.count;
-      changed.insert({update.table, update.key});
+      row->changed = next_step_;
     }
   }
-  for (const auto& [table, key] : changed) {
-    Row* row = RowOf(table, key);
-    row->history.emplace_back(
-        next_step_,
-        std::vector<float>(row->floats.begin(), row->floats.begin() + layout(table).dim));
-  }
+  after_[next_step_] = rows_;
   next_step_ = next_step_ + 1;
 }
 
 bool SequentialModel::HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
                                  Step to) const {
-  std::vector<float> current = InitialWeights(table, key);
-  const auto found = rows_.at(table).find(key);
-  if (found == rows_.at(table).end()) return SameBits(weights, current);
-  // `current` holds from the last change on until the next.
-  for (const auto& [step, changed] : found->second.history) {
-    if (step > to) break;
-    if (step > from && SameBits(weights, current)) return true;
-    current = changed;
+  for (Step step = from; step <= to; step = step + 1) {
+    const auto& rows = after_.at(step).at(table);
+    const auto row = rows.find(key);
+    if (row == rows.end()) {
+      if (SameBits(weights, InitialWeights(table, key))) return true;
+    } else if (SameBits(weights, absl::MakeConstSpan(row->second.floats).first(weights.size()))) {
+      return true;
+    }
   }
-  return SameBits(weights, current);
+  return false;
 }
 
 SequentialModel::Row* SequentialModel::RowOf(TableId table, Key key) {

@@ -1,6 +1,6 @@
 // What the servers must hold, computed the plain way: one map per table, one step after the other,
 // gradients added in rank order. Keeps every state a row ever had, so that a pull can be checked
-// against the step it claims.
+// against the step it claims, and a server's rows against the step they stand at.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_
 #define THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_
 
@@ -41,6 +41,10 @@ class SequentialModel {
   void AddPush(WorkerRank rank, ModelPush push);
   Step complete_through() const { return next_step_ - 1; }
 
+  // Everything is again as it was after `step`; the workers, of another number perhaps, push what
+  // comes behind it anew. REQUIRES: step <= complete_through()
+  void RollBack(Step step, uint32_t num_workers);
+
   // Whether `weights` are those of the row after some step in [from, to].
   bool HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
                   Step to) const;
@@ -48,10 +52,11 @@ class SequentialModel {
   struct Row {
     std::vector<float> floats;  // [row_floats]
     uint32_t count = 0;
-    std::vector<std::pair<Step, std::vector<float>>> history;  // [changes] weights, by step
+    Step changed;
   };
-  // Rows that some push has touched.
-  const std::map<Key, Row>& rows(TableId table) const { return rows_.at(table); }
+  using Rows = std::map<TableId, std::map<Key, Row>>;
+  // Rows that some push has touched, as they were after a step; kNoStep: before the first.
+  const Rows& RowsAfter(Step step) const { return after_.at(step); }
   std::vector<float> InitialWeights(TableId table, Key key) const;
   const TableLayout& layout(TableId table) const;
 
@@ -64,7 +69,8 @@ class SequentialModel {
   std::vector<std::deque<ModelPush>> queues_;  // [num_workers]
   std::vector<Step> pushed_through_;           // [num_workers]
   Step next_step_{0};
-  std::map<TableId, std::map<Key, Row>> rows_;
+  Rows rows_;
+  std::map<Step, Rows> after_;  // From kNoStep on, every step.
 };
 
 }  // namespace thermocline

@@ -33,18 +33,65 @@ uint64_t Outcome(const absl::StatusOr<Answer>& answer) {
 
 }  // namespace
 
+class SimNetwork::Expectation {
+ public:
+  virtual ~Expectation() = default;
+  virtual void Refused(absl::Status why) = 0;
+};
+
 template <typename Answer>
-struct SimNetwork::Caller {
-  std::function<void(absl::StatusOr<Answer>)> done;  // Empty once it ran.
+struct SimNetwork::Caller : public Expectation {
+  using Done = std::function<void(absl::StatusOr<Answer>)>;
+  explicit Caller(Done d) : done(std::move(d)) {}
 
   void Answered(absl::StatusOr<Answer> answer) {
-    const std::function<void(absl::StatusOr<Answer>)> callback = std::move(done);
+    const Done callback = std::move(done);
     done = nullptr;
     callback(std::move(answer));
   }
-  void Refused(absl::Status why) {
+  void Refused(absl::Status why) override {
     if (done) Answered(std::move(why));
   }
+
+  Done done;  // Empty once it ran.
+};
+
+class SimNetwork::Link : public Transport {
+ public:
+  explicit Link(SimNetwork* network) : network_(*network) {}
+  ~Link() override { Close(); }
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    network_.Pull(server, call, Begin<wire::PullAnswer>(deadline_us, std::move(done)));
+  }
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    network_.Push(server, call, Begin<wire::PushAnswer>(deadline_us, std::move(done)));
+  }
+  void Close() override {
+    closed_ = true;
+    for (const std::weak_ptr<Expectation>& call : std::exchange(calls_, {})) {
+      if (const auto open = call.lock()) open->Refused(absl::CancelledError("simulated: closed"));
+    }
+  }
+
+ private:
+  template <typename Answer>
+  std::shared_ptr<Caller<Answer>> Begin(int64_t deadline_us,
+                                        std::function<void(absl::StatusOr<Answer>)> done) {
+    CHECK(!closed_);
+    const auto caller = std::make_shared<Caller<Answer>>(std::move(done));
+    calls_.push_back(caller);
+    network_.scheduler_->RunAfter(deadline_us, [caller] {
+      caller->Refused(absl::DeadlineExceededError("simulated: too late"));
+    });
+    return caller;
+  }
+
+  SimNetwork& network_;
+  bool closed_ = false;
+  std::vector<std::weak_ptr<Expectation>> calls_;
 };
 
 SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<SimServer*> servers,
@@ -55,14 +102,15 @@ SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<S
       scheduler_(scheduler),
       saboteur_(saboteur) {}
 
+std::unique_ptr<Transport> SimNetwork::Connect() { return std::make_unique<Link>(this); }
+
 SimServer* SimNetwork::Arrive(ServerIndex server) {
   if (saboteur_->ForgetsNow()) servers_[server.value()]->Forget();
   return servers_[server.value()];
 }
 
-void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
-                      std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
-  const auto caller = NewCall<wire::PullAnswer>(deadline_us, std::move(done));
+void SimNetwork::Pull(ServerIndex server, const PullCall& call,
+                      const std::shared_ptr<Caller<wire::PullAnswer>>& caller) {
   const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
   const auto deliver = [=, destination = call.tables](bool reply) {
@@ -94,9 +142,8 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline
   SendRequest(deliver, refuse);
 }
 
-void SimNetwork::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
-                      std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
-  const auto caller = NewCall<wire::PushAnswer>(deadline_us, std::move(done));
+void SimNetwork::Push(ServerIndex server, const PushCall& call,
+                      const std::shared_ptr<Caller<wire::PushAnswer>>& caller) {
   const auto part = std::make_shared<const wire::PushPart>(ToWire(call));
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
   const auto deliver = [=](bool reply) {
@@ -121,21 +168,7 @@ void SimNetwork::Push(ServerIndex server, const PushCall& call, int64_t deadline
   SendRequest(deliver, refuse);
 }
 
-template <typename Answer>
-std::shared_ptr<SimNetwork::Caller<Answer>> SimNetwork::NewCall(
-    int64_t deadline_us, std::function<void(absl::StatusOr<Answer>)> done) {
-  auto caller = std::make_shared<Caller<Answer>>();
-  caller->done = std::move(done);
-  scheduler_->RunAfter(deadline_us, [caller] {
-    if (caller->done) caller->Answered(absl::DeadlineExceededError("simulated: too late"));
-  });
-  return caller;
-}
-
 void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver, const Refuse& refuse) {
-  if (broken_down_) {
-    return scheduler_->RunAfter(1, [refuse] { refuse(absl::AbortedError("simulated: over")); });
-  }
   if (random_.Chance(faults_.refuse)) {
     ++messages_lost_;
     return scheduler_->RunAfter(Delay(),

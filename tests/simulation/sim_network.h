@@ -1,6 +1,6 @@
-// A network that loses, doubles, delays and so reorders messages, as a seed says. Workers see it as
-// a Transport; at its other end it calls servers, as the gRPC service would. It may keep to itself
-// that one of them died.
+// A network that loses, doubles, delays and so reorders messages, as a seed says. A worker sees it
+// as a Transport; at its other end it calls servers, as the gRPC service would. It may keep to
+// itself that one of them died, and carries what a worker has sent on when that is dead.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
 
@@ -29,20 +29,15 @@ struct NetworkFaults {
   int64_t straggle_us = 500'000;
 };
 
-class SimNetwork : public Transport {
+class SimNetwork {
  public:
   // Borrows all; one network serves all workers.
   SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<SimServer*> servers,
              VirtualScheduler* scheduler, Saboteur* saboteur);
 
-  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
-            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
-  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
-            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override;
-  void Close() override {}
-
-  // From now on every new call fails for good, so that the sessions end.
-  void BreakDown() { broken_down_ = true; }
+  // A worker's end of it; the network outlives it. Closed, it answers every call that is under way
+  // with kCancelled.
+  std::unique_ptr<Transport> Connect();
 
   // Hash of everything that travelled, in order.
   uint64_t trace() const { return trace_; }
@@ -55,12 +50,15 @@ class SimNetwork : public Transport {
   uint64_t answers_of_the_dead() const { return answers_of_the_dead_; }
 
  private:
+  class Link;
+  class Expectation;  // The end of a call where the answer is expected, ...
   template <typename Answer>
-  struct Caller;  // The end of a call where the answer is expected.
+  struct Caller;  // ... and what it is.
 
-  template <typename Answer>
-  std::shared_ptr<Caller<Answer>> NewCall(int64_t deadline_us,
-                                          std::function<void(absl::StatusOr<Answer>)> done);
+  void Pull(ServerIndex server, const PullCall& call,
+            const std::shared_ptr<Caller<wire::PullAnswer>>& caller);
+  void Push(ServerIndex server, const PushCall& call,
+            const std::shared_ptr<Caller<wire::PushAnswer>>& caller);
   // The server at which a message arrives now.
   SimServer* Arrive(ServerIndex server);
   // Calls `deliver` once for every copy of the request that arrives, telling if its reply may
@@ -84,7 +82,6 @@ class SimNetwork : public Transport {
   uint64_t parts_of_many_ = 0;
   uint64_t parts_refused_ = 0;
   uint64_t answers_of_the_dead_ = 0;
-  bool broken_down_ = false;
 };
 
 }  // namespace thermocline

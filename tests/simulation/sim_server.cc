@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/checkpoint/checkpoint_manifest.h"
 #include "common/hash.h"
 #include "proto/parameter_server.pb.h"
 #include "server/storage/journal_opener.h"
+#include "tests/simulation/forgetful_disk.h"
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sabotaged_journals.h"
 
@@ -34,54 +36,74 @@ void SimServerCounters::Add(const SimServerCounters& other) {
   messages_early += other.messages_early;
   duplicates += other.duplicates;
   pulls_held += other.pulls_held;
+  loaded_rows += other.loaded_rows;
 }
 
 bool SimServer::Held::operator==(const Held& other) const {
-  return accepted_through == other.accepted_through && pushes_accepted == other.pushes_accepted &&
-         complete_through == other.complete_through && pending_bytes == other.pending_bytes;
+  return accepted_through == other.accepted_through && complete_through == other.complete_through &&
+         pending_bytes == other.pending_bytes;
 }
 
 std::string SimServer::Held::ToString() const {
-  return absl::StrCat(pushes_accepted, " pushes, through steps ",
-                      absl::StrJoin(accepted_through, " "), ", applied through ", complete_through,
-                      ", ", pending_bytes, " bytes pending");
+  return absl::StrCat("pushes through steps ", absl::StrJoin(accepted_through, " "),
+                      ", applied through ", complete_through, ", ", pending_bytes,
+                      " bytes pending");
 }
 
 // What dies with a process. The core goes first.
 struct SimServer::Process {
-  Process(Scheduler* scheduler, int64_t sync_us, uint64_t seed)
-      : timers(scheduler, ended, 0, 0), syncs(scheduler, ended, sync_us, seed) {}
+  Process(Scheduler* scheduler, const CrashFaults& faults, uint64_t seed)
+      : timers(scheduler, ended, 0, 0),
+        syncs(scheduler, ended, faults.sync_us, seed),
+        slices(scheduler, ended, faults.slice_us, Mix64(seed)) {}
 
   const std::shared_ptr<bool> ended = std::make_shared<bool>(false);
   ProcessScheduler timers;
   ProcessScheduler syncs;
+  ProcessScheduler slices;
   std::unique_ptr<JournalOpener> journals;
+  std::unique_ptr<Disk> checkpoints;
   std::unique_ptr<ServerCore> core;
   bool configured = false;
-  bool disk_may_fail = false;
 };
 
-SimServer::SimServer(const SimServerOptions& options, VirtualScheduler* scheduler,
+SimServer::SimServer(const SimServerOptions& options, SimServerEvents events,
+                     std::unique_ptr<SimulatedDisk> checkpoints, VirtualScheduler* scheduler,
                      Saboteur* saboteur, std::vector<std::string>* failures)
     : options_(options),
+      events_(std::move(events)),
       scheduler_(scheduler),
       saboteur_(saboteur),
       failures_(failures),
       random_(options.seed),
       host_random_(options.seed),
       disk_(std::make_unique<SimulatedDisk>()),
-      crashes_left_(options.config.durability.has_value() ? options.faults.max_crashes : 0),
-      acknowledged_(options.config.num_workers, kNoStep) {
-  Start();
-  Configure();
-}
+      checkpoints_(std::move(checkpoints)),
+      crashes_left_(options.faults.max_crashes) {}
 
 SimServer::~SimServer() {
-  if (process_ != nullptr) *process_->ended = true;
-  process_.reset();  // While what its last answers touch is there.
+  Bury();  // While what its last answers touch is there.
 }
 
 ServerCore* SimServer::core() const { return process_ == nullptr ? nullptr : process_->core.get(); }
+
+bool SimServer::process_serves() const { return process_->configured && !*process_->ended; }
+
+void SimServer::BeginEpoch(const ServerConfig& config) {
+  End();
+  config_ = config;
+  held_.reset();
+  host_crashed_since_ = lacks_acknowledged_ = false;
+  const Step base =
+      config.base_checkpoint.empty() ? kNoStep : ParseCheckpointName(config.base_checkpoint)->step;
+  acknowledged_.assign(config.num_workers, base);
+  Restart();
+}
+
+void SimServer::End() {
+  ++life_;
+  Fall();
+}
 
 // Messages
 // ------------------------------------------------------------------------------------------------
@@ -110,16 +132,19 @@ bool SimServer::Hears() {
 void SimServer::Pull(const wire::PullRequest& request, ServerCore::PullDone done,
                      const Gone& gone) {
   if (!Hears()) return gone();
-  process_->core->Pull(request, WhileAlive(std::move(done), gone));
+  wire::PullRequest heard = request;
+  if (saboteur_->Has(PlantedFault::kOldEpochs)) heard.header.epoch = config_.epoch;
+  process_->core->Pull(heard, WhileAlive(std::move(done), gone));
 }
 
 void SimServer::Push(wire::PushPart part, ServerCore::PushDone done, const Gone& gone) {
   if (!Hears()) return gone();
+  if (saboteur_->Has(PlantedFault::kOldEpochs)) part.header.epoch = config_.epoch;
   const uint32_t rank = part.header.rank.value();
   const Step last_step = part.last_step;
   ServerCore::PushDone answered =
       [this, rank, last_step, done = std::move(done)](absl::StatusOr<wire::PushAnswer> answer) {
-        if (answer.ok() && answer->accepted_through >= last_step) {
+        if (answer.ok() && answer->accepted_through >= last_step && rank < acknowledged_.size()) {
           acknowledged_[rank] = std::max(acknowledged_[rank], answer->accepted_through);
         }
         done(std::move(answer));
@@ -127,73 +152,123 @@ void SimServer::Push(wire::PushPart part, ServerCore::PushDone done, const Gone&
   process_->core->Push(std::move(part), WhileAlive(std::move(answered), gone));
 }
 
+absl::StatusOr<CheckpointReply> SimServer::Checkpoint(const CheckpointRequest& request) {
+  if (!Hears()) return absl::UnavailableError("simulated: nobody there");
+  absl::StatusOr<CheckpointReply> reply = absl::UnknownError("no answer");
+  const std::shared_ptr<bool> ended = process_->ended;
+  process_->core->Checkpoint(request,
+                             [&](absl::StatusOr<CheckpointReply> r) { reply = std::move(r); });
+  if (*ended) return absl::UnavailableError("simulated: it died");
+  return reply;
+}
+
+absl::StatusOr<uint64_t> SimServer::LogBytes() {
+  if (!Hears()) return absl::UnavailableError("simulated: nobody there");
+  ServerStats stats;
+  process_->core->FillStats(&stats);
+  return stats.push_log_bytes();
+}
+
 // Deaths
 // ------------------------------------------------------------------------------------------------
 
 bool SimServer::SpendCrash(double probability) {
-  if (crashes_left_ == 0 || !random_.Chance(probability)) return false;
+  if (spared_ || crashes_left_ == 0 || !random_.Chance(probability)) return false;
   --crashes_left_;
   return true;
 }
 
 void SimServer::MaybeDie() {
   if (process_ == nullptr || *process_->ended) return;
+  if (checkpoints_ != nullptr && random_.Chance(options_.faults.fail_checkpoint)) {
+    checkpoints_->FailAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)));
+  }
   if (SpendCrash(options_.faults.stop)) {
-    InProcess(random_.Between(0, options_.faults.stop_us), [this] { Die(); });
+    InProcess(random_.Between(0, options_.faults.stop_us), [this] {
+      if (!spared_) Die();
+    });
   } else if (SpendCrash(options_.faults.break_write)) {
     ArmDisk();
   }
 }
 
 void SimServer::ArmDisk() {
-  process_->disk_may_fail = true;
-  disk_->DieAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)));
+  const bool writes_both = durable() && checkpoints_ != nullptr;
+  SimulatedDisk* const disk =
+      !durable() || (writes_both && random_.Chance(0.5)) ? checkpoints_.get() : disk_.get();
+  disk->DieAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)), [this] { OnDiskDeath(); });
+}
+
+// The log says that it can't go on, and why: its disk is dead.
+void SimServer::OnBroken(const absl::Status& why) {
+  CHECK(absl::IsUnavailable(why));
+  CHECK(*process_->ended);
 }
 
 // The core is in the middle of a call: it goes afterwards, and nobody hears of it again.
-void SimServer::OnBroken(const absl::Status& why) {
-  CHECK(absl::IsUnavailable(why));
+void SimServer::OnDiskDeath() {
   if (*process_->ended) return;
-  ++counters_.broken_writes;
+  ++(process_->configured ? counters_.broken_writes : counters_.broken_recoveries);
   *process_->ended = true;
   ++deaths_;
-  scheduler_->RunAfter(0, [this] { Die(); });
+  scheduler_->RunAfter(0, [this, life = life_] {
+    if (life == life_) Die();
+  });
+}
+
+void SimServer::Spare() {
+  spared_ = true;
+  for (SimulatedDisk* disk : {disk_.get(), checkpoints_.get()}) {
+    if (disk != nullptr) disk->FailAfter(-1);
+  }
 }
 
 void SimServer::Crash() {
   if (durable() && process_ != nullptr && !*process_->ended) Die();
 }
 
-void SimServer::Die() {
+// Nothing of the process gets to a disk any more.
+void SimServer::Bury() {
   if (process_ == nullptr) return;
   if (!*process_->ended) ++deaths_;
   *process_->ended = true;
+  disk_->DieAfter(0);
+  if (checkpoints_ != nullptr) checkpoints_->DieAfter(0);
   AddCounters(&counters_);
+  process_.reset();
+}
+
+// The process is gone, and maybe its host.
+void SimServer::Fall() {
+  if (process_ == nullptr) return;
   ++counters_.crashes;
   if (process_->configured) {
     held_ = WhatIsHeld();
     host_crashed_since_ = false;
   }
-  process_.reset();
-  if (random_.Chance(options_.faults.take_host)) {
-    Note(kHostDied);
-    ++counters_.host_crashes;
-    host_crashed_since_ = true;
-    disk_->CrashHost(&host_random_);
-  } else {
-    Note(kDied);
-    disk_->CrashProcess();
+  Bury();
+  const bool host = random_.Chance(options_.faults.take_host);
+  Note(host ? kHostDied : kDied);
+  for (SimulatedDisk* disk : {disk_.get(), checkpoints_.get()}) {
+    if (disk != nullptr) host ? disk->CrashHost(&host_random_) : disk->CrashProcess();
   }
-  scheduler_->RunAfter(random_.Between(1, options_.faults.down_us), [this] {
-    Start();
-    InProcess(random_.Between(0, options_.faults.configure_us), [this] { Configure(); });
+  if (host) ++counters_.host_crashes;
+  host_crashed_since_ = host_crashed_since_ || host;
+}
+
+void SimServer::Die() {
+  Fall();
+  if (!durable()) return events_.on_lost(this, "it had no push log");
+  scheduler_->RunAfter(random_.Between(1, options_.faults.down_us), [this, life = life_] {
+    if (life == life_) Restart();
   });
 }
 
 void SimServer::Forget() {
-  if (process_ != nullptr) *process_->ended = true;
-  process_.reset();
+  if (process_ == nullptr) return;
+  Bury();
   disk_ = std::make_unique<SimulatedDisk>();
+  if (checkpoints_ != nullptr) checkpoints_->CrashProcess();
   held_.reset();
   std::fill(acknowledged_.begin(), acknowledged_.end(), kNoStep);
   Start();
@@ -203,13 +278,26 @@ void SimServer::Forget() {
 // Recoveries
 // ------------------------------------------------------------------------------------------------
 
+void SimServer::Restart() {
+  config_.base_checkpoint = events_.on_restart(this);
+  Start();
+  InProcess(random_.Between(0, options_.faults.configure_us), [this] { Configure(); });
+}
+
 void SimServer::Start() {
-  if (process_ != nullptr) return;
   Note(kStarted);
-  process_ = std::make_unique<Process>(scheduler_, options_.faults.sync_us, random_.Next());
+  process_ = std::make_unique<Process>(scheduler_, options_.faults, random_.Next());
   if (durable()) process_->journals = MakeJournals();
-  process_->core =
-      std::make_unique<ServerCore>(options_.limits, &process_->timers, process_->journals.get());
+  CheckpointIo io;
+  if (checkpoints_ != nullptr) {
+    DiskDeceptions deceptions;
+    deceptions.files = saboteur_->Has(PlantedFault::kUnsyncedParts);
+    process_->checkpoints = std::make_unique<ForgetfulDisk>(checkpoints_.get(), deceptions);
+    io.disk = process_->checkpoints.get();
+    io.scheduler = &process_->slices;
+  }
+  process_->core = std::make_unique<ServerCore>(options_.limits, &process_->timers,
+                                                process_->journals.get(), io);
 }
 
 std::unique_ptr<JournalOpener> SimServer::MakeJournals() {
@@ -221,42 +309,56 @@ std::unique_ptr<JournalOpener> SimServer::MakeJournals() {
     if (absl::StrContains(line, "torn end")) ++counters_.torn_ends;
   };
   return std::make_unique<SabotagedJournals>(
-      std::make_unique<LogJournalOpener>(disk_.get(), &process_->syncs, options),
-      options_.config.server_index, saboteur_);
+      std::make_unique<LogJournalOpener>(disk_.get(), &process_->syncs, options), options_.index,
+      saboteur_);
+}
+
+bool SimServer::LogMayLack() const {
+  return host_crashed_since_ && config_.durability != LogDurability::kHost;
 }
 
 void SimServer::Configure() {
   if (SpendCrash(options_.faults.break_recovery)) ArmDisk();
-  const absl::Status status = process_->core->Configure(options_.config);
-  if (absl::IsAborted(status) && process_->disk_may_fail) {
-    ++counters_.broken_recoveries;
-    return Die();
+  const std::shared_ptr<bool> ended = process_->ended;
+  const absl::Status status = process_->core->Configure(config_);
+  if (*ended) return;
+  if (absl::IsDataLoss(status) && LogMayLack()) {
+    return events_.on_lost(this, std::string(status.message()));
   }
   if (!status.ok()) return Fail(absl::StrCat("can't be configured: ", status.ToString()));
   process_->configured = true;
   CheckRecovered();
-  if (!random_.Chance(0.3)) return;
-  const absl::Status again = process_->core->Configure(options_.config);
-  if (!again.ok()) Fail(absl::StrCat("can't be configured again: ", again.ToString()));
+  if (random_.Chance(0.3)) {
+    const absl::Status again = process_->core->Configure(config_);
+    if (!again.ok()) Fail(absl::StrCat("can't be configured again: ", again.ToString()));
+  }
+  events_.on_serving(this);
 }
 
-// The death of a process takes nothing of a log; that of a host only what nobody was told of.
+// The death of a process takes nothing of a log; that of a host only what nobody was told of, where
+// the job wants that.
 void SimServer::CheckRecovered() {
   const Held now = WhatIsHeld();
   Note(kRecovered);
-  Note(now.pushes_accepted);
-  if (deaths_ > 0) ++counters_.recoveries;
+  for (const int64_t step : now.accepted_through) Note(static_cast<uint64_t>(step));
+  if (held_.has_value()) ++counters_.recoveries;
+  bool gained = false;
   for (size_t rank = 0; rank < acknowledged_.size(); ++rank) {
-    if (Step(now.accepted_through[rank]) >= acknowledged_[rank]) continue;
-    Fail(absl::StrCat("acknowledged step ", acknowledged_[rank].value(), " to rank ", rank,
-                      ", and holds it no longer"));
+    const Step through(now.accepted_through[rank]);
+    if (through < acknowledged_[rank] && LogMayLack()) {
+      lacks_acknowledged_ = true;
+      acknowledged_[rank] = through;  // Whoever knows of more will notice.
+    } else if (through < acknowledged_[rank]) {
+      Fail(absl::StrCat("acknowledged step ", acknowledged_[rank].value(), " to rank ", rank,
+                        ", and holds it no longer"));
+    }
+    if (!held_.has_value()) continue;
+    const Step before(held_->accepted_through[rank]);
+    if (through < before) counters_.pushes_forgotten += static_cast<uint64_t>(before - through);
+    gained = gained || through > before;
   }
-  if (!held_.has_value()) return;
-  if (host_crashed_since_ && now.pushes_accepted <= held_->pushes_accepted) {
-    counters_.pushes_forgotten += held_->pushes_accepted - now.pushes_accepted;
-  } else if (!(now == *held_)) {
-    Fail(absl::StrCat("held ", held_->ToString(), " when it died, and recovered ", now.ToString()));
-  }
+  if (!held_.has_value() || now == *held_ || (host_crashed_since_ && !gained)) return;
+  Fail(absl::StrCat("held ", held_->ToString(), " when it died, and recovered ", now.ToString()));
 }
 
 SimServer::Held SimServer::WhatIsHeld() const {
@@ -264,7 +366,6 @@ SimServer::Held SimServer::WhatIsHeld() const {
   process_->core->FillStats(&stats);
   Held held;
   held.accepted_through.assign(stats.accepted_through().begin(), stats.accepted_through().end());
-  held.pushes_accepted = stats.pushes_accepted();
   held.complete_through = stats.complete_through();
   held.pending_bytes = stats.pending_push_bytes();
   return held;
@@ -276,6 +377,7 @@ void SimServer::AddCounters(SimServerCounters* sum) const {
   sum->replayed_parts += stats.replayed_parts();
   sum->duplicates += stats.push_duplicates();
   sum->pulls_held += stats.pulls_held();
+  sum->loaded_rows += stats.loaded_rows();
 }
 
 SimServerCounters SimServer::counters() const {
@@ -294,7 +396,7 @@ void SimServer::Note(uint64_t what) {
 }
 
 void SimServer::Fail(absl::string_view what) {
-  failures_->push_back(absl::StrCat("server ", options_.config.server_index.value(), ", at ",
+  failures_->push_back(absl::StrCat("server ", options_.index.value(), ", at ",
                                     scheduler_->NowMicros(), " us: ", what));
 }
 

@@ -1,6 +1,6 @@
-// One server of the simulation across its incarnations: processes over a disk that outlives them.
-// With a push log it dies at random, also in the middle of a write or of a recovery, and comes
-// back; every recovery is checked against what the process before it held.
+// One server of the simulation across its incarnations: processes over disks that outlive them. It
+// dies at random, also in the middle of a write or of a recovery. With a push log it comes back,
+// and every recovery is checked against what the process before it held.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_SERVER_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_SERVER_H_
 
@@ -22,22 +22,13 @@
 #include "server/core/server_config.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/saboteur.h"
+#include "tests/simulation/sim_faults.h"
 #include "tests/simulation/sim_random.h"
 
 namespace thermocline {
 
-struct CrashFaults {
-  int max_crashes = 0;        // Of one server, but for those at the end of a run.
-  double stop = 0;            // After so many of the messages the process is killed, soon.
-  double break_write = 0;     // After so many it dies in the middle of one of the next writes.
-  double break_recovery = 0;  // So many recoveries are cut short.
-  double take_host = 0;       // Of the deaths; the host goes too. For LogDurability::kHost.
-  int64_t stop_us = 3'000;
-  int64_t down_us = 100'000;      // Until the next process, at the most ...
-  int64_t configure_us = 50'000;  // ... and until that is configured.
-  int64_t sync_us = 5'000;        // A sync begins so late, at the most.
-  uint64_t segment_bytes = 1000;
-};
+class CheckpointReply;  // proto/parameter_server.proto
+class CheckpointRequest;
 
 struct SimServerCounters {
   uint64_t crashes = 0;            // Processes that died.
@@ -52,38 +43,65 @@ struct SimServerCounters {
   uint64_t messages_early = 0;    // The process was not configured yet.
   uint64_t duplicates = 0;        // Push parts that were recognized as known.
   uint64_t pulls_held = 0;
+  uint64_t loaded_rows = 0;  // From checkpoints.
 
   void Add(const SimServerCounters& other);
 };
 
+class SimServer;
+
+// What a server tells whoever runs the job.
+struct SimServerEvents {
+  // It is configured, and has recovered.
+  std::function<void(SimServer*)> on_serving;
+  // The checkpoint that the next process of this epoch begins with; "": with no row.
+  std::function<std::string(SimServer*)> on_restart;
+  // No process will come in this epoch: `why` says what is gone.
+  std::function<void(SimServer*, const std::string& why)> on_lost;
+};
+
 struct SimServerOptions {
-  ServerConfig config;  // Dies only where it has a durability.
+  ServerIndex index;
   ServerLimits limits;
-  CrashFaults faults;
+  CrashFaults faults;  // Only where there is a push log or a launcher that does something about it.
   uint64_t seed = 0;
 };
 
 class SimServer {
  public:
-  // Borrows all but the options. The first process is configured at once. What goes wrong is
-  // appended to `failures`.
-  SimServer(const SimServerOptions& options, VirtualScheduler* scheduler, Saboteur* saboteur,
-            std::vector<std::string>* failures);
+  // Borrows all but the options; `checkpoints` is its host's view of the folder of checkpoints, and
+  // may be null. What goes wrong is appended to `failures`.
+  SimServer(const SimServerOptions& options, SimServerEvents events,
+            std::unique_ptr<SimulatedDisk> checkpoints, VirtualScheduler* scheduler,
+            Saboteur* saboteur, std::vector<std::string>* failures);
   ~SimServer();
+
+  // A process for this epoch. Its folder may hold the log of another.
+  void BeginEpoch(const ServerConfig& config);
+  // No process is left, and none comes before the next epoch.
+  void End();
 
   // As ServerCore's. In place of `done`, `gone` runs where no process is there or it dies before it
   // answers.
   using Gone = std::function<void()>;
   void Pull(const wire::PullRequest& request, ServerCore::PullDone done, const Gone& gone);
   void Push(wire::PushPart part, ServerCore::PushDone done, const Gone& gone);
+  absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
+  absl::StatusOr<uint64_t> LogBytes();
 
   // Kills the process, if there is one and it has a push log, and starts another after a while.
   void Crash();
   // A planted fault: the server starts anew, without what it accepted.
   void Forget();
 
+  ServerIndex index() const { return options_.index; }
   // The process; null where there is none.
   ServerCore* core() const;
+  // A process of this epoch came back without pushes that it, or one before, had acknowledged.
+  bool lacks_acknowledged() const { return lacks_acknowledged_; }
+  // From now on it doesn't die, unless Crash is called.
+  void Spare();
+  bool serving() const { return process_ != nullptr && process_serves(); }
   // Deaths so far: rises as soon as a process is lost.
   uint64_t deaths() const { return deaths_; }
   SimServerCounters counters() const;
@@ -95,7 +113,6 @@ class SimServer {
   // What one process held and the next must hold again.
   struct Held {
     std::vector<int64_t> accepted_through;  // [num_workers]
-    uint64_t pushes_accepted = 0;
     int64_t complete_through = 0;
     uint64_t pending_bytes = 0;
 
@@ -103,12 +120,19 @@ class SimServer {
     std::string ToString() const;
   };
 
-  bool durable() const { return options_.config.durability.has_value(); }
+  bool durable() const { return config_.durability.has_value(); }
+  bool process_serves() const;
+  // Acknowledged pushes may be gone with the host.
+  bool LogMayLack() const;
   void Start();
+  void Restart();
   std::unique_ptr<JournalOpener> MakeJournals();
   void Configure();
   void OnBroken(const absl::Status& why);
+  void OnDiskDeath();
   void Die();
+  void Fall();
+  void Bury();
   bool SpendCrash(double probability);
   bool Hears();
   void MaybeDie();
@@ -123,19 +147,26 @@ class SimServer {
   void Fail(absl::string_view what);
 
   const SimServerOptions options_;
+  const SimServerEvents events_;
   VirtualScheduler* const scheduler_;
   Saboteur* const saboteur_;
   std::vector<std::string>* const failures_;
   SimRandom random_;
   std::mt19937_64 host_random_;
+  ServerConfig config_;  // Of the epoch.
+  uint64_t life_ = 0;    // Which epoch here it is; no process is restarted for one before.
   std::unique_ptr<SimulatedDisk> disk_;
+  const std::unique_ptr<SimulatedDisk> checkpoints_;
   std::unique_ptr<Process> process_;  // Null while there is none.
   int crashes_left_;
   uint64_t deaths_ = 0;
-  std::vector<Step> acknowledged_;   // [num_workers] What left this server as certain.
-  std::optional<Held> held_;         // By the last process that was configured, when it died.
+  std::vector<Step> acknowledged_;  // [num_workers] What left this server as certain.
+  // By the last process of the epoch that was configured, when it died.
+  std::optional<Held> held_;
   bool host_crashed_since_ = false;  // The log may have lost what was not synced.
-  SimServerCounters counters_;       // Of the processes that died.
+  bool lacks_acknowledged_ = false;
+  bool spared_ = false;
+  SimServerCounters counters_;  // Of the processes that died.
   uint64_t trace_ = 0;
 };
 

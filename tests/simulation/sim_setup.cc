@@ -51,13 +51,70 @@ void ChooseDurability(SimRandom* random, SimSetup* setup) {
   crashes.stop = 0.01 * random->Between(0, 10);
   crashes.break_write = 0.01 * random->Between(0, 10);
   crashes.break_recovery = 0.1 * random->Between(0, 5);
-  // What survives the process alone needs the host.
-  if (setup->durability == LogDurability::kHost) crashes.take_host = 0.1 * random->Between(0, 10);
+  // What survives the process alone needs the host, or a checkpoint to go back to.
+  if (setup->durability == LogDurability::kHost) {
+    crashes.take_host = 0.1 * random->Between(0, 10);
+  } else if (setup->checkpoints.has_value()) {
+    crashes.take_host = 0.1 * random->Between(0, 3);
+  }
   crashes.down_us = random->Between(1, 200'000);
   crashes.configure_us = random->Between(1, 100'000);
   crashes.sync_us = random->Between(1, 20'000);
   crashes.segment_bytes = static_cast<uint64_t>(random->Between(100, 10'000));
   setup->crash_at_end = random->Chance(0.5);
+}
+
+// A launcher that makes checkpoints, and goes back to them: anybody may die.
+void ChooseCheckpoints(SimRandom* random, SimSetup* setup) {
+  CheckpointSetup& checkpoints = setup->checkpoints.emplace();
+  setup->num_steps = random->Between(10, 40);
+  if (random->Chance(0.8)) checkpoints.every_steps = static_cast<uint64_t>(random->Between(1, 10));
+  checkpoints.full_every = static_cast<uint32_t>(random->Between(1, 4));
+  checkpoints.keep = static_cast<uint32_t>(random->Between(1, 3));
+  checkpoints.at_end = random->Chance(0.8);
+  if (random->Chance(0.3)) {
+    checkpoints.max_log_bytes = static_cast<uint64_t>(random->Between(1'000, 50'000));
+  }
+  checkpoints.poll_us = random->Between(1'000, 50'000);
+  checkpoints.notice_us = random->Between(1, 100'000);
+  LauncherFaults& faults = setup->launcher;
+  faults.request = random->Chance(0.5) ? 0.02 * random->Between(1, 10) : 0;
+  if (random->Chance(0.2)) return;  // The servers alone.
+  faults.max_deaths = static_cast<int>(random->Between(0, 3));
+  faults.max_worker_deaths = static_cast<int>(random->Between(0, 3));
+  faults.stop = 0.01 * random->Between(0, 3);
+  faults.break_write = 0.01 * random->Between(0, 10);
+  faults.fail_write = 0.01 * random->Between(0, 3);
+  faults.stop_worker = 0.01 * random->Between(0, 5);
+  faults.take_host = 0.1 * random->Between(0, 10);
+  faults.resizes_servers = random->Chance(0.5);
+  faults.resizes_workers = random->Chance(0.2);
+  faults.lose_call = 0.001 * random->Between(0, 50);
+  faults.late_call = 0.001 * random->Between(0, 50);
+  faults.late_us = random->Between(1, 500'000);
+  setup->crashes.fail_checkpoint = 0.001 * random->Between(0, 10);
+}
+
+// Servers without a push log: each death costs what comes after the last checkpoint.
+void ChooseDeathsWithoutLog(SimRandom* random, SimSetup* setup) {
+  setup->crashes.max_crashes = static_cast<int>(random->Between(0, 2));
+  setup->crashes.stop = 0.001 * random->Between(0, 10);
+  setup->crashes.break_write = 0.001 * random->Between(0, 10);
+  setup->crashes.take_host = 0.1 * random->Between(0, 10);
+}
+
+std::string DescribeCheckpoints(const SimSetup& setup) {
+  if (!setup.checkpoints.has_value()) return ", no checkpoints";
+  const CheckpointSetup& checkpoints = *setup.checkpoints;
+  const LauncherFaults& faults = setup.launcher;
+  return absl::StrCat(", checkpoints every ", checkpoints.every_steps, " steps, all rows every ",
+                      checkpoints.full_every, ", keep ", checkpoints.keep,
+                      checkpoints.at_end ? ", one at the end" : "", ", log below ",
+                      checkpoints.max_log_bytes, ", up to ", faults.max_deaths,
+                      " deaths of the launcher, ", faults.max_worker_deaths, " of workers, lose ",
+                      faults.lose_call, " calls, late ", faults.late_call,
+                      faults.resizes_servers ? ", other servers" : "",
+                      faults.resizes_workers ? ", other workers" : "");
 }
 
 std::string DescribeDurability(const SimSetup& setup) {
@@ -95,7 +152,23 @@ SimSetup ChooseSetup(SimRandom* random) {
   setup.tables = ChooseTables(random);
   if (random->Chance(0.3)) setup.slow_rank_us = random->Between(1, 100'000);
   if (random->Chance(0.3)) LimitPendingBytes(random, &setup);
-  if (random->Chance(0.6)) ChooseDurability(random, &setup);
+  if (random->Chance(0.5)) ChooseCheckpoints(random, &setup);
+  if (random->Chance(0.6)) {
+    ChooseDurability(random, &setup);
+  } else if (setup.checkpoints.has_value()) {
+    ChooseDeathsWithoutLog(random, &setup);
+  }
+  return setup;
+}
+
+SimSetup Undisturbed(SimSetup setup) {
+  setup.num_servers = 1;
+  setup.faults = {};
+  setup.durability.reset();
+  setup.checkpoints.reset();
+  setup.crashes = {};
+  setup.launcher = {};
+  setup.crash_at_end = false;
   return setup;
 }
 
@@ -106,7 +179,7 @@ std::string Describe(const SimSetup& setup) {
                       " bytes, drop ", setup.faults.drop, ", duplicate ", setup.faults.duplicate,
                       ", pending ", setup.limits.max_pending_push_bytes, ", rank 0 slow by ",
                       setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
-                      setup.faults.straggle, DescribeDurability(setup));
+                      setup.faults.straggle, DescribeDurability(setup), DescribeCheckpoints(setup));
 }
 
 }  // namespace thermocline

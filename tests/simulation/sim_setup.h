@@ -11,11 +11,22 @@
 #include "common/table_spec.h"
 #include "server/core/server_config.h"
 #include "server/storage/push_journal.h"
+#include "tests/simulation/sim_faults.h"
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
-#include "tests/simulation/sim_server.h"
 
 namespace thermocline {
+
+// How a job makes checkpoints.
+struct CheckpointSetup {
+  uint64_t every_steps = 0;
+  uint32_t full_every = 1;
+  uint32_t keep = 1;
+  bool at_end = true;
+  uint64_t max_log_bytes = UINT64_MAX;
+  int64_t poll_us = 20'000;    // Between two rounds of the launcher, at the most.
+  int64_t notice_us = 50'000;  // Until it sees that somebody died, at the most.
+};
 
 struct SimSetup {
   uint32_t num_servers = 1;
@@ -29,12 +40,17 @@ struct SimSetup {
   ServerLimits limits;
   NetworkFaults faults;
   std::optional<LogDurability> durability;
-  CrashFaults crashes;        // Of servers with a durability.
+  std::optional<CheckpointSetup> checkpoints;
+  CrashFaults crashes;        // Of servers with a durability, or where there are checkpoints.
+  LauncherFaults launcher;    // Where there are.
   bool crash_at_end = false;  // All of them once more, when everything is acknowledged.
   std::vector<TableLayout> tables;
 };
 
 SimSetup ChooseSetup(SimRandom* random);
+// The same job on one server that never dies, with workers that don't, over a kind network, without
+// a checkpoint.
+SimSetup Undisturbed(SimSetup setup);
 // In one line.
 std::string Describe(const SimSetup& setup);
 

@@ -5,24 +5,60 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
+#include "common/status_macros.h"
+#include "proto/parameter_server.pb.h"
+#include "worker/sparse/server_loss.h"
 
 namespace thermocline {
 
 SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
-                     Transport* transport, VirtualScheduler* scheduler, SequentialModel* model,
+                     OnLost on_lost, std::unique_ptr<Transport> transport,
+                     VirtualScheduler* scheduler, SequentialModel* model,
                      std::vector<std::string>* failures)
     : options_(options),
       cluster_(options.num_servers),
-      scheduler_(scheduler),
+      on_lost_(std::move(on_lost)),
+      scheduler_(scheduler, ended_, 0, 0),
       model_(model),
       failures_(failures),
       random_(options.seed),
-      session_(session_options, transport, scheduler) {}
+      transport_(std::move(transport)),
+      session_(session_options, transport_.get(), &scheduler_),
+      cuts_(options.start_step),
+      step_(options.start_step),
+      pushed_through_(options.start_step - 1),
+      pushed_from_(options.start_step - 1) {}
 
-void SimWorker::Start() { PullStep(); }
+SimWorker::~SimWorker() {
+  *ended_ = true;
+  session_.Fail(absl::CancelledError("simulated: the worker died"));
+}
+
+void SimWorker::Start() {
+  if (step_.value() < options_.num_steps) return PullStep();
+  cuts_.EndTraining();
+  finished_ = true;
+}
+
+absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& request) {
+  const Step step(request.step());
+  RETURN_IF_ERROR(order_.Take(request.sequence()));
+  if (request.action() == CheckpointRequest::NAME_CUT) RETURN_IF_ERROR(cuts_.Name(step));
+  if (request.action() == CheckpointRequest::CALL_OFF) cuts_.CallOff(step);
+  return CheckpointReply();
+}
+
+// What a worker does is a function of the job, its rank and the step: done over, it is the same,
+// also where other servers hold the keys.
+SimRandom SimWorker::DataRandom(TableId table, Key key) const {
+  const uint64_t job = Mix64(options_.data_seed ^ Mix64(options_.rank.value()));
+  return SimRandom(Mix64(job ^ static_cast<uint64_t>(step_.value())) ^
+                   KeyHash(TableSalt(table), key));
+}
 
 void SimWorker::PullStep() {
-  const std::shared_ptr<Blocks> rows = ChooseKeys();
+  SimRandom random = DataRandom(TableId(0), 0);
+  const std::shared_ptr<Blocks> rows = ChooseKeys(&random);
   PullWork work;
   work.step = step_;
   // Its own last push must be in the rows, or need not be.
@@ -44,7 +80,7 @@ void SimWorker::PullStep() {
 
 void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
                          Step complete_through) {
-  if (!status.ok()) return Fail(status.ToString());
+  if (!status.ok()) return Fail(status);
   max_staleness_ =
       std::max<uint64_t>(max_staleness_, std::max<int64_t>(0, step_ - 1 - complete_through));
   if (complete_through < step_ - 1 - options_.staleness_steps) {
@@ -55,12 +91,12 @@ void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status
   CheckRows(*rows, complete_through, newest);
   MakeUpdates(*rows);
   if (options_.compute_us == 0) return PushStep();
-  scheduler_->RunAfter(random_.Between(0, options_.compute_us), [this] { PushStep(); });
+  scheduler_.RunAfter(random_.Between(0, options_.compute_us), [this] { PushStep(); });
 }
 
 // An evaluation read beside the training, at a step boundary.
 void SimWorker::ReadAside() {
-  const std::shared_ptr<Blocks> rows = ChooseKeys();
+  const std::shared_ptr<Blocks> rows = ChooseKeys(&random_);
   PullWork work;
   work.kind = wire::PullKind::kRead;
   work.step = step_;
@@ -73,7 +109,7 @@ void SimWorker::ReadAside() {
   ++reads_outstanding_;
   session_.Pull(std::move(work), [this, rows, step = step_](absl::Status status, Step through) {
     --reads_outstanding_;
-    if (!status.ok()) return Fail(status.ToString());
+    if (!status.ok()) return Fail(status);
     if (through < step - 1) Fail(absl::StrCat("read is only complete to ", through.value()));
     CheckRows(*rows, through, model_->complete_through());
   });
@@ -93,12 +129,12 @@ void SimWorker::CheckRows(const Blocks& rows, Step from, Step to) {
   }
 }
 
-std::shared_ptr<SimWorker::Blocks> SimWorker::ChooseKeys() {
+std::shared_ptr<SimWorker::Blocks> SimWorker::ChooseKeys(SimRandom* random) {
   auto blocks = std::make_shared<Blocks>(options_.num_servers);
   for (const TableLayout& table : options_.tables) {
     std::set<Key> keys;
-    const int n = static_cast<int>(random_.Below(options_.keys_per_table + 1));
-    for (int i = 0; i < n; ++i) keys.insert(Mix64(random_.Below(options_.num_keys)));
+    const int n = static_cast<int>(random->Below(options_.keys_per_table + 1));
+    for (int i = 0; i < n; ++i) keys.insert(Mix64(random->Below(options_.num_keys)));
     for (const Key key : keys) {
       Block* block = BlockFor(blocks.get(), table.id, wire::PushKind::kGradient, key);
       block->keys.push_back(key);
@@ -128,16 +164,17 @@ void SimWorker::MakeUpdates(const Blocks& rows) {
     for (const Block& block : blocks) {
       const TableLayout& layout = model_->layout(block.table);
       for (size_t i = 0; i < block.keys.size(); ++i) {
-        if (random_.Chance(0.2)) continue;  // Read only.
+        SimRandom random = DataRandom(block.table, block.keys[i]);
+        if (random.Chance(0.2)) continue;  // Read only.
         ModelUpdate& update = withheld_[{block.table, block.keys[i]}];
         update.table = block.table;
         update.key = block.keys[i];
-        update.count += 1 + static_cast<uint32_t>(random_.Below(3));
-        if (update.values.empty() && random_.Chance(0.1)) update.kind = wire::PushKind::kAssign;
+        update.count += 1 + static_cast<uint32_t>(random.Below(3));
+        if (update.values.empty() && random.Chance(0.1)) update.kind = wire::PushKind::kAssign;
         const bool assign = update.kind == wire::PushKind::kAssign;
         update.values.resize(assign ? layout.row_floats() : layout.dim);
         for (size_t j = 0; j < update.values.size(); ++j) {
-          const float noise = static_cast<float>(random_.Between(-1000, 1000)) * 1e-3f;
+          const float noise = static_cast<float>(random.Between(-1000, 1000)) * 1e-3f;
           const float weight = block.values[i * layout.dim + j % layout.dim];
           if (assign) {
             update.values[j] = noise * noise;  // Optimizer state is not negative.
@@ -151,9 +188,13 @@ void SimWorker::MakeUpdates(const Blocks& rows) {
 }
 
 void SimWorker::PushStep() {
+  const uint64_t every = options_.checkpoint_every_steps;
   const bool last = step_.value() + 1 == options_.num_steps;
-  const bool may_withhold = step_ - pushed_through_ <= options_.staleness_steps;
-  if (!last && may_withhold && random_.Chance(0.3)) return NextStep();
+  bool cut = cuts_.BeginPush(step_);
+  cut = cut || (every > 0 && static_cast<uint64_t>(step_.value() + 1) % every == 0);
+  const bool may_withhold = step_ - pushed_through_ <= options_.staleness_steps &&
+                            (!cut || options_.ignores_cuts) && !last;
+  if (may_withhold && random_.Chance(0.3)) return NextStep();
 
   ModelPush model_push;
   model_push.first_step = pushed_through_ + 1;
@@ -183,7 +224,7 @@ void SimWorker::PushStep() {
   ++pushes_outstanding_;
   session_.StartPush(std::move(work), [this, waves](absl::Status status) {
     --pushes_outstanding_;
-    if (!status.ok()) Fail(status.ToString());
+    if (!status.ok()) Fail(status);
   });
   // The next pull begins before or after the values of this push are there.
   const bool pull_after = random_.Chance(0.5);
@@ -192,9 +233,9 @@ void SimWorker::PushStep() {
 }
 
 void SimWorker::Release(Step last_step, size_t wave, size_t num_waves, bool pull_after) {
-  scheduler_->RunAfter(random_.Between(0, 3000), [=] {
+  scheduler_.RunAfter(random_.Between(0, 3000), [=] {
     const absl::Status status = session_.ReleaseWave(last_step, wave);
-    if (!status.ok()) return Fail(status.ToString());
+    if (!status.ok()) return Fail(status);
     if (wave + 1 < num_waves) {
       Release(last_step, wave + 1, num_waves, pull_after);
     } else if (pull_after) {
@@ -205,6 +246,7 @@ void SimWorker::Release(Step last_step, size_t wave, size_t num_waves, bool pull
 
 void SimWorker::NextStep() {
   if (step_.value() + 1 == options_.num_steps) {
+    cuts_.EndTraining();
     finished_ = true;
     return;
   }
@@ -227,9 +269,16 @@ std::vector<std::vector<std::vector<PushSlice>>> SimWorker::SlicesOf(
   return slices;
 }
 
+void SimWorker::Fail(const absl::Status& error) {
+  if (*ended_) return;
+  if (!IsServerLoss(error)) return Fail(error.ToString());
+  *ended_ = true;
+  on_lost_(this, error);
+}
+
 void SimWorker::Fail(const std::string& what) {
   failures_->push_back(absl::StrCat("rank ", options_.rank.value(), ", step ", step_.value(),
-                                    ", at ", scheduler_->NowMicros(), " us: ", what));
+                                    ", at ", scheduler_.NowMicros(), " us: ", what));
 }
 
 }  // namespace thermocline

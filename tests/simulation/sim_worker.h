@@ -4,44 +4,64 @@
 #define THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/cluster_map.h"
 #include "common/ids.h"
+#include "common/request_order.h"
 #include "common/table_spec.h"
 #include "common/virtual_scheduler.h"
+#include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_random.h"
+#include "worker/named_cuts.h"
 #include "worker/sparse/ps_session.h"
 
 namespace thermocline {
 
+class CheckpointReply;  // proto/parameter_server.proto
+class CheckpointRequest;
+
 struct SimWorkerOptions {
-  uint64_t seed = 0;
+  uint64_t seed = 0;       // Of when it does things.
+  uint64_t data_seed = 0;  // With rank and step: of what it does.
   WorkerRank rank;
   uint32_t num_servers = 1;
   uint32_t staleness_steps = 0;
+  Step start_step{0};
   int64_t num_steps = 10;
-  uint64_t num_keys = 40;  // Distinct keys of a table.
-  int keys_per_table = 8;  // Pulled in a step.
-  int64_t compute_us = 0;  // Between a step's rows and its push, at the most.
+  uint64_t checkpoint_every_steps = 0;
+  bool ignores_cuts = false;  // A planted fault.
+  uint64_t num_keys = 40;     // Distinct keys of a table.
+  int keys_per_table = 8;     // Pulled in a step.
+  int64_t compute_us = 0;     // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
 };
 
 class SimWorker {
  public:
-  // Borrows all but the options. What goes wrong is appended to `failures`.
+  // Ends the worker, which can't go on because of `why`: the loss of a server.
+  using OnLost = std::function<void(SimWorker*, const absl::Status& why)>;
+
+  // Borrows all but the options and the transport. What goes wrong is appended to `failures`.
   SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
-            Transport* transport, VirtualScheduler* scheduler, SequentialModel* model,
-            std::vector<std::string>* failures);
+            OnLost on_lost, std::unique_ptr<Transport> transport, VirtualScheduler* scheduler,
+            SequentialModel* model, std::vector<std::string>* failures);
+  // The process dies, if it hasn't ended.
+  ~SimWorker();
 
   void Start();
+  absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
+  WorkerRank rank() const { return options_.rank; }
   const PsSession& session() const { return session_; }
   uint64_t pushes() const { return pushes_; }  // Begun.
   // Steps of the others that were missing in rows it computed with, at the most.
@@ -63,7 +83,8 @@ class SimWorker {
                 Step complete_through);
   void ReadAside();
   void CheckRows(const Blocks& rows, Step from, Step to);
-  std::shared_ptr<Blocks> ChooseKeys();
+  SimRandom DataRandom(TableId table, Key key) const;
+  std::shared_ptr<Blocks> ChooseKeys(SimRandom* random);
   void MakeUpdates(const Blocks& rows);
   void PushStep();
   void Release(Step last_step, size_t wave, size_t num_waves, bool pull_after);
@@ -71,18 +92,24 @@ class SimWorker {
   std::vector<std::vector<std::vector<PushSlice>>> SlicesOf(const std::vector<Blocks>& waves) const;
   Block* BlockFor(Blocks* blocks, TableId table, wire::PushKind kind, Key key) const;
   void Fail(const std::string& what);
+  void Fail(const absl::Status& error);
 
   const SimWorkerOptions options_;
   const ClusterMap cluster_;
-  VirtualScheduler* const scheduler_;
+  const OnLost on_lost_;
+  const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
+  ProcessScheduler scheduler_;
   SequentialModel* const model_;
   std::vector<std::string>* const failures_;
   SimRandom random_;
+  const std::unique_ptr<Transport> transport_;
   PsSession session_;
+  NamedCuts cuts_;
+  RequestOrder order_;
 
-  Step step_{0};
-  Step pushed_through_ = kNoStep;  // The last push begun ...
-  Step pushed_from_ = kNoStep;     // ... and its first step.
+  Step step_;
+  Step pushed_through_;         // The last push begun ...
+  Step pushed_from_ = kNoStep;  // ... and its first step.
   // Gradients not pushed yet, and rows to write back: (table, key, kind) -> count and values.
   std::map<std::pair<TableId, Key>, ModelUpdate> withheld_;
   bool finished_ = false;

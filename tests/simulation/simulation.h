@@ -1,5 +1,6 @@
-// Runs a whole job (servers that die and come back, workers, a bad network) in one thread from one
-// seed, and checks that no push is lost, doubled or misplaced.
+// Runs a whole job (servers, workers and a launcher that die and come back, a bad network, disks
+// that forget) in one thread from one seed, and checks that no push is lost, doubled or misplaced,
+// and that checkpoints are what they say.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
 
@@ -7,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "common/hash.h"
 #include "tests/simulation/saboteur.h"
+#include "tests/simulation/sim_job.h"
 #include "tests/simulation/sim_server.h"
 
 namespace thermocline {
@@ -22,12 +25,21 @@ struct SimulationResult {
   uint64_t parts_refused = 0;        // For lack of room.
   uint64_t answers_of_the_dead = 0;  // Under way when the server died.
   uint64_t max_staleness = 0;        // Steps, of any rows that a worker used.
+  uint64_t checkpoints_left = 0;     // At the end; each was restored.
   SimServerCounters servers;
+  SimJobCounters job;
+
+  Digest digest;  // Of the model that the servers held at the end.
+  // It is a matter of the job alone: nobody saw rows that depended on who came first.
+  bool digest_is_certain = false;
 };
 
 // Everything (sizes, staleness, faults, keys) is chosen by the seed, but for the planted fault,
 // which must be found.
 SimulationResult RunSimulation(uint64_t seed, PlantedFault planted = PlantedFault::kNone);
+
+// The job of the same seed, and nothing ever goes wrong.
+SimulationResult RunUndisturbed(uint64_t seed);
 
 }  // namespace thermocline
 

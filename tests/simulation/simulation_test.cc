@@ -24,7 +24,9 @@ void Add(const SimulationResult& result, SimulationResult* sum) {
   sum->parts_refused += result.parts_refused;
   sum->answers_of_the_dead += result.answers_of_the_dead;
   sum->max_staleness = std::max(sum->max_staleness, result.max_staleness);
+  sum->checkpoints_left += result.checkpoints_left;
   sum->servers.Add(result.servers);
+  sum->job.Add(result.job);
 }
 
 void Print(const SimulationResult& sum) {
@@ -41,6 +43,18 @@ void Print(const SimulationResult& sum) {
             << " pushes forgotten that nobody was told of; " << servers.messages_unheard
             << " messages unheard, " << servers.messages_early << " too early, "
             << sum.answers_of_the_dead << " answers of the dead\n";
+  const SimJobCounters& job = sum.job;
+  const SimLauncherCounters& checkpoints = job.checkpoints;
+  std::cout << checkpoints.committed << " checkpoints committed, " << checkpoints.increments
+            << " increments, " << checkpoints.called_off << " called off, " << checkpoints.answered
+            << " asked for, " << checkpoints.late_calls << " calls late, "
+            << checkpoints.not_removed << " removals failed, " << sum.checkpoints_left
+            << " left and restored; " << job.launcher_deaths << " launchers died, "
+            << job.broken_writes << " in a write, " << job.launcher_hosts << " with their host, "
+            << job.worker_deaths << " workers; " << job.rollbacks << " rollbacks, " << job.resumes
+            << " resumed, " << job.resized << " with others, " << job.restored
+            << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.lost_logs
+            << " losses of a log noticed\n";
 }
 
 // The seeds reach what the simulation is for.
@@ -62,6 +76,31 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.servers.pushes_forgotten, 10u);
   EXPECT_GT(sum.servers.messages_unheard, 100u);
   EXPECT_GT(sum.servers.messages_early, 100u);
+  EXPECT_GT(sum.servers.loaded_rows, 1000u);
+  EXPECT_GT(sum.job.launcher_deaths, 40u);
+  EXPECT_GT(sum.job.broken_writes, 20u);
+  EXPECT_GT(sum.job.launcher_hosts, 10u);
+  EXPECT_GT(sum.job.worker_deaths, 20u);
+  EXPECT_GT(sum.job.rollbacks, 40u);
+  EXPECT_GT(sum.job.resized, 20u);
+  EXPECT_GT(sum.job.restored, 30u);
+  EXPECT_GT(sum.job.lost_logs, 0u);
+  EXPECT_GT(sum.job.checkpoints.committed, 200u);
+  EXPECT_GT(sum.job.checkpoints.increments, 50u);
+  EXPECT_GT(sum.job.checkpoints.called_off, 50u);
+  EXPECT_GT(sum.job.checkpoints.answered, 50u);
+  EXPECT_GT(sum.job.checkpoints.late_calls, 50u);
+  EXPECT_GT(sum.checkpoints_left, 100u);
+}
+
+// In sync mode, whatever died, was rolled back and resumed.
+void CheckDigest(uint64_t seed, const SimulationResult& result) {
+  if (!result.digest_is_certain || !result.failures.empty()) return;
+  const SimulationResult undisturbed = RunUndisturbed(seed);
+  EXPECT_TRUE(undisturbed.failures.empty()) << undisturbed.failures[0];
+  EXPECT_TRUE(result.digest == undisturbed.digest)
+      << "another model than undisturbed\nreplay with THERMOCLINE_TEST_SEED=" << seed << ": "
+      << result.setup;
 }
 
 TEST(SimulationTest, NoPushIsLostOrDoubled) {
@@ -75,6 +114,7 @@ TEST(SimulationTest, NoPushIsLostOrDoubled) {
       ADD_FAILURE() << failure << "\nreplay with THERMOCLINE_TEST_SEED=" << seed << ": "
                     << result.setup;
     }
+    CheckDigest(seed, result);
     if (one)
       std::cout << result.setup << "\ntrace " << std::hex << result.trace << std::dec << "\n";
     Add(result, &sum);
@@ -112,8 +152,14 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"StaleRows", PlantedFault::kStaleRows},
                                          Planted{"LoggedLate", PlantedFault::kLoggedLate},
                                          Planted{"ReplayedTwice", PlantedFault::kReplayedTwice},
-                                         Planted{"AppliedInReplay",
-                                                 PlantedFault::kAppliedInReplay}),
+                                         Planted{"AppliedInReplay", PlantedFault::kAppliedInReplay},
+                                         Planted{"OldEpochs", PlantedFault::kOldEpochs},
+                                         Planted{"SpannedCuts", PlantedFault::kSpannedCuts},
+                                         Planted{"EarlyCommits", PlantedFault::kEarlyCommits},
+                                         Planted{"OldBases", PlantedFault::kOldBases},
+                                         Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
+                                         Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
+                                         Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(SimulationTest, SameSeedSameTrace) {

@@ -1,0 +1,126 @@
+#include "tests/simulation/sim_checks.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/cluster_map.h"
+#include "common/virtual_scheduler.h"
+#include "proto/parameter_server.pb.h"
+
+namespace thermocline {
+namespace {
+
+struct Shard {
+  uint32_t num_servers;
+  uint32_t index;
+};
+
+// The rows of the model that are one server's.
+SequentialModel::Rows RowsOf(const SequentialModel::Rows& all, const Shard& shard) {
+  const ClusterMap cluster(shard.num_servers);
+  SequentialModel::Rows rows;
+  for (const auto& [table, of_table] : all) {
+    auto& into = rows[table];
+    for (const auto& [key, row] : of_table) {
+      const uint64_t hash = KeyHash(TableSalt(table), key);
+      if (cluster.ServerOfHash(hash).value() == shard.index) into.emplace(key, row);
+    }
+  }
+  return rows;
+}
+
+// "" where `core` holds `expected` and nothing else.
+std::string DescribeRows(ServerCore* core, const SequentialModel::Rows& expected) {
+  std::string difference;
+  for (const auto& [table, rows] : expected) {
+    size_t visited = 0;
+    const absl::Status status = core->VisitRows(table, [&, id = table.value(), &rows = rows](
+                                                           Key key, absl::Span<const float> row,
+                                                           uint32_t count, Step changed) {
+      ++visited;
+      const auto found = rows.find(key);
+      if (found != rows.end() && found->second.count == count && found->second.changed == changed &&
+          std::equal(row.begin(), row.end(), found->second.floats.begin(),
+                     found->second.floats.end())) {
+        return;
+      }
+      difference = absl::StrCat("table ", id, ", key ", key,
+                                found == rows.end() ? ": no push created this row"
+                                                    : ": row, count or last change differ");
+    });
+    if (!status.ok()) return status.ToString();
+    if (!difference.empty()) return difference;
+    if (visited != rows.size()) {
+      return absl::StrCat("table ", table.value(), " has ", visited, " rows of ", rows.size());
+    }
+  }
+  return "";
+}
+
+std::string Restore(const SequentialModel& model, ServerConfig config, const CheckpointId& id,
+                    Disk* disk) {
+  config.base_checkpoint = CheckpointName(id);
+  VirtualScheduler scheduler;
+  ServerCore core({}, &scheduler, nullptr, {disk, &scheduler});
+  const absl::Status configured = core.Configure(config);
+  if (!configured.ok()) return configured.ToString();
+  ServerStats stats;
+  core.FillStats(&stats);
+  if (stats.complete_through() != id.step.value()) {
+    return absl::StrCat("begins behind step ", stats.complete_through());
+  }
+  return DescribeRows(
+      &core, RowsOf(model.RowsAfter(id.step), {config.num_servers, config.server_index.value()}));
+}
+
+}  // namespace
+
+Digest DigestOf(const SequentialModel::Rows& rows) {
+  Digest digest;
+  for (const auto& [table, of_table] : rows) {
+    for (const auto& [key, row] : of_table) digest.Add(RowDigest(table, key, row.floats));
+  }
+  return digest;
+}
+
+void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout>& tables,
+                     uint32_t num_servers, SimServer* server, std::vector<std::string>* failures) {
+  ServerStats stats;
+  server->core()->FillStats(&stats);
+  const Step through(stats.complete_through());
+  std::string what;
+  if (through > model.complete_through()) {
+    what = "nobody pushed that much";
+  } else {
+    what = DescribeRows(server->core(),
+                        RowsOf(model.RowsAfter(through), {num_servers, server->index().value()}));
+  }
+  if (what.empty()) return;
+  failures->push_back(absl::StrCat("server ", server->index().value(), ", which has applied step ",
+                                   through.value(), ": ", what));
+}
+
+uint64_t CheckCheckpoints(const SequentialModel& model, const ServerConfig& config,
+                          uint32_t num_servers, Disk* disk, const CheckpointStore& store,
+                          std::vector<std::string>* failures) {
+  const auto list = store.List();
+  if (!list.ok()) {
+    failures->push_back(list.status().ToString());
+    return 0;
+  }
+  for (const ListedCheckpoint& listed : *list) {
+    std::string what = listed.status.ok() ? "" : listed.status.ToString();
+    for (uint32_t i = 0; i < num_servers && what.empty(); ++i) {
+      ServerConfig restored = config;
+      restored.epoch = 1'000'000;
+      restored.num_servers = num_servers;
+      restored.server_index = ServerIndex(i);
+      restored.durability.reset();
+      what = Restore(model, restored, listed.id, disk);
+    }
+    if (!what.empty()) failures->push_back(absl::StrCat("checkpoint ", listed.name, ": ", what));
+  }
+  return list->size();
+}
+
+}  // namespace thermocline

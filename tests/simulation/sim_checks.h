@@ -1,0 +1,36 @@
+// What servers and checkpoints hold, against the plain model.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIM_CHECKS_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIM_CHECKS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/disk.h"
+#include "common/hash.h"
+#include "common/table_spec.h"
+#include "server/core/server_config.h"
+#include "server/core/server_core.h"
+#include "tests/simulation/sequential_model.h"
+#include "tests/simulation/sim_server.h"
+
+namespace thermocline {
+
+Digest DigestOf(const SequentialModel::Rows& rows);
+
+// Every row of a server, its state, its count and when it last changed, bit for bit, against the
+// model after the step up to which the server has applied; and no row that no push created. What
+// differs is appended to `failures`.
+void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout>& tables,
+                     uint32_t num_servers, SimServer* server, std::vector<std::string>* failures);
+
+// Every checkpoint that is left is whole, and `num_servers` servers that begin with it hold the
+// model of its step. Returns how many there are.
+uint64_t CheckCheckpoints(const SequentialModel& model, const ServerConfig& config,
+                          uint32_t num_servers, Disk* disk, const CheckpointStore& store,
+                          std::vector<std::string>* failures);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIM_CHECKS_H_

@@ -1,0 +1,138 @@
+// A job of the simulation across its epochs: who starts, who dies, where the next epoch begins.
+// What a launcher does, without processes.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/simulated_disk.h"
+#include "common/virtual_scheduler.h"
+#include "deploy/controller/epoch_start.h"
+#include "server/core/server_config.h"
+#include "tests/simulation/forgetful_disk.h"
+#include "tests/simulation/saboteur.h"
+#include "tests/simulation/sequential_model.h"
+#include "tests/simulation/sim_launcher.h"
+#include "tests/simulation/sim_network.h"
+#include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_setup.h"
+#include "tests/simulation/sim_worker.h"
+
+namespace thermocline {
+
+inline constexpr char kSimJobId[] = "simulated";
+inline constexpr char kSimCheckpoints[] = "/checkpoints";
+
+struct SimJobCounters {
+  uint64_t launcher_deaths = 0;
+  uint64_t launcher_hosts = 0;  // Of those: with their host.
+  uint64_t broken_writes = 0;   // Of those: in the middle of a write.
+  uint64_t worker_deaths = 0;
+  uint64_t rollbacks = 0;
+  uint64_t resumes = 0;
+  uint64_t resized = 0;    // Of those: with another number of servers or workers.
+  uint64_t restored = 0;   // Epochs that began with a checkpoint.
+  uint64_t lost_logs = 0;  // That lacked what they had acknowledged; all were noticed.
+  SimLauncherCounters checkpoints;
+
+  void Add(const SimJobCounters& other);
+};
+
+class SimJob {
+ public:
+  // What goes wrong is appended to `failures`, which outlives this.
+  SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
+         std::vector<std::string>* failures);
+  ~SimJob();
+
+  // Until everything is pushed, acknowledged and, where the job wants that, written; or something
+  // went wrong.
+  void Run();
+  // All servers that can die do so once more, and come back.
+  void CrashServers();
+  // What is still under way arrives; nobody dies any more.
+  void Drain();
+
+  const SimSetup& setup() const { return setup_; }
+  const SequentialModel& model() const { return model_; }
+  const SimNetwork& network() const { return *network_; }
+  const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
+  // Those of the last epoch.
+  std::vector<SimServer*> servers() const;
+  ServerConfig ConfigFor(ServerIndex index) const;
+  SimulatedDisk* checkpoints() { return &disk_; }
+  CheckpointStore* store() { return &store_; }
+  SimJobCounters counters() const;
+  SimServerCounters server_counters() const;
+  uint64_t events() const { return scheduler_.events_run(); }
+  uint64_t trace() const;
+  uint64_t max_staleness() const;
+
+ private:
+  static constexpr uint32_t kMaxServers = 4;
+
+  void MakeServers();
+  void AddWorker(WorkerRank rank);
+  void StartLauncher();
+  bool WorkersDone() const;
+
+  void BeginEpoch(const EpochStart& start);
+  void OnServing(SimServer* server);
+  void OnServerLost(SimServer* server, const std::string& why);
+  void OnWorkerLost(SimWorker* worker, const absl::Status& why);
+  void GoBackSoon();
+  void RollBack();
+  void EndEpoch();
+
+  void Tick();
+  void MaybeFail();
+  void CheckCommitted();
+  void OnLauncherDiskDeath();
+  void KillLauncher();
+  void Resume();
+  void Resize();
+  // Runs `task` unless the launcher is dead by then, or the epoch another.
+  void Later(int64_t delay_us, void (SimJob::*task)());
+  bool Spend(int* budget, double probability);
+  void Fail(const std::string& what);
+
+  const uint64_t seed_;
+  const SimSetup setup_;
+  std::vector<std::string>& failures_;
+  SimRandom random_;
+  std::mt19937_64 host_random_;
+  VirtualScheduler scheduler_;
+  SequentialModel model_;
+  Saboteur saboteur_;
+  SimulatedDisk disk_;  // The folder of checkpoints, as the launcher's host sees it.
+  ForgetfulDisk launcher_disk_;
+  CheckpointStore store_;
+  std::vector<std::unique_ptr<SimServer>> servers_;  // [kMaxServers] The rest have no process.
+  std::unique_ptr<SimNetwork> network_;
+  std::vector<std::unique_ptr<SimWorker>> workers_;  // By rank; null: it died.
+
+  std::shared_ptr<bool> launcher_ended_ = std::make_shared<bool>(false);
+  std::unique_ptr<SimLauncher> launcher_;  // Null where no checkpoints are made, or not yet.
+  EpochStart start_;
+  uint32_t num_servers_;
+  uint32_t num_workers_;
+  bool training_ = false;  // The workers of this epoch have been started.
+  bool finished_ = false;
+  bool lost_ = false;  // The epoch can't go on.
+  Step newest_committed_ = kNoStep;
+  int deaths_left_;
+  int worker_deaths_left_;
+  uint64_t max_staleness_ = 0;  // Of workers that have gone.
+  uint64_t trace_ = 0;
+  SimJobCounters counters_;  // Of launchers that have gone.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
