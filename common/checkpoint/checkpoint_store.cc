@@ -107,9 +107,9 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name)
 absl::Status CheckpointStore::RemoveManifest(const std::string& name, uint64_t* removed) {
   const std::string folder = PathOf(name);
   const absl::Status status = disk_->Remove(ManifestPath(folder));
-  if (absl::IsNotFound(status)) return absl::OkStatus();
-  RETURN_IF_ERROR(status);
-  ++*removed;
+  if (status.ok()) ++*removed;
+  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  // Also where it was gone: who removed it may have died before this.
   return disk_->SyncDirectory(folder);
 }
 
@@ -193,6 +193,9 @@ absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {
 
 absl::Status CheckpointStore::WriteJobState(JobState state) {
   state.set_format_version(kCheckpointFormatVersion);
+  if (!state.base_checkpoint().empty()) {
+    RETURN_IF_ERROR(disk_->SyncDirectory(PathOf(state.base_checkpoint())));
+  }
   return WriteWholeFile(disk_, EncodeJobState(state), PathOf(kJobStateName));
 }
 

@@ -80,7 +80,8 @@ class CheckpointStore {
 
   // nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;
-  // On the medium when it returns. format_version is filled in.
+  // On the medium when it returns, as is the checkpoint that it names as a base: a launcher that
+  // died may have left it there without that. format_version is filled in.
   // Errors: kResourceExhausted, kUnavailable
   absl::Status WriteJobState(JobState state);
 

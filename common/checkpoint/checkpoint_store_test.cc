@@ -260,6 +260,44 @@ TEST_F(CheckpointStoreTest, ACrashDuringRemovalLeavesWholeCheckpointsOnly) {
   EXPECT_THAT(Names(), ElementsAre("epoch-1-step-4"));
 }
 
+TEST_F(CheckpointStoreTest, WhatAnErrorLeftOfARemovalIsRemovedForGood) {
+  for (int operations = 0; operations < 12; ++operations) {
+    const int64_t step = 10 * operations;
+    const CheckpointManifest full = Save(1, step + 1);
+    Save(1, step + 2, &full);
+    Save(1, step + 3);
+    disk_.FailAfter(operations);
+    store_.RemoveUnneeded(1, {}).status().IgnoreError();
+    disk_.FailAfter(-1);
+    ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+    disk_.CrashHost(&random_);
+    for (const std::string& name : Names()) EXPECT_THAT(name, Not(HasSubstr("damaged")));
+    EXPECT_THAT(Names(), Contains(CheckpointName({1, Step(step + 3)})));
+  }
+}
+
+// It was there, and not for certain, when its launcher died.
+TEST_F(CheckpointStoreTest, JobStateNamesABaseThatIsOnTheMedium) {
+  int found = 0;
+  for (int64_t step = 1; step <= 60; ++step) {
+    const CheckpointManifest manifest = Write(1, step);
+    disk_.DieAfter(static_cast<int>(random_() % 6));
+    store_.Commit(manifest).IgnoreError();
+    disk_.CrashProcess();
+    const std::vector<std::string> names = Names();
+    if (names.empty() || names.back() != CheckpointName({1, Step(step)})) continue;
+    ++found;
+    JobState state;
+    state.set_job_id("j");
+    state.set_base_checkpoint(names.back());
+    ASSERT_TRUE(store_.WriteJobState(state).ok());
+    disk_.CrashHost(&random_);
+    EXPECT_THAT(Names(), Contains(names.back()));
+    ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+  }
+  EXPECT_GT(found, 10);
+}
+
 TEST_F(CheckpointStoreTest, ACrashDuringCommitLeavesItWholeOrAbsent) {
   int whole = 0, absent = 0;
   for (int64_t step = 1; step <= 100; ++step) {

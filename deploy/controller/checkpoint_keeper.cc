@@ -84,7 +84,9 @@ void CheckpointKeeper::AskServers() {
     const auto reply = participants_.AskServer(i, CheckpointRequest::STATUS, kNoStep);
     if (!reply.ok()) continue;
     absl::MutexLock lock(&mutex_);
-    if (board_.incarnation(i) == incarnation) board_.Update(i, *reply);
+    if (board_.incarnation(i) != incarnation) continue;
+    board_.Update(i, *reply);
+    if (is_ending_) CheckNothingLost(i, *reply);
   }
   absl::MutexLock lock(&mutex_);
   for (Wish& wish : wishes_) {

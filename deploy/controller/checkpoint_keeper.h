@@ -69,8 +69,9 @@ class CheckpointKeeper {
   // the end or somebody wants one, and completes or calls off the others.
   void Finish(Step last);
   bool finished() const;
-  // kAborted: finished, and the last step should have a checkpoint and doesn't. kUnavailable:
-  // nobody knows whether a manifest is on the medium, so that the job has to end.
+  // kAborted: finished, and the last step should have a checkpoint and doesn't. kDataLoss: a server
+  // has lost pushes that it had acknowledged, and no worker is left that would notice.
+  // kUnavailable: nobody knows whether a manifest is on the medium, so that the job has to end.
   absl::Status error() const;
 
   // Another process takes the place of a server: unfinished parts are void. What it begins with.
@@ -92,6 +93,8 @@ class CheckpointKeeper {
   bool IsPeriodic(Step cut) const;
   std::set<Step> OpenCuts() const;
   void AskServers();
+  void CheckNothingLost(size_t server, const CheckpointReply& reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAtLogs();
   void SettleCuts();
   absl::Status NameTo(Step cut, const std::vector<size_t>& servers);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "deploy/controller/checkpoint_keeper.h"
 
 namespace thermocline {
@@ -33,6 +34,15 @@ absl::Status CheckpointKeeper::error() const {
 bool CheckpointKeeper::CountsAsFailure(Step cut, const std::string& reason) const {
   absl::MutexLock lock(&mutex_);
   return !last_ || (cut == *last_ && !absl::StrContains(reason, ": busy"));
+}
+
+// Training is over when every push is acknowledged. REQUIRES: the server was asked after that.
+void CheckpointKeeper::CheckNothingLost(size_t server, const CheckpointReply& reply) {
+  const Step accepted(reply.accepted_through());
+  if (accepted >= *last_) return;
+  error_ = absl::DataLossError(absl::StrCat(
+      "server ", server, " has lost pushes that it had acknowledged: it knows of none beyond step ",
+      accepted.value(), ", and step ", last_->value(), " was trained"));
 }
 
 void CheckpointKeeper::WorkTowardsTheEnd(Step last) {

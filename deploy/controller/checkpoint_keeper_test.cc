@@ -30,6 +30,7 @@ class FakeCluster : public CutParticipants {
     std::map<int64_t, CutStatus> cuts;
     int64_t committed = -1;
     uint64_t log_bytes = 0;
+    int64_t accepted_through = 1'000'000;
   };
   struct Worker {
     int64_t begun = -1;  // its last push
@@ -65,6 +66,7 @@ class FakeCluster : public CutParticipants {
     }
     CheckpointReply reply;
     reply.set_complete_through(server.complete_through);
+    reply.set_accepted_through(server.accepted_through);
     for (const auto& [step, status] : server.cuts) *reply.add_cuts() = status;
     return reply;
   }
@@ -363,6 +365,23 @@ TEST_F(CheckpointKeeperTest, AtTheEndTheLastStepHasACheckpoint) {
   EXPECT_TRUE(keeper().finished());
   EXPECT_TRUE(keeper().error().ok());
   EXPECT_THAT(Names(), ElementsAre("epoch-2-step-39"));
+}
+
+TEST_F(CheckpointKeeperTest, AtTheEndAServerThatLostPushesIsNoticed) {
+  cluster_.AdvanceTo(39);
+  cluster_.servers_[1].accepted_through = 38;  // On its way to 39, when it was asked.
+  Poll();
+  keeper().Finish(Step(39));
+  Poll();
+  EXPECT_TRUE(keeper().error().ok()) << keeper().error();
+  cluster_.servers_[1].answers = false;  // It dies with its host, ...
+  Poll(2);
+  EXPECT_TRUE(keeper().error().ok()) << keeper().error();
+  cluster_.servers_[1].answers = true;  // ... and its log has lost the end.
+  cluster_.servers_[1].complete_through = 38;
+  Poll();
+  EXPECT_EQ(keeper().error().code(), absl::StatusCode::kDataLoss) << keeper().error();
+  EXPECT_FALSE(keeper().finished());
 }
 
 TEST_F(CheckpointKeeperTest, NoneAtTheEndWhereNoneIsWanted) {

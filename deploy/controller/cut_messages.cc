@@ -1,6 +1,7 @@
 #include "deploy/controller/cut_messages.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace thermocline {
@@ -35,14 +36,17 @@ bool CutMessages::IsDone(Message* message) {
 void CutMessages::Deliver() {
   // By index. A server that learned of a later cut first would take it that the earlier is over.
   std::vector<bool> waits(participants_.num_servers(), false);
+  std::set<Step> not_at_all_servers;
   std::vector<Message> left;
   for (Message& message : messages_) {
-    if (!message.to_worker && waits[message.index]) {
-      left.push_back(message);
-    } else if (!IsDone(&message)) {
-      if (!message.to_worker) waits[message.index] = true;
-      left.push_back(message);
-    }
+    if (message.to_worker || (!waits[message.index] && IsDone(&message))) continue;
+    waits[message.index] = true;
+    not_at_all_servers.insert(message.cut);
+    left.push_back(message);
+  }
+  for (Message& message : messages_) {
+    if (!message.to_worker) continue;
+    if (not_at_all_servers.count(message.cut) > 0 || !IsDone(&message)) left.push_back(message);
   }
   messages_ = std::move(left);
 }

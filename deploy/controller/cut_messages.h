@@ -25,8 +25,10 @@ class CutMessages {
 
   // COMMITTED goes to all servers, CALL_OFF to the workers as well.
   void Send(CheckpointRequest::Action action, Step cut);
-  // Says what hasn't been said yet, to each server in order. Who doesn't answer is told the next
-  // time; a worker only a few times, since a cut that it writes needlessly does no harm.
+  // Says what hasn't been said yet, to each server in order, and to the workers once every server
+  // has heard of it: a worker that goes past a cut would be refused where the cut still is. Who
+  // doesn't answer is told the next time; a worker only a few times, since a cut that it writes
+  // needlessly does no harm.
   void Deliver();
   // Whether somebody has still to be told something about the cut.
   bool IsPending(Step cut) const;

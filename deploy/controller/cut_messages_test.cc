@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 class Listeners : public CutParticipants {
  public:
   size_t num_servers() const override { return 2; }
-  size_t num_workers() const override { return 0; }
+  size_t num_workers() const override { return 1; }
   absl::StatusOr<CheckpointReply> AskServer(size_t index, CheckpointRequest::Action action,
                                             Step cut) override {
     heard.push_back(std::to_string(index) + " " + CheckpointRequest::Action_Name(action) + " " +
@@ -23,7 +23,10 @@ class Listeners : public CutParticipants {
     if (!answers[index].ok()) return answers[index];
     return CheckpointReply();
   }
-  absl::StatusOr<CheckpointReply> AskWorker(size_t, CheckpointRequest::Action, Step) override {
+  absl::StatusOr<CheckpointReply> AskWorker(size_t, CheckpointRequest::Action action,
+                                            Step cut) override {
+    heard.push_back("worker " + CheckpointRequest::Action_Name(action) + " " +
+                    std::to_string(cut.value()));
     return CheckpointReply();
   }
   absl::StatusOr<uint64_t> LogBytes(size_t) override { return 0; }
@@ -50,8 +53,24 @@ TEST(CutMessagesTest, EachServerHearsThemInOrder) {
   listeners.heard.clear();
   listeners.answers[1] = absl::FailedPreconditionError("no");  // An answer, too.
   messages.Deliver();
-  EXPECT_THAT(listeners.heard, ElementsAre("1 COMMITTED 9", "1 CALL_OFF 14", "1 COMMITTED 19"));
+  EXPECT_THAT(listeners.heard, ElementsAre("1 COMMITTED 9", "1 CALL_OFF 14", "1 COMMITTED 19",
+                                           "worker CALL_OFF 14"));
   EXPECT_FALSE(messages.IsPending(Step(19)));
+}
+
+TEST(CutMessagesTest, AWorkerHearsThatACutIsCalledOffWhenNoServerHasItAnyMore) {
+  Listeners listeners;
+  uint64_t incarnation = 0;
+  CutMessages messages(&listeners, [&](size_t) { return incarnation; });
+  messages.Send(CheckpointRequest::CALL_OFF, Step(14));
+  listeners.answers[0] = absl::DeadlineExceededError("no answer");
+  messages.Deliver();
+  EXPECT_THAT(listeners.heard, ElementsAre("0 CALL_OFF 14", "1 CALL_OFF 14"));
+  listeners.heard.clear();
+  incarnation = 1;  // The next process of server 0 never had it.
+  messages.Deliver();
+  EXPECT_THAT(listeners.heard, ElementsAre("worker CALL_OFF 14"));
+  EXPECT_FALSE(messages.IsPending(Step(14)));
 }
 
 }  // namespace

@@ -169,7 +169,7 @@ absl::Status EpochRun::FinishCheckpoints() {
   RETURN_IF_ERROR(finished);
   RETURN_IF_ERROR(servers_.restart_error());
   const absl::Status made = keeper.error();
-  if (made.ok()) return made;
+  if (made.ok() || absl::IsDataLoss(made)) return made;
   return absl::Status(made.code(), absl::StrCat("the model is trained, but its checkpoint can't be "
                                                 "written: ",
                                                 made.message()));
@@ -189,6 +189,9 @@ std::string EpochRun::Loss() {
   if (stalled_at_.has_value()) return stall_;
   const absl::Status lost_log = servers_.restart_error();
   if (absl::IsDataLoss(lost_log)) return std::string(lost_log.message());
+  if (checkpoints_ != nullptr && absl::IsDataLoss(checkpoints_->keeper().error())) {
+    return std::string(checkpoints_->keeper().error().message());
+  }
   const std::vector<ProcessFailure> failures = supervisor_.Failures();
   if (failures.empty() || !RollbackMayHelp(failures)) return "";
   return DescribeFailures(failures);

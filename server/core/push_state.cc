@@ -139,6 +139,14 @@ void PushState::MarkApplied(const CompleteStep& applied) {
   }
 }
 
+Step PushState::accepted_through() const {
+  Step least = ledger_.accepted_through(WorkerRank(0));
+  for (uint32_t rank = 1; rank < ledger_.num_workers(); ++rank) {
+    least = std::min(least, ledger_.accepted_through(WorkerRank(rank)));
+  }
+  return least;
+}
+
 void PushState::FillStats(ServerStats* stats) const {
   stats->set_complete_through(complete_through_.value());
   for (uint32_t rank = 0; rank < ledger_.num_workers(); ++rank) {

@@ -66,6 +66,8 @@ class PushState {
 
   // The pushes of every worker up to this step are in the rows.
   Step complete_through() const { return complete_through_; }
+  // The last step that was accepted of every worker.
+  Step accepted_through() const;
   // The last push of one worker that is in the rows.
   Step applied_through(WorkerRank rank) const { return applied_through_[rank.value()]; }
   uint64_t pending_bytes() const { return pending_bytes_; }

@@ -35,6 +35,7 @@ void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDo
     taken = shut_down ? ShuttingDown() : TakeCheckpointAction(request, &to_remove);
     cuts->CopyTo(&reply);
     reply.set_complete_through(pushes->complete_through().value());
+    reply.set_accepted_through(pushes->accepted_through().value());
     apply = StartApplying();
   }
   RemoveFiles(to_remove);

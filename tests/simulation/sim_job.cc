@@ -236,14 +236,18 @@ void SimJob::OnServerLost(SimServer* server, const std::string& why) {
   GoBackSoon();
 }
 
-// It lost what was acknowledged to it: nobody may say so unless that is so.
 void SimJob::OnWorkerLost(SimWorker* worker, const absl::Status& why) {
+  OnLoss(absl::StrCat("rank ", worker->rank().value(), ": ", why.ToString()));
+}
+
+// Somebody misses what a server had acknowledged: nobody may say so unless that is so.
+void SimJob::OnLoss(const std::string& what) {
   const std::vector<SimServer*> all = servers();
   if (!setup_.checkpoints.has_value() ||
       std::none_of(all.begin(), all.end(), [](SimServer* s) { return s->lacks_acknowledged(); })) {
-    return Fail(absl::StrCat("rank ", worker->rank().value(), " is lost: ", why.ToString()));
+    return Fail(what);
   }
-  ++counters_.lost_logs;
+  if (!lost_) ++counters_.lost_logs;
   GoBackSoon();
 }
 
@@ -254,7 +258,9 @@ void SimJob::GoBackSoon() {
 
 void SimJob::RollBack() {
   if (finished_) return;
-  if (launcher_ != nullptr && !launcher_->keeper().error().ok()) return KillLauncher();
+  if (launcher_ != nullptr && absl::IsUnavailable(launcher_->keeper().error())) {
+    return KillLauncher();
+  }
   EpochStart next = start_;
   ++next.epoch;
   if (launcher_ != nullptr) {
@@ -306,7 +312,11 @@ void SimJob::Tick() {
   if (*launcher_ended_) return;
   CheckCommitted();
   CheckpointKeeper& keeper = launcher_->keeper();
-  if (!keeper.error().ok()) return KillLauncher();  // Somebody has to start it again.
+  if (absl::IsDataLoss(keeper.error())) {
+    OnLoss(absl::StrCat("the end: ", keeper.error().ToString()));
+  } else if (!keeper.error().ok()) {
+    return KillLauncher();  // Somebody has to start it again.
+  }
   if (keeper.finished() && !lost_) {
     finished_ = true;
     return;

@@ -86,6 +86,7 @@ class SimJob {
   void OnServing(SimServer* server);
   void OnServerLost(SimServer* server, const std::string& why);
   void OnWorkerLost(SimWorker* worker, const absl::Status& why);
+  void OnLoss(const std::string& what);
   void GoBackSoon();
   void RollBack();
   void EndEpoch();
