@@ -16,6 +16,7 @@ namespace thermocline {
 namespace {
 
 constexpr int64_t kTimeLimitMicros = int64_t{600} * 1'000'000;
+constexpr int64_t kStallMicros = int64_t{60} * 1'000'000;
 constexpr int kMaxWritesBeforeDeath = 12;
 
 DiskDeceptions DeceptionsOf(PlantedFault planted) {
@@ -36,6 +37,7 @@ void SimJobCounters::Add(const SimJobCounters& other) {
   resized += other.resized;
   restored += other.restored;
   lost_logs += other.lost_logs;
+  stalls += other.stalls;
   checkpoints.Add(other.checkpoints);
 }
 
@@ -322,6 +324,10 @@ void SimJob::Tick() {
     return;
   }
   if (WorkersDone()) keeper.Finish(Step(setup_.num_steps - 1));
+  if (!lost_ && HasStalled()) {
+    ++counters_.stalls;
+    OnLoss("nothing advances");
+  }
   Later(random_.Between(1, setup_.checkpoints->poll_us), &SimJob::Tick);
 }
 
@@ -339,6 +345,21 @@ void SimJob::CheckCommitted() {
       Fail(absl::StrCat("checkpoint ", name, " is not the model of its step"));
     }
   }
+}
+
+// As a launcher's stall timeout. What makes it necessary: a worker that has ended hears of no loss.
+bool SimJob::HasStalled() {
+  uint64_t progress = start_.epoch;
+  for (SimServer* server : servers()) {
+    ServerStats stats;
+    if (server->core() != nullptr) server->core()->FillStats(&stats);
+    progress = Mix64(progress ^ static_cast<uint64_t>(stats.complete_through()));
+    for (const int64_t step : stats.accepted_through()) {
+      progress = Mix64(progress ^ static_cast<uint64_t>(step));
+    }
+  }
+  if (std::exchange(progress_, progress) != progress) progress_us_ = scheduler_.NowMicros();
+  return scheduler_.NowMicros() - progress_us_ > kStallMicros;
 }
 
 void SimJob::OnLauncherDiskDeath() {

@@ -39,6 +39,7 @@ struct SimJobCounters {
   uint64_t resized = 0;    // Of those: with another number of servers or workers.
   uint64_t restored = 0;   // Epochs that began with a checkpoint.
   uint64_t lost_logs = 0;  // That lacked what they had acknowledged; all were noticed.
+  uint64_t stalls = 0;     // Of those: because nothing advanced.
   SimLauncherCounters checkpoints;
 
   void Add(const SimJobCounters& other);
@@ -94,6 +95,7 @@ class SimJob {
   void Tick();
   void MaybeFail();
   void CheckCommitted();
+  bool HasStalled();
   void OnLauncherDiskDeath();
   void KillLauncher();
   void Resume();
@@ -127,6 +129,8 @@ class SimJob {
   bool finished_ = false;
   bool lost_ = false;  // The epoch can't go on.
   Step newest_committed_ = kNoStep;
+  uint64_t progress_ = 0;    // Of the servers, when they last advanced ...
+  int64_t progress_us_ = 0;  // ... and when that was.
   int deaths_left_;
   int worker_deaths_left_;
   uint64_t max_staleness_ = 0;  // Of workers that have gone.

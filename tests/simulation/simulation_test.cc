@@ -54,7 +54,7 @@ void Print(const SimulationResult& sum) {
             << job.worker_deaths << " workers; " << job.rollbacks << " rollbacks, " << job.resumes
             << " resumed, " << job.resized << " with others, " << job.restored
             << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.lost_logs
-            << " losses of a log noticed\n";
+            << " losses of a log noticed, " << job.stalls << " of them by a stall\n";
 }
 
 // The seeds reach what the simulation is for.

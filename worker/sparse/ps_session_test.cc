@@ -135,6 +135,7 @@ TEST_F(PsSessionTest, NotReadyIsRepeatedForever) {
     scheduler_.Advance(5'000'000);
     transport_.AnswerPull(
         wire::PullAnswer{i % 2 == 0 ? Readiness::kNotReady : Readiness::kRecovering, kNoStep});
+    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // Of the other server.
     scheduler_.Advance(50 * Options().not_ready_delay_us);
     ASSERT_EQ(transport_.pulls.size(), 1u);
   }
@@ -142,6 +143,43 @@ TEST_F(PsSessionTest, NotReadyIsRepeatedForever) {
   EXPECT_EQ(session_.stats().not_ready, 1000u);
   transport_.AnswerPull(PullReady(-1));
   EXPECT_TRUE((*result)->ok());
+}
+
+// It may be the other server that has lost what this one waits for.
+TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
+  const auto push = Push(0, {{1, 1}});
+  transport_.AnswerPush(Accepted(0));
+  transport_.AnswerPush(Accepted(0));
+  ASSERT_TRUE((*push)->ok());
+  const auto result = Pull(1, {1, 0});
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(transport_.pulls.size(), 1u);
+    transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+    ASSERT_EQ(transport_.pulls.size(), 1u);
+    const auto& asked = transport_.pulls.front();
+    EXPECT_EQ(asked.server, 1u);
+    EXPECT_TRUE(asked.call.tables.empty());
+    EXPECT_EQ(asked.call.step, Step(0));
+    EXPECT_EQ(asked.call.header.acked_through, Step(0));
+    transport_.AnswerPull(PullReady(-1));
+    EXPECT_FALSE(result->has_value());
+    scheduler_.Advance(50 * Options().not_ready_delay_us);
+  }
+  transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+  transport_.AnswerPull(absl::DataLossError("rank 1 was acknowledged step 0"));
+  ASSERT_TRUE(result->has_value());
+  EXPECT_EQ((*result)->code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(PsSessionTest, WhatTheOthersAreCompleteThroughDoesNotMatter) {
+  const auto result = Pull(1, {1, 0});
+  transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+  transport_.AnswerPull(PullReady(-1));
+  scheduler_.Advance(50 * Options().not_ready_delay_us);
+  transport_.AnswerPull(PullReady(0));
+  ASSERT_TRUE(result->has_value());
+  EXPECT_TRUE((*result)->ok()) << **result;
+  EXPECT_EQ(pulled_through_, Step(0));
 }
 
 TEST_F(PsSessionTest, GivesUpOnASilentServer) {

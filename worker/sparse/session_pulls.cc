@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/sparse/session_state.h"
@@ -56,6 +57,27 @@ absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
       pull.needs_through.value()));
 }
 
+// Who waits for one server's rows may wait for what another has lost, and which it would hear of
+// with its next message there: so those that the pull reads nothing from are told what they have
+// acknowledged, once with every wait.
+void PsSession::Impl::AskTheOthers(PullOperation* pull) {
+  std::vector<bool> is_asked(options.num_servers, false);
+  for (PullOperation::Call& call : pull->calls) {
+    is_asked[call.server.value()] = true;
+    if (call.reads() || call.phase != CallPhase::kAnswered) continue;
+    call.phase = CallPhase::kWaiting;
+    ++pull->unanswered;
+  }
+  for (uint32_t server = 0; server < options.num_servers; ++server) {
+    if (is_asked[server]) continue;
+    PullOperation::Call& call = pull->calls.emplace_back();
+    call.server = ServerIndex(server);
+    call.call.step = options.start_step;  // Which every server can answer at once.
+    call.call.staleness_steps = options.staleness_steps;
+    ++pull->unanswered;
+  }
+}
+
 void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
                                    const absl::StatusOr<wire::PullAnswer>& answer) {
   PullOperation::Call& call = pull->calls[index];
@@ -68,20 +90,27 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
     int64_t delay_us = 0;
     const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
-    const absl::Status fresh =
-        ready ? CheckComplete(*pull, call, answer->complete_through) : absl::OkStatus();
+    const absl::Status fresh = ready && call.reads()
+                                   ? CheckComplete(*pull, call, answer->complete_through)
+                                   : absl::OkStatus();
     if (!fresh.ok()) {
       Fail(fresh, &actions);
     } else if (ready) {
       call.phase = CallPhase::kAnswered;
       pull->complete = --pull->unanswered == 0;
-      pull->complete_through = std::min(pull->complete_through, answer->complete_through);
+      if (call.reads()) {
+        pull->complete_through = std::min(pull->complete_through, answer->complete_through);
+      }
       stats.bytes_pulled += call.bytes;
       SendPulls(pull, &actions);
     } else if (answer.ok()) {
       call.phase = CallPhase::kBackingOff;
       delay_us = policy.DelayAfterNotReady(&call.retry);
       ++stats.not_ready;
+      if (answer->readiness == wire::Readiness::kNotReady && call.reads()) {
+        AskTheOthers(pull.get());
+        SendPulls(pull, &actions);
+      }
     } else if (OnError(*pull, "pull", server, answer.status(), &call.retry, &delay_us, &actions)) {
       call.phase = CallPhase::kBackingOff;
     }

@@ -38,6 +38,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
                              Step complete_through) const;
   void SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void AskTheOthers(PullOperation* pull) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
                     const absl::StatusOr<wire::PullAnswer>& answer);
 
