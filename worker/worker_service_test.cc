@@ -27,12 +27,14 @@ class WorkerServiceTest : public testing::Test {
     client_ = *std::move(client);
   }
   absl::StatusOr<CheckpointReply> Ask(CheckpointRequest::Action action, int64_t step,
-                                      uint64_t epoch = 3, const std::string& job_id = "job") {
+                                      uint64_t epoch = 3, const std::string& job_id = "job",
+                                      uint64_t sequence = 0) {
     CheckpointRequest request;
     request.set_job_id(job_id);
     request.set_epoch(epoch);
     request.set_action(action);
     request.set_step(step);
+    request.set_sequence(sequence);
     return client_->CheckpointWorker(request, kTimeout);
   }
 
@@ -62,6 +64,13 @@ TEST_F(WorkerServiceTest, ACutThatIsTooLateIsRefusedWithTheStepItIsAt) {
   const absl::Status late = Ask(CheckpointRequest::NAME_CUT, 5).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(late.message(), "this worker is at step 5")) << late;
+}
+
+TEST_F(WorkerServiceTest, ARequestThatALaterOneHasOvertakenIsRefused) {
+  ASSERT_TRUE(Ask(CheckpointRequest::CALL_OFF, 6, 3, "job", 2).ok());
+  EXPECT_EQ(Ask(CheckpointRequest::NAME_CUT, 6, 3, "job", 1).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(cuts_.BeginPush(Step(6)));
 }
 
 TEST_F(WorkerServiceTest, StrangersAreRefused) {

@@ -198,6 +198,22 @@ TEST_F(CheckpointTest, RequestsThatCantBe) {
   EXPECT_EQ(other.Configure(config).code(), StatusCode::kFailedPrecondition);
 }
 
+// It would hold up pushes of workers that know of no cut there.
+TEST_F(CheckpointTest, ARequestThatALaterOneHasOvertakenIsRefused) {
+  const auto server = Server(Config());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2, 1).ok());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::CALL_OFF, 3, 3).ok());
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::NAME_CUT, 3, 2).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(server->CutAt(3).has_value());
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::CALL_OFF, 2, 2).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(server->CutAt(2).has_value());
+  EXPECT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 3, 3).ok()) << "said twice";
+  Train(server.get(), 0, 0);
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::STATUS)->accepted_through(), 0);
+}
+
 TEST_F(CheckpointTest, OnlyOneIsWrittenAtATime) {
   const auto server = Server(Config());
   Train(server.get(), 0, 2);

@@ -61,12 +61,13 @@ absl::StatusOr<wire::PullAnswer> CheckpointedServer::Pull(wire::PullRequest pull
 }
 
 absl::StatusOr<CheckpointReply> CheckpointedServer::Checkpoint(CheckpointRequest::Action action,
-                                                               int64_t step) {
+                                                               int64_t step, uint64_t sequence) {
   CheckpointRequest request;
   request.set_job_id(config_.job_id);
   request.set_epoch(config_.epoch);
   request.set_action(action);
   request.set_step(step);
+  request.set_sequence(sequence);
   absl::StatusOr<CheckpointReply> reply = absl::UnknownError("no answer");
   core_->Checkpoint(request, [&](absl::StatusOr<CheckpointReply> r) { reply = std::move(r); });
   return reply;

@@ -58,7 +58,8 @@ class CheckpointedServer {
   absl::StatusOr<wire::PushAnswer> Push(wire::PushPart part);
   // Waits where it is held.
   absl::StatusOr<wire::PullAnswer> Pull(wire::PullRequest pull);
-  absl::StatusOr<CheckpointReply> Checkpoint(CheckpointRequest::Action action, int64_t step = 0);
+  absl::StatusOr<CheckpointReply> Checkpoint(CheckpointRequest::Action action, int64_t step = 0,
+                                             uint64_t sequence = 0);
   // The cut at `step`; nullopt where it isn't open.
   std::optional<CutStatus> CutAt(int64_t step);
   // One slice of what is being written; false where there is nothing to write.
