@@ -34,10 +34,16 @@ constexpr size_t kVisitRows = 4096;
 // that isn't too few or too many.
 constexpr size_t kMissesFraction = 16;
 constexpr size_t kMaxMissesABudget = 4096;
-// Rows leave once they fill the budget but for a sixteenth, until an eighth is free: the fewer
+// Rows leave once a part of the budget is all that is left, until twice that is free: the fewer
 // rounds, the larger the writes, and the less a request meets them; the later, the more is found.
-size_t FullStripeRows(size_t max_rows) { return max_rows - std::max<size_t>(1, max_rows / 16); }
-size_t SweptStripeRows(size_t max_rows) { return max_rows - std::max<size_t>(2, max_rows / 8); }
+// A request's new rows should fit into what is left of a small budget, too.
+constexpr size_t kRoomyStripeRows = 256;
+size_t RoomOfStripe(size_t max_rows) {
+  return std::clamp(kRoomyStripeRows, std::max<size_t>(1, max_rows / 16),
+                    std::max<size_t>(1, max_rows / 8));
+}
+size_t FullStripeRows(size_t max_rows) { return max_rows - RoomOfStripe(max_rows); }
+size_t SweptStripeRows(size_t max_rows) { return max_rows - 2 * RoomOfStripe(max_rows); }
 
 size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
   const uint64_t rows = budget_bytes / (row_bytes + kIndexBytesPerRow) / kNumStripes;
