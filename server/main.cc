@@ -3,10 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +29,8 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen on; port 0 ta
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
 ABSL_FLAG(std::string, job_id, "", "Serve this job only; empty: the first that configures us");
 ABSL_FLAG(int32_t, apply_threads, 1, "Threads that apply a step's pushes");
+ABSL_FLAG(int32_t, load_threads, 0,
+          "Threads that load a checkpoint's rows; 0: one for each processor");
 ABSL_FLAG(int32_t, handler_threads, 2, "Threads that take pushes and answer held pulls; 2 or more");
 ABSL_FLAG(int32_t, max_message_bytes, thermocline::kDefaultMaxMessageBytes,
           "Largest request and largest reply");
@@ -58,8 +62,15 @@ absl::Status CheckFlags() {
   absl::Status status = check("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes),
                               kMinMessageBytes, kMaxMessageBytes);
   status.Update(check("apply_threads", absl::GetFlag(FLAGS_apply_threads), 1, kMaxThreads));
+  status.Update(check("load_threads", absl::GetFlag(FLAGS_load_threads), 0, kMaxThreads));
   status.Update(check("handler_threads", absl::GetFlag(FLAGS_handler_threads), 2, kMaxThreads));
   return status;
+}
+
+int LoadThreads() {
+  const int wanted = absl::GetFlag(FLAGS_load_threads);
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
+  return wanted > 0 ? wanted : std::clamp(processors, 1, kMaxThreads);
 }
 
 // Blocks the signals that end us, for all threads to come; main waits for them.
@@ -106,6 +117,7 @@ int Run() {
 
   ServerLimits limits;
   limits.apply_threads = absl::GetFlag(FLAGS_apply_threads);
+  limits.load_threads = LoadThreads();
   ServiceOptions service_options;
   service_options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   service_options.job_id = absl::GetFlag(FLAGS_job_id);

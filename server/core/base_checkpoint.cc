@@ -1,6 +1,7 @@
 #include "server/core/base_checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,11 +15,15 @@
 #include "common/cluster_map.h"
 #include "common/status_macros.h"
 #include "common/table_spec.h"
+#include "server/core/apply_threads.h"
 
 namespace thermocline {
 namespace {
 
 constexpr size_t kRowsPerLoad = 4096;
+// A part is loaded in ranges of slots, so many for each thread: they are of much the same size, and
+// threads that are done early take another.
+constexpr uint32_t kRangesPerThread = 4;
 
 // "" where the rows of one are those of the other.
 std::string TableDifference(const std::vector<TableLayout>& here,
@@ -62,8 +67,8 @@ class RowBatch {
   std::vector<float> values_;
 };
 
-absl::Status LoadPart(MergedRows* rows, TableSet* tables,
-                      absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
+absl::Status LoadRange(MergedRows* rows, TableSet* tables,
+                       absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
   RowBatch batch;
   TableId table;
   const auto load = [&]() -> absl::Status {
@@ -84,6 +89,56 @@ absl::Status LoadPart(MergedRows* rows, TableSet* tables,
     table = row.key.table;
     batch.Add(row);
   }
+}
+
+// What one thread loads at a time.
+struct RangeOfPart {
+  int part = 0;
+  bool all_here = false;  // All slots of the part are loaded here, in this range and others.
+  RowRange slots;
+};
+
+// Those slots of all parts that are in `wanted`.
+std::vector<RangeOfPart> RangesOf(const CheckpointManifest& base, ClusterMap::SlotRange wanted,
+                                  int num_threads) {
+  const ClusterMap parts(base.num_servers());
+  std::vector<RangeOfPart> ranges;
+  for (int part = 0; part < base.parts_size(); ++part) {
+    const auto slots = parts.SlotRangeOf(ServerIndex(static_cast<uint32_t>(part)));
+    const uint32_t begin = std::max(slots.begin, wanted.begin);
+    const uint32_t end = std::min(slots.end, wanted.end);
+    if (begin >= end) continue;
+    const uint32_t num_ranges =
+        num_threads <= 1 ? 1 : std::min(end - begin, kRangesPerThread * num_threads);
+    for (uint64_t i = 0; i < num_ranges; ++i) {
+      RangeOfPart range;
+      range.part = part;
+      range.all_here = begin == slots.begin && end == slots.end;
+      range.slots.begin_slot = begin + static_cast<uint32_t>(i * (end - begin) / num_ranges);
+      range.slots.end_slot = begin + static_cast<uint32_t>((i + 1) * (end - begin) / num_ranges);
+      ranges.push_back(range);
+    }
+  }
+  return ranges;
+}
+
+// Whether the ranges had all rows of the parts that are loaded whole: none lies where it is not
+// looked for.
+absl::Status CheckWholeParts(const std::string& directory, const CheckpointManifest& base,
+                             const std::vector<RangeOfPart>& ranges,
+                             const std::vector<uint64_t>& rows_read) {
+  std::vector<uint64_t> missing(base.parts_size());
+  for (int part = 0; part < base.parts_size(); ++part) {
+    for (const CheckpointFile& file : base.parts(part).files()) missing[part] += file.rows();
+  }
+  for (size_t i = 0; i < ranges.size(); ++i) missing[ranges[i].part] -= rows_read[i];
+  for (const RangeOfPart& range : ranges) {
+    if (!range.all_here || missing[range.part] == 0) continue;
+    return absl::DataLossError(absl::StrCat("the files of server ", range.part, " in '", directory,
+                                            "' lack ", missing[range.part],
+                                            " rows that the manifest says they have"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -119,19 +174,27 @@ CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config)
 }
 
 absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
-                          TableSet* tables,
+                          int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
-  const ClusterMap::SlotRange slots =
-      ClusterMap(config.num_servers).SlotRangeOf(config.server_index);
-  RowRange range;
-  range.begin_slot = slots.begin;
-  range.end_slot = slots.end;
-  for (int part = 0; part < base.parts_size(); ++part) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
-                     MergedRows::Open(disk, config.checkpoint_directory, base, part, range));
-    RETURN_IF_ERROR(LoadPart(rows.get(), tables, progress));
-  }
-  return absl::OkStatus();
+  const std::vector<RangeOfPart> ranges =
+      RangesOf(base, ClusterMap(config.num_servers).SlotRangeOf(config.server_index), num_threads);
+  std::vector<uint64_t> rows_read(ranges.size());
+  std::vector<absl::Status> loaded(ranges.size());
+  std::atomic<bool> failed{false};
+  ApplyThreads(num_threads).Run(ranges.size(), [&](size_t i) {
+    if (failed.load()) return;
+    loaded[i] = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
+                       MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].part,
+                                        ranges[i].slots));
+      RETURN_IF_ERROR(LoadRange(rows.get(), tables, progress));
+      rows_read[i] = rows->rows_read();
+      return absl::OkStatus();
+    }();
+    if (!loaded[i].ok()) failed.store(true);
+  });
+  for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
+  return CheckWholeParts(config.checkpoint_directory, base, ranges, rows_read);
 }
 
 }  // namespace thermocline

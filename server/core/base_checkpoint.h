@@ -24,12 +24,13 @@ absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConf
 // What a server that begins with it knows of its epoch's checkpoints.
 CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config);
 
-// Loads the rows whose slots this server owns, whatever number of servers wrote them. `progress`
-// hears of every some thousand rows that are loaded, and stops the loading with an error.
+// Loads the rows whose slots this server owns, whatever number of servers wrote them, on
+// `num_threads` threads, the caller's among them. `progress` hears of every some thousand rows that
+// are loaded, on any of them, and stops the loading with an error.
 // REQUIRES: `base` is what ReadBaseManifest gave; nobody else uses the tables.
 // Errors: kDataLoss (names the file), kUnavailable, those of the tables and of `progress`.
 absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
-                          TableSet* tables,
+                          int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress);
 
 }  // namespace thermocline

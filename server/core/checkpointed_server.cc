@@ -28,7 +28,9 @@ void CheckpointedServer::Start() {
   SpillIo spill;
   spill.stores = &stores_;
   spill.on_broken = [](const absl::Status& status) { ADD_FAILURE() << status; };
-  core_ = std::make_unique<ServerCore>(ServerLimits{}, scheduler_.get(), opener_.get(),
+  ServerLimits limits;
+  limits.load_threads = 2;
+  core_ = std::make_unique<ServerCore>(limits, scheduler_.get(), opener_.get(),
                                        CheckpointIo{disk_, writes_.get()}, spill);
 }
 

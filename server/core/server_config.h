@@ -44,6 +44,7 @@ struct ServerLimits {
   uint32_t max_held_pulls = 4096;                // More are refused with kResourceExhausted.
   uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
   int apply_threads = 1;
+  int load_threads = 1;  // For a checkpoint's rows, while nothing else is served.
 };
 
 // Errors: kInvalidArgument (names the field and its value).

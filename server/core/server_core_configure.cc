@@ -146,7 +146,8 @@ absl::StatusOr<CutHistory> ServerCore::Impl::LoadBase(ServedJob* new_job) {
     absl::MutexLock lock(&mutex);
     return shut_down ? ShuttingDown() : absl::OkStatus();
   };
-  RETURN_IF_ERROR(LoadBaseRows(checkpoints.disk, config, base, &new_job->tables, progress));
+  RETURN_IF_ERROR(LoadBaseRows(checkpoints.disk, config, base, limits.load_threads,
+                               &new_job->tables, progress));
   return HistoryOf(base, config);
 }
 
