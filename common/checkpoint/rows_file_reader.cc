@@ -8,6 +8,7 @@
 #include "common/checkpoint/rows_file.h"
 #include "common/checkpoint/rows_file_options.h"
 #include "common/status_macros.h"
+#include "rocksdb/perf_level.h"
 #include "rocksdb/sst_file_reader.h"
 
 namespace thermocline {
@@ -61,6 +62,8 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
     ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened, OpenListedFile(disk, rep->path, file));
     RETURN_IF_ERROR(CheckTail(*opened, file, rep->path));
   }
+  // Nobody asks what it counts for each thread, every comparison of keys among it.
+  rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
   const rocksdb::Status opened = rep->sst.Open(rep->path);
   if (!opened.ok()) return rep->Error(opened);
   const auto properties = rep->sst.GetTableProperties();
