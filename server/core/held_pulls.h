@@ -27,6 +27,7 @@ inline constexpr PullTicket kNoTicket = 0;
 struct HeldPull {
   wire::PullKind kind = wire::PullKind::kTrain;
   WorkerRank rank;
+  bool reads_rows = false;  // Else it only tells what the worker knows.
   Step step;
   Step after_step = kNoStep;     // The puller's own push that must be in the rows.
   Step needs_through = kNoStep;  // The step that must be complete.

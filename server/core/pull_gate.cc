@@ -20,6 +20,7 @@ absl::StatusOr<PullGate::Admitted> PullGate::Admit(const wire::PullRequest& requ
   pull.rank = header.rank;
   pull.step = request.step;
   pull.needs_through = request.step - 1;
+  pull.reads_rows = !request.tables.empty();
   if (request.kind == wire::PullKind::kTrain) {
     RETURN_IF_ERROR(pushes.CheckAcknowledged(header));
     pull.needs_through = request.step - 1 - request.staleness_steps;
@@ -50,7 +51,7 @@ bool PullGate::IsReady(const HeldPull& pull, const PushState& pushes) {
 }
 
 wire::PullAnswer PullGate::ReadyAnswer(const HeldPull& pull, const PushState& pushes) {
-  if (pull.kind == wire::PullKind::kTrain) {
+  if (pull.kind == wire::PullKind::kTrain && pull.reads_rows) {
     const int64_t missing = pull.step - 1 - pushes.complete_through();
     const uint64_t staleness = static_cast<uint64_t>(std::max<int64_t>(0, missing));
     ++counters_.training_answered;

@@ -135,7 +135,7 @@ TEST_F(PsSessionTest, NotReadyIsRepeatedForever) {
     scheduler_.Advance(5'000'000);
     transport_.AnswerPull(
         wire::PullAnswer{i % 2 == 0 ? Readiness::kNotReady : Readiness::kRecovering, kNoStep});
-    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // Of the other server.
+    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // Of the other server, which is told.
     scheduler_.Advance(50 * Options().not_ready_delay_us);
     ASSERT_EQ(transport_.pulls.size(), 1u);
   }
@@ -152,30 +152,43 @@ TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
   transport_.AnswerPush(Accepted(0));
   ASSERT_TRUE((*push)->ok());
   const auto result = Pull(1, {1, 0});
+  const auto also = Pull(2, {1, 0});
+  transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+  ASSERT_EQ(transport_.pulls.size(), 1u) << "its answer to the push is new";
+  transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+  scheduler_.Advance(1'000'000);
   for (int round = 0; round < 3; ++round) {
-    ASSERT_EQ(transport_.pulls.size(), 1u);
+    ASSERT_EQ(transport_.pulls.size(), 2u);
     transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
-    ASSERT_EQ(transport_.pulls.size(), 1u);
+    transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+    ASSERT_EQ(transport_.pulls.size(), 1u) << "told once";
     const auto& asked = transport_.pulls.front();
     EXPECT_EQ(asked.server, 1u);
     EXPECT_TRUE(asked.call.tables.empty());
     EXPECT_EQ(asked.call.step, Step(0));
     EXPECT_EQ(asked.call.header.acked_through, Step(0));
-    transport_.AnswerPull(PullReady(-1));
+    if (round % 2 == 0) {
+      transport_.AnswerPull(PullReady(-1));
+    } else {
+      transport_.AnswerPull(absl::UnavailableError("down"));  // No matter of these pulls.
+    }
     EXPECT_FALSE(result->has_value());
-    scheduler_.Advance(50 * Options().not_ready_delay_us);
+    scheduler_.Advance(1'000'000);
   }
+  transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
   transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
   transport_.AnswerPull(absl::DataLossError("rank 1 was acknowledged step 0"));
   ASSERT_TRUE(result->has_value());
   EXPECT_EQ((*result)->code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(also->has_value());
 }
 
 TEST_F(PsSessionTest, WhatTheOthersAreCompleteThroughDoesNotMatter) {
   const auto result = Pull(1, {1, 0});
   transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
-  transport_.AnswerPull(PullReady(-1));
   scheduler_.Advance(50 * Options().not_ready_delay_us);
+  ASSERT_EQ(transport_.pulls.size(), 2u);
+  transport_.AnswerPull(PullReady(-1));
   transport_.AnswerPull(PullReady(0));
   ASSERT_TRUE(result->has_value());
   EXPECT_TRUE((*result)->ok()) << **result;

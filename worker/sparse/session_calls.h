@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -37,9 +36,8 @@ struct PullOperation : Operation {
     uint64_t bytes = 0;
     CallPhase phase = CallPhase::kWaiting;
     RetryState retry;
-    bool reads() const { return !call.tables.empty(); }
   };
-  std::deque<Call> calls;         // It grows while calls are under way.
+  std::vector<Call> calls;
   std::vector<int> in_flight_to;  // [num_servers]
   size_t unanswered = 0;
   Step needs_through;     // Every worker's pushes up to here must be in the rows.

@@ -3,9 +3,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "worker/sparse/server_loss.h"
 #include "worker/sparse/session_state.h"
 
 namespace thermocline {
+namespace {
+
+constexpr int64_t kToldRecentlyUs = 1'000'000;
+constexpr int64_t kTellDeadlineUs = 1'000'000;
+
+}  // namespace
 
 void PsSession::Impl::Pull(PullWork work, PullDone done) {
   const std::shared_ptr<PullOperation> pull = calls.NewPull(work);
@@ -57,25 +64,46 @@ absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
       pull.needs_through.value()));
 }
 
-// Who waits for one server's rows may wait for what another has lost, and which it would hear of
-// with its next message there: so those that the pull reads nothing from are told what they have
-// acknowledged, once with every wait.
-void PsSession::Impl::AskTheOthers(PullOperation* pull) {
-  std::vector<bool> is_asked(options.num_servers, false);
-  for (PullOperation::Call& call : pull->calls) {
-    is_asked[call.server.value()] = true;
-    if (call.reads() || call.phase != CallPhase::kAnswered) continue;
-    call.phase = CallPhase::kWaiting;
-    ++pull->unanswered;
-  }
+// A pull that waits may wait for a push that another server has lost, and nobody reads from that
+// one: it is told what it has acknowledged, and answers DATA_LOSS. Such a call is not repeated; the
+// pull has to wait again for the next.
+void PsSession::Impl::TellTheOthers(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
+  if (!failure.ok()) return;
+  std::vector<bool> is_read(options.num_servers, false);
+  for (const PullOperation::Call& call : pull->calls) is_read[call.server.value()] = true;
   for (uint32_t server = 0; server < options.num_servers; ++server) {
-    if (is_asked[server]) continue;
-    PullOperation::Call& call = pull->calls.emplace_back();
-    call.server = ServerIndex(server);
-    call.call.step = options.start_step;  // Which every server can answer at once.
-    call.call.staleness_steps = options.staleness_steps;
-    ++pull->unanswered;
+    const int64_t silent_us = scheduler->NowMicros() - servers[server].last_answer_us;
+    if (is_read[server] || servers[server].is_being_told || silent_us < kToldRecentlyUs) continue;
+    servers[server].is_being_told = true;
+    ++pull->in_flight;
+    const auto call = std::make_shared<PullCall>();
+    call->header = HeaderFor(server);
+    call->step = options.start_step;  // Whose rows every server has.
+    call->staleness_steps = options.staleness_steps;
+    actions->push_back([self = shared_from_this(), pull, server, call] {
+      const int64_t deadline_us = std::min(kTellDeadlineUs, self->options.rpc_deadline_us);
+      self->transport->Pull(
+          ServerIndex(server), *call, deadline_us,
+          [self, pull, server, call](const absl::StatusOr<wire::PullAnswer>& answer) {
+            self->OnTold(*pull, server, answer.status());
+          });
+    });
   }
+}
+
+void PsSession::Impl::OnTold(PullOperation& pull, uint32_t server, const absl::Status& status) {
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    --pull.in_flight;
+    servers[server].is_being_told = false;
+    if (status.ok()) servers[server].last_answer_us = scheduler->NowMicros();
+    if (absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) {
+      Fail(MarkServerLoss(DescribeError(pull, "pull", server, status)), &actions);
+    }
+    FinishIfDone(pull, &actions);
+  }
+  RunActions(&actions);
 }
 
 void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
@@ -90,27 +118,21 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
     int64_t delay_us = 0;
     const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
-    const absl::Status fresh = ready && call.reads()
-                                   ? CheckComplete(*pull, call, answer->complete_through)
-                                   : absl::OkStatus();
+    const absl::Status fresh =
+        ready ? CheckComplete(*pull, call, answer->complete_through) : absl::OkStatus();
     if (!fresh.ok()) {
       Fail(fresh, &actions);
     } else if (ready) {
       call.phase = CallPhase::kAnswered;
       pull->complete = --pull->unanswered == 0;
-      if (call.reads()) {
-        pull->complete_through = std::min(pull->complete_through, answer->complete_through);
-      }
+      pull->complete_through = std::min(pull->complete_through, answer->complete_through);
       stats.bytes_pulled += call.bytes;
       SendPulls(pull, &actions);
     } else if (answer.ok()) {
       call.phase = CallPhase::kBackingOff;
       delay_us = policy.DelayAfterNotReady(&call.retry);
       ++stats.not_ready;
-      if (answer->readiness == wire::Readiness::kNotReady && call.reads()) {
-        AskTheOthers(pull.get());
-        SendPulls(pull, &actions);
-      }
+      if (answer->readiness == wire::Readiness::kNotReady) TellTheOthers(pull, &actions);
     } else if (OnError(*pull, "pull", server, answer.status(), &call.retry, &delay_us, &actions)) {
       call.phase = CallPhase::kBackingOff;
     }

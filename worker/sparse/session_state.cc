@@ -53,12 +53,19 @@ bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint
     *delay_us = decision.delay_us;
     return true;
   }
-  const absl::Status reason(
-      error.code(), absl::StrCat(what, " of rank ", options.rank.value(), ", server ", server,
-                                 ", step ", operation.step.value(), ", after ", retry->failures,
-                                 " retries: ", error.message()));
+  const absl::Status reason = DescribeError(
+      operation, what, server,
+      absl::Status(error.code(),
+                   absl::StrCat("after ", retry->failures, " retries: ", error.message())));
   Fail(MeansServerLoss(error) ? MarkServerLoss(reason) : reason, actions);
   return false;
+}
+
+absl::Status PsSession::Impl::DescribeError(const Operation& operation, const char* what,
+                                            uint32_t server, const absl::Status& error) const {
+  return absl::Status(error.code(),
+                      absl::StrCat(what, " of rank ", options.rank.value(), ", server ", server,
+                                   ", step ", operation.step.value(), ", ", error.message()));
 }
 
 void PsSession::Impl::After(int64_t delay_us, std::function<void(Actions*)> then,

@@ -38,7 +38,9 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
                              Step complete_through) const;
   void SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void AskTheOthers(PullOperation* pull) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void TellTheOthers(const std::shared_ptr<PullOperation>& pull, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void OnTold(PullOperation& pull, uint32_t server, const absl::Status& status);
   void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
                     const absl::StatusOr<wire::PullAnswer>& answer);
 
@@ -64,6 +66,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   bool OnError(const Operation& operation, const char* what, uint32_t server,
                const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::Status DescribeError(const Operation& operation, const char* what, uint32_t server,
+                             const absl::Status& error) const;
   // Runs `then` under the mutex after `delay_us`, unless the session has failed by then.
   void After(int64_t delay_us, std::function<void(Actions*)> then, Actions* actions);
   void Begin(const std::shared_ptr<Operation>& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -76,6 +80,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   struct Server {
     int64_t last_answer_us = INT64_MIN / 2;
     Step acked_through = kNoStep;
+    bool is_being_told = false;  // What it has acknowledged, by a call that reads nothing.
     // Pushes it hasn't acknowledged, in step order; only the first one is sent.
     std::deque<std::shared_ptr<PushOperation>> pushes;
   };
