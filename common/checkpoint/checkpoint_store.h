@@ -82,7 +82,7 @@ class CheckpointStore {
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;
   // On the medium when it returns, as is the checkpoint that it names as a base: a launcher that
   // died may have left it there without that. format_version is filled in.
-  // Errors: kResourceExhausted, kUnavailable
+  // Errors: kNotFound (there is no folder of the base), kResourceExhausted, kUnavailable
   absl::Status WriteJobState(JobState state);
 
  private:

@@ -24,9 +24,11 @@ absl::Status CreateDirectories(Disk* disk, const std::string& path) {
   if (!disk->List(path).ok()) {
     RETURN_IF_ERROR(CreateDirectories(disk, folder));
     RETURN_IF_ERROR(disk->CreateDirectory(path));
+    return disk->SyncDirectory(folder);
   }
-  // Who made it may have died before this.
-  return disk->SyncDirectory(folder);
+  // Who made it may have died before this. A folder that we may not look into is not ours to sync.
+  const absl::Status synced = disk->SyncDirectory(folder);
+  return absl::IsPermissionDenied(synced) ? absl::OkStatus() : synced;
 }
 
 }  // namespace thermocline

@@ -78,7 +78,8 @@ class Disk {
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
   // Names of the files and folders in a folder, sorted. Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
-  // Files created, renamed and removed in it so far are so on the medium. Errors: kUnavailable
+  // Files created, renamed and removed in it so far are so on the medium.
+  // Errors: kPermissionDenied (it must not be read), kUnavailable
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   // Errors: kFailedPrecondition (another process holds it), kUnavailable
   virtual absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) = 0;

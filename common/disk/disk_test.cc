@@ -186,6 +186,23 @@ TEST(SimulatedDiskTest, AHostsCrashMayForgetAnUnsyncedFolderAndAllInIt) {
   EXPECT_GT(lost, 10);
 }
 
+TEST(CreateDirectoriesTest, AFolderThatMustNotBeReadMayHoldOneThatIsThere) {
+  class ForbiddenRoot : public SimulatedDisk {
+   public:
+    absl::Status SyncDirectory(const std::string& directory) override {
+      if (directory == "/" && is_forbidden) return absl::PermissionDeniedError(directory);
+      return SimulatedDisk::SyncDirectory(directory);
+    }
+    bool is_forbidden = false;
+  };
+  ForbiddenRoot disk;
+  ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
+  disk.is_forbidden = true;
+  EXPECT_TRUE(CreateDirectories(&disk, "/d").ok());
+  EXPECT_TRUE(CreateDirectories(&disk, "/d/e").ok());
+  EXPECT_EQ(CreateDirectories(&disk, "/f").code(), absl::StatusCode::kPermissionDenied);
+}
+
 TEST(SimulatedDiskTest, EachHostLosesWhatItWroteItself) {
   std::mt19937_64 random(1);
   int lost = 0;

@@ -214,6 +214,9 @@ absl::StatusOr<std::vector<std::string>> PosixDisk::List(const std::string& dire
 }
 
 absl::Status PosixDisk::SyncDirectory(const std::string& directory) {
+  if (faccessat(AT_FDCWD, directory.c_str(), R_OK, AT_EACCESS) != 0 && errno == EACCES) {
+    return absl::PermissionDeniedError(ErrorOf("sync", directory, EACCES).message());
+  }
   ASSIGN_OR_RETURN(const Descriptor fd, OpenFile("open", directory, O_RDONLY | O_DIRECTORY));
   if (fsync(fd.get()) == 0) return absl::OkStatus();
   return absl::UnavailableError(ErrorOf("sync", directory, errno).message());

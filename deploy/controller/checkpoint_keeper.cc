@@ -75,6 +75,7 @@ bool CheckpointKeeper::IsPeriodic(Step cut) const {
 }
 
 void CheckpointKeeper::AskServers() {
+  all_answered_ = true;
   for (size_t i = 0; i < participants_.num_servers(); ++i) {
     uint64_t incarnation;
     {
@@ -82,7 +83,10 @@ void CheckpointKeeper::AskServers() {
       incarnation = board_.incarnation(i);
     }
     const auto reply = participants_.AskServer(i, CheckpointRequest::STATUS, kNoStep);
-    if (!reply.ok()) continue;
+    if (!reply.ok()) {
+      all_answered_ = false;
+      continue;
+    }
     absl::MutexLock lock(&mutex_);
     if (board_.incarnation(i) != incarnation) continue;
     board_.Update(i, *reply);
@@ -262,7 +266,7 @@ void CheckpointKeeper::NameWhatIsWanted() {
     furthest = board_.Furthest();
   }
   // What is being written may be what is wanted; besides, a server writes one at a time.
-  if (!wanted || !OpenCuts().empty()) return;
+  if (!wanted || !OpenCuts().empty() || !all_answered_) return;
   const Step begun = furthest + static_cast<int64_t>(options_.staleness_steps);
   for (int64_t ahead = kFirstStepsAhead; ahead <= kMostStepsAhead; ahead *= 2) {
     const Step cut = begun + ahead;
@@ -279,14 +283,19 @@ bool CheckpointKeeper::TryToName(Step cut) {
   for (size_t rank = 0; status.ok() && rank < participants_.num_workers(); ++rank) {
     status = participants_.AskWorker(rank, CheckpointRequest::NAME_CUT, cut).status();
   }
-  if (status.ok()) status = NameToAll(cut);
+  const bool workers_know = status.ok();
+  if (workers_know) status = NameToAll(cut);
   if (status.ok()) {
     settled_.erase(cut);
     named_.insert(cut);
     return true;
   }
   settled_.insert(cut);
-  messages_.Send(CheckpointRequest::CALL_OFF, cut);
+  if (workers_know) {
+    messages_.Send(CheckpointRequest::CALL_OFF, cut);
+  } else {
+    messages_.CallOffAtWorkers(cut);
+  }
   messages_.Deliver();
   return IsUnanswered(status);  // Not a matter of steps: another round may have more luck.
 }

@@ -120,9 +120,10 @@ class CheckpointKeeper {
   CutMessages messages_;
   LogSizeWatch log_size_;
   uint64_t rounds_ = 0;
-  std::set<Step> named_;    // By us, and not settled.
-  std::set<Step> settled_;  // Servers may still show them.
-  int failures_ = 0;        // Of named cuts, since the last commit.
+  bool all_answered_ = false;  // All servers, in this round.
+  std::set<Step> named_;       // By us, and not settled.
+  std::set<Step> settled_;     // Servers may still show them.
+  int failures_ = 0;           // Of named cuts, since the last commit.
   std::string last_failure_;
   bool removal_due_ = false;
   std::string not_removed_;  // Why old ones stayed the last time: it is said once.

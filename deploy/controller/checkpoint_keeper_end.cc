@@ -39,7 +39,7 @@ bool CheckpointKeeper::CountsAsFailure(Step cut, const std::string& reason) cons
 // Training is over when every push is acknowledged. REQUIRES: the server was asked after that.
 void CheckpointKeeper::CheckNothingLost(size_t server, const CheckpointReply& reply) {
   const Step accepted(reply.accepted_through());
-  if (accepted >= *last_) return;
+  if (finished_ || !error_.ok() || accepted >= *last_) return;
   error_ = absl::DataLossError(absl::StrCat(
       "server ", server, " has lost pushes that it had acknowledged: it knows of none beyond step ",
       accepted.value(), ", and step ", last_->value(), " was trained"));

@@ -15,9 +15,12 @@ void CutMessages::Send(CheckpointRequest::Action action, Step cut) {
   for (size_t i = 0; i < participants_.num_servers(); ++i) {
     messages_.push_back({action, cut, false, i, incarnation_(i)});
   }
-  if (action != CheckpointRequest::CALL_OFF) return;
+  if (action == CheckpointRequest::CALL_OFF) CallOffAtWorkers(cut);
+}
+
+void CutMessages::CallOffAtWorkers(Step cut) {
   for (size_t i = 0; i < participants_.num_workers(); ++i) {
-    messages_.push_back({action, cut, true, i});
+    messages_.push_back({CheckpointRequest::CALL_OFF, cut, true, i});
   }
 }
 

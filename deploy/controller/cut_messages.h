@@ -25,6 +25,8 @@ class CutMessages {
 
   // COMMITTED goes to all servers, CALL_OFF to the workers as well.
   void Send(CheckpointRequest::Action action, Step cut);
+  // CALL_OFF of a cut that no server was ever told of.
+  void CallOffAtWorkers(Step cut);
   // Says what hasn't been said yet, to each server in order, and to the workers once every server
   // has heard of it: a worker that goes past a cut would be refused where the cut still is. Who
   // doesn't answer is told the next time; a worker only a few times, since a cut that it writes

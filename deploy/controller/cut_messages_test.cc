@@ -58,6 +58,16 @@ TEST(CutMessagesTest, EachServerHearsThemInOrder) {
   EXPECT_FALSE(messages.IsPending(Step(19)));
 }
 
+TEST(CutMessagesTest, OfACutThatNoServerKnowsWorkersHearAtOnce) {
+  Listeners listeners;
+  listeners.answers[0] = absl::UnavailableError("nobody there");
+  CutMessages messages(&listeners, [](size_t) { return 0; });
+  messages.Send(CheckpointRequest::COMMITTED, Step(9));
+  messages.CallOffAtWorkers(Step(14));
+  messages.Deliver();
+  EXPECT_THAT(listeners.heard, ElementsAre("0 COMMITTED 9", "1 COMMITTED 9", "worker CALL_OFF 14"));
+}
+
 TEST(CutMessagesTest, AWorkerHearsThatACutIsCalledOffWhenNoServerHasItAnyMore) {
   Listeners listeners;
   uint64_t incarnation = 0;

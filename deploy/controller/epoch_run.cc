@@ -192,9 +192,16 @@ std::string EpochRun::Loss() {
   if (checkpoints_ != nullptr && absl::IsDataLoss(checkpoints_->keeper().error())) {
     return std::string(checkpoints_->keeper().error().message());
   }
+  if (!lost_pushes_.empty()) return lost_pushes_;
   const std::vector<ProcessFailure> failures = supervisor_.Failures();
   if (failures.empty() || !RollbackMayHelp(failures)) return "";
   return DescribeFailures(failures);
+}
+
+absl::Status EpochRun::Uncertainty() const {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  const absl::Status error = checkpoints_->keeper().error();
+  return absl::IsUnavailable(error) ? error : absl::OkStatus();
 }
 
 EpochStart EpochRun::NextStart() const {
@@ -254,7 +261,10 @@ absl::StatusOr<Digest> EpochRun::AskServersOnce(std::vector<ServerReport>* repor
   ASSIGN_OR_RETURN(*reports, servers_.GetStats());
   RETURN_IF_ERROR(directory_.Write("server_stats.json", StatsToJson(*reports, {}) + "\n"));
   for (const ServerReport& report : *reports) RETURN_IF_ERROR(report.stats.status());
-  return servers_.GetDigest(options_.start.epoch, StallTimeout());
+  ASSIGN_OR_RETURN(const auto results, workers_.ReadResults());
+  auto digest = servers_.GetDigest(options_.start.epoch, LastStep(results), StallTimeout());
+  if (absl::IsDataLoss(digest.status())) lost_pushes_ = std::string(digest.status().message());
+  return digest;
 }
 
 void EpochRun::Stop(absl::Duration grace) {

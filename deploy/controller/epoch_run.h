@@ -86,6 +86,9 @@ class EpochRun {
   // Where that is a stall: the last step that is applied. Who hangs is among those that are stopped
   // anyway.
   std::optional<Step> stalled_at() const { return stalled_at_; }
+  // After Stop. Not OK: nobody knows whether the last manifest is on the medium, so that no epoch
+  // may follow before somebody looks.
+  absl::Status Uncertainty() const;
   // After Stop. The next epoch begins with the newest checkpoint of this one, or as this one.
   EpochStart NextStart() const;
 
@@ -121,6 +124,7 @@ class EpochRun {
   WorkerGroup workers_;
   std::unique_ptr<CheckpointLoop> checkpoints_;  // Null: none are written, or not yet.
   uint32_t restarts_ = 0;                        // Of servers.
+  std::string lost_pushes_;  // Which server, when the digest was asked for; "": none.
   bool restarts_exhausted_ = false;
   std::string stall_;  // What didn't advance, and who was waited for.
   std::optional<Step> stalled_at_;

@@ -81,6 +81,7 @@ class JobController {
       if (loss.empty() || !writes_checkpoints_ || rollbacks_ == job_.checkpoint().max_rollbacks()) {
         return result;
       }
+      RETURN_IF_ERROR(epoch.Uncertainty());
       const std::optional<Step> stalled_at = epoch.stalled_at();
       if (stalled_at.has_value() && !stalls_.RollbackMayHelp(*stalled_at)) {
         return absl::Status(result.status().code(),

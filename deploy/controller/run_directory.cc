@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk/posix_disk.h"
 
 namespace thermocline {
 namespace {
@@ -32,6 +33,27 @@ absl::Status MakeParents(const std::string& path) {
   return error ? MakeError(path, error.value()) : absl::OkStatus();
 }
 
+// The nearest folder above it that is there.
+std::filesystem::path FolderAbove(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path above = path.parent_path();
+  while (!above.empty() && above != above.root_path() && !std::filesystem::exists(above, error)) {
+    above = above.parent_path();
+  }
+  return above;
+}
+
+// What a job keeps in a run directory is on the medium only if the names of the new folders are.
+absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem::path& above) {
+  PosixDisk disk;
+  for (std::filesystem::path name = made; name != above; name = name.parent_path()) {
+    const std::string folder = name.parent_path().string();
+    const absl::Status synced = disk.SyncDirectory(folder.empty() ? "." : folder);
+    if (!synced.ok() && !absl::IsPermissionDenied(synced)) return synced;
+  }
+  return absl::OkStatus();
+}
+
 // Whether nothing is in a folder, but a lock: whoever takes it next finds out whether it is held.
 bool IsUnused(const std::string& path) {
   std::error_code error;
@@ -49,11 +71,16 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
       !path.empty() ? path
                     : absl::StrCat("runs/", job_name, "-",
                                    absl::FormatTime("%Y%m%d-%H%M%S", now, absl::LocalTimeZone()));
+  const std::filesystem::path above = FolderAbove(base);
   const absl::Status parents = MakeParents(base);
   if (!parents.ok()) return parents;
   for (int attempt = 1; attempt <= kMaxSameSecond; ++attempt) {
     const std::string candidate = attempt == 1 ? base : absl::StrCat(base, "-", attempt);
-    if (mkdir(candidate.c_str(), 0755) == 0) return RunDirectory(candidate);
+    if (mkdir(candidate.c_str(), 0755) == 0) {
+      const absl::Status synced = SyncNames(candidate, above);
+      if (!synced.ok()) return synced;
+      return RunDirectory(candidate);
+    }
     if (errno != EEXIST) return MakeError(candidate, errno);
     if (path.empty()) continue;
     std::error_code error;

@@ -206,13 +206,17 @@ absl::Status ServerGroup::Configure(uint64_t epoch, const std::string& base,
       loads ? absl::InfiniteDuration() : kConfigureTimeout, "servers to take their configuration");
 }
 
-absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, absl::Duration timeout) {
+absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, Step last, absl::Duration timeout) {
   std::vector<Digest> digests(addresses_.size());
   RETURN_IF_ERROR(ForEach(
-      [&](size_t i) {
-        const auto reply = client(i)->GetDigest(job_.name(), epoch, timeout);
-        if (reply.ok()) digests[i] = {reply->low(), reply->high()};
-        return reply.status();
+      [&](size_t i) -> absl::Status {
+        ASSIGN_OR_RETURN(const GetDigestReply reply,
+                         client(i)->GetDigest(job_.name(), epoch, timeout));
+        digests[i] = {reply.low(), reply.high()};
+        if (reply.complete_through() == last.value()) return absl::OkStatus();
+        return absl::DataLossError(
+            absl::StrCat("it has lost pushes that it had acknowledged: its rows are those of step ",
+                         reply.complete_through(), ", and step ", last.value(), " was trained"));
       },
       timeout, "the servers' digests"));
   Digest sum;

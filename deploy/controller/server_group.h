@@ -48,7 +48,7 @@ class ServerGroup {
   absl::Status restart_error() const;
 
   // The digest of the whole model. Every row is read: it takes as long as that takes.
-  absl::StatusOr<Digest> GetDigest(uint64_t epoch, absl::Duration timeout);
+  absl::StatusOr<Digest> GetDigest(uint64_t epoch, Step last, absl::Duration timeout);
   // What each server says, by index; a server that doesn't answer is no error of the whole.
   absl::StatusOr<std::vector<ServerReport>> GetStats();
 

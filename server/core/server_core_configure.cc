@@ -38,6 +38,8 @@ absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
   absl::MutexLock lock(&mutex);
   if (shut_down) return ShuttingDown();
   if (!recovery.ok()) return CantRecover(recovery);
+  found = job.load(std::memory_order_relaxed);  // Set under the mutex.
+  if (found != nullptr) return found;
   return NotConfigured();
 }
 

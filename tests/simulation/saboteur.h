@@ -32,6 +32,7 @@ enum class PlantedFault {
   kEarlyCommits,     // Servers hear of a commit as soon as their own part is written.
   kOldBases,         // A server that recovers begins with what its epoch began with.
   kNoRequestOrder,   // What the launcher has given up is taken after what it said since.
+  kSilentWorkers,    // Workers say nothing to servers that they don't read from.
   kUnsyncedParts,    // The files that a server writes for a checkpoint are not synced.
   kUnsyncedNames,    // What the launcher writes has no name on the medium.
 };

@@ -326,6 +326,9 @@ void SimJob::Tick() {
   if (WorkersDone()) keeper.Finish(Step(setup_.num_steps - 1));
   if (!lost_ && HasStalled()) {
     ++counters_.stalls;
+    if (std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->done(); })) {
+      Fail("nothing advances, and somebody should have noticed why");
+    }
     OnLoss("nothing advances");
   }
   Later(random_.Between(1, setup_.checkpoints->poll_us), &SimJob::Tick);
@@ -337,7 +340,8 @@ void SimJob::CheckCommitted() {
     const Step cut = ParseCheckpointName(name)->step;
     newest_committed_ = std::max(newest_committed_, cut);
     const auto manifest = store_.Load(name);
-    if (absl::IsNotFound(manifest.status())) continue;  // It was not kept.
+    const bool is_newest = launcher_->keeper().newest() == name;
+    if (absl::IsNotFound(manifest.status()) && !is_newest) continue;  // It was not kept.
     if (!manifest.ok()) return Fail(manifest.status().ToString());
     const auto verified = VerifyCheckpoint(&disk_, kSimCheckpoints, *manifest);
     if (!verified.ok()) return Fail(verified.status().ToString());

@@ -112,6 +112,7 @@ SimServer* SimNetwork::Arrive(ServerIndex server) {
 void SimNetwork::Pull(ServerIndex server, const PullCall& call,
                       const std::shared_ptr<Caller<wire::PullAnswer>>& caller) {
   const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
+  if (request->tables.empty() && saboteur_->Has(PlantedFault::kSilentWorkers)) return;
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
   const auto deliver = [=, destination = call.tables](bool reply) {
     Note({1, server.value(), request->header.rank.value(),

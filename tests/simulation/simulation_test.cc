@@ -158,6 +158,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"EarlyCommits", PlantedFault::kEarlyCommits},
                                          Planted{"OldBases", PlantedFault::kOldBases},
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
+                                         Planted{"SilentWorkers", PlantedFault::kSilentWorkers},
                                          Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames}),
                          [](const auto& info) { return info.param.name; });
