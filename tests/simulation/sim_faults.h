@@ -37,6 +37,7 @@ struct LauncherFaults {
   // Of its calls: lost on the way, there or back; or they arrive after the launcher gave them up.
   double lose_call = 0;
   double late_call = 0;
+  int64_t call_us = 0;  // There and back, at the most: the others go on meanwhile.
   int64_t late_us = 200'000;
   double request = 0;  // Somebody asks for a checkpoint.
 };

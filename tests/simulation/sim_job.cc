@@ -260,6 +260,10 @@ void SimJob::GoBackSoon() {
 
 void SimJob::RollBack() {
   if (finished_) return;
+  if (polling_) {
+    if (after_poll_ == nullptr) after_poll_ = &SimJob::RollBack;
+    return;
+  }
   if (launcher_ != nullptr && absl::IsUnavailable(launcher_->keeper().error())) {
     return KillLauncher();
   }
@@ -310,7 +314,10 @@ void SimJob::MaybeFail() {
 void SimJob::Tick() {
   MaybeFail();
   if (Spend(&deaths_left_, setup_.launcher.stop)) return KillLauncher();
+  polling_ = true;
   launcher_->Poll();
+  polling_ = false;
+  if (const auto task = std::exchange(after_poll_, nullptr)) return (this->*task)();
   if (*launcher_ended_) return;
   CheckCommitted();
   CheckpointKeeper& keeper = launcher_->keeper();
@@ -375,6 +382,10 @@ void SimJob::OnLauncherDiskDeath() {
 
 void SimJob::KillLauncher() {
   *launcher_ended_ = true;
+  if (polling_) {
+    after_poll_ = &SimJob::KillLauncher;
+    return;
+  }
   ++counters_.launcher_deaths;
   EndEpoch();
   if (random_.Chance(setup_.launcher.take_host)) {

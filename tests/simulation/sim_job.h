@@ -128,6 +128,9 @@ class SimJob {
   bool training_ = false;  // The workers of this epoch have been started.
   bool finished_ = false;
   bool lost_ = false;  // The epoch can't go on.
+  // The launcher is in a round of its own; whatever ends the epoch comes after it.
+  bool polling_ = false;
+  void (SimJob::*after_poll_)() = nullptr;
   Step newest_committed_ = kNoStep;
   uint64_t progress_ = 0;    // Of the servers, when they last advanced ...
   int64_t progress_us_ = 0;  // ... and when that was.

@@ -17,8 +17,8 @@ void SimLauncherCounters::Add(const SimLauncherCounters& other) {
   late_calls += other.late_calls;
 }
 
-// Calls that are answered at once, if at all. Of those that the launcher gave up some arrive later,
-// as long as the process is there that they were sent to.
+// Calls that take a while, in which everybody else goes on. Of those that the launcher gave up some
+// arrive later, as long as the process is there that they were sent to.
 class SimLauncher::Calls : public CutParticipants {
  public:
   Calls(const SimLauncherOptions* options, VirtualScheduler* scheduler, Saboteur* saboteur,
@@ -75,7 +75,9 @@ class SimLauncher::Calls : public CutParticipants {
                           });
       return absl::DeadlineExceededError("simulated: too late");
     }
+    scheduler_.Advance(random_.Between(0, faults.call_us / 2));
     const absl::StatusOr<CheckpointReply> reply = deliver();
+    scheduler_.Advance(random_.Between(0, faults.call_us / 2));
     if (*options_.ended) return Gone();
     if (random_.Chance(faults.lose_call)) {
       return absl::DeadlineExceededError("simulated: the answer was lost");

@@ -55,7 +55,7 @@ void ChooseDurability(SimRandom* random, SimSetup* setup) {
   if (setup->durability == LogDurability::kHost) {
     crashes.take_host = 0.1 * random->Between(0, 10);
   } else if (setup->checkpoints.has_value()) {
-    crashes.take_host = 0.1 * random->Between(0, 3);
+    crashes.take_host = 0.1 * random->Between(0, 10);
   }
   crashes.down_us = random->Between(1, 200'000);
   crashes.configure_us = random->Between(1, 100'000);
@@ -90,8 +90,9 @@ void ChooseCheckpoints(SimRandom* random, SimSetup* setup) {
   faults.resizes_servers = random->Chance(0.5);
   faults.resizes_workers = random->Chance(0.2);
   faults.lose_call = 0.001 * random->Between(0, 50);
-  faults.late_call = 0.001 * random->Between(0, 50);
+  faults.late_call = 0.001 * random->Between(0, 100);
   faults.late_us = random->Between(1, 500'000);
+  if (random->Chance(0.8)) faults.call_us = random->Between(1, 5'000);
   setup->crashes.fail_checkpoint = 0.001 * random->Between(0, 10);
 }
 

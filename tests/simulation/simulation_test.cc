@@ -84,7 +84,7 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.rollbacks, 40u);
   EXPECT_GT(sum.job.resized, 20u);
   EXPECT_GT(sum.job.restored, 30u);
-  EXPECT_GT(sum.job.lost_logs, 0u);
+  EXPECT_GT(sum.job.lost_logs, 3u);
   EXPECT_GT(sum.job.checkpoints.committed, 200u);
   EXPECT_GT(sum.job.checkpoints.increments, 50u);
   EXPECT_GT(sum.job.checkpoints.called_off, 50u);
@@ -133,7 +133,7 @@ struct Planted {
 class PlantedFaultTest : public testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedFaultTest, IsFound) {
-  constexpr uint64_t kSeeds = 200;
+  constexpr uint64_t kSeeds = 600;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const SimulationResult result = RunSimulation(seed, GetParam().fault);
     if (result.failures.empty()) continue;
@@ -158,7 +158,6 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"EarlyCommits", PlantedFault::kEarlyCommits},
                                          Planted{"OldBases", PlantedFault::kOldBases},
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
-                                         Planted{"SilentWorkers", PlantedFault::kSilentWorkers},
                                          Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames}),
                          [](const auto& info) { return info.param.name; });
