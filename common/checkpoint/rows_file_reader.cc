@@ -14,6 +14,9 @@
 namespace thermocline {
 namespace {
 
+// Enough for a disk, and little beside what is read of a table by one of many threads.
+constexpr size_t kReadAheadBytes = 256 << 10;
+
 // RocksDB reads the end of a file (where its blocks lie, its properties) without verifying it
 // first: it would allocate what a damaged one asks for, skip checksums, or stop the process.
 absl::Status CheckTail(const ReadFile& file, const CheckpointFile& listed,
@@ -74,7 +77,7 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
                                                " rows, the manifest says ", file.rows()));
   }
   rocksdb::ReadOptions options;
-  options.readahead_size = kListedFileReadBytes;
+  options.readahead_size = kReadAheadBytes;
   options.fill_cache = false;
   rep->rows.reset(rep->sst.NewIterator(options));
   return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::move(rep)));

@@ -69,9 +69,9 @@ class CheckpointKeeper {
   // the end or somebody wants one, and completes or calls off the others.
   void Finish(Step last);
   bool finished() const;
-  // kAborted: finished, and the last step should have a checkpoint and doesn't. kDataLoss: a server
-  // has lost pushes that it had acknowledged, and no worker is left that would notice.
-  // kUnavailable: nobody knows whether a manifest is on the medium, so that the job has to end.
+  // kAborted: finished, and the last step should have a checkpoint and doesn't. kDataLoss: at the
+  // end a server lacks pushes that it acknowledged. kUnavailable: nobody knows whether a manifest
+  // is on the medium, so that the job has to end.
   absl::Status error() const;
 
   // Another process takes the place of a server: unfinished parts are void. What it begins with.
@@ -125,9 +125,8 @@ class CheckpointKeeper {
   std::set<Step> settled_;     // Servers may still show them.
   int failures_ = 0;           // Of named cuts, since the last commit.
   std::string last_failure_;
-  bool removal_due_ = false;
   std::string not_removed_;  // Why old ones stayed the last time: it is said once.
-  bool is_ending_ = false;
+  bool removal_due_ = false, is_ending_ = false;
   uint64_t next_try_ = 0;  // To write the last step: the round of it.
 
   // Held while a manifest is written: no server begins anew in the middle of it. That takes as long

@@ -83,8 +83,8 @@ class EpochRun {
 
   // After an error: what was lost, in a line, if going back to a checkpoint may help; else "".
   std::string Loss();
-  // Where that is a stall: the last step that is applied. Who hangs is among those that are stopped
-  // anyway.
+  // Where Loss() is a stall: the last step that is applied. Who hangs is among those that are
+  // stopped anyway.
   std::optional<Step> stalled_at() const { return stalled_at_; }
   // After Stop. Not OK: nobody knows whether the last manifest is on the medium, so that no epoch
   // may follow before somebody looks.

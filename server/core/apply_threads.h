@@ -1,4 +1,5 @@
-// A few threads that share the tasks of one apply. With one thread everything runs on the caller.
+// A few threads that share the tasks of one apply, or of loading a checkpoint. With one thread
+// everything runs on the caller.
 #ifndef THERMOCLINE_SERVER_CORE_APPLY_THREADS_H_
 #define THERMOCLINE_SERVER_CORE_APPLY_THREADS_H_
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/check.h"
 #include "common/checkpoint/checkpoint_manifest.h"
@@ -67,7 +68,20 @@ class RowBatch {
   std::vector<float> values_;
 };
 
-absl::Status LoadRange(MergedRows* rows, TableSet* tables,
+// A request may bring a little more into a table than its memory budget, before others leave: one
+// request at a time, however many threads load.
+class BudgetLocks {
+ public:
+  explicit BudgetLocks(size_t num_tables) : mutexes_(num_tables) {}
+  absl::Mutex* For(size_t position, const TableLayout& table) {
+    return table.memory_budget_bytes == 0 ? nullptr : &mutexes_[position];
+  }
+
+ private:
+  std::vector<absl::Mutex> mutexes_;
+};
+
+absl::Status LoadRange(MergedRows* rows, TableSet* tables, BudgetLocks* budgets,
                        absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
   RowBatch batch;
   TableId table;
@@ -78,7 +92,9 @@ absl::Status LoadRange(MergedRows* rows, TableSet* tables,
     const uint64_t loaded = batch.size();
     // Where rows can't be spilled, they mustn't fill the memory.
     RETURN_IF_ERROR(tables->CheckRoom());
-    RETURN_IF_ERROR(batch.LoadInto(&tables->at(position).table));
+    EmbeddingTable* const into = &tables->at(position).table;
+    absl::MutexLockMaybe lock(budgets->For(position, into->layout()));
+    RETURN_IF_ERROR(batch.LoadInto(into));
     return progress(loaded);
   };
   SavedRow row;
@@ -181,13 +197,14 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
   std::vector<uint64_t> rows_read(ranges.size());
   std::vector<absl::Status> loaded(ranges.size());
   std::atomic<bool> failed{false};
+  BudgetLocks budgets(tables->size());
   ApplyThreads(num_threads).Run(ranges.size(), [&](size_t i) {
     if (failed.load()) return;
     loaded[i] = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
                        MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].part,
                                         ranges[i].slots));
-      RETURN_IF_ERROR(LoadRange(rows.get(), tables, progress));
+      RETURN_IF_ERROR(LoadRange(rows.get(), tables, &budgets, progress));
       rows_read[i] = rows->rows_read();
       return absl::OkStatus();
     }();

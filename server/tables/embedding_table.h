@@ -72,7 +72,7 @@ class EmbeddingTable {
   absl::Status AssignRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                           absl::Span<const float> rows, Step step);
 
-  // Overwrites (or creates) rows with what a checkpoint holds.
+  // Overwrites (or creates) rows with what a checkpoint holds. Thread-safe.
   //   counts: [n], exact; changed: [n] steps of the last change, plus 1; rows: [n, row_floats]
   absl::Status LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                         absl::Span<const uint32_t> changed, absl::Span<const float> rows);

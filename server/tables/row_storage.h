@@ -46,8 +46,8 @@ enum RowFlags : uint32_t {
   kReferenced = 1,  // Since the clock's hand came by.
   kDirty = 2,       // Not as the store has it.
   kSpilling = 4,    // Being written to the store as it is.
-  // It came to memory, or to be, and wasn't changed since. The change that follows is a part of the
-  // same use: a row that is used once in a long time leaves at the hand's first visit.
+  // It was read into memory, or created, and not changed since. The change that follows is a part
+  // of the same use: a row that is used once in a long time leaves at the hand's first visit.
   kFresh = 8,
 };
 
