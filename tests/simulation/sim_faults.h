@@ -8,10 +8,11 @@ namespace thermocline {
 
 // Of one server.
 struct CrashFaults {
-  int max_crashes = 0;         // But for those at the end of a run.
-  double stop = 0;             // After so many of the messages the process is killed, soon.
-  double break_write = 0;      // After so many it dies in the middle of one of the next writes.
-  double break_recovery = 0;   // So many recoveries are cut short.
+  int max_crashes = 0;        // But for those at the end of a run.
+  double stop = 0;            // After so many of the messages the process is killed, soon.
+  double break_write = 0;     // After so many it dies in the middle of one of the next writes.
+  double break_recovery = 0;  // So many recoveries are cut short.
+  int max_checkpoint_failures = 10;
   double fail_checkpoint = 0;  // After so many messages a write of a checkpoint fails, soon.
   double take_host = 0;        // Of the deaths; the host goes too.
   int64_t stop_us = 3'000;

@@ -79,7 +79,8 @@ SimServer::SimServer(const SimServerOptions& options, SimServerEvents events,
       host_random_(options.seed),
       disk_(std::make_unique<SimulatedDisk>()),
       checkpoints_(std::move(checkpoints)),
-      crashes_left_(options.faults.max_crashes) {}
+      crashes_left_(options.faults.max_crashes),
+      failures_left_(options.faults.max_checkpoint_failures) {}
 
 SimServer::~SimServer() {
   Bury();  // While what its last answers touch is there.
@@ -180,7 +181,9 @@ bool SimServer::SpendCrash(double probability) {
 
 void SimServer::MaybeDie() {
   if (process_ == nullptr || *process_->ended) return;
-  if (checkpoints_ != nullptr && random_.Chance(options_.faults.fail_checkpoint)) {
+  if (checkpoints_ != nullptr && failures_left_ > 0 &&
+      random_.Chance(options_.faults.fail_checkpoint)) {
+    --failures_left_;
     checkpoints_->FailAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)));
   }
   if (SpendCrash(options_.faults.stop)) {

@@ -159,6 +159,7 @@ class SimServer {
   const std::unique_ptr<SimulatedDisk> checkpoints_;
   std::unique_ptr<Process> process_;  // Null while there is none.
   int crashes_left_;
+  int failures_left_;  // Of writing checkpoints.
   uint64_t deaths_ = 0;
   std::vector<Step> acknowledged_;  // [num_workers] What left this server as certain.
   // By the last process of the epoch that was configured, when it died.
