@@ -37,7 +37,15 @@ int Export(const Flags& flags) {
   ExportOptions options;
   options.slots = flags.Has("slots");
   const auto exported = ExportCheckpoint(&disk, path->directory, **manifest, out, options);
-  if (!exported.ok()) return Complain(exported.status().message(), kExitFailed);
+  if (!exported.ok()) {
+    const bool removed = absl::IsNotFound(
+        store.Load(CheckpointName({(*manifest)->epoch(), Step((*manifest)->step())})).status());
+    return Complain(absl::StrCat(exported.status().message(),
+                                 removed ? ": the job has removed this checkpoint meanwhile; try "
+                                           "again, or keep more (checkpoint.keep)"
+                                         : ""),
+                    kExitFailed);
+  }
   const Digest& digest = exported->verified.model_digest;
   const CheckpointId id{(*manifest)->epoch(), Step((*manifest)->step())};
   std::fputs(

@@ -7,7 +7,9 @@
 #include "deploy/backends/local/signal_watch.h"
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
+#include "deploy/cli/train_job.h"
 #include "deploy/controller/checkpoint_requests.h"
+#include "deploy/controller/run_directory.h"
 
 namespace thermocline {
 namespace {
@@ -23,11 +25,14 @@ int Now(const Flags& flags) {
     return Complain("checkpoint now takes --run-dir DIR; see thermocline help checkpoint",
                     kExitUsage);
   }
-  const auto job = LoadJob(run_dir + "/job.textproto", {});
+  auto job = LoadJob(run_dir + "/job.textproto", {});
   if (!job.ok()) return Complain(job.status().message(), kExitUsage);
   if (!job->has_checkpoint()) {
     return Complain(absl::StrCat("job '", job->name(), "' has no checkpoint policy"), kExitUsage);
   }
+  const auto directory = RunDirectory::Open(run_dir);
+  if (!directory.ok()) return Complain(directory.status().message(), kExitUsage);
+  FillCheckpointDirectory(*directory, &*job);
   const auto name = AskForCheckpoint(run_dir, absl::Seconds(*timeout_s), [&signals] {
     signals.Drain();
     return signals.stop_requests() > 0;

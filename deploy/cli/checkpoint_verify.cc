@@ -1,6 +1,9 @@
 // thermocline checkpoint verify.
 #include <cstdio>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_store.h"
@@ -28,6 +31,24 @@ std::string Describe(const VerifiedCheckpoint& verified) {
                          verified.files, verified.model_digest.high, verified.model_digest.low);
 }
 
+// Of a checkpoint's name without a manifest.
+std::string DescribeFolder(const std::vector<ListedCheckpoint>& list, const std::string& name) {
+  std::string needed_by;
+  for (const ListedCheckpoint& listed : list) {
+    for (const CheckpointPart& part : listed.manifest.parts()) {
+      for (const CheckpointFile& file : part.files()) {
+        if (absl::StartsWith(file.path(), name + "/")) needed_by = listed.name;
+      }
+    }
+  }
+  if (needed_by.empty()) {
+    return absl::StrCat(name,
+                        " has no manifest: it was never finished, or newer ones took its place");
+  }
+  return absl::StrCat(name, " is no checkpoint any more (checkpoint.keep), but ", needed_by,
+                      " needs its files");
+}
+
 int Verify(const Flags& flags) {
   if (flags.positional().size() != 1) {
     return Complain("checkpoint verify takes one PATH; see thermocline help checkpoint",
@@ -36,13 +57,19 @@ int Verify(const Flags& flags) {
   const auto path = ResolveCheckpointPath(flags.positional()[0]);
   if (!path.ok()) return Complain(path.status().message(), kExitUsage);
   PosixDisk disk;
-  const auto list = CheckpointStore(&disk, path->directory).List();
+  const CheckpointStore store(&disk, path->directory);
+  const auto list = store.List();
   if (!list.ok()) return Complain(list.status().message(), kExitFailed);
   int verified_checkpoints = 0;
   bool all_whole = true;
   for (const ListedCheckpoint& listed : *list) {
     if (!path->name.empty() && listed.name != path->name) continue;
     const auto verified = VerifyListed(&disk, path->directory, listed);
+    if (!verified.ok() && absl::IsNotFound(store.Load(listed.name).status())) {
+      std::printf("%s was removed meanwhile: the job keeps newer ones\n", listed.name.c_str());
+      ++verified_checkpoints;
+      continue;
+    }
     all_whole &= verified.ok();
     ++verified_checkpoints;
     const std::string what =
@@ -51,9 +78,8 @@ int Verify(const Flags& flags) {
     std::fflush(stdout);
   }
   if (verified_checkpoints == 0) {
-    return Complain(path->name.empty()
-                        ? absl::StrCat("no checkpoint in ", path->directory)
-                        : absl::StrCat(path->name, " has no manifest: it was never finished"),
+    return Complain(path->name.empty() ? absl::StrCat("no checkpoint in ", path->directory)
+                                       : DescribeFolder(*list, path->name),
                     kExitFailed);
   }
   return all_whole ? kExitDone : kExitFailed;

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/checkpoint/checkpoint_store.h"
@@ -26,6 +27,13 @@ absl::StatusOr<Job> JobToTrain(const Flags& flags, bool resumes) {
   if (!resumes) return JobFromFlags(flags);
   if (run_dir.empty()) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
+  }
+  for (const std::string& override : flags.GetAll("set")) {
+    if (!flags.positional().empty() || !absl::StartsWith(override, "default_table")) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", override, " would change nothing: ", run_dir,
+                     "/job.textproto spells out every table. Set fields of its `table`s, or name "
+                     "the job file"));
   }
   absl::StatusOr<Job> job = JobFromFlags(flags, absl::StrCat(run_dir, "/job.textproto"));
   if (job.ok() && !job->has_checkpoint()) {

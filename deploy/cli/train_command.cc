@@ -25,7 +25,9 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
     if (instead.has_value()) {
       return absl::StrCat("\nto go on from another checkpoint: thermocline train --run-dir ",
                           setup.directory.path(),
-                          " --resume-from NAME; whole: ", absl::StrJoin(*instead, ", "));
+                          " --resume-from NAME; whole by their sizes (`checkpoint verify` "
+                          "reads every byte): ",
+                          absl::StrJoin(*instead, ", "));
     }
   }
   return absl::StrCat("\nto go on from the last checkpoint: thermocline train --resume --run-dir ",

@@ -149,7 +149,7 @@ absl::StatusOr<JobPrograms> ProgramsFromFlags(const Flags& flags) {
 
 void FillCheckpointDirectory(const RunDirectory& directory, Job* job) {
   if (!job->has_checkpoint() || !job->checkpoint().directory().empty()) return;
-  job->mutable_checkpoint()->set_directory(Absolute(directory.File("checkpoints")));
+  job->mutable_checkpoint()->set_directory(directory.CheckpointDirectory());
 }
 
 absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,

@@ -1,7 +1,10 @@
 #include "deploy/controller/job_controller.h"
 
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -49,6 +52,7 @@ class JobController {
   absl::StatusOr<JobResult> Run() {
     ASSIGN_OR_RETURN(metrics_, MetricsLog::Create(directory_.File("metrics.jsonl")));
     absl::StatusOr<JobResult> result = RunEpochs();
+    if (!result.ok()) RestoreJob();
     CheckpointRequests(directory_.path())
         .RefuseAll(absl::AbortedError(writes_checkpoints_ ? "the job has ended"
                                                           : "the job has no checkpoint policy"));
@@ -67,7 +71,7 @@ class JobController {
     while (true) {
       RETURN_IF_ERROR(BeginEpoch(start));
       // After JOB_STATE: a job file tells that there is something to resume.
-      RETURN_IF_ERROR(directory_.Write("job.textproto", JobToText(job_)));
+      RETURN_IF_ERROR(WriteJob());
       const EpochObserver observer = MakeEpochObserver();
       EpochOptions options;
       options.start = start;
@@ -142,10 +146,33 @@ class JobController {
     return observer;
   }
 
+  absl::Status WriteJob() {
+    if (options_.is_resumed && !job_before_.has_value()) job_before_ = ReadJob();
+    Job job = job_;
+    // The run directory may be moved, or copied.
+    if (job.checkpoint().directory() == directory_.CheckpointDirectory()) {
+      job.mutable_checkpoint()->clear_directory();
+    }
+    return directory_.Write("job.textproto", JobToText(job));
+  }
+
+  std::string ReadJob() const {
+    std::ifstream file(directory_.File("job.textproto"), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  // A job that could not be trained at all is not what --resume should go on with.
+  void RestoreJob() {
+    if (trained_ || !job_before_.has_value() || job_before_->empty()) return;
+    const absl::Status restored = directory_.Write("job.textproto", *job_before_);
+    if (!restored.ok()) Tell(std::string(restored.message()));
+  }
+
   void OnMetrics(absl::string_view data) {
     const uint64_t before = metrics_->progress_events();
     metrics_->Append(data, watch_.Elapsed());
     if (metrics_->progress_events() == before) return;
+    trained_ = true;
     const Progress& progress = metrics_->progress();
     samples_.Report(static_cast<int64_t>(progress.step), progress.samples);
     if (observer_.on_progress) observer_.on_progress(progress);
@@ -237,6 +264,8 @@ class JobController {
   CheckpointStore store_;
   SampleCounter samples_;
   std::unique_ptr<MetricsLog> metrics_;
+  std::optional<std::string> job_before_;  // The job file of the run that is resumed.
+  bool trained_ = false;
   uint32_t restarts_ = 0;  // Of servers.
   uint32_t rollbacks_ = 0;
   StallPolicy stalls_;

@@ -44,7 +44,10 @@ std::vector<std::string> WholeBut(const Checkpoints& list, const std::string& na
 std::string Instead(const Checkpoints& list, const std::string& name) {
   const std::vector<std::string> names = WholeBut(list, name);
   if (names.empty()) return "no other checkpoint is whole";
-  return absl::StrCat("choose another with --resume-from; whole: ", absl::StrJoin(names, ", "));
+  return absl::StrCat(
+      "choose another with --resume-from; whole by their sizes (`checkpoint verify` reads every "
+      "byte): ",
+      absl::StrJoin(names, ", "));
 }
 
 // The base of the last epoch is gone, by somebody's hand. Surely of the same line are only those
@@ -101,7 +104,14 @@ absl::Status CheckJobId(const std::string& here, const std::string& there,
 
 absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const std::string& job_id,
                                           const std::string& name) {
-  ASSIGN_OR_RETURN(const std::optional<JobState> state, store.ReadJobState());
+  const auto read = store.ReadJobState();
+  if (absl::IsDataLoss(read.status())) {
+    return absl::DataLossError(
+        absl::StrCat(read.status().message(),
+                     "; remove it, and --resume goes on with the newest checkpoint there is"));
+  }
+  RETURN_IF_ERROR(read.status());
+  const std::optional<JobState>& state = *read;
   ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
   if (!state.has_value() && list.empty()) {
     return absl::NotFoundError(absl::StrCat("nothing to resume: ", store.directory(),

@@ -137,7 +137,7 @@ TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
   const auto start = Find();
   EXPECT_EQ(start.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(start.status().message(), HasSubstr("epoch-1-step-19"));
-  EXPECT_THAT(start.status().message(), HasSubstr("--resume-from; whole: epoch-1-step-9"));
+  EXPECT_THAT(start.status().message(), HasSubstr("every byte): epoch-1-step-9"));
   // Newer increments may use its files.
   EXPECT_THAT(start.status().message(), Not(HasSubstr("remove")));
   const auto chosen = Find("epoch-1-step-9");
@@ -172,7 +172,7 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
   Damage("epoch-2-step-9");
   const absl::Status none = Find().status();
   EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(none.message()), EndsWith("whole: epoch-2-step-39, epoch-1-step-29"));
+  EXPECT_THAT(std::string(none.message()), EndsWith("): epoch-2-step-39, epoch-1-step-29"));
 }
 
 TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {

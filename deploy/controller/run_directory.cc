@@ -106,6 +106,11 @@ std::string RunDirectory::File(absl::string_view name) const {
   return absl::StrCat(path_, "/", name);
 }
 
+std::string RunDirectory::CheckpointDirectory() const {
+  std::error_code error;
+  return std::filesystem::absolute(File("checkpoints"), error).lexically_normal().string();
+}
+
 absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text) const {
   const std::string path = File(name);
   const std::string temporary = path + ".tmp";

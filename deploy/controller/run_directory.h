@@ -31,6 +31,8 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   std::string File(absl::string_view name) const;
+  // Where checkpoints are unless the job says otherwise; absolute.
+  std::string CheckpointDirectory() const;
 
   // Writes a file whole or not at all. Errors: kUnavailable (names the file).
   absl::Status Write(absl::string_view name, absl::string_view text) const;

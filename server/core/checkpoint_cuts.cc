@@ -69,6 +69,10 @@ absl::StatusOr<CheckpointPart> CheckpointCuts::CallOff(Step step) {
   CheckpointPart removed;
   const auto cut = cuts_.find(step);
   if (cut != cuts_.end()) {
+    // It may be called off for what it builds on, which somebody has removed.
+    const bool builds = cut->second.state() == CutStatus::WRITTEN &&
+                        cut->second.part().base_step() != kNoStep.value();
+    if (builds) increments_ = full_every_;
     removed = cut->second.part();
     cuts_.erase(cut);
   }

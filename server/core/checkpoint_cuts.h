@@ -42,7 +42,8 @@ class CheckpointCuts {
   // Errors: kFailedPrecondition (it is too late, or the cut is committed), kResourceExhausted (too
   // many are open).
   absl::Status Name(Step step, bool possible);
-  // Gives the files of this cut that are to be removed.
+  // Gives the files of this cut that are to be removed. After an increment that was written, the
+  // next part holds all rows.
   // Errors: kFailedPrecondition (the cut is committed).
   absl::StatusOr<CheckpointPart> CallOff(Step step);
   // Cuts before it are forgotten, too. Their files stay: their commits may have happened, and the

@@ -175,6 +175,22 @@ TEST(CheckpointCutsTest, APartBuildsOnWhatIsCommittedOrOnNothing) {
   EXPECT_EQ(RunCut(&cuts, 39), Step(29));
 }
 
+// Somebody may have removed what it builds on.
+TEST(CheckpointCutsTest, AfterAnIncrementThatWasCalledOffAllRowsAreWritten) {
+  CheckpointCuts cuts(10, 8, {});
+  EXPECT_EQ(RunCut(&cuts, 9), kNoStep);
+  ASSERT_EQ(cuts.Begin(Step(19)), Step(9));
+  EXPECT_TRUE(cuts.End(PartBehind(Step(9)), 1));
+  EXPECT_TRUE(cuts.CallOff(Step(19)).ok());
+  EXPECT_EQ(RunCut(&cuts, 29), kNoStep);
+  EXPECT_EQ(RunCut(&cuts, 39), Step(29));
+  // One that was not written says nothing of what it would have built on.
+  ASSERT_EQ(cuts.Begin(Step(49)), Step(39));
+  EXPECT_TRUE(cuts.CallOff(Step(49)).ok());
+  EXPECT_FALSE(cuts.End(PartBehind(Step(39)), 1));
+  EXPECT_EQ(RunCut(&cuts, 59), Step(39));
+}
+
 TEST(CheckpointCutsTest, OnlyWhatIsWrittenHereIsCommitted) {
   CheckpointCuts cuts(10, 8, {});
   EXPECT_EQ(RunCut(&cuts, 9), kNoStep);

@@ -173,7 +173,7 @@ class CheckpointTest(ProcessTest):
             self.assertIn(path, refused.stderr)
             self.assertNotIn('train --resume ', refused.stderr)
             self.assertRegex(refused.stderr, 'thermocline train --run-dir %s --resume-from NAME.*'
-                             'whole: %s' % (self.run_dir, older))
+                             'whole by their sizes .*: %s' % (self.run_dir, older))
         # By its path, as `checkpoint now` prints it.
         summary = self.resume('--resume-from', os.path.join(os.path.dirname(path), '..', older))
         self.assertEqual(summary['model_digest'], digest)
