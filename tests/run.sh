@@ -111,7 +111,8 @@ fi
 # Links of an earlier build elsewhere would be taken for packages.
 find . -maxdepth 1 -type l -name 'bazel-*' -delete
 
-# Tests of whole processes and benchmarks run in the plain build only.
+# Tests of whole processes and benchmarks run in the plain build only; what has one thread need not run
+# under the thread sanitizer.
 sanitized=--test_tag_filters=-process,-benchmark,-nosanitizer
 for stage in "${stages[@]}"; do
   case $stage in
@@ -121,7 +122,7 @@ for stage in "${stages[@]}"; do
     clang) check_stage clang clang_build ;;
     asan) test_stage asan --config=asan "$sanitized" //... ;;
     tsan)
-      test_stage tsan --config=tsan "$sanitized" \
+      test_stage tsan --config=tsan "$sanitized,-notsan" \
         --test_env=TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" //...
       ;;
     fuzz) fuzz_stage ;;

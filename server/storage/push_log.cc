@@ -11,6 +11,8 @@
 namespace thermocline {
 namespace {
 
+constexpr uint64_t kWritebackBytes = 4 << 20;
+
 // Of the size at which a segment ends anyway: from here on DropThroughStep ends it early.
 constexpr uint64_t kLargeFraction = 8;
 
@@ -101,6 +103,10 @@ absl::StatusOr<Lsn> PushLog::Append(uint32_t type, Step step,
   segment.newest = std::max(segment.newest, step);
   newest_ = std::max(newest_, step);
   segment.bytes += padded;
+  // Else the sync at the segment's end would write all of it, and the next push waits for that.
+  if (segment.bytes / kWritebackBytes > (segment.bytes - padded) / kWritebackBytes) {
+    file_->StartWriteback(segment.bytes);
+  }
   return last_;
 }
 
