@@ -59,7 +59,7 @@ void SimulatedDisk::State::SettleName(const std::string& path, bool keep) {
 
 // What lay in folders that are gone is gone.
 void SimulatedDisk::State::DropOrphans() {
-  const auto lost = [&](std::string path) {
+  const auto lost = [&](std::string path) ABSL_SHARED_LOCKS_REQUIRED(mutex) {
     while (path != "/" && path != ".") {
       path = DirectoryOf(path);
       if (directories.count(path) == 0) return true;
