@@ -37,9 +37,9 @@ int Export(const Flags& flags) {
   ExportOptions options;
   options.slots = flags.Has("slots");
   const auto exported = ExportCheckpoint(&disk, path->directory, **manifest, out, options);
+  const std::string name = CheckpointName({(*manifest)->epoch(), Step((*manifest)->step())});
   if (!exported.ok()) {
-    const bool removed = absl::IsNotFound(
-        store.Load(CheckpointName({(*manifest)->epoch(), Step((*manifest)->step())})).status());
+    const bool removed = absl::IsNotFound(store.Load(name).status());
     return Complain(absl::StrCat(exported.status().message(),
                                  removed ? ": the job has removed this checkpoint meanwhile; try "
                                            "again, or keep more (checkpoint.keep)"
@@ -47,9 +47,8 @@ int Export(const Flags& flags) {
                     kExitFailed);
   }
   const Digest& digest = exported->verified.model_digest;
-  const CheckpointId id{(*manifest)->epoch(), Step((*manifest)->step())};
   std::fputs(
-      absl::StrFormat("%s: %s, %d tensors, %s, model digest %016x%016x\n", out, CheckpointName(id),
+      absl::StrFormat("%s: %s, %d tensors, %s, model digest %016x%016x\n", out, name,
                       exported->tensors, FormatBytes(exported->bytes), digest.high, digest.low)
           .c_str(),
       stdout);

@@ -56,10 +56,7 @@ class CheckpointLoop::Calls : public CutParticipants {
  public:
   Calls(const Job& job, const EpochStart& start, ServerGroup* servers,
         std::vector<std::unique_ptr<ControlClient>> workers)
-      : job_id_(job.name()),
-        epoch_(start.epoch),
-        servers_(*servers),
-        workers_(std::move(workers)) {}
+      : requests_(job.name(), start.epoch), servers_(*servers), workers_(std::move(workers)) {}
 
   // Calls that would begin from now on fail.
   void End() { ending_.store(true, std::memory_order_relaxed); }
@@ -71,14 +68,14 @@ class CheckpointLoop::Calls : public CutParticipants {
                                             Step cut) override {
     const std::shared_ptr<ControlClient> client = servers_.client(index);
     if (ending_.load(std::memory_order_relaxed) || client == nullptr) return Ending();
-    return client->Checkpoint(RequestFor(action, cut), kCallTimeout);
+    return client->Checkpoint(requests_.Next(action, cut), kCallTimeout);
   }
 
   absl::StatusOr<CheckpointReply> AskWorker(size_t rank, CheckpointRequest::Action action,
                                             Step cut) override {
     if (ending_.load(std::memory_order_relaxed)) return Ending();
     if (workers_[rank] == nullptr) return absl::FailedPreconditionError("the worker has ended");
-    return workers_[rank]->CheckpointWorker(RequestFor(action, cut), kCallTimeout);
+    return workers_[rank]->CheckpointWorker(requests_.Next(action, cut), kCallTimeout);
   }
 
   absl::StatusOr<uint64_t> LogBytes(size_t index) override {
@@ -91,23 +88,10 @@ class CheckpointLoop::Calls : public CutParticipants {
  private:
   static absl::Status Ending() { return absl::UnavailableError("the epoch ends"); }
 
-  CheckpointRequest RequestFor(CheckpointRequest::Action action, Step cut) {
-    CheckpointRequest request;
-    request.set_job_id(job_id_);
-    request.set_epoch(epoch_);
-    request.set_action(action);
-    if (action == CheckpointRequest::STATUS) return request;
-    request.set_step(cut.value());
-    request.set_sequence(++sequence_);
-    return request;
-  }
-
-  const std::string job_id_;
-  const uint64_t epoch_;
+  CutRequests requests_;  // Of the thread that polls alone.
   ServerGroup& servers_;
   const std::vector<std::unique_ptr<ControlClient>> workers_;  // null: has ended
   std::atomic<bool> ending_{false};
-  uint64_t sequence_ = 0;  // Of the thread that polls alone.
 };
 
 absl::StatusOr<std::unique_ptr<CheckpointLoop>> CheckpointLoop::Start(const Job& job,

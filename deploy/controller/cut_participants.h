@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
@@ -25,6 +27,29 @@ class CutParticipants {
                                                     Step cut) = 0;
   // Bytes of a server's push log.
   virtual absl::StatusOr<uint64_t> LogBytes(size_t index) = 0;
+};
+
+// Makes the requests of one launcher in one epoch, and numbers them. Not thread-safe.
+class CutRequests {
+ public:
+  CutRequests(std::string job_id, uint64_t epoch) : job_id_(std::move(job_id)), epoch_(epoch) {}
+
+  // `cut` is nothing to STATUS.
+  CheckpointRequest Next(CheckpointRequest::Action action, Step cut) {
+    CheckpointRequest request;
+    request.set_job_id(job_id_);
+    request.set_epoch(epoch_);
+    request.set_action(action);
+    if (action == CheckpointRequest::STATUS) return request;
+    request.set_step(cut.value());
+    request.set_sequence(++sequence_);
+    return request;
+  }
+
+ private:
+  const std::string job_id_;
+  const uint64_t epoch_;
+  uint64_t sequence_ = 0;
 };
 
 // Whether a process may have missed the call: come again.

@@ -27,6 +27,7 @@ class SimLauncher::Calls : public CutParticipants {
         scheduler_(*scheduler),
         saboteur_(*saboteur),
         counters_(*counters),
+        requests_(options->job_id, options->keeper.manifest.epoch()),
         random_(Mix64(options->seed)) {}
 
   size_t num_servers() const override { return options_.servers.size(); }
@@ -93,13 +94,8 @@ class SimLauncher::Calls : public CutParticipants {
   }
 
   CheckpointRequest RequestFor(CheckpointRequest::Action action, Step cut) {
-    CheckpointRequest request;
-    request.set_job_id(options_.job_id);
-    request.set_epoch(options_.keeper.manifest.epoch());
-    request.set_action(action);
-    if (action == CheckpointRequest::STATUS) return request;
-    request.set_step(cut.value());
-    if (!saboteur_.Has(PlantedFault::kNoRequestOrder)) request.set_sequence(++sequence_);
+    CheckpointRequest request = requests_.Next(action, cut);
+    if (saboteur_.Has(PlantedFault::kNoRequestOrder)) request.clear_sequence();
     return request;
   }
 
@@ -107,8 +103,8 @@ class SimLauncher::Calls : public CutParticipants {
   VirtualScheduler& scheduler_;
   Saboteur& saboteur_;
   SimLauncherCounters& counters_;
+  CutRequests requests_;
   SimRandom random_;
-  uint64_t sequence_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
