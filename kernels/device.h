@@ -3,8 +3,9 @@
 //
 // Operations run in the order they are called. They may return before the device has finished; data
 // may be read on the host after Synchronize(), which also reports what went wrong. None allocates
-// and none waits for the device. Results are bit-identical from run to run and for any number of
-// threads: sums have one canonical order, fixed by the shapes.
+// and none waits for the device; operands that lie on the host (spans of groups) are read before
+// they return. Results are bit-identical from run to run and for any number of threads: sums have
+// one canonical order, fixed by the shapes.
 //
 // Canonical sums: a sum over lookups goes in chunks of 256 in sample order, each summed in order,
 // partials added in order. A dot product of embeddings has 16 lanes (lane = index mod 16), then a
@@ -17,19 +18,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/sparse_optimizer.h"
 #include "kernels/matrix.h"
+#include "kernels/mlp.h"
+#include "kernels/operands.h"
 
 namespace thermocline {
-
-enum class PoolingMode { kSum, kMean };
-
-// Lookups in one chunk of a canonical sum.
-inline constexpr int kSegmentChunk = 256;
 
 // Device memory, zero at first; freed with the object.
 class DeviceBuffer {
@@ -39,62 +36,38 @@ class DeviceBuffer {
   float* floats() { return static_cast<float*>(data()); }
 };
 
-// One feature's lookups and the rows they read.
-// REQUIRES: offsets[0] == 0, nondecreasing; 0 <= slots[j] < rows.rows
-struct PoolInput {
-  PoolingMode mode = PoolingMode::kSum;
-  Matrix rows;                        // [num_rows, dim] float32
-  DeviceSpan<const int32_t> slots;    // [lookups]
-  DeviceSpan<const int32_t> offsets;  // [batch + 1]; empty: every bag is one lookup
-};
-
-// One table's lookups, grouped by unique key.
-struct SegmentGroup {
-  DeviceSpan<const int32_t> lookups;  // [lookups] rows of the gradients
-  DeviceSpan<const int32_t> offsets;  // [segments + 1]
-  Matrix sums;                        // [segments, dim] float32
-};
-
-struct MlpConfig {
-  std::vector<int32_t> widths;  // [input, layer 0, layer 1, ...], all positive
-  bool relu_after_last = false;
-  bool input_gradient = false;  // Whether BackwardData writes the gradient of the input.
-  int32_t max_batch = 0;
-  // Where the parameters of layer i stand in the flat parameter and gradient arenas, in floats.
-  std::vector<int64_t> weight_offsets;  // [layers] of [in, out] row-major, no padding
-  std::vector<int64_t> bias_offsets;    // [layers] of [out]
-};
-
-// A stack of fully connected layers, y = relu(x W + b), with its activations of one batch.
-// The calls of one batch come in the order Forward, BackwardData, BackwardParameters; arguments
-// named alike are the same in all of them. Forward alone is inference.
-class Mlp {
+// A point on a stream, for the host or for another stream to wait for.
+class DeviceEvent {
  public:
-  virtual ~Mlp() = default;
-
-  virtual void Forward(DeviceSpan<const float> parameters,  // the arena
-                       Matrix input,                        // [batch, widths[0]] float32
-                       Matrix output) = 0;                  // [batch, widths.back()] float32
-
-  // Overwrites `output_gradient` (it becomes the gradient before the last ReLU).
-  virtual void BackwardData(DeviceSpan<const float> parameters,
-                            Matrix output,               // as Forward wrote it
-                            Matrix output_gradient,      // [batch, widths.back()]
-                            Matrix input_gradient) = 0;  // [batch, widths[0]], if configured
-
-  // Overwrites the gradients of this MLP's parameters; touches no other part of the arena.
-  virtual void BackwardParameters(Matrix input,
-                                  Matrix output_gradient,  // as BackwardData left it
-                                  DeviceSpan<float> gradients) = 0;
+  virtual ~DeviceEvent() = default;
+  // Waits on the host. Errors: as Device::Synchronize
+  virtual absl::Status Wait() = 0;
 };
+
+// Operations run on kCompute; copies between host and device on either.
+enum class Stream { kCompute, kCopy };
 
 class Device {
  public:
   virtual ~Device() = default;
 
+  // Whether device memory is host memory: the host may use it whenever the device doesn't.
+  virtual bool is_host_memory() const = 0;
+  // Where there is not so much left, data() is null and Synchronize() says so; operations called
+  // after that do nothing.
   virtual std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) = 0;
-  virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
-  virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  // Host memory that the device copies from and to without delay.
+  virtual std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) = 0;
+  // Memory of AllocateHost is read or written until the stream has got there; other host memory
+  // before they return.
+  virtual void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) = 0;
+  virtual void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) = 0;
+
+  virtual std::unique_ptr<DeviceEvent> MakeEvent() = 0;
+  // The event stands for all that `stream` was given so far.
+  virtual void Record(Stream stream, DeviceEvent* event) = 0;
+  // What `stream` is given from now on runs after the event.
+  virtual void WaitFor(Stream stream, const DeviceEvent& event) = 0;
 
   // Waits for all operations called so far. The first error any of them met, once.
   virtual absl::Status Synchronize() = 0;
@@ -116,6 +89,12 @@ class Device {
   // + 1]).
   virtual void SegmentSum(Matrix gradients,  // [num_gradients, dim] float32
                           absl::Span<const SegmentGroup> groups) = 0;
+
+  // One optimizer update of each target that is a row of its group.
+  virtual void SparseUpdate(absl::Span<const RowUpdateGroup> groups) = 0;
+  // packed[i] = scattered[rows[i]], and the other way round.
+  virtual void GatherRows(absl::Span<const RowCopy> copies) = 0;
+  virtual void ScatterRows(absl::Span<const RowCopy> copies) = 0;
 
   // Pairwise dots of the `vectors` vectors of every sample, after a copy of the first:
   //   output[b] = [z[b, 0], dot(z[b, i], z[b, j]) for i in 1..vectors-1, for j < i, zeros]

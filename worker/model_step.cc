@@ -86,7 +86,7 @@ void ModelStep::ApplyDense(float job_learning_rate, Step step) {
 absl::StatusOr<double> ModelStep::LossSum() {
   RETURN_IF_ERROR(device_->Synchronize());
   double loss = 0;
-  device_->CopyToHost(&loss, model_.loss_sum().data, sizeof(loss));
+  device_->CopyToHost(&loss, model_.loss_sum().data, sizeof(loss), Stream::kCompute);
   return loss;
 }
 
@@ -96,7 +96,7 @@ absl::Status ModelStep::CopyLogits(std::vector<float>* logits) {
   if (logits_.rows == 0) return absl::OkStatus();
   const auto ld = static_cast<size_t>(logits_.ld);
   std::vector<float> rows(ld * (logits->size() - 1) + 1);
-  device_->CopyToHost(rows.data(), logits_.floats(), rows.size() * sizeof(float));
+  device_->CopyToHost(rows.data(), logits_.floats(), rows.size() * sizeof(float), Stream::kCompute);
   for (size_t b = 0; b < logits->size(); ++b) (*logits)[b] = rows[b * ld];
   return absl::OkStatus();
 }

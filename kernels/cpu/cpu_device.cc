@@ -11,12 +11,19 @@
 #include "kernels/cpu/embedding.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/interaction.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace thermocline {
 namespace {
 
 constexpr int64_t kDenseBlocksPerCell = 64;
+
+// Everything is over when the call that asked for it returns.
+class PastEvent : public DeviceEvent {
+ public:
+  absl::Status Wait() override { return absl::OkStatus(); }
+};
 
 class CpuDevice : public Device {
  public:
@@ -26,15 +33,20 @@ class CpuDevice : public Device {
     CHECK(CpuSupports(options.isa));
   }
 
+  bool is_host_memory() const override { return true; }
   std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) override {
     return std::make_unique<CpuBuffer>(bytes);
   }
-  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+  std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
+  void CopyToDevice(void* device, const void* host, size_t bytes, Stream) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }
-  void CopyToHost(void* host, const void* device, size_t bytes) override {
+  void CopyToHost(void* host, const void* device, size_t bytes, Stream) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
+  std::unique_ptr<DeviceEvent> MakeEvent() override { return std::make_unique<PastEvent>(); }
+  void Record(Stream, DeviceEvent*) override {}
+  void WaitFor(Stream, const DeviceEvent&) override {}
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
@@ -52,6 +64,12 @@ class CpuDevice : public Device {
   void SegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups) override {
     CpuSegmentSum(gradients, groups, &pool_);
   }
+
+  void SparseUpdate(absl::Span<const RowUpdateGroup> groups) override {
+    CpuSparseUpdate(groups, &pool_);
+  }
+  void GatherRows(absl::Span<const RowCopy> copies) override { CpuGatherRows(copies, &pool_); }
+  void ScatterRows(absl::Span<const RowCopy> copies) override { CpuScatterRows(copies, &pool_); }
 
   void InteractionForward(Matrix z, int32_t vectors, Matrix output) override {
     CpuInteractionForward(z, vectors, output, &pool_);

@@ -17,10 +17,10 @@ TEST(CpuDeviceTest, MemoryIsZeroAndCopies) {
   for (size_t floats : {size_t{1}, size_t{1000}, size_t{1} << 20}) {
     const std::unique_ptr<DeviceBuffer> buffer = device->Allocate(floats * sizeof(float));
     std::vector<float> host(floats, 7);
-    device->CopyToHost(host.data(), buffer->data(), floats * sizeof(float));
+    device->CopyToHost(host.data(), buffer->data(), floats * sizeof(float), Stream::kCompute);
     EXPECT_EQ(host, std::vector<float>(floats, 0.0f));
     host[floats - 1] = 3;
-    device->CopyToDevice(buffer->data(), host.data(), floats * sizeof(float));
+    device->CopyToDevice(buffer->data(), host.data(), floats * sizeof(float), Stream::kCompute);
     EXPECT_EQ(buffer->floats()[floats - 1], 3);
   }
   EXPECT_TRUE(device->Synchronize().ok());

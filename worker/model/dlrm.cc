@@ -87,7 +87,8 @@ void DlrmModel::AllocateBuffers() {
   weights_ = device_->Allocate(sizeof(float) * arena_floats_);
   gradients_ = device_->Allocate(sizeof(float) * arena_floats_);
   slots_ = device_->Allocate(sizeof(float) * slots.size());
-  device_->CopyToDevice(slots_->data(), slots.data(), sizeof(float) * slots.size());
+  device_->CopyToDevice(slots_->data(), slots.data(), sizeof(float) * slots.size(),
+                        Stream::kCompute);
   loss_sum_ = device_->Allocate(sizeof(double));
 
   const int32_t z_columns = vectors() * shape_.dim;

@@ -1,0 +1,100 @@
+#include "kernels/cpu/rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/random_for_test.h"
+
+namespace thermocline {
+namespace {
+
+// `count` distinct rows of [0, num_rows), in random order.
+std::vector<int32_t> DistinctRows(int num_rows, int count, std::mt19937_64* rng) {
+  std::vector<int32_t> rows(num_rows);
+  std::iota(rows.begin(), rows.end(), 0);
+  std::shuffle(rows.begin(), rows.end(), *rng);
+  rows.resize(count);
+  return rows;
+}
+
+DeviceSpan<const int32_t> View(const std::vector<int32_t>& rows) {
+  return {rows.data(), static_cast<int64_t>(rows.size())};
+}
+
+class RowsTest : public testing::TestWithParam<OptimizerKind> {
+ protected:
+  std::mt19937_64 rng_{TestSeed()};
+  ThreadPool pool_{2};
+};
+
+TEST_P(RowsTest, UpdatesTheTargetsThatAreRowsAndNoOther) {
+  constexpr int kDim = 24, kRows = 3000, kStride = 80;
+  RowUpdateGroup group;
+  group.optimizer.kind = GetParam();
+  group.scalars = ScalarsForStep(group.optimizer, 0.1f, Step(3));
+  const int row_floats = kDim + SlotFloats(group.optimizer, kDim);
+  // Targets beyond the rows are staging: their memory is not the group's to change.
+  const int in_slab = kRows - 500;
+  const std::vector<int32_t> targets = DistinctRows(kRows, 2000, &rng_);
+  std::vector<float> slab = RandomFloats(&rng_, int64_t{kRows} * kStride);
+  for (float& value : slab) value = std::abs(value);
+  std::vector<float> gradients = RandomFloats(&rng_, targets.size() * kDim);
+
+  std::vector<float> expected = slab;
+  const RowUpdate update = SelectRowUpdate(group.optimizer.kind);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] >= in_slab) continue;
+    float* row = &expected[int64_t{targets[i]} * kStride];
+    update(group.scalars, &gradients[i * kDim], row, row + kDim, kDim);
+  }
+  group.gradients = FloatMatrix(gradients.data(), static_cast<int32_t>(targets.size()), kDim);
+  group.targets = View(targets);
+  group.rows = FloatMatrix(slab.data(), in_slab, row_floats, kStride);
+  CpuSparseUpdate({group}, &pool_);
+  EXPECT_EQ(slab, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, RowsTest,
+                         testing::Values(OptimizerKind::kSgd, OptimizerKind::kAdagrad,
+                                         OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam));
+
+TEST(RowCopyTest, GathersAndScattersRowsOfSeveralMatrices) {
+  std::mt19937_64 rng(TestSeed());
+  ThreadPool pool(2);
+  constexpr int kRows = 2000, kStride = 24;
+  for (const int cols : {1, 16, 24}) {
+    std::vector<std::vector<float>> slabs, packed;
+    std::vector<std::vector<int32_t>> rows;
+    std::vector<RowCopy> copies;
+    for (const int count : {1500, 0, 7}) {
+      rows.push_back(DistinctRows(kRows, count, &rng));
+      slabs.push_back(RandomFloats(&rng, int64_t{kRows} * kStride));
+      packed.push_back(RandomFloats(&rng, int64_t{count} * cols));
+    }
+    for (size_t m = 0; m < slabs.size(); ++m) {
+      copies.push_back({FloatMatrix(slabs[m].data(), kRows, kStride), View(rows[m]),
+                        FloatMatrix(packed[m].data(), static_cast<int32_t>(rows[m].size()), cols)});
+    }
+    std::vector<std::vector<float>> expected_slabs = slabs;
+    for (size_t m = 0; m < slabs.size(); ++m) {
+      for (size_t i = 0; i < rows[m].size(); ++i) {
+        std::copy_n(&packed[m][i * cols], cols, &expected_slabs[m][int64_t{rows[m][i]} * kStride]);
+      }
+    }
+    const std::vector<std::vector<float>> expected_packed = packed;
+    CpuScatterRows(copies, &pool);
+    EXPECT_EQ(slabs, expected_slabs);
+    for (std::vector<float>& values : packed) std::fill(values.begin(), values.end(), -1.0f);
+    CpuGatherRows(copies, &pool);
+    EXPECT_EQ(packed, expected_packed);
+  }
+}
+
+}  // namespace
+}  // namespace thermocline

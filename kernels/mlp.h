@@ -1,0 +1,52 @@
+// A stack of fully connected layers on one device (device.h).
+#ifndef THERMOCLINE_KERNELS_MLP_H_
+#define THERMOCLINE_KERNELS_MLP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/matrix.h"
+
+namespace thermocline {
+
+// What the products of an MLP are computed with; parameters, activations and gradients are float32
+// everywhere. The CPU knows kFloat32 alone.
+enum class MlpPrecision { kFloat32, kTf32, kBfloat16 };
+
+struct MlpConfig {
+  std::vector<int32_t> widths;  // [input, layer 0, layer 1, ...], all positive
+  bool relu_after_last = false;
+  bool input_gradient = false;  // Whether BackwardData writes the gradient of the input.
+  int32_t max_batch = 0;
+  MlpPrecision precision = MlpPrecision::kFloat32;
+  // Where the parameters of layer i stand in the flat parameter and gradient arenas, in floats.
+  std::vector<int64_t> weight_offsets;  // [layers] of [in, out] row-major, no padding
+  std::vector<int64_t> bias_offsets;    // [layers] of [out]
+};
+
+// A stack of fully connected layers, y = relu(x W + b), with its activations of one batch.
+// The calls of one batch come in the order Forward, BackwardData, BackwardParameters; arguments
+// named alike are the same in all of them. Forward alone is inference.
+class Mlp {
+ public:
+  virtual ~Mlp() = default;
+
+  virtual void Forward(DeviceSpan<const float> parameters,  // the arena
+                       Matrix input,                        // [batch, widths[0]] float32
+                       Matrix output) = 0;                  // [batch, widths.back()] float32
+
+  // Overwrites `output_gradient` (it becomes the gradient before the last ReLU).
+  virtual void BackwardData(DeviceSpan<const float> parameters,
+                            Matrix output,               // as Forward wrote it
+                            Matrix output_gradient,      // [batch, widths.back()]
+                            Matrix input_gradient) = 0;  // [batch, widths[0]], if configured
+
+  // Overwrites the gradients of this MLP's parameters; touches no other part of the arena.
+  virtual void BackwardParameters(Matrix input,
+                                  Matrix output_gradient,  // as BackwardData left it
+                                  DeviceSpan<float> gradients) = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_MLP_H_
