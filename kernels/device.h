@@ -113,6 +113,9 @@ class Device {
                              Matrix logits_gradient,            // [batch, 1] float32
                              DeviceSpan<double> loss_sum) = 0;  // [1]
 
+  // index[0] = the least i for which values[i] is not finite; values.size where there is none.
+  virtual void FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) = 0;
+
   // One optimizer update of a flat arena, in blocks of kDenseBlockFloats (table_spec.h), which are
   // the rows of dense tables.
   virtual void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/finite.h"
 #include "common/table_spec.h"
 #include "kernels/cpu/bce.h"
 #include "kernels/cpu/cpu_buffer.h"
@@ -84,6 +85,11 @@ class CpuDevice : public Device {
     CHECK_EQ(labels.size, logits.rows);
     loss_sum[0] = CpuBceWithLogits(logits.floats(), logits.ld, labels.data, labels.size, scale,
                                    logits_gradient.floats(), logits_gradient.ld);
+  }
+
+  void FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) override {
+    const absl::Span<const float> all = absl::MakeConstSpan(values.data, values.size);
+    index[0] = static_cast<int64_t>(thermocline::FindNonFinite(all));
   }
 
   void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
