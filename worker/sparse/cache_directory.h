@@ -1,0 +1,74 @@
+// What a cache planner knows of each key it has to remember: an entry, found by table and key.
+#ifndef THERMOCLINE_WORKER_SPARSE_CACHE_DIRECTORY_H_
+#define THERMOCLINE_WORKER_SPARSE_CACHE_DIRECTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+
+namespace thermocline {
+
+inline constexpr int32_t kNoRow = -1;
+
+// Half a cache line, so that a key costs one. Steps are numbered in 31 bits here.
+struct alignas(32) CacheEntry {
+  Key key = 0;
+  int32_t last_use = -1;  // the latest step admitted that uses the key
+  int32_t row = kNoRow;   // of the cache
+  int32_t step = -1;      // the last one that pulled the key; -1: none since the entry was made
+  // Bit n % 32: step n, admitted and not planned yet, uses the key. Exact while fewer than 32 such
+  // steps are known; kCopies alone goes by it, and nothing but what is worth loading.
+  uint32_t coming_uses = 0;
+  uint16_t table = 0;  // index into BatchPlan::tables
+  uint8_t uses = 0;    // steps that use the key, since the entry was made and without a row
+};
+
+// Entries keep their numbers until they are removed. A number may be given again then. Not
+// thread-safe.
+class CacheDirectory {
+ public:
+  // salts[t]: TableSalt of table t.
+  explicit CacheDirectory(std::vector<uint64_t> salts);
+
+  // entries[i]: number of the entry of keys[i], made where there is none. The keys are distinct.
+  void FindOrAdd(int32_t table, absl::Span<const Key> keys, int32_t* entries);
+
+  // Distinct entries, each there.
+  void Remove(absl::Span<const int32_t> entries);
+
+  CacheEntry& operator[](int32_t entry) { return entries_[entry]; }
+  const CacheEntry& operator[](int32_t entry) const { return entries_[entry]; }
+  void Prefetch(int32_t entry) const { __builtin_prefetch(entries_.data() + entry, 1); }
+
+  size_t size() const { return entries_.size() - free_.size(); }
+
+ private:
+  // Whether a bucket holds the key in question is decided without a look at its entry, but for one
+  // in 2^32.
+  struct Bucket {
+    uint32_t tag;   // the upper half of the key's hash; the bucket it belongs to is in its front
+    int32_t entry;  // kNone: the bucket is empty
+  };
+  static constexpr int32_t kNone = -1;
+
+  uint64_t Home(uint32_t tag) const { return tag >> shift_; }
+  uint32_t TagOf(int32_t table, Key key) const;
+  int32_t FindFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key);
+  int32_t Add(uint64_t bucket, uint32_t tag, int32_t table, Key key);
+  void Empty(uint64_t bucket);
+  void Grow();
+
+  const std::vector<uint64_t> salts_;
+  std::vector<CacheEntry> entries_;
+  std::vector<int32_t> free_;
+  // Linear probing, at most half full; a key is in no bucket behind an empty one.
+  std::vector<Bucket> buckets_;
+  int shift_;  // 32 - log2(buckets_.size())
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_CACHE_DIRECTORY_H_
