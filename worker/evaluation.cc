@@ -30,7 +30,8 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
     // The next batch's rows travel while this one is scored.
     ASSIGN_OR_RETURN(std::shared_ptr<StepWork> next, pipeline->Next());
     if (next != nullptr) source->FetchForEvaluation(next, step, /*with_dense=*/false);
-    RETURN_IF_ERROR(source->Await(*work, model->arenas()));
+    RETURN_IF_ERROR(source->Await(work.get(), model->arenas()));
+    if (with_dense) model->WriteDense();
     model->Forward(work.get());
     RETURN_IF_ERROR(model->CopyLogits(&logits));
     RETURN_IF_ERROR(CheckFinite(logits, scores.size()));

@@ -5,10 +5,10 @@
 #define THERMOCLINE_WORKER_MODEL_STEP_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/job/job_tables.h"
@@ -28,27 +28,37 @@ class ModelStep {
   ModelStep(const Job& job, const JobTables& tables, const DenseBlocks& blocks, Device* device,
             int max_batch);
 
-  // logits() of the batch. REQUIRES: work->rows is filled.
+  // All of these queue work on the device and return.
+  // The logits of the batch. REQUIRES: work->tables is filled.
   void Forward(StepWork* work);
-  // Fills work->gradients and the loss; after Forward of the same work.
+  // Fills the gradients of work->tables and outcome()->loss_sum; after Forward of the same work.
   void BackwardToEmbeddings(StepWork* work);
-  // Fills arenas().gradients. `work` stays untouched since BackwardToEmbeddings.
+  // Fills the dense gradients. `work` stays untouched since BackwardToEmbeddings.
   void BackwardDense();
-  void ApplyDense(float job_learning_rate, Step step);
+  // Updates the dense parameters; outcome()->bad_gradient tells of a gradient that is not finite.
+  void ApplyDense(StepWork* work, float job_learning_rate);
+  // work->finished stands for all that was queued so far.
+  void RecordFinished(StepWork* work) { device_->Record(Stream::kCompute, work->finished.get()); }
 
-  // Waits for the device and reports what went wrong on it.
+  // kInvalidArgument where bad_gradient, of an outcome that the host has, is one; names the tensor.
+  absl::Status CheckDenseGradients(int64_t bad_gradient) const;
+
+  // Wait for the device and report what went wrong on it.
   absl::Status Synchronize() { return device_->Synchronize(); }
-  // Of the last batch, once the device has got there. Both wait for it.
-  absl::StatusOr<double> LossSum();
-  absl::Status CopyLogits(std::vector<float>* logits);  // [batch]
+  absl::Status CopyLogits(std::vector<float>* logits);  // [batch] of the last Forward
 
-  // kInvalidArgument where a gradient is not finite; names the tensor.
-  absl::Status CheckDenseGradients();
+  // The dense parameters on the host. Where the device's memory is the host's that is where they
+  // are; else a copy, fresh after ReadDense(), and the device's after WriteDense().
+  const DenseArenas& arenas() const { return arenas_; }
+  absl::Status ReadDense();
+  void WriteDense();
 
-  DenseArenas arenas();
+  // The device may lag behind the host: what was queued isn't done yet.
+  bool is_asynchronous() const { return !device_->is_host_memory(); }
 
  private:
   const SparseBatch& Describe(StepWork* work);
+  DenseArenas MakeArenas();
 
   const JobTables tables_;
   // What a sample's loss is multiplied with before it is differentiated: 1 / batch_size, also in a
@@ -57,8 +67,12 @@ class ModelStep {
   const float gradient_scale_;
   Device* const device_;
   DlrmModel model_;
+  std::unique_ptr<DeviceBuffer> bad_gradient_;                                // [1] int64, device
+  std::unique_ptr<DeviceBuffer> host_weights_, host_slots_, host_gradients_;  // of an own device
+  DenseArenas arenas_;
   SparseBatch batch_;  // of the last Forward
   std::vector<Matrix> embedding_gradients_;
+  DeviceSpan<const float> labels_;
   Matrix logits_;
 };
 

@@ -12,12 +12,10 @@ namespace thermocline {
 WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd)
     : job_id_(std::move(job_id)), rank_(rank), fd_(fd) {}
 
-void WorkerProgress::Watch(const StepPipeline* pipeline, const Trainer* trainer,
-                           const PsSession* session) {
+void WorkerProgress::Watch(Watched watched) {
   absl::MutexLock lock(&mutex_);
-  pipeline_ = pipeline;
-  trainer_ = trainer;
-  session_ = session;
+  watched_ = std::move(watched);
+  window_begin_ = TotalsNow();
   window_start_ = Clock::now();
 }
 
@@ -26,16 +24,19 @@ std::vector<StageStats> WorkerProgress::Stages() const {
   const auto add = [&](const char* name, const StageTimer& timer) {
     timer.CopyTo(name, &stages.emplace_back());
   };
-  if (pipeline_ != nullptr) {
-    add("read (ahead)", pipeline_->read_time());
-    add("plan (ahead)", pipeline_->plan_time());
+  if (watched_.pipeline != nullptr) {
+    add("read (ahead)", watched_.pipeline->read_time());
+    add("plan (ahead)", watched_.pipeline->plan_time());
+    if (watched_.cache != nullptr) add("plan cache (ahead)", watched_.pipeline->cache_time());
   }
-  if (trainer_ != nullptr) {
-    const TrainerStages& times = trainer_->stages();
+  if (watched_.trainer != nullptr) {
+    const TrainerStages& times = watched_.trainer->stages();
     add("wait for data", times.wait_data);
     add("wait for rows", times.wait_rows);
     add("forward", times.forward);
     add("backward to embeddings", times.backward_embeddings);
+    if (watched_.cache != nullptr) add("update rows", times.update_rows);
+    if (watched_.device != "CPU") add("wait for device", times.wait_device);
     add("push embeddings", times.push_embeddings);
     add("backward dense", times.backward_dense);
     add("dense update", times.apply_dense);
@@ -43,6 +44,45 @@ std::vector<StageStats> WorkerProgress::Stages() const {
     add("report", times.report);
   }
   return stages;
+}
+
+WorkerProgress::Totals WorkerProgress::TotalsNow() const {
+  Totals totals;
+  if (watched_.trainer != nullptr) {
+    const TrainerStages& times = watched_.trainer->stages();
+    totals.steps = static_cast<int64_t>(times.forward.count());
+    totals.wait_s = times.wait_data.total_s() + times.wait_rows.total_s();
+  }
+  if (watched_.session != nullptr) totals.session = watched_.session->stats();
+  if (watched_.cache != nullptr) totals.cache = watched_.cache->counts();
+  return totals;
+}
+
+void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
+  const Totals begin = std::exchange(window_begin_, TotalsNow());
+  const Totals& end = window_begin_;
+  const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
+  const auto steps = static_cast<double>(end.steps - begin.steps);
+  // Of the training thread: for data, and for rows.
+  (*line)["wait_share"] = share(end.wait_s - begin.wait_s, seconds);
+  (*line)["bytes_pulled_per_step"] =
+      share(static_cast<double>(end.session.bytes_pulled - begin.session.bytes_pulled), steps);
+  (*line)["bytes_pushed_per_step"] =
+      share(static_cast<double>(end.session.bytes_pushed - begin.session.bytes_pushed), steps);
+  if (watched_.cache == nullptr) return;
+  const CacheCounts& from = begin.cache;
+  const CacheCounts& to = end.cache;
+  const int64_t hits = to.hits - from.hits;
+  const int64_t bypassed = to.bypassed - from.bypassed;
+  const auto keys = static_cast<double>(hits + bypassed + to.loaded - from.loaded);
+  (*line)["cache"] = {
+      {"hit_rate", share(static_cast<double>(hits), keys)},
+      {"bypass_rate", share(static_cast<double>(bypassed), keys)},
+      {"crowded_out_rate", share(static_cast<double>(to.crowded_out - from.crowded_out), keys)},
+      {"rows_held", to.rows_held},
+      {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
+      {"window_steps", watched_.cache->window_steps()},
+      {"prefetch_steps", watched_.cache->fetch_ahead()}};
 }
 
 void WorkerProgress::OnReport(const TrainerReport& report) {
@@ -63,6 +103,7 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
             {"samples_per_s", samples_per_s_}};
     nlohmann::json& stages = line["stages_mean_us"];
     for (const StageStats& stage : Stages()) stages[stage.stage()] = stage.mean_us();
+    AddWindow(seconds, &line);
   }
   WriteLine(line.dump());
 }
@@ -87,16 +128,32 @@ WorkerStats WorkerProgress::Stats() const {
   stats.set_loss(report_.window_loss);
   stats.set_samples_per_s(samples_per_s_);
   for (StageStats& stage : Stages()) *stats.add_stages() = std::move(stage);
-  if (trainer_ != nullptr) {
-    stats.set_max_staleness(trainer_->staleness().max());
-    stats.set_mean_staleness(trainer_->staleness().mean());
+  stats.set_device(watched_.device);
+  if (watched_.trainer != nullptr) {
+    stats.set_max_staleness(watched_.trainer->staleness().max());
+    stats.set_mean_staleness(watched_.trainer->staleness().mean());
   }
-  if (pipeline_ != nullptr) stats.set_bad_lines(pipeline_->progress().bad_lines);
-  if (session_ != nullptr) {
-    const PsSessionStats session = session_->stats();
+  if (watched_.pipeline != nullptr) stats.set_bad_lines(watched_.pipeline->progress().bad_lines);
+  if (watched_.session != nullptr) {
+    const PsSessionStats session = watched_.session->stats();
     stats.set_bytes_pulled(session.bytes_pulled);
     stats.set_bytes_pushed(session.bytes_pushed);
     stats.set_rpc_retries(session.retries);
+  }
+  if (watched_.cache != nullptr) {
+    const CachedSource& source = *watched_.cache;
+    const CacheCounts counts = source.counts();
+    CacheStats* cache = stats.mutable_cache();
+    cache->set_budget_bytes(source.layout().budget_bytes);
+    cache->set_capacity_rows(source.layout().capacity_rows());
+    cache->set_rows_held(counts.rows_held);
+    cache->set_hits(counts.hits);
+    cache->set_loaded(counts.loaded);
+    cache->set_bypassed(counts.bypassed);
+    cache->set_crowded_out(counts.crowded_out);
+    cache->set_evicted(counts.evicted);
+    cache->set_window_steps(source.window_steps());
+    cache->set_prefetch_steps(source.fetch_ahead());
   }
   return stats;
 }

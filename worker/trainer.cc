@@ -13,7 +13,11 @@
 namespace thermocline {
 
 Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
-    : job_(job), parts_(parts), on_report_(std::move(on_report)) {}
+    : job_(job),
+      parts_(parts),
+      on_report_(std::move(on_report)),
+      may_lag_(parts.model->is_asynchronous() && parts.source->owns_dense() &&
+               parts.source->fetch_ahead() > 0) {}
 
 absl::Status Trainer::Run() {
   absl::Status status = TrainSteps();
@@ -21,6 +25,7 @@ absl::Status Trainer::Run() {
   status.Update(parts_.source->Drain());
   fetched_.clear();
   next_ = nullptr;
+  behind_ = Behind();
   return status;
 }
 
@@ -30,7 +35,7 @@ absl::Status Trainer::TrainSteps() {
   report_.steps = skipped.steps;
   report_.samples = skipped.samples;
   report_.global_samples = skipped.global_samples;
-  RETURN_IF_ERROR(FetchAhead());
+  RETURN_IF_ERROR(FetchAhead(0));
   if (fetched_.empty()) return EndAtOnce();
   while (!fetched_.empty()) {
     const std::shared_ptr<StepWork> work = std::move(fetched_.front());
@@ -62,9 +67,11 @@ bool Trainer::WritesBack(Step step, bool last) {
   return last || named || (every > 0 && (step.value() + 1) % every == 0);
 }
 
-// Begins fetches until as many steps as the source allows are on their way.
-absl::Status Trainer::FetchAhead() {
-  while (next_ != nullptr && fetched_.size() <= static_cast<size_t>(parts_.source->fetch_ahead())) {
+// Begins fetches until as many steps as the source allows are on their way. `queued_beyond`: steps
+// after the one pushed last that were fetched and are not in fetched_ any more.
+absl::Status Trainer::FetchAhead(size_t queued_beyond) {
+  while (next_ != nullptr &&
+         fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
     parts_.source->Fetch(next_);
     fetched_.push_back(std::move(next_));
     RETURN_IF_ERROR(PlanNext());
@@ -79,38 +86,70 @@ absl::Status Trainer::PlanNext() {
 }
 
 absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
-  {
-    StageTimer::Scope time(&stages_.wait_rows);
-    RETURN_IF_ERROR(parts_.source->Await(*work, parts_.model->arenas()));
-  }
-  staleness_.Record(work->step(), work->complete_through);
-  RETURN_IF_ERROR(Compute(work.get()));
-
   const float learning_rate = LearningRateAt(job_.train().learning_rate(), work->step());
+  RETURN_IF_ERROR(Queue(work.get(), learning_rate));
   const bool last = fetched_.empty() && next_ == nullptr;
-  {
-    StageTimer::Scope time(&stages_.push_embeddings);
-    RETURN_IF_ERROR(
-        parts_.source->PushEmbeddings(work, learning_rate, WritesBack(work->step(), last)));
+  const bool writes_back = WritesBack(work->step(), last);
+  if (may_lag_) {
+    RETURN_IF_ERROR(UpdateDense(work.get(), learning_rate));
+    RETURN_IF_ERROR(FinishBehind(/*queued_beyond=*/1));
+    behind_ = {work, learning_rate, writes_back};
+    // What is written back, or shown, is the model of this step.
+    if (!writes_back && !ReportsAfter(report_.steps + 1, last)) return absl::OkStatus();
+    RETURN_IF_ERROR(FinishBehind(/*queued_beyond=*/0));
+  } else {
+    RETURN_IF_ERROR(Push(work, learning_rate, writes_back, /*queued_beyond=*/0));
+    RETURN_IF_ERROR(UpdateDense(work.get(), learning_rate));
+    RETURN_IF_ERROR(PushDense(work));
   }
-  // The servers answer it once they have applied the push: while the rest is computed here.
-  RETURN_IF_ERROR(FetchAhead());
-
-  RETURN_IF_ERROR(UpdateDense(work, learning_rate));
-  if (last || report_.steps % job_.train().metrics_every_steps() == 0) Report(*work);
+  if (ReportsAfter(report_.steps, last)) Report(*work);
   return absl::OkStatus();
 }
 
-// Everything up to the gradients of the embeddings. Nothing is pushed from a loss that is not
-// finite.
-absl::Status Trainer::Compute(StepWork* work) {
+bool Trainer::ReportsAfter(int64_t steps, bool last) const {
+  return last || steps % job_.train().metrics_every_steps() == 0;
+}
+
+// Everything up to the gradients of the embeddings, and the update of the rows held here.
+absl::Status Trainer::Queue(StepWork* work, float learning_rate) {
+  {
+    StageTimer::Scope time(&stages_.wait_rows);
+    RETURN_IF_ERROR(parts_.source->Await(work, parts_.model->arenas()));
+    if (!parts_.source->owns_dense()) parts_.model->WriteDense();
+  }
+  staleness_.Record(work->step(), work->complete_through);
   {
     StageTimer::Scope time(&stages_.forward);
     parts_.model->Forward(work);
   }
-  StageTimer::Scope time(&stages_.backward_embeddings);
-  parts_.model->BackwardToEmbeddings(work);
-  ASSIGN_OR_RETURN(const double loss, parts_.model->LossSum());
+  {
+    StageTimer::Scope time(&stages_.backward_embeddings);
+    parts_.model->BackwardToEmbeddings(work);
+  }
+  StageTimer::Scope time(&stages_.update_rows);
+  parts_.source->Update(work, learning_rate);
+  parts_.model->RecordFinished(work);
+  return absl::OkStatus();
+}
+
+// The servers answer the next fetch once they have applied this push: while the rest is computed
+// here. Nothing is pushed from a loss that is not finite.
+absl::Status Trainer::Push(const std::shared_ptr<StepWork>& work, float learning_rate,
+                           bool writes_back, size_t queued_beyond) {
+  {
+    StageTimer::Scope time(&stages_.wait_device);
+    RETURN_IF_ERROR(work->finished->Wait());
+  }
+  RETURN_IF_ERROR(CheckLoss(work.get()));
+  {
+    StageTimer::Scope time(&stages_.push_embeddings);
+    RETURN_IF_ERROR(parts_.source->PushEmbeddings(work, learning_rate, writes_back));
+  }
+  return FetchAhead(queued_beyond);
+}
+
+absl::Status Trainer::CheckLoss(StepWork* work) {
+  const double loss = work->outcome()->loss_sum;
   if (!std::isfinite(loss)) {
     return absl::InvalidArgumentError(
         absl::StrCat("step ", work->step().value(), ": the loss is ", loss,
@@ -126,24 +165,40 @@ absl::Status Trainer::Compute(StepWork* work) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::UpdateDense(const std::shared_ptr<StepWork>& work, float learning_rate) {
+absl::Status Trainer::UpdateDense(StepWork* work, float learning_rate) {
   {
     StageTimer::Scope time(&stages_.backward_dense);
     parts_.model->BackwardDense();
-    RETURN_IF_ERROR(parts_.model->Synchronize());
+    if (!may_lag_) RETURN_IF_ERROR(parts_.model->Synchronize());
   }
+  if (!parts_.source->owns_dense()) return absl::OkStatus();
+  StageTimer::Scope time(&stages_.apply_dense);
+  parts_.model->ApplyDense(work, learning_rate);
+  parts_.model->RecordFinished(work);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::PushDense(const std::shared_ptr<StepWork>& work) {
+  StageTimer::Scope time(&stages_.push_dense);
   if (parts_.source->owns_dense()) {
-    StageTimer::Scope time(&stages_.apply_dense);
-    absl::Status finite = parts_.model->CheckDenseGradients();
+    RETURN_IF_ERROR(work->finished->Wait());
+    const absl::Status finite = parts_.model->CheckDenseGradients(work->outcome()->bad_gradient);
     if (!finite.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("step ", work->step().value(), ": ", finite.message()));
     }
-    parts_.model->ApplyDense(learning_rate, work->step());
-    RETURN_IF_ERROR(parts_.model->Synchronize());
   }
-  StageTimer::Scope time(&stages_.push_dense);
+  if (!parts_.source->pushes_dense()) return absl::OkStatus();
+  RETURN_IF_ERROR(parts_.model->ReadDense());
   return parts_.source->PushDense(work, parts_.model->arenas());
+}
+
+// Looks at the step that was queued before, if there is one, and pushes it.
+absl::Status Trainer::FinishBehind(size_t queued_beyond) {
+  if (behind_.work == nullptr) return absl::OkStatus();
+  const Behind behind = std::exchange(behind_, Behind());
+  RETURN_IF_ERROR(Push(behind.work, behind.learning_rate, behind.writes_back, queued_beyond));
+  return PushDense(behind.work);
 }
 
 void Trainer::Report(const StepWork& work) {

@@ -5,6 +5,9 @@
 //                          +---- next step's fetch, held by the servers <--+   gradients of MLPs
 //
 // The next step's rows travel while the MLPs' weight gradients are computed.
+//
+// A device of its own is kept busy: where the next step doesn't need what this one pushes, it is
+// queued on the device before this one's results are looked at.
 #ifndef THERMOCLINE_WORKER_TRAINER_H_
 #define THERMOCLINE_WORKER_TRAINER_H_
 
@@ -30,6 +33,8 @@ struct TrainerStages {
   StageTimer wait_rows;            // for the rows to arrive
   StageTimer forward;              // pooling, MLPs, interaction
   StageTimer backward_embeddings;  // loss, top MLP, interaction, segment sums
+  StageTimer update_rows;          // those held here; on a device of its own: queueing it
+  StageTimer wait_device;          // for what was queued on a device of its own
   StageTimer push_embeddings;      // handing their gradients to the source
   StageTimer backward_dense;       // bottom MLP and all weight gradients
   StageTimer apply_dense;          // where the dense parameters live here
@@ -80,21 +85,35 @@ class Trainer {
 
  private:
   absl::Status PlanNext();
-  absl::Status FetchAhead();
+  absl::Status FetchAhead(size_t queued_beyond);
   absl::Status TrainSteps();
   absl::Status EndAtOnce();
   bool WritesBack(Step step, bool last);
+  bool ReportsAfter(int64_t steps, bool last) const;
   absl::Status TrainStep(const std::shared_ptr<StepWork>& work);
-  absl::Status Compute(StepWork* work);
-  absl::Status UpdateDense(const std::shared_ptr<StepWork>& work, float learning_rate);
+  absl::Status Queue(StepWork* work, float learning_rate);
+  absl::Status Push(const std::shared_ptr<StepWork>& work, float learning_rate, bool writes_back,
+                    size_t queued_beyond);
+  absl::Status CheckLoss(StepWork* work);
+  absl::Status UpdateDense(StepWork* work, float learning_rate);
+  absl::Status PushDense(const std::shared_ptr<StepWork>& work);
+  absl::Status FinishBehind(size_t queued_beyond);
   void Report(const StepWork& work);
 
   const Job job_;
   const Parts parts_;
   const OnReport on_report_;
+  const bool may_lag_;
 
   std::deque<std::shared_ptr<StepWork>> fetched_;  // their fetches have begun, in order
   std::shared_ptr<StepWork> next_;                 // planned, to be fetched next
+  // Queued on the device, and not looked at yet.
+  struct Behind {
+    std::shared_ptr<StepWork> work;
+    float learning_rate = 0;
+    bool writes_back = false;
+  };
+  Behind behind_;
   TrainerStages stages_;
   StalenessMeter staleness_;
   TrainerReport report_;

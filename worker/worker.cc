@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "common/byte_size.h"
 #include "common/cluster_map.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
-#include "kernels/cpu/cpu_device.h"
 #include "worker/data/dataset.h"
 #include "worker/model_step.h"
+#include "worker/sparse/cached_source.h"
 #include "worker/sparse/dense_blocks.h"
 #include "worker/sparse/ps_session.h"
 #include "worker/sparse/remote_source.h"
@@ -20,28 +21,19 @@
 namespace thermocline {
 namespace {
 
-// Step works beyond those fetched: one computed, one planned next, pushes not yet acknowledged, and
-// one being planned.
-constexpr int kStepWorksBeyondFetched = 5;
+// Step works beyond those fetched: one computed, one queued behind it, one planned next, pushes not
+// yet acknowledged, and one being planned.
+constexpr int kStepWorksBeyondFetched = 6;
 
-CpuIsaLimit IsaLimit(const Cluster& cluster) {
-  return cluster.cpu_isa() == AVX2     ? CpuIsaLimit::kAvx2
-         : cluster.cpu_isa() == AVX512 ? CpuIsaLimit::kAvx512
-                                       : CpuIsaLimit::kAuto;
-}
-
-std::unique_ptr<Device> MakeDevice(const Cluster& cluster) {
-  CpuDeviceOptions options;
-  options.num_threads = static_cast<int>(cluster.worker_threads());
-  options.isa = IsaLimit(cluster);
-  return MakeCpuDevice(options);
-}
-
-// Samples in the largest batch that this worker computes.
-int MaxBatch(const Job& job) {
+// Samples of the largest batch that is trained here.
+int64_t TrainBatch(const Job& job) {
   const int64_t workers = job.cluster().workers();
-  const int64_t train = (int64_t{job.train().batch_size()} + workers - 1) / workers;
-  return static_cast<int>(std::max<int64_t>(train, job.train().eval_batch_size()));
+  return (int64_t{job.train().batch_size()} + workers - 1) / workers;
+}
+
+// And of the largest that is computed.
+int MaxBatch(const Job& job) {
+  return static_cast<int>(std::max<int64_t>(TrainBatch(job), job.train().eval_batch_size()));
 }
 
 PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
@@ -61,49 +53,96 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
   return session;
 }
 
-BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
+std::vector<TableId> TableIds(const JobTables& tables) {
   std::vector<TableId> ids;
   for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
+  return ids;
+}
+
+BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
   std::vector<int32_t> feature_tables;
   for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
-  return BatchPlanner(std::move(ids), std::move(feature_tables),
+  return BatchPlanner(TableIds(tables), std::move(feature_tables),
                       ClusterMap(job.cluster().servers()));
+}
+
+RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
+  RemoteSourceOptions options;
+  options.num_servers = job.cluster().servers();
+  options.num_workers = job.cluster().workers();
+  options.staleness_steps = job.train().staleness_steps();
+  for (const TableLayout& table : tables.sparse) options.table_dims.push_back(table.dim);
+  return options;
+}
+
+absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
+                                                  Step start_step) {
+  CachedSourceOptions options;
+  options.num_servers = job.cluster().servers();
+  options.num_workers = job.cluster().workers();
+  options.staleness_steps = job.train().staleness_steps();
+  options.start_step = start_step;
+  options.tables = tables.sparse;
+  ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
+  ASSIGN_OR_RETURN(options.layout,
+                   LayOutCache(tables, TrainBatch(job),
+                               /*with_slots=*/options.num_workers == 1, budget_bytes));
+  options.window_steps = static_cast<int>(job.cache().window_steps());
+  options.prefetch_steps = static_cast<int>(job.cache().prefetch_steps());
+  return options;
 }
 
 // What training and evaluation share; members are destroyed before those they point to.
 struct Run {
-  Run(const Job& job, const WorkerOptions& options, Dataset* dataset, Transport* transport,
-      Scheduler* scheduler)
+  Run(const Job& job, const WorkerOptions& options, Dataset* dataset, WorkerDevice worker_device,
+      const CachedSourceOptions* cached_options, Transport* transport, Scheduler* scheduler)
       : job(job),
         options(options),
         dataset(dataset),
         tables(ResolveTables(job)),
         blocks(tables.dense, ClusterMap(job.cluster().servers())),
-        device(MakeDevice(job.cluster())),
+        device_name(std::move(worker_device.name)),
+        device(std::move(worker_device.device)),
         model(job, tables, blocks, device.get(), MaxBatch(job)),
-        session(SessionOptions(job, tables, options), transport, scheduler),
-        source(SourceOptions(), &blocks, &session) {}
+        session(SessionOptions(job, tables, options), transport, scheduler) {
+    if (cached_options == nullptr) {
+      source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &blocks, &session,
+                                              device.get());
+      return;
+    }
+    planner_options = PlannerOptionsOf(*cached_options);
+    auto cached_source =
+        std::make_unique<CachedSource>(*cached_options, &blocks, &session, device.get());
+    cached = cached_source.get();
+    source = std::move(cached_source);
+  }
 
-  std::vector<int> TableDims() const {
-    std::vector<int> dims;
-    for (const TableLayout& table : tables.sparse) dims.push_back(table.dim);
-    return dims;
+  WorkerProgress::Watched Watched() const {
+    return {pipeline.get(), trainer.get(), &session, cached, device_name};
   }
-  RemoteSourceOptions SourceOptions() const {
-    RemoteSourceOptions options;
-    options.num_servers = job.cluster().servers();
-    options.num_workers = job.cluster().workers();
-    options.staleness_steps = job.train().staleness_steps();
-    options.table_dims = TableDims();
-    return options;
-  }
-  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenPipeline(Split split, WorkerRank rank,
-                                                             uint32_t num_workers,
-                                                             Step start_step) {
+
+  // Step works that are held at a time, and one more.
+  int WorksHeld() const { return source->fetch_ahead() + kStepWorksBeyondFetched; }
+
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenTraining() {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
-                     dataset->OpenReader(split, rank, num_workers, start_step));
-    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), TableDims(),
-                                          source.fetch_ahead() + kStepWorksBeyondFetched);
+                     dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
+                                         options.start_step));
+    if (cached == nullptr) {
+      return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                            device.get(), WorksHeld());
+    }
+    auto planner = std::make_unique<CachePlanner>(
+        planner_options, ClusterMap(job.cluster().servers()), TableIds(tables));
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), device.get(),
+                                          WorksHeld(), std::move(planner),
+                                          planner_options.window_steps);
+  }
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenHeldOut() {
+    ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
+                     dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), device.get(),
+                                          WorksHeld());
   }
 
   const Job& job;
@@ -111,10 +150,13 @@ struct Run {
   Dataset* const dataset;
   const JobTables tables;
   const DenseBlocks blocks;
+  const std::string device_name;
   const std::unique_ptr<Device> device;
   ModelStep model;
   PsSession session;
-  RemoteSource source;
+  std::unique_ptr<EmbeddingSource> source;
+  CachedSource* cached = nullptr;  // `source`, where it is one
+  CachePlannerOptions planner_options;
   // Where the worker trains.
   std::unique_ptr<StepPipeline> pipeline;
   std::unique_ptr<Trainer> trainer;
@@ -122,16 +164,16 @@ struct Run {
 
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
-  if (options.start_step > Step(0) && run->source.owns_dense()) {
-    RETURN_IF_ERROR(run->source.LoadDense(options.start_step, run->model.arenas()));
+  if (options.start_step > Step(0) && run->source->owns_dense()) {
+    RETURN_IF_ERROR(run->source->LoadDense(options.start_step, run->model.arenas()));
+    run->model.WriteDense();
   }
-  ASSIGN_OR_RETURN(run->pipeline,
-                   run->OpenPipeline(Split::kTrain, options.rank, run->job.cluster().workers(),
-                                     options.start_step));
-  const Trainer::Parts parts = {&run->model, run->pipeline.get(), &run->source, options.named_cuts};
+  ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
+  const Trainer::Parts parts = {&run->model, run->pipeline.get(), run->source.get(),
+                                options.named_cuts};
   run->trainer = std::make_unique<Trainer>(
       run->job, parts, [progress](const TrainerReport& report) { progress->OnReport(report); });
-  progress->Watch(run->pipeline.get(), run->trainer.get(), &run->session);
+  progress->Watch(run->Watched());
   const Stopwatch watch;
   RETURN_IF_ERROR(run->trainer->Run());
   result->train_s = absl::ToDoubleSeconds(watch.Elapsed());
@@ -144,11 +186,10 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
 }
 
 absl::Status EvaluationPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
-  const bool with_dense = run->options.eval_only || !run->source.owns_dense();
+  const bool with_dense = run->options.eval_only || !run->source->owns_dense();
   const Stopwatch watch;
-  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out,
-                   run->OpenPipeline(Split::kTest, WorkerRank(0), 1, Step(0)));
-  ASSIGN_OR_RETURN(result->evaluation, Evaluate(held_out.get(), &run->source, &run->model,
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut());
+  ASSIGN_OR_RETURN(result->evaluation, Evaluate(held_out.get(), run->source.get(), &run->model,
                                                 Step(result->steps), with_dense));
   result->eval_s = absl::ToDoubleSeconds(watch.Elapsed());
   result->bad_lines += held_out->progress().bad_lines;
@@ -164,16 +205,20 @@ absl::Status EvaluationPart(Run* run, WorkerProgress* progress, WorkerResult* re
 absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress) {
-  if (!CpuSupports(IsaLimit(job.cluster()))) {
-    return absl::FailedPreconditionError(
-        "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
+  ASSIGN_OR_RETURN(WorkerDevice device, options.make_device(job));
+  CachedSourceOptions cached_options;
+  const bool caches = job.has_cache() && !options.eval_only;
+  if (caches) {
+    ASSIGN_OR_RETURN(cached_options, CachedOptions(job, ResolveTables(job), options.start_step));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
-  Run run(job, options, dataset.get(), transport, scheduler);
+  Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,
+          transport, scheduler);
+  RETURN_IF_ERROR(run.device->Synchronize());  // There was memory for all of it.
   WorkerResult result;
   result.steps = options.start_step.value();
-  progress->Watch(nullptr, nullptr, &run.session);
-  const absl::Cleanup stop_watching = [progress] { progress->Watch(nullptr, nullptr, nullptr); };
+  progress->Watch(run.Watched());
+  const absl::Cleanup stop_watching = [progress] { progress->Watch({}); };
   if (!options.eval_only) RETURN_IF_ERROR(TrainPart(&run, progress, &result));
   if (options.named_cuts != nullptr) options.named_cuts->EndTraining();
   if (options.rank == WorkerRank(0)) RETURN_IF_ERROR(EvaluationPart(&run, progress, &result));
@@ -200,6 +245,19 @@ std::string WorkerResultToJson(const WorkerResult& result) {
     json["eval_samples"] = result.evaluation.samples;
     json["auc"] = result.evaluation.auc;
     json["logloss"] = result.evaluation.logloss;
+  }
+  json["device"] = result.stats.device();
+  if (result.stats.has_cache()) {
+    const CacheStats& cache = result.stats.cache();
+    json["cache"] = {{"capacity_rows", cache.capacity_rows()},
+                     {"hits", cache.hits()},
+                     {"loaded", cache.loaded()},
+                     {"bypassed", cache.bypassed()},
+                     {"crowded_out", cache.crowded_out()},
+                     {"evicted", cache.evicted()},
+                     {"rows_held", cache.rows_held()},
+                     {"window_steps", cache.window_steps()},
+                     {"prefetch_steps", cache.prefetch_steps()}};
   }
   for (const StageStats& stage : result.stats.stages()) {
     json["stages"][stage.stage()] = {

@@ -3,6 +3,7 @@
 #define THERMOCLINE_WORKER_WORKER_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@
 #include "worker/named_cuts.h"
 #include "worker/progress.h"
 #include "worker/sparse/transport.h"
+#include "worker/worker_device.h"
 
 namespace thermocline {
 
@@ -25,6 +27,8 @@ struct WorkerOptions {
   // Trains nothing: rank 0 scores the held-out rows with that model.
   bool eval_only = false;
   NamedCuts* named_cuts = nullptr;  // null: none is named. Outlives the run.
+  // What it computes on.
+  std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = MakeWorkerDevice;
 };
 
 struct WorkerResult {
@@ -40,7 +44,8 @@ struct WorkerResult {
 };
 
 // `job` is resolved, the servers are configured for it. Errors name what failed: file and line,
-// server and step; the loss of a server is marked (server_loss.h).
+// server and step, what the device or the cache's budget lacks; the loss of a server is marked
+// (server_loss.h).
 absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress);

@@ -131,6 +131,11 @@ void ResolveCheckpoint(CheckpointPolicy* policy) {
   SET_DEFAULT(policy, max_rollbacks, 10);
 }
 
+void ResolveCache(Cache* cache) {
+  SET_DEFAULT(cache, window_steps, 8);
+  SET_DEFAULT(cache, prefetch_steps, std::min(2u, std::max(1u, cache->window_steps()) - 1));
+}
+
 #undef SET_DEFAULT
 
 }  // namespace
@@ -143,6 +148,7 @@ void ResolveJob(Job* job) {
   ResolveTrain(job->mutable_train());
   ResolveCluster(job->mutable_cluster());
   if (job->has_checkpoint()) ResolveCheckpoint(job->mutable_checkpoint());
+  if (job->has_cache()) ResolveCache(job->mutable_cache());
 }
 
 }  // namespace thermocline

@@ -35,6 +35,8 @@ constexpr uint64_t kMaxColumns = 4096;
 constexpr uint64_t kMaxChannels = 64;
 constexpr uint64_t kMaxTimeoutS = 24 * 3600;
 constexpr uint64_t kMaxReadAheadBatches = 1024;
+// A worker holds the batches of its window.
+constexpr uint64_t kMaxWindowSteps = 1024;
 constexpr uint64_t kMaxCheckpoints = 1'000'000;
 constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;
 constexpr uint64_t kMaxSizeBytes = uint64_t{1} << 50;
@@ -59,6 +61,7 @@ class Validator {
     RETURN_IF_ERROR(CheckLearningRate());
     RETURN_IF_ERROR(CheckCluster());
     RETURN_IF_ERROR(CheckCheckpoint());
+    RETURN_IF_ERROR(CheckDevice());
     return CheckSecurity();
   }
 
@@ -338,6 +341,28 @@ class Validator {
     RETURN_IF_ERROR(Range("checkpoint.every_steps", policy.every_steps(), 0, kMaxSteps));
     RETURN_IF_ERROR(Range("checkpoint.keep", policy.keep(), 1, kMaxCheckpoints));
     return Range("checkpoint.full_every", policy.full_every(), 1, kMaxCheckpoints);
+  }
+
+  absl::Status CheckDevice() const {
+    if (job_.device() == Job::CPU && job_.dlrm().precision() != Dlrm::FLOAT32) {
+      return source_.Error("dlrm.precision",
+                           absl::StrCat("is ", Dlrm::Precision_Name(job_.dlrm().precision()),
+                                        "; device CPU knows FLOAT32 alone"));
+    }
+    if (!job_.has_cache()) return absl::OkStatus();
+    const Cache& cache = job_.cache();
+    if (cache.budget().empty()) {
+      return source_.Error("cache.budget", "is missing; write a size, such as \"256MiB\"");
+    }
+    RETURN_IF_ERROR(CheckSize("cache.budget", cache.budget(), kMinMemoryBudgetBytes));
+    RETURN_IF_ERROR(Range("cache.window_steps", cache.window_steps(), 1, kMaxWindowSteps));
+    if (cache.prefetch_steps() >= cache.window_steps()) {
+      return source_.Error("cache.prefetch_steps",
+                           absl::StrCat("is ", cache.prefetch_steps(),
+                                        "; it must be less than cache.window_steps, which is ",
+                                        cache.window_steps()));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckSecurity() const {

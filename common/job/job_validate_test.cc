@@ -301,6 +301,34 @@ TEST(ValidateJob, OneCategoryColumnAtLeast) {
             "--set data.num_categorical=0: data.num_categorical is 0; it must be at least 1");
 }
 
+TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
+  const auto job = ParseJob(kJob, "j", {"cache.budget=1GiB"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->cache().window_steps(), 8u);
+  EXPECT_EQ(job->cache().prefetch_steps(), 2u);
+  const auto narrow = ParseJob(kJob, "j", {"cache.budget=1GiB", "cache.window_steps=1"});
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  EXPECT_EQ(narrow->cache().prefetch_steps(), 0u);
+  EXPECT_FALSE(ParseJob(kJob, "j", {})->has_cache());
+
+  EXPECT_EQ(
+      ErrorOf({"cache.window_steps=4"}),
+      "--set cache.window_steps=4: cache.budget is missing; write a size, such as \"256MiB\"");
+  EXPECT_EQ(ErrorOf({"cache.budget=1KiB"}),
+            "--set cache.budget=1KiB: cache.budget is 1024; it must be at least 65536");
+  EXPECT_EQ(ErrorOf({"cache.budget=1GiB", "cache.window_steps=0"}),
+            "--set cache.window_steps=0: cache.window_steps is 0; it must be at least 1");
+  EXPECT_EQ(ErrorOf({"cache.budget=1GiB", "cache.prefetch_steps=8"}),
+            "--set cache.prefetch_steps=8: cache.prefetch_steps is 8; it must be less than "
+            "cache.window_steps, which is 8");
+}
+
+TEST(ValidateJob, TheCpuMultipliesFloat32) {
+  EXPECT_EQ(ErrorOf({"device=CPU", "dlrm.precision=TF32"}),
+            "--set dlrm.precision=TF32: dlrm.precision is TF32; device CPU knows FLOAT32 alone");
+  EXPECT_TRUE(ParseJob(kJob, "j", {"device=CUDA", "dlrm.precision=TF32"}).ok());
+}
+
 TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
   const auto job = ParseJob(kJob, "j", {"checkpoint.every_steps=10"});
   ASSERT_TRUE(job.ok()) << job.status();

@@ -19,6 +19,7 @@ struct Progress {
   double samples_per_s = 0;
   std::optional<double> fraction;  // of the job's steps that are done, in [0, 1]
   std::optional<double> loss;      // mean per sample since the report before
+  std::optional<double> hit_rate;  // of the reporting worker's cache, in [0, 1]
   std::optional<double> auc;       // of the last batch, as far as the reporting worker computed it
 };
 

@@ -142,6 +142,28 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   return FormatTable(rows);
 }
 
+// What the workers keep beside their compute; "" where none does.
+std::string RenderCaches(const std::vector<WorkerReport>& workers) {
+  Rows rows = {{"cache of worker", "device", "budget", "rows held", "of", "hits", "loaded",
+                "bypassed", "crowded out", "evicted", "window", "prefetch"},
+               {}};
+  const size_t head = rows.size();
+  for (const WorkerReport& worker : workers) {
+    if (!worker.stats.ok() || !worker.stats->has_cache()) continue;
+    const CacheStats& cache = worker.stats->cache();
+    const auto keys = static_cast<double>(cache.hits() + cache.loaded() + cache.bypassed());
+    const auto percent = [keys](uint64_t part) {
+      return absl::StrFormat("%.1f%%", keys > 0 ? 100.0 * static_cast<double>(part) / keys : 0.0);
+    };
+    rows.push_back({worker.address, worker.stats->device(), FormatBytes(cache.budget_bytes()),
+                    FormatCount(cache.rows_held()), FormatCount(cache.capacity_rows()),
+                    percent(cache.hits()), percent(cache.loaded()), percent(cache.bypassed()),
+                    percent(cache.crowded_out()), FormatCount(cache.evicted()),
+                    absl::StrCat(cache.window_steps()), absl::StrCat(cache.prefetch_steps())});
+  }
+  return rows.size() == head ? "" : absl::StrCat("\n", FormatTable(rows));
+}
+
 std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
   Rows rows = {{"worker", "rank", "step", "samples", "samples/s", "loss", "process", "pulled",
                 "pushed", "retries", "bad lines", "staleness"},
@@ -161,7 +183,7 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
          FormatCount(stats.rpc_retries()), FormatCount(stats.bad_lines()),
          absl::StrFormat("%d max, %.2f mean", stats.max_staleness(), stats.mean_staleness())});
   }
-  return absl::StrCat(FormatTable(rows), errors);
+  return absl::StrCat(FormatTable(rows), RenderCaches(workers), errors);
 }
 
 std::string StatsToJson(const std::vector<ServerReport>& servers,

@@ -71,6 +71,8 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   progress_.fraction = NumberAt(json, "fraction");
   progress_.loss = NumberAt(json, "loss");
   progress_.auc = NumberAt(json, "auc");
+  const auto cache = json.find("cache");
+  if (cache != json.end()) progress_.hit_rate = NumberAt(*cache, "hit_rate");
   ++progress_events_;
 }
 

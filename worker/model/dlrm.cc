@@ -37,7 +37,7 @@ DlrmModel::Activation DlrmModel::MakeActivation(int32_t columns, int64_t ld) {
 }
 
 DlrmModel::DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
-                     int32_t max_batch)
+                     int32_t max_batch, MlpPrecision precision)
     : device_(device), shape_(shape), optimizer_(dense_optimizer), max_batch_(max_batch) {
   CHECK_GE(shape.num_dense, 1);
   CHECK_GE(shape.num_features, 0);
@@ -49,6 +49,7 @@ DlrmModel::DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConf
   top.widths = Widths(shape.dim + Pairs(vectors()), shape.top_hidden, 1);
   top.input_gradient = true;
   bottom.max_batch = top.max_batch = max_batch;
+  bottom.precision = top.precision = precision;
   LayOutTensors(&bottom, &top);
   bottom_ = device->CreateMlp(bottom);
   top_ = device->CreateMlp(top);

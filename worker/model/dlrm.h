@@ -46,7 +46,7 @@ class DlrmModel {
  public:
   // `device` outlives the model. Weights and gradients are zero at first.
   DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
-            int32_t max_batch);
+            int32_t max_batch, MlpPrecision precision = MlpPrecision::kFloat32);
   ~DlrmModel();
 
   const std::vector<DenseTensor>& tensors() const { return tensors_; }

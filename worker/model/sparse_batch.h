@@ -25,14 +25,12 @@ constexpr int32_t BagRow(int32_t sample, int32_t feature, int32_t num_features) 
 
 // One table's rows in a batch. Unique keys are in any fixed order ("the staging order").
 struct TableBatch {
-  Matrix rows;  // [num_unique, dim] float32: weights in staging order
+  Matrix rows;  // [rows, dim] float32: weights, of the unique keys and maybe of others
 
   // The lookups of unique key u are segment_bags[segment_offsets[u] .. segment_offsets[u + 1]), in
   // canonical order: ascending BagRow, a bag that looks a key up twice stands there twice.
   DeviceSpan<const int32_t> segment_offsets;  // [num_unique + 1]
   DeviceSpan<const int32_t> segment_bags;     // [lookups of all features of this table] BagRow
-
-  int32_t num_unique() const { return rows.rows; }
 };
 
 // One feature's lookups in a batch.

@@ -1,5 +1,5 @@
 // An EmbeddingSource without a cache: every step pulls its rows from the servers and pushes their
-// gradients back. With a CPU device this is XDL's CPU-only arm.
+// gradients back. With a CPU device this is XDL's CPU-only arm, with a GPU its CPU-GPU arm.
 //
 // With one worker the dense parameters stay on its device, and steps with `write_back` bring them
 // to the servers; with several they are pulled and pushed like rows.
@@ -10,10 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "worker/sparse/dense_blocks.h"
+#include "kernels/device.h"
+#include "worker/sparse/dense_exchange.h"
 #include "worker/sparse/embedding_source.h"
+#include "worker/sparse/operations_under_way.h"
 #include "worker/sparse/ps_session.h"
 
 namespace thermocline {
@@ -27,18 +27,20 @@ struct RemoteSourceOptions {
 
 class RemoteSource : public EmbeddingSource {
  public:
-  // `session` and `dense_blocks` outlive the source.
+  // All that is pointed to outlives the source.
   RemoteSource(const RemoteSourceOptions& options, const DenseBlocks* dense_blocks,
-               PsSession* session);
+               PsSession* session, Device* device);
   // Waits for whatever is under way.
   ~RemoteSource() override;
 
-  bool owns_dense() const override { return options_.num_workers == 1; }
+  bool owns_dense() const override { return dense_.owned(); }
   int fetch_ahead() const override { return static_cast<int>(options_.staleness_steps); }
   void Fetch(const std::shared_ptr<StepWork>& work) override;
-  absl::Status Await(const StepWork& work, const DenseArenas& dense) override;
+  absl::Status Await(StepWork* work, const DenseArenas& dense) override;
+  void Update(StepWork* work, float learning_rate) override;
   absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
                               bool write_back) override;
+  bool pushes_dense() const override { return dense_.has_wave(); }
   absl::Status PushDense(const std::shared_ptr<StepWork>& work, const DenseArenas& dense) override;
   absl::Status LoadDense(Step step, const DenseArenas& dense) override;
   absl::Status Drain() override;
@@ -47,23 +49,13 @@ class RemoteSource : public EmbeddingSource {
                           bool with_dense) override;
 
  private:
-  enum class DensePush { kNone, kGradients, kWriteBack };
-
-  DensePush DensePushOf(bool write_back) const;
   void StartPull(const std::shared_ptr<StepWork>& work, PullWork pull, bool with_dense);
-  void Begin();
-  void End(const absl::Status& status);
-  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return under_way_ == 0; }
 
   const RemoteSourceOptions options_;
-  const DenseBlocks* const dense_blocks_;
   PsSession* const session_;
-
-  DensePush dense_push_ = DensePush::kNone;  // of the push begun last
-
-  absl::Mutex mutex_;
-  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;    // pulls and pushes
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // the first error
+  Device* const device_;
+  DenseExchange dense_;
+  OperationsUnderWay under_way_;
 };
 
 }  // namespace thermocline

@@ -7,14 +7,33 @@
 
 namespace thermocline {
 
+namespace {
+
+// Lookups read rows of the slab instead of positions among the table's distinct keys.
+void MapLookups(const CachePlan& cache, BatchPlan* plan) {
+  for (FeaturePlan& feature : plan->features) {
+    const int32_t* rows = cache.tables[feature.table].rows.data();
+    for (int32_t& slot : feature.slots) slot = rows[slot];
+  }
+}
+
+}  // namespace
+
 StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
-                           std::vector<int> table_dims, int depth)
-    : reader_(std::move(reader)), table_dims_(std::move(table_dims)), planner_(std::move(planner)) {
+                           Device* device, int depth)
+    : StepPipeline(std::move(reader), std::move(planner), device, depth, nullptr, 0) {}
+
+StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
+                           Device* device, int depth, std::unique_ptr<CachePlanner> cache_planner,
+                           int window_steps)
+    : reader_(std::move(reader)),
+      window_steps_(window_steps),
+      planner_(std::move(planner)),
+      cache_planner_(std::move(cache_planner)) {
   CHECK_GE(depth, 1);
-  for (int i = 0; i < depth; ++i) {
-    ring_.push_back(std::make_unique<StepWork>());
-    ring_.back()->rows.resize(table_dims_.size());
-    ring_.back()->gradients.resize(table_dims_.size());
+  for (int i = 0; i < depth + window_steps; ++i) {
+    ring_.push_back(std::make_unique<StepWork>(device));
+    ring_.back()->has_cache_plan = cache_planner_ != nullptr;
     idle_.push_back(ring_.back().get());
   }
   thread_ = std::thread([this] { Run(); });
@@ -28,7 +47,7 @@ StepPipeline::~StepPipeline() {
   }
   thread_.join();
   absl::MutexLock lock(&mutex_);
-  CHECK_EQ(idle_.size() + ready_.size(), ring_.size());
+  CHECK_EQ(idle_.size() + ready_.size() + window_.size(), ring_.size());
 }
 
 absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
@@ -66,15 +85,39 @@ void StepPipeline::Run() {
       idle_.pop_back();
     }
     const absl::StatusOr<bool> filled = Fill(work);
-    absl::MutexLock lock(&mutex_);
     if (filled.ok() && *filled) {
-      ready_.push_back(work);
+      PassOn(work);
       continue;
     }
+    // The steps before an error, too, are whole.
+    PassOnWindow(0);
+    absl::MutexLock lock(&mutex_);
     idle_.push_back(work);
     status_ = filled.status();
     ended_ = true;
     return;
+  }
+}
+
+void StepPipeline::PassOn(StepWork* work) {
+  StageTimer::Scope time(&cache_time_);
+  if (cache_planner_ != nullptr) {
+    cache_planner_->Admit(work->step(), work->plan, &work->cache_plan);
+  }
+  window_.push_back(work);
+  PassOnWindow(window_steps_);
+}
+
+void StepPipeline::PassOnWindow(size_t steps_that_stay) {
+  while (window_.size() > steps_that_stay) {
+    StepWork* work = window_.front();
+    window_.pop_front();
+    if (cache_planner_ != nullptr) {
+      cache_planner_->Plan(work->step(), work->plan, &work->cache_plan);
+      MapLookups(work->cache_plan, &work->plan);
+    }
+    absl::MutexLock lock(&mutex_);
+    ready_.push_back(work);
   }
 }
 
@@ -87,12 +130,6 @@ absl::StatusOr<bool> StepPipeline::Fill(StepWork* work) {
   if (work->batch == nullptr) return false;
   StageTimer::Scope time(&plan_time_);
   planner_.Plan(*work->batch, &work->plan);
-  for (size_t table = 0; table < table_dims_.size(); ++table) {
-    const size_t floats =
-        static_cast<size_t>(work->plan.tables[table].num_unique()) * table_dims_[table];
-    work->rows[table].resize(floats);
-    work->gradients[table].resize(floats);
-  }
   return true;
 }
 

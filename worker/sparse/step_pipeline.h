@@ -1,4 +1,6 @@
-// Reads and plans batches ahead of the compute, in a thread of its own.
+// Reads and plans batches ahead of the compute, in a thread of its own. Where rows are cached, the
+// cache's plan of a step is made once the batches of its window are there, and the slots of the
+// features are rows of the cache's slabs.
 //
 // A step work goes back into the ring when its last holder lets go of it, on any thread.
 #ifndef THERMOCLINE_WORKER_SPARSE_STEP_PIPELINE_H_
@@ -16,16 +18,20 @@
 #include "common/latency_histogram.h"
 #include "worker/data/batch_reader.h"
 #include "worker/sparse/batch_plan.h"
+#include "worker/sparse/cache_planner.h"
 #include "worker/sparse/step_work.h"
 
 namespace thermocline {
 
 class StepPipeline {
  public:
-  // table_dims: [tables]. `depth`: step works in the ring, at least one more than are held at a
-  // time.
-  StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
-               std::vector<int> table_dims, int depth);
+  // `device` outlives the works. `depth`: step works in the ring, at least one more than are held
+  // at a time.
+  StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner, Device* device,
+               int depth);
+  // The same with a cache, whose window is `window_steps` more works.
+  StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner, Device* device, int depth,
+               std::unique_ptr<CachePlanner> cache_planner, int window_steps);
   // REQUIRES: nobody holds a step work.
   ~StepPipeline();
   StepPipeline(const StepPipeline&) = delete;
@@ -38,17 +44,23 @@ class StepPipeline {
   BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
   const StageTimer& read_time() const { return read_time_; }           // waiting for the reader
   const StageTimer& plan_time() const { return plan_time_; }
+  const StageTimer& cache_time() const { return cache_time_; }  // planning the cache
 
  private:
   void Run();
   absl::StatusOr<bool> Fill(StepWork* work);
+  void PassOn(StepWork* work);
+  void PassOnWindow(size_t steps_that_stay);
   void Recycle(StepWork* work);
 
   const std::unique_ptr<BatchReader> reader_;
-  const std::vector<int> table_dims_;
+  const size_t window_steps_;
 
-  BatchPlanner planner_;  // of the thread alone
-  StageTimer read_time_, plan_time_;
+  // Of the thread alone.
+  BatchPlanner planner_;
+  const std::unique_ptr<CachePlanner> cache_planner_;  // null: rows aren't cached
+  std::deque<StepWork*> window_;                       // admitted, not planned
+  StageTimer read_time_, plan_time_, cache_time_;
 
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<StepWork>> ring_;

@@ -3,32 +3,89 @@
 #ifndef THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
 #define THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/completion.h"
 #include "common/ids.h"
 #include "common/uninitialized_vector.h"
+#include "kernels/device.h"
+#include "kernels/transfer.h"
 #include "worker/data/batch.h"
 #include "worker/sparse/batch_plan.h"
+#include "worker/sparse/cache_planner.h"
 
 namespace thermocline {
 
+// Where a step reads the rows of a table, and where it leaves the gradients of its distinct keys.
+struct TableOperands {
+  Matrix rows;       // [rows, dim] device: the slots of the plan's features are rows of it
+  Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
+};
+
+// What goes between host and device for one table in a step of CachedSource.
+struct CachedTableWork {
+  UninitializedVector<float> loaded_rows;    // [loaded, row_floats], or [loaded, dim] of a copy
+  UninitializedVector<float> bypassed_rows;  // [bypassed, dim]
+  UninitializedVector<uint32_t> bypassed_counts;
+  DownloadArena::Array<float> bypassed_gradients;  // [bypassed, dim]
+  CachedKeys written_back;                         // those evicted that the servers don't know yet
+  UninitializedVector<uint32_t> written_back_counts;
+  DownloadArena::Array<float> written_back_rows;  // [written_back, row_floats]
+  DeviceSpan<const int32_t> rows;                 // the plan's, on the device
+  DeviceSpan<const int32_t> bypassed_positions;   // the plan's, on the device
+};
+
+// What a step tells the host once the device has finished it.
+struct StepOutcome {
+  double loss_sum = 0;
+  int64_t bad_gradient = 0;  // the first float of the dense gradients that is not finite
+};
+
 struct StepWork {
+  // `device` outlives it.
+  explicit StepWork(Device* device)
+      : upload(device),
+        download(device),
+        uploaded(device->MakeEvent()),
+        finished(device->MakeEvent()),
+        outcome_memory(device->AllocateHost(sizeof(StepOutcome))) {}
+
   std::unique_ptr<Batch> batch;
   BatchPlan plan;
-  // Of each table, in the plan's staging order: [num_unique, dim].
-  std::vector<UninitializedVector<float>> rows;
-  std::vector<UninitializedVector<float>> gradients;
+  CachePlan cache_plan;  // Where the pipeline plans a cache.
+  bool has_cache_plan = false;
+
+  // Of the embedding source: filled by its Await.
+  std::vector<TableOperands> tables;
 
   // For the embedding source.
-  UninitializedVector<float> dense_rows;    // blocks pulled
-  UninitializedVector<float> dense_values;  // blocks to push
+  std::vector<UninitializedVector<float>> pulled;   // of each table [num_unique, dim]
+  std::vector<DownloadArena::Array<float>> pushed;  // of each table [num_unique, dim]
+  std::vector<CachedTableWork> cached;              // of each table
+  UninitializedVector<float> dense_rows;            // blocks pulled
+  UninitializedVector<float> dense_values;          // blocks to push
   Completion fetched;
   Step complete_through;  // Once fetched: every worker's pushes up to here are in the rows.
 
+  // Between host and device, for this step.
+  UploadArena upload;
+  DownloadArena download;
+  std::unique_ptr<DeviceEvent> uploaded, finished;
+  std::unique_ptr<DeviceBuffer> outcome_memory;
+
   Step step() const { return batch->step; }
+  StepOutcome* outcome() { return static_cast<StepOutcome*>(outcome_memory->data()); }
 };
+
+// Sends what was added to the step's uploads; the compute waits for it.
+inline void SendUploads(Device* device, StepWork* work) {
+  work->upload.Send(Stream::kCopy);
+  device->Record(Stream::kCopy, work->uploaded.get());
+  device->WaitFor(Stream::kCompute, *work->uploaded);
+}
 
 }  // namespace thermocline
 

@@ -1,0 +1,65 @@
+#include "kernels/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace thermocline {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kMinBlockBytes = size_t{64} << 10;
+
+}  // namespace
+
+void TransferBlocks::AddBlock(size_t bytes) {
+  Block block;
+  block.size = bytes;
+  block.host = device_->AllocateHost(bytes);
+  if (!device_->is_host_memory()) block.device = device_->Allocate(bytes);
+  blocks_.push_back(std::move(block));
+}
+
+TransferBlocks::Place TransferBlocks::Take(size_t bytes) {
+  const size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (blocks_.empty() || blocks_.back().size - blocks_.back().used < taken) {
+    size_t total = kMinBlockBytes;
+    for (const Block& block : blocks_) total += block.size;
+    AddBlock(std::max(total, taken));
+  }
+  Block& block = blocks_.back();
+  const Place place = {block.device_bytes() + block.used, block.host_bytes() + block.used};
+  block.used += taken;
+  return place;
+}
+
+// One block that holds all there was takes the place of several, so that there is one copy.
+void TransferBlocks::Clear() {
+  if (blocks_.size() > 1) {
+    size_t total = 0;
+    for (const Block& block : blocks_) total += block.size;
+    blocks_.clear();
+    AddBlock(total);
+  }
+  for (Block& block : blocks_) block.used = block.visited = 0;
+}
+
+const void* UploadArena::Copy(const void* values, size_t bytes) {
+  const TransferBlocks::Place place = blocks_.Take(bytes);
+  std::memcpy(place.host, values, bytes);
+  return place.device;
+}
+
+void UploadArena::Send(Stream stream) {
+  blocks_.ForEachNew([&](void* device, const void* host, size_t bytes) {
+    if (device != host) device_->CopyToDevice(device, host, bytes, stream);
+  });
+}
+
+void DownloadArena::Send(Stream stream) {
+  blocks_.ForEachNew([&](const void* device, void* host, size_t bytes) {
+    if (device != host) device_->CopyToHost(host, device, bytes, stream);
+  });
+}
+
+}  // namespace thermocline

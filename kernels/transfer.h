@@ -1,0 +1,113 @@
+// Many small arrays on their way to a device, or back, in few copies. On a device whose memory is
+// the host's nothing is copied.
+//
+// An arena is used again and again and keeps its memory: what it gave out is valid until its next
+// Clear(), and the caller sees to it that the device has finished with it before that.
+//
+// Not thread-safe.
+#ifndef THERMOCLINE_KERNELS_TRANSFER_H_
+#define THERMOCLINE_KERNELS_TRANSFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/device.h"
+
+namespace thermocline {
+
+// Blocks of memory, on the device and on the host, taken from front to back.
+class TransferBlocks {
+ public:
+  explicit TransferBlocks(Device* device) : device_(device) {}
+
+  struct Place {
+    uint8_t* device = nullptr;
+    uint8_t* host = nullptr;
+  };
+  // 64-byte aligned, on both sides.
+  Place Take(size_t bytes);
+  void Clear();
+
+  // visit(device pointer, host pointer, bytes) of what was taken since the last visit.
+  template <typename Visit>
+  void ForEachNew(Visit visit) {
+    for (Block& block : blocks_) {
+      if (block.visited == block.used) continue;
+      visit(block.device_bytes() + block.visited, block.host_bytes() + block.visited,
+            block.used - block.visited);
+      block.visited = block.used;
+    }
+  }
+
+ private:
+  struct Block {
+    std::unique_ptr<DeviceBuffer> device;  // null: the host's memory is the device's
+    std::unique_ptr<DeviceBuffer> host;
+    size_t size = 0;
+    size_t used = 0;
+    size_t visited = 0;
+    uint8_t* host_bytes() { return static_cast<uint8_t*>(host->data()); }
+    uint8_t* device_bytes() {
+      return device == nullptr ? host_bytes() : static_cast<uint8_t*>(device->data());
+    }
+  };
+  void AddBlock(size_t bytes);
+
+  Device* const device_;
+  std::vector<Block> blocks_;  // all but the last are full
+};
+
+class UploadArena {
+ public:
+  explicit UploadArena(Device* device) : device_(device), blocks_(device) {}
+
+  void Clear() { blocks_.Clear(); }
+  // Where `values` will be on the device once what Send copies is there. On a device with the
+  // host's memory: `values` themselves, which then stay valid as long.
+  template <typename T>
+  DeviceSpan<const T> Add(absl::Span<const T> values) {
+    const auto size = static_cast<int64_t>(values.size());
+    if (device_->is_host_memory() || values.empty()) return {values.data(), size};
+    return {static_cast<const T*>(Copy(values.data(), sizeof(T) * values.size())), size};
+  }
+  // Sends what was added since the last time.
+  void Send(Stream stream);
+
+ private:
+  const void* Copy(const void* values, size_t bytes);
+
+  Device* const device_;
+  TransferBlocks blocks_;
+};
+
+class DownloadArena {
+ public:
+  explicit DownloadArena(Device* device) : device_(device), blocks_(device) {}
+
+  template <typename T>
+  struct Array {
+    DeviceSpan<T> device;  // for the device to write
+    absl::Span<T> host;    // where the values are once what Send copies is there
+  };
+
+  void Clear() { blocks_.Clear(); }
+  template <typename T>
+  Array<T> Add(size_t size) {
+    const TransferBlocks::Place place = blocks_.Take(sizeof(T) * size);
+    return {{reinterpret_cast<T*>(place.device), static_cast<int64_t>(size)},
+            absl::MakeSpan(reinterpret_cast<T*>(place.host), size)};
+  }
+  // Fetches the arrays added since the last time.
+  void Send(Stream stream);
+
+ private:
+  Device* const device_;
+  TransferBlocks blocks_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_TRANSFER_H_

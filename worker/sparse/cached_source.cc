@@ -1,0 +1,346 @@
+#include "worker/sparse/cached_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "worker/sparse/key_shares.h"
+
+namespace thermocline {
+namespace {
+
+RemoteSourceOptions UncachedOptions(const CachedSourceOptions& options) {
+  RemoteSourceOptions uncached;
+  uncached.num_servers = options.num_servers;
+  uncached.num_workers = options.num_workers;
+  uncached.staleness_steps = options.staleness_steps;
+  for (const TableLayout& table : options.tables) uncached.table_dims.push_back(table.dim);
+  return uncached;
+}
+
+// A step's pulls, over when the last of them is.
+struct PullsOfStep {
+  absl::Mutex mutex;
+  size_t under_way ABSL_GUARDED_BY(mutex) = 0;
+  absl::Status status ABSL_GUARDED_BY(mutex);
+  Step complete_through ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+CacheDistances DistancesOf(const CachedSourceOptions& options) {
+  CacheDistances distances;
+  distances.prefetch_steps = options.prefetch_steps;
+  if (options.num_workers > 1) {
+    const int staleness = static_cast<int>(options.staleness_steps);
+    distances.prefetch_steps = std::min(options.prefetch_steps, staleness / 2);
+    distances.copy_steps = staleness - distances.prefetch_steps;
+  }
+  return distances;
+}
+
+CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options) {
+  CachePlannerOptions planner;
+  for (const CacheGroupLayout& group : options.layout.groups) {
+    planner.groups.push_back({group.tables, group.capacity});
+  }
+  planner.window_steps = options.window_steps;
+  planner.mode = options.num_workers == 1 ? CachePlannerOptions::Mode::kOwned
+                                          : CachePlannerOptions::Mode::kCopies;
+  planner.copy_steps = DistancesOf(options).copy_steps;
+  return planner;
+}
+
+CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks* dense_blocks,
+                           PsSession* session, Device* device)
+    : options_(options),
+      distances_(DistancesOf(options)),
+      session_(session),
+      device_(device),
+      uncached_(UncachedOptions(options), dense_blocks, session, device),
+      dense_(dense_blocks, session, options.num_workers == 1),
+      group_of_(options.tables.size()) {
+  CHECK_LT(options.prefetch_steps, options.window_steps);
+  for (const CacheGroupLayout& group : options.layout.groups) {
+    for (const int32_t table : group.tables) group_of_[table] = slabs_.size();
+    slabs_.push_back(std::make_unique<DeviceSlab>(group, device));
+  }
+}
+
+CachedSource::~CachedSource() { Drain().IgnoreError(); }
+
+// Rows that come to stay: with their slots, where this worker updates them.
+PullWork CachedSource::LoadPull(StepWork* work) const {
+  PullWork pull;
+  pull.with_slots = owns_rows();
+  pull.slices.resize(options_.num_servers);
+  for (size_t t = 0; t < work->cached.size(); ++t) {
+    const CachedKeys& loaded = work->cache_plan.tables[t].loaded;
+    work->cached[t].loaded_rows.resize(loaded.keys.size() * WidthOf(t));
+    AddPullSlices(SharesOf(options_.tables[t].id, loaded),
+                  absl::MakeSpan(work->cached[t].loaded_rows), &pull.slices);
+  }
+  return pull;
+}
+
+PullWork CachedSource::BypassPull(StepWork* work) const {
+  PullWork pull;
+  pull.slices.resize(options_.num_servers);
+  for (size_t t = 0; t < work->cached.size(); ++t) {
+    const CachedKeys& bypassed = work->cache_plan.tables[t].bypassed;
+    work->cached[t].bypassed_rows.resize(bypassed.keys.size() * options_.tables[t].dim);
+    AddPullSlices(SharesOf(options_.tables[t].id, bypassed),
+                  absl::MakeSpan(work->cached[t].bypassed_rows), &pull.slices);
+  }
+  return pull;
+}
+
+void CachedSource::StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls) {
+  const auto state = std::make_shared<PullsOfStep>();
+  {
+    absl::MutexLock lock(&state->mutex);
+    state->under_way = pulls.size();
+    state->complete_through = work->step() - 1;
+  }
+  work->fetched.Reset();
+  for (PullWork& pull : pulls) {
+    under_way_.Begin();
+    session_->Pull(std::move(pull),
+                   [this, state, work = work](absl::Status status, Step through) mutable {
+                     bool last = false;
+                     absl::Status all;
+                     {
+                       absl::MutexLock lock(&state->mutex);
+                       state->status.Update(status);
+                       state->complete_through = std::min(state->complete_through, through);
+                       last = --state->under_way == 0;
+                       if (last) work->complete_through = state->complete_through;
+                       all = state->status;
+                     }
+                     if (last) work->fetched.Deliver(all);
+                     work.reset();
+                     under_way_.End(status);
+                   });
+  }
+}
+
+void CachedSource::Fetch(const std::shared_ptr<StepWork>& work) {
+  CHECK(work->has_cache_plan);
+  work->cached.resize(options_.tables.size());
+  work->dense_rows.clear();
+  std::vector<PullWork> pulls;
+  pulls.push_back(LoadPull(work.get()));
+  pulls.push_back(BypassPull(work.get()));
+  for (PullWork& pull : pulls) {
+    if (owns_rows()) {
+      // Nobody else pushes: its own pushes are all that a row can miss.
+      pull.after_step = std::max(work->cache_plan.pushed_through, options_.start_step - 1);
+      pull.step = pull.after_step + 1;
+    } else {
+      pull.step = work->step() + distances_.copy_steps;
+      pull.after_step = std::max(kNoStep, pull.step - 1 - options_.staleness_steps);
+    }
+  }
+  if (!owns_dense()) dense_.AddToPull(work.get(), &pulls.back());
+  StartPulls(work, std::move(pulls));
+}
+
+// The rows that leave, and that the servers don't know, come to the host.
+void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* gathers) {
+  const CachedKeys& evicted = work->cache_plan.tables[t].evicted;
+  CachedTableWork& table = work->cached[t];
+  DeviceSlab& slab = SlabOf(t);
+  table.written_back.keys.clear();
+  table.written_back.rows.clear();
+  table.written_back.server_begin.assign(1, 0);
+  table.written_back_counts.clear();
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    for (int32_t i = evicted.server_begin[server]; i < evicted.server_begin[server + 1]; ++i) {
+      DeviceSlab::Held& held = slab.held(evicted.rows[i]);
+      CHECK_EQ(held.key, evicted.keys[i]);
+      const uint32_t lookups = std::exchange(held.unwritten_lookups, 0);
+      if (lookups == 0) continue;
+      table.written_back.keys.push_back(evicted.keys[i]);
+      table.written_back.rows.push_back(evicted.rows[i]);
+      table.written_back_counts.push_back(lookups);
+    }
+    table.written_back.server_begin.push_back(table.written_back.size());
+  }
+  const int32_t count = table.written_back.size();
+  const int width = WidthOf(t);
+  table.written_back_rows = work->download.Add<float>(size_t{1} * count * width);
+  if (count == 0) return;
+  gathers->push_back({slab.Rows(width),
+                      work->upload.Add(absl::MakeConstSpan(table.written_back.rows)),
+                      FloatMatrix(table.written_back_rows.device.data, count, width)});
+}
+
+// What was pulled goes to its rows of the slab.
+void CachedSource::PlacePulled(StepWork* work, size_t t, std::vector<RowCopy>* scatters) {
+  const TableCachePlan& plan = work->cache_plan.tables[t];
+  DeviceSlab& slab = SlabOf(t);
+  const auto place = [&](const CachedKeys& keys, const UninitializedVector<float>& rows,
+                         int width) {
+    if (keys.size() == 0) return;
+    const DeviceSpan<const float> packed = work->upload.Add(absl::MakeConstSpan(rows));
+    scatters->push_back({slab.Rows(width), work->upload.Add(absl::MakeConstSpan(keys.rows)),
+                         // Only read.
+                         FloatMatrix(const_cast<float*>(packed.data), keys.size(), width)});
+  };
+  place(plan.loaded, work->cached[t].loaded_rows, WidthOf(t));
+  place(plan.bypassed, work->cached[t].bypassed_rows, options_.tables[t].dim);
+  for (int32_t i = 0; i < plan.loaded.size(); ++i) {
+    slab.held(plan.loaded.rows[i]) = {static_cast<int32_t>(t), plan.loaded.keys[i], 0};
+  }
+}
+
+void CachedSource::PlaceBypassedGradients(StepWork* work, size_t t) {
+  const TableCachePlan& plan = work->cache_plan.tables[t];
+  CachedTableWork& table = work->cached[t];
+  const UninitializedVector<int32_t>& positions = plan.bypassed_positions;
+  table.rows = work->upload.Add(absl::MakeConstSpan(plan.rows));
+  table.bypassed_positions = work->upload.Add(absl::MakeConstSpan(positions));
+  table.bypassed_gradients = work->download.Add<float>(positions.size() * options_.tables[t].dim);
+  table.bypassed_counts.resize(positions.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    table.bypassed_counts[i] = work->plan.tables[t].counts[positions[i]];
+  }
+}
+
+// Where the step's gradients go: to the host, or, where rows are updated here, only those of the
+// rows that aren't held.
+absl::Status CachedSource::PlaceGradients(StepWork* work) {
+  work->pushed.resize(work->tables.size());
+  size_t floats = 0;
+  for (size_t t = 0; t < work->tables.size(); ++t) {
+    floats += work->plan.tables[t].keys.size() * options_.tables[t].dim;
+  }
+  if (owns_rows() && gradients_size_ < floats) {
+    RETURN_IF_ERROR(device_->Synchronize());
+    gradients_size_ = floats + floats / 4;
+    gradients_ = device_->Allocate(sizeof(float) * gradients_size_);
+  }
+  float* next = owns_rows() && gradients_ != nullptr ? gradients_->floats() : nullptr;
+  for (size_t t = 0; t < work->tables.size(); ++t) {
+    const int32_t num_unique = work->plan.tables[t].num_unique();
+    const int dim = options_.tables[t].dim;
+    const size_t size = size_t{1} * num_unique * dim;
+    float* gradients = next;
+    if (owns_rows()) {
+      next += size;
+      PlaceBypassedGradients(work, t);
+    } else {
+      work->pushed[t] = work->download.Add<float>(size);
+      gradients = work->pushed[t].device.data;
+    }
+    work->tables[t].gradients = FloatMatrix(gradients, num_unique, dim);
+  }
+  return absl::OkStatus();
+}
+
+// A step reads copies of up to copy_steps ago.
+Step CachedSource::CompleteThrough(const StepWork& work) {
+  if (owns_rows()) return work.step() - 1;
+  pulls_complete_.push_back(work.complete_through);
+  if (pulls_complete_.size() > static_cast<size_t>(distances_.copy_steps) + 1) {
+    pulls_complete_.pop_front();
+  }
+  return *std::min_element(pulls_complete_.begin(), pulls_complete_.end());
+}
+
+absl::Status CachedSource::Await(StepWork* work, const DenseArenas& dense) {
+  if (!work->has_cache_plan) return uncached_.Await(work, dense);
+  RETURN_IF_ERROR(work->fetched.Wait());
+  if (!work->dense_rows.empty()) dense_.TakePulled(*work, dense);
+  work->complete_through = CompleteThrough(*work);
+  work->upload.Clear();
+  work->download.Clear();
+  std::vector<int32_t> staging(slabs_.size(), 0);
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    staging[group_of_[t]] += work->cache_plan.tables[t].bypassed.size();
+  }
+  for (size_t g = 0; g < slabs_.size(); ++g) {
+    RETURN_IF_ERROR(slabs_[g]->ReserveStaging(staging[g]));
+  }
+  std::vector<RowCopy> gathers, scatters;
+  // All that leaves before anything comes: a row may go from one table to another.
+  for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(work, t, &gathers);
+  for (size_t t = 0; t < options_.tables.size(); ++t) PlacePulled(work, t, &scatters);
+  work->tables.resize(options_.tables.size());
+  RETURN_IF_ERROR(PlaceGradients(work));
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    work->tables[t].rows = SlabOf(t).Rows(options_.tables[t].dim);
+  }
+  SendUploads(device_, work);
+  device_->GatherRows(gathers);
+  device_->ScatterRows(scatters);
+  return absl::OkStatus();
+}
+
+void CachedSource::CountLookups(const StepWork& work, size_t t) {
+  const TableCachePlan& plan = work.cache_plan.tables[t];
+  const UninitializedVector<uint32_t>& counts = work.plan.tables[t].counts;
+  DeviceSlab& slab = SlabOf(t);
+  for (size_t u = 0; u < plan.rows.size(); ++u) {
+    if (slab.IsCached(plan.rows[u])) slab.held(plan.rows[u]).unwritten_lookups += counts[u];
+  }
+}
+
+void CachedSource::Update(StepWork* work, float learning_rate) {
+  if (owns_rows()) {
+    std::vector<RowUpdateGroup> updates;
+    std::vector<RowCopy> gathers;
+    for (size_t t = 0; t < work->tables.size(); ++t) {
+      const CachedTableWork& table = work->cached[t];
+      const TableLayout& layout = options_.tables[t];
+      const auto bypassed = static_cast<int32_t>(table.bypassed_positions.size);
+      updates.push_back({layout.optimizer,
+                         ScalarsForStep(layout.optimizer, learning_rate, work->step()),
+                         work->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
+      gathers.push_back({work->tables[t].gradients, table.bypassed_positions,
+                         FloatMatrix(table.bypassed_gradients.device.data, bypassed, layout.dim)});
+      CountLookups(*work, t);
+    }
+    device_->SparseUpdate(updates);
+    device_->GatherRows(gathers);
+  }
+  work->download.Send(Stream::kCompute);
+  absl::MutexLock lock(&mutex_);
+  const CacheCounts& step = work->cache_plan.counts;
+  counts_.hits += step.hits;
+  counts_.loaded += step.loaded;
+  counts_.bypassed += step.bypassed;
+  counts_.crowded_out += step.crowded_out;
+  counts_.evicted += step.evicted;
+  counts_.rows_held = step.rows_held;
+}
+
+absl::Status CachedSource::PushDense(const std::shared_ptr<StepWork>& work,
+                                     const DenseArenas& dense) {
+  return dense_.Release(work.get(), dense);
+}
+
+absl::Status CachedSource::LoadDense(Step step, const DenseArenas& dense) {
+  return uncached_.LoadDense(step, dense);
+}
+
+absl::Status CachedSource::Drain() {
+  absl::Status status = under_way_.Drain();
+  status.Update(uncached_.Drain());
+  return status;
+}
+
+void CachedSource::Cancel(const absl::Status& reason) { session_->Fail(reason); }
+
+void CachedSource::FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
+                                      bool with_dense) {
+  uncached_.FetchForEvaluation(work, step, with_dense);
+}
+
+CacheCounts CachedSource::counts() const {
+  absl::MutexLock lock(&mutex_);
+  return counts_;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,127 @@
+// An EmbeddingSource that keeps rows in the device's memory and carries out the plans of a
+// CachePlanner: what a step reads is there before it runs, what comes back stays.
+//
+// With one worker the rows held are updated in place and are newer than the servers'; they come
+// back as whole rows when they are evicted, and all of them at steps with `write_back`. With
+// several a row held is a copy that is read for some steps, and every step pushes its gradients.
+//
+// Why no pull reads a row too early: it names the last push that must be in its rows, which is the
+// plan's pushed_through (cache_planner.h); pushes reach a server in the order of their steps, so
+// that no two writes of a key can change places.
+#ifndef THERMOCLINE_WORKER_SPARSE_CACHED_SOURCE_H_
+#define THERMOCLINE_WORKER_SPARSE_CACHED_SOURCE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/table_spec.h"
+#include "kernels/device.h"
+#include "kernels/transfer.h"
+#include "worker/sparse/cache_layout.h"
+#include "worker/sparse/cache_planner.h"
+#include "worker/sparse/device_slab.h"
+#include "worker/sparse/embedding_source.h"
+#include "worker/sparse/operations_under_way.h"
+#include "worker/sparse/ps_session.h"
+#include "worker/sparse/remote_source.h"
+
+namespace thermocline {
+
+struct CachedSourceOptions {
+  uint32_t num_servers = 1;
+  uint32_t num_workers = 1;
+  uint32_t staleness_steps = 0;
+  Step start_step{0};
+  std::vector<TableLayout> tables;  // the plan's
+  CacheLayout layout;
+  int window_steps = 8;
+  int prefetch_steps = 2;  // less than window_steps
+};
+
+// The distances that a cache uses; what is asked for is the most.
+struct CacheDistances {
+  int prefetch_steps = 0;
+  // Several workers: a row pulled for step p is read through step p + copy_steps. Its pull asks for
+  // the others' pushes through p + copy_steps - 1 - staleness_steps, so that it may be; the rest of
+  // the staleness bound is left for prefetching.
+  int copy_steps = 0;
+};
+CacheDistances DistancesOf(const CachedSourceOptions& options);
+
+CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options);
+
+class CachedSource : public EmbeddingSource {
+ public:
+  // All that is pointed to outlives the source. REQUIRES: works that are fetched have a cache plan;
+  // those fetched for evaluation have none.
+  CachedSource(const CachedSourceOptions& options, const DenseBlocks* dense_blocks,
+               PsSession* session, Device* device);
+  // Waits for whatever is under way.
+  ~CachedSource() override;
+
+  bool owns_dense() const override { return dense_.owned(); }
+  int fetch_ahead() const override { return distances_.prefetch_steps; }
+  void Fetch(const std::shared_ptr<StepWork>& work) override;
+  absl::Status Await(StepWork* work, const DenseArenas& dense) override;
+  void Update(StepWork* work, float learning_rate) override;
+  absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
+                              bool write_back) override;
+  bool pushes_dense() const override { return dense_.has_wave(); }
+  absl::Status PushDense(const std::shared_ptr<StepWork>& work, const DenseArenas& dense) override;
+  absl::Status LoadDense(Step step, const DenseArenas& dense) override;
+  absl::Status Drain() override;
+  void Cancel(const absl::Status& reason) override;
+  void FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
+                          bool with_dense) override;
+
+  // Of all steps so far; may be called from any thread.
+  CacheCounts counts() const;
+  const CacheLayout& layout() const { return options_.layout; }
+  int window_steps() const { return options_.window_steps; }
+
+ private:
+  struct WrittenBack;
+
+  bool owns_rows() const { return options_.num_workers == 1; }
+  DeviceSlab& SlabOf(size_t table) { return *slabs_[group_of_[table]]; }
+  int WidthOf(size_t table) const { return slabs_[group_of_[table]]->layout().row_floats; }
+
+  PullWork LoadPull(StepWork* work) const;
+  PullWork BypassPull(StepWork* work) const;
+  void StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls);
+  void TakeEvicted(StepWork* work, size_t table, std::vector<RowCopy>* gathers);
+  void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);
+  void PlaceBypassedGradients(StepWork* work, size_t table);
+  absl::Status PlaceGradients(StepWork* work);
+  Step CompleteThrough(const StepWork& work);
+  void CountLookups(const StepWork& work, size_t table);
+  void AddGradients(const StepWork& work, PushWork* push) const;
+  absl::StatusOr<std::shared_ptr<WrittenBack>> WriteBack();
+  absl::Status ReadRows(size_t table, absl::Span<const int32_t> rows, absl::Span<float> values);
+
+  const CachedSourceOptions options_;
+  const CacheDistances distances_;
+  PsSession* const session_;
+  Device* const device_;
+  RemoteSource uncached_;  // for evaluation, and for loading the dense parameters
+  DenseExchange dense_;
+  OperationsUnderWay under_way_;
+
+  std::vector<std::unique_ptr<DeviceSlab>> slabs_;  // [groups]
+  std::vector<size_t> group_of_;                    // [tables]
+  // One worker: the gradients of the step under way, of all tables one after the other.
+  std::unique_ptr<DeviceBuffer> gradients_;
+  size_t gradients_size_ = 0;        // floats
+  std::deque<Step> pulls_complete_;  // Several workers: of the last copy_steps + 1 steps.
+
+  mutable absl::Mutex mutex_;
+  CacheCounts counts_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SPARSE_CACHED_SOURCE_H_

@@ -1,0 +1,35 @@
+#include "worker/worker_device.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_device.h"
+
+namespace thermocline {
+namespace {
+
+CpuIsaLimit IsaLimit(const Cluster& cluster) {
+  return cluster.cpu_isa() == AVX2     ? CpuIsaLimit::kAvx2
+         : cluster.cpu_isa() == AVX512 ? CpuIsaLimit::kAvx512
+                                       : CpuIsaLimit::kAuto;
+}
+
+absl::StatusOr<WorkerDevice> MakeCpu(const Job& job) {
+  CpuDeviceOptions options;
+  options.num_threads = static_cast<int>(job.cluster().worker_threads());
+  options.isa = IsaLimit(job.cluster());
+  if (!CpuSupports(options.isa)) {
+    return absl::FailedPreconditionError(
+        "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
+  }
+  if (job.dlrm().precision() != Dlrm::FLOAT32) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("dlrm.precision is ", Dlrm::Precision_Name(job.dlrm().precision()),
+                     ", which needs a CUDA device, and there is none here"));
+  }
+  return WorkerDevice{MakeCpuDevice(options), "CPU"};
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job) { return MakeCpu(job); }
+
+}  // namespace thermocline
