@@ -1,0 +1,270 @@
+// A worker with a cache trains the bits of one without, whatever the budget and the window, with
+// cuts, resumes and slow servers in between; several workers keep their bound of staleness.
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/test_seed.h"
+#include "gtest/gtest.h"
+#include "tests/training/in_process_transport.h"
+#include "tests/training/small_job.h"
+#include "worker/named_cuts.h"
+#include "worker/worker.h"
+
+namespace thermocline {
+namespace {
+
+struct CacheShape {
+  std::string budget;
+  int window_steps;
+  int prefetch_steps;
+};
+
+// From hardly a row beyond those of one batch to all there are.
+std::vector<CacheShape> Shapes() {
+  std::vector<CacheShape> shapes;
+  for (const char* budget : {"29000B", "32KiB", "64KiB", "1MiB"}) {
+    shapes.push_back({budget, 1, 0});
+    shapes.push_back({budget, 3, 2});
+    shapes.push_back({budget, 20, 6});
+  }
+  return shapes;
+}
+
+// Budgets below what a job file may say are for tests.
+Job WithCache(Job job, const CacheShape& shape) {
+  job.mutable_cache()->set_budget(shape.budget);
+  job.mutable_cache()->set_window_steps(shape.window_steps);
+  job.mutable_cache()->set_prefetch_steps(shape.prefetch_steps);
+  return job;
+}
+
+std::string Name(const CacheShape& shape) {
+  return absl::StrCat("budget ", shape.budget, ", window ", shape.window_steps, ", prefetch ",
+                      shape.prefetch_steps);
+}
+
+Outcome Train(const Job& job, WorkerOptions options = {}) {
+  JobServers servers(job);
+  return RunWorkers(job, &servers, options);
+}
+
+class CacheTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(CacheTest, GivesTheBitsOfNoCache) {
+  for (const char* servers : {"cluster.servers=1", "cluster.servers=3"}) {
+    const Job job = MakeSmallJob(GetParam(), {servers, "train.passes=2"});
+    const Outcome uncached = Train(job);
+    uint64_t hits = 0, evicted = 0, crowded_out = 0;
+    for (const CacheShape& shape : Shapes()) {
+      SCOPED_TRACE(Name(shape));
+      const Outcome cached = Train(WithCache(job, shape));
+      ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+      EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
+      EXPECT_EQ(cached.rows, uncached.rows);
+      EXPECT_EQ(cached.workers[0]->evaluation.auc, uncached.workers[0]->evaluation.auc);
+      EXPECT_EQ(cached.workers[0]->stats.max_staleness(), 0u);
+      const CacheStats& cache = cached.workers[0]->stats.cache();
+      EXPECT_LE(cache.rows_held(), cache.capacity_rows());
+      hits += cache.hits();
+      evicted += cache.evicted();
+      crowded_out += cache.crowded_out();
+    }
+    // Every path was taken.
+    EXPECT_GT(hits, 0u);
+    EXPECT_GT(evicted, 0u);
+    EXPECT_GT(crowded_out, 0u);
+  }
+}
+
+TEST_P(CacheTest, ResumesWithTheBitsOfNoCache) {
+  const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2", "train.passes=2"});
+  const Outcome uncached = Train(job);
+  for (const CacheShape& shape : Shapes()) {
+    const Job cached = WithCache(job, shape);
+    for (const int64_t step : {1, 13}) {
+      SCOPED_TRACE(absl::StrCat(Name(shape), ", resumed at ", step));
+      JobServers servers(cached);
+      Job first = cached;
+      first.mutable_train()->set_max_steps(step);
+      RunWorkers(first, &servers);
+      WorkerOptions options;
+      options.start_step = Step(step);
+      EXPECT_EQ(Hex(RunWorkers(cached, &servers, options).digest), Hex(uncached.digest));
+    }
+  }
+}
+
+// Rows and counts of every key after each step that writes back.
+class CutWatch : public Transport {
+ public:
+  explicit CutWatch(const JobServers* servers) : servers_(servers), direct_(servers->cores()) {}
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    direct_.Pull(server, call, deadline_us, std::move(done));
+  }
+  // The one server applies the one worker's push when the call with its last part returns.
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    const Step step = call.last_step;
+    direct_.Push(server, call, deadline_us, std::move(done));
+    Outcome outcome;
+    servers_->AddDigest(&outcome);
+    digests_[step.value()] = Hex(outcome.digest);
+  }
+  void Close() override {}
+
+  const std::map<int64_t, std::string>& digests() const { return digests_; }
+
+ private:
+  const JobServers* const servers_;
+  InProcessTransport direct_;
+  std::map<int64_t, std::string> digests_;  // by step
+};
+
+TEST_P(CacheTest, ACutLeavesTheWholeModelOnTheServers) {
+  const Job plain = MakeSmallJob(GetParam(), {"checkpoint.every_steps=5"});
+  std::map<int64_t, std::string> expected;
+  for (const int64_t step : {4, 7, 9, 11}) {
+    Job ending = plain;
+    ending.mutable_train()->set_max_steps(step + 1);
+    expected[step] = Hex(Train(ending).digest);
+  }
+  for (const CacheShape& shape : Shapes()) {
+    SCOPED_TRACE(Name(shape));
+    const Job job = WithCache(plain, shape);
+    JobServers servers(job);
+    NamedCuts cuts(Step(0));
+    ASSERT_TRUE(cuts.Name(Step(7)).ok());
+    CutWatch watch(&servers);
+    WorkerOptions options;
+    options.named_cuts = &cuts;
+    RunWorkers(job, &servers, options, &watch);
+    for (const auto& [step, digest] : expected) {
+      EXPECT_EQ(watch.digests().at(step), digest) << "cut " << step;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers, CacheTest,
+    testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"),
+    [](const auto& info) {
+      return std::string(info.param).substr(0, std::string(info.param).find(' '));
+    });
+
+// Calls arrive late, and answers come later still.
+class SlowTransport : public Transport {
+ public:
+  SlowTransport(const JobServers* servers, Scheduler* scheduler, uint64_t seed)
+      : scheduler_(scheduler), direct_(servers->cores()), random_(seed) {}
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    scheduler_->RunAfter(Delay(), [this, server, call, deadline_us, done] {
+      direct_.Pull(server, call, deadline_us, Late<wire::PullAnswer>(done));
+    });
+  }
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    scheduler_->RunAfter(Delay(), [this, server, call, deadline_us, done] {
+      direct_.Push(server, call, deadline_us, Late<wire::PushAnswer>(done));
+    });
+  }
+  void Close() override {}
+
+ private:
+  template <typename Answer>
+  std::function<void(absl::StatusOr<Answer>)> Late(
+      std::function<void(absl::StatusOr<Answer>)> done) {
+    return [this, done](absl::StatusOr<Answer> answer) {
+      scheduler_->RunAfter(Delay(), [done, answer] { done(answer); });
+    };
+  }
+  int64_t Delay() {
+    absl::MutexLock lock(&mutex_);
+    return random_() % 4 == 0 ? 0 : static_cast<int64_t>(random_() % 3000);
+  }
+
+  Scheduler* const scheduler_;
+  InProcessTransport direct_;
+  absl::Mutex mutex_;
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(CacheOrderTest, SlowServersChangeNothing) {
+  const uint64_t seed = TestSeed();
+  const Job job = MakeSmallJob("adagrad {}", {"cluster.servers=3", "train.passes=3"});
+  const Outcome uncached = Train(job);
+  for (const CacheShape& shape : Shapes()) {
+    SCOPED_TRACE(Name(shape));
+    const Job cached = WithCache(job, shape);
+    JobServers servers(cached);
+    SlowTransport slow(&servers, servers.scheduler(), seed);
+    EXPECT_EQ(Hex(RunWorkers(cached, &servers, {}, &slow).digest), Hex(uncached.digest));
+  }
+}
+
+TEST(CacheOfSeveralTest, InSyncModeNoCopyIsReadTwiceAndTheBitsStay) {
+  const Job job = MakeSmallJob("adagrad {}", {"cluster.servers=2", "cluster.workers=2"});
+  const Outcome uncached = Train(job);
+  for (const CacheShape& shape : Shapes()) {
+    SCOPED_TRACE(Name(shape));
+    const Outcome cached = Train(WithCache(job, shape));
+    EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
+    EXPECT_EQ(cached.workers[0]->stats.cache().hits(), 0u);
+  }
+}
+
+TEST(CacheOfSeveralTest, CopiesAreReadWithinTheBoundOfStaleness) {
+  const uint64_t seed = TestSeed();
+  for (const int staleness : {1, 2, 5}) {
+    const Job job =
+        MakeSmallJob("adagrad {}", {"cluster.servers=2", "cluster.workers=3", "train.passes=3",
+                                    absl::StrCat("train.staleness_steps=", staleness)});
+    for (const CacheShape& shape : Shapes()) {
+      SCOPED_TRACE(absl::StrCat(Name(shape), ", staleness ", staleness));
+      const Job cached = WithCache(job, shape);
+      JobServers servers(cached);
+      SlowTransport slow(&servers, servers.scheduler(), seed);
+      const Outcome outcome = RunWorkers(cached, &servers, {}, &slow);
+      uint64_t hits = 0;
+      for (const auto& worker : outcome.workers) {
+        ASSERT_TRUE(worker.ok()) << worker.status();
+        EXPECT_EQ(worker->steps, 3 * kSmallJobSteps);
+        EXPECT_LE(worker->stats.max_staleness(), static_cast<uint64_t>(staleness));
+        hits += worker->stats.cache().hits();
+      }
+      EXPECT_GT(hits, 0u);
+    }
+  }
+}
+
+TEST(CacheErrorTest, ABudgetThatCannotHoldABatchSaysWhatIsNeeded) {
+  const Job job = WithCache(MakeSmallJob("adagrad {}", {}), {"1KiB", 8, 2});
+  JobServers servers(job);
+  InProcessTransport transport(servers.cores());
+  WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
+  WorkerOptions options;
+  options.job_id = kSmallJobId;
+  options.epoch = kSmallJobEpoch;
+  const absl::Status status =
+      RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(absl::StrContains(
+      status.message(),
+      "cache.budget is 1024 bytes; at least 19264 are needed, for the rows of one "
+      "batch and one more: 300 + 1 rows of 64 bytes for 2 tables like 'a'"))
+      << status;
+}
+
+}  // namespace
+}  // namespace thermocline
