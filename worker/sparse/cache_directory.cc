@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kKeysAhead = 32;
 
 constexpr int kMinBucketBits = 8;
-static_assert((size_t{1} << kMinBucketBits) >= 2 * kKeysAhead);
+static_assert((size_t{1} << kMinBucketBits) >= 4 * kKeysAhead);
 
 }  // namespace
 
@@ -26,100 +26,106 @@ CacheDirectory::CacheDirectory(std::vector<uint64_t> salts)
   CHECK_LE(salts_.size(), size_t{std::numeric_limits<uint16_t>::max()} + 1);
 }
 
-inline uint32_t CacheDirectory::TagOf(int32_t table, Key key) const {
-  return static_cast<uint32_t>(KeyHash(salts_[table], key) >> 32);
-}
-
 void CacheDirectory::FindOrAdd(int32_t table, absl::Span<const Key> keys, int32_t* entries) {
+  const uint64_t salt = salts_[table];
   uint32_t tags[kKeysAhead];
-  uint64_t found[kKeysAhead];
   for (size_t begin = 0; begin < keys.size(); begin += kKeysAhead) {
     const size_t n = std::min(kKeysAhead, keys.size() - begin);
-    if (ABSL_PREDICT_FALSE(2 * (size() + n) > buckets_.size())) Grow();
+    MakeRoom(n);
     for (size_t i = 0; i < n; ++i) {
-      tags[i] = TagOf(table, keys[begin + i]);
+      tags[i] = static_cast<uint32_t>(KeyHash(salt, keys[begin + i]) >> 32);
       __builtin_prefetch(&buckets_[Home(tags[i])], 1);
     }
-    // The first bucket with the tag holds the key, nearly always.
-    const uint64_t mask = buckets_.size() - 1;
-    for (size_t i = 0; i < n; ++i) {
-      uint64_t bucket = Home(tags[i]);
-      while (buckets_[bucket].entry != kNone && buckets_[bucket].tag != tags[i]) {
-        bucket = (bucket + 1) & mask;
-      }
-      found[i] = bucket;
-      if (buckets_[bucket].entry == kNone) {
-        entries[begin + i] = Add(bucket, tags[i], table, keys[begin + i]);
-      } else {
-        entries[begin + i] = buckets_[bucket].entry;
-        Prefetch(entries[begin + i]);
-      }
+    FindOrAddSome(table, keys.data() + begin, tags, n, entries + begin);
+  }
+}
+
+// Whether a key is new is anybody's guess, so both cases run through the same instructions.
+void CacheDirectory::FindOrAddSome(int32_t table, const Key* keys, const uint32_t* tags, size_t n,
+                                   int32_t* entries) {
+  Bucket* const buckets = buckets_.data();
+  const uint64_t mask = buckets_.size() - 1;
+  CacheEntry* const pool = entries_.data();
+  const int32_t* next_free = free_.data() + free_.size() - 1;
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t at = Home(tags[i]);
+    Bucket held = buckets[at];
+    while ((static_cast<int>(held.entry != kNone) & static_cast<int>(held.tag != tags[i])) != 0) {
+      at = (at + 1) & mask;
+      held = buckets[at];
     }
-    for (size_t i = 0; i < n; ++i) {
-      const CacheEntry& entry = entries_[entries[begin + i]];
-      if (ABSL_PREDICT_FALSE(entry.key != keys[begin + i] || entry.table != table)) {
-        entries[begin + i] = FindFrom(found[i], tags[i], table, keys[begin + i]);
-      }
+    const bool is_new = held.entry == kNone;
+    const int32_t number = is_new ? *next_free : held.entry;
+    next_free -= is_new ? 1 : 0;
+    buckets[at] = {tags[i], number};
+    CacheEntry* const to = is_new ? pool + number : &scratch_;
+    *to = CacheEntry();
+    to->key = keys[i];
+    to->bucket = static_cast<uint32_t>(at);
+    to->table = static_cast<uint16_t>(table);
+    entries[i] = number;
+    __builtin_prefetch(pool + number, 1);
+  }
+  free_.resize(next_free + 1 - free_.data());
+  for (size_t i = 0; i < n; ++i) {
+    const CacheEntry& entry = entries_[entries[i]];
+    if (ABSL_PREDICT_FALSE(entry.key != keys[i] || entry.table != table)) {
+      entries[i] = FindOrAddFrom(entry.bucket, tags[i], table, keys[i]);
     }
   }
 }
 
-int32_t CacheDirectory::FindFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key) {
-  for (const uint64_t mask = buckets_.size() - 1;; bucket = (bucket + 1) & mask) {
-    if (buckets_[bucket].entry == kNone) return Add(bucket, tag, table, key);
+int32_t CacheDirectory::FindOrAddFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key) {
+  const uint64_t mask = buckets_.size() - 1;
+  for (; buckets_[bucket].entry != kNone; bucket = (bucket + 1) & mask) {
     if (buckets_[bucket].tag != tag) continue;
     const CacheEntry& entry = entries_[buckets_[bucket].entry];
     if (entry.key == key && entry.table == table) return buckets_[bucket].entry;
   }
-}
-
-inline int32_t CacheDirectory::Add(uint64_t bucket, uint32_t tag, int32_t table, Key key) {
-  int32_t number;
-  if (free_.empty()) {
-    CHECK_LT(entries_.size(), size_t{1} << 30);
-    number = static_cast<int32_t>(entries_.size());
-    entries_.emplace_back();
-  } else {
-    number = free_.back();
-    free_.pop_back();
-    entries_[number] = CacheEntry();
-  }
-  entries_[number].key = key;
-  entries_[number].table = static_cast<uint16_t>(table);
+  const int32_t number = free_.back();
+  free_.pop_back();
   buckets_[bucket] = {tag, number};
+  entries_[number] = CacheEntry();
+  entries_[number].key = key;
+  entries_[number].bucket = static_cast<uint32_t>(bucket);
+  entries_[number].table = static_cast<uint16_t>(table);
   return number;
 }
 
-void CacheDirectory::Remove(absl::Span<const int32_t> entries) {
-  uint32_t tags[kKeysAhead];
-  const uint64_t mask = buckets_.size() - 1;
-  for (size_t begin = 0; begin < entries.size(); begin += kKeysAhead) {
-    const size_t n = std::min(kKeysAhead, entries.size() - begin);
-    for (size_t i = 0; i < n; ++i) {
-      const CacheEntry& entry = entries_[entries[begin + i]];
-      tags[i] = TagOf(entry.table, entry.key);
-      __builtin_prefetch(&buckets_[Home(tags[i])], 1);
-    }
-    for (size_t i = 0; i < n; ++i) {
-      uint64_t bucket = Home(tags[i]);
-      while (buckets_[bucket].entry != entries[begin + i]) {
-        CHECK_NE(buckets_[bucket].entry, kNone);
-        bucket = (bucket + 1) & mask;
-      }
-      Empty(bucket);
-      free_.push_back(entries[begin + i]);
-    }
+void CacheDirectory::MakeRoom(size_t n) {
+  if (ABSL_PREDICT_FALSE(8 * (size() + n) > 3 * buckets_.size())) Grow();
+  // One more, since the number of an entry that may not be needed is read.
+  while (ABSL_PREDICT_FALSE(free_.size() < n + 1)) {
+    CHECK_LT(entries_.size(), size_t{1} << 30);
+    free_.push_back(static_cast<int32_t>(entries_.size()));
+    entries_.emplace_back();
   }
 }
 
+void CacheDirectory::Remove(absl::Span<const int32_t> entries) {
+  for (size_t begin = 0; begin < entries.size(); begin += kKeysAhead) {
+    const size_t n = std::min(kKeysAhead, entries.size() - begin);
+    for (size_t i = 0; i < n; ++i) {
+      __builtin_prefetch(&buckets_[entries_[entries[begin + i]].bucket], 1);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t bucket = entries_[entries[begin + i]].bucket;
+      CHECK_EQ(buckets_[bucket].entry, entries[begin + i]);
+      Empty(bucket);
+    }
+  }
+  free_.insert(free_.end(), entries.begin(), entries.end());
+}
+
 // Keys behind the bucket move up, so that none is cut off from the bucket it belongs to.
-void CacheDirectory::Empty(uint64_t bucket) {
+inline void CacheDirectory::Empty(uint64_t bucket) {
   const uint64_t mask = buckets_.size() - 1;
   for (uint64_t next = (bucket + 1) & mask; buckets_[next].entry != kNone;
        next = (next + 1) & mask) {
     const uint64_t distance = (next - Home(buckets_[next].tag)) & mask;
     if (distance < ((next - bucket) & mask)) continue;
     buckets_[bucket] = buckets_[next];
+    entries_[buckets_[bucket].entry].bucket = static_cast<uint32_t>(bucket);
     bucket = next;
   }
   buckets_[bucket].entry = kNone;
@@ -136,6 +142,7 @@ void CacheDirectory::Grow() {
     uint64_t bucket = Home(from.tag);
     while (buckets_[bucket].entry != kNone) bucket = (bucket + 1) & mask;
     buckets_[bucket] = from;
+    entries_[from.entry].bucket = static_cast<uint32_t>(bucket);
   }
 }
 

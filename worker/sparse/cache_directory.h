@@ -22,9 +22,11 @@ struct alignas(32) CacheEntry {
   // Bit n % 32: step n, admitted and not planned yet, uses the key. Exact while fewer than 32 such
   // steps are known; kCopies alone goes by it, and nothing but what is worth loading.
   uint32_t coming_uses = 0;
-  uint16_t table = 0;  // index into BatchPlan::tables
-  uint8_t uses = 0;    // steps that use the key, since the entry was made and without a row
+  uint32_t bucket = 0;  // the directory's own
+  uint16_t table = 0;   // index into BatchPlan::tables
+  uint8_t uses = 0;     // steps that used the key since the entry was made; stops at 127
 };
+static_assert(sizeof(CacheEntry) == 32);
 
 // Entries keep their numbers until they are removed. A number may be given again then. Not
 // thread-safe.
@@ -55,18 +57,22 @@ class CacheDirectory {
   static constexpr int32_t kNone = -1;
 
   uint64_t Home(uint32_t tag) const { return tag >> shift_; }
-  uint32_t TagOf(int32_t table, Key key) const;
-  int32_t FindFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key);
-  int32_t Add(uint64_t bucket, uint32_t tag, int32_t table, Key key);
+  // Entries of n distinct keys with these tags; there is room for as many new ones.
+  void FindOrAddSome(int32_t table, const Key* keys, const uint32_t* tags, size_t n,
+                     int32_t* entries);
+  // The rare case: the bucket holds another key with the same tag.
+  int32_t FindOrAddFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key);
+  void MakeRoom(size_t n);
   void Empty(uint64_t bucket);
   void Grow();
 
   const std::vector<uint64_t> salts_;
   std::vector<CacheEntry> entries_;
-  std::vector<int32_t> free_;
-  // Linear probing, at most half full; a key is in no bucket behind an empty one.
+  std::vector<int32_t> free_;  // numbers of entries
+  // Linear probing, at most 3/8 full; a key is in no bucket behind an empty one.
   std::vector<Bucket> buckets_;
-  int shift_;  // 32 - log2(buckets_.size())
+  int shift_;           // 32 - log2(buckets_.size())
+  CacheEntry scratch_;  // written where there is nothing to write
 };
 
 }  // namespace thermocline

@@ -81,8 +81,9 @@ struct CachePlanner::Group {
     int32_t row;
   };
   std::vector<Victim> victims;
-  std::vector<int32_t> dropped;   // entries of keys with no row and no later use
-  std::vector<int32_t> released;  // rows of keys with no later use
+  UninitializedVector<int32_t> misses;    // of the table at hand: u of each, old copies among them
+  UninitializedVector<int32_t> released;  // rows of keys with no later use
+  std::vector<int32_t> dropped;           // entries of keys with no row and no later use
   int32_t num_staged = 0;
   uint32_t worthwhile_uses = 0;  // kCopies: bits of the steps that may read what this one loads
 };
@@ -131,11 +132,8 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
         CacheEntry& entry = directory[number];
         entry.last_use = now;
         entry.coming_uses |= use;
-        if (entry.row != kNoRow) {
-          rows.Need(entry.row);
-        } else if (entry.uses < CacheRows::kMaxFrequency) {
-          ++entry.uses;
-        }
+        entry.uses += entry.uses < CacheRows::kMaxFrequency ? 1 : 0;
+        rows.Need(entry.row);
       }
     }
   }
@@ -183,50 +181,76 @@ void CachePlanner::PlanGroup(const BatchPlan& plan, Group* group, CachePlan* cac
   cache->counts.rows_held += group->rows.num_held();
 }
 
-void CachePlanner::PlanTable(const TablePlan& table, Group* group, TableCachePlan* to,
-                             CachePlan* cache) {
+// Whether a key is in the cache, and used later, is anybody's guess, so the first loop has no
+// branch for it: every key is written down as a miss, and the next one over it if it is none.
+void CachePlanner::FindMisses(const TablePlan& table, Group* group, TableCachePlan* to) {
   const int32_t n = table.num_unique();
   CHECK_EQ(to->entries.size(), table.keys.size());
+  const int32_t now = static_cast<int32_t>(step_);
+  const int32_t oldest_copy = options_.mode == CachePlannerOptions::Mode::kOwned
+                                  ? std::numeric_limits<int32_t>::max()
+                                  : options_.copy_steps;
+  to->rows.resize(n);
+  group->misses.resize(n + 1);
+  const size_t released_before = group->released.size();
+  group->released.resize(released_before + n + 1);
+  int32_t* const rows = to->rows.data();
+  const int32_t* const entries = to->entries.data();
+  int32_t* miss = group->misses.data();
+  int32_t* released = group->released.data() + released_before;
+  for (int32_t u = 0; u < n; ++u) {
+    group->directory.Prefetch(entries[std::min(u + kKeysAhead, n - 1)]);
+    CacheEntry& entry = group->directory[entries[u]];
+    entry.coming_uses &= ~UseBit(step_);
+    const int32_t row = entry.row;
+    const int is_cached = row != kNoRow;
+    const int is_fresh = now - entry.step <= oldest_copy;
+    const int is_used_later = entry.last_use > now;
+    rows[u] = row;
+    *miss = u;
+    miss += 1 - (is_cached & is_fresh);
+    *released = row;
+    released += is_cached & (1 - is_used_later);
+  }
+  group->misses.resize(miss - group->misses.data());
+  group->released.resize(released - group->released.data());
+}
+
+void CachePlanner::PlanTable(const TablePlan& table, Group* group, TableCachePlan* to,
+                             CachePlan* cache) {
+  FindMisses(table, group, to);
   const bool owned = options_.mode == CachePlannerOptions::Mode::kOwned;
   const int32_t now = static_cast<int32_t>(step_);
-  const int32_t oldest_copy = owned ? std::numeric_limits<int32_t>::max() : options_.copy_steps;
-  const int64_t num_servers = cluster_map_.num_servers();
-  int64_t hits = 0;
-  int64_t crowded_out = 0;
+  const uint32_t num_servers = cluster_map_.num_servers();
+  const int32_t num_misses = static_cast<int32_t>(group->misses.size());
   int64_t last_push = cache->pushed_through.value();
-  to->rows.resize(n);
-  to->bypassed_positions.resize(n);
-  Appender loaded(n, num_servers, &to->loaded);
-  Appender bypassed(n, num_servers, &to->bypassed);
-  for (int64_t s = 0; s < num_servers; ++s) {
-    for (int32_t u = table.server_begin[s]; u < table.server_begin[s + 1]; ++u) {
-      group->directory.Prefetch(to->entries[std::min(u + kKeysAhead, n - 1)]);
+  to->bypassed_positions.resize(num_misses);
+  Appender loaded(num_misses, num_servers, &to->loaded);
+  Appender bypassed(num_misses, num_servers, &to->bypassed);
+  const int32_t* miss = group->misses.data();
+  const int32_t* const end = miss + num_misses;
+  for (uint32_t s = 0; s < num_servers; ++s) {
+    for (; miss != end && *miss < table.server_begin[s + 1]; ++miss) {
+      const int32_t u = *miss;
       CacheEntry& entry = group->directory[to->entries[u]];
       const bool used_later = entry.last_use > now;
-      entry.coming_uses &= ~UseBit(step_);
-      int32_t row = entry.row;
-      if (row != kNoRow && now - entry.step <= oldest_copy) {
-        ++hits;
-      } else {
-        bool crowded = false;
-        if (row == kNoRow) {
-          if (owned) last_push = std::max<int64_t>(last_push, entry.step);
-          crowded = owned ? used_later : (entry.coming_uses & group->worthwhile_uses) != 0;
-          if (crowded) row = group->Load(to->entries[u], &entry);
-        }
-        if (row != kNoRow) {
-          loaded.Add(table.keys[u], row);
-        } else {
-          row = group->rows.capacity() + group->num_staged++;
-          to->bypassed_positions[bypassed.size()] = u;
-          bypassed.Add(table.keys[u], row);
-          crowded_out += crowded ? 1 : 0;
-          if (!used_later) group->dropped.push_back(to->entries[u]);
-        }
-        entry.step = now;
+      bool wanted = true;
+      if (entry.row == kNoRow) {
+        if (owned) last_push = std::max<int64_t>(last_push, entry.step);
+        wanted = owned ? used_later : (entry.coming_uses & group->worthwhile_uses) != 0;
+        if (wanted) group->Load(to->entries[u], &entry);
       }
-      to->rows[u] = row;
-      if (!used_later && entry.row != kNoRow) group->released.push_back(row);
+      entry.step = now;
+      if (entry.row != kNoRow) {
+        to->rows[u] = entry.row;
+        loaded.Add(table.keys[u], entry.row);
+      } else {
+        to->rows[u] = group->rows.capacity() + group->num_staged++;
+        to->bypassed_positions[bypassed.size()] = u;
+        bypassed.Add(table.keys[u], to->rows[u]);
+        cache->counts.crowded_out += wanted ? 1 : 0;
+        if (!used_later) group->dropped.push_back(to->entries[u]);
+      }
     }
     loaded.EndServer(s);
     bypassed.EndServer(s);
@@ -235,10 +259,9 @@ void CachePlanner::PlanTable(const TablePlan& table, Group* group, TableCachePla
   bypassed.End();
   to->bypassed_positions.resize(bypassed.size());
   if (owned) cache->pushed_through = Step(last_push);
-  cache->counts.hits += hits;
+  cache->counts.hits += table.num_unique() - num_misses;
   cache->counts.loaded += loaded.size();
   cache->counts.bypassed += bypassed.size();
-  cache->counts.crowded_out += crowded_out;
 }
 
 void CachePlanner::GiveUpVictims(Group* group, CachePlan* cache) {

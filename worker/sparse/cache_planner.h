@@ -113,6 +113,7 @@ class CachePlanner {
   struct Group;
 
   void PlanGroup(const BatchPlan& plan, Group* group, CachePlan* cache);
+  void FindMisses(const TablePlan& table, Group* group, TableCachePlan* to);
   void PlanTable(const TablePlan& table, Group* group, TableCachePlan* to, CachePlan* cache);
   void GiveUpVictims(Group* group, CachePlan* cache);
   void SortByServer(int32_t table, CachedKeys* keys);

@@ -7,8 +7,6 @@
 namespace thermocline {
 namespace {
 
-constexpr size_t kRowsPerLine = 64;
-
 // A search ends behind so many lines without a victim, at about the cost of a few misses of the
 // processor's cache; the next one goes on there.
 constexpr int kMaxLines = 64;
@@ -17,7 +15,7 @@ constexpr int kMaxLines = 64;
 
 CacheRows::CacheRows(int32_t capacity)
     : capacity_(capacity),
-      states_((capacity + kRowsPerLine - 1) / kRowsPerLine * kRowsPerLine, 0xFF) {
+      states_(kRowsPerLine * (1 + (int64_t{capacity} + kRowsPerLine - 1) / kRowsPerLine), 0xFF) {
   CHECK_GE(capacity, 0);
 }
 
@@ -33,7 +31,7 @@ int32_t CacheRows::Take(int32_t entry, uint8_t frequency, int32_t* victim) {
     owners_[row] = entry;
     --num_evictable_;
   }
-  states_[row] = kNeeded | std::min(frequency, kMaxFrequency);
+  StateOf(row) = kNeeded | std::min(frequency, kMaxFrequency);
   return row;
 }
 
@@ -42,15 +40,15 @@ int32_t CacheRows::FindVictim() {
   for (int line = 0; line < kMaxLines; ++line) {
     uint8_t* const states = states_.data() + hand_;
     uint8_t lowest = 0xFF;
-    for (size_t i = 0; i < kRowsPerLine; ++i) lowest = std::min(lowest, states[i]);
+    for (int i = 0; i < kRowsPerLine; ++i) lowest = std::min(lowest, states[i]);
     if (lowest <= 1) {
       const uint8_t* const victim = std::find(states, states + kRowsPerLine, lowest);
-      return static_cast<int32_t>(victim - states_.data());
+      return static_cast<int32_t>(victim - states_.data()) - kRowsPerLine;
     }
-    for (size_t i = 0; i < kRowsPerLine; ++i) {
+    for (int i = 0; i < kRowsPerLine; ++i) {
       states[i] = states[i] < kNeeded ? states[i] >> 1 : states[i];
     }
-    hand_ = hand_ + kRowsPerLine < states_.size() ? hand_ + kRowsPerLine : 0;
+    hand_ = hand_ + kRowsPerLine < states_.size() ? hand_ + kRowsPerLine : kRowsPerLine;
   }
   return kNoRow;
 }

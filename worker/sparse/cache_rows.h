@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/uninitialized_vector.h"
 #include "worker/sparse/cache_directory.h"
 
 namespace thermocline {
@@ -24,11 +25,11 @@ class CacheRows {
   // is none. *victim: the entry that held the row before, or -1.
   int32_t Take(int32_t entry, uint8_t frequency, int32_t* victim);
 
-  // One more step uses the row.
+  // One more step uses the row. Of kNoRow: nothing, at the same cost.
   void Need(int32_t row);
   // No step of the window uses the row any more.
   void Release(int32_t row);
-  void Prefetch(int32_t row) const { __builtin_prefetch(states_.data() + row, 1); }
+  void Prefetch(int32_t row) const { __builtin_prefetch(states_.data() + kRowsPerLine + row, 1); }
 
   int32_t capacity() const { return capacity_; }
   int32_t num_held() const { return static_cast<int32_t>(owners_.size()); }  // rows [0, num_held)
@@ -40,27 +41,30 @@ class CacheRows {
   // At least that: the row is needed. A row is one byte, so that a victim is found in one cache
   // line.
   static constexpr uint8_t kNeeded = 128;
+  static constexpr int32_t kRowsPerLine = 64;
+
+  uint8_t& StateOf(int32_t row) { return states_[static_cast<size_t>(kRowsPerLine + row)]; }
 
   int32_t FindVictim();
 
   const int32_t capacity_;
-  // [capacity, rounded up to whole lines] frequency, or kNeeded + frequency; kNeeded and more
-  // behind.
-  std::vector<uint8_t> states_;
+  // [a line for kNoRow, then `capacity` rounded up to whole lines] frequency, or kNeeded +
+  // frequency; rows that there aren't are needed.
+  UninitializedVector<uint8_t> states_;
   std::vector<int32_t> owners_;  // [num_held] entries
   int32_t num_evictable_ = 0;    // held and not needed
-  size_t hand_ = 0;              // the first row of a line
+  size_t hand_ = kRowsPerLine;   // the first row of a line
 };
 
 inline void CacheRows::Need(int32_t row) {
-  const uint8_t state = states_[row];
+  const uint8_t state = StateOf(row);
   num_evictable_ -= state < kNeeded ? 1 : 0;
   const uint8_t frequency = state & kMaxFrequency;
-  states_[row] = kNeeded | (frequency + (frequency < kMaxFrequency ? 1 : 0));
+  StateOf(row) = kNeeded | (frequency + (frequency < kMaxFrequency ? 1 : 0));
 }
 
 inline void CacheRows::Release(int32_t row) {
-  states_[row] &= kMaxFrequency;
+  StateOf(row) &= kMaxFrequency;
   ++num_evictable_;
 }
 
