@@ -2,15 +2,51 @@
 // and perhaps `dim` when it is compiled. The arithmetic of every optimizer stands here, once.
 //
 // The same bits with any compiler, dim known or not: no FMA contraction, no reassociation, no libm
-// beyond the exactly rounded sqrt.
+// beyond the exactly rounded sqrt. The functions of one element are also those of the GPU's
+// kernels.
 #ifndef THERMOCLINE_COMMON_ROW_UPDATE_H_
 #define THERMOCLINE_COMMON_ROW_UPDATE_H_
 
 #include <cmath>
 
+#include "common/host_device.h"
 #include "common/sparse_optimizer.h"
 
 namespace thermocline {
+
+// One weight, its gradient, and where there are any its slots.
+
+THERMOCLINE_HOST_DEVICE inline void DescendElement(float rate, float gradient, float* weight) {
+  *weight -= rate * gradient;
+}
+
+// Duchi, Hazan, Singer (JMLR 2011), diagonal form.
+THERMOCLINE_HOST_DEVICE inline void AdagradElement(float rate, float epsilon, float gradient,
+                                                   float* weight, float* sum_of_squares) {
+  const float sum = *sum_of_squares + gradient * gradient;
+  *sum_of_squares = sum;
+  *weight -= rate * gradient / (std::sqrt(sum) + epsilon);
+}
+
+// One accumulator a row, of the mean squared gradient (Gupta et al. 2014; FBGEMM's
+// rowwise_adagrad). The rate of every weight, given the accumulator as it is after this step:
+THERMOCLINE_HOST_DEVICE inline float RowWiseAccumulator(float before, float sum_of_squares,
+                                                        int dim) {
+  return before + sum_of_squares / static_cast<float>(dim);
+}
+THERMOCLINE_HOST_DEVICE inline float RowWiseRate(const UpdateScalars& scalars, float accumulator) {
+  return scalars.learning_rate / (std::sqrt(accumulator) + scalars.epsilon);
+}
+
+// Kingma, Ba (ICLR 2015), lazily: a row's moments move only in steps that touch it.
+THERMOCLINE_HOST_DEVICE inline void AdamElement(const UpdateScalars& s, float gradient,
+                                                float* weight, float* first, float* second) {
+  const float m = s.beta1 * *first + s.one_minus_beta1 * gradient;
+  const float v = s.beta2 * *second + s.one_minus_beta2 * (gradient * gradient);
+  *first = m;
+  *second = v;
+  *weight -= s.learning_rate * m / (std::sqrt(v) / s.sqrt_bias2 + s.epsilon);
+}
 
 // UpdateRow<kind>: see RowUpdate in sparse_optimizer.h.
 template <OptimizerKind kKind>
@@ -22,10 +58,9 @@ inline void UpdateRow<OptimizerKind::kSgd>(const UpdateScalars& scalars,
                                            const float* __restrict gradient,
                                            float* __restrict weights, float* __restrict, int dim) {
   const float rate = scalars.learning_rate;
-  for (int i = 0; i < dim; ++i) weights[i] -= rate * gradient[i];
+  for (int i = 0; i < dim; ++i) DescendElement(rate, gradient[i], &weights[i]);
 }
 
-// Duchi, Hazan, Singer (JMLR 2011), diagonal form.
 template <>
 inline void UpdateRow<OptimizerKind::kAdagrad>(const UpdateScalars& scalars,
                                                const float* __restrict gradient,
@@ -33,11 +68,7 @@ inline void UpdateRow<OptimizerKind::kAdagrad>(const UpdateScalars& scalars,
                                                int dim) {
   const float rate = scalars.learning_rate;
   const float epsilon = scalars.epsilon;
-  for (int i = 0; i < dim; ++i) {
-    const float sum = slots[i] + gradient[i] * gradient[i];
-    slots[i] = sum;
-    weights[i] -= rate * gradient[i] / (std::sqrt(sum) + epsilon);
-  }
+  for (int i = 0; i < dim; ++i) AdagradElement(rate, epsilon, gradient[i], &weights[i], &slots[i]);
 }
 
 // The sum of squares has one canonical order: 16 lanes, then a tree.
@@ -56,20 +87,16 @@ inline float SumOfSquares(const float* gradient, int dim) {
   return lanes[0];
 }
 
-// One accumulator a row, of the mean squared gradient (Gupta et al. 2014; FBGEMM's
-// rowwise_adagrad).
 template <>
 inline void UpdateRow<OptimizerKind::kRowWiseAdagrad>(const UpdateScalars& scalars,
                                                       const float* __restrict gradient,
                                                       float* __restrict weights,
                                                       float* __restrict slots, int dim) {
-  const float sum = slots[0] + SumOfSquares(gradient, dim) / static_cast<float>(dim);
-  slots[0] = sum;
-  const float rate = scalars.learning_rate / (std::sqrt(sum) + scalars.epsilon);
-  for (int i = 0; i < dim; ++i) weights[i] -= rate * gradient[i];
+  slots[0] = RowWiseAccumulator(slots[0], SumOfSquares(gradient, dim), dim);
+  const float rate = RowWiseRate(scalars, slots[0]);
+  for (int i = 0; i < dim; ++i) DescendElement(rate, gradient[i], &weights[i]);
 }
 
-// Kingma, Ba (ICLR 2015), lazily: a row's moments move only in steps that touch it.
 template <>
 inline void UpdateRow<OptimizerKind::kAdam>(const UpdateScalars& scalars,
                                             const float* __restrict gradient,
@@ -78,14 +105,7 @@ inline void UpdateRow<OptimizerKind::kAdam>(const UpdateScalars& scalars,
   const UpdateScalars s = scalars;
   float* __restrict first = slots;
   float* __restrict second = slots + dim;
-  for (int i = 0; i < dim; ++i) {
-    const float g = gradient[i];
-    const float m = s.beta1 * first[i] + s.one_minus_beta1 * g;
-    const float v = s.beta2 * second[i] + s.one_minus_beta2 * (g * g);
-    first[i] = m;
-    second[i] = v;
-    weights[i] -= s.learning_rate * m / (std::sqrt(v) / s.sqrt_bias2 + s.epsilon);
-  }
+  for (int i = 0; i < dim; ++i) AdamElement(s, gradient[i], &weights[i], &first[i], &second[i]);
 }
 
 }  // namespace thermocline

@@ -6,11 +6,6 @@
 
 namespace thermocline {
 
-// exp(-|x|) and log(1 + exp(-|x|)) by arithmetic alone, so that the bits don't depend on a libm.
-// Errors are below 1e-12.
-double ExpOfMinusAbs(double x);
-double Log1pOfUnit(double e);  // REQUIRES: 0 <= e <= 1
-
 // Returns the sum of the losses; gradient[i * gradient_stride] = (sigmoid - label) * scale.
 double CpuBceWithLogits(const float* logits, int64_t logits_stride, const float* labels,
                         int64_t batch, float scale, float* gradient, int64_t gradient_stride);

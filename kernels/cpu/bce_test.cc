@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/bce_arithmetic.h"
 #include "kernels/random_for_test.h"
 
 namespace thermocline {
