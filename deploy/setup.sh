@@ -22,7 +22,7 @@ packages=(
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libdnnl-dev librocksdb-dev libssl-dev nlohmann-json3-dev zlib1g-dev
   # Tests and benchmarks.
-  libgtest-dev libgmock-dev libbenchmark-dev libhiredis-dev redis-server openssl
+  libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl
   python3 python3-grpcio python3-protobuf python3-numpy
 )
 

@@ -1,0 +1,37 @@
+// Device on an NVIDIA GPU: every operation of kernels/device.h as CUDA kernels and cuBLASLt
+// products. Pooling, segment sums, interactions, updates and loss gradients have the bits of
+// CpuDevice; matrix products, and what is computed from them, agree with it up to rounding.
+//
+// This header is there with and without a CUDA toolkit; without, the functions say so.
+#ifndef THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_
+#define THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+
+namespace thermocline {
+
+struct CudaDeviceOptions {
+  int ordinal = 0;  // which of this machine's GPUs, as CUDA numbers them
+};
+
+struct CudaDeviceInfo {
+  std::string name;            // "NVIDIA H100 80GB HBM3"
+  int compute_capability = 0;  // 90 stands for 9.0
+  int num_multiprocessors = 0;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;  // when it was asked
+};
+
+// Errors of both: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, or no
+// cuBLASLt library: the message says which), kInternal (another failure, in CUDA's words).
+absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& options);
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,109 @@
+// The part of the CUDA runtime that the CUDA device uses, on the host, for tests: launch.h includes
+// it instead of <cuda_runtime.h>, so that the same kernels and the same device run without a GPU.
+// It says nothing about speed, and cannot see races between threads of a block.
+//
+// What it is strict about, where a program could do wrong without noticing on some GPUs:
+//   - Device memory cannot be touched by the host: it is protected but while the device works, and
+//     every allocation is followed by a page that nobody may touch. It begins as NaNs.
+//   - Everything given to a stream happens late, copies included: at the latest when the host waits
+//     for it, at the earliest at any later call. Which, is decided by a seeded generator.
+//   - Streams are ordered by events only.
+// A host thread's current device (cudaSetDevice) has its own memory and streams.
+#ifndef THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_
+#define THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "kernels/cuda/emulation/block.h"
+
+#define __global__
+#define __device__
+#define __host__
+
+#define LAUNCH(kernel, blocks, threads, stream, ...) \
+  EnqueueGrid(stream, static_cast<unsigned>(blocks), threads, [=] { kernel(__VA_ARGS__); })
+#define LAUNCH_WITH_BARRIERS(kernel, blocks, threads, shared_bytes, stream, ...) \
+  EnqueueGridWithBarriers(stream, static_cast<unsigned>(blocks), threads,        \
+                          static_cast<size_t>(shared_bytes), [=] { kernel(__VA_ARGS__); })
+#define GRID_CONSTANT(type) const type&
+#define SHARED_MEMORY(type, name) type* const name = static_cast<type*>(SharedMemory())
+
+namespace thermocline {
+namespace emulated_cuda {
+
+struct EmulatedStream;
+struct EmulatedEvent;
+using cudaStream_t = EmulatedStream*;
+using cudaEvent_t = EmulatedEvent*;
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidDevice = 101,
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaHostAllocDefault = 0;
+
+// A device of so much memory; returns its ordinal. The seed decides how late things happen.
+int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed);
+
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaSetDevice(int ordinal);
+cudaError_t cudaGetLastError();
+cudaError_t cudaMalloc(void** memory, size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaDeviceSynchronize();
+
+// Runs `work` in the stream's order, as a kernel of one thread would.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+// What launches of a wrong shape leave for cudaGetLastError.
+bool ShapeIsValid(unsigned blocks, int threads, size_t shared_bytes);
+
+// `thread` is a kernel with its arguments.
+template <typename Thread>
+void EnqueueGrid(cudaStream_t stream, unsigned blocks, int threads, Thread thread) {
+  if (!ShapeIsValid(blocks, threads, 0)) return;
+  Enqueue(stream, [blocks, threads, thread] { RunGrid(blocks, threads, thread); });
+}
+
+template <typename Thread>
+void EnqueueGridWithBarriers(cudaStream_t stream, unsigned blocks, int threads, size_t shared_bytes,
+                             Thread thread) {
+  if (!ShapeIsValid(blocks, threads, shared_bytes)) return;
+  Enqueue(stream, [blocks, threads, shared_bytes, thread] {
+    RunGridWithBarriers(blocks, threads, shared_bytes, thread);
+  });
+}
+
+// Of the device functions of CUDA's math library, those that the kernels use. The emulation runs
+// one thread at a time.
+inline long long atomicMin(long long* to, long long value) {  // NOLINT: CUDA's own signature
+  const long long old = *to;                                  // NOLINT
+  if (value < old) *to = value;
+  return old;
+}
+
+}  // namespace emulated_cuda
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_

@@ -1,0 +1,104 @@
+// Memory, copies, streams and errors of the device.
+#include <numeric>
+
+#include "kernels/cuda/device_for_test.h"
+
+namespace thermocline {
+namespace {
+
+class MemoryTest : public KernelsTest {
+ protected:
+  static std::vector<float> Values(size_t n, float first) {
+    std::vector<float> v(n);
+    std::iota(v.begin(), v.end(), first);
+    return v;
+  }
+};
+
+TEST_F(MemoryTest, IsZeroAtFirst) {
+  EXPECT_FALSE(device_->is_host_memory());
+  for (size_t n : {size_t{0}, size_t{1}, size_t{1000}, size_t{1} << 20}) {
+    const std::unique_ptr<DeviceBuffer> buffer = device_->Allocate(n * sizeof(float));
+    const std::unique_ptr<DeviceBuffer> host = device_->AllocateHost(n * sizeof(float));
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(host->floats()[i], 0);
+    std::vector<float> got(n, 7);
+    device_->CopyToHost(got.data(), buffer->data(), n * sizeof(float), Stream::kCopy);
+    EXPECT_EQ(got, std::vector<float>(n, 0));
+  }
+  EXPECT_TRUE(device_->Synchronize().ok());
+}
+
+// Memory that is not AllocateHost's may be reused as soon as the call has returned.
+TEST_F(MemoryTest, CopiesOfOrdinaryMemoryAreOverWhenTheyReturn) {
+  constexpr size_t kFloats = 100000;
+  const std::unique_ptr<DeviceBuffer> buffer = device_->Allocate(kFloats * sizeof(float));
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::vector<float> values = Values(kFloats, repeat);
+    const std::vector<float> kept = values;
+    device_->CopyToDevice(buffer->data(), values.data(), kFloats * sizeof(float), Stream::kCopy);
+    std::fill(values.begin(), values.end(), -1);
+    device_->CopyToHost(values.data(), buffer->data(), kFloats * sizeof(float), Stream::kCopy);
+    ASSERT_EQ(values, kept);
+  }
+}
+
+// copy stream: host -> a; compute stream, after it: a -> b; copy stream, after that: b -> host.
+TEST_F(MemoryTest, EventsOrderTheStreams) {
+  constexpr int32_t kFloats = 1000;
+  constexpr size_t kBytes = kFloats * sizeof(float);
+  const auto a = device_->Allocate(kBytes), b = device_->Allocate(kBytes);
+  const auto in = device_->AllocateHost(kBytes), out = device_->AllocateHost(kBytes);
+  Uploads uploads(device_.get());
+  const RowCopy copy = {FloatMatrix(a->floats(), 1, kFloats), uploads.PutSpan<int32_t>({0}),
+                        FloatMatrix(b->floats(), 1, kFloats)};
+  const auto arrived = device_->MakeEvent(), computed = device_->MakeEvent(),
+             back = device_->MakeEvent();
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const std::vector<float> values = Values(kFloats, repeat);
+    std::copy(values.begin(), values.end(), in->floats());
+    device_->CopyToDevice(a->data(), in->data(), kBytes, Stream::kCopy);
+    device_->Record(Stream::kCopy, arrived.get());
+    device_->WaitFor(Stream::kCompute, *arrived);
+    device_->GatherRows({copy});
+    device_->Record(Stream::kCompute, computed.get());
+    device_->WaitFor(Stream::kCopy, *computed);
+    device_->CopyToHost(out->data(), b->data(), kBytes, Stream::kCopy);
+    device_->Record(Stream::kCopy, back.get());
+    ASSERT_TRUE(back->Wait().ok());
+    ASSERT_EQ(std::vector<float>(out->floats(), out->floats() + kFloats), values);
+  }
+}
+
+TEST_F(MemoryTest, AnEventNeverRecordedIsPast) {
+  const std::unique_ptr<DeviceEvent> event = device_->MakeEvent();
+  device_->WaitFor(Stream::kCompute, *event);
+  EXPECT_TRUE(event->Wait().ok());
+  EXPECT_TRUE(device_->Synchronize().ok());
+}
+
+TEST_F(MemoryTest, TooLargeAnAllocationIsReportedOnce) {
+  const std::unique_ptr<DeviceBuffer> small = device_->Allocate(sizeof(float));
+  const std::unique_ptr<DeviceBuffer> huge = device_->Allocate(size_t{1} << 50);
+  EXPECT_EQ(huge->data(), nullptr);
+  // Until somebody has been told, nothing more is done.
+  const float one = 1;
+  device_->CopyToDevice(small->data(), &one, sizeof(one), Stream::kCompute);
+  EXPECT_EQ(device_->Allocate(4)->data(), nullptr);
+  const absl::Status status = device_->Synchronize();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(device_->Synchronize().ok());
+  float got = 7;
+  device_->CopyToHost(&got, small->data(), sizeof(got), Stream::kCompute);
+  EXPECT_EQ(got, 0);
+}
+
+TEST_F(MemoryTest, AnEventsWaitReportsErrors) {
+  const std::unique_ptr<DeviceEvent> event = device_->MakeEvent();
+  device_->Record(Stream::kCompute, event.get());
+  device_->Allocate(size_t{1} << 50);
+  EXPECT_EQ(event->Wait().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device_->Synchronize().ok());
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,70 @@
+// The operations of kernels/device.h as launches of kernels; contracts stand there. Each returns
+// what CUDA says of its launches. Operands are device memory, spans of descriptors are read before
+// the call returns.
+#ifndef THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
+#define THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/sparse_optimizer.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/operands.h"
+
+namespace thermocline {
+namespace THERMOCLINE_CUDA_NAMESPACE {
+
+// embedding.cu
+cudaError_t LaunchPoolForward(absl::Span<const PoolInput> features, int32_t dim,
+                              int32_t first_vector, Matrix z, cudaStream_t stream);
+cudaError_t LaunchPoolBackward(absl::Span<const PoolInput> features, int32_t dim,
+                               int32_t first_vector, Matrix z_gradient, cudaStream_t stream);
+
+// segment_sum.cu. Scratch: partial sums of the segments that have several chunks.
+int64_t SegmentSumScratchFloats(absl::Span<const SegmentGroup> groups, int32_t dim);
+cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups,
+                             float* scratch, cudaStream_t stream);
+
+// rows.cu
+cudaError_t LaunchSparseUpdate(absl::Span<const RowUpdateGroup> groups, cudaStream_t stream);
+cudaError_t LaunchGatherRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
+cudaError_t LaunchScatterRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
+// row_floats: of one row of weights and gradients; slot_floats: of one row of slots.
+cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, int64_t num_rows,
+                              int32_t row_floats, int32_t slot_floats, const float* gradients,
+                              float* weights, float* slots, cudaStream_t stream);
+
+// interaction.cu
+cudaError_t LaunchInteractionForward(Matrix z, int32_t vectors, Matrix output, cudaStream_t stream);
+cudaError_t LaunchInteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient,
+                                      Matrix z_gradient, cudaStream_t stream);
+
+// loss.cu. Scratch: one partial sum a block.
+int64_t BceScratchDoubles(int64_t batch);
+cudaError_t LaunchBceWithLogits(Matrix logits, const float* labels, float scale,
+                                Matrix logits_gradient, double* loss_sum, double* scratch,
+                                cudaStream_t stream);
+cudaError_t LaunchFindNonFinite(DeviceSpan<const float> values, int64_t* index,
+                                cudaStream_t stream);
+
+// mlp.cu. Column sums go in chunks of rows that depend on the number of rows alone.
+struct ColumnSums {
+  float* sums = nullptr;            // [cols]
+  const float* partials = nullptr;  // [MaskedSumChunks(rows), cols]
+  int32_t chunks = 0;
+  int32_t cols = 0;
+};
+int32_t MaskedSumChunks(int64_t rows);
+inline constexpr int32_t kMaxMaskedSumChunks = 128;
+
+// gradient[r, c] stays where activation[r, c] > 0 (or activation.data is null) and is 0 elsewhere;
+// partials [chunks, cols] get the column sums of each chunk of rows.
+cudaError_t LaunchMaskAndSum(Matrix activation, Matrix gradient, float* partials,
+                             cudaStream_t stream);
+// The partials of every item, added in order.
+cudaError_t LaunchAddPartials(absl::Span<const ColumnSums> items, cudaStream_t stream);
+
+}  // namespace THERMOCLINE_CUDA_NAMESPACE
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_

@@ -1,0 +1,182 @@
+// The canonical sum of every segment (kernels/device.h): chunks of 256 lookups, each summed in
+// order, partials added in order.
+//
+// A segment of one chunk is summed by one team of threads (a thread holds Pack<kWidth> columns).
+// The chunks of longer ones, which may hold most of a batch's lookups, are summed side by side
+// first:
+//
+//   windows of 256 lookups:     |       0       |       1       |       2       |
+//   segments:                    a  |  b                               |  c
+//   b's chunks start:               ^ slot 0.1      ^ slot 1.0      ^ slot 2.0
+//
+// Of the segments longer than a window, at most two have a chunk that starts in a given window: one
+// that began before the window (slot w.0), and the last that begins in it (slot w.1). So every
+// window has two teams and two places for partial sums, and nobody needs to count chunks.
+#include <vector>
+
+#include "kernels/cuda/operations.h"
+#include "kernels/cuda/slice.h"
+
+namespace thermocline {
+namespace THERMOCLINE_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kSlotsPerWindow = 2;
+
+struct SegmentWork {
+  SegmentGroup group;
+  float* partials = nullptr;  // [windows, kSlotsPerWindow, dim]
+};
+
+int64_t WindowsOf(const SegmentGroup& group) {
+  // Without a second window there is no second chunk.
+  return group.lookups.size > kSegmentChunk ? CeilDiv(group.lookups.size, kSegmentChunk) : 0;
+}
+
+// The last segment that begins at or before `position`. REQUIRES: 0 <= position
+__device__ int32_t SegmentAt(const SegmentGroup& group, int32_t position) {
+  int32_t low = 0, high = group.sums.rows - 1;
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (group.offsets.data[middle] <= position) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Where the chunk of this slot of this window begins; none: end of the segment.
+struct Chunk {
+  int32_t begin = 0, end = 0;
+};
+
+__device__ Chunk ChunkOfSlot(const SegmentGroup& group, int32_t window, int32_t slot) {
+  if (group.sums.rows == 0) return {};
+  const int32_t window_begin = window * kSegmentChunk;
+  const int32_t window_end = window_begin + kSegmentChunk;
+  const int32_t segment = SegmentAt(group, slot == 0 ? window_begin : window_end - 1);
+  const int32_t first = group.offsets.data[segment], last = group.offsets.data[segment + 1];
+  if (last - first <= kSegmentChunk) return {};
+  const bool begins_before = first < window_begin;
+  if (begins_before != (slot == 0)) return {};
+  int32_t begin = first;
+  if (slot == 0)
+    begin += (window_begin - first + kSegmentChunk - 1) / kSegmentChunk * kSegmentChunk;
+  if (begin >= last) return {};
+  return {begin, last - begin < kSegmentChunk ? last : begin + kSegmentChunk};
+}
+
+template <int kWidth>
+__device__ Pack<kWidth> SumInOrder(const Matrix& gradients, const int32_t* lookups, Chunk chunk,
+                                   int32_t column) {
+  Pack<kWidth> sum = Pack<kWidth>::Load(RowOf(gradients, lookups[chunk.begin]) + column);
+  UNROLL(8)
+  for (int32_t j = chunk.begin + 1; j < chunk.end; ++j) {
+    sum.Add(Pack<kWidth>::Load(RowOf(gradients, lookups[j]) + column));
+  }
+  return sum;
+}
+
+// threads of a group: [windows, kSlotsPerWindow, dim / kWidth]
+template <int kWidth>
+__global__ void ChunkSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix gradients) {
+  const int item = ItemOfBlock(slice);
+  const SegmentWork& work = slice.items[item];
+  const int32_t packs = gradients.cols / kWidth;
+  const int64_t thread = ThreadOfItem(slice, item);
+  const int64_t place = thread / packs;
+  const int32_t window = static_cast<int32_t>(place / kSlotsPerWindow);
+  if (int64_t{window} * kSegmentChunk >= work.group.lookups.size) return;
+  const Chunk chunk =
+      ChunkOfSlot(work.group, window, static_cast<int32_t>(place % kSlotsPerWindow));
+  if (chunk.begin == chunk.end) return;
+  const int32_t column = static_cast<int32_t>(thread % packs) * kWidth;
+  SumInOrder<kWidth>(gradients, work.group.lookups.data, chunk, column)
+      .Store(work.partials + place * gradients.cols + column);
+}
+
+// The partial sums of one segment of several chunks, added in order.
+template <int kWidth>
+__device__ Pack<kWidth> AddPartials(const float* partials, int32_t dim, int32_t first, int32_t last,
+                                    int32_t column) {
+  const int64_t first_place = int64_t{first / kSegmentChunk} * kSlotsPerWindow + 1;
+  Pack<kWidth> sum = Pack<kWidth>::Load(partials + first_place * dim + column);
+  UNROLL(8)
+  for (int32_t begin = first + kSegmentChunk; begin < last; begin += kSegmentChunk) {
+    const int64_t place = int64_t{begin / kSegmentChunk} * kSlotsPerWindow;
+    sum.Add(Pack<kWidth>::Load(partials + place * dim + column));
+  }
+  return sum;
+}
+
+// threads of a group: [segments, dim / kWidth]
+template <int kWidth>
+__global__ void SegmentSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix gradients) {
+  const int item = ItemOfBlock(slice);
+  const SegmentWork& work = slice.items[item];
+  const int32_t packs = gradients.cols / kWidth;
+  const int64_t thread = ThreadOfItem(slice, item);
+  const int64_t segment = thread / packs;
+  if (segment >= work.group.sums.rows) return;
+  const int32_t column = static_cast<int32_t>(thread % packs) * kWidth;
+  const int32_t first = work.group.offsets.data[segment];
+  const int32_t last = work.group.offsets.data[segment + 1];
+  Pack<kWidth> sum = {};
+  if (last - first > kSegmentChunk) {
+    sum = AddPartials<kWidth>(work.partials, gradients.cols, first, last, column);
+  } else if (last > first) {
+    sum = SumInOrder<kWidth>(gradients, work.group.lookups.data, {first, last}, column);
+  }
+  sum.Store(RowOf(work.group.sums, segment) + column);
+}
+
+template <int kWidth>
+void LaunchOfWidth(Matrix gradients, absl::Span<const SegmentWork> work, cudaStream_t stream) {
+  const int64_t packs = gradients.cols / kWidth;
+  const auto chunk_kernel = ChunkSumKernel<kWidth>;
+  const auto segment_kernel = SegmentSumKernel<kWidth>;
+  ForEachSlice(
+      work,
+      [packs](const SegmentWork& w) {
+        return CeilDiv(WindowsOf(w.group) * kSlotsPerWindow * packs, kBlockThreads);
+      },
+      [&](const Slice<SegmentWork>& slice) {
+        LAUNCH(chunk_kernel, slice.num_blocks(), kBlockThreads, stream, slice, gradients);
+      });
+  ForEachSlice(
+      work,
+      [packs](const SegmentWork& w) { return CeilDiv(w.group.sums.rows * packs, kBlockThreads); },
+      [&](const Slice<SegmentWork>& slice) {
+        LAUNCH(segment_kernel, slice.num_blocks(), kBlockThreads, stream, slice, gradients);
+      });
+}
+
+}  // namespace
+
+int64_t SegmentSumScratchFloats(absl::Span<const SegmentGroup> groups, int32_t dim) {
+  int64_t windows = 0;
+  for (const SegmentGroup& group : groups) windows += WindowsOf(group);
+  return windows * kSlotsPerWindow * dim;
+}
+
+cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups,
+                             float* scratch, cudaStream_t stream) {
+  std::vector<SegmentWork> work;
+  bool packed = gradients.cols % 4 == 0 && RowsArePacked(gradients);
+  for (const SegmentGroup& group : groups) {
+    work.push_back({group, scratch});
+    scratch += WindowsOf(group) * kSlotsPerWindow * gradients.cols;
+    packed = packed && RowsArePacked(group.sums);
+  }
+  if (packed) {
+    LaunchOfWidth<4>(gradients, work, stream);
+  } else {
+    LaunchOfWidth<1>(gradients, work, stream);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace THERMOCLINE_CUDA_NAMESPACE
+}  // namespace thermocline

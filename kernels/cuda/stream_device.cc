@@ -1,0 +1,278 @@
+#include "kernels/cuda/stream_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/table_spec.h"
+#include "kernels/cuda/cuda_mlp.h"
+#include "kernels/cuda/operations.h"
+
+namespace thermocline {
+namespace THERMOCLINE_CUDA_NAMESPACE {
+namespace {
+
+// Most operations of most models fit it, so that it seldom grows.
+constexpr size_t kInitialScratchBytes = 4 << 20;
+
+}  // namespace
+
+// Buffers may be freed after their device, and on another thread.
+class StreamDevice::Buffer : public DeviceBuffer {
+ public:
+  Buffer(int ordinal, void* data) : ordinal_(ordinal), data_(data) {}
+  ~Buffer() override {
+    // An error here was met before, and is the device's to report. Waits for what uses the memory.
+    if (cudaSetDevice(ordinal_) == cudaSuccess) static_cast<void>(cudaFree(data_));
+  }
+  void* data() override { return data_; }
+
+ private:
+  const int ordinal_;
+  void* const data_;
+};
+
+class StreamDevice::HostBuffer : public DeviceBuffer {
+ public:
+  HostBuffer(StreamDevice* device, void* data) : device_(device), data_(data) {}
+  ~HostBuffer() override {
+    if (data_ == nullptr || cudaSetDevice(device_->ordinal_) != cudaSuccess) return;
+    static_cast<void>(cudaDeviceSynchronize());  // A copy may still be on its way.
+    device_->host_allocations_.erase(static_cast<const char*>(data_));
+    static_cast<void>(cudaFreeHost(data_));
+  }
+  void* data() override { return data_; }
+
+ private:
+  StreamDevice* const device_;
+  void* const data_;
+};
+
+class StreamDevice::Event : public DeviceEvent {
+ public:
+  explicit Event(StreamDevice* device) : device_(device) {
+    if (!device_->Begin()) return;
+    device_->Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+  }
+  ~Event() override {
+    if (event_ != nullptr && cudaSetDevice(device_->ordinal_) == cudaSuccess) {
+      static_cast<void>(cudaEventDestroy(event_));
+    }
+  }
+  absl::Status Wait() override {
+    if (event_ == nullptr) return device_->error_.Take();
+    // After an error too: the host may be about to reuse memory.
+    device_->Check(cudaSetDevice(device_->ordinal_), "choosing the device");
+    device_->Check(cudaEventSynchronize(event_), "waiting for an event");
+    return device_->error_.Take();
+  }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  StreamDevice* const device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm)
+    : ordinal_(ordinal), gemm_(std::move(gemm)) {
+  for (cudaStream_t* stream : {&compute_, &copy_, &setup_}) {
+    if (Begin()) {
+      Check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
+    }
+  }
+  Scratch(kInitialScratchBytes);
+}
+
+StreamDevice::~StreamDevice() {
+  if (cudaSetDevice(ordinal_) != cudaSuccess) return;
+  static_cast<void>(cudaDeviceSynchronize());
+  for (cudaStream_t stream : {compute_, copy_, setup_}) {
+    if (stream != nullptr) static_cast<void>(cudaStreamDestroy(stream));
+  }
+}
+
+bool StreamDevice::Begin() {
+  if (!error_.ok()) return false;
+  Check(cudaSetDevice(ordinal_), "choosing the device");
+  return error_.ok();
+}
+
+std::unique_ptr<DeviceBuffer> StreamDevice::Allocate(size_t bytes) {
+  void* data = nullptr;
+  const size_t at_least_one = std::max<size_t>(bytes, 1);
+  if (Begin()) {
+    Check(cudaMalloc(&data, at_least_one), "allocating device memory");
+    // An error of cudaMalloc's is also CUDA's last one, which the next launch would find.
+    if (data == nullptr) static_cast<void>(cudaGetLastError());
+  }
+  if (data != nullptr) {
+    Check(cudaMemsetAsync(data, 0, at_least_one, setup_), "clearing device memory");
+    Check(cudaStreamSynchronize(setup_), "clearing device memory");
+  }
+  return std::make_unique<Buffer>(ordinal_, data);
+}
+
+std::unique_ptr<DeviceBuffer> StreamDevice::AllocateHost(size_t bytes) {
+  void* data = nullptr;
+  const size_t at_least_one = std::max<size_t>(bytes, 1);
+  if (Begin()) {
+    Check(cudaHostAlloc(&data, at_least_one, cudaHostAllocDefault), "allocating pinned memory");
+    if (data == nullptr) static_cast<void>(cudaGetLastError());
+  }
+  if (data != nullptr) {
+    std::fill_n(static_cast<char*>(data), at_least_one, 0);
+    host_allocations_[static_cast<const char*>(data)] = at_least_one;
+  }
+  return std::make_unique<HostBuffer>(this, data);
+}
+
+bool StreamDevice::IsAllocatedHost(const void* host) const {
+  const auto next = host_allocations_.upper_bound(static_cast<const char*>(host));
+  if (next == host_allocations_.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(next);
+  return static_cast<const char*>(host) < begin + bytes;
+}
+
+void StreamDevice::Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                        const void* host, Stream stream) {
+  if (bytes == 0 || !Begin()) return;
+  Check(cudaMemcpyAsync(to, from, bytes, kind, Get(stream)), "copying between host and device");
+  // Whether CUDA is done with pageable memory when its call returns is left open by its
+  // documentation ("may be asynchronous"): only waiting makes it so.
+  if (!IsAllocatedHost(host)) {
+    Check(cudaStreamSynchronize(Get(stream)), "copying between host and device");
+  }
+}
+
+void StreamDevice::CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+  Copy(device, host, bytes, cudaMemcpyHostToDevice, host, stream);
+}
+
+void StreamDevice::CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
+  Copy(host, device, bytes, cudaMemcpyDeviceToHost, host, stream);
+}
+
+std::unique_ptr<DeviceEvent> StreamDevice::MakeEvent() { return std::make_unique<Event>(this); }
+
+void StreamDevice::Record(Stream stream, DeviceEvent* event) {
+  const cudaEvent_t cuda_event = static_cast<Event*>(event)->get();
+  if (!Begin()) return;
+  Check(cudaEventRecord(cuda_event, Get(stream)), "recording an event");
+}
+
+void StreamDevice::WaitFor(Stream stream, const DeviceEvent& event) {
+  const cudaEvent_t cuda_event = static_cast<const Event&>(event).get();
+  if (!Begin()) return;
+  Check(cudaStreamWaitEvent(Get(stream), cuda_event, 0), "waiting for an event");
+}
+
+absl::Status StreamDevice::Synchronize() {
+  Check(cudaSetDevice(ordinal_), "choosing the device");
+  for (cudaStream_t stream : {compute_, copy_}) {
+    if (stream != nullptr) Check(cudaStreamSynchronize(stream), "waiting for the device");
+  }
+  return error_.Take();
+}
+
+void* StreamDevice::Scratch(size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    scratch_.reset();
+    scratch_ = Allocate(bytes + bytes / 2);
+    scratch_bytes_ = scratch_->data() == nullptr ? 0 : bytes + bytes / 2;
+  }
+  return scratch_->data();
+}
+
+std::unique_ptr<Mlp> StreamDevice::CreateMlp(const MlpConfig& config) {
+  return std::make_unique<CudaMlp>(config, MlpContext{this, gemm_.get(), &error_, compute_});
+}
+
+void StreamDevice::PoolForward(absl::Span<const PoolInput> features, int32_t dim,
+                               int32_t first_vector, Matrix z) {
+  for (const PoolInput& feature : features) {
+    CHECK(feature.offsets.empty() ? feature.slots.size == z.rows
+                                  : feature.offsets.size == z.rows + int64_t{1});
+  }
+  if (!Begin()) return;
+  Check(LaunchPoolForward(features, dim, first_vector, z, compute_), "PoolForward");
+}
+
+void StreamDevice::PoolBackward(absl::Span<const PoolInput> features, int32_t dim,
+                                int32_t first_vector, Matrix z_gradient) {
+  if (!Begin()) return;
+  Check(LaunchPoolBackward(features, dim, first_vector, z_gradient, compute_), "PoolBackward");
+}
+
+void StreamDevice::SegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups) {
+  for (const SegmentGroup& group : groups) {
+    CHECK_EQ(group.offsets.size, group.sums.rows + int64_t{1});
+  }
+  if (!Begin()) return;
+  void* const scratch = Scratch(sizeof(float) * SegmentSumScratchFloats(groups, gradients.cols));
+  if (scratch == nullptr) return;
+  Check(LaunchSegmentSum(gradients, groups, static_cast<float*>(scratch), compute_), "SegmentSum");
+}
+
+void StreamDevice::SparseUpdate(absl::Span<const RowUpdateGroup> groups) {
+  for (const RowUpdateGroup& group : groups) {
+    CHECK_EQ(group.targets.size, int64_t{group.gradients.rows});
+    CHECK_EQ(group.rows.cols,
+             group.gradients.cols + SlotFloats(group.optimizer, group.gradients.cols));
+  }
+  if (Begin()) Check(LaunchSparseUpdate(groups, compute_), "SparseUpdate");
+}
+
+void StreamDevice::GatherRows(absl::Span<const RowCopy> copies) {
+  for (const RowCopy& copy : copies) CHECK_EQ(copy.rows.size, int64_t{copy.packed.rows});
+  if (Begin()) Check(LaunchGatherRows(copies, compute_), "GatherRows");
+}
+
+void StreamDevice::ScatterRows(absl::Span<const RowCopy> copies) {
+  for (const RowCopy& copy : copies) CHECK_EQ(copy.rows.size, int64_t{copy.packed.rows});
+  if (Begin()) Check(LaunchScatterRows(copies, compute_), "ScatterRows");
+}
+
+void StreamDevice::InteractionForward(Matrix z, int32_t vectors, Matrix output) {
+  CHECK_EQ(output.cols, z.cols / vectors + vectors * (vectors - 1) / 2);
+  if (Begin()) Check(LaunchInteractionForward(z, vectors, output, compute_), "InteractionForward");
+}
+
+void StreamDevice::InteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient,
+                                       Matrix z_gradient) {
+  CHECK_EQ(output_gradient.cols, z.cols / vectors + vectors * (vectors - 1) / 2);
+  if (!Begin()) return;
+  Check(LaunchInteractionBackward(z, vectors, output_gradient, z_gradient, compute_),
+        "InteractionBackward");
+}
+
+void StreamDevice::BceWithLogits(Matrix logits, DeviceSpan<const float> labels, float scale,
+                                 Matrix logits_gradient, DeviceSpan<double> loss_sum) {
+  CHECK_EQ(labels.size, logits.rows);
+  if (!Begin()) return;
+  void* const scratch = Scratch(sizeof(double) * BceScratchDoubles(logits.rows));
+  if (scratch == nullptr) return;
+  Check(LaunchBceWithLogits(logits, labels.data, scale, logits_gradient, loss_sum.data,
+                            static_cast<double*>(scratch), compute_),
+        "BceWithLogits");
+}
+
+void StreamDevice::FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) {
+  if (Begin()) Check(LaunchFindNonFinite(values, index.data, compute_), "FindNonFinite");
+}
+
+void StreamDevice::DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
+                               DeviceSpan<const float> gradients, DeviceSpan<float> weights,
+                               DeviceSpan<float> slots) {
+  const int64_t blocks = weights.size / kDenseBlockFloats;
+  const int32_t slot_floats = SlotFloats(optimizer, kDenseBlockFloats);
+  CHECK_EQ(weights.size, blocks * kDenseBlockFloats);
+  CHECK_EQ(gradients.size, weights.size);
+  CHECK_EQ(slots.size, blocks * slot_floats);
+  if (!Begin()) return;
+  Check(LaunchDenseUpdate(optimizer.kind, scalars, blocks, kDenseBlockFloats, slot_floats,
+                          gradients.data, weights.data, slots.data, compute_),
+        "DenseUpdate");
+}
+
+}  // namespace THERMOCLINE_CUDA_NAMESPACE
+}  // namespace thermocline

@@ -1,0 +1,82 @@
+// The Device of this folder: launches of operations.h and products of a Gemm on two streams. The
+// same code runs on a GPU (cuda_device.h) and on the emulation (emulation/emulated_device.h).
+#ifndef THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
+#define THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
+
+#include <map>
+#include <memory>
+
+#include "kernels/cuda/first_error.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/device.h"
+
+namespace thermocline {
+namespace THERMOCLINE_CUDA_NAMESPACE {
+
+class StreamDevice : public Device {
+ public:
+  // `gemm` was made for the device `ordinal`.
+  StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm);
+  ~StreamDevice() override;
+
+  bool is_host_memory() const override { return false; }
+  std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) override;
+  std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) override;
+  void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) override;
+  void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override;
+  std::unique_ptr<DeviceEvent> MakeEvent() override;
+  void Record(Stream stream, DeviceEvent* event) override;
+  void WaitFor(Stream stream, const DeviceEvent& event) override;
+  absl::Status Synchronize() override;
+
+  std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override;
+  void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                   Matrix z) override;
+  void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
+                    Matrix z_gradient) override;
+  void SegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups) override;
+  void SparseUpdate(absl::Span<const RowUpdateGroup> groups) override;
+  void GatherRows(absl::Span<const RowCopy> copies) override;
+  void ScatterRows(absl::Span<const RowCopy> copies) override;
+  void InteractionForward(Matrix z, int32_t vectors, Matrix output) override;
+  void InteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient,
+                           Matrix z_gradient) override;
+  void BceWithLogits(Matrix logits, DeviceSpan<const float> labels, float scale,
+                     Matrix logits_gradient, DeviceSpan<double> loss_sum) override;
+  void FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) override;
+  void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
+                   DeviceSpan<const float> gradients, DeviceSpan<float> weights,
+                   DeviceSpan<float> slots) override;
+
+ private:
+  class Buffer;
+  class HostBuffer;
+  class Event;
+
+  // Makes this device the calling thread's. False after an error: then there is nothing to do.
+  bool Begin();
+  void Check(cudaError_t error, const char* operation) { error_.Record(error, operation); }
+  cudaStream_t Get(Stream stream) const { return stream == Stream::kCompute ? compute_ : copy_; }
+  bool IsAllocatedHost(const void* host) const;
+  // Copies, and waits where the host memory is not AllocateHost's.
+  void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const void* host,
+            Stream stream);
+  // Memory for one operation's partial results, on the compute stream; null after an error. Grows
+  // to the largest batch seen, which waits for the device: in the first steps of a job, if at all.
+  void* Scratch(size_t bytes);
+
+  const int ordinal_;
+  // What an operation waits for is given to neither: memory of Allocate is set to zero there.
+  cudaStream_t compute_ = nullptr, copy_ = nullptr, setup_ = nullptr;
+  FirstError error_;
+  std::map<const char*, size_t> host_allocations_;  // by address, bytes
+  size_t scratch_bytes_ = 0;
+  std::unique_ptr<DeviceBuffer> scratch_;
+  const std::unique_ptr<Gemm> gemm_;
+};
+
+}  // namespace THERMOCLINE_CUDA_NAMESPACE
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
