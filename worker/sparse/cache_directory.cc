@@ -21,6 +21,7 @@ static_assert((size_t{1} << kMinBucketBits) >= 4 * kKeysAhead);
 
 CacheDirectory::CacheDirectory(std::vector<uint64_t> salts)
     : salts_(std::move(salts)),
+      entries_(kScratch + 1),
       buckets_(size_t{1} << kMinBucketBits, Bucket{0, kNone}),
       shift_(32 - kMinBucketBits) {
   CHECK_LE(salts_.size(), size_t{std::numeric_limits<uint16_t>::max()} + 1);
@@ -48,21 +49,23 @@ void CacheDirectory::FindOrAddSome(int32_t table, const Key* keys, const uint32_
   CacheEntry* const pool = entries_.data();
   const int32_t* next_free = free_.data() + free_.size() - 1;
   for (size_t i = 0; i < n; ++i) {
-    uint64_t at = Home(tags[i]);
+    const uint32_t tag = tags[i];
+    uint64_t at = Home(tag);
     Bucket held = buckets[at];
-    while ((static_cast<int>(held.entry != kNone) & static_cast<int>(held.tag != tags[i])) != 0) {
+    int32_t if_empty = held.entry >> 31;  // all ones where the bucket is empty, else 0
+    while (((held.tag ^ tag) & ~static_cast<uint32_t>(if_empty)) != 0) {
       at = (at + 1) & mask;
       held = buckets[at];
+      if_empty = held.entry >> 31;
     }
-    const bool is_new = held.entry == kNone;
-    const int32_t number = is_new ? *next_free : held.entry;
-    next_free -= is_new ? 1 : 0;
-    buckets[at] = {tags[i], number};
-    CacheEntry* const to = is_new ? pool + number : &scratch_;
-    *to = CacheEntry();
-    to->key = keys[i];
-    to->bucket = static_cast<uint32_t>(at);
-    to->table = static_cast<uint16_t>(table);
+    const int32_t number = held.entry ^ ((held.entry ^ *next_free) & if_empty);
+    next_free += if_empty;
+    buckets[at] = {tag, number};
+    CacheEntry& to = pool[number & if_empty];  // kScratch, unless the key is new
+    to = CacheEntry();
+    to.key = keys[i];
+    to.bucket = static_cast<uint32_t>(at);
+    to.table = static_cast<uint16_t>(table);
     entries[i] = number;
     __builtin_prefetch(pool + number, 1);
   }

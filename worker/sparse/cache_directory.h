@@ -45,7 +45,7 @@ class CacheDirectory {
   const CacheEntry& operator[](int32_t entry) const { return entries_[entry]; }
   void Prefetch(int32_t entry) const { __builtin_prefetch(entries_.data() + entry, 1); }
 
-  size_t size() const { return entries_.size() - free_.size(); }
+  size_t size() const { return entries_.size() - 1 - free_.size(); }
 
  private:
   // Whether a bucket holds the key in question is decided without a look at its entry, but for one
@@ -55,6 +55,7 @@ class CacheDirectory {
     int32_t entry;  // kNone: the bucket is empty
   };
   static constexpr int32_t kNone = -1;
+  static constexpr int32_t kScratch = 0;  // no key's entry: written where there is nothing to write
 
   uint64_t Home(uint32_t tag) const { return tag >> shift_; }
   // Entries of n distinct keys with these tags; there is room for as many new ones.
@@ -71,8 +72,7 @@ class CacheDirectory {
   std::vector<int32_t> free_;  // numbers of entries
   // Linear probing, at most 3/8 full; a key is in no bucket behind an empty one.
   std::vector<Bucket> buckets_;
-  int shift_;           // 32 - log2(buckets_.size())
-  CacheEntry scratch_;  // written where there is nothing to write
+  int shift_;  // 32 - log2(buckets_.size())
 };
 
 }  // namespace thermocline

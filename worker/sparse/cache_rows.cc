@@ -1,6 +1,7 @@
 #include "worker/sparse/cache_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/check.h"
 
@@ -42,8 +43,9 @@ int32_t CacheRows::FindVictim() {
     uint8_t lowest = 0xFF;
     for (int i = 0; i < kRowsPerLine; ++i) lowest = std::min(lowest, states[i]);
     if (lowest <= 1) {
-      const uint8_t* const victim = std::find(states, states + kRowsPerLine, lowest);
-      return static_cast<int32_t>(victim - states_.data()) - kRowsPerLine;
+      const void* const victim = std::memchr(states, lowest, kRowsPerLine);
+      return static_cast<int32_t>(static_cast<const uint8_t*>(victim) - states_.data()) -
+             kRowsPerLine;
     }
     for (int i = 0; i < kRowsPerLine; ++i) {
       states[i] = states[i] < kNeeded ? states[i] >> 1 : states[i];
