@@ -3,6 +3,7 @@
 # exit code is not 0 if any failed.
 #
 #   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan tsan fuzz
+#   tests/run.sh --gpu        the tests that need a GPU; fails where there is none
 #
 # unit    every test, as the programs are built for users
 # lint    who may include whom, length of files
@@ -12,6 +13,8 @@
 # tsan    unit tests under the thread sanitizer
 # fuzz    bytes from outside, made up by libFuzzer from tests/fuzz/corpus: THERMOCLINE_FUZZ_SECONDS
 #         (default 60) for each target, as many at a time as there are processors
+# --gpu   the GPU's kernels against the CPU's, also under compute-sanitizer where that is installed;
+#         elsewhere these tests are skipped
 #
 # THERMOCLINE_BAZEL_FLAGS adds flags to every build, such as --jobs=2 or --disk_cache=DIR.
 set -uo pipefail
@@ -98,6 +101,22 @@ fuzz_stage() {
   echo "== fuzz: done in $((SECONDS - start)) s"
 }
 
+# Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
+gpu_stage() {
+  local log=$logs/gpu name programs=()
+  for name in cuda_device_test cuda_kernels_test; do programs+=("kernels/cuda/$name"); done
+  echo "== gpu"
+  if ! bazel_run build "${programs[@]/#/"//"}" >"$log" 2>&1; then
+    failed=$((failed + 1))
+    tail -n 100 "$log"
+    echo "== gpu: FAILED to build"
+    return
+  fi
+  tests/gpu_bundle_run.sh "${programs[@]/#/bazel-bin/}" | tee "$log"
+  passed=$((passed + $(tail -n 1 "$log" | cut -d' ' -f1)))
+  failed=$((failed + $(tail -n 1 "$log" | cut -d' ' -f3)))
+}
+
 # Only objects, and fast ones to make: the analysis is all that is wanted.
 clang_build() {
   bazel_run build --config=clang --keep_going --output_groups=compilation_outputs //...
@@ -126,6 +145,7 @@ for stage in "${stages[@]}"; do
         --test_env=TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" //...
       ;;
     fuzz) fuzz_stage ;;
+    --gpu) gpu_stage ;;
     *)
       echo "unknown stage '$stage'" >&2
       failed=$((failed + 1))

@@ -1,6 +1,8 @@
 // What a program meets that asks for a GPU where there may be none.
 #include "kernels/cuda/cuda_device.h"
 
+#include <cstdlib>
+
 #include "gtest/gtest.h"
 
 namespace thermocline {
@@ -16,6 +18,7 @@ TEST(CudaDeviceTest, SaysWhyThereIsNone) {
     EXPECT_GE(info->compute_capability, 30);
     return;
   }
+  EXPECT_EQ(std::getenv("THERMOCLINE_REQUIRE_GPU"), nullptr) << info.status();
   // Built without CUDA, or no driver, or no GPU.
   EXPECT_TRUE(absl::IsUnimplemented(info.status()) || absl::IsNotFound(info.status()))
       << info.status();

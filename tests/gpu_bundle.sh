@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Packs the tests and the benchmark of the GPU kernels with the libraries they need, for a machine that has
+# an NVIDIA driver and a CUDA toolkit (for cuBLASLt), and glibc as new as this machine's, but no Bazel.
+#
+#   tests/gpu_bundle.sh OUT.tar.gz
+#
+# There: tar xzf OUT.tar.gz && thermocline_gpu/gpu_bundle_run.sh
+set -euo pipefail
+(($# == 1)) || { echo "usage: tests/gpu_bundle.sh OUT.tar.gz" >&2; exit 2; }
+out=$(realpath "$1")
+cd "$(dirname "$0")/.."
+read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
+targets=(kernels/cuda/cuda_kernels_test kernels/cuda/cuda_device_test kernels/kernels_benchmark)
+bazel build "${flags[@]}" "${targets[@]/#/"//"}"
+
+folder=$(mktemp -d -t thermocline-bundle-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+bundle=$folder/thermocline_gpu
+mkdir -p "$bundle/lib"
+for target in "${targets[@]}"; do
+  cp "bazel-bin/$target" "$bundle/"
+  # The C library is not among them: it must fit the other machine's driver.
+  ldd "bazel-bin/$target" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -Lu {} "$bundle/lib/"
+done
+cp tests/gpu_bundle_run.sh "$bundle/"
+tar -C "$folder" -czf "$out" thermocline_gpu
+echo "$out: $(du -h "$out" | cut -f1)"

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs test programs on a GPU, directly: on a machine that has a driver but no Bazel, or for tests/run.sh.
+# Then runs the kernels' tests under compute-sanitizer (memcheck, racecheck), where that tool is.
+#
+#   tests/gpu_bundle_run.sh [DIR | PROGRAM...]   default: the folder that this script lies in
+#
+# Runs every *_test in DIR (tests/gpu_bundle.sh makes such a folder). A machine without a GPU is a failure.
+# The last line is "N passed, N failed"; the exit code is not 0 if any failed.
+set -uo pipefail
+export THERMOCLINE_REQUIRE_GPU=1
+
+folder=$(dirname "$0")
+programs=()
+if (($# == 1)) && [[ -d $1 ]]; then
+  folder=$1
+elif (($# > 0)); then
+  programs=("$@")
+fi
+((${#programs[@]})) || programs=("$folder"/*_test)
+[[ -d $folder/lib ]] && export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+passed=0
+failed=0
+log=$(mktemp -t thermocline-gpu-XXXXXX)
+trap 'rm -f "$log"' EXIT
+
+check() {  # WHAT COMMAND...
+  local what=$1 start=$SECONDS
+  shift
+  if "$@" >"$log" 2>&1; then
+    passed=$((passed + 1))
+    echo "$what: passed in $((SECONDS - start)) s"
+  else
+    failed=$((failed + 1))
+    tail -n 60 "$log"
+    echo "$what: FAILED in $((SECONDS - start)) s"
+  fi
+}
+
+sanitizer=$(command -v compute-sanitizer || true)
+for candidate in "${CUDA_HOME:-/usr/local/cuda}"/{bin,compute-sanitizer}/compute-sanitizer; do
+  [[ -z $sanitizer && -x $candidate ]] && sanitizer=$candidate
+done
+
+for program in "${programs[@]}"; do
+  name=$(basename "$program")
+  check "$name" "$program"
+  [[ $name == *kernels_test ]] || continue
+  if [[ -z $sanitizer ]]; then
+    echo "$name: not checked by compute-sanitizer, which is not on this machine"
+    continue
+  fi
+  for tool in memcheck racecheck; do
+    # What is not about memory or races takes long under them.
+    check "$name, $tool" "$sanitizer" --tool "$tool" --error-exitcode 9 "$program" \
+      --gtest_filter='-*TooLargeAnAllocation*:*AnEventsWaitReportsErrors:MlpTest.LowerPrecisions'
+  done
+done
+
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))
