@@ -1,13 +1,23 @@
 #!/bin/sh
-# Every operation is timed and printed, on both instruction sets; a wrong flag is refused.
+# Every operation is timed and printed, on both instruction sets, and on a GPU if there is one; wrong flags
+# are refused.
 set -eu
 for isa in auto avx2; do
   out=$("$1" --batch 32 --threads 2 --repeats 2 --isa "$isa")
   echo "$out"
   echo "$out" | grep -q "top weight gradients"
-  echo "$out" | grep -q "step (sum of the least)"
+  echo "$out" | grep -q "step (sum of the above)"
 done
-if "$1" --batch; then
-  echo "a flag without a value was accepted" >&2
-  exit 1
+if out=$("$1" --device cuda --batch 32 --repeats 2 2>&1); then
+  echo "$out" | grep -q "a copy in its memory"
+else
+  echo "$out"
+  echo "$out" | grep -Eq "NOT_FOUND|UNIMPLEMENTED"  # This machine has no GPU.
 fi
+for wrong in --batch "--device tpu"; do
+  # shellcheck disable=SC2086
+  if "$1" $wrong; then
+    echo "'$wrong' was accepted" >&2
+    exit 1
+  fi
+done

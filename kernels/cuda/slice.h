@@ -52,6 +52,7 @@ __device__ inline int64_t ThreadOfItem(const Slice<Item>& slice, int item) {
 // blocks_of(item) blocks work on an item; slices without any are left out.
 template <typename Item, typename BlocksOf, typename Launch>
 void ForEachSlice(absl::Span<const Item> items, BlocksOf blocks_of, Launch launch) {
+  static_assert(sizeof(Slice<Item>) + 128 <= kMaxParameterBytes, "and room for other parameters");
   for (size_t begin = 0; begin < items.size(); begin += Slice<Item>::kMaxItems) {
     Slice<Item> slice;
     const size_t end = std::min(begin + Slice<Item>::kMaxItems, items.size());

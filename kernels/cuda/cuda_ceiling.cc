@@ -1,0 +1,89 @@
+#include "kernels/cuda/cuda_ceiling.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "kernels/cuda/cublaslt_gemm.h"
+#include "kernels/cuda/launch.h"
+
+namespace thermocline {
+namespace {
+
+constexpr size_t kCopyBytes = size_t{512} << 20;
+constexpr int kRuns = 10;
+constexpr int kTimesPerRun = 10;
+
+absl::Status Check(cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("CUDA: ", cudaGetErrorString(error)));
+}
+
+// The least seconds of `work` on the default stream.
+absl::StatusOr<double> LeastSeconds(const std::function<absl::Status()>& work) {
+  cudaEvent_t begin, end;
+  RETURN_IF_ERROR(Check(cudaEventCreate(&begin)));
+  RETURN_IF_ERROR(Check(cudaEventCreate(&end)));
+  double least = 1e30;
+  for (int run = -1; run < kRuns; ++run) {  // The first warms up.
+    RETURN_IF_ERROR(Check(cudaEventRecord(begin)));
+    for (int i = 0; i < kTimesPerRun; ++i) RETURN_IF_ERROR(work());
+    RETURN_IF_ERROR(Check(cudaEventRecord(end)));
+    RETURN_IF_ERROR(Check(cudaEventSynchronize(end)));
+    float milliseconds = 0;
+    RETURN_IF_ERROR(Check(cudaEventElapsedTime(&milliseconds, begin, end)));
+    if (run >= 0) least = std::min(least, 1e-3 * milliseconds / kTimesPerRun);
+  }
+  static_cast<void>(cudaEventDestroy(begin));
+  static_cast<void>(cudaEventDestroy(end));
+  return least;
+}
+
+}  // namespace
+
+absl::StatusOr<double> MeasureCudaCopy(const CudaDeviceOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, MakeCudaDevice(options));
+  const auto from = device->Allocate(kCopyBytes), to = device->Allocate(kCopyBytes);
+  RETURN_IF_ERROR(device->Synchronize());
+  ASSIGN_OR_RETURN(const double seconds, LeastSeconds([&] {
+                     return Check(cudaMemcpyAsync(to->data(), from->data(), kCopyBytes,
+                                                  cudaMemcpyDeviceToDevice));
+                   }));
+  return 2.0 * kCopyBytes / seconds;
+}
+
+absl::StatusOr<double> MeasureCudaProducts(const CudaDeviceOptions& options,
+                                           absl::Span<const ProductShape> shapes,
+                                           MlpPrecision precision) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, MakeCudaDevice(options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Gemm> gemm, cuda::MakeCublasLtGemm());
+  int64_t floats = 1;
+  for (const ProductShape& s : shapes) {
+    floats = std::max({floats, s.m * s.n, s.m * s.k, s.k * s.n});
+  }
+  const size_t bytes = sizeof(float) * floats;
+  const auto a = device->Allocate(bytes), b = device->Allocate(bytes), c = device->Allocate(bytes);
+  RETURN_IF_ERROR(device->Synchronize());
+  return LeastSeconds([&] {
+    for (const ProductShape& s : shapes) {
+      cuda::GemmCall call;
+      call.m = s.m;
+      call.n = s.n;
+      call.k = s.k;
+      call.a = a->floats();
+      call.lda = s.k;
+      call.b = b->floats();
+      call.ldb = s.n;
+      call.c = c->floats();
+      call.ldc = s.n;
+      call.precision = precision;
+      RETURN_IF_ERROR(gemm->Run(call, nullptr));
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace thermocline

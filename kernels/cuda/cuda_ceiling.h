@@ -1,0 +1,24 @@
+// What a GPU can do at most, measured: beside that, benchmarks of kernels say something.
+#ifndef THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_
+#define THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/mlp.h"
+#include "kernels/step_benchmark.h"
+
+namespace thermocline {
+
+// Bytes a second, read and written, of a copy in device memory far larger than its caches.
+// Errors of both: as MakeCudaDevice
+absl::StatusOr<double> MeasureCudaCopy(const CudaDeviceOptions& options);
+
+// Seconds of these products one after the other, by cuBLASLt alone: no bias, rows unpadded.
+absl::StatusOr<double> MeasureCudaProducts(const CudaDeviceOptions& options,
+                                           absl::Span<const ProductShape> shapes,
+                                           MlpPrecision precision);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_

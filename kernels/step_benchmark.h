@@ -1,0 +1,88 @@
+// One training step of DLRM in the shape of its Criteo Kaggle example, as buffers on a device and
+// operations in their order: what kernels_benchmark times.
+#ifndef THERMOCLINE_KERNELS_STEP_BENCHMARK_H_
+#define THERMOCLINE_KERNELS_STEP_BENCHMARK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace thermocline {
+
+// A matrix product [m, k] x [k, n].
+struct ProductShape {
+  int64_t m = 0, n = 0, k = 0;
+};
+
+// Bytes are those that must move at least once.
+struct BenchmarkOperation {
+  std::string name;
+  double bytes = 0;                    // of one batch; 0: not a matter of memory
+  std::vector<ProductShape> products;  // of one batch; empty: not a matter of arithmetic
+  std::function<void()> run;
+
+  double flops() const;
+};
+
+class StepBenchmark {
+ public:
+  // `device` outlives this.
+  StepBenchmark(Device* device, int32_t batch, MlpPrecision precision);
+
+  // Those of a step, and what a cache of rows on the device needs besides.
+  std::vector<BenchmarkOperation> StepOperations();
+  std::vector<BenchmarkOperation> CacheOperations();
+  double lookups_per_key() const;
+  // Of the last batch, divided by its samples.
+  double Loss();
+
+ private:
+  struct MlpLayout {
+    MlpConfig config;
+    std::vector<ProductShape> forward, backward_data, backward_parameters;
+  };
+  // A batch of lookups of one feature, on the device.
+  struct Feature {
+    Matrix rows, sums;
+    DeviceSpan<const int32_t> slots, segment_offsets, segment_lookups, targets;
+  };
+
+  MlpLayout LayOut(std::vector<int32_t> widths, bool top, MlpPrecision precision);
+  void AddFeature(int64_t cardinality, int32_t feature);
+  template <typename T>
+  T* Put(const std::vector<T>& values);
+  float* Random(int64_t floats, float scale);
+  Matrix RandomMatrix(int32_t columns);
+
+  std::vector<BenchmarkOperation> ForwardOperations();
+  std::vector<BenchmarkOperation> BackwardOperations();
+
+  Device* const device_;
+  const int32_t batch_;
+  const OptimizerConfig optimizer_;
+  const UpdateScalars scalars_;
+  std::mt19937_64 rng_{1};
+  std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
+  int64_t arena_floats_ = 0;
+  MlpLayout bottom_layout_, top_layout_;
+  std::unique_ptr<Mlp> bottom_, top_;
+  DeviceSpan<float> weights_, gradients_, slots_;  // the arenas
+  Matrix dense_, z_, z_gradient_, top_input_, top_input_gradient_, logits_, logits_gradient_;
+  DeviceSpan<const float> labels_;
+  DeviceSpan<double> loss_;
+  Matrix slab_;  // [slab rows, dim + slots]
+  int64_t unique_ = 0;
+  std::vector<PoolInput> pool_;
+  std::vector<SegmentGroup> segments_;
+  std::vector<RowUpdateGroup> updates_;
+  std::vector<RowCopy> copies_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_STEP_BENCHMARK_H_
