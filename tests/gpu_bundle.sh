@@ -10,17 +10,17 @@ set -euo pipefail
 out=$(realpath "$1")
 cd "$(dirname "$0")/.."
 read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
-targets=(kernels/cuda/cuda_kernels_test kernels/cuda/cuda_device_test kernels/kernels_benchmark)
-bazel build "${flags[@]}" "${targets[@]/#/"//"}"
+programs=(kernels/cuda/cuda_kernels_test kernels/cuda/cuda_device_test kernels/kernels_benchmark)
+bazel build "${flags[@]}" "${programs[@]}"
 
 folder=$(mktemp -d -t thermocline-bundle-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 bundle=$folder/thermocline_gpu
 mkdir -p "$bundle/lib"
-for target in "${targets[@]}"; do
-  cp "bazel-bin/$target" "$bundle/"
+for program in "${programs[@]}"; do
+  cp "bazel-bin/$program" "$bundle/"
   # The C library is not among them: it must fit the other machine's driver.
-  ldd "bazel-bin/$target" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
+  ldd "bazel-bin/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
     grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -Lu {} "$bundle/lib/"
 done
 cp tests/gpu_bundle_run.sh "$bundle/"

@@ -103,10 +103,9 @@ fuzz_stage() {
 
 # Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
 gpu_stage() {
-  local log=$logs/gpu name programs=()
-  for name in cuda_device_test cuda_kernels_test; do programs+=("kernels/cuda/$name"); done
+  local log=$logs/gpu programs=(kernels/cuda/cuda_device_test kernels/cuda/cuda_kernels_test)
   echo "== gpu"
-  if ! bazel_run build "${programs[@]/#/"//"}" >"$log" 2>&1; then
+  if ! bazel_run build "${programs[@]}" >"$log" 2>&1; then
     failed=$((failed + 1))
     tail -n 100 "$log"
     echo "== gpu: FAILED to build"

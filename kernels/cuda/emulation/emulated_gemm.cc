@@ -1,6 +1,7 @@
 #include "kernels/cuda/emulation/emulated_gemm.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "common/check.h"
@@ -9,24 +10,42 @@ namespace thermocline {
 namespace emulated_cuda {
 namespace {
 
-void Multiply(const GemmCall& call) {
-  std::vector<float> transposed;  // b as [k, n]
-  const float* b = call.b;
-  int64_t ldb = call.ldb;
-  if (call.b_transposed) {
-    transposed.resize(call.k * call.n);
-    for (int64_t j = 0; j < call.n; ++j) {
-      for (int64_t p = 0; p < call.k; ++p) transposed[p * call.n + j] = call.b[j * call.ldb + p];
+// A factor as tensor cores take it: to the nearest value with so many bits of mantissa, ties to
+// even.
+float Rounded(float value, MlpPrecision precision) {
+  if (precision == MlpPrecision::kFloat32) return value;
+  const int dropped_bits = precision == MlpPrecision::kTf32 ? 13 : 16;
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  bits += (1u << (dropped_bits - 1)) - 1 + (bits >> dropped_bits & 1);
+  bits = bits >> dropped_bits << dropped_bits;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// A factor [rows, columns], rounded and not transposed any more.
+std::vector<float> Factor(const float* from, int64_t ld, bool transposed, int64_t rows,
+                          int64_t columns, MlpPrecision precision) {
+  std::vector<float> to(rows * columns);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      to[r * columns + c] = Rounded(transposed ? from[c * ld + r] : from[r * ld + c], precision);
     }
-    b = transposed.data();
-    ldb = call.n;
   }
+  return to;
+}
+
+void Multiply(const GemmCall& call) {
+  const std::vector<float> a =
+      Factor(call.a, call.lda, call.a_transposed, call.m, call.k, call.precision);
+  const std::vector<float> b =
+      Factor(call.b, call.ldb, call.b_transposed, call.k, call.n, call.precision);
   std::vector<float> row(call.n);
   for (int64_t i = 0; i < call.m; ++i) {
     std::fill(row.begin(), row.end(), 0.0f);
     for (int64_t p = 0; p < call.k; ++p) {
-      const float scale = call.a_transposed ? call.a[p * call.lda + i] : call.a[i * call.lda + p];
-      const float* const from = b + p * ldb;
+      const float scale = a[i * call.k + p];
+      const float* const from = b.data() + p * call.n;
       for (int64_t j = 0; j < call.n; ++j) row[j] += scale * from[j];
     }
     float* const to = call.c + i * call.ldc;

@@ -1,4 +1,4 @@
-// Gemm on the emulation: plain loops.
+// Gemm on the emulation: plain loops over factors rounded to the call's precision.
 #ifndef THERMOCLINE_KERNELS_CUDA_EMULATION_EMULATED_GEMM_H_
 #define THERMOCLINE_KERNELS_CUDA_EMULATION_EMULATED_GEMM_H_
 
