@@ -13,8 +13,9 @@ namespace {
 constexpr int64_t kPoolRows = 64;
 // Segments of one cell of the segment sum's grid.
 constexpr int64_t kSegmentsPerCell = 512;
-// Rows fetched ahead of their use; they are scattered over a buffer larger than L2.
-constexpr int64_t kPrefetchDistance = 16;
+constexpr int64_t kFloatsPerLine = 16;
+// Cache lines fetched ahead of their use.
+constexpr int64_t kPrefetchLines = 16;
 
 // kDim > 0 fixes the dim at compile time.
 template <int kDim>
@@ -28,35 +29,62 @@ void AddRow(const float* __restrict from, float* __restrict to, int32_t dim) {
   for (int32_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
+template <int kDim>
+void PrefetchRow(const float* row, int32_t dim) {
+  const int32_t n = kDim > 0 ? kDim : dim;
+  for (int32_t i = 0; i < n; i += kFloatsPerLine) __builtin_prefetch(row + i);
+}
+
+// How many rows are fetched ahead of their use.
+template <int kDim>
+int64_t PrefetchDistance(int32_t dim) {
+  return std::max<int64_t>(kPrefetchLines * kFloatsPerLine / (kDim > 0 ? kDim : dim), 1);
+}
+
+// Rows to be read in the order of `indices`, up to `end`. They are scattered over a buffer larger
+// than L2: whoever reads one has another one fetched.
+template <int kDim>
+struct RowsInOrder {
+  const Matrix rows;
+  const int32_t* const indices;
+  const int64_t end;
+  const int32_t dim;
+  const int64_t ahead = PrefetchDistance<kDim>(dim);
+
+  const float* Read(int64_t j) const {
+    PrefetchRow<kDim>(rows.row(indices[std::min(j + ahead, end - 1)]), dim);
+    return rows.row(indices[j]);
+  }
+};
+
 void ScaleRow(float scale, float* row, int32_t dim) {
   for (int32_t i = 0; i < dim; ++i) row[i] *= scale;
 }
 
+// Samples [begin, end), of which the first is pooled into `to`.
 template <int kDim>
 void PoolOneLookup(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
                    int64_t ld) {
-  const int32_t* slots = feature.slots.data;
+  const RowsInOrder<kDim> rows{feature.rows, feature.slots.data, end, dim};
   for (int64_t b = begin; b < end; ++b, to += ld) {
-    if (b + kPrefetchDistance < end) {
-      __builtin_prefetch(feature.rows.row(slots[b + kPrefetchDistance]));
-    }
-    CopyRow<kDim>(feature.rows.row(slots[b]), to, dim);
+    if (b + rows.ahead < end) PrefetchRow<kDim>(to + rows.ahead * ld, dim);
+    CopyRow<kDim>(rows.Read(b), to, dim);
   }
 }
 
 template <int kDim>
 void PoolBags(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
               int64_t ld) {
+  const RowsInOrder<kDim> rows{feature.rows, feature.slots.data, feature.offsets[end], dim};
   for (int64_t b = begin; b < end; ++b, to += ld) {
     const int32_t first = feature.offsets[b], last = feature.offsets[b + 1];
+    if (b + rows.ahead < end) PrefetchRow<kDim>(to + rows.ahead * ld, dim);
     if (first == last) {
       std::fill_n(to, dim, 0.0f);
       continue;
     }
-    CopyRow<kDim>(feature.rows.row(feature.slots[first]), to, dim);
-    for (int32_t j = first + 1; j < last; ++j) {
-      AddRow<kDim>(feature.rows.row(feature.slots[j]), to, dim);
-    }
+    CopyRow<kDim>(rows.Read(first), to, dim);
+    for (int32_t j = first + 1; j < last; ++j) AddRow<kDim>(rows.Read(j), to, dim);
     if (feature.mode == PoolingMode::kMean && last - first > 1) {
       ScaleRow(1.0f / static_cast<float>(last - first), to, dim);
     }
@@ -79,27 +107,20 @@ void PoolRows(absl::Span<const PoolInput> features, int32_t dim, int32_t first_v
 template <int kDim>
 void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int64_t end) {
   const int32_t dim = gradients.cols;
-  const int32_t* lookups = group.lookups.data;
-  const int64_t last_lookup = group.lookups.size - 1;
+  const RowsInOrder<kDim> rows{gradients, group.lookups.data, group.lookups.size, dim};
   float partial[kDim > 0 ? kDim : kMaxDim];
   for (int64_t u = begin; u < end; ++u) {
     const int32_t first = group.offsets[u], last = group.offsets[u + 1];
     float* sum = group.sums.row(u);
     if (last - first == 1) {
-      __builtin_prefetch(
-          gradients.row(lookups[std::min<int64_t>(first + kPrefetchDistance, last_lookup)]));
-      CopyRow<kDim>(gradients.row(lookups[first]), sum, dim);
+      CopyRow<kDim>(rows.Read(first), sum, dim);
       continue;
     }
     if (first == last) std::fill_n(sum, dim, 0.0f);
     for (int32_t chunk = first; chunk < last; chunk += kSegmentChunk) {
       const int32_t chunk_end = std::min(chunk + kSegmentChunk, last);
-      CopyRow<kDim>(gradients.row(lookups[chunk]), partial, dim);
-      for (int32_t j = chunk + 1; j < chunk_end; ++j) {
-        __builtin_prefetch(
-            gradients.row(lookups[std::min<int64_t>(j + kPrefetchDistance, last_lookup)]));
-        AddRow<kDim>(gradients.row(lookups[j]), partial, dim);
-      }
+      CopyRow<kDim>(rows.Read(chunk), partial, dim);
+      for (int32_t j = chunk + 1; j < chunk_end; ++j) AddRow<kDim>(rows.Read(j), partial, dim);
       if (chunk == first) {
         CopyRow<kDim>(partial, sum, dim);
       } else {

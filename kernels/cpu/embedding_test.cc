@@ -62,8 +62,8 @@ std::vector<float> Pool(std::vector<Feature>* features, int32_t batch, int32_t d
 
 TEST(PoolTest, AgreesWithPlainLoops) {
   std::mt19937_64 rng(TestSeed());
-  for (int32_t dim : {1, 5, 16, 20}) {
-    for (int32_t batch : {0, 1, 3, 257}) {
+  for (int32_t dim : {1, 8, 16, 17, 24, 32, 48, 64, 128, 512}) {
+    for (int32_t batch : {0, 1, 3, 33, 257}) {
       std::vector<Feature> features = MakeFeatures(batch, dim, &rng);
       const std::vector<float> z = Pool(&features, batch, dim, 1);
       const size_t vectors = features.size() + 1;
@@ -152,7 +152,7 @@ std::vector<float> CanonicalSum(const std::vector<float>& gradients,
 
 TEST(SegmentSumTest, HasTheCanonicalBitsForAnyThreads) {
   std::mt19937_64 rng(TestSeed());
-  for (int32_t dim : {1, 7, 16, 33}) {
+  for (int32_t dim : {1, 7, 16, 32, 33, 48, 64, 128, 512}) {
     const int32_t num_gradients = 500;
     std::vector<float> gradients = RandomFloats(&rng, num_gradients * dim);
     std::vector<std::vector<int32_t>> segments;

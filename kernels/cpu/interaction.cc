@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "common/check.h"
 #include "kernels/cpu/lane_sum.h"
@@ -23,12 +24,6 @@ void DotsOfSample(const float* z, int32_t vectors, int32_t dim, float* dots) {
   }
 }
 
-// Products of 16 lanes and the first level of their tree.
-inline __m256 FoldedProduct(__m256 low, __m256 high, const float* b) {
-  return _mm256_add_ps(_mm256_mul_ps(low, _mm256_loadu_ps(b)),
-                       _mm256_mul_ps(high, _mm256_loadu_ps(b + 8)));
-}
-
 // Lanes l + (l + 4): [4 lanes of a | 4 lanes of b].
 inline __m256 Fold4(__m256 a, __m256 b) {
   return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
@@ -41,34 +36,75 @@ inline __m256 Fold2(__m256 a, __m256 b) {
                        _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
 }
 
-// The dots of a vector (two halves) of dim 16 with `rows`: the same products as LaneDot's, and the
-// same tree over them, eight at a time.
-inline __m256 EightDots(__m256 low, __m256 high, const float* const rows[8]) {
-  __m256 f[8];
-  for (int t = 0; t < 8; ++t) f[t] = FoldedProduct(low, high, rows[t]);
-  const __m256 q0213 = Fold2(Fold4(f[0], f[1]), Fold4(f[2], f[3]));  // [0 0 2 2 | 1 1 3 3]
-  const __m256 q4657 = Fold2(Fold4(f[4], f[5]), Fold4(f[6], f[7]));  // [4 4 6 6 | 5 5 7 7]
-  const __m256 sum = _mm256_add_ps(_mm256_shuffle_ps(q0213, q4657, 0x88),
-                                   _mm256_shuffle_ps(q0213, q4657, 0xDD));  // [0 2 4 6 | 1 3 5 7]
-  return _mm256_permutevar8x32_ps(sum, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+// Eight of the 16 lanes of rows[r] . columns[c], which begin with the pointers, in lanes[c][r].
+template <int kDim>
+inline void EightLanes(const float* const rows[2], const float* const columns[4], int32_t dim,
+                       __m256 lanes[4][2]) {
+  const auto product = [&](int c, int r, int32_t d) {
+    return _mm256_mul_ps(_mm256_loadu_ps(rows[r] + d), _mm256_loadu_ps(columns[c] + d));
+  };
+  for (int c = 0; c < 4; ++c) {
+    for (int r = 0; r < 2; ++r) lanes[c][r] = product(c, r, 0);
+  }
+  for (int32_t d = kLanes; d < (kDim > 0 ? kDim : dim); d += kLanes) {
+    for (int c = 0; c < 4; ++c) {
+      for (int r = 0; r < 2; ++r) lanes[c][r] = _mm256_add_ps(lanes[c][r], product(c, r, d));
+    }
+  }
 }
 
-// DotsOfSample for dim 16.
-void DotsOfSample16(const float* z, int32_t vectors, float* dots) {
-  const float* const end = dots + FirstPair(vectors);
-  for (int32_t i = 1; i < vectors; dots += i, ++i) {
-    const __m256 low = _mm256_loadu_ps(z + i * 16);
-    const __m256 high = _mm256_loadu_ps(z + i * 16 + 8);
-    for (int32_t j = 0; j < i; j += 8) {
-      const float* rows[8];
-      for (int32_t t = 0; t < 8; ++t) rows[t] = z + std::min(j + t, i) * 16;
-      const __m256 eight = EightDots(low, high, rows);
-      if (dots + j + 8 <= end) {
-        _mm256_storeu_ps(dots + j, eight);  // What is too much will be overwritten by the next i.
-      } else {
-        float last[8];
-        _mm256_storeu_ps(last, eight);
-        std::copy(last, last + (i - j), dots + j);
+// The dots of two rows with four columns: [4 of rows[0] | 4 of rows[1]]. The same products as
+// LaneDot's, the same sums of them and the same tree.
+template <int kDim>
+inline __m256 EightDots(const float* const rows[2], const float* const columns[4], int32_t dim) {
+  const float* const upper_rows[2] = {rows[0] + 8, rows[1] + 8};
+  const float* const upper_columns[4] = {columns[0] + 8, columns[1] + 8, columns[2] + 8,
+                                         columns[3] + 8};
+  __m256 f[4][2], upper[4][2];
+  EightLanes<kDim>(rows, columns, dim, f);
+  EightLanes<kDim>(upper_rows, upper_columns, dim, upper);
+  for (int c = 0; c < 4; ++c) {
+    for (int r = 0; r < 2; ++r) f[c][r] = _mm256_add_ps(f[c][r], upper[c][r]);
+  }
+  const __m256 q01 = Fold2(Fold4(f[0][0], f[0][1]), Fold4(f[1][0], f[1][1]));  // [0 0 1 1 | ...]
+  const __m256 q23 = Fold2(Fold4(f[2][0], f[2][1]), Fold4(f[3][0], f[3][1]));  // [2 2 3 3 | ...]
+  return _mm256_add_ps(_mm256_shuffle_ps(q01, q23, 0x88), _mm256_shuffle_ps(q01, q23, 0xDD));
+}
+
+// The first n of four.
+inline void StoreDots(__m128 four, int32_t n, float* to) {
+  if (n >= 4) {
+    _mm_storeu_ps(to, four);
+  } else {
+    _mm_maskstore_ps(to, _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3)), four);
+  }
+}
+
+// Fetches `floats` numbers that lie where those at `from` do, one sample on: a sample is more than
+// the processor foresees by itself. Beyond the last sample it does nothing.
+inline void PrefetchOfNextSample(const float* from, int32_t vectors, int32_t dim, int32_t floats) {
+  constexpr int32_t kFloatsPerLine = 16;
+  for (int32_t d = 0; d < floats; d += kFloatsPerLine) {
+    __builtin_prefetch(from + vectors * dim + d);
+  }
+}
+
+// DotsOfSample for multiples of 16, two vectors with four at a time. kDim > 0 fixes the dim at
+// compile time.
+template <int kDim>
+void FastDotsOfSample(const float* z, int32_t vectors, int32_t any_dim, float* dots) {
+  const int32_t dim = kDim > 0 ? kDim : any_dim;
+  for (int32_t i = 1; i < vectors; i += 2) {
+    const int32_t last = std::min(i + 1, vectors - 1);
+    const float* const rows[2] = {z + i * dim, z + last * dim};
+    PrefetchOfNextSample(z + (i - 1) * dim, vectors, dim, 2 * dim);
+    for (int32_t j = 0; j < last; j += 4) {
+      const float* columns[4];
+      for (int32_t t = 0; t < 4; ++t) columns[t] = z + std::min(j + t, i) * dim;
+      const __m256 eight = EightDots<kDim>(rows, columns, dim);
+      StoreDots(_mm256_castps256_ps128(eight), i - j, dots + FirstPair(i) + j);
+      if (last > i) {
+        StoreDots(_mm256_extractf128_ps(eight, 1), last - j, dots + FirstPair(last) + j);
       }
     }
   }
@@ -91,21 +127,21 @@ void GradientOfSample(const float* z, int32_t vectors, int32_t dim, const float*
   }
 }
 
-// GradientOfSample for kRows vectors from i on, dim 16.
+// 16 columns of GradientOfSample for kRows vectors from i on; `z`, `direct` and `z_gradient` begin
+// at the columns.
 template <int kRows>
-void GradientRows16(const float* z, int32_t vectors, const float* gradient, int32_t i,
-                    float* z_gradient) {
-  const float* dots = gradient + 16;
+inline void GradientRows(const float* z, int32_t vectors, int32_t dim, const float* direct,
+                         const float* dots, int32_t i, float* z_gradient) {
   __m256 sum[kRows][2];
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
   if (i == 0) {
-    sum[0][0] = _mm256_loadu_ps(gradient);
-    sum[0][1] = _mm256_loadu_ps(gradient + 8);
+    sum[0][0] = _mm256_loadu_ps(direct);
+    sum[0][1] = _mm256_loadu_ps(direct + 8);
   }
   const auto add = [&](int r, int32_t j, const float* g) {
     const __m256 scale = _mm256_broadcast_ss(g);
-    sum[r][0] = _mm256_fmadd_ps(scale, _mm256_loadu_ps(z + j * 16), sum[r][0]);
-    sum[r][1] = _mm256_fmadd_ps(scale, _mm256_loadu_ps(z + j * 16 + 8), sum[r][1]);
+    sum[r][0] = _mm256_fmadd_ps(scale, _mm256_loadu_ps(z + j * dim), sum[r][0]);
+    sum[r][1] = _mm256_fmadd_ps(scale, _mm256_loadu_ps(z + j * dim + 8), sum[r][1]);
   };
   const float* rows[kRows];
   for (int r = 0; r < kRows; ++r) rows[r] = dots + FirstPair(i + r);
@@ -122,16 +158,31 @@ void GradientRows16(const float* z, int32_t vectors, const float* gradient, int3
     for (int r = 0; r < kRows; ++r) add(r, j, column + r);
   }
   for (int r = 0; r < kRows; ++r) {
-    _mm256_storeu_ps(z_gradient + (i + r) * 16, sum[r][0]);
-    _mm256_storeu_ps(z_gradient + (i + r) * 16 + 8, sum[r][1]);
+    _mm256_storeu_ps(z_gradient + (i + r) * dim, sum[r][0]);
+    _mm256_storeu_ps(z_gradient + (i + r) * dim + 8, sum[r][1]);
   }
 }
 
-void GradientOfSample16(const float* z, int32_t vectors, const float* gradient, float* z_gradient) {
-  int32_t i = 0;
-  for (; i + 6 <= vectors; i += 6) GradientRows16<6>(z, vectors, gradient, i, z_gradient);
-  for (; i + 3 <= vectors; i += 3) GradientRows16<3>(z, vectors, gradient, i, z_gradient);
-  for (; i < vectors; ++i) GradientRows16<1>(z, vectors, gradient, i, z_gradient);
+// GradientOfSample for multiples of 16, columns by columns: 16 of all vectors stay in L1. kDim > 0
+// fixes the dim at compile time.
+template <int kDim>
+void FastGradientOfSample(const float* z, int32_t vectors, int32_t any_dim, const float* gradient,
+                          float* z_gradient) {
+  const int32_t dim = kDim > 0 ? kDim : any_dim;
+  const float* dots = gradient + dim;
+  for (int32_t d = 0; d < dim; d += kLanes) {
+    const auto add_rows = [&](auto rows, int32_t i) {
+      for (int32_t r = i; r < i + rows; ++r) {
+        PrefetchOfNextSample(z + r * dim + d, vectors, dim, kLanes);
+        PrefetchOfNextSample(z_gradient + r * dim + d, vectors, dim, kLanes);
+      }
+      GradientRows<rows>(z + d, vectors, dim, gradient + d, dots, i, z_gradient + d);
+    };
+    int32_t i = 0;
+    for (; i + 6 <= vectors; i += 6) add_rows(std::integral_constant<int, 6>(), i);
+    for (; i + 3 <= vectors; i += 3) add_rows(std::integral_constant<int, 3>(), i);
+    for (; i < vectors; ++i) add_rows(std::integral_constant<int, 1>(), i);
+  }
 }
 
 }  // namespace
@@ -140,15 +191,14 @@ void CpuInteractionForward(Matrix z, int32_t vectors, Matrix output, ThreadPool*
   const int32_t dim = z.cols / vectors;
   CHECK_EQ(z.cols, vectors * dim);
   CHECK_EQ(output.cols, dim + FirstPair(vectors));
+  const auto dots_of_sample = dim == 16           ? FastDotsOfSample<16>
+                              : dim % kLanes == 0 ? FastDotsOfSample<0>
+                                                  : DotsOfSample;
   pool->ParallelFor((z.rows + kInteractionRows - 1) / kInteractionRows, [&](int64_t cell, int) {
     const int64_t end = std::min<int64_t>((cell + 1) * kInteractionRows, z.rows);
     for (int64_t b = cell * kInteractionRows; b < end; ++b) {
       std::memcpy(output.row(b), z.row(b), dim * sizeof(float));
-      if (dim == 16) {
-        DotsOfSample16(z.row(b), vectors, output.row(b) + dim);
-      } else {
-        DotsOfSample(z.row(b), vectors, dim, output.row(b) + dim);
-      }
+      dots_of_sample(z.row(b), vectors, dim, output.row(b) + dim);
       std::fill(output.row(b) + output.cols, output.row(b) + output.ld, 0.0f);
     }
   });
@@ -158,14 +208,13 @@ void CpuInteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient, M
                             ThreadPool* pool) {
   const int32_t dim = z.cols / vectors;
   CHECK_EQ(output_gradient.cols, dim + FirstPair(vectors));
+  const auto gradient_of_sample = dim == 16           ? FastGradientOfSample<16>
+                                  : dim % kLanes == 0 ? FastGradientOfSample<0>
+                                                      : GradientOfSample;
   pool->ParallelFor((z.rows + kInteractionRows - 1) / kInteractionRows, [&](int64_t cell, int) {
     const int64_t end = std::min<int64_t>((cell + 1) * kInteractionRows, z.rows);
     for (int64_t b = cell * kInteractionRows; b < end; ++b) {
-      if (dim == 16) {
-        GradientOfSample16(z.row(b), vectors, output_gradient.row(b), z_gradient.row(b));
-      } else {
-        GradientOfSample(z.row(b), vectors, dim, output_gradient.row(b), z_gradient.row(b));
-      }
+      gradient_of_sample(z.row(b), vectors, dim, output_gradient.row(b), z_gradient.row(b));
     }
   });
 }
