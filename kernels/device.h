@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -42,6 +43,12 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
   // Waits on the host. Errors: as Device::Synchronize
   virtual absl::Status Wait() = 0;
+};
+
+// Operations kept to be run again (Device::Capture).
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
 };
 
 // Operations run on kCompute; copies between host and device on either.
@@ -71,6 +78,12 @@ class Device {
 
   // Waits for all operations called so far. The first error any of them met, once.
   virtual absl::Status Synchronize() = 0;
+
+  // Keeps the operations that `work` calls, without running them, so that they can be given to the
+  // device as one. REQUIRES: `work` calls operations only (no copies, events or waits), whenever it
+  // is called the same ones with the same operands; these outlive the result.
+  virtual std::unique_ptr<CapturedWork> Capture(std::function<void()> work) = 0;
+  virtual void Replay(CapturedWork* work) = 0;
 
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 

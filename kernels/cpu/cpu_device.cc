@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "common/check.h"
 #include "common/finite.h"
@@ -24,6 +26,16 @@ constexpr int64_t kDenseBlocksPerCell = 64;
 class PastEvent : public DeviceEvent {
  public:
   absl::Status Wait() override { return absl::OkStatus(); }
+};
+
+// Nothing is gained by keeping more than the function.
+class CapturedFunction : public CapturedWork {
+ public:
+  explicit CapturedFunction(std::function<void()> work) : work_(std::move(work)) {}
+  void Run() const { work_(); }
+
+ private:
+  const std::function<void()> work_;
 };
 
 class CpuDevice : public Device {
@@ -49,6 +61,11 @@ class CpuDevice : public Device {
   void Record(Stream, DeviceEvent*) override {}
   void WaitFor(Stream, const DeviceEvent&) override {}
   absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  std::unique_ptr<CapturedWork> Capture(std::function<void()> work) override {
+    return std::make_unique<CapturedFunction>(std::move(work));
+  }
+  void Replay(CapturedWork* work) override { static_cast<CapturedFunction*>(work)->Run(); }
 
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
     return std::make_unique<CpuMlp>(config, gemm_, &pool_);

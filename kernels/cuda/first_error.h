@@ -22,6 +22,8 @@ class FirstError {
   }
   void Record(cudaError_t error, absl::string_view operation) {
     if (error == cudaSuccess) return;
+    // It is also CUDA's last error, which would be taken for the next launch's.
+    static_cast<void>(cudaGetLastError());
     const absl::StatusCode code = error == cudaErrorMemoryAllocation
                                       ? absl::StatusCode::kResourceExhausted
                                       : absl::StatusCode::kInternal;

@@ -76,6 +76,74 @@ TEST_F(MemoryTest, AnEventNeverRecordedIsPast) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
+// A captured segment sum and MLP: nothing runs before Replay, which reads the operands as they are
+// then. Scratch that grows meanwhile stays with the capture.
+TEST_F(MemoryTest, CapturedWorkIsReplayed) {
+  constexpr int32_t kRows = 600, kDim = 8;
+  MlpConfig config;
+  config.widths = {kDim, 1};
+  config.max_batch = 1;
+  config.weight_offsets = {0};
+  config.bias_offsets = {256};
+  std::vector<float> first;
+  for (Device* device : {cpu_.get(), device_.get()}) {
+    Uploads uploads(device);
+    const std::unique_ptr<Mlp> mlp = device->CreateMlp(config);
+    const std::vector<float> values = Values(int64_t{kRows} * kDim, 0);
+    const Matrix rows = FloatMatrix(uploads.Put(values), kRows, kDim);
+    std::vector<int32_t> lookups(kRows);
+    std::iota(lookups.begin(), lookups.end(), 0);
+    const Matrix sum = FloatMatrix(uploads.Put(std::vector<float>(kDim, -1)), 1, kDim);
+    const SegmentGroup group = {uploads.PutSpan(lookups), uploads.PutSpan<int32_t>({0, kRows}),
+                                sum};
+    const Matrix output = FloatMatrix(uploads.Put(std::vector<float>{-1}), 1, 1);
+    const auto parameters = uploads.PutSpan(Values(512, 1));
+    const std::unique_ptr<CapturedWork> work = device->Capture([&] {
+      device->SegmentSum(rows, {group});
+      mlp->Forward(parameters, sum, output);
+    });
+    EXPECT_EQ(uploads.Get(output.floats(), 1)[0], -1);
+    // More scratch than the capture has.
+    const std::vector<int32_t> many(3 << 18, 0);
+    device->SegmentSum(rows, {{uploads.PutSpan(many),
+                               uploads.PutSpan<int32_t>({0, static_cast<int32_t>(many.size())}),
+                               FloatMatrix(uploads.Put(std::vector<float>(kDim)), 1, kDim)}});
+    std::vector<float> results;
+    for (float scale : {1.0f, 2.0f, 0.0f}) {
+      std::vector<float> scaled = values;
+      for (float& value : scaled) value *= scale;
+      device->CopyToDevice(rows.data, scaled.data(), scaled.size() * sizeof(float),
+                           Stream::kCompute);
+      device->Replay(work.get());
+      results.push_back(uploads.Get(output.floats(), 1)[0]);
+    }
+    const absl::Status status = device->Synchronize();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(results[2], 257);  // the bias
+    EXPECT_GT(results[1], results[0]);
+    if (first.empty()) first = results;
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_NEAR(results[i], first[i], 1e-5 * first[i]);
+    }
+  }
+}
+
+// What cannot be captured is an error, and the device goes on after it.
+TEST_F(MemoryTest, ACaptureOfAWaitIsAnError) {
+  const auto buffer = device_->Allocate(4);
+  float value = 5;
+  const auto work = device_->Capture([&] {
+    device_->CopyToDevice(buffer->data(), &value, sizeof(value), Stream::kCompute);  // It waits.
+  });
+  EXPECT_EQ(device_->Synchronize().code(), absl::StatusCode::kInternal);
+  device_->Replay(work.get());
+  device_->CopyToDevice(buffer->data(), &value, sizeof(value), Stream::kCompute);
+  value = 0;
+  device_->CopyToHost(&value, buffer->data(), sizeof(value), Stream::kCompute);
+  EXPECT_EQ(value, 5);
+  EXPECT_TRUE(device_->Synchronize().ok());
+}
+
 TEST_F(MemoryTest, TooLargeAnAllocationIsReportedOnce) {
   const std::unique_ptr<DeviceBuffer> small = device_->Allocate(sizeof(float));
   const std::unique_ptr<DeviceBuffer> huge = device_->Allocate(size_t{1} << 50);
@@ -86,6 +154,10 @@ TEST_F(MemoryTest, TooLargeAnAllocationIsReportedOnce) {
   EXPECT_EQ(device_->Allocate(4)->data(), nullptr);
   const absl::Status status = device_->Synchronize();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(device_->Synchronize().ok());
+  // Launches don't find the old error.
+  device_->InteractionForward(FloatMatrix(small->floats(), 1, 1), 1,
+                              FloatMatrix(small->floats(), 1, 1));
   EXPECT_TRUE(device_->Synchronize().ok());
   float got = 7;
   device_->CopyToHost(&got, small->data(), sizeof(got), Stream::kCompute);

@@ -73,6 +73,23 @@ class StreamDevice::Event : public DeviceEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+// Work that was captured, ready to be launched; null after an error.
+class StreamDevice::Graph : public CapturedWork {
+ public:
+  explicit Graph(int ordinal) : ordinal_(ordinal) {}
+  ~Graph() override {
+    if (graph_ != nullptr && cudaSetDevice(ordinal_) == cudaSuccess) {
+      static_cast<void>(cudaGraphExecDestroy(graph_));
+    }
+  }
+
+  cudaGraphExec_t graph_ = nullptr;
+  std::vector<std::shared_ptr<DeviceBuffer>> scratch_;
+
+ private:
+  const int ordinal_;
+};
+
 StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm)
     : ordinal_(ordinal), gemm_(std::move(gemm)) {
   for (cudaStream_t* stream : {&compute_, &copy_, &setup_}) {
@@ -100,11 +117,7 @@ bool StreamDevice::Begin() {
 std::unique_ptr<DeviceBuffer> StreamDevice::Allocate(size_t bytes) {
   void* data = nullptr;
   const size_t at_least_one = std::max<size_t>(bytes, 1);
-  if (Begin()) {
-    Check(cudaMalloc(&data, at_least_one), "allocating device memory");
-    // An error of cudaMalloc's is also CUDA's last one, which the next launch would find.
-    if (data == nullptr) static_cast<void>(cudaGetLastError());
-  }
+  if (Begin()) Check(cudaMalloc(&data, at_least_one), "allocating device memory");
   if (data != nullptr) {
     Check(cudaMemsetAsync(data, 0, at_least_one, setup_), "clearing device memory");
     Check(cudaStreamSynchronize(setup_), "clearing device memory");
@@ -117,7 +130,6 @@ std::unique_ptr<DeviceBuffer> StreamDevice::AllocateHost(size_t bytes) {
   const size_t at_least_one = std::max<size_t>(bytes, 1);
   if (Begin()) {
     Check(cudaHostAlloc(&data, at_least_one, cudaHostAllocDefault), "allocating pinned memory");
-    if (data == nullptr) static_cast<void>(cudaGetLastError());
   }
   if (data != nullptr) {
     std::fill_n(static_cast<char*>(data), at_least_one, 0);
@@ -180,7 +192,33 @@ void* StreamDevice::Scratch(size_t bytes) {
     scratch_ = Allocate(bytes + bytes / 2);
     scratch_bytes_ = scratch_->data() == nullptr ? 0 : bytes + bytes / 2;
   }
+  if (captured_scratch_ != nullptr) captured_scratch_->push_back(scratch_);
   return scratch_->data();
+}
+
+std::unique_ptr<CapturedWork> StreamDevice::Capture(std::function<void()> work) {
+  auto captured = std::make_unique<Graph>(ordinal_);
+  if (!Begin()) return captured;
+  // Relaxed: scratch may grow meanwhile, and cuBLASLt may do what it does for a new shape.
+  Check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeRelaxed), "beginning a capture");
+  if (!error_.ok()) return captured;
+  captured_scratch_ = &captured->scratch_;
+  work();
+  captured_scratch_ = nullptr;
+  cudaGraph_t graph = nullptr;
+  Check(cudaStreamEndCapture(compute_, &graph), "ending a capture");
+  if (graph == nullptr) return captured;
+  if (error_.ok()) {
+    Check(cudaGraphInstantiate(&captured->graph_, graph, 0), "making a graph of a capture");
+  }
+  static_cast<void>(cudaGraphDestroy(graph));
+  return captured;
+}
+
+void StreamDevice::Replay(CapturedWork* work) {
+  const cudaGraphExec_t graph = static_cast<Graph*>(work)->graph_;
+  if (graph == nullptr || !Begin()) return;
+  Check(cudaGraphLaunch(graph, compute_), "launching a graph");
 }
 
 std::unique_ptr<Mlp> StreamDevice::CreateMlp(const MlpConfig& config) {

@@ -3,8 +3,10 @@
 #ifndef THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
 #define THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/first_error.h"
 #include "kernels/cuda/gemm.h"
@@ -30,6 +32,9 @@ class StreamDevice : public Device {
   void WaitFor(Stream stream, const DeviceEvent& event) override;
   absl::Status Synchronize() override;
 
+  std::unique_ptr<CapturedWork> Capture(std::function<void()> work) override;
+  void Replay(CapturedWork* work) override;
+
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override;
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override;
@@ -53,6 +58,7 @@ class StreamDevice : public Device {
   class Buffer;
   class HostBuffer;
   class Event;
+  class Graph;
 
   // Makes this device the calling thread's. False after an error: then there is nothing to do.
   bool Begin();
@@ -72,7 +78,9 @@ class StreamDevice : public Device {
   FirstError error_;
   std::map<const char*, size_t> host_allocations_;  // by address, bytes
   size_t scratch_bytes_ = 0;
-  std::unique_ptr<DeviceBuffer> scratch_;
+  std::shared_ptr<DeviceBuffer> scratch_;
+  // While there is a capture: the scratch that its operations use, which may be replaced later.
+  std::vector<std::shared_ptr<DeviceBuffer>>* captured_scratch_ = nullptr;
   const std::unique_ptr<Gemm> gemm_;
 };
 

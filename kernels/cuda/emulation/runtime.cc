@@ -45,9 +45,14 @@ struct Item {
   const Allocation* only = nullptr;
 };
 
+struct EmulatedGraph {
+  std::vector<Item> items;
+};
+
 struct EmulatedStream {
   Machine* machine = nullptr;
   std::deque<Item> items;
+  std::unique_ptr<EmulatedGraph> capture;  // null: none under way
 };
 
 struct EmulatedEvent {
@@ -121,6 +126,11 @@ struct Machine {
   }
 
   cudaError_t Add(EmulatedStream* stream, Item item) {
+    if (stream->capture != nullptr) {
+      if (!item.run) return last_error = cudaErrorStreamCaptureUnsupported;
+      stream->capture->items.push_back(std::move(item));
+      return cudaSuccess;
+    }
     stream->items.push_back(std::move(item));
     if (random() % kHastyCalls == 0) Run(streams[random() % streams.size()], nullptr, 0);
     return cudaSuccess;
@@ -144,6 +154,12 @@ thread_local Machine* current = nullptr;
 Machine& Current() {
   CHECK(current != nullptr);  // No cudaSetDevice on this host thread.
   return *current;
+}
+
+// An error is returned, and kept for cudaGetLastError too.
+cudaError_t Fail(cudaError_t error) {
+  Current().last_error = error;
+  return error;
 }
 
 }  // namespace
@@ -179,6 +195,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
   }
   return "unknown error";
 }
@@ -187,14 +205,14 @@ cudaError_t cudaGetLastError() { return std::exchange(Current().last_error, cuda
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   Machine& machine = Current();
-  if (bytes > machine.free_bytes) return cudaErrorMemoryAllocation;
+  if (bytes > machine.free_bytes) return Fail(cudaErrorMemoryAllocation);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.page_bytes = std::max(RoundUp(bytes, page), page);
   void* const pages = mmap(nullptr, allocation.page_bytes + page, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (pages == MAP_FAILED) return cudaErrorMemoryAllocation;
+  if (pages == MAP_FAILED) return Fail(cudaErrorMemoryAllocation);
   std::memset(pages, 0xff, allocation.page_bytes);
   mprotect(pages, allocation.page_bytes + page, PROT_NONE);
   allocation.pages = static_cast<char*>(pages);
@@ -210,7 +228,7 @@ cudaError_t cudaFree(void* memory) {
   Machine& machine = Current();
   machine.RunAll();
   const auto found = machine.allocations.find(static_cast<char*>(memory));
-  if (found == machine.allocations.end()) return cudaErrorInvalidValue;
+  if (found == machine.allocations.end()) return Fail(cudaErrorInvalidValue);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   munmap(found->second.pages, found->second.page_bytes + page);
   machine.free_bytes += found->second.bytes;
@@ -220,7 +238,7 @@ cudaError_t cudaFree(void* memory) {
 
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = std::malloc(std::max<size_t>(bytes, 1));
-  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  if (*memory == nullptr) return Fail(cudaErrorMemoryAllocation);
   std::memset(*memory, 0xff, bytes);
   Current().host_allocations[static_cast<char*>(*memory)] = bytes;
   return cudaSuccess;
@@ -230,7 +248,7 @@ cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   Current().RunAll();
   if (Current().host_allocations.erase(static_cast<char*>(memory)) == 0) {
-    return cudaErrorInvalidValue;
+    return Fail(cudaErrorInvalidValue);
   }
   std::free(memory);
   return cudaSuccess;
@@ -242,7 +260,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   const bool to_device = kind == cudaMemcpyHostToDevice;
   const Allocation* const allocation = machine.Find(to_device ? to : from, bytes);
   if (allocation == nullptr || !machine.IsHost(to_device ? from : to, bytes)) {
-    return cudaErrorInvalidValue;
+    return Fail(cudaErrorInvalidValue);
   }
   return machine.Add(stream, {[to, from, bytes] { std::memcpy(to, from, bytes); }, nullptr, nullptr,
                               0, allocation});
@@ -250,13 +268,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   const Allocation* const allocation = stream->machine->Find(to, bytes);
-  if (allocation == nullptr) return cudaErrorInvalidValue;
+  if (allocation == nullptr) return Fail(cudaErrorInvalidValue);
   return stream->machine->Add(stream, {[to, value, bytes] { std::memset(to, value, bytes); },
                                        nullptr, nullptr, 0, allocation});
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new EmulatedStream{&Current(), {}};
+  *stream = new EmulatedStream{&Current(), {}, nullptr};
   Current().streams.push_back(*stream);
   return cudaSuccess;
 }
@@ -270,6 +288,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->capture != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
   stream->machine->Run(stream, nullptr, 0);
   return cudaSuccess;
 }
@@ -306,6 +325,36 @@ cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->capture != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  stream->capture = std::make_unique<EmulatedGraph>();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = stream->capture.release();
+  return *graph == nullptr ? Fail(cudaErrorInvalidValue) : cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned) {
+  *executable = new EmulatedGraph(*graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const Item& item : executable->items) stream->machine->Add(stream, item);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return cudaGraphDestroy(executable);
+}
+
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
   stream->machine->Add(stream, {std::move(work), nullptr, nullptr, 0, nullptr});
 }
@@ -316,7 +365,7 @@ bool ShapeIsValid(unsigned blocks, int threads, size_t shared_bytes) {
   if (blocks > 0 && threads > 0 && threads <= kMaxThreads && shared_bytes <= kMaxSharedBytes) {
     return true;
   }
-  Current().last_error = cudaErrorInvalidConfiguration;
+  Fail(cudaErrorInvalidConfiguration);
   return false;
 }
 
