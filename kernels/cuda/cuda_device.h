@@ -27,6 +27,7 @@ struct CudaDeviceInfo {
   int64_t free_bytes = 0;  // when it was asked
 };
 
+// What a device has made (buffers, events, MLPs, captured work) is destroyed before it.
 // Errors of both: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, or no
 // cuBLASLt library: the message says which), kInternal (another failure, in CUDA's words).
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& options);

@@ -23,12 +23,17 @@ float Rounded(float value, MlpPrecision precision) {
   return value;
 }
 
-// A factor [rows, columns], rounded and not transposed any more.
-std::vector<float> Factor(const float* from, int64_t ld, bool transposed, int64_t rows,
-                          int64_t columns, MlpPrecision precision) {
+// Products are added so many at a time: k is padded with zeros to a multiple of it.
+constexpr int64_t kUnrolled = 4;
+
+// A factor, rounded and not transposed any more: [rows, columns], of which as much as [from_rows,
+// from_columns] is there and the rest zero.
+std::vector<float> Factor(const float* from, int64_t ld, bool transposed, int64_t from_rows,
+                          int64_t from_columns, int64_t rows, int64_t columns,
+                          MlpPrecision precision) {
   std::vector<float> to(rows * columns);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
+  for (int64_t r = 0; r < from_rows; ++r) {
+    for (int64_t c = 0; c < from_columns; ++c) {
       to[r * columns + c] = Rounded(transposed ? from[c * ld + r] : from[r * ld + c], precision);
     }
   }
@@ -36,20 +41,24 @@ std::vector<float> Factor(const float* from, int64_t ld, bool transposed, int64_
 }
 
 void Multiply(const GemmCall& call) {
+  const int64_t n = call.n, k = CeilDiv(call.k, kUnrolled) * kUnrolled;
   const std::vector<float> a =
-      Factor(call.a, call.lda, call.a_transposed, call.m, call.k, call.precision);
+      Factor(call.a, call.lda, call.a_transposed, call.m, call.k, call.m, k, call.precision);
   const std::vector<float> b =
-      Factor(call.b, call.ldb, call.b_transposed, call.k, call.n, call.precision);
-  std::vector<float> row(call.n);
+      Factor(call.b, call.ldb, call.b_transposed, call.k, n, k, n, call.precision);
+  std::vector<float> sums(n);
   for (int64_t i = 0; i < call.m; ++i) {
-    std::fill(row.begin(), row.end(), 0.0f);
-    for (int64_t p = 0; p < call.k; ++p) {
-      const float scale = a[i * call.k + p];
-      const float* const from = b.data() + p * call.n;
-      for (int64_t j = 0; j < call.n; ++j) row[j] += scale * from[j];
+    float* const row = sums.data();
+    std::fill_n(row, n, 0.0f);
+    for (int64_t p = 0; p < k; p += kUnrolled) {
+      const float* const x = &a[i * k + p];
+      const float* const y = &b[p * n];
+      for (int64_t j = 0; j < n; ++j) {
+        row[j] += x[0] * y[j] + x[1] * y[n + j] + (x[2] * y[2 * n + j] + x[3] * y[3 * n + j]);
+      }
     }
     float* const to = call.c + i * call.ldc;
-    for (int64_t j = 0; j < call.n; ++j) {
+    for (int64_t j = 0; j < n; ++j) {
       const float value = call.bias == nullptr ? row[j] : row[j] + call.bias[j];
       to[j] = call.relu && !(value > 0) ? 0.0f : value;
     }
