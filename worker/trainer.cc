@@ -87,6 +87,9 @@ absl::Status Trainer::PlanNext() {
 
 absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
   const float learning_rate = LearningRateAt(job_.train().learning_rate(), work->step());
+  if (behind_.work != nullptr && parts_.source->AwaitsPushOf(*work) >= behind_.work->step()) {
+    RETURN_IF_ERROR(FinishBehind(/*queued_beyond=*/1));
+  }
   RETURN_IF_ERROR(Queue(work.get(), learning_rate));
   const bool last = fetched_.empty() && next_ == nullptr;
   const bool writes_back = WritesBack(work->step(), last);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "common/byte_size.h"
 #include "common/cluster_map.h"
 #include "common/job/job_tables.h"
@@ -162,6 +163,24 @@ struct Run {
   std::unique_ptr<Trainer> trainer;
 };
 
+// There was memory for everything that is made at the start.
+absl::Status CheckMemory(Run* run) {
+  const absl::Status status = run->device->Synchronize();
+  if (status.ok()) return absl::OkStatus();
+  int64_t cache_bytes = 0;
+  if (run->cached != nullptr) {
+    for (const CacheGroupLayout& group : run->cached->layout().groups) {
+      cache_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
+    }
+  }
+  return absl::Status(
+      status.code(),
+      absl::StrCat(run->device_name, ": ", status.message(), "; of its memory, ", cache_bytes,
+                   " bytes are for the cache's rows (cache.budget), the rest for the parameters "
+                   "and for the activations of ",
+                   MaxBatch(run->job), " samples (train.batch_size, train.eval_batch_size)"));
+}
+
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
   if (options.start_step > Step(0) && run->source->owns_dense()) {
@@ -214,7 +233,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
   Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,
           transport, scheduler);
-  RETURN_IF_ERROR(run.device->Synchronize());  // There was memory for all of it.
+  RETURN_IF_ERROR(CheckMemory(&run));
   WorkerResult result;
   result.steps = options.start_step.value();
   progress->Watch(run.Watched());

@@ -1,7 +1,12 @@
 #include "worker/worker_device.h"
 
+#include <memory>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/cuda_device.h"
 
 namespace thermocline {
 namespace {
@@ -28,8 +33,23 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job) {
   return WorkerDevice{MakeCpuDevice(options), "CPU"};
 }
 
+absl::StatusOr<WorkerDevice> MakeCuda() {
+  const CudaDeviceOptions options;
+  ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, MakeCudaDevice(options));
+  return WorkerDevice{std::move(device), info.name};
+}
+
 }  // namespace
 
-absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job) { return MakeCpu(job); }
+absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job) {
+  if (job.device() == Job::CPU) return MakeCpu(job);
+  absl::StatusOr<WorkerDevice> cuda = MakeCuda();
+  if (cuda.ok()) return cuda;
+  const bool absent = absl::IsNotFound(cuda.status()) || absl::IsUnimplemented(cuda.status());
+  if (job.device() == Job::AUTO && absent) return MakeCpu(job);
+  return absl::FailedPreconditionError(
+      absl::StrCat("device is ", Job::Device_Name(job.device()), ": ", cuda.status().message()));
+}
 
 }  // namespace thermocline

@@ -66,6 +66,9 @@ class CachedSource : public EmbeddingSource {
   bool owns_dense() const override { return dense_.owned(); }
   int fetch_ahead() const override { return distances_.prefetch_steps; }
   void Fetch(const std::shared_ptr<StepWork>& work) override;
+  Step AwaitsPushOf(const StepWork& work) const override {
+    return owns_rows() ? work.cache_plan.pushed_through : work.step() - 1;
+  }
   absl::Status Await(StepWork* work, const DenseArenas& dense) override;
   void Update(StepWork* work, float learning_rate) override;
   absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,

@@ -4,7 +4,7 @@
 // One thread calls it, for each step in order: Fetch, Await, Update, PushEmbeddings, PushDense. Up
 // to fetch_ahead() later steps may be fetched before a step's PushEmbeddings; where that is more
 // than 0 and the dense parameters are the trainer's, the next step's Await and Update may come
-// before it too, unless it writes back.
+// before it too, unless it writes back or the next step awaits its push.
 #ifndef THERMOCLINE_WORKER_SPARSE_EMBEDDING_SOURCE_H_
 #define THERMOCLINE_WORKER_SPARSE_EMBEDDING_SOURCE_H_
 
@@ -28,6 +28,8 @@ class EmbeddingSource {
 
   // Begins to bring the rows of `work`; they arrive as the servers' steps allow.
   virtual void Fetch(const std::shared_ptr<StepWork>& work) = 0;
+  // The last step whose push the rows of `work` wait for: its PushEmbeddings comes before Await.
+  virtual Step AwaitsPushOf(const StepWork& work) const = 0;
   // Waits for them and fills work->tables for the operations that the device is given next; also
   // dense.weights, where the source doesn't leave them to the trainer.
   virtual absl::Status Await(StepWork* work, const DenseArenas& dense) = 0;

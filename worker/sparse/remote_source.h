@@ -36,6 +36,9 @@ class RemoteSource : public EmbeddingSource {
   bool owns_dense() const override { return dense_.owned(); }
   int fetch_ahead() const override { return static_cast<int>(options_.staleness_steps); }
   void Fetch(const std::shared_ptr<StepWork>& work) override;
+  Step AwaitsPushOf(const StepWork& work) const override {
+    return work.step() - 1 - options_.staleness_steps;
+  }
   absl::Status Await(StepWork* work, const DenseArenas& dense) override;
   void Update(StepWork* work, float learning_rate) override;
   absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
