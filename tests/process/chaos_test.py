@@ -8,8 +8,7 @@ import unittest
 
 from harness import ProcessTest, children, wait_for
 
-KILLS = 20
-FLAGS = ['--workers=2', '--set=train.passes=20', '--set=checkpoint.every_steps=25',
+FLAGS = ['--set=train.passes=20', '--set=checkpoint.every_steps=25',
          '--set=checkpoint.max_rollbacks=1000', '--set=cluster.max_server_restarts=1000']
 
 
@@ -28,11 +27,14 @@ class ChaosTest(ProcessTest):
         with open(metrics) as file:
             return sum('"progress"' in line for line in file)
 
-    def begin(self, *flags):
+    def begin(self, workers, *flags):
         """Starts the launcher, or goes on with what it left."""
         # All of these give the same bits. Without a log a dead server takes the job back.
+        cache = self.random.choice((
+            [], ['--set=cache.budget=%s' % self.random.choice(('320KiB', '512KiB', '64MiB')),
+                 '--set=cache.window_steps=%d' % self.random.randint(3, 12)]))
         return self.start(
-            *FLAGS, '--servers=%d' % self.random.randint(1, 3),
+            *FLAGS, *cache, '--workers=%d' % workers, '--servers=%d' % self.random.randint(1, 3),
             '--set=cluster.durability=' + self.random.choice(('NONE', 'LOG_ASYNC')),
             '--set=default_table.storage=' + self.random.choice(
                 ('{memory{}}', "{rocksdb{memory:'64KiB'}}")), *flags)
@@ -56,11 +58,18 @@ class ChaosTest(ProcessTest):
         return 'server' if 'thermocline-server' in command else 'worker'
 
     def test_random_kills(self):
-        undisturbed = self.train(*FLAGS, '--servers=2', run_dir=self.run_dir + '-undisturbed')
-        launcher = self.begin()
+        self.kill_at_random(workers=2, kills=20)
+
+    def test_random_kills_of_a_worker_with_a_cache(self):
+        self.kill_at_random(workers=1, kills=12)
+
+    def kill_at_random(self, workers, kills):
+        undisturbed = self.train(*FLAGS, '--workers=%d' % workers, '--servers=2',
+                                 run_dir=self.run_dir + '-undisturbed')
+        launcher = self.begin(workers)
         wait_for(lambda: self.lines() > 0, 'the first step')
         killed = []
-        while len(killed) < KILLS:
+        while len(killed) < kills:
             self.let_it_run(launcher)
             self.assertIsNone(launcher.poll(), 'after %s: %s' % (
                 killed, self.finish(launcher) if launcher.poll() is not None else ''))
@@ -70,7 +79,7 @@ class ChaosTest(ProcessTest):
             killed.append(victim)
             if victim == 'launcher':
                 self.finish(launcher)
-                launcher = self.begin('--resume')
+                launcher = self.begin(workers, '--resume')
         code, out, err = self.finish(launcher)
         print('killed:', ', '.join(killed))
         self.assertEqual(code, 0, 'killed: %s\nout: %s\nerr: %s' % (killed, out, err))
