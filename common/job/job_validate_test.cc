@@ -313,7 +313,7 @@ TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
 
   EXPECT_EQ(
       ErrorOf({"cache.window_steps=4"}),
-      "--set cache.window_steps=4: cache.budget is missing; write a size, such as \"256MiB\"");
+      "j: cache.budget is missing; write a size, such as \"256MiB\"");
   EXPECT_EQ(ErrorOf({"cache.budget=1KiB"}),
             "--set cache.budget=1KiB: cache.budget is 1024; it must be at least 65536");
   EXPECT_EQ(ErrorOf({"cache.budget=1GiB", "cache.window_steps=0"}),
