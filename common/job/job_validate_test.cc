@@ -311,9 +311,8 @@ TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
   EXPECT_EQ(narrow->cache().prefetch_steps(), 0u);
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_cache());
 
-  EXPECT_EQ(
-      ErrorOf({"cache.window_steps=4"}),
-      "j: cache.budget is missing; write a size, such as \"256MiB\"");
+  EXPECT_EQ(ErrorOf({"cache.window_steps=4"}),
+            "j: cache.budget is missing; write a size, such as \"256MiB\"");
   EXPECT_EQ(ErrorOf({"cache.budget=1KiB"}),
             "--set cache.budget=1KiB: cache.budget is 1024; it must be at least 65536");
   EXPECT_EQ(ErrorOf({"cache.budget=1GiB", "cache.window_steps=0"}),
