@@ -1,0 +1,793 @@
+// Random traces through a planner, a source and a session, against servers whose answers come late,
+// out of order, and sometimes not at all: every row that a step reads, and every row that is on the
+// servers after a cut, is that of a map updated step by step. One thread; time is virtual.
+#include "worker/sparse/cached_source.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/sparse_optimizer.h"
+#include "common/test_seed.h"
+#include "common/virtual_scheduler.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "worker/sparse/part_split.h"
+
+namespace thermocline {
+namespace {
+
+constexpr uint64_t kInitSeed = 17;
+constexpr uint32_t kDenseTable = 90;
+constexpr int kDenseBlocks = 2;
+// Of the scheduler, for one fetch or the end of a trace: far more than any needs.
+constexpr int kMostEvents = 200'000;
+// StepWork::complete_through until the fetch is over.
+constexpr Step kNotFetched = kNoStep - 1;
+
+using TableKey = std::pair<uint32_t, Key>;  // the table's id
+using Floats = std::vector<float>;
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+
+  int Draw(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine_); }
+  bool OneIn(int n) { return Draw(1, n) == 1; }
+  float Float() { return std::uniform_real_distribution<float>(-1, 1)(engine_); }
+  void Fill(absl::Span<float> values) {
+    for (float& value : values) value = Float();
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+struct ServerRow {
+  Floats values;  // weights, then slots
+  uint64_t lookups = 0;
+};
+using Rows = std::map<TableKey, ServerRow>;
+
+struct Trace {
+  CachedSourceOptions options;
+  std::map<uint32_t, TableLayout> layouts;  // by id, the dense one too
+  std::vector<int32_t> feature_tables;
+  int num_steps = 0;
+  int key_space = 0;
+  int most_samples = 0;
+  bool lags = false;  // A step's push comes after the next step's update, where it may.
+  int one_cut_in = 1;
+  // The network's.
+  int most_delay_us = 0;
+  int one_failure_in = 0;  // 0: none
+  size_t max_part_bytes = 0;
+  int max_calls_in_flight = 1;
+
+  bool owns_rows() const { return options.num_workers == 1; }
+  Step last_step() const { return options.start_step + (num_steps - 1); }
+  uint32_t ServerOf(const TableKey& key) const {
+    const uint64_t hash = KeyHash(TableSalt(TableId(key.first)), key.second);
+    return ClusterMap(options.num_servers).ServerOfHash(hash).value();
+  }
+  ServerRow NewRow(const TableKey& key) const {
+    const TableLayout& layout = layouts.at(key.first);
+    ServerRow row;
+    row.values.resize(layout.row_floats());
+    InitialRow(layout, kInitSeed, key.second, absl::MakeSpan(row.values));
+    return row;
+  }
+  ServerRow& RowOf(const TableKey& key, Rows* rows) const {
+    const auto found = rows->find(key);
+    return found != rows->end() ? found->second : rows->emplace(key, NewRow(key)).first->second;
+  }
+  void Descend(const TableKey& key, float learning_rate, Step step, const float* gradient,
+               Floats* row) const {
+    const TableLayout& layout = layouts.at(key.first);
+    SelectRowUpdate(layout.optimizer.kind)(ScalarsForStep(layout.optimizer, learning_rate, step),
+                                           gradient, row->data(), row->data() + layout.dim,
+                                           layout.dim);
+  }
+};
+
+float LearningRateOf(Step step) { return 0.1f / static_cast<float>(1 + step.value() % 3); }
+
+TableLayout DrawLayout(Random* random) {
+  TableLayout layout;
+  layout.dim = std::vector<int>{1, 2, 3, 4, 8, 16}[random->Draw(0, 5)];
+  layout.optimizer.kind = static_cast<OptimizerKind>(random->Draw(0, 3));
+  layout.optimizer.initial_accumulator = 0.5f;
+  layout.init_scale = 0.5f;
+  return layout;
+}
+
+void DrawTables(Random* random, Trace* trace) {
+  CachedSourceOptions& options = trace->options;
+  std::vector<CacheGroupLayout> groups(random->Draw(1, 2));
+  const std::vector<TableLayout> layouts = {DrawLayout(random), DrawLayout(random)};
+  const int num_tables = random->Draw(1, 3);
+  for (int t = 0; t < num_tables; ++t) {
+    const int group = random->Draw(0, static_cast<int>(groups.size()) - 1);
+    TableLayout layout = layouts[group];
+    layout.id = TableId(static_cast<uint32_t>(10 * random->Draw(0, 7) + t));
+    layout.name = absl::StrCat("C", t);
+    options.tables.push_back(layout);
+    trace->layouts[layout.id.value()] = layout;
+    groups[group].tables.push_back(t);
+    for (int features = random->Draw(1, 2); features > 0; --features) {
+      trace->feature_tables.push_back(t);
+    }
+  }
+  for (CacheGroupLayout& group : groups) {
+    if (group.tables.empty()) continue;
+    const TableLayout& layout = options.tables[group.tables[0]];
+    group.dim = layout.dim;
+    group.row_floats = trace->owns_rows() ? layout.row_floats() : layout.dim;
+    group.stride = (group.row_floats + 3) / 4 * 4;
+    group.staging_rows = random->Draw(1, 8);  // Often too few: the slab grows.
+    group.capacity = random->OneIn(4) ? random->Draw(0, 1) : random->Draw(0, 40);
+    options.layout.groups.push_back(group);
+  }
+}
+
+Trace DrawTrace(uint32_t num_workers, Random* random) {
+  Trace trace;
+  CachedSourceOptions& options = trace.options;
+  options.num_workers = num_workers;
+  options.num_servers = random->Draw(1, 3);
+  options.staleness_steps = random->Draw(0, 4);
+  options.start_step = Step(random->OneIn(2) ? 0 : random->Draw(1, 50));
+  options.window_steps = random->Draw(1, 8);
+  options.prefetch_steps = random->Draw(0, options.window_steps - 1);
+  DrawTables(random, &trace);
+  TableLayout dense;
+  dense.id = TableId(kDenseTable);
+  dense.name = "dense";
+  dense.dim = kDenseBlockFloats;
+  dense.init_scale = 0.5f;
+  dense.role = TableRole::kDense;
+  trace.layouts[kDenseTable] = dense;
+
+  trace.num_steps = random->Draw(1, 25);
+  trace.key_space = random->Draw(1, 30);
+  trace.most_samples = random->Draw(0, 8);
+  trace.lags = trace.owns_rows() && options.prefetch_steps > 0 && random->OneIn(2);
+  trace.one_cut_in = random->Draw(1, 12);
+  trace.most_delay_us = std::vector<int>{0, 500, 5'000, 40'000}[random->Draw(0, 3)];
+  trace.one_failure_in = random->OneIn(2) ? 0 : random->Draw(3, 30);
+  trace.max_part_bytes = random->OneIn(3)
+                             ? 512 << 10
+                             : kMaxHeaderBytes + 2 * kMaxSliceHeaderBytes + random->Draw(50, 400);
+  trace.max_calls_in_flight = random->Draw(1, 4);
+  return trace;
+}
+
+struct Written {
+  TableKey key;
+  wire::PushKind kind = wire::PushKind::kGradient;
+  uint32_t count = 0;
+  Floats values;
+};
+
+// All servers, and where there are two workers the other one, whose pushes come from nowhere.
+class FakeServers : public Transport {
+ public:
+  // Called when a server has applied this worker's push.
+  using OnApplied =
+      std::function<void(uint32_t server, Step step, const std::vector<Written>& written)>;
+
+  FakeServers(const Trace& trace, VirtualScheduler* scheduler, uint64_t seed, OnApplied on_applied)
+      : trace_(trace),
+        scheduler_(scheduler),
+        random_(seed),
+        on_applied_(std::move(on_applied)),
+        servers_(trace.options.num_servers) {
+    for (Server& server : servers_) {
+      server.applied = trace.options.start_step - 1;
+      server.others_applied = trace.owns_rows() ? trace.last_step() : server.applied;
+    }
+    if (!trace.owns_rows()) scheduler_->RunAfter(0, [this] { PlayOtherWorker(); });
+  }
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    const Fate fate = DrawFate();
+    const int holds = random_.OneIn(2) ? 0 : 20;
+    scheduler_->RunAfter(Delay(), [this, server, call, fate, holds, done = std::move(done)] {
+      ArrivePull(server.value(), call, fate, holds, done);
+    });
+  }
+
+  // Values are looked at when the call arrives: they are borrowed until it is answered.
+  void Push(ServerIndex server, const PushCall& call, int64_t,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    const Fate fate = DrawFate();
+    scheduler_->RunAfter(Delay(), [this, server, call, fate, done = std::move(done)] {
+      absl::StatusOr<wire::PushAnswer> answer = absl::UnavailableError("lost");
+      if (fate != Fate::kLost) {
+        const Step accepted = Accept(server.value(), call);
+        if (fate == Fate::kArrives) answer = wire::PushAnswer{wire::Readiness::kReady, accepted};
+      }
+      scheduler_->RunAfter(Delay(), [done, answer] { done(answer); });
+    });
+  }
+
+  void Close() override { closed_ = true; }
+
+  const Rows& RowsOf(uint32_t server) const { return servers_[server].rows; }
+
+  // Whether some state of the row, as it was once both workers' pushes through `through` had been
+  // applied or later, begins with these floats.
+  bool WasReadable(const TableKey& key, Step through, absl::Span<const float> values) const {
+    const Server& server = servers_[trace_.ServerOf(key)];
+    const int64_t steps = through - trace_.options.start_step + 1;
+    if (steps > static_cast<int64_t>(server.complete_at.size())) return false;
+    const int64_t since = steps > 0 ? server.complete_at[steps - 1] : 0;
+    const auto equals = [values](const Floats& row) {
+      return std::equal(values.begin(), values.end(), row.begin());
+    };
+    bool is_equal = equals(trace_.NewRow(key).values);
+    const auto history = server.history.find(key);
+    if (history == server.history.end()) return is_equal;
+    for (const auto& [event, row] : history->second) {
+      if (event > since && is_equal) return true;
+      is_equal = equals(row);
+    }
+    return is_equal;
+  }
+
+ private:
+  // Calls that fail do so before or after they took effect.
+  enum class Fate { kArrives, kLost, kAnswerLost };
+  struct Server {
+    Rows rows;
+    Step applied;
+    Step others_applied;                             // with one worker: all there will be
+    std::map<uint32_t, std::vector<Written>> parts;  // of the push under way
+    // Several workers:
+    int64_t events = 0;                                                   // pushes applied
+    std::vector<int64_t> complete_at;                                     // [steps complete] event
+    std::map<TableKey, std::vector<std::pair<int64_t, Floats>>> history;  // by event
+
+    Step complete_through() const { return std::min(applied, others_applied); }
+  };
+
+  int64_t Delay() { return random_.Draw(0, trace_.most_delay_us); }
+  Fate DrawFate() {
+    if (trace_.one_failure_in == 0 || !random_.OneIn(trace_.one_failure_in)) return Fate::kArrives;
+    return random_.OneIn(2) ? Fate::kLost : Fate::kAnswerLost;
+  }
+
+  // Rows are read when the call arrives or, if it is held, when it is ready; they come with the
+  // answer.
+  void ArrivePull(uint32_t server, const PullCall& call, Fate fate, int holds,
+                  const std::function<void(absl::StatusOr<wire::PullAnswer>)>& done) {
+    absl::StatusOr<wire::PullAnswer> answer = absl::UnavailableError("lost");
+    std::vector<Floats> rows;
+    if (fate == Fate::kArrives && !closed_) {
+      const Server& from = servers_[server];
+      const bool ready = from.applied >= call.after_step &&
+                         from.complete_through() >= call.step - 1 - call.staleness_steps;
+      if (!ready && holds > 0) {
+        scheduler_->RunAfter(500, [this, server, call, fate, holds, done] {
+          ArrivePull(server, call, fate, holds - 1, done);
+        });
+        return;
+      }
+      answer = wire::PullAnswer{ready ? wire::Readiness::kReady : wire::Readiness::kNotReady,
+                                from.complete_through()};
+      if (ready) rows = Read(server, call);
+    }
+    scheduler_->RunAfter(Delay(), [call, answer, rows = std::move(rows), done] {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        std::copy(rows[i].begin(), rows[i].end(), call.tables[i].rows.begin());
+      }
+      done(answer);
+    });
+  }
+
+  std::vector<Floats> Read(uint32_t server, const PullCall& call) {
+    std::vector<Floats> rows;
+    for (const PullSlice& slice : call.tables) {
+      rows.emplace_back();
+      for (const Key key : slice.keys) {
+        const TableKey table_key(slice.table.value(), key);
+        EXPECT_EQ(trace_.ServerOf(table_key), server);
+        const Floats& row = trace_.RowOf(table_key, &servers_[server].rows).values;
+        const int dim = trace_.layouts.at(slice.table.value()).dim;
+        rows.back().insert(rows.back().end(), row.begin(),
+                           call.with_slots ? row.end() : row.begin() + dim);
+      }
+      EXPECT_EQ(rows.back().size(), slice.rows.size());
+    }
+    return rows;
+  }
+
+  Step Accept(uint32_t index, const PushCall& call) {
+    Server& server = servers_[index];
+    if (call.last_step <= server.applied) return server.applied;
+    EXPECT_EQ(call.first_step, server.applied + 1);
+    EXPECT_EQ(call.last_step, call.first_step);
+    std::vector<Written>& part = server.parts[call.part];
+    part.clear();
+    for (const PushSlice& slice : call.tables) {
+      const size_t width = slice.values.size() / slice.keys.size();
+      for (size_t i = 0; i < slice.keys.size(); ++i) {
+        const absl::Span<const float> values = slice.values.subspan(i * width, width);
+        part.push_back({{slice.table.value(), slice.keys[i]},
+                        slice.kind,
+                        slice.counts[i],
+                        Floats(values.begin(), values.end())});
+      }
+    }
+    if (server.parts.size() < call.num_parts) return server.applied;
+    std::vector<Written> all;
+    for (auto& [i, some] : server.parts) all.insert(all.end(), some.begin(), some.end());
+    server.parts.clear();
+    server.applied = call.last_step;
+    Apply(index, call.last_step, call.learning_rate, all);
+    on_applied_(index, call.last_step, all);
+    return server.applied;
+  }
+
+  void Apply(uint32_t index, Step step, float learning_rate, const std::vector<Written>& all) {
+    Server& server = servers_[index];
+    ++server.events;
+    std::set<TableKey> keys;
+    for (const Written& written : all) {
+      EXPECT_EQ(trace_.ServerOf(written.key), index);
+      EXPECT_TRUE(keys.insert(written.key).second) << "key written twice in step " << step;
+      ServerRow& row = trace_.RowOf(written.key, &server.rows);
+      row.lookups += written.count;
+      if (written.kind == wire::PushKind::kAssign) {
+        EXPECT_EQ(row.values.size(), written.values.size());
+        row.values = written.values;
+      } else {
+        trace_.Descend(written.key, learning_rate, step, written.values.data(), &row.values);
+      }
+      if (!trace_.owns_rows()) {
+        server.history[written.key].emplace_back(server.events, row.values);
+      }
+    }
+    const int64_t complete = server.complete_through() - trace_.options.start_step + 1;
+    server.complete_at.resize(complete, server.events);
+  }
+
+  // Each server gets the next push at another time, within the bound of staleness.
+  void PlayOtherWorker() {
+    Step slowest = trace_.last_step();
+    for (const Server& server : servers_) slowest = std::min(slowest, server.applied);
+    bool ended = true;
+    for (uint32_t index = 0; index < servers_.size(); ++index) {
+      Server& server = servers_[index];
+      ended = ended && server.others_applied == trace_.last_step();
+      const Step next = server.others_applied + 1;
+      if (next > trace_.last_step() || next - 1 - trace_.options.staleness_steps > slowest ||
+          random_.OneIn(2)) {
+        continue;
+      }
+      server.others_applied = next;
+      Apply(index, next, LearningRateOf(next), OthersPush(index));
+    }
+    if (ended || closed_) return;
+    scheduler_->RunAfter(Delay() + 100, [this] { PlayOtherWorker(); });
+  }
+
+  std::vector<Written> OthersPush(uint32_t server) {
+    std::vector<Written> push;
+    for (const auto& [table, layout] : trace_.layouts) {
+      const int keys = table == kDenseTable ? kDenseBlocks : trace_.key_space;
+      for (int key = 0; key < keys; ++key) {
+        const TableKey table_key(table, static_cast<Key>(key));
+        if (trace_.ServerOf(table_key) != server || random_.OneIn(2)) continue;
+        push.push_back({table_key, wire::PushKind::kGradient, 1, Floats(layout.dim)});
+        random_.Fill(absl::MakeSpan(push.back().values));
+      }
+    }
+    return push;
+  }
+
+  const Trace& trace_;
+  VirtualScheduler* const scheduler_;
+  Random random_;
+  const OnApplied on_applied_;
+  bool closed_ = false;
+  std::vector<Server> servers_;
+};
+
+// As a pipeline's ring: used again when the last holder lets go. Outlives the traces.
+class Works {
+ public:
+  explicit Works(Device* device) : device_(device) {}
+
+  std::shared_ptr<StepWork> Take() {
+    if (idle_.empty()) {
+      all_.push_back(std::make_unique<StepWork>(device_));
+      all_.back()->has_cache_plan = true;
+      all_.back()->batch = std::make_unique<Batch>();
+      idle_.push_back(all_.back().get());
+    }
+    StepWork* work = idle_.back();
+    idle_.pop_back();
+    return std::shared_ptr<StepWork>(work, [this](StepWork* idle) { idle_.push_back(idle); });
+  }
+  Device* device() const { return device_; }
+
+ private:
+  Device* const device_;
+  std::vector<std::unique_ptr<StepWork>> all_;
+  std::vector<StepWork*> idle_;
+};
+
+struct Totals {
+  int64_t hits = 0, bypassed = 0, crowded_out = 0, evicted = 0, cuts = 0;
+  uint64_t not_ready = 0, retries = 0;
+};
+
+class TraceRunner {
+ public:
+  TraceRunner(const Trace& trace, uint64_t seed, Works* works)
+      : trace_(trace),
+        random_(Mix64(seed)),
+        works_(works),
+        cluster_(trace.options.num_servers),
+        dense_blocks_({DenseTable{trace.layouts.at(kDenseTable), 1, 300}}, cluster_),
+        dense_weights_(dense_blocks_.arena_floats()),
+        dense_slots_(dense_blocks_.num_blocks() * dense_blocks_.slot_floats()),
+        dense_gradients_(dense_blocks_.arena_floats()),
+        batch_planner_(TableIds(), trace.feature_tables, cluster_),
+        cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds()),
+        servers_(trace, &scheduler_, Mix64(~seed),
+                 [this](auto server, auto step, auto& all) { CheckApplied(server, step, all); }),
+        session_(SessionOptions(), &servers_, &scheduler_),
+        source_(trace.options, &dense_blocks_, &session_, works->device()) {
+    CHECK_EQ(dense_blocks_.num_blocks(), kDenseBlocks);
+  }
+
+  void Run(Totals* totals) {
+    Train();
+    int events = 0;
+    while (!testing::Test::HasFailure() && scheduler_.RunNext()) {
+      if (++events == kMostEvents) ADD_FAILURE() << "the trace has no end";
+    }
+    if (testing::Test::HasFailure()) {
+      source_.Cancel(absl::CancelledError("the trace failed"));
+      while (scheduler_.RunNext()) {
+      }
+    } else {
+      EXPECT_TRUE(source_.Drain().ok());
+      EXPECT_EQ(session_.acked_through(), trace_.last_step());
+      EXPECT_EQ(checked_, (cuts_.size() + expected_.size()) * trace_.options.num_servers);
+    }
+    const CacheCounts counts = source_.counts();
+    totals->hits += counts.hits;
+    totals->bypassed += counts.bypassed;
+    totals->crowded_out += counts.crowded_out;
+    totals->evicted += counts.evicted;
+    totals->not_ready += session_.stats().not_ready;
+    totals->retries += session_.stats().retries;
+    totals->cuts += static_cast<int64_t>(cuts_.size());
+  }
+
+ private:
+  using Gradients = std::map<TableKey, Written>;
+
+  std::vector<TableId> TableIds() const {
+    std::vector<TableId> ids;
+    for (const TableLayout& table : trace_.options.tables) ids.push_back(table.id);
+    return ids;
+  }
+  PsSessionOptions SessionOptions() const {
+    PsSessionOptions options;
+    options.job_id = "job";
+    options.num_servers = trace_.options.num_servers;
+    options.staleness_steps = trace_.options.staleness_steps;
+    for (const auto& [id, layout] : trace_.layouts) options.tables.push_back(layout);
+    options.start_step = trace_.options.start_step;
+    options.max_part_bytes = trace_.max_part_bytes;
+    options.max_calls_in_flight = trace_.max_calls_in_flight;
+    return options;
+  }
+  DenseArenas Arenas() {
+    return {absl::MakeSpan(dense_weights_), absl::MakeSpan(dense_slots_), dense_gradients_};
+  }
+  TableKey KeyOf(const StepWork& work, size_t t, int32_t u) const {
+    return {trace_.options.tables[t].id.value(), work.plan.tables[t].keys[u]};
+  }
+
+  // The trainer's side of things; see worker/trainer.cc.
+  void Train() {
+    next_ = PlanNext();
+    FetchAhead(0);
+    while (!fetched_.empty() && !testing::Test::HasFailure()) {
+      const std::shared_ptr<StepWork> work = std::move(fetched_.front());
+      fetched_.pop_front();
+      TrainStep(work);
+    }
+    next_ = behind_ = nullptr;
+    fetched_.clear();
+    window_.clear();
+  }
+
+  void TrainStep(const std::shared_ptr<StepWork>& work) {
+    if (behind_ != nullptr && source_.AwaitsPushOf(*work) >= behind_->step()) FinishBehind(1);
+    RunUntilFetched(*work);
+    if (testing::Test::HasFailure()) return;
+    const absl::Status fetched = source_.Await(work.get(), Arenas());
+    ASSERT_TRUE(fetched.ok()) << fetched;
+    CheckRows(*work);
+    Compute(*work);
+    source_.Update(work.get(), LearningRateOf(work->step()));
+    const bool last = fetched_.empty() && next_ == nullptr;
+    const bool writes_back = last || random_.OneIn(trace_.one_cut_in);
+    if (trace_.owns_rows() && writes_back) cuts_.emplace(work->step(), model_);
+    FinishBehind(1);
+    behind_ = work;
+    writes_back_ = writes_back;
+    if (!trace_.lags || writes_back) FinishBehind(0);
+    for (int events = random_.Draw(0, 12); events > 0; --events) scheduler_.RunNext();
+  }
+
+  void FinishBehind(size_t queued_beyond) {
+    if (behind_ == nullptr) return;
+    const std::shared_ptr<StepWork> work = std::move(behind_);
+    const absl::Status pushed =
+        source_.PushEmbeddings(work, LearningRateOf(work->step()), writes_back_);
+    EXPECT_TRUE(pushed.ok()) << pushed;
+    FetchAhead(queued_beyond);
+    if (!source_.pushes_dense()) return;
+    const absl::Status released = source_.PushDense(work, Arenas());
+    EXPECT_TRUE(released.ok()) << released;
+  }
+
+  void FetchAhead(size_t queued_beyond) {
+    while (next_ != nullptr &&
+           fetched_.size() + queued_beyond <= static_cast<size_t>(source_.fetch_ahead())) {
+      next_->complete_through = kNotFetched;
+      source_.Fetch(next_);
+      fetched_.push_back(std::move(next_));
+      next_ = PlanNext();
+    }
+  }
+
+  // As a pipeline: a step is planned when the batches of its window are there.
+  std::shared_ptr<StepWork> PlanNext() {
+    while (steps_made_ < trace_.num_steps &&
+           window_.size() <= static_cast<size_t>(trace_.options.window_steps)) {
+      const std::shared_ptr<StepWork> work = works_->Take();
+      FillBatch(work->batch.get());
+      batch_planner_.Plan(*work->batch, &work->plan);
+      cache_planner_.Admit(work->step(), work->plan, &work->cache_plan);
+      window_.push_back(work);
+    }
+    if (window_.empty()) return nullptr;
+    std::shared_ptr<StepWork> work = std::move(window_.front());
+    window_.pop_front();
+    cache_planner_.Plan(work->step(), work->plan, &work->cache_plan);
+    return work;
+  }
+
+  void FillBatch(Batch* batch) {
+    batch->step = trace_.options.start_step + steps_made_++;
+    batch->size = random_.Draw(0, trace_.most_samples);
+    batch->features.resize(trace_.feature_tables.size());
+    for (FeatureLookups& feature : batch->features) {
+      feature.keys.clear();
+      feature.offsets.assign(1, 0);
+      for (int sample = 0; sample < batch->size; ++sample) {
+        for (int lookups = random_.Draw(0, 2); lookups > 0; --lookups) {
+          feature.keys.push_back(std::min(random_.Draw(0, trace_.key_space - 1),
+                                          random_.Draw(0, trace_.key_space - 1)));
+        }
+        feature.offsets.push_back(static_cast<int32_t>(feature.keys.size()));
+      }
+    }
+  }
+
+  void RunUntilFetched(const StepWork& work) {
+    for (int events = 0; work.complete_through == kNotFetched; ++events) {
+      if (events == kMostEvents || !scheduler_.RunNext()) {
+        ADD_FAILURE() << "the fetch of step " << work.step() << " has no end";
+        return;
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+
+  void CheckRows(const StepWork& work) {
+    const Step bound = work.step() - 1 - trace_.options.staleness_steps;
+    EXPECT_GE(work.complete_through, trace_.owns_rows() ? work.step() - 1 : bound);
+    for (size_t t = 0; t < work.tables.size(); ++t) {
+      const Matrix& rows = work.tables[t].rows;
+      for (int32_t u = 0; u < work.plan.tables[t].num_unique(); ++u) {
+        const TableKey key = KeyOf(work, t, u);
+        const int32_t row = work.cache_plan.tables[t].rows[u];
+        ASSERT_LT(row, rows.rows);
+        CheckRow(work.step(), key, absl::MakeConstSpan(rows.row(row), rows.cols));
+      }
+    }
+    for (int block = 0; block < kDenseBlocks && !trace_.owns_rows(); ++block) {
+      CheckRow(work.step(), {kDenseTable, static_cast<Key>(block)},
+               absl::MakeConstSpan(dense_weights_)
+                   .subspan(block * kDenseBlockFloats, kDenseBlockFloats));
+    }
+  }
+
+  void CheckRow(Step step, const TableKey& key, absl::Span<const float> weights) {
+    ASSERT_EQ(weights.size(), static_cast<size_t>(trace_.layouts.at(key.first).dim));
+    if (trace_.owns_rows()) {
+      const Floats& expected = trace_.RowOf(key, &model_).values;
+      ASSERT_TRUE(std::equal(weights.begin(), weights.end(), expected.begin()))
+          << "step " << step << ", table " << key.first << ", key " << key.second
+          << ": begins with " << weights[0] << " instead of " << expected[0];
+    } else {
+      const Step through = step - 1 - trace_.options.staleness_steps;
+      ASSERT_TRUE(servers_.WasReadable(key, through, weights))
+          << "step " << step << ", table " << key.first << ", key " << key.second
+          << ": is not complete through step " << through;
+    }
+  }
+
+  // Gradients at random, and what follows from them.
+  void Compute(const StepWork& work) {
+    const Step step = work.step();
+    Gradients gradients;
+    for (size_t t = 0; t < work.tables.size(); ++t) {
+      const Matrix& matrix = work.tables[t].gradients;
+      for (int32_t u = 0; u < work.plan.tables[t].num_unique(); ++u) {
+        Written& gradient = gradients[KeyOf(work, t, u)];
+        gradient.count = work.plan.tables[t].counts[u];
+        gradient.values.resize(matrix.cols);
+        random_.Fill(absl::MakeSpan(gradient.values));
+        std::copy(gradient.values.begin(), gradient.values.end(), matrix.row(u));
+      }
+    }
+    if (trace_.owns_rows()) {
+      for (const auto& [key, gradient] : gradients) {
+        ServerRow& row = trace_.RowOf(key, &model_);
+        trace_.Descend(key, LearningRateOf(step), step, gradient.values.data(), &row.values);
+        row.lookups += gradient.count;
+      }
+      ComputeDenseRows();
+      return;
+    }
+    for (int block = 0; block < kDenseBlocks; ++block) {
+      const absl::Span<float> values =
+          absl::MakeSpan(dense_gradients_).subspan(block * kDenseBlockFloats, kDenseBlockFloats);
+      random_.Fill(values);
+      gradients[{kDenseTable, static_cast<Key>(block)}].values.assign(values.begin(), values.end());
+    }
+    expected_.emplace(step, std::move(gradients));
+  }
+
+  void ComputeDenseRows() {
+    random_.Fill(absl::MakeSpan(dense_weights_));
+    random_.Fill(absl::MakeSpan(dense_slots_));
+    const int slot_floats = dense_blocks_.slot_floats();
+    for (int block = 0; block < kDenseBlocks; ++block) {
+      const auto weights = dense_weights_.begin() + block * kDenseBlockFloats;
+      const auto slots = dense_slots_.begin() + block * slot_floats;
+      Floats& row = model_[{kDenseTable, static_cast<Key>(block)}].values;
+      row.assign(weights, weights + kDenseBlockFloats);
+      row.insert(row.end(), slots, slots + slot_floats);
+    }
+  }
+
+  void CheckApplied(uint32_t server, Step step, const std::vector<Written>& written) {
+    if (testing::Test::HasFailure()) return;
+    const auto cut = cuts_.find(step);
+    if (trace_.owns_rows() && cut == cuts_.end()) return;
+    ++checked_;
+    trace_.owns_rows() ? CheckCut(server, step, cut->second) : CheckPush(server, step, written);
+  }
+
+  // A cut leaves the whole model on the servers.
+  void CheckCut(uint32_t server, Step step, const Rows& model) {
+    const Rows& rows = servers_.RowsOf(server);
+    const auto check = [&](const TableKey& key) {
+      if (trace_.ServerOf(key) != server) return;
+      const auto on_server = rows.find(key);
+      const auto in_model = model.find(key);
+      const ServerRow actual = on_server != rows.end() ? on_server->second : trace_.NewRow(key);
+      const ServerRow expected = in_model != model.end() ? in_model->second : trace_.NewRow(key);
+      ASSERT_TRUE(actual.lookups == expected.lookups && actual.values == expected.values)
+          << "cut at step " << step << ", table " << key.first << ", key " << key.second << ": "
+          << actual.lookups << " lookups instead of " << expected.lookups << ", begins with "
+          << actual.values[0] << " instead of " << expected.values[0];
+    };
+    for (const auto& [key, row] : model) check(key);
+    for (const auto& [key, row] : rows) check(key);
+  }
+
+  // The gradients of the step, each once.
+  void CheckPush(uint32_t server, Step step, const std::vector<Written>& written) {
+    size_t keys = 0;
+    const Gradients& gradients = expected_.at(step);
+    for (const auto& [key, gradient] : gradients) keys += trace_.ServerOf(key) == server ? 1 : 0;
+    EXPECT_EQ(written.size(), keys);
+    for (const Written& one : written) {
+      const auto found = gradients.find(one.key);
+      ASSERT_TRUE(found != gradients.end());
+      EXPECT_EQ(one.kind, found->second.kind);
+      EXPECT_EQ(one.count, found->second.count);
+      EXPECT_TRUE(one.values == found->second.values) << "key " << one.key.second;
+    }
+  }
+
+  const Trace& trace_;
+  Random random_;
+  Works* const works_;
+  const ClusterMap cluster_;
+  const DenseBlocks dense_blocks_;
+  Floats dense_weights_, dense_slots_, dense_gradients_;
+  BatchPlanner batch_planner_;
+  CachePlanner cache_planner_;
+
+  // One worker: the rows, and as they were at the steps that wrote back.
+  Rows model_;
+  std::map<Step, Rows> cuts_;
+  // Several: what each step pushes.
+  std::map<Step, Gradients> expected_;
+  size_t checked_ = 0;  // cuts or pushes, each on one server
+
+  int steps_made_ = 0;
+  std::deque<std::shared_ptr<StepWork>> window_, fetched_;
+  std::shared_ptr<StepWork> next_, behind_;
+  bool writes_back_ = false;  // the step behind
+
+  VirtualScheduler scheduler_;
+  FakeServers servers_;
+  PsSession session_;
+  CachedSource source_;
+};
+
+class CachedSourceTest : public testing::Test {
+ protected:
+  // A trace that failed is the first one of its own seed.
+  Totals RunTraces(uint32_t num_workers, int traces) {
+    const uint64_t seed = TestSeed();
+    Totals totals;
+    for (int i = 0; i < traces && !HasFailure(); ++i) {
+      SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed + i));
+      Random random(seed + i);
+      const Trace trace = DrawTrace(num_workers, &random);
+      TraceRunner(trace, seed + i, &works_).Run(&totals);
+    }
+    return totals;
+  }
+
+  const std::unique_ptr<Device> device_ = MakeCpuDevice({});
+  Works works_{device_.get()};
+};
+
+TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
+  const Totals totals = RunTraces(1, 3000);
+  // Every path was taken.
+  EXPECT_GT(totals.hits, 0);
+  EXPECT_GT(totals.bypassed, 0);
+  EXPECT_GT(totals.crowded_out, 0);
+  EXPECT_GT(totals.evicted, 0);
+  EXPECT_GT(totals.not_ready, 0u);
+  EXPECT_GT(totals.retries, 0u);
+  EXPECT_GT(totals.cuts, 3000);
+}
+
+TEST_F(CachedSourceTest, OneOfSeveralWorkersKeepsTheBoundOfStaleness) {
+  const Totals totals = RunTraces(2, 1000);
+  EXPECT_GT(totals.hits, 0);
+  EXPECT_GT(totals.evicted, 0);
+  EXPECT_GT(totals.not_ready, 0u);
+  EXPECT_GT(totals.retries, 0u);
+}
+
+}  // namespace
+}  // namespace thermocline
