@@ -10,7 +10,8 @@ set -euo pipefail
 out=$(realpath "$1")
 cd "$(dirname "$0")/.."
 read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
-programs=(kernels/cuda/cuda_kernels_test kernels/cuda/cuda_device_test kernels/kernels_benchmark)
+programs=({kernels/cuda/cuda_device,kernels/cuda/cuda_kernels,tests/training/gpu_training}_test
+  kernels/kernels_benchmark)
 bazel build "${flags[@]}" "${programs[@]}"
 
 folder=$(mktemp -d -t thermocline-bundle-XXXXXX)

@@ -105,8 +105,7 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
     RETURN_IF_ERROR(UpdateDense(work.get(), learning_rate));
     RETURN_IF_ERROR(PushDense(work));
   }
-  if (ReportsAfter(report_.steps, last)) Report(*work);
-  return absl::OkStatus();
+  return ReportsAfter(report_.steps, last) ? Report(*work) : absl::OkStatus();
 }
 
 bool Trainer::ReportsAfter(int64_t steps, bool last) const {
@@ -204,18 +203,18 @@ absl::Status Trainer::FinishBehind(size_t queued_beyond) {
   return PushDense(behind.work);
 }
 
-void Trainer::Report(const StepWork& work) {
+absl::Status Trainer::Report(const StepWork& work) {
   StageTimer::Scope time(&stages_.report);
   report_.progress = work.batch->progress;
   report_.window_loss = report_.window_samples == 0 ? 0 : window_loss_sum_ / report_.window_samples;
   std::vector<float> logits;
-  if (parts_.model->CopyLogits(&logits).ok()) {
-    report_.batch_auc = Auc(logits, work.batch->labels);
-  }
+  RETURN_IF_ERROR(parts_.model->CopyLogits(&logits));
+  report_.batch_auc = Auc(logits, work.batch->labels);
   on_report_(report_);
   report_.window_samples = 0;
   report_.window_global_samples = 0;
   window_loss_sum_ = 0;
+  return absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -98,7 +98,7 @@ class Trainer {
   absl::Status UpdateDense(StepWork* work, float learning_rate);
   absl::Status PushDense(const std::shared_ptr<StepWork>& work);
   absl::Status FinishBehind(size_t queued_beyond);
-  void Report(const StepWork& work);
+  absl::Status Report(const StepWork& work);
 
   const Job job_;
   const Parts parts_;

@@ -1,5 +1,7 @@
 #include "worker/worker.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,6 +24,8 @@
 namespace thermocline {
 namespace {
 
+// Of evaluation: one computed, one fetched, one being planned.
+constexpr int kEvaluationWorks = 4;
 // Step works beyond those fetched: one computed, one queued behind it, one planned next, pushes not
 // yet acknowledged, and one being planned.
 constexpr int kStepWorksBeyondFetched = 6;
@@ -85,12 +89,24 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
   options.start_step = start_step;
   options.tables = tables.sparse;
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
-  ASSIGN_OR_RETURN(options.layout,
-                   LayOutCache(tables, TrainBatch(job),
-                               /*with_slots=*/options.num_workers == 1, budget_bytes));
+  const bool owns_rows = options.num_workers == 1;
+  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows,
+                                               options.num_servers, budget_bytes));
   options.window_steps = static_cast<int>(job.cache().window_steps());
   options.prefetch_steps = static_cast<int>(job.cache().prefetch_steps());
   return options;
+}
+
+// A device whose memory is the host's has what the host has. (Others say so themselves:
+// CheckMemory.)
+absl::Status CheckHostMemory(const CacheLayout& layout, const Device& device) {
+  if (!device.is_host_memory()) return absl::OkStatus();
+  const uint64_t host_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  if (layout.budget_bytes <= host_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cache.budget is ", layout.budget_bytes,
+                                                 " bytes; this machine has ", host_bytes,
+                                                 " bytes of memory"));
 }
 
 // What training and evaluation share; members are destroyed before those they point to.
@@ -143,7 +159,7 @@ struct Run {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                      dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), device.get(),
-                                          WorksHeld());
+                                          kEvaluationWorks);
   }
 
   const Job& job;
@@ -229,6 +245,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   const bool caches = job.has_cache() && !options.eval_only;
   if (caches) {
     ASSIGN_OR_RETURN(cached_options, CachedOptions(job, ResolveTables(job), options.start_step));
+    RETURN_IF_ERROR(CheckHostMemory(cached_options.layout, *device.device));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
   Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,

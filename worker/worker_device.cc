@@ -17,7 +17,8 @@ CpuIsaLimit IsaLimit(const Cluster& cluster) {
                                        : CpuIsaLimit::kAuto;
 }
 
-absl::StatusOr<WorkerDevice> MakeCpu(const Job& job) {
+// `no_cuda`: why it is not a CUDA device; OK where none was asked for.
+absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda) {
   CpuDeviceOptions options;
   options.num_threads = static_cast<int>(job.cluster().worker_threads());
   options.isa = IsaLimit(job.cluster());
@@ -28,7 +29,7 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job) {
   if (job.dlrm().precision() != Dlrm::FLOAT32) {
     return absl::FailedPreconditionError(
         absl::StrCat("dlrm.precision is ", Dlrm::Precision_Name(job.dlrm().precision()),
-                     ", which needs a CUDA device, and there is none here"));
+                     ", which needs a CUDA device: ", no_cuda.message()));
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU"};
 }
@@ -43,11 +44,11 @@ absl::StatusOr<WorkerDevice> MakeCuda() {
 }  // namespace
 
 absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job) {
-  if (job.device() == Job::CPU) return MakeCpu(job);
+  if (job.device() == Job::CPU) return MakeCpu(job, absl::OkStatus());
   absl::StatusOr<WorkerDevice> cuda = MakeCuda();
   if (cuda.ok()) return cuda;
   const bool absent = absl::IsNotFound(cuda.status()) || absl::IsUnimplemented(cuda.status());
-  if (job.device() == Job::AUTO && absent) return MakeCpu(job);
+  if (job.device() == Job::AUTO && absent) return MakeCpu(job, cuda.status());
   return absl::FailedPreconditionError(
       absl::StrCat("device is ", Job::Device_Name(job.device()), ": ", cuda.status().message()));
 }

@@ -12,8 +12,16 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
+// From here on memory comes from the kernel, zero already, and takes room only where it is used.
+constexpr size_t kMappedBytes = size_t{64} << 20;
 
 void* AllocateZeroed(size_t bytes) {
+  if (bytes >= kMappedBytes) {
+    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(data != MAP_FAILED);
+    madvise(data, bytes, MADV_HUGEPAGE);  // A wish; it may fail.
+    return data;
+  }
   const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
   const size_t rounded = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   void* data = nullptr;
@@ -25,8 +33,14 @@ void* AllocateZeroed(size_t bytes) {
 
 }  // namespace
 
-CpuBuffer::CpuBuffer(size_t bytes) : data_(AllocateZeroed(bytes)) {}
+CpuBuffer::CpuBuffer(size_t bytes) : bytes_(bytes), data_(AllocateZeroed(bytes)) {}
 
-CpuBuffer::~CpuBuffer() { std::free(data_); }
+CpuBuffer::~CpuBuffer() {
+  if (bytes_ >= kMappedBytes) {
+    munmap(data_, bytes_);
+  } else {
+    std::free(data_);
+  }
+}
 
 }  // namespace thermocline

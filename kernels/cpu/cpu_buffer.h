@@ -18,6 +18,7 @@ class CpuBuffer : public DeviceBuffer {
   void* data() override { return data_; }
 
  private:
+  const size_t bytes_;
   void* const data_;
 };
 

@@ -18,9 +18,11 @@ namespace {
 // What NVIDIA advises for Hopper; more than other GPUs need.
 constexpr size_t kWorkspaceBytes = 32 << 20;
 
-// The largest power of two, up to what the library can use, that divides an address.
+// The largest power of two that divides an address, up to what every array of an arena has
+// (kernels/transfer.cc): where in an arena an array came to lie must not choose its algorithm, and
+// so the bits.
 uint32_t AlignmentOf(const void* pointer) {
-  constexpr uintptr_t kMost = 256;
+  constexpr uintptr_t kMost = 64;
   const auto address = reinterpret_cast<uintptr_t>(pointer) | kMost;
   return static_cast<uint32_t>(address & -address);
 }

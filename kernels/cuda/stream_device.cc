@@ -38,8 +38,11 @@ class StreamDevice::HostBuffer : public DeviceBuffer {
   ~HostBuffer() override {
     if (data_ == nullptr || cudaSetDevice(device_->ordinal_) != cudaSuccess) return;
     static_cast<void>(cudaDeviceSynchronize());  // A copy may still be on its way.
-    device_->host_allocations_.erase(static_cast<const char*>(data_));
-    static_cast<void>(cudaFreeHost(data_));
+    if (device_->host_allocations_.erase(static_cast<const char*>(data_)) > 0) {
+      static_cast<void>(cudaFreeHost(data_));
+    } else {
+      std::free(data_);  // See AllocateHost.
+    }
   }
   void* data() override { return data_; }
 
@@ -131,10 +134,13 @@ std::unique_ptr<DeviceBuffer> StreamDevice::AllocateHost(size_t bytes) {
   if (Begin()) {
     Check(cudaHostAlloc(&data, at_least_one, cudaHostAllocDefault), "allocating pinned memory");
   }
-  if (data != nullptr) {
-    std::fill_n(static_cast<char*>(data), at_least_one, 0);
-    host_allocations_[static_cast<const char*>(data)] = at_least_one;
-  }
+  // After an error there is memory still, for those who fill it before they learn of the error; the
+  // device copies nothing from or to it any more.
+  const bool pinned = data != nullptr;
+  if (!pinned) data = std::malloc(at_least_one);
+  CHECK(data != nullptr);
+  std::fill_n(static_cast<char*>(data), at_least_one, 0);
+  if (pinned) host_allocations_[static_cast<const char*>(data)] = at_least_one;
   return std::make_unique<HostBuffer>(this, data);
 }
 

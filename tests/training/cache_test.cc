@@ -248,22 +248,38 @@ TEST(CacheOfSeveralTest, CopiesAreReadWithinTheBoundOfStaleness) {
   }
 }
 
-TEST(CacheErrorTest, ABudgetThatCannotHoldABatchSaysWhatIsNeeded) {
-  const Job job = WithCache(MakeSmallJob("adagrad {}", {}), {"1KiB", 8, 2});
+absl::Status StatusOfRun(const Job& job) {
   JobServers servers(job);
   InProcessTransport transport(servers.cores());
   WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   WorkerOptions options;
   options.job_id = kSmallJobId;
   options.epoch = kSmallJobEpoch;
+  return RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
+}
+
+TEST(CacheErrorTest, ABudgetThatCannotHoldABatchSaysWhatIsNeeded) {
   const absl::Status status =
-      RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
+      StatusOfRun(WithCache(MakeSmallJob("adagrad {}", {}), {"1KiB", 8, 2}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(absl::StrContains(
       status.message(),
       "cache.budget is 1024 bytes; at least 19264 are needed, for the rows of one "
       "batch and one more: 300 + 1 rows of 64 bytes for 2 tables like 'a'"))
       << status;
+}
+
+TEST(CacheErrorTest, ABudgetBeyondWhatThereIsSaysSo) {
+  const Job one_server = MakeSmallJob("adagrad {}", {});
+  const absl::Status in_one_push = StatusOfRun(WithCache(one_server, {"8GiB", 8, 2}));
+  EXPECT_EQ(in_one_push.code(), absl::StatusCode::kInvalidArgument) << in_one_push;
+  EXPECT_TRUE(absl::StrContains(in_one_push.message(), "the job needs more servers than 1"))
+      << in_one_push;
+  // Several workers write nothing back.
+  const Job two_workers = MakeSmallJob("adagrad {}", {"cluster.workers=2"});
+  const absl::Status of_host = StatusOfRun(WithCache(two_workers, {"1024TiB", 8, 2}));
+  EXPECT_EQ(of_host.code(), absl::StatusCode::kInvalidArgument) << of_host;
+  EXPECT_TRUE(absl::StrContains(of_host.message(), "this machine has")) << of_host;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Whole training runs on a device of its own: the CUDA kernels, run by the emulation on this
-// machine. Its memory isn't the host's and its streams lag, so that whoever forgets to copy, or to
-// wait, reads stale bytes.
+// Whole training runs on a device of its own: the CUDA kernels, on a GPU or run by the emulation on
+// this machine. Its memory isn't the host's and its streams lag, so that whoever forgets to copy,
+// or to wait, reads stale bytes.
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/emulation/emulated_device.h"
+#include "tests/training/device_under_test.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "worker/worker.h"
@@ -16,7 +16,7 @@
 namespace thermocline {
 namespace {
 
-Outcome TrainOn(const Job& job, bool emulated, int64_t start_step = 0,
+Outcome TrainOn(const Job& job, bool on_device, int64_t start_step = 0,
                 JobServers* servers = nullptr) {
   std::unique_ptr<JobServers> own;
   if (servers == nullptr) {
@@ -25,10 +25,8 @@ Outcome TrainOn(const Job& job, bool emulated, int64_t start_step = 0,
   }
   WorkerOptions options;
   options.start_step = Step(start_step);
-  if (emulated) {
-    options.make_device = [](const Job&) {
-      return WorkerDevice{MakeEmulatedCudaDevice(), "emulated"};
-    };
+  if (on_device) {
+    options.make_device = [](const Job&) { return MakeDeviceUnderTest(); };
   }
   return RunWorkers(job, servers, options);
 }
@@ -40,17 +38,23 @@ Job WithCache(Job job, const char* budget, int window_steps, int prefetch_steps)
   return job;
 }
 
-class DeviceTest : public testing::TestWithParam<const char*> {};
+class DeviceRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = NoDeviceUnderTest(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+class DeviceTest : public DeviceRunTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(DeviceTest, CachedAndUncachedHaveTheSameBits) {
   const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2", "checkpoint.every_steps=5"});
-  const Outcome uncached = TrainOn(job, /*emulated=*/true);
+  const Outcome uncached = TrainOn(job, /*on_device=*/true);
   ASSERT_TRUE(uncached.workers[0].ok()) << uncached.workers[0].status();
-  EXPECT_EQ(uncached.workers[0]->stats.device(), "emulated");
+  EXPECT_NE(uncached.workers[0]->stats.device(), "CPU");
   for (const char* budget : {"29000B", "64KiB", "1MiB"}) {
     for (const int prefetch : {0, 2}) {
       SCOPED_TRACE(absl::StrCat(budget, ", prefetch ", prefetch));
-      const Outcome cached = TrainOn(WithCache(job, budget, 4, prefetch), /*emulated=*/true);
+      const Outcome cached = TrainOn(WithCache(job, budget, 4, prefetch), /*on_device=*/true);
       EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
       EXPECT_EQ(cached.rows, uncached.rows);
     }
@@ -59,12 +63,12 @@ TEST_P(DeviceTest, CachedAndUncachedHaveTheSameBits) {
 
 TEST_P(DeviceTest, AgreesWithTheCpuUpToRounding) {
   const Job job = MakeSmallJob(GetParam(), {});
-  const Outcome cpu = TrainOn(job, /*emulated=*/false);
-  const Outcome emulated = TrainOn(WithCache(job, "64KiB", 4, 2), /*emulated=*/true);
-  ASSERT_TRUE(emulated.workers[0].ok()) << emulated.workers[0].status();
-  EXPECT_EQ(emulated.rows, cpu.rows);
-  EXPECT_NEAR(emulated.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
-  EXPECT_NEAR(emulated.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+  const Outcome cpu = TrainOn(job, /*on_device=*/false);
+  const Outcome device = TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true);
+  ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
+  EXPECT_EQ(device.rows, cpu.rows);
+  EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
+  EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -74,19 +78,47 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(info.param).substr(0, std::string(info.param).find(' '));
     });
 
-TEST(DeviceResumeTest, GoesOnWithTheSameBits) {
+TEST_F(DeviceRunTest, GoesOnWithTheSameBits) {
   const Job job = WithCache(MakeSmallJob("adam {}", {"cluster.servers=2"}), "64KiB", 4, 2);
-  const Outcome whole = TrainOn(job, /*emulated=*/true);
+  const Outcome whole = TrainOn(job, /*on_device=*/true);
   for (const int64_t step : {1, 7}) {
     JobServers servers(job);
     Job first = job;
     first.mutable_train()->set_max_steps(step);
-    TrainOn(first, /*emulated=*/true, 0, &servers);
-    EXPECT_EQ(Hex(TrainOn(job, /*emulated=*/true, step, &servers).digest), Hex(whole.digest));
+    TrainOn(first, /*on_device=*/true, 0, &servers);
+    EXPECT_EQ(Hex(TrainOn(job, /*on_device=*/true, step, &servers).digest), Hex(whole.digest));
   }
 }
 
-TEST(DeviceErrorTest, ALossThatIsNotFiniteEndsTheJob) {
+// One worker under a staleness bound lags without a cache, too: its rows never change here.
+TEST_F(DeviceRunTest, AnUncachedRunMayLagAStepBehind) {
+  const Job job = MakeSmallJob("sgd {} learning_rate_scale: 0", {"cluster.servers=2"});
+  Job stale = job;
+  stale.mutable_train()->set_staleness_steps(2);
+  EXPECT_EQ(Hex(TrainOn(stale, /*on_device=*/true).digest),
+            Hex(TrainOn(job, /*on_device=*/true).digest));
+}
+
+TEST_F(DeviceRunTest, SeveralWorkersHaveTheSameBitsWithACache) {
+  const Job job = MakeSmallJob("adagrad {}", {"cluster.servers=2", "cluster.workers=2"});
+  const Outcome uncached = TrainOn(job, /*on_device=*/true);
+  EXPECT_EQ(Hex(TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true).digest),
+            Hex(uncached.digest));
+  const Outcome cpu = TrainOn(job, /*on_device=*/false);
+  EXPECT_NEAR(uncached.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
+}
+
+TEST_F(DeviceRunTest, SeveralWorkersReadCopiesWithinTheBoundOfStaleness) {
+  const Job job = WithCache(
+      MakeSmallJob("adagrad {}", {"cluster.workers=2", "train.staleness_steps=3"}), "64KiB", 4, 2);
+  for (const auto& worker : TrainOn(job, /*on_device=*/true).workers) {
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    EXPECT_LE(worker->stats.max_staleness(), 3u);
+    EXPECT_GT(worker->stats.cache().hits(), 0u);
+  }
+}
+
+TEST_F(DeviceRunTest, ALossThatIsNotFiniteEndsTheJob) {
   const Job job =
       WithCache(MakeSmallJob("sgd {}", {"train.learning_rate={base: 1e30}"}), "1MiB", 4, 2);
   JobServers servers(job);
@@ -95,9 +127,7 @@ TEST(DeviceErrorTest, ALossThatIsNotFiniteEndsTheJob) {
   WorkerOptions options;
   options.job_id = kSmallJobId;
   options.epoch = kSmallJobEpoch;
-  options.make_device = [](const Job&) {
-    return WorkerDevice{MakeEmulatedCudaDevice(), "emulated"};
-  };
+  options.make_device = [](const Job&) { return MakeDeviceUnderTest(); };
   const absl::Status status =
       RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -1,7 +1,6 @@
 #include "worker/sparse/cache_layout.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +14,12 @@ constexpr int64_t kStrideFloats = 4;
 bool SameGroup(const TableLayout& a, const TableLayout& b) {
   return a.dim == b.dim && a.optimizer == b.optimizer;
 }
+
+// Above it the planner's numbers would not fit.
+constexpr int64_t kMaxCapacity = int64_t{1} << 29;
+// A server takes so much of one push, which holds all that a checkpoint writes back, with room for
+// shards that are larger than others.
+constexpr uint64_t kMaxWriteBackBytes = uint64_t{6} << 30;
 
 // Columns that read the tables of the group.
 int64_t ColumnsOf(const JobTables& tables, const CacheGroupLayout& group) {
@@ -67,8 +72,17 @@ int64_t CacheLayout::capacity_rows() const {
   return rows;
 }
 
+uint64_t CacheLayout::capacity_bytes() const {
+  uint64_t bytes = 0;
+  for (const CacheGroupLayout& group : groups) {
+    bytes += static_cast<uint64_t>(group.capacity) * group.row_bytes();
+  }
+  return bytes;
+}
+
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_slots, uint64_t budget_bytes) {
+                                        bool with_slots, uint32_t num_servers,
+                                        uint64_t budget_bytes) {
   CacheLayout layout;
   layout.budget_bytes = budget_bytes;
   layout.groups = MakeGroups(tables, with_slots);
@@ -84,9 +98,16 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
   const double per_staged = static_cast<double>(budget_bytes - staging_bytes) /
                             static_cast<double>(std::max<uint64_t>(staging_bytes, 1));
   for (CacheGroupLayout& group : layout.groups) {
-    const int64_t most = std::numeric_limits<int32_t>::max() - int64_t{group.staging_rows};
-    group.capacity = static_cast<int32_t>(
-        std::clamp<int64_t>(static_cast<int64_t>(per_staged * group.staging_rows), 1, most));
+    group.capacity = static_cast<int32_t>(std::clamp<int64_t>(
+        static_cast<int64_t>(per_staged * group.staging_rows), 1, kMaxCapacity));
+  }
+  if (with_slots && layout.capacity_bytes() / num_servers > kMaxWriteBackBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache.budget is ", budget_bytes, " bytes, of which ", layout.capacity_bytes(),
+                     " are rows that a checkpoint, or the end, writes back with one push; a server "
+                     "takes at most ",
+                     kMaxWriteBackBytes, " of it: the job needs more servers than ", num_servers,
+                     ", or a smaller budget"));
   }
   return layout;
 }

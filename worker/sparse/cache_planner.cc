@@ -142,12 +142,10 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
 // Why step - window_steps - 1 bounds the last push of every key that is pulled at `step` and whose
 // entry knows of none. Only earlier steps have pushed, and what they push of a key is the gradient
 // at a step q that bypassed the cache with it, or the row at a step q whose plan evicted it.
-// - Bypassed at q, and used again by a step admitted then: the entry stays up to that use, and has
-// q.
+// - Bypassed at q, and used again by a step admitted then: the entry stays up to that use, with q.
 // - Bypassed at q, and not used again by a step admitted then, q + window_steps or later ones: so
 //   step > q + window_steps.
-// - Evicted at q: not used by those steps either. The entry goes with the row, and no push of
-// before
+// - Evicted at q: not used by those steps either. The entry goes with the row; no push before that
 //   matters, as q was later.
 // What was pushed before the first step admitted is none of this planner's.
 void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {

@@ -220,6 +220,7 @@ absl::Status CachedSource::PlaceGradients(StepWork* work) {
     RETURN_IF_ERROR(device_->Synchronize());
     gradients_size_ = floats + floats / 4;
     gradients_ = device_->Allocate(sizeof(float) * gradients_size_);
+    RETURN_IF_ERROR(device_->Synchronize());
   }
   float* next = owns_rows() && gradients_ != nullptr ? gradients_->floats() : nullptr;
   for (size_t t = 0; t < work->tables.size(); ++t) {
@@ -283,7 +284,7 @@ void CachedSource::CountLookups(const StepWork& work, size_t t) {
   const UninitializedVector<uint32_t>& counts = work.plan.tables[t].counts;
   DeviceSlab& slab = SlabOf(t);
   for (size_t u = 0; u < plan.rows.size(); ++u) {
-    if (slab.IsCached(plan.rows[u])) slab.held(plan.rows[u]).unwritten_lookups += counts[u];
+    if (slab.IsCached(plan.rows[u])) slab.AddLookups(plan.rows[u], counts[u]);
   }
 }
 

@@ -67,7 +67,8 @@ class CachedSource : public EmbeddingSource {
   int fetch_ahead() const override { return distances_.prefetch_steps; }
   void Fetch(const std::shared_ptr<StepWork>& work) override;
   Step AwaitsPushOf(const StepWork& work) const override {
-    return owns_rows() ? work.cache_plan.pushed_through : work.step() - 1;
+    return owns_rows() ? work.cache_plan.pushed_through
+                       : work.step() - 1 - distances_.prefetch_steps;
   }
   absl::Status Await(StepWork* work, const DenseArenas& dense) override;
   void Update(StepWork* work, float learning_rate) override;

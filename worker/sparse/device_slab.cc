@@ -25,7 +25,8 @@ DeviceSlab::DeviceSlab(const CacheGroupLayout& layout, Device* device)
 
 absl::Status DeviceSlab::ReserveStaging(int32_t rows) {
   if (rows <= num_rows_ - layout_.capacity) return absl::OkStatus();
-  const int32_t staging = std::max(rows, 2 * (num_rows_ - layout_.capacity));
+  // At most the 2^30 lookups of a batch, beside at most 2^29 rows held.
+  const int32_t staging = std::max(rows, std::min(2 * (num_rows_ - layout_.capacity), 1 << 30));
   std::unique_ptr<DeviceBuffer> larger =
       AllocateRows(device_, int64_t{layout_.capacity} + staging, layout_.stride);
   std::vector<int32_t> all(layout_.capacity);

@@ -43,6 +43,11 @@ class DeviceSlab {
     uint32_t unwritten_lookups = 0;
   };
   Held& held(int32_t row) { return held_[row]; }
+  // Counts updates; stops at the most there can be, as the servers' counts do.
+  void AddLookups(int32_t row, uint32_t lookups) {
+    uint32_t& sum = held_[row].unwritten_lookups;
+    sum = sum + lookups < sum ? UINT32_MAX : sum + lookups;
+  }
   bool IsCached(int32_t row) const { return row < layout_.capacity; }
 
  private:

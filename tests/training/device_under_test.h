@@ -1,0 +1,18 @@
+// The device that device_test runs on: the emulation, or this machine's GPU.
+#ifndef THERMOCLINE_TESTS_TRAINING_DEVICE_UNDER_TEST_H_
+#define THERMOCLINE_TESTS_TRAINING_DEVICE_UNDER_TEST_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/worker_device.h"
+
+namespace thermocline {
+
+// Why there is none here, and its tests are skipped; "" where there is one.
+std::string NoDeviceUnderTest();
+absl::StatusOr<WorkerDevice> MakeDeviceUnderTest();
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_TRAINING_DEVICE_UNDER_TEST_H_
