@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Packs the tests and the benchmark of the GPU kernels with the libraries they need, for a machine that has
-# an NVIDIA driver and a CUDA toolkit (for cuBLASLt), and glibc as new as this machine's, but no Bazel.
+# Packs the GPU tests, the benchmark of the kernels, the programs and the script that compares training with
+# and without a cache, with the libraries they need, for a machine that has an NVIDIA driver and a CUDA toolkit
+# (for cuBLASLt), and glibc as new as this machine's, but no Bazel.
 #
 #   tests/gpu_bundle.sh OUT.tar.gz
 #
-# There: tar xzf OUT.tar.gz && thermocline_gpu/gpu_bundle_run.sh
+# There: tar xzf OUT.tar.gz && cd thermocline_gpu && ./gpu_bundle_run.sh
+#        export LD_LIBRARY_PATH=$PWD/lib
+#        python3 compare_cache.py DATA --thermocline ./thermocline --job kaggle_npy.textproto -- --set device=CUDA
 set -euo pipefail
 (($# == 1)) || { echo "usage: tests/gpu_bundle.sh OUT.tar.gz" >&2; exit 2; }
 out=$(realpath "$1")
 cd "$(dirname "$0")/.."
 read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
 programs=({kernels/cuda/cuda_device,kernels/cuda/cuda_kernels,tests/training/gpu_training}_test
-  kernels/kernels_benchmark)
+  kernels/kernels_benchmark deploy/thermocline server/thermocline-server worker/thermocline-worker)
 bazel build "${flags[@]}" "${programs[@]}"
 
 folder=$(mktemp -d -t thermocline-bundle-XXXXXX)
@@ -24,6 +27,6 @@ for program in "${programs[@]}"; do
   ldd "bazel-bin/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
     grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -Lu {} "$bundle/lib/"
 done
-cp tests/gpu_bundle_run.sh "$bundle/"
+cp tests/gpu_bundle_run.sh tests/benchmarks/compare_cache.py deploy/jobs/kaggle_npy.textproto "$bundle/"
 tar -C "$folder" -czf "$out" thermocline_gpu
 echo "$out: $(du -h "$out" | cut -f1)"

@@ -2,7 +2,7 @@
 """Training with a cache of a share of the rows that the data touches, beside training without.
 
     compare_cache.py DATA [--shares 0.01,0.1,1] [--dims 16,128] [--windows 8] [--batches 2048]
-                     [--rounds 5] [-- FLAGS OF `thermocline train`]
+                     [--rounds 5] [--peer torch_dlrm.py] [-- FLAGS OF `thermocline train`]
 
 For each dim and batch, a first run without a cache, which isn't counted, tells how many rows the data
 touches. Then runs take turns, so that a machine that slows down slows all down: in each round one
@@ -10,6 +10,9 @@ without a cache, and one for each share and window. Printed: the setup, every ru
 the median samples/s with its spread, the bytes on the wire a step, the share of keys that the cache
 had, and the ratios to the run without a cache, taken within each round. All runs of a dim and batch
 must end with the same model, bit for bit.
+
+With --peer also a DLRM in plain PyTorch on the same files, in each of --peer-modes: a script that takes
+`DATA --mode M --batch N --dim D --no-eval` and prints samples_per_s=.
 
 DATA is a folder as `thermocline generate` writes it. A cache's budget is what its share of the rows
 takes and the room for the rows of one batch. The workers compute on what the job's `device` says:
@@ -19,6 +22,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -56,13 +60,33 @@ class Kind:
         self.name, self.flags = name, flags
         self.rates, self.bytes_a_step, self.hit_rate = [], 0, None
 
-    def add(self, summary, worker):
+    def run(self, args, digest):
+        summary, worker, _ = train(args, self.flags)
+        if summary["model_digest"] != digest:
+            sys.exit(f"{self.name}: the model's digest is {summary['model_digest']}, not {digest}")
         self.rates.append(summary["samples_per_s"])
         self.bytes_a_step = (worker["bytes_pulled"] + worker["bytes_pushed"]) / worker["steps"]
         cache = worker.get("cache")
         if cache:
             keys = cache["hits"] + cache["loaded"] + cache["bypassed"]
             self.hit_rate = cache["hits"] / max(keys, 1)
+
+
+class Peer:
+    """A DLRM in plain PyTorch."""
+
+    def __init__(self, mode, dim, batch):
+        self.name = f"PyTorch, {mode}"
+        self.options = ["--mode", mode, "--dim", str(dim), "--batch", str(batch), "--no-eval"]
+        self.rates, self.bytes_a_step, self.hit_rate = [], None, None
+
+    def run(self, args, digest):
+        command = [args.python, args.peer, args.data] + self.options
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        found = re.search(r"samples_per_s=([0-9.]+)", done.stdout)
+        if done.returncode != 0 or not found:
+            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")
+        self.rates.append(float(found[1]))
 
 
 def spread(values):
@@ -83,23 +107,24 @@ def compare(args, dim, batch):
             budget = max(int((share * rows + staging_rows) * row_bytes), SMALLEST_BUDGET_BYTES)
             flags = ["--set", f"cache.budget={budget}B", "--set", f"cache.window_steps={window}"]
             kinds.append(Kind(f"{share:.0%} of the rows, window {window}", shape + flags))
+    if args.peer:
+        kinds += [Peer(mode, dim, batch) for mode in args.peer_modes]
     for number in range(1, args.rounds + 1):
         for kind in kinds:
-            summary, worker, _ = train(args, kind.flags)
-            if summary["model_digest"] != first["model_digest"]:
-                sys.exit(f"{kind.name}: the model's digest is {summary['model_digest']}, not "
-                         f"{first['model_digest']}")
-            kind.add(summary, worker)
-            print(f"round {number}   {kind.name:28} {summary['samples_per_s']:9.0f} samples/s   "
+            kind.run(args, first["model_digest"])
+            print(f"round {number}   {kind.name:28} {kind.rates[-1]:9.0f} samples/s   "
                   f"load {os.getloadavg()[0]:.1f}", flush=True)
     print(f"\n{'':28} {'samples/s':>10} {'lowest':>8} {'highest':>8} {'KB a step':>10} {'hits':>6}  "
           f"{'bytes':>6}  speed / no cache")
     for kind in kinds:
         hits = "" if kind.hit_rate is None else f"{kind.hit_rate:.0%}"
+        size, part = "", ""
+        if kind.bytes_a_step is not None:
+            size = f"{kind.bytes_a_step / 1000:.0f}"
+            part = f"{kind.bytes_a_step / kinds[0].bytes_a_step:.0%}"
         ratios = [rate / base for rate, base in zip(kind.rates, kinds[0].rates)]
         print(f"{kind.name:28} {statistics.median(kind.rates):10.0f} {min(kind.rates):8.0f} "
-              f"{max(kind.rates):8.0f} {kind.bytes_a_step / 1000:10.0f} {hits:>6}  "
-              f"{kind.bytes_a_step / kinds[0].bytes_a_step:6.0%}  {spread(ratios)}", flush=True)
+              f"{max(kind.rates):8.0f} {size:>10} {hits:>6}  {part:>6}  {spread(ratios)}", flush=True)
 
 
 def numbers(kind):
@@ -118,6 +143,9 @@ def main():
     parser.add_argument("--windows", type=numbers(int), default=[8])
     parser.add_argument("--batches", type=numbers(int), default=[2048])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer", help="a DLRM in PyTorch, to compare with")
+    parser.add_argument("--peer-modes", type=numbers(str), default=["hybrid", "gpu"])
+    parser.add_argument("--python", default=sys.executable, help="that has PyTorch")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
