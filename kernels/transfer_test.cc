@@ -1,0 +1,100 @@
+#include "kernels/transfer.h"
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/emulation/emulated_device.h"
+
+namespace thermocline {
+namespace {
+
+std::vector<float> Counting(size_t size, float first) {
+  std::vector<float> values(size);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+// All that an upload brought to the device, fetched back by its own operations.
+std::vector<float> ReadBack(Device* device, DeviceSpan<const float> on_device) {
+  std::vector<float> values(on_device.size);
+  device->CopyToHost(values.data(), on_device.data, sizeof(float) * values.size(),
+                     Stream::kCompute);
+  EXPECT_TRUE(device->Synchronize().ok());
+  return values;
+}
+
+TEST(UploadArenaTest, OnTheHostsMemoryNothingIsCopied) {
+  const std::unique_ptr<Device> device = MakeCpuDevice({});
+  UploadArena arena(device.get());
+  const std::vector<float> values = Counting(100, 1);
+  EXPECT_EQ(arena.Add(absl::MakeConstSpan(values)).data, values.data());
+}
+
+// Far more than one block, again and again; arrays are whole wherever they came to lie, and what
+// was sent before is not disturbed by what is added later.
+TEST(UploadArenaTest, BringsArraysOfAnySizeOverManySteps) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  UploadArena arena(device.get());
+  for (int step = 0; step < 4; ++step) {
+    arena.Clear();
+    std::vector<std::vector<float>> sent;
+    std::vector<DeviceSpan<const float>> on_device;
+    for (const size_t size : {1, 0, 17, 40'000, 3, 200'000, 16}) {
+      sent.push_back(Counting(size, static_cast<float>(1000 * step + sent.size())));
+      on_device.push_back(arena.Add(absl::MakeConstSpan(sent.back())));
+      EXPECT_EQ(on_device.back().size, static_cast<int64_t>(size));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(on_device.back().data) % (size == 0 ? 1 : 64), 0u);
+      if (size == 17) arena.Send(Stream::kCompute);
+    }
+    arena.Send(Stream::kCompute);
+    for (size_t i = 0; i < sent.size(); ++i) {
+      EXPECT_EQ(ReadBack(device.get(), on_device[i]), sent[i])
+          << "step " << step << ", array " << i;
+    }
+  }
+}
+
+TEST(DownloadArenaTest, FetchesWhatTheDeviceWrote) {
+  for (const bool own_memory : {false, true}) {
+    const std::unique_ptr<Device> device =
+        own_memory ? MakeEmulatedCudaDevice() : MakeCpuDevice({});
+    DownloadArena arena(device.get());
+    for (int step = 0; step < 3; ++step) {
+      arena.Clear();
+      std::vector<DownloadArena::Array<float>> arrays;
+      std::vector<std::vector<float>> written;
+      for (const size_t size : {5, 60'000, 1}) {
+        arrays.push_back(arena.Add<float>(size));
+        ASSERT_EQ(arrays.back().host.size(), size);
+        written.push_back(Counting(size, static_cast<float>(step + size)));
+        device->CopyToDevice(arrays.back().device.data, written.back().data(), sizeof(float) * size,
+                             Stream::kCompute);
+      }
+      arena.Send(Stream::kCompute);
+      ASSERT_TRUE(device->Synchronize().ok());
+      for (size_t i = 0; i < arrays.size(); ++i) {
+        EXPECT_EQ(std::vector<float>(arrays[i].host.begin(), arrays[i].host.end()), written[i]);
+      }
+    }
+  }
+}
+
+TEST(DownloadArenaTest, WithoutMemoryTheDeviceSaysSo) {
+  EmulatedDeviceOptions options;
+  options.memory_bytes = size_t{16} << 20;
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice(options);
+  ASSERT_TRUE(device->Synchronize().ok());
+  UploadArena arena(device.get());
+  const std::vector<float> much = Counting(size_t{8} << 20, 0);
+  arena.Add(absl::MakeConstSpan(much));
+  arena.Add(absl::MakeConstSpan(much));
+  arena.Send(Stream::kCompute);
+  EXPECT_EQ(device->Synchronize().code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace thermocline
