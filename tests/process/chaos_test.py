@@ -31,7 +31,7 @@ class ChaosTest(ProcessTest):
         """Starts the launcher, or goes on with what it left."""
         # All of these give the same bits. Without a log a dead server takes the job back.
         cache = self.random.choice((
-            [], ['--set=cache.budget=%s' % self.random.choice(('320KiB', '512KiB', '64MiB')),
+            [], ['--set=cache.budget=%s' % self.random.choice(('450KiB', '1MiB', '64MiB')),
                  '--set=cache.window_steps=%d' % self.random.randint(3, 12)]))
         return self.start(
             *FLAGS, *cache, '--workers=%d' % workers, '--servers=%d' % self.random.randint(1, 3),
@@ -67,7 +67,7 @@ class ChaosTest(ProcessTest):
         undisturbed = self.train(*FLAGS, '--workers=%d' % workers, '--servers=2',
                                  run_dir=self.run_dir + '-undisturbed')
         launcher = self.begin(workers)
-        wait_for(lambda: self.lines() > 0, 'the first step')
+        wait_for(lambda: self.lines() > 0 or launcher.poll() is not None, 'the first step')
         killed = []
         while len(killed) < kills:
             self.let_it_run(launcher)

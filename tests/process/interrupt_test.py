@@ -14,6 +14,9 @@ class InterruptTest(ProcessTest):
         launcher = self.start_long('--servers=2', '--workers=2')
         pids = list(children(launcher.pid))
         self.assertEqual(len(pids), 4)
+        # A worker may train before another one has written its first line.
+        logs = [os.path.join(self.run_dir, 'worker-%d.log' % rank) for rank in (0, 1)]
+        wait_for(lambda: all(map(os.path.getsize, logs)), 'the workers\' first lines')
         launcher.send_signal(number)
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1)
