@@ -1,0 +1,82 @@
+"""A job whose worker keeps rows beside its compute: the same model, and what a user sees of it."""
+
+import json
+import os
+import subprocess
+import unittest
+
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, wait_for
+
+# Hardly more than the rows of one batch.
+CACHED = ['--set=cache.budget=600KiB', '--set=cache.window_steps=6']
+
+
+class CacheTest(ProcessTest):
+
+    def progress_lines(self, run_dir):
+        with open(os.path.join(run_dir, 'metrics.jsonl')) as file:
+            lines = [json.loads(line) for line in file]
+        return [line for line in lines if line['event'] == 'progress']
+
+    def test_same_digest_on_both_tiers(self):
+        uncached = self.train('--servers=2', run_dir=self.run_dir + '-uncached')
+        for number, storage in enumerate(('memory{}', "rocksdb{memory:'64KiB'}")):
+            run_dir = '%s-%d' % (self.run_dir, number)
+            cached = self.train('--servers=2', '--set=default_table.storage={%s}' % storage, *CACHED,
+                                '--set=checkpoint.every_steps=7', run_dir=run_dir)
+            self.assertEqual(cached['model_digest'], uncached['model_digest'])
+            self.assertEqual(cached['auc'], uncached['auc'])
+
+    def test_what_is_told_adds_up(self):
+        self.train(*CACHED)
+        with open(os.path.join(self.run_dir, 'worker-0.json')) as file:
+            worker = json.load(file)
+        cache = worker['cache']
+        for name in ('hits', 'loaded', 'bypassed', 'evicted'):
+            self.assertGreater(cache[name], 0, name)
+        self.assertEqual(cache['loaded'] - cache['evicted'], cache['rows_held'])
+        self.assertLessEqual(cache['rows_held'], cache['capacity_rows'])
+        self.assertLessEqual(cache['crowded_out'], cache['bypassed'])
+        self.assertEqual((cache['window_steps'], cache['prefetch_steps']), (6, 2))
+        lines = self.progress_lines(self.run_dir)
+        # Every step is a line here; the last push may still wait for the one before when its line is
+        # written, and evaluation pulls too.
+        for name in ('bytes_pulled', 'bytes_pushed'):
+            told = sum(line[name + '_per_step'] for line in lines)
+            self.assertGreater(told, 0)
+            self.assertLessEqual(told, worker[name] + 1)
+        for line in lines:
+            self.assertTrue(0 <= line['cache']['hit_rate'] <= 1, line)
+            self.assertTrue(0 <= line['wait_share'] <= 1, line)
+        self.assertIn('plan cache (ahead)', lines[-1]['stages_mean_us'])
+
+    def test_stats_have_a_table_of_caches(self):
+        launcher = self.start_long(*CACHED)
+
+        def table():
+            stats = subprocess.run([THERMOCLINE, 'stats', '--run-dir', self.run_dir],
+                                   capture_output=True, text=True, timeout=DEADLINE_S)
+            self.assertEqual(stats.returncode, 0, stats.stderr)
+            return stats.stdout if 'cache of worker' in stats.stdout else None
+        out = wait_for(table, 'a table of caches')
+        for word in ('budget', 'rows held', 'hits', 'bypassed', '600.0 KiB', 'CPU'):
+            self.assertIn(word, out)
+        launcher.terminate()
+        self.finish(launcher)
+
+    def test_a_budget_below_one_batch_ends_the_job(self):
+        code, _, err = self.finish(self.start('--set=cache.budget=64KiB'))
+        self.assertEqual(code, 1)
+        self.assertIn('cache.budget is 65536 bytes; at least 426048 are needed', err)
+
+    def test_a_cache_of_several_workers_in_sync_mode_is_pointed_out(self):
+        uncached = self.train('--workers=2', run_dir=self.run_dir + '-uncached')
+        code, out, err = self.finish(self.start('--workers=2', *CACHED))
+        self.assertEqual(code, 0, err)
+        self.assertIn('the cache keeps nothing: with several workers', out)
+        with open(os.path.join(self.run_dir, 'summary.json')) as summary:
+            self.assertEqual(json.load(summary)['model_digest'], uncached['model_digest'])
+
+
+if __name__ == '__main__':
+    unittest.main()
