@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "worker/sparse/key_shares.h"
@@ -191,7 +192,8 @@ void CachedSource::PlacePulled(StepWork* work, size_t t, std::vector<RowCopy>* s
   place(plan.loaded, work->cached[t].loaded_rows, WidthOf(t));
   place(plan.bypassed, work->cached[t].bypassed_rows, options_.tables[t].dim);
   for (int32_t i = 0; i < plan.loaded.size(); ++i) {
-    slab.held(plan.loaded.rows[i]) = {static_cast<int32_t>(t), plan.loaded.keys[i], 0};
+    slab.held(plan.loaded.rows[i]) = {static_cast<int32_t>(t), plan.loaded.keys[i], 0,
+                                      work->complete_through};
   }
 }
 
@@ -240,21 +242,31 @@ absl::Status CachedSource::PlaceGradients(StepWork* work) {
   return absl::OkStatus();
 }
 
-// A step reads copies of up to copy_steps ago.
-Step CachedSource::CompleteThrough(const StepWork& work) {
-  if (owns_rows()) return work.step() - 1;
-  pulls_complete_.push_back(work.complete_through);
-  if (pulls_complete_.size() > static_cast<size_t>(distances_.copy_steps) + 1) {
-    pulls_complete_.pop_front();
+// Of all that the step reads: what was pulled for it, and copies that are older. The promise of
+// bounded staleness doesn't rest on the plan alone.
+absl::Status CachedSource::FindCompleteThrough(StepWork* work) {
+  if (owns_rows()) {
+    work->complete_through = work->step() - 1;
+    return absl::OkStatus();
   }
-  return *std::min_element(pulls_complete_.begin(), pulls_complete_.end());
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    DeviceSlab& slab = SlabOf(t);
+    for (const int32_t row : work->cache_plan.tables[t].rows) {
+      if (!slab.IsCached(row)) continue;
+      work->complete_through = std::min(work->complete_through, slab.held(row).complete_through);
+    }
+  }
+  const Step bound = std::max(kNoStep, work->step() - 1 - options_.staleness_steps);
+  if (work->complete_through >= bound) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "step ", work->step().value(), " would read a cached row that is complete through step ",
+      work->complete_through.value(), "; it must be through step ", bound.value()));
 }
 
 absl::Status CachedSource::Await(StepWork* work, const DenseArenas& dense) {
   if (!work->has_cache_plan) return uncached_.Await(work, dense);
   RETURN_IF_ERROR(work->fetched.Wait());
   if (!work->dense_rows.empty()) dense_.TakePulled(*work, dense);
-  work->complete_through = CompleteThrough(*work);
   work->upload.Clear();
   work->download.Clear();
   std::vector<int32_t> staging(slabs_.size(), 0);
@@ -268,6 +280,7 @@ absl::Status CachedSource::Await(StepWork* work, const DenseArenas& dense) {
   // All that leaves before anything comes: a row may go from one table to another.
   for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(work, t, &gathers);
   for (size_t t = 0; t < options_.tables.size(); ++t) PlacePulled(work, t, &scatters);
+  RETURN_IF_ERROR(FindCompleteThrough(work));
   work->tables.resize(options_.tables.size());
   RETURN_IF_ERROR(PlaceGradients(work));
   for (size_t t = 0; t < options_.tables.size(); ++t) {

@@ -12,7 +12,6 @@
 #define THERMOCLINE_WORKER_SPARSE_CACHED_SOURCE_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -101,7 +100,7 @@ class CachedSource : public EmbeddingSource {
   void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);
   void PlaceBypassedGradients(StepWork* work, size_t table);
   absl::Status PlaceGradients(StepWork* work);
-  Step CompleteThrough(const StepWork& work);
+  absl::Status FindCompleteThrough(StepWork* work);
   void CountLookups(const StepWork& work, size_t table);
   void AddGradients(const StepWork& work, PushWork* push) const;
   absl::StatusOr<std::shared_ptr<WrittenBack>> WriteBack();
@@ -119,8 +118,7 @@ class CachedSource : public EmbeddingSource {
   std::vector<size_t> group_of_;                    // [tables]
   // One worker: the gradients of the step under way, of all tables one after the other.
   std::unique_ptr<DeviceBuffer> gradients_;
-  size_t gradients_size_ = 0;        // floats
-  std::deque<Step> pulls_complete_;  // Several workers: of the last copy_steps + 1 steps.
+  size_t gradients_size_ = 0;  // floats
 
   mutable absl::Mutex mutex_;
   CacheCounts counts_ ABSL_GUARDED_BY(mutex_);

@@ -35,12 +35,15 @@ class DeviceSlab {
   // waited for. Errors: the device's.
   absl::Status ReserveStaging(int32_t rows);
 
-  // Of a row that the cache holds: the key, and the lookups of the updates since it was loaded or
-  // written back. 0 lookups: the servers have the same row.
+  // Of a row that the cache holds: the key, and
+  //   - where this worker updates it: the lookups of the updates since it was loaded or written
+  //     back; 0: the servers have the same row;
+  //   - where it is a copy: every worker's pushes up to complete_through are in it.
   struct Held {
     int32_t table = -1;
     Key key = 0;
     uint32_t unwritten_lookups = 0;
+    Step complete_through = kNoStep;
   };
   Held& held(int32_t row) { return held_[row]; }
   // Counts updates; stops at the most there can be, as the servers' counts do.
