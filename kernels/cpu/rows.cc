@@ -14,6 +14,8 @@ constexpr int64_t kRowsPerCell = 512;
 // Rows fetched ahead of their use; they are scattered over a slab larger than any cache.
 constexpr int64_t kPrefetchDistance = 12;
 constexpr int64_t kFloatsPerLine = 16;
+// Fewer are done before another thread has woken up.
+constexpr int64_t kFloatsWorthThreads = 256 << 10;
 
 void PrefetchRow(const Matrix& matrix, int64_t row, int32_t floats) {
   const float* begin = matrix.row(row);
@@ -34,9 +36,17 @@ void UpdateRows(const RowUpdateGroup& group, int64_t begin, int64_t end) {
   }
 }
 
-// visit(item, begin, end) for cells of the rows of every item, in parallel.
-template <typename Item, typename Count, typename Visit>
-void ForEachCell(absl::Span<const Item> items, ThreadPool* pool, Count count, Visit visit) {
+// visit(item, begin, end) for cells of the count(item) rows of every item, of `width(item)` floats
+// each; in parallel where that is worth it.
+template <typename Item, typename Count, typename Width, typename Visit>
+void ForEachCell(absl::Span<const Item> items, ThreadPool* pool, Count count, Width width,
+                 Visit visit) {
+  int64_t floats = 0;
+  for (const Item& item : items) floats += count(item) * width(item);
+  if (floats < kFloatsWorthThreads) {
+    for (const Item& item : items) visit(item, int64_t{0}, count(item));
+    return;
+  }
   const auto cells_of = [&](const Item& item) {
     return (count(item) + kRowsPerCell - 1) / kRowsPerCell;
   };
@@ -58,6 +68,7 @@ void CopyRows(absl::Span<const RowCopy> copies, ThreadPool* pool) {
   }
   ForEachCell(
       copies, pool, [](const RowCopy& copy) { return copy.rows.size; },
+      [](const RowCopy& copy) { return copy.packed.cols; },
       [](const RowCopy& copy, int64_t begin, int64_t end) {
         const size_t bytes = sizeof(float) * copy.packed.cols;
         for (int64_t i = begin; i < end; ++i) {
@@ -80,7 +91,8 @@ void CpuSparseUpdate(absl::Span<const RowUpdateGroup> groups, ThreadPool* pool) 
              group.gradients.cols + SlotFloats(group.optimizer, group.gradients.cols));
   }
   ForEachCell(
-      groups, pool, [](const RowUpdateGroup& group) { return group.targets.size; }, UpdateRows);
+      groups, pool, [](const RowUpdateGroup& group) { return group.targets.size; },
+      [](const RowUpdateGroup& group) { return group.rows.cols; }, UpdateRows);
 }
 
 void CpuGatherRows(absl::Span<const RowCopy> copies, ThreadPool* pool) {

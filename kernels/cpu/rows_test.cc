@@ -34,14 +34,14 @@ class RowsTest : public testing::TestWithParam<OptimizerKind> {
 };
 
 TEST_P(RowsTest, UpdatesTheTargetsThatAreRowsAndNoOther) {
-  constexpr int kDim = 24, kRows = 3000, kStride = 80;
+  constexpr int kDim = 24, kRows = 30000, kStride = 80;
   RowUpdateGroup group;
   group.optimizer.kind = GetParam();
   group.scalars = ScalarsForStep(group.optimizer, 0.1f, Step(3));
   const int row_floats = kDim + SlotFloats(group.optimizer, kDim);
   // Targets beyond the rows are staging: their memory is not the group's to change.
   const int in_slab = kRows - 500;
-  const std::vector<int32_t> targets = DistinctRows(kRows, 2000, &rng_);
+  const std::vector<int32_t> targets = DistinctRows(kRows, 20000, &rng_);
   std::vector<float> slab = RandomFloats(&rng_, int64_t{kRows} * kStride);
   for (float& value : slab) value = std::abs(value);
   std::vector<float> gradients = RandomFloats(&rng_, targets.size() * kDim);
@@ -67,12 +67,12 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, RowsTest,
 TEST(RowCopyTest, GathersAndScattersRowsOfSeveralMatrices) {
   std::mt19937_64 rng(TestSeed());
   ThreadPool pool(2);
-  constexpr int kRows = 2000, kStride = 24;
+  constexpr int kRows = 20000, kStride = 24;
   for (const int cols : {1, 16, 24}) {
     std::vector<std::vector<float>> slabs, packed;
     std::vector<std::vector<int32_t>> rows;
     std::vector<RowCopy> copies;
-    for (const int count : {1500, 0, 7}) {
+    for (const int count : {15000, 0, 7}) {
       rows.push_back(DistinctRows(kRows, count, &rng));
       slabs.push_back(RandomFloats(&rng, int64_t{kRows} * kStride));
       packed.push_back(RandomFloats(&rng, int64_t{count} * cols));
