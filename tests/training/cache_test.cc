@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
+#include "tests/training/write_back_watch.h"
 #include "worker/named_cuts.h"
 #include "worker/worker.h"
 
@@ -38,12 +39,8 @@ std::vector<CacheShape> Shapes() {
   return shapes;
 }
 
-// Budgets below what a job file may say are for tests.
 Job WithCache(Job job, const CacheShape& shape) {
-  job.mutable_cache()->set_budget(shape.budget);
-  job.mutable_cache()->set_window_steps(shape.window_steps);
-  job.mutable_cache()->set_prefetch_steps(shape.prefetch_steps);
-  return job;
+  return WithCache(std::move(job), shape.budget, shape.window_steps, shape.prefetch_steps);
 }
 
 std::string Name(const CacheShape& shape) {
@@ -102,34 +99,6 @@ TEST_P(CacheTest, ResumesWithTheBitsOfNoCache) {
   }
 }
 
-// Rows and counts of every key after each step that writes back.
-class CutWatch : public Transport {
- public:
-  explicit CutWatch(const JobServers* servers) : servers_(servers), direct_(servers->cores()) {}
-
-  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
-            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
-    direct_.Pull(server, call, deadline_us, std::move(done));
-  }
-  // The one server applies the one worker's push when the call with its last part returns.
-  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
-            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
-    const Step step = call.last_step;
-    direct_.Push(server, call, deadline_us, std::move(done));
-    Outcome outcome;
-    servers_->AddDigest(&outcome);
-    digests_[step.value()] = Hex(outcome.digest);
-  }
-  void Close() override {}
-
-  const std::map<int64_t, std::string>& digests() const { return digests_; }
-
- private:
-  const JobServers* const servers_;
-  InProcessTransport direct_;
-  std::map<int64_t, std::string> digests_;  // by step
-};
-
 TEST_P(CacheTest, ACutLeavesTheWholeModelOnTheServers) {
   const Job plain = MakeSmallJob(GetParam(), {"checkpoint.every_steps=5"});
   std::map<int64_t, std::string> expected;
@@ -144,7 +113,7 @@ TEST_P(CacheTest, ACutLeavesTheWholeModelOnTheServers) {
     JobServers servers(job);
     NamedCuts cuts(Step(0));
     ASSERT_TRUE(cuts.Name(Step(7)).ok());
-    CutWatch watch(&servers);
+    WriteBackWatch watch(&servers, [](Step) {});
     WorkerOptions options;
     options.named_cuts = &cuts;
     RunWorkers(job, &servers, options, &watch);
@@ -246,16 +215,6 @@ TEST(CacheOfSeveralTest, CopiesAreReadWithinTheBoundOfStaleness) {
       EXPECT_GT(hits, 0u);
     }
   }
-}
-
-absl::Status StatusOfRun(const Job& job) {
-  JobServers servers(job);
-  InProcessTransport transport(servers.cores());
-  WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
-  WorkerOptions options;
-  options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch;
-  return RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
 }
 
 TEST(CacheErrorTest, ABudgetThatCannotHoldABatchSaysWhatIsNeeded) {

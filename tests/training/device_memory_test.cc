@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/emulation/emulated_device.h"
-#include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "worker/worker.h"
 
@@ -14,28 +13,19 @@ namespace thermocline {
 namespace {
 
 absl::Status RunWithMemory(const Job& job, size_t bytes) {
-  JobServers servers(job);
-  InProcessTransport transport(servers.cores());
-  WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   WorkerOptions options;
-  options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch;
   options.make_device = [bytes](const Job&) -> absl::StatusOr<WorkerDevice> {
     EmulatedDeviceOptions device;
     device.memory_bytes = bytes;
     return WorkerDevice{MakeEmulatedCudaDevice(device), "small"};
   };
-  return RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
+  return StatusOfRun(job, options);
 }
 
 TEST(DeviceMemoryTest, TooLittleIsAnErrorWhereverItShows) {
   for (const char* budget : {"", "64KiB", "1MiB"}) {
     Job job = MakeSmallJob("adagrad {}", {});
-    if (*budget != '\0') {
-      job.mutable_cache()->set_budget(budget);
-      job.mutable_cache()->set_window_steps(4);
-      job.mutable_cache()->set_prefetch_steps(2);
-    }
+    if (*budget != '\0') job = WithCache(job, budget, 4, 2);
     int failed = 0, ran = 0, named_at_start = 0;
     // In steps smaller than what a run allocates at a time.
     for (size_t kib = 4200; kib <= 40'000 && ran < 2; kib += 100) {

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/training/device_under_test.h"
-#include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "worker/worker.h"
 
@@ -29,13 +28,6 @@ Outcome TrainOn(const Job& job, bool on_device, int64_t start_step = 0,
     options.make_device = [](const Job&) { return MakeDeviceUnderTest(); };
   }
   return RunWorkers(job, servers, options);
-}
-
-Job WithCache(Job job, const char* budget, int window_steps, int prefetch_steps) {
-  job.mutable_cache()->set_budget(budget);
-  job.mutable_cache()->set_window_steps(window_steps);
-  job.mutable_cache()->set_prefetch_steps(prefetch_steps);
-  return job;
 }
 
 class DeviceRunTest : public testing::Test {
@@ -121,15 +113,9 @@ TEST_F(DeviceRunTest, SeveralWorkersReadCopiesWithinTheBoundOfStaleness) {
 TEST_F(DeviceRunTest, ALossThatIsNotFiniteEndsTheJob) {
   const Job job =
       WithCache(MakeSmallJob("sgd {}", {"train.learning_rate={base: 1e30}"}), "1MiB", 4, 2);
-  JobServers servers(job);
-  InProcessTransport transport(servers.cores());
-  WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   WorkerOptions options;
-  options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch;
   options.make_device = [](const Job&) { return MakeDeviceUnderTest(); };
-  const absl::Status status =
-      RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
+  const absl::Status status = StatusOfRun(job, options);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "step ")) << status;
 }

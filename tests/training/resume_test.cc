@@ -14,6 +14,7 @@
 #include "server/core/server_core.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
+#include "tests/training/write_back_watch.h"
 #include "worker/named_cuts.h"
 #include "worker/sparse/server_loss.h"
 #include "worker/worker.h"
@@ -163,40 +164,6 @@ TEST(EvalOnlyTest, TheModelOnTheServersIsScoredAndNotTouched) {
     EXPECT_EQ(scored.workers[0]->new_samples, 0u);
   }
 }
-
-// Notes the digest of the one server after each push that wrote rows back.
-class WriteBackWatch : public Transport {
- public:
-  WriteBackWatch(const JobServers* servers, std::function<void(Step)> before_push)
-      : servers_(servers), before_push_(std::move(before_push)), in_process_(servers->cores()) {}
-
-  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
-            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
-    in_process_.Pull(server, call, deadline_us, std::move(done));
-  }
-  // The push of one worker is applied when the call that brings its last part returns.
-  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
-            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
-    before_push_(call.last_step);
-    const Step step = call.last_step;
-    bool assigns = false;
-    for (const PushSlice& slice : call.tables) assigns |= slice.kind == wire::PushKind::kAssign;
-    in_process_.Push(server, call, deadline_us, std::move(done));
-    if (!assigns) return;
-    Outcome outcome;
-    servers_->AddDigest(&outcome);
-    digests_[step.value()] = Hex(outcome.digest);
-  }
-  void Close() override {}
-
-  const std::map<int64_t, std::string>& digests() const { return digests_; }
-
- private:
-  const JobServers* const servers_;
-  const std::function<void(Step)> before_push_;
-  InProcessTransport in_process_;
-  std::map<int64_t, std::string> digests_;  // by step
-};
 
 // After a cut, periodic or named, the servers hold what they would hold had training ended there.
 TEST(CutTest, TheServersHoldTheWholeModelAfterACut) {

@@ -53,6 +53,13 @@ Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& o
   return *job;
 }
 
+Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch_steps) {
+  job.mutable_cache()->set_budget(budget);
+  job.mutable_cache()->set_window_steps(window_steps);
+  job.mutable_cache()->set_prefetch_steps(prefetch_steps);
+  return job;
+}
+
 ServerConfig ConfigOf(const Job& job, uint32_t index) {
   ServerConfig config;
   config.job_id = kSmallJobId;
@@ -115,6 +122,15 @@ Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options,
   }
   servers->AddDigest(&outcome);
   return outcome;
+}
+
+absl::Status StatusOfRun(const Job& job, WorkerOptions options) {
+  JobServers servers(job);
+  InProcessTransport transport(servers.cores());
+  WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
+  options.job_id = kSmallJobId;
+  options.epoch = kSmallJobEpoch;
+  return RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
 }
 
 std::string Hex(const Digest& digest) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/hash.h"
 #include "common/scheduler.h"
@@ -26,6 +27,9 @@ inline constexpr int64_t kSmallJobSteps = 12;
 // Three features over two tables, bags of 0 to 3 lookups, ids skewed so that keys repeat;
 // `optimizer` is that of all tables.
 Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides);
+
+// The job with a cache. The budget may be below what a job file may say.
+Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch_steps);
 
 ServerConfig ConfigOf(const Job& job, uint32_t index);
 
@@ -57,6 +61,9 @@ class JobServers {
 // `transport` null: straight to the servers.
 Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options = {},
                    Transport* transport = nullptr);
+
+// How a run of rank 0 alone ends, which may be with an error; `options` as in RunWorkers.
+absl::Status StatusOfRun(const Job& job, WorkerOptions options = {});
 
 std::string Hex(const Digest& digest);
 

@@ -101,8 +101,8 @@ class CachePlanner {
   // REQUIRES: the next window_steps batches have been admitted, or the data ends before.
   void Plan(Step step, const BatchPlan& plan, CachePlan* cache);
 
-  // The rows in the cache after the step planned last, by table: what a cut or the end of the job
-  // writes back. They stay.
+  // For tests: the rows in the cache after the step planned last, by table. (Plans run ahead of
+  // their steps: what a cut writes back is the source's to know.)
   void ListHeld(std::vector<CachedKeys>* tables);
 
   // Keys remembered: at most the rows of the caches and the unique keys of the batches admitted and

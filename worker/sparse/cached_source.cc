@@ -71,28 +71,18 @@ CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks
 
 CachedSource::~CachedSource() { Drain().IgnoreError(); }
 
-// Rows that come to stay: with their slots, where this worker updates them.
-PullWork CachedSource::LoadPull(StepWork* work) const {
+// A pull of the same share of every table's keys, into the buffers of its rows.
+PullWork CachedSource::PullOf(StepWork* work, CachedKeys TableCachePlan::*share,
+                              UninitializedVector<float> CachedTableWork::*rows,
+                              bool with_slots) const {
   PullWork pull;
-  pull.with_slots = owns_rows();
+  pull.with_slots = with_slots;
   pull.slices.resize(options_.num_servers);
   for (size_t t = 0; t < work->cached.size(); ++t) {
-    const CachedKeys& loaded = work->cache_plan.tables[t].loaded;
-    work->cached[t].loaded_rows.resize(loaded.keys.size() * WidthOf(t));
-    AddPullSlices(SharesOf(options_.tables[t].id, loaded),
-                  absl::MakeSpan(work->cached[t].loaded_rows), &pull.slices);
-  }
-  return pull;
-}
-
-PullWork CachedSource::BypassPull(StepWork* work) const {
-  PullWork pull;
-  pull.slices.resize(options_.num_servers);
-  for (size_t t = 0; t < work->cached.size(); ++t) {
-    const CachedKeys& bypassed = work->cache_plan.tables[t].bypassed;
-    work->cached[t].bypassed_rows.resize(bypassed.keys.size() * options_.tables[t].dim);
-    AddPullSlices(SharesOf(options_.tables[t].id, bypassed),
-                  absl::MakeSpan(work->cached[t].bypassed_rows), &pull.slices);
+    const CachedKeys& keys = work->cache_plan.tables[t].*share;
+    UninitializedVector<float>& to = work->cached[t].*rows;
+    to.resize(keys.keys.size() * (with_slots ? WidthOf(t) : options_.tables[t].dim));
+    AddPullSlices(SharesOf(options_.tables[t].id, keys), absl::MakeSpan(to), &pull.slices);
   }
   return pull;
 }
@@ -131,8 +121,11 @@ void CachedSource::Fetch(const std::shared_ptr<StepWork>& work) {
   work->cached.resize(options_.tables.size());
   work->dense_rows.clear();
   std::vector<PullWork> pulls;
-  pulls.push_back(LoadPull(work.get()));
-  pulls.push_back(BypassPull(work.get()));
+  // What comes to stay has its slots, where this worker updates it.
+  pulls.push_back(PullOf(work.get(), &TableCachePlan::loaded, &CachedTableWork::loaded_rows,
+                         /*with_slots=*/owns_rows()));
+  pulls.push_back(PullOf(work.get(), &TableCachePlan::bypassed, &CachedTableWork::bypassed_rows,
+                         /*with_slots=*/false));
   for (PullWork& pull : pulls) {
     if (owns_rows()) {
       // Nobody else pushes: its own pushes are all that a row can miss.

@@ -93,8 +93,8 @@ class CachedSource : public EmbeddingSource {
   DeviceSlab& SlabOf(size_t table) { return *slabs_[group_of_[table]]; }
   int WidthOf(size_t table) const { return slabs_[group_of_[table]]->layout().row_floats; }
 
-  PullWork LoadPull(StepWork* work) const;
-  PullWork BypassPull(StepWork* work) const;
+  PullWork PullOf(StepWork* work, CachedKeys TableCachePlan::*share,
+                  UninitializedVector<float> CachedTableWork::*rows, bool with_slots) const;
   void StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls);
   void TakeEvicted(StepWork* work, size_t table, std::vector<RowCopy>* gathers);
   void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);
