@@ -73,7 +73,19 @@ class UploadArena {
     if (device_->is_host_memory() || values.empty()) return {values.data(), size};
     return {static_cast<const T*>(Copy(values.data(), sizeof(T) * values.size())), size};
   }
-  // Sends what was added since the last time.
+  template <typename T>
+  struct Array {
+    DeviceSpan<const T> device;  // where the values are once what Send copies is there
+    absl::Span<T> host;          // for the caller to fill before that
+  };
+  // Room for values that are made in place. Not initialized.
+  template <typename T>
+  Array<T> Reserve(size_t size) {
+    const TransferBlocks::Place place = blocks_.Take(sizeof(T) * size);
+    return {{reinterpret_cast<const T*>(place.device), static_cast<int64_t>(size)},
+            absl::MakeSpan(reinterpret_cast<T*>(place.host), size)};
+  }
+  // Sends what was added and reserved since the last time.
   void Send(Stream stream);
 
  private:

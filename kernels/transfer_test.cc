@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -56,6 +57,51 @@ TEST(UploadArenaTest, BringsArraysOfAnySizeOverManySteps) {
           << "step " << step << ", array " << i;
     }
   }
+}
+
+// Values made in place, beside values that are copied; on the host's memory too.
+TEST(UploadArenaTest, BringsWhatWasWrittenIntoItsRoom) {
+  for (const bool own_memory : {false, true}) {
+    const std::unique_ptr<Device> device =
+        own_memory ? MakeEmulatedCudaDevice() : MakeCpuDevice({});
+    UploadArena arena(device.get());
+    for (int step = 0; step < 3; ++step) {
+      arena.Clear();
+      std::vector<UploadArena::Array<float>> arrays;
+      for (const size_t size : {7, 50'000, 0, 30}) {
+        arrays.push_back(arena.Reserve<float>(size));
+        ASSERT_EQ(arrays.back().host.size(), size);
+      }
+      const std::vector<float> copied = Counting(20, static_cast<float>(-step));
+      const DeviceSpan<const float> copy = arena.Add(absl::MakeConstSpan(copied));
+      for (const UploadArena::Array<float>& array : arrays) {
+        std::iota(array.host.begin(), array.host.end(),
+                  static_cast<float>(step + array.host.size()));
+      }
+      arena.Send(Stream::kCompute);
+      EXPECT_EQ(ReadBack(device.get(), copy), copied);
+      for (const UploadArena::Array<float>& array : arrays) {
+        EXPECT_EQ(ReadBack(device.get(), array.device),
+                  Counting(array.host.size(), static_cast<float>(step + array.host.size())));
+      }
+    }
+  }
+}
+
+// Once there is memory for all, so that captured work finds the first arrays again.
+TEST(UploadArenaTest, TheFirstArraysLieInTheSamePlaceEachTime) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  UploadArena arena(device.get());
+  const std::vector<float> dense = Counting(30'000, 0), labels = Counting(2'000, 0);
+  std::set<const float*> places;
+  for (const size_t rest : {200'000, 190'000, 3, 200'000, 150'000}) {
+    arena.Clear();
+    const float* const first = arena.Add(absl::MakeConstSpan(dense)).data;
+    const float* const second = arena.Add(absl::MakeConstSpan(labels)).data;
+    arena.Reserve<float>(rest);
+    if (!places.empty() || rest < 200'000) places.insert({first, second});
+  }
+  EXPECT_EQ(places.size(), 2u);
 }
 
 TEST(DownloadArenaTest, FetchesWhatTheDeviceWrote) {

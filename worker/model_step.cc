@@ -82,7 +82,7 @@ void ModelStep::WriteDense() {
 
 const SparseBatch& ModelStep::Describe(StepWork* work) {
   const auto upload = [work](const auto& values) {
-    return work->upload.Add(absl::MakeConstSpan(values));
+    return work->upload().Add(absl::MakeConstSpan(values));
   };
   batch_.batch_size = work->batch->size;
   for (size_t t = 0; t < tables_.sparse.size(); ++t) {
@@ -101,23 +101,21 @@ const SparseBatch& ModelStep::Describe(StepWork* work) {
     feature.offsets =
         plan.single ? DeviceSpan<const int32_t>{} : upload(work->batch->features[f].offsets);
   }
-  labels_ = upload(work->batch->labels);
   return batch_;
 }
 
 void ModelStep::Forward(StepWork* work) {
   const Batch& batch = *work->batch;
-  const DeviceSpan<const float> dense = work->upload.Add(absl::MakeConstSpan(batch.dense));
   const SparseBatch& sparse = Describe(work);
   SendUploads(device_, work);
   // Only read.
-  logits_ = model_.Forward(
-      FloatMatrix(const_cast<float*>(dense.data), batch.size, batch.num_dense, batch.dense_stride),
-      sparse);
+  logits_ = model_.Forward(FloatMatrix(const_cast<float*>(work->dense.data), batch.size,
+                                       batch.num_dense, batch.dense_stride),
+                           sparse);
 }
 
 void ModelStep::BackwardToEmbeddings(StepWork* work) {
-  model_.BackwardToEmbeddings(labels_, gradient_scale_, embedding_gradients_);
+  model_.BackwardToEmbeddings(work->labels, gradient_scale_, embedding_gradients_);
   device_->CopyToHost(&work->outcome()->loss_sum, model_.loss_sum().data, sizeof(double),
                       Stream::kCompute);
 }

@@ -37,8 +37,10 @@ class ModelStep {
   void BackwardDense();
   // Updates the dense parameters; outcome()->bad_gradient tells of a gradient that is not finite.
   void ApplyDense(StepWork* work, float job_learning_rate);
-  // work->finished stands for all that was queued so far.
-  void RecordFinished(StepWork* work) { device_->Record(Stream::kCompute, work->finished.get()); }
+  // transfers->finished stands for all that was queued so far.
+  void RecordFinished(StepWork* work) {
+    device_->Record(Stream::kCompute, work->transfers->finished.get());
+  }
 
   // kInvalidArgument where bad_gradient, of an outcome that the host has, is one; names the tensor.
   absl::Status CheckDenseGradients(int64_t bad_gradient) const;
@@ -72,7 +74,6 @@ class ModelStep {
   DenseArenas arenas_;
   SparseBatch batch_;  // of the last Forward
   std::vector<Matrix> embedding_gradients_;
-  DeviceSpan<const float> labels_;
   Matrix logits_;
 };
 

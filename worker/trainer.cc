@@ -140,7 +140,7 @@ absl::Status Trainer::Push(const std::shared_ptr<StepWork>& work, float learning
                            bool writes_back, size_t queued_beyond) {
   {
     StageTimer::Scope time(&stages_.wait_device);
-    RETURN_IF_ERROR(work->finished->Wait());
+    RETURN_IF_ERROR(work->transfers->finished->Wait());
   }
   RETURN_IF_ERROR(CheckLoss(work.get()));
   {
@@ -183,7 +183,7 @@ absl::Status Trainer::UpdateDense(StepWork* work, float learning_rate) {
 absl::Status Trainer::PushDense(const std::shared_ptr<StepWork>& work) {
   StageTimer::Scope time(&stages_.push_dense);
   if (parts_.source->owns_dense()) {
-    RETURN_IF_ERROR(work->finished->Wait());
+    RETURN_IF_ERROR(work->transfers->finished->Wait());
     const absl::Status finite = parts_.model->CheckDenseGradients(work->outcome()->bad_gradient);
     if (!finite.ok()) {
       return absl::InvalidArgumentError(

@@ -10,6 +10,14 @@
 namespace thermocline {
 namespace {
 
+// What is captured of a step: between these come the sparse operations, whose shapes change with
+// the data.
+enum Part { kForward, kBackwardData, kBackwardParameters };
+
+// Three parts for each batch that is under way at a time, and for some that come rarely: a shorter
+// last one, those of evaluation.
+constexpr size_t kReplaysKept = 36;
+
 int64_t BlocksOf(int64_t floats) { return (floats + kDenseBlockFloats - 1) / kDenseBlockFloats; }
 
 int32_t Pairs(int32_t vectors) { return vectors * (vectors - 1) / 2; }
@@ -38,7 +46,11 @@ DlrmModel::Activation DlrmModel::MakeActivation(int32_t columns, int64_t ld) {
 
 DlrmModel::DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConfig& dense_optimizer,
                      int32_t max_batch, MlpPrecision precision)
-    : device_(device), shape_(shape), optimizer_(dense_optimizer), max_batch_(max_batch) {
+    : device_(device),
+      shape_(shape),
+      optimizer_(dense_optimizer),
+      max_batch_(max_batch),
+      replays_(device, kReplaysKept) {
   CHECK_GE(shape.num_dense, 1);
   CHECK_GE(shape.num_features, 0);
   CHECK_GE(shape.dim, 1);
@@ -127,9 +139,11 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   const Matrix top_input = top_input_.Rows(batch.batch_size);
   const Matrix logits = logits_.Rows(batch.batch_size);
   device_->PoolForward(pool_inputs_, shape_.dim, 1, z);
-  bottom_->Forward(weights().AsConst(), dense, FirstVector(z, shape_.dim));
-  device_->InteractionForward(z, vectors(), top_input);
-  top_->Forward(weights().AsConst(), top_input, logits);
+  replays_.Run({kForward, dense.rows, dense.data, dense.ld, 0}, [&] {
+    bottom_->Forward(weights().AsConst(), dense, FirstVector(z, shape_.dim));
+    device_->InteractionForward(z, vectors(), top_input);
+    top_->Forward(weights().AsConst(), top_input, logits);
+  });
   return logits;
 }
 
@@ -141,9 +155,11 @@ void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels, float inver
   const Matrix logits_gradient = logits_gradient_.Rows(batch_size);
   const Matrix top_input_gradient = top_input_gradient_.Rows(batch_size);
   const Matrix z_gradient = z_gradient_.Rows(batch_size);
-  device_->BceWithLogits(logits, labels, inverse_global_batch, logits_gradient, loss_sum());
-  top_->BackwardData(weights().AsConst(), logits, logits_gradient, top_input_gradient);
-  device_->InteractionBackward(z_.Rows(batch_size), vectors(), top_input_gradient, z_gradient);
+  replays_.Run({kBackwardData, batch_size, labels.data, 1, inverse_global_batch}, [&] {
+    device_->BceWithLogits(logits, labels, inverse_global_batch, logits_gradient, loss_sum());
+    top_->BackwardData(weights().AsConst(), logits, logits_gradient, top_input_gradient);
+    device_->InteractionBackward(z_.Rows(batch_size), vectors(), top_input_gradient, z_gradient);
+  });
   device_->PoolBackward(pool_inputs_, shape_.dim, 1, z_gradient);
 
   segment_groups_.clear();
@@ -159,10 +175,12 @@ void DlrmModel::BackwardDense() {
   const int32_t batch_size = batch_->batch_size;
   const Matrix bottom_output = FirstVector(z_.Rows(batch_size), shape_.dim);
   const Matrix bottom_gradient = FirstVector(z_gradient_.Rows(batch_size), shape_.dim);
-  bottom_->BackwardData(weights().AsConst(), bottom_output, bottom_gradient, Matrix());
-  top_->BackwardParameters(top_input_.Rows(batch_size), logits_gradient_.Rows(batch_size),
-                           gradients());
-  bottom_->BackwardParameters(dense_, bottom_gradient, gradients());
+  replays_.Run({kBackwardParameters, batch_size, dense_.data, dense_.ld, 0}, [&] {
+    bottom_->BackwardData(weights().AsConst(), bottom_output, bottom_gradient, Matrix());
+    top_->BackwardParameters(top_input_.Rows(batch_size), logits_gradient_.Rows(batch_size),
+                             gradients());
+    bottom_->BackwardParameters(dense_, bottom_gradient, gradients());
+  });
 }
 
 void DlrmModel::ApplyDense(float job_learning_rate, Step step) {

@@ -14,12 +14,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/sparse_optimizer.h"
 #include "kernels/device.h"
+#include "kernels/replays.h"
 #include "worker/model/sparse_batch.h"
 
 namespace thermocline {
@@ -56,6 +58,8 @@ class DlrmModel {
   DeviceSpan<float> gradients();  // [blocks, 256]
 
   // logits of a batch, in device memory. `dense` and `batch` stay valid through BackwardDense.
+  // Where `dense` and `labels` lie in the same few places again and again, a device with memory of
+  // its own is given all but the sparse operations as three graphs.
   // REQUIRES: batch.batch_size <= max_batch; shapes as in DlrmShape
   Matrix Forward(Matrix dense,  // [batch, num_dense] float32, device
                  const SparseBatch& batch);
@@ -102,6 +106,10 @@ class DlrmModel {
   Activation z_, z_gradient_;                  // [max_batch, vectors * dim]
   Activation top_input_, top_input_gradient_;  // [max_batch, dim + pairs]
   Activation logits_, logits_gradient_;        // [max_batch, 1]
+
+  // By part of the step, samples of the batch, the input that isn't the model's own, its leading
+  // dimension, and the gradient's scale.
+  Replays<std::tuple<int, int32_t, const void*, int64_t, float>> replays_;
 
   // The batch under way.
   Matrix dense_;

@@ -73,16 +73,17 @@ CachedSource::~CachedSource() { Drain().IgnoreError(); }
 
 // A pull of the same share of every table's keys, into the buffers of its rows.
 PullWork CachedSource::PullOf(StepWork* work, CachedKeys TableCachePlan::*share,
-                              UninitializedVector<float> CachedTableWork::*rows,
+                              UploadArena::Array<float> CachedTableWork::*rows,
                               bool with_slots) const {
   PullWork pull;
   pull.with_slots = with_slots;
   pull.slices.resize(options_.num_servers);
   for (size_t t = 0; t < work->cached.size(); ++t) {
     const CachedKeys& keys = work->cache_plan.tables[t].*share;
-    UninitializedVector<float>& to = work->cached[t].*rows;
-    to.resize(keys.keys.size() * (with_slots ? WidthOf(t) : options_.tables[t].dim));
-    AddPullSlices(SharesOf(options_.tables[t].id, keys), absl::MakeSpan(to), &pull.slices);
+    UploadArena::Array<float>& to = work->cached[t].*rows;
+    const int width = with_slots ? WidthOf(t) : options_.tables[t].dim;
+    to = work->upload().Reserve<float>(keys.keys.size() * width);
+    AddPullSlices(SharesOf(options_.tables[t].id, keys), to.host, &pull.slices);
   }
   return pull;
 }
@@ -163,10 +164,10 @@ void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* g
   }
   const int32_t count = table.written_back.size();
   const int width = WidthOf(t);
-  table.written_back_rows = work->download.Add<float>(size_t{1} * count * width);
+  table.written_back_rows = work->download().Add<float>(size_t{1} * count * width);
   if (count == 0) return;
   gathers->push_back({slab.Rows(width),
-                      work->upload.Add(absl::MakeConstSpan(table.written_back.rows)),
+                      work->upload().Add(absl::MakeConstSpan(table.written_back.rows)),
                       FloatMatrix(table.written_back_rows.device.data, count, width)});
 }
 
@@ -174,16 +175,14 @@ void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* g
 void CachedSource::PlacePulled(StepWork* work, size_t t, std::vector<RowCopy>* scatters) {
   const TableCachePlan& plan = work->cache_plan.tables[t];
   DeviceSlab& slab = SlabOf(t);
-  const auto place = [&](const CachedKeys& keys, const UninitializedVector<float>& rows,
-                         int width) {
+  const auto place = [&](const CachedKeys& keys, DeviceSpan<const float> packed, int width) {
     if (keys.size() == 0) return;
-    const DeviceSpan<const float> packed = work->upload.Add(absl::MakeConstSpan(rows));
-    scatters->push_back({slab.Rows(width), work->upload.Add(absl::MakeConstSpan(keys.rows)),
+    scatters->push_back({slab.Rows(width), work->upload().Add(absl::MakeConstSpan(keys.rows)),
                          // Only read.
                          FloatMatrix(const_cast<float*>(packed.data), keys.size(), width)});
   };
-  place(plan.loaded, work->cached[t].loaded_rows, WidthOf(t));
-  place(plan.bypassed, work->cached[t].bypassed_rows, options_.tables[t].dim);
+  place(plan.loaded, work->cached[t].loaded_rows.device, WidthOf(t));
+  place(plan.bypassed, work->cached[t].bypassed_rows.device, options_.tables[t].dim);
   for (int32_t i = 0; i < plan.loaded.size(); ++i) {
     slab.held(plan.loaded.rows[i]) = {static_cast<int32_t>(t), plan.loaded.keys[i], 0,
                                       work->complete_through};
@@ -194,9 +193,9 @@ void CachedSource::PlaceBypassedGradients(StepWork* work, size_t t) {
   const TableCachePlan& plan = work->cache_plan.tables[t];
   CachedTableWork& table = work->cached[t];
   const UninitializedVector<int32_t>& positions = plan.bypassed_positions;
-  table.rows = work->upload.Add(absl::MakeConstSpan(plan.rows));
-  table.bypassed_positions = work->upload.Add(absl::MakeConstSpan(positions));
-  table.bypassed_gradients = work->download.Add<float>(positions.size() * options_.tables[t].dim);
+  table.rows = work->upload().Add(absl::MakeConstSpan(plan.rows));
+  table.bypassed_positions = work->upload().Add(absl::MakeConstSpan(positions));
+  table.bypassed_gradients = work->download().Add<float>(positions.size() * options_.tables[t].dim);
   table.bypassed_counts.resize(positions.size());
   for (size_t i = 0; i < positions.size(); ++i) {
     table.bypassed_counts[i] = work->plan.tables[t].counts[positions[i]];
@@ -227,7 +226,7 @@ absl::Status CachedSource::PlaceGradients(StepWork* work) {
       next += size;
       PlaceBypassedGradients(work, t);
     } else {
-      work->pushed[t] = work->download.Add<float>(size);
+      work->pushed[t] = work->download().Add<float>(size);
       gradients = work->pushed[t].device.data;
     }
     work->tables[t].gradients = FloatMatrix(gradients, num_unique, dim);
@@ -260,8 +259,6 @@ absl::Status CachedSource::Await(StepWork* work, const DenseArenas& dense) {
   if (!work->has_cache_plan) return uncached_.Await(work, dense);
   RETURN_IF_ERROR(work->fetched.Wait());
   if (!work->dense_rows.empty()) dense_.TakePulled(*work, dense);
-  work->upload.Clear();
-  work->download.Clear();
   std::vector<int32_t> staging(slabs_.size(), 0);
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     staging[group_of_[t]] += work->cache_plan.tables[t].bypassed.size();
@@ -312,7 +309,7 @@ void CachedSource::Update(StepWork* work, float learning_rate) {
     device_->SparseUpdate(updates);
     device_->GatherRows(gathers);
   }
-  work->download.Send(Stream::kCompute);
+  work->download().Send(Stream::kCompute);
   absl::MutexLock lock(&mutex_);
   const CacheCounts& step = work->cache_plan.counts;
   counts_.hits += step.hits;

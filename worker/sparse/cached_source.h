@@ -94,7 +94,7 @@ class CachedSource : public EmbeddingSource {
   int WidthOf(size_t table) const { return slabs_[group_of_[table]]->layout().row_floats; }
 
   PullWork PullOf(StepWork* work, CachedKeys TableCachePlan::*share,
-                  UninitializedVector<float> CachedTableWork::*rows, bool with_slots) const;
+                  UploadArena::Array<float> CachedTableWork::*rows, bool with_slots) const;
   void StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls);
   void TakeEvicted(StepWork* work, size_t table, std::vector<RowCopy>* gathers);
   void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);

@@ -411,7 +411,7 @@ class Works {
 
   std::shared_ptr<StepWork> Take() {
     if (idle_.empty()) {
-      all_.push_back(std::make_unique<StepWork>(device_));
+      all_.push_back(std::make_unique<StepWork>());
       all_.back()->has_cache_plan = true;
       all_.back()->batch = std::make_unique<Batch>();
       idle_.push_back(all_.back().get());
@@ -419,6 +419,11 @@ class Works {
     StepWork* work = idle_.back();
     idle_.pop_back();
     return std::shared_ptr<StepWork>(work, [this](StepWork* idle) { idle_.push_back(idle); });
+  }
+  // As a pipeline hands it out. (A work keeps its transfers here.)
+  void Begin(StepWork* work) const {
+    work->Begin(work->transfers == nullptr ? std::make_unique<StepTransfers>(device_)
+                                           : std::move(work->transfers));
   }
   Device* device() const { return device_; }
 
@@ -573,6 +578,7 @@ class TraceRunner {
     std::shared_ptr<StepWork> work = std::move(window_.front());
     window_.pop_front();
     cache_planner_.Plan(work->step(), work->plan, &work->cache_plan);
+    works_->Begin(work.get());
     return work;
   }
 

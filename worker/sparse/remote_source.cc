@@ -24,8 +24,8 @@ void RemoteSource::StartPull(const std::shared_ptr<StepWork>& work, PullWork pul
   work->pulled.resize(work->plan.tables.size());
   for (size_t t = 0; t < work->plan.tables.size(); ++t) {
     const TablePlan& plan = work->plan.tables[t];
-    work->pulled[t].resize(plan.keys.size() * options_.table_dims[t]);
-    AddPullSlices(SharesOf(plan.id, plan), absl::MakeSpan(work->pulled[t]), &pull.slices);
+    work->pulled[t] = work->upload().Reserve<float>(plan.keys.size() * options_.table_dims[t]);
+    AddPullSlices(SharesOf(plan.id, plan), work->pulled[t].host, &pull.slices);
   }
   work->dense_rows.clear();
   if (with_dense) dense_.AddToPull(work.get(), &pull);
@@ -57,24 +57,22 @@ void RemoteSource::FetchForEvaluation(const std::shared_ptr<StepWork>& work, Ste
 absl::Status RemoteSource::Await(StepWork* work, const DenseArenas& dense) {
   RETURN_IF_ERROR(work->fetched.Wait());
   if (!work->dense_rows.empty()) dense_.TakePulled(*work, dense);
-  work->upload.Clear();
-  work->download.Clear();
   work->tables.resize(work->plan.tables.size());
   work->pushed.resize(work->plan.tables.size());
   for (size_t t = 0; t < work->tables.size(); ++t) {
     const int dim = options_.table_dims[t];
     const int32_t num_unique = work->plan.tables[t].num_unique();
-    const DeviceSpan<const float> rows = work->upload.Add(absl::MakeConstSpan(work->pulled[t]));
+    const DeviceSpan<const float> rows = work->pulled[t].device;
     // Nobody writes to these rows.
     work->tables[t].rows = FloatMatrix(const_cast<float*>(rows.data), num_unique, dim);
-    work->pushed[t] = work->download.Add<float>(work->pulled[t].size());
+    work->pushed[t] = work->download().Add<float>(rows.size);
     work->tables[t].gradients = FloatMatrix(work->pushed[t].device.data, num_unique, dim);
   }
   SendUploads(device_, work);
   return absl::OkStatus();
 }
 
-void RemoteSource::Update(StepWork* work, float) { work->download.Send(Stream::kCompute); }
+void RemoteSource::Update(StepWork* work, float) { work->download().Send(Stream::kCompute); }
 
 absl::Status RemoteSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
                                           float learning_rate, bool write_back) {

@@ -26,13 +26,14 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner pla
 StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
                            Device* device, int depth, std::unique_ptr<CachePlanner> cache_planner,
                            int window_steps)
-    : reader_(std::move(reader)),
+    : device_(device),
+      reader_(std::move(reader)),
       window_steps_(window_steps),
       planner_(std::move(planner)),
       cache_planner_(std::move(cache_planner)) {
   CHECK_GE(depth, 1);
   for (int i = 0; i < depth + window_steps; ++i) {
-    ring_.push_back(std::make_unique<StepWork>(device));
+    ring_.push_back(std::make_unique<StepWork>());
     ring_.back()->has_cache_plan = cache_planner_ != nullptr;
     idle_.push_back(ring_.back().get());
   }
@@ -51,23 +52,34 @@ StepPipeline::~StepPipeline() {
 }
 
 absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
-  absl::MutexLock lock(&mutex_);
-  const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return ended_ || !ready_.empty();
-  };
-  mutex_.Await(absl::Condition(&has_news));
-  if (ready_.empty()) {
-    if (!status_.ok()) return status_;
-    return nullptr;
+  StepWork* work = nullptr;
+  std::unique_ptr<StepTransfers> transfers;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return ended_ || !ready_.empty();
+    };
+    mutex_.Await(absl::Condition(&has_news));
+    if (ready_.empty()) {
+      if (!status_.ok()) return status_;
+      return nullptr;
+    }
+    work = ready_.front();
+    ready_.pop_front();
+    if (!idle_transfers_.empty()) {
+      transfers = std::move(idle_transfers_.back());
+      idle_transfers_.pop_back();
+    }
   }
-  StepWork* work = ready_.front();
-  ready_.pop_front();
+  if (transfers == nullptr) transfers = std::make_unique<StepTransfers>(device_);
+  work->Begin(std::move(transfers));
   return std::shared_ptr<StepWork>(work, [this](StepWork* idle) { Recycle(idle); });
 }
 
 void StepPipeline::Recycle(StepWork* work) {
   reader_->Recycle(std::move(work->batch));
   absl::MutexLock lock(&mutex_);
+  idle_transfers_.push_back(std::move(work->transfers));
   idle_.push_back(work);
 }
 

@@ -25,8 +25,8 @@ namespace thermocline {
 
 class StepPipeline {
  public:
-  // `device` outlives the works. `depth`: step works in the ring, at least one more than are held
-  // at a time.
+  // `device` outlives the works; it is used in Next(). `depth`: step works in the ring, at least
+  // one more than are held at a time.
   StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner, Device* device,
                int depth);
   // The same with a cache, whose window is `window_steps` more works.
@@ -37,7 +37,7 @@ class StepPipeline {
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
-  // The next planned step, or null after the last. Errors: the reader's, in their place.
+  // The next planned step, begun, or null after the last. Errors: the reader's, in their place.
   absl::StatusOr<std::shared_ptr<StepWork>> Next();
 
   BatchReader::Progress progress() const { return reader_->progress(); }
@@ -53,6 +53,7 @@ class StepPipeline {
   void PassOnWindow(size_t steps_that_stay);
   void Recycle(StepWork* work);
 
+  Device* const device_;
   const std::unique_ptr<BatchReader> reader_;
   const size_t window_steps_;
 
@@ -65,6 +66,8 @@ class StepPipeline {
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<StepWork>> ring_;
   std::vector<StepWork*> idle_ ABSL_GUARDED_BY(mutex_);
+  // As many as have been needed at a time; the one used last is taken first.
+  std::vector<std::unique_ptr<StepTransfers>> idle_transfers_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepWork*> ready_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will become ready
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "common/cluster_map.h"
@@ -99,6 +100,23 @@ TEST(StepPipelineTest, AHeldStepStaysAsItWasWhileOthersGoRound) {
   EXPECT_EQ(held->step(), Step(0));
   EXPECT_EQ(std::vector<Key>(held->plan.tables[0].keys.begin(), held->plan.tables[0].keys.end()),
             keys);
+}
+
+// Works wait in the ring by the dozen; what they need on the device is made for those handed out.
+TEST(StepPipelineTest, StepsThatAreNotHeldShareTheirTransfers) {
+  auto pipeline = MakePipeline(/*rows=*/200, /*depth=*/8);
+  std::set<const StepTransfers*> transfers;
+  std::shared_ptr<StepWork> held;
+  for (int64_t step = 0; step < 20; ++step) {
+    const std::shared_ptr<StepWork> work = *pipeline->Next();
+    ASSERT_NE(work->transfers, nullptr);
+    if (held != nullptr) {
+      EXPECT_NE(work->transfers, held->transfers);
+    }
+    transfers.insert(work->transfers.get());
+    held = work;
+  }
+  EXPECT_EQ(transfers.size(), 2u);
 }
 
 TEST(StepPipelineTest, AnErrorComesInItsPlaceAndAgain) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -27,8 +28,8 @@ struct TableOperands {
 
 // What goes between host and device for one table in a step of CachedSource.
 struct CachedTableWork {
-  UninitializedVector<float> loaded_rows;    // [loaded, row_floats], or [loaded, dim] of a copy
-  UninitializedVector<float> bypassed_rows;  // [bypassed, dim]
+  UploadArena::Array<float> loaded_rows;    // [loaded, row_floats], or [loaded, dim] of a copy
+  UploadArena::Array<float> bypassed_rows;  // [bypassed, dim]
   UninitializedVector<uint32_t> bypassed_counts;
   DownloadArena::Array<float> bypassed_gradients;  // [bypassed, dim]
   CachedKeys written_back;                         // those evicted that the servers don't know yet
@@ -44,15 +45,24 @@ struct StepOutcome {
   int64_t bad_gradient = 0;  // the first float of the dense gradients that is not finite
 };
 
-struct StepWork {
+// What a step needs between host and device from its fetch on: much less often at a time than
+// steps are planned ahead.
+struct StepTransfers {
   // `device` outlives it.
-  explicit StepWork(Device* device)
+  explicit StepTransfers(Device* device)
       : upload(device),
         download(device),
         uploaded(device->MakeEvent()),
         finished(device->MakeEvent()),
         outcome_memory(device->AllocateHost(sizeof(StepOutcome))) {}
 
+  UploadArena upload;
+  DownloadArena download;
+  std::unique_ptr<DeviceEvent> uploaded, finished;
+  std::unique_ptr<DeviceBuffer> outcome_memory;
+};
+
+struct StepWork {
   std::unique_ptr<Batch> batch;
   BatchPlan plan;
   CachePlan cache_plan;  // Where the pipeline plans a cache.
@@ -62,7 +72,7 @@ struct StepWork {
   std::vector<TableOperands> tables;
 
   // For the embedding source.
-  std::vector<UninitializedVector<float>> pulled;   // of each table [num_unique, dim]
+  std::vector<UploadArena::Array<float>> pulled;    // of each table [num_unique, dim]
   std::vector<DownloadArena::Array<float>> pushed;  // of each table [num_unique, dim]
   std::vector<CachedTableWork> cached;              // of each table
   UninitializedVector<float> dense_rows;            // blocks pulled
@@ -70,21 +80,32 @@ struct StepWork {
   Completion fetched;
   Step complete_through;  // Once fetched: every worker's pushes up to here are in the rows.
 
-  // Between host and device, for this step.
-  UploadArena upload;
-  DownloadArena download;
-  std::unique_ptr<DeviceEvent> uploaded, finished;
-  std::unique_ptr<DeviceBuffer> outcome_memory;
+  // Once the step has begun.
+  std::unique_ptr<StepTransfers> transfers;
+  DeviceSpan<const float> dense;   // [batch, dense_stride] device
+  DeviceSpan<const float> labels;  // [batch] device
 
   Step step() const { return batch->step; }
-  StepOutcome* outcome() { return static_cast<StepOutcome*>(outcome_memory->data()); }
+  UploadArena& upload() { return transfers->upload; }
+  DownloadArena& download() { return transfers->download; }
+  StepOutcome* outcome() { return static_cast<StepOutcome*>(transfers->outcome_memory->data()); }
+
+  // `idle`: nothing of it is used any more, by the device neither. The batch's own arrays come
+  // first: with the same transfers, those of a whole batch lie at the same place each time.
+  void Begin(std::unique_ptr<StepTransfers> idle) {
+    transfers = std::move(idle);
+    upload().Clear();
+    download().Clear();
+    dense = upload().Add(absl::MakeConstSpan(batch->dense));
+    labels = upload().Add(absl::MakeConstSpan(batch->labels));
+  }
 };
 
 // Sends what was added to the step's uploads; the compute waits for it.
 inline void SendUploads(Device* device, StepWork* work) {
-  work->upload.Send(Stream::kCopy);
-  device->Record(Stream::kCopy, work->uploaded.get());
-  device->WaitFor(Stream::kCompute, *work->uploaded);
+  work->upload().Send(Stream::kCopy);
+  device->Record(Stream::kCopy, work->transfers->uploaded.get());
+  device->WaitFor(Stream::kCompute, *work->transfers->uploaded);
 }
 
 }  // namespace thermocline

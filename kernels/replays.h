@@ -1,0 +1,68 @@
+// Work that comes again and again with the same operands, given to the device as one.
+//
+// Not thread-safe.
+#ifndef THERMOCLINE_KERNELS_REPLAYS_H_
+#define THERMOCLINE_KERNELS_REPLAYS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "common/check.h"
+#include "kernels/device.h"
+
+namespace thermocline {
+
+// `Key`: ordered by <; says all that the operations and operands of a piece of work depend on.
+template <typename Key>
+class Replays {
+ public:
+  // `device` outlives it. Of more pieces of work than `max_kept` those used last are kept.
+  Replays(Device* device, size_t max_kept) : device_(device), max_kept_(max_kept) {
+    CHECK_GE(max_kept, 1u);
+  }
+
+  // Does `work`, as Device::Capture requires it: calls it the first two times, later replays what
+  // it called. What comes but once isn't worth a capture, and libraries make themselves ready in
+  // the first call, which a capture might not survive. Where the device's memory is the host's
+  // there is nothing to save.
+  void Run(const Key& key, absl::FunctionRef<void()> work) {
+    if (device_->is_host_memory()) return work();
+    const auto [place, is_new] = kept_.try_emplace(key);
+    Kept& kept = place->second;
+    kept.last_use = ++uses_;
+    if (is_new) {
+      work();
+      if (kept_.size() > max_kept_) DropOldest();
+      return;
+    }
+    if (kept.work == nullptr) kept.work = device_->Capture([work] { work(); });
+    device_->Replay(kept.work.get());
+  }
+
+ private:
+  struct Kept {
+    std::unique_ptr<CapturedWork> work;  // null: met once
+    uint64_t last_use = 0;
+  };
+
+  void DropOldest() {
+    kept_.erase(std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+
+  Device* const device_;
+  const size_t max_kept_;
+  uint64_t uses_ = 0;
+  std::map<Key, Kept> kept_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_REPLAYS_H_

@@ -1,0 +1,92 @@
+#include "kernels/replays.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/emulation/emulated_device.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int32_t kRows = 3, kDim = 16;
+
+// Rows of one matrix that are copied to another, and how often that was called.
+class Copying {
+ public:
+  Copying(Device* device, size_t max_kept)
+      : device_(device),
+        from_(device->Allocate(sizeof(float) * kRows * kDim)),
+        rows_(device->Allocate(sizeof(int32_t))),
+        to_(device->Allocate(sizeof(float) * kDim)),
+        replays_(device, max_kept) {}
+
+  // Fills the matrix with `value`, copies row `row`, and returns what came of it.
+  float CopyOf(float value, int32_t row) {
+    const std::vector<float> values(kRows * kDim, value);
+    device_->CopyToDevice(from_->data(), values.data(), sizeof(float) * values.size(),
+                          Stream::kCompute);
+    device_->CopyToDevice(rows_->data(), &row, sizeof(row), Stream::kCompute);
+    replays_.Run({row, 0}, [this] {
+      ++calls_;
+      const DeviceSpan<const int32_t> rows = {static_cast<const int32_t*>(rows_->data()), 1};
+      device_->GatherRows(
+          {{FloatMatrix(from_->floats(), kRows, kDim), rows, FloatMatrix(to_->floats(), 1, kDim)}});
+    });
+    float copied = -1;
+    device_->CopyToHost(&copied, to_->data(), sizeof(copied), Stream::kCompute);
+    const absl::Status status = device_->Synchronize();
+    EXPECT_TRUE(status.ok()) << status;
+    return copied;
+  }
+  int calls() const { return calls_; }
+
+ private:
+  Device* const device_;
+  const std::unique_ptr<DeviceBuffer> from_, rows_, to_;
+  Replays<std::pair<int32_t, int>> replays_;
+  int calls_ = 0;
+};
+
+TEST(ReplaysTest, RunsThenCapturesThenReplays) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  Copying copying(device.get(), 8);
+  for (int time = 1; time <= 5; ++time) {
+    const auto value = static_cast<float>(time);
+    EXPECT_EQ(copying.CopyOf(value, 0), value);  // What lies there then, not when it was captured.
+    EXPECT_EQ(copying.calls(), std::min(time, 2));
+  }
+  EXPECT_EQ(copying.CopyOf(7, 1), 7);
+  EXPECT_EQ(copying.calls(), 3) << "another key is another piece of work";
+}
+
+TEST(ReplaysTest, KeepsThoseUsedLast) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  Copying copying(device.get(), 2);
+  for (const int32_t row : {0, 0, 1, 1}) copying.CopyOf(1, row);
+  EXPECT_EQ(copying.calls(), 4);
+  EXPECT_EQ(copying.CopyOf(2, 0), 2);
+  EXPECT_EQ(copying.calls(), 4);
+  copying.CopyOf(3, 2);  // Row 1 was used before row 0, and goes.
+  EXPECT_EQ(copying.calls(), 5);
+  EXPECT_EQ(copying.CopyOf(4, 0), 4);
+  EXPECT_EQ(copying.calls(), 5);
+  EXPECT_EQ(copying.CopyOf(5, 1), 5);
+  EXPECT_EQ(copying.calls(), 6);
+}
+
+TEST(ReplaysTest, OnTheHostsMemoryWorkIsJustDone) {
+  const std::unique_ptr<Device> device = MakeCpuDevice({});
+  Copying copying(device.get(), 1);
+  for (int time = 1; time <= 4; ++time) {
+    EXPECT_EQ(copying.CopyOf(static_cast<float>(time), time % kRows), time);
+    EXPECT_EQ(copying.calls(), time);
+  }
+}
+
+}  // namespace
+}  // namespace thermocline
