@@ -54,6 +54,8 @@ std::optional<double> SamplesPerSecond(const std::vector<Json>& results) {
   // Of this run alone, as the seconds.
   auto samples = Sum(results, "new_samples");
   if (!samples) samples = Sum(results, "samples");
+  // Nothing was trained: a job that was done is resumed, or evaluated.
+  if (samples == 0.0) return std::nullopt;
   const auto seconds = Largest(results, "train_s");
   if (samples && seconds && *seconds > 0) return *samples / *seconds;
   return Sum(results, "samples_per_s");
@@ -160,8 +162,11 @@ std::string RenderSummary(const Json& summary) {
   std::string text;
   if (NumberAt(summary, "auc")) text = ScoreLine(summary);
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
-                  " samples, ", Fixed(summary, "samples_per_s", 0), " samples/s; ",
-                  Fixed(summary, "wall_s", 1), " s in all\n");
+                  " samples");
+  if (NumberAt(summary, "samples_per_s")) {
+    absl::StrAppend(&text, ", ", Fixed(summary, "samples_per_s", 0), " samples/s");
+  }
+  absl::StrAppend(&text, "; ", Fixed(summary, "wall_s", 1), " s in all\n");
   if (NumberAt(summary, "bad_lines").value_or(0) > 0) {
     absl::StrAppend(&text, Count(summary, "bad_lines"), " malformed lines were skipped");
     const Json& first = summary["first_bad_line"];

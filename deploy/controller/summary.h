@@ -25,7 +25,7 @@ absl::StatusOr<nlohmann::ordered_json> ReadWorkerResult(const std::string& path)
 //   steps: the most of any worker; samples, bad_lines: summed;
 //   auc, logloss, eval_samples, first_bad_line: the first worker's that has them;
 //   samples_per_s: the samples of this run ("new_samples") over the longest "train_s", else the sum
-//   of the workers' rates.
+//   of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
                                    const absl::optional<Digest>& digest, double wall_s);

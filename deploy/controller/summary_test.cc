@@ -61,6 +61,15 @@ TEST(Summary, WhatNobodyReportedIsNull) {
             11.0);
 }
 
+TEST(Summary, ARunThatTrainedNothingHasNoSpeed) {
+  const Json done = Json::parse(
+      R"({"steps": 100, "samples": 1000, "new_samples": 0, "train_s": 0.01, "samples_per_s": 0})");
+  const Json summary = MakeSummary(TwoByTwo(), {done, done}, absl::nullopt, 1.5);
+  EXPECT_EQ(summary["samples"], 2000);
+  EXPECT_TRUE(summary["samples_per_s"].is_null());
+  EXPECT_THAT(RenderSummary(summary), HasSubstr("100 steps, 2,000 samples; 1.5 s in all\n"));
+}
+
 TEST(Summary, ReadsResultFiles) {
   const std::string path = testing::TempDir() + "/summary_test.json";
   std::ofstream(path) << "{\"steps\": 3}";
