@@ -73,10 +73,12 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
   const CacheCounts& from = begin.cache;
   const CacheCounts& to = end.cache;
   const int64_t hits = to.hits - from.hits;
+  const int64_t loaded = to.loaded - from.loaded;
   const int64_t bypassed = to.bypassed - from.bypassed;
-  const auto keys = static_cast<double>(hits + bypassed + to.loaded - from.loaded);
+  const auto keys = static_cast<double>(hits + loaded + bypassed);
   (*line)["cache"] = {
       {"hit_rate", share(static_cast<double>(hits), keys)},
+      {"loaded_rate", share(static_cast<double>(loaded), keys)},
       {"bypass_rate", share(static_cast<double>(bypassed), keys)},
       {"crowded_out_rate", share(static_cast<double>(to.crowded_out - from.crowded_out), keys)},
       {"rows_held", to.rows_held},
