@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/byte_size.h"
 #include "common/cluster_map.h"
+#include "common/job/job_resolve.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
@@ -93,7 +94,7 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
   ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows,
                                                options.num_servers, budget_bytes));
   options.window_steps = static_cast<int>(job.cache().window_steps());
-  options.prefetch_steps = static_cast<int>(job.cache().prefetch_steps());
+  options.prefetch_steps = static_cast<int>(PrefetchSteps(job.cache()));
   return options;
 }
 

@@ -42,14 +42,16 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides) {
+absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
+                            const std::vector<std::string>& cleared) {
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path));
-  return ParseJob(text, path, overrides);
+  return ParseJob(text, path, overrides, cleared);
 }
 
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
-                             const std::vector<std::string>& overrides) {
-  ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, file, overrides));
+                             const std::vector<std::string>& overrides,
+                             const std::vector<std::string>& cleared) {
+  ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, file, overrides, cleared));
   Job job = source.job();
   ResolveJob(&job);
   RETURN_IF_ERROR(ValidateJob(job, source));

@@ -15,14 +15,16 @@ namespace thermocline {
 // A job file is written by hand; above this it is some other file.
 inline constexpr int64_t kMaxJobFileBytes = 16 << 20;
 
-// Reads a job file, applies `overrides` ("path.to.field=value", see job_override.h) and returns the
-// job with every default filled in, checked.
+// Reads a job file, takes out the fields `cleared`, applies `overrides` ("path.to.field=value", see
+// job_override.h) and returns the job with every default filled in, checked.
 // Errors: kNotFound, kPermissionDenied, kInvalidArgument (names file, line and field).
-absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides);
+absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
+                            const std::vector<std::string>& cleared = {});
 
 // The same for a text that errors call `file`.
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
-                             const std::vector<std::string>& overrides);
+                             const std::vector<std::string>& overrides,
+                             const std::vector<std::string>& cleared = {});
 
 // The job as text; ParseJob gives the same job back.
 std::string JobToText(const Job& job);

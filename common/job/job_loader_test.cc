@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+
 namespace thermocline {
 namespace {
 
@@ -158,6 +160,26 @@ TEST(ParseJob, OverridesWinAndAreNamedInErrors) {
   // The culprit stands in a whole message that was set.
   EXPECT_THAT(ErrorOf(kSmallest, {"train={batch_size: 0}"}),
               StartsWith("--set train={batch_size: 0}: train.batch_size is 0"));
+}
+
+TEST(ParseJob, ClearedFieldsTakeTheirDefaultsBeforeOverrides) {
+  const std::string text =
+      absl::StrCat(kSmallest, "cache { budget: '1GiB' window_steps: 4 prefetch_steps: 3 }");
+  const auto parse = [&](const std::vector<std::string>& overrides,
+                         const std::vector<std::string>& cleared) {
+    return ParseJob(text, "job.textproto", overrides, cleared);
+  };
+  const auto without = parse({}, {"cache"});
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE(without->has_cache());
+  const auto anew = parse({"cache.budget=2GiB"}, {"cache"});
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_EQ(anew->cache().budget(), "2GiB");
+  EXPECT_EQ(anew->cache().window_steps(), 8u);
+  EXPECT_EQ(parse({}, {"cache.budget"}).status().message(),
+            "--clear cache.budget: cache.budget is missing; write a size, such as \"256MiB\"");
+  EXPECT_EQ(parse({"train.batch_size=0"}, {"train.batch_size"}).status().message(),
+            "--set train.batch_size=0: train.batch_size is 0; it must be at least 1");
 }
 
 TEST(ParseJob, GarbageIsAnErrorAndNoCrash) {

@@ -48,6 +48,11 @@ std::string AsText(const FieldDescriptor& field, absl::string_view value) {
   return absl::StrCat(field.name(), ": ", value);
 }
 
+absl::Status IndexError(const JobPathStep& step, int size) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(step.field->name(), "[", step.index, "]: there are ", size));
+}
+
 // Walks to the message that holds the last field, making what is not there yet.
 absl::StatusOr<Message*> Descend(const std::vector<JobPathStep>& path, Message* message) {
   for (size_t i = 0; i + 1 < path.size(); ++i) {
@@ -58,10 +63,7 @@ absl::StatusOr<Message*> Descend(const std::vector<JobPathStep>& path, Message* 
       continue;
     }
     const int size = reflection->FieldSize(*message, field);
-    if (path[i].index > size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field->name(), "[", path[i].index, "]: there are ", size));
-    }
+    if (path[i].index > size) return IndexError(path[i], size);
     message = path[i].index == size
                   ? reflection->AddMessage(message, field)
                   : reflection->MutableRepeatedMessage(message, field, path[i].index);
@@ -105,6 +107,27 @@ absl::Status Assign(const JobPathStep& step, absl::string_view value, Message* m
   return absl::OkStatus();
 }
 
+absl::Status Clear(const std::vector<JobPathStep>& path, Message* message) {
+  if (path.back().index >= 0) {
+    return absl::InvalidArgumentError(
+        "an element can't be taken out of its list; clear the list, or set it anew");
+  }
+  for (size_t i = 0; i + 1 < path.size(); ++i) {
+    const Reflection* reflection = message->GetReflection();
+    const auto& [field, index] = path[i];
+    if (!field->is_repeated()) {
+      if (!reflection->HasField(*message, field)) return absl::OkStatus();
+      message = reflection->MutableMessage(message, field);
+      continue;
+    }
+    const int size = reflection->FieldSize(*message, field);
+    if (index >= size) return IndexError(path[i], size);
+    message = reflection->MutableRepeatedMessage(message, field, index);
+  }
+  message->GetReflection()->ClearField(message, path.back().field);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job) {
@@ -132,6 +155,13 @@ absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job
     return error(absl::StrCat(path, ": ", assigned.message(), hint));
   }
   return std::string(path);
+}
+
+absl::Status ClearField(absl::string_view path, Job* job) {
+  const auto steps = ParseJobPath(path, Job::descriptor());
+  const absl::Status status = steps.ok() ? Clear(*steps, job) : steps.status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("--clear ", path, ": ", status.message()));
 }
 
 }  // namespace thermocline

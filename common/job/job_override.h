@@ -1,9 +1,11 @@
-// Assignments to one field of a job from the command line: `--set train.batch_size=2048`.
+// Changes to one field of a job from the command line: `--set train.batch_size=2048`,
+// `--clear cache`.
 #ifndef THERMOCLINE_COMMON_JOB_JOB_OVERRIDE_H_
 #define THERMOCLINE_COMMON_JOB_JOB_OVERRIDE_H_
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -19,6 +21,12 @@ class Job;
 //
 // Errors: kInvalidArgument (names the assignment, the path and what was wrong).
 absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job);
+
+// Takes the field at `path` out of the job: a value, a message or a whole list. One that is not
+// there may be taken out too.
+//
+// Errors: kInvalidArgument (names the path and what was wrong; an element of a list stays).
+absl::Status ClearField(absl::string_view path, Job* job);
 
 }  // namespace thermocline
 

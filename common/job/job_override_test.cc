@@ -86,6 +86,62 @@ TEST(ApplyOverride, SwitchesTheOptimizer) {
   EXPECT_EQ(job.default_table().optimizer().kind_case(), Optimizer::kSgd);
 }
 
+std::string Clear(absl::string_view path, Job* job) {
+  const absl::Status status = ClearField(path, job);
+  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+  return std::string(status.message());
+}
+
+TEST(ClearField, TakesOutValuesMessagesAndLists) {
+  Job job;
+  job.set_seed(7);
+  job.mutable_train()->set_passes(3);
+  job.mutable_train()->set_batch_size(16);
+  job.mutable_cache()->set_budget("1GiB");
+  job.mutable_dlrm()->add_bottom(8);
+  job.add_table()->set_name("a");
+  TableSettings* settings = job.add_table()->mutable_settings();
+  settings->set_dim(4);
+  settings->mutable_storage()->mutable_rocksdb()->set_memory("1MiB");
+  for (const char* path :
+       {"seed", "train.passes", "cache", "dlrm.bottom", "table[1].settings.storage.rocksdb"}) {
+    EXPECT_EQ(Clear(path, &job), "");
+  }
+  EXPECT_EQ(job.seed(), 0u);
+  EXPECT_FALSE(job.train().has_passes());
+  EXPECT_EQ(job.train().batch_size(), 16u);
+  EXPECT_FALSE(job.has_cache());
+  EXPECT_EQ(job.dlrm().bottom_size(), 0);
+  EXPECT_EQ(settings->storage().tier_case(), Storage::TIER_NOT_SET);
+  EXPECT_EQ(settings->dim(), 4u);
+  EXPECT_EQ(Clear("table", &job), "");
+  EXPECT_EQ(job.table_size(), 0);
+}
+
+TEST(ClearField, OfWhatIsNotThereMakesNothing) {
+  Job job;
+  EXPECT_EQ(Clear("cache", &job), "");
+  EXPECT_EQ(Clear("cache.budget", &job), "");
+  EXPECT_EQ(Clear("train.learning_rate.decay.power", &job), "");
+  EXPECT_EQ(job.ByteSizeLong(), 0u);
+}
+
+TEST(ClearField, NamesThePathInErrors) {
+  Job job;
+  job.add_table()->set_name("a");
+  EXPECT_EQ(Clear("cach", &job), "--clear cach: a job has no field 'cach' (did you mean 'cache'?)");
+  EXPECT_EQ(Clear("cache=", &job),
+            "--clear cache=: a job has no field 'cache=' (did you mean 'cache'?)");
+  EXPECT_THAT(Clear("", &job), HasSubstr("has no field ''"));
+  EXPECT_EQ(
+      Clear("table[0]", &job),
+      "--clear table[0]: an element can't be taken out of its list; clear the list, or set it "
+      "anew");
+  EXPECT_EQ(Clear("table[1].settings", &job), "--clear table[1].settings: table[1]: there are 1");
+  EXPECT_THAT(Clear("table.settings", &job), HasSubstr("say which one"));
+  EXPECT_EQ(job.table_size(), 1);
+}
+
 TEST(ApplyOverride, NamesTheAssignmentInErrors) {
   Job job;
   EXPECT_EQ(Apply("train.batchsize=1", &job),

@@ -17,6 +17,8 @@ constexpr float kDefaultInitScale = 0.01f;
 // Criteo's columns.
 constexpr uint32_t kDefaultNumDense = 13;
 constexpr uint32_t kDefaultNumCategorical = 26;
+constexpr uint32_t kDefaultWindowSteps = 8;
+constexpr uint32_t kDefaultPrefetchSteps = 2;
 // No more features than this are made from a count; ValidateJob refuses what is above.
 constexpr uint32_t kMaxGeneratedFeatures = 4096;
 
@@ -131,13 +133,6 @@ void ResolveCheckpoint(CheckpointPolicy* policy) {
   SET_DEFAULT(policy, max_rollbacks, 10);
 }
 
-void ResolveCache(Cache* cache) {
-  SET_DEFAULT(cache, window_steps, 8);
-  SET_DEFAULT(cache, prefetch_steps, std::min(2u, std::max(1u, cache->window_steps()) - 1));
-}
-
-#undef SET_DEFAULT
-
 }  // namespace
 
 void ResolveJob(Job* job) {
@@ -148,7 +143,14 @@ void ResolveJob(Job* job) {
   ResolveTrain(job->mutable_train());
   ResolveCluster(job->mutable_cluster());
   if (job->has_checkpoint()) ResolveCheckpoint(job->mutable_checkpoint());
-  if (job->has_cache()) ResolveCache(job->mutable_cache());
+  if (job->has_cache()) SET_DEFAULT(job->mutable_cache(), window_steps, kDefaultWindowSteps);
+}
+
+#undef SET_DEFAULT
+
+uint32_t PrefetchSteps(const Cache& cache) {
+  if (cache.has_prefetch_steps()) return cache.prefetch_steps();
+  return std::min(kDefaultPrefetchSteps, std::max(1u, cache.window_steps()) - 1);
 }
 
 }  // namespace thermocline

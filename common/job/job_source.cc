@@ -146,7 +146,8 @@ bool IsPrefix(absl::string_view prefix, absl::string_view path) {
 }  // namespace
 
 absl::StatusOr<JobSource> JobSource::Parse(absl::string_view text, absl::string_view file,
-                                           const std::vector<std::string>& overrides) {
+                                           const std::vector<std::string>& overrides,
+                                           const std::vector<std::string>& cleared) {
   JobSource source;
   source.file_ = std::string(file);
   source.lines_ = std::make_unique<TextFormat::ParseInfoTree>();
@@ -157,16 +158,20 @@ absl::StatusOr<JobSource> JobSource::Parse(absl::string_view text, absl::string_
   if (!parser.ParseFromString(std::string(text), &source.job_)) {
     return absl::InvalidArgumentError(errors.Text());
   }
+  for (const std::string& path : cleared) {
+    RETURN_IF_ERROR(ClearField(path, &source.job_));
+    source.changes_.push_back({path, absl::StrCat("--clear ", path)});
+  }
   for (const std::string& assignment : overrides) {
     ASSIGN_OR_RETURN(std::string path, ApplyOverride(assignment, &source.job_));
-    source.overrides_.push_back({std::move(path), assignment});
+    source.changes_.push_back({std::move(path), absl::StrCat("--set ", assignment)});
   }
   return source;
 }
 
 std::string JobSource::Locate(absl::string_view path) const {
-  for (auto it = overrides_.rbegin(); it != overrides_.rend(); ++it) {
-    if (IsPrefix(it->path, path)) return absl::StrCat("--set ", it->assignment);
+  for (auto it = changes_.rbegin(); it != changes_.rend(); ++it) {
+    if (IsPrefix(it->path, path)) return it->flag;
   }
   const auto steps = ParseJobPath(path, Job::descriptor());
   if (!steps.ok()) return file_;

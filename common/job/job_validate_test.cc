@@ -1,7 +1,12 @@
 // Every value that a job can't have, the line it is reported at, and the words.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
+#include "common/job/job_resolve.h"
 
 namespace thermocline {
 namespace {
@@ -305,10 +310,7 @@ TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
   const auto job = ParseJob(kJob, "j", {"cache.budget=1GiB"});
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->cache().window_steps(), 8u);
-  EXPECT_EQ(job->cache().prefetch_steps(), 2u);
-  const auto narrow = ParseJob(kJob, "j", {"cache.budget=1GiB", "cache.window_steps=1"});
-  ASSERT_TRUE(narrow.ok()) << narrow.status();
-  EXPECT_EQ(narrow->cache().prefetch_steps(), 0u);
+  EXPECT_EQ(PrefetchSteps(job->cache()), 2u);
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_cache());
 
   EXPECT_EQ(ErrorOf({"cache.window_steps=4"}),
@@ -320,6 +322,26 @@ TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
   EXPECT_EQ(ErrorOf({"cache.budget=1GiB", "cache.prefetch_steps=8"}),
             "--set cache.prefetch_steps=8: cache.prefetch_steps is 8; it must be less than "
             "cache.window_steps, which is 8");
+}
+
+TEST(ValidateJob, OnlyAPrefetchThatSomebodyGaveIsHeldAgainstAnotherWindow) {
+  const auto resolved = ParseJob(kJob, "j", {"cache.budget=1GiB"});
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  for (const uint32_t window : {1, 2, 3, 8}) {
+    const auto changed = ParseJob(JobToText(*resolved), "run/job.textproto",
+                                  {absl::StrCat("cache.window_steps=", window)});
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    EXPECT_EQ(PrefetchSteps(changed->cache()), std::min(2u, window - 1));
+  }
+  const auto given = ParseJob(kJob, "j", {"cache.budget=1GiB", "cache.prefetch_steps=2"});
+  ASSERT_TRUE(given.ok()) << given.status();
+  const auto refused =
+      ParseJob(JobToText(*given), "run/job.textproto", {"cache.window_steps=1"}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(
+      std::string(refused.message()),
+      testing::MatchesRegex("run/job.textproto:[0-9]+: cache.prefetch_steps is 2; it must be less "
+                            "than cache.window_steps, which is 1"));
 }
 
 TEST(ValidateJob, TheCpuMultipliesFloat32) {

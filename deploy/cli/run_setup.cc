@@ -28,12 +28,14 @@ absl::StatusOr<Job> JobToTrain(const Flags& flags, bool resumes) {
   if (run_dir.empty()) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
   }
-  for (const std::string& override : flags.GetAll("set")) {
-    if (!flags.positional().empty() || !absl::StartsWith(override, "default_table")) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--set ", override, " would change nothing: ", run_dir,
-                     "/job.textproto spells out every table. Set fields of its `table`s, or name "
-                     "the job file"));
+  for (const char* flag : {"set", "clear"}) {
+    for (const std::string& change : flags.GetAll(flag)) {
+      if (!flags.positional().empty() || !absl::StartsWith(change, "default_table")) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, " ", change, " would change nothing: ", run_dir,
+                       "/job.textproto spells out every table. Set fields of its `table`s, or name "
+                       "the job file"));
+    }
   }
   absl::StatusOr<Job> job = JobFromFlags(flags, absl::StrCat(run_dir, "/job.textproto"));
   if (job.ok() && !job->has_checkpoint()) {

@@ -71,7 +71,8 @@ Command TrainCommand() {
       "`thermocline stats --run-dir DIR` shows its servers.\n\n"
       "--resume goes on with a job that has checkpoints, however it was stopped, at the sample\n"
       "behind its newest one. JOB may be left out; another JOB, or flags, may change the number\n"
-      "of servers and workers, the passes, the learning rate, and where tables are stored.\n";
+      "of servers and workers, the passes, the learning rate, the cache, and where tables are\n"
+      "stored.\n";
   command.examples =
       "  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt\n"
       "  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2\n"

@@ -102,6 +102,7 @@ std::vector<FlagSpec> JobFlags() {
       {"servers", "N", "parameter servers, instead of cluster.servers"},
       {"workers", "N", "workers, instead of cluster.workers"},
       {"set", "FIELD=VALUE", "changes any field of the job: --set train.batch_size=512", true},
+      {"clear", "FIELD", "takes a field out of the job, before any --set: --clear cache", true},
       {"insecure", "", "allows plain text beyond loopback"},
       {"bin-dir", "DIR", "where thermocline-server and thermocline-worker are"},
   };
@@ -123,7 +124,7 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_
     said.emplace_back("--set " + overrides.back(), absl::StrCat("--", flag, " ", flags.Get(flag)));
   }
   if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
-  absl::StatusOr<Job> job = LoadJob(paths[0], overrides);
+  absl::StatusOr<Job> job = LoadJob(paths[0], overrides, flags.GetAll("clear"));
   if (!job.ok()) {
     return absl::Status(job.status().code(), absl::StrReplaceAll(job.status().message(), said));
   }

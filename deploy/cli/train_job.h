@@ -15,7 +15,8 @@
 
 namespace thermocline {
 
-// Flags that name a job and change it: --data, --servers, --workers, --insecure, --set, --bin-dir.
+// Flags that name a job and change it: --data, --servers, --workers, --insecure, --set, --clear,
+// --bin-dir.
 std::vector<FlagSpec> JobFlags();
 
 // Loads the job that the one positional argument names, or else the one at `default_path`, changed

@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest, wait_for
+from harness import ProcessTest, wait_for
 
 # Hardly more than the rows of one batch.
 CACHED = ['--set=cache.budget=600KiB', '--set=cache.window_steps=6']
@@ -18,6 +17,10 @@ class CacheTest(ProcessTest):
             lines = [json.loads(line) for line in file]
         return [line for line in lines if line['event'] == 'progress']
 
+    def worker(self):
+        with open(os.path.join(self.run_dir, 'worker-0.json')) as file:
+            return json.load(file)
+
     def test_same_digest_on_both_tiers(self):
         uncached = self.train('--servers=2', run_dir=self.run_dir + '-uncached')
         for number, storage in enumerate(('memory{}', "rocksdb{memory:'64KiB'}")):
@@ -29,8 +32,7 @@ class CacheTest(ProcessTest):
 
     def test_what_is_told_adds_up(self):
         self.train(*CACHED)
-        with open(os.path.join(self.run_dir, 'worker-0.json')) as file:
-            worker = json.load(file)
+        worker = self.worker()
         cache = worker['cache']
         for name in ('hits', 'loaded', 'bypassed', 'evicted'):
             self.assertGreater(cache[name], 0, name)
@@ -46,16 +48,19 @@ class CacheTest(ProcessTest):
             self.assertGreater(told, 0)
             self.assertLessEqual(told, worker[name] + 1)
         for line in lines:
-            self.assertTrue(0 <= line['cache']['hit_rate'] <= 1, line)
+            rates = [line['cache'][name] for name in ('hit_rate', 'loaded_rate', 'bypass_rate')]
+            self.assertTrue(all(0 <= rate <= 1 for rate in rates), line)
+            # The last lines may have none: their rows came ahead.
+            self.assertIn(round(sum(rates), 6), (0, 1), line)
             self.assertTrue(0 <= line['wait_share'] <= 1, line)
+        self.assertGreater(lines[0]['cache']['loaded_rate'], 0)
         self.assertIn('plan cache (ahead)', lines[-1]['stages_mean_us'])
 
     def test_stats_have_a_table_of_caches(self):
         launcher = self.start_long(*CACHED)
 
         def table():
-            stats = subprocess.run([THERMOCLINE, 'stats', '--run-dir', self.run_dir],
-                                   capture_output=True, text=True, timeout=DEADLINE_S)
+            stats = self.thermocline('stats', '--run-dir', self.run_dir)
             self.assertEqual(stats.returncode, 0, stats.stderr)
             return stats.stdout if 'cache of worker' in stats.stdout else None
         out = wait_for(table, 'a table of caches')
@@ -63,6 +68,29 @@ class CacheTest(ProcessTest):
             self.assertIn(word, out)
         launcher.terminate()
         self.finish(launcher)
+
+    def test_a_resumed_job_may_change_its_cache_and_go_without(self):
+        undisturbed = self.train('--set=train.passes=4', run_dir=self.run_dir + '-uncached')
+        self.train(*CACHED, '--set=checkpoint.every_steps=7')
+        # Nobody asked for a prefetch of 2 steps: it gives way to the smaller window.
+        self.resume('--set=cache.window_steps=1', '--set=train.passes=2')
+        cache = self.worker()['cache']
+        self.assertEqual((cache['window_steps'], cache['prefetch_steps']), (1, 0))
+        self.resume('--clear', 'cache', '--set=train.passes=3')
+        self.assertNotIn('cache', self.worker())
+        summary = self.resume('--set=train.passes=4')
+        self.assertNotIn('cache', self.worker())
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+
+    def test_a_prefetch_that_was_given_is_kept_and_refused(self):
+        self.train(*CACHED, '--set=cache.prefetch_steps=2', '--set=checkpoint.every_steps=7')
+        flags = ('--set=cache.window_steps=2', '--set=train.passes=2')
+        refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir, *flags)
+        self.assertEqual(refused.returncode, 2)
+        self.assertRegex(refused.stderr, 'job.textproto:[0-9]+: cache.prefetch_steps is 2; it must be '
+                                         'less than cache.window_steps, which is 2')
+        self.resume('--clear=cache.prefetch_steps', *flags)
+        self.assertEqual(self.worker()['cache']['prefetch_steps'], 1)
 
     def test_a_budget_below_one_batch_ends_the_job(self):
         code, _, err = self.finish(self.start('--set=cache.budget=64KiB'))

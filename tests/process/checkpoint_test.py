@@ -49,17 +49,6 @@ class CheckpointTest(ProcessTest):
             return len(self.events('checkpoint')) >= count
         wait_for(committed, '%d checkpoints' % count)
 
-    def thermocline(self, *arguments):
-        return subprocess.run([THERMOCLINE, *arguments], capture_output=True, text=True,
-                              timeout=DEADLINE_S)
-
-    def resume(self, *flags):
-        """Goes on in the run directory, without naming the job; must succeed."""
-        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir, *flags)
-        self.assertEqual(resumed.returncode, 0, resumed.stdout + resumed.stderr)
-        with open(os.path.join(self.run_dir, 'summary.json')) as file:
-            return json.load(file)
-
     def kill_launcher(self, launcher):
         pids = list(children(launcher.pid))
         launcher.kill()
@@ -88,6 +77,7 @@ class CheckpointTest(ProcessTest):
         again = self.resume()
         self.assertEqual(again['model_digest'], undisturbed['model_digest'])
         self.assertEqual(again['steps'], undisturbed['steps'])
+        self.assertIsNone(again['samples_per_s'])
         # More passes are more steps, and fewer are a mistake.
         more = self.resume('--set=train.passes=%d' % (PASSES + 1))
         self.assertEqual(more['steps'], 40 * (PASSES + 1))

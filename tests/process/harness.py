@@ -144,6 +144,18 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
         return self.summary(launcher)
 
+    def thermocline(self, *arguments):
+        """Runs a command to its end."""
+        return subprocess.run([THERMOCLINE, *arguments], capture_output=True, text=True,
+                              timeout=DEADLINE_S)
+
+    def resume(self, *flags):
+        """Goes on in the run directory, without naming the job; must succeed. Returns its summary."""
+        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir, *flags)
+        self.assertEqual(resumed.returncode, 0, resumed.stdout + resumed.stderr)
+        with open(os.path.join(self.run_dir, 'summary.json')) as summary:
+            return json.load(summary)
+
     def summary(self, launcher):
         with open(os.path.join(launcher.run_dir, 'summary.json')) as summary:
             return json.load(summary)
