@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 
 namespace thermocline {
@@ -95,11 +96,11 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
   }
   if (budget_bytes < least_bytes) return TooSmall(tables, layout, least_bytes);
   // Each group gets what is left by the bytes that a batch reads of it.
-  const double per_staged = static_cast<double>(budget_bytes - staging_bytes) /
-                            static_cast<double>(std::max<uint64_t>(staging_bytes, 1));
+  const absl::uint128 left_bytes = budget_bytes - least_bytes;
   for (CacheGroupLayout& group : layout.groups) {
-    group.capacity = static_cast<int32_t>(std::clamp<int64_t>(
-        static_cast<int64_t>(per_staged * group.staging_rows), 1, kMaxCapacity));
+    const absl::uint128 more =
+        left_bytes * group.staging_rows / std::max<uint64_t>(staging_bytes, 1);
+    group.capacity = 1 + static_cast<int32_t>(std::min<absl::uint128>(more, kMaxCapacity - 1));
   }
   if (with_slots && layout.capacity_bytes() / num_servers > kMaxWriteBackBytes) {
     return absl::InvalidArgumentError(
