@@ -14,28 +14,12 @@
 #include "common/hash.h"
 #include "common/test_seed.h"
 #include "gtest/gtest.h"
+#include "worker/sparse/key_of_hash.h"
 
 namespace thermocline {
 namespace {
 
 using Mode = CachePlannerOptions::Mode;
-
-uint64_t UndoXorShift(uint64_t x, int shift) {
-  for (uint64_t y = x >> shift; y != 0; y >>= shift) x ^= y;
-  return x;
-}
-
-uint64_t InverseOfOdd(uint64_t a) {  // Newton's iteration: every round doubles the bits.
-  uint64_t inverse = a;
-  for (int i = 0; i < 6; ++i) inverse *= 2 - a * inverse;
-  return inverse;
-}
-
-uint64_t UndoMix64(uint64_t x) {
-  x = UndoXorShift(x, 31) * InverseOfOdd(0x94D049BB133111EBull);
-  x = UndoXorShift(x, 27) * InverseOfOdd(0xBF58476D1CE4E5B9ull);
-  return UndoXorShift(x, 30) - 0x9E3779B97F4A7C15ull;
-}
 
 struct Trace {
   CachePlannerOptions options;
@@ -96,7 +80,7 @@ class TraceMaker {
   // Four keys of each table share the upper half of their hash, and tables their whole hashes.
   static Key CollidingKey(TableId table, int rank) {
     const uint64_t hash = Mix64(rank / 4) >> 32 << 32 | static_cast<uint64_t>(rank % 4);
-    return UndoMix64(hash) ^ TableSalt(table);
+    return KeyOfHash(TableSalt(table), hash);
   }
 
   void FillTable(const Trace& trace, int t, const std::set<Key>& drawn, TablePlan* table) {
