@@ -276,21 +276,6 @@ void CachePlanner::GiveUpVictims(Group* group, CachePlan* cache) {
   for (int32_t t : group->tables) SortByServer(t, &cache->tables[t].evicted);
 }
 
-void CachePlanner::ListHeld(std::vector<CachedKeys>* tables) {
-  tables->resize(salts_.size());
-  for (CachedKeys& table : *tables) Clear(&table);
-  for (const std::unique_ptr<Group>& group : groups_) {
-    for (int32_t row = 0; row < group->rows.num_held(); ++row) {
-      const CacheEntry& entry = group->directory[group->rows.owner(row)];
-      (*tables)[entry.table].keys.push_back(entry.key);
-      (*tables)[entry.table].rows.push_back(row);
-    }
-  }
-  for (size_t t = 0; t < tables->size(); ++t) {
-    SortByServer(static_cast<int32_t>(t), &(*tables)[t]);
-  }
-}
-
 size_t CachePlanner::num_entries() const {
   size_t entries = 0;
   for (const std::unique_ptr<Group>& group : groups_) entries += group->directory.size();

@@ -101,10 +101,6 @@ class CachePlanner {
   // REQUIRES: the next window_steps batches have been admitted, or the data ends before.
   void Plan(Step step, const BatchPlan& plan, CachePlan* cache);
 
-  // For tests: the rows in the cache after the step planned last, by table. (Plans run ahead of
-  // their steps: what a cut writes back is the source's to know.)
-  void ListHeld(std::vector<CachedKeys>* tables);
-
   // Keys remembered: at most the rows of the caches and the unique keys of the batches admitted and
   // not planned.
   size_t num_entries() const;
