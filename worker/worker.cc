@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -15,6 +16,7 @@
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
+#include "common/thread_pool.h"
 #include "worker/data/dataset.h"
 #include "worker/model_step.h"
 #include "worker/sparse/cached_source.h"
@@ -30,6 +32,13 @@ constexpr int kEvaluationWorks = 4;
 // Step works beyond those fetched: one computed, one queued behind it, one planned next, pushes not
 // yet acknowledged, and one being planned.
 constexpr int kStepWorksBeyondFetched = 6;
+
+// A batch is planned while others are computed: on one thread where cores are few. A GPU, whose
+// hosts have many, takes batches faster than a thread plans them.
+int NumPlanningThreads() {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores / 4, 1, 8);
+}
 
 // Samples of the largest batch that is trained here.
 int64_t TrainBatch(const Job& job) {
@@ -146,21 +155,27 @@ struct Run {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                      dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
                                          options.start_step));
-    if (cached == nullptr) {
-      return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
-                                            device.get(), WorksHeld());
+    StepPipelineOptions pipeline;
+    pipeline.device = device.get();
+    pipeline.threads = &planning_threads;
+    pipeline.depth = WorksHeld();
+    if (cached != nullptr) {
+      pipeline.window_steps = planner_options.window_steps;
+      pipeline.cache_planner =
+          std::make_unique<CachePlanner>(planner_options, ClusterMap(job.cluster().servers()),
+                                         TableIds(tables), &planning_threads);
     }
-    auto planner = std::make_unique<CachePlanner>(
-        planner_options, ClusterMap(job.cluster().servers()), TableIds(tables));
-    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), device.get(),
-                                          WorksHeld(), std::move(planner),
-                                          planner_options.window_steps);
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                          std::move(pipeline));
   }
   absl::StatusOr<std::unique_ptr<StepPipeline>> OpenHeldOut() {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                      dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
-    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables), device.get(),
-                                          kEvaluationWorks);
+    StepPipelineOptions pipeline;
+    pipeline.device = device.get();
+    pipeline.depth = kEvaluationWorks;
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                          std::move(pipeline));
   }
 
   const Job& job;
@@ -176,6 +191,7 @@ struct Run {
   CachedSource* cached = nullptr;  // `source`, where it is one
   CachePlannerOptions planner_options;
   // Where the worker trains.
+  ThreadPool planning_threads{NumPlanningThreads()};
   std::unique_ptr<StepPipeline> pipeline;
   std::unique_ptr<Trainer> trainer;
 };

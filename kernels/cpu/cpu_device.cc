@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/finite.h"
 #include "common/table_spec.h"
+#include "common/thread_pool.h"
 #include "kernels/cpu/bce.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/cpu_mlp.h"
@@ -15,7 +16,6 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/interaction.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace thermocline {
 namespace {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "common/thread_pool.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
 
 namespace thermocline {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/thread_pool.h"
+#include "common/thread_pool.h"
 #include "kernels/matrix.h"
 
 namespace thermocline {

@@ -1,7 +1,6 @@
 #include "worker/sparse/cache_directory.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/base/optimization.h"
@@ -19,30 +18,27 @@ static_assert((size_t{1} << kMinBucketBits) >= 4 * kKeysAhead);
 
 }  // namespace
 
-CacheDirectory::CacheDirectory(std::vector<uint64_t> salts)
-    : salts_(std::move(salts)),
+CacheDirectory::CacheDirectory(uint64_t salt)
+    : salt_(salt),
       entries_(kScratch + 1),
       buckets_(size_t{1} << kMinBucketBits, Bucket{0, kNone}),
-      shift_(32 - kMinBucketBits) {
-  CHECK_LE(salts_.size(), size_t{std::numeric_limits<uint16_t>::max()} + 1);
-}
+      shift_(32 - kMinBucketBits) {}
 
-void CacheDirectory::FindOrAdd(int32_t table, absl::Span<const Key> keys, int32_t* entries) {
-  const uint64_t salt = salts_[table];
+void CacheDirectory::FindOrAdd(absl::Span<const Key> keys, int32_t* entries) {
   uint32_t tags[kKeysAhead];
   for (size_t begin = 0; begin < keys.size(); begin += kKeysAhead) {
     const size_t n = std::min(kKeysAhead, keys.size() - begin);
     MakeRoom(n);
     for (size_t i = 0; i < n; ++i) {
-      tags[i] = static_cast<uint32_t>(KeyHash(salt, keys[begin + i]) >> 32);
+      tags[i] = static_cast<uint32_t>(KeyHash(salt_, keys[begin + i]) >> 32);
       __builtin_prefetch(&buckets_[Home(tags[i])], 1);
     }
-    FindOrAddSome(table, keys.data() + begin, tags, n, entries + begin);
+    FindOrAddSome(keys.data() + begin, tags, n, entries + begin);
   }
 }
 
 // Whether a key is new is anybody's guess, so both cases run through the same instructions.
-void CacheDirectory::FindOrAddSome(int32_t table, const Key* keys, const uint32_t* tags, size_t n,
+void CacheDirectory::FindOrAddSome(const Key* keys, const uint32_t* tags, size_t n,
                                    int32_t* entries) {
   Bucket* const buckets = buckets_.data();
   const uint64_t mask = buckets_.size() - 1;
@@ -65,25 +61,24 @@ void CacheDirectory::FindOrAddSome(int32_t table, const Key* keys, const uint32_
     to = CacheEntry();
     to.key = keys[i];
     to.bucket = static_cast<uint32_t>(at);
-    to.table = static_cast<uint16_t>(table);
     entries[i] = number;
     __builtin_prefetch(pool + number, 1);
   }
   free_.resize(next_free + 1 - free_.data());
   for (size_t i = 0; i < n; ++i) {
     const CacheEntry& entry = entries_[entries[i]];
-    if (ABSL_PREDICT_FALSE(entry.key != keys[i] || entry.table != table)) {
-      entries[i] = FindOrAddFrom(entry.bucket, tags[i], table, keys[i]);
+    if (ABSL_PREDICT_FALSE(entry.key != keys[i])) {
+      entries[i] = FindOrAddFrom(entry.bucket, tags[i], keys[i]);
     }
   }
 }
 
-int32_t CacheDirectory::FindOrAddFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key) {
+int32_t CacheDirectory::FindOrAddFrom(uint64_t bucket, uint32_t tag, Key key) {
   const uint64_t mask = buckets_.size() - 1;
   for (; buckets_[bucket].entry != kNone; bucket = (bucket + 1) & mask) {
     if (buckets_[bucket].tag != tag) continue;
     const CacheEntry& entry = entries_[buckets_[bucket].entry];
-    if (entry.key == key && entry.table == table) return buckets_[bucket].entry;
+    if (entry.key == key) return buckets_[bucket].entry;
   }
   const int32_t number = free_.back();
   free_.pop_back();
@@ -91,7 +86,6 @@ int32_t CacheDirectory::FindOrAddFrom(uint64_t bucket, uint32_t tag, int32_t tab
   entries_[number] = CacheEntry();
   entries_[number].key = key;
   entries_[number].bucket = static_cast<uint32_t>(bucket);
-  entries_[number].table = static_cast<uint16_t>(table);
   return number;
 }
 

@@ -1,4 +1,4 @@
-// What a cache planner knows of each key it has to remember: an entry, found by table and key.
+// What a cache planner knows of each key of a table that it has to remember.
 #ifndef THERMOCLINE_WORKER_SPARSE_CACHE_DIRECTORY_H_
 #define THERMOCLINE_WORKER_SPARSE_CACHE_DIRECTORY_H_
 
@@ -8,10 +8,9 @@
 
 #include "absl/types/span.h"
 #include "common/ids.h"
+#include "worker/sparse/cache_plan.h"
 
 namespace thermocline {
-
-inline constexpr int32_t kNoRow = -1;
 
 // Half a cache line, so that a key costs one. Steps are numbered in 31 bits here.
 struct alignas(32) CacheEntry {
@@ -23,7 +22,6 @@ struct alignas(32) CacheEntry {
   // steps are known; kCopies alone goes by it, and nothing but what is worth loading.
   uint32_t coming_uses = 0;
   uint32_t bucket = 0;  // the directory's own
-  uint16_t table = 0;   // index into BatchPlan::tables
   uint8_t uses = 0;     // steps that used the key since the entry was made; stops at 127
 };
 static_assert(sizeof(CacheEntry) == 32);
@@ -32,11 +30,11 @@ static_assert(sizeof(CacheEntry) == 32);
 // thread-safe.
 class CacheDirectory {
  public:
-  // salts[t]: TableSalt of table t.
-  explicit CacheDirectory(std::vector<uint64_t> salts);
+  // `salt`: TableSalt of the table.
+  explicit CacheDirectory(uint64_t salt);
 
   // entries[i]: number of the entry of keys[i], made where there is none. The keys are distinct.
-  void FindOrAdd(int32_t table, absl::Span<const Key> keys, int32_t* entries);
+  void FindOrAdd(absl::Span<const Key> keys, int32_t* entries);
 
   // Distinct entries, each there.
   void Remove(absl::Span<const int32_t> entries);
@@ -59,15 +57,14 @@ class CacheDirectory {
 
   uint64_t Home(uint32_t tag) const { return tag >> shift_; }
   // Entries of n distinct keys with these tags; there is room for as many new ones.
-  void FindOrAddSome(int32_t table, const Key* keys, const uint32_t* tags, size_t n,
-                     int32_t* entries);
+  void FindOrAddSome(const Key* keys, const uint32_t* tags, size_t n, int32_t* entries);
   // The rare case: the bucket holds another key with the same tag.
-  int32_t FindOrAddFrom(uint64_t bucket, uint32_t tag, int32_t table, Key key);
+  int32_t FindOrAddFrom(uint64_t bucket, uint32_t tag, Key key);
   void MakeRoom(size_t n);
   void Empty(uint64_t bucket);
   void Grow();
 
-  const std::vector<uint64_t> salts_;
+  const uint64_t salt_;
   std::vector<CacheEntry> entries_;
   std::vector<int32_t> free_;  // numbers of entries
   // Linear probing, at most 3/8 full; a key is in no bucket behind an empty one.

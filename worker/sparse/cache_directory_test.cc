@@ -16,20 +16,16 @@
 namespace thermocline {
 namespace {
 
-// Two tables with the same hashes, and one with others.
-const std::vector<uint64_t> kSalts = {TableSalt(TableId(3)), TableSalt(TableId(3)),
-                                      TableSalt(TableId(4))};
-constexpr int32_t kNumTables = 3;
+const uint64_t kSalt = TableSalt(TableId(3));
 
-int32_t FindOrAdd(CacheDirectory* directory, int32_t table, Key key) {
+int32_t FindOrAdd(CacheDirectory* directory, Key key) {
   int32_t entry = -1;
-  directory->FindOrAdd(table, absl::MakeConstSpan(&key, 1), &entry);
+  directory->FindOrAdd(absl::MakeConstSpan(&key, 1), &entry);
   return entry;
 }
 
-void ExpectNew(const CacheEntry& entry, int32_t table, Key key) {
+void ExpectNew(const CacheEntry& entry, Key key) {
   EXPECT_EQ(entry.key, key);
-  EXPECT_EQ(entry.table, table);
   EXPECT_EQ(entry.last_use, -1);
   EXPECT_EQ(entry.row, kNoRow);
   EXPECT_EQ(entry.step, -1);
@@ -37,97 +33,90 @@ void ExpectNew(const CacheEntry& entry, int32_t table, Key key) {
   EXPECT_EQ(entry.uses, 0);
 }
 
-TEST(CacheDirectoryTest, AnEntryBelongsToTableAndKey) {
-  CacheDirectory directory(kSalts);
+TEST(CacheDirectoryTest, AnEntryBelongsToItsKey) {
+  CacheDirectory directory(kSalt);
   EXPECT_EQ(directory.size(), 0u);
   std::set<int32_t> entries;
-  for (int32_t table = 0; table < kNumTables; ++table) {
-    for (Key key : {Key{0}, Key{7}, ~Key{0}}) {
-      const int32_t entry = FindOrAdd(&directory, table, key);
-      EXPECT_TRUE(entries.insert(entry).second);
-      ExpectNew(directory[entry], table, key);
-    }
+  for (Key key : {Key{0}, Key{7}, ~Key{0}}) {
+    const int32_t entry = FindOrAdd(&directory, key);
+    EXPECT_TRUE(entries.insert(entry).second);
+    ExpectNew(directory[entry], key);
   }
-  EXPECT_EQ(directory.size(), 9u);
-  const int32_t of_table_1 = FindOrAdd(&directory, 1, 7);
-  EXPECT_EQ(entries.count(of_table_1), 1u);
-  EXPECT_EQ(directory[of_table_1].table, 1);
-  EXPECT_EQ(directory[of_table_1].key, 7u);
-  EXPECT_EQ(directory.size(), 9u);
+  EXPECT_EQ(directory.size(), 3u);
+  const int32_t of_seven = FindOrAdd(&directory, 7);
+  EXPECT_EQ(entries.count(of_seven), 1u);
+  EXPECT_EQ(directory[of_seven].key, 7u);
+  EXPECT_EQ(directory.size(), 3u);
 }
 
 TEST(CacheDirectoryTest, OneCallFindsSomeAndMakesOthers) {
-  CacheDirectory directory(kSalts);
+  CacheDirectory directory(kSalt);
   std::vector<Key> keys(1000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = 3 * i;
   std::vector<int32_t> first(keys.size()), second(keys.size());
-  directory.FindOrAdd(0, keys, first.data());
+  directory.FindOrAdd(keys, first.data());
   for (int32_t entry : first) directory[entry].row = entry;
   for (size_t i = 0; i < keys.size(); i += 2) keys[i] += 1;
-  directory.FindOrAdd(0, keys, second.data());
+  directory.FindOrAdd(keys, second.data());
   for (size_t i = 0; i < keys.size(); ++i) {
     if (i % 2 == 1) {
       EXPECT_EQ(second[i], first[i]);
       EXPECT_EQ(directory[second[i]].row, second[i]);
     } else {
-      ExpectNew(directory[second[i]], 0, keys[i]);
+      ExpectNew(directory[second[i]], keys[i]);
     }
   }
   EXPECT_EQ(directory.size(), 1500u);
 }
 
 TEST(CacheDirectoryTest, WhatIsRemovedIsForgottenAndItsNumberGivenAgain) {
-  CacheDirectory directory(kSalts);
-  const int32_t kept = FindOrAdd(&directory, 0, 1);
+  CacheDirectory directory(kSalt);
+  const int32_t kept = FindOrAdd(&directory, 1);
   std::set<int32_t> numbers;
   for (Key key = 2; key < 10000; ++key) {
-    const int32_t entry = FindOrAdd(&directory, 0, key);
+    const int32_t entry = FindOrAdd(&directory, key);
     CacheEntry& to = directory[entry];
     to.last_use = to.row = to.step = 5;
     to.coming_uses = 9;
     to.uses = 3;
     directory.Remove(absl::MakeConstSpan(&entry, 1));
-    const int32_t again = FindOrAdd(&directory, 0, key);
-    ExpectNew(directory[again], 0, key);
+    const int32_t again = FindOrAdd(&directory, key);
+    ExpectNew(directory[again], key);
     directory.Remove(absl::MakeConstSpan(&again, 1));
     numbers.insert({entry, again});
     ASSERT_EQ(directory.size(), 1u);
   }
   EXPECT_EQ(numbers.count(kept), 0u);
   EXPECT_LT(numbers.size(), 100u);
-  EXPECT_EQ(FindOrAdd(&directory, 0, 1), kept);
+  EXPECT_EQ(FindOrAdd(&directory, 1), kept);
 }
 
 // The directory beside hash maps of the standard library.
 class Twins {
  public:
-  explicit Twins(std::mt19937_64* random)
-      : random_(*random), directory_(kSalts), known_(kNumTables) {}
+  explicit Twins(std::mt19937_64* random) : random_(*random), directory_(kSalt) {}
 
   void FindOrAddSome(const std::vector<Key>& pool) {
-    const int32_t table = Draw(0, kNumTables - 1);
     std::vector<Key> keys(pool);
     std::shuffle(keys.begin(), keys.end(), random_);
     keys.resize(std::min<size_t>(keys.size(), Draw(0, 150)));
     std::vector<int32_t> entries(keys.size());
-    directory_.FindOrAdd(table, keys, entries.data());
-    for (size_t i = 0; i < keys.size(); ++i) Check(table, keys[i], entries[i]);
+    directory_.FindOrAdd(keys, entries.data());
+    for (size_t i = 0; i < keys.size(); ++i) Check(keys[i], entries[i]);
     most_ = std::max(most_, numbers_.size());
   }
 
   // Each with a likelihood of `percent`.
   void RemoveSome(int percent) {
     std::vector<int32_t> gone;
-    for (auto& table : known_) {
-      for (auto it = table.begin(); it != table.end();) {
-        if (Draw(1, 100) > percent) {
-          ++it;
-          continue;
-        }
-        gone.push_back(it->second.number);
-        numbers_.erase(it->second.number);
-        it = table.erase(it);
+    for (auto it = known_.begin(); it != known_.end();) {
+      if (Draw(1, 100) > percent) {
+        ++it;
+        continue;
       }
+      gone.push_back(it->second.number);
+      numbers_.erase(it->second.number);
+      it = known_.erase(it);
     }
     std::shuffle(gone.begin(), gone.end(), random_);
     directory_.Remove(gone);
@@ -135,11 +124,9 @@ class Twins {
 
   void ExpectTheSame() {
     ASSERT_EQ(directory_.size(), numbers_.size());
-    for (int32_t table = 0; table < kNumTables; ++table) {
-      for (const auto& [key, known] : known_[table]) {
-        ASSERT_EQ(FindOrAdd(&directory_, table, key), known.number);
-        ASSERT_EQ(directory_[known.number].row, known.row);
-      }
+    for (const auto& [key, known] : known_) {
+      ASSERT_EQ(FindOrAdd(&directory_, key), known.number);
+      ASSERT_EQ(directory_[known.number].row, known.row);
     }
     ASSERT_EQ(directory_.size(), numbers_.size());
   }
@@ -154,34 +141,32 @@ class Twins {
 
   int Draw(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
-  void Check(int32_t table, Key key, int32_t number) {
-    const auto [known, is_new] = known_[table].try_emplace(key, Known{number, ++last_row_});
+  void Check(Key key, int32_t number) {
+    const auto [known, is_new] = known_.try_emplace(key, Known{number, ++last_row_});
     CacheEntry& entry = directory_[number];
     if (is_new) {
       ASSERT_TRUE(numbers_.insert(number).second) << "one number for two keys";
       // No more numbers than there were keys at a time, but for some made ahead.
       ASSERT_LE(number, static_cast<int32_t>(std::max(most_, numbers_.size())) + 64);
-      ExpectNew(entry, table, key);
-      entry = {key, 1, last_row_, 2, 3, entry.bucket, entry.table, 4};
+      ExpectNew(entry, key);
+      entry = {key, 1, last_row_, 2, 3, entry.bucket, 4};
       return;
     }
     ASSERT_EQ(number, known->second.number);
     ASSERT_EQ(entry.key, key);
-    ASSERT_EQ(entry.table, table);
     ASSERT_EQ(entry.row, known->second.row);
   }
 
   std::mt19937_64& random_;
   CacheDirectory directory_;
-  std::vector<std::unordered_map<Key, Known>> known_;  // [tables]
-  std::unordered_set<int32_t> numbers_;                // of those known
-  size_t most_ = 0;                                    // of them at a time
+  std::unordered_map<Key, Known> known_;
+  std::unordered_set<int32_t> numbers_;  // of those known
+  size_t most_ = 0;                      // of them at a time
   int32_t last_row_ = 0;
 };
 
 enum class KeyKind { kPlain, kSameTags, kEdge };
 
-// Keys of table 0 (and 1, which has its hashes).
 std::vector<Key> MakePool(KeyKind kind, int size) {
   std::vector<Key> keys;
   for (int i = 0; i < size; ++i) {
@@ -190,7 +175,7 @@ std::vector<Key> MakePool(KeyKind kind, int size) {
     if (kind == KeyKind::kSameTags) hash = Mix64(i / 4) >> 32 << 32 | static_cast<uint32_t>(i);
     // All belong to the last buckets or the first, however many there are.
     if (kind == KeyKind::kEdge) hash = hash >> 16 | (0xFFFEull + i % 3) << 48;
-    keys.push_back(kind == KeyKind::kPlain ? static_cast<Key>(i) : KeyOfHash(kSalts[0], hash));
+    keys.push_back(kind == KeyKind::kPlain ? static_cast<Key>(i) : KeyOfHash(kSalt, hash));
   }
   return keys;
 }

@@ -20,53 +20,15 @@
 #include <memory>
 #include <vector>
 
-#include "absl/types/span.h"
+#include "absl/functional/function_ref.h"
 #include "common/cluster_map.h"
 #include "common/ids.h"
-#include "common/uninitialized_vector.h"
+#include "common/thread_pool.h"
 #include "worker/sparse/batch_plan.h"
+#include "worker/sparse/cache_plan.h"
+#include "worker/sparse/cache_table.h"
 
 namespace thermocline {
-
-// Some keys of a table and their rows of the slab, server by server.
-struct CachedKeys {
-  UninitializedVector<Key> keys;
-  UninitializedVector<int32_t> rows;  // [keys] of the slab
-  std::vector<int32_t> server_begin;  // [num_servers + 1]: server s has [s] .. [s + 1]
-
-  int32_t size() const { return static_cast<int32_t>(keys.size()); }
-};
-
-struct TableCachePlan {
-  UninitializedVector<int32_t> rows;  // [num_unique] in the batch plan's staging order
-  CachedKeys evicted;   // leave the cache, for keys loaded of any table of the group; kOwned only
-  CachedKeys loaded;    // are pulled into the cache, or once more where a copy has grown too old
-  CachedKeys bypassed;  // are pulled into staging
-  UninitializedVector<int32_t> bypassed_positions;  // [bypassed] u of each, ascending
-
-  UninitializedVector<int32_t> entries;  // [num_unique] for the planner
-};
-
-// Of one step, in unique keys.
-struct CacheCounts {
-  int64_t hits = 0;  // read from the cache, nothing pulled
-  int64_t loaded = 0;
-  int64_t bypassed = 0;
-  int64_t crowded_out = 0;  // of those bypassed: had a later use in the window, and found no room
-  int64_t evicted = 0;      // in kCopies too, where nothing is carried out for them
-  int64_t rows_held = 0;    // after the step
-};
-
-// Used again and again: its vectors keep their capacity.
-struct CachePlan {
-  std::vector<TableCachePlan> tables;  // As in the batch plan.
-  // The pulled rows must have this worker's pushes through here in them: the last step before this
-  // one whose push carries the gradient, or the written-back row, of a key pulled here. An upper
-  // bound: step - window_steps - 1 where the plan knows of no later one; kNoStep where that is
-  // before the first step admitted, and with kCopies.
-  Step pushed_through = kNoStep;
-  CacheCounts counts;
-};
 
 struct CachePlannerOptions {
   struct Group {
@@ -88,9 +50,10 @@ struct CachePlannerOptions {
 // Not thread-safe.
 class CachePlanner {
  public:
-  // REQUIRES: every one of `tables` is in one group.
+  // Tables are planned side by side on `threads`, which outlives the planner; null: on the calling
+  // thread. The plans are the same. REQUIRES: every one of `tables` is in one group.
   CachePlanner(CachePlannerOptions options, const ClusterMap& cluster_map,
-               const std::vector<TableId>& tables);
+               const std::vector<TableId>& tables, ThreadPool* threads);
   ~CachePlanner();
 
   // Batches enter the window one after the other: `plan` is that of step `step`, which follows the
@@ -108,22 +71,19 @@ class CachePlanner {
  private:
   struct Group;
 
-  void PlanGroup(const BatchPlan& plan, Group* group, CachePlan* cache);
-  void FindMisses(const TablePlan& table, Group* group, TableCachePlan* to);
-  void PlanTable(const TablePlan& table, Group* group, TableCachePlan* to, CachePlan* cache);
-  void GiveUpVictims(Group* group, CachePlan* cache);
-  void SortByServer(int32_t table, CachedKeys* keys);
+  // body(t) for every table, on all threads.
+  void ForEachTable(absl::FunctionRef<void(size_t t)> body);
+  void PlanGroup(Group* group, CachePlan* cache);
+  void GiveRows(int32_t table, Group* group, CachePlan* cache);
 
   const CachePlannerOptions options_;
-  const ClusterMap cluster_map_;
-  std::vector<uint64_t> salts_;  // [tables]
+  ThreadPool* const threads_;
+  std::vector<std::unique_ptr<CacheTable>> tables_;
   std::vector<std::unique_ptr<Group>> groups_;
-  int64_t first_step_ = -1;                // admitted; -1: none yet
-  int64_t admitted_ = -1;                  // the last one
-  int64_t step_ = -1;                      // planned now, or last
-  UninitializedVector<uint32_t> servers_;  // [keys] scratch
-  std::vector<int32_t> next_of_server_;
-  CachedKeys unsorted_;
+  std::vector<int32_t> first_staged_;  // [tables] of the step at hand
+  int64_t first_step_ = -1;            // admitted; -1: none yet
+  int64_t admitted_ = -1;              // the last one
+  int64_t step_ = -1;                  // planned now, or last
 };
 
 }  // namespace thermocline

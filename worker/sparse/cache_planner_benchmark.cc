@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "common/thread_pool.h"
 #include "worker/sparse/cache_planner.h"
 
 namespace thermocline {
@@ -67,7 +68,8 @@ void BM_AdmitAndPlan(benchmark::State& state) {
   for (int t = 0; t < kTables; ++t) options.groups[0].tables.push_back(t);
   options.groups[0].capacity = static_cast<int32_t>(state.range(2));
   options.window_steps = kWindowSteps;
-  CachePlanner planner(options, cluster, Tables());
+  ThreadPool threads(static_cast<int>(state.range(3)));
+  CachePlanner planner(options, cluster, Tables(), &threads);
   std::vector<CachePlan> plans(kWindowSteps + 1);
   int64_t admitted = 0;
   const auto admit = [&] {
@@ -102,16 +104,19 @@ void BM_AdmitAndPlan(benchmark::State& state) {
 void Register(bool tiny) {
   benchmark::internal::Benchmark* const cases =
       benchmark::RegisterBenchmark("BM_AdmitAndPlan", BM_AdmitAndPlan);
-  cases->ArgNames({"batch", "servers", "capacity"});
+  cases->ArgNames({"batch", "servers", "capacity", "threads"})->UseRealTime();
   if (tiny) {
-    cases->Args({16, 2, 64})->Iterations(10);
+    cases->Args({16, 2, 64, 2})->Iterations(10);
     return;
   }
   for (int64_t capacity : {0, 50'000, 1'000'000}) {
-    cases->Args({2048, 1, capacity});
-    cases->Args({2048, 4, capacity});
+    cases->Args({2048, 1, capacity, 1});
+    cases->Args({2048, 4, capacity, 1});
   }
-  cases->Args({16384, 4, 1'000'000});
+  for (int64_t threads : {1, 2}) {
+    cases->Args({2048, 1, 50'000, threads});
+    cases->Args({16384, 4, 1'000'000, threads});
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "common/hash.h"
 #include "common/test_seed.h"
+#include "common/thread_pool.h"
 #include "gtest/gtest.h"
 #include "worker/sparse/key_of_hash.h"
 
@@ -106,12 +107,13 @@ using TableKey = std::pair<int32_t, Key>;
 
 class TraceRunner {
  public:
-  explicit TraceRunner(const Trace& trace)
+  // `threads`: the twin's; null: the calling thread.
+  TraceRunner(const Trace& trace, ThreadPool* threads)
       : trace_(trace),
         owned_(trace.options.mode == Mode::kOwned),
         cluster_(trace.num_servers),
-        planner_(trace.options, cluster_, trace.tables),
-        twin_(trace.options, cluster_, trace.tables),
+        planner_(trace.options, cluster_, trace.tables, nullptr),
+        twin_(trace.options, cluster_, trace.tables, threads),
         plans_(trace.batches.size()),
         twins_(trace.batches.size()),
         slabs_(trace.options.groups.size()) {
@@ -378,7 +380,7 @@ class TraceRunner {
   const bool owned_;
   const ClusterMap cluster_;
   CachePlanner planner_;
-  CachePlanner twin_;  // given the same: plans the same
+  CachePlanner twin_;  // given the same, on the same thread or others: plans the same
   std::vector<CachePlan> plans_;
   std::vector<CachePlan> twins_;
   std::vector<std::vector<SlabRow>> slabs_;
@@ -394,11 +396,12 @@ class TraceRunner {
 
 TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
   std::mt19937_64 random(TestSeed());
+  ThreadPool threads(3);
   std::map<Mode, CacheCounts> totals;
   for (int i = 0; i < 6000; ++i) {
     const Trace trace = TraceMaker(&random).Make(/*large=*/i % 300 == 299);
     SCOPED_TRACE("trace " + std::to_string(i));
-    TraceRunner runner(trace);
+    TraceRunner runner(trace, i % 8 == 0 ? &threads : nullptr);
     runner.Run(&random);
     if (HasFailure()) return;
     CacheCounts& total = totals[trace.options.mode];

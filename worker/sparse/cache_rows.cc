@@ -16,23 +16,23 @@ constexpr int kMaxLines = 64;
 
 CacheRows::CacheRows(int32_t capacity)
     : capacity_(capacity),
-      states_(kRowsPerLine * (1 + (int64_t{capacity} + kRowsPerLine - 1) / kRowsPerLine), 0xFF) {
+      states_((int64_t{capacity} + kRowsPerLine - 1) / kRowsPerLine * kRowsPerLine, 0xFF) {
   CHECK_GE(capacity, 0);
 }
 
-int32_t CacheRows::Take(int32_t entry, uint8_t frequency, int32_t* victim) {
+int32_t CacheRows::Take(RowOwner owner, uint8_t frequency, RowOwner* victim) {
   int32_t row = num_held();
   if (row < capacity_) {
-    owners_.push_back(entry);
-    *victim = -1;
+    owners_.push_back(owner);
+    *victim = RowOwner();
   } else {
     row = FindVictim();
     if (row == kNoRow) return kNoRow;
     *victim = owners_[row];
-    owners_[row] = entry;
+    owners_[row] = owner;
     --num_evictable_;
   }
-  StateOf(row) = kNeeded | std::min(frequency, kMaxFrequency);
+  states_[row] = kNeeded | std::min(frequency, kMaxFrequency);
   return row;
 }
 
@@ -44,13 +44,12 @@ int32_t CacheRows::FindVictim() {
     for (int i = 0; i < kRowsPerLine; ++i) lowest = std::min(lowest, states[i]);
     if (lowest <= 1) {
       const void* const victim = std::memchr(states, lowest, kRowsPerLine);
-      return static_cast<int32_t>(static_cast<const uint8_t*>(victim) - states_.data()) -
-             kRowsPerLine;
+      return static_cast<int32_t>(static_cast<const uint8_t*>(victim) - states_.data());
     }
     for (int i = 0; i < kRowsPerLine; ++i) {
       states[i] = states[i] < kNeeded ? states[i] >> 1 : states[i];
     }
-    hand_ = hand_ + kRowsPerLine < states_.size() ? hand_ + kRowsPerLine : kRowsPerLine;
+    hand_ = hand_ + kRowsPerLine < states_.size() ? hand_ + kRowsPerLine : 0;
   }
   return kNoRow;
 }

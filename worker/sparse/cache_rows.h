@@ -1,4 +1,5 @@
-// The rows of a cache: which entry holds each, and which of them is given up for another.
+// The rows of a table group's cache: which entry holds each, and which of them is given up for
+// another.
 #ifndef THERMOCLINE_WORKER_SPARSE_CACHE_ROWS_H_
 #define THERMOCLINE_WORKER_SPARSE_CACHE_ROWS_H_
 
@@ -7,9 +8,15 @@
 #include <vector>
 
 #include "common/uninitialized_vector.h"
-#include "worker/sparse/cache_directory.h"
+#include "worker/sparse/cache_plan.h"
 
 namespace thermocline {
+
+// An entry of a table's directory.
+struct RowOwner {
+  int32_t table = -1;
+  int32_t entry = -1;
+};
 
 // A row is needed while a step of the window uses it. The victim is a row not needed, of low
 // frequency: a clock goes round the rows, line by line of 64, takes the rows not needed that one
@@ -21,19 +28,18 @@ class CacheRows {
  public:
   explicit CacheRows(int32_t capacity);
 
-  // Gives `entry` a row that is needed, one that was never held or else a victim's; kNoRow if there
-  // is none. *victim: the entry that held the row before, or -1.
-  int32_t Take(int32_t entry, uint8_t frequency, int32_t* victim);
+  // Gives `owner` a row that is needed, one that was never held or else a victim's; kNoRow if there
+  // is none. *victim: the owner before, whose table is -1 if there was none.
+  int32_t Take(RowOwner owner, uint8_t frequency, RowOwner* victim);
 
-  // One more step uses the row. Of kNoRow: nothing, at the same cost.
+  // One more step uses the row.
   void Need(int32_t row);
   // No step of the window uses the row any more.
   void Release(int32_t row);
-  void Prefetch(int32_t row) const { __builtin_prefetch(states_.data() + kRowsPerLine + row, 1); }
 
   int32_t capacity() const { return capacity_; }
   int32_t num_held() const { return static_cast<int32_t>(owners_.size()); }  // rows [0, num_held)
-  int32_t owner(int32_t row) const { return owners_[row]; }
+  RowOwner owner(int32_t row) const { return owners_[row]; }
 
   static constexpr uint8_t kMaxFrequency = 127;
 
@@ -43,28 +49,26 @@ class CacheRows {
   static constexpr uint8_t kNeeded = 128;
   static constexpr int32_t kRowsPerLine = 64;
 
-  uint8_t& StateOf(int32_t row) { return states_[static_cast<size_t>(kRowsPerLine + row)]; }
-
   int32_t FindVictim();
 
   const int32_t capacity_;
-  // [a line for kNoRow, then `capacity` rounded up to whole lines] frequency, or kNeeded +
-  // frequency; rows that there aren't are needed.
+  // [capacity, rounded up to whole lines] frequency, or kNeeded + frequency; rows that there aren't
+  // are needed.
   UninitializedVector<uint8_t> states_;
-  std::vector<int32_t> owners_;  // [num_held] entries
-  int32_t num_evictable_ = 0;    // held and not needed
-  size_t hand_ = kRowsPerLine;   // the first row of a line
+  std::vector<RowOwner> owners_;  // [num_held]
+  int32_t num_evictable_ = 0;     // held and not needed
+  size_t hand_ = 0;               // the first row of a line
 };
 
 inline void CacheRows::Need(int32_t row) {
-  const uint8_t state = StateOf(row);
+  uint8_t& state = states_[row];
   num_evictable_ -= state < kNeeded ? 1 : 0;
   const uint8_t frequency = state & kMaxFrequency;
-  StateOf(row) = kNeeded | (frequency + (frequency < kMaxFrequency ? 1 : 0));
+  state = kNeeded | (frequency + (frequency < kMaxFrequency ? 1 : 0));
 }
 
 inline void CacheRows::Release(int32_t row) {
-  StateOf(row) &= kMaxFrequency;
+  states_[row] &= kMaxFrequency;
   ++num_evictable_;
 }
 

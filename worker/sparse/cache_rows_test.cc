@@ -15,16 +15,20 @@ namespace {
 constexpr int32_t kRowsPerLine = 64;
 constexpr int32_t kMaxLines = 64;
 
+// Every entry here is of table 4.
+constexpr int32_t kTable = 4;
+
 // Takes a row for `entry`, with its victim; or expects that there is none.
 struct Taken {
   int32_t row;
   int32_t victim;
 };
 Taken Take(CacheRows* rows, int32_t entry, uint8_t frequency) {
-  Taken taken = {0, -2};
-  taken.row = rows->Take(entry, frequency, &taken.victim);
-  EXPECT_TRUE(taken.row == kNoRow || rows->owner(taken.row) == entry);
-  return taken;
+  RowOwner victim = {-2, -2};
+  const int32_t row = rows->Take({kTable, entry}, frequency, &victim);
+  EXPECT_TRUE(row == kNoRow || rows->owner(row).entry == entry);
+  EXPECT_TRUE(row == kNoRow || victim.table == (victim.entry < 0 ? -1 : kTable));
+  return {row, victim.entry};
 }
 
 // A row for each of the entries 100, 101, ...: row n is that of 100 + n.
@@ -65,16 +69,6 @@ TEST(CacheRowsTest, NoneIsThereWhileAllAreNeeded) {
     EXPECT_EQ(taken.victim, 100 + capacity - 1);
     EXPECT_EQ(Take(&rows, 8, 1).row, kNoRow);  // The row that was taken is needed.
   }
-}
-
-TEST(CacheRowsTest, NoRowIsNeverNeeded) {
-  CacheRows rows = FullRows(2, 1);
-  for (int i = 0; i < 300; ++i) rows.Need(kNoRow);
-  EXPECT_EQ(Take(&rows, 7, 1).row, kNoRow);
-  rows.Release(1);
-  rows.Need(kNoRow);
-  EXPECT_EQ(Take(&rows, 7, 1).row, 1);
-  EXPECT_EQ(Take(&rows, 8, 1).row, kNoRow);
 }
 
 TEST(CacheRowsTest, TheLowestFrequencyOfALineGoes) {
@@ -205,17 +199,19 @@ TEST(CacheRowsTest, RandomUseGivesUpNoRowThatIsNeeded) {
       }
       ASSERT_EQ(rows.num_held(), static_cast<int32_t>(owners.size()));
       for (int uses = draw(0, 4); uses > 0; --uses) {
-        const int32_t row = draw(-1, static_cast<int32_t>(owners.size()) - 1);
-        if (row != kNoRow && needed[row] && draw(0, 1) == 0) {
+        const int32_t row = draw(0, static_cast<int32_t>(owners.size()) - 1);
+        if (needed[row] && draw(0, 1) == 0) {
           rows.Release(row);
           needed[row] = false;
         } else {
           rows.Need(row);
-          if (row != kNoRow) needed[row] = true;
+          needed[row] = true;
         }
       }
     }
-    for (int32_t row = 0; row < rows.num_held(); ++row) ASSERT_EQ(rows.owner(row), owners[row]);
+    for (int32_t row = 0; row < rows.num_held(); ++row) {
+      ASSERT_EQ(rows.owner(row).entry, owners[row]);
+    }
   }
   EXPECT_GT(victims, 10000);
   EXPECT_GT(in_vain, 10000);

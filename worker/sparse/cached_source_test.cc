@@ -450,7 +450,7 @@ class TraceRunner {
         dense_slots_(dense_blocks_.num_blocks() * dense_blocks_.slot_floats()),
         dense_gradients_(dense_blocks_.arena_floats()),
         batch_planner_(TableIds(), trace.feature_tables, cluster_),
-        cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds()),
+        cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds(), nullptr),
         servers_(trace, &scheduler_, Mix64(~seed),
                  [this](auto server, auto step, auto& all) { CheckApplied(server, step, all); }),
         session_(SessionOptions(), &servers_, &scheduler_),

@@ -19,20 +19,16 @@ void MapLookups(const CachePlan& cache, BatchPlan* plan) {
 
 }  // namespace
 
-StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
-                           Device* device, int depth)
-    : StepPipeline(std::move(reader), std::move(planner), device, depth, nullptr, 0) {}
-
-StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner,
-                           Device* device, int depth, std::unique_ptr<CachePlanner> cache_planner,
-                           int window_steps)
-    : device_(device),
+StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlanner& planner,
+                           StepPipelineOptions options)
+    : device_(options.device),
       reader_(std::move(reader)),
-      window_steps_(window_steps),
-      planner_(std::move(planner)),
-      cache_planner_(std::move(cache_planner)) {
-  CHECK_GE(depth, 1);
-  for (int i = 0; i < depth + window_steps; ++i) {
+      window_steps_(options.window_steps),
+      threads_(options.threads),
+      planners_(threads_ == nullptr ? 1 : threads_->num_threads(), planner),
+      cache_planner_(std::move(options.cache_planner)) {
+  CHECK_GE(options.depth, 1);
+  for (int i = 0; i < options.depth + options.window_steps; ++i) {
     ring_.push_back(std::make_unique<StepWork>());
     ring_.back()->has_cache_plan = cache_planner_ != nullptr;
     idle_.push_back(ring_.back().get());
@@ -141,8 +137,16 @@ absl::StatusOr<bool> StepPipeline::Fill(StepWork* work) {
   }
   if (work->batch == nullptr) return false;
   StageTimer::Scope time(&plan_time_);
-  planner_.Plan(*work->batch, &work->plan);
+  PlanBatch(work);
   return true;
+}
+
+void StepPipeline::PlanBatch(StepWork* work) {
+  if (threads_ == nullptr) return planners_[0].Plan(*work->batch, &work->plan);
+  planners_[0].Prepare(*work->batch, &work->plan);
+  threads_->ParallelFor(planners_[0].num_tables(), [&](int64_t table, int thread) {
+    planners_[thread].PlanTable(*work->batch, static_cast<int32_t>(table), &work->plan);
+  });
 }
 
 }  // namespace thermocline

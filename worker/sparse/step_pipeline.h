@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/latency_histogram.h"
+#include "common/thread_pool.h"
 #include "worker/data/batch_reader.h"
 #include "worker/sparse/batch_plan.h"
 #include "worker/sparse/cache_planner.h"
@@ -23,15 +24,21 @@
 
 namespace thermocline {
 
+struct StepPipelineOptions {
+  Device* device = nullptr;  // outlives the works; used in Next()
+  // Plan the tables of a batch side by side; null: a thread does. Outlives the pipeline, and is
+  // nobody else's.
+  ThreadPool* threads = nullptr;
+  int depth = 1;  // step works in the ring, at least one more than are held at a time
+  // Where rows are cached. The cache's window is `window_steps` more works.
+  std::unique_ptr<CachePlanner> cache_planner;
+  int window_steps = 0;
+};
+
 class StepPipeline {
  public:
-  // `device` outlives the works; it is used in Next(). `depth`: step works in the ring, at least
-  // one more than are held at a time.
-  StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner, Device* device,
-               int depth);
-  // The same with a cache, whose window is `window_steps` more works.
-  StepPipeline(std::unique_ptr<BatchReader> reader, BatchPlanner planner, Device* device, int depth,
-               std::unique_ptr<CachePlanner> cache_planner, int window_steps);
+  StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlanner& planner,
+               StepPipelineOptions options);
   // REQUIRES: nobody holds a step work.
   ~StepPipeline();
   StepPipeline(const StepPipeline&) = delete;
@@ -49,6 +56,7 @@ class StepPipeline {
  private:
   void Run();
   absl::StatusOr<bool> Fill(StepWork* work);
+  void PlanBatch(StepWork* work);
   void PassOn(StepWork* work);
   void PassOnWindow(size_t steps_that_stay);
   void Recycle(StepWork* work);
@@ -57,8 +65,9 @@ class StepPipeline {
   const std::unique_ptr<BatchReader> reader_;
   const size_t window_steps_;
 
-  // Of the thread alone.
-  BatchPlanner planner_;
+  // Of the thread alone, and of those that help it.
+  ThreadPool* const threads_;
+  std::vector<BatchPlanner> planners_;                 // one for each thread
   const std::unique_ptr<CachePlanner> cache_planner_;  // null: rows aren't cached
   std::deque<StepWork*> window_;                       // admitted, not planned
   StageTimer read_time_, plan_time_, cache_time_;

@@ -63,11 +63,14 @@ Device* TestDevice() {
 }
 
 std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1) {
-  BatchReaderOptions options;
-  options.batch_size = 10;
+  BatchReaderOptions reader_options;
+  reader_options.batch_size = 10;
+  StepPipelineOptions options;
+  options.device = TestDevice();
+  options.depth = depth;
   return std::make_unique<StepPipeline>(
-      std::make_unique<BatchReader>(std::make_unique<FakeSource>(rows, error_row), options),
-      BatchPlanner({TableId(0)}, {0}, ClusterMap(2)), TestDevice(), depth);
+      std::make_unique<BatchReader>(std::make_unique<FakeSource>(rows, error_row), reader_options),
+      BatchPlanner({TableId(0)}, {0}, ClusterMap(2)), std::move(options));
 }
 
 TEST(StepPipelineTest, HandsOutPlannedStepsInOrderAndThenNull) {

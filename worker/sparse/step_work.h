@@ -16,7 +16,7 @@
 #include "kernels/transfer.h"
 #include "worker/data/batch.h"
 #include "worker/sparse/batch_plan.h"
-#include "worker/sparse/cache_planner.h"
+#include "worker/sparse/cache_plan.h"
 
 namespace thermocline {
 

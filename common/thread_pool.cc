@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "common/thread_pool.h"
 
 #include <immintrin.h>
 

@@ -1,6 +1,6 @@
 // Threads that run the cells of a grid and sleep in between.
-#ifndef THERMOCLINE_KERNELS_CPU_THREAD_POOL_H_
-#define THERMOCLINE_KERNELS_CPU_THREAD_POOL_H_
+#ifndef THERMOCLINE_COMMON_THREAD_POOL_H_
+#define THERMOCLINE_COMMON_THREAD_POOL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -53,4 +53,4 @@ class ThreadPool {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_KERNELS_CPU_THREAD_POOL_H_
+#endif  // THERMOCLINE_COMMON_THREAD_POOL_H_
