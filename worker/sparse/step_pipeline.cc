@@ -10,11 +10,9 @@ namespace thermocline {
 namespace {
 
 // Lookups read rows of the slab instead of positions among the table's distinct keys.
-void MapLookups(const CachePlan& cache, BatchPlan* plan) {
-  for (FeaturePlan& feature : plan->features) {
-    const int32_t* rows = cache.tables[feature.table].rows.data();
-    for (int32_t& slot : feature.slots) slot = rows[slot];
-  }
+void MapLookups(const CachePlan& cache, FeaturePlan* feature) {
+  const int32_t* rows = cache.tables[feature->table].rows.data();
+  for (int32_t& slot : feature->slots) slot = rows[slot];
 }
 
 }  // namespace
@@ -122,7 +120,9 @@ void StepPipeline::PassOnWindow(size_t steps_that_stay) {
     window_.pop_front();
     if (cache_planner_ != nullptr) {
       cache_planner_->Plan(work->step(), work->plan, &work->cache_plan);
-      MapLookups(work->cache_plan, &work->plan);
+      ForEach(work->plan.features.size(), [&](int64_t feature, int) {
+        MapLookups(work->cache_plan, &work->plan.features[feature]);
+      });
     }
     absl::MutexLock lock(&mutex_);
     ready_.push_back(work);
@@ -142,11 +142,15 @@ absl::StatusOr<bool> StepPipeline::Fill(StepWork* work) {
 }
 
 void StepPipeline::PlanBatch(StepWork* work) {
-  if (threads_ == nullptr) return planners_[0].Plan(*work->batch, &work->plan);
   planners_[0].Prepare(*work->batch, &work->plan);
-  threads_->ParallelFor(planners_[0].num_tables(), [&](int64_t table, int thread) {
+  ForEach(planners_[0].num_tables(), [&](int64_t table, int thread) {
     planners_[thread].PlanTable(*work->batch, static_cast<int32_t>(table), &work->plan);
   });
+}
+
+void StepPipeline::ForEach(int64_t count, ThreadPool::Body body) {
+  if (threads_ != nullptr) return threads_->ParallelFor(count, body);
+  for (int64_t i = 0; i < count; ++i) body(i, /*thread=*/0);
 }
 
 }  // namespace thermocline

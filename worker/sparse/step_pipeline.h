@@ -57,6 +57,8 @@ class StepPipeline {
   void Run();
   absl::StatusOr<bool> Fill(StepWork* work);
   void PlanBatch(StepWork* work);
+  // On all threads that there are.
+  void ForEach(int64_t count, ThreadPool::Body body);
   void PassOn(StepWork* work);
   void PassOnWindow(size_t steps_that_stay);
   void Recycle(StepWork* work);

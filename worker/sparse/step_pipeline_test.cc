@@ -6,13 +6,17 @@
 #include <vector>
 
 #include "common/cluster_map.h"
+#include "common/thread_pool.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace thermocline {
 namespace {
 
-// Rows 0 .. rows-1, each with one lookup of key row / 2. Fails at `error_row`, if it gets there.
+constexpr int kFeatures = 5;
+
+// Rows 0 .. rows-1, each with one lookup of key row / (2 + f) in feature f. Fails at `error_row`,
+// if it gets there.
 class FakeSource : public BatchSource {
  public:
   FakeSource(int64_t rows, int64_t error_row) : rows_(rows), error_row_(error_row) {}
@@ -36,13 +40,15 @@ class FakeSource : public BatchSource {
   }
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>*) override {
     batch->size = static_cast<int>(raw.slice_end - raw.slice_begin);
-    batch->features.resize(1);
-    FeatureLookups& lookups = batch->features[0];
-    lookups.keys.clear();
-    lookups.offsets.assign(1, 0);
-    for (int64_t row = raw.slice_begin; row < raw.slice_end; ++row) {
-      lookups.keys.push_back(static_cast<Key>((raw.first_row + row) / 2));
-      lookups.offsets.push_back(static_cast<int32_t>(lookups.keys.size()));
+    batch->features.resize(kFeatures);
+    for (int f = 0; f < kFeatures; ++f) {
+      FeatureLookups& lookups = batch->features[f];
+      lookups.keys.clear();
+      lookups.offsets.assign(1, 0);
+      for (int64_t row = raw.slice_begin; row < raw.slice_end; ++row) {
+        lookups.keys.push_back(static_cast<Key>((raw.first_row + row) / (2 + f)));
+        lookups.offsets.push_back(static_cast<int32_t>(lookups.keys.size()));
+      }
     }
     return absl::OkStatus();
   }
@@ -62,15 +68,17 @@ Device* TestDevice() {
   return device;
 }
 
-std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1) {
+std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1,
+                                           StepPipelineOptions options = {}) {
   BatchReaderOptions reader_options;
   reader_options.batch_size = 10;
-  StepPipelineOptions options;
   options.device = TestDevice();
   options.depth = depth;
   return std::make_unique<StepPipeline>(
       std::make_unique<BatchReader>(std::make_unique<FakeSource>(rows, error_row), reader_options),
-      BatchPlanner({TableId(0)}, {0}, ClusterMap(2)), std::move(options));
+      BatchPlanner({TableId(0), TableId(1), TableId(2), TableId(3)}, {0, 1, 2, 3, 3},
+                   ClusterMap(2)),
+      std::move(options));
 }
 
 TEST(StepPipelineTest, HandsOutPlannedStepsInOrderAndThenNull) {
@@ -87,6 +95,38 @@ TEST(StepPipelineTest, HandsOutPlannedStepsInOrderAndThenNull) {
     const auto end = pipeline->Next();
     ASSERT_TRUE(end.ok()) << end.status();
     EXPECT_EQ(*end, nullptr);
+  }
+}
+
+// With a cache as well, whose rows the lookups then name.
+TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
+  ThreadPool threads(3);
+  std::vector<std::unique_ptr<StepPipeline>> pipelines;
+  for (ThreadPool* of_pipeline : {static_cast<ThreadPool*>(nullptr), &threads}) {
+    CachePlannerOptions cache;
+    cache.groups = {{{0, 2}, 4}, {{1, 3}, 100}};
+    cache.window_steps = 3;
+    StepPipelineOptions options;
+    options.threads = of_pipeline;
+    options.window_steps = cache.window_steps;
+    options.cache_planner = std::make_unique<CachePlanner>(
+        cache, ClusterMap(2), std::vector<TableId>{TableId(0), TableId(1), TableId(2), TableId(3)},
+        of_pipeline);
+    pipelines.push_back(MakePipeline(/*rows=*/400, /*depth=*/4, -1, std::move(options)));
+  }
+  for (int step = 0; step < 40; ++step) {
+    const std::shared_ptr<StepWork> one = *pipelines[0]->Next(), other = *pipelines[1]->Next();
+    ASSERT_NE(one, nullptr);
+    ASSERT_NE(other, nullptr);
+    for (int f = 0; f < kFeatures; ++f) {
+      EXPECT_EQ(one->plan.features[f].slots, other->plan.features[f].slots);
+    }
+    for (size_t t = 0; t < one->plan.tables.size(); ++t) {
+      EXPECT_EQ(one->plan.tables[t].keys, other->plan.tables[t].keys);
+      EXPECT_EQ(one->plan.tables[t].segment_bags, other->plan.tables[t].segment_bags);
+      EXPECT_EQ(one->cache_plan.tables[t].loaded.keys, other->cache_plan.tables[t].loaded.keys);
+      EXPECT_EQ(one->cache_plan.tables[t].bypassed.rows, other->cache_plan.tables[t].bypassed.rows);
+    }
   }
 }
 
