@@ -27,6 +27,6 @@ for program in "${programs[@]}"; do
   ldd "bazel-bin/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
     grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -Lu {} "$bundle/lib/"
 done
-cp tests/gpu_bundle_run.sh tests/benchmarks/compare_cache.py deploy/jobs/kaggle_npy.textproto "$bundle/"
+cp tests/gpu_bundle_run.sh tests/benchmarks/{compare_cache,train_run}.py deploy/jobs/kaggle_npy.textproto "$bundle/"
 tar -C "$folder" -czf "$out" thermocline_gpu
 echo "$out: $(du -h "$out" | cut -f1)"

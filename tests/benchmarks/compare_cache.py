@@ -19,38 +19,16 @@ takes and the room for the rows of one batch. The workers compute on what the jo
 --set device=CPU or CUDA after `--` decides.
 """
 import argparse
-import json
 import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import train_run
+
 # Least budget that a job file may give.
 SMALLEST_BUDGET_BYTES = 64 << 10
-
-
-def train(args, flags):
-    """One run: its summary.json, the worker's result, and the sparse tables of the servers."""
-    with tempfile.TemporaryDirectory(prefix="compare_cache_") as folder:
-        run_dir = os.path.join(folder, "run")
-        command = [args.thermocline, "train", args.job, "--data", args.data, "--run-dir", run_dir]
-        done = subprocess.run(command + flags + args.flags, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command + flags)}\nended with {done.returncode}:\n{done.stdout}")
-        with open(os.path.join(run_dir, "summary.json")) as f:
-            summary = json.load(f)
-        with open(os.path.join(run_dir, "worker-0.json")) as f:
-            worker = json.load(f)
-        with open(os.path.join(run_dir, "server_stats.json")) as f:
-            servers = json.load(f)["servers"]
-    tables = [table for server in servers for table in server["stats"]["tables"]
-              if table["role"] == "SPARSE"]
-    return summary, worker, tables
 
 
 class Kind:
@@ -61,7 +39,7 @@ class Kind:
         self.rates, self.bytes_a_step, self.hit_rate = [], 0, None
 
     def run(self, args, digest):
-        summary, worker, _ = train(args, self.flags)
+        summary, worker, _ = train_run.train(args, self.flags)
         if summary["model_digest"] != digest:
             sys.exit(f"{self.name}: the model's digest is {summary['model_digest']}, not {digest}")
         self.rates.append(summary["samples_per_s"])
@@ -82,10 +60,10 @@ class Peer:
 
     def run(self, args, digest):
         command = [args.python, args.peer, args.data] + self.options
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        found = re.search(r"samples_per_s=([0-9.]+)", done.stdout)
-        if done.returncode != 0 or not found:
-            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")
+        output = train_run.run(command)
+        found = re.search(r"samples_per_s=([0-9.]+)", output)
+        if not found:
+            sys.exit(f"{' '.join(command)}\ndid not print samples_per_s=:\n{output}")
         self.rates.append(float(found[1]))
 
 
@@ -95,7 +73,7 @@ def spread(values):
 
 def compare(args, dim, batch):
     shape = ["--set", f"default_table.dim={dim}", "--set", f"train.batch_size={batch}"]
-    first, worker, tables = train(args, shape)
+    first, worker, tables = train_run.train(args, shape)
     rows = sum(int(table["rows"]) for table in tables)
     # Weights and Adagrad's sums of squares.
     row_bytes = 2 * 4 * dim
@@ -134,24 +112,15 @@ def numbers(kind):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="folder with {train,test}_{dense,sparse,labels}.npy")
-    parser.add_argument("flags", nargs="*", help="further flags of `thermocline train`, after --")
-    parser.add_argument("--thermocline", default=f"{ROOT}/bazel-bin/deploy/thermocline")
-    parser.add_argument("--job", default=f"{ROOT}/deploy/jobs/kaggle_npy.textproto")
+    train_run.add_arguments(parser, rounds=5)
     parser.add_argument("--shares", type=numbers(float), default=[0.1])
     parser.add_argument("--dims", type=numbers(int), default=[16, 128])
     parser.add_argument("--windows", type=numbers(int), default=[8])
     parser.add_argument("--batches", type=numbers(int), default=[2048])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer", help="a DLRM in PyTorch, to compare with")
     parser.add_argument("--peer-modes", type=numbers(str), default=["hybrid", "gpu"])
     parser.add_argument("--python", default=sys.executable, help="that has PyTorch")
-    args = parser.parse_args()
-    if args.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    for path in (args.thermocline, args.job, f"{args.data}/train_labels.npy"):
-        if not os.path.exists(path):
-            parser.error(f"{path}: no such file")
+    args = train_run.parse(parser)
     print(f"machine   {platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, "
           f"load {os.getloadavg()[0]:.1f} before the runs")
     print(f"command   thermocline train {args.job} --data {args.data} {' '.join(args.flags)}")

@@ -11,34 +11,14 @@ samples/s with its spread, and their ratio, taken within each round. The trained
 same bits in all of them. DATA is a folder as `thermocline generate` writes it.
 """
 import argparse
-import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import train_run
+
 SMALLEST_BUDGET_BYTES = 64 << 10
-
-
-def train(args, flags):
-    """One run, as its summary.json and the tables of each server's statistics."""
-    with tempfile.TemporaryDirectory(prefix="compare_spill_") as folder:
-        run_dir = os.path.join(folder, "run")
-        command = [args.thermocline, "train", args.job, "--data", args.data, "--run-dir", run_dir]
-        done = subprocess.run(command + flags + args.flags, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command + flags)}\nended with {done.returncode}:\n{done.stdout}")
-        with open(os.path.join(run_dir, "summary.json")) as f:
-            summary = json.load(f)
-        with open(os.path.join(run_dir, "server_stats.json")) as f:
-            servers = json.load(f)["servers"]
-    tables = [table for server in servers for table in server["stats"]["tables"]
-              if table["role"] == "SPARSE"]
-    return summary, tables
 
 
 def budgets(tables, times, large_bytes):
@@ -57,25 +37,18 @@ def total(tables, field):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="folder with {train,test}_{dense,sparse,labels}.npy")
-    parser.add_argument("flags", nargs="*", help="further flags of `thermocline train`, after --")
-    parser.add_argument("--thermocline", default=f"{ROOT}/bazel-bin/deploy/thermocline")
-    parser.add_argument("--job", default=f"{ROOT}/deploy/jobs/kaggle_npy.textproto")
+    train_run.add_arguments(parser, rounds=5)
     parser.add_argument("--times", type=int, default=10, help="how often its budget a table takes")
     parser.add_argument("--large", type=float, default=4, metavar="MB",
                         help="what a table takes of a server's memory, at least, to get a budget")
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
-    if args.rounds < 1 or args.times < 2:
-        parser.error("--rounds must be at least 1 and --times at least 2")
-    for path in (args.thermocline, args.job, f"{args.data}/train_labels.npy"):
-        if not os.path.exists(path):
-            parser.error(f"{path}: no such file")
+    args = train_run.parse(parser)
+    if args.times < 2:
+        parser.error("--times must be at least 2")
 
     print(f"machine   {platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, "
           f"load {os.getloadavg()[0]:.1f} before the runs")
     print(f"command   thermocline train {args.job} --data {args.data} {' '.join(args.flags)}")
-    first, tables = train(args, [])
+    first, _, tables = train_run.train(args, [])
     granted = budgets(tables, args.times, args.large * 1e6)
     if not granted:
         sys.exit(f"no table takes {args.large} MB: give --large, or more data")
@@ -92,7 +65,7 @@ def main():
     runs = {"in memory": [], "with budgets": []}
     for round_number in range(1, args.rounds + 1):
         for name, flags in (("in memory", []), ("with budgets", spilling)):
-            summary, tables = train(args, flags)
+            summary, _, tables = train_run.train(args, flags)
             if summary["model_digest"] != first["model_digest"]:
                 sys.exit(f"{name}: the model's digest is {summary['model_digest']}, not "
                          f"{first['model_digest']}")

@@ -10,39 +10,24 @@ as `thermocline generate` writes it. The peer is a script that takes `DATA --bat
 prints one line with samples_per_s=, auc= and logloss=.
 """
 import argparse
-import json
 import os
 import platform
 import re
 import statistics
 import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def run_command(command):
-    """The standard output of a command that must succeed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
+import train_run
 
 
 def train(args):
     """One Thermocline run, as a dict with samples_per_s, auc and logloss."""
-    with tempfile.TemporaryDirectory(prefix="compare_torch_") as folder:
-        run_dir = os.path.join(folder, "run")
-        run_command([args.thermocline, "train", args.job, "--data", args.data, "--run-dir", run_dir,
-                     "--set", f"train.batch_size={args.batch}"] + args.flags)
-        with open(os.path.join(run_dir, "summary.json")) as f:
-            return json.load(f)
+    return train_run.train(args, ["--set", f"train.batch_size={args.batch}"])[0]
 
 
 def run_peer(args, threads):
-    output = run_command([args.python, args.peer, args.data, "--batch", str(args.batch),
-                          "--threads", str(threads)])
+    output = train_run.run([args.python, args.peer, args.data, "--batch", str(args.batch),
+                            "--threads", str(threads)])
     found = dict(re.findall(r"(samples_per_s|auc|logloss)=([0-9.]+)", output))
     if len(found) != 3:
         sys.exit(f"{args.peer} did not print samples_per_s=, auc= and logloss=:\n{output}")
@@ -70,7 +55,7 @@ def processor():
 
 
 def commit():
-    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"],
+    done = subprocess.run(["git", "-C", train_run.ROOT, "describe", "--always", "--dirty"],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return done.stdout.strip() or "unknown"
 
@@ -78,23 +63,16 @@ def commit():
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="folder with {train,test}_{dense,sparse,labels}.npy")
-    parser.add_argument("flags", nargs="*", help="further flags of `thermocline train`, after --")
+    train_run.add_arguments(parser, rounds=3)
     parser.add_argument("--peer", default=os.environ.get("THERMOCLINE_PEER"),
                         help="the PyTorch script (default: $THERMOCLINE_PEER)")
     parser.add_argument("--python", help="the interpreter that has PyTorch")
-    parser.add_argument("--thermocline", default=f"{ROOT}/bazel-bin/deploy/thermocline")
-    parser.add_argument("--job", default=f"{ROOT}/deploy/jobs/kaggle_npy.textproto")
     parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+    args = train_run.parse(parser)
     if not args.peer:
         parser.error("say where the PyTorch script is: --peer or THERMOCLINE_PEER")
-    if args.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    for path in (args.peer, args.thermocline, args.job, f"{args.data}/train_labels.npy"):
-        if not os.path.exists(path):
-            parser.error(f"{path}: no such file")
+    if not os.path.exists(args.peer):
+        parser.error(f"{args.peer}: no such file")
 
     args.python = args.python or python_with_torch()
     print(f"machine   {processor()}, load {os.getloadavg()[0]:.1f} before the runs")
