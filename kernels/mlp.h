@@ -24,6 +24,17 @@ struct MlpConfig {
   std::vector<int64_t> bias_offsets;    // [layers] of [out]
 };
 
+// A layer as a configuration has it.
+struct MlpLayer {
+  int32_t in = 0, out = 0;
+  bool relu = false;
+  bool input_gradient = false;  // whether BackwardData computes it
+  int64_t weight_offset = 0, bias_offset = 0;
+};
+
+// First to last. REQUIRES: positive widths, at least two; offsets for each layer.
+std::vector<MlpLayer> LayersOf(const MlpConfig& config);
+
 // A stack of fully connected layers, y = relu(x W + b), with its activations of one batch.
 // The calls of one batch come in the order Forward, BackwardData, BackwardParameters; arguments
 // named alike are the same in all of them. Forward alone is inference.

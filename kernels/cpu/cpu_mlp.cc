@@ -100,29 +100,15 @@ void CpuMlp::Panels::Allocate(int64_t num_rows, int64_t columns) {
 
 CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     : gemm_(gemm), pool_(pool) {
-  const int num_layers = static_cast<int>(config.widths.size()) - 1;
-  CHECK_GE(num_layers, 1);
-  CHECK_EQ(static_cast<int>(config.weight_offsets.size()), num_layers);
-  CHECK_EQ(static_cast<int>(config.bias_offsets.size()), num_layers);
-  layers_.resize(num_layers);
-  for (int i = 0; i < num_layers; ++i) {
-    Layer& layer = layers_[i];
-    layer.in = config.widths[i];
-    layer.out = config.widths[i + 1];
-    CHECK_GT(layer.in, 0);
-    CHECK_GT(layer.out, 0);
-    layer.relu = i + 1 < num_layers || config.relu_after_last;
-    layer.input_gradient = i > 0 || config.input_gradient;
-    layer.weight_offset = config.weight_offsets[i];
-    layer.bias_offset = config.bias_offsets[i];
+  for (const MlpLayer& layer : LayersOf(config)) layers_.emplace_back(layer);
+  for (Layer& layer : layers_) {
     if (layer.out > 1) {
       layer.weights.Allocate(layer.in, layer.out);
       if (layer.input_gradient) layer.weights_transposed.Allocate(layer.out, layer.in);
     }
-    if (i + 1 < num_layers) {
-      layer.output.Allocate(config.max_batch, layer.out);
-      layer.gradient.Allocate(config.max_batch, layer.out);
-    }
+    if (&layer == &layers_.back()) continue;
+    layer.output.Allocate(config.max_batch, layer.out);
+    layer.gradient.Allocate(config.max_batch, layer.out);
   }
   MakeGradientCells();
   packs_input_ = config.widths[0] > kGemmPanel;

@@ -34,11 +34,8 @@ class CpuMlp : public Mlp {
     PanelView<float> View() const { return PackedView(buffer->floats(), rows); }
     float* Panel(int64_t panel) const { return buffer->floats() + panel * rows * kGemmPanel; }
   };
-  struct Layer {
-    int32_t in = 0, out = 0;
-    bool relu = false;
-    bool input_gradient = false;
-    int64_t weight_offset = 0, bias_offset = 0;
+  struct Layer : MlpLayer {
+    explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
     Panels weights;             // [in, out], for Forward
     Panels weights_transposed;  // [out, in], for BackwardData
     Panels output;              // [max_batch, out]; of a hidden layer

@@ -7,26 +7,11 @@ namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
 CudaMlp::CudaMlp(const MlpConfig& config, const MlpContext& context)
-    : context_(context),
-      precision_(config.precision),
-      input_gradient_(config.input_gradient),
-      max_batch_(config.max_batch) {
-  const int num_layers = static_cast<int>(config.widths.size()) - 1;
-  CHECK_GE(num_layers, 1);
-  CHECK_EQ(static_cast<int>(config.weight_offsets.size()), num_layers);
-  CHECK_EQ(static_cast<int>(config.bias_offsets.size()), num_layers);
-  layers_.resize(num_layers);
-  for (int i = 0; i < num_layers; ++i) {
-    Layer& layer = layers_[i];
-    layer.in = config.widths[i];
-    layer.out = config.widths[i + 1];
-    CHECK_GT(layer.in, 0);
-    CHECK_GT(layer.out, 0);
-    layer.relu = i + 1 < num_layers || config.relu_after_last;
-    layer.weight_offset = config.weight_offsets[i];
-    layer.bias_offset = config.bias_offsets[i];
+    : context_(context), precision_(config.precision), max_batch_(config.max_batch) {
+  for (const MlpLayer& layer : LayersOf(config)) layers_.emplace_back(layer);
+  for (Layer& layer : layers_) {
     layer.bias_partials = context.device->Allocate(sizeof(float) * kMaxMaskedSumChunks * layer.out);
-    if (i + 1 == num_layers) continue;
+    if (&layer == &layers_.back()) continue;
     const size_t bytes = sizeof(float) * max_batch_ * PaddedColumns(layer.out);
     layer.output = context.device->Allocate(bytes);
     layer.gradient = context.device->Allocate(bytes);
@@ -87,7 +72,7 @@ void CudaMlp::BackwardData(DeviceSpan<const float> parameters, Matrix output,
     context_.error->Record(LaunchMaskAndSum(layer.relu ? OutputOf(i, output) : Matrix(), dy,
                                             layer.bias_partials->floats(), context_.stream),
                            "gradient of a ReLU");
-    if (i == 0 && !input_gradient_) return;
+    if (!layer.input_gradient) return;
     const Matrix dx = i > 0 ? GradientOf(i - 1, output_gradient) : input_gradient;
     GemmCall call;  // dx = dy w^T
     call.m = dy.rows;

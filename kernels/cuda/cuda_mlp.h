@@ -34,10 +34,8 @@ class CudaMlp : public Mlp {
                           DeviceSpan<float> gradients) override;
 
  private:
-  struct Layer {
-    int32_t in = 0, out = 0;
-    bool relu = false;
-    int64_t weight_offset = 0, bias_offset = 0;
+  struct Layer : MlpLayer {
+    explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
     std::unique_ptr<DeviceBuffer> output;         // [max_batch, out] padded; of a hidden layer
     std::unique_ptr<DeviceBuffer> gradient;       // before its ReLU; of a hidden layer
     std::unique_ptr<DeviceBuffer> bias_partials;  // [kMaxMaskedSumChunks, out]
@@ -52,7 +50,6 @@ class CudaMlp : public Mlp {
   // Constant after construction (but for the buffers' contents).
   const MlpContext context_;
   const MlpPrecision precision_;
-  const bool input_gradient_;
   const int32_t max_batch_;
   std::vector<Layer> layers_;
 };
