@@ -83,6 +83,8 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       {"crowded_out_rate", share(static_cast<double>(to.crowded_out - from.crowded_out), keys)},
       {"rows_held", to.rows_held},
       {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
+      {"written_ahead_per_step",
+       share(static_cast<double>(to.written_ahead - from.written_ahead), steps)},
       {"window_steps", watched_.cache->window_steps()},
       {"prefetch_steps", watched_.cache->fetch_ahead()}};
 }
@@ -154,6 +156,7 @@ WorkerStats WorkerProgress::Stats() const {
     cache->set_bypassed(counts.bypassed);
     cache->set_crowded_out(counts.crowded_out);
     cache->set_evicted(counts.evicted);
+    cache->set_written_ahead(counts.written_ahead);
     cache->set_window_steps(source.window_steps());
     cache->set_prefetch_steps(source.fetch_ahead());
   }

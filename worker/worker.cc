@@ -91,17 +91,17 @@ RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
 }
 
 absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
-                                                  Step start_step) {
+                                                  const WorkerOptions& worker) {
   CachedSourceOptions options;
   options.num_servers = job.cluster().servers();
   options.num_workers = job.cluster().workers();
   options.staleness_steps = job.train().staleness_steps();
-  options.start_step = start_step;
+  options.start_step = worker.start_step;
+  options.max_unwritten_bytes = worker.max_unwritten_bytes;
   options.tables = tables.sparse;
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
   const bool owns_rows = options.num_workers == 1;
-  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows,
-                                               options.num_servers, budget_bytes));
+  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows, budget_bytes));
   options.window_steps = static_cast<int>(job.cache().window_steps());
   options.prefetch_steps = static_cast<int>(PrefetchSteps(job.cache()));
   return options;
@@ -261,7 +261,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   CachedSourceOptions cached_options;
   const bool caches = job.has_cache() && !options.eval_only;
   if (caches) {
-    ASSIGN_OR_RETURN(cached_options, CachedOptions(job, ResolveTables(job), options.start_step));
+    ASSIGN_OR_RETURN(cached_options, CachedOptions(job, ResolveTables(job), options));
     RETURN_IF_ERROR(CheckHostMemory(cached_options.layout, *device.device));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
@@ -308,6 +308,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
                      {"bypassed", cache.bypassed()},
                      {"crowded_out", cache.crowded_out()},
                      {"evicted", cache.evicted()},
+                     {"written_ahead", cache.written_ahead()},
                      {"rows_held", cache.rows_held()},
                      {"window_steps", cache.window_steps()},
                      {"prefetch_steps", cache.prefetch_steps()}};

@@ -145,7 +145,7 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
 // What the workers keep beside their compute; "" where none does.
 std::string RenderCaches(const std::vector<WorkerReport>& workers) {
   Rows rows = {{"cache of worker", "device", "budget", "rows held", "of", "hits", "loaded",
-                "bypassed", "crowded out", "evicted", "window", "prefetch"},
+                "bypassed", "crowded out", "evicted", "written ahead", "window", "prefetch"},
                {}};
   const size_t head = rows.size();
   for (const WorkerReport& worker : workers) {
@@ -159,7 +159,8 @@ std::string RenderCaches(const std::vector<WorkerReport>& workers) {
                     FormatCount(cache.rows_held()), FormatCount(cache.capacity_rows()),
                     percent(cache.hits()), percent(cache.loaded()), percent(cache.bypassed()),
                     percent(cache.crowded_out()), FormatCount(cache.evicted()),
-                    absl::StrCat(cache.window_steps()), absl::StrCat(cache.prefetch_steps())});
+                    FormatCount(cache.written_ahead()), absl::StrCat(cache.window_steps()),
+                    absl::StrCat(cache.prefetch_steps())});
   }
   return rows.size() == head ? "" : absl::StrCat("\n", FormatTable(rows));
 }

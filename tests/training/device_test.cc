@@ -53,6 +53,23 @@ TEST_P(DeviceTest, CachedAndUncachedHaveTheSameBits) {
   }
 }
 
+TEST_P(DeviceTest, RowsMayGoBackWhileTheyAreHeld) {
+  const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2"});
+  const Outcome uncached = TrainOn(job, /*on_device=*/true);
+  WorkerOptions options;
+  options.make_device = [](const Job&) { return MakeDeviceUnderTest(); };
+  for (const uint64_t most_bytes : {0, 1000}) {
+    SCOPED_TRACE(absl::StrCat("at most ", most_bytes, " bytes unwritten"));
+    options.max_unwritten_bytes = most_bytes;
+    const Job with_cache = WithCache(job, "64KiB", 4, 2);
+    JobServers servers(with_cache);
+    const Outcome cached = RunWorkers(with_cache, &servers, options);
+    ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+    EXPECT_GT(cached.workers[0]->stats.cache().written_ahead(), 0u);
+    EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
+  }
+}
+
 TEST_P(DeviceTest, AgreesWithTheCpuUpToRounding) {
   const Job job = MakeSmallJob(GetParam(), {});
   const Outcome cpu = TrainOn(job, /*on_device=*/false);

@@ -18,9 +18,6 @@ bool SameGroup(const TableLayout& a, const TableLayout& b) {
 
 // Above it the planner's numbers would not fit.
 constexpr int64_t kMaxCapacity = int64_t{1} << 29;
-// A server takes so much of one push, which holds all that a checkpoint writes back, with room for
-// shards that are larger than others.
-constexpr uint64_t kMaxWriteBackBytes = uint64_t{6} << 30;
 
 // Columns that read the tables of the group.
 int64_t ColumnsOf(const JobTables& tables, const CacheGroupLayout& group) {
@@ -82,8 +79,7 @@ uint64_t CacheLayout::capacity_bytes() const {
 }
 
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_slots, uint32_t num_servers,
-                                        uint64_t budget_bytes) {
+                                        bool with_slots, uint64_t budget_bytes) {
   CacheLayout layout;
   layout.budget_bytes = budget_bytes;
   layout.groups = MakeGroups(tables, with_slots);
@@ -101,14 +97,6 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
     const absl::uint128 more =
         left_bytes * group.staging_rows / std::max<uint64_t>(staging_bytes, 1);
     group.capacity = 1 + static_cast<int32_t>(std::min<absl::uint128>(more, kMaxCapacity - 1));
-  }
-  if (with_slots && layout.capacity_bytes() / num_servers > kMaxWriteBackBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache.budget is ", budget_bytes, " bytes, of which ", layout.capacity_bytes(),
-                     " are rows that a checkpoint, or the end, writes back with one push; a server "
-                     "takes at most ",
-                     kMaxWriteBackBytes, " of it: the job needs more servers than ", num_servers,
-                     ", or a smaller budget"));
   }
   return layout;
 }

@@ -33,10 +33,9 @@ struct CacheLayout {
 // state. A batch has at most one distinct key a sample and column; a column whose bags hold more is
 // counted once, and its slab grows beyond the budget if it must.
 // Errors: kInvalidArgument (the budget can't hold the rows of one batch and one more in each group,
-// and says how much is needed for what; or it holds more than the servers take in one push).
+// and says how much is needed for what).
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_slots, uint32_t num_servers,
-                                        uint64_t budget_bytes);
+                                        bool with_slots, uint64_t budget_bytes);
 
 }  // namespace thermocline
 

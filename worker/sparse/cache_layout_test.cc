@@ -41,7 +41,7 @@ JobTables TwoGroups() {
 
 absl::StatusOr<CacheLayout> LayOut(const JobTables& tables, int64_t batch_samples,
                                    uint64_t budget_bytes, bool with_slots = true) {
-  return LayOutCache(tables, batch_samples, with_slots, /*num_servers=*/1, budget_bytes);
+  return LayOutCache(tables, batch_samples, with_slots, budget_bytes);
 }
 
 uint64_t StagingBytes(const CacheLayout& layout) {

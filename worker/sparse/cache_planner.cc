@@ -79,7 +79,8 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
 
 // Why step - window_steps - 1 bounds the last push of every key that is pulled at `step` and whose
 // entry knows of none. Only earlier steps have pushed, and what they push of a key is the gradient
-// at a step q that bypassed the cache with it, or the row at a step q whose plan evicted it.
+// at a step q that bypassed the cache with it, or the row at a step q whose plan evicted it, or
+// before that while it was held.
 // - Bypassed at q, and used again by a step admitted then: the entry stays up to that use, with q.
 // - Bypassed at q, and not used again by a step admitted then, q + window_steps or later ones: so
 //   step > q + window_steps.

@@ -20,6 +20,13 @@ RemoteSourceOptions UncachedOptions(const CachedSourceOptions& options) {
   return uncached;
 }
 
+// Of the rows of each slab.
+double MaxUnwrittenShare(const CachedSourceOptions& options) {
+  const double capacity_bytes = static_cast<double>(options.layout.capacity_bytes());
+  const double max_bytes = static_cast<double>(options.max_unwritten_bytes) * options.num_servers;
+  return max_bytes < capacity_bytes ? max_bytes / capacity_bytes : 1;
+}
+
 // A step's pulls, over when the last of them is.
 struct PullsOfStep {
   absl::Mutex mutex;
@@ -57,11 +64,13 @@ CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks
                            PsSession* session, Device* device)
     : options_(options),
       distances_(DistancesOf(options)),
+      max_unwritten_share_(MaxUnwrittenShare(options)),
       session_(session),
       device_(device),
       uncached_(UncachedOptions(options), dense_blocks, session, device),
       dense_(dense_blocks, session, options.num_workers == 1),
-      group_of_(options.tables.size()) {
+      group_of_(options.tables.size()),
+      chosen_(options.tables.size() * options.num_servers) {
   CHECK_LT(options.prefetch_steps, options.window_steps);
   for (const CacheGroupLayout& group : options.layout.groups) {
     for (const int32_t table : group.tables) group_of_[table] = slabs_.size();
@@ -144,31 +153,36 @@ void CachedSource::Fetch(const std::shared_ptr<StepWork>& work) {
 // The rows that leave, and that the servers don't know, come to the host.
 void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* gathers) {
   const CachedKeys& evicted = work->cache_plan.tables[t].evicted;
-  CachedTableWork& table = work->cached[t];
-  DeviceSlab& slab = SlabOf(t);
-  table.written_back.keys.clear();
-  table.written_back.rows.clear();
-  table.written_back.server_begin.assign(1, 0);
-  table.written_back_counts.clear();
+  HeldRows& held = SlabOf(t).held();
+  WrittenRows& written = work->cached[t].evicted;
+  written.keys.keys.clear();
+  written.keys.rows.clear();
+  written.keys.server_begin.assign(1, 0);
+  written.counts.clear();
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     for (int32_t i = evicted.server_begin[server]; i < evicted.server_begin[server + 1]; ++i) {
-      DeviceSlab::Held& held = slab.held(evicted.rows[i]);
-      CHECK_EQ(held.key, evicted.keys[i]);
-      const uint32_t lookups = std::exchange(held.unwritten_lookups, 0);
+      CHECK_EQ(held.key(evicted.rows[i]), evicted.keys[i]);
+      const uint32_t lookups = held.TakeUnwritten(evicted.rows[i]);
       if (lookups == 0) continue;
-      table.written_back.keys.push_back(evicted.keys[i]);
-      table.written_back.rows.push_back(evicted.rows[i]);
-      table.written_back_counts.push_back(lookups);
+      written.keys.keys.push_back(evicted.keys[i]);
+      written.keys.rows.push_back(evicted.rows[i]);
+      written.counts.push_back(lookups);
     }
-    table.written_back.server_begin.push_back(table.written_back.size());
+    written.keys.server_begin.push_back(written.keys.size());
   }
-  const int32_t count = table.written_back.size();
+  AddGather(work, t, &written, gathers);
+}
+
+// Rows of the slab that come to the host.
+void CachedSource::AddGather(StepWork* work, size_t t, WrittenRows* written,
+                             std::vector<RowCopy>* gathers) {
+  const int32_t count = written->keys.size();
   const int width = WidthOf(t);
-  table.written_back_rows = work->download().Add<float>(size_t{1} * count * width);
+  written->rows = work->download().Add<float>(size_t{1} * count * width);
   if (count == 0) return;
-  gathers->push_back({slab.Rows(width),
-                      work->upload().Add(absl::MakeConstSpan(table.written_back.rows)),
-                      FloatMatrix(table.written_back_rows.device.data, count, width)});
+  gathers->push_back({SlabOf(t).Rows(width),
+                      work->upload().Add(absl::MakeConstSpan(written->keys.rows)),
+                      FloatMatrix(written->rows.device.data, count, width)});
 }
 
 // What was pulled goes to its rows of the slab.
@@ -184,8 +198,8 @@ void CachedSource::PlacePulled(StepWork* work, size_t t, std::vector<RowCopy>* s
   place(plan.loaded, work->cached[t].loaded_rows.device, WidthOf(t));
   place(plan.bypassed, work->cached[t].bypassed_rows.device, options_.tables[t].dim);
   for (int32_t i = 0; i < plan.loaded.size(); ++i) {
-    slab.held(plan.loaded.rows[i]) = {static_cast<int32_t>(t), plan.loaded.keys[i], 0,
-                                      work->complete_through};
+    slab.held().Hold(plan.loaded.rows[i], static_cast<int32_t>(t), plan.loaded.keys[i],
+                     work->complete_through);
   }
 }
 
@@ -245,7 +259,7 @@ absl::Status CachedSource::FindCompleteThrough(StepWork* work) {
     DeviceSlab& slab = SlabOf(t);
     for (const int32_t row : work->cache_plan.tables[t].rows) {
       if (!slab.IsCached(row)) continue;
-      work->complete_through = std::min(work->complete_through, slab.held(row).complete_through);
+      work->complete_through = std::min(work->complete_through, slab.held().complete_through(row));
     }
   }
   const Step bound = std::max(kNoStep, work->step() - 1 - options_.staleness_steps);
@@ -287,11 +301,12 @@ void CachedSource::CountLookups(const StepWork& work, size_t t) {
   const UninitializedVector<uint32_t>& counts = work.plan.tables[t].counts;
   DeviceSlab& slab = SlabOf(t);
   for (size_t u = 0; u < plan.rows.size(); ++u) {
-    if (slab.IsCached(plan.rows[u])) slab.AddLookups(plan.rows[u], counts[u]);
+    if (slab.IsCached(plan.rows[u])) slab.held().AddUpdate(plan.rows[u], counts[u]);
   }
 }
 
 void CachedSource::Update(StepWork* work, float learning_rate) {
+  int64_t written_ahead = 0;
   if (owns_rows()) {
     std::vector<RowUpdateGroup> updates;
     std::vector<RowCopy> gathers;
@@ -307,6 +322,8 @@ void CachedSource::Update(StepWork* work, float learning_rate) {
       CountLookups(*work, t);
     }
     device_->SparseUpdate(updates);
+    // Behind the update: the servers get the rows as of this step.
+    written_ahead = WriteAhead(work, &gathers);
     device_->GatherRows(gathers);
   }
   work->download().Send(Stream::kCompute);
@@ -317,6 +334,7 @@ void CachedSource::Update(StepWork* work, float learning_rate) {
   counts_.bypassed += step.bypassed;
   counts_.crowded_out += step.crowded_out;
   counts_.evicted += step.evicted;
+  counts_.written_ahead += written_ahead;
   counts_.rows_held = step.rows_held;
 }
 

@@ -2,8 +2,9 @@
 // CachePlanner: what a step reads is there before it runs, what comes back stays.
 //
 // With one worker the rows held are updated in place and are newer than the servers'; they come
-// back as whole rows when they are evicted, and all of them at steps with `write_back`. With
-// several a row held is a copy that is read for some steps, and every step pushes its gradients.
+// back as whole rows when they are evicted, all of them at steps with `write_back`, and some ahead
+// of either when too many are newer. With several a row held is a copy that is read for some steps,
+// and every step pushes its gradients.
 //
 // Why no pull reads a row too early: it names the last push that must be in its rows, which is the
 // plan's pushed_through (cache_planner.h); pushes reach a server in the order of their steps, so
@@ -24,6 +25,7 @@
 #include "worker/sparse/cache_planner.h"
 #include "worker/sparse/device_slab.h"
 #include "worker/sparse/embedding_source.h"
+#include "worker/sparse/held_rows.h"
 #include "worker/sparse/operations_under_way.h"
 #include "worker/sparse/ps_session.h"
 #include "worker/sparse/remote_source.h"
@@ -39,6 +41,10 @@ struct CachedSourceOptions {
   CacheLayout layout;
   int window_steps = 8;
   int prefetch_steps = 2;  // less than window_steps
+  // One worker: of the rows held, those that are newer than their server's are at most so many
+  // bytes a server after each step, as evenly as keys are spread. It bounds what a cut pushes, far
+  // below what a server takes of one push.
+  uint64_t max_unwritten_bytes = uint64_t{1} << 30;
 };
 
 // The distances that a cache uses; what is asked for is the most.
@@ -97,17 +103,22 @@ class CachedSource : public EmbeddingSource {
                   UploadArena::Array<float> CachedTableWork::*rows, bool with_slots) const;
   void StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls);
   void TakeEvicted(StepWork* work, size_t table, std::vector<RowCopy>* gathers);
+  void AddGather(StepWork* work, size_t table, WrittenRows* written, std::vector<RowCopy>* gathers);
   void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);
   void PlaceBypassedGradients(StepWork* work, size_t table);
   absl::Status PlaceGradients(StepWork* work);
   absl::Status FindCompleteThrough(StepWork* work);
   void CountLookups(const StepWork& work, size_t table);
+  void ChooseUnwritten(double share);
+  void TakeChosen(size_t table, CachedKeys* keys, UninitializedVector<uint32_t>* counts);
+  int64_t WriteAhead(StepWork* work, std::vector<RowCopy>* gathers);
   void AddGradients(const StepWork& work, PushWork* push) const;
   absl::StatusOr<std::shared_ptr<WrittenBack>> WriteBack();
   absl::Status ReadRows(size_t table, absl::Span<const int32_t> rows, absl::Span<float> values);
 
   const CachedSourceOptions options_;
   const CacheDistances distances_;
+  const double max_unwritten_share_;  // of the rows of a slab
   PsSession* const session_;
   Device* const device_;
   RemoteSource uncached_;  // for evaluation, and for loading the dense parameters
@@ -116,6 +127,8 @@ class CachedSource : public EmbeddingSource {
 
   std::vector<std::unique_ptr<DeviceSlab>> slabs_;  // [groups]
   std::vector<size_t> group_of_;                    // [tables]
+  // Rows chosen to be written: [tables * servers]. Empty but for a moment.
+  std::vector<std::vector<HeldRows::Unwritten>> chosen_;
   // One worker: the gradients of the step under way, of all tables one after the other.
   std::unique_ptr<DeviceBuffer> gradients_;
   size_t gradients_size_ = 0;  // floats

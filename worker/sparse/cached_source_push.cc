@@ -39,8 +39,10 @@ void CachedSource::AddGradients(const StepWork& work, PushWork* push) const {
     const CachedTableWork& table = work.cached[t];
     AddPushSlices(SharesOf(plan.id, work.cache_plan.tables[t].bypassed), wire::PushKind::kGradient,
                   table.bypassed_counts, table.bypassed_gradients.host, &push->waves[0]);
-    AddPushSlices(SharesOf(plan.id, table.written_back), wire::PushKind::kAssign,
-                  table.written_back_counts, table.written_back_rows.host, &push->waves[0]);
+    for (const WrittenRows* written : {&table.evicted, &table.written_ahead}) {
+      AddPushSlices(SharesOf(plan.id, written->keys), wire::PushKind::kAssign, written->counts,
+                    written->rows.host, &push->waves[0]);
+    }
   }
 }
 
@@ -68,34 +70,61 @@ absl::Status CachedSource::ReadRows(size_t t, absl::Span<const int32_t> rows,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<CachedSource::WrittenBack>> CachedSource::WriteBack() {
-  const auto written = std::make_shared<WrittenBack>();
+// Takes rows that the servers don't know until these are no more than `share` of each slab.
+void CachedSource::ChooseUnwritten(double share) {
   const ClusterMap cluster(options_.num_servers);
-  const size_t num_tables = options_.tables.size();
-  written->tables.resize(num_tables);
-  // Rows by table and server.
-  std::vector<std::vector<int32_t>> rows(num_tables * options_.num_servers);
   for (const auto& slab : slabs_) {
-    for (int32_t row = 0; row < slab->layout().capacity; ++row) {
-      const DeviceSlab::Held& held = slab->held(row);
-      if (held.unwritten_lookups == 0) continue;
-      const TableId table = options_.tables[held.table].id;
-      const ServerIndex server = cluster.ServerOfHash(KeyHash(TableSalt(table), held.key));
-      rows[held.table * options_.num_servers + server.value()].push_back(row);
+    HeldRows& held = slab->held();
+    const auto most = static_cast<int32_t>(share * slab->layout().capacity);
+    while (held.num_unwritten() > most) {
+      const HeldRows::Unwritten chosen = held.TakeOldest();
+      const int32_t t = held.table(chosen.row);
+      const uint64_t hash = KeyHash(TableSalt(options_.tables[t].id), held.key(chosen.row));
+      chosen_[t * options_.num_servers + cluster.ServerOfHash(hash).value()].push_back(chosen);
     }
   }
-  for (size_t t = 0; t < num_tables; ++t) {
-    WrittenBack::Table& table = written->tables[t];
-    table.keys.server_begin.push_back(0);
-    for (uint32_t server = 0; server < options_.num_servers; ++server) {
-      for (const int32_t row : rows[t * options_.num_servers + server]) {
-        DeviceSlab::Held& held = SlabOf(t).held(row);
-        table.keys.keys.push_back(held.key);
-        table.keys.rows.push_back(row);
-        table.counts.push_back(std::exchange(held.unwritten_lookups, 0));
-      }
-      table.keys.server_begin.push_back(table.keys.size());
+}
+
+void CachedSource::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<uint32_t>* counts) {
+  const HeldRows& held = SlabOf(t).held();
+  keys->keys.clear();
+  keys->rows.clear();
+  keys->server_begin.assign(1, 0);
+  counts->clear();
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    std::vector<HeldRows::Unwritten>& chosen = chosen_[t * options_.num_servers + server];
+    for (const HeldRows::Unwritten& one : chosen) {
+      keys->keys.push_back(held.key(one.row));
+      keys->rows.push_back(one.row);
+      counts->push_back(one.lookups);
     }
+    chosen.clear();
+    keys->server_begin.push_back(keys->size());
+  }
+}
+
+// Bounds what a cut will have to push. A row written ahead is held on and has been neither evicted
+// nor bypassed in this step, so that no key comes twice in its push.
+int64_t CachedSource::WriteAhead(StepWork* work, std::vector<RowCopy>* gathers) {
+  ChooseUnwritten(max_unwritten_share_);
+  int64_t rows = 0;
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    WrittenRows& written = work->cached[t].written_ahead;
+    TakeChosen(t, &written.keys, &written.counts);
+    AddGather(work, t, &written, gathers);
+    rows += written.keys.size();
+  }
+  work->upload().Send(Stream::kCompute);
+  return rows;
+}
+
+absl::StatusOr<std::shared_ptr<CachedSource::WrittenBack>> CachedSource::WriteBack() {
+  const auto written = std::make_shared<WrittenBack>();
+  written->tables.resize(options_.tables.size());
+  ChooseUnwritten(/*share=*/0);
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    WrittenBack::Table& table = written->tables[t];
+    TakeChosen(t, &table.keys, &table.counts);
     table.rows.resize(table.keys.keys.size() * WidthOf(t));
     RETURN_IF_ERROR(ReadRows(t, table.keys.rows, absl::MakeSpan(table.rows)));
   }

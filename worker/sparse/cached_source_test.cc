@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,155 +20,16 @@
 #include "common/virtual_scheduler.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
-#include "worker/sparse/part_split.h"
+#include "worker/sparse/cached_source_trace.h"
 
 namespace thermocline {
 namespace {
 
-constexpr uint64_t kInitSeed = 17;
-constexpr uint32_t kDenseTable = 90;
 constexpr int kDenseBlocks = 2;
 // Of the scheduler, for one fetch or the end of a trace: far more than any needs.
 constexpr int kMostEvents = 200'000;
 // StepWork::complete_through until the fetch is over.
 constexpr Step kNotFetched = kNoStep - 1;
-
-using TableKey = std::pair<uint32_t, Key>;  // the table's id
-using Floats = std::vector<float>;
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-
-  int Draw(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine_); }
-  bool OneIn(int n) { return Draw(1, n) == 1; }
-  float Float() { return std::uniform_real_distribution<float>(-1, 1)(engine_); }
-  void Fill(absl::Span<float> values) {
-    for (float& value : values) value = Float();
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-struct ServerRow {
-  Floats values;  // weights, then slots
-  uint64_t lookups = 0;
-};
-using Rows = std::map<TableKey, ServerRow>;
-
-struct Trace {
-  CachedSourceOptions options;
-  std::map<uint32_t, TableLayout> layouts;  // by id, the dense one too
-  std::vector<int32_t> feature_tables;
-  int num_steps = 0;
-  int key_space = 0;
-  int most_samples = 0;
-  bool lags = false;  // A step's push comes after the next step's update, where it may.
-  int one_cut_in = 1;
-  // The network's.
-  int most_delay_us = 0;
-  int one_failure_in = 0;  // 0: none
-  size_t max_part_bytes = 0;
-  int max_calls_in_flight = 1;
-
-  bool owns_rows() const { return options.num_workers == 1; }
-  Step last_step() const { return options.start_step + (num_steps - 1); }
-  uint32_t ServerOf(const TableKey& key) const {
-    const uint64_t hash = KeyHash(TableSalt(TableId(key.first)), key.second);
-    return ClusterMap(options.num_servers).ServerOfHash(hash).value();
-  }
-  ServerRow NewRow(const TableKey& key) const {
-    const TableLayout& layout = layouts.at(key.first);
-    ServerRow row;
-    row.values.resize(layout.row_floats());
-    InitialRow(layout, kInitSeed, key.second, absl::MakeSpan(row.values));
-    return row;
-  }
-  ServerRow& RowOf(const TableKey& key, Rows* rows) const {
-    const auto found = rows->find(key);
-    return found != rows->end() ? found->second : rows->emplace(key, NewRow(key)).first->second;
-  }
-  void Descend(const TableKey& key, float learning_rate, Step step, const float* gradient,
-               Floats* row) const {
-    const TableLayout& layout = layouts.at(key.first);
-    SelectRowUpdate(layout.optimizer.kind)(ScalarsForStep(layout.optimizer, learning_rate, step),
-                                           gradient, row->data(), row->data() + layout.dim,
-                                           layout.dim);
-  }
-};
-
-float LearningRateOf(Step step) { return 0.1f / static_cast<float>(1 + step.value() % 3); }
-
-TableLayout DrawLayout(Random* random) {
-  TableLayout layout;
-  layout.dim = std::vector<int>{1, 2, 3, 4, 8, 16}[random->Draw(0, 5)];
-  layout.optimizer.kind = static_cast<OptimizerKind>(random->Draw(0, 3));
-  layout.optimizer.initial_accumulator = 0.5f;
-  layout.init_scale = 0.5f;
-  return layout;
-}
-
-void DrawTables(Random* random, Trace* trace) {
-  CachedSourceOptions& options = trace->options;
-  std::vector<CacheGroupLayout> groups(random->Draw(1, 2));
-  const std::vector<TableLayout> layouts = {DrawLayout(random), DrawLayout(random)};
-  const int num_tables = random->Draw(1, 3);
-  for (int t = 0; t < num_tables; ++t) {
-    const int group = random->Draw(0, static_cast<int>(groups.size()) - 1);
-    TableLayout layout = layouts[group];
-    layout.id = TableId(static_cast<uint32_t>(10 * random->Draw(0, 7) + t));
-    layout.name = absl::StrCat("C", t);
-    options.tables.push_back(layout);
-    trace->layouts[layout.id.value()] = layout;
-    groups[group].tables.push_back(t);
-    for (int features = random->Draw(1, 2); features > 0; --features) {
-      trace->feature_tables.push_back(t);
-    }
-  }
-  for (CacheGroupLayout& group : groups) {
-    if (group.tables.empty()) continue;
-    const TableLayout& layout = options.tables[group.tables[0]];
-    group.dim = layout.dim;
-    group.row_floats = trace->owns_rows() ? layout.row_floats() : layout.dim;
-    group.stride = (group.row_floats + 3) / 4 * 4;
-    group.staging_rows = random->Draw(1, 8);  // Often too few: the slab grows.
-    group.capacity = random->OneIn(4) ? random->Draw(0, 1) : random->Draw(0, 40);
-    options.layout.groups.push_back(group);
-  }
-}
-
-Trace DrawTrace(uint32_t num_workers, Random* random) {
-  Trace trace;
-  CachedSourceOptions& options = trace.options;
-  options.num_workers = num_workers;
-  options.num_servers = random->Draw(1, 3);
-  options.staleness_steps = random->Draw(0, 4);
-  options.start_step = Step(random->OneIn(2) ? 0 : random->Draw(1, 50));
-  options.window_steps = random->Draw(1, 8);
-  options.prefetch_steps = random->Draw(0, options.window_steps - 1);
-  DrawTables(random, &trace);
-  TableLayout dense;
-  dense.id = TableId(kDenseTable);
-  dense.name = "dense";
-  dense.dim = kDenseBlockFloats;
-  dense.init_scale = 0.5f;
-  dense.role = TableRole::kDense;
-  trace.layouts[kDenseTable] = dense;
-
-  trace.num_steps = random->Draw(1, 25);
-  trace.key_space = random->Draw(1, 30);
-  trace.most_samples = random->Draw(0, 8);
-  trace.lags = trace.owns_rows() && options.prefetch_steps > 0 && random->OneIn(2);
-  trace.one_cut_in = random->Draw(1, 12);
-  trace.most_delay_us = std::vector<int>{0, 500, 5'000, 40'000}[random->Draw(0, 3)];
-  trace.one_failure_in = random->OneIn(2) ? 0 : random->Draw(3, 30);
-  trace.max_part_bytes = random->OneIn(3)
-                             ? 512 << 10
-                             : kMaxHeaderBytes + 2 * kMaxSliceHeaderBytes + random->Draw(50, 400);
-  trace.max_calls_in_flight = random->Draw(1, 4);
-  return trace;
-}
 
 struct Written {
   TableKey key;
@@ -434,7 +294,7 @@ class Works {
 };
 
 struct Totals {
-  int64_t hits = 0, bypassed = 0, crowded_out = 0, evicted = 0, cuts = 0;
+  int64_t hits = 0, bypassed = 0, crowded_out = 0, evicted = 0, written_ahead = 0, cuts = 0;
   uint64_t not_ready = 0, retries = 0;
 };
 
@@ -471,16 +331,17 @@ class TraceRunner {
     } else {
       EXPECT_TRUE(source_.Drain().ok());
       EXPECT_EQ(session_.acked_through(), trace_.last_step());
-      EXPECT_EQ(checked_, (cuts_.size() + expected_.size()) * trace_.options.num_servers);
+      EXPECT_EQ(checked_, trace_.num_steps * trace_.options.num_servers);
     }
     const CacheCounts counts = source_.counts();
     totals->hits += counts.hits;
     totals->bypassed += counts.bypassed;
     totals->crowded_out += counts.crowded_out;
     totals->evicted += counts.evicted;
+    totals->written_ahead += counts.written_ahead;
     totals->not_ready += session_.stats().not_ready;
     totals->retries += session_.stats().retries;
-    totals->cuts += static_cast<int64_t>(cuts_.size());
+    for (const auto& [step, model] : models_) totals->cuts += model.is_cut ? 1 : 0;
   }
 
  private:
@@ -534,7 +395,7 @@ class TraceRunner {
     source_.Update(work.get(), LearningRateOf(work->step()));
     const bool last = fetched_.empty() && next_ == nullptr;
     const bool writes_back = last || random_.OneIn(trace_.one_cut_in);
-    if (trace_.owns_rows() && writes_back) cuts_.emplace(work->step(), model_);
+    if (trace_.owns_rows()) models_[work->step()] = {model_, writes_back};
     FinishBehind(1);
     behind_ = work;
     writes_back_ = writes_back;
@@ -690,28 +551,31 @@ class TraceRunner {
 
   void CheckApplied(uint32_t server, Step step, const std::vector<Written>& written) {
     if (testing::Test::HasFailure()) return;
-    const auto cut = cuts_.find(step);
-    if (trace_.owns_rows() && cut == cuts_.end()) return;
     ++checked_;
-    trace_.owns_rows() ? CheckCut(server, step, cut->second) : CheckPush(server, step, written);
+    trace_.owns_rows() ? CheckModel(server, step) : CheckPush(server, step, written);
   }
 
-  // A cut leaves the whole model on the servers.
-  void CheckCut(uint32_t server, Step step, const Rows& model) {
-    const Rows& rows = servers_.RowsOf(server);
-    const auto check = [&](const TableKey& key) {
-      if (trace_.ServerOf(key) != server) return;
-      const auto on_server = rows.find(key);
-      const auto in_model = model.find(key);
-      const ServerRow actual = on_server != rows.end() ? on_server->second : trace_.NewRow(key);
-      const ServerRow expected = in_model != model.end() ? in_model->second : trace_.NewRow(key);
-      ASSERT_TRUE(actual.lookups == expected.lookups && actual.values == expected.values)
-          << "cut at step " << step << ", table " << key.first << ", key " << key.second << ": "
-          << actual.lookups << " lookups instead of " << expected.lookups << ", begins with "
-          << actual.values[0] << " instead of " << expected.values[0];
+  // A cut leaves the whole model on the servers, any other step all but what may be unwritten.
+  void CheckModel(uint32_t server, Step step) {
+    const ModelOfStep& model = models_.at(step);
+    uint64_t unwritten_bytes = 0;
+    const auto check = [&](const TableKey& key, const ServerRow& actual) {
+      if (trace_.ServerOf(key) != server || (key.first == kDenseTable && !model.is_cut)) return;
+      const auto found = model.rows.find(key);
+      const ServerRow expected = found != model.rows.end() ? found->second : trace_.NewRow(key);
+      if (actual.lookups == expected.lookups && actual.values == expected.values) return;
+      unwritten_bytes += sizeof(float) * ((expected.values.size() + 3) / 4 * 4);
+      ASSERT_FALSE(model.is_cut) << "cut at step " << step << ", table " << key.first << ", key "
+                                 << key.second << ": " << actual.lookups << " lookups instead of "
+                                 << expected.lookups << ", begins with " << actual.values[0]
+                                 << " instead of " << expected.values[0];
     };
-    for (const auto& [key, row] : model) check(key);
-    for (const auto& [key, row] : rows) check(key);
+    const Rows& rows = servers_.RowsOf(server);
+    for (const auto& [key, row] : rows) check(key, row);
+    for (const auto& [key, row] : model.rows) {
+      if (rows.count(key) == 0) check(key, trace_.NewRow(key));
+    }
+    EXPECT_LE(unwritten_bytes, trace_.options.max_unwritten_bytes * trace_.options.num_servers);
   }
 
   // The gradients of the step, each once.
@@ -738,12 +602,16 @@ class TraceRunner {
   BatchPlanner batch_planner_;
   CachePlanner cache_planner_;
 
-  // One worker: the rows, and as they were at the steps that wrote back.
+  // One worker: the rows, and as they were after each step.
+  struct ModelOfStep {
+    Rows rows;
+    bool is_cut;
+  };
   Rows model_;
-  std::map<Step, Rows> cuts_;
+  std::map<Step, ModelOfStep> models_;
   // Several: what each step pushes.
   std::map<Step, Gradients> expected_;
-  size_t checked_ = 0;  // cuts or pushes, each on one server
+  size_t checked_ = 0;  // pushes, each on one server
 
   int steps_made_ = 0;
   std::deque<std::shared_ptr<StepWork>> window_, fetched_;
@@ -782,6 +650,7 @@ TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
   EXPECT_GT(totals.bypassed, 0);
   EXPECT_GT(totals.crowded_out, 0);
   EXPECT_GT(totals.evicted, 0);
+  EXPECT_GT(totals.written_ahead, 0);
   EXPECT_GT(totals.not_ready, 0u);
   EXPECT_GT(totals.retries, 0u);
   EXPECT_GT(totals.cuts, 3000);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "common/status_macros.h"
 #include "kernels/transfer.h"

@@ -8,12 +8,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "common/ids.h"
 #include "kernels/device.h"
 #include "worker/sparse/cache_layout.h"
+#include "worker/sparse/held_rows.h"
 
 namespace thermocline {
 
@@ -35,22 +34,8 @@ class DeviceSlab {
   // waited for. Errors: the device's.
   absl::Status ReserveStaging(int32_t rows);
 
-  // Of a row that the cache holds: the key, and
-  //   - where this worker updates it: the lookups of the updates since it was loaded or written
-  //     back; 0: the servers have the same row;
-  //   - where it is a copy: every worker's pushes up to complete_through are in it.
-  struct Held {
-    int32_t table = -1;
-    Key key = 0;
-    uint32_t unwritten_lookups = 0;
-    Step complete_through = kNoStep;
-  };
-  Held& held(int32_t row) { return held_[row]; }
-  // Counts updates; stops at the most there can be, as the servers' counts do.
-  void AddLookups(int32_t row, uint32_t lookups) {
-    uint32_t& sum = held_[row].unwritten_lookups;
-    sum = sum + lookups < sum ? UINT32_MAX : sum + lookups;
-  }
+  // What there is in the rows of the cache.
+  HeldRows& held() { return held_; }
   bool IsCached(int32_t row) const { return row < layout_.capacity; }
 
  private:
@@ -58,7 +43,7 @@ class DeviceSlab {
   Device* const device_;
   int32_t num_rows_;
   std::unique_ptr<DeviceBuffer> memory_;  // [num_rows, stride] float32
-  std::vector<Held> held_;                // [capacity]
+  HeldRows held_;                         // [capacity]
 };
 
 }  // namespace thermocline

@@ -26,17 +26,23 @@ struct TableOperands {
   Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
 };
 
+// Rows of one table that the servers don't know, on their way to them.
+struct WrittenRows {
+  CachedKeys keys;
+  UninitializedVector<uint32_t> counts;  // [keys] lookups
+  DownloadArena::Array<float> rows;      // [keys, row_floats]
+};
+
 // What goes between host and device for one table in a step of CachedSource.
 struct CachedTableWork {
   UploadArena::Array<float> loaded_rows;    // [loaded, row_floats], or [loaded, dim] of a copy
   UploadArena::Array<float> bypassed_rows;  // [bypassed, dim]
   UninitializedVector<uint32_t> bypassed_counts;
   DownloadArena::Array<float> bypassed_gradients;  // [bypassed, dim]
-  CachedKeys written_back;                         // those evicted that the servers don't know yet
-  UninitializedVector<uint32_t> written_back_counts;
-  DownloadArena::Array<float> written_back_rows;  // [written_back, row_floats]
-  DeviceSpan<const int32_t> rows;                 // the plan's, on the device
-  DeviceSpan<const int32_t> bypassed_positions;   // the plan's, on the device
+  WrittenRows evicted;                             // as they were before the step
+  WrittenRows written_ahead;                       // held on; as the step leaves them
+  DeviceSpan<const int32_t> rows;                  // the plan's, on the device
+  DeviceSpan<const int32_t> bypassed_positions;    // the plan's, on the device
 };
 
 // What a step tells the host once the device has finished it.
