@@ -86,19 +86,15 @@ RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
   options.num_servers = job.cluster().servers();
   options.num_workers = job.cluster().workers();
   options.staleness_steps = job.train().staleness_steps();
-  for (const TableLayout& table : tables.sparse) options.table_dims.push_back(table.dim);
+  options.tables = tables.sparse;
   return options;
 }
 
 absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
                                                   const WorkerOptions& worker) {
-  CachedSourceOptions options;
-  options.num_servers = job.cluster().servers();
-  options.num_workers = job.cluster().workers();
-  options.staleness_steps = job.train().staleness_steps();
+  CachedSourceOptions options = {UncachedOptions(job, tables)};
   options.start_step = worker.start_step;
   options.max_unwritten_bytes = worker.max_unwritten_bytes;
-  options.tables = tables.sparse;
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
   const bool owns_rows = options.num_workers == 1;
   ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows, budget_bytes));

@@ -11,15 +11,6 @@
 namespace thermocline {
 namespace {
 
-RemoteSourceOptions UncachedOptions(const CachedSourceOptions& options) {
-  RemoteSourceOptions uncached;
-  uncached.num_servers = options.num_servers;
-  uncached.num_workers = options.num_workers;
-  uncached.staleness_steps = options.staleness_steps;
-  for (const TableLayout& table : options.tables) uncached.table_dims.push_back(table.dim);
-  return uncached;
-}
-
 // Of the rows of each slab.
 double MaxUnwrittenShare(const CachedSourceOptions& options) {
   const double capacity_bytes = static_cast<double>(options.layout.capacity_bytes());
@@ -67,7 +58,7 @@ CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks
       max_unwritten_share_(MaxUnwrittenShare(options)),
       session_(session),
       device_(device),
-      uncached_(UncachedOptions(options), dense_blocks, session, device),
+      uncached_(options, dense_blocks, session, device),
       dense_(dense_blocks, session, options.num_workers == 1),
       group_of_(options.tables.size()),
       chosen_(options.tables.size() * options.num_servers) {

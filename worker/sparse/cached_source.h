@@ -32,12 +32,8 @@
 
 namespace thermocline {
 
-struct CachedSourceOptions {
-  uint32_t num_servers = 1;
-  uint32_t num_workers = 1;
-  uint32_t staleness_steps = 0;
+struct CachedSourceOptions : RemoteSourceOptions {
   Step start_step{0};
-  std::vector<TableLayout> tables;  // the plan's
   CacheLayout layout;
   int window_steps = 8;
   int prefetch_steps = 2;  // less than window_steps

@@ -24,7 +24,7 @@ void RemoteSource::StartPull(const std::shared_ptr<StepWork>& work, PullWork pul
   work->pulled.resize(work->plan.tables.size());
   for (size_t t = 0; t < work->plan.tables.size(); ++t) {
     const TablePlan& plan = work->plan.tables[t];
-    work->pulled[t] = work->upload().Reserve<float>(plan.keys.size() * options_.table_dims[t]);
+    work->pulled[t] = work->upload().Reserve<float>(plan.keys.size() * options_.tables[t].dim);
     AddPullSlices(SharesOf(plan.id, plan), work->pulled[t].host, &pull.slices);
   }
   work->dense_rows.clear();
@@ -60,7 +60,7 @@ absl::Status RemoteSource::Await(StepWork* work, const DenseArenas& dense) {
   work->tables.resize(work->plan.tables.size());
   work->pushed.resize(work->plan.tables.size());
   for (size_t t = 0; t < work->tables.size(); ++t) {
-    const int dim = options_.table_dims[t];
+    const int dim = options_.tables[t].dim;
     const int32_t num_unique = work->plan.tables[t].num_unique();
     const DeviceSpan<const float> rows = work->pulled[t].device;
     // Nobody writes to these rows.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/table_spec.h"
 #include "kernels/device.h"
 #include "worker/sparse/dense_exchange.h"
 #include "worker/sparse/embedding_source.h"
@@ -22,7 +23,7 @@ struct RemoteSourceOptions {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
   uint32_t staleness_steps = 0;
-  std::vector<int> table_dims;  // of the plan's tables
+  std::vector<TableLayout> tables;  // the plan's
 };
 
 class RemoteSource : public EmbeddingSource {
