@@ -1,6 +1,7 @@
 #include "common/finite.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -37,6 +38,14 @@ size_t FindNonFinite(absl::Span<const float> values) {
     return begin;
   }
   return values.size();
+}
+
+size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats) {
+  for (size_t i = FindNonFinite(rows); i < rows.size(); ++i) {
+    const bool is_weight = i % row_floats < dim;
+    if (is_weight ? !IsFinite(rows[i]) : std::isnan(rows[i])) return i;
+  }
+  return rows.size();
 }
 
 }  // namespace thermocline

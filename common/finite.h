@@ -11,6 +11,12 @@ namespace thermocline {
 // Index of the first value that is NaN or infinite; values.size() where all are finite.
 size_t FindNonFinite(absl::Span<const float> values);
 
+// The same for rows with their optimizer state: index of the first weight that is NaN or infinite,
+// or slot that is NaN. A slot may be infinite: the sum of squares of finite gradients overflows, on
+// whatever side it is kept, and the row goes on with updates of 0.
+//   rows: [n, row_floats], of which the first `dim` are weights
+size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats);
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_COMMON_FINITE_H_

@@ -30,5 +30,24 @@ TEST(FiniteTest, FindsTheFirstAtAnyPlace) {
   }
 }
 
+TEST(FiniteTest, SlotsMayBeInfiniteAndWeightsMayNot) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const size_t dim = 3, row_floats = 5;
+  EXPECT_EQ(FindBadInRows({}, dim, row_floats), 0u);
+  std::vector<float> rows(2000 * row_floats, 1.5f);
+  for (size_t row = 7; row < 2000; row += 11) rows[row * row_floats + dim + row % 2] = inf;
+  EXPECT_EQ(FindBadInRows(rows, dim, row_floats), rows.size());
+  for (const size_t row : {1999u, 1500u, 7u, 0u}) {
+    for (size_t i = row_floats; i-- > 0;) {
+      const size_t at = row * row_floats + i;
+      rows[at] = std::nanf("");
+      EXPECT_EQ(FindBadInRows(rows, dim, row_floats), at);
+      rows[at] = i < dim ? -inf : inf;
+      EXPECT_EQ(FindBadInRows(rows, dim, row_floats), i < dim ? at : rows.size());
+      rows[at] = 1.5f;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thermocline

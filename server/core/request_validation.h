@@ -31,8 +31,8 @@ class RequestValidation {
   // keys, a key of another shard); kNotFound (unknown table).
   absl::Status CheckPull(const wire::PullRequest& request) const;
 
-  // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, a value or the learning
-  // rate that is not finite; names table, key and count).
+  // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, the learning rate, a
+  // gradient or a weight that is not finite, optimizer state that is NaN; names table, key, count).
   absl::Status CheckPush(const wire::PushPart& part) const;
 
  private:

@@ -6,6 +6,7 @@
 
 #include "common/cluster_map.h"
 #include "common/hash.h"
+#include "common/sparse_optimizer.h"
 #include "gtest/gtest.h"
 #include "server/core/testing.h"
 
@@ -16,6 +17,8 @@ using testing_core::AddRange;
 using testing_core::MakeConfig;
 using testing_core::MakePart;
 using testing_core::MakePull;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& part) {
   EXPECT_EQ(status.code(), code) << status;
@@ -122,13 +125,34 @@ TEST_F(RequestValidationTest, PushesOfTheWrongSize) {
 
 TEST_F(RequestValidationTest, ValuesThatAreNotFinite) {
   wire::PushPart part = MakePart(1, 3, 3);
-  AddRange(&part, 0, {10, 20}, {1, 2, 3, std::numeric_limits<float>::infinity()});
+  AddRange(&part, 0, {10, 20}, {1, 2, 3, kInfinity});
   ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
               "server 0, rank 1, step 3: push: table 'T0', 2 keys: gradient of key 20 holds inf");
   part = MakePart(1, 3, 3);
   AddRange(&part, 1, {30}, {1, std::numeric_limits<float>::quiet_NaN()}, wire::PushKind::kAssign);
   ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
               "row of key 30 holds nan");
+  part = MakePart(1, 3, 3);
+  AddRange(&part, 1, {30, 40}, {1, 2, -kInfinity, 2}, wire::PushKind::kAssign);
+  ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
+              "row of key 40 holds -inf");
+}
+
+// What a row becomes on a server, by gradients that are finite, may come from where it was held.
+TEST_F(RequestValidationTest, AnAccumulatorMayOverflowOnEitherSide) {
+  const TableLayout& table = config_.tables[1];
+  ASSERT_EQ(table.optimizer.kind, OptimizerKind::kAdagrad);
+  std::vector<float> row = {1, 0};
+  const std::vector<float> gradient = {std::numeric_limits<float>::max()};
+  wire::PushPart part = MakePart(1, 3, 3);
+  AddRange(&part, 1, {30}, gradient);
+  EXPECT_TRUE(validation_.CheckPush(part).ok());
+  SelectRowUpdate(table.optimizer.kind)(ScalarsForStep(table.optimizer, 0.1f, Step(3)),
+                                        gradient.data(), &row[0], &row[1], table.dim);
+  ASSERT_EQ(row[1], kInfinity);
+  part = MakePart(1, 3, 3);
+  AddRange(&part, 1, {30}, row, wire::PushKind::kAssign);
+  EXPECT_TRUE(validation_.CheckPush(part).ok()) << validation_.CheckPush(part);
 }
 
 // For every server count, each key is taken by exactly the server that the cluster map names.

@@ -96,9 +96,9 @@ class PsSession {
 
   // Says that the values of a wave are ready; each wave once, in any order. No server has all parts
   // of a push before all its waves are released. The push's `done` doesn't run while this looks at
-  // the values, but maybe before it returns. Errors: kInvalidArgument (a value is not finite; names
-  // table and key): the session fails, nothing of the wave is sent and no server ever applies any
-  // of the push. The session's error, if it has failed.
+  // the values, but maybe before it returns. Errors: kInvalidArgument (a gradient or a weight is
+  // not finite; names table and key): the session fails, nothing of the wave is sent and no server
+  // ever applies any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step last_step, size_t wave);
 
   // Fails the session from outside, if it hasn't failed. REQUIRES: !reason.ok()

@@ -98,6 +98,31 @@ TEST_F(PsSessionPushTest, AGradientThatIsNotFiniteIsNeverSent) {
   EXPECT_TRUE(transport_.pushes.empty());
 }
 
+// As on a server, where the sum of squares may overflow, too.
+TEST_F(PsSessionPushTest, OfARowTheWeightsAreFiniteAndTheStateMayOverflow) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const size_t bad : {3, 1}) {
+    rows_.assign(24, 0.5f);
+    rows_[bad] = infinity;
+    PushWork work;
+    work.first_step = work.last_step = Step(bad == 3 ? 0 : 1);
+    work.waves = {
+        {{{TableId(4), wire::PushKind::kAssign, absl::MakeConstSpan(keys_).subspan(0, 1),
+           absl::MakeConstSpan(counts_).subspan(0, 1), absl::MakeConstSpan(rows_).subspan(0, 4)}},
+         {}}};
+    session_.StartPush(work, [](const absl::Status&) {});
+    const absl::Status status = session_.ReleaseWave(work.last_step, 0);
+    if (bad == 3) {
+      EXPECT_TRUE(status.ok()) << status;
+    } else {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_NE(std::string(status.message()).find("row of table 'C4', key 10 holds inf"),
+                std::string::npos)
+          << status;
+    }
+  }
+}
+
 TEST_F(PsSessionPushTest, ALaterWaveThatIsNotFiniteKeepsThePushIncompleteEverywhere) {
   rows_[4] = std::numeric_limits<float>::infinity();
   const auto result = Push(0, {{1, 1}, {1, 0}}, /*release=*/false);

@@ -113,14 +113,16 @@ absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) c
     for (const PushOperation::Part& part : to.parts) {
       if (part.wave != wave) continue;
       for (const PushSlice& slice : part.call.tables) {
-        const size_t bad = FindNonFinite(slice.values);
-        if (bad == slice.values.size()) continue;
+        const TableLayout& table = *tables_.at(slice.table);
+        const bool assign = slice.kind == wire::PushKind::kAssign;
         const size_t width = slice.values.size() / slice.keys.size();
+        const size_t bad =
+            assign ? FindBadInRows(slice.values, table.dim, width) : FindNonFinite(slice.values);
+        if (bad == slice.values.size()) continue;
         return absl::InvalidArgumentError(
             absl::StrCat("rank ", options_.rank.value(), ", step ", push.last_step.value(), ": ",
-                         slice.kind == wire::PushKind::kAssign ? "row" : "gradient", " of table '",
-                         tables_.at(slice.table)->name, "', key ", slice.keys[bad / width],
-                         " holds ", slice.values[bad]));
+                         assign ? "row" : "gradient", " of table '", table.name, "', key ",
+                         slice.keys[bad / width], " holds ", slice.values[bad]));
       }
     }
   }

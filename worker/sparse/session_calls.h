@@ -82,7 +82,7 @@ class SessionCalls {
   std::shared_ptr<PullOperation> NewPull(const PullWork& work) const;
   std::shared_ptr<PushOperation> NewPush(const PushWork& work) const;
 
-  // kInvalidArgument where a value of the wave is not finite; names table and key.
+  // kInvalidArgument where the servers would refuse a value of the wave; names table and key.
   absl::Status CheckFinite(const PushOperation& push, size_t wave) const;
 
  private:
