@@ -11,6 +11,9 @@
 namespace thermocline {
 namespace {
 
+// What is known of a row held is prefetched so many rows ahead.
+constexpr size_t kRowsAhead = 16;
+
 // Of the rows of each slab.
 double MaxUnwrittenShare(const CachedSourceOptions& options) {
   const double capacity_bytes = static_cast<double>(options.layout.capacity_bytes());
@@ -291,7 +294,10 @@ void CachedSource::CountLookups(const StepWork& work, size_t t) {
   const TableCachePlan& plan = work.cache_plan.tables[t];
   const UninitializedVector<uint32_t>& counts = work.plan.tables[t].counts;
   DeviceSlab& slab = SlabOf(t);
-  for (size_t u = 0; u < plan.rows.size(); ++u) {
+  const size_t num_unique = plan.rows.size();
+  for (size_t u = 0; u < num_unique; ++u) {
+    const int32_t ahead = plan.rows[std::min(u + kRowsAhead, num_unique - 1)];
+    if (slab.IsCached(ahead)) slab.held().Prefetch(ahead);
     if (slab.IsCached(plan.rows[u])) slab.held().AddUpdate(plan.rows[u], counts[u]);
   }
 }

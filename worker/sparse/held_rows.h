@@ -31,6 +31,8 @@ class HeldRows {
   // can be, as the servers' counts do.
   void AddUpdate(int32_t row, uint32_t lookups);
 
+  void Prefetch(int32_t row) const { __builtin_prefetch(rows_.data() + row, 1); }
+
   // The lookups of the updates that the servers don't know; the caller tells them. 0: they have the
   // same row.
   uint32_t TakeUnwritten(int32_t row);
