@@ -83,9 +83,10 @@ absl::Status EpochRun::StartCheckpoints() {
 
 // Whether the server is started again. Workers repeat what it didn't acknowledge.
 bool EpochRun::ReplaceServer(const ChildProcess& ended) {
+  if (restarts_exhausted_) return false;
   for (size_t i = 0; i < servers_.addresses().size(); ++i) {
     if (ended.name() != ServerGroup::NameOf(i)) continue;
-    if (!observer_.on_server_end(ended.name(), ended.DescribeEnd())) {
+    if (!observer_.on_server_end(ended.name(), HowItEnded(ended))) {
       restarts_exhausted_ = true;
       return false;
     }

@@ -82,7 +82,10 @@ class JobController {
       const std::string loss =
           result.ok() || absl::IsCancelled(result.status()) ? "" : epoch.Loss();
       epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
-      if (loss.empty() || !writes_checkpoints_ || rollbacks_ == job_.checkpoint().max_rollbacks()) {
+      if (loss.empty() || !writes_checkpoints_) return result;
+      if (rollbacks_ == job_.checkpoint().max_rollbacks()) {
+        Tell(absl::StrCat(loss, "; not going back: the limit of ", rollbacks_,
+                          " rollbacks is reached (checkpoint.max_rollbacks)"));
         return result;
       }
       RETURN_IF_ERROR(epoch.Uncertainty());
@@ -179,7 +182,11 @@ class JobController {
   }
 
   bool OnServerEnd(const std::string& name, const std::string& how_it_ended) {
-    if (restarts_ == job_.cluster().max_server_restarts()) return false;
+    if (restarts_ == job_.cluster().max_server_restarts()) {
+      Tell(absl::StrCat(name, " ", how_it_ended, "; not started again: the limit of ", restarts_,
+                        " restarts is reached (cluster.max_server_restarts)"));
+      return false;
+    }
     ++restarts_;
     Tell(absl::StrCat(name, " ", how_it_ended, "; started again"));
     return true;

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
 #include "deploy/backends/local/log_tail.h"
@@ -23,7 +25,23 @@ constexpr absl::Duration kFollowUp = absl::Milliseconds(300);
 constexpr int kTailLines = 15;
 constexpr size_t kReadBytes = 64 << 10;
 
+constexpr size_t kMostLastWords = 300;
+
 }  // namespace
+
+std::string HowItEnded(const ChildProcess& ended) {
+  const std::vector<std::string> tail = LogTail(ended.log_path(), 1);
+  if (!ended.exit_code().has_value() || tail.empty()) return ended.DescribeEnd();
+  // Lines begin with the time (common/net/log.h).
+  absl::string_view words = tail[0];
+  absl::Time time;
+  const size_t space = words.find(' ');
+  if (space != words.npos &&
+      absl::ParseTime(absl::RFC3339_full, words.substr(0, space), &time, nullptr)) {
+    words.remove_prefix(space + 1);
+  }
+  return absl::StrCat(ended.DescribeEnd(), " (", words.substr(0, kMostLastWords), ")");
+}
 
 absl::Status Supervisor::Start(ProcessRole role, const ChildProcessOptions& options) {
   ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(options));
@@ -66,7 +84,7 @@ std::vector<ProcessFailure> Supervisor::Failures() {
     for (Member& member : members_) {
       if (member.role != role || member.stopped || !IsFailure(&member)) continue;
       failures.push_back(
-          {role, member.process.name(), member.process.DescribeEnd(), member.process.exit_code()});
+          {role, member.process.name(), HowItEnded(member.process), member.process.exit_code()});
     }
   }
   return failures;

@@ -25,9 +25,12 @@ enum class ProcessRole { kServer, kWorker };
 struct ProcessFailure {
   ProcessRole role;
   std::string name;               // "worker 0"
-  std::string how_it_ended;       // "was killed by signal 9 (Killed)"
+  std::string how_it_ended;       // as HowItEnded
   absl::optional<int> exit_code;  // empty: a signal killed it
 };
+
+// "was killed by signal 9 (Killed)", "exited with code 1 (what its log says last)".
+std::string HowItEnded(const ChildProcess& ended);
 
 // Not thread-safe; lives on the main thread.
 class Supervisor {

@@ -60,7 +60,10 @@ TEST_F(SupervisorTest, WorkersMayFinishServersMayNot) {
 }
 
 TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
-  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "exit 3").ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0",
+                         "echo 2026-11-22T06:00:00.123Z no; echo 2026-11-22T06:00:00.456Z it is "
+                         "lost; exit 3")
+                  .ok());
   ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 1", "exit 0").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -KILL $$").ok());
   const absl::Status ended = supervisor_.WaitUntil(
@@ -75,6 +78,7 @@ TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
   EXPECT_EQ(failures[0].exit_code, absl::nullopt);
   EXPECT_EQ(failures[1].name, "worker 0");
   EXPECT_EQ(failures[1].exit_code, 3);
+  EXPECT_EQ(failures[1].how_it_ended, "exited with code 3 (it is lost)");
 }
 
 TEST_F(SupervisorTest, WhatWasStoppedHasNotFailed) {
