@@ -24,11 +24,14 @@
 #include "worker/sparse/grpc_transport.h"
 #include "worker/sparse/server_loss.h"
 #include "worker/worker.h"
+#include "worker/worker_device.h"
 #include "worker/worker_service.h"
 
 ABSL_FLAG(std::string, job, "", "Resolved job file");
 ABSL_FLAG(std::string, job_id, "", "What the servers were configured for; empty: the job's name");
 ABSL_FLAG(uint32_t, rank, 0, "Worker rank, from 0");
+ABSL_FLAG(uint32_t, local_rank, 0,
+          "Rank among the workers of this host, which take its GPUs in turn");
 ABSL_FLAG(uint64_t, epoch, 1, "Epoch that the servers were configured for");
 ABSL_FLAG(uint64_t, start_step, 0,
           "First step to train; the servers hold the model as all steps before it left it");
@@ -96,6 +99,9 @@ int Run() {
   options.epoch = absl::GetFlag(FLAGS_epoch);
   options.rank = WorkerRank(absl::GetFlag(FLAGS_rank));
   options.eval_only = absl::GetFlag(FLAGS_eval_only);
+  options.make_device = [](const Job& job) {
+    return MakeWorkerDevice(job, absl::GetFlag(FLAGS_local_rank));
+  };
   if (absl::GetFlag(FLAGS_start_step) > kMaxStartStep) {
     LogLine(absl::StrCat("--start_step is ", absl::GetFlag(FLAGS_start_step), "; at most ",
                          kMaxStartStep));

@@ -31,7 +31,9 @@ struct WorkerOptions {
   // See CachedSourceOptions; less in tests.
   uint64_t max_unwritten_bytes = CachedSourceOptions().max_unwritten_bytes;
   // What it computes on.
-  std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = MakeWorkerDevice;
+  std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = [](const Job& job) {
+    return MakeWorkerDevice(job, /*local_rank=*/0);
+  };
 };
 
 struct WorkerResult {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cuda/cuda_device.h"
 
 namespace thermocline {
 namespace {
@@ -34,23 +33,31 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
   return WorkerDevice{MakeCpuDevice(options), "CPU"};
 }
 
-absl::StatusOr<WorkerDevice> MakeCuda() {
-  const CudaDeviceOptions options;
-  ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo(options));
-  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, MakeCudaDevice(options));
-  return WorkerDevice{std::move(device), info.name};
+absl::StatusOr<WorkerDevice> MakeCuda(uint32_t local_rank, const CudaDevices& cuda) {
+  ASSIGN_OR_RETURN(const int count, cuda.count());
+  CudaDeviceOptions options;
+  options.ordinal = static_cast<int>(local_rank % static_cast<uint32_t>(count));
+  ASSIGN_OR_RETURN(const CudaDeviceInfo info, cuda.info(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, cuda.make(options));
+  return WorkerDevice{
+      std::move(device),
+      count == 1 ? info.name : absl::StrCat(info.name, " (GPU ", options.ordinal, ")")};
 }
 
 }  // namespace
 
-absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job) {
+absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_rank,
+                                              const CudaDevices& cuda) {
   if (job.device() == Job::CPU) return MakeCpu(job, absl::OkStatus());
-  absl::StatusOr<WorkerDevice> cuda = MakeCuda();
-  if (cuda.ok()) return cuda;
-  const bool absent = absl::IsNotFound(cuda.status()) || absl::IsUnimplemented(cuda.status());
-  if (job.device() == Job::AUTO && absent) return MakeCpu(job, cuda.status());
-  return absl::FailedPreconditionError(
-      absl::StrCat("device is ", Job::Device_Name(job.device()), ": ", cuda.status().message()));
+  absl::StatusOr<WorkerDevice> made = MakeCuda(local_rank, cuda);
+  if (made.ok()) return made;
+  const absl::Status no_cuda = made.status();
+  const bool absent = absl::IsNotFound(no_cuda) || absl::IsUnimplemented(no_cuda);
+  if (job.device() != Job::AUTO || !absent) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("device is ", Job::Device_Name(job.device()), ": ", no_cuda.message()));
+  }
+  return MakeCpu(job, no_cuda);
 }
 
 }  // namespace thermocline

@@ -28,6 +28,7 @@ std::vector<std::string> WorkerGroup::Command(const WorkerGroupOptions& options,
       options.program,
       absl::StrCat("--job=", directory_.File("job.textproto")),
       absl::StrCat("--rank=", rank),
+      absl::StrCat("--local_rank=", rank),  // They are all on this host.
       absl::StrCat("--epoch=", options.epoch),
       absl::StrCat("--servers=", absl::StrJoin(options.servers, ",")),
       absl::StrCat("--port_file=", ProcessFile(directory_, NameOf(rank), "port")),

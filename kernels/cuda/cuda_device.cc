@@ -23,7 +23,9 @@ absl::Status StatusOf(cudaError_t error, absl::string_view what) {
   return absl::InternalError(absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error)));
 }
 
-absl::Status RequireGpu(int ordinal) {
+}  // namespace
+
+absl::StatusOr<int> CountCudaDevices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorInsufficientDriver) {
@@ -38,17 +40,15 @@ absl::Status RequireGpu(int ordinal) {
     return absl::NotFoundError("no GPU: the NVIDIA driver finds none");
   }
   RETURN_IF_ERROR(StatusOf(error, "counting the GPUs"));
-  if (ordinal < 0 || ordinal >= count) {
-    return absl::NotFoundError(
-        absl::StrCat("no GPU ", ordinal, ": this machine has ", count, ", counted from 0"));
-  }
-  return absl::OkStatus();
+  return count;
 }
 
-}  // namespace
-
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& options) {
-  RETURN_IF_ERROR(RequireGpu(options.ordinal));
+  ASSIGN_OR_RETURN(const int count, CountCudaDevices());
+  if (options.ordinal < 0 || options.ordinal >= count) {
+    return absl::NotFoundError(
+        absl::StrCat("no GPU ", options.ordinal, ": this machine has ", count, ", counted from 0"));
+  }
   cudaDeviceProp properties;
   RETURN_IF_ERROR(StatusOf(cudaGetDeviceProperties(&properties, options.ordinal),
                            absl::StrCat("asking GPU ", options.ordinal)));

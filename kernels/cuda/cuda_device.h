@@ -16,7 +16,7 @@
 namespace thermocline {
 
 struct CudaDeviceOptions {
-  int ordinal = 0;  // which of this machine's GPUs, as CUDA numbers them
+  int ordinal = 0;  // which of the GPUs, as CUDA numbers them
 };
 
 struct CudaDeviceInfo {
@@ -27,9 +27,11 @@ struct CudaDeviceInfo {
   int64_t free_bytes = 0;  // when it was asked
 };
 
-// What a device has made (buffers, events, MLPs, captured work) is destroyed before it.
-// Errors of both: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, or no
+// The GPUs that this process may use ($CUDA_VISIBLE_DEVICES has its say), at least 1. What a device
+// has made (buffers, events, MLPs, captured work) is destroyed before it.
+// Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, or no
 // cuBLASLt library: the message says which), kInternal (another failure, in CUDA's words).
+absl::StatusOr<int> CountCudaDevices();
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& options);
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options);
 

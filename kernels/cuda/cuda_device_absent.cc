@@ -12,6 +12,8 @@ absl::Status BuiltWithoutCuda() {
 
 }  // namespace
 
+absl::StatusOr<int> CountCudaDevices() { return BuiltWithoutCuda(); }
+
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions&) {
   return BuiltWithoutCuda();
 }

@@ -11,7 +11,9 @@ namespace {
 TEST(CudaDeviceTest, SaysWhyThereIsNone) {
   const absl::StatusOr<CudaDeviceInfo> info = GetCudaDeviceInfo(CudaDeviceOptions());
   const absl::StatusOr<std::unique_ptr<Device>> device = MakeCudaDevice(CudaDeviceOptions());
+  const absl::StatusOr<int> count = CountCudaDevices();
   if (info.ok()) {
+    EXPECT_GE(*count, 1);
     EXPECT_FALSE(info->name.empty());
     EXPECT_GT(info->total_bytes, info->free_bytes);
     EXPECT_GT(info->free_bytes, 0);
@@ -23,6 +25,7 @@ TEST(CudaDeviceTest, SaysWhyThereIsNone) {
   EXPECT_TRUE(absl::IsUnimplemented(info.status()) || absl::IsNotFound(info.status()))
       << info.status();
   EXPECT_EQ(device.status(), info.status());
+  EXPECT_EQ(count.status(), info.status());
   EXPECT_NE(info.status().message(), "");
 }
 
