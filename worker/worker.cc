@@ -14,6 +14,7 @@
 #include "common/cluster_map.h"
 #include "common/job/job_resolve.h"
 #include "common/job/job_tables.h"
+#include "common/net/log.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
 #include "common/thread_pool.h"
@@ -254,6 +255,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress) {
   ASSIGN_OR_RETURN(WorkerDevice device, options.make_device(job));
+  if (!device.warning.empty()) LogLine(device.warning);
   CachedSourceOptions cached_options;
   const bool caches = job.has_cache() && !options.eval_only;
   if (caches) {

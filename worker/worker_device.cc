@@ -30,7 +30,7 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
         absl::StrCat("dlrm.precision is ", Dlrm::Precision_Name(job.dlrm().precision()),
                      ", which needs a CUDA device: ", no_cuda.message()));
   }
-  return WorkerDevice{MakeCpuDevice(options), "CPU"};
+  return WorkerDevice{MakeCpuDevice(options), "CPU", ""};
 }
 
 absl::StatusOr<WorkerDevice> MakeCuda(uint32_t local_rank, const CudaDevices& cuda) {
@@ -41,7 +41,7 @@ absl::StatusOr<WorkerDevice> MakeCuda(uint32_t local_rank, const CudaDevices& cu
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, cuda.make(options));
   return WorkerDevice{
       std::move(device),
-      count == 1 ? info.name : absl::StrCat(info.name, " (GPU ", options.ordinal, ")")};
+      count == 1 ? info.name : absl::StrCat(info.name, " (GPU ", options.ordinal, ")"), ""};
 }
 
 }  // namespace
@@ -57,7 +57,15 @@ absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_ran
     return absl::FailedPreconditionError(
         absl::StrCat("device is ", Job::Device_Name(job.device()), ": ", no_cuda.message()));
   }
-  return MakeCpu(job, no_cuda);
+  made = MakeCpu(job, no_cuda);
+  if (made.ok() && cuda.count().ok()) {
+    made->name = "CPU (GPU unused)";
+    made->warning = absl::StrCat(
+        "WARNING: device is AUTO, and there is a GPU, but this worker "
+        "computes on the CPU: ",
+        no_cuda.message());
+  }
+  return made;
 }
 
 }  // namespace thermocline

@@ -16,7 +16,8 @@ namespace thermocline {
 
 struct WorkerDevice {
   std::unique_ptr<Device> device;
-  std::string name;  // "CPU", or the name of the CUDA device
+  std::string name;     // "CPU", or the name of the CUDA device
+  std::string warning;  // for the log; empty: nothing is unusual
 };
 
 // What there is of CUDA; tests put something else in its place.

@@ -2,12 +2,15 @@
 
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace thermocline {
 namespace {
+
+const char kNoLibrary[] = "cannot load cuBLASLt: libcublasLt.so.13: no such file";
 
 // So many GPUs; `made` gets the ordinals of those that become devices.
 CudaDevices Gpus(int count, std::multiset<int>* made) {
@@ -28,6 +31,12 @@ CudaDevices Gpus(int count, std::multiset<int>* made) {
   return cuda;
 }
 
+CudaDevices WithoutLibrary() {
+  CudaDevices cuda = Gpus(1, nullptr);
+  cuda.make = [](const CudaDeviceOptions&) { return absl::NotFoundError(kNoLibrary); };
+  return cuda;
+}
+
 Job JobOn(Job::Device device) {
   Job job;
   job.set_device(device);
@@ -42,6 +51,7 @@ TEST(WorkerDeviceTest, WorkersOfAHostTakeItsGpusInTurn) {
     const auto device = MakeWorkerDevice(JobOn(Job::AUTO), rank, three);
     ASSERT_TRUE(device.ok()) << device.status();
     EXPECT_EQ(device->name, absl::StrCat("Chip ", rank % 3, " (GPU ", rank % 3, ")"));
+    EXPECT_EQ(device->warning, "");
   }
   EXPECT_EQ(made, (std::multiset<int>{0, 0, 0, 1, 1, 2, 2}));
 }
@@ -60,9 +70,24 @@ TEST(WorkerDeviceTest, WithoutAGpuAutoIsTheCpuAndCudaAnError) {
   const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 1, Gpus(0, nullptr));
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ(device->name, "CPU");
+  EXPECT_EQ(device->warning, "");
   const absl::Status status = MakeWorkerDevice(JobOn(Job::CUDA), 1, Gpus(0, nullptr)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(), "device is CUDA: no GPU: the NVIDIA driver finds none");
+}
+
+TEST(WorkerDeviceTest, AGpuThatCannotBeUsedIsTold) {
+  const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 0, WithoutLibrary());
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(device->name, "CPU (GPU unused)");
+  EXPECT_TRUE(absl::StrContains(device->warning, kNoLibrary)) << device->warning;
+  const absl::Status status = MakeWorkerDevice(JobOn(Job::CUDA), 0, WithoutLibrary()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  // Who asks for the CPU gets it without a word.
+  const auto cpu = MakeWorkerDevice(JobOn(Job::CPU), 0, WithoutLibrary());
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_EQ(cpu->name, "CPU");
+  EXPECT_EQ(cpu->warning, "");
 }
 
 TEST(WorkerDeviceTest, AnotherFailureOfAGpuEndsTheJob) {
