@@ -189,13 +189,15 @@ TEST(CacheDirectoryTest, DoesAsHashMapsDo) {
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE("trace " + std::to_string(i));
     const auto kind = static_cast<KeyKind>(i % 3);
-    const int size = kind == KeyKind::kEdge ? 150 : draw(1, i % 10 == 0 ? 2000 : 200);
+    const bool is_large = i % 10 == 0 && kind != KeyKind::kEdge;
+    const int size = is_large ? 2000 : draw(1, 200);
     const std::vector<Key> pool = MakePool(kind, size);
     Twins twins(&random);
     for (int step = 0; step < 60; ++step) {
       twins.FindOrAddSome(pool);
       // It grows, shrinks, and is emptied now and then.
-      if (draw(0, 1) == 0) twins.RemoveSome(draw(0, 3) == 0 ? draw(0, 100) : draw(0, 20));
+      const int most_percent = is_large ? 3 : draw(0, 3) == 0 ? 100 : 20;
+      if (draw(0, 1) == 0) twins.RemoveSome(draw(0, most_percent));
       if (step % 20 == 19) twins.ExpectTheSame();
       if (HasFailure()) return;
     }
