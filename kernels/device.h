@@ -81,7 +81,8 @@ class Device {
 
   // Keeps the operations that `work` calls, without running them, so that they can be given to the
   // device as one. REQUIRES: `work` calls operations only (no copies, events or waits), whenever it
-  // is called the same ones with the same operands; these outlive the result.
+  // is called the same ones with the same operands; these are there whenever the result is
+  // replayed.
   virtual std::unique_ptr<CapturedWork> Capture(std::function<void()> work) = 0;
   virtual void Replay(CapturedWork* work) = 0;
 

@@ -1,4 +1,5 @@
-// Work that comes again and again with the same operands, given to the device as one.
+// Work that comes again and again with the same operands, given to the device as one. What was
+// captured may outlive its operands: it is done again only with operands at the same addresses.
 //
 // Not thread-safe.
 #ifndef THERMOCLINE_KERNELS_REPLAYS_H_
@@ -22,7 +23,8 @@ namespace thermocline {
 template <typename Key>
 class Replays {
  public:
-  // `device` outlives it. Of more pieces of work than `max_kept` those used last are kept.
+  // `device` outlives it. At most `max_kept` pieces of work are kept; further ones are just done,
+  // until one that is kept has not come for long.
   Replays(Device* device, size_t max_kept) : device_(device), max_kept_(max_kept) {
     CHECK_GE(max_kept, 1u);
   }
@@ -33,14 +35,15 @@ class Replays {
   // there is nothing to save.
   void Run(const Key& key, absl::FunctionRef<void()> work) {
     if (device_->is_host_memory()) return work();
-    const auto [place, is_new] = kept_.try_emplace(key);
-    Kept& kept = place->second;
-    kept.last_use = ++uses_;
-    if (is_new) {
+    ++uses_;
+    const auto found = kept_.find(key);
+    if (found == kept_.end()) {
       work();
-      if (kept_.size() > max_kept_) DropOldest();
+      if (kept_.size() < max_kept_ || DropUnused()) kept_[key].last_use = uses_;
       return;
     }
+    Kept& kept = found->second;
+    kept.last_use = uses_;
     if (kept.work == nullptr) kept.work = device_->Capture([work] { work(); });
     device_->Replay(kept.work.get());
   }
@@ -51,11 +54,18 @@ class Replays {
     uint64_t last_use = 0;
   };
 
-  void DropOldest() {
-    kept_.erase(std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_use < b.second.last_use;
-    }));
+  // Drops the piece that hasn't come for longest, if that is long. (To drop one that comes again
+  // soon, for another that does, would be to capture all the time, or never.)
+  bool DropUnused() {
+    const auto oldest = std::min_element(
+        kept_.begin(), kept_.end(),
+        [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; });
+    if (uses_ - oldest->second.last_use < kRoundsUnused * max_kept_) return false;
+    kept_.erase(oldest);
+    return true;
   }
+
+  static constexpr uint64_t kRoundsUnused = 8;
 
   Device* const device_;
   const size_t max_kept_;

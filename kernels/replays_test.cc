@@ -64,18 +64,26 @@ TEST(ReplaysTest, RunsThenCapturesThenReplays) {
   EXPECT_EQ(copying.calls(), 3) << "another key is another piece of work";
 }
 
-TEST(ReplaysTest, KeepsThoseUsedLast) {
+TEST(ReplaysTest, MorePiecesThanAreKeptAreDoneWithoutDisturbingTheOthers) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  Copying copying(device.get(), 2);
+  for (const int32_t row : {0, 1, 2, 0, 1, 2}) EXPECT_EQ(copying.CopyOf(1, row), 1);
+  EXPECT_EQ(copying.calls(), 6);
+  for (int round = 0; round < 3; ++round) {
+    for (const int32_t row : {0, 1, 2}) EXPECT_EQ(copying.CopyOf(2, row), 2);
+  }
+  EXPECT_EQ(copying.calls(), 9) << "row 2 is copied anew each time, rows 0 and 1 never";
+}
+
+TEST(ReplaysTest, APieceThatComesNoMoreMakesRoom) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   Copying copying(device.get(), 2);
   for (const int32_t row : {0, 0, 1, 1}) copying.CopyOf(1, row);
+  for (int time = 0; time < 30; ++time) copying.CopyOf(1, 1);
   EXPECT_EQ(copying.calls(), 4);
-  EXPECT_EQ(copying.CopyOf(2, 0), 2);
-  EXPECT_EQ(copying.calls(), 4);
-  copying.CopyOf(3, 2);  // Row 1 was used before row 0, and goes.
-  EXPECT_EQ(copying.calls(), 5);
-  EXPECT_EQ(copying.CopyOf(4, 0), 4);
-  EXPECT_EQ(copying.calls(), 5);
-  EXPECT_EQ(copying.CopyOf(5, 1), 5);
+  for (int time = 0; time < 5; ++time) EXPECT_EQ(copying.CopyOf(3, 2), 3);
+  EXPECT_EQ(copying.calls(), 6) << "row 2 has taken the place of row 0";
+  EXPECT_EQ(copying.CopyOf(4, 1), 4);
   EXPECT_EQ(copying.calls(), 6);
 }
 

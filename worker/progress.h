@@ -33,6 +33,7 @@ class WorkerProgress {
     const PsSession* session = nullptr;
     const CachedSource* cache = nullptr;
     std::string device;
+    bool lags = false;  // the device behind the host
   };
   void Watch(Watched watched);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -35,10 +36,11 @@ constexpr int kEvaluationWorks = 4;
 constexpr int kStepWorksBeyondFetched = 6;
 
 // A batch is planned while others are computed: on one thread where cores are few. A GPU, whose
-// hosts have many, takes batches faster than a thread plans them.
-int NumPlanningThreads() {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores / 4, 1, 8);
+// hosts have many, takes batches faster than a thread plans them. The job's workers may all be on
+// this host.
+int NumPlanningThreads(const Job& job) {
+  const uint32_t cores = std::thread::hardware_concurrency();
+  return static_cast<int>(std::clamp(cores / 4 / job.cluster().workers(), 1u, 8u));
 }
 
 // Samples of the largest batch that is trained here.
@@ -95,7 +97,7 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
                                                   const WorkerOptions& worker) {
   CachedSourceOptions options = {UncachedOptions(job, tables)};
   options.start_step = worker.start_step;
-  options.max_unwritten_bytes = worker.max_unwritten_bytes;
+  if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
   const bool owns_rows = options.num_workers == 1;
   ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows, budget_bytes));
@@ -142,7 +144,7 @@ struct Run {
   }
 
   WorkerProgress::Watched Watched() const {
-    return {pipeline.get(), trainer.get(), &session, cached, device_name};
+    return {pipeline.get(), trainer.get(), &session, cached, device_name, model.is_asynchronous()};
   }
 
   // Step works that are held at a time, and one more.
@@ -152,15 +154,16 @@ struct Run {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                      dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
                                          options.start_step));
+    planning_threads.emplace(NumPlanningThreads(job));
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
-    pipeline.threads = &planning_threads;
+    pipeline.threads = &*planning_threads;
     pipeline.depth = WorksHeld();
     if (cached != nullptr) {
       pipeline.window_steps = planner_options.window_steps;
       pipeline.cache_planner =
           std::make_unique<CachePlanner>(planner_options, ClusterMap(job.cluster().servers()),
-                                         TableIds(tables), &planning_threads);
+                                         TableIds(tables), &*planning_threads);
     }
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
@@ -188,7 +191,7 @@ struct Run {
   CachedSource* cached = nullptr;  // `source`, where it is one
   CachePlannerOptions planner_options;
   // Where the worker trains.
-  ThreadPool planning_threads{NumPlanningThreads()};
+  std::optional<ThreadPool> planning_threads;
   std::unique_ptr<StepPipeline> pipeline;
   std::unique_ptr<Trainer> trainer;
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,7 +14,6 @@
 #include "worker/evaluation.h"
 #include "worker/named_cuts.h"
 #include "worker/progress.h"
-#include "worker/sparse/cached_source.h"
 #include "worker/sparse/transport.h"
 #include "worker/worker_device.h"
 
@@ -28,8 +28,8 @@ struct WorkerOptions {
   // Trains nothing: rank 0 scores the held-out rows with that model.
   bool eval_only = false;
   NamedCuts* named_cuts = nullptr;  // null: none is named. Outlives the run.
-  // See CachedSourceOptions; less in tests.
-  uint64_t max_unwritten_bytes = CachedSourceOptions().max_unwritten_bytes;
+  // For tests: less than what CachedSourceOptions say.
+  std::optional<uint64_t> max_unwritten_bytes;
   // What it computes on.
   std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = [](const Job& job) {
     return MakeWorkerDevice(job, /*local_rank=*/0);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -34,14 +35,14 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
 }
 
 absl::StatusOr<WorkerDevice> MakeCuda(uint32_t local_rank, const CudaDevices& cuda) {
-  ASSIGN_OR_RETURN(const int count, cuda.count());
+  ASSIGN_OR_RETURN(const std::vector<int> usable, cuda.usable());
   CudaDeviceOptions options;
-  options.ordinal = static_cast<int>(local_rank % static_cast<uint32_t>(count));
+  options.ordinal = usable[local_rank % usable.size()];
   ASSIGN_OR_RETURN(const CudaDeviceInfo info, cuda.info(options));
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, cuda.make(options));
   return WorkerDevice{
       std::move(device),
-      count == 1 ? info.name : absl::StrCat(info.name, " (GPU ", options.ordinal, ")"), ""};
+      usable.size() == 1 ? info.name : absl::StrCat(info.name, " (GPU ", options.ordinal, ")"), ""};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_device.h"
@@ -23,12 +24,14 @@ struct WorkerDevice {
 // What there is of CUDA; tests put something else in its place.
 struct CudaDevices {
   std::function<absl::StatusOr<int>()> count = CountCudaDevices;
+  std::function<absl::StatusOr<std::vector<int>>()> usable = UsableCudaDevices;
   std::function<absl::StatusOr<CudaDeviceInfo>(const CudaDeviceOptions&)> info = GetCudaDeviceInfo;
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const CudaDeviceOptions&)> make =
       MakeCudaDevice;
 };
 
-// local_rank: of this worker among those of its host, which take its CUDA devices in turn.
+// local_rank: of this worker among those of its host, which take its usable CUDA devices in
+// turn.
 // Errors: kFailedPrecondition (the job asks for what this machine, or this build, doesn't have).
 absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_rank,
                                               const CudaDevices& cuda = {});

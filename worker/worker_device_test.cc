@@ -1,6 +1,8 @@
 #include "worker/worker_device.h"
 
+#include <numeric>
 #include <set>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,12 @@ CudaDevices Gpus(int count, std::multiset<int>* made) {
   cuda.count = [count]() -> absl::StatusOr<int> {
     if (count == 0) return absl::NotFoundError("no GPU: the NVIDIA driver finds none");
     return count;
+  };
+  cuda.usable = [count]() -> absl::StatusOr<std::vector<int>> {
+    if (count == 0) return absl::NotFoundError("no GPU: the NVIDIA driver finds none");
+    std::vector<int> all(count);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
   };
   cuda.info = [](const CudaDeviceOptions& options) -> absl::StatusOr<CudaDeviceInfo> {
     CudaDeviceInfo info;
@@ -54,6 +62,22 @@ TEST(WorkerDeviceTest, WorkersOfAHostTakeItsGpusInTurn) {
     EXPECT_EQ(device->warning, "");
   }
   EXPECT_EQ(made, (std::multiset<int>{0, 0, 0, 1, 1, 2, 2}));
+}
+
+TEST(WorkerDeviceTest, GpusThatAreTooOldAreLeftOut) {
+  std::multiset<int> made;
+  CudaDevices three = Gpus(3, &made);
+  three.usable = []() -> absl::StatusOr<std::vector<int>> { return std::vector<int>{0, 2}; };
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(MakeWorkerDevice(JobOn(Job::CUDA), rank, three).ok());
+  }
+  EXPECT_EQ(made, (std::multiset<int>{0, 0, 2, 2}));
+  three.usable = []() -> absl::StatusOr<std::vector<int>> {
+    return absl::NotFoundError("the newest GPU has compute capability 7.5");
+  };
+  const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 0, three);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(device->name, "CPU (GPU unused)");
 }
 
 TEST(WorkerDeviceTest, TheOnlyGpuIsEverybodys) {

@@ -84,8 +84,7 @@ class JobController {
       epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
       if (loss.empty() || !writes_checkpoints_) return result;
       if (rollbacks_ == job_.checkpoint().max_rollbacks()) {
-        Tell(absl::StrCat(loss, "; not going back: the limit of ", rollbacks_,
-                          " rollbacks is reached (checkpoint.max_rollbacks)"));
+        Tell(absl::StrCat(loss, "; not going back: checkpoint.max_rollbacks is ", rollbacks_));
         return result;
       }
       RETURN_IF_ERROR(epoch.Uncertainty());
@@ -183,8 +182,8 @@ class JobController {
 
   bool OnServerEnd(const std::string& name, const std::string& how_it_ended) {
     if (restarts_ == job_.cluster().max_server_restarts()) {
-      Tell(absl::StrCat(name, " ", how_it_ended, "; not started again: the limit of ", restarts_,
-                        " restarts is reached (cluster.max_server_restarts)"));
+      Tell(absl::StrCat(name, " ", how_it_ended,
+                        "; not started again: cluster.max_server_restarts is ", restarts_));
       return false;
     }
     ++restarts_;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -23,7 +24,36 @@ absl::Status StatusOf(cudaError_t error, absl::string_view what) {
   return absl::InternalError(absl::StrCat("CUDA: ", what, ": ", cudaGetErrorString(error)));
 }
 
+// Without a context on the device, which takes time and memory.
+absl::StatusOr<int> ComputeCapabilityOf(int ordinal) {
+  int major = 0, minor = 0;
+  RETURN_IF_ERROR(StatusOf(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "asking a GPU"));
+  RETURN_IF_ERROR(StatusOf(
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "asking a GPU"));
+  return major * 10 + minor;
+}
+
+absl::Status TooOld(absl::string_view device, int compute_capability) {
+  return absl::NotFoundError(absl::StrCat(
+      device, " has compute capability ", compute_capability / 10, ".", compute_capability % 10,
+      "; this program needs ", kMinComputeCapability / 10, ".", kMinComputeCapability % 10));
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<int>> UsableCudaDevices() {
+  ASSIGN_OR_RETURN(const int count, CountCudaDevices());
+  std::vector<int> usable;
+  int best = 0;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    ASSIGN_OR_RETURN(const int compute_capability, ComputeCapabilityOf(ordinal));
+    best = std::max(best, compute_capability);
+    if (compute_capability >= kMinComputeCapability) usable.push_back(ordinal);
+  }
+  if (usable.empty()) return TooOld(count == 1 ? "the GPU" : "the newest GPU", best);
+  return usable;
+}
 
 absl::StatusOr<int> CountCudaDevices() {
   int count = 0;
@@ -67,10 +97,7 @@ absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& option
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options) {
   ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo(options));
   if (info.compute_capability < kMinComputeCapability) {
-    return absl::NotFoundError(
-        absl::StrCat(info.name, " has compute capability ", info.compute_capability / 10, ".",
-                     info.compute_capability % 10, "; this program needs ",
-                     kMinComputeCapability / 10, ".", kMinComputeCapability % 10));
+    return TooOld(absl::StrCat(info.name, " (GPU ", options.ordinal, ")"), info.compute_capability);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Gemm> gemm, cuda::MakeCublasLtGemm());
   auto device = std::make_unique<cuda::StreamDevice>(options.ordinal, std::move(gemm));

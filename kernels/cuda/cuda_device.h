@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
@@ -29,9 +30,12 @@ struct CudaDeviceInfo {
 
 // The GPUs that this process may use ($CUDA_VISIBLE_DEVICES has its say), at least 1. What a device
 // has made (buffers, events, MLPs, captured work) is destroyed before it.
-// Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, or no
-// cuBLASLt library: the message says which), kInternal (another failure, in CUDA's words).
+// Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, one
+// too old, or no cuBLASLt library: the message says which), kInternal (another failure, in CUDA's
+// words).
 absl::StatusOr<int> CountCudaDevices();
+// The ordinals of those that MakeCudaDevice doesn't refuse for their age, at least one.
+absl::StatusOr<std::vector<int>> UsableCudaDevices();
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& options);
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options);
 

@@ -14,6 +14,8 @@ absl::Status BuiltWithoutCuda() {
 
 absl::StatusOr<int> CountCudaDevices() { return BuiltWithoutCuda(); }
 
+absl::StatusOr<std::vector<int>> UsableCudaDevices() { return BuiltWithoutCuda(); }
+
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions&) {
   return BuiltWithoutCuda();
 }

@@ -317,9 +317,10 @@ class CheckpointTest(ProcessTest):
     def test_so_many_rollbacks_and_no_more(self):
         launcher = self.start_long('--set=checkpoint.max_rollbacks=0', '--workers=2')
         os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
-        code, _, err = self.finish(launcher)
+        code, out, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('worker 0 was killed by signal 9 (Killed)', err)
+        self.assertEqual(out.count('not going back: checkpoint.max_rollbacks is 0'), 1, out)
         self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
 
     def test_what_the_job_brings_about_is_no_reason_to_go_back(self):

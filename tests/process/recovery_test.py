@@ -87,9 +87,10 @@ class RecoveryTest(ProcessTest):
         pids = list(children(launcher.pid))
         self.kill_servers(launcher, 1)
         os.kill(wait_for(lambda: self.server_pid(launcher, 0), 'server 0'), signal.SIGKILL)
-        code, _, err = self.finish(launcher)
+        code, out, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('server 0 was killed by signal 9 (Killed)', err)
+        self.assertEqual(out.count('not started again: cluster.max_server_restarts is 1'), 1, out)
         self.assert_all_gone(pids)
 
 

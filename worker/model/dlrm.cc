@@ -14,9 +14,9 @@ namespace {
 // the data.
 enum Part { kForward, kBackwardData, kBackwardParameters };
 
-// Three parts for each batch that is under way at a time, and for some that come rarely: a shorter
-// last one, those of evaluation.
-constexpr size_t kReplaysKept = 36;
+// Three parts for each place that a batch may come to lie in: as many as there are steps under way,
+// and some for what comes rarely, a shorter last batch and those of evaluation.
+constexpr size_t kReplaysKept = 3 * 64;
 
 int64_t BlocksOf(int64_t floats) { return (floats + kDenseBlockFloats - 1) / kDenseBlockFloats; }
 

@@ -7,7 +7,7 @@
 // sums that BackwardToEmbeddings leaves may be pushed while the rest runs. Forward alone is
 // inference.
 //
-// Not thread-safe. Nothing allocates after construction.
+// Not thread-safe. Nothing allocates after construction, but for captures in the first steps.
 #ifndef THERMOCLINE_WORKER_MODEL_DLRM_H_
 #define THERMOCLINE_WORKER_MODEL_DLRM_H_
 

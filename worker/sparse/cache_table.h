@@ -86,8 +86,7 @@ class CacheTable {
   int32_t num_old_copies_ = 0;
   int32_t last_push_ = -1;
 
-  // For sorting by server.
-  CachedKeys unsorted_;
+  // For ListEvicted.
   UninitializedVector<uint32_t> servers_;
   std::vector<int32_t> next_of_server_;
 };

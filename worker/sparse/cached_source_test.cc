@@ -321,7 +321,7 @@ class TraceRunner {
   // A cut leaves the whole model on the servers, any other step all but what may be unwritten.
   void CheckModel(uint32_t server, Step step) {
     const ModelOfStep& model = models_.at(step);
-    uint64_t unwritten_bytes = 0;
+    uint64_t& unwritten_bytes = unwritten_bytes_[step];  // on all servers
     const auto check = [&](const TableKey& key, const ServerRow& actual) {
       if (trace_.ServerOf(key) != server || (key.first == kDenseTable && !model.is_cut)) return;
       const auto found = model.rows.find(key);
@@ -372,6 +372,7 @@ class TraceRunner {
   };
   Rows model_;
   std::map<Step, ModelOfStep> models_;
+  std::map<Step, uint64_t> unwritten_bytes_;
   // Several: what each step pushes.
   std::map<Step, Gradients> expected_;
   size_t checked_ = 0;  // pushes, each on one server

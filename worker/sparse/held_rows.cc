@@ -5,6 +5,12 @@
 #include "common/check.h"
 
 namespace thermocline {
+namespace {
+
+// Rows of the queue are prefetched so many ahead.
+constexpr size_t kRowsAhead = 16;
+
+}  // namespace
 
 void HeldRows::Hold(int32_t row, int32_t table, Key key, Step complete_through) {
   Held& held = rows_[row];
@@ -25,6 +31,7 @@ HeldRows::Unwritten HeldRows::TakeOldest() {
   while (true) {
     const int32_t row = queue_.front();
     queue_.pop_front();
+    if (queue_.size() > kRowsAhead) Prefetch(queue_[kRowsAhead]);
     Held& held = rows_[row];
     const bool is_unwritten = held.unwritten_lookups > 0;
     held.is_queued = is_unwritten && held.is_used_again;

@@ -26,8 +26,8 @@ namespace thermocline {
 
 struct StepPipelineOptions {
   Device* device = nullptr;  // outlives the works; used in Next()
-  // Plan the tables of a batch side by side; null: a thread does. Outlives the pipeline, and is
-  // nobody else's.
+  // Plan the tables of a batch side by side; null: a thread does. Outlive the pipeline. Used in its
+  // thread only, which may share them with its cache_planner.
   ThreadPool* threads = nullptr;
   int depth = 1;  // step works in the ring, at least one more than are held at a time
   // Where rows are cached. The cache's window is `window_steps` more works.

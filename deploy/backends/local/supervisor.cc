@@ -31,7 +31,7 @@ constexpr size_t kMostLastWords = 300;
 
 std::string HowItEnded(const ChildProcess& ended) {
   const std::vector<std::string> tail = LogTail(ended.log_path(), 1);
-  if (!ended.exit_code().has_value() || tail.empty()) return ended.DescribeEnd();
+  if (ended.exit_code().value_or(0) == 0 || tail.empty()) return ended.DescribeEnd();
   // Lines begin with the time (common/net/log.h).
   absl::string_view words = tail[0];
   absl::Time time;

@@ -29,7 +29,7 @@ struct ProcessFailure {
   absl::optional<int> exit_code;  // empty: a signal killed it
 };
 
-// "was killed by signal 9 (Killed)", "exited with code 1 (what its log says last)".
+// "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".
 std::string HowItEnded(const ChildProcess& ended);
 
 // Not thread-safe; lives on the main thread.

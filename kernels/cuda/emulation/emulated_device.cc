@@ -11,4 +11,6 @@ std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& opti
       ordinal, std::make_unique<emulated_cuda::EmulatedGemm>());
 }
 
+int64_t NumEmulatedGraphLaunches() { return emulated_cuda::NumGraphLaunches(); }
+
 }  // namespace thermocline

@@ -19,6 +19,9 @@ struct EmulatedDeviceOptions {
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});
 
+// Graphs replayed by all devices of this process so far.
+int64_t NumEmulatedGraphLaunches();
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_KERNELS_CUDA_EMULATION_EMULATED_DEVICE_H_

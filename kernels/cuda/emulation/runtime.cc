@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -19,6 +20,8 @@
 namespace thermocline {
 namespace emulated_cuda {
 namespace {
+
+std::atomic<int64_t> graph_launches{0};
 
 // Allocations end at a page that nobody may touch, as nearly as this allows.
 constexpr size_t kAlignment = 16;
@@ -163,6 +166,8 @@ cudaError_t Fail(cudaError_t error) {
 }
 
 }  // namespace
+
+int64_t NumGraphLaunches() { return graph_launches; }
 
 int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed) {
   Machines& machines = AllMachines();
@@ -343,6 +348,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   for (const Item& item : executable->items) stream->machine->Add(stream, item);
+  ++graph_launches;
   return cudaSuccess;
 }
 

@@ -58,6 +58,8 @@ inline constexpr unsigned cudaHostAllocDefault = 0;
 
 // A device of so much memory; returns its ordinal. The seed decides how late things happen.
 int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed);
+// By all devices of this process so far.
+int64_t NumGraphLaunches();
 
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaSetDevice(int ordinal);
