@@ -101,13 +101,19 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
     line = {{"event", "progress"},
             {"step", report.steps},
             {"samples", report.global_samples},
-            {"fraction", report.progress},
-            {"loss", report.window_loss},
-            {"auc", report.batch_auc},
-            {"samples_per_s", samples_per_s_}};
-    nlohmann::json& stages = line["stages_mean_us"];
-    for (const StageStats& stage : Stages()) stages[stage.stage()] = stage.mean_us();
-    AddWindow(seconds, &line);
+            {"fraction", report.progress}};
+    // Of a window without a sample there is nothing to say: one worker's share of a short batch, or
+    // a run that goes on where training was over.
+    if (report.window_samples > 0) {
+      line["loss"] = report.window_loss;
+      line["auc"] = report.batch_auc;
+    }
+    if (report.window_global_samples > 0) {
+      line["samples_per_s"] = samples_per_s_;
+      nlohmann::json& stages = line["stages_mean_us"];
+      for (const StageStats& stage : Stages()) stages[stage.stage()] = stage.mean_us();
+      AddWindow(seconds, &line);
+    }
   }
   WriteLine(line.dump());
 }

@@ -81,6 +81,14 @@ class CacheTest(ProcessTest):
         summary = self.resume('--set=train.passes=4')
         self.assertNotIn('cache', self.worker())
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        # There is nothing left to train, and so no loss of it.
+        self.resume()
+        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as lines:
+            events = [json.loads(line) for line in lines]
+        last = [event for event in events if event['event'] == 'progress'][-1]
+        self.assertEqual((last['step'], last['fraction']), (summary['steps'], 1))
+        for figure in ('loss', 'auc', 'samples_per_s', 'cache'):
+            self.assertNotIn(figure, last)
 
     def test_a_prefetch_that_was_given_is_kept_and_refused(self):
         self.train(*CACHED, '--set=cache.prefetch_steps=2', '--set=checkpoint.every_steps=7')
