@@ -1,7 +1,6 @@
 #include "kernels/transfer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace thermocline {
@@ -42,12 +41,6 @@ void TransferBlocks::Clear() {
     AddBlock(total);
   }
   for (Block& block : blocks_) block.used = block.visited = 0;
-}
-
-const void* UploadArena::Copy(const void* values, size_t bytes) {
-  const TransferBlocks::Place place = blocks_.Take(bytes);
-  std::memcpy(place.host, values, bytes);
-  return place.device;
 }
 
 void UploadArena::Send(Stream stream) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -65,19 +66,21 @@ class UploadArena {
   explicit UploadArena(Device* device) : device_(device), blocks_(device) {}
 
   void Clear() { blocks_.Clear(); }
+  template <typename T>
+  struct Array {
+    DeviceSpan<const T> device;  // where the values are once what Send copies is there
+    absl::Span<T> host;          // for the caller to fill before that
+  };
   // Where `values` will be on the device once what Send copies is there. On a device with the
   // host's memory: `values` themselves, which then stay valid as long.
   template <typename T>
   DeviceSpan<const T> Add(absl::Span<const T> values) {
     const auto size = static_cast<int64_t>(values.size());
     if (device_->is_host_memory() || values.empty()) return {values.data(), size};
-    return {static_cast<const T*>(Copy(values.data(), sizeof(T) * values.size())), size};
+    const Array<T> room = Reserve<T>(values.size());
+    std::memcpy(room.host.data(), values.data(), sizeof(T) * values.size());
+    return room.device;
   }
-  template <typename T>
-  struct Array {
-    DeviceSpan<const T> device;  // where the values are once what Send copies is there
-    absl::Span<T> host;          // for the caller to fill before that
-  };
   // Room for values that are made in place. Not initialized.
   template <typename T>
   Array<T> Reserve(size_t size) {
@@ -89,8 +92,6 @@ class UploadArena {
   void Send(Stream stream);
 
  private:
-  const void* Copy(const void* values, size_t bytes);
-
   Device* const device_;
   TransferBlocks blocks_;
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -154,16 +153,15 @@ struct Run {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                      dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
                                          options.start_step));
-    planning_threads.emplace(NumPlanningThreads(job));
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
-    pipeline.threads = &*planning_threads;
+    pipeline.threads = &planning_threads;
     pipeline.depth = WorksHeld();
     if (cached != nullptr) {
       pipeline.window_steps = planner_options.window_steps;
       pipeline.cache_planner =
           std::make_unique<CachePlanner>(planner_options, ClusterMap(job.cluster().servers()),
-                                         TableIds(tables), &*planning_threads);
+                                         TableIds(tables), &planning_threads);
     }
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
@@ -173,6 +171,7 @@ struct Run {
                      dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
+    pipeline.threads = &planning_threads;
     pipeline.depth = kEvaluationWorks;
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
@@ -190,8 +189,9 @@ struct Run {
   std::unique_ptr<EmbeddingSource> source;
   CachedSource* cached = nullptr;  // `source`, where it is one
   CachePlannerOptions planner_options;
+  // Of training's pipeline, and of evaluation's, which begins when that has ended.
+  ThreadPool planning_threads{NumPlanningThreads(job)};
   // Where the worker trains.
-  std::optional<ThreadPool> planning_threads;
   std::unique_ptr<StepPipeline> pipeline;
   std::unique_ptr<Trainer> trainer;
 };

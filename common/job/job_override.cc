@@ -48,25 +48,25 @@ std::string AsText(const FieldDescriptor& field, absl::string_view value) {
   return absl::StrCat(field.name(), ": ", value);
 }
 
-absl::Status IndexError(const JobPathStep& step, int size) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(step.field->name(), "[", step.index, "]: there are ", size));
-}
-
-// Walks to the message that holds the last field, making what is not there yet.
-absl::StatusOr<Message*> Descend(const std::vector<JobPathStep>& path, Message* message) {
+// Walks to the message that holds the last field. What is not there yet is made, or, where `make`
+// is false, the message is null.
+absl::StatusOr<Message*> Descend(const std::vector<JobPathStep>& path, bool make,
+                                 Message* message) {
   for (size_t i = 0; i + 1 < path.size(); ++i) {
     const Reflection* reflection = message->GetReflection();
-    const FieldDescriptor* field = path[i].field;
+    const auto& [field, index] = path[i];
     if (!field->is_repeated()) {
+      if (!make && !reflection->HasField(*message, field)) return static_cast<Message*>(nullptr);
       message = reflection->MutableMessage(message, field);
       continue;
     }
     const int size = reflection->FieldSize(*message, field);
-    if (path[i].index > size) return IndexError(path[i], size);
-    message = path[i].index == size
-                  ? reflection->AddMessage(message, field)
-                  : reflection->MutableRepeatedMessage(message, field, path[i].index);
+    if (index > size || (index == size && !make)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field->name(), "[", index, "]: there are ", size));
+    }
+    message = index == size ? reflection->AddMessage(message, field)
+                            : reflection->MutableRepeatedMessage(message, field, index);
   }
   return message;
 }
@@ -112,18 +112,8 @@ absl::Status Clear(const std::vector<JobPathStep>& path, Message* message) {
     return absl::InvalidArgumentError(
         "an element can't be taken out of its list; clear the list, or set it anew");
   }
-  for (size_t i = 0; i + 1 < path.size(); ++i) {
-    const Reflection* reflection = message->GetReflection();
-    const auto& [field, index] = path[i];
-    if (!field->is_repeated()) {
-      if (!reflection->HasField(*message, field)) return absl::OkStatus();
-      message = reflection->MutableMessage(message, field);
-      continue;
-    }
-    const int size = reflection->FieldSize(*message, field);
-    if (index >= size) return IndexError(path[i], size);
-    message = reflection->MutableRepeatedMessage(message, field, index);
-  }
+  ASSIGN_OR_RETURN(message, Descend(path, /*make=*/false, message));
+  if (message == nullptr) return absl::OkStatus();
   message->GetReflection()->ClearField(message, path.back().field);
   return absl::OkStatus();
 }
@@ -142,7 +132,7 @@ absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job
   const absl::string_view value = assignment.substr(equals + 1);
   auto steps = ParseJobPath(path, Job::descriptor());
   if (!steps.ok()) return error(steps.status().message());
-  auto holder = Descend(*steps, job);
+  auto holder = Descend(*steps, /*make=*/true, job);
   if (!holder.ok()) return error(holder.status().message());
   const absl::Status assigned = Assign(steps->back(), value, *holder);
   if (!assigned.ok()) {

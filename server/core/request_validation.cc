@@ -125,7 +125,7 @@ absl::Status RequestValidation::CheckRange(const wire::PushPart& part,
   const absl::Span<const Key> keys = part.KeysOf(range);
   RETURN_IF_ERROR(CheckKeys(*table, keys));
   const absl::Span<const float> values = part.ValuesOf(range);
-  const size_t bad = assign ? FindBadInRows(values, table->dim, width) : FindNonFinite(values);
+  const size_t bad = FindBadInRows(values, table->dim, width);
   if (bad < values.size()) {
     return invalid(assign ? "row" : "gradient", " of key ", keys[bad / width], " holds ",
                    values[bad]);

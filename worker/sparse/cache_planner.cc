@@ -10,10 +10,10 @@
 namespace thermocline {
 namespace {
 
-// Bits of the `count` steps that follow `step`, as in CacheEntry::coming_uses.
-uint32_t UseBitsBehind(int64_t step, int count) {
+// Bits of the `count` steps that follow `step`.
+uint32_t UseBitsBehind(int32_t step, int count) {
   uint32_t bits = 0;
-  for (int i = 1; i <= std::min(count, 31); ++i) bits |= uint32_t{1} << ((step + i) % 32);
+  for (int i = 1; i <= std::min(count, 31); ++i) bits |= UseBit(step + i);
   return bits;
 }
 
@@ -48,14 +48,6 @@ CachePlanner::CachePlanner(CachePlannerOptions options, const ClusterMap& cluste
 
 CachePlanner::~CachePlanner() = default;
 
-void CachePlanner::ForEachTable(absl::FunctionRef<void(size_t t)> body) {
-  if (threads_ != nullptr) {
-    threads_->ParallelFor(static_cast<int64_t>(tables_.size()), [&](int64_t t, int) { body(t); });
-    return;
-  }
-  for (size_t t = 0; t < tables_.size(); ++t) body(t);
-}
-
 void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
   CHECK_EQ(plan.tables.size(), tables_.size());
   CHECK_LT(step.value(), int64_t{std::numeric_limits<int32_t>::max()});
@@ -67,7 +59,8 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
   }
   admitted_ = step.value();
   cache->tables.resize(plan.tables.size());
-  ForEachTable([&](size_t t) {
+  const auto num_tables = static_cast<int64_t>(tables_.size());
+  threads_->ParallelFor(num_tables, [&](int64_t t, int) {
     tables_[t]->Admit(static_cast<int32_t>(admitted_), plan.tables[t].keys, &cache->tables[t]);
   });
   for (const std::unique_ptr<Group>& group : groups_) {
@@ -96,15 +89,19 @@ void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
   at.step = static_cast<int32_t>(step_);
   at.owned = options_.mode == CachePlannerOptions::Mode::kOwned;
   at.copy_steps = options_.copy_steps;
-  at.worthwhile_uses = UseBitsBehind(step_, std::min(options_.window_steps, options_.copy_steps));
+  at.worthwhile_uses = UseBitsBehind(at.step, std::min(options_.window_steps, options_.copy_steps));
   cache->counts = CacheCounts();
   cache->pushed_through = kNoStep;
   const Step before_window = step - options_.window_steps - 1;
   if (at.owned && before_window.value() >= first_step_) cache->pushed_through = before_window;
-  ForEachTable([&](size_t t) { tables_[t]->FindMisses(at, plan.tables[t], &cache->tables[t]); });
+  const auto num_tables = static_cast<int64_t>(tables_.size());
+  threads_->ParallelFor(num_tables, [&](int64_t t, int) {
+    tables_[t]->FindMisses(at, plan.tables[t], &cache->tables[t]);
+  });
   for (const std::unique_ptr<Group>& group : groups_) PlanGroup(group.get(), cache);
-  ForEachTable(
-      [&](size_t t) { tables_[t]->Fill(at, plan.tables[t], first_staged_[t], &cache->tables[t]); });
+  threads_->ParallelFor(num_tables, [&](int64_t t, int) {
+    tables_[t]->Fill(at, plan.tables[t], first_staged_[t], &cache->tables[t]);
+  });
   for (size_t t = 0; t < tables_.size(); ++t) {
     const TableCachePlan& table = cache->tables[t];
     if (at.owned) {

@@ -20,7 +20,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "common/cluster_map.h"
 #include "common/ids.h"
 #include "common/thread_pool.h"
@@ -50,8 +49,8 @@ struct CachePlannerOptions {
 // Not thread-safe.
 class CachePlanner {
  public:
-  // Tables are planned side by side on `threads`, which outlives the planner; null: on the calling
-  // thread. The plans are the same. REQUIRES: every one of `tables` is in one group.
+  // Tables are planned side by side on `threads`, which outlive the planner; the plans don't depend
+  // on their number. REQUIRES: every one of `tables` is in one group.
   CachePlanner(CachePlannerOptions options, const ClusterMap& cluster_map,
                const std::vector<TableId>& tables, ThreadPool* threads);
   ~CachePlanner();
@@ -71,8 +70,6 @@ class CachePlanner {
  private:
   struct Group;
 
-  // body(t) for every table, on all threads.
-  void ForEachTable(absl::FunctionRef<void(size_t t)> body);
   void PlanGroup(Group* group, CachePlan* cache);
   void GiveRows(int32_t table, Group* group, CachePlan* cache);
 

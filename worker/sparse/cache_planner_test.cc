@@ -107,12 +107,12 @@ using TableKey = std::pair<int32_t, Key>;
 
 class TraceRunner {
  public:
-  // `threads`: the twin's; null: the calling thread.
+  // `threads`: the twin's.
   TraceRunner(const Trace& trace, ThreadPool* threads)
       : trace_(trace),
         owned_(trace.options.mode == Mode::kOwned),
         cluster_(trace.num_servers),
-        planner_(trace.options, cluster_, trace.tables, nullptr),
+        planner_(trace.options, cluster_, trace.tables, &one_thread_),
         twin_(trace.options, cluster_, trace.tables, threads),
         plans_(trace.batches.size()),
         twins_(trace.batches.size()),
@@ -379,6 +379,7 @@ class TraceRunner {
   const Trace& trace_;
   const bool owned_;
   const ClusterMap cluster_;
+  ThreadPool one_thread_{1};
   CachePlanner planner_;
   CachePlanner twin_;  // given the same, on the same thread or others: plans the same
   std::vector<CachePlan> plans_;
@@ -396,12 +397,12 @@ class TraceRunner {
 
 TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
   std::mt19937_64 random(TestSeed());
-  ThreadPool threads(3);
+  ThreadPool one_thread(1), three_threads(3);
   std::map<Mode, CacheCounts> totals;
   for (int i = 0; i < 6000; ++i) {
     const Trace trace = TraceMaker(&random).Make(/*large=*/i % 300 == 299);
     SCOPED_TRACE("trace " + std::to_string(i));
-    TraceRunner runner(trace, i % 8 == 0 ? &threads : nullptr);
+    TraceRunner runner(trace, i % 8 == 0 ? &three_threads : &one_thread);
     runner.Run(&random);
     if (HasFailure()) return;
     CacheCounts& total = totals[trace.options.mode];

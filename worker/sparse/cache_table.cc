@@ -14,8 +14,6 @@ namespace {
 // Entries are prefetched so many keys ahead.
 constexpr int32_t kKeysAhead = 16;
 
-constexpr uint32_t UseBit(int32_t step) { return uint32_t{1} << (step % 32); }
-
 // Fills `keys` from the front, without a check of the room at every key.
 class Appender {
  public:

@@ -148,28 +148,21 @@ void CachedSource::Fetch(const std::shared_ptr<StepWork>& work) {
 void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* gathers) {
   const CachedKeys& evicted = work->cache_plan.tables[t].evicted;
   HeldRows& held = SlabOf(t).held();
-  WrittenRows& written = work->cached[t].evicted;
-  written.keys.keys.clear();
-  written.keys.rows.clear();
-  written.keys.server_begin.assign(1, 0);
-  written.counts.clear();
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     for (int32_t i = evicted.server_begin[server]; i < evicted.server_begin[server + 1]; ++i) {
-      CHECK_EQ(held.key(evicted.rows[i]), evicted.keys[i]);
-      const uint32_t lookups = held.TakeUnwritten(evicted.rows[i]);
-      if (lookups == 0) continue;
-      written.keys.keys.push_back(evicted.keys[i]);
-      written.keys.rows.push_back(evicted.rows[i]);
-      written.counts.push_back(lookups);
+      const int32_t row = evicted.rows[i];
+      CHECK_EQ(held.key(row), evicted.keys[i]);
+      const uint32_t lookups = held.TakeUnwritten(row);
+      if (lookups > 0) chosen_[t * options_.num_servers + server].push_back({row, lookups});
     }
-    written.keys.server_begin.push_back(written.keys.size());
   }
-  AddGather(work, t, &written, gathers);
+  GatherChosen(work, t, &work->cached[t].evicted, gathers);
 }
 
-// Rows of the slab that come to the host.
-void CachedSource::AddGather(StepWork* work, size_t t, WrittenRows* written,
-                             std::vector<RowCopy>* gathers) {
+// What was chosen of the table comes to the host.
+void CachedSource::GatherChosen(StepWork* work, size_t t, WrittenRows* written,
+                                std::vector<RowCopy>* gathers) {
+  TakeChosen(t, &written->keys, &written->counts);
   const int32_t count = written->keys.size();
   const int width = WidthOf(t);
   written->rows = work->download().Add<float>(size_t{1} * count * width);

@@ -99,7 +99,8 @@ class CachedSource : public EmbeddingSource {
                   UploadArena::Array<float> CachedTableWork::*rows, bool with_slots) const;
   void StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls);
   void TakeEvicted(StepWork* work, size_t table, std::vector<RowCopy>* gathers);
-  void AddGather(StepWork* work, size_t table, WrittenRows* written, std::vector<RowCopy>* gathers);
+  void GatherChosen(StepWork* work, size_t table, WrittenRows* written,
+                    std::vector<RowCopy>* gathers);
   void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);
   void PlaceBypassedGradients(StepWork* work, size_t table);
   absl::Status PlaceGradients(StepWork* work);

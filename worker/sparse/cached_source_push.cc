@@ -110,8 +110,7 @@ int64_t CachedSource::WriteAhead(StepWork* work, std::vector<RowCopy>* gathers) 
   int64_t rows = 0;
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     WrittenRows& written = work->cached[t].written_ahead;
-    TakeChosen(t, &written.keys, &written.counts);
-    AddGather(work, t, &written, gathers);
+    GatherChosen(work, t, &written, gathers);
     rows += written.keys.size();
   }
   work->upload().Send(Stream::kCompute);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
 #include "common/test_seed.h"
+#include "common/thread_pool.h"
 #include "common/virtual_scheduler.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
@@ -73,7 +74,7 @@ class TraceRunner {
         dense_slots_(dense_blocks_.num_blocks() * dense_blocks_.slot_floats()),
         dense_gradients_(dense_blocks_.arena_floats()),
         batch_planner_(TableIds(), trace.feature_tables, cluster_),
-        cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds(), nullptr),
+        cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds(), &threads_),
         servers_(trace, &scheduler_, Mix64(~seed),
                  [this](auto server, auto step, auto& all) { CheckApplied(server, step, all); }),
         session_(SessionOptions(), &servers_, &scheduler_),
@@ -363,6 +364,7 @@ class TraceRunner {
   const DenseBlocks dense_blocks_;
   Floats dense_weights_, dense_slots_, dense_gradients_;
   BatchPlanner batch_planner_;
+  ThreadPool threads_{1};
   CachePlanner cache_planner_;
 
   // One worker: the rows, and as they were after each step.

@@ -116,8 +116,7 @@ absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) c
         const TableLayout& table = *tables_.at(slice.table);
         const bool assign = slice.kind == wire::PushKind::kAssign;
         const size_t width = slice.values.size() / slice.keys.size();
-        const size_t bad =
-            assign ? FindBadInRows(slice.values, table.dim, width) : FindNonFinite(slice.values);
+        const size_t bad = FindBadInRows(slice.values, table.dim, width);
         if (bad == slice.values.size()) continue;
         return absl::InvalidArgumentError(
             absl::StrCat("rank ", options_.rank.value(), ", step ", push.last_step.value(), ": ",

@@ -23,7 +23,7 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
       reader_(std::move(reader)),
       window_steps_(options.window_steps),
       threads_(options.threads),
-      planners_(threads_ == nullptr ? 1 : threads_->num_threads(), planner),
+      planners_(threads_->num_threads(), planner),
       cache_planner_(std::move(options.cache_planner)) {
   CHECK_GE(options.depth, 1);
   for (int i = 0; i < options.depth + options.window_steps; ++i) {
@@ -120,7 +120,7 @@ void StepPipeline::PassOnWindow(size_t steps_that_stay) {
     window_.pop_front();
     if (cache_planner_ != nullptr) {
       cache_planner_->Plan(work->step(), work->plan, &work->cache_plan);
-      ForEach(work->plan.features.size(), [&](int64_t feature, int) {
+      threads_->ParallelFor(work->plan.features.size(), [&](int64_t feature, int) {
         MapLookups(work->cache_plan, &work->plan.features[feature]);
       });
     }
@@ -143,14 +143,9 @@ absl::StatusOr<bool> StepPipeline::Fill(StepWork* work) {
 
 void StepPipeline::PlanBatch(StepWork* work) {
   planners_[0].Prepare(*work->batch, &work->plan);
-  ForEach(planners_[0].num_tables(), [&](int64_t table, int thread) {
+  threads_->ParallelFor(planners_[0].num_tables(), [&](int64_t table, int thread) {
     planners_[thread].PlanTable(*work->batch, static_cast<int32_t>(table), &work->plan);
   });
-}
-
-void StepPipeline::ForEach(int64_t count, ThreadPool::Body body) {
-  if (threads_ != nullptr) return threads_->ParallelFor(count, body);
-  for (int64_t i = 0; i < count; ++i) body(i, /*thread=*/0);
 }
 
 }  // namespace thermocline

@@ -26,8 +26,8 @@ namespace thermocline {
 
 struct StepPipelineOptions {
   Device* device = nullptr;  // outlives the works; used in Next()
-  // Plan the tables of a batch side by side; null: a thread does. Outlive the pipeline. Used in its
-  // thread only, which may share them with its cache_planner.
+  // Plan the tables of a batch side by side. Outlive the pipeline. Used by its thread only, until
+  // Next() has ended, and maybe by its cache_planner.
   ThreadPool* threads = nullptr;
   int depth = 1;  // step works in the ring, at least one more than are held at a time
   // Where rows are cached. The cache's window is `window_steps` more works.
@@ -57,8 +57,6 @@ class StepPipeline {
   void Run();
   absl::StatusOr<bool> Fill(StepWork* work);
   void PlanBatch(StepWork* work);
-  // On all threads that there are.
-  void ForEach(int64_t count, ThreadPool::Body body);
   void PassOn(StepWork* work);
   void PassOnWindow(size_t steps_that_stay);
   void Recycle(StepWork* work);

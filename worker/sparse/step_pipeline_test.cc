@@ -68,8 +68,19 @@ Device* TestDevice() {
   return device;
 }
 
+ThreadPool* OneThread() {
+  static ThreadPool* const threads = new ThreadPool(1);
+  return threads;
+}
+
+StepPipelineOptions OnOneThread() {
+  StepPipelineOptions options;
+  options.threads = OneThread();
+  return options;
+}
+
 std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1,
-                                           StepPipelineOptions options = {}) {
+                                           StepPipelineOptions options = OnOneThread()) {
   BatchReaderOptions reader_options;
   reader_options.batch_size = 10;
   options.device = TestDevice();
@@ -100,18 +111,18 @@ TEST(StepPipelineTest, HandsOutPlannedStepsInOrderAndThenNull) {
 
 // With a cache as well, whose rows the lookups then name.
 TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
-  ThreadPool threads(3);
+  ThreadPool three_threads(3);
   std::vector<std::unique_ptr<StepPipeline>> pipelines;
-  for (ThreadPool* of_pipeline : {static_cast<ThreadPool*>(nullptr), &threads}) {
+  for (ThreadPool* threads : {OneThread(), &three_threads}) {
     CachePlannerOptions cache;
     cache.groups = {{{0, 2}, 4}, {{1, 3}, 100}};
     cache.window_steps = 3;
     StepPipelineOptions options;
-    options.threads = of_pipeline;
+    options.threads = threads;
     options.window_steps = cache.window_steps;
     options.cache_planner = std::make_unique<CachePlanner>(
         cache, ClusterMap(2), std::vector<TableId>{TableId(0), TableId(1), TableId(2), TableId(3)},
-        of_pipeline);
+        threads);
     pipelines.push_back(MakePipeline(/*rows=*/400, /*depth=*/4, -1, std::move(options)));
   }
   for (int step = 0; step < 40; ++step) {

@@ -30,8 +30,9 @@ constexpr size_t kMostLastWords = 300;
 }  // namespace
 
 std::string HowItEnded(const ChildProcess& ended) {
+  if (ended.exit_code().value_or(0) == 0) return ended.DescribeEnd();
   const std::vector<std::string> tail = LogTail(ended.log_path(), 1);
-  if (ended.exit_code().value_or(0) == 0 || tail.empty()) return ended.DescribeEnd();
+  if (tail.empty()) return ended.DescribeEnd();
   // Lines begin with the time (common/net/log.h).
   absl::string_view words = tail[0];
   absl::Time time;
