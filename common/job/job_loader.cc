@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/job/job_resolve.h"
 #include "common/job/job_source.h"
@@ -40,7 +41,34 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   return text.str();
 }
 
+absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
+                                const std::vector<std::string>& overrides,
+                                const std::vector<std::string>& cleared) {
+  ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, file, overrides, cleared));
+  Job job = source.job();
+  ResolveJob(&job);
+  RETURN_IF_ERROR(ValidateJob(job, source));
+  return job;
+}
+
 }  // namespace
+
+std::string FlagToBlame(
+    const std::vector<std::string>& overrides, const std::vector<std::string>& cleared,
+    const std::function<bool(const std::vector<std::string>& overrides,
+                             const std::vector<std::string>& cleared)>& is_good) {
+  const auto without = [](std::vector<std::string> list, size_t i) {
+    list.erase(list.begin() + static_cast<ptrdiff_t>(i));
+    return list;
+  };
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    if (is_good(without(overrides, i), cleared)) return absl::StrCat("--set ", overrides[i]);
+  }
+  for (size_t i = 0; i < cleared.size(); ++i) {
+    if (is_good(overrides, without(cleared, i))) return absl::StrCat("--clear ", cleared[i]);
+  }
+  return "";
+}
 
 absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
                             const std::vector<std::string>& cleared) {
@@ -51,11 +79,15 @@ absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::stri
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
                              const std::vector<std::string>& cleared) {
-  ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, file, overrides, cleared));
-  Job job = source.job();
-  ResolveJob(&job);
-  RETURN_IF_ERROR(ValidateJob(job, source));
-  return job;
+  absl::StatusOr<Job> job = ParseAsItIs(text, file, overrides, cleared);
+  if (job.ok()) return job;
+  // A flag may spoil what the file says elsewhere, in a line that is not to blame.
+  const std::string flag =
+      FlagToBlame(overrides, cleared, [&](const auto& fewer_overrides, const auto& fewer_cleared) {
+        return ParseAsItIs(text, file, fewer_overrides, fewer_cleared).ok();
+      });
+  if (flag.empty() || absl::StrContains(job.status().message(), flag)) return job;
+  return absl::Status(job.status().code(), absl::StrCat(flag, ": ", job.status().message()));
 }
 
 std::string JobToText(const Job& job) {

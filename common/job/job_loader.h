@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_COMMON_JOB_JOB_LOADER_H_
 #define THERMOCLINE_COMMON_JOB_JOB_LOADER_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ inline constexpr int64_t kMaxJobFileBytes = 16 << 20;
 
 // Reads a job file, takes out the fields `cleared`, applies `overrides` ("path.to.field=value", see
 // job_override.h) and returns the job with every default filled in, checked.
-// Errors: kNotFound, kPermissionDenied, kInvalidArgument (names file, line and field).
+// Errors: kNotFound, kPermissionDenied, kInvalidArgument (names file, line and field; where a flag
+// alone is to blame, the flag first).
 absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
                             const std::vector<std::string>& cleared = {});
 
@@ -25,6 +27,13 @@ absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::stri
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
                              const std::vector<std::string>& cleared = {});
+
+// Which flag spoils a job that is good without it: "--set FIELD=VALUE" or "--clear FIELD"; "": none
+// does alone. `is_good` tells of the flags that are left.
+std::string FlagToBlame(
+    const std::vector<std::string>& overrides, const std::vector<std::string>& cleared,
+    const std::function<bool(const std::vector<std::string>& overrides,
+                             const std::vector<std::string>& cleared)>& is_good);
 
 // The job as text; ParseJob gives the same job back.
 std::string JobToText(const Job& job);

@@ -14,6 +14,7 @@ namespace {
 
 using ::google::protobuf::util::MessageDifferencer;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kSmallest[] = R"(name: "smallest"
@@ -146,9 +147,21 @@ TEST(ParseJob, WrongValuesHaveLineAndField) {
                                     "'CRITEO_TSV'?)"));
   EXPECT_THAT(ErrorOf("train {\n  batch_size: -1\n}\n"), HasSubstr("batch_size"));
   EXPECT_THAT(ErrorOf("train { batch_size: 1\nbatch_size: 2 }\n"),
-              HasSubstr("specified multiple times"));
+              HasSubstr("'batch_size' is there twice"));
   EXPECT_THAT(ErrorOf("train {\n  batch_size: 1\n"), StartsWith("job.textproto:3:"));
   EXPECT_THAT(ErrorOf("optimizer { sgd {} }"), HasSubstr("did you mean 'dense_optimizer'?"));
+}
+
+TEST(ParseJob, AStanzaThatIsThereTwiceIsNamed) {
+  EXPECT_EQ(ErrorOf("train { batch_size: 16 }\ndata { format: CRITEO_TSV }\n"
+                    "train { batch_size: 32 }"),
+            "job.textproto:3:1: 'train' is there twice");
+  EXPECT_EQ(ErrorOf("data { path: 'x' }\ncluster {\n  tls { ca: 'a' } servers: 2\n  tls\n  {\n"
+                    "    certificate: 'b' }\n}"),
+            "job.textproto:4:3: 'tls' is there twice");
+  EXPECT_EQ(ErrorOf("seed: 1\n seed: 2"), "job.textproto:2:2: 'seed' is there twice");
+  EXPECT_EQ(ErrorOf("default_table { dim: 4\n  optimizer { sgd {} adam { beta1: 0.5 } } }"),
+            "job.textproto:2:22: 'adam' and 'sgd' exclude each other; leave one of them out");
 }
 
 TEST(ParseJob, OverridesWinAndAreNamedInErrors) {
@@ -160,6 +173,22 @@ TEST(ParseJob, OverridesWinAndAreNamedInErrors) {
   // The culprit stands in a whole message that was set.
   EXPECT_THAT(ErrorOf(kSmallest, {"train={batch_size: 0}"}),
               StartsWith("--set train={batch_size: 0}: train.batch_size is 0"));
+}
+
+TEST(ParseJob, AFlagThatSpoilsAnotherLineIsNamedFirst) {
+  const std::string text = absl::StrCat(kSmallest, "cache { budget: '1MiB' prefetch_steps: 6 }\n");
+  EXPECT_THAT(ErrorOf(text, {"train.passes=2", "cache.window_steps=4", "seed=3"}),
+              StartsWith("--set cache.window_steps=4: job.textproto:5: cache.prefetch_steps "));
+  // It is named once.
+  EXPECT_THAT(ErrorOf(text, {"cache.prefetch_steps=9"}),
+              StartsWith("--set cache.prefetch_steps=9: cache.prefetch_steps "));
+  // Nor is one where the file is bad without it, or where several are to blame.
+  EXPECT_THAT(ErrorOf("name: 'j'\n", {"seed=3"}), Not(HasSubstr("--set")));
+  EXPECT_THAT(ErrorOf(text, {"cache.window_steps=4", "cache.window_steps=3"}),
+              StartsWith("job.textproto:5: "));
+  const auto job = ParseJob(kSmallest, "job.textproto", {}, {"dlrm"});
+  EXPECT_EQ(job.status(),
+            absl::InvalidArgumentError("--clear dlrm: dlrm is missing; a job needs a model"));
 }
 
 TEST(ParseJob, ClearedFieldsTakeTheirDefaultsBeforeOverrides) {

@@ -44,6 +44,12 @@ std::vector<std::string> EnumValuesOf(const std::string& name) {
   return {values.begin(), values.end()};
 }
 
+// The parser's message on a field or stanza that is there twice, or beside another of its oneof.
+bool IsAboutOneTooMany(const std::string& message) {
+  return absl::StrContains(message, "is specified multiple times") ||
+         absl::StrContains(message, "is specified along with field");
+}
+
 // Says what the parser says in the words of a job file.
 std::string Explain(const std::string& message) {
   if (absl::StrContains(message, "has no field named")) {
@@ -60,6 +66,12 @@ std::string Explain(const std::string& message) {
     return absl::StrCat("field '", Quoted(message, 1), "' has no value '", Quoted(message, 0), "'",
                         DidYouMean(Quoted(message, 0), values), "; it is one of ",
                         absl::StrJoin(values, ", "));
+  }
+  if (IsAboutOneTooMany(message)) {
+    const std::string name = Quoted(message, 0), other = Quoted(message, 1);
+    return other.empty() ? absl::StrCat("'", name, "' is there twice")
+                         : absl::StrCat("'", name, "' and '", other,
+                                        "' exclude each other; leave one of them out");
   }
   return message;
 }
@@ -115,13 +127,15 @@ class ErrorList : public google::protobuf::io::ErrorCollector {
 
   void AddError(int line, int column, const std::string& message) override {
     Position position = {line, column};
+    const bool one_too_many = IsAboutOneTooMany(message);
     if (absl::StrContains(message, "has no field named")) {
       position = LastWordBefore(text_, position, Quoted(message, 1));
-    } else if (absl::StrContains(message, "Unknown enumeration value")) {
+    } else if (one_too_many || absl::StrContains(message, "Unknown enumeration value")) {
       position = LastWordBefore(text_, position, Quoted(message, 0));
     }
     std::string what = Explain(message);
-    const std::string field = FieldAt(text_, position.line);
+    // What is one too many names itself: fields in its braces have no part in it.
+    const std::string field = one_too_many ? "" : FieldAt(text_, position.line);
     if (!field.empty() && !absl::StrContains(what, field)) {
       what = absl::StrCat("field '", field, "': ", what);
     }

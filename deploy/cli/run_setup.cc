@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/posix_disk.h"
+#include "common/job/job_loader.h"
 #include "common/status_macros.h"
 #include "deploy/cli/train_job.h"
 #include "deploy/controller/checkpoint_match.h"
@@ -66,6 +67,23 @@ absl::StatusOr<std::string> CheckpointToResume(const Flags& flags, const Checkpo
   return path.filename().string();
 }
 
+// Where the checkpoint refuses the job because of one flag, names that first.
+absl::StatusOr<ResumePoint> FindPointOf(const Flags& flags, const CheckpointStore& store,
+                                        const RunSetup& setup, const std::string& name) {
+  const std::string& build = setup.options.programs.build;
+  absl::StatusOr<ResumePoint> point = FindResumePoint(store, setup.job, build, name);
+  if (!absl::IsFailedPrecondition(point.status())) return point;
+  const std::string file =
+      flags.positional().empty() ? setup.directory.File("job.textproto") : flags.positional()[0];
+  const std::string flag = FlagToBlame(
+      flags.GetAll("set"), flags.GetAll("clear"), [&](const auto& overrides, const auto& cleared) {
+        const auto job = LoadJob(file, overrides, cleared);
+        return job.ok() && FindResumePoint(store, *job, build, name).ok();
+      });
+  if (flag.empty()) return point;
+  return absl::Status(point.status().code(), absl::StrCat(flag, ": ", point.status().message()));
+}
+
 // Locks the checkpoint directory and finds where in it the run begins.
 absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup) {
   if (!setup->job.has_checkpoint()) return absl::OkStatus();
@@ -79,8 +97,7 @@ absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup)
   setup->options.is_resumed = true;
   ASSIGN_OR_RETURN(const std::string name, CheckpointToResume(flags, store));
   JobOptions& options = setup->options;
-  ASSIGN_OR_RETURN(ResumePoint point,
-                   FindResumePoint(store, setup->job, options.programs.build, name));
+  ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
   options.start = std::move(point.start);
   options.notices = std::move(point.notices);
   return absl::OkStatus();
