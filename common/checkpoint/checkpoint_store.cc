@@ -52,6 +52,19 @@ absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) con
   return absl::OkStatus();
 }
 
+absl::Status CheckpointStore::CheckBytes(const CheckpointManifest& manifest,
+                                         std::map<std::string, absl::Status>* known) const {
+  RETURN_IF_ERROR(CheckFiles(manifest));
+  for (const CheckpointPart& part : manifest.parts()) {
+    for (const CheckpointFile& file : part.files()) {
+      const auto [entry, is_new] = known->try_emplace(file.path());
+      if (is_new) entry->second = CheckListedBytes(disk_, PathOf(file.path()), file);
+      RETURN_IF_ERROR(entry->second);
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Oldest first.
 absl::StatusOr<std::vector<CheckpointId>> CheckpointStore::Folders() const {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(directory_));

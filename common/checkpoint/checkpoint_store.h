@@ -3,6 +3,7 @@
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -65,6 +66,10 @@ class CheckpointStore {
   absl::StatusOr<CheckpointManifest> Load(absl::string_view name) const;
   // Whether every file that it names is there with its size. Errors: kDataLoss, kUnavailable
   absl::Status CheckFiles(const CheckpointManifest& manifest) const;
+  // The same, and reads every byte of them. What is found of each file is kept in `known`, by its
+  // path, and asked first: checkpoints share files. Errors: kDataLoss, kUnavailable
+  absl::Status CheckBytes(const CheckpointManifest& manifest,
+                          std::map<std::string, absl::Status>* known) const;
 
   // Removes all checkpoints but the newest `keep` whole ones, with all files that those don't name,
   // and what aborted ones left. Not touched: the folders named in `in_progress`, cuts behind the

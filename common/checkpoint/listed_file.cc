@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "common/check.h"
 #include "common/crc32c.h"
@@ -26,6 +27,14 @@ absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::
   if (bytes == listed.bytes()) return opened;
   return DamagedFile(path,
                      absl::StrCat("it has ", bytes, " bytes, the manifest says ", listed.bytes()));
+}
+
+absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, OpenListedFile(disk, path, listed));
+  ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(*file, 0));
+  if (crc == listed.crc32c()) return absl::OkStatus();
+  return DamagedFile(
+      path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc, listed.crc32c()));
 }
 
 absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin) {

@@ -25,6 +25,10 @@ absl::Status DamagedFile(const std::string& path, absl::string_view what);
 absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::string& path,
                                                          const CheckpointFile& listed);
 
+// Reads every byte of such a file. Errors: those of OpenListedFile; kDataLoss also: its CRC-32C is
+// another than the manifest says.
+absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed);
+
 // CRC-32C of the bytes from `begin` to the end. REQUIRES: begin <= file.size()
 // Errors: kUnavailable
 absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin);

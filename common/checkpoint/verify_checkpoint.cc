@@ -3,25 +3,12 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/listed_file.h"
 #include "common/checkpoint/merged_rows.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
-namespace {
-
-absl::Status VerifyBytes(Disk* disk, const std::string& path, const CheckpointFile& listed) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, OpenListedFile(disk, path, listed));
-  ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(*file, 0));
-  if (crc == listed.crc32c()) return absl::OkStatus();
-  return DamagedFile(
-      path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc, listed.crc32c()));
-}
-
-}  // namespace
-
 absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(Disk* disk, const std::string& directory,
                                                     const CheckpointManifest& manifest) {
   VerifiedCheckpoint verified;
@@ -29,7 +16,7 @@ absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(Disk* disk, const std::strin
   for (int part = 0; part < manifest.parts_size(); ++part) {
     uint64_t rows = 0;  // of the part's files
     for (const CheckpointFile& file : manifest.parts(part).files()) {
-      RETURN_IF_ERROR(VerifyBytes(disk, absl::StrCat(directory, "/", file.path()), file));
+      RETURN_IF_ERROR(CheckListedBytes(disk, absl::StrCat(directory, "/", file.path()), file));
       ++verified.files;
       verified.bytes += file.bytes();
       rows += file.rows();

@@ -13,6 +13,7 @@
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"
+#include "deploy/controller/resume.h"
 
 namespace thermocline {
 namespace {
@@ -82,7 +83,13 @@ int Verify(const Flags& flags) {
                                        : DescribeFolder(*list, path->name),
                     kExitFailed);
   }
-  return all_whole ? kExitDone : kExitFailed;
+  if (!path->name.empty()) return all_whole ? kExitDone : kExitFailed;
+  // A checkpoint that is damaged has been named already.
+  const absl::Status resumable = all_whole ? CheckResumable(store) : store.ReadJobState().status();
+  if (!resumable.ok()) {
+    std::printf("--resume would stop: %s\n", std::string(resumable.message()).c_str());
+  }
+  return all_whole && resumable.ok() ? kExitDone : kExitFailed;
 }
 
 }  // namespace
@@ -91,7 +98,9 @@ CheckpointAction CheckpointVerifyAction() {
   CheckpointAction action;
   action.name = "verify";
   action.arguments = "PATH";
-  action.summary = "reads every byte: names the file that is damaged, or prints the model digest";
+  action.summary =
+      "reads every byte: names the file that is damaged, or prints the model digest; of a\n"
+      "      directory also whether --resume could go on";
   action.run = Verify;
   return action;
 }

@@ -24,9 +24,7 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
     if (instead.has_value() && instead->empty()) return "\nno other checkpoint is whole";
     if (instead.has_value()) {
       return absl::StrCat("\nto go on from another checkpoint: thermocline train --run-dir ",
-                          setup.directory.path(),
-                          " --resume-from NAME; whole by their sizes (`checkpoint verify` "
-                          "reads every byte): ",
+                          setup.directory.path(), " --resume-from NAME; whole, by every byte: ",
                           absl::StrJoin(*instead, ", "));
     }
   }
@@ -60,19 +58,21 @@ int RunTrain(const Flags& flags) {
 Command TrainCommand() {
   Command command;
   command.name = "train";
-  command.arguments = "JOB [FLAGS]";
+  command.arguments = "[JOB] [FLAGS]";
   command.summary = "runs a job: servers and workers as processes on this machine";
   command.details =
       "Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's\n"
       "text format; deploy/jobs has examples) and supervises it until the model is trained and\n"
       "evaluated. Ctrl-C stops all of it.\n\n"
       "The run directory gets the job as it was run (job.textproto), one log for each process,\n"
-      "metrics.jsonl, server_stats.json and summary.json. While the job runs,\n"
-      "`thermocline stats --run-dir DIR` shows its servers.\n\n"
+      "metrics.jsonl, worker-N.json, server_stats.json, summary.json, and the checkpoints.\n"
+      "`thermocline stats --run-dir DIR` shows what the processes do, and afterwards what they "
+      "left.\n\n"
       "--resume goes on with a job that has checkpoints, however it was stopped, at the sample\n"
-      "behind its newest one. JOB may be left out; another JOB, or flags, may change the number\n"
-      "of servers and workers, the passes, the learning rate, the cache, and where tables are\n"
-      "stored.\n";
+      "behind its newest one. JOB may be left out. Another JOB, or flags, may change all but what\n"
+      "makes a step other samples or a row another row (batch size, seed, tables, optimizers,\n"
+      "features, how the data is read): servers, workers, passes, learning rate, cache and so "
+      "on.\n";
   command.examples =
       "  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt\n"
       "  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2\n"

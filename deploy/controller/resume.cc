@@ -1,6 +1,7 @@
 #include "deploy/controller/resume.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,27 +33,31 @@ const ListedCheckpoint* Last(const Checkpoints& list, Fits fits) {
   return found == list.rend() ? nullptr : &*found;
 }
 
-// What people may choose instead of `name`, newest first.
-std::vector<std::string> WholeBut(const Checkpoints& list, const std::string& name) {
+// What people may choose instead of `name`, newest first. Reads every byte: an increment may need
+// the very file that is damaged.
+std::vector<std::string> WholeBut(const CheckpointStore& store, const Checkpoints& list,
+                                  const std::string& name) {
   std::vector<std::string> names;
+  std::map<std::string, absl::Status> known;
   for (auto listed = list.rbegin(); listed != list.rend() && names.size() < kMostNamed; ++listed) {
-    if (listed->status.ok() && listed->name != name) names.push_back(listed->name);
+    if (!listed->status.ok() || listed->name == name) continue;
+    if (store.CheckBytes(listed->manifest, &known).ok()) names.push_back(listed->name);
   }
   return names;
 }
 
-std::string Instead(const Checkpoints& list, const std::string& name) {
-  const std::vector<std::string> names = WholeBut(list, name);
+std::string Instead(const CheckpointStore& store, const Checkpoints& list,
+                    const std::string& name) {
+  const std::vector<std::string> names = WholeBut(store, list, name);
   if (names.empty()) return "no other checkpoint is whole";
-  return absl::StrCat(
-      "choose another with --resume-from; whole by their sizes (`checkpoint verify` reads every "
-      "byte): ",
-      absl::StrJoin(names, ", "));
+  return absl::StrCat("choose another with --resume-from; whole, by every byte: ",
+                      absl::StrJoin(names, ", "));
 }
 
 // The base of the last epoch is gone, by somebody's hand. Surely of the same line are only those
 // that its own epoch made before: of an earlier one, people may have left what came last behind.
-absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const std::string& base,
+absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
+                                                  const Checkpoints& list, const std::string& base,
                                                   std::vector<std::string>* notices) {
   const auto id = ParseCheckpointName(base);
   const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
@@ -62,7 +67,7 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const
   const std::string gone =
       absl::StrCat("checkpoint ", base, ", with which the last epoch began, is gone");
   if (before == nullptr) {
-    return absl::DataLossError(absl::StrCat(gone, "; ", Instead(list, base)));
+    return absl::DataLossError(absl::StrCat(gone, "; ", Instead(store, list, base)));
   }
   notices->push_back(absl::StrCat(gone, "; going on with ", before->name,
                                   ", the newest whole one that its epoch made before"));
@@ -70,7 +75,8 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const Checkpoints& list, const
 }
 
 // What the epoch after begins with; null: nothing.
-absl::StatusOr<const ListedCheckpoint*> Choose(const Checkpoints& list,
+absl::StatusOr<const ListedCheckpoint*> Choose(const CheckpointStore& store,
+                                               const Checkpoints& list,
                                                const std::optional<JobState>& state,
                                                const std::string& name,
                                                std::vector<std::string>* notices) {
@@ -90,7 +96,7 @@ absl::StatusOr<const ListedCheckpoint*> Choose(const Checkpoints& list,
   if (newest != nullptr || state->base_checkpoint().empty()) return newest;
   const ListedCheckpoint* base = by_name(state->base_checkpoint());
   if (base != nullptr) return base;
-  return InPlaceOf(list, state->base_checkpoint(), notices);
+  return InPlaceOf(store, list, state->base_checkpoint(), notices);
 }
 
 absl::Status CheckJobId(const std::string& here, const std::string& there,
@@ -123,12 +129,13 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
   start.epoch = state.has_value() ? state->epoch() : 0;
   for (const ListedCheckpoint& listed : list) start.epoch = std::max(start.epoch, listed.id.epoch);
   ++start.epoch;
-  ASSIGN_OR_RETURN(const ListedCheckpoint* chosen, Choose(list, state, name, &point.notices));
+  ASSIGN_OR_RETURN(const ListedCheckpoint* chosen,
+                   Choose(store, list, state, name, &point.notices));
   if (chosen == nullptr) return point;
   if (!chosen->status.ok()) {
     return absl::Status(chosen->status.code(),
                         absl::StrCat("checkpoint ", chosen->name, ": ", chosen->status.message(),
-                                     "; ", Instead(list, chosen->name)));
+                                     "; ", Instead(store, list, chosen->name)));
   }
   RETURN_IF_ERROR(CheckJobId(job_id, chosen->manifest.job_id(), "the checkpoint"));
   start.base = chosen->name;
@@ -159,7 +166,18 @@ std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointSto
     return listed.id.epoch == (*state)->epoch();
   };
   if (Last(*list, is_of_last_epoch) != nullptr) return std::nullopt;
-  return WholeBut(*list, (*state)->base_checkpoint());
+  return WholeBut(store, *list, (*state)->base_checkpoint());
+}
+
+absl::Status CheckResumable(const CheckpointStore& store) {
+  ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
+  const auto state = store.ReadJobState();
+  // Where it can't be read FindNextEpoch says so, whatever the job.
+  const bool is_known = state.ok() && state->has_value();
+  const std::string job_id = is_known       ? (*state)->job_id()
+                             : list.empty() ? ""
+                                            : list.back().manifest.job_id();
+  return FindNextEpoch(store, job_id, "").status();
 }
 
 absl::Status CheckUnused(const CheckpointStore& store) {

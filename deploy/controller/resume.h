@@ -40,8 +40,13 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
 absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
                                             const std::string& build, const std::string& name);
 
+// Whether the job that was run there can go on by itself (--resume), as far as the checkpoints
+// tell. Errors: those of FindNextEpoch.
+absl::Status CheckResumable(const CheckpointStore& store);
+
 // After a loss of data: the whole checkpoints that people may go on with instead of what the last
-// epoch began with, newest first. nullopt: that epoch got further, and --resume takes it up.
+// epoch began with, newest first; every byte of them is read. nullopt: that epoch got further, and
+// --resume takes it up.
 std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointStore& store);
 
 // For a job that begins: kAlreadyExists where the directory holds what another run left.

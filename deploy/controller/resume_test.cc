@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/testing.h"
 #include "common/cpu_features.h"
@@ -10,6 +12,7 @@
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "common/status_macros.h"
+#include "common/test_seed.h"
 #include "deploy/controller/checkpoint_match.h"
 
 namespace thermocline {
@@ -137,7 +140,7 @@ TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
   const auto start = Find();
   EXPECT_EQ(start.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(start.status().message(), HasSubstr("epoch-1-step-19"));
-  EXPECT_THAT(start.status().message(), HasSubstr("every byte): epoch-1-step-9"));
+  EXPECT_THAT(start.status().message(), HasSubstr("every byte: epoch-1-step-9"));
   // Newer increments may use its files.
   EXPECT_THAT(start.status().message(), Not(HasSubstr("remove")));
   const auto chosen = Find("epoch-1-step-9");
@@ -172,7 +175,7 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
   Damage("epoch-2-step-9");
   const absl::Status none = Find().status();
   EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(none.message()), EndsWith("): epoch-2-step-39, epoch-1-step-29"));
+  EXPECT_THAT(std::string(none.message()), EndsWith("byte: epoch-2-step-39, epoch-1-step-29"));
 }
 
 TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
@@ -187,6 +190,50 @@ TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
   EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(IsEmpty()));
   Commit(2, 29);
   EXPECT_EQ(InsteadOfDamagedBase(store_), std::nullopt);
+}
+
+TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
+  // The first stands for itself, the third is an increment of the second.
+  std::mt19937_64 random(TestSeed());
+  CheckpointManifest before;
+  for (const int64_t step : {9, 19, 29}) {
+    TestRows rows;
+    AddRandomRows(50, 1, &random, &rows);
+    CheckpointManifest manifest = WriteTestCheckpoint(&disk_, kDirectory, {1, Step(step)}, 1, rows,
+                                                      step == 29 ? &before : nullptr);
+    manifest.set_job_id(job_.name());
+    ASSERT_TRUE(store_.Commit(manifest).ok());
+    before = manifest;
+  }
+  Write(2, "epoch-1-step-19");
+  const std::string path = absl::StrCat(kDirectory, "/", before.parts(0).files(0).path());
+  ASSERT_EQ(path, "checkpoints/epoch-1-step-19/server-0.sst");
+  std::string content = disk_.Content(path);
+  content[content.size() / 2] ^= 1;
+  disk_.SetContent(path, content);
+  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("epoch-1-step-9")));
+  Damage("epoch-1-step-19");
+  const absl::Status refused = Find().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(refused.message()), EndsWith("whole, by every byte: epoch-1-step-9"));
+}
+
+TEST_F(ResumeTest, WhetherAJobCanGoOnIsKnownWithoutItsJobFile) {
+  EXPECT_EQ(CheckResumable(store_).code(), absl::StatusCode::kNotFound);
+  Commit(1, 9);
+  EXPECT_TRUE(CheckResumable(store_).ok());
+  Write(2, "epoch-1-step-9");
+  EXPECT_TRUE(CheckResumable(store_).ok());
+  Write(2, "epoch-1-step-4");
+  EXPECT_EQ(CheckResumable(store_).code(), absl::StatusCode::kDataLoss);
+  CheckpointManifest others = ManifestAt(2, 19);
+  others.set_job_id("other");
+  ASSERT_TRUE(store_.Commit(others).ok());
+  EXPECT_EQ(CheckResumable(store_).code(), absl::StatusCode::kFailedPrecondition);
+  disk_.SetContent(absl::StrCat(kDirectory, "/", kJobStateName), "TclnJobS");
+  const absl::Status status = CheckResumable(store_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("JOB_STATE"));
 }
 
 TEST_F(ResumeTest, AnotherJobsState) {

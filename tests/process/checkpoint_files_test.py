@@ -125,6 +125,17 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(self.command('verify', os.path.join(self.checkpoints,
                                                              'epoch-1-step-4'))[0], 0)
 
+    def test_verify_fails_where_a_resume_would(self):
+        path = os.path.join(self.checkpoints, 'JOB_STATE')
+        with open(path, 'wb') as file:
+            file.write(b'TclnJobS')
+        code, out, _ = self.command('verify', self.checkpoints)
+        self.assertEqual(code, 1, out)
+        self.assertEqual(out.count('is whole'), 2)
+        self.assertIn("--resume would stop: '%s' is cut short" % path, out)
+        # One checkpoint by itself is whole.
+        self.assertEqual(self.command('verify', self.newest)[0], 0)
+
     def test_a_run_directory_stands_for_its_checkpoints(self):
         with open(os.path.join(self.run_dir, 'job.textproto'), 'w') as job:
             job.write(harness.JOB % {'data': '/nowhere'})
