@@ -287,6 +287,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
                          {"bad_lines", result.bad_lines},
                          {"train_s", result.train_s},
                          {"eval_s", result.eval_s},
+                         {"loss", result.stats.loss()},
                          {"samples_per_s", result.new_samples / std::max(result.train_s, 1e-9)},
                          {"bytes_pulled", result.stats.bytes_pulled()},
                          {"bytes_pushed", result.stats.bytes_pushed()},

@@ -1,4 +1,5 @@
 // thermocline stats: what servers and workers are doing.
+#include <google/protobuf/util/json_util.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,10 +17,17 @@
 #include "common/net/control_client.h"
 #include "common/status_macros.h"
 #include "deploy/cli/command.h"
+#include "deploy/console/format.h"
 #include "deploy/console/stats_table.h"
+#include "deploy/controller/json_number.h"
+#include "deploy/controller/metrics_log.h"
+#include "deploy/controller/run_lock.h"
+#include "deploy/controller/summary.h"
 
 namespace thermocline {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 
@@ -29,7 +37,7 @@ struct Targets {
   TlsFiles tls;
 };
 
-std::vector<std::string> Strings(const nlohmann::json& json, const char* name) {
+std::vector<std::string> Strings(const Json& json, const char* name) {
   std::vector<std::string> strings;
   const auto found = json.find(name);
   if (found == json.end() || !found->is_array()) return strings;
@@ -47,7 +55,7 @@ absl::Status AddRunDirectory(const std::string& path, Targets* targets) {
     return absl::NotFoundError(absl::StrCat(file_name, " can't be read: is ", path,
                                             " a run directory whose servers are up?"));
   }
-  const auto json = nlohmann::json::parse(file, nullptr, false);
+  const auto json = Json::parse(file, nullptr, false);
   if (!json.is_object()) return absl::DataLossError(absl::StrCat(file_name, " is no JSON object"));
   targets->servers = Strings(json, "servers");
   targets->workers = Strings(json, "workers");
@@ -73,21 +81,20 @@ absl::StatusOr<std::string> LatestRunDirectory() {
   return absl::InvalidArgumentError("name the servers' addresses, or a run with --run-dir");
 }
 
-absl::StatusOr<Targets> TargetsFromFlags(const Flags& flags) {
+// "": addresses are given.
+absl::StatusOr<std::string> RunDirectoryFromFlags(const Flags& flags) {
+  if (flags.positional().empty()) {
+    return flags.Has("run-dir") ? flags.Get("run-dir") : LatestRunDirectory();
+  }
+  if (!flags.Has("run-dir")) return std::string();
+  return absl::InvalidArgumentError("give addresses or --run-dir, not both");
+}
+
+absl::StatusOr<Targets> TargetsFromFlags(const Flags& flags, const std::string& run_dir) {
   Targets targets;
   targets.tls = {flags.Get("tls-certificate"), flags.Get("tls-private-key"), flags.Get("tls-ca")};
   targets.servers = flags.positional();
-  if (!targets.servers.empty()) {
-    if (flags.Has("run-dir")) {
-      return absl::InvalidArgumentError("give addresses or --run-dir, not both");
-    }
-    return targets;
-  }
-  std::string path = flags.Get("run-dir");
-  if (path.empty()) {
-    ASSIGN_OR_RETURN(path, LatestRunDirectory());
-  }
-  RETURN_IF_ERROR(AddRunDirectory(path, &targets));
+  if (!run_dir.empty()) RETURN_IF_ERROR(AddRunDirectory(run_dir, &targets));
   return targets;
 }
 
@@ -95,6 +102,59 @@ struct Reports {
   std::vector<ServerReport> servers;
   std::vector<WorkerReport> workers;
 };
+
+// Of any type; null where there is none, or no JSON.
+Json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  Json json = Json::parse(file, nullptr, false);
+  return json.is_discarded() ? Json() : json;
+}
+
+std::string TextAt(const Json& json, const char* name) {
+  if (!json.is_object() || !json.contains(name) || !json[name].is_string()) return "";
+  return json[name].get<std::string>();
+}
+
+template <typename Stats>
+absl::StatusOr<Stats> StatsFromJson(const Json& json) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // Of another version, or not of the stats.
+  Stats stats;
+  if (google::protobuf::util::JsonStringToMessage(json.dump(), &stats, options).ok()) return stats;
+  return absl::DataLossError("its stats can't be read");
+}
+
+// What the processes of a run that has ended said last.
+Reports ReportsLeftIn(const std::string& run_dir) {
+  Reports reports;
+  const Json left = ReadJson(run_dir + "/server_stats.json");
+  if (left.is_object() && left.contains("servers")) {
+    for (const Json& server : left["servers"]) {
+      reports.servers.push_back({TextAt(server, "address"), absl::UnknownError("")});
+      if (server.is_object() && server.contains("stats")) {
+        reports.servers.back().stats = StatsFromJson<ServerStats>(server["stats"]);
+      } else {
+        reports.servers.back().stats = absl::UnavailableError(TextAt(server, "error"));
+      }
+    }
+  }
+  for (uint32_t rank = 0;; ++rank) {
+    Json json = ReadJson(absl::StrCat(run_dir, "/worker-", rank, ".json"));
+    if (!json.is_object()) return reports;
+    json.erase("stages");  // Of another form than in stats.
+    absl::StatusOr<WorkerStats> stats = StatsFromJson<WorkerStats>(json);
+    if (stats.ok()) {
+      stats->set_worker_rank(rank);
+      stats->set_step(static_cast<int64_t>(NumberAt(json, "steps").value_or(0)));
+    }
+    reports.workers.push_back({absl::StrCat("worker ", rank), std::move(stats)});
+  }
+}
+
+// Whether all processes of the run are gone. Runs without a lock (`bench train`) are asked.
+bool HasEnded(const std::string& run_dir) {
+  return std::filesystem::exists(run_dir + "/lock") && !RunLock::IsHeld(run_dir);
+}
 
 // Asks all at once.
 Reports Ask(const Targets& targets) {
@@ -128,6 +188,11 @@ bool AllServersAnswered(const Reports& reports) {
                      [](const ServerReport& report) { return report.stats.ok(); });
 }
 
+bool NoServerAnswered(const Reports& reports) {
+  return std::none_of(reports.servers.begin(), reports.servers.end(),
+                      [](const ServerReport& report) { return report.stats.ok(); });
+}
+
 // Ctrl-C ends `stats --watch` as it is meant to end, at any moment: there is nothing to clean up.
 void ExitOnStopRequest() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -139,7 +204,7 @@ void ExitOnStopRequest() {
 // One document a line where more follow.
 std::string RenderJson(const Reports& reports, bool one_line) {
   const std::string text = StatsToJson(reports.servers, reports.workers);
-  return one_line ? nlohmann::ordered_json::parse(text).dump() : text;
+  return one_line ? Json::parse(text).dump() : text;
 }
 
 std::string RenderTables(const Reports& reports) {
@@ -151,24 +216,67 @@ std::string RenderTables(const Reports& reports) {
   return text;
 }
 
+std::string DescribeProgress(const Json& progress) {
+  const auto count = [&](const char* name) {
+    return FormatCount(static_cast<uint64_t>(std::max(0.0, NumberAt(progress, name).value_or(0))));
+  };
+  return absl::StrCat("last progress: step ", count("step"), ", ", count("samples"), " samples\n");
+}
+
+// Shows what a run that has ended left. Returns the exit code: whether it ended well.
+int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
+  const MetricsTail tail = ReadMetricsTail(run_dir + "/metrics.jsonl");
+  const bool done = tail.end.has_value() && TextAt(*tail.end, "status") == "OK";
+  const std::string reason =
+      tail.end.has_value() ? TextAt(*tail.end, "reason") : "its launcher ended without a word";
+  const Json summary = ReadJson(run_dir + "/summary.json");
+  const Reports reports = ReportsLeftIn(run_dir);
+  if (as_json) {
+    Json json = Json::parse(StatsToJson(reports.servers, reports.workers));
+    json["ended"] = {{"done", done}, {"reason", done ? Json() : Json(reason)}};
+    json["ended"]["progress"] = tail.progress.value_or(Json());
+    json["ended"]["summary"] = summary;
+    std::printf("%s\n", json.dump(one_line ? -1 : 2).c_str());
+  } else {
+    std::string text =
+        absl::StrCat("the job in ", run_dir, " has ended",
+                     done ? "\n" : absl::StrCat(" without a result: ", reason, "\n"));
+    if (!done && tail.progress) absl::StrAppend(&text, DescribeProgress(*tail.progress));
+    if (summary.is_object()) {
+      absl::StrAppend(&text, done ? "" : "\nof the launch before that trained to its end:\n",
+                      RenderSummary(summary), "\n", RenderTables(reports));
+    }
+    std::fputs(text.c_str(), stdout);
+  }
+  std::fflush(stdout);
+  return done ? kExitDone : kExitFailed;
+}
+
 int Stats(const Flags& flags) {
   const auto interval_s = flags.GetInt("interval", 1, 1, 3600);
   if (!interval_s.ok()) return Complain(interval_s.status().message(), kExitUsage);
-  const auto targets = TargetsFromFlags(flags);
-  if (!targets.ok()) return Complain(targets.status().message(), kExitUsage);
-  const bool watch = flags.Has("watch");
+  const auto run_dir = RunDirectoryFromFlags(flags);
+  if (!run_dir.ok()) return Complain(run_dir.status().message(), kExitUsage);
+  const bool watch = flags.Has("watch"), as_json = flags.Has("json");
   if (watch) {
     ExitOnStopRequest();
     signal(SIGPIPE, SIG_IGN);  // a reader that goes away has seen enough
   }
   while (true) {
+    if (!run_dir->empty() && HasEnded(*run_dir)) return ShowEnded(*run_dir, as_json, watch);
+    // Each time anew: a job that goes back to a checkpoint has other servers.
+    const auto targets = TargetsFromFlags(flags, *run_dir);
+    if (!targets.ok()) return Complain(targets.status().message(), kExitUsage);
     const Reports reports = Ask(*targets);
-    if (flags.Has("json")) {
+    if (as_json) {
       std::printf("%s\n", RenderJson(reports, /*one_line=*/watch).c_str());
     } else {
       // "Go to the corner" and "clear the screen".
       if (watch && isatty(STDOUT_FILENO)) std::fputs("\x1b[H\x1b[2J", stdout);
-      std::fputs(RenderTables(reports).c_str(), stdout);
+      const bool between = watch && !run_dir->empty() && NoServerAnswered(reports);
+      std::fputs(between ? "no server answers: the run begins, goes back to a checkpoint, or ends\n"
+                         : RenderTables(reports).c_str(),
+                 stdout);
     }
     std::fflush(stdout);
     if (!watch) return AllServersAnswered(reports) ? kExitDone : kExitFailed;
@@ -188,15 +296,16 @@ Command StatsCommand() {
       "Asks the servers at the addresses (host:port), or those of a run directory with its\n"
       "workers; by default those of the latest run under runs/. Shows rows and memory, keys "
       "pulled\n"
-      "and pushed, latencies, held pulls, duplicates and staleness. Exit code 1 if a server does\n"
-      "not answer.\n";
+      "and pushed, latencies, held pulls, duplicates and staleness. Of a run that has ended: its\n"
+      "result, and what its processes said last. Exit code 1 if a server does not answer, or the\n"
+      "run ended without a result.\n";
   command.examples =
       "  thermocline stats 127.0.0.1:40001 127.0.0.1:40002\n"
       "  thermocline stats --run-dir runs/quickstart-20240101-120000 --watch\n"
       "  thermocline stats --json | jq '.servers[].stats.tables[].rows'\n";
   command.flags = {
       {"run-dir", "DIR", "the servers and workers of this run"},
-      {"watch", "", "shows them again and again, until Ctrl-C"},
+      {"watch", "", "shows them again and again, until the run ends or Ctrl-C"},
       {"interval", "SECONDS", "between two looks with --watch; default 1"},
       {"json", "",
        "prints JSON, fields as in proto/parameter_server.proto; with --watch one line a look"},

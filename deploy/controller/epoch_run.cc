@@ -260,7 +260,6 @@ absl::StatusOr<Digest> EpochRun::AskServers(std::vector<ServerReport>* reports) 
 // Stats, then the digest: reading all rows for it would show in them.
 absl::StatusOr<Digest> EpochRun::AskServersOnce(std::vector<ServerReport>* reports) {
   ASSIGN_OR_RETURN(*reports, servers_.GetStats());
-  RETURN_IF_ERROR(directory_.Write("server_stats.json", StatsToJson(*reports, {}) + "\n"));
   for (const ServerReport& report : *reports) RETURN_IF_ERROR(report.stats.status());
   ASSIGN_OR_RETURN(const auto results, workers_.ReadResults());
   auto digest = servers_.GetDigest(options_.start.epoch, LastStep(results), StallTimeout());

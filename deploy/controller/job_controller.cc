@@ -53,6 +53,7 @@ class JobController {
     ASSIGN_OR_RETURN(metrics_, MetricsLog::Create(directory_.File("metrics.jsonl")));
     absl::StatusOr<JobResult> result = RunEpochs();
     if (!result.ok()) RestoreJob();
+    NoteEnd(result.status());
     CheckpointRequests(directory_.path())
         .RefuseAll(absl::AbortedError(writes_checkpoints_ ? "the job has ended"
                                                           : "the job has no checkpoint policy"));
@@ -85,11 +86,13 @@ class JobController {
       if (loss.empty() || !writes_checkpoints_) return result;
       if (rollbacks_ == job_.checkpoint().max_rollbacks()) {
         Tell(absl::StrCat(loss, "; not going back: checkpoint.max_rollbacks is ", rollbacks_));
+        NoteLimit("checkpoint.max_rollbacks", rollbacks_, loss);
         return result;
       }
       RETURN_IF_ERROR(epoch.Uncertainty());
       const std::optional<Step> stalled_at = epoch.stalled_at();
       if (stalled_at.has_value() && !stalls_.RollbackMayHelp(*stalled_at)) {
+        NoteLimit("cluster.stall_timeout_s", job_.cluster().stall_timeout_s(), loss);
         return absl::Status(result.status().code(),
                             absl::StrCat(result.status().message(),
                                          "\nthe job has gone back for a stall before, and got no "
@@ -184,9 +187,13 @@ class JobController {
     if (restarts_ == job_.cluster().max_server_restarts()) {
       Tell(absl::StrCat(name, " ", how_it_ended,
                         "; not started again: cluster.max_server_restarts is ", restarts_));
+      NoteLimit("cluster.max_server_restarts", restarts_, absl::StrCat(name, " ", how_it_ended));
       return false;
     }
     ++restarts_;
+    metrics_->AppendEvent(
+        {{"event", "server_restart"}, {"process", name}, {"reason", how_it_ended}},
+        watch_.Elapsed());
     Tell(absl::StrCat(name, " ", how_it_ended, "; started again"));
     return true;
   }
@@ -231,6 +238,20 @@ class JobController {
     metrics_->AppendEvent(std::move(json), watch_.Elapsed());
   }
 
+  // What keeps the job from going on after a loss.
+  void NoteLimit(const char* field, uint32_t limit, const std::string& reason) {
+    metrics_->AppendEvent(
+        {{"event", "limit"}, {"field", field}, {"limit", limit}, {"reason", reason}},
+        watch_.Elapsed());
+  }
+
+  // The last line of a launch.
+  void NoteEnd(const absl::Status& status) {
+    Json json = {{"event", "end"}, {"status", absl::StatusCodeToString(status.code())}};
+    if (!status.ok()) json["reason"] = std::string(status.message());
+    metrics_->AppendEvent(std::move(json), watch_.Elapsed());
+  }
+
   void AddHistory(const EpochStart& start, Json* summary) const {
     (*summary)["server_restarts"] = restarts_;
     (*summary)["rollbacks"] = rollbacks_;
@@ -252,11 +273,42 @@ class JobController {
     result.summary = MakeSummary(
         job_, workers, digest.ok() ? absl::make_optional(*digest) : absl::nullopt, wall_s);
     AddHistory(start, &result.summary);
-    RETURN_IF_ERROR(directory_.Write("summary.json", result.summary.dump(2) + "\n"));
+    if (options_.is_resumed && !TrainedAnything(workers) &&
+        KeepCounts(ReadSummary(), &result.summary)) {
+      Tell("nothing was left to train: the counts are those of the training before");
+    } else {
+      WriteReports(workers, result.servers);
+    }
+    RETURN_IF_ERROR(WriteSummary(result.summary));
     if (digest.ok()) return result;
     return absl::Status(digest.status().code(),
                         absl::StrCat("the model is trained, but summary.json lacks its digest: ",
                                      digest.status().message()));
+  }
+
+  // What processes report at their end. The result doesn't hang on these files.
+  void WriteReports(const std::vector<Json>& workers, const std::vector<ServerReport>& servers) {
+    const auto write = [this](const std::string& name, const std::string& text) {
+      const absl::Status written = directory_.Write(name, text + "\n");
+      if (!written.ok()) Tell(std::string(written.message()));
+    };
+    for (uint32_t rank = 0; rank < workers.size(); ++rank) {
+      write(WorkerGroup::ResultName(rank), workers[rank].dump(2));
+    }
+    if (!servers.empty()) write("server_stats.json", StatsToJson(servers, {}));
+  }
+
+  Json ReadSummary() const {
+    std::ifstream file(directory_.File("summary.json"));
+    return Json::parse(file, nullptr, false);
+  }
+
+  absl::Status WriteSummary(const Json& summary) const {
+    const absl::Status written = directory_.Write("summary.json", summary.dump(2) + "\n");
+    if (written.ok()) return written;
+    return absl::Status(written.code(),
+                        absl::StrCat("the model is trained, but its result can't be kept: ",
+                                     written.message(), "\n", RenderSummary(summary)));
   }
 
   const Job& job_;

@@ -1,5 +1,6 @@
 #include "deploy/controller/metrics_log.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -15,11 +16,30 @@ namespace {
 // A worker's lines are a few hundred bytes; a longer one without end is no line of ours.
 constexpr size_t kMaxLineBytes = 1 << 20;
 
+constexpr std::streamoff kTailBytes = 256 << 10;
+
 uint64_t Whole(const nlohmann::ordered_json& json, const char* name) {
   return static_cast<uint64_t>(std::max(0.0, NumberAt(json, name).value_or(0)));
 }
 
 }  // namespace
+
+MetricsTail ReadMetricsTail(const std::string& path) {
+  MetricsTail tail;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
+  file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("event")) continue;  // The first may be cut.
+    const auto& event = json["event"];
+    if (event == "progress") tail.progress = json;
+    // Nothing follows an end but the next launch.
+    tail.end.reset();
+    if (event == "end") tail.end = json;
+  }
+  return tail;
+}
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string& path) {
   std::unique_ptr<MetricsLog> log(new MetricsLog);

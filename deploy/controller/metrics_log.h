@@ -1,4 +1,5 @@
-// The events that a worker reports while it trains: kept in metrics.jsonl, and the latest progress.
+// The events of a job: what a worker reports while it trains and what becomes of its processes,
+// kept in metrics.jsonl; and the latest progress.
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
 
@@ -6,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,6 +16,15 @@
 #include "deploy/console/progress_bar.h"
 
 namespace thermocline {
+
+// What the end of a metrics file says.
+struct MetricsTail {
+  std::optional<nlohmann::ordered_json> progress;  // The last line of it.
+  // How the last launch ended; nullopt: one runs, or its launcher was killed.
+  std::optional<nlohmann::ordered_json> end;
+};
+// Of the file's last 256 KiB; all nullopt where there is no such file.
+MetricsTail ReadMetricsTail(const std::string& path);
 
 // Not thread-safe. The only writer of the file.
 class MetricsLog {

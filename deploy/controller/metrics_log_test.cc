@@ -57,6 +57,31 @@ TEST(MetricsLog, WrongTypesAreAbsentAndALineWithoutEndIsDropped) {
   EXPECT_FALSE(MetricsLog::Create("/no/such/folder/metrics.jsonl").ok());
 }
 
+TEST(MetricsLog, TheTailSaysHowFarTheJobGotAndHowItEnded) {
+  const std::string path = testing::TempDir() + "/metrics_tail_test.jsonl";
+  std::remove(path.c_str());
+  EXPECT_FALSE(ReadMetricsTail(path).end.has_value());
+  const auto add = [&](const std::string& line) {
+    std::ofstream(path, std::ios::app) << line << "\n";
+  };
+  // What is far from the end isn't read: no line of a metrics file is this long.
+  add("{\"event\": \"end\", \"text\": \"" + std::string(300 << 10, 'x') + "\"}");
+  EXPECT_FALSE(ReadMetricsTail(path).end.has_value());
+  add(R"({"event": "progress", "step": 20})");
+  add(R"({"event": "end", "status": "OK"})");
+  MetricsTail tail = ReadMetricsTail(path);
+  ASSERT_TRUE(tail.end.has_value() && tail.progress.has_value());
+  EXPECT_EQ((*tail.end)["status"], "OK");
+  EXPECT_EQ((*tail.progress)["step"], 20);
+  // Another launch goes on, and is killed in the middle of a line.
+  add(R"({"event": "resume", "step": 20})");
+  add(R"({"event": "progress", "step": 40})");
+  add(R"({"event": "end", "sta)");
+  tail = ReadMetricsTail(path);
+  EXPECT_FALSE(tail.end.has_value());
+  EXPECT_EQ((*tail.progress)["step"], 40);
+}
+
 TEST(MetricsLog, EventsOfTheLauncherStandBetweenTheLinesOfWorkers) {
   const std::string path = testing::TempDir() + "/metrics_log_test_events.jsonl";
   std::remove(path.c_str());

@@ -2,8 +2,8 @@
 //   job.textproto        the job with every default filled in
 //   servers.json         addresses of the processes, for `thermocline stats --run-dir`
 //   server-N.log, worker-N.log
-//   metrics.jsonl        one line an event of training
-//   worker-N.json        what each worker reported at its end
+//   metrics.jsonl        one line an event of training (docs/operations.md)
+//   worker-N.json        what each worker reported at its end, of its process
 //   server_stats.json    the servers' stats at the end
 //   summary.json         the result
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_RUN_DIRECTORY_H_

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -122,14 +120,11 @@ std::string DigestText(const Digest& digest) {
   return absl::StrFormat("%016x%016x", digest.high, digest.low);
 }
 
-absl::StatusOr<Json> ReadWorkerResult(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file.is_open()) return absl::DataLossError(absl::StrCat("no worker result in ", path));
-  Json json = Json::parse(text.str(), nullptr, false);
+absl::StatusOr<Json> ParseWorkerResult(const std::string& text, const std::string& file) {
+  if (text.empty()) return absl::DataLossError(absl::StrCat("no worker result for ", file));
+  Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) {
-    return absl::DataLossError(absl::StrCat("the worker result ", path, " is no JSON object"));
+    return absl::DataLossError(absl::StrCat("the worker result for ", file, " is no JSON object"));
   }
   return json;
 }
@@ -151,6 +146,31 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["first_bad_line"] = FirstText(results, "first_bad_line");
   summary["model_digest"] = digest ? Json(DigestText(*digest)) : Json(nullptr);
   return summary;
+}
+
+bool TrainedAnything(const std::vector<Json>& results) {
+  // Who doesn't say has trained.
+  return std::any_of(results.begin(), results.end(), [](const Json& result) {
+    return NumberAt(result, "new_samples").value_or(1) > 0;
+  });
+}
+
+bool KeepCounts(const Json& before, Json* summary) {
+  const auto steps = NumberAt(before, "steps");
+  if (!steps || steps != NumberAt(*summary, "steps")) return false;
+  const auto keep = [](const Json& from, const char* name, Json* to) {
+    if (from.contains(name)) (*to)[name] = from[name];
+  };
+  for (const char* name :
+       {"samples_per_s", "wall_s", "bad_lines", "first_bad_line", "server_restarts", "rollbacks"}) {
+    keep(before, name, summary);
+  }
+  const auto checkpoints = before.find("checkpoints");
+  if (checkpoints == before.end() || !checkpoints->is_object()) return true;
+  for (const char* name : {"committed", "called_off"}) {
+    keep(*checkpoints, name, &(*summary)["checkpoints"]);
+  }
+  return true;
 }
 
 std::string RenderEvaluation(const Json& summary) {

@@ -16,9 +16,10 @@ namespace thermocline {
 // 32 hexadecimal digits, the high half first.
 std::string DigestText(const Digest& digest);
 
-// Reads a worker's result file: one JSON object.
-// Errors: kDataLoss (missing or no object; names the file).
-absl::StatusOr<nlohmann::ordered_json> ReadWorkerResult(const std::string& path);
+// What a worker left as its result: one JSON object. `file` is where it belongs, for messages.
+// Errors: kDataLoss (nothing, or no object; names the file).
+absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text,
+                                                         const std::string& file);
 
 // The object of summary.json: job, steps, samples, auc, logloss, samples_per_s, wall_s, servers,
 // workers, model_digest, bad_lines, first_bad_line. What nobody reported is null.
@@ -29,6 +30,15 @@ absl::StatusOr<nlohmann::ordered_json> ReadWorkerResult(const std::string& path)
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
                                    const absl::optional<Digest>& digest, double wall_s);
+
+// Whether any worker trained a step of this run: a job that is done and resumed has none left.
+bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
+
+// For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
+// of its own (samples_per_s, wall_s, bad_lines, first_bad_line, server_restarts, rollbacks,
+// checkpoints.committed and called_off). False, and nothing is changed, where `before` is of
+// another step.
+bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // What a model that was only evaluated is worth, in a few lines for the console.
 std::string RenderEvaluation(const nlohmann::ordered_json& summary);

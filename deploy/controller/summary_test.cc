@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 namespace thermocline {
 namespace {
 
@@ -70,16 +68,48 @@ TEST(Summary, ARunThatTrainedNothingHasNoSpeed) {
   EXPECT_THAT(RenderSummary(summary), HasSubstr("100 steps, 2,000 samples; 1.5 s in all\n"));
 }
 
-TEST(Summary, ReadsResultFiles) {
-  const std::string path = testing::TempDir() + "/summary_test.json";
-  std::ofstream(path) << "{\"steps\": 3}";
-  const auto result = ReadWorkerResult(path);
+TEST(Summary, ARunThatTrainedNothingKeepsTheCountsOfTheOneBefore) {
+  const Json before = Json::parse(
+      R"({"steps": 100, "samples": 2000, "auc": 0.7, "samples_per_s": 950.5, "wall_s": 3.5,
+          "servers": 2, "bad_lines": 3, "first_bad_line": "log.tsv:7: no label",
+          "server_restarts": 1, "rollbacks": 2,
+          "checkpoints": {"committed": 4, "called_off": 1, "last": "epoch-1-step-9"}})");
+  const Json again = Json::parse(
+      R"({"steps": 100, "samples": 2000, "auc": 0.75, "samples_per_s": null, "wall_s": 0.5,
+          "servers": 8, "bad_lines": 0, "first_bad_line": null, "server_restarts": 0,
+          "rollbacks": 0, "checkpoints": {"committed": 0, "called_off": 0, "last": "e"}})");
+  Json summary = again;
+  EXPECT_TRUE(KeepCounts(before, &summary));
+  Json expected = before;
+  expected["auc"] = 0.75;
+  expected["servers"] = 8;
+  expected["checkpoints"]["last"] = "e";
+  EXPECT_EQ(summary, expected);
+  // One of another step has nothing to do with it.
+  Json further = again;
+  further["steps"] = 101;
+  const Json unchanged = further;
+  EXPECT_FALSE(KeepCounts(before, &further));
+  EXPECT_EQ(further, unchanged);
+  EXPECT_FALSE(KeepCounts(Json(), &summary));
+}
+
+TEST(Summary, WhetherAnythingWasTrained) {
+  const Json none = {{"new_samples", 0}}, some = {{"new_samples", 7}};
+  EXPECT_FALSE(TrainedAnything({none, none}));
+  EXPECT_TRUE(TrainedAnything({none, some}));
+  EXPECT_TRUE(TrainedAnything({none, Json::object()}));
+}
+
+TEST(Summary, ReadsWorkersResults) {
+  const auto result = ParseWorkerResult("{\"steps\": 3}", "worker-0.json");
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ((*result)["steps"], 3);
-  std::ofstream(path) << "{\"steps\": ";
-  EXPECT_EQ(ReadWorkerResult(path).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(ReadWorkerResult("/no/such.json").status().message()),
-              HasSubstr("/no/such.json"));
+  for (const char* text : {"", "{\"steps\": ", "[3]"}) {
+    const absl::Status status = ParseWorkerResult(text, "worker-0.json").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("worker-0.json"));
+  }
 }
 
 TEST(Summary, TellsWhatHappenedToTheJob) {

@@ -1,6 +1,7 @@
 #include "deploy/controller/worker_group.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,13 +14,43 @@
 #include "deploy/controller/summary.h"
 
 namespace thermocline {
+namespace {
+
+// Beyond the file descriptors that a child gets by number.
+constexpr int kLowestFd = 10;
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[4096];
+  while (true) {
+    const ssize_t got = pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()));
+    if (got <= 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+}  // namespace
 
 std::string WorkerGroup::LogFile(uint32_t rank) const {
   return ProcessFile(directory_, NameOf(rank), "log");
 }
 
-std::string WorkerGroup::ResultFile(uint32_t rank) const {
-  return ProcessFile(directory_, NameOf(rank), "json");
+WorkerGroup::~WorkerGroup() {
+  for (const int fd : result_fds_) close(fd);
+}
+
+// The next rank's. The worker opens it by its number, which it inherits: not closed by exec.
+absl::Status WorkerGroup::MakeResultFile() {
+  const int low_fd = memfd_create("worker result", MFD_CLOEXEC);
+  const int fd = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD, kLowestFd);
+  const int error = errno;
+  if (low_fd >= 0) close(low_fd);
+  if (fd < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no memory for a worker's result: ", std::strerror(error)));
+  }
+  result_fds_.push_back(fd);
+  return absl::OkStatus();
 }
 
 std::vector<std::string> WorkerGroup::Command(const WorkerGroupOptions& options,
@@ -32,7 +63,7 @@ std::vector<std::string> WorkerGroup::Command(const WorkerGroupOptions& options,
       absl::StrCat("--epoch=", options.epoch),
       absl::StrCat("--servers=", absl::StrJoin(options.servers, ",")),
       absl::StrCat("--port_file=", ProcessFile(directory_, NameOf(rank), "port")),
-      absl::StrCat("--result_file=", ResultFile(rank)),
+      absl::StrCat("--result_file=/dev/fd/", result_fds_[rank]),
   };
   if (options.first_step > Step(0)) {
     command.push_back(absl::StrCat("--start_step=", options.first_step.value()));
@@ -44,9 +75,8 @@ std::vector<std::string> WorkerGroup::Command(const WorkerGroupOptions& options,
 
 absl::Status WorkerGroup::StartWorker(const WorkerGroupOptions& options, uint32_t rank,
                                       int progress_fd) {
-  // Those of an earlier epoch would be taken for this one's.
+  // That of an earlier epoch would be taken for this one's.
   RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(rank), "port"));
-  RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(rank), "json"));
   ChildProcessOptions process;
   process.name = NameOf(rank);
   process.command = Command(options, rank);
@@ -57,6 +87,9 @@ absl::Status WorkerGroup::StartWorker(const WorkerGroupOptions& options, uint32_
 
 absl::Status WorkerGroup::Start(const WorkerGroupOptions& options,
                                 std::function<void(absl::string_view data)> on_metrics) {
+  for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
+    RETURN_IF_ERROR(MakeResultFile());
+  }
   int progress_pipe[2];
   if (pipe2(progress_pipe, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("can't make a pipe: ", std::strerror(errno)));
@@ -99,7 +132,9 @@ std::vector<uint32_t> WorkerGroup::RunningRanks() {
 absl::StatusOr<std::vector<nlohmann::ordered_json>> WorkerGroup::ReadResults() const {
   std::vector<nlohmann::ordered_json> results;
   for (uint32_t rank = 0; rank < job_.cluster().workers(); ++rank) {
-    ASSIGN_OR_RETURN(nlohmann::ordered_json result, ReadWorkerResult(ResultFile(rank)));
+    ASSIGN_OR_RETURN(
+        nlohmann::ordered_json result,
+        ParseWorkerResult(ReadAll(result_fds_[rank]), directory_.File(ResultName(rank))));
     results.push_back(std::move(result));
   }
   return results;

@@ -33,6 +33,7 @@ class WorkerGroup {
   // `job`, `directory` and `supervisor` must outlive this object.
   WorkerGroup(const Job& job, const RunDirectory& directory, Supervisor* supervisor)
       : job_(job), directory_(directory), supervisor_(*supervisor) {}
+  ~WorkerGroup();
 
   // Starts one process a rank. `on_metrics` gets what rank 0 reports, during the supervisor's
   // waits.
@@ -44,16 +45,19 @@ class WorkerGroup {
   // Whether all have ended, and said all they had to say.
   bool AllEnded();
   std::vector<uint32_t> RunningRanks();
-  // By rank. Errors: kDataLoss (a worker left none; names the file).
+  // By rank. They come through memory: a full disk takes no result away. Errors: kDataLoss (a
+  // worker left none; names the file where it belongs).
   absl::StatusOr<std::vector<nlohmann::ordered_json>> ReadResults() const;
 
   // Of the process: "worker 0".
   static std::string NameOf(uint32_t rank) { return absl::StrCat("worker ", rank); }
   std::string LogFile(uint32_t rank) const;
+  // Of the run directory, for its result: "worker-0.json".
+  static std::string ResultName(uint32_t rank) { return absl::StrCat("worker-", rank, ".json"); }
   const std::vector<std::string>& addresses() const { return addresses_; }
 
  private:
-  std::string ResultFile(uint32_t rank) const;
+  absl::Status MakeResultFile();
   std::vector<std::string> Command(const WorkerGroupOptions& options, uint32_t rank) const;
   absl::Status StartWorker(const WorkerGroupOptions& options, uint32_t rank, int progress_fd);
 
@@ -62,6 +66,7 @@ class WorkerGroup {
   Supervisor& supervisor_;
   std::vector<std::string> addresses_;
   bool metrics_ended_ = false;
+  std::vector<int> result_fds_;  // By rank; in memory.
 };
 
 }  // namespace thermocline

@@ -74,10 +74,19 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(summary['checkpoints']['last'], names[-1])
 
         # The job is done: nothing is left to train, and the model is as it was.
-        again = self.resume()
+        def worker():
+            with open(os.path.join(self.run_dir, 'worker-0.json')) as file:
+                return json.load(file)
+        trained = worker()
+        self.assertGreater(trained['new_samples'], 0)
+        again = self.resume('--servers=1')
         self.assertEqual(again['model_digest'], undisturbed['model_digest'])
         self.assertEqual(again['steps'], undisturbed['steps'])
-        self.assertIsNone(again['samples_per_s'])
+        # Its counts stay.
+        self.assertEqual(worker(), trained)
+        for field in ('samples_per_s', 'wall_s', 'bad_lines'):
+            self.assertEqual(again[field], summary[field])
+        self.assertEqual(again['checkpoints']['committed'], summary['checkpoints']['committed'])
         # More passes are more steps, and fewer are a mistake.
         more = self.resume('--set=train.passes=%d' % (PASSES + 1))
         self.assertEqual(more['steps'], 40 * (PASSES + 1))
@@ -163,7 +172,7 @@ class CheckpointTest(ProcessTest):
             self.assertIn(path, refused.stderr)
             self.assertNotIn('train --resume ', refused.stderr)
             self.assertRegex(refused.stderr, 'thermocline train --run-dir %s --resume-from NAME.*'
-                             'whole by their sizes .*: %s' % (self.run_dir, older))
+                             'whole, by every byte: %s' % (self.run_dir, older))
         # By its path, as `checkpoint now` prints it.
         summary = self.resume('--resume-from', os.path.join(os.path.dirname(path), '..', older))
         self.assertEqual(summary['model_digest'], digest)
@@ -189,7 +198,10 @@ class CheckpointTest(ProcessTest):
     def test_a_step_is_not_silently_other_samples(self):
         self.train(*FLAGS)
         for flag, said in (('--set=data.test_share=0.25', 'data.test_share is 0.25'),
-                           ('--set=feature[3].pooling=MEAN', 'feature[3].pooling is MEAN')):
+                           ('--set=feature[3].pooling=MEAN',
+                            '--set feature[3].pooling=MEAN: feature[3].pooling is MEAN'),
+                           ('--set=train.batch_size=128',
+                            '--set train.batch_size=128: train.batch_size is 128')):
             refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir, flag)
             self.assertEqual(refused.returncode, 2)
             self.assertIn(said, refused.stderr)

@@ -288,11 +288,56 @@ class FailureTest(ProcessTest):
         self.assertEqual((code, err), (1, ''))
 
     def test_stats_of_a_server_that_is_gone(self):
-        launcher = self.start()
-        self.finish(launcher)
-        stats = subprocess.run([THERMOCLINE, 'stats', '--run-dir', self.run_dir],
-                               capture_output=True, text=True, timeout=DEADLINE_S)
+        self.train()
+        with open(os.path.join(self.run_dir, 'servers.json')) as file:
+            address, = json.load(file)['servers']
+        self.assertEqual(self.thermocline('stats', address).returncode, 1)
+
+    def test_stats_of_a_run_whose_launcher_was_killed(self):
+        launcher = self.start_long()
+        pids = [*children(launcher.pid), launcher.pid]
+        launcher.kill()
+        launcher.wait()
+        self.assert_all_gone(pids)
+        stats = self.thermocline('stats', '--run-dir', self.run_dir)
+        self.assertEqual(stats.returncode, 1, stats.stdout)
+        self.assertIn('has ended without a result: its launcher ended without a word\n',
+                      stats.stdout)
+        self.assertRegex(stats.stdout, r'last progress: step \d+, [\d,]+ samples\n')
+
+    def test_watching_stats_ends_with_the_run(self):
+        launcher = self.start_long()
+        stats = subprocess.Popen([THERMOCLINE, 'stats', '--watch', '--run-dir', self.run_dir],
+                                 stdout=subprocess.PIPE, text=True)
+        self.addCleanup(stats.communicate)
+        self.addCleanup(stats.kill)
+        while not stats.stdout.readline().startswith('server '):
+            self.assertIsNone(stats.poll())
+        os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
+        self.fails(launcher)
+        out, _ = stats.communicate(timeout=DEADLINE_S)
         self.assertEqual(stats.returncode, 1)
+        self.assertIn('has ended without a result: worker 0 was killed by signal 9', out)
+
+    def test_a_result_of_a_worker_that_cant_be_written_takes_none_away(self):
+        undisturbed = self.train(run_dir=self.run_dir + '-undisturbed')
+        programs = self.fake_programs(
+            worker="mkdir '%s/worker-0.json'; exec '%s' \"$@\"" % (self.run_dir, WORKER))
+        launcher = self.start('--bin-dir', programs)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertIn("can't write %s/worker-0.json: Is a directory\n" % self.run_dir, out)
+        for field in ('model_digest', 'auc', 'samples'):
+            self.assertEqual(self.summary(launcher)[field], undisturbed[field])
+
+    def test_a_summary_that_cant_be_written_is_shown(self):
+        digest = self.train(run_dir=self.run_dir + '-undisturbed')['model_digest']
+        programs = self.fake_programs(
+            worker="mkdir '%s/summary.json'; exec '%s' \"$@\"" % (self.run_dir, WORKER))
+        code, _, err = self.finish(self.start('--bin-dir', programs))
+        self.assertEqual(code, 1)
+        self.assertIn("the model is trained, but its result can't be kept: can't write", err)
+        self.assertIn('model digest ' + digest, err)
 
 
 if __name__ == '__main__':

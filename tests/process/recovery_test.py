@@ -1,5 +1,6 @@
 """Servers with a push log die and come back; the model has the bits of an undisturbed run."""
 
+import json
 import os
 import signal
 import unittest
@@ -91,6 +92,16 @@ class RecoveryTest(ProcessTest):
         self.assertEqual(code, 1)
         self.assertIn('server 0 was killed by signal 9 (Killed)', err)
         self.assertEqual(out.count('not started again: cluster.max_server_restarts is 1'), 1, out)
+        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
+            events = [json.loads(line) for line in file]
+        restart, = [event for event in events if event['event'] == 'server_restart']
+        self.assertEqual((restart['process'], restart['reason']),
+                         ('server 0', 'was killed by signal 9 (Killed)'))
+        limit, = [event for event in events if event['event'] == 'limit']
+        self.assertEqual((limit['field'], limit['limit'], limit['reason']),
+                         ('cluster.max_server_restarts', 1,
+                          'server 0 was killed by signal 9 (Killed)'))
+        self.assertEqual((events[-1]['event'], events[-1]['status']), ('end', 'ABORTED'))
         self.assert_all_gone(pids)
 
 

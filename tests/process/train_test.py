@@ -189,6 +189,24 @@ class TrainTest(ProcessTest):
         self.assertIn(address, table.stdout)
         self.assertIsNone(launcher.poll())
 
+    def test_stats_of_a_finished_run(self):
+        summary = self.train('--servers=2', '--workers=2')
+        shown = self.thermocline('stats', '--run-dir', self.run_dir)
+        self.assertEqual((shown.returncode, shown.stderr), (0, ''))
+        self.assertIn('the job in %s has ended\n' % self.run_dir, shown.stdout)
+        self.assertIn('model digest ' + summary['model_digest'], shown.stdout)
+        self.assertRegex(shown.stdout, r'(?m)^C26 +8 ')
+        self.assertRegex(shown.stdout, r'(?m)^worker 1 +1 +40 ')
+        watched = self.thermocline('stats', '--watch', '--json', '--run-dir', self.run_dir)
+        self.assertEqual(watched.returncode, 0)
+        line, = watched.stdout.splitlines()
+        left = json.loads(line)
+        self.assertEqual(left['ended']['summary'], summary)
+        self.assertTrue(left['ended']['done'])
+        self.assertEqual([server['stats']['complete_through'] for server in left['servers']],
+                         [39, 39])
+        self.assertEqual([worker['stats']['step'] for worker in left['workers']], [40, 40])
+
     def watch_stats(self, *flags):
         stats = subprocess.Popen(
             [THERMOCLINE, 'stats', '--watch', '--run-dir', self.run_dir, *flags],
