@@ -2,9 +2,24 @@
 # Installs the Debian packages that building and testing need and that are missing. Says first which.
 # Needs root or sudo only if something is missing.
 #
-#   deploy/setup.sh          installs
-#   deploy/setup.sh --check  only says what is missing; exit code 1 if anything is
+#   deploy/setup.sh [--tests] [--check]
+#
+# --tests  also what single tests need and are skipped without: PyTorch (135 MB to download, 560 MB on disk)
+# --check  only says what is missing; exit code 1 if anything is
 set -euo pipefail
+
+tests=false
+check=false
+for flag in "$@"; do
+  case $flag in
+    --tests) tests=true ;;
+    --check) check=true ;;
+    *)
+      echo "unknown flag '$flag'; usage: deploy/setup.sh [--tests] [--check]" >&2
+      exit 2
+      ;;
+  esac
+done
 
 # Everything is built for x86-64-v3, with AVX2 and FMA: elsewhere it would end with "Illegal instruction".
 for feature in avx2 bmi1 bmi2 f16c fma movbe; do
@@ -25,6 +40,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl
   python3 python3-grpcio python3-protobuf python3-numpy
 )
+if $tests; then packages+=(python3-torch); fi
 
 missing=()
 for package in "${packages[@]}"; do
@@ -36,9 +52,7 @@ if ((${#missing[@]} == 0)); then
 fi
 
 echo "missing packages: ${missing[*]}"
-if [[ ${1:-} == --check ]]; then
-  exit 1
-fi
+if $check; then exit 1; fi
 as_root=()
 if ((EUID != 0)); then
   command -v sudo >/dev/null || { echo "installing them needs root or sudo" >&2; exit 1; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -37,6 +38,36 @@ absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
   return absl::FailedPreconditionError(absl::StrCat(
       "the job in the manifest of ", CheckpointName({manifest.epoch(), Step(manifest.step())}),
       " doesn't describe its tables"));
+}
+
+// What computing with the tensors takes beside them (docs/formats.md), as JSON.
+std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
+  using Json = nlohmann::ordered_json;
+  Json features = Json::array(), sparse = Json::array();
+  for (const Feature& feature : job.feature()) {
+    const Json padding = feature.has_padding_id() ? Json(feature.padding_id()) : Json();
+    features.push_back({{"name", feature.name()},
+                        {"table", feature.table()},
+                        {"pooling", Pooling_Name(feature.pooling())},
+                        {"columns", feature.columns()},
+                        {"padding_id", padding}});
+  }
+  for (const TableLayout& table : tables.sparse) {
+    sparse.push_back({{"name", table.name},
+                      {"id", table.id.value()},
+                      {"dim", table.dim},
+                      {"init_scale", table.init_scale}});
+  }
+  const Json model = {{"seed", seed},
+                      {"data",
+                       {{"format", Data::Format_Name(job.data().format())},
+                        {"num_dense", job.data().num_dense()},
+                        {"test_share", job.data().test_share()}}},
+                      {"features", std::move(features)},
+                      {"tables", std::move(sparse)},
+                      {"bottom", BottomWidths(job)},
+                      {"top", TopWidths(job)}};
+  return model.dump();
 }
 
 // The tensors of one table in the file; npos: not wanted, or it has none.
@@ -128,6 +159,7 @@ std::map<std::string, std::string> Export::Metadata() const {
       {"format", "thermocline checkpoint 1"},
       {"job_id", manifest_.job_id()},
       {"job", JobToText(manifest_.job())},
+      {"model", ModelText(manifest_.job(), manifest_.seed(), tables_)},
       {"epoch", absl::StrCat(manifest_.epoch())},
       {"step", absl::StrCat(manifest_.step())},
       {"samples", absl::StrCat(manifest_.samples())},

@@ -142,6 +142,26 @@ TEST_F(ExportCheckpointTest, TellsWhereItComesFrom) {
   EXPECT_TRUE(ParseJob(metadata["job"], "metadata", {}).ok());
 }
 
+TEST_F(ExportCheckpointTest, SaysWhatComputingWithItTakes) {
+  ASSERT_TRUE(Export().ok());
+  const auto metadata = Parse(path_).header.at("__metadata__");
+  const auto model = nlohmann::json::parse(metadata.at("model").get<std::string>());
+  const auto expected = nlohmann::json::parse(R"({
+    "seed": 5,
+    "data": {"format": "DLRM_NPY", "num_dense": 3, "test_share": 0.0},
+    "features": [{"name": "C1", "table": "C1", "pooling": "SUM", "columns": 1,
+                  "padding_id": null},
+                 {"name": "C2", "table": "C2", "pooling": "SUM", "columns": 1,
+                  "padding_id": null}],
+    "tables": [{"name": "C1", "id": 0, "dim": 4, "init_scale": 0.009999999776482582},
+               {"name": "C2", "id": 1, "dim": 4, "init_scale": 0.009999999776482582}],
+    "bottom": [3, 100, 4],
+    "top": [7, 7, 1]
+  })");
+  EXPECT_EQ(model, expected);
+  EXPECT_EQ(static_cast<float>(0.009999999776482582), 0.01f);
+}
+
 TEST_F(ExportCheckpointTest, TensorsFollowEachOtherAndAreAligned) {
   ASSERT_TRUE(Export(/*slots=*/true).ok());
   const Parsed parsed = Parse(path_);

@@ -1,0 +1,406 @@
+#!/usr/bin/env python3
+"""A model that Thermocline trained, in PyTorch: loads an export and scores click logs with it.
+
+    thermocline checkpoint export RUN_DIR model.safetensors
+    python3 thermocline_torch.py model.safetensors --data log.tsv
+
+scores as `thermocline eval` does: what differs is the rounding of sums, some 1e-6 of a logit. As a library:
+
+    from thermocline_torch import ThermoclineDlrm, read_log
+    model = ThermoclineDlrm.load('model.safetensors').eval()
+    for batch in read_log('log.tsv', model.config):
+        logits = model(batch.dense, batch.keys, batch.offsets)   # [samples] float32
+
+Needs torch and numpy, and nothing else of Thermocline. docs/formats.md ("Exported checkpoints") defines what
+is computed here.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import re
+import struct
+import sys
+from typing import Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import nn
+
+# An empty categorical column has this key, 2^64 - 1; no digits of a log may spell it.
+EMPTY_CATEGORY = 0xffffffffffffffff
+
+_MASK = 0xffffffffffffffff
+
+
+def read_safetensors(path):
+    """({name: numpy array}, {metadata}) of a safetensors file; the arrays are mapped, not read."""
+    with open(path, 'rb') as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(8)
+        length = struct.unpack('<Q', head)[0] if len(head) == 8 else size
+        if length > size - 8:
+            raise ValueError('%s is no safetensors file' % path)
+        header = json.loads(file.read(length))
+    metadata = header.pop('__metadata__', {})
+    data = np.memmap(path, mode='r', offset=8 + length) if size > 8 + length else np.zeros(0, 'u1')
+    tensors = {}
+    for name, entry in header.items():
+        dtype = {'U64': '<u8', 'F32': '<f4'}.get(entry['dtype'])
+        begin, end = entry['data_offsets']
+        if dtype is None or not 0 <= begin <= end <= len(data):
+            raise ValueError('%s: tensor %r has type %s at bytes %d to %d of %d'
+                             % (path, name, entry['dtype'], begin, end, len(data)))
+        tensors[name] = data[begin:end].view(dtype).reshape(entry['shape'])
+    return tensors, metadata
+
+
+# --- The rows of keys that have none ---------------------------------------------------------------------------
+#
+# Torch has no unsigned 64-bit integers: keys and hashes are int64 tensors of the same bits, whose sums and
+# products wrap around.
+
+def _signed(bits):
+    """The int64 of the same 64 bits."""
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
+
+
+def _shift_right(x, n):
+    """Of the 64 bits of an int64 tensor: zeros come in, whatever the sign."""
+    return (x >> n) & ((1 << (64 - n)) - 1)
+
+
+def mix64(x):
+    """The finalizer of SplitMix64, of an int64 tensor."""
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
+
+
+def initial_rows(seed, table_id, keys, dim, init_scale):
+    """The rows with which keys begin, bit for bit: [keys, dim] float32, uniform in +-init_scale.
+
+    seed, table_id: of the job and the table. keys: int64 tensor. init_scale: a float32's value.
+    """
+    def scalar(bits):
+        return torch.tensor(_signed(bits & _MASK), dtype=torch.int64, device=keys.device)
+    salt = mix64(scalar(0x7468726D636C696E ^ table_id))
+    base = mix64(mix64(scalar(seed) ^ salt) ^ mix64(keys))
+    even = torch.arange(0, dim, 2, dtype=torch.int64, device=keys.device)
+    bits = mix64(base[:, None] + even)  # Two weights each: the low half, then the high one.
+    halves = torch.stack([_shift_right(bits, 8) & 0xffffff, _shift_right(bits, 40)], dim=2)
+    unit = np.float32(init_scale) * np.float32(1 / (1 << 23))
+    grid = (halves - (1 << 23)).reshape(len(keys), -1)[:, :dim]
+    return grid.to(torch.float32) * float(unit)
+
+
+# --- The model -------------------------------------------------------------------------------------------------
+
+class EmbeddingTable(nn.Module):
+    """Rows by key. Keys without a row read as their initial row, which no gradient changes."""
+
+    def __init__(self, keys, rows, seed, table_id, init_scale):
+        """keys: [n] uint64 array, in any order. rows: [n, dim] float32 array."""
+        super().__init__()
+        signed = torch.from_numpy(np.array(keys).view('<i8'))
+        order = torch.argsort(signed)
+        self.register_buffer('keys', signed[order])  # [n] int64, ascending
+        self.weight = nn.Parameter(torch.from_numpy(np.array(rows))[order])  # [n, dim]
+        self.seed, self.table_id, self.init_scale = seed, table_id, init_scale
+
+    def forward(self, keys):
+        """keys: [m] int64, the bits of uint64. Returns [m, dim]."""
+        n, dim = self.weight.shape
+        if n == 0:
+            return initial_rows(self.seed, self.table_id, keys, dim, self.init_scale)
+        at = torch.searchsorted(self.keys, keys).clamp(max=n - 1)
+        rows = self.weight[at]
+        missing = self.keys[at] != keys
+        if missing.any():
+            begun = initial_rows(self.seed, self.table_id, keys[missing], dim, self.init_scale)
+            rows = rows.masked_scatter(missing[:, None], begun)
+        return rows
+
+
+def _mlp(tensors, name, relu_after_last):
+    layers = []
+    while '%s.%d.weight' % (name, len(layers) // 2) in tensors:
+        layer = '%s.%d' % (name, len(layers) // 2)
+        weight = torch.from_numpy(np.array(tensors[layer + '.weight']))  # [in, out]
+        linear = nn.Linear(*weight.shape)
+        with torch.no_grad():
+            linear.weight.copy_(weight.T)
+            linear.bias.copy_(torch.from_numpy(np.array(tensors[layer + '.bias'])))
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*(layers if relu_after_last else layers[:-1]))
+
+
+class ThermoclineDlrm(nn.Module):
+    """DLRM (Naumov et al. 2019) as Thermocline computes it. `config` is what the export says of the model:
+    docs/formats.md has its fields; `metadata` has the file's other texts (job, step, ...)."""
+
+    def __init__(self, tensors, metadata):
+        super().__init__()
+        self.metadata = metadata
+        self.config = json.loads(metadata['model'])
+        self.tables = nn.ModuleDict()
+        self._index = {}
+        for i, table in enumerate(self.config['tables']):
+            name = table['name']
+            self._index[name] = str(i)  # A module's name may not have dots; a table's may.
+            self.tables[str(i)] = EmbeddingTable(tensors[name + '.keys'], tensors[name + '.rows'],
+                                                 self.config['seed'], table['id'],
+                                                 table['init_scale'])
+        self.bottom = _mlp(tensors, 'bottom', relu_after_last=True)
+        self.top = _mlp(tensors, 'top', relu_after_last=False)
+
+    @classmethod
+    def load(cls, path):
+        """Reads an export. ValueError: it isn't one."""
+        tensors, metadata = read_safetensors(path)
+        if 'model' not in metadata:
+            raise ValueError('%s has no "model" in its metadata: no export of Thermocline, or of an old one'
+                             % path)
+        return cls(tensors, metadata)
+
+    def pooled(self, feature, keys, offsets):
+        """One feature's bags, pooled: [samples, dim]. Empty bags are zeros."""
+        rows = self.tables[self._index[feature['table']]](keys)
+        sizes = offsets[1:] - offsets[:-1]
+        if len(keys) == len(sizes) and bool((sizes == 1).all()):
+            return rows
+        sample = torch.repeat_interleave(torch.arange(len(sizes), device=keys.device), sizes)
+        sums = rows.new_zeros(len(sizes), rows.shape[1]).index_add(0, sample, rows)
+        if feature['pooling'] == 'MEAN':
+            sums = sums / sizes.clamp(min=1)[:, None]
+        return sums
+
+    def forward(self, dense, keys, offsets):
+        """Logits of a batch, [samples] float32; torch.sigmoid makes probabilities of them.
+
+        dense:   [samples, num_dense] float32, transformed as read_log does
+        keys:    for each feature int64 [lookups], the keys' bits, sample after sample
+        offsets: for each feature int64 [samples + 1], where in `keys` a sample's begin
+        """
+        vectors = [self.bottom(dense)] if len(self.bottom) else []
+        vectors += [self.pooled(*of) for of in zip(self.config['features'], keys, offsets)]
+        z = torch.stack(vectors, dim=1)  # [samples, vectors, dim]
+        dots = torch.bmm(z, z.transpose(1, 2))
+        i, j = torch.tril_indices(z.shape[1], z.shape[1], offset=-1)  # (1,0), (2,0), (2,1), (3,0), ...
+        return self.top(torch.cat([z[:, 0], dots[:, i, j]], dim=1)).squeeze(1)
+
+
+# --- Click logs ------------------------------------------------------------------------------------------------
+
+class Batch(NamedTuple):
+    dense: torch.Tensor          # [samples, num_dense] float32
+    keys: List[torch.Tensor]     # of each feature: [lookups] int64
+    offsets: List[torch.Tensor]  # of each feature: [samples + 1] int64
+    labels: np.ndarray           # [samples] float32, 0 or 1
+
+
+_DECIMAL = re.compile(rb'-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?')
+_HEX = re.compile(rb'[0-9a-fA-F]{1,16}')
+
+
+def _parse_line(line, num_dense, num_features):
+    """(label, numbers before log1p, keys of each feature) of a line of Criteo's text form."""
+    columns = line.split(b'\t')
+    if len(columns) != 1 + num_dense + num_features:
+        raise ValueError('%d columns, not %d' % (len(columns), 1 + num_dense + num_features))
+    if columns[0] not in (b'0', b'1'):
+        raise ValueError('the label %r is not 0 or 1' % columns[0])
+    numbers = []
+    for text in columns[1:1 + num_dense]:
+        if text and not _DECIMAL.fullmatch(text):
+            raise ValueError('%r is not a number' % text)
+        numbers.append(float(text) if text else 0.0)
+        if math.isinf(numbers[-1]):
+            raise ValueError('%r is not finite' % text)
+    bags = []
+    for text in columns[1 + num_dense:]:
+        bag = [EMPTY_CATEGORY]
+        if text:
+            values = text.split(b',')
+            if not all(map(_HEX.fullmatch, values)):
+                raise ValueError('%r is not hexadecimal, of at most 16 digits' % text)
+            bag = [int(value, 16) for value in values]
+            if EMPTY_CATEGORY in bag:
+                raise ValueError('%r is reserved for empty columns' % text)
+        bags.append(bag)
+    return float(columns[0]), numbers, bags
+
+
+def _lines(path):
+    """The lines of a text file, plain or gzip, without their ends; blank ones at the file's end are none."""
+    with open(path, 'rb') as file:
+        is_gzip = file.read(2) == b'\x1f\x8b'
+    blanks = 0
+    with (gzip.open if is_gzip else open)(path, 'rb') as file:
+        for line in file:
+            line = line[:-1] if line.endswith(b'\n') else line
+            line = line[:-1] if line.endswith(b'\r') else line
+            if not line:
+                blanks += 1
+                continue
+            yield from [b''] * blanks
+            blanks = 0
+            yield line
+
+
+def _first_held_out(rows, test_share):
+    return int(rows * (1 - test_share)) if test_share else 0
+
+
+def _read_tsv(path, config, batch_size, test_share, max_bad_rows):
+    num_dense, features = config['data']['num_dense'], config['features']
+    first = _first_held_out(sum(1 for _ in _lines(path)), test_share) if test_share else 0
+    rows, bad = [], 0
+
+    def batch():
+        labels, numbers, bags = zip(*rows)
+        values = np.array(numbers, np.float64).reshape(len(rows), num_dense)
+        dense = np.log1p(np.maximum(values, 0)).astype(np.float32)
+        keys, offsets = [], []
+        for f in range(len(features)):
+            of = [bag[f] for bag in bags]
+            keys.append(np.array([key for bag in of for key in bag], np.uint64).view(np.int64))
+            offsets.append(np.cumsum([0] + [len(bag) for bag in of], dtype=np.int64))
+        return Batch(torch.from_numpy(dense), list(map(torch.from_numpy, keys)),
+                     list(map(torch.from_numpy, offsets)), np.array(labels, np.float32))
+
+    for number, line in enumerate(_lines(path)):
+        if number < first:
+            continue
+        try:
+            rows.append(_parse_line(line, num_dense, len(features)))
+        except ValueError as error:
+            bad += 1
+            if bad > max_bad_rows:
+                raise ValueError('%s:%d: %s' % (path, number + 1, error)) from None
+        if len(rows) == batch_size:
+            yield batch()
+            rows.clear()
+    if rows:
+        yield batch()
+
+
+def _read_npy(folder, config, batch_size, test_share, max_bad_rows):
+    own_rows = os.path.exists(os.path.join(folder, 'test_labels.npy'))
+    split = 'test' if own_rows and not test_share else 'train'
+    files = {kind: np.load(os.path.join(folder, '%s_%s.npy' % (split, kind)), mmap_mode='r')
+             for kind in ('dense', 'sparse', 'labels')}
+    rows, bad = len(files['labels']), 0
+    sparse = files['sparse'].reshape(rows, -1)
+    for begin in range(_first_held_out(rows, test_share), rows, batch_size):
+        part = slice(begin, min(begin + batch_size, rows))
+        dense = np.array(files['dense'][part], np.float32).reshape(part.stop - begin, -1)
+        labels = np.array(files['labels'][part], np.float32).reshape(-1)
+        good = np.isfinite(dense).all(axis=1) & np.isin(labels, (0, 1))
+        bad += int((~good).sum())
+        if bad > max_bad_rows:
+            raise ValueError('%s: row %d is malformed' % (folder, begin + int(np.argmin(good))))
+        keys, offsets, column = [], [], 0
+        for feature in config['features']:
+            ids = np.array(sparse[part, column:column + feature['columns']])[good]
+            column += feature['columns']
+            wide = ids.astype(np.int64)  # The same 64 bits of uint64; int32 keep their sign.
+            if feature['padding_id'] is not None:
+                used = wide != feature['padding_id']
+            else:
+                used = (ids >= 0) | (feature['columns'] == 1)
+            keys.append(torch.from_numpy(wide[used]))
+            offsets.append(torch.from_numpy(np.concatenate([[0], np.cumsum(used.sum(axis=1))])))
+        yield Batch(torch.from_numpy(dense[good]), keys, offsets, labels[good])
+
+
+def read_log(path, config, batch_size=4096, test_share=0.0, max_bad_rows=0) -> Iterator[Batch]:
+    """The samples of a click log in the form that the model was trained on, in batches.
+
+    path:       CRITEO_TSV: a file, plain or .gz. DLRM_NPY: a folder; its test_*.npy are read, where it
+                has none train_*.npy
+    config:     model.config
+    test_share: > 0: only the last share of the (training) rows, those that a job with this
+                data.test_share holds out
+    Raises ValueError at malformed row number max_bad_rows + 1, which names it.
+    """
+    reader = {'CRITEO_TSV': _read_tsv, 'DLRM_NPY': _read_npy}[config['data']['format']]
+    return reader(path, config, batch_size, test_share, max_bad_rows)
+
+
+# --- Scores ----------------------------------------------------------------------------------------------------
+
+def auc(scores, labels):
+    """Area under the ROC curve; a tie counts one half, and 0.5 is that of one class alone."""
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2)[place]
+    positives = int(labels.sum())
+    negatives = len(labels) - positives
+    if positives == 0 or negatives == 0:
+        return 0.5
+    above = rank[labels > 0].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
+
+
+def logloss(logits, labels):
+    """Mean binary cross entropy of logits; 0 of none."""
+    if len(logits) == 0:
+        return 0.0
+    x = np.asarray(logits, np.float64)
+    return float(np.mean(np.maximum(x, 0) - x * labels + np.log1p(np.exp(-np.abs(x)))))
+
+
+@torch.no_grad()
+def score(model, batches, device='cpu') -> Tuple[np.ndarray, np.ndarray]:
+    """(logits, labels) of all samples, [samples] float32 each."""
+    logits, labels = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    for batch in batches:
+        out = model(batch.dense.to(device), [keys.to(device) for keys in batch.keys],
+                    [offsets.to(device) for offsets in batch.offsets])
+        logits.append(out.cpu().numpy())
+        labels.append(batch.labels)
+    return np.concatenate(logits), np.concatenate(labels)
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(
+        description='Scores a click log with an exported Thermocline model, as `thermocline eval` does.')
+    parser.add_argument('export', metavar='EXPORT', help='what `thermocline checkpoint export` wrote')
+    parser.add_argument('--data', metavar='PATH', required=True,
+                        help='the log: a file, or a folder of .npy files')
+    parser.add_argument('--test-share', type=float, default=0.0, metavar='SHARE',
+                        help='only the last SHARE of the rows, which a job with this data.test_share '
+                             'holds out (default: all rows; of a folder with test_*.npy those)')
+    parser.add_argument('--max-bad-rows', type=int, default=0, metavar='N',
+                        help='so many malformed rows are skipped (default: 0)')
+    parser.add_argument('--batch-size', type=int, default=4096, metavar='N')
+    parser.add_argument('--device', default='cpu', help='a PyTorch device (default: cpu)')
+    parser.add_argument('--logits', metavar='FILE', help='writes the logit of each sample, one a line')
+    parser.add_argument('--json', action='store_true', help='prints the result as JSON')
+    flags = parser.parse_args(arguments)
+    if not 0 <= flags.test_share < 1 or flags.batch_size < 1:
+        parser.error('--test-share is in [0, 1), --batch-size at least 1')
+    try:
+        model = ThermoclineDlrm.load(flags.export).eval().to(flags.device)
+        batches = read_log(flags.data, model.config, flags.batch_size, flags.test_share,
+                           flags.max_bad_rows)
+        logits, labels = score(model, batches, flags.device)
+    except (OSError, ValueError) as error:
+        print('thermocline_torch: %s' % error, file=sys.stderr)
+        return 1
+    if flags.logits:
+        with open(flags.logits, 'w') as file:
+            file.writelines('%.9g\n' % logit for logit in logits)
+    result = {'auc': auc(logits, labels), 'logloss': logloss(logits, labels), 'samples': len(labels)}
+    if flags.json:
+        print(json.dumps(result))
+    else:
+        print('AUC %(auc).4f  logloss %(logloss).4f  on %(samples)d samples' % result)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

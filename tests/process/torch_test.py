@@ -1,0 +1,173 @@
+"""An exported model, read with PyTorch by deploy/python, scores as `thermocline eval` does.
+
+Needs PyTorch (Debian's python3-torch: `deploy/setup.sh --tests`); without it all is skipped. The whole files' AUC and
+logloss are compared, and the logits of single samples: `eval` of one sample gives its logloss, and so its logit.
+"""
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import unittest
+
+import harness
+from harness import DEADLINE_S, ProcessTest
+from quality_test import ROOT, SAMPLE, find_sample
+
+sys.dont_write_bytecode = True  # The source tree stays as it is.
+try:
+    import numpy as np
+    import torch
+    sys.path.insert(0, os.path.dirname(os.path.realpath(
+        os.path.join(harness._RUNFILES, 'deploy/python/thermocline_torch.py'))))
+    import thermocline_torch
+except ImportError as error:
+    torch = None
+    print('SKIPPED: %s; deploy/setup.sh --tests installs it' % error, flush=True)
+
+# Bags, missing values, negative numbers, one table for two features, means, another optimizer.
+TSV_JOB = """
+name: "small"
+seed: 11
+data { format: CRITEO_TSV path: "%(data)s" num_dense: 3 test_share: 0.25 }
+default_table { dim: 7 init_scale: 0.3 }
+table { name: "shared" settings { dim: 7 init_scale: 0.5 optimizer { adam {} } } }
+feature { name: "a" table: "shared" }
+feature { name: "b" pooling: MEAN }
+feature { name: "c" table: "shared" pooling: SUM }
+dlrm { bottom: [16] top: [16, 8] }
+train { batch_size: 64 learning_rate { base: 0.05 } }
+checkpoint { }
+cluster { worker_threads: 1 }
+"""
+
+
+def bag(random_, size):
+    return ','.join('%x' % random_.choice((random_.randrange(30), random_.getrandbits(64) >> 1))
+                    for _ in range(size))
+
+
+def lines(random_, count):
+    """Of Criteo's text form: 3 numbers, 3 categories."""
+    for _ in range(count):
+        numbers = [random_.choice(('', '-2', '0', '7', '123456', '2.5', '1e3')) for _ in range(3)]
+        bags = [bag(random_, random_.choice((0, 1, 1, 1, 4))) for _ in range(3)]
+        yield '\t'.join([str(random_.randrange(2)), *numbers, *bags]) + '\n'
+
+
+@unittest.skipIf(torch is None, 'no PyTorch')
+class TorchTest(ProcessTest):
+
+    def export(self):
+        path = self.run_dir + '.safetensors'
+        done = self.thermocline('checkpoint', 'export', self.run_dir, path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return path
+
+    def evaluate(self, name, *flags):
+        """The summary of `thermocline eval` with the run's checkpoint."""
+        checkpoints = os.path.join(self.run_dir, 'checkpoints')
+        newest = max((name for name in os.listdir(checkpoints) if name.startswith('epoch-')),
+                     key=lambda name: int(name.rsplit('-', 1)[1]))
+        folder = '%s-eval-%s' % (self.run_dir, name)
+        done = self.thermocline('eval', os.path.join(self.run_dir, 'job.textproto'), '--checkpoint',
+                                os.path.join(checkpoints, newest), '--run-dir', folder, *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(os.path.join(folder, 'summary.json')) as file:
+            return json.load(file)
+
+    def score(self, *arguments):
+        """What the loader's command line prints."""
+        done = subprocess.run([sys.executable, thermocline_torch.__file__, *arguments, '--json'],
+                              capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def assert_same(self, scored, summary):
+        self.assertEqual(scored['samples'], summary['eval_samples'])
+        self.assertAlmostEqual(scored['auc'], summary['auc'], delta=1e-5)
+        self.assertAlmostEqual(scored['logloss'], summary['logloss'], delta=1e-5)
+
+    def test_initial_rows_have_their_golden_bits(self):
+        # Those of common/row_init_test.cc and docs/formats.md.
+        rows = thermocline_torch.initial_rows(42, 7, torch.tensor([123456789]), 5, np.float32(0.01))
+        self.assertEqual([hex(bits) for bits in rows[0].numpy().view('<u4')],
+                         ['0x3af16e29', '0xbc16ddf0', '0xbc212f18', '0xbc032f10', '0x3c1b8e73'])
+        rows = thermocline_torch.initial_rows(0, 0, torch.tensor([5, 0]), 4, 1.0)
+        self.assertEqual([hex(bits) for bits in rows[1].numpy().view('<u4')],
+                         ['0x3e6ab018', '0xbe5d5930', '0xbed66068', '0x3f27d36a'])
+
+    def test_logits_of_single_samples(self):
+        seed = int(os.environ.get('THERMOCLINE_TEST_SEED', random.randrange(1 << 32)))
+        print('THERMOCLINE_TEST_SEED=%d' % seed, flush=True)
+        random_ = random.Random(seed)
+        data = self.run_dir + '.tsv'
+        with open(data, 'w') as file:
+            file.writelines(lines(random_, 2000))
+        with open(self.job, 'w') as job:
+            job.write(TSV_JOB % {'data': data})
+        self.train()
+        export = self.export()
+        self.assert_same(self.score(export, '--data', data, '--test-share', '0.25'),
+                         self.evaluate('held-out'))
+        model = thermocline_torch.ThermoclineDlrm.load(export).eval()
+        # Every kind of value; keys and bags that training has seen and others.
+        samples = ['1\t\t-2\t7\t\t1,2,fffffffffffffffe\t3\n', *lines(random_, 3)]
+        for i, sample in enumerate(samples):
+            path = '%s-%d.tsv' % (self.run_dir, i)
+            with open(path, 'w') as file:
+                file.write(sample)
+            summary = self.evaluate(str(i), '--set', 'data.test_path=' + path, '--clear',
+                                    'data.test_share')
+            self.assertEqual(summary['eval_samples'], 1)
+            (logit,), (label,) = thermocline_torch.score(
+                model, thermocline_torch.read_log(path, model.config))
+            # logloss = log(1 + exp(-x)) of the logit of what happened.
+            of_the_label = -math.log(math.expm1(summary['logloss']))
+            self.assertAlmostEqual(logit if label else -logit, of_the_label, delta=1e-5, msg=sample)
+
+    def test_npy_files(self):
+        self.train('--set=checkpoint.every_steps=0')
+        self.assert_same(self.score(self.export(), '--data', self.data),
+                         self.evaluate('held-out'))
+
+    def test_the_real_sample(self):
+        sample = find_sample()
+        if sample is None:
+            self.skipTest('no %s; set THERMOCLINE_DATA to its folder' % SAMPLE)
+        self.train('--data', sample, '--set=train.max_steps=100', '--set=checkpoint.every_steps=0',
+                   job=os.path.join(ROOT, 'deploy/jobs/criteo_kaggle.textproto'))
+        summary = self.evaluate('held-out')
+        self.assertEqual(summary['eval_samples'], 13714)
+        self.assert_same(self.score(self.export(), '--data', sample, '--test-share', '0.1'), summary)
+
+    def test_what_is_wrong_is_named(self):
+        self.train('--set=checkpoint.every_steps=0', '--set=train.max_steps=1')
+        export = self.export()
+        for file, message in ((self.job, 'is no safetensors file'), (self.run_dir, 'Is a directory'),
+                              ('/no/such/file', 'No such file')):
+            done = subprocess.run([sys.executable, thermocline_torch.__file__, file, '--data',
+                                   self.data], capture_output=True, text=True, timeout=DEADLINE_S)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(message, done.stderr)
+        model = thermocline_torch.ThermoclineDlrm.load(export)
+        config = dict(model.config, data=dict(model.config['data'], format='CRITEO_TSV'))
+        path = self.run_dir + '.tsv'
+        good = '\t'.join(['1'] + ['2'] * 13 + ['a'] * 26)
+        for line, message in (('1', '1 columns, not 40'), (good.replace('1', '7', 1), 'label'),
+                              (good.replace('2', 'nan', 1), 'is not a number'),
+                              (good.replace('2', '1e999', 1), 'is not finite'),
+                              (good.replace('a', 'f' * 16, 1), 'reserved'),
+                              (good.replace('a', 'a,,b', 1), 'not hexadecimal')):
+            with open(path, 'w') as file:
+                file.write('%s\n%s\n\n%s\r\n\n' % (good, line, good))
+            with self.assertRaisesRegex(ValueError, '%s:2: .*%s' % (path, message)):
+                list(thermocline_torch.read_log(path, config))
+            batch, = thermocline_torch.read_log(path, config, max_bad_rows=2)
+            self.assertEqual(batch.dense.shape, (2, 13))
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
