@@ -291,14 +291,20 @@ def _read_tsv(path, config, batch_size, test_share, max_bad_rows):
 def _read_npy(folder, config, batch_size, test_share, max_bad_rows):
     own_rows = os.path.exists(os.path.join(folder, 'test_labels.npy'))
     split = 'test' if own_rows and not test_share else 'train'
-    files = {kind: np.load(os.path.join(folder, '%s_%s.npy' % (split, kind)), mmap_mode='r')
-             for kind in ('dense', 'sparse', 'labels')}
-    rows, bad = len(files['labels']), 0
-    sparse = files['sparse'].reshape(rows, -1)
+
+    def load(kind, columns):
+        if columns == 0:  # A file of what there is none of is not read.
+            return np.zeros((len(all_labels), 0), np.float32)
+        array = np.load(os.path.join(folder, '%s_%s.npy' % (split, kind)), mmap_mode='r')
+        return array.reshape(len(array), columns)
+    all_labels = load('labels', 1)
+    all_dense = load('dense', config['data']['num_dense'])
+    sparse = load('sparse', sum(feature['columns'] for feature in config['features']))
+    rows, bad = len(all_labels), 0
     for begin in range(_first_held_out(rows, test_share), rows, batch_size):
         part = slice(begin, min(begin + batch_size, rows))
-        dense = np.array(files['dense'][part], np.float32).reshape(part.stop - begin, -1)
-        labels = np.array(files['labels'][part], np.float32).reshape(-1)
+        dense = np.array(all_dense[part], np.float32)
+        labels = np.array(all_labels[part], np.float32).reshape(-1)
         good = np.isfinite(dense).all(axis=1) & np.isin(labels, (0, 1))
         bad += int((~good).sum())
         if bad > max_bad_rows:

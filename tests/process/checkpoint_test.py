@@ -324,6 +324,8 @@ class CheckpointTest(ProcessTest):
         self.assertNotIn('(epoch 3)', out)
         self.assertIn('nothing has advanced for 5s', err)
         self.assertIn('the job has gone back for a stall before, and got no further since', err)
+        self.assertEqual([event['field'] for event in self.events('limit')],
+                         ['cluster.stall_timeout_s'])
         self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
 
     def test_so_many_rollbacks_and_no_more(self):
@@ -333,6 +335,9 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(code, 1)
         self.assertIn('worker 0 was killed by signal 9 (Killed)', err)
         self.assertEqual(out.count('not going back: checkpoint.max_rollbacks is 0'), 1, out)
+        limit, = self.events('limit')
+        self.assertEqual((limit['field'], limit['limit'], limit['reason']),
+                         ('checkpoint.max_rollbacks', 0, 'worker 0 was killed by signal 9 (Killed)'))
         self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
 
     def test_what_the_job_brings_about_is_no_reason_to_go_back(self):
