@@ -113,6 +113,8 @@ int Run() {
     LogLine(flags.message());
     return kExitUsage;
   }
+  // A limit on the size of files (ulimit -f) is as good as a full disk: no reason to die.
+  signal(SIGXFSZ, SIG_IGN);
   const sigset_t end_signals = BlockEndSignals();
 
   ServerLimits limits;

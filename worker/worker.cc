@@ -67,6 +67,7 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
       std::min<size_t>(session.max_part_bytes, job.cluster().max_message_bytes());
   session.give_up_us = int64_t{job.cluster().rpc_timeout_s()} * 1'000'000;
   session.jitter_seed = options.rank.value();
+  session.on_notice = [](const std::string& line) { LogLine(line); };
   return session;
 }
 

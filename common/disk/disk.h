@@ -27,7 +27,8 @@ class AppendFile {
   virtual ~AppendFile() = default;
 
   // Writes the pieces, one after the other.
-  // Errors: kResourceExhausted (the disk is full), kUnavailable (any other).
+  // Errors: kResourceExhausted (the disk is full; says which file system, what is free there and
+  // what was to be written), kUnavailable (any other).
   virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;
   // All that was appended before the call is on the medium. Errors: kUnavailable
   virtual absl::Status Sync() = 0;

@@ -1,5 +1,7 @@
 #include "common/disk/disk.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <functional>
@@ -135,6 +137,28 @@ INSTANTIATE_TEST_SUITE_P(Disks, DiskTest,
                          testing::Values([] { return std::make_unique<PosixDisk>(); },
                                          [] { return std::make_unique<SimulatedDisk>(); }),
                          [](const auto& info) { return info.index == 0 ? "Posix" : "Simulated"; });
+
+// A limit on the size of files stands for a full disk.
+TEST(PosixDiskTest, AFullDiskIsNamedWithWhatIsFreeAndWhatIsMissing) {
+  std::string folder = testing::TempDir() + "full-XXXXXX";
+  ASSERT_NE(mkdtemp(&folder[0]), nullptr);
+  PosixDisk disk;
+  auto file = *disk.Create(folder + "/a");
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit low = {1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  const absl::Status full = file->Append({std::string(900, 'a'), std::string(600, 'b')});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()),
+              testing::MatchesRegex("can't write '" + folder +
+                                    "/a': File too large; [a-z0-9.]+ at /.* has [0-9]+ bytes free, "
+                                    "and 500 bytes were to be written"));
+  ASSERT_TRUE(file->Truncate(0).ok());
+  EXPECT_TRUE(file->Append({std::string(1500, 'a')}).ok());
+}
 
 TEST(SimulatedDiskTest, AHostsCrashKeepsWhatWasSyncedAndAnythingOfTheRest) {
   std::mt19937_64 random(1);

@@ -2,17 +2,22 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <mntent.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -34,6 +39,41 @@ absl::Status ErrorOf(absl::string_view what, const std::string& path, int error)
     default:
       return absl::UnavailableError(message);
   }
+}
+
+// "ext4 at /data": the file system of a file; "its file system" where the system doesn't say.
+std::string FileSystemOf(const std::string& path) {
+  char* const resolved = realpath(path.c_str(), nullptr);
+  const std::string real = resolved == nullptr ? path : resolved;
+  free(resolved);
+  std::string found = "its file system";
+  FILE* const mounts = setmntent("/proc/self/mounts", "re");
+  if (mounts == nullptr) return found;
+  size_t longest = 0;
+  mntent entry;
+  char buffer[4096];
+  while (getmntent_r(mounts, &entry, buffer, sizeof(buffer)) != nullptr) {
+    const absl::string_view at = entry.mnt_dir;
+    const bool is_above = at == "/" || (absl::StartsWith(real, at) &&
+                                        (real.size() == at.size() || real[at.size()] == '/'));
+    // Of those at the same place the last one hides the others.
+    if (!is_above || at.size() < longest) continue;
+    longest = at.size();
+    found = absl::StrCat(entry.mnt_type, " at ", at);
+  }
+  endmntent(mounts);
+  return found;
+}
+
+// What people need to make room for a write of `bytes` that failed with `error`.
+absl::Status WriteError(const std::string& path, int fd, uint64_t bytes, int error) {
+  absl::Status status = ErrorOf("write", path, error);
+  struct statvfs space;
+  if (!absl::IsResourceExhausted(status) || fstatvfs(fd, &space) != 0) return status;
+  const uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
+  return absl::ResourceExhaustedError(absl::StrCat(status.message(), "; ", FileSystemOf(path),
+                                                   " has ", free_bytes, " bytes free, and ", bytes,
+                                                   " bytes were to be written"));
 }
 
 // An open file descriptor.
@@ -73,7 +113,12 @@ class PosixAppendFile : public AppendFile {
       const int count = static_cast<int>(std::min<size_t>(left.size() - at, IOV_MAX));
       ssize_t written = writev(fd_.get(), &left[at], count);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return ErrorOf("write", path_, errno);
+      if (written < 0) {
+        const int error = errno;
+        uint64_t bytes = 0;
+        for (size_t i = at; i < left.size(); ++i) bytes += left[i].iov_len;
+        return WriteError(path_, fd_.get(), bytes, error);
+      }
       for (; at < left.size() && static_cast<size_t>(written) >= left[at].iov_len; ++at) {
         written -= static_cast<ssize_t>(left[at].iov_len);
       }

@@ -247,7 +247,10 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
   stats->set_replayed_parts(replayed_parts.load());
   if (current_job != nullptr) {
     current_job->FillStats(stats);
-    if (journal != nullptr) stats->set_push_log_bytes(journal->bytes());
+    if (journal != nullptr) {
+      stats->set_push_log_bytes(journal->bytes());
+      stats->set_push_log_full(journal->full());
+    }
   }
   stats->set_loaded_rows(loaded_rows.load());
   stats->set_checkpoint_step(kNoStep.value());

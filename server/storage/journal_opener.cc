@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
                    PushLog::Start(disk_, log_options, replayed.history));
   RETURN_IF_ERROR(RemoveOlderEpochs(identity));
   return std::make_unique<LogJournal>(std::move(log), spec.durability, sync_scheduler_,
-                                      options_.on_broken);
+                                      options_.on_broken, options_.log_line);
 }
 
 // Those of another job or server, and what is damaged, are left for whoever looks into it.

@@ -1,7 +1,9 @@
 #include "server/storage/log_journal.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/storage/push_record.h"
 
 namespace thermocline {
@@ -10,16 +12,19 @@ namespace thermocline {
 struct LogJournal::State : std::enable_shared_from_this<LogJournal::State> {
   void SyncAll();
   void Break(const absl::Status& status);
+  void NoteRoom(const absl::Status& appended);
 
   std::unique_ptr<PushLog> log;
   LogDurability durability = LogDurability::kProcess;
   Scheduler* scheduler = nullptr;
   OnBroken on_broken;
+  LogLine log_line;
 
   absl::Mutex mutex;
   std::vector<Done> waiting ABSL_GUARDED_BY(mutex);  // for the next sync
   bool sync_scheduled ABSL_GUARDED_BY(mutex) = false;
   bool broken ABSL_GUARDED_BY(mutex) = false;
+  std::string full ABSL_GUARDED_BY(mutex);  // Why the last append was refused; "": it was not.
 };
 
 void LogJournal::State::SyncAll() {
@@ -44,13 +49,29 @@ void LogJournal::State::Break(const absl::Status& status) {
   if (on_broken) on_broken(status);
 }
 
+// The disk is full, or there is room: said in the log when it changes.
+void LogJournal::State::NoteRoom(const absl::Status& appended) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex);
+    const bool was_full = !full.empty();
+    full = std::string(appended.message());
+    if (was_full == !full.empty()) return;
+    line = full.empty() ? "push log: there is room again, pushes are taken"
+                        : absl::StrCat("push log: ", full,
+                                       "; pushes are refused, and repeated, until there is room");
+  }
+  if (log_line) log_line(line);
+}
+
 LogJournal::LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, Scheduler* scheduler,
-                       OnBroken on_broken)
+                       OnBroken on_broken, LogLine log_line)
     : state_(std::make_shared<State>()) {
   state_->log = std::move(log);
   state_->durability = durability;
   state_->scheduler = scheduler;
   state_->on_broken = std::move(on_broken);
+  state_->log_line = std::move(log_line);
 }
 
 LogJournal::~LogJournal() {
@@ -66,7 +87,11 @@ absl::Status LogJournal::Append(const wire::PushPart& part) {
   const PushRecord record(part);
   absl::Status status =
       state_->log->Append(kPushPartRecord, part.last_step, record.pieces()).status();
-  if (!status.ok() && !absl::IsResourceExhausted(status)) state_->Break(status);
+  if (status.ok() || absl::IsResourceExhausted(status)) {
+    state_->NoteRoom(status);
+  } else {
+    state_->Break(status);
+  }
   return status;
 }
 
@@ -93,6 +118,11 @@ absl::Status LogJournal::DropThroughStep(Step step) {
 }
 
 uint64_t LogJournal::bytes() const { return state_->log->bytes(); }
+
+std::string LogJournal::full() const {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->full;
+}
 
 const PushLog& LogJournal::log() const { return *state_->log; }
 

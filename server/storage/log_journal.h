@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/scheduler.h"
 #include "server/storage/push_journal.h"
@@ -17,10 +19,12 @@ namespace thermocline {
 class LogJournal : public PushJournal {
  public:
   // `scheduler` runs the syncs, which block its thread; it outlives this. `on_broken` runs once,
-  // with the first final error: the process should end.
+  // with the first final error: the process should end. `log_line` says when the disk is full, and
+  // when it no longer is; maybe null.
   using OnBroken = std::function<void(const absl::Status&)>;
+  using LogLine = std::function<void(absl::string_view)>;
   LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, Scheduler* scheduler,
-             OnBroken on_broken);
+             OnBroken on_broken, LogLine log_line = nullptr);
   // Whoever still waits gets kUnavailable.
   ~LogJournal() override;
 
@@ -28,6 +32,7 @@ class LogJournal : public PushJournal {
   void WhenDurable(Done done) override;
   absl::Status DropThroughStep(Step step) override;
   uint64_t bytes() const override;
+  std::string full() const override;
 
   const PushLog& log() const;
 

@@ -15,6 +15,7 @@ namespace thermocline {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const LogIdentity kIdentity = {JobHash("job"), 1, 0};
@@ -27,7 +28,8 @@ class LogJournalTest : public testing::Test {
     ASSERT_TRUE(log.ok()) << log.status();
     journal_ = std::make_unique<LogJournal>(
         *std::move(log), durability, &scheduler_,
-        [this](const absl::Status& status) { broken_.push_back(status.code()); });
+        [this](const absl::Status& status) { broken_.push_back(status.code()); },
+        [this](absl::string_view line) { lines_.emplace_back(line); });
   }
   static wire::PushPart Part(int64_t step) {
     wire::PushPart part;
@@ -41,6 +43,7 @@ class LogJournalTest : public testing::Test {
   SimulatedDisk disk_;
   VirtualScheduler scheduler_;
   std::vector<absl::StatusCode> broken_, done_;
+  std::vector<std::string> lines_;
   std::unique_ptr<LogJournal> journal_;
 };
 
@@ -91,10 +94,20 @@ TEST_F(LogJournalTest, WhatWasAppendedComesBack) {
 
 TEST_F(LogJournalTest, AFullDiskIsNoEnd) {
   Start(LogDurability::kProcess);
+  EXPECT_EQ(journal_->full(), "");
   disk_.SetFreeBytes(10);
+  const absl::Status refused = journal_->Append(Part(0));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(journal_->full(), refused.message());
   EXPECT_EQ(journal_->Append(Part(0)).code(), absl::StatusCode::kResourceExhausted);
+  // Said once, and once more when it goes on.
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr(std::string(refused.message()))));
   disk_.SetFreeBytes(1000);
   EXPECT_TRUE(journal_->Append(Part(0)).ok());
+  EXPECT_EQ(journal_->full(), "");
+  EXPECT_TRUE(journal_->Append(Part(1)).ok());
+  ASSERT_EQ(lines_.size(), 2u);
+  EXPECT_THAT(lines_[1], HasSubstr("there is room again"));
   EXPECT_THAT(broken_, IsEmpty());
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "common/ids.h"
@@ -37,6 +38,9 @@ class PushJournal {
 
   // On the disk. Thread-safe.
   virtual uint64_t bytes() const = 0;
+
+  // Why the last Append was refused for want of room on the disk; "": it was not. Thread-safe.
+  virtual std::string full() const = 0;
 };
 
 }  // namespace thermocline

@@ -1,6 +1,7 @@
 #include "tests/simulation/sabotaged_journals.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -21,6 +22,7 @@ class LateJournal : public PushJournal {
   void WhenDurable(Done done) override { real_->WhenDurable(std::move(done)); }
   absl::Status DropThroughStep(Step step) override { return real_->DropThroughStep(step); }
   uint64_t bytes() const override { return real_->bytes(); }
+  std::string full() const override { return real_->full(); }
 
  private:
   const std::unique_ptr<PushJournal> real_;

@@ -46,6 +46,10 @@ struct PsSessionOptions {
   int64_t max_backoff_us = 1'000'000;
   int64_t not_ready_delay_us = 1'000;  // Doubles up to 50 times itself.
   uint64_t jitter_seed = 0;
+
+  // Says, in a line, that a server refuses calls for want of room (its disk may be full), and that
+  // it takes them again. Null: nothing is said.
+  std::function<void(const std::string& line)> on_notice;
 };
 
 // Rows to read at one step. The spans stay valid until `done` ran.

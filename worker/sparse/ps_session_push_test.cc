@@ -53,6 +53,39 @@ TEST_F(PsSessionPushTest, PushesGoToAServerInOrder) {
   EXPECT_TRUE((*second)->ok());
 }
 
+TEST_F(PsSessionPushTest, ARefusalThatLastsIsSaidOnceAndWhenItIsOver) {
+  std::vector<std::string> lines;
+  PsSessionOptions options = Options();
+  options.on_notice = [&](const std::string& line) { lines.push_back(line); };
+  PsSession session(options, &transport_, &scheduler_);
+  std::optional<absl::Status> result;
+  PushWork work;
+  work.first_step = work.last_step = Step(0);
+  work.waves = {{{}, {}}};
+  session.StartPush(std::move(work), [&](absl::Status status) { result = std::move(status); });
+  ASSERT_TRUE(session.ReleaseWave(Step(0), 0).ok());
+  ASSERT_EQ(transport_.pushes.size(), 2u);
+  transport_.AnswerPush(absl::ResourceExhaustedError("the disk is full"));  // Of server 0.
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_TRUE(lines.empty());  // It may be busy for a moment.
+  const int64_t start_us = scheduler_.NowMicros();
+  while (scheduler_.NowMicros() - start_us < 5'000'000) {
+    if (transport_.pushes.empty()) {
+      scheduler_.RunNext();
+    } else {
+      transport_.AnswerPush(absl::ResourceExhaustedError("the disk is full"));
+    }
+  }
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0],
+            "server 0 refuses a push, which is repeated until it has room: the disk is full");
+  while (transport_.pushes.empty()) scheduler_.RunNext();
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_TRUE(result.has_value() && result->ok());
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1], "server 0 takes a push again");
+}
+
 TEST_F(PsSessionPushTest, WavesGoOutWhenReleased) {
   const auto result = Push(0, {{1, 1}, {1, 0}}, /*release=*/false);
   EXPECT_TRUE(transport_.pushes.empty());

@@ -116,6 +116,7 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     --pull->in_flight;
     --pull->in_flight_to[server];
     if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
+    if (answer.ok()) NoteTaken("pull", server, &actions);
     int64_t delay_us = 0;
     const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
     const absl::Status fresh =

@@ -9,6 +9,9 @@ namespace thermocline {
 
 namespace {
 
+// A server that is merely busy has room again before that.
+constexpr int64_t kRefusalWorthSayingMicros = 1'000'000;
+
 // Silent for too long; less in its log than it acknowledged; another job or epoch.
 bool MeansServerLoss(const absl::Status& error) {
   return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsDataLoss(error) ||
@@ -50,6 +53,7 @@ bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint
       policy.AfterError(error, scheduler->NowMicros(), servers[server].last_answer_us, retry);
   if (decision.repeat && failure.ok()) {
     ++stats.retries;
+    if (absl::IsResourceExhausted(error)) NoteRefusal(what, server, error, actions);
     *delay_us = decision.delay_us;
     return true;
   }
@@ -59,6 +63,35 @@ bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint
                    absl::StrCat("after ", retry->failures, " retries: ", error.message())));
   Fail(MeansServerLoss(error) ? MarkServerLoss(reason) : reason, actions);
   return false;
+}
+
+void PsSession::Impl::NoteRefusal(const char* what, uint32_t server, const absl::Status& error,
+                                  Actions* actions) {
+  Server& to = servers[server];
+  const int64_t now_us = scheduler->NowMicros();
+  if (to.refuses.empty()) {
+    to.refuses = what;
+    to.refuses_since_us = now_us;
+  }
+  if (to.refusal_is_said || now_us - to.refuses_since_us < kRefusalWorthSayingMicros) return;
+  to.refusal_is_said = true;
+  Say(absl::StrCat("server ", server, " refuses a ", to.refuses,
+                   ", which is repeated until it has ", "room: ", error.message()),
+      actions);
+}
+
+void PsSession::Impl::NoteTaken(const char* what, uint32_t server, Actions* actions) {
+  Server& to = servers[server];
+  if (to.refuses != what) return;
+  to.refuses = "";
+  if (!to.refusal_is_said) return;
+  to.refusal_is_said = false;
+  Say(absl::StrCat("server ", server, " takes a ", what, " again"), actions);
+}
+
+void PsSession::Impl::Say(std::string line, Actions* actions) const {
+  if (!options.on_notice) return;
+  actions->push_back([on_notice = options.on_notice, line = std::move(line)] { on_notice(line); });
 }
 
 absl::Status PsSession::Impl::DescribeError(const Operation& operation, const char* what,

@@ -9,11 +9,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/ids.h"
 #include "common/scheduler.h"
@@ -66,6 +68,12 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   bool OnError(const Operation& operation, const char* what, uint32_t server,
                const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // A server refuses a `what` ("push") for want of room, or has taken one.
+  void NoteRefusal(const char* what, uint32_t server, const absl::Status& error, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void NoteTaken(const char* what, uint32_t server, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Say(std::string line, Actions* actions) const;
   absl::Status DescribeError(const Operation& operation, const char* what, uint32_t server,
                              const absl::Status& error) const;
   // Runs `then` under the mutex after `delay_us`, unless the session has failed by then.
@@ -80,6 +88,10 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   struct Server {
     int64_t last_answer_us = INT64_MIN / 2;
     Step acked_through = kNoStep;
+    // What it has refused for want of room since it took one; "": nothing.
+    absl::string_view refuses;
+    int64_t refuses_since_us = 0;
+    bool refusal_is_said = false;
     bool is_being_told = false;  // What it has acknowledged, by a call that reads nothing.
     // Pushes it hasn't acknowledged, in step order; only the first one is sent.
     std::deque<std::shared_ptr<PushOperation>> pushes;
