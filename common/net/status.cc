@@ -23,6 +23,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::INTERNAL && status.error_message().empty()) {
+    return absl::UnavailableError("the call ended without an answer or a reason");
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 

@@ -14,6 +14,8 @@ namespace thermocline {
 inline constexpr size_t kMaxStatusMessageBytes = 2048;
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
+// gRPC ends a call with INTERNAL and no text when its peer goes away in the middle of it: that
+// becomes kUnavailable, as other broken connections are. Our own programs always give a text.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // The same code, with "context: " before the message. An OK status stays as it is.

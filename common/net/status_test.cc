@@ -15,6 +15,12 @@ TEST(Status, EveryCodeSurvivesTheRoundTrip) {
   }
 }
 
+TEST(Status, AnEndWithoutAReasonIsABrokenConnection) {
+  const absl::Status silent = FromGrpcStatus(grpc::Status(grpc::StatusCode::INTERNAL, ""));
+  EXPECT_EQ(silent.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(silent.message(), "");
+}
+
 TEST(Status, LongMessagesAreCut) {
   const grpc::Status status = ToGrpcStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(status.error_message(), std::string(kMaxStatusMessageBytes, 'x') + "...");
