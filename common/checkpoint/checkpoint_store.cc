@@ -195,6 +195,15 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
   return removal;
 }
 
+absl::Status CheckpointStore::RemoveEmptyFolders() {
+  ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
+  for (const CheckpointId& id : folders) {
+    const absl::Status status = disk_->RemoveDirectory(PathOf(CheckpointName(id)));
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {
   const std::string path = PathOf(kJobStateName);
   const auto bytes = ReadWholeFile(disk_, path);

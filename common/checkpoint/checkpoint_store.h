@@ -83,6 +83,10 @@ class CheckpointStore {
   absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep,
                                          const std::vector<std::string>& in_progress);
 
+  // Removes the folders of checkpoints in which nothing lies: cuts that were called off. REQUIRES:
+  // no server writes. Errors: kUnavailable
+  absl::Status RemoveEmptyFolders();
+
   // nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;
   // On the medium when it returns, as is the checkpoint that it names as a base: a launcher that

@@ -193,6 +193,17 @@ TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
   EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
 }
 
+TEST_F(CheckpointStoreTest, EmptyFoldersGo) {
+  Save(1, 9);
+  Write(1, 29);  // Without a manifest.
+  ASSERT_TRUE(disk_.CreateDirectory(Path("epoch-1-step-19")).ok());
+  ASSERT_TRUE(disk_.CreateDirectory(Path("epoch-2-step-39")).ok());
+  ASSERT_TRUE(disk_.CreateDirectory(Path("notes")).ok());
+  ASSERT_TRUE(store_.RemoveEmptyFolders().ok());
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-29", "epoch-1-step-9", "notes"));
+  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-9"));
+}
+
 TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
   Save(1, 1);
   Save(1, 2);
