@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& opti
         absl::StrCat(options.name, ": can't open ", options.log_path, ": ", std::strerror(errno)));
   }
   prepared.log_fd = MoveHigh(log_fd);
+  struct stat log_info = {};
+  fstat(prepared.log_fd, &log_info);  // Left at 0 where it has no size.
   int error_pipe[2];
   if (pipe2(error_pipe, O_CLOEXEC) != 0) {
     const int error = errno;
@@ -116,11 +119,12 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& opti
   }
   close(error_pipe[0]);
   if (error != 0) return StartError(options, error);
-  return ChildProcess(options, pid);
+  return ChildProcess(options, static_cast<uint64_t>(log_info.st_size), pid);
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : options_(std::move(other.options_)),
+      log_begin_(other.log_begin_),
       pid_(other.pid_),
       ended_(other.ended_),
       wait_status_(other.wait_status_) {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,25 +36,31 @@ class ChildProcess {
 
   const std::string& name() const { return options_.name; }
   const std::string& log_path() const { return options_.log_path; }
+  // The size of the log when it started: what others wrote before.
+  uint64_t log_begin() const { return log_begin_; }
   pid_t pid() const { return pid_; }
 
-  // Notes whether the child has ended, without waiting.
+  // Asks the system, without waiting, whether the child has ended, and remembers its end.
   bool HasEnded();
-  // REQUIRES: HasEnded(). Whether it ended by itself with code 0.
+  // What the last call of HasEnded() found.
+  bool ended() const { return ended_; }
+  // REQUIRES: ended(). Whether it ended by itself with code 0.
   bool Succeeded() const { return wait_status_ == 0; }
-  // REQUIRES: HasEnded(). Empty where a signal killed it.
+  // REQUIRES: ended(). Empty where a signal killed it.
   absl::optional<int> exit_code() const;
-  // REQUIRES: HasEnded(). "exited with code 3", "was killed by signal 9 (Killed)".
+  // REQUIRES: ended(). "exited with code 3", "was killed by signal 9 (Killed)".
   std::string DescribeEnd() const;
 
   // Sends a signal to the child and all it started. Nothing where it has ended.
   void Signal(int signal);
 
  private:
-  ChildProcess(const ChildProcessOptions& options, pid_t pid) : options_(options), pid_(pid) {}
+  ChildProcess(const ChildProcessOptions& options, uint64_t log_begin, pid_t pid)
+      : options_(options), log_begin_(log_begin), pid_(pid) {}
 
   ChildProcessOptions options_;
-  pid_t pid_ = -1;  // -1: moved from
+  uint64_t log_begin_ = 0;  // Bytes.
+  pid_t pid_ = -1;          // -1: moved from
   bool ended_ = false;
   int wait_status_ = 0;
 };

@@ -2,14 +2,15 @@
 #ifndef THERMOCLINE_DEPLOY_BACKENDS_LOCAL_LOG_TAIL_H_
 #define THERMOCLINE_DEPLOY_BACKENDS_LOCAL_LOG_TAIL_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace thermocline {
 
-// At most `max_lines` last lines of a file, each cut at 500 bytes; empty where it can't be read.
-// Reads the last 64 KiB only.
-std::vector<std::string> LogTail(const std::string& path, int max_lines);
+// At most `max_lines` last lines of what a file holds behind its first `begin` bytes, each cut at
+// 500 bytes; empty where it can't be read. Reads the last 64 KiB only.
+std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin = 0);
 
 }  // namespace thermocline
 

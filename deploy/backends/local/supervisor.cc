@@ -31,7 +31,7 @@ constexpr size_t kMostLastWords = 300;
 
 std::string HowItEnded(const ChildProcess& ended) {
   if (ended.exit_code().value_or(0) == 0) return ended.DescribeEnd();
-  const std::vector<std::string> tail = LogTail(ended.log_path(), 1);
+  const std::vector<std::string> tail = LogTail(ended.log_path(), 1, ended.log_begin());
   if (tail.empty()) return ended.DescribeEnd();
   // Lines begin with the time (common/net/log.h).
   absl::string_view words = tail[0];
@@ -50,6 +50,21 @@ absl::Status Supervisor::Start(ProcessRole role, const ChildProcessOptions& opti
   return absl::OkStatus();
 }
 
+void Supervisor::StartLater(ProcessRole role, const ChildProcessOptions& options,
+                            absl::Duration delay) {
+  later_.push_back({role, options, watch_.Elapsed() + delay});
+}
+
+absl::Status Supervisor::StartWhatIsDue() {
+  const absl::Duration now = watch_.Elapsed();
+  const auto middle = std::stable_partition(later_.begin(), later_.end(),
+                                            [now](const Later& later) { return later.due > now; });
+  const std::vector<Later> due(middle, later_.end());
+  later_.erase(middle, later_.end());
+  for (const Later& each : due) RETURN_IF_ERROR(Start(each.role, each.options));
+  return absl::OkStatus();
+}
+
 void Supervisor::ReadFrom(int fd, std::function<void(absl::string_view)> reader) {
   readers_.push_back({fd, std::move(reader)});
 }
@@ -62,14 +77,15 @@ absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Dura
       return absl::CancelledError(absl::StrCat("stopped by signal ", signals_.last_stop_signal(),
                                                " (", strsignal(signals_.last_stop_signal()), ")"));
     }
+    Observe();
     ReplaceEndedServers();
-    const bool failed = std::any_of(members_.begin(), members_.end(),
-                                    [this](Member& member) { return IsFailure(&member); });
-    if (failed) {
+    if (std::any_of(members_.begin(), members_.end(), IsFailure)) {
       const Stopwatch since_failure;
       while (since_failure.Elapsed() < kFollowUp) Poll(kFollowUp - since_failure.Elapsed());
+      Observe();
       return FailureReport();
     }
+    RETURN_IF_ERROR(StartWhatIsDue());
     if (done()) return absl::OkStatus();
     const absl::Duration left = timeout - watch.Elapsed();
     if (left <= absl::ZeroDuration()) {
@@ -79,11 +95,11 @@ absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Dura
   }
 }
 
-std::vector<ProcessFailure> Supervisor::Failures() {
+std::vector<ProcessFailure> Supervisor::Failures() const {
   std::vector<ProcessFailure> failures;
   for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
-    for (Member& member : members_) {
-      if (member.role != role || member.stopped || !IsFailure(&member)) continue;
+    for (const Member& member : members_) {
+      if (member.role != role || member.stopped || !IsFailure(member)) continue;
       failures.push_back(
           {role, member.process.name(), HowItEnded(member.process), member.process.exit_code()});
     }
@@ -91,33 +107,36 @@ std::vector<ProcessFailure> Supervisor::Failures() {
   return failures;
 }
 
-bool Supervisor::AllWorkersEnded() {
-  return std::all_of(members_.begin(), members_.end(), [](Member& member) {
-    return member.role != ProcessRole::kWorker || member.process.HasEnded();
+bool Supervisor::AllWorkersEnded() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.role != ProcessRole::kWorker || member.process.ended();
   });
 }
 
-bool Supervisor::IsRunning(absl::string_view name) {
-  return std::any_of(members_.begin(), members_.end(), [name](Member& member) {
-    return member.process.name() == name && !member.process.HasEnded();
+bool Supervisor::IsRunning(absl::string_view name) const {
+  return std::any_of(members_.begin(), members_.end(), [name](const Member& member) {
+    return member.process.name() == name && !member.process.ended();
   });
 }
 
 void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
   const auto all_ended = [&] {
-    bool ended = true;
-    for (Member& member : members_) {
-      if (member.role == role) ended &= member.process.HasEnded();
-    }
-    return ended;
+    Observe();
+    return std::all_of(members_.begin(), members_.end(), [role](const Member& member) {
+      return member.role != role || member.process.ended();
+    });
   };
   const auto signal_all = [&](int number) {
+    Observe();
     for (Member& member : members_) {
-      if (member.role != role || member.process.HasEnded()) continue;
+      if (member.role != role || member.process.ended()) continue;
       member.stopped = true;
       member.process.Signal(number);
     }
   };
+  later_.erase(std::remove_if(later_.begin(), later_.end(),
+                              [role](const Later& later) { return later.role == role; }),
+               later_.end());
   const int requests = signals_.stop_requests();
   const Stopwatch watch;
   signal_all(SIGTERM);
@@ -131,6 +150,7 @@ void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
 void Supervisor::Poll(absl::Duration timeout) {
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
   for (const Reader& reader : readers_) fds.push_back({reader.fd, POLLIN, 0});
+  for (const Later& later : later_) timeout = std::min(timeout, later.due - watch_.Elapsed());
   const int64_t timeout_ms = std::max<int64_t>(absl::ToInt64Milliseconds(timeout), 1);
   if (poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(timeout_ms, 60000))) <= 0) {
     return;
@@ -157,31 +177,36 @@ void Supervisor::Consume(Reader* reader) {
   reader->callback("");
 }
 
+void Supervisor::Observe() {
+  for (Member& member : members_) member.process.HasEnded();
+}
+
 void Supervisor::ReplaceEndedServers() {
   if (!replacer_) return;
   const size_t count = members_.size();  // The replacer adds more.
   for (size_t i = 0; i < count; ++i) {
     Member& member = members_[i];
     if (member.role != ProcessRole::kServer || member.replaced) continue;
-    if (member.process.HasEnded()) member.replaced = replacer_(member.process);
+    if (member.process.ended()) member.replaced = replacer_(member.process);
   }
 }
 
-bool Supervisor::IsFailure(Member* member) {
-  if (!member->process.HasEnded() || member->replaced) return false;
-  return member->role == ProcessRole::kServer || !member->process.Succeeded();
+bool Supervisor::IsFailure(const Member& member) {
+  if (!member.process.ended() || member.replaced) return false;
+  return member.role == ProcessRole::kServer || !member.process.Succeeded();
 }
 
-absl::Status Supervisor::FailureReport() {
+absl::Status Supervisor::FailureReport() const {
   std::vector<std::string> reports;
   for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
-    for (Member& member : members_) {
-      if (member.role != role || !IsFailure(&member)) continue;
+    for (const Member& member : members_) {
+      if (member.role != role || !IsFailure(member)) continue;
       const ChildProcess& process = member.process;
       std::string report = absl::StrCat(process.name(), " ", process.DescribeEnd());
-      const std::vector<std::string> tail = LogTail(process.log_path(), kTailLines);
+      const std::vector<std::string> tail =
+          LogTail(process.log_path(), kTailLines, process.log_begin());
       if (tail.empty()) {
-        absl::StrAppend(&report, "; its log ", process.log_path(), " is empty");
+        absl::StrAppend(&report, "; it wrote nothing to its log ", process.log_path());
       } else {
         absl::StrAppend(&report, "; last lines of ", process.log_path(), ":");
         for (const std::string& line : tail) absl::StrAppend(&report, "\n  | ", line);

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "common/stopwatch.h"
 #include "deploy/backends/local/child_process.h"
 #include "deploy/backends/local/signal_watch.h"
 
@@ -42,14 +43,19 @@ class Supervisor {
 
   // Starts a process. Errors: see ChildProcess::Start.
   absl::Status Start(ProcessRole role, const ChildProcessOptions& options);
+  // Starts it `delay` from now, during waits. One that can't be started then fails the wait.
+  void StartLater(ProcessRole role, const ChildProcessOptions& options, absl::Duration delay);
 
   // Calls `reader` with what comes from `fd` during waits, and with "" once at its end. Closes
   // `fd`.
   void ReadFrom(int fd, std::function<void(absl::string_view)> reader);
 
-  // Returns when `done()` is true; it is asked after every event and at least each `period`.
+  // Returns when `done()` is true; it is asked after every event and at least each `period`, and
+  // only where nothing has failed. Failures and done() are judged by one look at all processes: one
+  // that dies in between counts in the next round.
   // Errors: kAborted (a server ended, or a worker ended with an error: says which, how, and its
-  // last log lines), kCancelled (Ctrl-C), kDeadlineExceeded (says `what` was waited for).
+  // last log lines), kCancelled (Ctrl-C), kDeadlineExceeded (says `what` was waited for), those of
+  // Start (of what StartLater put off).
   absl::Status WaitUntil(const std::function<bool()>& done, absl::Duration timeout,
                          absl::Duration period, absl::string_view what);
 
@@ -58,16 +64,17 @@ class Supervisor {
   using ServerReplacer = std::function<bool(const ChildProcess& ended)>;
   void set_server_replacer(ServerReplacer replacer) { replacer_ = std::move(replacer); }
 
+  // What the last look at the processes found, in WaitUntil or Stop.
   // Servers that ended and were not replaced, then workers that ended with an error. Without those
   // that Stop has stopped.
-  std::vector<ProcessFailure> Failures();
+  std::vector<ProcessFailure> Failures() const;
   // Whether every worker has ended. (One that fails makes WaitUntil fail.)
-  bool AllWorkersEnded();
+  bool AllWorkersEnded() const;
   // Whether the process with this name has been started and has not ended.
-  bool IsRunning(absl::string_view name);
+  bool IsRunning(absl::string_view name) const;
 
   // Asks the processes of a role to stop (SIGTERM), waits up to `grace`, then kills. Never fails. A
-  // second Ctrl-C kills at once.
+  // second Ctrl-C kills at once. What StartLater put off is not started any more.
   void Stop(ProcessRole role, absl::Duration grace);
 
  private:
@@ -77,22 +84,32 @@ class Supervisor {
     bool replaced = false;
     bool stopped = false;  // By us.
   };
+  struct Later {
+    ProcessRole role;
+    ChildProcessOptions options;
+    absl::Duration due;  // On watch_.
+  };
   struct Reader {
     int fd = -1;
     std::function<void(absl::string_view)> callback;
   };
 
-  // Sleeps until an event or `timeout`, then reads signals and pipes.
+  absl::Status StartWhatIsDue();
+  // Sleeps until an event, `timeout`, or the time of a start, then reads signals and pipes.
   void Poll(absl::Duration timeout);
   void Consume(Reader* reader);
+  // Looks which processes have ended; nothing else asks the system for that.
+  void Observe();
   void ReplaceEndedServers();
-  bool IsFailure(Member* member);
-  // kAborted with every process that failed, servers first; OK where none did.
-  absl::Status FailureReport();
+  static bool IsFailure(const Member& member);
+  // kAborted with every process that failed, servers first.
+  absl::Status FailureReport() const;
 
   SignalWatch& signals_;
+  const Stopwatch watch_;
   ServerReplacer replacer_;
   std::deque<Member> members_;  // In the order of their starts; references stay valid.
+  std::vector<Later> later_;
   std::vector<Reader> readers_;
 };
 

@@ -1,5 +1,6 @@
 #include "deploy/backends/local/supervisor.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +9,6 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/stopwatch.h"
 #include "deploy/backends/local/log_tail.h"
 
@@ -66,10 +66,11 @@ TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
                   .ok());
   ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 1", "exit 0").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -KILL $$").ok());
-  const absl::Status ended = supervisor_.WaitUntil(
-      [&] { return supervisor_.Failures().size() == 2; }, kSoon, kPeriod, "two failures");
-  EXPECT_FALSE(absl::IsDeadlineExceeded(ended));
-  while (supervisor_.Failures().size() < 2) absl::SleepFor(kPeriod);
+  // A wait ends with the first failure that it sees.
+  while (supervisor_.Failures().size() < 2) {
+    ASSERT_EQ(supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing").code(),
+              absl::StatusCode::kAborted);
+  }
   const std::vector<ProcessFailure> failures = supervisor_.Failures();
   ASSERT_EQ(failures.size(), 2u);
   EXPECT_EQ(failures[0].role, ProcessRole::kServer);
@@ -84,11 +85,61 @@ TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
 TEST_F(SupervisorTest, WhatWasStoppedHasNotFailed) {
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exec sleep 600").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 1", "kill -KILL $$").ok());
-  while (supervisor_.Failures().empty()) absl::SleepFor(kPeriod);
+  ASSERT_EQ(supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing").code(),
+            absl::StatusCode::kAborted);
   supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
   const std::vector<ProcessFailure> failures = supervisor_.Failures();
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0].name, "server 1");
+}
+
+// The only worker fails between the look for failures and the question whether all is done.
+TEST_F(SupervisorTest, AWorkerThatDiesWithinARoundHasFailed) {
+  int fds[2];
+  ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+  ASSERT_TRUE(
+      supervisor_
+          .Start(ProcessRole::kWorker, Shell("worker 0", "echo $$; read line <&3; exit 1", fds[0]))
+          .ok());
+  close(fds[0]);
+  bool dies = false;
+  const auto done = [&] {
+    const std::vector<std::string> log = LogTail(Log("worker 0"), 1);
+    if (!dies && !log.empty()) {
+      dies = true;
+      close(fds[1]);
+      std::string state;
+      while (state != "Z") {
+        std::ifstream stat(absl::StrCat("/proc/", log[0], "/stat"));
+        std::string pid, name;
+        stat >> pid >> name >> state;
+      }
+    }
+    return supervisor_.AllWorkersEnded();
+  };
+  const absl::Status failed = supervisor_.WaitUntil(done, kSoon, kPeriod, "workers");
+  EXPECT_TRUE(dies);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kAborted) << failed;
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("worker 0 exited with code 1"));
+}
+
+TEST_F(SupervisorTest, StartsLater) {
+  supervisor_.StartLater(ProcessRole::kWorker, Shell("worker 0", "exit 0"), absl::Milliseconds(30));
+  EXPECT_FALSE(supervisor_.IsRunning("worker 0"));
+  supervisor_.StartLater(ProcessRole::kServer, Shell("server 0", "echo up; exec sleep 600"),
+                         absl::ZeroDuration());
+  const absl::Status up = supervisor_.WaitUntil(
+      [&] { return !LogTail(Log("server 0"), 1).empty(); }, kSoon, absl::Hours(1), "the server");
+  ASSERT_TRUE(up.ok()) << up;
+  supervisor_.StartLater(ProcessRole::kServer, {"server 1", {"/no/such/program"}, Log("x"), -1},
+                         absl::Milliseconds(60));
+  const absl::Status missing = supervisor_.WaitUntil(Never, kSoon, absl::Hours(1), "nothing");
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
+  // Stopped before its time came.
+  supervisor_.StartLater(ProcessRole::kWorker, Shell("worker 1", "exit 1"), absl::Milliseconds(1));
+  supervisor_.Stop(ProcessRole::kWorker, absl::ZeroDuration());
+  EXPECT_EQ(supervisor_.WaitUntil(Never, absl::Milliseconds(20), kPeriod, "nothing").code(),
+            absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
@@ -98,6 +149,20 @@ TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
   const std::string message(failed.message());
   EXPECT_EQ(message.rfind("server 0 was killed by signal 9 (Killed)", 0), 0u) << message;
   EXPECT_THAT(message, HasSubstr("worker 0 exited with code 3"));
+}
+
+TEST_F(SupervisorTest, ReportsNothingThatAnEarlierProcessWrote) {
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "echo long ago").ok());
+  ASSERT_TRUE(
+      supervisor_.WaitUntil([&] { return supervisor_.AllWorkersEnded(); }, kSoon, kPeriod, "it")
+          .ok());
+  ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "exit 1").ok());
+  const absl::Status silent = supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing");
+  EXPECT_EQ(
+      silent.message(),
+      absl::StrCat("worker 0 exited with code 1; it wrote nothing to its log ", Log("worker 0")));
+  ASSERT_EQ(supervisor_.Failures().size(), 1u);
+  EXPECT_EQ(supervisor_.Failures()[0].how_it_ended, "exited with code 1");
 }
 
 TEST_F(SupervisorTest, ADeadlineEndsAWait) {
@@ -211,6 +276,10 @@ TEST(LogTail, GivesTheLastLines) {
   std::ofstream(path) << std::string(1000, 'y');
   EXPECT_THAT(LogTail(path, 2), ElementsAre(std::string(500, 'y')));
   EXPECT_TRUE(LogTail("/no/such/file", 3).empty());
+  std::ofstream(path) << "before\nbehind\nlast\n";
+  EXPECT_THAT(LogTail(path, 9, 7), ElementsAre("behind", "last"));
+  EXPECT_TRUE(LogTail(path, 9, 19).empty());
+  EXPECT_TRUE(LogTail(path, 9, 100).empty());
 }
 
 }  // namespace
