@@ -52,7 +52,7 @@ CheckpointKeeper::CheckpointKeeper(CheckpointKeeperOptions options, CutParticipa
 void CheckpointKeeper::Poll() {
   AskServers();
   SettleCuts();
-  messages_.Deliver();
+  messages_.Deliver(answered_);
   absl::optional<Step> last;
   {
     absl::MutexLock lock(&mutex_);
@@ -75,24 +75,24 @@ bool CheckpointKeeper::IsPeriodic(Step cut) const {
 }
 
 void CheckpointKeeper::AskServers() {
-  all_answered_ = true;
-  for (size_t i = 0; i < participants_.num_servers(); ++i) {
-    uint64_t incarnation;
+  const size_t num_servers = participants_.num_servers();
+  std::vector<uint64_t> incarnations(num_servers);
+  std::vector<absl::StatusOr<CheckpointReply>> replies(num_servers);
+  participants_.ForEachServer([&](size_t i) {
     {
       absl::MutexLock lock(&mutex_);
-      incarnation = board_.incarnation(i);
+      incarnations[i] = board_.incarnation(i);
     }
-    const auto reply = participants_.AskServer(i, CheckpointRequest::STATUS, kNoStep);
-    if (!reply.ok()) {
-      all_answered_ = false;
-      continue;
-    }
-    absl::MutexLock lock(&mutex_);
-    if (board_.incarnation(i) != incarnation) continue;
-    board_.Update(i, *reply);
-    if (is_ending_) CheckNothingLost(i, *reply);
-  }
+    replies[i] = participants_.AskServer(i, CheckpointRequest::STATUS, kNoStep);
+  });
+  answered_.assign(num_servers, false);
   absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < num_servers; ++i) {
+    answered_[i] = replies[i].ok();
+    if (!answered_[i] || board_.incarnation(i) != incarnations[i]) continue;
+    board_.Update(i, *replies[i]);
+    if (is_ending_) CheckNothingLost(i, *replies[i]);
+  }
   for (Wish& wish : wishes_) {
     if (!wish.at_least) wish.at_least = board_.Furthest();
   }
@@ -230,6 +230,7 @@ void CheckpointKeeper::Commit(Step cut) {
   settled_.insert(cut);
   failures_ = 0;
   removal_due_ = true;
+  removed_beside_ = absl::nullopt;
   log_size_.OnCheckpoint();
   messages_.Send(CheckpointRequest::COMMITTED, cut);
   Answer(cut, name);
@@ -250,11 +251,9 @@ void CheckpointKeeper::Answer(Step cut, const absl::StatusOr<std::string>& resul
 
 void CheckpointKeeper::LookAtLogs() {
   if (options_.max_log_bytes == UINT64_MAX || rounds_ % kRoundsBetweenLooksAtLogs != 0) return;
-  uint64_t longest = 0;
-  for (size_t i = 0; i < participants_.num_servers(); ++i) {
-    longest = std::max(longest, participants_.LogBytes(i).value_or(0));
-  }
-  log_size_.Look(longest);
+  std::vector<uint64_t> bytes(participants_.num_servers());
+  participants_.ForEachServer([&](size_t i) { bytes[i] = participants_.LogBytes(i).value_or(0); });
+  log_size_.Look(*std::max_element(bytes.begin(), bytes.end()));
 }
 
 void CheckpointKeeper::NameWhatIsWanted() {
@@ -266,7 +265,8 @@ void CheckpointKeeper::NameWhatIsWanted() {
     furthest = board_.Furthest();
   }
   // What is being written may be what is wanted; besides, a server writes one at a time.
-  if (!wanted || !OpenCuts().empty() || !all_answered_) return;
+  if (!wanted || !OpenCuts().empty()) return;
+  if (std::count(answered_.begin(), answered_.end(), false) > 0) return;
   const Step begun = furthest + static_cast<int64_t>(options_.staleness_steps);
   for (int64_t ahead = kFirstStepsAhead; ahead <= kMostStepsAhead; ahead *= 2) {
     const Step cut = begun + ahead;
@@ -296,7 +296,7 @@ bool CheckpointKeeper::TryToName(Step cut) {
   } else {
     messages_.CallOffAtWorkers(cut);
   }
-  messages_.Deliver();
+  messages_.Deliver(answered_);
   return IsUnanswered(status);  // Not a matter of steps: another round may have more luck.
 }
 
@@ -309,6 +309,9 @@ void CheckpointKeeper::RemoveOld() {
   // What is being written may build on the newest but one, if its server had not heard of the
   // newest when it began.
   const std::set<Step> open = OpenCuts();
+  // Each time the files of all that are kept are looked at: only once something has changed.
+  if (removed_beside_ == open) return;
+  removed_beside_ = open;
   const uint32_t keep = options_.keep + (open.empty() ? 0 : 1);
   std::vector<std::string> in_progress;
   for (const Step cut : open) {

@@ -3,7 +3,6 @@
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_KEEPER_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_KEEPER_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -120,14 +119,15 @@ class CheckpointKeeper {
   CutMessages messages_;
   LogSizeWatch log_size_;
   uint64_t rounds_ = 0;
-  bool all_answered_ = false;  // All servers, in this round.
-  std::set<Step> named_;       // By us, and not settled.
-  std::set<Step> settled_;     // Servers may still show them.
-  int failures_ = 0;           // Of named cuts, since the last commit.
+  std::vector<bool> answered_;  // [num_servers], in this round.
+  std::set<Step> named_;        // By us, and not settled.
+  std::set<Step> settled_;      // Servers may still show them.
+  int failures_ = 0;            // Of named cuts, since the last commit.
   std::string last_failure_;
   std::string not_removed_;  // Why old ones stayed the last time: it is said once.
   bool removal_due_ = false, is_ending_ = false;
-  uint64_t next_try_ = 0;  // To write the last step: the round of it.
+  absl::optional<std::set<Step>> removed_beside_;  // Cuts open at the removal since the commit.
+  uint64_t next_try_ = 0;                          // To write the last step: the round of it.
 
   // Held while a manifest is written: no server begins anew in the middle of it. That takes as long
   // as the disk takes; who only looks waits for mutex_ alone.

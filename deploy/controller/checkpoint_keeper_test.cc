@@ -47,6 +47,7 @@ class FakeCluster : public CutParticipants {
                                             Step cut) override {
     Server& server = servers_[index];
     if (!server.answers || (server.is_deaf && action != CheckpointRequest::STATUS)) {
+      unheeded_.push_back(index);
       return absl::UnavailableError("nobody there");
     }
     switch (action) {
@@ -82,6 +83,11 @@ class FakeCluster : public CutParticipants {
   }
   absl::StatusOr<uint64_t> LogBytes(size_t index) override { return servers_[index].log_bytes; }
 
+  void ForEachServer(absl::FunctionRef<void(size_t)> call) override {
+    ++rounds_of_all_;
+    CutParticipants::ForEachServer(call);
+  }
+
   void Begin(size_t server, int64_t cut) {
     CutStatus& status = servers_[server].cuts[cut];
     status.set_step(cut);
@@ -115,9 +121,21 @@ class FakeCluster : public CutParticipants {
 
   std::vector<Server> servers_;
   std::vector<Worker> workers_;
+  int rounds_of_all_ = 0;         // In which all servers may be asked at once.
+  std::vector<size_t> unheeded_;  // Servers that were asked and didn't answer.
 
  private:
   Disk& disk_;
+};
+
+// Counts the files that are opened.
+class CountingDisk : public SimulatedDisk {
+ public:
+  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
+    ++opened;
+    return SimulatedDisk::Open(path);
+  }
+  int opened = 0;
 };
 
 class CheckpointKeeperTest : public testing::Test {
@@ -154,7 +172,7 @@ class CheckpointKeeperTest : public testing::Test {
     return cuts.begin()->first;
   }
 
-  SimulatedDisk disk_;
+  CountingDisk disk_;
   CheckpointStore store_;
   FakeCluster cluster_;
   CheckpointKeeperOptions options_;
@@ -220,6 +238,43 @@ TEST_F(CheckpointKeeperTest, KeepsAsManyAsTheJobWants) {
     Poll();
   }
   EXPECT_THAT(Names(), ElementsAre("epoch-2-step-3", "epoch-2-step-4"));
+}
+
+TEST_F(CheckpointKeeperTest, KeptFilesAreReadAgainOnlyAfterAChange) {
+  options_.every_steps = 1;
+  options_.keep = 2;
+  for (int64_t step = 0; step < 3; ++step) {
+    cluster_.AdvanceTo(step);
+    cluster_.WriteAll(step);
+    if (step == 2) cluster_.Begin(0, 3);  // The next one is under way for long.
+    Poll();
+  }
+  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-0", "epoch-2-step-1", "epoch-2-step-2"));
+  const int opened = disk_.opened;
+  Poll(10);
+  EXPECT_EQ(disk_.opened, opened);
+  cluster_.AdvanceTo(3);
+  cluster_.WriteAll(3);
+  Poll();
+  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-2", "epoch-2-step-3"));
+}
+
+TEST_F(CheckpointKeeperTest, AServerThatDoesNotAnswerIsAskedOnceARound) {
+  options_.every_steps = 10;
+  cluster_.AdvanceTo(9);
+  cluster_.WriteAll(9);
+  cluster_.servers_[0].is_deaf = true;
+  Poll();  // It has still to learn of the commit.
+  cluster_.servers_[0].answers = false;
+  cluster_.unheeded_.clear();
+  cluster_.rounds_of_all_ = 0;
+  Poll(5);
+  EXPECT_EQ(cluster_.rounds_of_all_, 5);
+  EXPECT_THAT(cluster_.unheeded_, ElementsAre(0, 0, 0, 0, 0));
+  cluster_.servers_[0].answers = true;
+  cluster_.servers_[0].is_deaf = false;
+  Poll();
+  EXPECT_EQ(cluster_.servers_[0].committed, 9);
 }
 
 TEST_F(CheckpointKeeperTest, AnIncrementOnWhatIsNotKeptIsCalledOff) {

@@ -85,10 +85,17 @@ class CheckpointLoop::Calls : public CutParticipants {
     return stats.push_log_bytes();
   }
 
+  void ForEachServer(absl::FunctionRef<void(size_t index)> call) override {
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < num_servers(); ++i) others.emplace_back([call, i] { call(i); });
+    call(0);
+    for (std::thread& other : others) other.join();
+  }
+
  private:
   static absl::Status Ending() { return absl::UnavailableError("the epoch ends"); }
 
-  CutRequests requests_;  // Of the thread that polls alone.
+  CutRequests requests_;  // Numbered by the thread that polls alone; STATUS has no number.
   ServerGroup& servers_;
   const std::vector<std::unique_ptr<ControlClient>> workers_;  // null: has ended
   std::atomic<bool> ending_{false};

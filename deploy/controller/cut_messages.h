@@ -30,8 +30,9 @@ class CutMessages {
   // Says what hasn't been said yet, to each server in order, and to the workers once every server
   // has heard of it: a worker that goes past a cut would be refused where the cut still is. Who
   // doesn't answer is told the next time; a worker only a few times, since a cut that it writes
-  // needlessly does no harm.
-  void Deliver();
+  // needlessly does no harm. Servers that are known not to answer now, !answers[server], are not
+  // asked: each would take a call's whole time. `answers`: [num_servers]; or empty: all may.
+  void Deliver(const std::vector<bool>& answers = {});
   // Whether somebody has still to be told something about the cut.
   bool IsPending(Step cut) const;
 
@@ -45,7 +46,7 @@ class CutMessages {
     int attempts = 0;
   };
 
-  bool IsDone(Message* message);
+  bool IsDone(Message* message, bool answers);
 
   CutParticipants& participants_;
   const Incarnation incarnation_;

@@ -35,6 +35,24 @@ class Listeners : public CutParticipants {
   std::vector<std::string> heard;
 };
 
+TEST(CutMessagesTest, AServerThatDoesNotAnswerNowIsNotAsked) {
+  Listeners listeners;
+  uint64_t incarnation = 0;
+  CutMessages messages(&listeners, [&](size_t) { return incarnation; });
+  messages.Send(CheckpointRequest::COMMITTED, Step(9));
+  messages.Deliver({true, false});
+  EXPECT_THAT(listeners.heard, ElementsAre("0 COMMITTED 9"));
+  EXPECT_TRUE(messages.IsPending(Step(9)));
+  messages.Deliver({true, true});
+  EXPECT_THAT(listeners.heard, ElementsAre("0 COMMITTED 9", "1 COMMITTED 9"));
+  EXPECT_FALSE(messages.IsPending(Step(9)));
+  // What is for a process that is gone is void, whether the next one answers or not.
+  messages.Send(CheckpointRequest::COMMITTED, Step(19));
+  ++incarnation;
+  messages.Deliver({false, false});
+  EXPECT_FALSE(messages.IsPending(Step(19)));
+}
+
 TEST(CutMessagesTest, EachServerHearsThemInOrder) {
   Listeners listeners;
   CutMessages messages(&listeners, [](size_t) { return 0; });

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "proto/parameter_server.pb.h"
@@ -27,6 +28,13 @@ class CutParticipants {
                                                     Step cut) = 0;
   // Bytes of a server's push log.
   virtual absl::StatusOr<uint64_t> LogBytes(size_t index) = 0;
+
+  // Runs `call`, which asks a server for its STATUS or LogBytes, for every server, and returns when
+  // all calls have. An implementation whose calls take time runs them at once: servers that don't
+  // answer then cost no more than one of them.
+  virtual void ForEachServer(absl::FunctionRef<void(size_t index)> call) {
+    for (size_t i = 0; i < num_servers(); ++i) call(i);
+  }
 };
 
 // Makes the requests of one launcher in one epoch, and numbers them. Not thread-safe.
