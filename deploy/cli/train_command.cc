@@ -28,8 +28,14 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
                           absl::StrJoin(*instead, ", "));
     }
   }
-  return absl::StrCat("\nto go on from the last checkpoint: thermocline train --resume --run-dir ",
-                      setup.directory.path());
+  PosixDisk disk;
+  const CheckpointStore store(&disk, setup.job.checkpoint().directory());
+  const auto next = FindNextEpoch(store, setup.job.name(), "");
+  if (!next.ok()) return "";
+  return absl::StrCat(next->start.base.empty()
+                          ? "\nthere is no checkpoint yet; to begin anew in this run directory: "
+                          : "\nto go on from the last checkpoint: ",
+                      "thermocline train --resume --run-dir ", setup.directory.path());
 }
 
 int RunTrain(const Flags& flags) {

@@ -10,7 +10,6 @@
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
 #include "deploy/controller/json_number.h"
-#include "deploy/controller/rollback_policy.h"
 #include "deploy/controller/startup.h"
 
 namespace thermocline {
@@ -20,9 +19,13 @@ constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
 // Until a server that broke its connection is seen to be dead.
 constexpr absl::Duration kDeathNotice = absl::Seconds(1);
 
+constexpr absl::Duration kStatsTimeout = absl::Seconds(10);
+
 // How often the servers are asked whether the job advances.
-constexpr absl::Duration kLongestLookPeriod = absl::Seconds(10);
+constexpr absl::Duration kLongestLookPeriod = absl::Seconds(1);
 constexpr int kLooksWithinStallTimeout = 4;
+// A server that doesn't answer keeps nothing else waiting for long.
+constexpr absl::Duration kLookTimeout = absl::Seconds(2);
 
 // Workers report how many steps there were.
 Step LastStep(const std::vector<nlohmann::ordered_json>& results) {
@@ -83,16 +86,18 @@ absl::Status EpochRun::StartCheckpoints() {
 
 // Whether the server is started again. Workers repeat what it didn't acknowledge.
 bool EpochRun::ReplaceServer(const ChildProcess& ended) {
-  if (restarts_exhausted_) return false;
+  if (server_given_up_) return false;
   for (size_t i = 0; i < servers_.addresses().size(); ++i) {
     if (ended.name() != ServerGroup::NameOf(i)) continue;
-    if (!observer_.on_server_end(ended.name(), HowItEnded(ended))) {
-      restarts_exhausted_ = true;
+    const RestartPolicy::Decision decision =
+        observer_.on_server_end(i, HowItEnded(ended), servers_.CameUp(i));
+    if (!decision.restart) {
+      server_given_up_ = true;
       return false;
     }
     const std::string base =
         checkpoints_ == nullptr ? options_.start.base : checkpoints_->keeper().RestartServer(i);
-    if (!servers_.Restart(i, base).ok()) return false;
+    if (!servers_.Restart(i, base, decision.delay).ok()) return false;
     ++restarts_;
     return true;
   }
@@ -123,12 +128,31 @@ absl::StatusOr<bool> EpochRun::WaitWhileAdvancing(const std::function<bool()>& d
     const absl::Status ended = supervisor_.WaitUntil(done, period, kPollPeriod, what);
     if (ended.ok()) return true;
     if (!absl::IsDeadlineExceeded(ended)) return ended;
-    ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats());
-    stall->Look(reports, watch.Elapsed());
+    ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats(kLookTimeout));
+    const absl::Duration now = watch.Elapsed();
+    stall->Look(reports, now);
+    observer_.on_reached(stall->reached());
+    ReportFullDisks(reports);
+    if (stall->last_advance() == now) continue;
     const uint64_t bytes = CheckpointBytes();
-    if (bytes != written) last_write = watch.Elapsed();
+    if (bytes != written) last_write = now;
     written = bytes;
     if (watch.Elapsed() - std::max(stall->last_advance(), last_write) >= limit) return false;
+  }
+}
+
+void EpochRun::ReportFullDisks(const std::vector<ServerReport>& reports) {
+  full_disks_.resize(reports.size());
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (!reports[i].stats.ok()) continue;
+    const std::string& full = reports[i].stats->push_log_full();
+    if (full.empty() != full_disks_[i].empty()) {
+      observer_.on_notice(absl::StrCat(
+          ServerGroup::NameOf(i),
+          full.empty() ? " has room for its push log again; the job goes on"
+                       : absl::StrCat(": ", full, "; the job waits until there is room")));
+    }
+    full_disks_[i] = full;
   }
 }
 
@@ -186,7 +210,6 @@ absl::Status EpochRun::WaitAndReport(const std::function<bool()>& done, absl::st
 }
 
 std::string EpochRun::Loss() {
-  if (restarts_exhausted_) return "";
   if (stalled_at_.has_value()) return stall_;
   const absl::Status lost_log = servers_.restart_error();
   if (absl::IsDataLoss(lost_log)) return std::string(lost_log.message());
@@ -259,7 +282,7 @@ absl::StatusOr<Digest> EpochRun::AskServers(std::vector<ServerReport>* reports) 
 
 // Stats, then the digest: reading all rows for it would show in them.
 absl::StatusOr<Digest> EpochRun::AskServersOnce(std::vector<ServerReport>* reports) {
-  ASSIGN_OR_RETURN(*reports, servers_.GetStats());
+  ASSIGN_OR_RETURN(*reports, servers_.GetStats(kStatsTimeout));
   for (const ServerReport& report : *reports) RETURN_IF_ERROR(report.stats.status());
   ASSIGN_OR_RETURN(const auto results, workers_.ReadResults());
   auto digest = servers_.GetDigest(options_.start.epoch, LastStep(results), StallTimeout());
@@ -273,6 +296,8 @@ void EpochRun::Stop(absl::Duration grace) {
   supervisor_.Stop(ProcessRole::kWorker, grace);
   servers_.Disconnect();
   supervisor_.Stop(ProcessRole::kServer, grace);
+  // What stays costs nothing but somebody's attention.
+  if (checkpoints_ != nullptr) options_.checkpoints->RemoveEmptyFolders().IgnoreError();
 }
 
 }  // namespace thermocline

@@ -23,6 +23,7 @@
 #include "deploy/controller/checkpoint_keeper.h"
 #include "deploy/controller/checkpoint_loop.h"
 #include "deploy/controller/epoch_start.h"
+#include "deploy/controller/rollback_policy.h"
 #include "deploy/controller/run_directory.h"
 #include "deploy/controller/server_group.h"
 #include "deploy/controller/stall_watch.h"
@@ -42,8 +43,15 @@ struct EpochObserver {
   std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
   // Lines of rank 0's metrics, maybe in pieces.
   std::function<void(absl::string_view data)> on_metrics;
-  // A server has ended. Whether it may be started again; it goes on from its push log.
-  std::function<bool(const std::string& name, const std::string& how_it_ended)> on_server_end;
+  // A server has ended, that came up before or didn't. Whether, and when, it is started again; it
+  // goes on from its push log.
+  std::function<RestartPolicy::Decision(size_t index, const std::string& how_it_ended,
+                                        bool came_up)>
+      on_server_end;
+  // The job's steps up to this one are applied.
+  std::function<void(Step reached)> on_reached;
+  // Something that people should know at once, in a line.
+  std::function<void(const std::string& text)> on_notice;
   std::function<void(const CheckpointEvent& event)> on_checkpoint;
   // Samples that the steps up to a cut have read. Any thread.
   std::function<uint64_t(Step cut)> samples_through;
@@ -108,6 +116,8 @@ class EpochRun {
   // The same; kDeadlineExceeded: false.
   absl::Status WaitAndReport(const std::function<bool()>& done, absl::string_view what);
   uint64_t CheckpointBytes() const;
+  // Says which servers' disks have become full since the last look, or have room again.
+  void ReportFullDisks(const std::vector<ServerReport>& reports);
   absl::Status WaitForWorkers();
   absl::Duration StallTimeout() const;
   absl::Status EndStalled(const StallWatch& stall);
@@ -124,9 +134,10 @@ class EpochRun {
   WorkerGroup workers_;
   std::unique_ptr<CheckpointLoop> checkpoints_;  // Null: none are written, or not yet.
   uint32_t restarts_ = 0;                        // Of servers.
-  std::string lost_pushes_;  // Which server, when the digest was asked for; "": none.
-  bool restarts_exhausted_ = false;
-  std::string stall_;  // What didn't advance, and who was waited for.
+  std::string lost_pushes_;              // Which server, when the digest was asked for; "": none.
+  bool server_given_up_ = false;         // One that ended and is not started again.
+  std::vector<std::string> full_disks_;  // [num_servers], as ServerStats.push_log_full.
+  std::string stall_;                    // What didn't advance, and who was waited for.
   std::optional<Step> stalled_at_;
 };
 

@@ -1,5 +1,6 @@
 #include "deploy/controller/job_controller.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -47,6 +48,8 @@ class JobController {
         writes_checkpoints_(job.has_checkpoint() && !options.eval_only),
         store_(&disk_, job.checkpoint().directory()),
         samples_(job.train().batch_size()),
+        restart_policy_(job.cluster().max_server_restarts(), writes_checkpoints_),
+        rollback_budget_(job.checkpoint().max_rollbacks()),
         last_(options.start.base) {}
 
   absl::StatusOr<JobResult> Run() {
@@ -84,14 +87,15 @@ class JobController {
           result.ok() || absl::IsCancelled(result.status()) ? "" : epoch.Loss();
       epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
       if (loss.empty() || !writes_checkpoints_) return result;
-      if (rollbacks_ == job_.checkpoint().max_rollbacks()) {
-        Tell(absl::StrCat(loss, "; not going back: checkpoint.max_rollbacks is ", rollbacks_));
-        NoteLimit("checkpoint.max_rollbacks", rollbacks_, loss);
+      if (!rollback_budget_.Spend(reached_)) {
+        const uint32_t limit = job_.checkpoint().max_rollbacks();
+        Tell(absl::StrCat(loss, "; not going back: checkpoint.max_rollbacks is ", limit));
+        NoteLimit("checkpoint.max_rollbacks", limit, loss);
         return result;
       }
       RETURN_IF_ERROR(epoch.Uncertainty());
       const std::optional<Step> stalled_at = epoch.stalled_at();
-      if (stalled_at.has_value() && !stalls_.RollbackMayHelp(*stalled_at)) {
+      if (stalled_at.has_value() && !stall_budget_.Spend(*stalled_at)) {
         NoteLimit("cluster.stall_timeout_s", job_.cluster().stall_timeout_s(), loss);
         return absl::Status(result.status().code(),
                             absl::StrCat(result.status().message(),
@@ -143,9 +147,11 @@ class JobController {
       if (observer_.on_servers_up) observer_.on_servers_up(addresses);
     };
     observer.on_metrics = [this](absl::string_view data) { OnMetrics(data); };
-    observer.on_server_end = [this](const std::string& name, const std::string& how_it_ended) {
-      return OnServerEnd(name, how_it_ended);
+    observer.on_server_end = [this](size_t index, const std::string& how_it_ended, bool came_up) {
+      return OnServerEnd(index, how_it_ended, came_up);
     };
+    observer.on_notice = [this](const std::string& text) { Tell(text); };
+    observer.on_reached = [this](Step reached) { reached_ = std::max(reached_, reached); };
     observer.on_checkpoint = [this](const CheckpointEvent& event) { OnCheckpoint(event); };
     observer.samples_through = [this](Step cut) { return samples_.Through(cut); };
     return observer;
@@ -180,22 +186,30 @@ class JobController {
     trained_ = true;
     const Progress& progress = metrics_->progress();
     samples_.Report(static_cast<int64_t>(progress.step), progress.samples);
+    reached_ = std::max(reached_, Step(static_cast<int64_t>(progress.step) - 1));
     if (observer_.on_progress) observer_.on_progress(progress);
   }
 
-  bool OnServerEnd(const std::string& name, const std::string& how_it_ended) {
-    if (restarts_ == job_.cluster().max_server_restarts()) {
-      Tell(absl::StrCat(name, " ", how_it_ended,
-                        "; not started again: cluster.max_server_restarts is ", restarts_));
-      NoteLimit("cluster.max_server_restarts", restarts_, absl::StrCat(name, " ", how_it_ended));
-      return false;
+  RestartPolicy::Decision OnServerEnd(size_t index, const std::string& how_it_ended, bool came_up) {
+    const RestartPolicy::Decision decision = restart_policy_.OnEnd(index, came_up, reached_);
+    const std::string name = ServerGroup::NameOf(index);
+    const std::string end = absl::StrCat(name, " ", how_it_ended);
+    if (!decision.restart) {
+      Tell(absl::StrCat(end, "; not started again: ", decision.why_not));
+      if (decision.is_exhausted) {
+        NoteLimit("cluster.max_server_restarts", job_.cluster().max_server_restarts(), end);
+      }
+      return decision;
     }
     ++restarts_;
     metrics_->AppendEvent(
         {{"event", "server_restart"}, {"process", name}, {"reason", how_it_ended}},
         watch_.Elapsed());
-    Tell(absl::StrCat(name, " ", how_it_ended, "; started again"));
-    return true;
+    Tell(absl::StrCat(end, "; started again",
+                      decision.delay > absl::ZeroDuration()
+                          ? absl::StrCat(" in ", absl::FormatDuration(decision.delay))
+                          : ""));
+    return decision;
   }
 
   void OnCheckpoint(const CheckpointEvent& event) {
@@ -324,9 +338,12 @@ class JobController {
   std::unique_ptr<MetricsLog> metrics_;
   std::optional<std::string> job_before_;  // The job file of the run that is resumed.
   bool trained_ = false;
-  uint32_t restarts_ = 0;  // Of servers.
+  Step reached_ = kNoStep;  // The furthest step that was applied in any epoch.
+  RestartPolicy restart_policy_;
+  Budget rollback_budget_;
+  Budget stall_budget_{1};  // What hangs again before the job got further would hang for ever.
+  uint32_t restarts_ = 0;   // Of servers.
   uint32_t rollbacks_ = 0;
-  StallPolicy stalls_;
   uint64_t committed_ = 0;
   uint64_t called_off_ = 0;
   std::string last_;  // Checkpoint.

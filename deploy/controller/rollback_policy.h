@@ -1,12 +1,15 @@
-// Which ends of processes are losses, that a job survives by going back to a checkpoint, and which
-// are verdicts on the job itself: they would only come again.
+// What becomes of a job that loses processes: which ends are losses, that it survives, and which
+// are verdicts on the job itself that would only come again; how often, and how soon, a server is
+// started again or the job goes back to a checkpoint.
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_ROLLBACK_POLICY_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_ROLLBACK_POLICY_H_
 
-#include <optional>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/ids.h"
 #include "deploy/backends/local/supervisor.h"
 
@@ -19,15 +22,56 @@ inline constexpr int kWorkerLostServer = 3;
 // that did not refuse their flags. REQUIRES: something failed
 bool RollbackMayHelp(const std::vector<ProcessFailure>& failures);
 
-// A job in which nothing advances any more: whether it goes back. What hangs again before the job
-// got further would hang for ever.
-class StallPolicy {
+// How often something may be done again before the job gets further than it was the last time: from
+// there on it counts anew.
+class Budget {
  public:
-  // The job has stalled, with its steps up to `reached` applied.
-  bool RollbackMayHelp(Step reached);
+  explicit Budget(uint32_t limit) : limit_(limit) {}
+
+  // Spends one, in a job whose steps up to `reached` were applied. False: none is left.
+  bool Spend(Step reached);
 
  private:
-  std::optional<Step> reached_;  // At the stall before.
+  const uint32_t limit_;
+  uint32_t spent_ = 0;
+  Step reached_ = kNoStep;  // The furthest, when it was spent.
+};
+
+// Whether, and when, a server that ended is started again at its old address. The first restart
+// comes at once, each further one before the job gets further doubles its delay, within bounds. Not
+// thread-safe.
+class RestartPolicy {
+ public:
+  static constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);  // Of the second restart.
+  static constexpr absl::Duration kLongestDelay = absl::Seconds(5);
+  // Starts in a row in which a server didn't come up, after which a job that can go back to a
+  // checkpoint does: the servers of its next epoch listen on other ports.
+  static constexpr uint32_t kFailedStarts = 5;
+
+  // `max_restarts`: of all servers together, before the job gets further.
+  RestartPolicy(uint32_t max_restarts, bool can_go_back)
+      : max_restarts_(max_restarts), can_go_back_(can_go_back), restarts_(max_restarts) {}
+
+  struct Decision {
+    bool restart = false;
+    absl::Duration delay;  // From the server's end on.
+    std::string why_not;
+    bool is_exhausted = false;  // For want of restarts.
+  };
+  // `came_up`: the process served before it ended. `reached`: as in Budget.
+  Decision OnEnd(size_t server, bool came_up, Step reached);
+
+ private:
+  struct Server {
+    uint32_t in_a_row = 0;  // Restarts before the job got further.
+    Step reached = kNoStep;
+    uint32_t failed_starts = 0;  // In a row.
+  };
+
+  const uint32_t max_restarts_;
+  const bool can_go_back_;
+  Budget restarts_;
+  std::vector<Server> servers_;  // By index, as far as any ended.
 };
 
 // In one line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".

@@ -88,7 +88,7 @@ ConfigureRequest ServerGroup::RequestFor(size_t index, const std::string& base) 
   return request;
 }
 
-absl::Status ServerGroup::StartServer(size_t index, const std::string& listen) {
+ChildProcessOptions ServerGroup::ProcessOf(size_t index, const std::string& listen) const {
   ChildProcessOptions options;
   options.name = NameOf(index);
   options.command =
@@ -98,7 +98,7 @@ absl::Status ServerGroup::StartServer(size_t index, const std::string& listen) {
         absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
   }
   options.log_path = ProcessFile(directory_, options.name, "log");
-  return supervisor_.Start(ProcessRole::kServer, options);
+  return options;
 }
 
 absl::Status ServerGroup::Start(const std::string& program) {
@@ -107,7 +107,8 @@ absl::Status ServerGroup::Start(const std::string& program) {
   for (uint32_t i = 0; i < job_.cluster().servers(); ++i) {
     // That of an earlier epoch would be taken for this one's.
     RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(i), "port"));
-    RETURN_IF_ERROR(StartServer(i, ListenAddress(job_.cluster().listen_host())));
+    RETURN_IF_ERROR(supervisor_.Start(ProcessRole::kServer,
+                                      ProcessOf(i, ListenAddress(job_.cluster().listen_host()))));
     names.push_back(NameOf(i));
   }
   ASSIGN_OR_RETURN(addresses_, WaitForAddresses(names, directory_,
@@ -121,9 +122,13 @@ absl::Status ServerGroup::Start(const std::string& program) {
   return absl::OkStatus();
 }
 
-absl::Status ServerGroup::Restart(size_t index, const std::string& base) {
+bool ServerGroup::CameUp(size_t index) const {
+  return access(ProcessFile(directory_, NameOf(index), "port").c_str(), F_OK) == 0;
+}
+
+absl::Status ServerGroup::Restart(size_t index, const std::string& base, absl::Duration delay) {
   RETURN_IF_ERROR(RemoveProcessFile(directory_, NameOf(index), "port"));
-  RETURN_IF_ERROR(StartServer(index, addresses_[index]));
+  supervisor_.StartLater(ProcessRole::kServer, ProcessOf(index, addresses_[index]), delay);
   {
     absl::MutexLock lock(&mutex_);
     ++recovering_;
@@ -224,17 +229,17 @@ absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, Step last, absl::D
   return sum;
 }
 
-absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats() {
+absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats(absl::Duration timeout) {
   std::vector<ServerReport> reports;
   for (const std::string& address : addresses_) {
     reports.push_back({address, absl::UnknownError("not asked")});
   }
   RETURN_IF_ERROR(ForEach(
       [&](size_t i) {
-        reports[i].stats = client(i)->GetStats(kStatsTimeout);
+        reports[i].stats = client(i)->GetStats(timeout);
         return absl::OkStatus();
       },
-      kStatsTimeout, "the servers' stats"));
+      timeout, "the servers' stats"));
   return reports;
 }
 

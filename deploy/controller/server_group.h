@@ -39,18 +39,21 @@ class ServerGroup {
   // none. Loading them takes as long as it takes, as long as every server gets further within
   // `stall_timeout`.
   absl::Status Configure(uint64_t epoch, const std::string& base, absl::Duration stall_timeout);
-  // Starts a server again that has ended, at its old address. It gets its configuration, and with
-  // that recovers from `base` and its log, in the background. REQUIRES: Configure has ended.
-  // Errors: those of Supervisor::Start.
-  absl::Status Restart(size_t index, const std::string& base);
+  // Starts a server again that has ended, at its old address, `delay` from now. It gets its
+  // configuration, and with that recovers from `base` and its log, in the background. REQUIRES:
+  // Configure has ended. Errors: kUnavailable (its old port file can't be removed).
+  absl::Status Restart(size_t index, const std::string& base, absl::Duration delay);
+  // Whether the server's last process came to serve. REQUIRES: it has ended.
+  bool CameUp(size_t index) const;
   // Whether every server that was restarted has recovered. Once it can't: the first error.
   bool AllRecovered() const;
   absl::Status restart_error() const;
 
   // The digest of the whole model. Every row is read: it takes as long as that takes.
   absl::StatusOr<Digest> GetDigest(uint64_t epoch, Step last, absl::Duration timeout);
-  // What each server says, by index; a server that doesn't answer is no error of the whole.
-  absl::StatusOr<std::vector<ServerReport>> GetStats();
+  // What each server says, by index; all are asked at once. A server that doesn't answer within
+  // `timeout` is no error of the whole.
+  absl::StatusOr<std::vector<ServerReport>> GetStats(absl::Duration timeout);
 
   // Closes the connections: a server that is asked to stop waits for its clients a while. Gives
   // restarts under way up.
@@ -63,7 +66,7 @@ class ServerGroup {
   std::shared_ptr<ControlClient> client(size_t index) const;
 
  private:
-  absl::Status StartServer(size_t index, const std::string& listen);
+  ChildProcessOptions ProcessOf(size_t index, const std::string& listen) const;
   absl::StatusOr<std::shared_ptr<ControlClient>> Connect(size_t index) const;
   ConfigureRequest RequestFor(size_t index, const std::string& base) const;
   absl::Status ConfigureRestarted(size_t index, const ConfigureRequest& request);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -326,7 +327,70 @@ class CheckpointTest(ProcessTest):
         self.assertIn('the job has gone back for a stall before, and got no further since', err)
         self.assertEqual([event['field'] for event in self.events('limit')],
                          ['cluster.stall_timeout_s'])
-        self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
+        self.assertIn('to go on from the last checkpoint: thermocline train --resume --run-dir '
+                      + self.run_dir, err)
+
+    def test_a_port_that_stays_taken_takes_the_job_back_to_another(self):
+        undisturbed = self.undisturbed()
+        launcher = self.start(*LONG_FLAGS, '--set=cluster.durability=LOG_ASYNC')
+        self.wait_for_checkpoints(launcher, 1)
+        self.kill_and_take_port(launcher, 'server 0')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, r'server 0 exited with code 1 \(.* in use.*\); not started again: it did '
+                              r'not come up 5 times in a row\n')
+        self.assertRegex(out, r'server 0 exited with code 1 .*; going back to step \d+ \(epoch 2\)')
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual((summary['rollbacks'], summary['server_restarts']), (1, 5))
+
+    def test_restarts_that_are_exhausted_take_the_job_back(self):
+        undisturbed = self.undisturbed()
+        launcher = self.start(*LONG_FLAGS, '--set=cluster.durability=LOG_ASYNC',
+                              '--set=cluster.max_server_restarts=0')
+        self.wait_for_checkpoints(launcher, 1)
+        os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertIn('not started again: cluster.max_server_restarts is 0', out)
+        self.assertRegex(out, r'going back to step \d+ \(epoch 2\)')
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual((summary['rollbacks'], summary['server_restarts']), (1, 0))
+
+    def test_rollbacks_count_anew_once_the_job_got_further(self):
+        undisturbed = self.undisturbed()
+        launcher = self.start(*LONG_FLAGS, '--set=checkpoint.max_rollbacks=1')
+        for kills in range(1, 4):
+            # Each further than the job was at the loss before, of which not every step was reported.
+            target = 10 + max([event['step'] for event in self.events('progress')], default=0)
+            wait_for(lambda: any(event['step'] >= target for event in self.events('progress')),
+                     'step %d' % target)
+            self.wait_for_checkpoints(launcher, kills)
+            os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
+            wait_for(lambda: len(self.events('rollback')) == kills, 'rollback %d' % kills)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual(summary['rollbacks'], 3)
+
+    def test_a_checkpoint_that_was_called_off_leaves_no_folder(self):
+        launcher = self.start('--servers=2', '--set=train.passes=%d' % PASSES,
+                              '--set=checkpoint.at_end=true')
+        wait_for(lambda: self.events('progress'), 'a step')
+        # No part fits on the disk.
+        server = self.pid_of(launcher, 'server 1')
+        _, hard = resource.prlimit(server, resource.RLIMIT_FSIZE)
+        resource.prlimit(server, resource.RLIMIT_FSIZE, (4096, hard))
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 1, out)
+        self.assertIn("the model is trained, but its checkpoint can't be written: ", err)
+        self.assertIn('File too large', err)
+        self.assertIn(' was called off: ', out)
+        left = os.listdir(os.path.join(self.run_dir, 'checkpoints'))
+        self.assertEqual([name for name in left if name.startswith('epoch-')], [])
+        self.assertIn('there is no checkpoint yet', err)
 
     def test_so_many_rollbacks_and_no_more(self):
         launcher = self.start_long('--set=checkpoint.max_rollbacks=0', '--workers=2')
@@ -338,7 +402,8 @@ class CheckpointTest(ProcessTest):
         limit, = self.events('limit')
         self.assertEqual((limit['field'], limit['limit'], limit['reason']),
                          ('checkpoint.max_rollbacks', 0, 'worker 0 was killed by signal 9 (Killed)'))
-        self.assertIn('thermocline train --resume --run-dir ' + self.run_dir, err)
+        self.assertIn('there is no checkpoint yet; to begin anew in this run directory: thermocline '
+                      'train --resume --run-dir ' + self.run_dir, err)
 
     def test_what_the_job_brings_about_is_no_reason_to_go_back(self):
         launcher = self.start('--set=train.learning_rate.base=1e38', *FLAGS)

@@ -3,10 +3,12 @@
 Every wait has a deadline that only a hanging program reaches; nothing sleeps to synchronize.
 """
 
+import errno
 import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import tempfile
@@ -205,6 +207,34 @@ class ProcessTest(unittest.TestCase):
             if mark in command:
                 return pid
         raise AssertionError('no %s among %s' % (name, children(launcher.pid)))
+
+    def kill_and_take_port(self, launcher, name):
+        """Kills a server and listens at its address before the launcher can start it again.
+
+        Returns the socket; the port is free once that is closed.
+        """
+        with open(os.path.join(launcher.run_dir, name.replace(' ', '-') + '.port')) as file:
+            host, port = file.read().strip().rsplit(':', 1)
+        server = self.pid_of(launcher, name)
+        listener = socket.socket()
+        self.addCleanup(listener.close)
+        # Connections of the dead process still have the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def is_bound():
+            try:
+                listener.bind((host, int(port)))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                return False
+            return True
+        launcher.send_signal(signal.SIGSTOP)
+        os.kill(server, signal.SIGKILL)
+        wait_for(is_bound, 'the port of ' + name)
+        listener.listen()
+        launcher.send_signal(signal.SIGCONT)
+        return listener
 
     def assert_all_gone(self, pids):
         wait_for(lambda: not any(is_running(pid) for pid in pids),

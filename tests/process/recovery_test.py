@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import resource
 import signal
 import unittest
 
@@ -30,7 +32,8 @@ class RecoveryTest(ProcessTest):
                 return sum('"progress"' in line for line in file)
         for kill in range(kills):
             index = kill % 2
-            wait_for(lambda: steps() >= 30 * (kill + 1), 'step %d' % (30 * (kill + 1)))
+            target = steps() + 30
+            wait_for(lambda: steps() >= target, 'step %d' % target)
             pid = wait_for(lambda: self.server_pid(launcher, index), 'server %d' % index)
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda: self.server_pid(launcher, index) not in (None, pid),
@@ -53,6 +56,41 @@ class RecoveryTest(ProcessTest):
                     self.assertEqual(summary['server_restarts'], 5)
                     self.assertEqual(summary['samples'], undisturbed['samples'])
                     self.assertIn('was killed by signal 9 (Killed); started again', out)
+
+    def test_a_full_disk_is_said_at_once_and_when_it_goes_on(self):
+        undisturbed = self.train(*FLAGS, run_dir=self.run_dir + '-undisturbed')
+        console = self.run_dir + '.out'
+        with open(console, 'w') as out:
+            launcher = self.start(*FLAGS, '--set=cluster.durability=LOG_ASYNC', stdout=out)
+        folder = os.path.join(self.run_dir, 'server-0.data')
+
+        def log_bytes():
+            if not os.path.exists(folder):
+                return 0
+            return max([os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)
+                        if name.startswith('push-')], default=0)
+
+        def says(path, text):
+            with open(path) as file:
+                return any(re.search(text, line) for line in file)
+        # A limit on the size of its files stands for a full disk.
+        wait_for(lambda: log_bytes() > 1 << 20, 'a long log')
+        server = self.server_pid(launcher, 0)
+        _, hard = resource.prlimit(server, resource.RLIMIT_FSIZE)
+        resource.prlimit(server, resource.RLIMIT_FSIZE, (log_bytes(), hard))
+        full = (r"can't write '\S+/server-0.data/push-\S+': File too large; \w+ at /\S* has \d+ "
+                r"bytes free, and \d+ bytes were to be written")
+        for path in (console, os.path.join(self.run_dir, 'server-0.log'),
+                     os.path.join(self.run_dir, 'worker-0.log')):
+            wait_for(lambda: says(path, full), 'the full disk in ' + path)
+        resource.prlimit(server, resource.RLIMIT_FSIZE, (hard, hard))
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.summary(launcher)['model_digest'], undisturbed['model_digest'])
+        self.assertTrue(says(console, 'server 0: .*; the job waits until there is room'))
+        self.assertTrue(says(console, 'server 0 has room for its push log again'))
+        self.assertTrue(says(os.path.join(self.run_dir, 'server-0.log'), 'there is room again'))
+        self.assertTrue(says(os.path.join(self.run_dir, 'worker-0.log'), 'server 0 takes a push again'))
 
     def test_a_server_killed_while_it_is_asked_for_the_result(self):
         undisturbed = self.train('--servers=2', run_dir=self.run_dir + '-undisturbed')
@@ -82,12 +120,50 @@ class RecoveryTest(ProcessTest):
         self.assertIn("'%s': the header is damaged" % segment, err)
         self.assert_all_gone(pids)
 
+    def test_restarts_count_anew_once_the_job_got_further(self):
+        undisturbed = self.train(*FLAGS, run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start(*FLAGS, '--set=cluster.durability=LOG_ASYNC',
+                              '--set=cluster.max_server_restarts=1')
+        self.kill_servers(launcher, 3)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        summary = self.summary(launcher)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual(summary['server_restarts'], 3)
+
+    def test_a_port_that_is_taken_for_a_while(self):
+        undisturbed = self.train(*FLAGS, run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start(*FLAGS, '--set=cluster.durability=LOG_ASYNC')
+        wait_for(lambda: self.server_pid(launcher, 1), 'server 1')
+        wait_for(lambda: os.path.exists(os.path.join(self.run_dir, 'worker-0.port')), 'the worker')
+        listener = self.kill_and_take_port(launcher, 'server 1')
+
+        def failed_starts():
+            with open(os.path.join(self.run_dir, 'server-1.log')) as log:
+                return log.read().count('cannot listen on')
+        wait_for(lambda: failed_starts() >= 3, 'three starts')
+        listener.close()
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        self.assertEqual(self.summary(launcher)['model_digest'], undisturbed['model_digest'])
+        self.assertIn('server 1 was killed by signal 9 (Killed); started again\n', out)
+        for delay in ('100ms', '200ms', '400ms'):
+            self.assertRegex(out, r'server 1 exited with code 1 \(.* in use.*\); started again in '
+                             + delay)
+
     def test_one_death_too_many_ends_the_job(self):
         launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC',
                                    '--set=cluster.max_server_restarts=1')
         pids = list(children(launcher.pid))
-        self.kill_servers(launcher, 1)
-        os.kill(wait_for(lambda: self.server_pid(launcher, 0), 'server 0'), signal.SIGKILL)
+        # It gets no further meanwhile.
+        os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGSTOP)
+
+        def kill_server():
+            pid = self.server_pid(launcher, 0)
+            if pid is not None and launcher.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+            return launcher.poll() is not None
+        wait_for(kill_server, 'the end of the job')
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('server 0 was killed by signal 9 (Killed)', err)
