@@ -13,6 +13,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/disk/posix_disk.h"
+#include "common/net/channel.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
@@ -31,7 +32,14 @@ ABSL_FLAG(std::string, job_id, "", "Serve this job only; empty: the first that c
 ABSL_FLAG(int32_t, apply_threads, 1, "Threads that apply a step's pushes");
 ABSL_FLAG(int32_t, load_threads, 0,
           "Threads that load a checkpoint's rows; 0: one for each processor");
-ABSL_FLAG(int32_t, handler_threads, 2, "Threads that take pushes and answer held pulls; 2 or more");
+ABSL_FLAG(
+    int32_t, handler_threads, 2,
+    "Threads that take pushes and answer held pulls, and as many that answer readers; 2 or more");
+ABSL_FLAG(int64_t, max_pending_bytes,
+          static_cast<int64_t>(thermocline::ServerLimits().max_pending_push_bytes),
+          "Pushes held until they are applied; those of a step, of all workers, must fit");
+ABSL_FLAG(int32_t, max_held_pulls, static_cast<int32_t>(thermocline::ServerLimits().max_held_pulls),
+          "Pulls held until the pushes they wait for are applied; as many of readers");
 ABSL_FLAG(int32_t, max_message_bytes, thermocline::kDefaultMaxMessageBytes,
           "Largest request and largest reply");
 ABSL_FLAG(
@@ -54,7 +62,7 @@ constexpr int kShutdownGraceMs = 2000;
 
 // The first flag that makes no sense, or OK.
 absl::Status CheckFlags() {
-  const auto check = [](const char* flag, int value, int low, int high) {
+  const auto check = [](const char* flag, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, " is ", value, "; it must be in [", low, ", ", high, "]"));
@@ -63,7 +71,11 @@ absl::Status CheckFlags() {
                               kMinMessageBytes, kMaxMessageBytes);
   status.Update(check("apply_threads", absl::GetFlag(FLAGS_apply_threads), 1, kMaxThreads));
   status.Update(check("load_threads", absl::GetFlag(FLAGS_load_threads), 0, kMaxThreads));
-  status.Update(check("handler_threads", absl::GetFlag(FLAGS_handler_threads), 2, kMaxThreads));
+  status.Update(check("handler_threads", absl::GetFlag(FLAGS_handler_threads), kMinHandlerThreads,
+                      kMaxThreads));
+  status.Update(check("max_pending_bytes", absl::GetFlag(FLAGS_max_pending_bytes), kMinPendingBytes,
+                      kMaxPendingBytes));
+  status.Update(check("max_held_pulls", absl::GetFlag(FLAGS_max_held_pulls), 1, kMaxHeldPulls));
   return status;
 }
 
@@ -120,7 +132,14 @@ int Run() {
   ServerLimits limits;
   limits.apply_threads = absl::GetFlag(FLAGS_apply_threads);
   limits.load_threads = LoadThreads();
+  limits.max_pending_push_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_pending_bytes));
+  limits.max_held_pulls = static_cast<uint32_t>(absl::GetFlag(FLAGS_max_held_pulls));
   ServiceOptions service_options;
+  // What is on its way is as much as may wait, and there are places for pulls that aren't held.
+  service_options.max_push_bytes =
+      std::min(service_options.max_push_bytes, limits.max_pending_push_bytes);
+  service_options.max_pulls =
+      std::max<uint64_t>(service_options.max_pulls, 2 * uint64_t{limits.max_held_pulls});
   service_options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   service_options.job_id = absl::GetFlag(FLAGS_job_id);
   service_options.handler_threads = absl::GetFlag(FLAGS_handler_threads);
@@ -130,6 +149,8 @@ int Run() {
                         absl::GetFlag(FLAGS_tls_ca)};
   server_options.insecure = absl::GetFlag(FLAGS_insecure);
   server_options.max_message_bytes = service_options.max_message_bytes;
+  server_options.service = ParameterServer::service_full_name();
+  server_options.memory_bytes = service_options.max_bytes_in_flight();
 
   PosixDisk disk;
   ThreadScheduler sync_scheduler;  // Its tasks wait for the disk.
@@ -171,6 +192,8 @@ int main(int argc, char** argv) {
       "one parameter server: holds one shard of every table of a job.\n"
       "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port",
       argc, argv);
+  thermocline::KeepGrpcQuiet();
+  thermocline::RaiseOpenFileLimit();
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
   return thermocline::Run();

@@ -37,6 +37,10 @@ for signal in TERM INT; do
   grep -Eq '^127\.0\.0\.1:[0-9]+$' "$dir/port.$signal" || fail "port file: $(cat "$dir/port.$signal")"
   if [ $signal = TERM ]; then
     expect_exit 1 "Address already in use" --listen="$(cat "$dir/port.TERM")"
+    # In our words alone; gRPC's on request.
+    [ "$(wc -l <"$dir/exit.log")" = 1 ] || fail "not one line: $(cat "$dir/exit.log")"
+    GRPC_VERBOSITY=ERROR expect_exit 1 "Address already in use" --listen="$(cat "$dir/port.TERM")"
+    [ "$(wc -l <"$dir/exit.log")" -gt 1 ] || fail "no line of gRPC: $(cat "$dir/exit.log")"
   fi
   kill -$signal $pid
   wait $pid
@@ -56,7 +60,18 @@ expect_exit 2 "unknown flag --aply_threads" --aply_threads=1
 expect_exit 2 "--apply_threads is 'many'" --apply_threads=many
 expect_exit 2 "--port_file needs a value" --port_file
 expect_exit 2 "max_message_bytes" --max_message_bytes=5
+expect_exit 2 "--max_pending_bytes is 5; it must be in" --max_pending_bytes=5
+expect_exit 2 "--max_held_pulls is 0; it must be in" --max_held_pulls=0
 expect_exit 1 "port file" --port_file="$dir/no/such/folder/port"
+
+# As many open files as the system allows.
+(ulimit -Sn 100 && exec "$server" --port_file="$dir/port.files" 2>"$dir/files.log") &
+pid=$!
+wait_for_file "$dir/port.files" $pid
+read -r soft hard < <(awk '/^Max open files/ { print $4, $5 }' /proc/$pid/limits)
+kill $pid
+wait $pid
+[ "$soft" = "$hard" ] || fail "open files: $soft, and $hard were allowed"
 
 # Beyond loopback where it is asked for.
 "$server" --listen=0.0.0.0:0 --insecure --port_file="$dir/port.open" 2>"$dir/open.log" &

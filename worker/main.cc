@@ -11,10 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/job/job_loader.h"
+#include "common/net/channel.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"
 #include "common/net/malloc_tuning.h"
 #include "common/net/mutex_tuning.h"
+#include "common/process_limits.h"
 #include "common/program_flags.h"
 #include "common/scheduler.h"
 #include "common/status_macros.h"
@@ -119,12 +121,20 @@ int Run() {
     return kExitUsage;
   }
 
+  const absl::Status files =
+      CheckOpenFiles(absl::StrCat("worker ", options.rank.value()),
+                     1 + addresses.size() * uint64_t{job->cluster().channels_per_server()});
+  if (!files.ok()) {
+    LogLine(files.message());
+    return kExitUsage;
+  }
   WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
   WorkerService service(options.job_id, options.epoch, &progress, &named_cuts);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);
   server_options.insecure = job->cluster().insecure();
+  server_options.service = Worker::service_full_name();
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {
     LogLine(server.status().message());
@@ -153,6 +163,8 @@ int main(int argc, char** argv) {
       "one worker: trains its share of every batch of a job.\n"
       "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0",
       argc, argv);
+  thermocline::KeepGrpcQuiet();
+  thermocline::RaiseOpenFileLimit();
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();
   return thermocline::Run();

@@ -16,6 +16,10 @@ grpc::Status WorkerService::Checkpoint(grpc::ServerContext*, const CheckpointReq
                                        CheckpointReply* reply) {
   const absl::Status status = Act(*request);
   reply->set_complete_through(cuts_->begun().value());
+  {
+    absl::MutexLock lock(&mutex_);
+    reply->set_newest_sequence(order_.newest());
+  }
   return ToGrpcStatus(status);
 }
 

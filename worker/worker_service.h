@@ -26,7 +26,8 @@ class WorkerService : public Worker::Service {
 
   // STATUS, NAME_CUT and CALL_OFF; the reply's complete_through is the last step whose push has
   // begun. Errors: FAILED_PRECONDITION (another job or epoch; too late to name this cut; a later
-  // request was taken), INVALID_ARGUMENT (an action that isn't a worker's).
+  // request was taken), INVALID_ARGUMENT (an action that isn't a worker's; a sequence that no
+  // launcher has).
   grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                           CheckpointReply* reply) override;
 

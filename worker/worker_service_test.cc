@@ -73,6 +73,14 @@ TEST_F(WorkerServiceTest, ARequestThatALaterOneHasOvertakenIsRefused) {
   EXPECT_FALSE(cuts_.BeginPush(Step(6)));
 }
 
+TEST_F(WorkerServiceTest, ARequestTooFarAheadOvertakesNothing) {
+  EXPECT_EQ(Ask(CheckpointRequest::CALL_OFF, 6, 3, "job", uint64_t{1} << 63).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->newest_sequence(), 0u);
+  EXPECT_TRUE(Ask(CheckpointRequest::NAME_CUT, 6, 3, "job", 5).ok());
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->newest_sequence(), 5u);
+}
+
 TEST_F(WorkerServiceTest, StrangersAreRefused) {
   for (const auto& reply : {Ask(CheckpointRequest::NAME_CUT, 6, /*epoch=*/2),
                             Ask(CheckpointRequest::NAME_CUT, 6, 3, "other")}) {

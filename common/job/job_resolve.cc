@@ -122,7 +122,10 @@ void ResolveCluster(Cluster* cluster) {
   SET_DEFAULT(cluster, rpc_timeout_s, 20);
   SET_DEFAULT(cluster, stall_timeout_s, 600);
   SET_DEFAULT(cluster, max_server_restarts, 10);
+  SET_DEFAULT(cluster, handler_threads, 2);
+  SET_DEFAULT(cluster, max_held_pulls, 4096);
   if (cluster->max_log_size().empty()) cluster->set_max_log_size("8GiB");
+  if (cluster->max_pending_size().empty()) cluster->set_max_pending_size("4GiB");
   if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");
 }
 

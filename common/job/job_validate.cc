@@ -332,6 +332,11 @@ class Validator {
         Range("cluster.startup_timeout_s", cluster.startup_timeout_s(), 1, kMaxTimeoutS));
     RETURN_IF_ERROR(Range("cluster.rpc_timeout_s", cluster.rpc_timeout_s(), 1, kMaxTimeoutS));
     RETURN_IF_ERROR(Range("cluster.stall_timeout_s", cluster.stall_timeout_s(), 0, kMaxTimeoutS));
+    RETURN_IF_ERROR(Range("cluster.handler_threads", cluster.handler_threads(), kMinHandlerThreads,
+                          kMaxThreads));
+    RETURN_IF_ERROR(Range("cluster.max_held_pulls", cluster.max_held_pulls(), 1, kMaxHeldPulls));
+    RETURN_IF_ERROR(
+        CheckSize("cluster.max_pending_size", cluster.max_pending_size(), kMinPendingBytes));
     return CheckSize("cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
   }
 

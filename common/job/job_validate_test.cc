@@ -214,6 +214,12 @@ INSTANTIATE_TEST_SUITE_P(
              "j:22: cluster.startup_timeout_s is 0; it must be at least 1"},
         Case{"servers: 2", "rpc_timeout_s: 0",
              "j:22: cluster.rpc_timeout_s is 0; it must be at least 1"},
+        Case{"servers: 2", "handler_threads: 1",
+             "j:22: cluster.handler_threads is 1; it must be at least 2"},
+        Case{"servers: 2", "max_held_pulls: 0",
+             "j:22: cluster.max_held_pulls is 0; it must be at least 1"},
+        Case{"servers: 2", "max_pending_size: \"1000KiB\"",
+             "j:22: cluster.max_pending_size is 1024000; it must be at least 1048576"},
         Case{"servers: 2", "stall_timeout_s: 86401",
              "j:22: cluster.stall_timeout_s is 86401; it must be at most 86400"},
         Case{"servers: 2", "tls { certificate: \"c\" ca: \"a\" }",
@@ -360,6 +366,9 @@ TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
   EXPECT_EQ(job->checkpoint().max_rollbacks(), 10u);
   EXPECT_EQ(job->checkpoint().directory(), "");
   EXPECT_EQ(job->cluster().max_log_size(), "8GiB");
+  EXPECT_EQ(job->cluster().max_pending_size(), "4GiB");
+  EXPECT_EQ(job->cluster().handler_threads(), 2u);
+  EXPECT_EQ(job->cluster().max_held_pulls(), 4096u);
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_checkpoint());
 }
 

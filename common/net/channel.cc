@@ -1,8 +1,15 @@
 #include "common/net/channel.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 
+#include <cstdlib>
+
 namespace thermocline {
+
+void KeepGrpcQuiet() {
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+}
 
 grpc::ChannelArguments DataPlaneArguments(int max_message_bytes) {
   grpc::ChannelArguments arguments;

@@ -1,4 +1,4 @@
-// gRPC's settings for the data plane, the same on both ends.
+// gRPC's settings for the data plane, the same on both ends, and for what it prints.
 #ifndef THERMOCLINE_COMMON_NET_CHANNEL_H_
 #define THERMOCLINE_COMMON_NET_CHANNEL_H_
 
@@ -17,6 +17,10 @@ inline constexpr int kDefaultMaxMessageBytes = 4 << 20;
 // What gRPC itself lets through beyond the limit, so that a message a little over it gets our own
 // answer, which names the request.
 inline constexpr int kMessageSlackBytes = 64 << 10;
+
+// From now on gRPC's own lines don't get to stderr: our errors say what a user can do something
+// about. With GRPC_VERBOSITY in the environment (ERROR, INFO, DEBUG) they do. For a program's main.
+void KeepGrpcQuiet();
 
 grpc::ChannelArguments DataPlaneArguments(int max_message_bytes);
 

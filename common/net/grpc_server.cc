@@ -2,6 +2,7 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -53,7 +54,7 @@ std::string WhyNotListen(const HostPort& address) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
   if (error != 0) return gai_strerror(error);
-  std::string reason = "gRPC refused, see the line above";
+  std::string reason = "gRPC refused; with GRPC_VERBOSITY=ERROR in the environment it says why";
   const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
   if (fd >= 0) {
     const int on = 1;
@@ -85,6 +86,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   SetDataPlaneOptions(options.max_message_bytes, &builder);
   // Threads for the control plane's blocking calls; the data plane runs on gRPC's callback threads.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  if (options.memory_bytes > 0) {
+    grpc::ResourceQuota quota("thermocline");
+    builder.SetResourceQuota(quota.Resize(options.memory_bytes));
+  }
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
@@ -93,12 +98,16 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   }
   const bool ipv6 = absl::StrContains(address.host, ':');
   std::string bound = absl::StrCat(ipv6 ? "[" : "", address.host, ipv6 ? "]" : "", ":", port);
-  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(server), std::move(bound)));
+  return std::unique_ptr<GrpcServer>(
+      new GrpcServer(std::move(server), std::move(bound), options.service));
 }
 
-GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::string address)
+GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::string address,
+                       const std::string& service)
     : server_(std::move(server)), address_(std::move(address)) {
-  server_->GetHealthCheckService()->SetServingStatus(true);
+  grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();
+  if (!service.empty()) health->SetServingStatus(service, true);
+  health->SetServingStatus(true);
 }
 
 GrpcServer::~GrpcServer() { Shutdown(0); }

@@ -5,6 +5,7 @@
 
 #include <grpcpp/server.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,11 @@ class GrpcServer {
     TlsFiles tls;
     bool insecure = false;  // allows plain text beyond loopback
     int max_message_bytes = kDefaultMaxMessageBytes;
+    // What gRPC may hold of all calls together, messages that it receives included; with more it
+    // reads no further, and refuses with RESOURCE_EXHAUSTED. 0: no limit.
+    uint64_t memory_bytes = 0;
+    // For which health checks are answered beside "", the server itself: ...::service_full_name().
+    std::string service;
   };
 
   // Serves `services`, which outlive the server.
@@ -40,7 +46,7 @@ class GrpcServer {
   void Shutdown(int grace_ms);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, std::string address);
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::string address, const std::string& service);
 
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

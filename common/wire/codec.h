@@ -79,6 +79,9 @@ absl::StatusOr<PushAnswer> DecodePushReply(const grpc::ByteBuffer& bytes);
 // kind), kUnimplemented (a wire_dtype other than FP32). Values must be the same number of floats
 // for every key; how many is for those to check who know the table.
 absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes);
+// What DecodePullRequest would say of the kind, before anything is allocated for the request;
+// kTrain where it would fail.
+PullKind PeekPullKind(const grpc::ByteBuffer& bytes);
 absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes);
 
 grpc::ByteBuffer Encode(const PushAnswer& answer);

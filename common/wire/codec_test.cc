@@ -252,6 +252,7 @@ TEST(Codec, PullRequestIsTheProtobufMessageBothWays) {
     const auto pull = DecodePullRequest(ToBuffer(bytes, &g.rng()));
     ASSERT_TRUE(pull.ok()) << pull.status();
     ExpectPull(*pull, proto);
+    EXPECT_EQ(PeekPullKind(ToBuffer(bytes, &g.rng())), pull->kind);
     std::vector<PullTableView> tables;
     const PullView view = ViewOf(*pull, &tables);
     EXPECT_EQ(ToString(Encode(view)), bytes);

@@ -144,6 +144,17 @@ absl::StatusOr<Readiness> CheckReadiness(uint32_t readiness) {
 
 }  // namespace
 
+PullKind PeekPullKind(const grpc::ByteBuffer& bytes) {
+  uint32_t kind = 0;
+  const absl::Status scanned =
+      ScanMessage(bytes, "PullRequest", [&](CodedInputStream& in, uint32_t tag) {
+        if (tag == VarintTag(fields::kPullKind)) return ReadUint32(in, &kind);
+        return WireFormatLite::SkipField(&in, tag);
+      });
+  const bool reads = scanned.ok() && kind == static_cast<uint32_t>(PullKind::kRead);
+  return reads ? PullKind::kRead : PullKind::kTrain;
+}
+
 absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
   PullRequest pull;
   uint32_t kind = 0, wire_dtype = 0;

@@ -2,8 +2,12 @@
 #include <string>
 #include <vector>
 
+#include "common/net/channel.h"
+#include "common/process_limits.h"
 #include "deploy/cli/command.h"
 
 int main(int argc, char** argv) {
+  thermocline::KeepGrpcQuiet();
+  thermocline::RaiseOpenFileLimit();
   return thermocline::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -68,14 +68,24 @@ class CheckpointLoop::Calls : public CutParticipants {
                                             Step cut) override {
     const std::shared_ptr<ControlClient> client = servers_.client(index);
     if (ending_.load(std::memory_order_relaxed) || client == nullptr) return Ending();
-    return client->Checkpoint(requests_.Next(action, cut), kCallTimeout);
+    const auto reply = client->Checkpoint(requests_.Next(action, cut), kCallTimeout);
+    if (reply.ok()) requests_.Learn(*reply);
+    return reply;
   }
 
   absl::StatusOr<CheckpointReply> AskWorker(size_t rank, CheckpointRequest::Action action,
                                             Step cut) override {
     if (ending_.load(std::memory_order_relaxed)) return Ending();
     if (workers_[rank] == nullptr) return absl::FailedPreconditionError("the worker has ended");
-    return workers_[rank]->CheckpointWorker(requests_.Next(action, cut), kCallTimeout);
+    ControlClient& worker = *workers_[rank];
+    const auto reply = worker.CheckpointWorker(requests_.Next(action, cut), kCallTimeout);
+    if (!absl::IsFailedPrecondition(reply.status())) return reply;
+    // A number that isn't ours may have come before this one; servers are asked how they stand
+    // anyway.
+    const auto status =
+        worker.CheckpointWorker(requests_.Next(CheckpointRequest::STATUS, cut), kCallTimeout);
+    if (status.ok()) requests_.Learn(*status);
+    return reply;
   }
 
   absl::StatusOr<uint64_t> LogBytes(size_t index) override {

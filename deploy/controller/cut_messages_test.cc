@@ -101,5 +101,17 @@ TEST(CutMessagesTest, AWorkerHearsThatACutIsCalledOffWhenNoServerHasItAnyMore) {
   EXPECT_FALSE(messages.IsPending(Step(14)));
 }
 
+// Somebody else's request was taken: ours would be overtaken for ever.
+TEST(CutRequestsTest, GoesOnAboveWhatAProcessHasTaken) {
+  CutRequests requests("job", 3);
+  EXPECT_EQ(requests.Next(CheckpointRequest::NAME_CUT, Step(4)).sequence(), 1u);
+  CheckpointReply reply;
+  requests.Learn(reply);
+  EXPECT_EQ(requests.Next(CheckpointRequest::STATUS, Step(4)).sequence(), 0u);
+  reply.set_newest_sequence(1000);
+  requests.Learn(reply);
+  EXPECT_EQ(requests.Next(CheckpointRequest::CALL_OFF, Step(4)).sequence(), 1001u);
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_CUT_PARTICIPANTS_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_CUT_PARTICIPANTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -52,6 +53,11 @@ class CutRequests {
     request.set_step(cut.value());
     request.set_sequence(++sequence_);
     return request;
+  }
+  // What a process answered. Where it has taken a request with a higher number, which was none of
+  // ours, we go on above that.
+  void Learn(const CheckpointReply& reply) {
+    sequence_ = std::max(sequence_, reply.newest_sequence());
   }
 
  private:

@@ -7,8 +7,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/byte_size.h"
 #include "common/job/configure_request.h"
 #include "common/job/job_tables.h"
+#include "common/process_limits.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
 #include "deploy/controller/stall_watch.h"
@@ -37,6 +40,9 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
       absl::StrCat("--port_file=", port_file),
       absl::StrCat("--job_id=", job.name()),
       absl::StrCat("--apply_threads=", cluster.server_threads()),
+      absl::StrCat("--handler_threads=", cluster.handler_threads()),
+      absl::StrCat("--max_pending_bytes=", ParseByteSize(cluster.max_pending_size()).value_or(0)),
+      absl::StrCat("--max_held_pulls=", cluster.max_held_pulls()),
       absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
   };
   if (!cluster.tls().ca().empty()) {
@@ -46,6 +52,25 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
   }
   if (cluster.insecure()) command.push_back("--insecure");
   return command;
+}
+
+// Whether the processes of a job, which inherit our limit, can be connected as they will be.
+absl::Status CheckOpenFilesOf(const Cluster& cluster) {
+  const uint64_t servers = cluster.servers(), workers = cluster.workers();
+  RETURN_IF_ERROR(CheckOpenFiles("the launcher", servers + workers));
+  RETURN_IF_ERROR(CheckOpenFiles("a server", 1 + workers * cluster.channels_per_server()));
+  return CheckOpenFiles("a worker", 1 + servers * cluster.channels_per_server());
+}
+
+// The server may be computing another's digest, or have done so just before.
+absl::StatusOr<GetDigestReply> AwaitDigest(ControlClient& server, const std::string& job_id,
+                                           uint64_t epoch, absl::Duration timeout) {
+  const Stopwatch watch;
+  while (true) {
+    auto reply = server.GetDigest(job_id, epoch, timeout);
+    if (!absl::IsResourceExhausted(reply.status()) || watch.Elapsed() >= timeout) return reply;
+    absl::SleepFor(kPollPeriod);
+  }
 }
 
 // Whether a table may have more rows than fit in memory.
@@ -102,6 +127,7 @@ ChildProcessOptions ServerGroup::ProcessOf(size_t index, const std::string& list
 }
 
 absl::Status ServerGroup::Start(const std::string& program) {
+  RETURN_IF_ERROR(CheckOpenFilesOf(job_.cluster()));
   program_ = program;
   std::vector<std::string> names;
   for (uint32_t i = 0; i < job_.cluster().servers(); ++i) {
@@ -216,7 +242,7 @@ absl::StatusOr<Digest> ServerGroup::GetDigest(uint64_t epoch, Step last, absl::D
   RETURN_IF_ERROR(ForEach(
       [&](size_t i) -> absl::Status {
         ASSIGN_OR_RETURN(const GetDigestReply reply,
-                         client(i)->GetDigest(job_.name(), epoch, timeout));
+                         AwaitDigest(*client(i), job_.name(), epoch, timeout));
         digests[i] = {reply.low(), reply.high()};
         if (reply.complete_through() == last.value()) return absl::OkStatus();
         return absl::DataLossError(

@@ -28,6 +28,14 @@ bool AcceptedPushes::Span(Step step) const {
   return false;
 }
 
+uint64_t AcceptedPushes::bytes_of_next() const {
+  uint64_t bytes = 0;
+  for (const std::deque<AssembledPush>& queue : queues_) {
+    if (!queue.empty() && queue.front().first_step == next_step_) bytes += queue.front().bytes;
+  }
+  return bytes;
+}
+
 std::vector<AssembledPush> AcceptedPushes::TakeNext() {
   CHECK(NextIsComplete());
   std::vector<AssembledPush> pushes;

@@ -28,6 +28,8 @@ class AcceptedPushes {
   Step next_step() const { return next_step_; }
   // Whether every worker's push that covers next_step() is accepted.
   bool NextIsComplete() const { return num_covering_ == queues_.size(); }
+  // Of the pushes that begin with next_step().
+  uint64_t bytes_of_next() const;
   // Whether a push that waits covers both `step` and the step after it.
   bool Span(Step step) const;
   // Moves the pushes that begin with next_step() out, in rank order (maybe none), and goes on to

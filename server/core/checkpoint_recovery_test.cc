@@ -63,7 +63,7 @@ enum class Planted {
   kMissingRow,        // A part lacks a row.
   kMissingBaseFiles,  // A manifest lists an increment without what it builds on.
   kStaleBase,         // A server begins with the checkpoint before the newest.
-  kEarlyDrop,         // A server hears of a commit that never was.
+  kEarlyDrop,         // A commit is undone after a server has heard of it.
 };
 
 // How often something happened, over all runs: a test without it tests nothing.
@@ -166,11 +166,14 @@ class DisturbedRun {
   }
 
   void Commit(const CutStatus& cut) {
+    const auto manifest = Compose(cut.part(), cut.step());
     if (planted_ == Planted::kEarlyDrop) {
+      if (!manifest.ok() || !store_.Commit(*manifest).ok()) return;
       server_.Checkpoint(CheckpointRequest::COMMITTED, cut.step()).IgnoreError();
+      const std::string name = CheckpointName({server_.config().epoch, Step(cut.step())});
+      Require(disk_.Remove(absl::StrCat(kCheckpoints, "/", name, "/MANIFEST")));
       return;
     }
-    const auto manifest = Compose(cut.part(), cut.step());
     // The disk fails at times, and the next poll tries again.
     if (absl::IsUnavailable(manifest.status())) return;
     if (!manifest.ok()) return Require(manifest.status());

@@ -289,6 +289,70 @@ TEST_F(CheckpointTest, ACommitShrinksTheLogAndARestartNeedsNoMore) {
   EXPECT_EQ(server->WriteCut(22).part().base_step(), 19);
 }
 
+// Not by a stray request: the log is all that there is then.
+TEST_F(CheckpointTest, TheLogShrinksForAManifestAlone) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 19);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 19).ok());
+  const CutStatus cut = server->WriteCut(19);
+  const uint64_t bytes = server->Stats().push_log_bytes();
+  const auto expect_refused = [&](const std::string& why) {
+    const absl::Status refused = server->Checkpoint(CheckpointRequest::COMMITTED, 19).status();
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(why));
+    EXPECT_EQ(server->Stats().push_log_bytes(), bytes);
+    EXPECT_EQ(server->CutAt(19)->state(), CutStatus::WRITTEN);
+    EXPECT_EQ(server->Stats().checkpoint_step(), -1);
+  };
+  expect_refused("epoch-5-step-19 is not committed");
+  auto manifest = ComposeManifest(store_, server->config(), 19, {cut.part()});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  // As if it had been put there by hand.
+  const auto write = [&](const CheckpointManifest& other) {
+    disk_.Remove("/checkpoints/epoch-5-step-19/MANIFEST").IgnoreError();
+    auto file = disk_.Create("/checkpoints/epoch-5-step-19/MANIFEST");
+    ASSERT_TRUE(file.ok()) << file.status();
+    const std::string bytes = EncodeManifest(other);
+    ASSERT_TRUE((*file)->Append({bytes}).ok());
+  };
+  CheckpointManifest other = *manifest;
+  other.set_job_id("other");
+  write(other);
+  expect_refused("job 'other'");
+  other = *manifest;
+  other.set_step(18);
+  write(other);
+  expect_refused("step 18");
+  other = *manifest;
+  other.set_epoch(4);
+  write(other);
+  expect_refused("epoch 4");
+  other = *manifest;
+  other.set_num_servers(2);
+  *other.add_parts() = cut.part();
+  other.mutable_parts(1)->set_server_index(1);
+  write(other);
+  expect_refused("2 servers");
+  write(*manifest);
+  EXPECT_TRUE(server->Checkpoint(CheckpointRequest::COMMITTED, 19).ok());
+  EXPECT_LT(server->Stats().push_log_bytes(), bytes);
+  EXPECT_EQ(server->Stats().checkpoint_step(), 19);
+}
+
+TEST_F(CheckpointTest, ARequestTooFarAheadOvertakesNothing) {
+  const auto server = Server(Config());
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::NAME_CUT, 5, uint64_t{1} << 63).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::STATUS)->newest_sequence(), 0u);
+  EXPECT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 5, 1).ok());
+  // A launcher learns of what is within reach, and goes on above it.
+  EXPECT_TRUE(server->Checkpoint(CheckpointRequest::CALL_OFF, 7, 1000).ok());
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::CALL_OFF, 5, 2).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(server->Checkpoint(CheckpointRequest::STATUS)->newest_sequence(), 1000u);
+  EXPECT_TRUE(server->Checkpoint(CheckpointRequest::CALL_OFF, 5, 1001).ok());
+}
+
 TEST_F(CheckpointTest, AnIncrementHoldsWhatChanged) {
   const auto server = Server(Config());
   Train(server.get(), 0, 5);

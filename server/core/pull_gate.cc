@@ -9,20 +9,34 @@
 
 namespace thermocline {
 
-PullGate::PullGate(size_t capacity, int64_t hold_us) : hold_us_(hold_us), held_(capacity) {}
+namespace {
+
+// A ticket of the gate: that of its lane, and which lane that is.
+PullTicket ToGateTicket(PullTicket of_lane, wire::PullKind kind) {
+  return 2 * of_lane + (kind == wire::PullKind::kRead ? 1 : 0);
+}
+wire::PullKind KindOf(PullTicket of_gate) {
+  return of_gate % 2 == 1 ? wire::PullKind::kRead : wire::PullKind::kTrain;
+}
+
+}  // namespace
+
+PullGate::PullGate(size_t capacity, int64_t hold_us)
+    : hold_us_(hold_us), train_(capacity), read_(capacity) {}
 
 absl::StatusOr<PullGate::Admitted> PullGate::Admit(const wire::PullRequest& request,
                                                    const PushState& pushes, int64_t now_us,
                                                    int64_t time_left_us, Done* done) {
   const wire::Header& header = request.header;
+  const bool trains = request.kind == wire::PullKind::kTrain;
+  if (trains || header.acked_through != kNoStep) RETURN_IF_ERROR(pushes.CheckAcknowledged(header));
   HeldPull pull;
   pull.kind = request.kind;
   pull.rank = header.rank;
   pull.step = request.step;
   pull.needs_through = request.step - 1;
   pull.reads_rows = !request.tables.empty();
-  if (request.kind == wire::PullKind::kTrain) {
-    RETURN_IF_ERROR(pushes.CheckAcknowledged(header));
+  if (trains) {
     pull.needs_through = request.step - 1 - request.staleness_steps;
     pull.after_step = request.after_step;
   }
@@ -31,17 +45,18 @@ absl::StatusOr<PullGate::Admitted> PullGate::Admit(const wire::PullRequest& requ
     admitted.answer = ReadyAnswer(pull, pushes);
     return admitted;
   }
-  if (held_.full()) {
-    ++counters_.refused;
-    return absl::ResourceExhaustedError(absl::StrCat("rank ", header.rank.value(), ", step ",
-                                                     request.step.value(), ": ", held_.size(),
-                                                     " pulls are held already"));
+  Lane& lane = LaneOf(request.kind);
+  if (lane.held.full()) {
+    ++lane.refused;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", header.rank.value(), ", step ", request.step.value(), ": ", lane.held.size(),
+        trains ? " pulls" : " reads", " are held already (cluster.max_held_pulls)"));
   }
   pull.held_since_us = now_us;
   pull.expires_us = now_us + std::min(hold_us_, std::max<int64_t>(0, time_left_us / 2));
   pull.done = std::move(*done);
-  admitted.ticket = held_.Hold(std::move(pull));
-  ++counters_.held;
+  admitted.ticket = ToGateTicket(lane.held.Hold(std::move(pull)), request.kind);
+  ++lane.num_held;
   return admitted;
 }
 
@@ -54,19 +69,21 @@ wire::PullAnswer PullGate::ReadyAnswer(const HeldPull& pull, const PushState& pu
   if (pull.kind == wire::PullKind::kTrain && pull.reads_rows) {
     const int64_t missing = pull.step - 1 - pushes.complete_through();
     const uint64_t staleness = static_cast<uint64_t>(std::max<int64_t>(0, missing));
-    ++counters_.training_answered;
-    counters_.staleness_sum += staleness;
-    counters_.staleness_max = std::max(counters_.staleness_max, staleness);
+    ++staleness_.pulls;
+    staleness_.sum += staleness;
+    staleness_.max = std::max(staleness_.max, staleness);
   }
   return {wire::Readiness::kReady, pushes.complete_through()};
 }
 
 std::vector<PullGate::Released> PullGate::TakeReady(const PushState& pushes, int64_t now_us) {
   std::vector<Released> released;
-  for (HeldPull& pull :
-       held_.TakeReady([&](const HeldPull& held) { return IsReady(held, pushes); })) {
-    hold_time_.Record(now_us - pull.held_since_us);
-    released.push_back({std::move(pull.done), ReadyAnswer(pull, pushes)});
+  for (Lane* lane : {&train_, &read_}) {
+    for (HeldPull& pull :
+         lane->held.TakeReady([&](const HeldPull& held) { return IsReady(held, pushes); })) {
+      if (lane == &train_) hold_time_.Record(now_us - pull.held_since_us);
+      released.push_back({std::move(pull.done), ReadyAnswer(pull, pushes)});
+    }
   }
   return released;
 }
@@ -74,43 +91,54 @@ std::vector<PullGate::Released> PullGate::TakeReady(const PushState& pushes, int
 std::vector<PullGate::Released> PullGate::TakeExpired(const PushState& pushes, int64_t now_us) {
   timers_us_.erase(timers_us_.begin(), timers_us_.upper_bound(now_us));
   std::vector<Released> released;
-  for (HeldPull& pull : held_.TakeExpired(now_us)) {
-    hold_time_.Record(now_us - pull.held_since_us);
-    ++counters_.not_ready;
-    released.push_back(
-        {std::move(pull.done), {wire::Readiness::kNotReady, pushes.complete_through()}});
+  for (Lane* lane : {&train_, &read_}) {
+    for (HeldPull& pull : lane->held.TakeExpired(now_us)) {
+      if (lane == &train_) hold_time_.Record(now_us - pull.held_since_us);
+      ++lane->not_ready;
+      released.push_back(
+          {std::move(pull.done), {wire::Readiness::kNotReady, pushes.complete_through()}});
+    }
   }
   return released;
 }
 
 PullGate::Done PullGate::Drop(PullTicket ticket) {
-  std::optional<HeldPull> pull = held_.Take(ticket);
+  std::optional<HeldPull> pull = LaneOf(KindOf(ticket)).held.Take(ticket / 2);
   return pull.has_value() ? std::move(pull->done) : Done();
 }
 
 std::vector<PullGate::Done> PullGate::TakeAll() {
   std::vector<Done> all;
-  for (HeldPull& pull : held_.TakeAll()) all.push_back(std::move(pull.done));
+  for (Lane* lane : {&train_, &read_}) {
+    for (HeldPull& pull : lane->held.TakeAll()) all.push_back(std::move(pull.done));
+  }
   return all;
 }
 
 // A timer is needed only before the first of those that run: what expires later is looked at then.
 std::optional<int64_t> PullGate::ArmTimer(int64_t now_us) {
-  if (held_.size() == 0) return std::nullopt;
-  const int64_t due_us = std::max(now_us, held_.next_expiry_us());
+  if (num_held() == 0) return std::nullopt;
+  int64_t due_us = kNoDeadline;
+  for (const Lane* lane : {&train_, &read_}) {
+    if (lane->held.size() > 0) due_us = std::min(due_us, lane->held.next_expiry_us());
+  }
+  due_us = std::max(now_us, due_us);
   if (!timers_us_.empty() && *timers_us_.begin() <= due_us) return std::nullopt;
   timers_us_.insert(due_us);
   return due_us - now_us;
 }
 
 void PullGate::FillStats(ServerStats* stats) const {
-  stats->set_pulls_held(counters_.held);
-  stats->set_pulls_waiting(held_.size());
-  stats->set_pulls_not_ready(counters_.not_ready);
-  stats->set_max_staleness_seen(counters_.staleness_max);
-  stats->set_mean_staleness_seen(static_cast<double>(counters_.staleness_sum) /
-                                 std::max<uint64_t>(1, counters_.training_answered));
-  stats->set_requests_refused(stats->requests_refused() + counters_.refused);
+  stats->set_pulls_held(train_.num_held);
+  stats->set_pulls_waiting(train_.held.size());
+  stats->set_pulls_not_ready(train_.not_ready);
+  stats->set_reads_held(read_.num_held);
+  stats->set_reads_waiting(read_.held.size());
+  stats->set_reads_not_ready(read_.not_ready);
+  stats->set_max_staleness_seen(staleness_.max);
+  stats->set_mean_staleness_seen(static_cast<double>(staleness_.sum) /
+                                 static_cast<double>(std::max<uint64_t>(1, staleness_.pulls)));
+  stats->set_requests_refused(stats->requests_refused() + train_.refused + read_.refused);
   hold_time_.Snapshot().CopyTo(stats->mutable_hold_time());
 }
 

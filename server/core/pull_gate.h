@@ -1,4 +1,5 @@
-// Which pulls may be answered, which wait for pushes, and for how long.
+// Which pulls may be answered, which wait for pushes, and for how long. Those of training and those
+// of readers have places and counters of their own.
 //
 // Not thread-safe: the server core's mutex makes each call one critical section. Nothing here calls
 // a pull's `done`; the caller does, with the mutex free.
@@ -29,9 +30,9 @@ class PullGate {
   // The deadline of a caller that waits for ever.
   static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
-  // Holds at most `capacity` pulls, each for at most `hold_us`, and for at most half of the time
-  // that its caller has left: the answer needs time to get there, and NOT_READY is no error where a
-  // deadline that passes is one.
+  // Holds at most `capacity` pulls of each kind, each for at most `hold_us`, and for at most half
+  // of the time that its caller has left: the answer needs time to get there, and NOT_READY is no
+  // error where a deadline that passes is one.
   PullGate(size_t capacity, int64_t hold_us);
 
   // What becomes of a pull: an answer, or a place among those held.
@@ -40,7 +41,8 @@ class PullGate {
     PullTicket ticket = kNoTicket;
   };
   // Moves from `done` where the pull is held. REQUIRES: the request is valid.
-  // Errors: kDataLoss (as PushState::CheckAcknowledged), kResourceExhausted (no place).
+  // Errors: kDataLoss (as PushState::CheckAcknowledged; a READ that names no acknowledgement is not
+  // checked), kResourceExhausted (no place).
   absl::StatusOr<Admitted> Admit(const wire::PullRequest& request, const PushState& pushes,
                                  int64_t now_us, int64_t time_left_us, Done* done);
 
@@ -48,7 +50,7 @@ class PullGate {
     Done done;
     wire::PullAnswer answer;
   };
-  // Those that `pushes` lets through now, in the order in which they came.
+  // Those that `pushes` lets through now, in the order in which they came; training's first.
   std::vector<Released> TakeReady(const PushState& pushes, int64_t now_us);
   // Those whose time is over, with NOT_READY.
   std::vector<Released> TakeExpired(const PushState& pushes, int64_t now_us);
@@ -60,27 +62,35 @@ class PullGate {
   // microseconds from now. The caller does, from then on.
   std::optional<int64_t> ArmTimer(int64_t now_us);
 
-  size_t num_held() const { return held_.size(); }
+  size_t num_held() const { return train_.held.size() + read_.held.size(); }
   void FillStats(ServerStats* stats) const;
 
  private:
-  struct Counters {
-    uint64_t held = 0;
+  // The pulls of one kind.
+  struct Lane {
+    explicit Lane(size_t capacity) : held(capacity) {}
+
+    HeldPulls held;
+    uint64_t num_held = 0;  // Ever.
     uint64_t not_ready = 0;
     uint64_t refused = 0;
-    uint64_t training_answered = 0;
-    uint64_t staleness_sum = 0;
-    uint64_t staleness_max = 0;
+  };
+  struct Staleness {
+    uint64_t pulls = 0;
+    uint64_t sum = 0;
+    uint64_t max = 0;
   };
 
+  Lane& LaneOf(wire::PullKind kind) { return kind == wire::PullKind::kTrain ? train_ : read_; }
   static bool IsReady(const HeldPull& pull, const PushState& pushes);
   wire::PullAnswer ReadyAnswer(const HeldPull& pull, const PushState& pushes);
 
   const int64_t hold_us_;
-  HeldPulls held_;
+  Lane train_;
+  Lane read_;
   std::set<int64_t> timers_us_;  // When TakeExpired will be called.
-  Counters counters_;
-  LatencyHistogram hold_time_;
+  Staleness staleness_;
+  LatencyHistogram hold_time_;  // Of training's pulls.
 };
 
 }  // namespace thermocline

@@ -1,5 +1,6 @@
 #include "server/core/pull_gate.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -107,14 +108,52 @@ TEST_F(PullGateTest, ADroppedPullMakesRoom) {
   EXPECT_EQ(gate_.num_held(), 0u);
 }
 
-TEST_F(PullGateTest, OnlyAWorkersPullIsHeldAgainstTheLedger) {
+// What a pull says that it has acknowledged is checked, whoever pulls.
+TEST_F(PullGateTest, AnAcknowledgementThatIsntKnownIsDataLoss) {
   wire::PullRequest pull = MakePull(0, 0);
   pull.header = MakeHeader(0, Step(0));
-  EXPECT_EQ(Admit(pull).status().code(), absl::StatusCode::kDataLoss);
-  pull.kind = wire::PullKind::kRead;
+  for (const wire::PullKind kind : {wire::PullKind::kTrain, wire::PullKind::kRead}) {
+    pull.kind = kind;
+    EXPECT_EQ(Admit(pull).status().code(), absl::StatusCode::kDataLoss);
+  }
+  // A reader that is no worker knows of no acknowledgement.
+  pull.header = MakeHeader(9);
   EXPECT_TRUE(Admit(pull).ok());
-  pull.header.rank = WorkerRank(9);  // No worker's.
-  EXPECT_TRUE(Admit(pull).ok());
+}
+
+TEST_F(PullGateTest, ReadersAndTrainingDontTakeEachOthersPlaces) {
+  wire::PullRequest read = MakePull(0, 1);
+  read.kind = wire::PullKind::kRead;
+  std::vector<PullTicket> reads;
+  for (int i = 0; i < 3; ++i) reads.push_back(Admit(read)->ticket);
+  EXPECT_EQ(Admit(read).status().code(), absl::StatusCode::kResourceExhausted);
+  for (int i = 0; i < 3; ++i) {
+    const PullTicket ticket = Hold(1);
+    EXPECT_EQ(std::count(reads.begin(), reads.end(), ticket), 0);
+  }
+  EXPECT_EQ(Admit(MakePull(0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Stats().pulls_held(), 3u);
+  EXPECT_EQ(Stats().pulls_waiting(), 3u);
+  EXPECT_EQ(Stats().reads_held(), 3u);
+  EXPECT_EQ(Stats().reads_waiting(), 3u);
+  EXPECT_EQ(Stats().requests_refused(), 2u);
+  EXPECT_NE(gate_.Drop(reads[1]), nullptr);
+  EXPECT_EQ(Stats().pulls_waiting(), 3u);
+  EXPECT_EQ(Stats().reads_waiting(), 2u);
+  EXPECT_EQ(gate_.TakeExpired(pushes_, kHoldUs).size(), 5u);
+  EXPECT_EQ(Stats().pulls_not_ready(), 3u);
+  EXPECT_EQ(Stats().reads_not_ready(), 2u);
+}
+
+TEST_F(PullGateTest, ATimerRunsForReadersToo) {
+  wire::PullRequest read = MakePull(0, 1);
+  read.kind = wire::PullKind::kRead;
+  ASSERT_TRUE(Admit(read, /*now_us=*/0, /*time_left_us=*/200).ok());
+  Hold(1);
+  EXPECT_EQ(gate_.ArmTimer(0), 100);
+  ApplyStep(0);
+  EXPECT_EQ(gate_.TakeReady(pushes_, 50).size(), 2u);
+  EXPECT_EQ(Stats().hold_time().count(), 1u);  // Of training alone.
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ class PushAssembly {
   AssembledPush Take();
 
   bool empty() const { return parts_.empty(); }
+  // REQUIRES: !empty()
+  Step first_step() const { return first_step_; }
   // Whether the push covers both `step` and the step after it. False where no part is held.
   bool Spans(Step step) const { return !empty() && first_step_ <= step && step < last_step_; }
   uint64_t bytes() const { return bytes_; }

@@ -78,14 +78,38 @@ absl::Status PushState::ReplayPart(wire::PushPart&& part) {
 }
 
 // The pushes that the next apply waits for are let in beyond the limit, up to twice of it: refusing
-// them would keep the memory from ever being freed.
+// them would keep the memory from ever being freed. What waits for later steps is within the limit,
+// so they find room as long as they are, too; beyond it they might wait for ever.
 absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
   const bool next = part.first_step <= accepted_.next_step();
-  const uint64_t limit = max_pending_bytes_ * (next ? 2 : 1);
-  if (pending_bytes_ + BytesOf(part) <= limit) return absl::OkStatus();
+  const uint64_t bytes = pending_bytes_ + BytesOf(part);
+  if (bytes <= max_pending_bytes_) return absl::OkStatus();
+  // One that comes again takes no room.
+  if (assemblies_[part.header.rank.value()].parts().count(part.part) > 0) return absl::OkStatus();
+  if (next) {
+    const uint64_t step_bytes = BytesOfNextStep() + BytesOf(part);
+    if (step_bytes > max_pending_bytes_) {
+      return absl::OutOfRangeError(
+          absl::StrCat("the pushes of step ", accepted_.next_step().value(), " have ", step_bytes,
+                       " bytes and more; this server holds at most ", max_pending_bytes_,
+                       " until they are applied (cluster.max_pending_size)"));
+    }
+    if (bytes <= 2 * max_pending_bytes_) return absl::OkStatus();
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
       "rank ", part.header.rank.value(), ", step ", part.last_step.value(), ": ", pending_bytes_,
       " bytes of pushes wait to be applied; the limit is ", max_pending_bytes_));
+}
+
+// That have come so far, of all workers.
+uint64_t PushState::BytesOfNextStep() const {
+  uint64_t bytes = accepted_.bytes_of_next();
+  for (const PushAssembly& assembly : assemblies_) {
+    if (!assembly.empty() && assembly.first_step() <= accepted_.next_step()) {
+      bytes += assembly.bytes();
+    }
+  }
+  return bytes;
 }
 
 absl::Status PushState::CheckLearningRate(const wire::PushPart& part) const {

@@ -41,7 +41,8 @@ class PushState {
 
   // Takes a valid part; accepts the push where no part is missing.
   // Errors: kDataLoss, kInvalidArgument (contradicts what came before, or completes a push that has
-  // a key twice), kResourceExhausted, the journal's. Nothing of the part is kept then.
+  // a key twice), kResourceExhausted (there is no room now), kOutOfRange (the pushes of its step,
+  // of all workers, will never have room), the journal's. Nothing of the part is kept then.
   absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart&& part);
 
   // Takes a part that a journal gave back. Errors: kDataLoss (it isn't what a journal would hold),
@@ -76,6 +77,7 @@ class PushState {
 
  private:
   absl::Status CheckRoom(const wire::PushPart& part) const;
+  uint64_t BytesOfNextStep() const;
   absl::Status CheckLearningRate(const wire::PushPart& part) const;
   void Accept(WorkerRank rank);
 

@@ -161,24 +161,68 @@ TEST(PushStateTest, PendingBytesAreThoseOfThePartsThatCame) {
   EXPECT_EQ(state.pending_bytes(), BytesOf(part));
 }
 
-TEST(PushStateTest, RefusesPushesBeyondTheRoomButNotTheOneThatFreesIt) {
-  wire::PushPart big = MakePart(0, 0, 0);
+// With 100 gradients of table 0.
+wire::PushPart BigPart(uint32_t rank, int64_t step, uint32_t part = 0, uint32_t num_parts = 1) {
+  wire::PushPart big = MakePart(rank, step, step, part, num_parts);
   std::vector<Key> keys(100);
-  std::iota(keys.begin(), keys.end(), 0);
+  std::iota(keys.begin(), keys.end(), 100 * part);
   AddRange(&big, 0, keys, std::vector<float>(200, 1.0f));
-  const uint64_t bytes = BytesOf(big);
-  PushState state(2, bytes + bytes / 2);
-  ASSERT_TRUE(state.TakePart(wire::PushPart(big)).ok());
-  wire::PushPart ahead = big;
-  ahead.first_step = ahead.last_step = Step(1);
-  EXPECT_EQ(state.TakePart(wire::PushPart(ahead)).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  return big;
+}
+
+TEST(PushStateTest, RefusesPushesBeyondTheRoomButNotTheOneThatFreesIt) {
+  const uint64_t bytes = BytesOf(BigPart(0, 0));
+  PushState state(2, 2 * bytes);
+  ASSERT_TRUE(state.TakePart(BigPart(0, 0)).ok());
+  ASSERT_TRUE(state.TakePart(BigPart(0, 1)).ok());
+  EXPECT_EQ(state.TakePart(BigPart(0, 2)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(state.counters().refused, 1u);
-  wire::PushPart other = big;
-  other.header.rank = WorkerRank(1);
-  ExpectAnswer(state.TakePart(std::move(other)), wire::Readiness::kReady, 0);
+  ExpectAnswer(state.TakePart(BigPart(1, 0)), wire::Readiness::kReady, 0);
   state.MarkApplied(state.TakeNext());
-  ExpectAnswer(state.TakePart(std::move(ahead)), wire::Readiness::kReady, 1);
+  ExpectAnswer(state.TakePart(BigPart(0, 2)), wire::Readiness::kReady, 2);
+}
+
+TEST(PushStateTest, AStepThatNeverHasRoomIsNoneToWaitFor) {
+  const uint64_t bytes = BytesOf(BigPart(0, 0));
+  // One push in parts, or those of several workers.
+  for (const uint32_t workers : {1u, 2u}) {
+    PushState state(workers, 2 * bytes - 1);
+    ASSERT_TRUE(state.TakePart(BigPart(0, 0, 0, 3 - workers)).ok());
+    const absl::Status status =
+        state.TakePart(workers == 1 ? BigPart(0, 0, 1, 2) : BigPart(1, 0)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
+    for (const std::string& part :
+         {std::string("step 0"), std::to_string(2 * bytes), std::to_string(2 * bytes - 1),
+          std::string("cluster.max_pending_size")}) {
+      EXPECT_NE(status.message().find(part), absl::string_view::npos)
+          << status << " lacks " << part;
+    }
+    EXPECT_EQ(state.pending_bytes(), bytes);
+  }
+}
+
+TEST(PushStateTest, APartThatComesAgainTakesNoRoom) {
+  const uint64_t bytes = BytesOf(BigPart(0, 0));
+  PushState state(2, 2 * bytes);
+  ASSERT_TRUE(state.TakePart(BigPart(0, 0)).ok());
+  ASSERT_TRUE(state.TakePart(BigPart(1, 0, 0, 2)).ok());
+  ExpectAnswer(state.TakePart(BigPart(1, 0, 0, 2)), wire::Readiness::kReady, -1);
+  EXPECT_EQ(state.TakePart(BigPart(1, 0, 1, 2)).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(state.pending_bytes(), 2 * bytes);
+}
+
+// What was taken to be applied still takes room, and gives it back.
+TEST(PushStateTest, AStepThatFitsWaitsForTheOneBeingApplied) {
+  const uint64_t bytes = BytesOf(BigPart(0, 0));
+  PushState state(1, bytes);
+  ASSERT_TRUE(state.TakePart(BigPart(0, 0)).ok());
+  const PushState::CompleteStep first = state.TakeNext();
+  ASSERT_TRUE(state.TakePart(BigPart(0, 1)).ok());
+  const PushState::CompleteStep second = state.TakeNext();
+  EXPECT_EQ(state.TakePart(BigPart(0, 2)).status().code(), absl::StatusCode::kResourceExhausted);
+  state.MarkApplied(first);
+  EXPECT_TRUE(state.TakePart(BigPart(0, 2)).ok());
+  state.MarkApplied(second);
 }
 
 }  // namespace

@@ -63,6 +63,8 @@ absl::Status RequestValidation::CheckPull(const wire::PullRequest& request) cons
     if (request.after_step >= request.step) {
       return invalid("after_step ", request.after_step.value(), " is not before the step");
     }
+  } else if (header.acked_through != kNoStep && header.rank.value() >= config_.num_workers) {
+    return invalid("acked_through ", header.acked_through.value(), " of no worker");
   }
   for (const wire::KeyRange& range : request.tables) {
     ASSIGN_OR_RETURN(const TableLayout* table, FindTable(range.table));

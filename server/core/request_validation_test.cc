@@ -75,6 +75,10 @@ TEST_F(RequestValidationTest, AReadMayComeFromAnyRank) {
   pull.kind = wire::PullKind::kRead;
   pull.staleness_steps = 9;
   EXPECT_TRUE(validation_.CheckPull(pull).ok());
+  // But what was acknowledged was so to a worker.
+  pull.header.acked_through = Step(4);
+  ExpectError(validation_.CheckPull(pull), absl::StatusCode::kInvalidArgument,
+              "acked_through 4 of no worker");
 }
 
 TEST_F(RequestValidationTest, PushesOutOfRange) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
@@ -187,13 +188,18 @@ void ServerCore::Impl::ComputeDigest(const std::string& job_id, uint64_t epoch, 
   bool apply = false;
   {
     absl::MutexLock lock(&mutex);
+    const int64_t now_us = scheduler->NowMicros();
     if (shut_down) {
       // The answer says so.
-    } else if (digest_wanted) {
-      answer = absl::ResourceExhaustedError("a digest is being computed already; come again");
-    } else if (!applying && last_digest.has_value() &&
+    } else if (last_digest.has_value() &&
                last_digest->complete_through == pushes->complete_through()) {
       answer = *last_digest;
+    } else if (digest_wanted) {
+      answer = absl::ResourceExhaustedError("a digest is being computed already; come again");
+    } else if (now_us < next_digest_us) {
+      answer = absl::ResourceExhaustedError(
+          absl::StrCat("a digest was computed just now; come again in ",
+                       (next_digest_us - now_us) / 1000 + 1, " ms"));
     } else {
       digest_wanted = true;
       digest_waiting = std::exchange(done, nullptr);
@@ -206,12 +212,15 @@ void ServerCore::Impl::ComputeDigest(const std::string& job_id, uint64_t epoch, 
 
 // REQUIRES: this thread set `applying`.
 void ServerCore::Impl::AnswerDigest(const ServedJob& current_job, const DigestDone& done) {
+  const int64_t begun_us = scheduler->NowMicros();
   const absl::StatusOr<Digest> digest = current_job.tables.ComputeDigest();
   DigestAnswer answer;
   answer.rows = current_job.tables.num_rows();
   {
     absl::MutexLock lock(&mutex);
     digest_wanted = false;
+    const int64_t ended_us = scheduler->NowMicros();
+    next_digest_us = ended_us + (ended_us - begun_us);
     if (digest.ok()) {
       answer.digest = *digest;
       answer.complete_through = pushes->complete_through();
@@ -301,10 +310,12 @@ absl::Status ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, boo
   CHECK(job != nullptr);
   const absl::StatusOr<TableSet::Entry*> entry = job->FindTable(table);
   CHECK(entry.ok());
-  (*entry)->keys_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
+  const bool trains = kind == wire::PullKind::kTrain;
+  ((*entry)->*(trains ? &TableSet::Entry::keys_pulled : &TableSet::Entry::keys_read))
+      .fetch_add(keys.size(), std::memory_order_relaxed);
   // A training pull's rows are pushed soon.
-  const auto read_back = kind == wire::PullKind::kTrain ? EmbeddingTable::ReadBack::kKeep
-                                                        : EmbeddingTable::ReadBack::kLeave;
+  const auto read_back =
+      trains ? EmbeddingTable::ReadBack::kKeep : EmbeddingTable::ReadBack::kLeave;
   return with_slots ? (*entry)->table.GatherRows(keys, rows, read_back)
                     : (*entry)->table.GatherWeights(keys, rows, read_back);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/checkpoint_store.h"
 #include "common/last_step.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
@@ -26,6 +27,10 @@ void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDo
   if (!found.ok()) return done(found.status());
   const absl::Status valid = (*found)->validation.CheckJob(request.job_id(), request.epoch());
   if (!valid.ok()) return done(valid);
+  if (request.action() == CheckpointRequest::COMMITTED) {
+    const absl::Status committed = CheckCommitted((*found)->config, Step(request.step()));
+    if (!committed.ok()) return done(committed);
+  }
   CheckpointReply reply;
   CheckpointPart to_remove;
   absl::Status taken;
@@ -34,6 +39,7 @@ void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDo
     absl::MutexLock lock(&mutex);
     taken = shut_down ? ShuttingDown() : TakeCheckpointAction(request, &to_remove);
     cuts->CopyTo(&reply);
+    reply.set_newest_sequence(checkpoint_requests.newest());
     reply.set_complete_through(pushes->complete_through().value());
     reply.set_accepted_through(pushes->accepted_through().value());
     apply = StartApplying();
@@ -48,6 +54,37 @@ void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDo
     done(taken);
   }
   if (apply) RunApplier(*found);
+}
+
+// What the log holds up to a commit goes with it, so nobody's word is enough for that: the manifest
+// must be there. What was committed before needs none, and may be gone.
+absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step step) {
+  // TakeCheckpointAction has errors for these.
+  if (step < Step(0) || step > kLastStep || config.checkpoint_directory.empty()) {
+    return absl::OkStatus();
+  }
+  {
+    absl::MutexLock lock(&mutex);
+    if (step <= cuts->committed()) return absl::OkStatus();
+  }
+  const CheckpointStore store(checkpoints.disk, config.checkpoint_directory);
+  const std::string name = CheckpointName({config.epoch, step});
+  const auto wrong = [&name](const auto&... what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the checkpoint ", name, " is not committed: ", what...));
+  };
+  const absl::StatusOr<CheckpointManifest> manifest = store.Load(name);
+  if (absl::IsUnavailable(manifest.status())) return manifest.status();
+  if (!manifest.ok()) return wrong(manifest.status().message());
+  if (manifest->job_id() != config.job_id) return wrong("it is of job '", manifest->job_id(), "'");
+  if (manifest->epoch() != config.epoch || manifest->step() != step.value()) {
+    return wrong("its manifest is of epoch ", manifest->epoch(), ", step ", manifest->step());
+  }
+  // The parts are those of all its servers, by index.
+  if (manifest->num_servers() != config.num_servers) {
+    return wrong("it has parts of ", manifest->num_servers(), " servers, of ", config.num_servers);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& request,

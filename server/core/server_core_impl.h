@@ -70,6 +70,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
 
   // In server_core_checkpoint.cc.
   void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
+  absl::Status CheckCommitted(const ServerConfig& config, Step step);
   absl::Status TakeCheckpointAction(const CheckpointRequest& request, CheckpointPart* to_remove)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool CutIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -112,10 +113,12 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   bool applying ABSL_GUARDED_BY(mutex) = false;
   absl::Status apply_error ABSL_GUARDED_BY(mutex);  // Then nothing is applied any more.
   bool shut_down ABSL_GUARDED_BY(mutex) = false;
-  // At most one digest is wanted at a time; the applying thread computes it.
+  // At most one digest is wanted at a time; the applying thread computes it, and then no other for
+  // as long as that took.
   bool digest_wanted ABSL_GUARDED_BY(mutex) = false;
   DigestDone digest_waiting ABSL_GUARDED_BY(mutex);  // Until it is begun.
   std::optional<DigestAnswer> last_digest ABSL_GUARDED_BY(mutex);
+  int64_t next_digest_us ABSL_GUARDED_BY(mutex) = INT64_MIN;
 };
 
 }  // namespace thermocline

@@ -260,6 +260,43 @@ TEST_F(ServerCoreTest, OneDigestAtATimeAndNotBeforeACompleteStep) {
   EXPECT_TRUE(Digest("job", 5)->digest == (**first)->digest);
 }
 
+// Time passes while it is looked at, if it is to.
+class SlowClock : public Scheduler {
+ public:
+  int64_t NowMicros() const override { return now_us += look_us; }
+  void RunAfter(int64_t, std::function<void()>) override {}
+
+  mutable int64_t now_us = 0;
+  int64_t look_us = 0;
+};
+
+// Whoever wants one again and again gets a known one, or waits as long as the last one took.
+TEST_F(ServerCoreTest, DigestsTakeNoMoreThanHalfOfTheTime) {
+  SlowClock clock;
+  ServerCore core(ServerLimits(), &clock, nullptr, {});
+  ASSERT_TRUE(core.Configure(MakeConfig(1)).ok());
+  const auto digest = [&] {
+    absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
+    core.ComputeDigest("job", 5, [&](auto a) { answer = std::move(a); });
+    return answer;
+  };
+  const auto push = [&](int64_t step) {
+    core.Push(Gradient(0, step, 1), [](const absl::StatusOr<wire::PushAnswer>& answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+    });
+  };
+  clock.look_us = 1'000'000;
+  ASSERT_TRUE(digest().ok());
+  clock.look_us = 0;
+  EXPECT_EQ(digest()->complete_through, kNoStep);  // From memory.
+  push(0);
+  EXPECT_EQ(digest().status().code(), absl::StatusCode::kResourceExhausted);
+  clock.now_us += 999'999;
+  EXPECT_EQ(digest().status().code(), absl::StatusCode::kResourceExhausted);
+  clock.now_us += 1;
+  EXPECT_EQ(digest()->complete_through, Step(0));
+}
+
 TEST_F(ServerCoreTest, WhatIsCompletedDuringADigestIsAppliedAfterItsAnswer) {
   Configure(1);
   bool answered = false;
@@ -287,16 +324,30 @@ TEST_F(ServerCoreTest, ShutdownAnswersADigestThatWaits) {
 
 TEST_F(ServerCoreTest, AReadNeedsNoAcknowledgement) {
   Configure(1);
-  wire::PullRequest read = MakePull(0, 0);
+  wire::PullRequest read = MakePull(9, 0);
   read.kind = wire::PullKind::kRead;
-  read.header = MakeHeader(0, Step(0));
   EXPECT_TRUE((*Pull(read))->ok());
+}
+
+// Readers don't pass for training.
+TEST_F(ServerCoreTest, KeysThatAreReadAreCountedApart) {
+  Configure(1);
+  const Key keys[] = {1, 2, 3};
+  uint8_t rows[3 * 2 * sizeof(float)];
+  ASSERT_TRUE(core_.ReadRows(TableId(0), keys, false, rows, wire::PullKind::kRead).ok());
+  EXPECT_EQ(Stats().tables(0).keys_pulled(), 0u);
+  EXPECT_EQ(Stats().tables(0).keys_read(), 3u);
+  ASSERT_TRUE(core_.ReadRows(TableId(0), keys, false, rows, wire::PullKind::kTrain).ok());
+  EXPECT_EQ(Stats().tables(0).keys_pulled(), 3u);
+  EXPECT_EQ(Stats().tables(0).keys_read(), 3u);
 }
 
 TEST_F(ServerCoreTest, AnUnknownAcknowledgementIsDataLossForPullAndPush) {
   Configure(1);
   wire::PullRequest pull = MakePull(0, 1);
   pull.header = MakeHeader(0, Step(0));
+  EXPECT_EQ((*Pull(pull))->status().code(), absl::StatusCode::kDataLoss);
+  pull.kind = wire::PullKind::kRead;
   EXPECT_EQ((*Pull(pull))->status().code(), absl::StatusCode::kDataLoss);
   wire::PushPart part = Gradient(0, 1, 1);
   part.header = MakeHeader(0, Step(0));

@@ -16,6 +16,7 @@ void FillTableStats(const TableSet::Entry& entry, TableStats* stats) {
   stats->set_rows(entry.table.num_rows());
   stats->set_bytes(entry.table.memory_bytes());
   stats->set_keys_pulled(entry.keys_pulled.load(std::memory_order_relaxed));
+  stats->set_keys_read(entry.keys_read.load(std::memory_order_relaxed));
   stats->set_keys_pushed(entry.keys_pushed.load(std::memory_order_relaxed));
   stats->set_rows_created(entry.table.rows_created());
   const auto spill = entry.table.spill_stats();

@@ -31,7 +31,8 @@ class TableSet {
         : table(layout, job_seed, std::move(spill)) {}
 
     EmbeddingTable table;
-    std::atomic<uint64_t> keys_pulled{0};
+    std::atomic<uint64_t> keys_pulled{0};  // By training.
+    std::atomic<uint64_t> keys_read{0};    // By readers.
     std::atomic<uint64_t> keys_pushed{0};
   };
 

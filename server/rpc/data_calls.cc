@@ -41,11 +41,11 @@ std::string DescribePush(const wire::PushPart& part) {
 ParameterServerService::PullCall::PullCall(ParameterServerService* service,
                                            grpc::CallbackServerContext* context,
                                            grpc::ByteBuffer* reply)
-    : service_(service), context_(context), reply_(reply), resumed_us_(MonotonicMicros()) {
-  service_->pull_stats_.Begin();
-}
+    : service_(service), context_(context), reply_(reply), resumed_us_(MonotonicMicros()) {}
 
 void ParameterServerService::PullCall::Start(const grpc::ByteBuffer& request) {
+  lane_ = service_->LaneOf(wire::PeekPullKind(request));
+  lane_->stats.Begin();
   const absl::Status decoded = Decode(request);
   if (!decoded.ok()) return FinishWith(WithContext(decoded, service_->Where("Pull")));
   handled_us_ = MonotonicMicros() - resumed_us_;
@@ -59,8 +59,8 @@ void ParameterServerService::PullCall::Start(const grpc::ByteBuffer& request) {
 void ParameterServerService::PullCall::OnCancel() { service_->core_->DropPull(ticket_); }
 
 absl::Status ParameterServerService::PullCall::Decode(const grpc::ByteBuffer& request) {
-  admitted_ = service_->pull_admission_.TryEnter();
-  if (!admitted_) return RefusedByAdmission("pulls", service_->pull_admission_.max_requests());
+  admitted_ = lane_->requests.TryEnter();
+  if (!admitted_) return RefusedByAdmission("pulls", lane_->requests.max_requests());
   RETURN_IF_ERROR(service_->CheckRequestBytes(request.Length()));
   // gRPC keeps the request until the call ends; the keys decoded from it are as large again.
   RETURN_IF_ERROR(ReserveForRequest(2 * request.Length()));
@@ -70,9 +70,8 @@ absl::Status ParameterServerService::PullCall::Decode(const grpc::ByteBuffer& re
 }
 
 absl::Status ParameterServerService::PullCall::ReserveForRequest(uint64_t bytes) {
-  Admission& admission = service_->pull_admission_;
-  if (!admission.TryReserve(bytes)) {
-    return RefusedByAdmission("bytes of pulls", admission.max_bytes());
+  if (!lane_->requests.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of pulls", lane_->requests.max_bytes());
   }
   request_bytes_ += bytes;
   return absl::OkStatus();
@@ -82,8 +81,8 @@ void ParameterServerService::PullCall::OnAnswer(absl::StatusOr<wire::PullAnswer>
   const bool held = std::this_thread::get_id() != start_thread_ || !starting_;
   if (!held && !MayReadDisk()) return Reply(answer);
   // This thread applies pushes, runs timers or is gRPC's; it has better things to do than to gather
-  // rows that it didn't come for, or to wait for a disk.
-  service_->handler_threads_.Run([this, answer = std::move(answer)] {
+  // rows that it didn't come for, or to wait for a disk. Readers keep no push waiting.
+  lane_->threads.Run([this, answer = std::move(answer)] {
     resumed_us_ = MonotonicMicros();
     Reply(answer);
   });
@@ -119,8 +118,8 @@ absl::Status ParameterServerService::PullCall::MakeReply(
                                               " bytes; the limit is ",
                                               service_->options_.max_message_bytes));
   }
-  if (!service_->reply_admission_.TryReserve(bytes)) {
-    return RefusedByAdmission("bytes of replies", service_->reply_admission_.max_bytes());
+  if (!lane_->replies.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of replies", lane_->replies.max_bytes());
   }
   reply_bytes_ = bytes;
 
@@ -140,15 +139,15 @@ std::string ParameterServerService::PullCall::Describe() const {
 }
 
 void ParameterServerService::PullCall::FinishWith(const absl::Status& status) {
-  service_->pull_stats_.End(status.ok(), handled_us_ + MonotonicMicros() - resumed_us_);
+  lane_->stats.End(status.ok(), handled_us_ + MonotonicMicros() - resumed_us_);
   Finish(ToGrpcStatus(status));  // May be the last thing this object does.
 }
 
 void ParameterServerService::PullCall::OnDone() {
   // Only now are the reply's bytes off our hands.
-  service_->reply_admission_.Release(reply_bytes_);
-  service_->pull_admission_.Release(request_bytes_);
-  if (admitted_) service_->pull_admission_.Leave();
+  lane_->replies.Release(reply_bytes_);
+  lane_->requests.Release(request_bytes_);
+  if (admitted_) lane_->requests.Leave();
   delete this;
 }
 
@@ -176,7 +175,7 @@ void ParameterServerService::PushCall::Start(const grpc::ByteBuffer& request) {
   }
   reserved_bytes_ = bytes;
   request_ = request;  // Shares the slices.
-  service_->handler_threads_.Run([this] { Take(); });
+  service_->train_.threads.Run([this] { Take(); });
 }
 
 void ParameterServerService::PushCall::Take() {

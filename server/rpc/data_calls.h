@@ -39,6 +39,7 @@ class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
   std::string Describe() const;
 
   ParameterServerService* const service_;
+  PullLane* lane_ = nullptr;  // Of its kind; known from Start on.
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const reply_;
   const std::thread::id start_thread_ = std::this_thread::get_id();

@@ -131,6 +131,14 @@ TEST(GrpcServer, AnswersTheStandardHealthService) {
   const auto reply = CallRaw(server.channel, "/grpc.health.v1.Health/Check", "");
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(*reply, "\x08\x01");  // HealthCheckResponse{status: SERVING}
+  // HealthCheckRequest{service}
+  const std::string name = ParameterServer::service_full_name();
+  const std::string named = "\x0a" + std::string(1, name.size()) + name;
+  const auto by_name = CallRaw(server.channel, "/grpc.health.v1.Health/Check", named);
+  ASSERT_TRUE(by_name.ok()) << by_name.status();
+  EXPECT_EQ(*by_name, "\x08\x01");
+  EXPECT_EQ(CallRaw(server.channel, "/grpc.health.v1.Health/Check", "\x0a\x01x").status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST(GrpcServer, StatsAreReadableThroughReflectionAlone) {

@@ -1,6 +1,7 @@
 // Pulls that a real server holds: who ends them, and what they may take up.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -65,6 +66,75 @@ TEST(HeldPullsService, AdmissionRefusesAndCounts) {
   ExpectError(server.Push(PushOf(0, {1}, {1, 2, 3, 4})), absl::StatusCode::kResourceExhausted,
               {"0 pushes"});
   EXPECT_EQ(server.control->GetStats(kTimeout)->requests_refused(), 2u);
+}
+
+// Readers that are held, or refused, leave training its places, and the other way round.
+TEST(HeldPullsService, ReadersHavePlacesOfTheirOwn) {
+  ServiceOptions options;
+  options.max_pulls = 1;
+  ServedCore server(options);
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  PullRequest read = PullOf(1, {1});
+  read.set_kind(PullRequest::READ);
+  absl::Status read_status;
+  std::thread reader([&] { read_status = server.Pull(read); });
+  while (server.control->GetStats(kTimeout)->reads_waiting() == 0) {
+  }
+  ExpectError(server.Pull(read), absl::StatusCode::kResourceExhausted, {"1 pulls"});
+  EXPECT_TRUE(server.Pull(PullOf(0, {1})).ok());
+  const auto stats = server.control->GetStats(kTimeout);
+  EXPECT_EQ(stats->pulls_held(), 0u);
+  EXPECT_EQ(stats->reads_held(), 1u);
+  EXPECT_EQ(stats->tables(0).keys_pulled(), 1u);
+  EXPECT_EQ(stats->tables(0).keys_read(), 0u);
+  EXPECT_EQ(stats->rpcs(0).method(), "Pull");
+  EXPECT_EQ(stats->rpcs(0).count(), 1u);
+  EXPECT_EQ(stats->rpcs(2).method(), "Read");
+  EXPECT_EQ(stats->rpcs(2).errors(), 1u);
+  ASSERT_TRUE(server.Push(PushOf(0, {}, {})).ok());
+  reader.join();
+  EXPECT_TRUE(read_status.ok()) << read_status;
+}
+
+// Before admission sees a message, gRPC holds it: with its memory used up it refuses calls, and
+// serves on.
+TEST(HeldPullsService, WhatGrpcHoldsIsBounded) {
+  constexpr int kCalls = 32;
+  const std::vector<Key> keys(100'000);  // 800 KB: a few fill the memory.
+  ServedCore server;
+  ASSERT_TRUE(server.Configure(JobOf(1)).ok());
+  ParameterServerService service(ServiceOptions{}, server.core.get());
+  GrpcServer::Options options;
+  options.memory_bytes = 2'000'000;
+  const auto bounded = GrpcServer::Start(options, {&service});
+  ASSERT_TRUE(bounded.ok()) << bounded.status();
+  const auto stub = ParameterServer::NewStub(
+      OpenChannel((*bounded)->address(), *MakeChannelCredentials({}), 64 << 20));
+  const auto pull = [&stub](const PullRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kTimeout));
+    PullReply reply;
+    return FromGrpcStatus(stub->Pull(&context, request, &reply));
+  };
+  std::atomic<int> refused{0};
+  absl::Notification first_refused;
+  std::vector<std::thread> pulls;
+  for (int i = 0; i < kCalls; ++i) {
+    pulls.emplace_back([&] {
+      const absl::Status status = pull(PullOf(1, keys));  // Held.
+      if (status.ok()) return;
+      EXPECT_TRUE(absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) << status;
+      if (refused.fetch_add(1) == 0) first_refused.Notify();
+    });
+  }
+  EXPECT_TRUE(first_refused.WaitForNotificationWithTimeout(kTimeout));
+  ASSERT_TRUE(server.Push(PushOf(0, {}, {})).ok());  // Releases those that are held.
+  for (std::thread& call : pulls) call.join();
+  const absl::Time deadline = absl::Now() + kTimeout;
+  absl::Status after = absl::UnavailableError("not asked");
+  while (absl::IsUnavailable(after) && absl::Now() < deadline) after = pull(PullOf(0, {1}));
+  EXPECT_TRUE(after.ok()) << after;
+  (*bounded)->Shutdown(0);
 }
 
 TEST(HeldPullsService, TheBytesOfHeldPullsAreBounded) {

@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/net/process_stats.h"
 #include "common/net/status.h"
+#include "common/process_limits.h"
 #include "common/status_macros.h"
 #include "common/table_spec.h"
 #include "common/wire/messages.h"
@@ -75,10 +76,9 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
 ParameterServerService::ParameterServerService(const ServiceOptions& options, ServerCore* core)
     : options_(options),
       core_(core),
-      pull_admission_(options.max_pulls, options.max_pull_bytes),
-      reply_admission_(options.max_pulls, options.max_reply_bytes),
       push_admission_(options.max_pushes, options.max_push_bytes),
-      handler_threads_(options.handler_threads) {}
+      read_(options, "Read"),
+      train_(options, "Pull") {}
 
 ParameterServerService::~ParameterServerService() = default;
 
@@ -117,6 +117,7 @@ absl::Status ParameterServerService::ConfigureCore(const ConfigureRequest& reque
         "this server was started for job '", options_.job_id, "', not for '", config.job_id, "'"));
   }
   if (request.check_only()) return core_->CheckConfigured(config);
+  RETURN_IF_ERROR(CheckOpenFiles("this server", 1 + uint64_t{config.num_workers}));
   RETURN_IF_ERROR(core_->Configure(config));
   server_index_.store(config.server_index.value(), std::memory_order_release);
   return absl::OkStatus();
@@ -138,9 +139,12 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
     core_->FillStats(stats);
     stats->set_uptime_s(UptimeSeconds());
     stats->set_resident_bytes(ResidentBytes());
-    stats->set_requests_refused(stats->requests_refused() + pull_admission_.refused() +
-                                reply_admission_.refused() + push_admission_.refused());
-    for (const MethodStats* method : {&pull_stats_, &push_stats_, &configure_stats_,
+    uint64_t refused = stats->requests_refused() + push_admission_.refused();
+    for (const PullLane* lane : {&train_, &read_}) {
+      refused += lane->requests.refused() + lane->replies.refused();
+    }
+    stats->set_requests_refused(refused);
+    for (const MethodStats* method : {&train_.stats, &push_stats_, &read_.stats, &configure_stats_,
                                       &get_stats_stats_, &get_digest_stats_, &checkpoint_stats_}) {
       method->CopyTo(stats->add_rpcs());
     }
@@ -161,7 +165,7 @@ absl::StatusOr<CheckpointReply> ParameterServerService::TakeCheckpoint(
     });
   };
   // The others remove files.
-  request.action() == CheckpointRequest::NAME_CUT ? handler_threads_.Run(take) : take();
+  request.action() == CheckpointRequest::NAME_CUT ? train_.threads.Run(take) : take();
   answered.WaitForNotification();
   return answer;
 }
@@ -181,7 +185,7 @@ absl::StatusOr<ServerCore::DigestAnswer> ParameterServerService::ComputeDigest(
     const GetDigestRequest& request) {
   absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
   absl::Notification answered;
-  handler_threads_.Run([&] {
+  train_.threads.Run([&] {
     core_->ComputeDigest(request.job_id(), request.epoch(),
                          [&](absl::StatusOr<ServerCore::DigestAnswer> digest) {
                            answer = std::move(digest);

@@ -29,11 +29,17 @@ struct ServiceOptions {
   // Take pushes, apply them, and answer the pulls they release.
   int handler_threads = 2;
   // Pulls and pushes are admitted apart: held pulls must not keep out the push that releases them.
+  // So are training's pulls and those of readers, which have the same limits each.
   uint64_t max_pulls = 8192;              // Held ones included.
   uint64_t max_pull_bytes = 1ull << 30;   // Of their requests, encoded and decoded.
   uint64_t max_reply_bytes = 1ull << 30;  // Of replies that aren't sent yet.
   uint64_t max_pushes = 1024;             // Being taken; what waits then is the core's.
   uint64_t max_push_bytes = 1ull << 30;
+
+  // All that they let in.
+  uint64_t max_bytes_in_flight() const {
+    return 2 * (max_pull_bytes + max_reply_bytes) + max_push_bytes;
+  }
 };
 
 class ParameterServerService final
@@ -63,6 +69,21 @@ class ParameterServerService final
   class PullCall;
   class PushCall;
 
+  // The pulls of one kind on their way through the server.
+  struct PullLane {
+    PullLane(const ServiceOptions& options, const char* name)
+        : requests(options.max_pulls, options.max_pull_bytes),
+          replies(options.max_pulls, options.max_reply_bytes),
+          stats(name),
+          threads(options.handler_threads) {}
+
+    Admission requests;
+    Admission replies;
+    MethodStats stats;
+    HandlerThreads threads;  // Last: its tasks use what is above.
+  };
+  PullLane* LaneOf(wire::PullKind kind) { return kind == wire::PullKind::kRead ? &read_ : &train_; }
+
   absl::StatusOr<ServerCore::DigestAnswer> ComputeDigest(const GetDigestRequest& request);
   absl::StatusOr<CheckpointReply> TakeCheckpoint(const CheckpointRequest& request);
   absl::Status ConfigureCore(const ConfigureRequest& request);
@@ -74,16 +95,15 @@ class ParameterServerService final
   ServerCore* const core_;
   std::atomic<int64_t> server_index_{-1};  // -1: not configured
 
-  Admission pull_admission_;
-  Admission reply_admission_;
   Admission push_admission_;
-  MethodStats pull_stats_{"Pull"};
   MethodStats push_stats_{"Push"};
   MethodStats configure_stats_{"Configure"};
   MethodStats get_stats_stats_{"GetStats"};
   MethodStats get_digest_stats_{"GetDigest"};
   MethodStats checkpoint_stats_{"Checkpoint"};
-  HandlerThreads handler_threads_;  // Last: its tasks use what is above.
+  // Last: their threads' tasks use what is above.
+  PullLane read_;
+  PullLane train_;  // Its threads take pushes, too.
 };
 
 }  // namespace thermocline

@@ -45,6 +45,8 @@ struct ServedCore {
     GrpcServer::Options options;
     options.tls = server_tls;
     options.max_message_bytes = service_options.max_message_bytes;
+    options.service = ParameterServer::service_full_name();
+    options.memory_bytes = service_options.max_bytes_in_flight();
     auto started = GrpcServer::Start(options, {service.get()});
     EXPECT_TRUE(started.ok()) << started.status();
     server = *std::move(started);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -53,6 +54,20 @@ class FailureTest(ProcessTest):
         self.assertIn('worker 0 exited with code 3', err)
         self.assertIn(address, err)
         self.assert_all_gone(pids)
+
+    def test_a_step_that_no_server_has_room_for_ends_the_job(self):
+        err = self.fails(self.start('--set=default_table.dim=256', '--set=train.batch_size=2048',
+                                    '--set=cluster.max_pending_size=1MiB'))
+        self.assertIn('worker 0 exited with code 1', err)
+        self.assertRegex(err, r'OUT_OF_RANGE: .* the pushes of step 0 have \d+ bytes and more; this '
+                              r'server holds at most 1048576 .*\(cluster.max_pending_size\)')
+
+    def test_too_few_open_files_for_the_job_are_named(self):
+        launcher = self.start('--set=cluster.channels_per_server=64', '--servers=2',
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
+                                                                    (150, 150)))
+        err = self.fails(launcher)
+        self.assertIn('a worker needs 193 open files for 129 connections; the limit is 150', err)
 
     def test_a_worker_that_hangs_ends_the_job(self):
         launcher = self.start_long('--servers=2', '--workers=2', '--set=cluster.stall_timeout_s=3')

@@ -66,6 +66,7 @@ wire::PushPart Saboteur::TamperReplayed(ServerIndex server, wire::PushPart part)
 
 absl::StatusOr<wire::PushAnswer> Saboteur::TamperAnswer(
     const wire::PushPart& sent, absl::StatusOr<wire::PushAnswer> answer) const {
+  if (TakesForBroken(answer.status())) return absl::UnavailableError(answer.status().message());
   if (fault_ == PlantedFault::kArrivalOrder && answer.ok()) {
     answer->accepted_through = std::min(answer->accepted_through, sent.last_step);
   }
@@ -74,6 +75,7 @@ absl::StatusOr<wire::PushAnswer> Saboteur::TamperAnswer(
 
 absl::StatusOr<wire::PullAnswer> Saboteur::TamperAnswer(
     const wire::PullRequest& sent, absl::StatusOr<wire::PullAnswer> answer) const {
+  if (TakesForBroken(answer.status())) return absl::UnavailableError(answer.status().message());
   if (fault_ == PlantedFault::kStaleRows && answer.ok() &&
       answer->readiness == wire::Readiness::kReady) {
     const Step claimed =

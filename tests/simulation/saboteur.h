@@ -29,12 +29,13 @@ enum class PlantedFault {
   kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
   kOldEpochs,        // Servers take the messages of epochs before their own.
   kSpannedCuts,      // Workers hold gradients back over a cut.
-  kEarlyCommits,     // Servers hear of a commit as soon as their own part is written.
-  kOldBases,         // A server that recovers begins with what its epoch began with.
-  kNoRequestOrder,   // What the launcher has given up is taken after what it said since.
-  kSilentWorkers,    // Workers say nothing to servers that they don't read from.
-  kUnsyncedParts,    // The files that a server writes for a checkpoint are not synced.
-  kUnsyncedNames,    // What the launcher writes has no name on the medium.
+  kEarlyCommits,  // Servers hear of a commit as soon as their own part is written. They refuse it.
+  kOldBases,      // A server that recovers begins with what its epoch began with.
+  kNoRequestOrder,  // What the launcher has given up is taken after what it said since.
+  kSilentWorkers,   // Workers say nothing to servers that they don't read from.
+  kUnsyncedParts,   // The files that a server writes for a checkpoint are not synced.
+  kUnsyncedNames,   // What the launcher writes has no name on the medium.
+  kBusyIsBroken,    // Workers take a server that refuses them for one that doesn't answer.
 };
 
 class Saboteur {
@@ -60,6 +61,9 @@ class Saboteur {
                                                 absl::StatusOr<wire::PullAnswer> answer) const;
 
  private:
+  bool TakesForBroken(const absl::Status& status) const {
+    return fault_ == PlantedFault::kBusyIsBroken && absl::IsResourceExhausted(status);
+  }
   void ApplyAgain(ServerIndex server, wire::PushPart* part);
   WorkerRank RankByArrival(ServerIndex server, const wire::PushPart& part);
 

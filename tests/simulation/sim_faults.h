@@ -23,6 +23,13 @@ struct CrashFaults {
   uint64_t segment_bytes = 1000;
 };
 
+// Of one server: it refuses every pull and push for a while, as one without room does.
+struct OverloadFaults {
+  int max_times = 0;
+  double begin = 0;  // After so many of the messages.
+  int64_t most_us = 0;
+};
+
 // Of the launcher and the workers, in a job with checkpoints. Probabilities are of each of the
 // launcher's rounds.
 struct LauncherFaults {

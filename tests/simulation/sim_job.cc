@@ -76,6 +76,7 @@ void SimJob::MakeServers() {
     options.index = ServerIndex(i);
     options.limits = setup_.limits;
     options.faults = setup_.crashes;
+    if (i == 0) options.overload = setup_.overload;
     options.seed = random_.Next();
     servers_.push_back(std::make_unique<SimServer>(
         options, events, setup_.checkpoints.has_value() ? disk_.Share() : nullptr, &scheduler_,
@@ -179,7 +180,7 @@ void SimJob::AddWorker(WorkerRank rank) {
   session.max_part_bytes = setup_.max_part_bytes;
   session.max_calls_in_flight = static_cast<int>(random_.Between(1, 16));
   session.rpc_deadline_us = random_.Between(10'000, 300'000);
-  session.give_up_us = kTimeLimitMicros;
+  session.give_up_us = kSimGiveUpMicros;
   session.jitter_seed = random_.Next();
   workers_.push_back(std::make_unique<SimWorker>(
       options, session,

@@ -83,6 +83,7 @@ class SimLauncher::Calls : public CutParticipants {
     if (random_.Chance(faults.lose_call)) {
       return absl::DeadlineExceededError("simulated: the answer was lost");
     }
+    if (reply.ok()) requests_.Learn(*reply);
     return reply;
   }
 

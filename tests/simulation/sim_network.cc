@@ -63,7 +63,7 @@ class SimNetwork::Link : public Transport {
 
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
-    network_.Pull(server, call, Begin<wire::PullAnswer>(deadline_us, std::move(done)));
+    network_.Pull(server, call, deadline_us, Begin<wire::PullAnswer>(deadline_us, std::move(done)));
   }
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
@@ -109,11 +109,12 @@ SimServer* SimNetwork::Arrive(ServerIndex server) {
   return servers_[server.value()];
 }
 
-void SimNetwork::Pull(ServerIndex server, const PullCall& call,
+void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                       const std::shared_ptr<Caller<wire::PullAnswer>>& caller) {
   const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
   if (request->tables.empty() && saboteur_->Has(PlantedFault::kSilentWorkers)) return;
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
+  const int64_t gives_up_us = scheduler_->NowMicros() + deadline_us;
   const auto deliver = [=, destination = call.tables](bool reply) {
     Note({1, server.value(), request->header.rank.value(),
           static_cast<uint64_t>(request->step.value()), request->keys.size()});
@@ -136,7 +137,8 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call,
       };
       SendReply(server, arrive, refuse);
     };
-    Arrive(server)->Pull(saboteur_->Tamper(*request), answered, [=] {
+    const int64_t time_left_us = gives_up_us - scheduler_->NowMicros();
+    Arrive(server)->Pull(saboteur_->Tamper(*request), time_left_us, answered, [=] {
       if (reply) BreakConnection(refuse);
     });
   };
@@ -153,7 +155,9 @@ void SimNetwork::Push(ServerIndex server, const PushCall& call,
     if (part->num_parts > 1) ++parts_of_many_;
     const auto answered = [=](absl::StatusOr<wire::PushAnswer> answer) {
       answer = saboteur_->TamperAnswer(*part, std::move(answer));
-      if (absl::IsResourceExhausted(answer.status())) ++parts_refused_;
+      if (absl::IsResourceExhausted(answer.status()) && !servers_[server.value()]->overloaded()) {
+        ++parts_refused_;
+      }
       Note({4, server.value(), part->header.rank.value(), Outcome(answer)});
       if (!reply) return;
       const auto arrive = [caller, answer] {

@@ -55,7 +55,7 @@ class SimNetwork {
   template <typename Answer>
   struct Caller;  // ... and what it is.
 
-  void Pull(ServerIndex server, const PullCall& call,
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             const std::shared_ptr<Caller<wire::PullAnswer>>& caller);
   void Push(ServerIndex server, const PushCall& call,
             const std::shared_ptr<Caller<wire::PushAnswer>>& caller);

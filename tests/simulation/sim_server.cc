@@ -37,6 +37,7 @@ void SimServerCounters::Add(const SimServerCounters& other) {
   duplicates += other.duplicates;
   pulls_held += other.pulls_held;
   loaded_rows += other.loaded_rows;
+  overloads += other.overloads;
 }
 
 bool SimServer::Held::operator==(const Held& other) const {
@@ -80,7 +81,8 @@ SimServer::SimServer(const SimServerOptions& options, SimServerEvents events,
       disk_(std::make_unique<SimulatedDisk>()),
       checkpoints_(std::move(checkpoints)),
       crashes_left_(options.faults.max_crashes),
-      failures_left_(options.faults.max_checkpoint_failures) {}
+      failures_left_(options.faults.max_checkpoint_failures),
+      overloads_left_(options.overload.max_times) {}
 
 SimServer::~SimServer() {
   Bury();  // While what its last answers touch is there.
@@ -130,16 +132,30 @@ bool SimServer::Hears() {
   return true;
 }
 
-void SimServer::Pull(const wire::PullRequest& request, ServerCore::PullDone done,
-                     const Gone& gone) {
+// Whether it has no room for this message. Its state is as it was.
+bool SimServer::Refuses() {
+  const OverloadFaults& faults = options_.overload;
+  if (overloads_left_ > 0 && !overloaded() && !spared_ && random_.Chance(faults.begin)) {
+    --overloads_left_;
+    ++counters_.overloads;
+    const int64_t us = random_.Chance(0.5) ? faults.most_us : random_.Between(1, faults.most_us);
+    overloaded_until_us_ = scheduler_->NowMicros() + us;
+  }
+  return overloaded();
+}
+
+void SimServer::Pull(const wire::PullRequest& request, int64_t time_left_us,
+                     ServerCore::PullDone done, const Gone& gone) {
   if (!Hears()) return gone();
+  if (Refuses()) return done(absl::ResourceExhaustedError("simulated: overloaded"));
   wire::PullRequest heard = request;
   if (saboteur_->Has(PlantedFault::kOldEpochs)) heard.header.epoch = config_.epoch;
-  process_->core->Pull(heard, WhileAlive(std::move(done), gone));
+  process_->core->Pull(heard, WhileAlive(std::move(done), gone), time_left_us);
 }
 
 void SimServer::Push(wire::PushPart part, ServerCore::PushDone done, const Gone& gone) {
   if (!Hears()) return gone();
+  if (Refuses()) return done(absl::ResourceExhaustedError("simulated: overloaded"));
   if (saboteur_->Has(PlantedFault::kOldEpochs)) part.header.epoch = config_.epoch;
   const uint32_t rank = part.header.rank.value();
   const Step last_step = part.last_step;

@@ -44,6 +44,7 @@ struct SimServerCounters {
   uint64_t duplicates = 0;        // Push parts that were recognized as known.
   uint64_t pulls_held = 0;
   uint64_t loaded_rows = 0;  // From checkpoints.
+  uint64_t overloads = 0;
 
   void Add(const SimServerCounters& other);
 };
@@ -64,6 +65,7 @@ struct SimServerOptions {
   ServerIndex index;
   ServerLimits limits;
   CrashFaults faults;  // Only where there is a push log or a launcher that does something about it.
+  OverloadFaults overload;
   uint64_t seed = 0;
 };
 
@@ -84,7 +86,8 @@ class SimServer {
   // As ServerCore's. In place of `done`, `gone` runs where no process is there or it dies before it
   // answers.
   using Gone = std::function<void()>;
-  void Pull(const wire::PullRequest& request, ServerCore::PullDone done, const Gone& gone);
+  void Pull(const wire::PullRequest& request, int64_t time_left_us, ServerCore::PullDone done,
+            const Gone& gone);
   void Push(wire::PushPart part, ServerCore::PushDone done, const Gone& gone);
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
   absl::StatusOr<uint64_t> LogBytes();
@@ -102,6 +105,8 @@ class SimServer {
   // From now on it doesn't die, unless Crash is called.
   void Spare();
   bool serving() const { return process_ != nullptr && process_serves(); }
+  // It refuses all that comes now.
+  bool overloaded() const { return scheduler_->NowMicros() < overloaded_until_us_; }
   // Deaths so far: rises as soon as a process is lost.
   uint64_t deaths() const { return deaths_; }
   SimServerCounters counters() const;
@@ -135,6 +140,7 @@ class SimServer {
   void Bury();
   bool SpendCrash(double probability);
   bool Hears();
+  bool Refuses();
   void MaybeDie();
   void ArmDisk();
   void CheckRecovered();
@@ -160,6 +166,8 @@ class SimServer {
   std::unique_ptr<Process> process_;  // Null while there is none.
   int crashes_left_;
   int failures_left_;  // Of writing checkpoints.
+  int overloads_left_;
+  int64_t overloaded_until_us_ = 0;
   uint64_t deaths_ = 0;
   std::vector<Step> acknowledged_;  // [num_workers] What left this server as certain.
   // By the last process of the epoch that was configured, when it died.

@@ -104,6 +104,18 @@ void ChooseDeathsWithoutLog(SimRandom* random, SimSetup* setup) {
   setup->crashes.take_host = 0.1 * random->Between(0, 10);
 }
 
+// Server 0 refuses everything for longer than a worker waits for a silent one, and some servers
+// have few places for pulls.
+void ChooseOverload(SimRandom* random, SimSetup* setup) {
+  OverloadFaults& overload = setup->overload;
+  overload.max_times = static_cast<int>(random->Between(1, 2));
+  overload.begin = 0.01 * random->Between(1, 10);
+  overload.most_us = random->Chance(0.5) ? kMaxOverloadMicros : random->Between(1, 1'000'000);
+  if (random->Chance(0.5)) {
+    setup->limits.max_held_pulls = static_cast<uint32_t>(random->Between(1, 3));
+  }
+}
+
 std::string DescribeCheckpoints(const SimSetup& setup) {
   if (!setup.checkpoints.has_value()) return ", no checkpoints";
   const CheckpointSetup& checkpoints = *setup.checkpoints;
@@ -159,6 +171,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   } else if (setup.checkpoints.has_value()) {
     ChooseDeathsWithoutLog(random, &setup);
   }
+  if (random->Chance(0.3)) ChooseOverload(random, &setup);
   return setup;
 }
 
@@ -169,6 +182,7 @@ SimSetup Undisturbed(SimSetup setup) {
   setup.checkpoints.reset();
   setup.crashes = {};
   setup.launcher = {};
+  setup.overload = {};
   setup.crash_at_end = false;
   return setup;
 }
@@ -180,7 +194,9 @@ std::string Describe(const SimSetup& setup) {
                       " bytes, drop ", setup.faults.drop, ", duplicate ", setup.faults.duplicate,
                       ", pending ", setup.limits.max_pending_push_bytes, ", rank 0 slow by ",
                       setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
-                      setup.faults.straggle, DescribeDurability(setup), DescribeCheckpoints(setup));
+                      setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
+                      setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
+                      DescribeDurability(setup), DescribeCheckpoints(setup));
 }
 
 }  // namespace thermocline

@@ -17,6 +17,11 @@
 
 namespace thermocline {
 
+// A worker gives a silent server up after so long ...
+inline constexpr int64_t kSimGiveUpMicros = 20'000'000;
+// ... and waits for one that refuses it, here at most so long. Two of those are no stall yet.
+inline constexpr int64_t kMaxOverloadMicros = 25'000'000;
+
 // How a job makes checkpoints.
 struct CheckpointSetup {
   uint64_t every_steps = 0;
@@ -43,6 +48,7 @@ struct SimSetup {
   std::optional<CheckpointSetup> checkpoints;
   CrashFaults crashes;        // Of servers with a durability, or where there are checkpoints.
   LauncherFaults launcher;    // Where there are.
+  OverloadFaults overload;    // Of server 0.
   bool crash_at_end = false;  // All of them once more, when everything is acknowledged.
   std::vector<TableLayout> tables;
 };

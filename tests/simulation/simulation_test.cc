@@ -42,7 +42,8 @@ void Print(const SimulationResult& sum) {
             << " torn ends cut, " << servers.pushes_forgotten
             << " pushes forgotten that nobody was told of; " << servers.messages_unheard
             << " messages unheard, " << servers.messages_early << " too early, "
-            << sum.answers_of_the_dead << " answers of the dead\n";
+            << sum.answers_of_the_dead << " answers of the dead; " << servers.overloads
+            << " overloads\n";
   const SimJobCounters& job = sum.job;
   const SimLauncherCounters& checkpoints = job.checkpoints;
   std::cout << checkpoints.committed << " checkpoints committed, " << checkpoints.increments
@@ -77,6 +78,7 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.servers.messages_unheard, 100u);
   EXPECT_GT(sum.servers.messages_early, 100u);
   EXPECT_GT(sum.servers.loaded_rows, 1000u);
+  EXPECT_GT(sum.servers.overloads, 20u);
   EXPECT_GT(sum.job.launcher_deaths, 40u);
   EXPECT_GT(sum.job.broken_writes, 20u);
   EXPECT_GT(sum.job.launcher_hosts, 10u);
@@ -155,12 +157,23 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"AppliedInReplay", PlantedFault::kAppliedInReplay},
                                          Planted{"OldEpochs", PlantedFault::kOldEpochs},
                                          Planted{"SpannedCuts", PlantedFault::kSpannedCuts},
-                                         Planted{"EarlyCommits", PlantedFault::kEarlyCommits},
                                          Planted{"OldBases", PlantedFault::kOldBases},
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
                                          Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
-                                         Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames}),
+                                         Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames},
+                                         Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),
                          [](const auto& info) { return info.param.name; });
+
+// That a checkpoint is committed is in its manifest, whatever a server hears.
+TEST(SimulationTest, CommitsWithoutAManifestAreRefused) {
+  uint64_t committed = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const SimulationResult result = RunSimulation(seed, PlantedFault::kEarlyCommits);
+    EXPECT_TRUE(result.failures.empty()) << "seed " << seed << ": " << result.failures[0];
+    committed += result.job.checkpoints.committed;
+  }
+  EXPECT_GT(committed, 100u);
+}
 
 TEST(SimulationTest, SameSeedSameTrace) {
   SimServerCounters servers;

@@ -41,7 +41,7 @@ struct PsSessionOptions {
   int max_calls_in_flight = 16;  // To one server, of one pull or push.
 
   int64_t rpc_deadline_us = 10'000'000;  // Longer than a server holds a pull.
-  int64_t give_up_us = 20'000'000;       // Without any answer from a server.
+  int64_t give_up_us = 20'000'000;       // Without any answer from a server; a refusal is one.
   int64_t min_backoff_us = 5'000;        // Doubles with every failure in a row, with jitter.
   int64_t max_backoff_us = 1'000'000;
   int64_t not_ready_delay_us = 1'000;  // Doubles up to 50 times itself.
@@ -78,6 +78,8 @@ struct PsSessionStats {
   uint64_t not_ready = 0;     // Calls repeated because the server said so.
   uint64_t bytes_pulled = 0;  // Keys and rows of answered pulls.
   uint64_t bytes_pushed = 0;  // Keys, counts and values sent, retries included.
+  // Waiting calls looked at in order to find what to send next.
+  uint64_t calls_examined = 0;
 };
 
 class PsSession {

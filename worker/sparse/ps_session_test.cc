@@ -214,23 +214,74 @@ TEST_F(PsSessionTest, GivesUpOnASilentServer) {
   EXPECT_EQ(session_.status(), **result);
 }
 
-// A server that answers other calls is no sign that it will take this one.
-TEST_F(PsSessionTest, GivesUpOnAServerThatRefusesOneCallForLong) {
-  const auto refused = Pull(0, {1, 0});
-  const auto held = Pull(1, {1, 0});
+// Far beyond the time after which a silent server is given up; the launcher sees a stall.
+TEST_F(PsSessionTest, WaitsForAServerThatHasNoRoom) {
+  const auto result = Pull(0, {1, 0});
   const int64_t start_us = scheduler_.NowMicros();
-  while (!refused->has_value()) {
+  while (scheduler_.NowMicros() - start_us < 20 * Options().give_up_us) {
     if (transport_.pulls.empty()) {
       scheduler_.RunNext();
-    } else if (transport_.pulls.front().call.step == Step(0)) {
-      transport_.AnswerPull(absl::ResourceExhaustedError("full"));
     } else {
-      transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
+      transport_.AnswerPull(absl::ResourceExhaustedError("full"));
     }
-    ASSERT_LE(scheduler_.NowMicros() - start_us, 2 * Options().give_up_us);
+    ASSERT_FALSE(result->has_value()) << **result;
   }
-  EXPECT_EQ((*refused)->code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_GE(scheduler_.NowMicros() - start_us, Options().give_up_us);
+  while (transport_.pulls.empty()) scheduler_.RunNext();
+  transport_.AnswerPull(PullReady(-1));
+  EXPECT_TRUE((*result)->ok());
+}
+
+// A server that says that it is full is there: its silence begins after that.
+TEST_F(PsSessionTest, ARefusalIsAnAnswer) {
+  const auto result = Pull(0, {1, 0});
+  for (int i = 0; i < 3; ++i) {
+    scheduler_.Advance(Options().give_up_us);
+    ASSERT_EQ(transport_.pulls.size(), 1u);
+    transport_.AnswerPull(absl::ResourceExhaustedError("full"));
+    scheduler_.Advance(Options().max_backoff_us);
+    ASSERT_EQ(transport_.pulls.size(), 1u);
+    EXPECT_EQ(transport_.pulls.front().deadline_us, Options().rpc_deadline_us);
+    transport_.AnswerPull(absl::UnavailableError("the connection broke"));
+    ASSERT_FALSE(result->has_value()) << **result;
+    scheduler_.Advance(Options().max_backoff_us);
+  }
+}
+
+// An answer costs as much work as it gives reason for, however many servers and parts there are.
+TEST_F(PsSessionTest, EachCallIsLookedAtOnceForEachTimeItIsSent) {
+  constexpr uint32_t kServers = 32;
+  constexpr size_t kParts = 40;
+  PsSessionOptions options = Options();
+  options.num_servers = kServers;
+  options.max_calls_in_flight = 2;
+  options.max_part_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 20;  // One key a part.
+  PsSession session(options, &transport_, &scheduler_);
+  std::vector<Key> keys(kParts);
+  std::vector<uint32_t> counts(kParts, 1);
+  std::vector<float> rows(2 * kParts, 0.5f);
+  PullWork pull;
+  pull.step = Step(0);
+  pull.slices.assign(kServers, {{TableId(4), keys, absl::MakeSpan(rows)}});
+  PushWork push;
+  push.first_step = push.last_step = Step(0);
+  push.waves = {std::vector<std::vector<PushSlice>>(
+      kServers, {{TableId(4), wire::PushKind::kGradient, keys, counts, rows}})};
+  int done = 0;
+  uint64_t sent = 0;
+  session.Pull(pull, [&](const absl::Status& status, Step) { done += status.ok() ? 1 : 0; });
+  for (; !transport_.pulls.empty(); ++sent) transport_.AnswerPull(PullReady(-1));
+  EXPECT_EQ(sent, kServers * kParts);
+  EXPECT_EQ(session.stats().calls_examined, sent);
+  session.StartPush(push, [&](const absl::Status& status) { done += status.ok() ? 1 : 0; });
+  ASSERT_TRUE(session.ReleaseWave(Step(0), 0).ok());
+  std::vector<size_t> answered(kServers);
+  for (; !transport_.pushes.empty(); ++sent) {
+    const uint32_t server = transport_.pushes.front().server;
+    transport_.AnswerPush(Accepted(++answered[server] == kParts ? 0 : -1));
+  }
+  EXPECT_EQ(sent, 2 * kServers * kParts);
+  EXPECT_EQ(session.stats().calls_examined, sent);
+  EXPECT_EQ(done, 2);
 }
 
 TEST_F(PsSessionTest, AMessageOverTheLimitFailsAtOnce) {

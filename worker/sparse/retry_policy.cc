@@ -29,11 +29,7 @@ int64_t RetryPolicy::BeginAttempt(int64_t now_us, int64_t last_answer_us, RetryS
 RetryPolicy::Decision RetryPolicy::AfterError(const absl::Status& error, int64_t now_us,
                                               int64_t last_answer_us, RetryState* state) {
   CHECK(!error.ok());
-  if (absl::IsResourceExhausted(error)) {
-    if (!state->refused) state->first_refused_us = now_us;
-    state->refused = true;
-    if (now_us - state->first_refused_us >= options_.give_up_us) return {};
-  } else {
+  if (!absl::IsResourceExhausted(error)) {
     if (!IsSilence(error)) return {};
     if (SilentMicros(now_us, last_answer_us, *state) >= options_.give_up_us) return {};
   }
@@ -43,7 +39,6 @@ RetryPolicy::Decision RetryPolicy::AfterError(const absl::Status& error, int64_t
 
 int64_t RetryPolicy::DelayAfterNotReady(RetryState* state) const {
   state->failures = 0;
-  state->refused = false;
   const int doublings = std::min(state->not_ready++, 10);
   return std::min(options_.not_ready_delay_us << doublings, 50 * options_.not_ready_delay_us);
 }

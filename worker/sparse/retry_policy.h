@@ -12,8 +12,7 @@ namespace thermocline {
 
 struct RetryOptions {
   int64_t rpc_deadline_us = 0;
-  // Without any answer from a server; or of a call that a full server refuses.
-  int64_t give_up_us = 0;
+  int64_t give_up_us = 0;  // Without any answer from a server.
   int64_t min_backoff_us = 0;
   int64_t max_backoff_us = 0;
   int64_t not_ready_delay_us = 0;
@@ -24,8 +23,6 @@ struct RetryOptions {
 struct RetryState {
   bool sent = false;
   int64_t first_sent_us = 0;
-  bool refused = false;  // For lack of room, and not answered since.
-  int64_t first_refused_us = 0;
   int failures = 0;   // In a row.
   int not_ready = 0;  // In a row.
 };
@@ -41,8 +38,9 @@ class RetryPolicy {
   int64_t BeginAttempt(int64_t now_us, int64_t last_answer_us, RetryState* state) const;
 
   // What follows an error. Unavailable and DeadlineExceeded are repeated until the server was
-  // silent for too long, ResourceExhausted until this call was refused for too long: that the
-  // server answers others is no sign that it will ever have room.
+  // silent for too long. ResourceExhausted is repeated always: a server without room is busy, not
+  // broken, and what can never have room gets another error. A job that waits too long for it has
+  // stalled, which its launcher sees.
   struct Decision {
     bool repeat = false;
     int64_t delay_us = 0;

@@ -24,6 +24,21 @@ uint64_t BytesOf(const PushCall& call) {
 
 }  // namespace
 
+void PushOperation::Release(size_t wave) {
+  CHECK(!released[wave]);
+  released[wave] = true;
+  --unreleased;
+  const size_t last = released.size() - 1;
+  for (ToServer& server : to) {
+    for (size_t i = 0; i < server.parts.size(); ++i) {
+      const size_t of = server.parts[i].wave;
+      if ((of == wave && wave != last) || (of == last && unreleased == 0)) {
+        server.waiting.push_back(i);
+      }
+    }
+  }
+}
+
 SessionCalls::SessionCalls(const PsSessionOptions& options) : options_(options) {
   for (const TableLayout& table : options.tables) tables_.emplace(table.id, &table);
 }
@@ -37,7 +52,7 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
   if (work.kind == wire::PullKind::kTrain) {
     pull->needs_through = std::max(kNoStep, pull->needs_through - options_.staleness_steps);
   }
-  pull->in_flight_to.assign(options_.num_servers, 0);
+  pull->to.resize(options_.num_servers);
   const auto width_of = [this, &work](const PullSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
     const size_t width = work.with_slots ? table.row_floats() : table.dim;
@@ -56,6 +71,8 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
       call.call.with_slots = work.with_slots;
       call.call.tables = std::move(part);
       call.bytes = BytesOf(call.call);
+      pull->to[server].is_read = true;
+      pull->to[server].waiting.push_back(pull->calls.size());
       pull->calls.push_back(std::move(call));
     }
   }

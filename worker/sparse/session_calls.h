@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -37,8 +38,13 @@ struct PullOperation : Operation {
     CallPhase phase = CallPhase::kWaiting;
     RetryState retry;
   };
+  struct ToServer {
+    bool is_read = false;        // It gets some of the calls.
+    std::deque<size_t> waiting;  // Those in phase kWaiting, in the order in which they are sent.
+    int in_flight = 0;
+  };
   std::vector<Call> calls;
-  std::vector<int> in_flight_to;  // [num_servers]
+  std::vector<ToServer> to;  // [num_servers]
   size_t unanswered = 0;
   Step needs_through;     // Every worker's pushes up to here must be in the rows.
   Step complete_through;  // They are up to here, in all answers so far.
@@ -53,17 +59,19 @@ struct PushOperation : Operation {
     RetryState retry;
   };
   struct ToServer {
-    std::vector<Part> parts;
+    std::vector<Part> parts;  // By wave.
+    // Those in phase kWaiting of released waves, in the order in which they are sent.
+    std::deque<size_t> waiting;
     int in_flight = 0;
+    size_t sent = 0;  // Parts, once or more often.
     size_t answered = 0;
     bool acknowledged = false;
     RetryState rounds;  // All parts answered, but the push not accepted.
   };
   // The last wave, which every server gets a part of, waits for all the others: no server accepts
-  // the push before all of it is checked, whatever the order of the releases.
-  bool MaySend(const Part& part) const {
-    return part.wave + 1 == released.size() ? unreleased == 0 : released[part.wave];
-  }
+  // the push before all of it is checked, whatever the order of the releases. REQUIRES: `wave` was
+  // not released before.
+  void Release(size_t wave);
 
   Step first_step;
   Step last_step;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "worker/sparse/server_loss.h"
 #include "worker/sparse/session_state.h"
 
@@ -23,25 +24,28 @@ void PsSession::Impl::Pull(PullWork work, PullDone done) {
   {
     absl::MutexLock lock(&mutex);
     Begin(pull);
-    SendPulls(pull, &actions);
+    for (uint32_t server = 0; server < options.num_servers; ++server) {
+      SendPulls(pull, server, &actions);
+    }
     FinishIfDone(*pull, &actions);
   }
   RunActions(&actions);
 }
 
-void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
+void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, uint32_t server,
+                                Actions* actions) {
   if (!failure.ok()) return;
-  for (size_t i = 0; i < pull->calls.size(); ++i) {
+  PullOperation::ToServer& to = pull->to[server];
+  while (!to.waiting.empty() && to.in_flight < options.max_calls_in_flight) {
+    const size_t i = to.waiting.front();
+    to.waiting.pop_front();
+    ++stats.calls_examined;
     PullOperation::Call& call = pull->calls[i];
-    const uint32_t server = call.server.value();
-    if (call.phase != CallPhase::kWaiting ||
-        pull->in_flight_to[server] >= options.max_calls_in_flight) {
-      continue;
-    }
+    CHECK(call.phase == CallPhase::kWaiting);
     call.phase = CallPhase::kInFlight;
     call.call.header = HeaderFor(server);
     ++pull->in_flight;
-    ++pull->in_flight_to[server];
+    ++to.in_flight;
     actions->push_back(
         [self = shared_from_this(), pull, i, deadline_us = BeginAttempt(server, &call.retry)] {
           self->transport->Pull(pull->calls[i].server, pull->calls[i].call, deadline_us,
@@ -69,11 +73,11 @@ absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
 // pull has to wait again for the next.
 void PsSession::Impl::TellTheOthers(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
   if (!failure.ok()) return;
-  std::vector<bool> is_read(options.num_servers, false);
-  for (const PullOperation::Call& call : pull->calls) is_read[call.server.value()] = true;
   for (uint32_t server = 0; server < options.num_servers; ++server) {
     const int64_t silent_us = scheduler->NowMicros() - servers[server].last_answer_us;
-    if (is_read[server] || servers[server].is_being_told || silent_us < kToldRecentlyUs) continue;
+    if (pull->to[server].is_read || servers[server].is_being_told || silent_us < kToldRecentlyUs) {
+      continue;
+    }
     servers[server].is_being_told = true;
     ++pull->in_flight;
     const auto call = std::make_shared<PullCall>();
@@ -97,7 +101,7 @@ void PsSession::Impl::OnTold(PullOperation& pull, uint32_t server, const absl::S
     absl::MutexLock lock(&mutex);
     --pull.in_flight;
     servers[server].is_being_told = false;
-    if (status.ok()) servers[server].last_answer_us = scheduler->NowMicros();
+    NoteAnswer(server, status);
     if (absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) {
       Fail(MarkServerLoss(DescribeError(pull, "pull", server, status)), &actions);
     }
@@ -114,9 +118,8 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
   {
     absl::MutexLock lock(&mutex);
     --pull->in_flight;
-    --pull->in_flight_to[server];
-    if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
-    if (answer.ok()) NoteTaken("pull", server, &actions);
+    --pull->to[server].in_flight;
+    NoteAnswer(server, answer.status());
     int64_t delay_us = 0;
     const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
     const absl::Status fresh =
@@ -128,7 +131,7 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
       pull->complete = --pull->unanswered == 0;
       pull->complete_through = std::min(pull->complete_through, answer->complete_through);
       stats.bytes_pulled += call.bytes;
-      SendPulls(pull, &actions);
+      SendPulls(pull, server, &actions);
     } else if (answer.ok()) {
       call.phase = CallPhase::kBackingOff;
       delay_us = policy.DelayAfterNotReady(&call.retry);
@@ -140,9 +143,10 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     if (call.phase == CallPhase::kBackingOff) {
       After(
           delay_us,
-          [this, pull, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+          [this, pull, server, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
             pull->calls[index].phase = CallPhase::kWaiting;
-            SendPulls(pull, later);
+            pull->to[server].waiting.push_front(index);
+            SendPulls(pull, server, later);
           },
           &actions);
     }

@@ -50,8 +50,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
     if (!finite.ok()) {
       Fail(finite, &actions);
     } else if (failure.ok()) {
-      push->released[wave] = true;
-      --push->unreleased;
+      push->Release(wave);
       for (uint32_t server = 0; server < options.num_servers; ++server) {
         SendPushes(server, &actions);
       }
@@ -67,11 +66,15 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
   if (!failure.ok() || servers[server].pushes.empty()) return;
   const std::shared_ptr<PushOperation> push = servers[server].pushes.front();
   PushOperation::ToServer& to = push->to[server];
-  for (size_t i = 0; i < to.parts.size() && to.in_flight < options.max_calls_in_flight; ++i) {
+  while (!to.waiting.empty() && to.in_flight < options.max_calls_in_flight) {
+    const size_t i = to.waiting.front();
+    to.waiting.pop_front();
+    ++stats.calls_examined;
     PushOperation::Part& part = to.parts[i];
-    if (part.phase != CallPhase::kWaiting || !push->MaySend(part)) continue;
+    CHECK(part.phase == CallPhase::kWaiting);
     part.phase = CallPhase::kInFlight;
     part.call.header = HeaderFor(server);
+    if (!part.retry.sent) ++to.sent;
     ++to.in_flight;
     ++push->in_flight;
     stats.bytes_pushed += part.bytes;
@@ -93,8 +96,7 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
     absl::MutexLock lock(&mutex);
     --push->in_flight;
     --to.in_flight;
-    if (answer.ok()) servers[server].last_answer_us = scheduler->NowMicros();
-    if (answer.ok()) NoteTaken("push", server, &actions);
+    NoteAnswer(server, answer.status());
     if (failure.ok() && !to.acknowledged) {
       int64_t delay_us = 0;
       if (answer.ok()) {
@@ -116,16 +118,13 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
 absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t server,
                                             Step accepted_through) const {
   if (accepted_through < push.first_step) return absl::OkStatus();
-  const std::vector<PushOperation::Part>& parts = push.to[server].parts;
-  const auto sent = std::count_if(parts.begin(), parts.end(),
-                                  [](const PushOperation::Part& part) { return part.retry.sent; });
-  const bool all_sent = sent == static_cast<ptrdiff_t>(parts.size());
-  if (accepted_through == push.last_step && all_sent) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "server ", server, " accepted step ", accepted_through.value(), " from rank ",
-      options.rank.value(), ", but this worker has sent it ", sent, " of ", parts.size(),
-      " parts of steps ", push.first_step.value(), "..", push.last_step.value(),
-      " and nothing later: another process pushes as this rank"));
+  const size_t sent = push.to[server].sent, parts = push.to[server].parts.size();
+  if (accepted_through == push.last_step && sent == parts) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("server ", server, " accepted step ", accepted_through.value(), " from rank ",
+                   options.rank.value(), ", but this worker has sent it ", sent, " of ", parts,
+                   " parts of steps ", push.first_step.value(), "..", push.last_step.value(),
+                   " and nothing later: another process pushes as this rank"));
 }
 
 void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
@@ -147,7 +146,6 @@ void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push,
     RepeatPart(push, server, index, policy.DelayAfterNotReady(&part.retry), actions);
   } else {
     part.phase = CallPhase::kAnswered;
-    part.retry.refused = false;
     if (++to.answered == to.parts.size()) RepeatPush(push, server, actions);
   }
 }
@@ -159,6 +157,7 @@ void PsSession::Impl::RepeatPart(const std::shared_ptr<PushOperation>& push, uin
       delay_us,
       [this, push, server, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
         push->to[server].parts[index].phase = CallPhase::kWaiting;
+        push->to[server].waiting.push_front(index);
         SendPushes(server, later);
       },
       actions);
@@ -175,7 +174,11 @@ void PsSession::Impl::RepeatPush(const std::shared_ptr<PushOperation>& push, uin
   After(
       policy.DelayAfterUnaccepted(&to.rounds),
       [this, push, server](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-        for (PushOperation::Part& part : push->to[server].parts) part.phase = CallPhase::kWaiting;
+        PushOperation::ToServer& later_to = push->to[server];
+        for (size_t i = 0; i < later_to.parts.size(); ++i) {
+          later_to.parts[i].phase = CallPhase::kWaiting;
+          later_to.waiting.push_back(i);
+        }
         SendPushes(server, later);
       },
       actions);

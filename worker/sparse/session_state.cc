@@ -45,6 +45,11 @@ int64_t PsSession::Impl::BeginAttempt(uint32_t server, RetryState* retry) {
   return policy.BeginAttempt(scheduler->NowMicros(), servers[server].last_answer_us, retry);
 }
 
+void PsSession::Impl::NoteAnswer(uint32_t server, const absl::Status& status) {
+  if (!status.ok() && !absl::IsResourceExhausted(status)) return;
+  servers[server].last_answer_us = scheduler->NowMicros();
+}
+
 // True where the call is to be repeated after *delay_us; else the session has failed.
 bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint32_t server,
                               const absl::Status& error, RetryState* retry, int64_t* delay_us,

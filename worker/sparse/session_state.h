@@ -38,7 +38,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void Pull(PullWork work, PullDone done);
   absl::Status CheckComplete(const PullOperation& pull, const PullOperation::Call& call,
                              Step complete_through) const;
-  void SendPulls(const std::shared_ptr<PullOperation>& pull, Actions* actions)
+  void SendPulls(const std::shared_ptr<PullOperation>& pull, uint32_t server, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void TellTheOthers(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -65,6 +65,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   // Both.
   wire::Header HeaderFor(uint32_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   int64_t BeginAttempt(uint32_t server, RetryState* retry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // What came back of a call: OK, or its error. A refusal for lack of room is an answer.
+  void NoteAnswer(uint32_t server, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool OnError(const Operation& operation, const char* what, uint32_t server,
                const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
