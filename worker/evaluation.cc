@@ -48,13 +48,27 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
 
 }  // namespace
 
-absl::StatusOr<EvaluationResult> Evaluate(StepPipeline* pipeline, EmbeddingSource* source,
-                                          ModelStep* model, Step step, bool with_dense) {
+absl::StatusOr<EvaluationResult> ScoreHeldOut(StepPipeline* pipeline, EmbeddingSource* source,
+                                              ModelStep* model, Step step, bool with_dense) {
   absl::StatusOr<EvaluationResult> result = Score(pipeline, source, model, step, with_dense);
   if (!result.ok()) source->Cancel(result.status());
   const absl::Status drained = source->Drain();
   if (result.ok() && !drained.ok()) return drained;
   return result;
+}
+
+void EvaluationDecisions::Take(Step step, bool stop) {
+  absl::MutexLock lock(&mutex_);
+  if (step < decided_) return;  // A retry that came late.
+  decided_ = step;
+  stop_ = stop;
+}
+
+bool EvaluationDecisions::AwaitGoingOn(Step step) {
+  absl::MutexLock lock(&mutex_);
+  const auto is_decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return decided_ >= step; };
+  mutex_.Await(absl::Condition(&is_decided));
+  return decided_ > step || !stop_;
 }
 
 }  // namespace thermocline

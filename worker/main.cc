@@ -112,6 +112,8 @@ int Run() {
   options.start_step = Step(static_cast<int64_t>(absl::GetFlag(FLAGS_start_step)));
   NamedCuts named_cuts(options.start_step);
   options.named_cuts = &named_cuts;
+  EvaluationDecisions decisions;
+  options.decisions = &decisions;
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_servers);
   if (addresses.size() != job->cluster().servers() ||
       options.rank.value() >= job->cluster().workers()) {
@@ -129,7 +131,7 @@ int Run() {
     return kExitUsage;
   }
   WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
-  WorkerService service(options.job_id, options.epoch, &progress, &named_cuts);
+  WorkerService service(options.job_id, options.epoch, &progress, &named_cuts, &decisions);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);

@@ -101,7 +101,8 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
     line = {{"event", "progress"},
             {"step", report.steps},
             {"samples", report.global_samples},
-            {"fraction", report.progress}};
+            {"fraction", report.progress},
+            {"learning_rate", report.learning_rate}};
     // Of a window without a sample there is nothing to say: one worker's share of a short batch, or
     // a run that goes on where training was over.
     if (report.window_samples > 0) {
@@ -118,12 +119,21 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
   WriteLine(line.dump());
 }
 
-void WorkerProgress::OnEvaluation(const EvaluationResult& result) {
-  WriteLine(nlohmann::json{{"event", "eval"},
-                           {"samples", result.samples},
-                           {"auc", result.auc},
-                           {"logloss", result.logloss}}
-                .dump());
+void WorkerProgress::OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
+                                  absl::Duration taken) {
+  nlohmann::json line = {{"event", "eval"},
+                         {"step", place.step.value()},
+                         {"scheduled", place.is_scheduled},
+                         {"samples", result.samples},
+                         {"auc", result.auc},
+                         {"logloss", result.logloss},
+                         {"learning_rate", place.learning_rate}};
+  if (place.pass > 0) line["pass"] = place.pass;
+  {
+    absl::MutexLock lock(&mutex_);
+    window_start_ += absl::ToChronoNanoseconds(taken);
+  }
+  WriteLine(line.dump());
 }
 
 WorkerStats WorkerProgress::Stats() const {

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/evaluation.h"
 #include "worker/sparse/cached_source.h"
@@ -39,8 +40,9 @@ class WorkerProgress {
 
   // Writes a "progress" line; rates and shares are of the window since the last one.
   void OnReport(const TrainerReport& report);
-  // Writes an "eval" line.
-  void OnEvaluation(const EvaluationResult& result);
+  // Writes an "eval" line. What it took doesn't count for the rate of the window that is open.
+  void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
+                    absl::Duration taken);
 
   WorkerStats Stats() const;
 

@@ -12,6 +12,25 @@
 
 namespace thermocline {
 
+namespace {
+
+// The pass that the step before `next` is of, counted from 1; null: there is no next step.
+uint32_t PassBefore(const StepWork* next, uint32_t passes) {
+  if (next == nullptr) return passes;
+  return next->batch->pass + (next->batch->begins_pass ? 0 : 1);
+}
+
+// Whether an evaluation is due after the last step even if there were more passes.
+bool IsScheduledEnd(const Evaluate& policy, uint64_t max_steps, const TrainerReport& report) {
+  if (policy.every_steps() > 0) {
+    return static_cast<uint64_t>(report.steps) % policy.every_steps() == 0;
+  }
+  const bool ends_a_pass = max_steps == 0 || static_cast<uint64_t>(report.steps) < max_steps;
+  return ends_a_pass && report.pass % policy.every_passes() == 0;
+}
+
+}  // namespace
+
 Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
     : job_(job),
       parts_(parts),
@@ -35,14 +54,51 @@ absl::Status Trainer::TrainSteps() {
   report_.steps = skipped.steps;
   report_.samples = skipped.samples;
   report_.global_samples = skipped.global_samples;
-  RETURN_IF_ERROR(FetchAhead(0));
-  if (fetched_.empty()) return EndAtOnce();
-  while (!fetched_.empty()) {
-    const std::shared_ptr<StepWork> work = std::move(fetched_.front());
-    fetched_.pop_front();
-    RETURN_IF_ERROR(TrainStep(work));
+  report_.pass = PassBefore(next_.get(), job_.train().passes());
+  if (report_.steps > 0) {
+    report_.learning_rate = LearningRateAt(job_.train().learning_rate(), Step(report_.steps - 1));
+  }
+  if (next_ == nullptr) RETURN_IF_ERROR(EndAtOnce());
+  bool goes_on = true;
+  if (next_ == nullptr || EvaluationComesBefore(*next_)) {
+    ASSIGN_OR_RETURN(goes_on, EvaluateHere());
+  }
+  while (goes_on && next_ != nullptr) {
+    RETURN_IF_ERROR(FetchAhead(0));
+    while (!fetched_.empty()) {
+      const std::shared_ptr<StepWork> work = std::move(fetched_.front());
+      fetched_.pop_front();
+      RETURN_IF_ERROR(TrainStep(work));
+    }
+    // The data ends here, or an evaluation comes before the next step.
+    ASSIGN_OR_RETURN(goes_on, EvaluateHere());
   }
   return absl::OkStatus();
+}
+
+// Whether the step before `next` is evaluated, and hasn't been yet. Nothing of `next` begins before
+// that is over: an evaluation may find that there is no next step.
+bool Trainer::EvaluationComesBefore(const StepWork& next) const {
+  const Evaluate& policy = job_.evaluate();
+  const Step step = next.step() - 1;
+  if (!parts_.evaluate || step < Step(0) || evaluated_ == step) return false;
+  if (policy.every_steps() > 0) {
+    return static_cast<uint64_t>(next.step().value()) % policy.every_steps() == 0;
+  }
+  return policy.every_passes() > 0 && next.batch->begins_pass &&
+         next.batch->pass % policy.every_passes() == 0;
+}
+
+absl::StatusOr<bool> Trainer::EvaluateHere() {
+  if (!parts_.evaluate) return true;
+  EvaluationPlace place;
+  place.step = Step(report_.steps - 1);
+  place.pass = report_.pass;
+  place.learning_rate = report_.learning_rate;
+  place.is_scheduled =
+      next_ != nullptr || IsScheduledEnd(job_.evaluate(), job_.train().max_steps(), report_);
+  evaluated_ = place.step;
+  return parts_.evaluate(place);
 }
 
 // A run that goes on where training was over has nothing to do.
@@ -70,7 +126,7 @@ bool Trainer::WritesBack(Step step, bool last) {
 // Begins fetches until as many steps as the source allows are on their way. `queued_beyond`: steps
 // after the one pushed last that were fetched and are not in fetched_ any more.
 absl::Status Trainer::FetchAhead(size_t queued_beyond) {
-  while (next_ != nullptr &&
+  while (next_ != nullptr && !EvaluationComesBefore(*next_) &&
          fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
     parts_.source->Fetch(next_);
     fetched_.push_back(std::move(next_));
@@ -91,7 +147,8 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepWork>& work) {
     RETURN_IF_ERROR(FinishBehind(/*queued_beyond=*/1));
   }
   RETURN_IF_ERROR(Queue(work.get(), learning_rate));
-  const bool last = fetched_.empty() && next_ == nullptr;
+  // Of the data, or before an evaluation.
+  const bool last = fetched_.empty() && (next_ == nullptr || EvaluationComesBefore(*next_));
   const bool writes_back = WritesBack(work->step(), last);
   if (may_lag_) {
     RETURN_IF_ERROR(UpdateDense(work.get(), learning_rate));
@@ -158,6 +215,8 @@ absl::Status Trainer::CheckLoss(StepWork* work) {
                      "; nothing of this step was pushed (is the learning rate too high?)"));
   }
   ++report_.steps;
+  report_.pass = work->batch->pass + 1;
+  report_.learning_rate = LearningRateAt(job_.train().learning_rate(), work->step());
   report_.samples += work->batch->size;
   report_.global_samples += work->batch->global_samples;
   report_.window_samples += work->batch->size;

@@ -17,8 +17,10 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/latency_histogram.h"
 #include "proto/job.pb.h"
+#include "worker/evaluation.h"
 #include "worker/model_step.h"
 #include "worker/named_cuts.h"
 #include "worker/sparse/embedding_source.h"
@@ -46,6 +48,8 @@ struct TrainerStages {
 struct TrainerReport {
   // Of the whole job, those before this run included.
   int64_t steps = 0;
+  uint32_t pass = 0;            // that the last of them was of, from 1
+  float learning_rate = 0;      // of the last of them
   uint64_t samples = 0;         // this worker's
   uint64_t global_samples = 0;  // all workers' in these steps, malformed lines included
   double progress = 0;          // share of the data, in [0, 1]
@@ -62,6 +66,9 @@ class Trainer {
     StepPipeline* pipeline = nullptr;
     EmbeddingSource* source = nullptr;
     NamedCuts* named_cuts = nullptr;  // null: none is named
+    // Where the job evaluates while it trains. The servers have, or get, the whole model after the
+    // step; nothing of later ones is under way. False: it was the last step.
+    std::function<absl::StatusOr<bool>(const EvaluationPlace& place)> evaluate;
   };
   using OnReport = std::function<void(const TrainerReport&)>;
 
@@ -69,16 +76,18 @@ class Trainer {
   // job.train.metrics_every_steps steps and after the last.
   Trainer(const Job& job, const Parts& parts, OnReport on_report);
 
-  // Trains from the pipeline's first step to the end of the data and waits until every push is
-  // acknowledged. REQUIRES: where the source leaves the dense parameters to the trainer, the model
-  // holds them as of that step.
-  // Errors: the reader's, the source's; kInvalidArgument (the loss or a gradient is not finite:
-  // names the step); kFailedPrecondition (there is no row to train on).
+  // Trains from the pipeline's first step to the end of the data, or until an evaluation ends it,
+  // and waits until every push is acknowledged. A run that begins where an evaluation is due begins
+  // with it: whoever was there before may not have come to it. REQUIRES: where the source leaves
+  // the dense parameters to the trainer, the model holds them as of that step. Errors: the
+  // reader's, the source's; kInvalidArgument (the loss or a gradient is not finite: names the
+  // step); kFailedPrecondition (there is no row to train on).
   absl::Status Run();
 
   // Of the whole job; `new_samples`: of this run.
   int64_t steps() const { return report_.steps; }
   uint64_t samples() const { return report_.samples; }
+  uint32_t pass() const { return report_.pass; }  // of the last step, from 1
   uint64_t new_samples() const { return new_samples_; }
   const TrainerStages& stages() const { return stages_; }
   const StalenessMeter& staleness() const { return staleness_; }  // of the rows it computed with
@@ -88,6 +97,8 @@ class Trainer {
   absl::Status FetchAhead(size_t queued_beyond);
   absl::Status TrainSteps();
   absl::Status EndAtOnce();
+  bool EvaluationComesBefore(const StepWork& next) const;
+  absl::StatusOr<bool> EvaluateHere();
   bool WritesBack(Step step, bool last);
   bool ReportsAfter(int64_t steps, bool last) const;
   absl::Status TrainStep(const std::shared_ptr<StepWork>& work);
@@ -117,6 +128,7 @@ class Trainer {
   TrainerStages stages_;
   StalenessMeter staleness_;
   TrainerReport report_;
+  Step evaluated_ = kNoStep;  // The last step whose evaluation is over.
   uint64_t new_samples_ = 0;
   double window_loss_sum_ = 0;
 };

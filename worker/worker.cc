@@ -14,6 +14,7 @@
 #include "common/cluster_map.h"
 #include "common/job/job_resolve.h"
 #include "common/job/job_tables.h"
+#include "common/job/learning_rate.h"
 #include "common/net/log.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
@@ -172,7 +173,7 @@ struct Run {
                      dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
-    pipeline.threads = &planning_threads;
+    pipeline.threads = &evaluation_threads;
     pipeline.depth = kEvaluationWorks;
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
@@ -190,8 +191,9 @@ struct Run {
   std::unique_ptr<EmbeddingSource> source;
   CachedSource* cached = nullptr;  // `source`, where it is one
   CachePlannerOptions planner_options;
-  // Of training's pipeline, and of evaluation's, which begins when that has ended.
+  // Of training's pipeline; and of evaluation's, which may run while training's waits.
   ThreadPool planning_threads{NumPlanningThreads(job)};
+  ThreadPool evaluation_threads{NumPlanningThreads(job)};
   // Where the worker trains.
   std::unique_ptr<StepPipeline> pipeline;
   std::unique_ptr<Trainer> trainer;
@@ -215,6 +217,38 @@ absl::Status CheckMemory(Run* run) {
                    MaxBatch(run->job), " samples (train.batch_size, train.eval_batch_size)"));
 }
 
+// Scores the held-out rows with the model after place.step.
+absl::Status EvaluationPart(Run* run, WorkerProgress* progress, const EvaluationPlace& place,
+                            WorkerResult* result) {
+  const bool with_dense = run->options.eval_only || !run->source->owns_dense();
+  const Stopwatch watch;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut());
+  ASSIGN_OR_RETURN(result->evaluation, ScoreHeldOut(held_out.get(), run->source.get(), &run->model,
+                                                    place.step + 1, with_dense));
+  result->evaluated_step = place.step;
+  result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
+  const BatchReader::Progress read = held_out->progress();
+  result->held_out_bad_lines = read.bad_lines;
+  if (result->first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
+  progress->OnEvaluation(result->evaluation, place, watch.Elapsed());
+  return absl::OkStatus();
+}
+
+// While the job trains: rank 0 scores, and all wait for what follows. False: training ends.
+absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
+                                       const EvaluationPlace& place, WorkerResult* result) {
+  if (run->options.rank == WorkerRank(0)) {
+    RETURN_IF_ERROR(EvaluationPart(run, progress, place, result));
+    if (result->evaluation.samples == 0) {
+      return absl::FailedPreconditionError(
+          "the job has `evaluate`, and no row of its data is held out (data.test_share, "
+          "data.test_path)");
+    }
+  }
+  EvaluationDecisions* const decisions = run->options.decisions;
+  return decisions == nullptr || decisions->AwaitGoingOn(place.step);
+}
+
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
   if (options.start_step > Step(0) && run->source->owns_dense()) {
@@ -222,34 +256,28 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
     run->model.WriteDense();
   }
   ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
-  const Trainer::Parts parts = {&run->model, run->pipeline.get(), run->source.get(),
-                                options.named_cuts};
+  Trainer::Parts parts = {&run->model, run->pipeline.get(), run->source.get(), options.named_cuts};
+  absl::Duration evaluating;
+  if (run->job.has_evaluate()) {
+    parts.evaluate = [&](const EvaluationPlace& place) {
+      const Stopwatch watch;
+      absl::StatusOr<bool> goes_on = EvaluateAndDecide(run, progress, place, result);
+      evaluating += watch.Elapsed();
+      return goes_on;
+    };
+  }
   run->trainer = std::make_unique<Trainer>(
       run->job, parts, [progress](const TrainerReport& report) { progress->OnReport(report); });
   progress->Watch(run->Watched());
   const Stopwatch watch;
   RETURN_IF_ERROR(run->trainer->Run());
-  result->train_s = absl::ToDoubleSeconds(watch.Elapsed());
+  result->train_s = absl::ToDoubleSeconds(watch.Elapsed() - evaluating);
   result->steps = run->trainer->steps();
   result->samples = run->trainer->samples();
   result->new_samples = run->trainer->new_samples();
   result->bad_lines = run->pipeline->progress().bad_lines;
-  result->first_bad_line = run->pipeline->progress().first_bad_line;
-  return absl::OkStatus();
-}
-
-absl::Status EvaluationPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
-  const bool with_dense = run->options.eval_only || !run->source->owns_dense();
-  const Stopwatch watch;
-  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut());
-  ASSIGN_OR_RETURN(result->evaluation, Evaluate(held_out.get(), run->source.get(), &run->model,
-                                                Step(result->steps), with_dense));
-  result->eval_s = absl::ToDoubleSeconds(watch.Elapsed());
-  result->bad_lines += held_out->progress().bad_lines;
-  if (result->first_bad_line.empty()) {
-    result->first_bad_line = held_out->progress().first_bad_line;
-  }
-  progress->OnEvaluation(result->evaluation);
+  const std::string first_bad_line = run->pipeline->progress().first_bad_line;
+  if (!first_bad_line.empty()) result->first_bad_line = first_bad_line;
   return absl::OkStatus();
 }
 
@@ -276,7 +304,15 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   const absl::Cleanup stop_watching = [progress] { progress->Watch({}); };
   if (!options.eval_only) RETURN_IF_ERROR(TrainPart(&run, progress, &result));
   if (options.named_cuts != nullptr) options.named_cuts->EndTraining();
-  if (options.rank == WorkerRank(0)) RETURN_IF_ERROR(EvaluationPart(&run, progress, &result));
+  const Step last = Step(result.steps) - 1;
+  if (options.rank == WorkerRank(0) && (options.eval_only || result.evaluated_step != last)) {
+    EvaluationPlace place;
+    place.step = last;
+    if (run.trainer != nullptr) place.pass = run.trainer->pass();
+    if (last >= Step(0)) place.learning_rate = LearningRateAt(job.train().learning_rate(), last);
+    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, &result));
+  }
+  result.bad_lines += result.held_out_bad_lines;
   result.stats = progress->Stats();
   return result;
 }

@@ -28,6 +28,8 @@ struct WorkerOptions {
   // Trains nothing: rank 0 scores the held-out rows with that model.
   bool eval_only = false;
   NamedCuts* named_cuts = nullptr;  // null: none is named. Outlives the run.
+  // Of the evaluations of job.evaluate; null: training always goes on. Outlives the run.
+  EvaluationDecisions* decisions = nullptr;
   // For tests: less than what CachedSourceOptions say.
   std::optional<uint64_t> max_unwritten_bytes;
   // What it computes on.
@@ -44,7 +46,9 @@ struct WorkerResult {
   std::string first_bad_line;
   double train_s = 0;  // first fetch to last acknowledgement
   double eval_s = 0;
-  EvaluationResult evaluation;  // rank 0's; else 0 samples
+  EvaluationResult evaluation;  // rank 0's, with the last step's model; else 0 samples
+  Step evaluated_step = kNoStep;
+  uint64_t held_out_bad_lines = 0;  // of bad_lines
   WorkerStats stats;
 };
 

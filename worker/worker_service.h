@@ -1,4 +1,4 @@
-// A worker's own RPCs: its stats, and the cuts that it is told of.
+// A worker's own RPCs: its stats, the cuts that it is told of, and what follows from evaluations.
 #ifndef THERMOCLINE_WORKER_WORKER_SERVICE_H_
 #define THERMOCLINE_WORKER_WORKER_SERVICE_H_
 
@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/request_order.h"
 #include "proto/parameter_server.grpc.pb.h"
+#include "worker/evaluation.h"
 #include "worker/named_cuts.h"
 #include "worker/progress.h"
 
@@ -18,9 +19,14 @@ namespace thermocline {
 
 class WorkerService : public Worker::Service {
  public:
-  // `progress` and `cuts` outlive the service.
-  WorkerService(std::string job_id, uint64_t epoch, const WorkerProgress* progress, NamedCuts* cuts)
-      : job_id_(std::move(job_id)), epoch_(epoch), progress_(progress), cuts_(cuts) {}
+  // `progress`, `cuts` and `decisions` outlive the service.
+  WorkerService(std::string job_id, uint64_t epoch, const WorkerProgress* progress, NamedCuts* cuts,
+                EvaluationDecisions* decisions)
+      : job_id_(std::move(job_id)),
+        epoch_(epoch),
+        progress_(progress),
+        cuts_(cuts),
+        decisions_(decisions) {}
 
   grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override;
 
@@ -31,13 +37,19 @@ class WorkerService : public Worker::Service {
   grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                           CheckpointReply* reply) override;
 
+  // Errors: FAILED_PRECONDITION (another job or epoch).
+  grpc::Status Decide(grpc::ServerContext*, const EvaluationDecision* decision,
+                      EvaluationDecisionReply* reply) override;
+
  private:
+  absl::Status CheckJob(const std::string& job_id, uint64_t epoch) const;
   absl::Status Act(const CheckpointRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string job_id_;
   const uint64_t epoch_;
   const WorkerProgress* const progress_;
   NamedCuts* const cuts_;
+  EvaluationDecisions* const decisions_;
   absl::Mutex mutex_;  // Requests act one after the other.
   RequestOrder order_ ABSL_GUARDED_BY(mutex_);
 };

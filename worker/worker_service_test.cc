@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "common/net/control_client.h"
@@ -39,11 +40,36 @@ class WorkerServiceTest : public testing::Test {
   }
 
   NamedCuts cuts_{Step(5)};
+  EvaluationDecisions decisions_;
   WorkerProgress progress_{"job", WorkerRank(1), /*fd=*/-1};
-  WorkerService service_{"job", 3, &progress_, &cuts_};
+  WorkerService service_{"job", 3, &progress_, &cuts_, &decisions_};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<ControlClient> client_;
 };
+
+TEST_F(WorkerServiceTest, WhatIsDecidedReachesWhoWaits) {
+  EvaluationDecision decision;
+  decision.set_job_id("job");
+  decision.set_epoch(2);
+  decision.set_step(9);
+  decision.set_stop(true);
+  EXPECT_EQ(client_->Decide(decision, kTimeout).code(), absl::StatusCode::kFailedPrecondition);
+  decision.set_epoch(3);
+  decision.set_stop(false);
+  std::thread waits([&] { EXPECT_TRUE(decisions_.AwaitGoingOn(Step(9))); });
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
+  waits.join();
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());  // Again.
+  decision.set_step(19);
+  decision.set_stop(true);
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
+  EXPECT_FALSE(decisions_.AwaitGoingOn(Step(19)));
+  // A retry of the one before, that was long on its way.
+  decision.set_step(9);
+  decision.set_stop(false);
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
+  EXPECT_FALSE(decisions_.AwaitGoingOn(Step(19)));
+}
 
 TEST_F(WorkerServiceTest, NamesAndCallsOffCuts) {
   absl::StatusOr<CheckpointReply> reply = Ask(CheckpointRequest::NAME_CUT, 6);

@@ -147,8 +147,9 @@ absl::Status CheckpointStore::RemoveFiles(const std::string& name,
   return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }
 
-absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
-    uint32_t keep, const std::vector<std::string>& in_progress) {
+absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(uint32_t keep,
+                                                        const std::vector<std::string>& in_progress,
+                                                        const std::string& kept_name) {
   CHECK_GE(keep, 1u);
   ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
   std::set<std::string> untouched(in_progress.begin(), in_progress.end());
@@ -164,8 +165,8 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
       continue;
     }
     if (!newest.has_value()) newest = listed->id;
-    if (kept == keep) continue;
-    ++kept;
+    if (kept == keep && listed->name != kept_name) continue;
+    if (kept < keep) ++kept;
     untouched.insert(listed->name);
     for (const CheckpointPart& part : listed->manifest.parts()) {
       for (const CheckpointFile& file : part.files()) needed.insert(file.path());

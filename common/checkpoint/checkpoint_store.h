@@ -71,7 +71,8 @@ class CheckpointStore {
   absl::Status CheckBytes(const CheckpointManifest& manifest,
                           std::map<std::string, absl::Status>* known) const;
 
-  // Removes all checkpoints but the newest `keep` whole ones, with all files that those don't name,
+  // Removes all checkpoints but the newest `keep` whole ones and the one called `kept`, with all
+  // files that those don't name,
   // and what aborted ones left. Not touched: the folders named in `in_progress`, cuts behind the
   // newest whole checkpoint (later epochs, or later steps of its epoch: they may be being written),
   // damaged checkpoints' own folders (for people to look at), what is older than a checkpoint of
@@ -80,8 +81,8 @@ class CheckpointStore {
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.
-  absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep,
-                                         const std::vector<std::string>& in_progress);
+  absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep, const std::vector<std::string>& in_progress,
+                                         const std::string& kept = "");
 
   // Removes the folders of checkpoints in which nothing lies: cuts that were called off. REQUIRES:
   // no server writes. Errors: kUnavailable

@@ -3,6 +3,7 @@
 #include <google/protobuf/text_format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/job/job_resolve.h"
 #include "common/job/job_source.h"
 #include "common/job/job_validate.h"
@@ -41,6 +43,43 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   return text.str();
 }
 
+// Whether any table takes `field` of default_table, or the dense optimizer does.
+bool IsTaken(absl::string_view field, const Job& resolved, const Job& written) {
+  if (field == "optimizer" && written.dense_optimizer().kind_case() == Optimizer::KIND_NOT_SET) {
+    return true;
+  }
+  return std::any_of(resolved.table().begin(), resolved.table().end(), [&](const Table& table) {
+    const auto own = std::find_if(written.table().begin(), written.table().end(),
+                                  [&](const Table& t) { return t.name() == table.name(); });
+    if (own == written.table().end()) return true;
+    const TableSettings& settings = own->settings();
+    if (field == "dim") return settings.dim() == 0;
+    if (field == "init_scale") return !settings.has_init_scale();
+    if (field == "optimizer") return settings.optimizer().kind_case() == Optimizer::KIND_NOT_SET;
+    return settings.storage().tier_case() == Storage::TIER_NOT_SET;
+  });
+}
+
+// A flag that changes what no table takes is a mistake, as with the job file of a run directory,
+// where every table is spelled out.
+absl::Status CheckDefaultIsTaken(const Job& resolved, const JobSource& source) {
+  for (const JobSource::Change& change : source.changes()) {
+    const std::vector<std::string> path = absl::StrSplit(change.path, '.');
+    if (path[0] != "default_table") continue;
+    std::vector<std::string> fields = {"dim", "init_scale", "optimizer", "storage"};
+    if (path.size() > 1) fields = {path[1]};
+    const bool is_taken = std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
+      return IsTaken(field, resolved, source.job());
+    });
+    if (is_taken) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(change.flag, " would change nothing: ", source.file(),
+                     " spells it out for every table. Set fields of its `table`s, such as --set "
+                     "table[0].settings.dim=8, or name the job file that it was made from"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
                                 const std::vector<std::string>& overrides,
                                 const std::vector<std::string>& cleared) {
@@ -48,6 +87,7 @@ absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
   Job job = source.job();
   ResolveJob(&job);
   RETURN_IF_ERROR(ValidateJob(job, source));
+  RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
   return job;
 }
 

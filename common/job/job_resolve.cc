@@ -146,6 +146,9 @@ void ResolveJob(Job* job) {
   ResolveTrain(job->mutable_train());
   ResolveCluster(job->mutable_cluster());
   if (job->has_checkpoint()) ResolveCheckpoint(job->mutable_checkpoint());
+  if (job->has_evaluate()) {
+    SET_DEFAULT(job->mutable_evaluate(), keep_best, job->has_checkpoint());
+  }
   if (job->has_cache()) SET_DEFAULT(job->mutable_cache(), window_steps, kDefaultWindowSteps);
 }
 

@@ -27,6 +27,14 @@ class JobSource {
                                          const std::vector<std::string>& cleared);
 
   const Job& job() const { return job_; }
+  const std::string& file() const { return file_; }
+
+  struct Change {
+    std::string path;
+    std::string flag;  // "--set path=value"
+  };
+  // What flags changed, in the order in which they did.
+  const std::vector<Change>& changes() const { return changes_; }
 
   // Where the value at `path` ("train.batch_size", "table[2].settings.dim") was written: "FILE:12",
   // or "--set ...", "--clear ..."; for a value that nobody wrote, the nearest enclosing message, or
@@ -37,11 +45,6 @@ class JobSource {
   absl::Status Error(absl::string_view path, absl::string_view what) const;
 
  private:
-  struct Change {
-    std::string path;
-    std::string flag;  // "--set path=value"
-  };
-
   JobSource() = default;
 
   std::string file_;

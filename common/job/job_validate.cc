@@ -61,6 +61,7 @@ class Validator {
     RETURN_IF_ERROR(CheckLearningRate());
     RETURN_IF_ERROR(CheckCluster());
     RETURN_IF_ERROR(CheckCheckpoint());
+    RETURN_IF_ERROR(CheckEvaluate());
     RETURN_IF_ERROR(CheckDevice());
     return CheckSecurity();
   }
@@ -346,6 +347,31 @@ class Validator {
     RETURN_IF_ERROR(Range("checkpoint.every_steps", policy.every_steps(), 0, kMaxSteps));
     RETURN_IF_ERROR(Range("checkpoint.keep", policy.keep(), 1, kMaxCheckpoints));
     return Range("checkpoint.full_every", policy.full_every(), 1, kMaxCheckpoints);
+  }
+
+  absl::Status CheckEvaluate() const {
+    if (!job_.has_evaluate()) return absl::OkStatus();
+    const Evaluate& policy = job_.evaluate();
+    if (policy.every_steps() == 0 && policy.every_passes() == 0) {
+      return source_.Error("evaluate", "says neither every_steps nor every_passes; set one");
+    }
+    if (policy.every_steps() > 0 && policy.every_passes() > 0) {
+      return source_.Error("evaluate.every_passes",
+                           "is set, and evaluate.every_steps as well; "
+                           "choose one");
+    }
+    RETURN_IF_ERROR(Range("evaluate.every_steps", policy.every_steps(), 0, kMaxSteps));
+    if (policy.keep_best() && !job_.has_checkpoint()) {
+      return source_.Error("evaluate.keep_best",
+                           "needs a checkpoint policy; write `checkpoint {}`, too");
+    }
+    const Data& data = job_.data();
+    if (data.format() != Data::CRITEO_TSV || !data.test_path().empty() || data.test_share() > 0) {
+      return absl::OkStatus();
+    }
+    return source_.Error("evaluate",
+                         "needs held-out rows: set data.test_path, or data.test_share "
+                         "above 0");
   }
 
   absl::Status CheckDevice() const {

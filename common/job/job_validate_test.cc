@@ -372,5 +372,64 @@ TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_checkpoint());
 }
 
+// A job file of a run directory spells out every table: there default_table says nothing any more.
+TEST(DefaultTableTest, AFlagThatNoTableWouldSeeIsRefused) {
+  const auto written = ParseJob(kJob, "j", {"default_table.init_scale=0.5"});  // B takes it.
+  ASSERT_TRUE(written.ok()) << written.status();
+  const std::string resolved = JobToText(*written);
+  for (const char* change : {"dim=8", "init_scale=0.25", "optimizer.sgd={}",
+                             "storage.rocksdb.memory=1GiB", "optimizer={adam{}}"}) {
+    const std::string flag = absl::StrCat("default_table.", change);
+    const auto job = ParseJob(resolved, "run/job.textproto", {flag});
+    EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument) << flag;
+    EXPECT_THAT(std::string(job.status().message()),
+                testing::StartsWith(absl::StrCat(
+                    "--set ", flag, " would change nothing: run/job.textproto spells it out")));
+  }
+  const auto cleared = ParseJob(resolved, "j", {}, {"default_table"});
+  EXPECT_EQ(cleared.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(cleared.status().message()),
+              testing::StartsWith("--clear default_table would change nothing"));
+  // Where a table is silent again, the default is its.
+  const auto again =
+      ParseJob(resolved, "j", {"default_table.init_scale=0.25"}, {"table", "feature"});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->table(0).settings().init_scale(), 0.25f);
+}
+
+// Of a table that has a dim and no optimizer of its own.
+TEST(DefaultTableTest, EachFieldIsLookedAtByItself) {
+  std::string text = kJob;
+  const std::string of_b = "feature { name: \"B\" }";
+  text.replace(text.find(of_b), of_b.size(), "feature { name: \"B\" table: \"T\" }");
+  EXPECT_TRUE(ParseJob(text, "j", {"default_table.optimizer={sgd{}}"}).ok());
+  const auto job = ParseJob(text, "j", {"default_table.dim=16"});
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(EvaluateTest, SaysWhenAndHasHeldOutRows) {
+  EXPECT_EQ(ErrorOf({"evaluate={}"}),
+            "--set evaluate={}: evaluate says neither every_steps nor every_passes; set one");
+  EXPECT_EQ(ErrorOf({"evaluate.every_passes=1", "evaluate.every_steps=5"}),
+            "--set evaluate.every_passes=1: evaluate.every_passes is set, and "
+            "evaluate.every_steps as well; choose one");
+  EXPECT_EQ(ErrorOf({"evaluate.every_steps=5", "evaluate.keep_best=true"}),
+            "--set evaluate.keep_best=true: evaluate.keep_best needs a checkpoint policy; write "
+            "`checkpoint {}`, too");
+  EXPECT_EQ(ErrorOf({"evaluate={every_steps: 5}", "data.test_share=0"}),
+            "--set evaluate={every_steps: 5}: evaluate needs held-out rows: set data.test_path, or "
+            "data.test_share above 0");
+}
+
+TEST(EvaluateTest, TheBestIsKeptWhereThereAreCheckpoints) {
+  EXPECT_FALSE(ParseJob(kJob, "j", {"evaluate.every_steps=5"})->evaluate().keep_best());
+  EXPECT_TRUE(
+      ParseJob(kJob, "j", {"evaluate.every_steps=5", "checkpoint={}"})->evaluate().keep_best());
+  EXPECT_FALSE(ParseJob(kJob, "j", {"evaluate={every_steps: 5 keep_best: false}", "checkpoint={}"})
+                   ->evaluate()
+                   .keep_best());
+  EXPECT_FALSE(ParseJob(kJob, "j", {"checkpoint={}"})->has_evaluate());
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -77,4 +77,8 @@ absl::StatusOr<CheckpointReply> ControlClient::CheckpointWorker(const Checkpoint
   return Call(*worker_, &Worker::Stub::Checkpoint, "Checkpoint", address_, request, timeout);
 }
 
+absl::Status ControlClient::Decide(const EvaluationDecision& decision, absl::Duration timeout) {
+  return Call(*worker_, &Worker::Stub::Decide, "Decide", address_, decision, timeout).status();
+}
+
 }  // namespace thermocline

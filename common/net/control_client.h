@@ -47,6 +47,8 @@ class ControlClient {
   // cut), kInvalidArgument.
   absl::StatusOr<CheckpointReply> CheckpointWorker(const CheckpointRequest& request,
                                                    absl::Duration timeout);
+  // Also kFailedPrecondition (another job or epoch).
+  absl::Status Decide(const EvaluationDecision& decision, absl::Duration timeout);
 
  private:
   ControlClient(std::string address, std::shared_ptr<grpc::Channel> channel);

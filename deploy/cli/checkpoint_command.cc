@@ -3,13 +3,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "common/checkpoint/checkpoint_manifest.h"
 #include "common/job/did_you_mean.h"
-#include "common/job/job_loader.h"
-#include "common/status_macros.h"
 #include "deploy/cli/command.h"
 
 namespace thermocline {
@@ -46,23 +42,6 @@ int Checkpoint(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-
-absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!std::filesystem::is_directory(path)) {
-    return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
-  }
-  const std::filesystem::path as_path(path);
-  if (ParseCheckpointName(as_path.filename().string()).has_value()) {
-    const std::string directory = as_path.parent_path().string();
-    return CheckpointPath{directory.empty() ? "." : directory, as_path.filename().string()};
-  }
-  const std::string job_file = path + "/job.textproto";
-  if (!std::filesystem::exists(job_file)) return CheckpointPath{path, ""};
-  ASSIGN_OR_RETURN(const Job job, LoadJob(job_file, {}));
-  const std::string& directory = job.checkpoint().directory();
-  return CheckpointPath{directory.empty() ? path + "/checkpoints" : directory, ""};
-}
 
 const char* VerdictOn(const absl::Status& status) {
   if (status.ok()) return "whole";

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "deploy/cli/flags.h"
+#include "deploy/cli/run_setup.h"
 
 namespace thermocline {
 
@@ -23,15 +23,6 @@ CheckpointAction CheckpointListAction();
 CheckpointAction CheckpointVerifyAction();
 CheckpointAction CheckpointExportAction();
 CheckpointAction CheckpointNowAction();
-
-// What PATH means to all of them.
-struct CheckpointPath {
-  std::string directory;
-  std::string name;  // Empty: all checkpoints of the directory.
-};
-// A checkpoint directory, a run directory, or one checkpoint in its directory.
-// Errors: kNotFound (no such folder), kInvalidArgument (the run directory's job can't be read).
-absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path);
 
 // What a listed checkpoint is: "whole", "damaged", or "unreadable": here or now, which says nothing
 // against it (another format version; the disk).

@@ -42,15 +42,25 @@ Contents ContentsOf(const ListedCheckpoint& listed) {
   return contents;
 }
 
+// The one that the newest whole checkpoint knows as the best; "": none is.
+std::string BestOf(const std::vector<ListedCheckpoint>& list) {
+  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+    if (listed->status.ok()) return listed->manifest.evaluations().best_checkpoint();
+  }
+  return "";
+}
+
 bool HasManifest(const ListedCheckpoint& listed) { return listed.manifest.parts_size() > 0; }
 
-std::string RenderJson(const std::string& directory, const std::vector<ListedCheckpoint>& list) {
+std::string RenderJson(const std::string& directory, const std::vector<ListedCheckpoint>& list,
+                       const std::string& best) {
   Json checkpoints = Json::array();
   for (const ListedCheckpoint& listed : list) {
     Json json = {{"name", listed.name},
                  {"epoch", listed.id.epoch},
                  {"step", listed.id.step.value()},
-                 {"status", VerdictOn(listed.status)}};
+                 {"status", VerdictOn(listed.status)},
+                 {"best", listed.name == best}};
     if (!listed.status.ok()) json["reason"] = std::string(listed.status.message());
     if (HasManifest(listed)) {
       const Contents contents = ContentsOf(listed);
@@ -72,7 +82,8 @@ std::string RenderJson(const std::string& directory, const std::vector<ListedChe
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string RenderTable(const std::string& directory, const std::vector<ListedCheckpoint>& list) {
+std::string RenderTable(const std::string& directory, const std::vector<ListedCheckpoint>& list,
+                        const std::string& best) {
   if (list.empty()) return absl::StrCat("no checkpoint in ", directory, "\n");
   std::vector<std::vector<std::string>> rows = {
       {"checkpoint", "step", "epoch", "samples", "servers", "new rows", "new bytes", "all bytes",
@@ -87,7 +98,8 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
       row.insert(row.end(),
                  {FormatCount(listed.manifest.samples()),
                   absl::StrCat(listed.manifest.num_servers()), FormatCount(contents.new_rows),
-                  FormatBytes(contents.new_bytes), FormatBytes(contents.bytes), contents.kind});
+                  FormatBytes(contents.new_bytes), FormatBytes(contents.bytes),
+                  absl::StrCat(contents.kind, listed.name == best ? ", the best" : "")});
     }
     rows.push_back(std::move(row));
     if (!listed.status.ok()) {
@@ -107,13 +119,14 @@ int List(const Flags& flags) {
   PosixDisk disk;
   auto list = CheckpointStore(&disk, path->directory).List();
   if (!list.ok()) return Complain(list.status().message(), kExitFailed);
+  const std::string best = BestOf(*list);
   if (!path->name.empty()) {
     list->erase(std::remove_if(list->begin(), list->end(),
                                [&](const auto& listed) { return listed.name != path->name; }),
                 list->end());
   }
-  const std::string text =
-      flags.Has("json") ? RenderJson(path->directory, *list) : RenderTable(path->directory, *list);
+  const std::string text = flags.Has("json") ? RenderJson(path->directory, *list, best)
+                                             : RenderTable(path->directory, *list, best);
   std::fputs(text.c_str(), stdout);
   for (const ListedCheckpoint& listed : *list) {
     if (!listed.status.ok()) return kExitFailed;

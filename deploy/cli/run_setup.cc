@@ -1,13 +1,14 @@
 #include "deploy/cli/run_setup.h"
 
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/posix_disk.h"
 #include "common/job/job_loader.h"
@@ -28,15 +29,6 @@ absl::StatusOr<Job> JobToTrain(const Flags& flags, bool resumes) {
   if (!resumes) return JobFromFlags(flags);
   if (run_dir.empty()) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
-  }
-  for (const char* flag : {"set", "clear"}) {
-    for (const std::string& change : flags.GetAll(flag)) {
-      if (!flags.positional().empty() || !absl::StartsWith(change, "default_table")) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", flag, " ", change, " would change nothing: ", run_dir,
-                       "/job.textproto spells out every table. Set fields of its `table`s, or name "
-                       "the job file"));
-    }
   }
   absl::StatusOr<Job> job = JobFromFlags(flags, absl::StrCat(run_dir, "/job.textproto"));
   if (job.ok() && !job->has_checkpoint()) {
@@ -103,7 +95,78 @@ absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup)
   return absl::OkStatus();
 }
 
+// The checkpoint that --checkpoint means.
+absl::StatusOr<CheckpointPath> CheckpointToScore(const Flags& flags,
+                                                 std::vector<std::string>* notices) {
+  const std::filesystem::path said = WithoutSlash(flags.Get("checkpoint"));
+  const bool wants_best = said.filename() == "best";
+  ASSIGN_OR_RETURN(CheckpointPath path,
+                   ResolveCheckpointPath((wants_best ? said.parent_path() : said).string()));
+  if (!path.name.empty()) return path;
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, path.directory).List());
+  for (auto listed = list.rbegin(); listed != list.rend() && path.name.empty(); ++listed) {
+    if (listed->status.ok()) {
+      path.name = wants_best ? listed->manifest.evaluations().best_checkpoint() : listed->name;
+      if (!path.name.empty()) break;
+      return absl::NotFoundError(
+          absl::StrCat("no checkpoint in ", path.directory, " is kept as the best"));
+    } else {
+      notices->push_back(
+          absl::StrCat("checkpoint ", listed->name, " is passed over: ", listed->status.message()));
+    }
+  }
+  if (!path.name.empty()) return path;
+  return absl::NotFoundError(absl::StrCat("there is no whole checkpoint in ", path.directory));
+}
+
+// The job file of the run directory that the checkpoint lies in; "": it lies in none.
+std::string JobFileBeside(const CheckpointPath& path) {
+  const std::filesystem::path file =
+      std::filesystem::path(path.directory).parent_path() / "job.textproto";
+  std::error_code error;
+  return std::filesystem::exists(file, error) ? file.string() : "";
+}
+
+void ScoreAllRows(Data* data) {
+  if (data->format() == Data::CRITEO_TSV) {
+    data->set_test_path(data->path());
+    data->set_test_share(0);
+    return;
+  }
+  // Of a folder with test_*.npy those are scored. Else all others: those from row
+  // int(rows * (1 - test_share)) on.
+  if (HeldOutFile(*data).empty()) data->set_test_share(std::nextafter(1.0, 0.0));
+}
+
 }  // namespace
+
+absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!std::filesystem::is_directory(path)) {
+    return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
+  }
+  const std::filesystem::path as_path(path);
+  if (ParseCheckpointName(as_path.filename().string()).has_value()) {
+    const std::string directory = as_path.parent_path().string();
+    return CheckpointPath{directory.empty() ? "." : directory, as_path.filename().string()};
+  }
+  const std::string job_file = path + "/job.textproto";
+  if (!std::filesystem::exists(job_file)) return CheckpointPath{path, ""};
+  ASSIGN_OR_RETURN(const Job job, LoadJob(job_file, {}));
+  const std::string& directory = job.checkpoint().directory();
+  return CheckpointPath{directory.empty() ? path + "/checkpoints" : directory, ""};
+}
+
+std::string DescribeScoredRows(const Data& data) {
+  if (!data.test_path().empty()) return absl::StrCat("all rows of '", data.test_path(), "'");
+  if (!HeldOutFile(data).empty()) return absl::StrCat("all rows of '", data.path(), "/test_*.npy'");
+  const bool is_npy = data.format() == Data::DLRM_NPY;
+  const std::string rows = absl::StrCat("rows of '", data.path(), is_npy ? "/train_*.npy'" : "'");
+  if (is_npy && data.test_share() > 1 - 1e-9) return absl::StrCat("all ", rows);
+  return absl::StrCat("the last ", data.test_share() * 100, "% of the ", rows,
+                      " (data.test_share)");
+}
 
 absl::StatusOr<RunSetup> SetUpTraining(const Flags& flags) {
   const bool resumes = flags.Has("resume") || flags.Has("resume-from");
@@ -124,13 +187,17 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   if (!flags.Has("checkpoint")) {
     return absl::InvalidArgumentError("name the checkpoint with --checkpoint");
   }
-  ASSIGN_OR_RETURN(Job job, JobFromFlags(flags));
-  const std::filesystem::path path = WithoutSlash(flags.Get("checkpoint"));
-  PosixDisk disk;
-  const CheckpointStore store(&disk, path.parent_path().string());
   JobOptions options;
   options.eval_only = true;
-  options.start.base = path.filename().string();
+  ASSIGN_OR_RETURN(const CheckpointPath path, CheckpointToScore(flags, &options.notices));
+  // What is held out of the job's own data doesn't matter to other data.
+  std::vector<std::string> overrides;
+  if (flags.Has("data")) overrides = {"data.test_path=\"\"", "data.test_share=0"};
+  ASSIGN_OR_RETURN(Job job, JobFromFlags(flags, JobFileBeside(path), overrides));
+  if (flags.Has("data")) ScoreAllRows(job.mutable_data());
+  PosixDisk disk;
+  const CheckpointStore store(&disk, path.directory);
+  options.start.base = path.name;
   ASSIGN_OR_RETURN(const CheckpointManifest manifest, store.Load(options.start.base));
   RETURN_IF_ERROR(CheckModel(job, manifest));
   options.start.epoch = manifest.epoch() + 1;
@@ -143,6 +210,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   job.set_name(manifest.job_id());
   job.mutable_cluster()->set_workers(1);
   job.mutable_cluster()->set_durability(NONE);
+  job.clear_evaluate();
   CheckpointPolicy* policy = job.mutable_checkpoint();
   policy->Clear();
   policy->set_directory(store.directory());

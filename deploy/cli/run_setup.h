@@ -4,6 +4,7 @@
 #define THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,9 +27,24 @@ struct RunSetup {
 // Errors: all of them bad usage, a bad job file, or folders that can't be used so.
 absl::StatusOr<RunSetup> SetUpTraining(const Flags& flags);
 
-// A run that scores the held-out rows with the checkpoint that --checkpoint names.
+// What the PATH of a checkpoint means to every command.
+struct CheckpointPath {
+  std::string directory;
+  std::string name;  // Empty: all checkpoints of the directory.
+};
+// A checkpoint directory, a run directory, or one checkpoint in its directory.
+// Errors: kNotFound (no such folder), kInvalidArgument (the run directory's job can't be read).
+absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path);
+
+// A run that scores rows with the checkpoint that --checkpoint names: a checkpoint's folder, or a
+// run directory or checkpoint directory, of which the newest whole one is taken; with "/best"
+// behind it the one that is kept as the best. Scored are all rows of --data, where it is given,
+// else the job's held-out rows. JOB may be left out where the checkpoint lies in a run directory.
 // Errors: as above.
 absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags);
+
+// Which rows that run scores: "all rows of 'day_23.gz'".
+std::string DescribeScoredRows(const Data& data);
 
 }  // namespace thermocline
 

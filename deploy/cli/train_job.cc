@@ -57,14 +57,11 @@ absl::Status CheckReadable(const std::string& field, const std::string& path) {
 
 // Held-out rows come from files of their own or from a share of the others, not from both.
 absl::Status CheckHeldOut(const Data& data) {
-  if (data.format() != Data::DLRM_NPY || data.test_share() == 0) return absl::OkStatus();
-  for (const char* name : {"test_dense.npy", "test_sparse.npy", "test_labels.npy"}) {
-    if (!std::filesystem::exists(std::filesystem::path(data.path()) / name)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("data.test_share is ", data.test_share(),
-                                                   ", and ", data.path(), " has ", name,
-                                                   " as well; choose one"));
-  }
-  return absl::OkStatus();
+  const std::string own = HeldOutFile(data);
+  if (own.empty() || data.test_share() == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("data.test_share is ", data.test_share(), ", and ",
+                                                 data.path(), " has ", own,
+                                                 " as well; choose one"));
 }
 
 absl::Status CheckFiles(const Job& job) {
@@ -108,7 +105,24 @@ std::vector<FlagSpec> JobFlags() {
   };
 }
 
-absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path) {
+std::vector<FlagSpec> EvaluationJobFlags() {
+  std::vector<FlagSpec> flags = JobFlags();
+  flags.erase(std::remove_if(flags.begin(), flags.end(),
+                             [](const FlagSpec& flag) { return flag.name == "workers"; }),
+              flags.end());
+  return flags;
+}
+
+std::string HeldOutFile(const Data& data) {
+  if (data.format() != Data::DLRM_NPY) return "";
+  for (const char* name : {"test_dense.npy", "test_sparse.npy", "test_labels.npy"}) {
+    if (std::filesystem::exists(std::filesystem::path(data.path()) / name)) return name;
+  }
+  return "";
+}
+
+absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path,
+                                 const std::vector<std::string>& more_overrides) {
   std::vector<std::string> paths = flags.positional();
   if (paths.empty() && !default_path.empty()) paths.push_back(default_path);
   if (paths.size() != 1) {
@@ -123,6 +137,7 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_
     overrides.push_back(absl::StrCat(field, "=", flags.Get(flag)));
     said.emplace_back("--set " + overrides.back(), absl::StrCat("--", flag, " ", flags.Get(flag)));
   }
+  overrides.insert(overrides.end(), more_overrides.begin(), more_overrides.end());
   if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
   absl::StatusOr<Job> job = LoadJob(paths[0], overrides, flags.GetAll("clear"));
   if (!job.ok()) {
@@ -154,9 +169,10 @@ void FillCheckpointDirectory(const RunDirectory& directory, Job* job) {
 }
 
 absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,
-                                          const RunDirectory& directory, SignalWatch* signals) {
+                                          const RunDirectory& directory, SignalWatch* signals,
+                                          int fd) {
   // What is said while the job runs is dropped where nobody reads: the run never waits for it.
-  Console out(STDOUT_FILENO, signals);
+  Console out(fd, signals);
   out.TryWrite(Line(absl::StrCat(
       "job ", job.name(), ": ", Plural(job.cluster().servers(), "server"), ", ",
       Plural(job.cluster().workers(), "worker"), ", run directory ", directory.path())));

@@ -63,7 +63,7 @@ void CheckpointKeeper::Poll() {
     WorkTowardsTheEnd(*last);
   } else {
     LookAtLogs();
-    NameWhatIsWanted();
+    if (!NameExactly()) NameWhatIsWanted();
   }
   if (removal_due_) RemoveOld();
   ++rounds_;
@@ -176,6 +176,9 @@ absl::StatusOr<CheckpointManifest> CheckpointKeeper::Compose(
   CheckpointManifest manifest = options_.manifest;
   manifest.set_step(cut.value());
   manifest.set_samples(options_.samples_through(cut));
+  if (options_.evaluations_through) {
+    *manifest.mutable_evaluations() = options_.evaluations_through(cut);
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
     CheckpointPart* part = manifest.add_parts();
     *part = parts[i].part();
@@ -233,6 +236,7 @@ void CheckpointKeeper::Commit(Step cut) {
   removed_beside_ = absl::nullopt;
   log_size_.OnCheckpoint();
   messages_.Send(CheckpointRequest::COMMITTED, cut);
+  next_try_ = 0;
   Answer(cut, name);
 }
 
@@ -241,7 +245,10 @@ void CheckpointKeeper::Answer(Step cut, const absl::StatusOr<std::string>& resul
   std::vector<Wish> answered;
   {
     absl::MutexLock lock(&mutex_);
-    const auto waits = [&](const Wish& wish) { return !wish.at_least || *wish.at_least > cut; };
+    const auto waits = [&](const Wish& wish) {
+      if (wish.is_exact) return *wish.at_least != cut;
+      return !wish.at_least || *wish.at_least > cut;
+    };
     const auto middle = std::stable_partition(wishes_.begin(), wishes_.end(), waits);
     std::move(middle, wishes_.end(), std::back_inserter(answered));
     wishes_.erase(middle, wishes_.end());
@@ -261,7 +268,7 @@ void CheckpointKeeper::NameWhatIsWanted() {
   Step furthest;
   {
     absl::MutexLock lock(&mutex_);
-    wanted = wanted || !wishes_.empty();
+    wanted = wanted || !wishes_.empty();  // No exact one is among them here.
     furthest = board_.Furthest();
   }
   // What is being written may be what is wanted; besides, a server writes one at a time.
@@ -275,6 +282,43 @@ void CheckpointKeeper::NameWhatIsWanted() {
     }
     if (!messages_.IsPending(cut) && TryToName(cut)) return;
   }
+}
+
+// A checkpoint whose step was evaluated only after its commit learns of that; its name.
+absl::StatusOr<std::string> CheckpointKeeper::NoteEvaluations(Step cut) {
+  std::string name = newest();
+  if (!options_.evaluations_through) return name;
+  ASSIGN_OR_RETURN(CheckpointManifest manifest, store_.Load(name));
+  *manifest.mutable_evaluations() = options_.evaluations_through(cut);
+  manifest.mutable_evaluations()->set_best_checkpoint(name);
+  RETURN_IF_ERROR(store_.Commit(manifest));
+  return name;
+}
+
+// Whether somebody wants a cut of just the step that the servers are at, or come to.
+bool CheckpointKeeper::NameExactly() {
+  Step cut;
+  bool is_there, is_reached;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto wish = std::find_if(wishes_.begin(), wishes_.end(),
+                                   [](const Wish& each) { return each.is_exact; });
+    if (wish == wishes_.end()) return false;
+    cut = *wish->at_least;
+    is_there = newest_step_ == cut;
+    is_reached = board_.CommonStep() == cut;
+  }
+  if (is_there) {
+    Answer(cut, NoteEvaluations(cut));
+  } else if (is_reached && rounds_ >= next_try_ && OpenCuts().empty() &&
+             !messages_.IsPending(cut)) {
+    next_try_ = rounds_ + kRoundsBetweenTries;
+    settled_.erase(cut);
+    named_.insert(cut);
+    const absl::Status named = NameToAll(cut);
+    if (!named.ok() && !IsUnanswered(named)) CallOff(cut, std::string(named.message()));
+  }
+  return true;
 }
 
 // Workers first: as long as they all wait with its push, no server can pass the cut.
@@ -305,6 +349,16 @@ void CheckpointKeeper::Request(OnCheckpoint done) {
   wishes_.push_back({std::move(done), absl::nullopt});
 }
 
+void CheckpointKeeper::RequestOf(Step cut, OnCheckpoint done) {
+  absl::MutexLock lock(&mutex_);
+  wishes_.push_back({std::move(done), cut, /*is_exact=*/true});
+}
+
+void CheckpointKeeper::Keep(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  kept_ = name;
+}
+
 void CheckpointKeeper::RemoveOld() {
   // What is being written may build on the newest but one, if its server had not heard of the
   // newest when it began.
@@ -317,7 +371,12 @@ void CheckpointKeeper::RemoveOld() {
   for (const Step cut : open) {
     in_progress.push_back(CheckpointName({options_.manifest.epoch(), cut}));
   }
-  const auto removed = store_.RemoveUnneeded(keep, in_progress);
+  std::string kept;
+  {
+    absl::MutexLock lock(&mutex_);
+    kept = kept_;
+  }
+  const auto removed = store_.RemoveUnneeded(keep, in_progress, kept);
   removal_due_ = !open.empty();
   CheckpointEvent event;
   event.kind = CheckpointEvent::kNotRemoved;

@@ -35,20 +35,10 @@ struct CheckpointKeeperOptions {
   uint32_t keep = 1;
   uint64_t max_log_bytes = UINT64_MAX;  // A larger push log makes a checkpoint.
   uint32_t staleness_steps = 0;
-  // Samples that the steps up to a cut have read. Any thread.
+  // Samples that the steps up to a cut have read; and how the evaluations stand with it, empty
+  // where the job has none. Any thread.
   std::function<uint64_t(Step cut)> samples_through = [](Step) { return uint64_t{0}; };
-};
-
-struct CheckpointEvent {
-  enum Kind { kCommitted, kCalledOff, kNotRemoved };
-  Kind kind = kCommitted;
-  Step cut;
-  std::string name;      // Of the checkpoint.
-  std::string reason;    // Why it was called off, or why old ones are not removed.
-  bool is_full = false;  // No server builds on an older one.
-  uint64_t bytes = 0;    // Written for it.
-  double pause_s = 0;    // The longest of any server, as is write_s.
-  double write_s = 0;
+  std::function<EvaluationState(Step cut)> evaluations_through;
 };
 
 class CheckpointKeeper {
@@ -64,6 +54,11 @@ class CheckpointKeeper {
   // kAborted: three cuts were called off. Not called where the epoch ends before.
   using OnCheckpoint = std::function<void(const absl::StatusOr<std::string>& name)>;
   void Request(OnCheckpoint done);
+  // Wants one of `cut`, behind which no worker pushes before `done` is called: with its name, or
+  // with why there is none.
+  void RequestOf(Step cut, OnCheckpoint done);
+  // This checkpoint stays, however old it is; "": none does.
+  void Keep(const std::string& name);
   // Training is over: `last` is the last step that will be applied. Makes a checkpoint of it, where
   // the end or somebody wants one, and completes or calls off the others.
   void Finish(Step last);
@@ -75,18 +70,20 @@ class CheckpointKeeper {
 
   // Another process takes the place of a server: unfinished parts are void. What it begins with.
   std::string RestartServer(size_t index);
-  // The newest checkpoint of this epoch, or what it began with; and its cut.
-  std::string newest() const;
+  std::string newest() const;  // Checkpoint of this epoch, or what it began with.
   Step newest_step() const;
   std::vector<CheckpointEvent> TakeEvents();
 
  private:
   // Named cuts called off in a row, after which who wants one learns why there is none.
   static constexpr int kMostFailures = 3;
+  // About two seconds: what a disk or a server lacks may be there then.
+  static constexpr uint64_t kRoundsBetweenTries = 10;
 
   struct Wish {
     OnCheckpoint done;
     absl::optional<Step> at_least;  // Set by the round that sees it first.
+    bool is_exact = false;          // No later one will do.
   };
 
   bool IsPeriodic(Step cut) const;
@@ -105,6 +102,8 @@ class CheckpointKeeper {
   absl::StatusOr<CheckpointManifest> Compose(Step cut, const std::vector<CutStatus>& parts) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameWhatIsWanted();
+  bool NameExactly();
+  absl::StatusOr<std::string> NoteEvaluations(Step cut);
   bool TryToName(Step cut);
   void WorkTowardsTheEnd(Step last);
   void End(Step last, const absl::Status& error);
@@ -126,8 +125,7 @@ class CheckpointKeeper {
   std::string last_failure_;
   std::string not_removed_;  // Why old ones stayed the last time: it is said once.
   bool removal_due_ = false, is_ending_ = false;
-  absl::optional<std::set<Step>> removed_beside_;  // Cuts open at the removal since the commit.
-  uint64_t next_try_ = 0;                          // To write the last step: the round of it.
+  uint64_t next_try_ = 0;  // To write the last step, or an exact one: the round of it.
 
   // Held while a manifest is written: no server begins anew in the middle of it. That takes as long
   // as the disk takes; who only looks waits for mutex_ alone.
@@ -135,6 +133,7 @@ class CheckpointKeeper {
   mutable absl::Mutex mutex_;
   CutBoard board_ ABSL_GUARDED_BY(mutex_);
   std::vector<Wish> wishes_ ABSL_GUARDED_BY(mutex_);
+  std::string kept_ ABSL_GUARDED_BY(mutex_);
   // The parts of this epoch's newest checkpoints, for those that build on them.
   std::map<Step, std::vector<CheckpointPart>> committed_ ABSL_GUARDED_BY(mutex_);
   std::string newest_ ABSL_GUARDED_BY(mutex_);

@@ -7,13 +7,6 @@
 #include "deploy/controller/checkpoint_keeper.h"
 
 namespace thermocline {
-namespace {
-
-// About two seconds: what a disk or a server lacks may be there then.
-constexpr uint64_t kRoundsBetweenTries = 10;
-
-}  // namespace
-
 void CheckpointKeeper::Finish(Step last) {
   absl::MutexLock lock(&mutex_);
   last_ = last;

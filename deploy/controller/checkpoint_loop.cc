@@ -47,6 +47,7 @@ CheckpointKeeperOptions OptionsFor(const Job& job, const EpochStart& start,
   }
   options.staleness_steps = job.train().staleness_steps();
   options.samples_through = environment.samples_through;
+  options.evaluations_through = environment.evaluations_through;
   return options;
 }
 

@@ -31,6 +31,7 @@ class CheckpointLoop {
     CheckpointStore* store = nullptr;
     std::string run_directory;  // where other programs ask for checkpoints
     std::function<uint64_t(Step cut)> samples_through;
+    std::function<EvaluationState(Step cut)> evaluations_through;  // empty: there are none
     std::string build;
   };
 

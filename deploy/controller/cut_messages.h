@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/ids.h"
@@ -12,6 +14,19 @@
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {
+
+// For people.
+struct CheckpointEvent {
+  enum Kind { kCommitted, kCalledOff, kNotRemoved };
+  Kind kind = kCommitted;
+  Step cut;
+  std::string name;      // Of the checkpoint.
+  std::string reason;    // Why it was called off, or why old ones are not removed.
+  bool is_full = false;  // No server builds on an older one.
+  uint64_t bytes = 0;    // Written for it.
+  double pause_s = 0;    // The longest of any server, as is write_s.
+  double write_s = 0;
+};
 
 // Not thread-safe.
 class CutMessages {

@@ -45,7 +45,10 @@ EpochRun::EpochRun(const Job& job, const JobPrograms& programs, const RunDirecto
       observer_(observer),
       supervisor_(signals),
       servers_(job, directory, &supervisor_),
-      workers_(job, directory, &supervisor_) {}
+      workers_(job, directory, &supervisor_) {
+  if (!job.has_evaluate() || options.eval_only) return;
+  evaluations_ = std::make_unique<EvaluationLoop>(job, options.start, options.evaluations);
+}
 
 absl::Status EpochRun::Train() {
   RETURN_IF_ERROR(servers_.Start(programs_.server));
@@ -62,11 +65,19 @@ absl::Status EpochRun::Train() {
   workers.first_step = options_.start.first_step();
   workers.eval_only = options_.eval_only;
   workers.servers = servers_.addresses();
-  RETURN_IF_ERROR(workers_.Start(workers, observer_.on_metrics));
+  RETURN_IF_ERROR(workers_.Start(workers, [this](absl::string_view data) {
+    for (const EvaluationReport& report : observer_.on_metrics(data)) {
+      if (evaluations_ != nullptr) evaluations_->Take(report);
+    }
+  }));
   RETURN_IF_ERROR(workers_.WaitUntilUp());
   // Only `stats --run-dir` misses it if this fails.
   WriteAddresses().IgnoreError();
   RETURN_IF_ERROR(StartCheckpoints());
+  if (evaluations_ != nullptr) {
+    RETURN_IF_ERROR(evaluations_->Begin(
+        workers_.addresses(), checkpoints_ == nullptr ? nullptr : &checkpoints_->keeper()));
+  }
   return WaitForWorkers();
 }
 
@@ -78,6 +89,11 @@ absl::Status EpochRun::StartCheckpoints() {
   environment.store = options_.checkpoints;
   environment.run_directory = directory_.path();
   environment.samples_through = observer_.samples_through;
+  if (evaluations_ != nullptr) {
+    environment.evaluations_through = [&board = evaluations_->board()](Step cut) {
+      return board.Through(cut);
+    };
+  }
   environment.build = programs_.build;
   ASSIGN_OR_RETURN(checkpoints_,
                    CheckpointLoop::Start(job_, options_.start, std::move(environment)));
@@ -104,11 +120,14 @@ bool EpochRun::ReplaceServer(const ChildProcess& ended) {
   return false;
 }
 
-void EpochRun::ReportCheckpoints() {
-  if (checkpoints_ == nullptr) return;
-  for (const CheckpointEvent& event : checkpoints_->keeper().TakeEvents()) {
-    observer_.on_checkpoint(event);
+void EpochRun::ReportEvents() {
+  if (checkpoints_ != nullptr) {
+    for (const CheckpointEvent& event : checkpoints_->keeper().TakeEvents()) {
+      observer_.on_checkpoint(event);
+    }
   }
+  if (evaluations_ == nullptr) return;
+  for (const EvaluationEvent& event : evaluations_->TakeEvents()) observer_.on_evaluation(event);
 }
 
 absl::Status EpochRun::Broken() const {
@@ -174,10 +193,11 @@ uint64_t EpochRun::CheckpointBytes() const {
 absl::Status EpochRun::WaitForWorkers() {
   StallWatch stall(job_.cluster().servers());
   const auto ended = [this] {
-    ReportCheckpoints();
+    ReportEvents();
     return workers_.AllEnded() || !Broken().ok();
   };
   const absl::StatusOr<bool> waited = WaitWhileAdvancing(ended, "workers to end", &stall);
+  ReportEvents();
   RETURN_IF_ERROR(Broken());
   RETURN_IF_ERROR(waited.status());
   return *waited ? absl::OkStatus() : EndStalled(stall);
@@ -190,7 +210,7 @@ absl::Status EpochRun::FinishCheckpoints() {
   keeper.Finish(LastStep(results));
   const absl::Status finished = WaitAndReport([&] { return keeper.finished() || !Broken().ok(); },
                                               "the checkpoint of the last step");
-  ReportCheckpoints();
+  ReportEvents();
   RETURN_IF_ERROR(finished);
   RETURN_IF_ERROR(servers_.restart_error());
   const absl::Status made = keeper.error();
@@ -291,8 +311,9 @@ absl::StatusOr<Digest> EpochRun::AskServersOnce(std::vector<ServerReport>* repor
 }
 
 void EpochRun::Stop(absl::Duration grace) {
+  if (evaluations_ != nullptr) evaluations_->Stop();  // It asks for checkpoints.
   if (checkpoints_ != nullptr) checkpoints_->Stop();
-  ReportCheckpoints();
+  ReportEvents();
   supervisor_.Stop(ProcessRole::kWorker, grace);
   servers_.Disconnect();
   supervisor_.Stop(ProcessRole::kServer, grace);

@@ -23,7 +23,7 @@
 #include "deploy/controller/checkpoint_keeper.h"
 #include "deploy/controller/checkpoint_loop.h"
 #include "deploy/controller/epoch_start.h"
-#include "deploy/controller/rollback_policy.h"
+#include "deploy/controller/evaluation_loop.h"
 #include "deploy/controller/run_directory.h"
 #include "deploy/controller/server_group.h"
 #include "deploy/controller/stall_watch.h"
@@ -41,18 +41,12 @@ struct JobPrograms {
 // What is reported while an epoch runs; all are set.
 struct EpochObserver {
   std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
-  // Lines of rank 0's metrics, maybe in pieces.
-  std::function<void(absl::string_view data)> on_metrics;
-  // A server has ended, that came up before or didn't. Whether, and when, it is started again; it
-  // goes on from its push log.
-  std::function<RestartPolicy::Decision(size_t index, const std::string& how_it_ended,
-                                        bool came_up)>
-      on_server_end;
-  // The job's steps up to this one are applied.
-  std::function<void(Step reached)> on_reached;
-  // Something that people should know at once, in a line.
-  std::function<void(const std::string& text)> on_notice;
+  // Lines of rank 0's metrics, maybe in pieces. Returns the evaluations that they report.
+  std::function<std::vector<EvaluationReport>(absl::string_view data)> on_metrics;
+  // A server has ended. Whether it may be started again; it goes on from its push log.
+  std::function<bool(const std::string& name, const std::string& how_it_ended)> on_server_end;
   std::function<void(const CheckpointEvent& event)> on_checkpoint;
+  std::function<void(const EvaluationEvent& event)> on_evaluation;
   // Samples that the steps up to a cut have read. Any thread.
   std::function<uint64_t(Step cut)> samples_through;
 };
@@ -62,6 +56,7 @@ struct EpochOptions {
   // Scores the held-out rows with the model as it begins, and trains nothing.
   bool eval_only = false;
   CheckpointStore* checkpoints = nullptr;  // Null: none are written.
+  EvaluationState evaluations;             // As they stand where the epoch begins.
 };
 
 // Not thread-safe; lives on the main thread.
@@ -106,7 +101,7 @@ class EpochRun {
  private:
   bool ReplaceServer(const ChildProcess& ended);
   absl::Status StartCheckpoints();
-  void ReportCheckpoints();
+  void ReportEvents();
   // Whether nothing can go well any more, though every process may be fine.
   absl::Status Broken() const;
   // True: `done()`. False: for the stall timeout no server has done anything, or written anything
@@ -133,6 +128,7 @@ class EpochRun {
   ServerGroup servers_;
   WorkerGroup workers_;
   std::unique_ptr<CheckpointLoop> checkpoints_;  // Null: none are written, or not yet.
+  std::unique_ptr<EvaluationLoop> evaluations_;  // Null: the job evaluates at its end only.
   uint32_t restarts_ = 0;                        // Of servers.
   std::string lost_pushes_;              // Which server, when the digest was asked for; "": none.
   bool server_given_up_ = false;         // One that ended and is not started again.

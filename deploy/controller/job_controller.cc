@@ -81,6 +81,10 @@ class JobController {
       options.start = start;
       options.eval_only = options_.eval_only;
       if (writes_checkpoints_) options.checkpoints = &store_;
+      if (writes_checkpoints_ && !start.base.empty()) {
+        ASSIGN_OR_RETURN(const CheckpointManifest base, store_.Load(start.base));
+        options.evaluations = base.evaluations();
+      }
       EpochRun epoch(job_, options_.programs, directory_, options, observer, signals_);
       absl::StatusOr<JobResult> result = RunEpoch(&epoch, start);
       const std::string loss =
@@ -146,9 +150,13 @@ class JobController {
     observer.on_servers_up = [this](const std::vector<std::string>& addresses) {
       if (observer_.on_servers_up) observer_.on_servers_up(addresses);
     };
-    observer.on_metrics = [this](absl::string_view data) { OnMetrics(data); };
-    observer.on_server_end = [this](size_t index, const std::string& how_it_ended, bool came_up) {
-      return OnServerEnd(index, how_it_ended, came_up);
+    observer.on_metrics = [this](absl::string_view data) {
+      OnMetrics(data);
+      return metrics_->TakeEvaluations();
+    };
+    observer.on_evaluation = [this](const EvaluationEvent& event) { OnEvaluation(event); };
+    observer.on_server_end = [this](const std::string& name, const std::string& how_it_ended) {
+      return OnServerEnd(name, how_it_ended);
     };
     observer.on_notice = [this](const std::string& text) { Tell(text); };
     observer.on_reached = [this](Step reached) { reached_ = std::max(reached_, reached); };
@@ -237,6 +245,19 @@ class JobController {
     metrics_->AppendEvent(std::move(json), watch_.Elapsed());
   }
 
+  void OnEvaluation(const EvaluationEvent& event) {
+    const EvaluationState& state = event.state;
+    Json json;
+    json["event"] = "decision";
+    json["step"] = event.report.step.value();
+    json["is_best"] = event.verdict.is_best;
+    json["stops"] = event.verdict.stops;
+    evaluations_ = SummarizeEvaluations(state, event.verdict.stops);
+    json.update(evaluations_);
+    metrics_->AppendEvent(std::move(json), watch_.Elapsed());
+    Tell(DescribeEvaluation(event, job_.evaluate().patience()));
+  }
+
   void Tell(const std::string& text) {
     if (observer_.on_notice) observer_.on_notice(text);
   }
@@ -272,6 +293,7 @@ class JobController {
     (*summary)["epoch"] = start.epoch;
     (*summary)["resumed_from_step"] =
         options_.is_resumed ? Json(options_.start.first_step().value()) : Json(nullptr);
+    if (!evaluations_.empty()) (*summary)["evaluations"] = evaluations_;
     if (!writes_checkpoints_) return;
     Json& checkpoints = (*summary)["checkpoints"];
     checkpoints["committed"] = committed_;
@@ -347,6 +369,7 @@ class JobController {
   uint64_t committed_ = 0;
   uint64_t called_off_ = 0;
   std::string last_;  // Checkpoint.
+  Json evaluations_;  // As in the summary; null before the first.
 };
 
 }  // namespace

@@ -75,6 +75,20 @@ void MetricsLog::WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed)
         << std::flush;
 }
 
+// What isn't finite is null in JSON.
+void MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
+  const auto step = NumberAt(json, "step");
+  if (!step || *step < 0) return;
+  EvaluationReport report;
+  report.step = Step(static_cast<int64_t>(*step));
+  report.pass = static_cast<uint32_t>(Whole(json, "pass"));
+  const auto scheduled = json.find("scheduled");
+  report.is_scheduled = scheduled != json.end() && *scheduled == true;
+  report.auc = NumberAt(json, "auc").value_or(std::nan(""));
+  report.logloss = NumberAt(json, "logloss").value_or(std::nan(""));
+  evaluations_.push_back(report);
+}
+
 void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   if (line.empty()) return;
   auto json = nlohmann::ordered_json::parse(line.begin(), line.end(), nullptr, false);
@@ -84,7 +98,9 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   }
   WriteLine(&json, elapsed);
   const auto event = json.find("event");
-  if (event == json.end() || *event != "progress") return;
+  if (event == json.end()) return;
+  if (*event == "eval") TakeEvaluation(json);
+  if (*event != "progress") return;
   progress_.step = Whole(json, "step");
   progress_.samples = Whole(json, "samples");
   progress_.samples_per_s = NumberAt(json, "samples_per_s").value_or(0);

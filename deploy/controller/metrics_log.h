@@ -9,11 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "deploy/console/progress_bar.h"
+#include "deploy/controller/evaluation_board.h"
 
 namespace thermocline {
 
@@ -42,6 +45,9 @@ class MetricsLog {
   // Appends an event of the launcher's own, an object with "event".
   void AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed);
 
+  // The evaluations of steps that came since the last call.
+  std::vector<EvaluationReport> TakeEvaluations() { return std::exchange(evaluations_, {}); }
+
   const Progress& progress() const { return progress_; }
   // How many lines changed progress().
   uint64_t progress_events() const { return progress_events_; }
@@ -52,10 +58,12 @@ class MetricsLog {
 
   void WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed);
   void TakeLine(absl::string_view line, absl::Duration elapsed);
+  void TakeEvaluation(const nlohmann::ordered_json& json);
 
   std::ofstream file_;
   std::string partial_;  // a line that hasn't ended yet
   Progress progress_;
+  std::vector<EvaluationReport> evaluations_;
   uint64_t progress_events_ = 0;
   uint64_t bad_lines_ = 0;
 };

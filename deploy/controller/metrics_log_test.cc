@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -98,6 +99,28 @@ TEST(MetricsLog, EventsOfTheLauncherStandBetweenTheLinesOfWorkers) {
   EXPECT_EQ(lines[0], "{\"event\":\"checkpoint\",\"step\":9,\"wall_s\":2.0}");
   EXPECT_EQ(nlohmann::json::parse(lines[1])["auc"], 0.5);
   EXPECT_EQ(nlohmann::json::parse(lines[2])["wall_s"], 4.0);
+}
+
+TEST(MetricsLog, EvaluationsOfStepsAreHandedOut) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_evaluations.jsonl";
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Append(
+      "{\"event\":\"eval\",\"step\":99,\"pass\":2,\"scheduled\":true,\"auc\":0.75,"
+      "\"logloss\":0.5}\n{\"event\":\"eval\",\"step\":101,\"auc\":null,\"logloss\":0.6}\n"
+      "{\"event\":\"eval\",\"step\":-1}\n{\"event\":\"eval\"}\n",
+      absl::ZeroDuration());
+  const std::vector<EvaluationReport> reports = (*log)->TakeEvaluations();
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].step, Step(99));
+  EXPECT_EQ(reports[0].pass, 2u);
+  EXPECT_TRUE(reports[0].is_scheduled);
+  EXPECT_EQ(reports[0].auc, 0.75);
+  EXPECT_EQ(reports[0].logloss, 0.5);
+  EXPECT_EQ(reports[1].step, Step(101));
+  EXPECT_FALSE(reports[1].is_scheduled);
+  EXPECT_TRUE(std::isnan(reports[1].auc));
+  EXPECT_TRUE((*log)->TakeEvaluations().empty());
 }
 
 }  // namespace

@@ -84,6 +84,26 @@ std::string ScoreLine(const Json& summary) {
   return line + "\n";
 }
 
+// What was the best of several evaluations; "" where there was one alone.
+std::string BestLine(const Json& summary) {
+  const auto found = summary.find("evaluations");
+  if (found == summary.end() || !found->is_object()) return "";
+  const Json& best = *found;
+  std::string line =
+      absl::StrCat("best AUC ", Fixed(best, "best_auc", 4), "  logloss ",
+                   Fixed(best, "best_logloss", 4), "  after step ", Fixed(best, "best_step", 0));
+  const auto checkpoint = best.find("best_checkpoint");
+  if (checkpoint != best.end() && checkpoint->is_string()) {
+    absl::StrAppend(&line, ", checkpoint ", checkpoint->get<std::string>());
+  }
+  const auto stopped = best.find("stopped_early");
+  if (stopped != best.end() && *stopped == true) {
+    absl::StrAppend(&line, "; training ended early, ", Count(best, "without_improvement"),
+                    " evaluations brought nothing better");
+  }
+  return line + "\n";
+}
+
 std::string DigestLine(const Json& summary) {
   const auto digest = summary.find("model_digest");
   const bool is_known = digest != summary.end() && digest->is_string();
@@ -173,6 +193,44 @@ bool KeepCounts(const Json& before, Json* summary) {
   return true;
 }
 
+Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
+  Json json;
+  json["metric"] = Evaluate::Metric_Name(state.metric());
+  json["evaluations"] = state.evaluations();
+  json["best_step"] = state.best_step();
+  json["best_auc"] = state.best_auc();
+  json["best_logloss"] = state.best_logloss();
+  json["best_checkpoint"] =
+      state.best_checkpoint().empty() ? Json(nullptr) : Json(state.best_checkpoint());
+  json["without_improvement"] = state.without_improvement();
+  json["stopped_early"] = stopped_early;
+  return json;
+}
+
+std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) {
+  const EvaluationReport& report = event.report;
+  const EvaluationState& state = event.state;
+  std::string line = absl::StrFormat("evaluation after step %d (pass %d): AUC %.4f  logloss %.4f",
+                                     report.step.value(), report.pass, report.auc, report.logloss);
+  if (!event.verdict.is_best) {
+    absl::StrAppendFormat(&line, "; the best is AUC %.4f  logloss %.4f after step %d",
+                          state.best_auc(), state.best_logloss(), state.best_step());
+    if (patience > 0) {
+      absl::StrAppendFormat(&line, " (%d of %d without improvement)", state.without_improvement(),
+                            patience);
+    }
+  } else if (!event.checkpoint_error.ok()) {
+    absl::StrAppend(&line, "; the best so far, but its checkpoint can't be made: ",
+                    event.checkpoint_error.message());
+  } else if (state.best_checkpoint().empty()) {
+    absl::StrAppend(&line, "; the best so far");
+  } else {
+    absl::StrAppend(&line, "; the best so far, kept as ", state.best_checkpoint());
+  }
+  if (event.verdict.stops) absl::StrAppend(&line, "; training ends");
+  return line;
+}
+
 std::string RenderEvaluation(const Json& summary) {
   return absl::StrCat(NumberAt(summary, "auc") ? ScoreLine(summary) : "no held-out samples\n",
                       DigestLine(summary));
@@ -180,7 +238,7 @@ std::string RenderEvaluation(const Json& summary) {
 
 std::string RenderSummary(const Json& summary) {
   std::string text;
-  if (NumberAt(summary, "auc")) text = ScoreLine(summary);
+  if (NumberAt(summary, "auc")) text = ScoreLine(summary) + BestLine(summary);
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
                   " samples");
   if (NumberAt(summary, "samples_per_s")) {

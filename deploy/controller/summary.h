@@ -9,6 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "common/hash.h"
+#include "deploy/controller/evaluation_board.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
@@ -39,6 +41,13 @@ bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 // checkpoints.committed and called_off). False, and nothing is changed, where `before` is of
 // another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
+
+// The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss,
+// best_checkpoint (null: none is kept), without_improvement, stopped_early.
+nlohmann::ordered_json SummarizeEvaluations(const EvaluationState& state, bool stopped_early);
+
+// An evaluation while the job trains, and what follows from it, in a line for the console.
+std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience);
 
 // What a model that was only evaluated is worth, in a few lines for the console.
 std::string RenderEvaluation(const nlohmann::ordered_json& summary);

@@ -131,5 +131,48 @@ TEST(Summary, OfAnEvaluation) {
   EXPECT_EQ(RenderEvaluation({{"auc", nullptr}}), "no held-out samples\nmodel digest unknown\n");
 }
 
+TEST(Summary, SaysTheLastAndTheBestOfSeveralEvaluations) {
+  EvaluationState state;
+  state.set_evaluations(5);
+  state.set_best_step(1199);
+  state.set_best_auc(0.7571);
+  state.set_best_logloss(0.45);
+  state.set_without_improvement(2);
+  Json summary = Json::parse(R"({"auc": 0.663, "logloss": 0.5, "steps": 2000})");
+  summary["evaluations"] = SummarizeEvaluations(state, true);
+  EXPECT_TRUE(summary["evaluations"]["best_checkpoint"].is_null());
+  std::string text = RenderSummary(summary);
+  EXPECT_THAT(text, HasSubstr("AUC 0.6630  logloss 0.5000\n"
+                              "best AUC 0.7571  logloss 0.4500  after step 1199; training ended "
+                              "early, 2 evaluations brought nothing better\n"));
+  state.set_best_checkpoint("epoch-1-step-1199");
+  summary["evaluations"] = SummarizeEvaluations(state, false);
+  text = RenderSummary(summary);
+  EXPECT_THAT(text, HasSubstr("after step 1199, checkpoint epoch-1-step-1199\n"));
+}
+
+TEST(Summary, DescribesAnEvaluationAndWhatFollows) {
+  EvaluationEvent event;
+  event.report.step = Step(99);
+  event.report.pass = 1;
+  event.report.auc = 0.75;
+  event.report.logloss = 0.5;
+  event.verdict.is_best = true;
+  event.state.set_best_checkpoint("epoch-1-step-99");
+  EXPECT_EQ(DescribeEvaluation(event, 2),
+            "evaluation after step 99 (pass 1): AUC 0.7500  logloss 0.5000; the best so far, kept "
+            "as epoch-1-step-99");
+  event.checkpoint_error = absl::AbortedError("disk full");
+  EXPECT_THAT(DescribeEvaluation(event, 2), HasSubstr("can't be made: disk full"));
+  event.verdict = {/*is_best=*/false, /*stops=*/true};
+  event.state.set_best_step(49);
+  event.state.set_best_auc(0.76);
+  event.state.set_best_logloss(0.49);
+  event.state.set_without_improvement(2);
+  EXPECT_EQ(DescribeEvaluation(event, 2),
+            "evaluation after step 99 (pass 1): AUC 0.7500  logloss 0.5000; the best is AUC 0.7600 "
+            " logloss 0.4900 after step 49 (2 of 2 without improvement); training ends");
+}
+
 }  // namespace
 }  // namespace thermocline

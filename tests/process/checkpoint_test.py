@@ -115,6 +115,54 @@ class CheckpointTest(ProcessTest):
         none = self.thermocline('eval', self.job, '--checkpoint', path + '9')
         self.assertEqual(none.returncode, 2)
         self.assertIn(path + '9', none.stderr)
+        workers = self.thermocline('eval', self.job, '--checkpoint', path, '--workers=2')
+        self.assertEqual(workers.returncode, 2)
+        self.assertIn('unknown flag --workers', workers.stderr)
+        resolved = os.path.join(self.run_dir, 'job.textproto')
+        ignored = self.thermocline('eval', resolved, '--checkpoint', path,
+                                   '--set=default_table.dim=4')
+        self.assertEqual(ignored.returncode, 2)
+        self.assertIn('--set default_table.dim=4 would change nothing: %s' % resolved,
+                      ignored.stderr)
+
+    def evaluate(self, *flags, name):
+        """The result of `eval --json`, whose standard output has nothing else."""
+        done = self.thermocline('eval', *flags, '--json', '--run-dir', self.run_dir + '-' + name)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_evaluation_of_a_run_directory_on_whole_files(self):
+        summary = self.train(*FLAGS)
+        last = summary['checkpoints']['last']
+        # Without a job file, it is the run's: its held-out rows.
+        held_out = self.evaluate('--checkpoint', self.run_dir, name='held-out')
+        self.assertEqual(held_out['checkpoint'], last)
+        self.assertEqual(held_out['rows'], "all rows of '%s/test_*.npy'" % self.data)
+        for name in ('auc', 'logloss', 'eval_samples', 'model_digest'):
+            self.assertEqual(held_out[name], summary[name], name)
+        # Files of its own: all rows, in whichever form they come.
+        folder = self.run_dir + '-other'
+        rows = {}
+        for form, file, flags in (('npy', '', []),
+                                  ('tsv', 'train.tsv', ['--set=data.format=CRITEO_TSV'])):
+            data = os.path.join(folder, form)
+            subprocess.run([THERMOCLINE, 'generate', data, '--format=' + form, '--rows=500',
+                            '--test-rows=0', '--shrink=1000'],
+                           check=True, stdout=subprocess.DEVNULL)
+            path = os.path.join(data, file) if file else data
+            rows[form] = self.evaluate('--checkpoint', self.run_dir, '--data', path, *flags,
+                                       name=form)
+            self.assertEqual(rows[form]['eval_samples'], 500)
+            self.assertIn("all rows of '%s" % path, rows[form]['rows'])
+        # A newest checkpoint that is damaged is passed over, and said to be.
+        manifest = os.path.join(self.run_dir, 'checkpoints', last, 'MANIFEST')
+        with open(manifest, 'r+b') as file:
+            file.truncate(10)
+        older = self.thermocline('eval', '--checkpoint', self.run_dir, '--run-dir',
+                                 self.run_dir + '-older')
+        self.assertEqual(older.returncode, 0, older.stderr)
+        self.assertIn('checkpoint %s is passed over' % last, older.stdout)
+        self.assertNotIn('\ncheckpoint %s\n' % last, older.stdout)
 
     def test_where_a_checkpoint_was_made_is_kept_and_reported(self):
         with open('/proc/cpuinfo') as file:

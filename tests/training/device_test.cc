@@ -99,6 +99,19 @@ TEST_F(DeviceRunTest, GoesOnWithTheSameBits) {
   }
 }
 
+TEST_F(DeviceRunTest, EvaluationsAmidTheRunChangeNothing) {
+  for (const char* budget : {"", "64KiB"}) {
+    SCOPED_TRACE(budget);
+    Job job = MakeSmallJob("adam {}", {"cluster.servers=2"});
+    if (*budget != 0) job = WithCache(job, budget, 4, 2);
+    const Outcome without = TrainOn(job, /*on_device=*/true);
+    job.mutable_evaluate()->set_every_steps(5);
+    const Outcome with = TrainOn(job, /*on_device=*/true);
+    EXPECT_EQ(Hex(with.digest), Hex(without.digest));
+    EXPECT_EQ(with.workers[0]->evaluation.auc, without.workers[0]->evaluation.auc);
+  }
+}
+
 // One worker under a staleness bound lags without a cache, too: its rows never change here.
 TEST_F(DeviceRunTest, AnUncachedRunMayLagAStepBehind) {
   const Job job = MakeSmallJob("sgd {} learning_rate_scale: 0", {"cluster.servers=2"});

@@ -32,6 +32,8 @@ struct Batch {
   Step step;                   // The global batch, counted over all passes.
   int size = 0;                // Samples here: this worker's slice. May be 0.
   int64_t global_samples = 0;  // Rows of the whole global batch, over all workers.
+  uint32_t pass = 0;           // Over the data, from 0.
+  bool begins_pass = false;    // It has the first row of the data.
   double progress = 0;         // Share of all the reading that is done with this batch, in (0, 1].
 
   int num_dense = 0;

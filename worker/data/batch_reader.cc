@@ -179,7 +179,10 @@ void BatchReader::ReadLoop() {
 absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
   if (options_.max_steps > 0 && static_cast<uint64_t>(step) >= options_.max_steps) return false;
   while (pass_ < options_.passes) {
-    if (!pass_started_) RETURN_IF_ERROR(source_->Rewind());
+    if (!pass_started_) {
+      RETURN_IF_ERROR(source_->Rewind());
+      at_first_row_ = true;
+    }
     pass_started_ = true;
     ASSIGN_OR_RETURN(const bool some, source_->Read(options_.batch_size, &slot->raw));
     if (some) {
@@ -188,6 +191,7 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
       raw.slice_begin = SliceBegin(raw.num_rows, rank, options_.num_workers);
       raw.slice_end = SliceBegin(raw.num_rows, rank + 1, options_.num_workers);
       slot->pass = pass_;
+      slot->begins_pass = std::exchange(at_first_row_, false);
       return true;
     }
     ++pass_;
@@ -227,6 +231,8 @@ absl::Status BatchReader::ParseStep(int64_t step, Slot* slot) {
   RETURN_IF_ERROR(source_->Parse(slot->raw, slot->batch.get(), &slot->bad_rows));
   slot->batch->step = Step(step);
   slot->batch->global_samples = slot->raw.num_rows;
+  slot->batch->pass = slot->pass;
+  slot->batch->begins_pass = slot->begins_pass;
   const double read = (slot->pass + slot->raw.pass_progress) / options_.passes;
   const double of_max =
       options_.max_steps == 0 ? 0 : (step + 1.0) / static_cast<double>(options_.max_steps);

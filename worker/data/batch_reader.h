@@ -89,6 +89,7 @@ class BatchReader {
     bool end = false;  // No batch: reading ended here, well or with `status`.
     absl::Status status;
     uint32_t pass = 0;
+    bool begins_pass = false;
     RawBatch raw;
     std::unique_ptr<Batch> batch;
     std::vector<int64_t> bad_rows;
@@ -114,6 +115,7 @@ class BatchReader {
   // Of the reading thread alone.
   uint32_t pass_ = 0;
   bool pass_started_ = false;
+  bool at_first_row_ = false;  // Of the pass, once it has started.
   Skipped being_skipped_;
 
   mutable absl::Mutex mutex_;

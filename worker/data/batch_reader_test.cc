@@ -91,6 +91,8 @@ struct Seen {
   std::vector<std::vector<int>> rows;  // of each batch
   std::vector<int64_t> global_samples;
   std::vector<double> progress;
+  std::vector<int> passes;
+  std::vector<bool> begins;  // a pass
   absl::Status status;
 };
 
@@ -106,6 +108,8 @@ Seen ReadAll(BatchReader* reader, int64_t first_step = 0) {
     seen.rows.emplace_back((*batch)->labels.begin(), (*batch)->labels.end());
     seen.global_samples.push_back((*batch)->global_samples);
     seen.progress.push_back((*batch)->progress);
+    seen.passes.push_back(static_cast<int>((*batch)->pass));
+    seen.begins.push_back((*batch)->begins_pass);
     reader->Recycle(*std::move(batch));
   }
 }
@@ -160,6 +164,8 @@ TEST(BatchReader, PassesStartAgainAndStepsGoOn) {
   const Seen seen = ReadAll(reader.get());
   EXPECT_EQ(seen.rows, (Rows{{0, 1}, {2}, {0, 1}, {2}, {0, 1}, {2}}));
   EXPECT_NEAR(seen.progress[2], (1 + 2.0 / 3) / 3, 1e-12);
+  EXPECT_EQ(seen.passes, (std::vector<int>{0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(seen.begins, (std::vector<bool>{true, false, true, false, true, false}));
 }
 
 TEST(BatchReader, StopsAfterMaxSteps) {
@@ -202,6 +208,8 @@ TEST(BatchReader, AStartAmidTheDataContinuesTheSameOrder) {
         EXPECT_EQ(seen.rows, Rows(whole.rows.begin() + start, whole.rows.end()));
         EXPECT_EQ(seen.progress,
                   std::vector<double>(whole.progress.begin() + start, whole.progress.end()));
+        EXPECT_EQ(seen.passes, std::vector<int>(whole.passes.begin() + start, whole.passes.end()));
+        EXPECT_EQ(seen.begins, std::vector<bool>(whole.begins.begin() + start, whole.begins.end()));
         uint64_t samples = 0, global_samples = 0;
         for (int64_t step = 0; step < start; ++step) {
           samples += whole.rows[step].size();

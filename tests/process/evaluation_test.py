@@ -1,0 +1,134 @@
+"""Evaluations of real jobs while they train: the best model is kept, and training ends by patience.
+
+Whatever dies on the way, the same is decided and the model has the same bits.
+"""
+
+import json
+import os
+import signal
+import unittest
+
+from harness import ProcessTest, wait_for
+
+# The small log is learned by heart within a few passes: from then on every evaluation is worse.
+MOST_PASSES = 40
+FLAGS = ['--set=train.passes=%d' % MOST_PASSES, '--set=train.learning_rate.base=0.05',
+         '--set=evaluate.every_passes=1', '--set=evaluate.patience=3',
+         '--set=checkpoint.keep=1']
+STEPS_OF_A_PASS = 40
+
+
+class EvaluationTest(ProcessTest):
+
+    def events(self, kind, run_dir=None):
+        with open(os.path.join(run_dir or self.run_dir, 'metrics.jsonl')) as file:
+            return [event for event in map(json.loads, file) if event['event'] == kind]
+
+    def wait_for_evaluations(self, launcher, count):
+        def evaluated():
+            ended = launcher.poll() is not None
+            if os.path.exists(metrics):
+                with open(metrics) as file:
+                    if file.read().count('"event":"decision"') >= count:
+                        return True
+            self.assertFalse(ended, 'the job ended')
+            return False
+        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
+        wait_for(evaluated, 'evaluations')
+
+    def assert_same(self, summary, undisturbed):
+        for name in ('model_digest', 'steps', 'auc', 'logloss', 'eval_samples'):
+            self.assertEqual(summary[name], undisturbed[name], name)
+        for name in ('metric', 'evaluations', 'best_step', 'best_auc', 'best_logloss',
+                     'without_improvement', 'stopped_early'):
+            self.assertEqual(summary['evaluations'][name], undisturbed['evaluations'][name], name)
+
+    def test_the_best_is_kept_and_training_ends(self):
+        launcher = self.start('--servers=2', *FLAGS)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        summary = self.summary(launcher)
+        best = summary['evaluations']
+        self.assertTrue(best['stopped_early'])
+        self.assertEqual(best['without_improvement'], 3)
+        passes = best['evaluations']
+        self.assertLess(passes, MOST_PASSES)
+        self.assertEqual(summary['steps'], passes * STEPS_OF_A_PASS)
+        self.assertEqual(best['best_step'], (passes - 3) * STEPS_OF_A_PASS - 1)
+        self.assertGreater(best['best_auc'], summary['auc'])
+
+        evaluations = self.events('eval')
+        self.assertEqual([event['step'] for event in evaluations],
+                         [n * STEPS_OF_A_PASS - 1 for n in range(1, passes + 1)])
+        self.assertEqual([event['pass'] for event in evaluations], list(range(1, passes + 1)))
+        self.assertEqual(best['best_auc'], max(event['auc'] for event in evaluations))
+        self.assertEqual({event['samples'] for event in evaluations}, {2000})
+        self.assertAlmostEqual(evaluations[0]['learning_rate'], 0.05, places=6)
+        self.assertAlmostEqual(self.events('progress')[0]['learning_rate'], 0.05, places=6)
+        self.assertIn('evaluation after step %d (pass 1): AUC %.4f' %
+                      (STEPS_OF_A_PASS - 1, evaluations[0]['auc']), out)
+        self.assertIn('(3 of 3 without improvement); training ends', out)
+        name = 'epoch-1-step-%d' % best['best_step']
+        self.assertEqual(best['best_checkpoint'], name)
+        self.assertIn('best AUC %.4f' % best['best_auc'], out)
+        self.assertIn('after step %d, checkpoint %s' % (best['best_step'], name), out)
+
+        # One newest is kept, and the best beside it.
+        listed = json.loads(self.thermocline('checkpoint', 'list', self.run_dir, '--json').stdout)
+        self.assertEqual([(entry['name'], entry['best']) for entry in listed['checkpoints']],
+                         [(name, True), (summary['checkpoints']['last'], False)])
+        self.assertIn(', the best', self.thermocline('checkpoint', 'list', self.run_dir).stdout)
+        scored = self.thermocline('eval', '--checkpoint', os.path.join(self.run_dir, 'best'),
+                                  '--json', '--run-dir', self.run_dir + '-best')
+        self.assertEqual(scored.returncode, 0, scored.stderr)
+        scored = json.loads(scored.stdout)
+        self.assertEqual((scored['checkpoint'], scored['auc'], scored['logloss']),
+                         (name, best['best_auc'], best['best_logloss']))
+
+        # A job that only trains has the same bits up to there.
+        plain = self.train('--set=train.passes=%d' % MOST_PASSES,
+                           '--set=train.learning_rate.base=0.05',
+                           '--set=train.max_steps=%d' % summary['steps'],
+                           run_dir=self.run_dir + '-plain')
+        self.assertEqual(plain['model_digest'], summary['model_digest'])
+        self.assertEqual(plain['auc'], summary['auc'])
+
+        # What has ended so stays so, until there is more patience.
+        again = self.resume()
+        self.assert_same(again, summary)
+        more = self.resume('--set=evaluate.patience=4')
+        self.assertEqual(more['steps'], summary['steps'] + STEPS_OF_A_PASS)
+
+    def test_the_same_is_decided_whatever_dies(self):
+        flags = ['--workers=2', *FLAGS, '--set=checkpoint.every_steps=25']
+        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+        launcher = self.start('--servers=2', *flags)
+        self.wait_for_evaluations(launcher, 1)
+        os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGKILL)
+        self.wait_for_evaluations(launcher, 3)
+        launcher.kill()
+        self.finish(launcher)
+        self.assertEqual(len(self.events('rollback')), 1)
+        summary = self.resume('--servers=3')
+        self.assert_same(summary, undisturbed)
+        kept = os.listdir(os.path.join(self.run_dir, 'checkpoints'))
+        self.assertIn(summary['evaluations']['best_checkpoint'], kept)
+
+    def test_steps_with_a_cache_and_without_checkpoints(self):
+        flags = ['--set=train.passes=4', '--set=evaluate.every_steps=30',
+                 '--set=evaluate.metric=LOGLOSS']
+        summary = self.train('--set=cache.budget=16MiB', *flags)
+        self.assertEqual([event['step'] for event in self.events('eval')],
+                         [29, 59, 89, 119, 149, 159])
+        self.assertEqual([event['scheduled'] for event in self.events('eval')],
+                         [True, True, True, True, True, False])
+        best = min(self.events('eval'), key=lambda event: event['logloss'])
+        self.assertEqual(summary['evaluations']['best_step'], best['step'])
+        self.assertIsNone(summary['evaluations']['best_checkpoint'])
+        self.assertFalse(summary['evaluations']['stopped_early'])
+        plain = self.train('--set=train.passes=4', run_dir=self.run_dir + '-plain')
+        self.assertEqual(summary['model_digest'], plain['model_digest'])
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
