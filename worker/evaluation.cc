@@ -21,7 +21,8 @@ absl::Status CheckFinite(const std::vector<float>& logits, size_t samples_before
 }
 
 absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* source,
-                                       ModelStep* model, Step step, bool with_dense) {
+                                       ModelStep* model, Step step, bool with_dense,
+                                       const std::function<void(int64_t samples)>& on_scored) {
   std::vector<float> scores, labels, logits;
   ASSIGN_OR_RETURN(std::shared_ptr<StepWork> work, pipeline->Next());
   if (work == nullptr) return EvaluationResult{};
@@ -37,6 +38,7 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
     RETURN_IF_ERROR(CheckFinite(logits, scores.size()));
     scores.insert(scores.end(), logits.begin(), logits.end());
     labels.insert(labels.end(), work->batch->labels.begin(), work->batch->labels.end());
+    on_scored(static_cast<int64_t>(scores.size()));
     work = std::move(next);
   }
   EvaluationResult result;
@@ -48,9 +50,11 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
 
 }  // namespace
 
-absl::StatusOr<EvaluationResult> ScoreHeldOut(StepPipeline* pipeline, EmbeddingSource* source,
-                                              ModelStep* model, Step step, bool with_dense) {
-  absl::StatusOr<EvaluationResult> result = Score(pipeline, source, model, step, with_dense);
+absl::StatusOr<EvaluationResult> ScoreHeldOut(
+    StepPipeline* pipeline, EmbeddingSource* source, ModelStep* model, Step step, bool with_dense,
+    const std::function<void(int64_t samples)>& on_scored) {
+  absl::StatusOr<EvaluationResult> result =
+      Score(pipeline, source, model, step, with_dense, on_scored);
   if (!result.ok()) source->Cancel(result.status());
   const absl::Status drained = source->Drain();
   if (result.ok() && !drained.ok()) return drained;

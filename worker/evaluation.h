@@ -4,6 +4,7 @@
 #define THERMOCLINE_WORKER_EVALUATION_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -23,9 +24,10 @@ struct EvaluationResult {
 
 // Reads rows once every worker's pushes up to `step` - 1 are in them, and scores all of `pipeline`.
 // `with_dense`: the dense parameters are the servers' too, else the model's own. 0 samples where
-// nothing is held out.
-absl::StatusOr<EvaluationResult> ScoreHeldOut(StepPipeline* pipeline, EmbeddingSource* source,
-                                              ModelStep* model, Step step, bool with_dense);
+// nothing is held out. `on_scored` is told the samples scored so far, batch by batch.
+absl::StatusOr<EvaluationResult> ScoreHeldOut(
+    StepPipeline* pipeline, EmbeddingSource* source, ModelStep* model, Step step, bool with_dense,
+    const std::function<void(int64_t samples)>& on_scored);
 
 // Which evaluation an evaluation is.
 struct EvaluationPlace {

@@ -8,14 +8,12 @@ namespace thermocline {
 namespace {
 
 DlrmShape ShapeOf(const Job& job, const JobTables& tables) {
-  const std::vector<int> bottom = BottomWidths(job);
-  const std::vector<int> top = TopWidths(job);
   DlrmShape shape;
-  shape.num_dense = bottom.front();
+  shape.num_dense = static_cast<int32_t>(job.data().num_dense());
   shape.num_features = static_cast<int32_t>(tables.features.size());
-  shape.dim = bottom.back();
-  shape.bottom_hidden.assign(bottom.begin() + 1, bottom.end() - 1);
-  shape.top_hidden.assign(top.begin() + 1, top.end() - 1);
+  shape.dim = EmbeddingDim(job);
+  shape.bottom_hidden.assign(job.dlrm().bottom().begin(), job.dlrm().bottom().end());
+  shape.top_hidden.assign(job.dlrm().top().begin(), job.dlrm().top().end());
   return shape;
 }
 

@@ -8,9 +8,9 @@
 #include "common/net/process_stats.h"
 
 namespace thermocline {
-
-WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd)
-    : job_id_(std::move(job_id)), rank_(rank), fd_(fd) {}
+WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd,
+                               absl::Duration phase_period)
+    : job_id_(std::move(job_id)), rank_(rank), fd_(fd), phase_period_(phase_period) {}
 
 void WorkerProgress::Watch(Watched watched) {
   absl::MutexLock lock(&mutex_);
@@ -119,6 +119,66 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
   WriteLine(line.dump());
 }
 
+WorkerProgress::Phase WorkerProgress::Begin(absl::string_view name, const char* unit) const {
+  return {std::string(name), 0, 0, unit, watch_.Elapsed(), absl::nullopt};
+}
+
+std::string WorkerProgress::LineOf(const Phase& phase, bool ended) const {
+  nlohmann::json line = {
+      {"event", "phase"},   {"phase", phase.name},
+      {"done", phase.done}, {"total", phase.total},
+      {"unit", phase.unit}, {"seconds", absl::ToDoubleSeconds(watch_.Elapsed() - phase.start)}};
+  if (ended) line["ended"] = true;
+  return line.dump();
+}
+
+std::string WorkerProgress::Advance(uint64_t done, int64_t total, Phase* phase) {
+  if (done != phase->done) ++advances_;
+  phase->done = done;
+  phase->total = total > 0 ? static_cast<uint64_t>(total) : 0;
+  const absl::Duration now = watch_.Elapsed();
+  if (now - phase->written.value_or(phase->start) < phase_period_) return "";
+  phase->written = now;
+  return LineOf(*phase, /*ended=*/false);
+}
+
+std::string WorkerProgress::End(const Phase& phase) const {
+  return phase.written.has_value() ? LineOf(phase, /*ended=*/true) : "";
+}
+
+void WorkerProgress::Enter(absl::string_view phase) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    line = End(std::exchange(phase_, Begin(phase, "")));
+  }
+  WriteLine(line);
+}
+
+void WorkerProgress::OnScan(absl::string_view what, const ScanProgress& scan) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!scan_.has_value() || scan_->name != what) scan_ = Begin(what, "bytes");
+    line = Advance(static_cast<uint64_t>(scan.done_bytes), scan.total_bytes, &*scan_);
+    if (scan.is_over) {
+      line = End(*scan_);
+      scan_.reset();
+    }
+  }
+  WriteLine(line);
+}
+
+void WorkerProgress::OnScored(int64_t samples, int64_t total) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    phase_.unit = "samples";
+    line = Advance(static_cast<uint64_t>(samples), total, &phase_);
+  }
+  WriteLine(line);
+}
+
 void WorkerProgress::OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
                                   absl::Duration taken) {
   nlohmann::json line = {{"event", "eval"},
@@ -148,12 +208,22 @@ WorkerStats WorkerProgress::Stats() const {
   stats.set_loss(report_.window_loss);
   stats.set_samples_per_s(samples_per_s_);
   for (StageStats& stage : Stages()) *stats.add_stages() = std::move(stage);
+  const Phase& phase = scan_.has_value() ? *scan_ : phase_;
+  stats.mutable_phase()->set_name(phase.name);
+  stats.mutable_phase()->set_done(phase.done);
+  stats.mutable_phase()->set_total(phase.total);
+  stats.mutable_phase()->set_unit(phase.unit);
+  stats.mutable_phase()->set_advances(advances_);
   stats.set_device(watched_.device);
   if (watched_.trainer != nullptr) {
     stats.set_max_staleness(watched_.trainer->staleness().max());
     stats.set_mean_staleness(watched_.trainer->staleness().mean());
   }
-  if (watched_.pipeline != nullptr) stats.set_bad_lines(watched_.pipeline->progress().bad_lines);
+  if (watched_.pipeline != nullptr) {
+    const BatchReader::Progress read = watched_.pipeline->progress();
+    stats.set_bad_lines(read.bad_lines);
+    stats.set_padding_ids(read.padding_ids);
+  }
   if (watched_.session != nullptr) {
     const PsSessionStats session = watched_.session->stats();
     stats.set_bytes_pulled(session.bytes_pulled);
@@ -181,7 +251,8 @@ WorkerStats WorkerProgress::Stats() const {
 
 // A controller that has gone away is no reason to stop: its death ends this process anyway.
 void WorkerProgress::WriteLine(const std::string& line) const {
-  if (fd_ < 0) return;
+  if (fd_ < 0 || line.empty()) return;
+  absl::MutexLock lock(&write_mutex_);
   const std::string text = line + "\n";
   size_t written = 0;
   while (written < text.size()) {

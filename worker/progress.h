@@ -4,15 +4,20 @@
 #define THERMOCLINE_WORKER_PROGRESS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/stopwatch.h"
 #include "proto/parameter_server.pb.h"
+#include "worker/data/line_stream.h"
 #include "worker/evaluation.h"
 #include "worker/sparse/cached_source.h"
 #include "worker/sparse/ps_session.h"
@@ -24,8 +29,10 @@ namespace thermocline {
 // Thread-safe.
 class WorkerProgress {
  public:
-  // Lines go to `fd`; none where it is negative.
-  WorkerProgress(std::string job_id, WorkerRank rank, int fd);
+  // Lines go to `fd`; none where it is negative. A phase has one each `phase_period` while it gets
+  // further, none if it takes less.
+  WorkerProgress(std::string job_id, WorkerRank rank, int fd,
+                 absl::Duration phase_period = absl::Seconds(1));
 
   // Whose figures the stats show from now on; they outlive the progress, or detach.
   struct Watched {
@@ -38,6 +45,13 @@ class WorkerProgress {
   };
   void Watch(Watched watched);
 
+  // The worker begins something: "training", "evaluating". (It begins with "starting".)
+  void Enter(absl::string_view phase);
+  // While it lasts, a scan of the data stands before the phase that waits for it.
+  void OnScan(absl::string_view what, const ScanProgress& scan);
+  // Of the phase: so many samples are scored, of `total`; negative: not known.
+  void OnScored(int64_t samples, int64_t total);
+
   // Writes a "progress" line; rates and shares are of the window since the last one.
   void OnReport(const TrainerReport& report);
   // Writes an "eval" line. What it took doesn't count for the rate of the window that is open.
@@ -49,7 +63,25 @@ class WorkerProgress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void WriteLine(const std::string& line) const;
+  // What is done now.
+  struct Phase {
+    std::string name;
+    uint64_t done = 0;
+    uint64_t total = 0;  // 0: not known
+    const char* unit = "";
+    absl::Duration start;
+    absl::optional<absl::Duration> written;  // its last line
+  };
+  Phase Begin(absl::string_view name, const char* unit) const;
+  // Takes how far it is; the line that says so, where it is time for one, else "".
+  std::string Advance(uint64_t done, int64_t total, Phase* phase)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its last line, where it has written one, else "".
+  std::string End(const Phase& phase) const;
+  std::string LineOf(const Phase& phase, bool ended) const;
+
+  // Nothing for "". Not under mutex_: the reader may be slow.
+  void WriteLine(const std::string& line) const ABSL_LOCKS_EXCLUDED(mutex_, write_mutex_);
   std::vector<StageStats> Stages() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // What has been counted so far; a window is the difference of two.
   struct Totals {
@@ -64,8 +96,15 @@ class WorkerProgress {
   const std::string job_id_;
   const WorkerRank rank_;
   const int fd_;
+  const absl::Duration phase_period_;
+  const Stopwatch watch_;
+
+  mutable absl::Mutex write_mutex_;  // Lines are written whole.
 
   mutable absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
+  absl::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
+  uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
   Watched watched_ ABSL_GUARDED_BY(mutex_);
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);
   TrainerReport report_ ABSL_GUARDED_BY(mutex_);

@@ -82,7 +82,7 @@ BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
   std::vector<int32_t> feature_tables;
   for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
   return BatchPlanner(TableIds(tables), std::move(feature_tables),
-                      ClusterMap(job.cluster().servers()));
+                      ClusterMap(job.cluster().servers()), job.data().num_dense() > 0 ? 1 : 0);
 }
 
 RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
@@ -222,9 +222,14 @@ absl::Status EvaluationPart(Run* run, WorkerProgress* progress, const Evaluation
                             WorkerResult* result) {
   const bool with_dense = run->options.eval_only || !run->source->owns_dense();
   const Stopwatch watch;
+  const int64_t held_out_rows = run->dataset->rows(Split::kTest);
+  progress->Enter("evaluating");
   ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut());
-  ASSIGN_OR_RETURN(result->evaluation, ScoreHeldOut(held_out.get(), run->source.get(), &run->model,
-                                                    place.step + 1, with_dense));
+  ASSIGN_OR_RETURN(result->evaluation,
+                   ScoreHeldOut(held_out.get(), run->source.get(), &run->model, place.step + 1,
+                                with_dense, [progress, held_out_rows](int64_t samples) {
+                                  progress->OnScored(samples, held_out_rows);
+                                }));
   result->evaluated_step = place.step;
   result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
   const BatchReader::Progress read = held_out->progress();
@@ -262,6 +267,7 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
     parts.evaluate = [&](const EvaluationPlace& place) {
       const Stopwatch watch;
       absl::StatusOr<bool> goes_on = EvaluateAndDecide(run, progress, place, result);
+      progress->Enter("training");
       evaluating += watch.Elapsed();
       return goes_on;
     };
@@ -269,6 +275,7 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
   run->trainer = std::make_unique<Trainer>(
       run->job, parts, [progress](const TrainerReport& report) { progress->OnReport(report); });
   progress->Watch(run->Watched());
+  progress->Enter("training");
   const Stopwatch watch;
   RETURN_IF_ERROR(run->trainer->Run());
   result->train_s = absl::ToDoubleSeconds(watch.Elapsed() - evaluating);
@@ -278,6 +285,7 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
   result->bad_lines = run->pipeline->progress().bad_lines;
   const std::string first_bad_line = run->pipeline->progress().first_bad_line;
   if (!first_bad_line.empty()) result->first_bad_line = first_bad_line;
+  result->padding_ids = run->pipeline->progress().padding_ids;
   return absl::OkStatus();
 }
 
@@ -294,7 +302,10 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     ASSIGN_OR_RETURN(cached_options, CachedOptions(job, ResolveTables(job), options));
     RETURN_IF_ERROR(CheckHostMemory(cached_options.layout, *device.device));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset, Dataset::Open(job));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset,
+                   Dataset::Open(job, [progress](absl::string_view what, const ScanProgress& scan) {
+                     progress->OnScan(what, scan);
+                   }));
   Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,
           transport, scheduler);
   RETURN_IF_ERROR(CheckMemory(&run));
@@ -322,6 +333,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
                          {"samples", result.samples},
                          {"new_samples", result.new_samples},
                          {"bad_lines", result.bad_lines},
+                         {"padding_ids", result.padding_ids},
                          {"train_s", result.train_s},
                          {"eval_s", result.eval_s},
                          {"loss", result.stats.loss()},

@@ -43,6 +43,7 @@ struct WorkerResult {
   uint64_t samples = 0;      // this worker's; those before start_step as if no line had been bad
   uint64_t new_samples = 0;  // from start_step on
   uint64_t bad_lines = 0;    // of what was read
+  uint64_t padding_ids = 0;  // of what was trained on
   std::string first_bad_line;
   double train_s = 0;  // first fetch to last acknowledgement
   double eval_s = 0;

@@ -16,11 +16,6 @@ OptimizerConfig Config(const Optimizer& proto) {
   return *config;
 }
 
-int Dim(const Job& resolved) {
-  CHECK_GE(resolved.table_size(), 1);
-  return static_cast<int>(resolved.table(0).settings().dim());
-}
-
 TableLayout SparseLayout(const Table& table, uint32_t id) {
   TableLayout layout;
   layout.id = TableId(id);
@@ -95,16 +90,23 @@ JobTables ResolveTables(const Job& resolved) {
   return tables;
 }
 
+int EmbeddingDim(const Job& resolved) {
+  const TableSettings& settings =
+      resolved.table_size() > 0 ? resolved.table(0).settings() : resolved.default_table();
+  return static_cast<int>(settings.dim());
+}
+
 std::vector<int> BottomWidths(const Job& resolved) {
+  if (resolved.data().num_dense() == 0) return {};
   std::vector<int> widths = {static_cast<int>(resolved.data().num_dense())};
   for (const uint32_t width : resolved.dlrm().bottom()) widths.push_back(static_cast<int>(width));
-  widths.push_back(Dim(resolved));
+  widths.push_back(EmbeddingDim(resolved));
   return widths;
 }
 
 std::vector<int> TopWidths(const Job& resolved) {
-  const int features = resolved.feature_size();
-  std::vector<int> widths = {Dim(resolved) + features * (features + 1) / 2};
+  const int vectors = resolved.feature_size() + (resolved.data().num_dense() > 0 ? 1 : 0);
+  std::vector<int> widths = {EmbeddingDim(resolved) + vectors * (vectors - 1) / 2};
   for (const uint32_t width : resolved.dlrm().top()) widths.push_back(static_cast<int>(width));
   widths.push_back(1);
   return widths;

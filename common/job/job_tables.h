@@ -44,8 +44,12 @@ struct JobTables {
 // REQUIRES: a job that LoadJob returned.
 JobTables ResolveTables(const Job& resolved);
 
-// Widths of the MLPs, input first: bottom {num_dense, ..., dim};
-// top {dim + F (F + 1) / 2, ..., 1} for F features (F + 1 vectors, each pair once).
+// Of every table, and so of the bottom MLP's output.
+int EmbeddingDim(const Job& resolved);
+
+// Widths of the MLPs, input first: bottom {num_dense, ..., dim}, or none without dense columns;
+// top {dim + V (V - 1) / 2, ..., 1} for V vectors, each pair once: one of each feature, and the
+// bottom's output.
 std::vector<int> BottomWidths(const Job& resolved);
 std::vector<int> TopWidths(const Job& resolved);
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
 
 namespace thermocline {
@@ -90,6 +91,28 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   EXPECT_EQ(tables.dense[2].rows, 14);
   EXPECT_EQ(tables.dense[2].cols, 1);
   EXPECT_EQ(tables.dense[0].layout.optimizer.kind, OptimizerKind::kRowWiseAdagrad);
+}
+
+TEST(ResolveTables, DenseOrSparseColumnsAlone) {
+  const auto job_of = [](int num_dense, int num_categorical) {
+    return Parse(absl::StrCat(R"(name: "j" data { format: DLRM_NPY path: "d" num_dense: )",
+                              num_dense, " num_categorical: ", num_categorical, R"( }
+default_table { dim: 8 }
+dlrm { top: 4 }
+train { batch_size: 16 learning_rate { base: 0.1 } })"));
+  };
+  // The top reads an embedding and the products of three.
+  const Job sparse = job_of(0, 3);
+  EXPECT_THAT(BottomWidths(sparse), ElementsAre());
+  EXPECT_THAT(TopWidths(sparse), ElementsAre(8 + 3, 4, 1));
+  EXPECT_EQ(ResolveTables(sparse).sparse.size(), 3u);
+  EXPECT_EQ(ResolveTables(sparse).dense.size(), 4u);
+  // The top reads the bottom.
+  const Job dense = job_of(5, 0);
+  EXPECT_THAT(BottomWidths(dense), ElementsAre(5, 8));
+  EXPECT_THAT(TopWidths(dense), ElementsAre(8, 4, 1));
+  EXPECT_TRUE(ResolveTables(dense).sparse.empty());
+  EXPECT_EQ(ResolveTables(dense).dense.size(), 6u);
 }
 
 }  // namespace

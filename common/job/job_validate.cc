@@ -118,8 +118,12 @@ class Validator {
     if (!data.test_path().empty() && data.test_share() > 0) {
       return source_.Error("data.test_share", "is set, and data.test_path as well; choose one");
     }
-    RETURN_IF_ERROR(Range("data.num_dense", data.num_dense(), 1, kMaxColumns));
-    RETURN_IF_ERROR(Range("data.num_categorical", data.num_categorical(), 1, kMaxColumns));
+    RETURN_IF_ERROR(Range("data.num_dense", data.num_dense(), 0, kMaxColumns));
+    RETURN_IF_ERROR(Range("data.num_categorical", data.num_categorical(), 0, kMaxColumns));
+    if (data.num_dense() == 0 && data.num_categorical() == 0) {
+      return source_.Error("data.num_dense",
+                           "is 0, and data.num_categorical as well: there is nothing to train on");
+    }
     return Range("data.read_ahead_batches", data.read_ahead_batches(), 1, kMaxReadAheadBatches);
   }
 
@@ -175,6 +179,10 @@ class Validator {
                                           "; in CRITEO_TSV a bag is one column, its values "
                                           "separated by commas"));
       }
+      if (job_.data().format() == Data::CRITEO_TSV && feature.has_padding_id()) {
+        return source_.Error(path + ".padding_id",
+                             "is for DLRM_NPY; in CRITEO_TSV a bag has no padding");
+      }
       columns += feature.columns();
     }
     if (columns != job_.data().num_categorical()) {
@@ -224,6 +232,7 @@ class Validator {
 
   // The interaction multiplies every pair of pooled embeddings.
   absl::Status CheckDims() const {
+    if (job_.table_size() == 0) return absl::OkStatus();
     const uint32_t wanted = job_.table(0).settings().dim();
     for (int i = 1; i < job_.table_size(); ++i) {
       const uint32_t dim = job_.table(i).settings().dim();
@@ -238,6 +247,11 @@ class Validator {
 
   absl::Status CheckModel() const {
     if (!job_.has_dlrm()) return source_.Error("dlrm", "is missing; a job needs a model");
+    if (job_.data().num_dense() == 0 && job_.dlrm().bottom_size() > 0) {
+      return source_.Error("dlrm.bottom[0]",
+                           "is set, but data.num_dense is 0: without dense columns there is no "
+                           "bottom MLP");
+    }
     for (int i = 0; i < job_.dlrm().bottom_size(); ++i) {
       RETURN_IF_ERROR(
           Range(absl::StrCat("dlrm.bottom[", i, "]"), job_.dlrm().bottom(i), 1, kMaxLayerWidth));
@@ -382,6 +396,9 @@ class Validator {
     }
     if (!job_.has_cache()) return absl::OkStatus();
     const Cache& cache = job_.cache();
+    if (job_.feature_size() == 0) {
+      return source_.Error("cache", "is set, but without categorical columns there are no rows");
+    }
     if (cache.budget().empty()) {
       return source_.Error("cache.budget", "is missing; write a size, such as \"256MiB\"");
     }

@@ -86,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"num_categorical: 2", "test_share: 0.5 test_path: \"t\"",
              "j:5: data.test_share is set, and data.test_path as well; choose one"},
         Case{"num_categorical: 2", "num_dense: 0",
-             "j:5: data.num_dense is 0; it must be at least 1"},
+             "j:15: dlrm.bottom[0] is set, but data.num_dense is 0: without dense columns there "
+             "is no bottom MLP"},
         Case{"num_categorical: 2", "num_dense: 4097",
              "j:5: data.num_dense is 4097; it must be at most 4096"},
         Case{"num_categorical: 2", "read_ahead_batches: 0",
@@ -306,10 +307,25 @@ TEST(ValidateJob, BeyondLoopbackIsAllowedWithTlsOrExplicitly) {
   EXPECT_NE(ErrorOf({"cluster.listen_host=127.evil.example"}), "");
 }
 
-TEST(ValidateJob, OneCategoryColumnAtLeast) {
-  std::string text = kJob;
-  EXPECT_EQ(ErrorOf({"data.num_categorical=0", "feature=[]", "table=[]"}),
-            "--set data.num_categorical=0: data.num_categorical is 0; it must be at least 1");
+TEST(ValidateJob, OneColumnAtLeast) {
+  const std::vector<std::string> dense = {"data.num_categorical=0", "feature=[]", "table=[]"};
+  const std::vector<std::string> sparse = {"data.num_dense=0", "dlrm.bottom=[]"};
+  const auto with = [](std::vector<std::string> changes, const std::vector<std::string>& more) {
+    changes.insert(changes.end(), more.begin(), more.end());
+    return changes;
+  };
+  EXPECT_TRUE(ParseJob(kJob, "j", dense).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", sparse).ok());
+  EXPECT_EQ(ErrorOf(with(dense, sparse)),
+            "--set data.num_dense=0: data.num_dense is 0, and data.num_categorical as well: there "
+            "is nothing to train on");
+  EXPECT_EQ(ErrorOf(with(dense, {"cache.budget=1MiB"})),
+            "--set cache.budget=1MiB: cache is set, but without categorical columns there are no "
+            "rows");
+  EXPECT_EQ(ErrorOf({"feature[0].padding_id=-1"}),
+            "--set feature[0].padding_id=-1: feature[0].padding_id is for DLRM_NPY; in CRITEO_TSV "
+            "a bag has no padding");
+  EXPECT_TRUE(ParseJob(kJob, "j", {"feature[0].padding_id=-1", "data.format=DLRM_NPY"}).ok());
 }
 
 TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {

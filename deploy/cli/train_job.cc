@@ -91,6 +91,21 @@ std::string Plural(uint32_t count, const char* noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+// What train.staleness_steps means where there are no other workers to be behind; "" where there
+// are, or it is 0.
+std::string StalenessOfOneWorker(const Job& job) {
+  const uint32_t steps = job.train().staleness_steps();
+  if (job.cluster().workers() > 1 || steps == 0) return "";
+  if (job.has_cache()) {
+    return "train.staleness_steps changes nothing: with a cache the one worker updates the rows "
+           "that "
+           "it reads itself";
+  }
+  return absl::StrCat("train.staleness_steps is ", steps,
+                      ": rows may miss the one worker's own last ", Plural(steps, "step"),
+                      "; 0 trains in sync");
+}
+
 }  // namespace
 
 std::vector<FlagSpec> JobFlags() {
@@ -180,6 +195,9 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
     out.TryWrite(
         Line("the cache keeps nothing: with several workers a row may be read again only "
              "within train.staleness_steps, which is 0"));
+  }
+  if (const std::string staleness = StalenessOfOneWorker(job); !staleness.empty()) {
+    out.TryWrite(Line(staleness));
   }
   ProgressBar bar([&out](absl::string_view text) { return out.TryWrite(text); }, out.is_terminal());
   const Stopwatch watch;

@@ -24,9 +24,32 @@ std::string Bar(double fraction) {
   return absl::StrFormat("[%s] %3.0f%%", bar, std::floor(fraction * 100));
 }
 
+std::string Amount(uint64_t amount, const std::string& unit) {
+  return unit == "bytes" ? FormatBytes(amount) : FormatCount(amount);
+}
+
+double FractionOf(const PhaseProgress& phase) {
+  return std::min(1.0, static_cast<double>(phase.done) / static_cast<double>(phase.total));
+}
+
+std::string RenderPhase(const PhaseProgress& phase) {
+  const std::string what = absl::StrCat(phase.name, "  ", Amount(phase.done, phase.unit));
+  const std::string unit = phase.unit == "bytes" ? "" : absl::StrCat(" ", phase.unit);
+  if (phase.total == 0) return absl::StrCat(what, unit);
+  const double fraction = FractionOf(phase);
+  std::string line =
+      absl::StrCat(Bar(fraction), "  ", what, " of ", Amount(phase.total, phase.unit), unit);
+  if (fraction > 0 && fraction < 1) {
+    const double left = phase.seconds * (1 - fraction) / fraction;
+    absl::StrAppend(&line, "  ", FormatSeconds(left), " left");
+  }
+  return line;
+}
+
 }  // namespace
 
 std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
+  if (progress.phase) return RenderPhase(*progress.phase);
   std::string line;
   if (progress.fraction)
     absl::StrAppend(&line, Bar(std::clamp(*progress.fraction, 0.0, 1.0)), "  ");
@@ -47,7 +70,7 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
 }
 
 void ProgressBar::Update(const Progress& progress, absl::Duration elapsed) {
-  const bool is_last = progress.fraction && *progress.fraction >= 1;
+  const bool is_last = !progress.phase && progress.fraction && *progress.fraction >= 1;
   const absl::Duration period = is_terminal_ ? kTerminalPeriod : kPlainPeriod;
   if (!is_last && elapsed - last_drawn_ < period) return;
   last_drawn_ = elapsed;

@@ -13,6 +13,15 @@
 
 namespace thermocline {
 
+// What the reporting worker does where it is no step: "counting lines", "evaluating".
+struct PhaseProgress {
+  std::string name;
+  uint64_t done = 0;
+  uint64_t total = 0;  // 0: not known
+  std::string unit;    // "bytes", "samples"
+  double seconds = 0;  // since it began
+};
+
 struct Progress {
   uint64_t step = 0;
   uint64_t samples = 0;
@@ -21,9 +30,11 @@ struct Progress {
   std::optional<double> loss;      // mean per sample since the report before
   std::optional<double> hit_rate;  // of the reporting worker's cache, in [0, 1]
   std::optional<double> auc;       // of the last batch, as far as the reporting worker computed it
+  std::optional<PhaseProgress> phase;  // under way; the figures above are of the steps before
 };
 
-// "[=====>    ]  45%  step 120  ..." without a line end; `elapsed` gives the time left.
+// "[=====>    ]  45%  step 120  ..." without a line end; `elapsed` gives the time left. In a phase:
+// "[=====>    ]  45%  counting lines  1.2 GiB of 2.7 GiB  0:12 left".
 std::string RenderProgress(const Progress& progress, absl::Duration elapsed);
 
 // Not thread-safe.

@@ -36,6 +36,21 @@ TEST(RenderProgress, OddFractionsStayInTheBar) {
             "batch AUC 0.7500");
 }
 
+TEST(RenderProgress, APhaseStandsInPlaceOfTheSteps) {
+  Progress progress = Half();
+  progress.phase = PhaseProgress{"counting lines", 3 << 20, 12 << 20, "bytes", 5};
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)),
+            "[======>                 ]  25%  counting lines  3.0 MiB of 12.0 MiB  0:15 left");
+  progress.phase = PhaseProgress{"evaluating", 4096, 4096, "samples", 5};
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)),
+            "[========================] 100%  evaluating  4,096 of 4,096 samples");
+  // A pipe has no size, and a file of held-out rows isn't counted.
+  progress.phase = PhaseProgress{"counting lines", 512, 0, "bytes", 5};
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)), "counting lines  512 B");
+  progress.phase = PhaseProgress{"evaluating", 8192, 0, "samples", 5};
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)), "evaluating  8,192 samples");
+}
+
 // What a bar writes for updates at the given times, in ms.
 std::string Drawn(bool is_terminal, const std::vector<int>& times_ms, double last_fraction) {
   std::string text;

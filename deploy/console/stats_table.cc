@@ -84,6 +84,12 @@ uint64_t TableRowCount(const ServerStats& stats) {
   return rows;
 }
 
+// "training", "counting lines 45%".
+std::string PhaseText(const WorkerPhase& phase) {
+  if (phase.total() == 0) return phase.name().empty() ? "-" : phase.name();
+  return absl::StrFormat("%s %d%%", phase.name(), 100 * phase.done() / phase.total());
+}
+
 }  // namespace
 
 std::string RenderServerStats(const std::vector<ServerReport>& servers) {
@@ -166,8 +172,8 @@ std::string RenderCaches(const std::vector<WorkerReport>& workers) {
 }
 
 std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
-  Rows rows = {{"worker", "rank", "step", "samples", "samples/s", "loss", "process", "pulled",
-                "pushed", "retries", "bad lines", "staleness"},
+  Rows rows = {{"worker", "rank", "phase", "step", "samples", "samples/s", "loss", "process",
+                "pulled", "pushed", "retries", "bad lines", "staleness"},
                {}};
   std::string errors;
   for (const WorkerReport& worker : workers) {
@@ -177,11 +183,12 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
     }
     const WorkerStats& stats = *worker.stats;
     rows.push_back(
-        {worker.address, absl::StrCat(stats.worker_rank()), absl::StrCat(stats.step()),
-         FormatCount(stats.samples()), absl::StrFormat("%.0f", stats.samples_per_s()),
-         absl::StrFormat("%.4f", stats.loss()), FormatBytes(stats.resident_bytes()),
-         FormatBytes(stats.bytes_pulled()), FormatBytes(stats.bytes_pushed()),
-         FormatCount(stats.rpc_retries()), FormatCount(stats.bad_lines()),
+        {worker.address, absl::StrCat(stats.worker_rank()), PhaseText(stats.phase()),
+         absl::StrCat(stats.step()), FormatCount(stats.samples()),
+         absl::StrFormat("%.0f", stats.samples_per_s()), absl::StrFormat("%.4f", stats.loss()),
+         FormatBytes(stats.resident_bytes()), FormatBytes(stats.bytes_pulled()),
+         FormatBytes(stats.bytes_pushed()), FormatCount(stats.rpc_retries()),
+         FormatCount(stats.bad_lines()),
          absl::StrFormat("%d max, %.2f mean", stats.max_staleness(), stats.mean_staleness())});
   }
   return absl::StrCat(FormatTable(rows), RenderCaches(workers), errors);

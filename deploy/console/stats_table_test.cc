@@ -79,6 +79,16 @@ TEST(StatsTable, WorkersSayHowStaleTheirRowsWere) {
   EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 .* 3 max, 1.25 mean"));
 }
 
+TEST(StatsTable, WorkersSayWhatTheyDo) {
+  WorkerStats worker;
+  worker.mutable_phase()->set_name("training");
+  EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 +0 +training +0 "));
+  worker.mutable_phase()->set_name("counting lines");
+  worker.mutable_phase()->set_done(999);
+  worker.mutable_phase()->set_total(2000);
+  EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 +0 +counting lines 49% "));
+}
+
 TEST(StatsTable, JsonHasNumbersAndAllFields) {
   WorkerStats worker;
   worker.set_samples(5);

@@ -90,8 +90,8 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
     const std::string difference = DescribeRowDifference(table, *Find(there, table.name));
     if (!difference.empty()) return Differs(difference + ", in the checkpoint");
   }
-  // How many columns a bag has is a matter of the data.
-  return CheckFeatures(job, manifest, {"columns"});
+  // How many columns a bag has, and what is padding in them, is a matter of the data.
+  return CheckFeatures(job, manifest, {"columns", "padding_id"});
 }
 
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {

@@ -24,7 +24,7 @@ constexpr absl::Duration kStatsTimeout = absl::Seconds(10);
 // How often the servers are asked whether the job advances.
 constexpr absl::Duration kLongestLookPeriod = absl::Seconds(1);
 constexpr int kLooksWithinStallTimeout = 4;
-// A server that doesn't answer keeps nothing else waiting for long.
+// A process that doesn't answer keeps nothing else waiting for long.
 constexpr absl::Duration kLookTimeout = absl::Seconds(2);
 
 // Workers report how many steps there were.
@@ -148,8 +148,9 @@ absl::StatusOr<bool> EpochRun::WaitWhileAdvancing(const std::function<bool()>& d
     if (ended.ok()) return true;
     if (!absl::IsDeadlineExceeded(ended)) return ended;
     ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats(kLookTimeout));
+    ASSIGN_OR_RETURN(const std::vector<WorkerReport> workers, workers_.GetStats(kLookTimeout));
     const absl::Duration now = watch.Elapsed();
-    stall->Look(reports, now);
+    stall->Look(reports, workers, now);
     observer_.on_reached(stall->reached());
     ReportFullDisks(reports);
     if (stall->last_advance() == now) continue;

@@ -189,7 +189,11 @@ class JobController {
 
   void OnMetrics(absl::string_view data) {
     const uint64_t before = metrics_->progress_events();
+    const uint64_t phases = metrics_->phase_events();
     metrics_->Append(data, watch_.Elapsed());
+    if (metrics_->phase_events() != phases && metrics_->progress().phase && observer_.on_progress) {
+      observer_.on_progress(metrics_->progress());
+    }
     if (metrics_->progress_events() == before) return;
     trained_ = true;
     const Progress& progress = metrics_->progress();

@@ -17,6 +17,10 @@ namespace {
 constexpr size_t kMaxLineBytes = 1 << 20;
 
 constexpr std::streamoff kTailBytes = 256 << 10;
+std::string TextAt(const nlohmann::ordered_json& json, const char* name) {
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
 
 uint64_t Whole(const nlohmann::ordered_json& json, const char* name) {
   return static_cast<uint64_t>(std::max(0.0, NumberAt(json, name).value_or(0)));
@@ -96,11 +100,11 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
     ++bad_lines_;
     return;
   }
+  const std::string event = TextAt(json, "event");
+  if (event == "phase" && !TakePhase(json)) return;
   WriteLine(&json, elapsed);
-  const auto event = json.find("event");
-  if (event == json.end()) return;
-  if (*event == "eval") TakeEvaluation(json);
-  if (*event != "progress") return;
+  if (event == "eval") TakeEvaluation(json);
+  if (event != "progress") return;
   progress_.step = Whole(json, "step");
   progress_.samples = Whole(json, "samples");
   progress_.samples_per_s = NumberAt(json, "samples_per_s").value_or(0);
@@ -110,6 +114,17 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   const auto cache = json.find("cache");
   if (cache != json.end()) progress_.hit_rate = NumberAt(*cache, "hit_rate");
   ++progress_events_;
+}
+
+bool MetricsLog::TakePhase(const nlohmann::ordered_json& json) {
+  ++phase_events_;
+  PhaseProgress phase = {TextAt(json, "phase"), Whole(json, "done"), Whole(json, "total"),
+                         TextAt(json, "unit"), NumberAt(json, "seconds").value_or(0)};
+  const bool is_new = !progress_.phase || progress_.phase->name != phase.name;
+  const bool is_over = json.contains("ended");
+  progress_.phase.reset();
+  if (!is_over) progress_.phase = std::move(phase);
+  return is_new || is_over;
 }
 
 }  // namespace thermocline

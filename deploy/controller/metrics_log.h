@@ -41,7 +41,10 @@ class MetricsLog {
   void Append(absl::string_view data, absl::Duration elapsed);
 
   // Another worker reports from now on: what the last one began to say is dropped.
-  void DropPartialLine() { partial_.clear(); }
+  void DropPartialLine() {
+    partial_.clear();
+    progress_.phase.reset();
+  }
   // Appends an event of the launcher's own, an object with "event".
   void AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed);
 
@@ -49,8 +52,10 @@ class MetricsLog {
   std::vector<EvaluationReport> TakeEvaluations() { return std::exchange(evaluations_, {}); }
 
   const Progress& progress() const { return progress_; }
-  // How many lines changed progress().
+  // How many lines changed progress(): "progress" lines, and "phase" lines, of which the file keeps
+  // the first and the last of a phase.
   uint64_t progress_events() const { return progress_events_; }
+  uint64_t phase_events() const { return phase_events_; }
   uint64_t bad_lines() const { return bad_lines_; }
 
  private:
@@ -59,12 +64,15 @@ class MetricsLog {
   void WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed);
   void TakeLine(absl::string_view line, absl::Duration elapsed);
   void TakeEvaluation(const nlohmann::ordered_json& json);
+  // Whether the line of the phase is one to keep.
+  bool TakePhase(const nlohmann::ordered_json& json);
 
   std::ofstream file_;
   std::string partial_;  // a line that hasn't ended yet
   Progress progress_;
   std::vector<EvaluationReport> evaluations_;
   uint64_t progress_events_ = 0;
+  uint64_t phase_events_ = 0;
   uint64_t bad_lines_ = 0;
 };
 

@@ -123,5 +123,37 @@ TEST(MetricsLog, EvaluationsOfStepsAreHandedOut) {
   EXPECT_TRUE((*log)->TakeEvaluations().empty());
 }
 
+TEST(MetricsLog, OfAPhaseTheFirstAndTheLastLineAreKept) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_phases.jsonl";
+  std::remove(path.c_str());
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  const auto say = [&](const std::string& phase, int done, const std::string& more) {
+    (*log)->Append("{\"event\":\"phase\",\"phase\":\"" + phase +
+                       "\",\"done\":" + std::to_string(done) +
+                       ",\"total\":100,\"unit\":\"bytes\",\"seconds\":2.5" + more + "}\n",
+                   absl::Seconds(done));
+  };
+  say("counting lines", 10, "");
+  ASSERT_TRUE((*log)->progress().phase.has_value());
+  EXPECT_EQ((*log)->progress().phase->name, "counting lines");
+  EXPECT_EQ((*log)->progress().phase->total, 100u);
+  EXPECT_EQ((*log)->progress().phase->unit, "bytes");
+  EXPECT_EQ((*log)->progress().phase->seconds, 2.5);
+  say("counting lines", 20, "");
+  EXPECT_EQ((*log)->progress().phase->done, 20u);
+  say("counting lines", 90, ",\"ended\":true");
+  EXPECT_FALSE((*log)->progress().phase.has_value());
+  say("evaluating", 95, "");
+  EXPECT_EQ((*log)->phase_events(), 4u);
+  EXPECT_EQ((*log)->progress_events(), 0u);
+  // The worker is gone, and what it did with it.
+  (*log)->DropPartialLine();
+  EXPECT_FALSE((*log)->progress().phase.has_value());
+  std::vector<int> kept;
+  for (const std::string& line : Lines(path)) kept.push_back(nlohmann::json::parse(line)["done"]);
+  EXPECT_EQ(kept, (std::vector<int>{10, 90, 95}));
+}
+
 }  // namespace
 }  // namespace thermocline

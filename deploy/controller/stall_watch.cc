@@ -19,16 +19,26 @@ ServerWork WorkOf(const ServerStats& stats) {
 StallWatch::StallWatch(size_t num_servers)
     : seen_(num_servers), answers_(num_servers, {"", absl::UnknownError("not asked")}) {}
 
-void StallWatch::Look(const std::vector<ServerReport>& reports, absl::Duration now) {
-  CHECK_EQ(reports.size(), seen_.size());
-  answers_ = reports;
-  for (size_t i = 0; i < reports.size(); ++i) {
-    if (!reports[i].stats.ok()) continue;
-    reached_ = std::max(reached_, Step(reports[i].stats->complete_through()));
-    const ServerWork work = WorkOf(*reports[i].stats);
+void StallWatch::Look(const std::vector<ServerReport>& servers,
+                      const std::vector<WorkerReport>& workers, absl::Duration now) {
+  CHECK_EQ(servers.size(), seen_.size());
+  answers_ = servers;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    if (!servers[i].stats.ok()) continue;
+    reached_ = std::max(reached_, Step(servers[i].stats->complete_through()));
+    const ServerWork work = WorkOf(*servers[i].stats);
     if (work == seen_[i]) continue;
     seen_[i] = work;
     last_advance_ = now;
+  }
+  phases_.clear();
+  for (const WorkerReport& worker : workers) {
+    if (!worker.stats.ok()) continue;
+    const WorkerPhase& phase = worker.stats->phase();
+    phases_[worker.stats->worker_rank()] = phase;
+    uint64_t& seen = seen_of_workers_[worker.stats->worker_rank()];
+    if (phase.advances() != seen) last_advance_ = now;
+    seen = phase.advances();
   }
 }
 
@@ -65,10 +75,12 @@ std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
   if (any_answer) {
     for (const uint32_t rank : Behind(ranks)) {
       const int64_t through = AcceptedThrough(rank);
-      reasons.push_back(absl::StrCat("worker ", rank, " is waited for: ",
-                                     through < 0
-                                         ? "it has pushed nothing"
-                                         : absl::StrCat("its last push is of step ", through)));
+      const auto phase = phases_.find(rank);
+      reasons.push_back(absl::StrCat(
+          "worker ", rank, " is waited for: ",
+          through < 0 ? "it has pushed nothing"
+                      : absl::StrCat("its last push is of step ", through),
+          phase == phases_.end() ? "" : absl::StrCat("; it is ", phase->second.name())));
     }
   }
   return absl::StrJoin(reasons, "; ");

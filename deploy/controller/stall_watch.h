@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,16 +23,18 @@ namespace thermocline {
 using ServerWork = std::array<uint64_t, 4>;
 ServerWork WorkOf(const ServerStats& stats);
 
-// A job advances when a server accepts a push, answers a pull, or recovers further. Not
-// thread-safe.
+// A job advances when a server accepts a push, answers a pull, or recovers further, and when a
+// worker gets further in what servers may see nothing of (WorkerPhase.advances). Not thread-safe.
 class StallWatch {
  public:
   // Counts from time 0 on.
   explicit StallWatch(size_t num_servers);
 
-  // Takes what the servers, by index, say at `now`. One that doesn't answer hasn't advanced.
-  // REQUIRES: reports.size() == num_servers
-  void Look(const std::vector<ServerReport>& reports, absl::Duration now);
+  // Takes what the servers, by index, and the workers that were asked say at `now`. One that
+  // doesn't answer hasn't advanced.
+  // REQUIRES: servers.size() == num_servers
+  void Look(const std::vector<ServerReport>& servers, const std::vector<WorkerReport>& workers,
+            absl::Duration now);
 
   // The last look at which something had advanced.
   absl::Duration last_advance() const { return last_advance_; }
@@ -43,6 +46,7 @@ class StallWatch {
   // `ranks`, workers that run, whose pushes are the oldest.
   //   "server 0 at 127.0.0.1:4000 does not answer: ..."
   //   "worker 1 is waited for: its last push is of step 41"
+  //   "worker 0 is waited for: it has pushed nothing; it is counting lines"
   std::string WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const;
   // Those of `ranks` whose pushes are the oldest.
   std::vector<uint32_t> Behind(absl::Span<const uint32_t> ranks) const;
@@ -51,8 +55,10 @@ class StallWatch {
   // The last step that every answering server accepted from a worker; -1: none.
   int64_t AcceptedThrough(uint32_t rank) const;
 
-  std::vector<ServerWork> seen_;       // [num_servers]
-  std::vector<ServerReport> answers_;  // [num_servers], at the last look
+  std::vector<ServerWork> seen_;                  // [num_servers]
+  std::vector<ServerReport> answers_;             // [num_servers], at the last look
+  std::map<uint32_t, uint64_t> seen_of_workers_;  // advances, by rank
+  std::map<uint32_t, WorkerPhase> phases_;        // by rank, of those that answered the last look
   absl::Duration last_advance_;
   Step reached_ = kNoStep;
 };

@@ -164,6 +164,7 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["workers"] = job.cluster().workers();
   summary["bad_lines"] = Whole(Sum(results, "bad_lines"));
   summary["first_bad_line"] = FirstText(results, "first_bad_line");
+  summary["padding_ids"] = Whole(Sum(results, "padding_ids"));
   summary["model_digest"] = digest ? Json(DigestText(*digest)) : Json(nullptr);
   return summary;
 }
@@ -250,6 +251,9 @@ std::string RenderSummary(const Json& summary) {
     const Json& first = summary["first_bad_line"];
     if (first.is_string()) absl::StrAppend(&text, "; ", first.get<std::string>());
     absl::StrAppend(&text, "\n");
+  }
+  if (NumberAt(summary, "padding_ids").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "padding_ids"), " ids were padding\n");
   }
   absl::StrAppend(&text, HistoryLine(summary), DigestLine(summary));
   return text;

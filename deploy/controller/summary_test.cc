@@ -25,9 +25,9 @@ TEST(Summary, DigestHasTheHighHalfFirst) {
 TEST(Summary, PutsTheWorkersTogether) {
   const Json first = Json::parse(
       R"({"steps": 100, "samples": 1000, "train_s": 2, "auc": 0.75, "logloss": 0.5,
-          "eval_samples": 300, "bad_lines": 1})");
-  const Json second =
-      Json::parse(R"({"steps": 100, "samples": 900, "train_s": 1.9, "auc": null, "bad_lines": 2,
+          "eval_samples": 300, "bad_lines": 1, "padding_ids": 1000})");
+  const Json second = Json::parse(
+      R"({"steps": 100, "samples": 900, "train_s": 1.9, "auc": null, "bad_lines": 2, "padding_ids": 234,
           "first_bad_line": "log.tsv:7: no label"})");
   const Json summary = MakeSummary(TwoByTwo(), {first, second}, Digest{1, 2}, 3.14159);
   EXPECT_EQ(summary["steps"], 100);
@@ -39,12 +39,14 @@ TEST(Summary, PutsTheWorkersTogether) {
   EXPECT_EQ(summary["servers"], 4);
   EXPECT_EQ(summary["workers"], 2);
   EXPECT_EQ(summary["bad_lines"], 3);
+  EXPECT_EQ(summary["padding_ids"], 1234);
   EXPECT_EQ(summary["model_digest"], "00000000000000020000000000000001");
   const std::string text = RenderSummary(summary);
   EXPECT_THAT(text, HasSubstr("AUC 0.7500  logloss 0.5000  on 300 held-out samples\n"));
   EXPECT_THAT(text, HasSubstr("100 steps, 1,900 samples, 950 samples/s; 3.1 s in all\n"));
   EXPECT_EQ(summary["first_bad_line"], "log.tsv:7: no label");
   EXPECT_THAT(text, HasSubstr("3 malformed lines were skipped; log.tsv:7: no label\n"));
+  EXPECT_THAT(text, HasSubstr("\n1,234 ids were padding\n"));
 }
 
 TEST(Summary, WhatNobodyReportedIsNull) {

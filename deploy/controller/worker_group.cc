@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -28,6 +30,7 @@ std::string ReadAll(int fd) {
     text.append(buffer, static_cast<size_t>(got));
   }
 }
+constexpr absl::Duration kStatsPollPeriod = absl::Milliseconds(5);
 
 }  // namespace
 
@@ -127,6 +130,38 @@ std::vector<uint32_t> WorkerGroup::RunningRanks() {
     if (supervisor_.IsRunning(NameOf(rank))) running.push_back(rank);
   }
   return running;
+}
+
+absl::StatusOr<std::vector<WorkerReport>> WorkerGroup::GetStats(absl::Duration timeout) {
+  const Tls& tls = job_.cluster().tls();
+  std::vector<WorkerReport> reports;
+  std::vector<ControlClient*> asked;
+  clients_.resize(addresses_.size());
+  for (const uint32_t rank : RunningRanks()) {
+    if (rank >= clients_.size() || addresses_[rank].empty()) continue;
+    if (clients_[rank] == nullptr) {
+      ASSIGN_OR_RETURN(clients_[rank],
+                       ControlClient::Create(addresses_[rank],
+                                             {tls.certificate(), tls.private_key(), tls.ca()}));
+    }
+    asked.push_back(clients_[rank].get());
+    reports.push_back({addresses_[rank], absl::UnknownError("not asked")});
+  }
+  std::atomic<size_t> pending{asked.size()};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    threads.emplace_back([&, i] {
+      reports[i].stats = asked[i]->GetWorkerStats(timeout);
+      pending.fetch_sub(1, std::memory_order_release);
+    });
+  }
+  // A little beyond the calls' own deadlines.
+  const absl::Status waited =
+      supervisor_.WaitUntil([&] { return pending.load(std::memory_order_acquire) == 0; },
+                            timeout + absl::Seconds(2), kStatsPollPeriod, "the workers' stats");
+  for (std::thread& thread : threads) thread.join();
+  RETURN_IF_ERROR(waited);
+  return reports;
 }
 
 absl::StatusOr<std::vector<nlohmann::ordered_json>> WorkerGroup::ReadResults() const {

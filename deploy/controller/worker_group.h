@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,8 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/ids.h"
+#include "common/net/control_client.h"
 #include "deploy/backends/local/supervisor.h"
+#include "deploy/console/stats_table.h"
 #include "deploy/controller/run_directory.h"
 #include "proto/job.pb.h"
 
@@ -45,6 +49,9 @@ class WorkerGroup {
   // Whether all have ended, and said all they had to say.
   bool AllEnded();
   std::vector<uint32_t> RunningRanks();
+  // What those that run say of themselves, in the order of their ranks. One that doesn't answer in
+  // `timeout` is no error of the whole. Errors: those of Supervisor::WaitUntil.
+  absl::StatusOr<std::vector<WorkerReport>> GetStats(absl::Duration timeout);
   // By rank. They come through memory: a full disk takes no result away. Errors: kDataLoss (a
   // worker left none; names the file where it belongs).
   absl::StatusOr<std::vector<nlohmann::ordered_json>> ReadResults() const;
@@ -65,6 +72,7 @@ class WorkerGroup {
   const RunDirectory& directory_;
   Supervisor& supervisor_;
   std::vector<std::string> addresses_;
+  std::vector<std::unique_ptr<ControlClient>> clients_;  // by rank; null: not asked yet
   bool metrics_ended_ = false;
   std::vector<int> result_fds_;  // By rank; in memory.
 };

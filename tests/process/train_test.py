@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import re
 import signal
+import struct
 import subprocess
 import unittest
 
@@ -22,6 +24,12 @@ def spoil_line(path, number):
     lines[number - 1] = 'no label\n'
     with open(path, 'w') as file:
         file.writelines(lines)
+
+
+def write_npy(path, dtype, shape, data):
+    header = repr({'descr': dtype, 'fortran_order': False, 'shape': shape}).encode() + b'\n'
+    with open(path, 'wb') as file:
+        file.write(b'\x93NUMPY\x01\x00' + struct.pack('<H', len(header)) + header + data)
 
 
 class TrainTest(ProcessTest):
@@ -110,6 +118,23 @@ class TrainTest(ProcessTest):
         for server in read_json(self.run_dir, 'server_stats.json')['servers']:
             self.assertLessEqual(server['stats']['max_staleness_seen'], 3)
 
+    def test_staleness_of_one_worker(self):
+        def says(*flags):
+            self.run_dir += '-'
+            code, out, err = self.finish(self.start('--set=train.max_steps=3', *flags))
+            self.assertEqual(code, 0, out + err)
+            return [line for line in out.splitlines() if 'staleness_steps' in line]
+        self.assertEqual(says(), [])
+        self.assertEqual(says('--workers=2', '--set=train.staleness_steps=2'), [])
+        self.assertEqual(
+            says('--set=train.staleness_steps=2'),
+            ['train.staleness_steps is 2: rows may miss the one worker\'s own last 2 steps; 0 trains '
+             'in sync'])
+        self.assertEqual(
+            says('--set=train.staleness_steps=2', '--set=cache.budget=16MiB'),
+            ['train.staleness_steps changes nothing: with a cache the one worker updates the rows '
+             'that it reads itself'])
+
     def test_text_data_and_max_steps(self):
         folder = self.run_dir + '-data'
         subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv.gz', '--rows=3000',
@@ -162,6 +187,59 @@ class TrainTest(ProcessTest):
         self.assertEqual(code, 2)
         self.assertIn('data.test_share is 0.25, and %s has test_dense.npy as well; choose one'
                       % self.data, err)
+
+    def test_dense_or_sparse_columns_alone(self):
+        for name, columns in (('dense', ['--set=data.num_categorical=0']),
+                              ('sparse', ['--set=data.num_dense=0', '--clear=dlrm.bottom'])):
+            run_dir = self.run_dir + '-' + name
+            flags = [*columns, '--set=checkpoint.every_steps=100', '--set=train.max_steps=20']
+            whole = self.train(*flags, run_dir=run_dir + '-whole')
+            self.assertEqual((whole['steps'], whole['eval_samples']), (20, 2000))
+            self.train(*flags, '--set=train.max_steps=11', run_dir=run_dir)
+            resumed = self.thermocline('train', '--resume', '--run-dir', run_dir, '--servers=2',
+                                       '--set=train.max_steps=20')
+            self.assertEqual(resumed.returncode, 0, resumed.stderr)
+            summary = read_json(run_dir, 'summary.json')
+            self.assertEqual(summary['model_digest'], whole['model_digest'])
+            self.assertEqual(summary['resumed_from_step'], 11)
+            scored = self.thermocline(
+                'eval', os.path.join(run_dir, 'job.textproto'), '--checkpoint',
+                os.path.join(run_dir, 'checkpoints', summary['checkpoints']['last']),
+                '--run-dir', run_dir + '-eval')
+            self.assertEqual(scored.returncode, 0, scored.stderr)
+            self.assertEqual(read_json(run_dir + '-eval', 'summary.json')['auc'], whole['auc'])
+
+    def test_negative_ids_are_keys_and_padding_is_counted(self):
+        # Half of the ids are negative, and each says what the label is. Of the two columns of a bag
+        # one is padding.
+        random.seed(7)
+        ids = [random.randrange(-2**63, 2**63) for _ in range(40)]
+        self.assertTrue(any(number < 0 for number in ids))
+        rows = [random.randrange(len(ids)) for _ in range(1000)]
+        folder = self.run_dir + '-data'
+        os.mkdir(folder)
+        write_npy(os.path.join(folder, 'train_sparse.npy'), '<i8', (len(rows), 3),
+                  struct.pack('<%dq' % (3 * len(rows)),
+                              *(number for row in rows for number in (ids[row], 7, -1))))
+        write_npy(os.path.join(folder, 'train_labels.npy'), '<i4', (len(rows),),
+                  struct.pack('<%di' % len(rows), *(row % 2 for row in rows)))
+        with open(self.job, 'w') as job:
+            job.write("""
+name: "ids"
+data { format: DLRM_NPY path: "%s" test_share: 0.2 num_dense: 0 }
+default_table { dim: 8 }
+feature { name: "id" }
+feature { name: "bag" columns: 2 }
+dlrm { top: [32] }
+train { batch_size: 50 passes: 5 learning_rate { base: 0.05 } }
+""" % folder)
+        launcher = self.start()
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        summary = self.summary(launcher)
+        self.assertEqual(summary['auc'], 1.0)
+        self.assertEqual(summary['padding_ids'], 5 * 800)
+        self.assertIn('4,000 ids were padding\n', out)
 
     def steps_reported(self):
         with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:

@@ -3,6 +3,7 @@
 // or to wait, reads stale bytes.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -86,6 +87,23 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) {
       return std::string(info.param).substr(0, std::string(info.param).find(' '));
     });
+
+TEST_F(DeviceRunTest, DenseOrSparseColumnsAlone) {
+  for (const auto& [num_dense, num_categorical] :
+       {std::pair(3, 0), std::pair(0, 1), std::pair(0, 3)}) {
+    SCOPED_TRACE(absl::StrCat(num_dense, " dense, ", num_categorical, " categorical"));
+    const Job job = MakeJobOfColumns(num_dense, num_categorical, {"cluster.servers=2"});
+    const Outcome cpu = TrainOn(job, /*on_device=*/false);
+    const Outcome device = TrainOn(job, /*on_device=*/true);
+    ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
+    EXPECT_EQ(device.rows, cpu.rows);
+    EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
+    EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+    if (num_categorical == 0) continue;
+    EXPECT_EQ(Hex(TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true).digest),
+              Hex(device.digest));
+  }
+}
 
 TEST_F(DeviceRunTest, GoesOnWithTheSameBits) {
   const Job job = WithCache(MakeSmallJob("adam {}", {"cluster.servers=2"}), "64KiB", 4, 2);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -100,6 +101,38 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(info.param).substr(0, std::string(info.param).find(' '));
     });
 
+// The numbers of dense and of categorical columns.
+class ColumnsTest : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  static Job MakeJob(const std::vector<std::string>& overrides) {
+    return MakeJobOfColumns(GetParam().first, GetParam().second, overrides);
+  }
+};
+
+TEST_P(ColumnsTest, DenseOrSparseColumnsAloneGiveTheReferencesBits) {
+  for (const int workers : {1, 2}) {
+    const std::string of_workers = "cluster.workers=" + std::to_string(workers);
+    const std::string reference = ReferenceDigest(MakeJob({of_workers}));
+    for (const int servers : {1, 2}) {
+      const Outcome outcome =
+          Train(MakeJob({of_workers, "cluster.servers=" + std::to_string(servers)}));
+      EXPECT_EQ(Hex(outcome.digest), reference) << workers << " workers, " << servers;
+      ASSERT_TRUE(outcome.workers[0].ok());
+      EXPECT_EQ(outcome.workers[0]->evaluation.samples, 300);
+    }
+  }
+}
+
+TEST_P(ColumnsTest, ACacheKeepsTheBits) {
+  if (GetParam().second == 0) GTEST_SKIP() << "there are no rows to keep";
+  const Job job = MakeJob({"cluster.servers=2"});
+  EXPECT_EQ(Hex(Train(WithCache(job, "64KiB", 4, 2)).digest), Hex(Train(job).digest));
+}
+
+INSTANTIATE_TEST_SUITE_P(Columns, ColumnsTest,
+                         testing::Values(std::pair(3, 0), std::pair(1, 0), std::pair(0, 1),
+                                         std::pair(0, 3)));
+
 TEST(TrainingTest, EvaluationScoresEveryHeldOutRowOnRankZeroAlone) {
   const Outcome outcome =
       Train(MakeSmallJob("adagrad {}", {"cluster.workers=2", "cluster.servers=2"}));
@@ -124,6 +157,17 @@ TEST(TrainingTest, BoundedStalenessTrainsEveryStepOnce) {
       samples += worker->samples;
     }
     EXPECT_EQ(samples, 1200u);
+  }
+}
+
+// It is behind itself: what it fetches ahead lacks its own last pushes.
+TEST(TrainingTest, OneWorkerIsStaleToo) {
+  for (const int bound : {0, 2}) {
+    const Job job = MakeSmallJob(
+        "sgd {}", {"cluster.servers=2", "train.staleness_steps=" + std::to_string(bound)});
+    const Outcome outcome = Train(job);
+    ASSERT_TRUE(outcome.workers[0].ok());
+    EXPECT_EQ(outcome.workers[0]->stats.max_staleness(), static_cast<uint64_t>(bound));
   }
 }
 

@@ -69,13 +69,11 @@ class ReferenceTrainer {
 
  private:
   DlrmShape Shape() const {
-    const std::vector<int> bottom = BottomWidths(job_);
-    const std::vector<int> top = TopWidths(job_);
-    return {bottom.front(),
+    return {static_cast<int32_t>(job_.data().num_dense()),
             static_cast<int32_t>(tables_.features.size()),
-            bottom.back(),
-            {bottom.begin() + 1, bottom.end() - 1},
-            {top.begin() + 1, top.end() - 1}};
+            EmbeddingDim(job_),
+            {job_.dlrm().bottom().begin(), job_.dlrm().bottom().end()},
+            {job_.dlrm().top().begin(), job_.dlrm().top().end()}};
   }
 
   Row NewRow(const TableLayout& layout, Key key) const {
@@ -108,7 +106,8 @@ class ReferenceTrainer {
           if (tables_.features[f].table_index != static_cast<int>(t)) continue;
           const FeatureLookups& feature = batch->features[f];
           for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
-            lookups[feature.keys[i]].push_back(BagRow(sample, f, num_features));
+            lookups[feature.keys[i]].push_back(
+                BagRow(sample, f, num_features, batch->num_dense > 0 ? 1 : 0));
           }
         }
       }

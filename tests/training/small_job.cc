@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "gtest/gtest.h"
@@ -31,7 +32,39 @@ std::string WriteClickLog(int rows) {
   return path;
 }
 
+// One lookup a column, where there is one.
+std::string WriteColumns(int rows, int num_dense, int num_categorical) {
+  const std::string path =
+      absl::StrCat(testing::TempDir(), "/columns-", num_dense, "-", num_categorical, ".tsv");
+  std::ofstream file(path);
+  std::mt19937 random(6);
+  for (int i = 0; i < rows; ++i) {
+    file << random() % 2;
+    for (int c = 0; c < num_dense; ++c) file << '\t' << random() % 100;
+    for (int c = 0; c < num_categorical; ++c) file << '\t' << (random() % 10) * (random() % 10);
+    file << '\n';
+  }
+  return path;
+}
+
 }  // namespace
+
+Job MakeJobOfColumns(int num_dense, int num_categorical,
+                     const std::vector<std::string>& overrides) {
+  const std::string text = absl::StrCat(
+      R"(name: "columns" seed: 11 data { format: CRITEO_TSV path: ")",
+      WriteColumns(1500, num_dense, num_categorical), R"(" test_share: 0.2 num_dense: )", num_dense,
+      " num_categorical: ", num_categorical, R"( }
+    default_table { dim: 8 }
+    dlrm { )",
+      num_dense > 0 ? "bottom: [24, 12]" : "", R"( top: [40, 16] }
+    train { batch_size: 100 learning_rate { base: 0.05 } eval_batch_size: 64 }
+    cluster { worker_threads: 1 }
+  )");
+  absl::StatusOr<Job> job = ParseJob(text, "columns.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
 
 Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides) {
   const std::string text = R"(

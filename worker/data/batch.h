@@ -34,6 +34,7 @@ struct Batch {
   int64_t global_samples = 0;  // Rows of the whole global batch, over all workers.
   uint32_t pass = 0;           // Over the data, from 0.
   bool begins_pass = false;    // It has the first row of the data.
+  int64_t padding_ids = 0;     // That were left out of the bags.
   double progress = 0;         // Share of all the reading that is done with this batch, in (0, 1].
 
   int num_dense = 0;

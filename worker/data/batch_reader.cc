@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
   std::unique_ptr<Batch> batch = std::move(slot->batch);
   progress_.fraction = batch->progress;
   progress_.samples += batch->size;
+  progress_.padding_ids += batch->padding_ids;
   ++progress_.steps;
   slot->state = SlotState::kEmpty;
   ++next_step_;

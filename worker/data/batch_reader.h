@@ -76,6 +76,7 @@ class BatchReader {
     double fraction = 0;  // In [0, 1]: of all passes, or of max_steps where that is nearer.
     int64_t steps = 0;
     uint64_t samples = 0;  // This worker's.
+    uint64_t padding_ids = 0;
     uint64_t bad_lines = 0;
     std::string first_bad_line;  // What was wrong with the first; "" where there is none.
   };

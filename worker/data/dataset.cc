@@ -53,11 +53,12 @@ class DatasetBase : public Dataset {
     options.rank = rank;
     options.num_workers = num_workers;
     options.start_step = start_step;
-    return std::make_unique<BatchReader>(MakeSource(split), options);
+    return std::make_unique<BatchReader>(MakeSource(split, start_step), options);
   }
 
  protected:
-  virtual std::unique_ptr<BatchSource> MakeSource(Split split) = 0;
+  // For a reader that begins at `start_step`.
+  virtual std::unique_ptr<BatchSource> MakeSource(Split split, Step start_step) = 0;
 
  private:
   BatchReaderOptions train_;
@@ -66,11 +67,12 @@ class DatasetBase : public Dataset {
 
 class TsvDataset : public DatasetBase {
  public:
-  explicit TsvDataset(const Job& job)
+  TsvDataset(const Job& job, OnDatasetScan on_scan)
       : DatasetBase(job),
         train_path_(job.data().path()),
         test_path_(job.data().test_path()),
-        num_dense_(static_cast<int>(job.data().num_dense())) {
+        num_dense_(static_cast<int>(job.data().num_dense())),
+        on_scan_(std::move(on_scan)) {
     for (const Feature& feature : job.feature()) feature_names_.push_back(feature.name());
   }
 
@@ -81,9 +83,10 @@ class TsvDataset : public DatasetBase {
       test_rows_ = RowRange{0, -1};
       RETURN_IF_ERROR(ByteSource::Open(test_path_).status());
     } else if (test_share > 0) {
-      ASSIGN_OR_RETURN(const int64_t rows, CountLines(train_path_));
+      ASSIGN_OR_RETURN(const int64_t rows, CountLines(train_path_, Scan("counting lines")));
       train_rows_.end = CutOf(rows, test_share);
       test_rows_ = RowRange{train_rows_.end, rows};
+      return absl::OkStatus();
     }
     return ByteSource::Open(train_path_).status();
   }
@@ -91,13 +94,23 @@ class TsvDataset : public DatasetBase {
   int64_t rows(Split split) const override { return range(split).size(); }
 
  protected:
-  std::unique_ptr<BatchSource> MakeSource(Split split) override {
+  std::unique_ptr<BatchSource> MakeSource(Split split, Step start_step) override {
     const bool own_file = split == Split::kTest && !test_path_.empty();
-    return std::make_unique<TsvSource>(own_file ? test_path_ : train_path_, range(split).begin,
-                                       range(split).end, num_dense_, feature_names_);
+    return std::make_unique<TsvSource>(
+        own_file ? test_path_ : train_path_, range(split).begin, range(split).end, num_dense_,
+        feature_names_,
+        Scan(split == Split::kTest ? "skipping to the held-out rows"
+                                   : absl::StrCat("skipping to step ", start_step.value())));
   }
 
  private:
+  OnScan Scan(std::string what) const {
+    if (!on_scan_) return {};
+    return [on_scan = on_scan_, what = std::move(what)](const ScanProgress& progress) {
+      on_scan(what, progress);
+    };
+  }
+
   const RowRange& range(Split split) const {
     return split == Split::kTrain ? train_rows_ : test_rows_;
   }
@@ -105,18 +118,29 @@ class TsvDataset : public DatasetBase {
   const std::string train_path_;
   const std::string test_path_;  // "": a share of train_path_, or none
   const int num_dense_;
+  const OnDatasetScan on_scan_;
   std::vector<std::string> feature_names_;
   RowRange train_rows_;
   RowRange test_rows_;
 };
 
+NpyFeature FeatureOf(const Feature& feature) {
+  NpyFeature npy;
+  npy.columns = static_cast<int>(feature.columns());
+  if (feature.has_padding_id()) {
+    npy.padding = NpyFeature::Padding::kOneId;
+    npy.padding_key = static_cast<Key>(feature.padding_id());
+  } else if (npy.columns > 1) {
+    npy.padding = NpyFeature::Padding::kNegative;
+  }
+  return npy;
+}
+
 class NpyDataset : public DatasetBase {
  public:
   explicit NpyDataset(const Job& job) : DatasetBase(job), folder_(job.data().path()) {
     shape_.num_dense = static_cast<int>(job.data().num_dense());
-    for (const Feature& feature : job.feature()) {
-      shape_.feature_columns.push_back(static_cast<int>(feature.columns()));
-    }
+    for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
   }
 
   absl::Status OpenFiles(double test_share) {
@@ -146,7 +170,7 @@ class NpyDataset : public DatasetBase {
   }
 
  protected:
-  std::unique_ptr<BatchSource> MakeSource(Split split) override {
+  std::unique_ptr<BatchSource> MakeSource(Split split, Step) override {
     const RowRange& range = split == Split::kTrain ? train_rows_ : test_rows_;
     return std::make_unique<NpySource>(split == Split::kTrain ? train_ : test_, shape_, range.begin,
                                        range.end);
@@ -163,7 +187,9 @@ class NpyDataset : public DatasetBase {
 
 absl::Status CheckJob(const Job& job) {
   if (job.data().path().empty()) return absl::InvalidArgumentError("data.path is not set");
-  if (job.feature().empty()) return absl::InvalidArgumentError("no feature is listed");
+  if (job.feature().empty() && job.data().num_dense() == 0) {
+    return absl::InvalidArgumentError("no feature is listed, and data.num_dense is 0");
+  }
   if (job.train().batch_size() == 0) {
     return absl::InvalidArgumentError("train.batch_size is not set");
   }
@@ -175,11 +201,11 @@ absl::Status CheckJob(const Job& job) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job) {
+absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, OnDatasetScan on_scan) {
   RETURN_IF_ERROR(CheckJob(job));
   switch (job.data().format()) {
     case Data::CRITEO_TSV: {
-      auto dataset = std::make_unique<TsvDataset>(job);
+      auto dataset = std::make_unique<TsvDataset>(job, std::move(on_scan));
       RETURN_IF_ERROR(dataset->CutRows(job.data().test_share()));
       return dataset;
     }

@@ -3,17 +3,24 @@
 #define THERMOCLINE_WORKER_DATA_DATASET_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/ids.h"
 #include "worker/data/batch_reader.h"
+#include "worker/data/line_stream.h"
 
 namespace thermocline {
 
 class Job;  // proto/job.proto
 
 enum class Split { kTrain, kTest };
+
+// How far a scan of a text file is, and what for: "counting lines", "skipping to step 400",
+// "skipping to the held-out rows". Called on the thread that scans.
+using OnDatasetScan = std::function<void(absl::string_view what, const ScanProgress&)>;
 
 // Thread-safe.
 class Dataset {
@@ -23,9 +30,10 @@ class Dataset {
   // Finds the files of `job` (resolved: every default filled in, features listed), checks their
   // types and shapes and splits them. Where a share of a text file is held out, its rows are
   // counted first: the cut is int(rows * (1 - test_share)), and malformed lines count as rows.
+  // `on_scan` also serves the readers, which it has to outlive.
   // Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong dtype or shape, or a
   // field of the job); each names the file or the field.
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job);
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, OnDatasetScan on_scan = {});
 
   // kTrain: in global batches of train.batch_size, train.passes times, up to train.max_steps, from
   // `start_step` on.

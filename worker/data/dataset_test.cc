@@ -132,6 +132,30 @@ TEST(DatasetTsv, TestFileAndPasses) {
   EXPECT_EQ((*Dataset::Open(job))->rows(Split::kTrain), -1);  // Nobody had to count.
 }
 
+TEST(DatasetTsv, ScansAreNamed) {
+  TempFolder folder;
+  Job job = MakeJob(Data::CRITEO_TSV, folder.Write("all", TsvRows(10)));
+  job.mutable_data()->set_test_share(0.25);
+  std::vector<std::string> ended;
+  auto dataset = Dataset::Open(job, [&](absl::string_view what, const ScanProgress& progress) {
+    EXPECT_GT(progress.done_bytes, 0);
+    if (progress.is_over) ended.emplace_back(what);
+  });
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ(ended, std::vector<std::string>({"counting lines"}));
+  const auto read_first = [&](Split split, Step start) {
+    auto reader = (*dataset)->OpenReader(split, WorkerRank(0), 1, start);
+    ASSERT_TRUE(reader.ok());
+    ASSERT_TRUE((*reader)->Next().ok());
+  };
+  read_first(Split::kTrain, Step(0));
+  EXPECT_EQ(ended.size(), 1u);
+  read_first(Split::kTrain, Step(2));
+  read_first(Split::kTest, Step(0));
+  EXPECT_EQ(ended, std::vector<std::string>(
+                       {"counting lines", "skipping to step 2", "skipping to the held-out rows"}));
+}
+
 // Of a counted file, one that is not, and npy files: every start gives the keys of the run from
 // step 0.
 TEST(Dataset, AStartAmidTheDataContinuesTheSameOrder) {
@@ -310,6 +334,149 @@ TEST(DatasetNpy, BagsOfSeveralColumnsSkipPadding) {
   EXPECT_EQ((*batch)->dense_row(1)[1], 4);
 }
 
+// One batch of four rows of the sparse columns `ids`, the first feature's `columns`, the
+// second's 1.
+template <typename T>
+std::unique_ptr<Batch> ReadIds(Job job, const std::string& dtype, uint32_t columns,
+                               const std::vector<T>& ids, int64_t* padding_ids) {
+  const std::string train = job.data().path() + "/train";
+  const int64_t rows = static_cast<int64_t>(ids.size()) / (columns + 1);
+  WriteNpy<float>(train + "_dense.npy", "<f4", 2, std::vector<float>(2 * rows));
+  WriteNpy<T>(train + "_sparse.npy", dtype, columns + 1, ids);
+  WriteNpy<float>(train + "_labels.npy", "<f4", 0, std::vector<float>(rows));
+  job.mutable_feature(0)->set_columns(columns);
+  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  CHECK(reader.ok());
+  auto batch = (*reader)->Next();
+  CHECK(batch.ok());
+  *padding_ids = (*reader)->progress().padding_ids;
+  return *std::move(batch);
+}
+
+std::vector<Key> KeysOf(const Batch& batch, int feature) {
+  const auto& keys = batch.features[feature].keys;
+  return {keys.begin(), keys.end()};
+}
+
+std::vector<int32_t> OffsetsOf(const Batch& batch, int feature) {
+  const auto& offsets = batch.features[feature].offsets;
+  return {offsets.begin(), offsets.end()};
+}
+
+constexpr Key kTopBit = Key{1} << 63;
+
+// Half of all 64-bit hashes are negative.
+TEST(DatasetNpy, EveryIdOfOneColumnIsAKey) {
+  TempFolder folder;
+  const Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  int64_t padding = -1;
+  auto batch = ReadIds<int64_t>(job, "<i8", 1, {-1, 5, INT64_MIN, -7, 3, 0}, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{~Key{0}, kTopBit, 3}));
+  EXPECT_EQ(OffsetsOf(*batch, 0), (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(KeysOf(*batch, 1), (std::vector<Key>{5, ~Key{6}, 0}));
+  EXPECT_EQ(padding, 0);
+  batch = ReadIds<uint64_t>(job, "<u8", 1, {~uint64_t{0}, 5, kTopBit, kTopBit + 1}, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{~Key{0}, kTopBit}));
+  EXPECT_EQ(KeysOf(*batch, 1), (std::vector<Key>{5, kTopBit + 1}));
+  EXPECT_EQ(padding, 0);
+  batch = ReadIds<int32_t>(job, "<i4", 1, {-1, 5, INT32_MIN, 6}, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{~Key{0}, Key{0} - (Key{1} << 31)}));
+  EXPECT_EQ(padding, 0);
+}
+
+TEST(DatasetNpy, PaddingIsWhatTheJobSays) {
+  TempFolder folder;
+  Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  int64_t padding = -1;
+  const std::vector<int64_t> ids = {0, -1, -1, -2, 0, 0, -2, 9, 8};
+  // Of several columns every negative id, where the job says nothing.
+  auto batch = ReadIds<int64_t>(job, "<i8", 2, ids, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{0, 0, 9}));
+  EXPECT_EQ(OffsetsOf(*batch, 0), (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(padding, 3);
+  // Of an unsigned file none is.
+  std::vector<uint64_t> unsigned_ids(ids.begin(), ids.end());
+  batch = ReadIds<uint64_t>(job, "<u8", 2, unsigned_ids, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{0, ~Key{0}, ~Key{1}, 0, ~Key{1}, 9}));
+  EXPECT_EQ(padding, 0);
+
+  job.mutable_feature(0)->set_padding_id(0);
+  batch = ReadIds<int64_t>(job, "<i8", 2, ids, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{~Key{0}, ~Key{1}, ~Key{1}, 9}));
+  EXPECT_EQ(OffsetsOf(*batch, 0), (std::vector<int32_t>{0, 1, 2, 4}));
+  EXPECT_EQ(padding, 2);
+  // Of one column too, by its 64 bits.
+  job.mutable_feature(1)->set_padding_id(-1);
+  batch = ReadIds<uint64_t>(job, "<u8", 2, unsigned_ids, &padding);
+  EXPECT_EQ(KeysOf(*batch, 1), (std::vector<Key>{0, 8}));
+  EXPECT_EQ(OffsetsOf(*batch, 1), (std::vector<int32_t>{0, 0, 1, 2}));
+  EXPECT_EQ(padding, 3);
+  job.mutable_feature(0)->set_padding_id(-2);
+  const std::vector<int32_t> narrow_ids(ids.begin(), ids.end());
+  batch = ReadIds<int32_t>(job, "<i4", 2, narrow_ids, &padding);
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{0, ~Key{0}, 0, 9}));
+  EXPECT_EQ(padding, 3);
+}
+
+// Columns that the job says there are none of need no file.
+TEST(DatasetNpy, OnlyDenseAndOnlySparseColumns) {
+  TempFolder folder;
+  const std::string train = folder.path() + "/train";
+  Job job = MakeJob(Data::DLRM_NPY, folder.path());
+  const auto read = [&](const Job& of) {
+    auto reader = OpenReader(of, Split::kTrain, WorkerRank(0), 1);
+    CHECK(reader.ok());
+    return std::move(*(*reader)->Next());
+  };
+  WriteNpyRows(train, 0, 3);
+  std::filesystem::remove(train + "_dense.npy");
+  job.mutable_data()->set_num_dense(0);
+  std::unique_ptr<Batch> batch = read(job);
+  EXPECT_EQ(batch->size, 3);
+  EXPECT_EQ(batch->num_dense, 0);
+  EXPECT_TRUE(batch->dense.empty());
+  EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{0, 1, 2}));
+
+  WriteNpyRows(train, 0, 3);
+  std::filesystem::remove(train + "_sparse.npy");
+  job.mutable_data()->set_num_dense(2);
+  job.clear_feature();
+  batch = read(job);
+  EXPECT_EQ(batch->size, 3);
+  EXPECT_EQ(batch->num_dense, 2);
+  EXPECT_TRUE(batch->features.empty());
+}
+
+TEST(DatasetTsv, OnlyDenseAndOnlySparseColumns) {
+  TempFolder folder;
+  Job job = MakeJob(Data::CRITEO_TSV, folder.Write("sparse.tsv", "1\ta\tb\n0\t\tc\n1\td\n"));
+  job.mutable_data()->set_num_dense(0);
+  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ((*reader)->Next().status(),
+            absl::InvalidArgumentError(job.data().path() + ":3: 2 columns, not 3"));
+  job.mutable_data()->set_max_bad_lines(1);
+  reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  ASSERT_TRUE(reader.ok());
+  auto batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ((*batch)->size, 2);
+  EXPECT_TRUE((*batch)->dense.empty());
+  EXPECT_EQ(KeysOf(**batch, 0), (std::vector<Key>{0xa, kEmptyCategoryKey}));
+
+  job = MakeJob(Data::CRITEO_TSV, folder.Write("dense.tsv", "1\t2\t3\r\n0\t\t5\n1\t\t6\t7\n"));
+  job.clear_feature();
+  job.mutable_data()->set_max_bad_lines(1);
+  reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  ASSERT_TRUE(reader.ok());
+  batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ((*batch)->size, 2);
+  EXPECT_EQ((*batch)->labels[1], 0);
+  EXPECT_EQ((*batch)->dense_row(1)[0], 0);
+  EXPECT_TRUE((*batch)->features.empty());
+}
+
 TEST(DatasetNpy, WrongFilesAreNamed) {
   TempFolder folder;
   const std::string train = folder.path() + "/train";
@@ -326,9 +493,9 @@ TEST(DatasetNpy, WrongFilesAreNamed) {
   WriteNpy<float>(train + "_dense.npy", "<f4", 3, std::vector<float>(12));
   invalid("_dense.npy", "is float32 [4, 3], wanted float32 [rows, 2]");
   WriteNpy<float>(train + "_sparse.npy", "<f4", 2, std::vector<float>(8));
-  invalid("_sparse.npy", "is float32 [4, 2], wanted int32 or int64 [rows, 2]");
+  invalid("_sparse.npy", "is float32 [4, 2], wanted int32 or int64 or uint64 [rows, 2]");
   WriteNpy<int32_t>(train + "_sparse.npy", "<i4", 0, std::vector<int32_t>(8));
-  invalid("_sparse.npy", "is int32 [8], wanted int32 or int64 [rows, 2]");
+  invalid("_sparse.npy", "is int32 [8], wanted int32 or int64 or uint64 [rows, 2]");
   WriteNpy<int32_t>(train + "_labels.npy", "<i4", 2, std::vector<int32_t>(8));
   invalid("_labels.npy", "is int32 [4, 2], wanted int32 or int64 or float32 [rows, 1]");
   WriteNpy<int32_t>(train + "_labels.npy", "<i4", 1, std::vector<int32_t>(3));
@@ -378,7 +545,9 @@ TEST(Dataset, JobsWithoutWhatIsNeeded) {
   job.mutable_train()->set_batch_size(0);
   EXPECT_EQ(error(job), absl::InvalidArgumentError("train.batch_size is not set"));
   job.clear_feature();
-  EXPECT_EQ(error(job), absl::InvalidArgumentError("no feature is listed"));
+  job.mutable_data()->set_num_dense(0);
+  EXPECT_EQ(error(job),
+            absl::InvalidArgumentError("no feature is listed, and data.num_dense is 0"));
   EXPECT_EQ(error(MakeJob(Data::DLRM_NPY, "/no/such/folder")),
             absl::NotFoundError("/no/such/folder: No such file or directory"));
   TempFolder folder;

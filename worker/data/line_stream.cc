@@ -18,15 +18,20 @@ void Reserve(size_t used, size_t bytes, UninitializedVector<char>* text) {
   if (text->size() < wanted) text->resize(std::max(wanted, 2 * text->size()));
 }
 
+void Report(const OnScan& on_scan, const ByteSource& source, bool is_over) {
+  if (on_scan) on_scan({source.position(), source.size(), is_over});
+}
+
 }  // namespace
 
-absl::StatusOr<int64_t> CountLines(const std::string& path) {
+absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ByteSource> source, ByteSource::Open(path));
   UninitializedVector<char> block(kBlockBytes);
   int64_t newlines = 0;
   int64_t lines = 0;  // through the last byte that isn't part of a blank line
   for (;;) {
     ASSIGN_OR_RETURN(const size_t n, source->Read(absl::MakeSpan(block)));
+    Report(on_scan, *source, /*is_over=*/n == 0);
     if (n == 0) return lines;
     size_t content = n;  // Bytes through the last that is no line end.
     while (content > 0 && (block[content - 1] == '\n' || block[content - 1] == '\r')) --content;
@@ -59,6 +64,7 @@ absl::StatusOr<bool> LineStream::Refill() {
   position_ = 0;
   ASSIGN_OR_RETURN(const size_t n, source_->Read(absl::MakeSpan(block_).subspan(end_)));
   end_ += n;
+  if (on_scan_ != nullptr) Report(*on_scan_, *source_, /*is_over=*/false);
   return n > 0;
 }
 
@@ -110,7 +116,15 @@ absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used)
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> LineStream::Skip(int64_t count) {
+absl::StatusOr<int64_t> LineStream::Skip(int64_t count, const OnScan& on_scan) {
+  on_scan_ = &on_scan;
+  const absl::StatusOr<int64_t> skipped = SkipLines(count);
+  on_scan_ = nullptr;
+  Report(on_scan, *source_, /*is_over=*/true);
+  return skipped;
+}
+
+absl::StatusOr<int64_t> LineStream::SkipLines(int64_t count) {
   int64_t skipped = 0;
   while (skipped < count) {
     ASSIGN_OR_RETURN(const bool more, FindContent());

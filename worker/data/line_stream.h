@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,8 +20,17 @@ namespace thermocline {
 // Longest line; bounds the memory that a file without newlines takes.
 inline constexpr size_t kMaxLineBytes = 16 << 20;
 
+// How far a pass over a file is that hands out no row. It may take long, and nothing else shows it.
+struct ScanProgress {
+  int64_t done_bytes = 0;   // of the file as it lies on the disk
+  int64_t total_bytes = 0;  // 0: not known (a pipe)
+  bool is_over = false;
+};
+// Called on the thread that reads: with every block, and once when the scan is over.
+using OnScan = std::function<void(const ScanProgress&)>;
+
 // Counts the lines of a file in one pass over its bytes. Errors: as ByteSource.
-absl::StatusOr<int64_t> CountLines(const std::string& path);
+absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan = {});
 
 // Not thread-safe.
 class LineStream {
@@ -31,7 +41,7 @@ class LineStream {
 
   // Skips `count` lines, or those that are left; returns how many.
   // Errors: as ByteSource; kInvalidArgument (a line is too long: file and line).
-  absl::StatusOr<int64_t> Skip(int64_t count);
+  absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
   // Reads up to `count` lines into num_rows, text, line_begin and first_line of `raw`, each ended
   // by
@@ -49,6 +59,8 @@ class LineStream {
   absl::StatusOr<bool> FindContent();
   // Reads the next block behind what is left of this one; false at the end of the file.
   absl::StatusOr<bool> Refill();
+  // Skip, without the last report of `on_scan_`.
+  absl::StatusOr<int64_t> SkipLines(int64_t count);
   // Ends at the newline of the line at position_, maybe blocks away. Copies it behind
   // text[*used] unless `text` is null.
   absl::Status TakeLine(UninitializedVector<char>* text, size_t* used);
@@ -57,10 +69,11 @@ class LineStream {
   const std::unique_ptr<ByteSource> source_;
   const std::atomic<bool>* const cancelled_;
   UninitializedVector<char> block_;
-  size_t position_ = 0;  // in block_
-  size_t end_ = 0;       // of the bytes in block_
-  int64_t line_ = 1;     // Number of the line to be handed out next.
-  int64_t blanks_ = 0;   // Blank lines stepped over and not handed out.
+  size_t position_ = 0;              // in block_
+  size_t end_ = 0;                   // of the bytes in block_
+  int64_t line_ = 1;                 // Number of the line to be handed out next.
+  int64_t blanks_ = 0;               // Blank lines stepped over and not handed out.
+  const OnScan* on_scan_ = nullptr;  // While lines are skipped.
 };
 
 }  // namespace thermocline

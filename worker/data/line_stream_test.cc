@@ -90,6 +90,45 @@ TEST(LineStream, SkipCountsLines) {
   EXPECT_EQ(lines->progress(), 1);
 }
 
+// Blocks are far shorter than the file.
+TEST(LineStream, ScansSayHowFarTheyAre) {
+  TempFolder folder;
+  constexpr int64_t kLines = 200'000;
+  std::string text;
+  for (int64_t i = 0; i < kLines; ++i) text += "0123456789\n";
+  for (const bool gzip : {false, true}) {
+    const std::string path = folder.Write("a", gzip ? Gzip(text) : text);
+    const int64_t bytes = static_cast<int64_t>(gzip ? Gzip(text).size() : text.size());
+    std::vector<ScanProgress> reports;
+    const OnScan on_scan = [&](const ScanProgress& progress) {
+      EXPECT_EQ(progress.total_bytes, bytes);
+      EXPECT_LE(progress.done_bytes, bytes);
+      if (!reports.empty()) {
+        EXPECT_FALSE(reports.back().is_over);
+        EXPECT_GE(progress.done_bytes, reports.back().done_bytes);
+      }
+      reports.push_back(progress);
+    };
+    EXPECT_EQ(*CountLines(path, on_scan), kLines);
+    EXPECT_GE(reports.size(), 8u);
+    EXPECT_TRUE(reports.back().is_over);
+    EXPECT_EQ(reports.back().done_bytes, bytes);
+
+    reports.clear();
+    auto lines = OpenLines(path);
+    EXPECT_EQ(*lines->Skip(kLines / 2, on_scan), kLines / 2);
+    EXPECT_GE(reports.size(), 4u);
+    EXPECT_TRUE(reports.back().is_over);
+    EXPECT_LT(reports.back().done_bytes, bytes);
+    // What is read then is no scan.
+    const size_t scanned = reports.size();
+    RawBatch raw;
+    ASSERT_TRUE(lines->Read(kLines, &raw).ok());
+    EXPECT_EQ(raw.num_rows, kLines / 2);
+    EXPECT_EQ(reports.size(), scanned);
+  }
+}
+
 TEST(LineStream, TooLongALineIsNamed) {
   TempFolder folder;
   const std::string path = folder.Write("a", "a\n" + std::string(kMaxLineBytes, 'x') + "\n");

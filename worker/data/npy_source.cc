@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,26 +66,64 @@ bool AllFinite(const uint8_t* values, int n) {
 
 bool IsGoodRow(const NpyFiles& files, int num_dense, int64_t row) {
   return IsLabel(LabelAt(*files.labels, row)) &&
-         AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense);
+         (num_dense == 0 ||
+          AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense));
 }
 
-// Appends the bags of one feature from its columns of rows [first, last).
-template <typename Id>
-void AppendBags(const uint8_t* sparse, int64_t row_columns, int64_t first_column, int columns,
-                int64_t first, int64_t last, FeatureLookups* feature) {
-  feature->keys.resize(feature->keys.size() + (last - first) * columns);
+// The columns of one feature in rows [first, last) of a sparse file.
+struct FeatureCells {
+  const uint8_t* data;
+  int64_t row_columns;
+  int64_t first_column;
+  int columns;
+  int64_t first, last;
+
+  int64_t size() const { return (last - first) * columns; }
+};
+
+// Appends their bags, without the keys for which is_padding(key) is true; returns how many are.
+template <typename Id, typename IsPadding>
+int64_t AppendBags(const FeatureCells& cells, const IsPadding& is_padding,
+                   FeatureLookups* feature) {
+  const auto begin = static_cast<int32_t>(feature->keys.size());
+  feature->keys.resize(begin + cells.size());
   Key* const keys = feature->keys.data();
-  int32_t n = feature->offsets.back();
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t at = row * row_columns + first_column;
-    for (int c = 0; c < columns; ++c) {
-      const Id id = Load<Id>(sparse, at + c);
-      keys[n] = static_cast<Key>(id);
-      n += id >= 0;
+  int32_t n = begin;
+  for (int64_t row = cells.first; row < cells.last; ++row) {
+    const int64_t at = row * cells.row_columns + cells.first_column;
+    for (int c = 0; c < cells.columns; ++c) {
+      keys[n] = static_cast<Key>(Load<Id>(cells.data, at + c));  // sign-extended
+      n += !is_padding(keys[n]);
     }
     feature->offsets.push_back(n);
   }
   feature->keys.resize(n);
+  return begin + cells.size() - n;
+}
+
+template <typename Id>
+int64_t AppendFeature(const FeatureCells& cells, const NpyFeature& spec, FeatureLookups* feature) {
+  switch (spec.padding) {
+    case NpyFeature::Padding::kNegative:
+      // No id of an unsigned file is negative.
+      if (!std::is_signed_v<Id>) break;
+      return AppendBags<Id>(
+          cells, [](Key key) { return static_cast<int64_t>(key) < 0; }, feature);
+    case NpyFeature::Padding::kOneId:
+      return AppendBags<Id>(
+          cells, [padding = spec.padding_key](Key key) { return key == padding; }, feature);
+    case NpyFeature::Padding::kNone:
+      break;
+  }
+  return AppendBags<Id>(
+      cells, [](Key) { return false; }, feature);
+}
+
+int64_t AppendFeature(const NpyHeader& header, const FeatureCells& cells, const NpyFeature& spec,
+                      FeatureLookups* feature) {
+  if (header.dtype == "<u8") return AppendFeature<uint64_t>(cells, spec, feature);
+  if (header.dtype == "<i8") return AppendFeature<int64_t>(cells, spec, feature);
+  return AppendFeature<int32_t>(cells, spec, feature);
 }
 
 // Appends rows [first, last) of the files, all good.
@@ -95,18 +134,18 @@ void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int
   batch->dense.resize((batch->size + (last - first)) * stride);
   float* dense = batch->dense.data() + static_cast<size_t>(batch->size) * stride;
   for (int64_t row = first; row < last; ++row, dense += stride) {
-    std::memcpy(dense, files.dense->data() + row * row_bytes, row_bytes);
+    if (row_bytes > 0) std::memcpy(dense, files.dense->data() + row * row_bytes, row_bytes);
     std::fill(dense + shape.num_dense, dense + stride, 0.0f);
     batch->labels.push_back(static_cast<float>(LabelAt(*files.labels, row)));
   }
-  const bool wide = files.sparse->header().dtype == "<i8";
   int64_t column = 0;
-  for (size_t f = 0; f < shape.feature_columns.size(); ++f) {
-    const int columns = shape.feature_columns[f];
-    (wide ? AppendBags<int64_t> : AppendBags<int32_t>)(files.sparse->data(), shape.sparse_columns(),
-                                                       column, columns, first, last,
-                                                       &batch->features[f]);
-    column += columns;
+  for (size_t f = 0; f < shape.features.size(); ++f) {
+    const NpyFeature& feature = shape.features[f];
+    const FeatureCells cells = {
+        files.sparse->data(), shape.sparse_columns(), column, feature.columns, first, last};
+    batch->padding_ids +=
+        AppendFeature(files.sparse->header(), cells, feature, &batch->features[f]);
+    column += feature.columns;
   }
   batch->size += static_cast<int>(last - first);
 }
@@ -115,7 +154,7 @@ void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int
 
 int NpyShape::sparse_columns() const {
   int columns = 0;
-  for (int c : feature_columns) columns += c;
+  for (const NpyFeature& feature : features) columns += feature.columns;
   return columns;
 }
 
@@ -129,14 +168,18 @@ bool NpyFiles::AnyExists(const std::string& prefix) {
 absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string& prefix,
                                                                const NpyShape& shape) {
   auto files = std::make_shared<NpyFiles>();
-  ASSIGN_OR_RETURN(files->dense,
-                   OpenChecked(absl::StrCat(prefix, "_dense.npy"), {"<f4"}, shape.num_dense));
-  ASSIGN_OR_RETURN(files->sparse, OpenChecked(absl::StrCat(prefix, "_sparse.npy"), {"<i4", "<i8"},
-                                              shape.sparse_columns()));
   ASSIGN_OR_RETURN(files->labels,
                    OpenChecked(absl::StrCat(prefix, "_labels.npy"), {"<i4", "<i8", "<f4"}, 1));
-  RETURN_IF_ERROR(CheckSameRows(*files->dense, *files->labels));
-  RETURN_IF_ERROR(CheckSameRows(*files->sparse, *files->labels));
+  if (shape.num_dense > 0) {
+    ASSIGN_OR_RETURN(files->dense,
+                     OpenChecked(absl::StrCat(prefix, "_dense.npy"), {"<f4"}, shape.num_dense));
+    RETURN_IF_ERROR(CheckSameRows(*files->dense, *files->labels));
+  }
+  if (!shape.features.empty()) {
+    ASSIGN_OR_RETURN(files->sparse, OpenChecked(absl::StrCat(prefix, "_sparse.npy"),
+                                                {"<i4", "<i8", "<u8"}, shape.sparse_columns()));
+    RETURN_IF_ERROR(CheckSameRows(*files->sparse, *files->labels));
+  }
   return files;
 }
 
@@ -178,7 +221,8 @@ absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int
   batch->num_dense = shape_.num_dense;
   batch->dense_stride = PaddedDenseColumns(shape_.num_dense);
   batch->labels.clear();
-  batch->features.resize(shape_.feature_columns.size());
+  batch->padding_ids = 0;
+  batch->features.resize(shape_.features.size());
   for (FeatureLookups& feature : batch->features) {
     feature.keys.clear();
     feature.offsets.assign(1, 0);
@@ -207,7 +251,7 @@ absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
     return absl::InvalidArgumentError(absl::StrCat(files_->dense->path(), ": row ", file_row,
                                                    ", column ", c, ": ", value, " is not finite"));
   }
-  return absl::InternalError(absl::StrCat(files_->dense->path(), ": row ", file_row, " is good"));
+  return absl::InternalError(absl::StrCat(files_->labels->path(), ": row ", file_row, " is good"));
 }
 
 }  // namespace thermocline

@@ -1,9 +1,10 @@
 // The {dense,sparse,labels}.npy files of one split, memory-mapped, as a BatchSource.
 //
-//   dense   float32 [N, num_dense], finite
-//   sparse  int32 or int64 [N, columns of all features]; a feature's neighbouring columns are its
-//   bag,
-//           negative ids are padding
+//   dense   float32 [N, num_dense], finite; not read where num_dense is 0
+//   sparse  int32, int64 or uint64 [N, columns of all features]; a feature's neighbouring columns
+//   are
+//           its bag. An id's 64 bits (of an int32, sign-extended) are the key; padding is left out
+//           (Feature.padding_id in proto/job.proto). Not read where there is no feature
 //   labels  int32, int64 or float32 [N] or [N, 1], 0 or 1
 #ifndef THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_
 #define THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_
@@ -21,21 +22,30 @@
 
 namespace thermocline {
 
+struct NpyFeature {
+  enum class Padding { kNone, kNegative, kOneId };
+
+  int columns = 1;  // of the sparse file
+  Padding padding = Padding::kNone;
+  Key padding_key = 0;  // kOneId: the id's 64 bits
+};
+
 struct NpyShape {
   int num_dense = 0;
-  std::vector<int> feature_columns;  // [features] columns of the sparse file, each >= 1
+  std::vector<NpyFeature> features;
 
   int sparse_columns() const;
 };
 
 // Immutable; shared by the sources that read it.
 struct NpyFiles {
-  std::unique_ptr<MappedNpy> dense;
-  std::unique_ptr<MappedNpy> sparse;
+  std::unique_ptr<MappedNpy> dense;   // null: num_dense is 0
+  std::unique_ptr<MappedNpy> sparse;  // null: there is no feature
   std::unique_ptr<MappedNpy> labels;
 
-  // Maps PREFIX_dense.npy, ... and checks dtypes, shapes and that the rows agree.
-  // Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (what is there and what is wanted).
+  // Maps those of PREFIX_dense.npy, ... that are read and checks dtypes, shapes and that the rows
+  // agree. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (what is there and what is
+  // wanted).
   static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
                                                               const NpyShape& shape);
   // Whether any of the three exists.

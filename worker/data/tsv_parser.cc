@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -109,6 +110,28 @@ std::string DescribeHex(absl::string_view text) {
   return "";
 }
 
+// Names of columns: no label, no number, no empty column.
+bool LooksLikeHeader(const std::vector<absl::string_view>& columns) {
+  return columns.size() > 1 &&
+         std::all_of(columns.begin(), columns.end(), [](absl::string_view column) {
+           column = absl::StripPrefix(column, "\"");
+           return !column.empty() && (absl::ascii_isalpha(column[0]) || column[0] == '_');
+         });
+}
+
+// A line without a tab and with commas.
+std::string DescribeCommas(absl::string_view line) {
+  const std::vector<absl::string_view> columns = absl::StrSplit(line, ',');
+  const bool has_header = LooksLikeHeader(columns);
+  return absl::StrCat(
+      columns.size(), " columns separated by commas; CRITEO_TSV separates them by tabs",
+      has_header
+          ? absl::StrCat(", and has no header, which the line looks like (", Quote(line), ")")
+          : "",
+      "; convert the file, label first: ", has_header ? "tail -n +2 FILE | " : "", "tr ',' '\\t'",
+      has_header ? "" : " < FILE");
+}
+
 }  // namespace
 
 struct TsvParser::Keys {
@@ -210,6 +233,11 @@ std::string TsvParser::Describe(absl::string_view line) const {
   line = absl::StripSuffix(line, "\r");
   if (line.empty()) return "the line is empty";
   const std::vector<absl::string_view> columns = absl::StrSplit(line, '\t');
+  if (columns.size() == 1 && line.find(',') != line.npos) return DescribeCommas(line);
+  if (LooksLikeHeader(columns)) {
+    return absl::StrCat("the line looks like a header (", Quote(line),
+                        "), which CRITEO_TSV doesn't have; leave it out: tail -n +2");
+  }
   if (columns.size() != static_cast<size_t>(num_columns())) {
     return absl::StrCat(columns.size(), columns.size() == 1 ? " column" : " columns", ", not ",
                         num_columns());

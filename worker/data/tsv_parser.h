@@ -2,8 +2,9 @@
 //
 //   label       0 or 1
 //   integer     integer or decimal text, maybe negative; x becomes log(1 + max(x, 0)), empty
-//   becomes 0 category    up to 16 hexadecimal digits, which are the key; several, separated by
-//   commas, are a
+//   becomes
+//               0
+//   category    up to 16 hexadecimal digits, which are the key; several, separated by commas, are a
 //               bag; empty is kEmptyCategoryKey, which no digits may spell
 // A line may end in "\r\n".
 #ifndef THERMOCLINE_WORKER_DATA_TSV_PARSER_H_
@@ -34,6 +35,7 @@ class TsvParser {
   // What is wrong with a malformed line, the first column that is:
   //   "column 17 ('C3'): 'xyz' is not a hexadecimal number"
   //   "39 columns, not 40"
+  // Of a comma-separated file, or a header, it says so and what to do.
   std::string Describe(absl::string_view line) const;
 
   int num_columns() const { return 1 + num_dense_ + static_cast<int>(feature_names_.size()); }

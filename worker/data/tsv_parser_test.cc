@@ -112,7 +112,22 @@ TEST(TsvParser, MalformedLinesAreLeftOutAndSaidWhy) {
       {"1", "1 column, not 5"},
       {"1\t3\t4\tab\tcd\tef", "6 columns, not 5"},
       {"1\t3\t4\tab\tcd\t", "6 columns, not 5"},
-      {"1,3,4,ab,cd", "1 column, not 5"},
+      {"1,3,4,ab,cd",
+       "5 columns separated by commas; CRITEO_TSV separates them by tabs; convert the file, label "
+       "first: tr ',' '\\t' < FILE"},
+      {"click,I1,I2,C1,C2",
+       "5 columns separated by commas; CRITEO_TSV separates them by tabs, and has no header, which "
+       "the line looks like ('click,I1,I2,C1,C2'); convert the file, label first: tail -n +2 FILE "
+       "| tr ',' '\\t'"},
+      {"\"id\",\"click\",_x\r",
+       "3 columns separated by commas; CRITEO_TSV separates them by tabs, and has no header, which "
+       "the line looks like ('\\\"id\\\",\\\"click\\\",_x'); convert the file, label first: tail "
+       "-n "
+       "+2 FILE | tr ',' '\\t'"},
+      {"label\tI1\tI2\tC1\tC2",
+       "the line looks like a header ('label\\tI1\\tI2\\tC1\\tC2'), which CRITEO_TSV doesn't have; "
+       "leave it out: tail -n +2"},
+      {"label\tI1\tI2\tC1\t", "column 1 ('label'): 'label' is not 0 or 1"},
       {"", "the line is empty"},
       {std::string("1\t3\t4\ta\0z\tcd", 11),
        "column 4 ('C1'): 'a\\x00z' is not a hexadecimal number"},

@@ -11,11 +11,12 @@
 namespace thermocline {
 
 TsvSource::TsvSource(std::string path, int64_t begin, int64_t end, int num_dense,
-                     std::vector<std::string> feature_names)
+                     std::vector<std::string> feature_names, OnScan on_scan)
     : path_(std::move(path)),
       begin_(begin),
       end_(end),
-      parser_(num_dense, std::move(feature_names)) {
+      parser_(num_dense, std::move(feature_names)),
+      on_scan_(std::move(on_scan)) {
   CHECK_GE(begin_, 0);
   CHECK(end_ < 0 || end_ >= begin_);
 }
@@ -29,8 +30,8 @@ absl::Status TsvSource::TooFewRows(int64_t found) const {
 absl::Status TsvSource::Rewind() {
   ASSIGN_OR_RETURN(lines_, LineStream::Open(path_, &cancelled_));
   next_row_ = begin_;
-  if (end_ == begin_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t skipped, lines_->Skip(begin_));
+  if (end_ == begin_ || begin_ == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t skipped, lines_->Skip(begin_, on_scan_));
   return skipped == begin_ ? absl::OkStatus() : TooFewRows(skipped);
 }
 
@@ -47,7 +48,7 @@ absl::StatusOr<bool> TsvSource::Read(int64_t batch_size, RawBatch* raw) {
 
 absl::StatusOr<int64_t> TsvSource::Skip(int64_t rows) {
   const int64_t wanted = end_ < 0 ? rows : std::min(rows, end_ - next_row_);
-  ASSIGN_OR_RETURN(const int64_t skipped, lines_->Skip(wanted));
+  ASSIGN_OR_RETURN(const int64_t skipped, lines_->Skip(wanted, on_scan_));
   if (skipped < wanted && end_ >= 0) return TooFewRows(next_row_ + skipped);
   next_row_ += skipped;
   return skipped;

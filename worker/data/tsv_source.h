@@ -17,9 +17,9 @@ namespace thermocline {
 class TsvSource : public BatchSource {
  public:
   // end < 0: through the end of the file. Otherwise the file has at least `end` rows, as counted;
-  // if it has fewer when it is read, that is kDataLoss.
+  // if it has fewer when it is read, that is kDataLoss. `on_scan`: while rows are passed over.
   TsvSource(std::string path, int64_t begin, int64_t end, int num_dense,
-            std::vector<std::string> feature_names);
+            std::vector<std::string> feature_names, OnScan on_scan);
 
   absl::Status Rewind() override;
   absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
@@ -35,6 +35,7 @@ class TsvSource : public BatchSource {
   const int64_t begin_;
   const int64_t end_;
   const TsvParser parser_;
+  const OnScan on_scan_;
   std::atomic<bool> cancelled_{false};
 
   // Of the thread that reads.

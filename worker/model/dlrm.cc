@@ -51,19 +51,20 @@ DlrmModel::DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConf
       optimizer_(dense_optimizer),
       max_batch_(max_batch),
       replays_(device, kReplaysKept) {
-  CHECK_GE(shape.num_dense, 1);
+  CHECK_GE(shape.num_dense, 0);
   CHECK_GE(shape.num_features, 0);
+  CHECK_GE(vectors(), 1);
   CHECK_GE(shape.dim, 1);
   CHECK_GE(max_batch, 1);
   MlpConfig bottom, top;
-  bottom.widths = Widths(shape.num_dense, shape.bottom_hidden, shape.dim);
+  if (shape.num_dense > 0) bottom.widths = Widths(shape.num_dense, shape.bottom_hidden, shape.dim);
   bottom.relu_after_last = true;
   top.widths = Widths(shape.dim + Pairs(vectors()), shape.top_hidden, 1);
   top.input_gradient = true;
   bottom.max_batch = top.max_batch = max_batch;
   bottom.precision = top.precision = precision;
   LayOutTensors(&bottom, &top);
-  bottom_ = device->CreateMlp(bottom);
+  if (shape.num_dense > 0) bottom_ = device->CreateMlp(bottom);
   top_ = device->CreateMlp(top);
   AllocateBuffers();
 }
@@ -138,9 +139,9 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   const Matrix z = z_.Rows(batch.batch_size);
   const Matrix top_input = top_input_.Rows(batch.batch_size);
   const Matrix logits = logits_.Rows(batch.batch_size);
-  device_->PoolForward(pool_inputs_, shape_.dim, 1, z);
+  device_->PoolForward(pool_inputs_, shape_.dim, dense_vectors(), z);
   replays_.Run({kForward, dense.rows, dense.data, dense.ld, 0}, [&] {
-    bottom_->Forward(weights().AsConst(), dense, FirstVector(z, shape_.dim));
+    if (bottom_) bottom_->Forward(weights().AsConst(), dense, FirstVector(z, shape_.dim));
     device_->InteractionForward(z, vectors(), top_input);
     top_->Forward(weights().AsConst(), top_input, logits);
   });
@@ -160,7 +161,7 @@ void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels, float inver
     top_->BackwardData(weights().AsConst(), logits, logits_gradient, top_input_gradient);
     device_->InteractionBackward(z_.Rows(batch_size), vectors(), top_input_gradient, z_gradient);
   });
-  device_->PoolBackward(pool_inputs_, shape_.dim, 1, z_gradient);
+  device_->PoolBackward(pool_inputs_, shape_.dim, dense_vectors(), z_gradient);
 
   segment_groups_.clear();
   for (size_t t = 0; t < batch_->tables.size(); ++t) {
@@ -176,10 +177,12 @@ void DlrmModel::BackwardDense() {
   const Matrix bottom_output = FirstVector(z_.Rows(batch_size), shape_.dim);
   const Matrix bottom_gradient = FirstVector(z_gradient_.Rows(batch_size), shape_.dim);
   replays_.Run({kBackwardParameters, batch_size, dense_.data, dense_.ld, 0}, [&] {
-    bottom_->BackwardData(weights().AsConst(), bottom_output, bottom_gradient, Matrix());
+    if (bottom_) {
+      bottom_->BackwardData(weights().AsConst(), bottom_output, bottom_gradient, Matrix());
+    }
     top_->BackwardParameters(top_input_.Rows(batch_size), logits_gradient_.Rows(batch_size),
                              gradients());
-    bottom_->BackwardParameters(dense_, bottom_gradient, gradients());
+    if (bottom_) bottom_->BackwardParameters(dense_, bottom_gradient, gradients());
   });
 }
 

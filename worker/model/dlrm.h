@@ -1,5 +1,7 @@
 // DLRM (Naumov et al. 2019, "Deep Learning Recommendation Model"): a bottom MLP over the dense
 // features, pairwise dot products of its output and the pooled embeddings, a top MLP over both.
+// Without dense features there is no bottom MLP, and the first feature's pooled embedding stands
+// where its output does; without sparse ones there are no products, and the two MLPs are one.
 // (`Dlrm` is the message that describes it to users.) Written once against Device; one object holds
 // the parameters and the activations of one batch.
 //
@@ -27,8 +29,8 @@
 namespace thermocline {
 
 struct DlrmShape {
-  int32_t num_dense = 0;               // >= 1
-  int32_t num_features = 0;            // sparse ones; may be 0
+  int32_t num_dense = 0;               // dense features, and
+  int32_t num_features = 0;            // sparse ones; one of both may be 0
   int32_t dim = 0;                     // of every table
   std::vector<int32_t> bottom_hidden;  // widths before the last layer, whose width is dim
   std::vector<int32_t> top_hidden;     // widths before the last layer, whose width is 1
@@ -83,7 +85,8 @@ class DlrmModel {
   void LayOutTensors(MlpConfig* bottom, MlpConfig* top);
   void LayOutMlp(const std::string& name, MlpConfig* config, int64_t* next_offset);
   void AllocateBuffers();
-  int32_t vectors() const { return shape_.num_features + 1; }
+  int32_t dense_vectors() const { return shape_.num_dense > 0 ? 1 : 0; }
+  int32_t vectors() const { return dense_vectors() + shape_.num_features; }
 
   // Constant after construction.
   Device* const device_;

@@ -54,7 +54,7 @@ Inputs MakeInputs(const Case& c, std::mt19937_64* rng) {
       for (int l = 0; l < lookups; ++l) {
         const int32_t slot = (*rng)() % c.unique_keys;
         in.slots[f].push_back(slot);
-        by_key[c.tables[f]][slot].push_back(BagRow(b, f, features));
+        by_key[c.tables[f]][slot].push_back(BagRow(b, f, features, c.shape.num_dense > 0 ? 1 : 0));
       }
       in.offsets[f].push_back(static_cast<int32_t>(in.slots[f].size()));
     }
@@ -113,7 +113,10 @@ double ReferenceLoss(const Case& c, const std::vector<DenseTensor>& tensors, con
   for (int b = 0; b < c.batch_size; ++b) {
     Doubles dense(in.dense.begin() + b * c.shape.num_dense,
                   in.dense.begin() + (b + 1) * c.shape.num_dense);
-    std::vector<Doubles> vectors = {MlpForward(arena, tensors, "bottom", dense, true)};
+    std::vector<Doubles> vectors;
+    if (c.shape.num_dense > 0) {
+      vectors.push_back(MlpForward(arena, tensors, "bottom", dense, true));
+    }
     for (int f = 0; f < c.shape.num_features; ++f) {
       Doubles pooled(dim);
       const int first = in.offsets[f][b], last = in.offsets[f][b + 1];
@@ -190,6 +193,23 @@ Case DenseOnly() {
   return c;
 }
 
+Case SparseOnly() {
+  Case c = SharedTables();
+  c.shape.num_dense = 0;
+  c.shape.bottom_hidden = {};
+  return c;
+}
+
+Case OneSparseFeature() {
+  Case c;
+  c.shape = {0, 1, 4, {}, {5}};
+  c.batch_size = 6;
+  c.tables = {0};
+  c.poolings = {PoolingMode::kMean};
+  c.max_bag = {3};
+  return c;
+}
+
 Case OneOfAll() {
   Case c;
   c.shape = {1, 1, 1, {1}, {}};
@@ -257,7 +277,8 @@ TEST_P(DlrmGradientTest, AgreesWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DlrmGradientTest,
-                         testing::Values(SharedTables, DimSixteen, DenseOnly, OneOfAll));
+                         testing::Values(SharedTables, DimSixteen, DenseOnly, SparseOnly,
+                                         OneSparseFeature, OneOfAll));
 
 // Trains a few steps and returns every bit that training left behind.
 std::vector<float> Train(int threads, CpuIsaLimit isa, OptimizerKind kind, uint64_t seed) {

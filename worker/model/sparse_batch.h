@@ -14,13 +14,15 @@
 
 namespace thermocline {
 
-// The number of a bag: its row in the interaction's input Z, seen as [batch * (1 + num_features),
-// dim] (row 0 of every sample is the bottom MLP's output). Ascending bag numbers are the canonical
-// order of lookups: by sample, then by feature; lookups of one bag keep their order.
+// The number of a bag: its row in the interaction's input Z, seen as [batch * (dense_vectors +
+// num_features), dim]. Row 0 of every sample is the bottom MLP's output, where there are dense
+// columns (dense_vectors 1, else 0). Ascending bag numbers are the canonical order of lookups: by
+// sample, then by feature; lookups of one bag keep their order.
 //
 // REQUIRES: batch * (1 + num_features) < 2^31
-constexpr int32_t BagRow(int32_t sample, int32_t feature, int32_t num_features) {
-  return sample * (num_features + 1) + 1 + feature;
+constexpr int32_t BagRow(int32_t sample, int32_t feature, int32_t num_features,
+                         int32_t dense_vectors = 1) {
+  return sample * (dense_vectors + num_features) + dense_vectors + feature;
 }
 
 // One table's rows in a batch. Unique keys are in any fixed order ("the staging order").

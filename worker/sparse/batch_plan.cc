@@ -27,10 +27,11 @@ bool HasSingleLookups(const FeatureLookups& lookups, int size) {
 }  // namespace
 
 BatchPlanner::BatchPlanner(std::vector<TableId> tables, std::vector<int32_t> feature_tables,
-                           const ClusterMap& cluster_map)
+                           const ClusterMap& cluster_map, int32_t dense_vectors)
     : tables_(std::move(tables)),
       feature_tables_(std::move(feature_tables)),
       cluster_map_(cluster_map),
+      dense_vectors_(dense_vectors),
       table_features_(tables_.size()) {
   for (size_t f = 0; f < feature_tables_.size(); ++f) {
     CHECK_LT(static_cast<size_t>(feature_tables_[f]), tables_.size());
@@ -215,17 +216,17 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   if (features.size() == 1 && plan->features[features[0]].single) {
     int32_t* const slots = plan->features[features[0]].slots.data();
     const int32_t size = batch.size;
-    int32_t bag = BagRow(0, features[0], num_features);
+    int32_t bag = BagRow(0, features[0], num_features, dense_vectors_);
     for (int32_t sample = 0; sample < size; ++sample) {
       if (kReorder) slots[sample] = positions_[slots[sample]];
       bags[ends[slots[sample]]++] = bag;
-      bag += num_features + 1;
+      bag += dense_vectors_ + num_features;
     }
     return;
   }
   for (int32_t sample = 0; sample < batch.size; ++sample) {
     for (int32_t f : features) {
-      const int32_t bag = BagRow(sample, f, num_features);
+      const int32_t bag = BagRow(sample, f, num_features, dense_vectors_);
       const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
       int32_t* const slots = plan->features[f].slots.data();
       for (int32_t i = offsets[sample]; i < offsets[sample + 1]; ++i) {

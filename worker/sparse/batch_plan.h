@@ -61,9 +61,10 @@ struct BatchPlan {
 // tables of one batch at the same time.
 class BatchPlanner {
  public:
-  // feature_tables[f]: index into `tables` of the table that feature f reads.
+  // feature_tables[f]: index into `tables` of the table that feature f reads. `dense_vectors`: as
+  // in BagRow.
   BatchPlanner(std::vector<TableId> tables, std::vector<int32_t> feature_tables,
-               const ClusterMap& cluster_map);
+               const ClusterMap& cluster_map, int32_t dense_vectors = 1);
 
   // Plans all tables. REQUIRES: fewer than 2^30 lookups a table, and
   // batch.size * (1 + number of features) < 2^31.
@@ -92,6 +93,7 @@ class BatchPlanner {
   const std::vector<TableId> tables_;
   const std::vector<int32_t> feature_tables_;
   const ClusterMap cluster_map_;
+  const int32_t dense_vectors_;
   std::vector<std::vector<int32_t>> table_features_;  // [tables], ascending
 
   // base_ + number by first appearance of the key that the bucket holds; below base_: none. Linear

@@ -1,0 +1,131 @@
+"""Scans of a text file that take longer than a stall may: they are progress while they go on.
+
+A pipe stands for the file. Every time that it is opened another pipe takes its place, so that each
+reading of the file has one of its own, fed as the test wants.
+"""
+
+import json
+import os
+import threading
+import time
+import unittest
+
+from harness import ProcessTest, wait_for
+
+STALL_S = 2
+SCAN_S = 2 * STALL_S
+ROWS = 2000
+JOB = """
+name: "scan"
+seed: 7
+data { format: CRITEO_TSV path: "%s" test_share: 0.5 num_dense: 2 num_categorical: 2 }
+default_table { dim: 8 }
+dlrm { bottom: [16] top: [16] }
+train { batch_size: 100 learning_rate { base: 0.02 } metrics_every_steps: 1 eval_batch_size: 100 }
+cluster { worker_threads: 1 stall_timeout_s: %d }
+checkpoint { max_rollbacks: 0 }
+"""
+
+
+def rows():
+    return [b'%d\t%d\t%d\t%x\t%x\n' % (i % 3 == 0, i % 5, i % 7, i % 11, i % 13)
+            for i in range(ROWS)]
+
+
+def at_once(pipe, lines):
+    pipe.write(b''.join(lines))
+
+
+def slowly(pipe, lines):
+    """Over SCAN_S seconds."""
+    begin = time.monotonic()
+    for i, line in enumerate(lines):
+        wait_for(lambda: time.monotonic() - begin >= SCAN_S * i / len(lines), 'the next line')
+        pipe.write(line)
+
+
+def halfway(pipe, lines):
+    """And no further: the end of the test closes it."""
+    pipe.write(b''.join(lines[:len(lines) // 2]))
+    threading.Event().wait()
+
+
+class PipedFile:
+    """A path whose n-th reading is fed by feeders[n], the last one again and again."""
+
+    def __init__(self, path, feeders):
+        self._path = path
+        self._feeders = feeders
+        os.mkfifo(path)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        for reading in range(1000):
+            pipe = open(self._path, 'wb', buffering=0)  # waits for a reader
+            next_path = self._path + '.next'
+            os.mkfifo(next_path)
+            os.rename(next_path, self._path)
+            feeder = self._feeders[min(reading, len(self._feeders) - 1)]
+            threading.Thread(target=self._feed, args=(pipe, feeder), daemon=True).start()
+
+    @staticmethod
+    def _feed(pipe, feeder):
+        try:
+            feeder(pipe, rows())
+            pipe.close()
+        except BrokenPipeError:
+            pass  # it was read no further
+
+
+class ScanTest(ProcessTest):
+
+    def setUp(self):
+        super().setUp()
+        self.write_job(self.run_dir + '.tsv')
+
+    def write_job(self, path):
+        with open(self.job, 'w') as job:
+            job.write(JOB % (path, STALL_S))
+        return path
+
+    def phases(self):
+        """What metrics.jsonl says of phases: [(name, whether it ended)]."""
+        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as metrics:
+            events = [json.loads(line) for line in metrics]
+        return [(event['phase'], event.get('ended', False))
+                for event in events if event['event'] == 'phase']
+
+    def test_scans_that_take_longer_than_a_stall(self):
+        path = self.run_dir + '.tsv'
+        with open(path, 'wb') as file:
+            file.write(b''.join(rows()))
+        undisturbed = self.train(run_dir=self.run_dir + '-plain')
+        os.remove(path)
+
+        # Counting, training, evaluation.
+        PipedFile(path, [slowly, at_once])
+        launcher = self.start('--set=train.max_steps=5')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        self.assertIn('counting lines  ', out)
+        self.assertEqual(self.phases(), [('counting lines', False), ('counting lines', True)])
+
+        # Counting, skipping to the checkpoint's step, evaluation.
+        path = self.run_dir + '.again.tsv'
+        PipedFile(path, [at_once, slowly, at_once])
+        summary = self.resume('--clear=train.max_steps', '--data', path)
+        self.assertEqual(self.phases()[2:], [('skipping to step 5', False),
+                                             ('skipping to step 5', True)])
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual(summary['auc'], undisturbed['auc'])
+
+    def test_a_scan_that_stops(self):
+        PipedFile(self.run_dir + '.tsv', [halfway])
+        code, out, err = self.finish(self.start())
+        self.assertEqual(code, 1, out + err)
+        self.assertRegex(err, r'nothing has advanced for 2s \(cluster.stall_timeout_s\): worker 0 is '
+                              r'waited for: it has pushed nothing; it is counting lines; logs:')
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
