@@ -17,6 +17,10 @@ size_t FindNonFinite(absl::Span<const float> values);
 //   rows: [n, row_floats], of which the first `dim` are weights
 size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats);
 
+// How the message of a loss or a gradient that is not finite ends.
+inline constexpr char kRateHint[] =
+    " (is train.learning_rate too high? a lower base or some warmup_steps may help)";
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_COMMON_FINITE_H_

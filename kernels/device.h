@@ -29,20 +29,17 @@
 
 namespace thermocline {
 
-// Device memory, zero at first; freed with the object.
-class DeviceBuffer {
- public:
-  virtual ~DeviceBuffer() = default;
-  virtual void* data() = 0;
-  float* floats() { return static_cast<float*>(data()); }
-};
-
-// A point on a stream, for the host or for another stream to wait for.
+// A point on a stream to wait for, on the host or on another stream.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Waits on the host. Errors: as Device::Synchronize
-  virtual absl::Status Wait() = 0;
+  virtual absl::Status Wait() = 0;  // on the host; errors: as Device::Synchronize
+};
+
+// What a device does in another way than it was asked to, since it has no other.
+struct DeviceFallbacks {
+  int64_t failed_captures = 0;          // calls of Capture that gave null
+  int64_t full_precision_products = 0;  // shapes computed in kFloat32, not in MlpConfig::precision
 };
 
 // Operations kept to be run again (Device::Capture).
@@ -58,11 +55,15 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Whether device memory is host memory: the host may use it whenever the device doesn't.
+  // Whether the host may use device memory whenever the device doesn't.
   virtual bool is_host_memory() const = 0;
   // Where there is not so much left, data() is null and Synchronize() says so; operations called
   // after that do nothing.
   virtual std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) = 0;
+  // `buffer` with so many bytes, of which the first `kept_bytes` are as they were and the others
+  // anything; elsewhere, maybe. Waits for the device, whose memory never holds both. As Allocate.
+  virtual std::unique_ptr<DeviceBuffer> Grow(std::unique_ptr<DeviceBuffer> buffer,
+                                             size_t kept_bytes, size_t bytes) = 0;
   // Host memory that the device copies from and to without delay.
   virtual std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) = 0;
   // Memory of AllocateHost is read or written until the stream has got there; other host memory
@@ -80,11 +81,13 @@ class Device {
   virtual absl::Status Synchronize() = 0;
 
   // Keeps the operations that `work` calls, without running them, so that they can be given to the
-  // device as one. REQUIRES: `work` calls operations only (no copies, events or waits), whenever it
-  // is called the same ones with the same operands; these are there whenever the result is
-  // replayed.
+  // device as one. REQUIRES: `work` calls operations only (no copies, events or waits), each time
+  // the same ones with the same operands, which are there whenever the result is replayed.
+  // Null: it can't be captured, nothing was run, and no error remains.
   virtual std::unique_ptr<CapturedWork> Capture(std::function<void()> work) = 0;
   virtual void Replay(CapturedWork* work) = 0;
+
+  virtual DeviceFallbacks fallbacks() const { return {}; }  // so far; on any thread
 
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 

@@ -1,4 +1,4 @@
-// Views of device memory. They own nothing; on the CPU device they point to host memory.
+// Device memory, and views of it. Views own nothing; on the CPU device they point to host memory.
 #ifndef THERMOCLINE_KERNELS_MATRIX_H_
 #define THERMOCLINE_KERNELS_MATRIX_H_
 
@@ -15,6 +15,14 @@ constexpr int32_t PaddedColumns(int32_t columns) {
   return (columns + kLeadingDimensionAlignment - 1) / kLeadingDimensionAlignment *
          kLeadingDimensionAlignment;
 }
+
+// Device memory, zero at first; freed with the object.
+class DeviceBuffer {
+ public:
+  virtual ~DeviceBuffer() = default;
+  virtual void* data() = 0;
+  float* floats() { return static_cast<float*>(data()); }
+};
 
 // Element (r, c) is at data[r * ld + c].
 struct Matrix {

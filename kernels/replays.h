@@ -31,8 +31,9 @@ class Replays {
 
   // Does `work`, as Device::Capture requires it: calls it the first two times, later replays what
   // it called. What comes but once isn't worth a capture, and libraries make themselves ready in
-  // the first call, which a capture might not survive. Where the device's memory is the host's
-  // there is nothing to save.
+  // the first call, which a capture might not survive. What can't be captured is called each time
+  // (Device::fallbacks counts it). Where the device's memory is the host's there is nothing to
+  // save.
   void Run(const Key& key, absl::FunctionRef<void()> work) {
     if (device_->is_host_memory()) return work();
     ++uses_;
@@ -44,13 +45,18 @@ class Replays {
     }
     Kept& kept = found->second;
     kept.last_use = uses_;
-    if (kept.work == nullptr) kept.work = device_->Capture([work] { work(); });
+    if (kept.work == nullptr && !kept.cannot_be_captured) {
+      kept.work = device_->Capture([work] { work(); });
+      kept.cannot_be_captured = kept.work == nullptr;
+    }
+    if (kept.cannot_be_captured) return work();
     device_->Replay(kept.work.get());
   }
 
  private:
   struct Kept {
-    std::unique_ptr<CapturedWork> work;  // null: met once
+    std::unique_ptr<CapturedWork> work;  // null: met once, or it
+    bool cannot_be_captured = false;     // and is done each time
     uint64_t last_use = 0;
   };
 

@@ -87,6 +87,28 @@ TEST(ReplaysTest, APieceThatComesNoMoreMakesRoom) {
   EXPECT_EQ(copying.calls(), 6);
 }
 
+// A copy from ordinary memory waits, which no capture survives; it is done all the same.
+TEST(ReplaysTest, WhatCannotBeCapturedIsDoneEachTimeAndCounted) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  const std::unique_ptr<DeviceBuffer> memory = device->Allocate(sizeof(float));
+  Replays<int> replays(device.get(), 8);
+  int calls = 0;
+  for (int time = 1; time <= 4; ++time) {
+    const auto value = static_cast<float>(time);
+    replays.Run(0, [&] {
+      ++calls;
+      device->CopyToDevice(memory->data(), &value, sizeof(value), Stream::kCompute);
+    });
+    float copied = 0;
+    device->CopyToHost(&copied, memory->data(), sizeof(copied), Stream::kCompute);
+    const absl::Status status = device->Synchronize();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(copied, value);
+  }
+  EXPECT_EQ(calls, 5) << "once more for the capture that failed";
+  EXPECT_EQ(device->fallbacks().failed_captures, 1);
+}
+
 TEST(ReplaysTest, OnTheHostsMemoryWorkIsJustDone) {
   const std::unique_ptr<Device> device = MakeCpuDevice({});
   Copying copying(device.get(), 1);

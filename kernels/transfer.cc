@@ -22,9 +22,7 @@ void TransferBlocks::AddBlock(size_t bytes) {
 TransferBlocks::Place TransferBlocks::Take(size_t bytes) {
   const size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (blocks_.empty() || blocks_.back().size - blocks_.back().used < taken) {
-    size_t total = kMinBlockBytes;
-    for (const Block& block : blocks_) total += block.size;
-    AddBlock(std::max(total, taken));
+    AddBlock(std::max(kMinBlockBytes + size_bytes(), taken));
   }
   Block& block = blocks_.back();
   const Place place = {block.device_bytes() + block.used, block.host_bytes() + block.used};
@@ -32,13 +30,25 @@ TransferBlocks::Place TransferBlocks::Take(size_t bytes) {
   return place;
 }
 
-// One block that holds all there was takes the place of several, so that there is one copy.
-void TransferBlocks::Clear() {
-  if (blocks_.size() > 1) {
-    size_t total = 0;
-    for (const Block& block : blocks_) total += block.size;
+size_t TransferBlocks::size_bytes() const {
+  size_t total = 0;
+  for (const Block& block : blocks_) total += block.size;
+  return total;
+}
+
+size_t TransferBlocks::used_bytes() const {
+  size_t total = 0;
+  for (const Block& block : blocks_) total += block.used;
+  return total;
+}
+
+// One block for all, so that there is one copy; replaced by one of twice what is needed once it is
+// three quarters full.
+void TransferBlocks::Clear(size_t expected_bytes) {
+  const size_t needed = std::max(used_bytes(), expected_bytes);
+  if (blocks_.size() > 1 || needed > size_bytes() / 4 * 3) {
     blocks_.clear();
-    AddBlock(total);
+    AddBlock(std::max(kMinBlockBytes, (2 * needed + kAlignment - 1) / kAlignment * kAlignment));
   }
   for (Block& block : blocks_) block.used = block.visited = 0;
 }

@@ -2,7 +2,9 @@
 // the host's nothing is copied.
 //
 // An arena is used again and again and keeps its memory: what it gave out is valid until its next
-// Clear(), and the caller sees to it that the device has finished with it before that.
+// Clear(), and the caller sees to it that the device has finished with it before that. Memory that
+// a device copies from without delay takes long to allocate, and may make it wait: Clear() sees to
+// more than was used so far, so that a step allocates only where it is far larger than all before.
 //
 // Not thread-safe.
 #ifndef THERMOCLINE_KERNELS_TRANSFER_H_
@@ -30,7 +32,9 @@ class TransferBlocks {
   };
   // 64-byte aligned, on both sides.
   Place Take(size_t bytes);
-  void Clear();
+  // Makes room for what was used since the last time, or for `expected_bytes`, and some more.
+  void Clear(size_t expected_bytes);
+  size_t used_bytes() const;
 
   // visit(device pointer, host pointer, bytes) of what was taken since the last visit.
   template <typename Visit>
@@ -56,6 +60,7 @@ class TransferBlocks {
     }
   };
   void AddBlock(size_t bytes);
+  size_t size_bytes() const;
 
   Device* const device_;
   std::vector<Block> blocks_;  // all but the last are full
@@ -65,7 +70,9 @@ class UploadArena {
  public:
   explicit UploadArena(Device* device) : device_(device), blocks_(device) {}
 
-  void Clear() { blocks_.Clear(); }
+  // `expected_bytes`: what will be used, by the measure of used_bytes().
+  void Clear(size_t expected_bytes = 0) { blocks_.Clear(expected_bytes); }
+  size_t used_bytes() const { return blocks_.used_bytes(); }
   template <typename T>
   struct Array {
     DeviceSpan<const T> device;  // where the values are once what Send copies is there
@@ -106,7 +113,9 @@ class DownloadArena {
     absl::Span<T> host;    // where the values are once what Send copies is there
   };
 
-  void Clear() { blocks_.Clear(); }
+  // `expected_bytes`: what will be used, by the measure of used_bytes().
+  void Clear(size_t expected_bytes = 0) { blocks_.Clear(expected_bytes); }
+  size_t used_bytes() const { return blocks_.used_bytes(); }
   template <typename T>
   Array<T> Add(size_t size) {
     const TransferBlocks::Place place = blocks_.Take(sizeof(T) * size);

@@ -1,5 +1,6 @@
 #include "kernels/transfer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -86,6 +87,32 @@ TEST(UploadArenaTest, BringsWhatWasWrittenIntoItsRoom) {
       }
     }
   }
+}
+
+// Pinned memory is allocated between steps, as long as none is far larger than all before: also by
+// an arena that has not met them itself.
+TEST(UploadArenaTest, AStepSomewhatLargerThanAllBeforeAllocatesNothing) {
+  const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
+  std::vector<std::unique_ptr<UploadArena>> arenas;
+  for (int i = 0; i < 3; ++i) arenas.push_back(std::make_unique<UploadArena>(device.get()));
+  size_t largest_bytes = 0;
+  int64_t between_steps = 0;
+  double size = 20'000;
+  for (size_t step = 0; step < 30; ++step, size *= 1.2) {
+    UploadArena& arena = *arenas[step % arenas.size()];
+    const int64_t before = NumEmulatedHostAllocations();
+    arena.Clear(largest_bytes);
+    const int64_t begun = NumEmulatedHostAllocations();
+    between_steps += begun - before;
+    const std::vector<float> values = Counting(static_cast<size_t>(size), 1);
+    const DeviceSpan<const float> first = arena.Add(absl::MakeConstSpan(values));
+    arena.Reserve<float>(values.size() / 3);
+    arena.Send(Stream::kCompute);
+    EXPECT_TRUE(step == 0 || NumEmulatedHostAllocations() == begun) << "step " << step;
+    EXPECT_EQ(ReadBack(device.get(), first), values);
+    largest_bytes = std::max(largest_bytes, arena.used_bytes());
+  }
+  EXPECT_LT(between_steps, 30) << "and not in each";
 }
 
 // Once there is memory for all, so that captured work finds the first arrays again.

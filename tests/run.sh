@@ -13,8 +13,8 @@
 # tsan    unit tests under the thread sanitizer
 # fuzz    bytes from outside, made up by libFuzzer from tests/fuzz/corpus: THERMOCLINE_FUZZ_SECONDS
 #         (default 60) for each target, as many at a time as there are processors
-# --gpu   the GPU's kernels against the CPU's, also under compute-sanitizer where that is installed;
-#         elsewhere these tests are skipped
+# --gpu   the GPU's kernels against the CPU's and whole training runs on the GPU, also under the tools of
+#         compute-sanitizer where that is installed (tests/gpu_bundle_run.sh); elsewhere these tests are skipped
 #
 # THERMOCLINE_BAZEL_FLAGS adds flags to every build, such as --jobs=2 or --disk_cache=DIR.
 set -uo pipefail
@@ -103,7 +103,8 @@ fuzz_stage() {
 
 # Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
 gpu_stage() {
-  local log=$logs/gpu programs=(kernels/cuda/cuda_device_test kernels/cuda/cuda_kernels_test)
+  local log=$logs/gpu
+  local programs=({kernels/cuda/cuda_device,kernels/cuda/cuda_kernels,tests/training/gpu_training}_test)
   echo "== gpu"
   if ! bazel_run build "${programs[@]}" >"$log" 2>&1; then
     failed=$((failed + 1))

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "common/net/log.h"
 #include "common/net/process_stats.h"
 
 namespace thermocline {
@@ -91,8 +93,10 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
 
 void WorkerProgress::OnReport(const TrainerReport& report) {
   nlohmann::json line;
+  std::vector<std::string> warnings;
   {
     absl::MutexLock lock(&mutex_);
+    warnings = NewFallbacks();
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - window_start_).count();
     window_start_ = now;
@@ -116,7 +120,32 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
       AddWindow(seconds, &line);
     }
   }
+  for (const std::string& warning : warnings) Warn(warning);
   WriteLine(line.dump());
+}
+
+std::vector<std::string> WorkerProgress::NewFallbacks() {
+  std::vector<std::string> warnings;
+  if (watched_.compute == nullptr) return warnings;
+  const DeviceFallbacks now = watched_.compute->fallbacks();
+  if (now.full_precision_products > warned_of_.full_precision_products) {
+    warnings.push_back(absl::StrCat(
+        now.full_precision_products,
+        " shapes of matrix products are computed in FLOAT32: the device has no way to compute them "
+        "in the job's dlrm.precision"));
+  }
+  if (now.failed_captures > warned_of_.failed_captures) {
+    warnings.push_back(absl::StrCat(now.failed_captures,
+                                    " pieces of a step could not be captured as CUDA graphs; their "
+                                    "operations are launched one by one"));
+  }
+  warned_of_ = now;
+  return warnings;
+}
+
+void WorkerProgress::Warn(const std::string& text) const {
+  LogLine(absl::StrCat("WARNING: ", text));
+  WriteLine(nlohmann::json{{"event", "warning"}, {"rank", rank_.value()}, {"text", text}}.dump());
 }
 
 WorkerProgress::Phase WorkerProgress::Begin(absl::string_view name, const char* unit) const {
@@ -215,6 +244,12 @@ WorkerStats WorkerProgress::Stats() const {
   stats.mutable_phase()->set_unit(phase.unit);
   stats.mutable_phase()->set_advances(advances_);
   stats.set_device(watched_.device);
+  stats.set_device_warning(watched_.device_warning);
+  if (watched_.compute != nullptr) {
+    const DeviceFallbacks fallbacks = watched_.compute->fallbacks();
+    stats.set_failed_captures(fallbacks.failed_captures);
+    stats.set_full_precision_products(fallbacks.full_precision_products);
+  }
   if (watched_.trainer != nullptr) {
     stats.set_max_staleness(watched_.trainer->staleness().max());
     stats.set_mean_staleness(watched_.trainer->staleness().mean());

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/stopwatch.h"
+#include "kernels/device.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/data/line_stream.h"
 #include "worker/evaluation.h"
@@ -41,6 +42,8 @@ class WorkerProgress {
     const PsSession* session = nullptr;
     const CachedSource* cache = nullptr;
     std::string device;
+    std::string device_warning;  // WorkerDevice::warning
+    const Device* compute = nullptr;
     bool lags = false;  // the device behind the host
   };
   void Watch(Watched watched);
@@ -57,6 +60,8 @@ class WorkerProgress {
   // Writes an "eval" line. What it took doesn't count for the rate of the window that is open.
   void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
                     absl::Duration taken);
+  // Says what the user should know in the log and, with a "warning" line, on the console.
+  void Warn(const std::string& text) const;
 
   WorkerStats Stats() const;
 
@@ -82,6 +87,8 @@ class WorkerProgress {
 
   // Nothing for "". Not under mutex_: the reader may be slow.
   void WriteLine(const std::string& line) const ABSL_LOCKS_EXCLUDED(mutex_, write_mutex_);
+  // What the device does in another way than it was asked to, when that changes.
+  std::vector<std::string> NewFallbacks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<StageStats> Stages() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // What has been counted so far; a window is the difference of two.
   struct Totals {
@@ -108,6 +115,7 @@ class WorkerProgress {
   Watched watched_ ABSL_GUARDED_BY(mutex_);
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);
   TrainerReport report_ ABSL_GUARDED_BY(mutex_);
+  DeviceFallbacks warned_of_ ABSL_GUARDED_BY(mutex_);
   double samples_per_s_ ABSL_GUARDED_BY(mutex_) = 0;
   Clock::time_point window_start_ ABSL_GUARDED_BY(mutex_) = Clock::now();
 };

@@ -7,8 +7,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/auc.h"
+#include "common/finite.h"
 #include "common/job/learning_rate.h"
 #include "common/status_macros.h"
+#include "kernels/trace_range.h"
 
 namespace thermocline {
 
@@ -128,7 +130,10 @@ bool Trainer::WritesBack(Step step, bool last) {
 absl::Status Trainer::FetchAhead(size_t queued_beyond) {
   while (next_ != nullptr && !EvaluationComesBefore(*next_) &&
          fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
-    parts_.source->Fetch(next_);
+    {
+      const TraceRange range("fetch");
+      parts_.source->Fetch(next_);
+    }
     fetched_.push_back(std::move(next_));
     RETURN_IF_ERROR(PlanNext());
   }
@@ -136,7 +141,7 @@ absl::Status Trainer::FetchAhead(size_t queued_beyond) {
 }
 
 absl::Status Trainer::PlanNext() {
-  StageTimer::Scope time(&stages_.wait_data);
+  const StageRange stage("wait for data", &stages_.wait_data);
   ASSIGN_OR_RETURN(next_, parts_.pipeline->Next());
   return absl::OkStatus();
 }
@@ -172,20 +177,20 @@ bool Trainer::ReportsAfter(int64_t steps, bool last) const {
 // Everything up to the gradients of the embeddings, and the update of the rows held here.
 absl::Status Trainer::Queue(StepWork* work, float learning_rate) {
   {
-    StageTimer::Scope time(&stages_.wait_rows);
+    const StageRange stage("wait for rows", &stages_.wait_rows);
     RETURN_IF_ERROR(parts_.source->Await(work, parts_.model->arenas()));
     if (!parts_.source->owns_dense()) parts_.model->WriteDense();
   }
   staleness_.Record(work->step(), work->complete_through);
   {
-    StageTimer::Scope time(&stages_.forward);
+    const StageRange stage("forward", &stages_.forward);
     parts_.model->Forward(work);
   }
   {
-    StageTimer::Scope time(&stages_.backward_embeddings);
+    const StageRange stage("backward to embeddings", &stages_.backward_embeddings);
     parts_.model->BackwardToEmbeddings(work);
   }
-  StageTimer::Scope time(&stages_.update_rows);
+  const StageRange stage("update rows", &stages_.update_rows);
   parts_.source->Update(work, learning_rate);
   parts_.model->RecordFinished(work);
   return absl::OkStatus();
@@ -196,12 +201,12 @@ absl::Status Trainer::Queue(StepWork* work, float learning_rate) {
 absl::Status Trainer::Push(const std::shared_ptr<StepWork>& work, float learning_rate,
                            bool writes_back, size_t queued_beyond) {
   {
-    StageTimer::Scope time(&stages_.wait_device);
+    const StageRange stage("wait for device", &stages_.wait_device);
     RETURN_IF_ERROR(work->transfers->finished->Wait());
   }
   RETURN_IF_ERROR(CheckLoss(work.get()));
   {
-    StageTimer::Scope time(&stages_.push_embeddings);
+    const StageRange stage("push embeddings", &stages_.push_embeddings);
     RETURN_IF_ERROR(parts_.source->PushEmbeddings(work, learning_rate, writes_back));
   }
   return FetchAhead(queued_beyond);
@@ -210,9 +215,9 @@ absl::Status Trainer::Push(const std::shared_ptr<StepWork>& work, float learning
 absl::Status Trainer::CheckLoss(StepWork* work) {
   const double loss = work->outcome()->loss_sum;
   if (!std::isfinite(loss)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", work->step().value(), ": the loss is ", loss,
-                     "; nothing of this step was pushed (is the learning rate too high?)"));
+    return absl::InvalidArgumentError(absl::StrCat("step ", work->step().value(), ": the loss is ",
+                                                   loss, "; nothing of this step was pushed",
+                                                   kRateHint));
   }
   ++report_.steps;
   report_.pass = work->batch->pass + 1;
@@ -228,25 +233,25 @@ absl::Status Trainer::CheckLoss(StepWork* work) {
 
 absl::Status Trainer::UpdateDense(StepWork* work, float learning_rate) {
   {
-    StageTimer::Scope time(&stages_.backward_dense);
+    const StageRange stage("backward dense", &stages_.backward_dense);
     parts_.model->BackwardDense();
     if (!may_lag_) RETURN_IF_ERROR(parts_.model->Synchronize());
   }
   if (!parts_.source->owns_dense()) return absl::OkStatus();
-  StageTimer::Scope time(&stages_.apply_dense);
+  const StageRange stage("dense update", &stages_.apply_dense);
   parts_.model->ApplyDense(work, learning_rate);
   parts_.model->RecordFinished(work);
   return absl::OkStatus();
 }
 
 absl::Status Trainer::PushDense(const std::shared_ptr<StepWork>& work) {
-  StageTimer::Scope time(&stages_.push_dense);
+  const StageRange stage("push dense", &stages_.push_dense);
   if (parts_.source->owns_dense()) {
     RETURN_IF_ERROR(work->transfers->finished->Wait());
     const absl::Status finite = parts_.model->CheckDenseGradients(work->outcome()->bad_gradient);
     if (!finite.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("step ", work->step().value(), ": ", finite.message()));
+          absl::StrCat("step ", work->step().value(), ": ", finite.message(), kRateHint));
     }
   }
   if (!parts_.source->pushes_dense()) return absl::OkStatus();
@@ -263,7 +268,7 @@ absl::Status Trainer::FinishBehind(size_t queued_beyond) {
 }
 
 absl::Status Trainer::Report(const StepWork& work) {
-  StageTimer::Scope time(&stages_.report);
+  const StageRange stage("report", &stages_.report);
   report_.progress = work.batch->progress;
   report_.window_loss = report_.window_samples == 0 ? 0 : window_loss_sum_ / report_.window_samples;
   std::vector<float> logits;

@@ -129,6 +129,7 @@ struct Run {
         tables(ResolveTables(job)),
         blocks(tables.dense, ClusterMap(job.cluster().servers())),
         device_name(std::move(worker_device.name)),
+        device_warning(std::move(worker_device.warning)),
         device(std::move(worker_device.device)),
         model(job, tables, blocks, device.get(), MaxBatch(job)),
         session(SessionOptions(job, tables, options), transport, scheduler) {
@@ -145,7 +146,8 @@ struct Run {
   }
 
   WorkerProgress::Watched Watched() const {
-    return {pipeline.get(), trainer.get(), &session, cached, device_name, model.is_asynchronous()};
+    return {pipeline.get(), trainer.get(),  &session,     cached,
+            device_name,    device_warning, device.get(), model.is_asynchronous()};
   }
 
   // Step works that are held at a time, and one more.
@@ -184,7 +186,7 @@ struct Run {
   Dataset* const dataset;
   const JobTables tables;
   const DenseBlocks blocks;
-  const std::string device_name;
+  const std::string device_name, device_warning;
   const std::unique_ptr<Device> device;
   ModelStep model;
   PsSession session;
@@ -295,7 +297,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress) {
   ASSIGN_OR_RETURN(WorkerDevice device, options.make_device(job));
-  if (!device.warning.empty()) LogLine(device.warning);
+  if (!device.warning.empty()) progress->Warn(device.warning);
   CachedSourceOptions cached_options;
   const bool caches = job.has_cache() && !options.eval_only;
   if (caches) {
@@ -323,6 +325,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     if (last >= Step(0)) place.learning_rate = LearningRateAt(job.train().learning_rate(), last);
     RETURN_IF_ERROR(EvaluationPart(&run, progress, place, &result));
   }
+  progress->Enter("ending");
   result.bad_lines += result.held_out_bad_lines;
   result.stats = progress->Stats();
   return result;
@@ -351,6 +354,9 @@ std::string WorkerResultToJson(const WorkerResult& result) {
     json["logloss"] = result.evaluation.logloss;
   }
   json["device"] = result.stats.device();
+  if (!result.stats.device_warning().empty()) {
+    json["device_warning"] = result.stats.device_warning();
+  }
   if (result.stats.has_cache()) {
     const CacheStats& cache = result.stats.cache();
     json["cache"] = {{"capacity_rows", cache.capacity_rows()},

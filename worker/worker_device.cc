@@ -1,6 +1,10 @@
 #include "worker/worker_device.h"
 
+#include <glob.h>
+
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,7 +49,26 @@ absl::StatusOr<WorkerDevice> MakeCuda(uint32_t local_rank, const CudaDevices& cu
       usable.size() == 1 ? info.name : absl::StrCat(info.name, " (GPU ", options.ordinal, ")"), ""};
 }
 
+// Why there is a GPU that isn't used; empty: there is none, as far as this machine shows.
+std::string WhyUnused(const absl::Status& no_cuda, const CudaDevices& cuda) {
+  // That there is one is what CUDA itself says.
+  if (absl::IsFailedPrecondition(no_cuda)) return std::string(no_cuda.message());
+  const std::string file = cuda.gpu_file();
+  if (file.empty()) return "";
+  return absl::StrCat(no_cuda.message(), ", but this machine has ", file);
+}
+
 }  // namespace
+
+std::string FindGpuFile() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && (*visible == '\0' || *visible == '-')) return "";
+  glob_t files;
+  std::string found;
+  if (glob("/dev/nvidia[0-9]*", 0, nullptr, &files) == 0) found = files.gl_pathv[0];
+  globfree(&files);
+  return found;
+}
 
 absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_rank,
                                               const CudaDevices& cuda) {
@@ -53,18 +76,19 @@ absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_ran
   absl::StatusOr<WorkerDevice> made = MakeCuda(local_rank, cuda);
   if (made.ok()) return made;
   const absl::Status no_cuda = made.status();
-  const bool absent = absl::IsNotFound(no_cuda) || absl::IsUnimplemented(no_cuda);
-  if (job.device() != Job::AUTO || !absent) {
+  const bool cpu_will_do = absl::IsNotFound(no_cuda) || absl::IsUnimplemented(no_cuda) ||
+                           absl::IsFailedPrecondition(no_cuda);
+  const std::string unused = WhyUnused(no_cuda, cuda);
+  if (job.device() != Job::AUTO || !cpu_will_do) {
     return absl::FailedPreconditionError(
-        absl::StrCat("device is ", Job::Device_Name(job.device()), ": ", no_cuda.message()));
+        absl::StrCat("device is ", Job::Device_Name(job.device()), ": ",
+                     cpu_will_do && !unused.empty() ? unused : std::string(no_cuda.message())));
   }
   made = MakeCpu(job, no_cuda);
-  if (made.ok() && cuda.count().ok()) {
+  if (made.ok() && !unused.empty()) {
     made->name = "CPU (GPU unused)";
     made->warning = absl::StrCat(
-        "WARNING: device is AUTO, and there is a GPU, but this worker "
-        "computes on the CPU: ",
-        no_cuda.message());
+        "device is AUTO, and there is a GPU, but this worker computes on the CPU: ", unused);
   }
   return made;
 }

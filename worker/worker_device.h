@@ -17,13 +17,17 @@ namespace thermocline {
 
 struct WorkerDevice {
   std::unique_ptr<Device> device;
-  std::string name;     // "CPU", or the name of the CUDA device
-  std::string warning;  // for the log; empty: nothing is unusual
+  std::string name;     // "CPU", or the name of the CUDA device; "CPU (GPU unused)": see warning
+  std::string warning;  // why a GPU of this machine is not used; empty: nothing is unusual
 };
+
+// The device file of a GPU that the system's kernel has a driver for ("/dev/nvidia0"), whatever
+// CUDA says of it; empty: there is none, or $CUDA_VISIBLE_DEVICES hides them all.
+std::string FindGpuFile();
 
 // What there is of CUDA; tests put something else in its place.
 struct CudaDevices {
-  std::function<absl::StatusOr<int>()> count = CountCudaDevices;
+  std::function<std::string()> gpu_file = FindGpuFile;
   std::function<absl::StatusOr<std::vector<int>>()> usable = UsableCudaDevices;
   std::function<absl::StatusOr<CudaDeviceInfo>(const CudaDeviceOptions&)> info = GetCudaDeviceInfo;
   std::function<absl::StatusOr<std::unique_ptr<Device>>(const CudaDeviceOptions&)> make =
@@ -31,7 +35,8 @@ struct CudaDevices {
 };
 
 // local_rank: of this worker among those of its host, which take its usable CUDA devices in
-// turn.
+// turn. Where the job's device is AUTO and there is a GPU that can't be used, it is the CPU with a
+// warning.
 // Errors: kFailedPrecondition (the job asks for what this machine, or this build, doesn't have).
 absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_rank,
                                               const CudaDevices& cuda = {});

@@ -2,12 +2,14 @@
 
 #include <numeric>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda/emulation/emulated_device.h"
 
 namespace thermocline {
 namespace {
@@ -17,10 +19,7 @@ const char kNoLibrary[] = "cannot load cuBLASLt: libcublasLt.so.13: no such file
 // So many GPUs; `made` gets the ordinals of those that become devices.
 CudaDevices Gpus(int count, std::multiset<int>* made) {
   CudaDevices cuda;
-  cuda.count = [count]() -> absl::StatusOr<int> {
-    if (count == 0) return absl::NotFoundError("no GPU: the NVIDIA driver finds none");
-    return count;
-  };
+  cuda.gpu_file = [] { return ""; };
   cuda.usable = [count]() -> absl::StatusOr<std::vector<int>> {
     if (count == 0) return absl::NotFoundError("no GPU: the NVIDIA driver finds none");
     std::vector<int> all(count);
@@ -41,7 +40,7 @@ CudaDevices Gpus(int count, std::multiset<int>* made) {
 
 CudaDevices WithoutLibrary() {
   CudaDevices cuda = Gpus(1, nullptr);
-  cuda.make = [](const CudaDeviceOptions&) { return absl::NotFoundError(kNoLibrary); };
+  cuda.make = [](const CudaDeviceOptions&) { return absl::FailedPreconditionError(kNoLibrary); };
   return cuda;
 }
 
@@ -73,7 +72,7 @@ TEST(WorkerDeviceTest, GpusThatAreTooOldAreLeftOut) {
   }
   EXPECT_EQ(made, (std::multiset<int>{0, 0, 2, 2}));
   three.usable = []() -> absl::StatusOr<std::vector<int>> {
-    return absl::NotFoundError("the newest GPU has compute capability 7.5");
+    return absl::FailedPreconditionError("the newest GPU has compute capability 7.5");
   };
   const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 0, three);
   ASSERT_TRUE(device.ok()) << device.status();
@@ -112,6 +111,73 @@ TEST(WorkerDeviceTest, AGpuThatCannotBeUsedIsTold) {
   ASSERT_TRUE(cpu.ok()) << cpu.status();
   EXPECT_EQ(cpu->name, "CPU");
   EXPECT_EQ(cpu->warning, "");
+}
+
+// What the CUDA runtime says is emulated; what comes of it is the programs' own.
+CudaDevices WithDriver(const EmulatedDriverOptions& driver) {
+  CudaDevices cuda = Gpus(1, nullptr);
+  cuda.usable = [driver] { return UsableEmulatedGpus(driver); };
+  return cuda;
+}
+
+TEST(WorkerDeviceTest, ADriverOlderThanTheToolkitIsTold) {
+  EmulatedDriverOptions driver;
+  driver.driver_version = 12040;
+  driver.runtime_version = 13000;
+  driver.compute_capabilities = {90};
+  const CudaDevices cuda = WithDriver(driver);
+  const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 0, cuda);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(device->name, "CPU (GPU unused)");
+  const std::string versions =
+      "the NVIDIA driver is too old: it is for CUDA 12.4; this program was built with CUDA 13.0";
+  EXPECT_TRUE(absl::StrContains(device->warning, versions)) << device->warning;
+  const absl::Status status = MakeWorkerDevice(JobOn(Job::CUDA), 0, cuda).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StartsWith(status.message(), absl::StrCat("device is CUDA: ", versions)))
+      << status;
+}
+
+TEST(WorkerDeviceTest, ADriverWithoutItsLibraryIsToldWhereThereIsAGpu) {
+  EmulatedDriverOptions driver;
+  driver.driver_version = 0;
+  driver.runtime_version = 12060;
+  driver.compute_capabilities = {90};
+  CudaDevices cuda = WithDriver(driver);
+  cuda.gpu_file = [] { return "/dev/nvidia3"; };
+  const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 0, cuda);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(device->name, "CPU (GPU unused)");
+  for (const char* part : {"libcuda.so.1", "CUDA 12.6", "/dev/nvidia3"}) {
+    EXPECT_TRUE(absl::StrContains(device->warning, part)) << device->warning;
+  }
+  const absl::Status status = MakeWorkerDevice(JobOn(Job::CUDA), 0, cuda).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), "/dev/nvidia3")) << status;
+  // A machine without a GPU has neither.
+  cuda.gpu_file = [] { return ""; };
+  const auto cpu = MakeWorkerDevice(JobOn(Job::AUTO), 0, cuda);
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  EXPECT_EQ(cpu->name, "CPU");
+  EXPECT_EQ(cpu->warning, "");
+}
+
+TEST(WorkerDeviceTest, AProgramBuiltWithoutCudaSaysSoWhereThereIsAGpu) {
+  CudaDevices cuda = Gpus(1, nullptr);
+  cuda.usable = [] { return absl::UnimplementedError("built without CUDA"); };
+  EXPECT_EQ(MakeWorkerDevice(JobOn(Job::AUTO), 0, cuda)->name, "CPU");
+  cuda.gpu_file = [] { return "/dev/nvidia0"; };
+  EXPECT_EQ(MakeWorkerDevice(JobOn(Job::AUTO), 0, cuda)->name, "CPU (GPU unused)");
+}
+
+TEST(WorkerDeviceTest, WhatTheDriverFindsIsWhatThereIs) {
+  EmulatedDriverOptions driver;
+  EXPECT_EQ(CountEmulatedGpus(driver).status().code(), absl::StatusCode::kNotFound);
+  driver.compute_capabilities = {90, 75, 80};
+  EXPECT_EQ(*CountEmulatedGpus(driver), 3);
+  EXPECT_EQ(*UsableEmulatedGpus(driver), (std::vector<int>{0, 2}));
+  driver.compute_capabilities = {70, 75};
+  EXPECT_EQ(UsableEmulatedGpus(driver).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(WorkerDeviceTest, AnotherFailureOfAGpuEndsTheJob) {

@@ -182,6 +182,9 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
       continue;
     }
     const WorkerStats& stats = *worker.stats;
+    if (!stats.device_warning().empty()) {
+      absl::StrAppend(&errors, worker.address, ": ", stats.device_warning(), "\n");
+    }
     rows.push_back(
         {worker.address, absl::StrCat(stats.worker_rank()), PhaseText(stats.phase()),
          absl::StrCat(stats.step()), FormatCount(stats.samples()),

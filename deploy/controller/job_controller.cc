@@ -191,6 +191,7 @@ class JobController {
     const uint64_t before = metrics_->progress_events();
     const uint64_t phases = metrics_->phase_events();
     metrics_->Append(data, watch_.Elapsed());
+    for (const std::string& text : metrics_->TakeWarnings()) Tell(absl::StrCat("warning: ", text));
     if (metrics_->phase_events() != phases && metrics_->progress().phase && observer_.on_progress) {
       observer_.on_progress(metrics_->progress());
     }

@@ -104,6 +104,9 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   if (event == "phase" && !TakePhase(json)) return;
   WriteLine(&json, elapsed);
   if (event == "eval") TakeEvaluation(json);
+  if (event == "warning" && !TextAt(json, "text").empty()) {
+    warnings_.push_back(TextAt(json, "text"));
+  }
   if (event != "progress") return;
   progress_.step = Whole(json, "step");
   progress_.samples = Whole(json, "samples");

@@ -57,6 +57,8 @@ class MetricsLog {
   uint64_t progress_events() const { return progress_events_; }
   uint64_t phase_events() const { return phase_events_; }
   uint64_t bad_lines() const { return bad_lines_; }
+  // The texts of the "warning" lines since the last call, for the console.
+  std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
 
  private:
   MetricsLog() = default;
@@ -74,6 +76,7 @@ class MetricsLog {
   uint64_t progress_events_ = 0;
   uint64_t phase_events_ = 0;
   uint64_t bad_lines_ = 0;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace thermocline

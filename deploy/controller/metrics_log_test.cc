@@ -83,6 +83,21 @@ TEST(MetricsLog, TheTailSaysHowFarTheJobGotAndHowItEnded) {
   EXPECT_EQ((*tail.progress)["step"], 40);
 }
 
+TEST(MetricsLog, WarningsAreForTheConsoleOnce) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_warnings.jsonl";
+  std::remove(path.c_str());
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Append(
+      "{\"event\":\"warning\",\"rank\":0,\"text\":\"a GPU is unused\"}\n"
+      "{\"event\":\"warning\",\"text\":7}\n",
+      absl::ZeroDuration());
+  EXPECT_EQ((*log)->TakeWarnings(), std::vector<std::string>{"a GPU is unused"});
+  EXPECT_TRUE((*log)->TakeWarnings().empty());
+  EXPECT_EQ(Lines(path).size(), 2u);
+  EXPECT_EQ((*log)->progress_events(), 0u);
+}
+
 TEST(MetricsLog, EventsOfTheLauncherStandBetweenTheLinesOfWorkers) {
   const std::string path = testing::TempDir() + "/metrics_log_test_events.jsonl";
   std::remove(path.c_str());

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -31,16 +32,33 @@ void* AllocateZeroed(size_t bytes) {
   return data;
 }
 
+void Free(void* data, size_t bytes) {
+  if (bytes >= kMappedBytes) {
+    munmap(data, bytes);
+  } else {
+    std::free(data);
+  }
+}
+
 }  // namespace
 
 CpuBuffer::CpuBuffer(size_t bytes) : bytes_(bytes), data_(AllocateZeroed(bytes)) {}
 
-CpuBuffer::~CpuBuffer() {
-  if (bytes_ >= kMappedBytes) {
-    munmap(data_, bytes_);
+CpuBuffer::~CpuBuffer() { Free(data_, bytes_); }
+
+void CpuBuffer::Resize(size_t kept_bytes, size_t bytes) {
+  CHECK_LE(kept_bytes, std::min(bytes_, bytes));
+  if (bytes_ >= kMappedBytes && bytes >= kMappedBytes) {
+    data_ = mremap(data_, bytes_, bytes, MREMAP_MAYMOVE);
+    CHECK(data_ != MAP_FAILED);
+    madvise(data_, bytes, MADV_HUGEPAGE);
   } else {
-    std::free(data_);
+    void* const other = AllocateZeroed(bytes);
+    std::memcpy(other, data_, kept_bytes);
+    Free(data_, bytes_);
+    data_ = other;
   }
+  bytes_ = bytes;
 }
 
 }  // namespace thermocline

@@ -17,9 +17,13 @@ class CpuBuffer : public DeviceBuffer {
 
   void* data() override { return data_; }
 
+  // Keeps the first `kept_bytes`; the others are anything. Large memory moves without being copied.
+  // REQUIRES: kept_bytes are there, before and after.
+  void Resize(size_t kept_bytes, size_t bytes);
+
  private:
-  const size_t bytes_;
-  void* const data_;
+  size_t bytes_;
+  void* data_;
 };
 
 }  // namespace thermocline

@@ -50,6 +50,11 @@ class CpuDevice : public Device {
   std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) override {
     return std::make_unique<CpuBuffer>(bytes);
   }
+  std::unique_ptr<DeviceBuffer> Grow(std::unique_ptr<DeviceBuffer> buffer, size_t kept_bytes,
+                                     size_t bytes) override {
+    static_cast<CpuBuffer*>(buffer.get())->Resize(kept_bytes, bytes);
+    return buffer;
+  }
   std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
   void CopyToDevice(void* device, const void* host, size_t bytes, Stream) override {
     if (bytes > 0) std::memcpy(device, host, bytes);

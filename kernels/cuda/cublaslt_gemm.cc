@@ -1,6 +1,7 @@
 #include "kernels/cuda/cublaslt_gemm.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -87,6 +88,7 @@ class CublasLtGemm : public Gemm {
       if (!status.ok() && call.precision != MlpPrecision::kFloat32) {
         Destroy(&plan);
         status = MakePlan(call, MlpPrecision::kFloat32, &plan);
+        if (status.ok()) num_full_precision_shapes_.fetch_add(1, std::memory_order_relaxed);
       }
       if (!status.ok()) {
         Destroy(&plan);
@@ -101,6 +103,10 @@ class CublasLtGemm : public Gemm {
                                     plan.second, &zero, call.c, plan.result, call.c, plan.result,
                                     &plan.algorithm, workspace_, kWorkspaceBytes, stream),
                  "cublasLtMatmul");
+  }
+
+  int64_t num_full_precision_shapes() const override {
+    return num_full_precision_shapes_.load(std::memory_order_relaxed);
   }
 
  private:
@@ -190,6 +196,7 @@ class CublasLtGemm : public Gemm {
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::map<Shape, Plan> plans_;
+  std::atomic<int64_t> num_full_precision_shapes_{0};
 };
 
 }  // namespace

@@ -263,9 +263,15 @@ TEST_F(CublasLtGemmTest, FallsBackToFullPrecision) {
   call.precision = MlpPrecision::kBfloat16;
   Test(call, 0);
   EXPECT_EQ(last_compute, CUBLAS_COMPUTE_32F_FAST_16BF);
+  EXPECT_EQ(gemm_->num_full_precision_shapes(), 0);
   refuses_low_precision = true;
   Test(call, 1);
   EXPECT_EQ(last_compute, CUBLAS_COMPUTE_32F);
+  EXPECT_EQ(gemm_->num_full_precision_shapes(), 1) << "and that is said";
+  // One that was asked for in full precision is none.
+  call.precision = MlpPrecision::kFloat32;
+  Test(call, 1);
+  EXPECT_EQ(gemm_->num_full_precision_shapes(), 1);
   refuses_low_precision = false;
 }
 

@@ -22,13 +22,14 @@ absl::StatusOr<CublasLtLibrary> Load() {
     absl::StrAppend(&errors, errors.empty() ? "" : "; ", dlerror());
   }
   if (handle == nullptr) {
-    return absl::NotFoundError(absl::StrCat("cannot load cuBLASLt: ", errors));
+    return absl::FailedPreconditionError(absl::StrCat("cannot load cuBLASLt: ", errors));
   }
   CublasLtLibrary library;
-#define THERMOCLINE_LOAD(function)                                                            \
-  library.function = reinterpret_cast<decltype(&::function)>(dlsym(handle, #function));       \
-  if (library.function == nullptr) {                                                          \
-    return absl::NotFoundError(absl::StrCat("cuBLASLt has no ", #function, ": ", dlerror())); \
+#define THERMOCLINE_LOAD(function)                                                      \
+  library.function = reinterpret_cast<decltype(&::function)>(dlsym(handle, #function)); \
+  if (library.function == nullptr) {                                                    \
+    return absl::FailedPreconditionError(                                               \
+        absl::StrCat("cuBLASLt has no ", #function, ": ", dlerror()));                  \
   }
   THERMOCLINE_CUBLASLT_FUNCTIONS(THERMOCLINE_LOAD)
 #undef THERMOCLINE_LOAD

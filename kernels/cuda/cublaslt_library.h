@@ -33,7 +33,7 @@ struct CublasLtLibrary {
 };
 
 // Looks where the loader looks (LD_LIBRARY_PATH, the system's cache), then in the toolkit that this
-// program was built with. Errors: kNotFound (the loader's words)
+// program was built with. Errors: kFailedPrecondition (the loader's words)
 absl::StatusOr<const CublasLtLibrary*> LoadCublasLt();
 
 }  // namespace cuda

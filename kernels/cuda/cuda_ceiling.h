@@ -1,4 +1,5 @@
-// What a GPU can do at most, measured: beside that, benchmarks of kernels say something.
+// What a GPU can do at most, measured on random data: beside that, benchmarks of kernels say
+// something.
 #ifndef THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_
 #define THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_
 

@@ -30,9 +30,10 @@ struct CudaDeviceInfo {
 
 // The GPUs that this process may use ($CUDA_VISIBLE_DEVICES has its say), at least 1. What a device
 // has made (buffers, events, MLPs, captured work) is destroyed before it.
-// Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, no such GPU, one
-// too old, or no cuBLASLt library: the message says which), kInternal (another failure, in CUDA's
-// words).
+// Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, or no such GPU),
+// kFailedPrecondition (there is a GPU that can't be used: its driver is older than the CUDA runtime
+// of this program, it is too old itself, or there is no cuBLASLt library: the message says which),
+// kInternal (another failure, in CUDA's words).
 absl::StatusOr<int> CountCudaDevices();
 // The ordinals of those that MakeCudaDevice doesn't refuse for their age, at least one.
 absl::StatusOr<std::vector<int>> UsableCudaDevices();

@@ -36,6 +36,9 @@ class Gemm {
 
   // May take long the first time it sees a shape. Errors: kInternal (the library's words)
   virtual absl::Status Run(const GemmCall& call, cudaStream_t stream) = 0;
+  // Shapes so far that have no algorithm in the precision of their calls, and are computed in
+  // kFloat32. On any thread.
+  virtual int64_t num_full_precision_shapes() const { return 0; }
 };
 
 }  // namespace THERMOCLINE_CUDA_NAMESPACE

@@ -11,6 +11,9 @@ namespace {
 
 constexpr int kColumnThreads = 64;
 constexpr int64_t kMinChunkRows = 32;
+// Rows that a thread has on their way from memory at a time. All are loaded before the first is
+// stored, which the compiler can't do itself: a store might change what a later load reads.
+constexpr int kRowsInFlight = 8;
 
 int64_t ChunkRows(int64_t rows) {
   return std::max(kMinChunkRows, CeilDiv(rows, kMaxMaskedSumChunks));
@@ -25,16 +28,25 @@ __global__ void MaskAndSumKernel(Matrix activation, Matrix gradient, int64_t chu
   if (column >= gradient.cols) return;
   const int64_t begin = chunk * chunk_rows;
   const int64_t end = begin + chunk_rows < gradient.rows ? begin + chunk_rows : gradient.rows;
+  const bool masks = activation.data != nullptr;
   float sum = 0;
-  UNROLL(8)
-  for (int64_t r = begin; r < end; ++r) {
-    float* const value = RowOf(gradient, r) + column;
-    float kept = *value;
-    if (activation.data != nullptr && !(RowOf(activation, r)[column] > 0)) {
-      kept = 0;
-      *value = 0;
+  float values[kRowsInFlight] = {}, active[kRowsInFlight] = {};
+  for (int64_t first = begin; first < end; first += kRowsInFlight) {
+    UNROLL(8)
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      if (first + i >= end) continue;
+      values[i] = RowOf(gradient, first + i)[column];
+      active[i] = masks ? RowOf(activation, first + i)[column] : 1;
     }
-    sum += kept;
+    UNROLL(8)
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      if (first + i >= end) continue;
+      if (!(active[i] > 0)) {
+        values[i] = 0;
+        RowOf(gradient, first + i)[column] = 0;
+      }
+      sum += values[i];
+    }
   }
   partials[chunk * gradient.cols + column] = sum;
 }

@@ -22,6 +22,9 @@ namespace THERMOCLINE_CUDA_NAMESPACE {
 namespace {
 
 constexpr int kSlotsPerWindow = 2;
+// Rows that a thread has on their way from memory at a time. All are loaded before the first is
+// added: where loads and sums take turns, the compiler keeps two or three.
+constexpr int kRowsInFlight = 8;
 
 struct SegmentWork {
   SegmentGroup group;
@@ -68,15 +71,32 @@ __device__ Chunk ChunkOfSlot(const SegmentGroup& group, int32_t window, int32_t 
   return {begin, last - begin < kSegmentChunk ? last : begin + kSegmentChunk};
 }
 
+// sum + load(0) + load(1) + ... + load(n - 1), in this order.
+template <int kWidth, typename Load>
+__device__ Pack<kWidth> AddInOrder(Pack<kWidth> sum, int32_t n, Load load) {
+  Pack<kWidth> loaded[kRowsInFlight] = {};
+  for (int32_t begin = 0; begin < n; begin += kRowsInFlight) {
+    UNROLL(8)
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      if (begin + i < n) loaded[i] = load(begin + i);
+    }
+    UNROLL(8)
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      if (begin + i < n) sum.Add(loaded[i]);
+    }
+  }
+  return sum;
+}
+
 template <int kWidth>
 __device__ Pack<kWidth> SumInOrder(const Matrix& gradients, const int32_t* lookups, Chunk chunk,
                                    int32_t column) {
-  Pack<kWidth> sum = Pack<kWidth>::Load(RowOf(gradients, lookups[chunk.begin]) + column);
-  UNROLL(8)
-  for (int32_t j = chunk.begin + 1; j < chunk.end; ++j) {
-    sum.Add(Pack<kWidth>::Load(RowOf(gradients, lookups[j]) + column));
-  }
-  return sum;
+  const auto row = [&](int32_t j) {
+    return Pack<kWidth>::Load(RowOf(gradients, lookups[j]) + column);
+  };
+  const int32_t second = chunk.begin + 1;
+  return AddInOrder<kWidth>(row(chunk.begin), chunk.end - second,
+                            [&](int32_t i) { return row(second + i); });
 }
 
 // threads of a group: [windows, kSlotsPerWindow, dim / kWidth]
@@ -102,13 +122,13 @@ template <int kWidth>
 __device__ Pack<kWidth> AddPartials(const float* partials, int32_t dim, int32_t first, int32_t last,
                                     int32_t column) {
   const int64_t first_place = int64_t{first / kSegmentChunk} * kSlotsPerWindow + 1;
-  Pack<kWidth> sum = Pack<kWidth>::Load(partials + first_place * dim + column);
-  UNROLL(8)
-  for (int32_t begin = first + kSegmentChunk; begin < last; begin += kSegmentChunk) {
-    const int64_t place = int64_t{begin / kSegmentChunk} * kSlotsPerWindow;
-    sum.Add(Pack<kWidth>::Load(partials + place * dim + column));
-  }
-  return sum;
+  const Pack<kWidth> sum = Pack<kWidth>::Load(partials + first_place * dim + column);
+  const int32_t second = first + kSegmentChunk;
+  const int32_t chunks = (last - second + kSegmentChunk - 1) / kSegmentChunk;
+  return AddInOrder<kWidth>(sum, chunks, [&](int32_t i) {
+    const int64_t place = int64_t{second / kSegmentChunk + i} * kSlotsPerWindow;
+    return Pack<kWidth>::Load(partials + place * dim + column);
+  });
 }
 
 // threads of a group: [segments, dim / kWidth]

@@ -14,6 +14,9 @@ namespace {
 
 // Most operations of most models fit it, so that it seldom grows.
 constexpr size_t kInitialScratchBytes = 4 << 20;
+// A wait looks so many times, some ten microseconds, before it lets its thread sleep: being woken
+// takes as long.
+constexpr int kLooksBeforeSleep = 16;
 
 }  // namespace
 
@@ -22,8 +25,10 @@ class StreamDevice::Buffer : public DeviceBuffer {
  public:
   Buffer(int ordinal, void* data) : ordinal_(ordinal), data_(data) {}
   ~Buffer() override {
-    // An error here was met before, and is the device's to report. Waits for what uses the memory.
-    if (cudaSetDevice(ordinal_) == cudaSuccess) static_cast<void>(cudaFree(data_));
+    // An error here was met before, and is the device's to report.
+    if (data_ == nullptr || cudaSetDevice(ordinal_) != cudaSuccess) return;
+    static_cast<void>(cudaDeviceSynchronize());  // What was queued may use the memory.
+    static_cast<void>(cudaFree(data_));
   }
   void* data() override { return data_; }
 
@@ -55,7 +60,9 @@ class StreamDevice::Event : public DeviceEvent {
  public:
   explicit Event(StreamDevice* device) : device_(device) {
     if (!device_->Begin()) return;
-    device_->Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+    device_->Check(
+        cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
+        "making an event");
   }
   ~Event() override {
     if (event_ != nullptr && cudaSetDevice(device_->ordinal_) == cudaSuccess) {
@@ -66,17 +73,27 @@ class StreamDevice::Event : public DeviceEvent {
     if (event_ == nullptr) return device_->error_.Take();
     // After an error too: the host may be about to reuse memory.
     device_->Check(cudaSetDevice(device_->ordinal_), "choosing the device");
-    device_->Check(cudaEventSynchronize(event_), "waiting for an event");
+    if (!IsReached()) device_->Check(cudaEventSynchronize(event_), "waiting for an event");
     return device_->error_.Take();
   }
   cudaEvent_t get() const { return event_; }
 
  private:
+  bool IsReached() const {
+    for (int look = 0; look < kLooksBeforeSleep; ++look) {
+      const cudaError_t state = cudaEventQuery(event_);
+      if (state == cudaSuccess) return true;
+      if (state != cudaErrorNotReady) return false;
+    }
+    static_cast<void>(cudaGetLastError());  // That it isn't ready is no error of a launch.
+    return false;
+  }
+
   StreamDevice* const device_;
   cudaEvent_t event_ = nullptr;
 };
 
-// Work that was captured, ready to be launched; null after an error.
+// Work that was captured, ready to be launched.
 class StreamDevice::Graph : public CapturedWork {
  public:
   explicit Graph(int ordinal) : ordinal_(ordinal) {}
@@ -95,6 +112,8 @@ class StreamDevice::Graph : public CapturedWork {
 
 StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm)
     : ordinal_(ordinal), gemm_(std::move(gemm)) {
+  // A thread that waits for a stream or the device sleeps; the others need the processors.
+  if (Begin()) Check(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "choosing how to wait");
   for (cudaStream_t* stream : {&compute_, &copy_, &setup_}) {
     if (Begin()) {
       Check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
@@ -126,6 +145,19 @@ std::unique_ptr<DeviceBuffer> StreamDevice::Allocate(size_t bytes) {
     Check(cudaStreamSynchronize(setup_), "clearing device memory");
   }
   return std::make_unique<Buffer>(ordinal_, data);
+}
+
+// By way of the host: there may be no room for two.
+std::unique_ptr<DeviceBuffer> StreamDevice::Grow(std::unique_ptr<DeviceBuffer> buffer,
+                                                 size_t kept_bytes, size_t bytes) {
+  const std::unique_ptr<char[]> kept(new char[std::max<size_t>(kept_bytes, 1)]);
+  CopyToHost(kept.get(), buffer->data(), kept_bytes, Stream::kCompute);
+  buffer.reset();
+  buffer = Allocate(bytes);
+  if (buffer->data() != nullptr) {
+    CopyToDevice(buffer->data(), kept.get(), kept_bytes, Stream::kCompute);
+  }
+  return buffer;
 }
 
 std::unique_ptr<DeviceBuffer> StreamDevice::AllocateHost(size_t bytes) {
@@ -193,38 +225,48 @@ absl::Status StreamDevice::Synchronize() {
 }
 
 void* StreamDevice::Scratch(size_t bytes) {
+  const bool captures = captured_scratch_ != nullptr;
+  if (!captures) outgrown_scratch_.clear();
   if (bytes > scratch_bytes_) {
+    if (captures) outgrown_scratch_.push_back(scratch_);
     scratch_.reset();
     scratch_ = Allocate(bytes + bytes / 2);
     scratch_bytes_ = scratch_->data() == nullptr ? 0 : bytes + bytes / 2;
   }
-  if (captured_scratch_ != nullptr) captured_scratch_->push_back(scratch_);
+  if (captures) captured_scratch_->push_back(scratch_);
   return scratch_->data();
 }
 
 std::unique_ptr<CapturedWork> StreamDevice::Capture(std::function<void()> work) {
+  if (!Begin()) return nullptr;
   auto captured = std::make_unique<Graph>(ordinal_);
-  if (!Begin()) return captured;
+  cudaGraph_t graph = nullptr;
   // Relaxed: scratch may grow meanwhile, and cuBLASLt may do what it does for a new shape.
   Check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeRelaxed), "beginning a capture");
-  if (!error_.ok()) return captured;
-  captured_scratch_ = &captured->scratch_;
-  work();
-  captured_scratch_ = nullptr;
-  cudaGraph_t graph = nullptr;
-  Check(cudaStreamEndCapture(compute_, &graph), "ending a capture");
-  if (graph == nullptr) return captured;
+  if (error_.ok()) {
+    captured_scratch_ = &captured->scratch_;
+    work();
+    captured_scratch_ = nullptr;
+    Check(cudaStreamEndCapture(compute_, &graph), "ending a capture");
+  }
   if (error_.ok()) {
     Check(cudaGraphInstantiate(&captured->graph_, graph, 0), "making a graph of a capture");
   }
-  static_cast<void>(cudaGraphDestroy(graph));
-  return captured;
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  if (error_.ok()) return captured;
+  // Nothing was run: an error that isn't the capture's comes again when the work is done without.
+  static_cast<void>(error_.Take());
+  failed_captures_.fetch_add(1, std::memory_order_relaxed);
+  return nullptr;
 }
 
 void StreamDevice::Replay(CapturedWork* work) {
-  const cudaGraphExec_t graph = static_cast<Graph*>(work)->graph_;
-  if (graph == nullptr || !Begin()) return;
-  Check(cudaGraphLaunch(graph, compute_), "launching a graph");
+  if (Begin())
+    Check(cudaGraphLaunch(static_cast<Graph*>(work)->graph_, compute_), "launching a graph");
+}
+
+DeviceFallbacks StreamDevice::fallbacks() const {
+  return {failed_captures_.load(std::memory_order_relaxed), gemm_->num_full_precision_shapes()};
 }
 
 std::unique_ptr<Mlp> StreamDevice::CreateMlp(const MlpConfig& config) {

@@ -3,6 +3,7 @@
 #ifndef THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
 #define THERMOCLINE_KERNELS_CUDA_STREAM_DEVICE_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,8 @@ class StreamDevice : public Device {
 
   bool is_host_memory() const override { return false; }
   std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) override;
+  std::unique_ptr<DeviceBuffer> Grow(std::unique_ptr<DeviceBuffer> buffer, size_t kept_bytes,
+                                     size_t bytes) override;
   std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) override;
   void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) override;
   void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) override;
@@ -34,6 +37,7 @@ class StreamDevice : public Device {
 
   std::unique_ptr<CapturedWork> Capture(std::function<void()> work) override;
   void Replay(CapturedWork* work) override;
+  DeviceFallbacks fallbacks() const override;
 
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override;
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
@@ -69,7 +73,8 @@ class StreamDevice : public Device {
   void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const void* host,
             Stream stream);
   // Memory for one operation's partial results, on the compute stream; null after an error. Grows
-  // to the largest batch seen, which waits for the device: in the first steps of a job, if at all.
+  // to the largest batch seen, which waits for the device (but within a capture, which can't wait:
+  // what it outgrows is freed by a later call): in the first steps of a job, if at all.
   void* Scratch(size_t bytes);
 
   const int ordinal_;
@@ -79,8 +84,10 @@ class StreamDevice : public Device {
   std::map<const char*, size_t> host_allocations_;  // by address, bytes
   size_t scratch_bytes_ = 0;
   std::shared_ptr<DeviceBuffer> scratch_;
+  std::vector<std::shared_ptr<DeviceBuffer>> outgrown_scratch_;  // within a capture
   // While there is a capture: the scratch that its operations use, which may be replaced later.
   std::vector<std::shared_ptr<DeviceBuffer>>* captured_scratch_ = nullptr;
+  std::atomic<int64_t> failed_captures_{0};
   const std::unique_ptr<Gemm> gemm_;
 };
 

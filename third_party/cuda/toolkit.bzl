@@ -17,6 +17,14 @@ cc_library(
     linkopts = ["-L{home}/lib64", "-lcudart_static", "-ldl", "-lrt", "-lpthread"],
 )
 
+# Names of ranges, for profilers. Headers alone: a profiler brings the library.
+cc_library(
+    name = "nvtx",
+    hdrs = glob(["include/nvtx3/**"]),
+    includes = ["include"],
+    linkopts = ["-ldl"],
+)
+
 # cuBLASLt is loaded by name at run time (kernels/cuda/cublaslt_library.cc): only headers are needed,
 # and where this machine has the library.
 cc_library(

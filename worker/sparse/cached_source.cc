@@ -64,7 +64,8 @@ CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks
       uncached_(options, dense_blocks, session, device),
       dense_(dense_blocks, session, options.num_workers == 1),
       group_of_(options.tables.size()),
-      chosen_(options.tables.size() * options.num_servers) {
+      chosen_(options.tables.size() * options.num_servers),
+      bad_gradient_(device->Allocate(sizeof(int64_t))) {
   CHECK_LT(options.prefetch_steps, options.window_steps);
   for (const CacheGroupLayout& group : options.layout.groups) {
     for (const int32_t table : group.tables) group_of_[table] = slabs_.size();
@@ -295,6 +296,19 @@ void CachedSource::CountLookups(const StepWork& work, size_t t) {
   }
 }
 
+// A server checks what it is pushed, and so must who updates rows in its place. The host looks
+// before anything of the step is pushed (CheckGradients).
+void CachedSource::FindBadGradient(StepWork* work) {
+  int64_t floats = 0;
+  for (const TableOperands& table : work->tables) {
+    floats += int64_t{table.gradients.rows} * table.gradients.cols;
+  }
+  if (gradients_ == nullptr || bad_gradient_->data() == nullptr) return;
+  auto* const index = static_cast<int64_t*>(bad_gradient_->data());
+  device_->FindNonFinite({gradients_->floats(), floats}, {index, 1});
+  device_->CopyToHost(&work->outcome()->bad_row_gradient, index, sizeof(int64_t), Stream::kCompute);
+}
+
 void CachedSource::Update(StepWork* work, float learning_rate) {
   int64_t written_ahead = 0;
   if (owns_rows()) {
@@ -311,6 +325,7 @@ void CachedSource::Update(StepWork* work, float learning_rate) {
                          FloatMatrix(table.bypassed_gradients.device.data, bypassed, layout.dim)});
       CountLookups(*work, t);
     }
+    FindBadGradient(work);
     device_->SparseUpdate(updates);
     // Behind the update: the servers get the rows as of this step.
     written_ahead = WriteAhead(work, &gathers);

@@ -109,6 +109,8 @@ class CachedSource : public EmbeddingSource {
   void ChooseUnwritten(double share);
   void TakeChosen(size_t table, CachedKeys* keys, UninitializedVector<uint32_t>* counts);
   int64_t WriteAhead(StepWork* work, std::vector<RowCopy>* gathers);
+  void FindBadGradient(StepWork* work);
+  absl::Status CheckGradients(StepWork* work) const;
   void AddGradients(const StepWork& work, PushWork* push) const;
   absl::StatusOr<std::shared_ptr<WrittenBack>> WriteBack();
   absl::Status ReadRows(size_t table, absl::Span<const int32_t> rows, absl::Span<float> values);
@@ -128,7 +130,8 @@ class CachedSource : public EmbeddingSource {
   std::vector<std::vector<HeldRows::Unwritten>> chosen_;
   // One worker: the gradients of the step under way, of all tables one after the other.
   std::unique_ptr<DeviceBuffer> gradients_;
-  size_t gradients_size_ = 0;  // floats
+  size_t gradients_size_ = 0;                   // floats
+  std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64: the first one that is not finite
 
   mutable absl::Mutex mutex_;
   CacheCounts counts_ ABSL_GUARDED_BY(mutex_);

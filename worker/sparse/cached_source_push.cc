@@ -4,7 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/cluster_map.h"
+#include "common/finite.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "worker/sparse/cached_source.h"
@@ -44,6 +46,23 @@ void CachedSource::AddGradients(const StepWork& work, PushWork* push) const {
                     written->rows.host, &push->waves[0]);
     }
   }
+}
+
+// Of the rows held nothing is pushed, so that nothing else would find it.
+absl::Status CachedSource::CheckGradients(StepWork* work) const {
+  if (!owns_rows()) return absl::OkStatus();
+  int64_t at = work->outcome()->bad_row_gradient;
+  for (size_t t = 0; t < work->tables.size(); ++t) {
+    const int64_t dim = options_.tables[t].dim;
+    const int64_t floats = int64_t{work->tables[t].gradients.rows} * dim;
+    if (at < floats) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step ", work->step().value(), ": the gradient of table '", options_.tables[t].name,
+          "', key ", work->plan.tables[t].keys[at / dim], " is not finite", kRateHint));
+    }
+    at -= floats;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CachedSource::ReadRows(size_t t, absl::Span<const int32_t> rows,
@@ -132,6 +151,7 @@ absl::StatusOr<std::shared_ptr<CachedSource::WrittenBack>> CachedSource::WriteBa
 
 absl::Status CachedSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
                                           float learning_rate, bool write_back) {
+  RETURN_IF_ERROR(CheckGradients(work.get()));
   PushWork push;
   push.first_step = push.last_step = work->step();
   push.learning_rate = learning_rate;

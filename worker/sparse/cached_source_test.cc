@@ -4,12 +4,16 @@
 #include "worker/sparse/cached_source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
 #include "common/test_seed.h"
@@ -108,6 +112,17 @@ class TraceRunner {
     for (const auto& [step, model] : models_) totals->cuts += model.is_cut ? 1 : 0;
   }
 
+  // A gradient of a row held is NaN, at the first step from the given one that has a row held.
+  // Whether there was one.
+  bool RunToABadGradient(int step) {
+    bad_step_ = trace_.options.start_step + step;
+    Train();
+    source_.Cancel(absl::CancelledError("the gradient was found"));
+    while (scheduler_.RunNext()) {
+    }
+    return ended_;
+  }
+
  private:
   using Gradients = std::map<TableKey, Written>;
 
@@ -138,7 +153,7 @@ class TraceRunner {
   void Train() {
     next_ = PlanNext();
     FetchAhead(0);
-    while (!fetched_.empty() && !testing::Test::HasFailure()) {
+    while (!fetched_.empty() && !testing::Test::HasFailure() && !ended_) {
       const std::shared_ptr<StepWork> work = std::move(fetched_.front());
       fetched_.pop_front();
       TrainStep(work);
@@ -154,8 +169,9 @@ class TraceRunner {
     if (testing::Test::HasFailure()) return;
     const absl::Status fetched = source_.Await(work.get(), Arenas());
     ASSERT_TRUE(fetched.ok()) << fetched;
-    CheckRows(*work);
+    if (bad_message_.empty()) CheckRows(*work);  // Else they hold what came of it.
     Compute(*work);
+    SpoilAGradient(*work);
     source_.Update(work.get(), LearningRateOf(work->step()));
     const bool last = fetched_.empty() && next_ == nullptr;
     const bool writes_back = last || random_.OneIn(trace_.one_cut_in);
@@ -172,6 +188,13 @@ class TraceRunner {
     const std::shared_ptr<StepWork> work = std::move(behind_);
     const absl::Status pushed =
         source_.PushEmbeddings(work, LearningRateOf(work->step()), writes_back_);
+    if (!bad_message_.empty() && work->step() == bad_step_) {
+      EXPECT_EQ(pushed.code(), absl::StatusCode::kInvalidArgument) << pushed;
+      EXPECT_TRUE(absl::StartsWith(pushed.message(), bad_message_)) << pushed;
+      EXPECT_TRUE(absl::StrContains(pushed.message(), "learning_rate")) << pushed;
+      ended_ = true;
+    }
+    if (ended_) return;
     EXPECT_TRUE(pushed.ok()) << pushed;
     FetchAhead(queued_beyond);
     if (!source_.pushes_dense()) return;
@@ -300,6 +323,23 @@ class TraceRunner {
     expected_.emplace(step, std::move(gradients));
   }
 
+  void SpoilAGradient(const StepWork& work) {
+    if (!bad_step_.has_value() || !bad_message_.empty() || work.step() < *bad_step_) return;
+    for (size_t t = 0; t < work.tables.size(); ++t) {
+      const Matrix& matrix = work.tables[t].gradients;
+      for (int32_t u = 0; u < work.plan.tables[t].num_unique(); ++u) {
+        const auto& pushed = work.cache_plan.tables[t].bypassed_positions;
+        if (std::count(pushed.begin(), pushed.end(), u) > 0) continue;
+        matrix.row(u)[matrix.cols - 1] = std::nanf("");
+        bad_step_ = work.step();
+        bad_message_ = absl::StrCat("step ", work.step().value(), ": the gradient of table '",
+                                    trace_.options.tables[t].name, "', key ",
+                                    work.plan.tables[t].keys[u], " is not finite");
+        return;
+      }
+    }
+  }
+
   void ComputeDenseRows() {
     random_.Fill(absl::MakeSpan(dense_weights_));
     random_.Fill(absl::MakeSpan(dense_slots_));
@@ -315,6 +355,7 @@ class TraceRunner {
 
   void CheckApplied(uint32_t server, Step step, const std::vector<Written>& written) {
     if (testing::Test::HasFailure()) return;
+    EXPECT_TRUE(bad_message_.empty() || step < *bad_step_) << "step " << step;
     ++checked_;
     trace_.owns_rows() ? CheckModel(server, step) : CheckPush(server, step, written);
   }
@@ -383,6 +424,9 @@ class TraceRunner {
   std::deque<std::shared_ptr<StepWork>> window_, fetched_;
   std::shared_ptr<StepWork> next_, behind_;
   bool writes_back_ = false;  // the step behind
+  std::optional<Step> bad_step_;
+  std::string bad_message_;  // once its gradient is spoilt
+  bool ended_ = false;       // since it was found
 
   VirtualScheduler scheduler_;
   FakeServers servers_;
@@ -420,6 +464,20 @@ TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
   EXPECT_GT(totals.not_ready, 0u);
   EXPECT_GT(totals.retries, 0u);
   EXPECT_GT(totals.cuts, 3000);
+}
+
+// No server sees the gradients of rows held; before the step is pushed the worker itself looks.
+TEST_F(CachedSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
+  const uint64_t seed = TestSeed();
+  int found = 0;
+  for (int i = 0; i < 200 && !HasFailure(); ++i) {
+    SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed + i));
+    Random random(seed + i);
+    const Trace trace = DrawTrace(/*num_workers=*/1, &random);
+    const int step = random.Draw(0, trace.num_steps - 1);
+    found += TraceRunner(trace, seed + i, &works_).RunToABadGradient(step) ? 1 : 0;
+  }
+  EXPECT_GT(found, 100);
 }
 
 TEST_F(CachedSourceTest, OneOfSeveralWorkersKeepsTheBoundOfStaleness) {

@@ -1,19 +1,15 @@
 #include "worker/sparse/device_slab.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
-#include <vector>
-
-#include "common/status_macros.h"
-#include "kernels/transfer.h"
 
 namespace thermocline {
 namespace {
 
-std::unique_ptr<DeviceBuffer> AllocateRows(Device* device, int64_t rows, int64_t stride) {
-  return device->Allocate(sizeof(float) * rows * stride);
-}
+// The lookups of a batch, and so the rows that bypass the cache, are at most so many.
+constexpr int64_t kMaxStaging = int64_t{1} << 30;
+
+size_t BytesOf(int64_t rows, int64_t stride) { return sizeof(float) * rows * stride; }
 
 }  // namespace
 
@@ -21,28 +17,22 @@ DeviceSlab::DeviceSlab(const CacheGroupLayout& layout, Device* device)
     : layout_(layout),
       device_(device),
       num_rows_(layout.capacity + layout.staging_rows),
-      memory_(AllocateRows(device, num_rows_, layout.stride)),
+      memory_(device->Allocate(BytesOf(num_rows_, layout.stride))),
       held_(layout.capacity) {}
 
+int32_t DeviceSlab::GrownStaging(int32_t staging, int32_t needed) {
+  const int64_t doubled = std::min(2 * int64_t{staging}, kMaxStaging);
+  return static_cast<int32_t>(std::max<int64_t>(needed, doubled));
+}
+
 absl::Status DeviceSlab::ReserveStaging(int32_t rows) {
-  if (rows <= num_rows_ - layout_.capacity) return absl::OkStatus();
-  // At most the 2^30 lookups of a batch, beside at most 2^29 rows held.
-  const int32_t staging = std::max(rows, std::min(2 * (num_rows_ - layout_.capacity), 1 << 30));
-  std::unique_ptr<DeviceBuffer> larger =
-      AllocateRows(device_, int64_t{layout_.capacity} + staging, layout_.stride);
-  std::vector<int32_t> all(layout_.capacity);
-  std::iota(all.begin(), all.end(), 0);
-  UploadArena upload(device_);
-  const DeviceSpan<const int32_t> rows_on_device = upload.Add(absl::MakeConstSpan(all));
-  upload.Send(Stream::kCompute);
-  const auto stride = static_cast<int32_t>(layout_.stride);
-  const RowCopy copy = {Rows(stride), rows_on_device,
-                        FloatMatrix(larger->floats(), layout_.capacity, stride)};
-  device_->GatherRows({copy});
-  RETURN_IF_ERROR(device_->Synchronize());
-  memory_ = std::move(larger);
-  num_rows_ = layout_.capacity + staging;
-  return absl::OkStatus();
+  const int32_t staging = num_rows_ - layout_.capacity;
+  if (rows <= staging) return absl::OkStatus();
+  // At most 2^30 rows of staging beside 2^29 held, so that every row has an int32.
+  num_rows_ = layout_.capacity + GrownStaging(staging, rows);
+  memory_ = device_->Grow(std::move(memory_), BytesOf(layout_.capacity, layout_.stride),
+                          BytesOf(num_rows_, layout_.stride));
+  return device_->Synchronize();
 }
 
 }  // namespace thermocline

@@ -30,9 +30,13 @@ class DeviceSlab {
   Matrix CachedRows() const {
     return FloatMatrix(memory_->floats(), layout_.capacity, layout_.row_floats, layout_.stride);
   }
-  // Makes room for so many rows in staging. Where there isn't, the slab moves, and the device is
-  // waited for. Errors: the device's.
+  // Makes room for so many rows in staging. Where there isn't, the slab moves, by way of the host,
+  // so that the device never holds two of them; and the device is waited for.
+  // Errors: the device's (kResourceExhausted: the rows held are lost).
   absl::Status ReserveStaging(int32_t rows);
+  // How many it makes room for where `staging` rows are less than `needed`: twice as many, or what
+  // is needed. No count of rows goes beyond an int32.
+  static int32_t GrownStaging(int32_t staging, int32_t needed);
 
   // What there is in the rows of the cache.
   HeldRows& held() { return held_; }

@@ -135,10 +135,10 @@ absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) c
         const size_t width = slice.values.size() / slice.keys.size();
         const size_t bad = FindBadInRows(slice.values, table.dim, width);
         if (bad == slice.values.size()) continue;
-        return absl::InvalidArgumentError(
-            absl::StrCat("rank ", options_.rank.value(), ", step ", push.last_step.value(), ": ",
-                         assign ? "row" : "gradient", " of table '", table.name, "', key ",
-                         slice.keys[bad / width], " holds ", slice.values[bad]));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rank ", options_.rank.value(), ", step ", push.last_step.value(), ": ",
+            assign ? "row" : "gradient", " of table '", table.name, "', key ",
+            slice.keys[bad / width], " holds ", slice.values[bad], assign ? "" : kRateHint));
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "kernels/trace_range.h"
 
 namespace thermocline {
 
@@ -48,6 +49,7 @@ StepPipeline::~StepPipeline() {
 absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
   StepWork* work = nullptr;
   std::unique_ptr<StepTransfers> transfers;
+  TransferSizes expected;
   {
     absl::MutexLock lock(&mutex_);
     const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -60,19 +62,21 @@ absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
     }
     work = ready_.front();
     ready_.pop_front();
+    expected = largest_transfers_;
     if (!idle_transfers_.empty()) {
       transfers = std::move(idle_transfers_.back());
       idle_transfers_.pop_back();
     }
   }
   if (transfers == nullptr) transfers = std::make_unique<StepTransfers>(device_);
-  work->Begin(std::move(transfers));
+  work->Begin(std::move(transfers), expected);
   return std::shared_ptr<StepWork>(work, [this](StepWork* idle) { Recycle(idle); });
 }
 
 void StepPipeline::Recycle(StepWork* work) {
   reader_->Recycle(std::move(work->batch));
   absl::MutexLock lock(&mutex_);
+  largest_transfers_.Cover(*work->transfers);
   idle_transfers_.push_back(std::move(work->transfers));
   idle_.push_back(work);
 }
@@ -106,7 +110,7 @@ void StepPipeline::Run() {
 }
 
 void StepPipeline::PassOn(StepWork* work) {
-  StageTimer::Scope time(&cache_time_);
+  const StageRange stage("plan cache", &cache_time_);
   if (cache_planner_ != nullptr) {
     cache_planner_->Admit(work->step(), work->plan, &work->cache_plan);
   }
@@ -132,11 +136,11 @@ void StepPipeline::PassOnWindow(size_t steps_that_stay) {
 // False: there are no more batches.
 absl::StatusOr<bool> StepPipeline::Fill(StepWork* work) {
   {
-    StageTimer::Scope time(&read_time_);
+    const StageRange stage("read", &read_time_);
     ASSIGN_OR_RETURN(work->batch, reader_->Next());
   }
   if (work->batch == nullptr) return false;
-  StageTimer::Scope time(&plan_time_);
+  const StageRange stage("plan", &plan_time_);
   PlanBatch(work);
   return true;
 }

@@ -77,6 +77,7 @@ class StepPipeline {
   std::vector<StepWork*> idle_ ABSL_GUARDED_BY(mutex_);
   // As many as have been needed at a time; the one used last is taken first.
   std::vector<std::unique_ptr<StepTransfers>> idle_transfers_ ABSL_GUARDED_BY(mutex_);
+  TransferSizes largest_transfers_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepWork*> ready_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will become ready
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -3,6 +3,8 @@
 #ifndef THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
 #define THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "common/ids.h"
 #include "common/uninitialized_vector.h"
 #include "kernels/device.h"
+#include "kernels/trace_range.h"
 #include "kernels/transfer.h"
 #include "worker/data/batch.h"
 #include "worker/sparse/batch_plan.h"
@@ -49,6 +52,9 @@ struct CachedTableWork {
 struct StepOutcome {
   double loss_sum = 0;
   int64_t bad_gradient = 0;  // the first float of the dense gradients that is not finite
+  // Where rows are updated here: the same of the embeddings' gradients, all tables' one after the
+  // other; beyond them, all are finite.
+  int64_t bad_row_gradient = 0;
 };
 
 // What a step needs between host and device from its fetch on: much less often at a time than
@@ -66,6 +72,16 @@ struct StepTransfers {
   DownloadArena download;
   std::unique_ptr<DeviceEvent> uploaded, finished;
   std::unique_ptr<DeviceBuffer> outcome_memory;
+};
+
+// The most bytes that steps brought to the device and back, each.
+struct TransferSizes {
+  size_t upload = 0;
+  size_t download = 0;
+  void Cover(const StepTransfers& transfers) {
+    upload = std::max(upload, transfers.upload.used_bytes());
+    download = std::max(download, transfers.download.used_bytes());
+  }
 };
 
 struct StepWork {
@@ -98,10 +114,11 @@ struct StepWork {
 
   // `idle`: nothing of it is used any more, by the device neither. The batch's own arrays come
   // first: with the same transfers, those of a whole batch lie at the same place each time.
-  void Begin(std::unique_ptr<StepTransfers> idle) {
+  // `expected`: what the step will bring, so that all is allocated now.
+  void Begin(std::unique_ptr<StepTransfers> idle, const TransferSizes& expected = {}) {
     transfers = std::move(idle);
-    upload().Clear();
-    download().Clear();
+    upload().Clear(expected.upload);
+    download().Clear(expected.download);
     dense = upload().Add(absl::MakeConstSpan(batch->dense));
     labels = upload().Add(absl::MakeConstSpan(batch->labels));
   }
@@ -109,6 +126,7 @@ struct StepWork {
 
 // Sends what was added to the step's uploads; the compute waits for it.
 inline void SendUploads(Device* device, StepWork* work) {
+  const TraceRange range("upload");
   work->upload().Send(Stream::kCopy);
   device->Record(Stream::kCopy, work->transfers->uploaded.get());
   device->WaitFor(Stream::kCompute, *work->transfers->uploaded);

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/device.h"
 
 namespace thermocline {
@@ -19,8 +21,21 @@ struct EmulatedDeviceOptions {
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});
 
-// Graphs replayed by all devices of this process so far.
+// What CountCudaDevices and UsableCudaDevices (cuda_device.h) say where the CUDA runtime finds
+// this: their own code, on the emulated runtime.
+struct EmulatedDriverOptions {
+  int driver_version = 13000;             // as CUDA counts them; 0: there is no driver
+  int runtime_version = 13000;            // of the toolkit that the program was built with
+  std::vector<int> compute_capabilities;  // of each GPU; 90 stands for 9.0
+};
+absl::StatusOr<int> CountEmulatedGpus(const EmulatedDriverOptions& options);
+absl::StatusOr<std::vector<int>> UsableEmulatedGpus(const EmulatedDriverOptions& options);
+
+// By all devices of this process so far: graphs replayed, blocks of pinned memory allocated, waits
+// that kept their thread busy.
 int64_t NumEmulatedGraphLaunches();
+int64_t NumEmulatedHostAllocations();
+int64_t NumEmulatedSpinningWaits();
 
 }  // namespace thermocline
 

@@ -21,7 +21,7 @@ namespace thermocline {
 namespace emulated_cuda {
 namespace {
 
-std::atomic<int64_t> graph_launches{0};
+std::atomic<int64_t> graph_launches{0}, host_allocations{0}, spinning_waits{0};
 
 // Allocations end at a page that nobody may touch, as nearly as this allows.
 constexpr size_t kAlignment = 16;
@@ -61,6 +61,7 @@ struct EmulatedStream {
 struct EmulatedEvent {
   EmulatedStream* stream = nullptr;  // of the last record
   uint64_t recorded = 0, reached = 0;
+  bool lets_sleep = false;
 };
 
 // One emulated device.
@@ -71,6 +72,7 @@ struct Machine {
   std::map<char*, size_t> host_allocations;
   std::vector<EmulatedStream*> streams;
   int working = 0;
+  bool lets_sleep = false;  // cudaDeviceScheduleBlockingSync
   cudaError_t last_error = cudaSuccess;
 
   // The allocation that [memory, memory + bytes) lies in; null: none.
@@ -124,6 +126,10 @@ struct Machine {
     }
     if (works) EndWork();
   }
+  bool Captures() const {
+    return std::any_of(streams.begin(), streams.end(),
+                       [](const EmulatedStream* stream) { return stream->capture != nullptr; });
+  }
   void RunAll() {
     for (EmulatedStream* stream : streams) Run(stream, nullptr, 0);
   }
@@ -154,6 +160,16 @@ Machines& AllMachines() {
 
 thread_local Machine* current = nullptr;
 
+struct EmulatedDriver {
+  int driver_version = 0, runtime_version = 0;
+  std::vector<int> compute_capabilities;
+};
+
+EmulatedDriver& Driver() {
+  static EmulatedDriver* const driver = new EmulatedDriver;
+  return *driver;
+}
+
 Machine& Current() {
   CHECK(current != nullptr);  // No cudaSetDevice on this host thread.
   return *current;
@@ -168,6 +184,8 @@ cudaError_t Fail(cudaError_t error) {
 }  // namespace
 
 int64_t NumGraphLaunches() { return graph_launches; }
+int64_t NumHostAllocations() { return host_allocations; }
+int64_t NumSpinningWaits() { return spinning_waits; }
 
 int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed) {
   Machines& machines = AllMachines();
@@ -178,6 +196,35 @@ int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed) {
   return static_cast<int>(machines.all.size()) - 1;
 }
 
+void SetEmulatedDriver(int driver_version, int runtime_version,
+                       std::vector<int> compute_capabilities) {
+  Driver() = {driver_version, runtime_version, std::move(compute_capabilities)};
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  const EmulatedDriver& driver = Driver();
+  if (driver.driver_version < driver.runtime_version) return cudaErrorInsufficientDriver;
+  *count = static_cast<int>(driver.compute_capabilities.size());
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = Driver().driver_version;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = Driver().runtime_version;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
+  const std::vector<int>& gpus = Driver().compute_capabilities;
+  if (ordinal < 0 || ordinal >= static_cast<int>(gpus.size())) return cudaErrorInvalidDevice;
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? gpus[ordinal] / 10 : gpus[ordinal] % 10;
+  return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int ordinal) {
   Machines& machines = AllMachines();
   const std::lock_guard<std::mutex> lock(machines.mutex);
@@ -185,6 +232,11 @@ cudaError_t cudaSetDevice(int ordinal) {
     return cudaErrorInvalidDevice;
   }
   current = machines.all[ordinal].get();
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  Current().lets_sleep = (flags & cudaDeviceScheduleBlockingSync) != 0;
   return cudaSuccess;
 }
 
@@ -198,8 +250,14 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorNotReady:
+      return "device not ready";
     case cudaErrorStreamCaptureUnsupported:
       return "operation not permitted when stream is capturing";
   }
@@ -231,7 +289,6 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   Machine& machine = Current();
-  machine.RunAll();
   const auto found = machine.allocations.find(static_cast<char*>(memory));
   if (found == machine.allocations.end()) return Fail(cudaErrorInvalidValue);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -245,13 +302,13 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = std::malloc(std::max<size_t>(bytes, 1));
   if (*memory == nullptr) return Fail(cudaErrorMemoryAllocation);
   std::memset(*memory, 0xff, bytes);
+  ++host_allocations;
   Current().host_allocations[static_cast<char*>(*memory)] = bytes;
   return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
-  Current().RunAll();
   if (Current().host_allocations.erase(static_cast<char*>(memory)) == 0) {
     return Fail(cudaErrorInvalidValue);
   }
@@ -294,6 +351,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream->capture != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  spinning_waits += stream->machine->lets_sleep ? 0 : 1;
   stream->machine->Run(stream, nullptr, 0);
   return cudaSuccess;
 }
@@ -302,8 +360,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return stream->machine->Add(stream, {{}, nullptr, event, event->recorded, nullptr});
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new EmulatedEvent;
+  (*event)->lets_sleep = (flags & cudaEventBlockingSync) != 0;
   return cudaSuccess;
 }
 
@@ -318,7 +377,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return stream->machine->Add(stream, {{}, event, nullptr, ++event->recorded, nullptr});
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return event->reached < event->recorded ? Fail(cudaErrorNotReady) : cudaSuccess;
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  spinning_waits += event->lets_sleep ? 0 : 1;
   if (event->reached < event->recorded) {
     event->stream->machine->Run(event->stream, event, event->recorded);
   }
@@ -326,6 +390,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  if (Current().Captures()) return Fail(cudaErrorStreamCaptureUnsupported);
+  spinning_waits += Current().lets_sleep ? 0 : 1;
   Current().RunAll();
   return cudaSuccess;
 }

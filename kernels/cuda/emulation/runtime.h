@@ -8,6 +8,7 @@
 //   - Everything given to a stream happens late, copies included: at the latest when the host waits
 //     for it, at the earliest at any later call. Which, is decided by a seeded generator.
 //   - Streams are ordered by events only.
+//   - Memory is freed at once: work that uses it and hasn't run yet finds it gone.
 // A host thread's current device (cudaSetDevice) has its own memory and streams.
 #ifndef THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_
 #define THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "kernels/cuda/emulation/block.h"
 
@@ -47,22 +49,44 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+};
 inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventBlockingSync = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaDeviceScheduleBlockingSync = 4;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 
 // A device of so much memory; returns its ordinal. The seed decides how late things happen.
 int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed);
-// By all devices of this process so far.
+// By all devices of this process so far. A wait spins unless its event, or for other waits the
+// device, was made to let the host's thread sleep.
 int64_t NumGraphLaunches();
+int64_t NumHostAllocations();
+int64_t NumSpinningWaits();
+
+// What cudaGetDeviceCount and its like say from now on (emulated devices are made regardless):
+// versions as CUDA counts them, a driver 0 is none; a GPU's compute capability 90 stands for 9.0.
+void SetEmulatedDriver(int driver_version, int runtime_version,
+                       std::vector<int> compute_capabilities);
 
 const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal);
 cudaError_t cudaSetDevice(int ordinal);
+cudaError_t cudaSetDeviceFlags(unsigned flags);
 cudaError_t cudaGetLastError();
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
@@ -78,6 +102,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaDeviceSynchronize();
 // A capture takes kernels and memsets; nothing else may be asked of its stream.
