@@ -3,13 +3,22 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/net/log.h"
 #include "common/net/process_stats.h"
 
 namespace thermocline {
+namespace {
+
+// 0.01 as such, not as the double that is nearest to the float.
+double ForPeople(float rate) { return std::strtod(absl::StrFormat("%.7g", rate).c_str(), nullptr); }
+
+}  // namespace
+
 WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd,
                                absl::Duration phase_period)
     : job_id_(std::move(job_id)), rank_(rank), fd_(fd), phase_period_(phase_period) {}
@@ -106,7 +115,7 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
             {"step", report.steps},
             {"samples", report.global_samples},
             {"fraction", report.progress},
-            {"learning_rate", report.learning_rate}};
+            {"learning_rate", ForPeople(report.learning_rate)}};
     // Of a window without a sample there is nothing to say: one worker's share of a short batch, or
     // a run that goes on where training was over.
     if (report.window_samples > 0) {
@@ -216,7 +225,7 @@ void WorkerProgress::OnEvaluation(const EvaluationResult& result, const Evaluati
                          {"samples", result.samples},
                          {"auc", result.auc},
                          {"logloss", result.logloss},
-                         {"learning_rate", place.learning_rate}};
+                         {"learning_rate", ForPeople(place.learning_rate)}};
   if (place.pass > 0) line["pass"] = place.pass;
   {
     absl::MutexLock lock(&mutex_);

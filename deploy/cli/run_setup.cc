@@ -193,7 +193,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   // What is held out of the job's own data doesn't matter to other data.
   std::vector<std::string> overrides;
   if (flags.Has("data")) overrides = {"data.test_path=\"\"", "data.test_share=0"};
-  ASSIGN_OR_RETURN(Job job, JobFromFlags(flags, JobFileBeside(path), overrides));
+  ASSIGN_OR_RETURN(Job job, JobFromFlags(flags, JobFileBeside(path), overrides, {"evaluate"}));
   if (flags.Has("data")) ScoreAllRows(job.mutable_data());
   PosixDisk disk;
   const CheckpointStore store(&disk, path.directory);
@@ -210,7 +210,6 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   job.set_name(manifest.job_id());
   job.mutable_cluster()->set_workers(1);
   job.mutable_cluster()->set_durability(NONE);
-  job.clear_evaluate();
   CheckpointPolicy* policy = job.mutable_checkpoint();
   policy->Clear();
   policy->set_directory(store.directory());

@@ -137,7 +137,8 @@ std::string HeldOutFile(const Data& data) {
 }
 
 absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path,
-                                 const std::vector<std::string>& more_overrides) {
+                                 const std::vector<std::string>& more_overrides,
+                                 const std::vector<std::string>& more_cleared) {
   std::vector<std::string> paths = flags.positional();
   if (paths.empty() && !default_path.empty()) paths.push_back(default_path);
   if (paths.size() != 1) {
@@ -154,7 +155,9 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_
   }
   overrides.insert(overrides.end(), more_overrides.begin(), more_overrides.end());
   if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
-  absl::StatusOr<Job> job = LoadJob(paths[0], overrides, flags.GetAll("clear"));
+  std::vector<std::string> cleared = flags.GetAll("clear");
+  cleared.insert(cleared.end(), more_cleared.begin(), more_cleared.end());
+  absl::StatusOr<Job> job = LoadJob(paths[0], overrides, cleared);
   if (!job.ok()) {
     return absl::Status(job.status().code(), absl::StrReplaceAll(job.status().message(), said));
   }

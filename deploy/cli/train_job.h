@@ -24,10 +24,11 @@ std::vector<FlagSpec> JobFlags();
 std::vector<FlagSpec> EvaluationJobFlags();
 
 // Loads the job that the one positional argument names, or else the one at `default_path`, changed
-// by the flags and then by `more_overrides`, its paths made absolute. Errors: kInvalidArgument and
-// others: all of them bad usage or a bad job file.
+// by the flags, then by `more_overrides`, and without the fields `more_cleared`, its paths made
+// absolute. Errors: kInvalidArgument and others: all of them bad usage or a bad job file.
 absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path = "",
-                                 const std::vector<std::string>& more_overrides = {});
+                                 const std::vector<std::string>& more_overrides = {},
+                                 const std::vector<std::string>& more_cleared = {});
 
 // The first of test_*.npy in the folder of a DLRM_NPY job's data; "": there is none.
 std::string HeldOutFile(const Data& data);

@@ -6,9 +6,10 @@ Whatever dies on the way, the same is decided and the model has the same bits.
 import json
 import os
 import signal
+import subprocess
 import unittest
 
-from harness import ProcessTest, wait_for
+from harness import THERMOCLINE, ProcessTest, wait_for
 
 # The small log is learned by heart within a few passes: from then on every evaluation is worse.
 MOST_PASSES = 40
@@ -84,6 +85,17 @@ class EvaluationTest(ProcessTest):
         scored = json.loads(scored.stdout)
         self.assertEqual((scored['checkpoint'], scored['auc'], scored['logloss']),
                          (name, best['best_auc'], best['best_logloss']))
+
+        # Of a job that evaluates, other data can be scored, too: all of it.
+        subprocess.run([THERMOCLINE, 'generate', self.run_dir + '.data', '--format=tsv',
+                        '--rows=500', '--test-rows=0', '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL)
+        other = self.thermocline('eval', '--checkpoint', self.run_dir, '--data',
+                                 os.path.join(self.run_dir + '.data', 'train.tsv'),
+                                 '--set=data.format=CRITEO_TSV', '--json',
+                                 '--run-dir', self.run_dir + '-other')
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertEqual(json.loads(other.stdout)['eval_samples'], 500)
 
         # A job that only trains has the same bits up to there.
         plain = self.train('--set=train.passes=%d' % MOST_PASSES,
