@@ -125,6 +125,7 @@ class CheckpointKeeper {
   std::string last_failure_;
   std::string not_removed_;  // Why old ones stayed the last time: it is said once.
   bool removal_due_ = false, is_ending_ = false;
+  absl::optional<std::set<Step>> removed_beside_;  // Cuts open at the removal since the commit.
   uint64_t next_try_ = 0;  // To write the last step, or an exact one: the round of it.
 
   // Held while a manifest is written: no server begins anew in the middle of it. That takes as long

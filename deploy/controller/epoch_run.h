@@ -24,6 +24,7 @@
 #include "deploy/controller/checkpoint_loop.h"
 #include "deploy/controller/epoch_start.h"
 #include "deploy/controller/evaluation_loop.h"
+#include "deploy/controller/rollback_policy.h"
 #include "deploy/controller/run_directory.h"
 #include "deploy/controller/server_group.h"
 #include "deploy/controller/stall_watch.h"
@@ -43,8 +44,15 @@ struct EpochObserver {
   std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
   // Lines of rank 0's metrics, maybe in pieces. Returns the evaluations that they report.
   std::function<std::vector<EvaluationReport>(absl::string_view data)> on_metrics;
-  // A server has ended. Whether it may be started again; it goes on from its push log.
-  std::function<bool(const std::string& name, const std::string& how_it_ended)> on_server_end;
+  // A server has ended, that came up before or didn't. Whether, and when, it is started again; it
+  // goes on from its push log.
+  std::function<RestartPolicy::Decision(size_t index, const std::string& how_it_ended,
+                                        bool came_up)>
+      on_server_end;
+  // The job's steps up to this one are applied.
+  std::function<void(Step reached)> on_reached;
+  // Something that people should know at once, in a line.
+  std::function<void(const std::string& text)> on_notice;
   std::function<void(const CheckpointEvent& event)> on_checkpoint;
   std::function<void(const EvaluationEvent& event)> on_evaluation;
   // Samples that the steps up to a cut have read. Any thread.

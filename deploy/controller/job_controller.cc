@@ -155,8 +155,8 @@ class JobController {
       return metrics_->TakeEvaluations();
     };
     observer.on_evaluation = [this](const EvaluationEvent& event) { OnEvaluation(event); };
-    observer.on_server_end = [this](const std::string& name, const std::string& how_it_ended) {
-      return OnServerEnd(name, how_it_ended);
+    observer.on_server_end = [this](size_t index, const std::string& how_it_ended, bool came_up) {
+      return OnServerEnd(index, how_it_ended, came_up);
     };
     observer.on_notice = [this](const std::string& text) { Tell(text); };
     observer.on_reached = [this](Step reached) { reached_ = std::max(reached_, reached); };

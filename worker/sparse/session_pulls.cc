@@ -120,6 +120,7 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     --pull->in_flight;
     --pull->to[server].in_flight;
     NoteAnswer(server, answer.status());
+    if (answer.ok()) NoteTaken("pull", server, &actions);
     int64_t delay_us = 0;
     const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
     const absl::Status fresh =

@@ -97,6 +97,7 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
     --push->in_flight;
     --to.in_flight;
     NoteAnswer(server, answer.status());
+    if (answer.ok()) NoteTaken("push", server, &actions);
     if (failure.ok() && !to.acknowledged) {
       int64_t delay_us = 0;
       if (answer.ok()) {
