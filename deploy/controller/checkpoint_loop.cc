@@ -69,8 +69,8 @@ class CheckpointLoop::Calls : public CutParticipants {
                                             Step cut) override {
     const std::shared_ptr<ControlClient> client = servers_.client(index);
     if (ending_.load(std::memory_order_relaxed) || client == nullptr) return Ending();
-    const auto reply = client->Checkpoint(requests_.Next(action, cut), kCallTimeout);
-    if (reply.ok()) requests_.Learn(*reply);
+    const auto reply = client->Checkpoint(Next(action, cut), kCallTimeout);
+    if (reply.ok()) Learn(*reply);
     return reply;
   }
 
@@ -79,13 +79,12 @@ class CheckpointLoop::Calls : public CutParticipants {
     if (ending_.load(std::memory_order_relaxed)) return Ending();
     if (workers_[rank] == nullptr) return absl::FailedPreconditionError("the worker has ended");
     ControlClient& worker = *workers_[rank];
-    const auto reply = worker.CheckpointWorker(requests_.Next(action, cut), kCallTimeout);
+    const auto reply = worker.CheckpointWorker(Next(action, cut), kCallTimeout);
     if (!absl::IsFailedPrecondition(reply.status())) return reply;
     // A number that isn't ours may have come before this one; servers are asked how they stand
     // anyway.
-    const auto status =
-        worker.CheckpointWorker(requests_.Next(CheckpointRequest::STATUS, cut), kCallTimeout);
-    if (status.ok()) requests_.Learn(*status);
+    const auto status = worker.CheckpointWorker(Next(CheckpointRequest::STATUS, cut), kCallTimeout);
+    if (status.ok()) Learn(*status);
     return reply;
   }
 
@@ -106,7 +105,17 @@ class CheckpointLoop::Calls : public CutParticipants {
  private:
   static absl::Status Ending() { return absl::UnavailableError("the epoch ends"); }
 
-  CutRequests requests_;  // Numbered by the thread that polls alone; STATUS has no number.
+  CheckpointRequest Next(CheckpointRequest::Action action, Step cut) {
+    absl::MutexLock lock(&mutex_);
+    return requests_.Next(action, cut);
+  }
+  void Learn(const CheckpointReply& reply) {
+    absl::MutexLock lock(&mutex_);
+    requests_.Learn(reply);
+  }
+
+  absl::Mutex mutex_;
+  CutRequests requests_ ABSL_GUARDED_BY(mutex_);  // All servers are asked for STATUS at once.
   ServerGroup& servers_;
   const std::vector<std::unique_ptr<ControlClient>> workers_;  // null: has ended
   std::atomic<bool> ending_{false};
