@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/checkpoint/checkpoint_manifest.h"
@@ -92,6 +93,24 @@ absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup)
   ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
   options.start = std::move(point.start);
   options.notices = std::move(point.notices);
+  return absl::OkStatus();
+}
+
+// Fields that only training looks at: to set one for `eval` is a mistake.
+absl::Status RefuseChangesOfTraining(const Flags& flags) {
+  for (const char* flag : {"set", "clear"}) {
+    for (const std::string& change : flags.GetAll(flag)) {
+      for (const char* field :
+           {"cache", "checkpoint", "cluster.durability", "cluster.workers", "evaluate",
+            "train.learning_rate", "train.max_steps", "train.passes", "train.staleness_steps"}) {
+        const std::string path = change.substr(0, change.find('='));
+        if (path != field && !absl::StartsWith(path, absl::StrCat(field, "."))) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", flag, " ", change, " means nothing to eval: one worker scores, and ",
+                         "nothing is trained"));
+      }
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -187,6 +206,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   if (!flags.Has("checkpoint")) {
     return absl::InvalidArgumentError("name the checkpoint with --checkpoint");
   }
+  RETURN_IF_ERROR(RefuseChangesOfTraining(flags));
   JobOptions options;
   options.eval_only = true;
   ASSIGN_OR_RETURN(const CheckpointPath path, CheckpointToScore(flags, &options.notices));

@@ -47,7 +47,10 @@ CheckpointKeeper::CheckpointKeeper(CheckpointKeeperOptions options, CutParticipa
       log_size_(options_.max_log_bytes),
       board_(participants->num_servers()),
       newest_(options_.base),
-      newest_step_(options_.base_step) {}
+      newest_step_(options_.base_step) {
+  if (!options_.evaluations_through) return;
+  kept_ = options_.evaluations_through(options_.base_step).best_checkpoint();
+}
 
 void CheckpointKeeper::Poll() {
   AskServers();

@@ -57,7 +57,7 @@ class CheckpointKeeper {
   // Wants one of `cut`, behind which no worker pushes before `done` is called: with its name, or
   // with why there is none.
   void RequestOf(Step cut, OnCheckpoint done);
-  // This checkpoint stays, however old it is; "": none does.
+  // This checkpoint stays, however old it is; "": none does. At first the best of the base.
   void Keep(const std::string& name);
   // Training is over: `last` is the last step that will be applied. Makes a checkpoint of it, where
   // the end or somebody wants one, and completes or calls off the others.

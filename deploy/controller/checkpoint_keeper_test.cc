@@ -723,7 +723,9 @@ TEST_F(CheckpointKeeperTest, SaysWhyTheCheckpointOfAStepCanNotBeMade) {
 TEST_F(CheckpointKeeperTest, TheOneThatIsKeptStaysWhateverComesAfter) {
   options_.every_steps = 10;
   options_.keep = 2;
-  keeper().Keep("epoch-2-step-19");
+  EvaluationState state;  // Of the base.
+  state.set_best_checkpoint("epoch-2-step-19");
+  options_.evaluations_through = [&](Step) { return state; };
   for (int64_t cut = 9; cut < 60; cut += 10) {
     cluster_.AdvanceTo(cut);
     cluster_.WriteAll(cut);

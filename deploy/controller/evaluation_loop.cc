@@ -31,7 +31,6 @@ absl::Status EvaluationLoop::Begin(const std::vector<std::string>& worker_addres
         ControlClient::Create(address, {tls.certificate(), tls.private_key(), tls.ca()}));
   }
   if (job_.evaluate().keep_best()) keeper_ = keeper;
-  if (keeper_ != nullptr) keeper_->Keep(board_.latest().best_checkpoint());
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }

@@ -118,6 +118,10 @@ class CheckpointTest(ProcessTest):
         workers = self.thermocline('eval', self.job, '--checkpoint', path, '--workers=2')
         self.assertEqual(workers.returncode, 2)
         self.assertIn('unknown flag --workers', workers.stderr)
+        for flag in ('--set=cluster.workers=2', '--set=train.learning_rate.base=1', '--clear=cache'):
+            senseless = self.thermocline('eval', self.job, '--checkpoint', path, flag)
+            self.assertEqual(senseless.returncode, 2)
+            self.assertIn('%s means nothing to eval' % flag.replace('=', ' ', 1), senseless.stderr)
         resolved = os.path.join(self.run_dir, 'job.textproto')
         ignored = self.thermocline('eval', resolved, '--checkpoint', path,
                                    '--set=default_table.dim=4')
