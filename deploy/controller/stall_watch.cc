@@ -17,7 +17,10 @@ ServerWork WorkOf(const ServerStats& stats) {
 }
 
 StallWatch::StallWatch(size_t num_servers)
-    : seen_(num_servers), answers_(num_servers, {"", absl::UnknownError("not asked")}) {}
+    : seen_(num_servers),
+      answers_(num_servers, {"", absl::UnknownError("not asked")}),
+      refused_(num_servers),
+      refused_lately_(num_servers) {}
 
 void StallWatch::Look(const std::vector<ServerReport>& servers,
                       const std::vector<WorkerReport>& workers, absl::Duration now) {
@@ -26,6 +29,10 @@ void StallWatch::Look(const std::vector<ServerReport>& servers,
   for (size_t i = 0; i < servers.size(); ++i) {
     if (!servers[i].stats.ok()) continue;
     reached_ = std::max(reached_, Step(servers[i].stats->complete_through()));
+    // One that was restarted counts anew.
+    const uint64_t refused = servers[i].stats->requests_refused();
+    refused_lately_[i] = refused < refused_[i] ? refused : refused - refused_[i];
+    refused_[i] = refused;
     const ServerWork work = WorkOf(*servers[i].stats);
     if (work == seen_[i]) continue;
     seen_[i] = work;
@@ -66,7 +73,13 @@ std::vector<uint32_t> StallWatch::Behind(absl::Span<const uint32_t> ranks) const
 std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
   std::vector<std::string> reasons;
   for (size_t i = 0; i < answers_.size(); ++i) {
-    if (answers_[i].stats.ok()) continue;
+    if (answers_[i].stats.ok()) {
+      if (refused_lately_[i] == 0) continue;
+      reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
+                                     " has no room: ", refused_lately_[i],
+                                     " requests were refused since the look before"));
+      continue;
+    }
     reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
                                    " does not answer: ", answers_[i].stats.status().message()));
   }

@@ -42,9 +42,11 @@ class StallWatch {
   // The last step that is applied, as far as any server has said.
   Step reached() const { return reached_; }
 
-  // Who is waited for, as far as the last look tells: servers that didn't answer, and those of the
-  // `ranks`, workers that run, whose pushes are the oldest.
+  // Who is waited for, as far as the last look tells: servers that didn't answer or that refused
+  // requests since the look before it, and those of the `ranks`, workers that run, whose pushes are
+  // the oldest.
   //   "server 0 at 127.0.0.1:4000 does not answer: ..."
+  //   "server 0 at 127.0.0.1:4000 has no room: 7 requests were refused since the look before"
   //   "worker 1 is waited for: its last push is of step 41"
   //   "worker 0 is waited for: it has pushed nothing; it is counting lines"
   std::string WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const;
@@ -57,6 +59,8 @@ class StallWatch {
 
   std::vector<ServerWork> seen_;                  // [num_servers]
   std::vector<ServerReport> answers_;             // [num_servers], at the last look
+  std::vector<uint64_t> refused_;                 // [num_servers] requests, ever ...
+  std::vector<uint64_t> refused_lately_;          // ... and between the last two looks
   std::map<uint32_t, uint64_t> seen_of_workers_;  // advances, by rank
   std::map<uint32_t, WorkerPhase> phases_;        // by rank, of those that answered the last look
   absl::Duration last_advance_;

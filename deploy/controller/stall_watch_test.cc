@@ -37,7 +37,7 @@ TEST(StallWatch, PushesAndAnsweredPullsAreAdvances) {
   EXPECT_EQ(watch.last_advance(), absl::Seconds(1));
   watch.Look({Report(1, 0, {0, -1}), Report(1, 0, {0, -1})}, {}, absl::Seconds(2));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(2));
-  // Evaluation pulls without a push.
+  // A training pull that was answered; those of readers are counted apart.
   watch.Look({Report(1, 0, {0, -1}), Report(1, 7, {0, -1})}, {}, absl::Seconds(3));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
   watch.Look({Report(1, 0, {0, -1}), Report(1, 7, {0, -1})}, {}, absl::Seconds(4));
@@ -117,6 +117,26 @@ TEST(StallWatch, NamesTheWorkersWhosePushesAreTheOldest) {
   EXPECT_THAT(watch.Behind({0, 2}), ElementsAre(0, 2));
   watch.Look({Report(9, 0, {0, -1, 0}), Report(8, 0, {0, 0, 0})}, {}, absl::Seconds(1));
   EXPECT_EQ(watch.WhoIsWaitedFor({0, 1, 2}), "worker 1 is waited for: it has pushed nothing");
+}
+
+TEST(StallWatch, NamesTheServersThatHaveNoRoom) {
+  StallWatch watch(2);
+  ServerReport full = Report(1, 0, {3});
+  full.stats->set_requests_refused(5);
+  const ServerReport other = Report(1, 0, {3});
+  watch.Look({full, other}, {}, absl::Seconds(1));
+  full.stats->set_requests_refused(12);
+  watch.Look({full, other}, {}, absl::Seconds(2));
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(1));  // A refusal is none.
+  EXPECT_EQ(
+      watch.WhoIsWaitedFor({0}),
+      "server 0 at a:1 has no room: 7 requests were refused since the look before; worker 0 is "
+      "waited for: its last push is of step 3");
+  watch.Look({full, other}, {}, absl::Seconds(3));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0}), "worker 0 is waited for: its last push is of step 3");
+  full.stats->set_requests_refused(2);  // It was restarted.
+  watch.Look({full, other}, {}, absl::Seconds(4));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0}).find("server 0 at a:1 has no room: 2 requests"), 0u);
 }
 
 TEST(StallWatch, NamesTheServersThatDoNotAnswer) {
