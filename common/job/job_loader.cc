@@ -120,13 +120,14 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
                              const std::vector<std::string>& cleared) {
   absl::StatusOr<Job> job = ParseAsItIs(text, file, overrides, cleared);
-  if (job.ok()) return job;
+  // An error of a flag's own value names that flag.
+  if (job.ok() || absl::StartsWith(job.status().message(), "--")) return job;
   // A flag may spoil what the file says elsewhere, in a line that is not to blame.
   const std::string flag =
       FlagToBlame(overrides, cleared, [&](const auto& fewer_overrides, const auto& fewer_cleared) {
         return ParseAsItIs(text, file, fewer_overrides, fewer_cleared).ok();
       });
-  if (flag.empty() || absl::StrContains(job.status().message(), flag)) return job;
+  if (flag.empty()) return job;
   return absl::Status(job.status().code(), absl::StrCat(flag, ": ", job.status().message()));
 }
 
