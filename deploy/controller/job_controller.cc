@@ -278,7 +278,7 @@ class JobController {
     metrics_->AppendEvent(std::move(json), watch_.Elapsed());
   }
 
-  // What keeps the job from going on after a loss.
+  // A limit of the job file that a loss has reached.
   void NoteLimit(const char* field, uint32_t limit, const std::string& reason) {
     metrics_->AppendEvent(
         {{"event", "limit"}, {"field", field}, {"limit", limit}, {"reason", reason}},
