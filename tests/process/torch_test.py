@@ -43,6 +43,21 @@ checkpoint { }
 cluster { worker_threads: 1 }
 """
 
+# What has no dense columns has no bottom MLP either.
+NPY_JOB = """
+name: "small"
+seed: 5
+data { format: DLRM_NPY path: "%(data)s" num_dense: 0 test_share: 0.25 }
+default_table { dim: 6 init_scale: 0.5 }
+feature { name: "a" }
+feature { name: "b" columns: 3 pooling: MEAN }
+feature { name: "c" columns: 2 padding_id: 7 table: "a" }
+dlrm { top: [8] }
+train { batch_size: 64 learning_rate { base: 0.05 } }
+checkpoint { }
+cluster { worker_threads: 1 }
+"""
+
 
 def bag(random_, size):
     return ','.join('%x' % random_.choice((random_.randrange(30), random_.getrandbits(64) >> 1))
@@ -132,6 +147,27 @@ class TorchTest(ProcessTest):
         self.train('--set=checkpoint.every_steps=0')
         self.assert_same(self.score(self.export(), '--data', self.data),
                          self.evaluate('held-out'))
+
+    def test_npy_files_without_dense_columns(self):
+        random_ = np.random.default_rng(3)
+        folder = self.run_dir + '-log'
+        os.mkdir(folder)
+        np.save(os.path.join(folder, 'train_labels.npy'), random_.integers(0, 2, 2000, np.int32))
+        with open(self.job, 'w') as job:
+            job.write(NPY_JOB % {'data': folder})
+        # Negative ids: keys of one column, padding of several where no other is.
+        for dtype, low in ((np.int32, -9), (np.int64, -9), (np.uint64, 0)):
+            with self.subTest(dtype=dtype):
+                self.run_dir = '%s-%s' % (folder, dtype.__name__)
+                np.save(os.path.join(folder, 'train_sparse.npy'),
+                        random_.integers(low, 40, (2000, 6)).astype(dtype))
+                self.train()
+                self.assert_same(self.score(self.export(), '--data', folder, '--test-share', '0.25'),
+                                 self.evaluate('held-out'))
+
+    def test_dense_columns_alone(self):
+        self.train('--set=checkpoint.every_steps=0', '--set=data.num_categorical=0')
+        self.assert_same(self.score(self.export(), '--data', self.data), self.evaluate('held-out'))
 
     def test_the_real_sample(self):
         sample = find_sample()
