@@ -182,10 +182,11 @@ bool KeepCounts(const Json& before, Json* summary) {
   const auto keep = [](const Json& from, const char* name, Json* to) {
     if (from.contains(name)) (*to)[name] = from[name];
   };
-  for (const char* name :
-       {"samples_per_s", "wall_s", "bad_lines", "first_bad_line", "server_restarts", "rollbacks"}) {
+  for (const char* name : {"samples_per_s", "wall_s", "bad_lines", "first_bad_line", "padding_ids",
+                           "server_restarts", "rollbacks"}) {
     keep(before, name, summary);
   }
+  if (!summary->contains("evaluations")) keep(before, "evaluations", summary);
   const auto checkpoints = before.find("checkpoints");
   if (checkpoints == before.end() || !checkpoints->is_object()) return true;
   for (const char* name : {"committed", "called_off"}) {

@@ -37,9 +37,9 @@ nlohmann::ordered_json MakeSummary(const Job& job,
 bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 
 // For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
-// of its own (samples_per_s, wall_s, bad_lines, first_bad_line, server_restarts, rollbacks,
-// checkpoints.committed and called_off). False, and nothing is changed, where `before` is of
-// another step.
+// of its own (samples_per_s, wall_s, bad_lines, first_bad_line, padding_ids, server_restarts,
+// rollbacks, checkpoints.committed and called_off), and its evaluations where this run made none.
+// False, and nothing is changed, where `before` is of another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss,

@@ -74,11 +74,12 @@ TEST(Summary, ARunThatTrainedNothingKeepsTheCountsOfTheOneBefore) {
   const Json before = Json::parse(
       R"({"steps": 100, "samples": 2000, "auc": 0.7, "samples_per_s": 950.5, "wall_s": 3.5,
           "servers": 2, "bad_lines": 3, "first_bad_line": "log.tsv:7: no label",
-          "server_restarts": 1, "rollbacks": 2,
-          "checkpoints": {"committed": 4, "called_off": 1, "last": "epoch-1-step-9"}})");
+          "padding_ids": 9, "server_restarts": 1, "rollbacks": 2,
+          "checkpoints": {"committed": 4, "called_off": 1, "last": "epoch-1-step-9"},
+          "evaluations": {"best_step": 7}})");
   const Json again = Json::parse(
       R"({"steps": 100, "samples": 2000, "auc": 0.75, "samples_per_s": null, "wall_s": 0.5,
-          "servers": 8, "bad_lines": 0, "first_bad_line": null, "server_restarts": 0,
+          "servers": 8, "bad_lines": 0, "first_bad_line": null, "padding_ids": 0, "server_restarts": 0,
           "rollbacks": 0, "checkpoints": {"committed": 0, "called_off": 0, "last": "e"}})");
   Json summary = again;
   EXPECT_TRUE(KeepCounts(before, &summary));
@@ -87,6 +88,11 @@ TEST(Summary, ARunThatTrainedNothingKeepsTheCountsOfTheOneBefore) {
   expected["servers"] = 8;
   expected["checkpoints"]["last"] = "e";
   EXPECT_EQ(summary, expected);
+  // Evaluations of its own are kept.
+  Json evaluated = again;
+  evaluated["evaluations"] = {{"best_step", 9}};
+  EXPECT_TRUE(KeepCounts(before, &evaluated));
+  EXPECT_EQ(evaluated["evaluations"]["best_step"], 9);
   // One of another step has nothing to do with it.
   Json further = again;
   further["steps"] = 101;
