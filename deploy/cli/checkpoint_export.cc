@@ -61,7 +61,9 @@ CheckpointAction CheckpointExportAction() {
   CheckpointAction action;
   action.name = "export";
   action.arguments = "PATH OUT.safetensors [--slots]";
-  action.summary = "verifies a checkpoint (of several the newest) and writes it as safetensors";
+  action.summary =
+      "verifies a checkpoint (of several the newest) and writes it as safetensors, which\n"
+      "      deploy/python/thermocline_torch.py reads";
   action.flags = {{"slots", "", "the optimizers' state, too"}};
   action.run = Export;
   return action;

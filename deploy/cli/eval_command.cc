@@ -70,9 +70,9 @@ Command EvalCommand() {
       "rows\n"
       "of --data, or else the held-out rows of the job's data; trains nothing. PATH is a\n"
       "checkpoint's folder, such as RUN_DIR/checkpoints/epoch-1-step-999, or a run directory: its\n"
-      "newest whole checkpoint, or with RUN_DIR/best the one of the best evaluation. JOB may be "
-      "left out where that is a run directory's. The job's\n"
-      "model must be the checkpoint's: what differs is named, and the exit code is 2.\n";
+      "newest whole checkpoint, or with RUN_DIR/best the one of the best evaluation. JOB may be\n"
+      "left out where that is a run directory's. The job's model must be the checkpoint's: what\n"
+      "differs is named, and the exit code is 2.\n";
   command.examples =
       "  thermocline eval --checkpoint runs/r\n"
       "  thermocline eval job.textproto --checkpoint PATH --data day_23.gz --servers 4 --json\n";
