@@ -60,9 +60,10 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
                                                   const Checkpoints& list, const std::string& base,
                                                   std::vector<std::string>* notices) {
   const auto id = ParseCheckpointName(base);
+  std::map<std::string, absl::Status> known;
   const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
     return id.has_value() && listed.status.ok() && listed.id.epoch == id->epoch &&
-           listed.id.step < id->step;
+           listed.id.step < id->step && store.CheckBytes(listed.manifest, &known).ok();
   });
   const std::string gone =
       absl::StrCat("checkpoint ", base, ", with which the last epoch began, is gone");

@@ -212,6 +212,12 @@ TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
   content[content.size() / 2] ^= 1;
   disk_.SetContent(path, content);
   EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("epoch-1-step-9")));
+  // Nor does it stand in for one that is gone.
+  Write(2, "epoch-1-step-39");
+  const auto next = FindNextEpoch(store_, job_.name(), "");
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->start.base, "epoch-1-step-9");
+  Write(2, "epoch-1-step-19");
   Damage("epoch-1-step-19");
   const absl::Status refused = Find().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
