@@ -112,6 +112,9 @@ std::string RenderServerStats(const std::vector<ServerReport>& servers) {
                     FormatCount(stats.push_duplicates()), FormatCount(Errors(stats)),
                     absl::StrFormat("%d max, %.2f mean", stats.max_staleness_seen(),
                                     stats.mean_staleness_seen())});
+    if (!stats.push_log_full().empty()) {
+      absl::StrAppend(&errors, server.address, ": ", stats.push_log_full(), "\n");
+    }
   }
   return absl::StrCat(FormatTable(rows), errors);
 }

@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ServerStats Stats(uint32_t index) {
   ServerStats stats;
@@ -66,6 +67,13 @@ TEST(StatsTable, AServerThatDoesNotAnswerIsNamed) {
   const std::string text =
       RenderServerStats({{"127.0.0.1:1", absl::UnavailableError("connection refused")}});
   EXPECT_THAT(text, HasSubstr("127.0.0.1:1: connection refused\n"));
+}
+
+TEST(StatsTable, AServerWhoseDiskIsFullSaysWhich) {
+  ServerStats stats;
+  EXPECT_THAT(RenderServerStats({{"h:1", stats}}), Not(HasSubstr("h:1: ")));
+  stats.set_push_log_full("can't write '/data/x'");
+  EXPECT_THAT(RenderServerStats({{"h:1", stats}}), HasSubstr("\nh:1: can't write '/data/x'\n"));
 }
 
 TEST(StatsTable, AServerWithoutJobSaysSo) {
