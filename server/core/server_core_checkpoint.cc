@@ -73,13 +73,10 @@ absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step s
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint ", name, " is not committed: ", what...));
   };
-  const absl::StatusOr<CheckpointManifest> manifest = store.Load(name);
+  const absl::StatusOr<CheckpointManifest> manifest = store.Load(name);  // Of this epoch and step.
   if (absl::IsUnavailable(manifest.status())) return manifest.status();
   if (!manifest.ok()) return wrong(manifest.status().message());
   if (manifest->job_id() != config.job_id) return wrong("it is of job '", manifest->job_id(), "'");
-  if (manifest->epoch() != config.epoch || manifest->step() != step.value()) {
-    return wrong("its manifest is of epoch ", manifest->epoch(), ", step ", manifest->step());
-  }
   // The parts are those of all its servers, by index.
   if (manifest->num_servers() != config.num_servers) {
     return wrong("it has parts of ", manifest->num_servers(), " servers, of ", config.num_servers);
