@@ -25,17 +25,24 @@ struct GradientBlock {
   absl::Span<const float> gradients;  // [n, dim]
 };
 
+// One of `of` pieces of about the same number of keys, which threads may merge beside each other:
+// every key is in one of them, with all its gradients.
+struct MergePiece {
+  uint32_t index = 0;
+  uint32_t of = 1;
+};
+
 class GradientMerge {
  public:
   // Merges `blocks`, which are in rank order; the blocks of one rank may be in any order. The
-  // result is valid until the next call.
-  void Run(absl::Span<const GradientBlock> blocks, int dim);
+  // result is valid until the next call. Reads all keys, whatever the piece.
+  void Run(absl::Span<const GradientBlock> blocks, int dim, MergePiece piece = {});
 
   // Keys in the order in which they were first seen, with their counts and gradients added up.
   const GradientBlock& result() const { return result_; }
 
  private:
-  void AddBlock(const GradientBlock& block, int dim);
+  void AddBlock(const GradientBlock& block, int dim, MergePiece piece);
 
   // Open addressing: position + 1 in keys_ of the key that hashes here, or 0.
   std::vector<uint32_t> index_;

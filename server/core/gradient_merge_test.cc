@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -67,19 +68,36 @@ TEST(GradientMergeTest, AgreesWithAMap) {
       }
       blocks.push_back({keys[b], counts[b], gradients[b]});
     }
-    merge.Run(blocks, dim);
-    const GradientBlock& result = merge.result();
-    ASSERT_EQ(result.keys.size(), expected.size());
-    ASSERT_EQ(result.gradients.size(), expected.size() * dim);
-    for (size_t i = 0; i < result.keys.size(); ++i) {
-      const auto found = expected.find(result.keys[i]);
-      ASSERT_NE(found, expected.end());
-      EXPECT_EQ(result.counts[i], found->second.first);
-      EXPECT_EQ(std::memcmp(result.gradients.data() + i * dim, found->second.second.data(),
-                            dim * sizeof(float)),
-                0);
-      expected.erase(found);
+    const uint32_t pieces = 1 + random() % 5;
+    for (uint32_t piece = 0; piece < pieces; ++piece) {
+      merge.Run(blocks, dim, {piece, pieces});
+      const GradientBlock& result = merge.result();
+      ASSERT_EQ(result.gradients.size(), result.keys.size() * dim);
+      for (size_t i = 0; i < result.keys.size(); ++i) {
+        const auto found = expected.find(result.keys[i]);
+        ASSERT_NE(found, expected.end());
+        EXPECT_EQ(result.counts[i], found->second.first);
+        EXPECT_EQ(std::memcmp(result.gradients.data() + i * dim, found->second.second.data(),
+                              dim * sizeof(float)),
+                  0);
+        expected.erase(found);
+      }
     }
+    EXPECT_TRUE(expected.empty());
+  }
+}
+
+TEST(GradientMergeTest, PiecesAreOfAboutOneSize) {
+  std::vector<Key> keys(10000);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<uint32_t> counts(keys.size(), 1);
+  const std::vector<float> gradients(keys.size(), 1);
+  const GradientBlock block = {keys, counts, gradients};
+  GradientMerge merge;
+  for (uint32_t piece = 0; piece < 3; ++piece) {
+    merge.Run({block}, 1, {piece, 3});
+    EXPECT_GT(merge.result().keys.size(), 3000u);
+    EXPECT_LT(merge.result().keys.size(), 3700u);
   }
 }
 

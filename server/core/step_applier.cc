@@ -1,5 +1,6 @@
 #include "server/core/step_applier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
@@ -8,6 +9,13 @@
 #include "common/status_macros.h"
 
 namespace thermocline {
+namespace {
+
+// A piece reads the keys of all others, too, which costs about a nanosecond a key; to merge one and
+// to update its row, a hundred.
+constexpr size_t kMinKeysPerPiece = 8192;
+
+}  // namespace
 
 StepApplier::StepApplier(TableSet* tables, int num_threads)
     : tables_(tables), threads_(num_threads), work_(tables->size()) {}
@@ -55,28 +63,37 @@ StepApplier::Share* StepApplier::ShareOf(size_t position, size_t push) {
   return &shares.back();
 }
 
-absl::Status StepApplier::ApplyGradients(float learning_rate, Step update_step, Step applied_step) {
-  // A table whose gradients come from one worker needs no merging: its blocks are tasks of their
-  // own, read where they lie. The others are one task a table.
-  struct Task {
-    size_t position;
-    const GradientBlock* block;  // Null: merge.
-  };
+// A table whose gradients come from one worker needs no merging: its blocks are tasks of their own,
+// read where they lie. The others are cut into pieces where they are large.
+std::vector<StepApplier::Task> StepApplier::PlanGradients() {
   std::vector<Task> tasks;
   for (size_t i = 0; i < work_.size(); ++i) {
-    const Share* single = nullptr;
+    TableWork& work = work_[i];
+    work.blocks.clear();
     int contributors = 0;
-    for (const Share& share : work_[i].shares) {
-      if (share.gradients.empty()) continue;
-      single = &share;
-      ++contributors;
+    size_t keys = 0;
+    for (const Share& share : work.shares) {
+      contributors += share.gradients.empty() ? 0 : 1;
+      work.blocks.insert(work.blocks.end(), share.gradients.begin(), share.gradients.end());
+      for (const GradientBlock& block : share.gradients) keys += block.keys.size();
     }
     if (contributors == 1) {
-      for (const GradientBlock& block : single->gradients) tasks.push_back({i, &block});
+      for (const GradientBlock& block : work.blocks) tasks.push_back({i, &block, {}});
     } else if (contributors > 1) {
-      tasks.push_back({i, nullptr});
+      const size_t most = static_cast<size_t>(threads_.num_threads());
+      const uint32_t pieces =
+          static_cast<uint32_t>(std::clamp<size_t>(keys / kMinKeysPerPiece, 1, most));
+      if (work.merges.size() < pieces) work.merges.resize(pieces);
+      for (uint32_t piece = 0; piece < pieces; ++piece) {
+        tasks.push_back({i, nullptr, {piece, pieces}});
+      }
     }
   }
+  return tasks;
+}
+
+absl::Status StepApplier::ApplyGradients(float learning_rate, Step update_step, Step applied_step) {
+  const std::vector<Task> tasks = PlanGradients();
   return RunTasks(tasks.size(), [&](size_t t) {
     const Task& task = tasks[t];
     EmbeddingTable& table = tables_->at(task.position).table;
@@ -84,12 +101,9 @@ absl::Status StepApplier::ApplyGradients(float learning_rate, Step update_step, 
     if (block == nullptr) {
       StageTimer::Scope scope(&merge_timer_);
       TableWork& work = work_[task.position];
-      std::vector<GradientBlock> blocks;
-      for (const Share& share : work.shares) {
-        blocks.insert(blocks.end(), share.gradients.begin(), share.gradients.end());
-      }
-      work.merge.Run(blocks, table.layout().dim);
-      block = &work.merge.result();
+      GradientMerge& merge = work.merges[task.piece.index];
+      merge.Run(work.blocks, table.layout().dim, task.piece);
+      block = &merge.result();
     }
     const UpdateScalars scalars =
         ScalarsForStep(table.layout().optimizer, learning_rate, update_step);

@@ -44,12 +44,20 @@ class StepApplier {
     std::vector<GradientBlock> rows;  // Written back: [n, row_floats].
   };
   struct TableWork {
-    std::vector<Share> shares;  // In rank order; never empty ones.
-    GradientMerge merge;
+    std::vector<Share> shares;          // In rank order; never empty ones.
+    std::vector<GradientBlock> blocks;  // To be merged: those of all shares; or none.
+    std::vector<GradientMerge> merges;  // Of one piece each; kept for their memory.
+  };
+  // What one thread does at a time for a table.
+  struct Task {
+    size_t position;
+    const GradientBlock* block;  // Null: merge.
+    MergePiece piece;
   };
 
   void Collect(absl::Span<const AssembledPush> pushes);
   Share* ShareOf(size_t position, size_t push);
+  std::vector<Task> PlanGradients();
   absl::Status ApplyGradients(float learning_rate, Step update_step, Step applied_step);
   absl::Status AssignRows(Step applied_step);
   // Runs task(i) for i < num_tasks on the threads; the first error of any.

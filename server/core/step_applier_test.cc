@@ -1,5 +1,6 @@
 #include "server/core/step_applier.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <utility>
@@ -156,6 +157,38 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
     for (uint64_t cut_seed = 2; cut_seed < 5; ++cut_seed) {
       EXPECT_TRUE(digest_after(num_threads, cut_seed) == expected);
     }
+  }
+}
+
+TEST(StepApplierTest, TheGradientsOfALargeTableAreMergedByAllThreads) {
+  std::mt19937_64 random(TestSeed());
+  std::vector<AssembledPush> pushes;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    wire::PushPart part = MakePart(rank, 0, 0);
+    part.learning_rate = 0.1f;
+    for (const uint32_t table : {0, 1}) {
+      std::vector<Key> keys;
+      std::vector<float> gradients;
+      for (Key key = 0; key < (table == 0 ? 40000 : 100); ++key) {
+        if (random() % 2 == 0) continue;
+        keys.push_back(key);
+        for (int i = 0; i < 2; ++i) {
+          gradients.push_back(static_cast<float>(random() % 1000) / 999.0f);
+        }
+      }
+      AddRange(&part, table, keys, gradients);
+    }
+    pushes.push_back(Assembled(rank, 0, {part}));
+  }
+  std::vector<Digest> digests;
+  for (const int num_threads : {1, 2, 3, 16}) {
+    TableSet tables({MakeTable(0, 2, OptimizerKind::kAdam), MakeTable(1, 2)}, 9);
+    StepApplier applier(&tables, num_threads);
+    ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
+    // About 60,000 gradients are cut into no more pieces than pay.
+    EXPECT_EQ(applier.merge_timer().count(), static_cast<uint64_t>(std::min(num_threads, 7) + 1));
+    digests.push_back(*tables.ComputeDigest());
+    EXPECT_TRUE(digests.back() == digests.front()) << num_threads;
   }
 }
 
