@@ -70,7 +70,10 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     *result = Slice(scratch, bytes);
     if (bytes == 0) return IOStatus::OK();
     const absl::Status status = file_->ReadAt(offset, absl::MakeSpan(scratch, bytes));
-    if (status.ok()) return IOStatus::OK();
+    if (status.ok()) {
+      activity_->CountRead(offset, scratch, bytes);
+      return IOStatus::OK();
+    }
     activity_->Record(status);
     return IOStatus::IOError(std::string(status.message()));
   }
@@ -197,6 +200,13 @@ void DiskActivity::Count(const char* data, size_t size) {
       tail_begin > bytes ? std::min<uint64_t>(tail_begin - bytes, size) : 0;
   tail_crc32c = ExtendCrc32c(tail_crc32c, data + before_tail, size - before_tail);
   bytes += size;
+}
+
+void DiskActivity::CountRead(uint64_t offset, const char* data, size_t size) {
+  if (offset > read_through || offset + size <= read_through) return;
+  const uint64_t known = read_through - offset;
+  read_crc32c = ExtendCrc32c(read_crc32c, data + known, size - known);
+  read_through = offset + size;
 }
 
 std::unique_ptr<rocksdb::Env> NewDiskEnv(Disk* disk, std::shared_ptr<DiskActivity> activity) {

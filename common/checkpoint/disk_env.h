@@ -27,6 +27,12 @@ class DiskActivity {
   uint32_t tail_crc32c = 0;          // Of what lies behind it.
   void Count(const char* data, size_t size);
 
+  // The checksum of what was read of the one file, from its beginning up to the first gap. By
+  // whoever reads.
+  uint64_t read_through = 0;
+  uint32_t read_crc32c = 0;
+  void CountRead(uint64_t offset, const char* data, size_t size);
+
  private:
   mutable absl::Mutex mutex_;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);

@@ -37,11 +37,10 @@ absl::Status CheckListedBytes(Disk* disk, const std::string& path, const Checkpo
       path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc, listed.crc32c()));
 }
 
-absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin) {
+absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc) {
   const uint64_t end = file.size();
   CHECK_LE(begin, end);
   std::vector<char> buffer(std::min<uint64_t>(end - begin, kListedFileReadBytes));
-  uint32_t crc = 0;
   for (uint64_t at = begin; at < end;) {
     const uint64_t bytes = std::min<uint64_t>(end - at, buffer.size());
     RETURN_IF_ERROR(file.ReadAt(at, absl::MakeSpan(buffer.data(), bytes)));

@@ -29,9 +29,9 @@ absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::
 // another than the manifest says.
 absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed);
 
-// CRC-32C of the bytes from `begin` to the end. REQUIRES: begin <= file.size()
-// Errors: kUnavailable
-absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin);
+// CRC-32C of the bytes from `begin` to the end, behind others whose CRC-32C is `crc`.
+// REQUIRES: begin <= file.size(). Errors: kUnavailable
+absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc = 0);
 
 }  // namespace thermocline
 

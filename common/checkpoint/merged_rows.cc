@@ -96,6 +96,11 @@ absl::Status MergedRows::CheckRow(const Source& source) {
   return absl::OkStatus();
 }
 
+absl::Status MergedRows::CheckBytes() const {
+  for (const Source& source : sources_) RETURN_IF_ERROR(source.file->CheckBytes());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> MergedRows::Next(SavedRow* row) {
   Source* first = nullptr;
   for (Source& source : sources_) {

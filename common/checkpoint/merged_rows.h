@@ -45,6 +45,9 @@ class MergedRows {
   // The next row, in the order of keys. False: there is none.
   absl::StatusOr<bool> Next(SavedRow* row);
 
+  // Whether every byte of the part's files is what the manifest says: see RowsFileReader.
+  absl::Status CheckBytes() const;
+
   // Rows of the files that Next has read, replaced ones too.
   uint64_t rows_read() const { return rows_read_; }
 

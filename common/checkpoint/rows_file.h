@@ -76,6 +76,10 @@ class RowsFileReader {
   // Goes on, forwards or back, with the first row that isn't before `key`.
   void Seek(const RowKey& key);
 
+  // Whether every byte of the file is what the manifest says. Reads only what Next hasn't come to,
+  // which is little once it has given all rows. Also kDataLoss: one isn't.
+  absl::Status CheckBytes() const;
+
   const std::string& path() const;  // Directory included
 
  private:

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/check.h"
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/listed_file.h"
@@ -31,8 +32,10 @@ absl::Status CheckTail(const ReadFile& file, const CheckpointFile& listed,
 }  // namespace
 
 struct RowsFileReader::Rep {
-  Rep(Disk* disk, std::string path)
-      : path(std::move(path)),
+  Rep(Disk* disk, std::string path, const CheckpointFile& listed)
+      : disk(disk),
+        path(std::move(path)),
+        listed(listed),
         activity(std::make_shared<DiskActivity>()),
         env(NewDiskEnv(disk, activity)),
         sst(RowsFileOptions(env.get())) {}
@@ -42,7 +45,9 @@ struct RowsFileReader::Rep {
     return error.ok() ? DamagedFile(path, status.ToString()) : error;
   }
 
+  Disk* const disk;
   const std::string path;
+  const CheckpointFile listed;
   const std::shared_ptr<DiskActivity> activity;
   const std::unique_ptr<rocksdb::Env> env;
   rocksdb::SstFileReader sst;
@@ -60,7 +65,7 @@ const std::string& RowsFileReader::path() const { return rep_->path; }
 absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
                                                                      const std::string& directory,
                                                                      const CheckpointFile& file) {
-  auto rep = std::make_unique<Rep>(disk, absl::StrCat(directory, "/", file.path()));
+  auto rep = std::make_unique<Rep>(disk, absl::StrCat(directory, "/", file.path()), file);
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened, OpenListedFile(disk, rep->path, file));
     RETURN_IF_ERROR(CheckTail(*opened, file, rep->path));
@@ -81,6 +86,17 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
   options.fill_cache = false;
   rep->rows.reset(rep->sst.NewIterator(options));
   return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::move(rep)));
+}
+
+absl::Status RowsFileReader::CheckBytes() const {
+  const DiskActivity& activity = *rep_->activity;
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file,
+                   OpenListedFile(rep_->disk, rep_->path, rep_->listed));
+  ASSIGN_OR_RETURN(const uint32_t crc,
+                   Crc32cFrom(*file, activity.read_through, activity.read_crc32c));
+  if (crc == rep_->listed.crc32c()) return absl::OkStatus();
+  return DamagedFile(rep_->path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc,
+                                                 rep_->listed.crc32c()));
 }
 
 void RowsFileReader::Seek(const RowKey& key) {

@@ -22,13 +22,14 @@ struct VerifiedCheckpoint {
 };
 
 // Sizes, CRC-32C and block checksums of all files, the order of the rows, that tables and slots are
-// right, and that every row is there. Reads everything twice, the second time out of the page
-// cache.
+// right, and that every row is there. Reads everything once, the parts of several servers on up to
+// `num_threads` threads.
 //
 // REQUIRES: CheckManifest(manifest) is OK.
 // Errors: kDataLoss (names the file and what is wrong), kUnavailable (the disk).
 absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(Disk* disk, const std::string& directory,
-                                                    const CheckpointManifest& manifest);
+                                                    const CheckpointManifest& manifest,
+                                                    int num_threads = 1);
 
 }  // namespace thermocline
 

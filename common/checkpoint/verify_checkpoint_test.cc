@@ -1,7 +1,11 @@
 #include "common/checkpoint/verify_checkpoint.h"
 
+#include <atomic>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_store.h"
@@ -136,6 +140,69 @@ TEST_F(VerifyCheckpointTest, EveryFlippedByteAndCutOfEveryFileIsFound) {
     }
   }
   EXPECT_TRUE(VerifyCheckpoint(&disk_, kDirectory, manifest_).ok());
+}
+
+// A disk that counts what is read of it.
+class CountingDisk : public SimulatedDisk {
+ public:
+  std::atomic<uint64_t> bytes_read{0};
+
+  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
+    auto file = SimulatedDisk::Open(path);
+    if (!file.ok()) return file;
+    return std::make_unique<File>(this, *std::move(file));
+  }
+
+ private:
+  class File : public ReadFile {
+   public:
+    File(CountingDisk* disk, std::unique_ptr<ReadFile> file)
+        : disk_(disk), file_(std::move(file)) {}
+    uint64_t size() const override { return file_->size(); }
+    absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
+      disk_->bytes_read += out.size();
+      return file_->ReadAt(offset, out);
+    }
+
+   private:
+    CountingDisk* const disk_;
+    const std::unique_ptr<ReadFile> file_;
+  };
+};
+
+TEST_F(VerifyCheckpointTest, ReadsEveryByteOnceOnAnyNumberOfThreads) {
+  CountingDisk disk;
+  ASSERT_TRUE(CreateDirectories(&disk, kDirectory).ok());
+  TestRows rows;
+  AddRandomRows(60000, 1, &random_, &rows);
+  const CheckpointManifest manifest =
+      WriteTestCheckpoint(&disk, kDirectory, {1, Step(0)}, 3, rows, nullptr);
+  std::vector<std::string> files;
+  for (const CheckpointPart& part : manifest.parts()) {
+    files.push_back(absl::StrCat(kDirectory, "/", part.files(0).path()));
+  }
+  std::optional<Digest> digest;
+  for (const int threads : {1, 2, 8}) {
+    disk.bytes_read = 0;
+    const auto verified = VerifyCheckpoint(&disk, kDirectory, manifest, threads);
+    ASSERT_TRUE(verified.ok()) << verified.status();
+    EXPECT_GE(disk.bytes_read.load(), verified->bytes);
+    EXPECT_LT(disk.bytes_read.load(), verified->bytes * 5 / 4);  // The ends of files come again.
+    if (!digest.has_value()) digest = verified->model_digest;
+    EXPECT_TRUE(verified->model_digest == *digest);
+    EXPECT_EQ(verified->files, 3u);
+  }
+  // Of several damaged parts the first is named.
+  for (const std::string& path : {files[1], files[2]}) {
+    std::string bytes = disk.Content(path);
+    bytes[bytes.size() / 2] ^= 1;
+    disk.SetContent(path, bytes);
+  }
+  for (const int threads : {1, 8}) {
+    const absl::Status status = VerifyCheckpoint(&disk, kDirectory, manifest, threads).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(files[1]));
+  }
 }
 
 TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfThePartAreNamed) {

@@ -1,6 +1,8 @@
 // thermocline checkpoint verify.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -21,7 +23,8 @@ namespace {
 absl::StatusOr<VerifiedCheckpoint> VerifyListed(Disk* disk, const std::string& directory,
                                                 const ListedCheckpoint& listed) {
   RETURN_IF_ERROR(listed.status);
-  return VerifyCheckpoint(disk, directory, listed.manifest);
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
+  return VerifyCheckpoint(disk, directory, listed.manifest, std::max(processors, 1));
 }
 
 std::string Describe(const VerifiedCheckpoint& verified) {
