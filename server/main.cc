@@ -32,6 +32,9 @@ ABSL_FLAG(std::string, job_id, "", "Serve this job only; empty: the first that c
 ABSL_FLAG(int32_t, apply_threads, 1, "Threads that apply a step's pushes");
 ABSL_FLAG(int32_t, load_threads, 0,
           "Threads that load a checkpoint's rows; 0: one for each processor");
+ABSL_FLAG(int32_t, checkpoint_threads, 0,
+          "Threads that write the files of a checkpoint, one each; 0: one for every four "
+          "processors, at most 4");
 ABSL_FLAG(
     int32_t, handler_threads, 2,
     "Threads that take pushes and answer held pulls, and as many that answer readers; 2 or more");
@@ -46,6 +49,9 @@ ABSL_FLAG(
     std::string, data_dir, "",
     "Folder for push logs and for rows beyond memory, made where it is missing; without it no "
     "job with a durability or a memory budget");
+ABSL_FLAG(uint64_t, incarnation, 0,
+          "Counts the processes that serve this index in an epoch, from 1: in the names of the "
+          "checkpoint files that we write. 0: there is no other");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file: our certificate");
 ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");
 ABSL_FLAG(std::string, tls_ca, "",
@@ -71,6 +77,8 @@ absl::Status CheckFlags() {
                               kMinMessageBytes, kMaxMessageBytes);
   status.Update(check("apply_threads", absl::GetFlag(FLAGS_apply_threads), 1, kMaxThreads));
   status.Update(check("load_threads", absl::GetFlag(FLAGS_load_threads), 0, kMaxThreads));
+  status.Update(
+      check("checkpoint_threads", absl::GetFlag(FLAGS_checkpoint_threads), 0, kMaxThreads));
   status.Update(check("handler_threads", absl::GetFlag(FLAGS_handler_threads), kMinHandlerThreads,
                       kMaxThreads));
   status.Update(check("max_pending_bytes", absl::GetFlag(FLAGS_max_pending_bytes), kMinPendingBytes,
@@ -83,6 +91,13 @@ int LoadThreads() {
   const int wanted = absl::GetFlag(FLAGS_load_threads);
   const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
   return wanted > 0 ? wanted : std::clamp(processors, 1, kMaxThreads);
+}
+
+// Beside one that reads rows: a few keep a disk busy.
+int CheckpointThreads() {
+  const int wanted = absl::GetFlag(FLAGS_checkpoint_threads);
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
+  return wanted > 0 ? wanted : std::clamp(processors / 4, 1, 4);
 }
 
 // Blocks the signals that end us, for all threads to come; main waits for them.
@@ -159,8 +174,15 @@ int Run() {
   ThreadScheduler scheduler;
   ThreadScheduler checkpoint_scheduler;       // Writes files.
   ThreadScheduler checkpoint_read_scheduler;  // Reads rows for them.
+  std::vector<std::unique_ptr<ThreadScheduler>> more_schedulers;
+  CheckpointIo checkpoints = {&disk, &checkpoint_scheduler, &checkpoint_read_scheduler,
+                              absl::GetFlag(FLAGS_incarnation)};
+  while (checkpoints.num_files() < static_cast<size_t>(CheckpointThreads())) {
+    more_schedulers.push_back(std::make_unique<ThreadScheduler>());
+    checkpoints.more_schedulers.push_back(more_schedulers.back().get());
+  }
   ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals,
-                  {&disk, &checkpoint_scheduler, &checkpoint_read_scheduler}, SpillTo(&stores));
+                  checkpoints, SpillTo(&stores));
   ParameterServerService service(service_options, &core);
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {

@@ -106,9 +106,11 @@ std::optional<CheckpointId> ParseCheckpointName(absl::string_view name) {
   return id;
 }
 
-std::string RowsFilePath(const CheckpointId& id, ServerIndex server, uint32_t number) {
-  const std::string stem = absl::StrCat(CheckpointName(id), "/server-", server.value());
-  return number == 0 ? stem + ".sst" : absl::StrCat(stem, "-", number, ".sst");
+std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer, uint32_t number) {
+  std::string path = absl::StrCat(CheckpointName(id), "/server-", writer.server.value());
+  if (number > 0) absl::StrAppend(&path, "-", number);
+  if (writer.incarnation > 0) absl::StrAppend(&path, ".", writer.incarnation);
+  return path + ".sst";
 }
 
 absl::Status CheckManifest(const CheckpointManifest& manifest) {

@@ -1,8 +1,8 @@
 // The names and the small files of a checkpoint directory (docs/formats.md):
 //
 //   DIRECTORY/JOB_STATE
-//   DIRECTORY/epoch-1-step-999/server-0.sst   rows of one server
-//   DIRECTORY/epoch-1-step-999/MANIFEST       written last
+//   DIRECTORY/epoch-1-step-999/server-0.1.sst   rows of one server
+//   DIRECTORY/epoch-1-step-999/MANIFEST         written last
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 
@@ -39,9 +39,17 @@ struct CheckpointId {
 std::string CheckpointName(const CheckpointId& id);
 std::optional<CheckpointId> ParseCheckpointName(absl::string_view name);
 
-// What a server calls its file: "epoch-1-step-999/server-0.sst"; of several,
-// "server-0-<number>.sst" from the second on.
-std::string RowsFilePath(const CheckpointId& id, ServerIndex server, uint32_t number = 0);
+// Who writes rows files: no two processes have both in common within an epoch. So one that is
+// believed dead, and isn't, writes and removes no file but its own.
+struct RowsFileWriterId {
+  ServerIndex server;
+  // Counts the processes of this server in an epoch, from 1. 0: only one is ever started.
+  uint64_t incarnation = 0;
+};
+// What it calls its files: "epoch-1-step-999/server-0.2.sst" for incarnation 2, without ".2" for 0;
+// of several, "server-0-<number>.2.sst" from the second on.
+std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
+                         uint32_t number = 0);
 
 // What a part's files hold, however they were damaged or mixed up: every path lies in the folder of
 // a checkpoint, every part is there once, the tables make sense.

@@ -41,8 +41,10 @@ TEST(CheckpointNameTest, NamesAndBack) {
   const CheckpointId id{3, Step(1000)};
   EXPECT_EQ(CheckpointName(id), "epoch-3-step-1000");
   EXPECT_TRUE(ParseCheckpointName("epoch-3-step-1000") == id);
-  EXPECT_EQ(RowsFilePath(id, ServerIndex(2)), "epoch-3-step-1000/server-2.sst");
-  EXPECT_EQ(RowsFilePath(id, ServerIndex(2), 1), "epoch-3-step-1000/server-2-1.sst");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}), "epoch-3-step-1000/server-2.sst");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}, 1), "epoch-3-step-1000/server-2-1.sst");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2), 4}), "epoch-3-step-1000/server-2.4.sst");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2), 4}, 11), "epoch-3-step-1000/server-2-11.4.sst");
   for (const char* bad :
        {"", "epoch-", "epoch-3", "epoch-3-step-", "epoch-3-step--1", "epoch-03-step-1",
         "epoch-3-step-1 ", "epoch--step-1", "epoch-3-step-+1", "epoch-3-step-01", "epoch-step-1",

@@ -110,7 +110,7 @@ inline CheckpointManifest WriteTestCheckpoint(Disk* disk, const std::string& dir
     for (const auto& [key, row] : rows) {
       if (map.ServerOfSlot(key.slot) == ServerIndex(server)) own[key] = row;
     }
-    const auto file = WriteTestRows(disk, directory, RowsFilePath(id, ServerIndex(server)), own);
+    const auto file = WriteTestRows(disk, directory, RowsFilePath(id, {ServerIndex(server)}), own);
     if (file.has_value()) *part->add_files() = *file;
   }
   return manifest;

@@ -104,7 +104,7 @@ class FakeCluster : public CutParticipants {
     TestRows rows;
     rows[RowKeyOf(TableId(1), 7 + server)] = {1, static_cast<uint32_t>(cut + 1), {1, 2, 3}};
     const auto file = WriteTestRows(
-        &disk_, kDirectory, RowsFilePath(id, ServerIndex(static_cast<uint32_t>(server))), rows);
+        &disk_, kDirectory, RowsFilePath(id, {ServerIndex(static_cast<uint32_t>(server))}), rows);
     status.set_state(CutStatus::WRITTEN);
     status.mutable_part()->set_base_step(base);
     *status.mutable_part()->add_files() = *file;

@@ -113,11 +113,12 @@ ConfigureRequest ServerGroup::RequestFor(size_t index, const std::string& base) 
   return request;
 }
 
-ChildProcessOptions ServerGroup::ProcessOf(size_t index, const std::string& listen) const {
+ChildProcessOptions ServerGroup::ProcessOf(size_t index, const std::string& listen) {
   ChildProcessOptions options;
   options.name = NameOf(index);
   options.command =
       ServerCommand(program_, job_, listen, ProcessFile(directory_, options.name, "port"));
+  options.command.push_back(absl::StrCat("--incarnation=", ++starts_[index]));
   if (job_.cluster().durability() != NONE || SpillsRows(job_)) {
     options.command.push_back(
         absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
@@ -129,6 +130,7 @@ ChildProcessOptions ServerGroup::ProcessOf(size_t index, const std::string& list
 absl::Status ServerGroup::Start(const std::string& program) {
   RETURN_IF_ERROR(CheckOpenFilesOf(job_.cluster()));
   program_ = program;
+  starts_.assign(job_.cluster().servers(), 0);
   std::vector<std::string> names;
   for (uint32_t i = 0; i < job_.cluster().servers(); ++i) {
     // That of an earlier epoch would be taken for this one's.

@@ -66,7 +66,8 @@ class ServerGroup {
   std::shared_ptr<ControlClient> client(size_t index) const;
 
  private:
-  ChildProcessOptions ProcessOf(size_t index, const std::string& listen) const;
+  // Each time another incarnation: for one start.
+  ChildProcessOptions ProcessOf(size_t index, const std::string& listen);
   absl::StatusOr<std::shared_ptr<ControlClient>> Connect(size_t index) const;
   ConfigureRequest RequestFor(size_t index, const std::string& base) const;
   absl::Status ConfigureRestarted(size_t index, const ConfigureRequest& request);
@@ -85,6 +86,7 @@ class ServerGroup {
   std::vector<std::string> addresses_;
   std::string program_;
   uint64_t epoch_ = 0;
+  std::vector<uint64_t> starts_;  // By index: processes started in this epoch.
 
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<ControlClient>> clients_ ABSL_GUARDED_BY(mutex_);

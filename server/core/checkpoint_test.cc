@@ -1,6 +1,7 @@
 // Cuts, the parts written of them, and servers that begin with a checkpoint.
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -240,7 +241,7 @@ TEST_F(CheckpointTest, CalledOffAtAnyMomentLeavesNothing) {
     ASSERT_TRUE(server.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
     EXPECT_FALSE(server.CutAt(2).has_value());
     EXPECT_EQ(server.WriteCut(2).state(), CutStatus().state());
-    EXPECT_FALSE(disk.Open("/checkpoints/epoch-5-step-2/server-0.sst").ok()) << slices;
+    EXPECT_FALSE(disk.Open("/checkpoints/epoch-5-step-2/server-0.1.sst").ok()) << slices;
     // It is over: the next is written.
     ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 3).ok());
     Train(&server, 3, 3);
@@ -256,8 +257,8 @@ TEST_F(CheckpointTest, AFullDiskFailsTheCutAlone) {
   const CutStatus cut = server->WriteCut(2);
   EXPECT_EQ(cut.state(), CutStatus::FAILED);
   EXPECT_THAT(cut.error(), HasSubstr("disk full"));
-  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/epoch-5-step-2/server-0.sst"));
-  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.sst"));
+  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/epoch-5-step-2/server-0.1.sst"));
+  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.1.sst"));
   disk_.SetFreeBytes(1 << 20);
   Train(server.get(), 3, 3);
   EXPECT_FALSE(server->broken());
@@ -460,7 +461,7 @@ TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
   EXPECT_TRUE(
       configure([](ServerConfig* c) { c->tables[0].memory_budget_bytes = 1 << 20; }, name).ok());
   // A damaged file is named, and the server never serves.
-  const std::string path = "/checkpoints/epoch-5-step-1/server-0.sst";
+  const std::string path = "/checkpoints/epoch-5-step-1/server-0.1.sst";
   std::string content = disk_.Content(path);
   content[40] ^= 1;
   disk_.SetContent(path, content);
@@ -511,7 +512,7 @@ TEST_F(CheckpointTest, ACommitEndsWhatAReplayTookForACutAgain) {
   Commit({server.get()}, 5);
   EXPECT_FALSE(server->CutAt(2).has_value());
   // As far as the server knows, it is committed, and the launcher's message got lost.
-  EXPECT_TRUE(Exists("/checkpoints/epoch-5-step-2/server-0.sst"));
+  EXPECT_TRUE(Exists("/checkpoints/epoch-5-step-2/server-0.2.sst"));
   Train(server.get(), 6, 8);
   EXPECT_EQ(server->WriteCut(8).part().base_step(), 5);
 }
@@ -533,13 +534,114 @@ TEST_F(CheckpointTest, AWholeCheckpointIsNotWrittenAgain) {
   EXPECT_TRUE(store_.CheckFiles(*manifest).ok());
 }
 
+// It stood still while another process took its place.
+TEST_F(CheckpointTest, AProcessTakenForDeadTouchesNoFileOfTheNext) {
+  for (int slices = 0; slices < 6; ++slices) {
+    for (const bool called_off : {false, true}) {
+      SimulatedDisk disk;
+      const std::unique_ptr<SimulatedDisk> other_host = disk.Share();
+      CheckpointedServer late(other_host.get(), Config(), "/late", /*incarnation=*/0);
+      CheckpointedServer next(&disk, Config(), "/next", /*incarnation=*/1);
+      for (CheckpointedServer* server : {&late, &next}) {
+        ASSERT_TRUE(server->Configure().ok());
+        Train(server, 0, 2);
+        ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+      }
+      for (int i = 0; i < slices; ++i) late.WriteSlice();
+      const CheckpointStore store(&disk, kCheckpoints);
+      const auto manifest = ComposeManifest(store, Config(), 2, {next.WriteCut(2).part()});
+      ASSERT_TRUE(manifest.ok()) << manifest.status();
+      ASSERT_TRUE(CheckpointStore(&disk, kCheckpoints).Commit(*manifest).ok());
+      const std::string path = "/checkpoints/epoch-5-step-2/server-0.2.sst";
+      const std::string content = disk.Content(path);
+      if (called_off) {
+        ASSERT_TRUE(late.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
+      }
+      late.WriteCut(2);
+      ASSERT_TRUE(store.CheckFiles(*manifest).ok()) << slices;
+      EXPECT_EQ(disk.Content(path), content) << slices;
+    }
+  }
+}
+
+// Several slices of rows, all of which change in every step.
+TEST_F(CheckpointTest, StepsWaitWhereOldImagesAreAsManyAsTheyMayBe) {
+  constexpr Key kRows = 40000;
+  const auto push_of = [](int64_t step) {
+    std::vector<Key> keys(kRows);
+    std::iota(keys.begin(), keys.end(), 0);
+    wire::PushPart push = MakePart(0, step, step);
+    AddRange(&push, 0, keys, std::vector<float>(2 * kRows, static_cast<float>(step + 1)));
+    return push;
+  };
+  ServerConfig config = Config();
+  config.durability.reset();
+  CheckpointedServer undisturbed(&disk_, config, "/undisturbed");
+  ASSERT_TRUE(undisturbed.Configure().ok());
+  for (const bool tiny : {false, true}) {
+    for (const char* end : {"written", "called off", "failed"}) {
+      SimulatedDisk disk;
+      CheckpointedServer server(&disk, config);
+      server.LeaveLogTasks();
+      server.limits().max_old_image_share = 0;
+      server.limits().min_old_image_bytes = tiny ? 0 : kRows * 20;  // Less than all images.
+      server.Die();
+      ASSERT_TRUE(CheckpointStore(&disk, kCheckpoints).Prepare().ok());
+      ASSERT_TRUE(server.Configure().ok());
+      ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 0).ok());
+      for (int64_t step = 0; step < 5; ++step) {
+        EXPECT_EQ(server.Push(push_of(step))->accepted_through, Step(step));
+      }
+      // Step 1 changed all rows.
+      EXPECT_EQ(server.Stats().complete_through(), 1);
+      EXPECT_EQ(server.Stats().tables(0).old_image_waits(), 1u);
+      EXPECT_GE(server.Stats().tables(0).old_image_bytes(), kRows * 2 * sizeof(float));
+      if (end == std::string("called off")) {
+        ASSERT_TRUE(server.Checkpoint(CheckpointRequest::CALL_OFF, 0).ok());
+      } else if (end == std::string("failed")) {
+        disk.SetFreeBytes(600'000);  // One of three files.
+      }
+      bool went_on_early = false;
+      for (bool some = true; some;) {
+        some = server.WriteSlice();
+        while (server.RunLogTask()) some = true;
+        const auto cut = server.CutAt(0);
+        went_on_early |= cut.has_value() && cut->state() == CutStatus::WRITING &&
+                         server.Stats().complete_through() == 4;
+      }
+      if (end == std::string("written")) {
+        EXPECT_EQ(server.CutAt(0)->state(), CutStatus::WRITTEN);
+        uint64_t rows = 0;
+        const CheckpointPart part = server.CutAt(0)->part();
+        ASSERT_EQ(part.files_size(), 3);
+        for (const CheckpointFile& file : part.files()) rows += file.rows();
+        EXPECT_EQ(rows, kRows);
+        EXPECT_TRUE(went_on_early);
+      }
+      if (end != std::string("written")) {  // Nothing is left of what any thread wrote.
+        const auto left = disk.List("/checkpoints/epoch-5-step-0");
+        EXPECT_TRUE(!left.ok() || left->empty());
+      }
+      EXPECT_EQ(server.Stats().complete_through(), 4);
+      EXPECT_EQ(server.Stats().tables(0).old_image_bytes(), 0u);
+      for (int64_t step = server.Stats().complete_through() + 1; step < 8; ++step) {
+        ASSERT_TRUE(server.Push(push_of(step)).ok());
+      }
+      while (undisturbed.Stats().complete_through() < 7) {
+        ASSERT_TRUE(undisturbed.Push(push_of(undisturbed.Stats().complete_through() + 1)).ok());
+      }
+      EXPECT_TRUE(server.ComputeDigest() == undisturbed.ComputeDigest()) << end;
+    }
+  }
+}
+
 TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
   const auto server = Server(Config());
   Train(server.get(), 0, 2);
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
   ASSERT_TRUE(server->WriteSlice());
   server->core()->Shutdown();
-  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.sst"));
+  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.1.sst"));
   server->WriteSlice();
 }
 

@@ -10,8 +10,8 @@
 namespace thermocline::testing_core {
 
 CheckpointedServer::CheckpointedServer(SimulatedDisk* disk, const ServerConfig& config,
-                                       std::string folder)
-    : disk_(disk), config_(config), folder_(std::move(folder)) {
+                                       std::string folder, uint64_t incarnation)
+    : disk_(disk), config_(config), folder_(std::move(folder)), incarnation_(incarnation) {
   config_.checkpoint_directory = kCheckpoints;
   Start();
 }
@@ -28,10 +28,11 @@ void CheckpointedServer::Start() {
   SpillIo spill;
   spill.stores = &stores_;
   spill.on_broken = [](const absl::Status& status) { ADD_FAILURE() << status; };
-  ServerLimits limits;
-  limits.load_threads = 2;
-  core_ = std::make_unique<ServerCore>(limits, scheduler_.get(), opener_.get(),
-                                       CheckpointIo{disk_, writes_.get()}, spill);
+  limits_.load_threads = 2;
+  // Up to three files a part.
+  const CheckpointIo io = {
+      disk_, writes_.get(), nullptr, ++incarnation_, {writes_.get(), writes_.get()}};
+  core_ = std::make_unique<ServerCore>(limits_, scheduler_.get(), opener_.get(), io, spill);
 }
 
 void CheckpointedServer::Die(std::mt19937_64* random) {
@@ -50,6 +51,7 @@ absl::StatusOr<wire::PushAnswer> CheckpointedServer::Push(wire::PushPart part) {
   core_->Push(std::move(part),
               [answer](absl::StatusOr<wire::PushAnswer> a) { answer->emplace(std::move(a)); });
   while (!answer->has_value()) EXPECT_TRUE(scheduler_->RunNext());
+  if (!log_tasks_are_left_) scheduler_->Advance(0);
   return **answer;
 }
 

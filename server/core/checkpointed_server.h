@@ -40,9 +40,9 @@ using HeldRows = std::map<std::pair<uint32_t, Key>, HeldRow>;
 
 class CheckpointedServer {
  public:
-  // Its log is in `folder`.
+  // Its log is in `folder`. Its processes have the incarnations behind `incarnation`.
   CheckpointedServer(SimulatedDisk* disk, const ServerConfig& config,
-                     std::string folder = "/server");
+                     std::string folder = "/server", uint64_t incarnation = 0);
 
   void Start();
   absl::Status Configure(const std::string& base = "") {
@@ -50,6 +50,8 @@ class CheckpointedServer {
     return core_->Configure(config_);
   }
   ServerConfig& config() { return config_; }
+  // Of the next process: see Die.
+  ServerLimits& limits() { return limits_; }
 
   // The process dies, and nothing of it gets to the disk any more; with `random` the host does.
   void Die(std::mt19937_64* random = nullptr);
@@ -71,6 +73,11 @@ class CheckpointedServer {
     return CutAt(step).value_or(CutStatus());
   }
 
+  // What the server leaves to other threads (the end of a full segment of its log) is done behind
+  // each push, or from now on by RunLogTask: one task; false: there is none.
+  void LeaveLogTasks() { log_tasks_are_left_ = true; }
+  bool RunLogTask() { return scheduler_->RunNext(); }
+
   HeldRows Rows();
   Digest ComputeDigest();
   ServerStats Stats() const {
@@ -83,8 +90,11 @@ class CheckpointedServer {
  private:
   SimulatedDisk* const disk_;
   ServerConfig config_;
+  ServerLimits limits_;
   const std::string folder_;
+  uint64_t incarnation_;
   bool broken_ = false;
+  bool log_tasks_are_left_ = false;
   std::unique_ptr<VirtualScheduler> scheduler_;
   std::unique_ptr<VirtualScheduler> writes_;
   std::unique_ptr<LogJournalOpener> opener_;

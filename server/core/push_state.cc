@@ -22,18 +22,23 @@ absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
   return ledger_.CheckAcknowledged(header.rank, header.acked_through);
 }
 
-absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
-  const WorkerRank rank = part.header.rank;
+absl::StatusOr<PushState::BegunPart> PushState::BeginPart(wire::PushPart&& part) {
+  BegunPart begun;
+  begun.rank = part.header.rank;
+  begun.part = part.part;
   RETURN_IF_ERROR(CheckAcknowledged(part.header));
   ASSIGN_OR_RETURN(const PushLedger::Verdict verdict,
-                   ledger_.Judge(rank, part.first_step, part.last_step));
+                   ledger_.Judge(begun.rank, part.first_step, part.last_step));
+  const Step accepted_through = ledger_.accepted_through(begun.rank);
   if (verdict == PushLedger::Verdict::kEarly) {
     ++counters_.not_ready;
-    return wire::PushAnswer{wire::Readiness::kNotReady, ledger_.accepted_through(rank)};
+    begun.answer = {wire::Readiness::kNotReady, accepted_through};
+    return begun;
   }
   if (verdict == PushLedger::Verdict::kDuplicate) {
     ++counters_.duplicates;
-    return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(rank)};
+    begun.answer = {wire::Readiness::kReady, accepted_through};
+    return begun;
   }
   RETURN_IF_ERROR(CheckLearningRate(part));
   const absl::Status room = CheckRoom(part);
@@ -41,31 +46,35 @@ absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
     ++counters_.refused;
     return room;
   }
-  PushAssembly& assembly = assemblies_[rank.value()];
-  const uint64_t bytes_before = assembly.bytes();
-  const uint32_t index = part.part;
-  const Step last_step = part.last_step;
-  const float learning_rate = part.learning_rate;
+  PushAssembly& assembly = assemblies_[begun.rank.value()];
   ASSIGN_OR_RETURN(const PushAssembly::Added added, assembly.Add(std::move(part)));
-  if (added == PushAssembly::Added::kComplete) {
-    const absl::Status distinct = distinct_keys_.Check(assembly.parts());
-    if (!distinct.ok()) {
-      assembly.Drop(index);
-      return distinct;
-    }
+  if (added == PushAssembly::Added::kDuplicate) {
+    ++counters_.duplicates;
+    begun.answer = {wire::Readiness::kReady, accepted_through};
+    return begun;
   }
-  if (journal_ != nullptr && added != PushAssembly::Added::kDuplicate) {
-    const absl::Status written = journal_->Append(assembly.parts().at(index));
-    if (!written.ok()) {
-      assembly.Drop(index);
-      return written;
-    }
+  begun.parts = &assembly.parts();
+  begun.completes = added == PushAssembly::Added::kComplete;
+  return begun;
+}
+
+absl::StatusOr<wire::PushAnswer> PushState::EndPart(const BegunPart& begun, absl::Status recorded) {
+  PushAssembly& assembly = assemblies_[begun.rank.value()];
+  if (!recorded.ok()) {
+    assembly.Drop(begun.part);
+    return recorded;
   }
-  pending_bytes_ += assembly.bytes() - bytes_before;
-  learning_rates_.emplace(last_step, learning_rate);
-  if (added == PushAssembly::Added::kDuplicate) ++counters_.duplicates;
-  if (added == PushAssembly::Added::kComplete) Accept(rank);
-  return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(rank)};
+  const wire::PushPart& part = assembly.parts().at(begun.part);
+  pending_bytes_ += BytesOf(part);
+  learning_rates_.emplace(part.last_step, part.learning_rate);
+  if (begun.completes) Accept(begun.rank);
+  return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(begun.rank)};
+}
+
+absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
+  ASSIGN_OR_RETURN(const BegunPart begun, BeginPart(std::move(part)));
+  if (begun.answer.has_value()) return *begun.answer;
+  return EndPart(begun, PushRecorder().Record(begun));
 }
 
 absl::Status PushState::ReplayPart(wire::PushPart&& part) {
@@ -181,6 +190,11 @@ void PushState::FillStats(ServerStats* stats) const {
   stats->set_pushes_not_ready(counters_.not_ready);
   stats->set_pending_push_bytes(pending_bytes_);
   stats->set_requests_refused(stats->requests_refused() + counters_.refused);
+}
+
+absl::Status PushRecorder::Record(const PushState::BegunPart& begun) {
+  if (begun.completes) RETURN_IF_ERROR(distinct_keys_.Check(*begun.parts));
+  return journal_ != nullptr ? journal_->Append(begun.parts->at(begun.part)) : absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -1,12 +1,14 @@
 // The part of a server's state that pushes move: ledger, pushes being put together, pushes that
 // wait to be applied, and how far the rows are.
 //
-// Not thread-safe: the server core's mutex makes each call one critical section.
+// Not thread-safe: the server core's mutex makes each call one critical section. Taking a part is
+// three of them, so that this mutex isn't held while a push is checked and written to the journal.
 #ifndef THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
 #define THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,17 +41,30 @@ class PushState {
   // REQUIRES: the rank is a worker's.
   absl::Status CheckAcknowledged(const wire::Header& header) const;
 
-  // Takes a valid part; accepts the push where no part is missing.
-  // Errors: kDataLoss, kInvalidArgument (contradicts what came before, or completes a push that has
-  // a key twice), kResourceExhausted (there is no room now), kOutOfRange (the pushes of its step,
-  // of all workers, will never have room), the journal's. Nothing of the part is kept then.
+  // A part that is being taken. What `parts` points to doesn't change before EndPart.
+  struct BegunPart {
+    WorkerRank rank;
+    uint32_t part = 0;
+    const std::map<uint32_t, wire::PushPart>* parts =
+        nullptr;             // With it, those of its push so far.
+    bool completes = false;  // No part is missing.
+    // Engaged: the answer, and there is nothing to end.
+    std::optional<wire::PushAnswer> answer;
+  };
+  // Begins to take a valid part. PushRecorder::Record comes next, then EndPart; no other part is
+  // begun before.
+  // Errors: kDataLoss, kInvalidArgument (contradicts what came before), kResourceExhausted (there
+  // is no room now), kOutOfRange (the pushes of its step, of all workers, will never have room).
+  // Nothing of the part is kept then.
+  absl::StatusOr<BegunPart> BeginPart(wire::PushPart&& part);
+  // Where it was recorded, the part counts, and accepts its push where no part is missing. Else
+  // nothing of it is kept, and the error is the answer. REQUIRES: !begun.answer
+  absl::StatusOr<wire::PushAnswer> EndPart(const BegunPart& begun, absl::Status recorded);
+  // Takes a part in one go, without a journal.
   absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart&& part);
-
   // Takes a part that a journal gave back. Errors: kDataLoss (it isn't what a journal would hold),
-  // and those of TakePart.
+  // and those of taking it.
   absl::Status ReplayPart(wire::PushPart&& part);
-  // From now on every part is written to `journal`, which outlives this, before it counts.
-  void WriteTo(PushJournal* journal) { journal_ = journal; }
 
   // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
   bool NextIsComplete() const { return accepted_.NextIsComplete(); }
@@ -82,10 +97,8 @@ class PushState {
   void Accept(WorkerRank rank);
 
   const uint64_t max_pending_bytes_;
-  PushJournal* journal_ = nullptr;
   PushLedger ledger_;
   std::vector<PushAssembly> assemblies_;  // [num_workers]
-  DistinctKeys distinct_keys_;
   AcceptedPushes accepted_;
   std::vector<Step> taken_through_;    // [num_workers], by TakeNext
   std::vector<Step> applied_through_;  // [num_workers]
@@ -94,6 +107,23 @@ class PushState {
   std::map<Step, float> learning_rates_;
   uint64_t pending_bytes_ = 0;  // Being put together, or accepted and not yet applied.
   PushCounters counters_;
+};
+
+// What must be known of a part, and be done with it, before it counts; takes a while.
+//
+// Not thread-safe.
+class PushRecorder {
+ public:
+  // From now on every part is written to `journal`, which outlives this.
+  void WriteTo(PushJournal* journal) { journal_ = journal; }
+
+  // Checks the push where no part of it is missing, and writes the part to the journal.
+  // Errors: kInvalidArgument (the push has a key twice), the journal's.
+  absl::Status Record(const PushState::BegunPart& begun);
+
+ private:
+  DistinctKeys distinct_keys_;
+  PushJournal* journal_ = nullptr;
 };
 
 }  // namespace thermocline

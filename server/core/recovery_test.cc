@@ -1,4 +1,5 @@
 // A server that dies and comes back: what it acknowledged counts, exactly once.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -65,6 +66,7 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
     std::mt19937_64 random(seed);
     SimulatedDisk disk;
     CheckpointedServer server(&disk, Config(GetParam()));
+    server.LeaveLogTasks();
     ASSERT_TRUE(server.Configure().ok());
     const auto crash = [&] {
       // What only survives the process needs the host.
@@ -88,6 +90,7 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
       ASSERT_TRUE(answer.ok() || absl::IsUnavailable(answer.status())) << answer.status();
       const bool lost = random() % 4 == 0;  // on the way back
       if (answer.ok() && !lost && answer->accepted_through >= step) acknowledged[rank] = step;
+      if (!server.broken() && random() % 2 == 0) server.RunLogTask();
       if (server.broken() || random() % 10 == 0) crash();
       if (HasFatalFailure()) return;
     }
@@ -169,6 +172,85 @@ TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
   EXPECT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
   EXPECT_GT(server.Stats().push_log_bytes(), log_bytes);
   EXPECT_FALSE(server.broken());
+}
+
+// A disk that stands still: `meanwhile` runs in the middle of each operation on a file that is
+// written, and of none that it brings about itself.
+class SlowDisk : public SimulatedDisk {
+ public:
+  enum class Operation { kAppend, kOther };
+  std::function<void(Operation)> meanwhile;
+
+  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override {
+    auto file = SimulatedDisk::Create(path);
+    Run(Operation::kOther);
+    if (!file.ok()) return file;
+    return std::make_unique<File>(this, *std::move(file));
+  }
+  absl::Status SyncDirectory(const std::string& directory) override {
+    Run(Operation::kOther);
+    return SimulatedDisk::SyncDirectory(directory);
+  }
+
+ private:
+  class File : public AppendFile {
+   public:
+    File(SlowDisk* disk, std::unique_ptr<AppendFile> file) : disk_(disk), file_(std::move(file)) {}
+    absl::Status Append(absl::Span<const absl::string_view> pieces) override {
+      disk_->Run(Operation::kAppend);
+      return file_->Append(pieces);
+    }
+    absl::Status Sync() override {
+      disk_->Run(Operation::kOther);
+      return file_->Sync();
+    }
+    absl::Status Truncate(uint64_t bytes) override { return file_->Truncate(bytes); }
+
+   private:
+    SlowDisk* const disk_;
+    const std::unique_ptr<AppendFile> file_;
+  };
+  void Run(Operation operation) {
+    if (!meanwhile || running_) return;
+    running_ = true;
+    meanwhile(operation);
+    running_ = false;
+  }
+  bool running_ = false;
+};
+
+// Were a mutex held that others need, this would not end.
+TEST(ServerRecoveryTest, ADiskThatStandsStillKeepsNobodyElseWaiting) {
+  SlowDisk disk;
+  CheckpointedServer server(&disk, Config(LogDurability::kProcess));
+  server.LeaveLogTasks();
+  ASSERT_TRUE(server.Configure().ok());
+  int during_appends = 0, during_others = 0;
+  int64_t accepted = 0, accepted_of_other = 0;  // Pushes of the two workers.
+  disk.meanwhile = [&](SlowDisk::Operation operation) {
+    EXPECT_EQ(server.Stats().accepted_through(0), accepted - 1);
+    EXPECT_EQ(server.Pull(MakePull(1, 0))->readiness, Readiness::kReady);
+    if (operation == SlowDisk::Operation::kAppend) {
+      ++during_appends;
+    } else {  // A full segment ends: records go on into it, or into the next.
+      ++during_others;
+      const Step step(accepted_of_other++);
+      EXPECT_EQ(server.Push(PartOf(1, step.value(), 0, 1))->accepted_through, step);
+    }
+  };
+  while (accepted < 20) {
+    EXPECT_EQ(server.Push(PartOf(0, accepted, 0, 1))->accepted_through, Step(accepted));
+    ++accepted;
+    server.RunLogTask();
+  }
+  EXPECT_EQ(during_appends, 20);
+  EXPECT_GE(during_others, 5);  // Two files, one folder.
+  disk.meanwhile = nullptr;
+  EXPECT_GT(disk.List(kFolder)->size(), 1u);
+  server.Die();
+  ASSERT_TRUE(server.Configure().ok());
+  EXPECT_EQ(server.Stats().accepted_through(0), 19);
+  EXPECT_EQ(server.Stats().accepted_through(1), accepted_of_other - 1);
 }
 
 TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {

@@ -43,6 +43,11 @@ struct ServerLimits {
   int64_t hold_us = 5'000'000;                   // A pull is held at most so long, then NOT_READY.
   uint32_t max_held_pulls = 4096;                // More are refused with kResourceExhausted.
   uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
+  // Of a part of a checkpoint that is being read: so much of the tables' rows in memory, or so many
+  // bytes where that is more, may be kept as old images, and what one step changes. Further steps
+  // wait.
+  double max_old_image_share = 0.125;
+  uint64_t min_old_image_bytes = 64ull << 20;
   int apply_threads = 1;
   int load_threads = 1;  // For a checkpoint's rows, while nothing else is served.
 };

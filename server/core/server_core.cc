@@ -84,14 +84,8 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
     if (!valid.ok()) return done(valid);
   }
   const Step last_step = part.last_step;
-  absl::StatusOr<wire::PushAnswer> answer = ShuttingDown();
   bool apply = false;
-  {
-    StageTimer::Scope scope(&accept_timer);
-    absl::MutexLock lock(&mutex);
-    if (!shut_down) answer = TakePart(std::move(part));
-    apply = StartApplying();
-  }
+  absl::StatusOr<wire::PushAnswer> answer = TakePart(std::move(part), &apply);
   if (journal != nullptr && answer.ok() && answer->accepted_through >= last_step) {
     // A repeated push too is acknowledged only once the first is certain.
     journal->WhenDurable([answer = *answer, done = std::move(done)](const absl::Status& durable) {
@@ -103,21 +97,54 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
   if (apply) RunApplier(*found);
 }
 
-absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakePart(wire::PushPart part) {
-  RETURN_IF_ERROR(cuts->CheckSpan(part.first_step, part.last_step));
-  return pushes->TakePart(std::move(part));
+// One critical section, of which `mutex` is held only where the state is read or changed.
+absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakePart(wire::PushPart part, bool* apply) {
+  StageTimer::Scope scope(&accept_timer);
+  absl::MutexLock accepting(&accept_mutex);
+  PushState::BegunPart begun;
+  {
+    absl::MutexLock lock(&mutex);
+    if (shut_down) return ShuttingDown();
+    RETURN_IF_ERROR(cuts->CheckSpan(part.first_step, part.last_step));
+    ASSIGN_OR_RETURN(begun, pushes->BeginPart(std::move(part)));
+  }
+  if (begun.answer.has_value()) return *begun.answer;
+  absl::Status recorded = recorder.Record(begun);
+  absl::MutexLock lock(&mutex);
+  absl::StatusOr<wire::PushAnswer> answer = pushes->EndPart(begun, std::move(recorded));
+  *apply = StartApplying();
+  return answer;
 }
 
 bool ServerCore::Impl::StartApplying() {
   if (applying || shut_down) return false;
-  applying = pushes->NextIsComplete() || digest_waiting != nullptr || (!recovering && CutIsDue());
+  const bool cut = !recovering && CutIsDue();
+  if (!cut && pushes->NextIsComplete() && OldImagesAreFull()) {
+    // Whoever reads them for the checkpoint says when there is room.
+    if (!std::exchange(waits_for_images, true)) owned_job->tables.CountOldImageWait();
+    return false;
+  }
+  applying = pushes->NextIsComplete() || digest_waiting != nullptr || cut;
   return applying;
+}
+
+// For a thread that has other things to do: one step, then they have their turn.
+void ServerCore::Impl::ScheduleApplier() {
+  scheduler->RunAfter(0, [weak = weak_from_this()] {
+    const std::shared_ptr<Impl> self = weak.lock();
+    if (self == nullptr) return;
+    {
+      absl::MutexLock lock(&self->mutex);
+      if (!self->StartApplying()) return;
+    }
+    self->RunApplier(self->job.load(), Steps::kOne);
+  });
 }
 
 // REQUIRES: this thread set `applying`. Pushes are accepted meanwhile; what they complete is
 // applied here too, and before a digest that waits. A cut comes before the step behind it.
-void ServerCore::Impl::RunApplier(ServedJob* current_job) {
-  for (;;) {
+void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
+  for (bool first = true;; first = false) {
     std::optional<PushState::CompleteStep> step;
     DigestDone digest;
     Step cut;
@@ -125,6 +152,7 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job) {
     {
       absl::MutexLock lock(&mutex);
       applying = false;
+      if (!first && steps == Steps::kOne) break;
       if (!StartApplying()) return;
       cut = pushes->complete_through();
       if (CutIsDue()) {
@@ -157,6 +185,7 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job) {
       AnswerDigest(*current_job, digest);
     }
   }
+  ScheduleApplier();
 }
 
 absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep step) {

@@ -123,7 +123,10 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
   const int64_t begun_us = scheduler->NowMicros();
   PartWriter::Spec spec;
   spec.directory = config.checkpoint_directory;
-  spec.path = RowsFilePath({config.epoch, cut}, config.server_index);
+  for (uint32_t number = 0; number < checkpoints.num_files(); ++number) {
+    spec.paths.push_back(
+        RowsFilePath({config.epoch, cut}, {config.server_index, checkpoints.incarnation}, number));
+  }
   spec.server = config.server_index;
   spec.base_step = base_step;
   for (size_t i = 0; i < current_job->tables.size(); ++i) {
@@ -133,7 +136,13 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
   }
   std::sort(spec.sources.begin(), spec.sources.end(),
             [](const auto& a, const auto& b) { return a.table < b.table; });
+  spec.on_read = [weak = weak_from_this()] {
+    if (const std::shared_ptr<Impl> self = weak.lock()) self->GoOnAfterRead();
+  };
+  const double share_bytes =
+      limits.max_old_image_share * static_cast<double>(current_job->tables.row_bytes_in_memory());
   absl::MutexLock lock(&mutex);
+  max_old_image_bytes = std::max(limits.min_old_image_bytes, static_cast<uint64_t>(share_bytes));
   if (shut_down || !cuts->IsOpen(cut)) {  // Called off meanwhile.
     cuts->End(absl::CancelledError("the cut was called off"), 0);
     return;
@@ -146,6 +155,19 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
   cuts->SetPause(cut, SecondsBetween(begun_us, scheduler->NowMicros()));
 }
 
+bool ServerCore::Impl::OldImagesAreFull() const {
+  return part_writer != nullptr && owned_job->tables.old_image_bytes() > max_old_image_bytes;
+}
+
+void ServerCore::Impl::GoOnAfterRead() {
+  {
+    absl::MutexLock lock(&mutex);
+    if (!waits_for_images || OldImagesAreFull()) return;
+    waits_for_images = false;
+  }
+  ScheduleApplier();
+}
+
 void ServerCore::Impl::EndCut(int64_t begun_us, const absl::StatusOr<CheckpointPart>& part) {
   std::shared_ptr<PartWriter> writer;
   bool kept;
@@ -154,6 +176,7 @@ void ServerCore::Impl::EndCut(int64_t begun_us, const absl::StatusOr<CheckpointP
     writer = std::move(part_writer);
     kept = cuts->End(part, SecondsBetween(begun_us, scheduler->NowMicros()));
   }
+  GoOnAfterRead();
   if (!kept && part.ok()) RemoveFiles(*part);
 }
 

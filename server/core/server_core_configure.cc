@@ -172,8 +172,8 @@ absl::Status ServerCore::Impl::ReplayJournal(ServedJob* new_job, Step base) {
   const JournalSpec spec = {config.job_id, config.epoch, config.server_index.value(),
                             *config.durability, base};
   ASSIGN_OR_RETURN(journal, journals->Open(spec, replay));
-  absl::MutexLock lock(&mutex);
-  pushes->WriteTo(journal.get());
+  absl::MutexLock lock(&accept_mutex);
+  recorder.WriteTo(journal.get());
   return absl::OkStatus();
 }
 

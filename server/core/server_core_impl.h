@@ -57,12 +57,14 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void ExpireHeldPulls();
 
   void Push(wire::PushPart part, PushDone done);
-  absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart part)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart part, bool* apply)
+      ABSL_LOCKS_EXCLUDED(accept_mutex, mutex);
 
   // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
   bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void RunApplier(ServedJob* current_job);
+  enum class Steps { kAll, kOne };
+  void RunApplier(ServedJob* current_job, Steps steps = Steps::kAll);
+  void ScheduleApplier();
   absl::Status ApplyStep(ServedJob* current_job, PushState::CompleteStep step);
   bool CanVisitRows() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return !applying || !apply_error.ok();
@@ -75,6 +77,8 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool CutIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void BeginCut(ServedJob* current_job, Step cut, Step base_step);
+  bool OldImagesAreFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void GoOnAfterRead() ABSL_LOCKS_EXCLUDED(mutex);
   void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointPart>& part);
   void RemoveFiles(const CheckpointPart& part);
 
@@ -100,7 +104,12 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   mutable StageTimer accept_timer;
   StageTimer read_timer;
 
-  mutable absl::Mutex mutex;
+  // Held while a part is taken, written to the journal included: so the journal has parts in the
+  // order in which they count. Pulls, stats and the applier don't wait for it.
+  absl::Mutex accept_mutex ABSL_ACQUIRED_BEFORE(mutex);
+  PushRecorder recorder ABSL_GUARDED_BY(accept_mutex);
+
+  mutable absl::Mutex mutex;  // Never held during a disk operation.
   std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
   absl::Status recovery ABSL_GUARDED_BY(mutex);  // How it ended, once not `recovering`.
   double recovery_s ABSL_GUARDED_BY(mutex) = 0;
@@ -109,6 +118,8 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   std::optional<CheckpointCuts> cuts ABSL_GUARDED_BY(mutex);
   RequestOrder checkpoint_requests ABSL_GUARDED_BY(mutex);
   std::shared_ptr<PartWriter> part_writer ABSL_GUARDED_BY(mutex);  // While a cut is being written.
+  uint64_t max_old_image_bytes ABSL_GUARDED_BY(mutex) = 0;         // Of this cut.
+  bool waits_for_images ABSL_GUARDED_BY(mutex) = false;            // A step that is complete does.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
   absl::Status apply_error ABSL_GUARDED_BY(mutex);  // Then nothing is applied any more.

@@ -1,5 +1,7 @@
 #include "server/core/table_set.h"
 
+#include <algorithm>
+
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
@@ -18,6 +20,8 @@ void FillTableStats(const TableSet::Entry& entry, TableStats* stats) {
   stats->set_keys_pulled(entry.keys_pulled.load(std::memory_order_relaxed));
   stats->set_keys_read(entry.keys_read.load(std::memory_order_relaxed));
   stats->set_keys_pushed(entry.keys_pushed.load(std::memory_order_relaxed));
+  stats->set_old_image_bytes(entry.table.old_image_bytes());
+  stats->set_old_image_waits(entry.old_image_waits.load(std::memory_order_relaxed));
   stats->set_rows_created(entry.table.rows_created());
   const auto spill = entry.table.spill_stats();
   if (!spill.has_value()) return;
@@ -57,6 +61,31 @@ uint64_t TableSet::num_rows() const {
   uint64_t rows = 0;
   for (const auto& entry : entries_) rows += entry->table.num_rows();
   return rows;
+}
+
+uint64_t TableSet::row_bytes_in_memory() const {
+  uint64_t bytes = 0;
+  for (const auto& entry : entries_) {
+    const TableLayout& layout = entry->table.layout();
+    const uint64_t all = entry->table.num_rows() * layout.row_floats() * sizeof(float);
+    const uint64_t budget = layout.memory_budget_bytes;
+    bytes += budget > 0 ? std::min(all, budget) : all;
+  }
+  return bytes;
+}
+
+uint64_t TableSet::old_image_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& entry : entries_) bytes += entry->table.old_image_bytes();
+  return bytes;
+}
+
+void TableSet::CountOldImageWait() {
+  const auto most =
+      std::max_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+        return a->table.old_image_bytes() < b->table.old_image_bytes();
+      });
+  (*most)->old_image_waits.fetch_add(1, std::memory_order_relaxed);
 }
 
 void TableSet::FillStats(ServerStats* stats) const {

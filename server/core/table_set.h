@@ -33,6 +33,7 @@ class TableSet {
     EmbeddingTable table;
     std::atomic<uint64_t> keys_pulled{0};  // By training.
     std::atomic<uint64_t> keys_read{0};    // By readers.
+    std::atomic<uint64_t> old_image_waits{0};
     std::atomic<uint64_t> keys_pushed{0};
   };
 
@@ -56,6 +57,10 @@ class TableSet {
   // kResourceExhausted: rows can't be spilled, and there is no room for more in memory.
   absl::Status CheckRoom() const;
   uint64_t num_rows() const;
+  uint64_t row_bytes_in_memory() const;  // At most: weights and slots.
+  uint64_t old_image_bytes() const;
+  // For the table that has the most of them.
+  void CountOldImageWait();
 
   void FillStats(ServerStats* stats) const;
 

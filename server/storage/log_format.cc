@@ -16,7 +16,7 @@ constexpr char kMagic[] = "TclnPush";  // 8 bytes
 
 // Where a segment header's fields begin.
 constexpr size_t kVersionAt = 8, kServerAt = 12, kJobAt = 16, kEpochAt = 24, kFirstLsnAt = 32,
-                 kNewestBeforeAt = 40, kHeaderCrcAt = 60;
+                 kNewestBeforeAt = 40, kHeaderSyncedAt = 48, kHeaderCrcAt = 60;
 // A record header's. The checksum covers all that follows it, padding excluded.
 constexpr size_t kCrcAt = 0, kLengthAt = 4, kLsnAt = 8, kRecordEpochAt = 16, kSyncedAt = 24,
                  kTypeAt = 32;
@@ -50,6 +50,7 @@ std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& h
   Store(header.identity.epoch, kEpochAt, bytes.data());
   Store(header.first_lsn.value(), kFirstLsnAt, bytes.data());
   Store((header.newest_before + 1).value(), kNewestBeforeAt, bytes.data());
+  Store(header.synced_through.value(), kHeaderSyncedAt, bytes.data());
   Store(Crc32c(bytes.data(), kHeaderCrcAt), kHeaderCrcAt, bytes.data());
   return bytes;
 }
@@ -67,22 +68,23 @@ SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* h
   header->identity.epoch = Load<uint64_t>(bytes, kEpochAt);
   header->first_lsn = Lsn(Load<uint64_t>(bytes, kFirstLsnAt));
   header->newest_before = Step(Load<int64_t>(bytes, kNewestBeforeAt)) - 1;
+  header->synced_through = Lsn(Load<uint64_t>(bytes, kHeaderSyncedAt));
   return SegmentHeaderState::kValid;
 }
 
 std::string SegmentName(const SegmentId& id) {
-  return absl::StrFormat("push-%016x-%016x.log", id.epoch, id.first_lsn.value());
+  return absl::StrFormat("push-%016x-%016x.log", id.epoch, id.number.value());
 }
 
 std::optional<SegmentId> ParseSegmentName(absl::string_view name) {
   SegmentId id;
-  uint64_t lsn = 0;
+  uint64_t number = 0;
   if (name.size() != SegmentName(id).size() ||
       !absl::SimpleHexAtoi(name.substr(5, 16), &id.epoch) ||
-      !absl::SimpleHexAtoi(name.substr(22, 16), &lsn)) {
+      !absl::SimpleHexAtoi(name.substr(22, 16), &number)) {
     return std::nullopt;
   }
-  id.first_lsn = Lsn(lsn);
+  id.number = Lsn(number);
   if (name != SegmentName(id)) return std::nullopt;
   return id;
 }

@@ -48,6 +48,8 @@ struct SegmentHeader {
   // The greatest step of all records before it, those included that were dropped; kNoStep where
   // there are none.
   Step newest_before = kNoStep;
+  // Every record up to this one was on the medium when the segment was begun.
+  Lsn synced_through = kNoLsn;
 };
 std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& header);
 
@@ -59,11 +61,12 @@ enum class SegmentHeaderState {
 // `bytes`: the first kSegmentHeaderBytes of a file, or all of a shorter one.
 SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* header);
 
-// push-<epoch>-<LSN of the first record>.log, 16 hexadecimal digits each: the names of one epoch's
-// segments are in their order.
+// push-<epoch>-<number>.log, 16 hexadecimal digits each. The number is the LSN that was due when
+// the file was made: that of its first record, or, where records came in between, a smaller one. So
+// the names of one epoch's segments are in their order.
 struct SegmentId {
   uint64_t epoch = 0;
-  Lsn first_lsn;
+  Lsn number;
 };
 std::string SegmentName(const SegmentId& id);
 std::optional<SegmentId> ParseSegmentName(absl::string_view name);

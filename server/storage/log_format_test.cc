@@ -30,6 +30,10 @@ TEST(LogFormatTest, GoldenBytes) {
                 .substr(80, 40),
             "0700000000000000"
             "000000000000000000000000");
+  EXPECT_EQ(absl::BytesToHexString(Text(EncodeSegmentHeader({kIdentity, Lsn(9), Step(6), Lsn(4)})))
+                .substr(96, 24),
+            "0400000000000000"
+            "00000000");
   RecordHeader header;
   header.lsn = Lsn(10);
   header.epoch = 3;
@@ -48,12 +52,13 @@ TEST(LogFormatTest, GoldenBytes) {
 }
 
 TEST(LogFormatTest, SegmentHeadersComeBack) {
-  const std::string bytes = Text(EncodeSegmentHeader({kIdentity, Lsn(9), Step(0)}));
+  const std::string bytes = Text(EncodeSegmentHeader({kIdentity, Lsn(9), Step(0), Lsn(7)}));
   SegmentHeader header;
   ASSERT_EQ(DecodeSegmentHeader(bytes, &header), SegmentHeaderState::kValid);
   EXPECT_TRUE(header.identity == kIdentity);
   EXPECT_EQ(header.first_lsn, Lsn(9));
   EXPECT_EQ(header.newest_before, Step(0));
+  EXPECT_EQ(header.synced_through, Lsn(7));
   EXPECT_EQ(DecodeSegmentHeader(bytes.substr(0, 63), &header), SegmentHeaderState::kDamaged);
   EXPECT_EQ(DecodeSegmentHeader("", &header), SegmentHeaderState::kDamaged);
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
@@ -85,7 +90,7 @@ TEST(LogFormatTest, NamesOfOthersAreNotSegments) {
   const auto parsed = ParseSegmentName(SegmentName({3, Lsn(77)}));
   ASSERT_TRUE(parsed.has_value());
   EXPECT_EQ(parsed->epoch, 3u);
-  EXPECT_EQ(parsed->first_lsn, Lsn(77));
+  EXPECT_EQ(parsed->number, Lsn(77));
   const std::string good = SegmentName({3, Lsn(77)});
   for (const std::string& name :
        {std::string(), std::string("x"), good + ".tmp", good.substr(1), "pull" + good.substr(4),

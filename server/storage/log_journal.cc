@@ -11,6 +11,7 @@ namespace thermocline {
 // Shared with the sync under way, which may outlast the journal.
 struct LogJournal::State : std::enable_shared_from_this<LogJournal::State> {
   void SyncAll();
+  void EndFullSegment();
   void Break(const absl::Status& status);
   void NoteRoom(const absl::Status& appended);
 
@@ -23,6 +24,7 @@ struct LogJournal::State : std::enable_shared_from_this<LogJournal::State> {
   absl::Mutex mutex;
   std::vector<Done> waiting ABSL_GUARDED_BY(mutex);  // for the next sync
   bool sync_scheduled ABSL_GUARDED_BY(mutex) = false;
+  bool end_scheduled ABSL_GUARDED_BY(mutex) = false;
   bool broken ABSL_GUARDED_BY(mutex) = false;
   std::string full ABSL_GUARDED_BY(mutex);  // Why the last append was refused; "": it was not.
 };
@@ -38,6 +40,13 @@ void LogJournal::State::SyncAll() {
   const absl::Status status = log->Sync();
   if (!status.ok()) Break(status);
   for (const Done& done : covered) done(status);
+}
+
+void LogJournal::State::EndFullSegment() {
+  const absl::Status ended = log->EndFullSegment();
+  if (!ended.ok()) Break(ended);
+  absl::MutexLock lock(&mutex);
+  end_scheduled = false;
 }
 
 void LogJournal::State::Break(const absl::Status& status) {
@@ -92,6 +101,12 @@ absl::Status LogJournal::Append(const wire::PushPart& part) {
   } else {
     state_->Break(status);
   }
+  if (!state_->log->segment_is_full()) return status;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    if (std::exchange(state_->end_scheduled, true)) return status;
+  }
+  state_->scheduler->RunAfter(0, [state = state_] { state->EndFullSegment(); });
   return status;
 }
 

@@ -18,9 +18,9 @@ namespace thermocline {
 
 class LogJournal : public PushJournal {
  public:
-  // `scheduler` runs the syncs, which block its thread; it outlives this. `on_broken` runs once,
-  // with the first final error: the process should end. `log_line` says when the disk is full, and
-  // when it no longer is; maybe null.
+  // `scheduler` runs the syncs and ends full segments, which blocks its thread; it outlives this.
+  // `on_broken` runs once, with the first final error: the process should end. `log_line` says when
+  // the disk is full, and when it no longer is; maybe null.
   using OnBroken = std::function<void(const absl::Status&)>;
   using LogLine = std::function<void(absl::string_view)>;
   LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, Scheduler* scheduler,

@@ -15,6 +15,8 @@ namespace {
 // One segment file, with its header verified.
 struct Segment {
   std::string path;
+  Lsn number;          // In its name.
+  Lsn synced_through;  // When it was made.
   SegmentHeader header;
   std::unique_ptr<ReadFile> file;
 };
@@ -42,14 +44,17 @@ class Replay {
   absl::StatusOr<ReplayResult> Run() {
     RETURN_IF_ERROR(OpenSegments());
     if (!segments_.empty()) RETURN_IF_ERROR(CheckBeginning(segments_.front()));
-    for (size_t i = 0; i < segments_.size(); ++i) {
-      RETURN_IF_ERROR(ReadSegment(segments_[i], i + 1 == segments_.size()));
+    for (size_t i = 0; i < segments_.size() && result_.torn_at.empty(); ++i) {
+      RETURN_IF_ERROR(ReadSegment(i));
     }
-    // Not earlier: without it, damage before it would pass for a torn end the next time.
-    if (!headless_.empty()) {
-      RETURN_IF_ERROR(disk_->Remove(headless_));
-      RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
+    if (result_.torn_at.empty() && !headless_.path.empty()) RETURN_IF_ERROR(CheckHeadless());
+    // What is behind the torn end goes first: with it gone, that end is still a torn one.
+    for (size_t i = result_.history.segments.size(); i < segments_.size(); ++i) {
+      RETURN_IF_ERROR(disk_->Remove(segments_[i].path));
     }
+    if (!headless_.path.empty()) RETURN_IF_ERROR(disk_->Remove(headless_.path));
+    RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
+    RETURN_IF_ERROR(SettleEnd());
     result_.history.last = last_;
     return std::move(result_);
   }
@@ -82,6 +87,8 @@ class Replay {
   absl::Status OpenSegment(const std::string& name, bool last) {
     Segment segment;
     segment.path = absl::StrCat(directory_, "/", name);
+    segment.number = ParseSegmentName(name)->number;
+    segment.synced_through = Lsn(std::max<uint64_t>(segment.number.value(), 1) - 1);
     ASSIGN_OR_RETURN(segment.file, disk_->Open(segment.path));
     const uint64_t size = segment.file->size();
     ASSIGN_OR_RETURN(const std::string header,
@@ -91,13 +98,11 @@ class Replay {
         return absl::FailedPreconditionError(
             absl::StrCat("'", segment.path, "' is of a format that this program doesn't know"));
       case SegmentHeaderState::kDamaged:
-        // A header is synced before the first record is written.
-        if (!last || size > kSegmentHeaderBytes) {
+        // Records may come before a header is on the medium, but not in the first segment.
+        if (!last || (segments_.empty() && size > kSegmentHeaderBytes)) {
           return absl::DataLossError(absl::StrCat("'", segment.path, "': the header is damaged"));
         }
-        headless_ = segment.path;
-        result_.torn_at = Where(segment.path, 0);
-        result_.torn_bytes = size;
+        headless_ = std::move(segment);
         return absl::OkStatus();
       case SegmentHeaderState::kValid:
         break;
@@ -107,45 +112,45 @@ class Replay {
       return absl::FailedPreconditionError(
           absl::StrCat("'", segment.path, "' is the log of another job or server"));
     }
-    if (SegmentName({found.epoch, segment.header.first_lsn}) != name) {
+    if (segment.header.first_lsn < segment.number) {
       return absl::DataLossError(absl::StrCat("'", segment.path, "' begins with record ",
                                               segment.header.first_lsn.value(), " of epoch ",
                                               found.epoch, ", which is not what its name says"));
     }
+    segment.synced_through = std::max(segment.synced_through, segment.header.synced_through);
     segments_.push_back(std::move(segment));
     return absl::OkStatus();
   }
 
-  absl::Status ReadSegment(const Segment& segment, bool last) {
+  absl::Status ReadSegment(size_t index) {
+    const Segment& segment = segments_[index];
     const Lsn first = segment.header.first_lsn;
-    if (&segment != &segments_.front() && first != last_ + 1) {
+    if (index > 0 && first != last_ + 1) {
+      // The end of the one before it may have been lost at the end of a record.
+      const uint64_t end = segments_[index - 1].file->size();
+      ASSIGN_OR_RETURN(const bool torn, NeverSynced(index - 1, end));
+      if (torn && first > last_ + 1) return SetTorn(segment, 0);
       return absl::DataLossError(absl::StrCat("records ", last_.value() + 1, " to ",
                                               first.value() - 1, " are missing before '",
                                               segment.path, "'"));
     }
+    synced_ = std::max(synced_, segment.synced_through);
     last_ = Lsn(first.value() - 1);
-    newest_ = kNoStep;
-    uint64_t offset = kSegmentHeaderBytes;
-    while (offset < segment.file->size()) {
-      ASSIGN_OR_RETURN(const uint64_t bytes, ReadRecord(segment, offset));
-      if (bytes == 0) {
-        RETURN_IF_ERROR(CheckTorn(segment, last, offset));
-        break;
-      }
-      offset += bytes;
+    LogSegment& read = result_.history.segments.emplace_back();
+    read = {segment.number, first, last_, kNoStep, kSegmentHeaderBytes};
+    while (read.bytes < segment.file->size() && result_.torn_at.empty()) {
+      ASSIGN_OR_RETURN(const uint64_t bytes, ReadRecord(segment, &read));
+      if (bytes == 0) RETURN_IF_ERROR(CheckTorn(index, read.bytes));
+      read.bytes += bytes;
     }
-    if (last && last_ < first) {  // Not a single record: its name will be that of the next.
-      RETURN_IF_ERROR(disk_->Remove(segment.path));
-      return disk_->SyncDirectory(directory_);
-    }
-    if (last) RETURN_IF_ERROR(disk_->Truncate(segment.path, offset));
-    result_.history.segments.push_back({first, last_, newest_, offset});
-    result_.history.newest = std::max(result_.history.newest, newest_);
+    result_.history.newest = std::max(result_.history.newest, read.newest);
     return absl::OkStatus();
   }
 
-  // Visits the record at `offset` and gives its size; 0 where there is no intact one.
-  absl::StatusOr<uint64_t> ReadRecord(const Segment& segment, uint64_t offset) {
+  // Visits the record behind what was read of the segment, and gives its size; 0 where there is no
+  // intact one.
+  absl::StatusOr<uint64_t> ReadRecord(const Segment& segment, LogSegment* read) {
+    const uint64_t offset = read->bytes;
     const uint64_t left = segment.file->size() - offset;
     if (left < kRecordHeaderBytes) return 0;
     ASSIGN_OR_RETURN(std::string record, Read(*segment.file, offset, kRecordHeaderBytes));
@@ -163,7 +168,7 @@ class Replay {
           Where(segment.path, offset), ": record ", header.lsn.value(), " of epoch ", header.epoch,
           " where record ", last_.value() + 1, " of epoch ", identity_.epoch, " is due"));
     }
-    last_ = header.lsn;
+    last_ = read->last = header.lsn;
     synced_ = std::max(synced_, header.synced_through);
     ++result_.records;
     ASSIGN_OR_RETURN(
@@ -171,29 +176,58 @@ class Replay {
         visit_({header.lsn, header.type,
                 absl::string_view(record).substr(kRecordHeaderBytes, header.payload_bytes),
                 Where(segment.path, offset)}));
-    newest_ = std::max(newest_, step);
+    read->newest = std::max(read->newest, step);
     return record.size();
   }
 
   // OK where what is damaged at `offset` had never been synced. Says what will be cut off.
-  absl::Status CheckTorn(const Segment& segment, bool last, uint64_t offset) {
-    const Lsn damaged = last_ + 1;
-    ASSIGN_OR_RETURN(const Lsn synced, SyncedAfter(segment, offset));
-    // A segment is synced before the next is begun.
-    if (!last || !headless_.empty() || damaged <= std::max(synced_, synced)) {
-      return absl::DataLossError(absl::StrCat(Where(segment.path, offset), ": record ",
-                                              damaged.value(), " is damaged, and had been synced"));
+  absl::Status CheckTorn(size_t index, uint64_t offset) {
+    const Segment& segment = segments_[index];
+    ASSIGN_OR_RETURN(const bool torn, NeverSynced(index, offset));
+    if (torn) return SetTorn(segment, offset);
+    return absl::DataLossError(absl::StrCat(Where(segment.path, offset), ": record ",
+                                            last_.value() + 1, " is damaged, and had been synced"));
+  }
+
+  // The same, of the segment whose header is damaged.
+  absl::Status CheckHeadless() {
+    ASSIGN_OR_RETURN(const Lsn synced, SyncedAfter(headless_, 0));
+    if (std::max(synced_, synced) <= last_ && headless_.synced_through <= last_) {
+      return SetTorn(headless_, 0);
     }
+    return absl::DataLossError(absl::StrCat("'", headless_.path, "': the header is damaged"));
+  }
+
+  absl::Status SetTorn(const Segment& segment, uint64_t offset) {
     result_.torn_at = Where(segment.path, offset);
     result_.torn_bytes = segment.file->size() - offset;
     return absl::OkStatus();
   }
 
-  // What the intact records behind a damaged one say was synced before them.
+  // Whether nothing behind the last record read, from `offset` of this segment on, says that it was
+  // synced. Of two segments behind this one, the second was begun when all of this one was.
+  absl::StatusOr<bool> NeverSynced(size_t index, uint64_t offset) {
+    std::vector<const Segment*> behind;
+    for (size_t i = index + 1; i < segments_.size(); ++i) behind.push_back(&segments_[i]);
+    if (!headless_.path.empty()) behind.push_back(&headless_);
+    if (behind.size() > 1) return false;
+    ASSIGN_OR_RETURN(Lsn synced, SyncedAfter(segments_[index], offset));
+    synced = std::max(synced, synced_);
+    for (const Segment* next : behind) {
+      ASSIGN_OR_RETURN(const Lsn of_records, SyncedAfter(*next, 0));
+      synced = std::max({synced, next->synced_through, of_records});
+    }
+    return synced <= last_;
+  }
+
+  // What the intact records from `offset` on say was synced before them.
   absl::StatusOr<Lsn> SyncedAfter(const Segment& segment, uint64_t offset) {
+    offset = std::min(offset, segment.file->size());
     ASSIGN_OR_RETURN(const std::string rest,
                      Read(*segment.file, offset, segment.file->size() - offset));
-    const uint64_t max_records = rest.size() / kRecordHeaderBytes;
+    uint64_t unread_bytes = 0;
+    for (const Segment& each : segments_) unread_bytes += each.file->size();
+    const uint64_t max_records = (unread_bytes + rest.size()) / kRecordHeaderBytes;
     Lsn synced = kNoLsn;
     absl::string_view at(rest);
     for (; at.size() >= kRecordHeaderBytes; at.remove_prefix(kRecordAlignment)) {
@@ -207,16 +241,31 @@ class Replay {
     return synced;
   }
 
+  // Cuts the end off that is torn, and has all that is left on the medium: the last two segments
+  // may not be.
+  absl::Status SettleEnd() {
+    std::vector<LogSegment>& kept = result_.history.segments;
+    // Not a single record: its name will be that of the next.
+    if (!kept.empty() && kept.back().last < kept.back().first) {
+      RETURN_IF_ERROR(disk_->Remove(segments_[kept.size() - 1].path));
+      RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
+      kept.pop_back();
+    }
+    for (size_t i = kept.size() - std::min<size_t>(kept.size(), 2); i < kept.size(); ++i) {
+      RETURN_IF_ERROR(disk_->Truncate(segments_[i].path, kept[i].bytes));
+    }
+    return absl::OkStatus();
+  }
+
   Disk* const disk_;
   const std::string directory_;
   const LogIdentity identity_;
   const Step covered_;
   const LogVisitor visit_;
   std::vector<Segment> segments_;
-  std::string headless_;   // A segment that was begun behind them; its header is not on the medium.
-  Lsn last_ = kNoLsn;      // of the records read
-  Step newest_ = kNoStep;  // of the present segment's
-  Lsn synced_ = kNoLsn;    // as far as they know
+  Segment headless_;     // Was begun behind them, and its header is not on the medium. Or no path.
+  Lsn last_ = kNoLsn;    // of the records read
+  Lsn synced_ = kNoLsn;  // as far as they know
   ReplayResult result_;
 };
 

@@ -21,9 +21,16 @@ constexpr uint64_t kLargeFraction = 8;
 absl::StatusOr<std::unique_ptr<PushLog>> PushLog::Start(Disk* disk, const PushLogOptions& options,
                                                         const LogHistory& history) {
   std::unique_ptr<PushLog> log(new PushLog(disk, options, history));
-  absl::MutexLock lock(&log->mutex_);
-  RETURN_IF_ERROR(log->StartSegment());
-  return log;
+  const Lsn first = history.last + 1;
+  const std::string path = log->PathOf(first);
+  ASSIGN_OR_RETURN(std::shared_ptr<AppendFile> file, disk->Create(path));
+  EndedFile none;
+  absl::Status status = log->SwitchTo(file, first, &none);
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) status = disk->SyncDirectory(options.directory);
+  if (status.ok()) return log;
+  disk->Remove(path).IgnoreError();  // it holds nothing
+  return status;
 }
 
 PushLog::PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& history)
@@ -35,54 +42,32 @@ PushLog::PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& hi
       // A replay syncs what it keeps.
       synced_through_(last_) {}
 
-std::string PushLog::PathOf(Lsn first) const {
-  return absl::StrCat(options_.directory, "/", SegmentName({options_.identity.epoch, first}));
+std::string PushLog::PathOf(Lsn number) const {
+  return absl::StrCat(options_.directory, "/", SegmentName({options_.identity.epoch, number}));
 }
 
 absl::Status PushLog::Break(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
   if (broken_.ok()) broken_ = status;
   return status;
-}
-
-absl::Status PushLog::StartSegment() {
-  const Lsn first = last_ + 1;
-  ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, disk_->Create(PathOf(first)));
-  const auto header = EncodeSegmentHeader({options_.identity, first, newest_});
-  absl::Status status = file->Append({absl::string_view(header.data(), header.size())});
-  if (status.ok()) status = file->Sync();
-  if (status.ok()) status = disk_->SyncDirectory(options_.directory);
-  if (!status.ok()) {
-    disk_->Remove(PathOf(first)).IgnoreError();  // it holds nothing
-    return status;
-  }
-  file_ = std::move(file);
-  segments_.push_back({first, last_, kNoStep, header.size()});
-  return absl::OkStatus();
-}
-
-// Only the last segment may have a torn end: the others are on the medium.
-absl::Status PushLog::EndSegment() {
-  RETURN_IF_ERROR(file_->Sync());
-  synced_through_ = std::max(synced_through_, last_);
-  return StartSegment();
 }
 
 absl::StatusOr<Lsn> PushLog::Append(uint32_t type, Step step,
                                     absl::Span<const absl::string_view> payload) {
   static constexpr char kZeros[kRecordAlignment] = {};
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(broken_);
-  if (segments_.back().bytes >= options_.segment_bytes) {
-    absl::Status status = EndSegment();
-    // A full disk is no reason to end: the present segment is whole and on the medium.
-    if (absl::IsResourceExhausted(status)) return status;
-    if (!status.ok()) return Break(std::move(status));
-  }
-  LogSegment& segment = segments_.back();
+  absl::MutexLock appending(&append_mutex_);
   RecordHeader header;
-  header.lsn = last_ + 1;
+  std::shared_ptr<AppendFile> file;
+  uint64_t begin;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(broken_);
+    file = file_;
+    begin = segments_.back().bytes;
+    header.lsn = last_ + 1;
+    header.synced_through = synced_through_;
+  }
   header.epoch = options_.identity.epoch;
-  header.synced_through = synced_through_;
   header.type = type;
   const auto header_bytes = EncodeRecordHeader(header, payload);
   std::vector<absl::string_view> pieces = {
@@ -93,24 +78,33 @@ absl::StatusOr<Lsn> PushLog::Append(uint32_t type, Step step,
   const uint64_t padded = PaddedPayloadBytes(bytes);
   pieces.emplace_back(kZeros, padded - bytes);
 
-  absl::Status status = file_->Append(pieces);
+  absl::Status status = file->Append(pieces);
   if (absl::IsResourceExhausted(status)) {
-    const absl::Status cut = file_->Truncate(segment.bytes);
+    const absl::Status cut = file->Truncate(begin);
     return cut.ok() ? status : Break(cut);
   }
   if (!status.ok()) return Break(std::move(status));
-  last_ = segment.last = header.lsn;
-  segment.newest = std::max(segment.newest, step);
-  newest_ = std::max(newest_, step);
-  segment.bytes += padded;
-  // Else the sync at the segment's end would write all of it, and the next push waits for that.
-  if (segment.bytes / kWritebackBytes > (segment.bytes - padded) / kWritebackBytes) {
-    file_->StartWriteback(segment.bytes);
+  const uint64_t end = begin + padded;
+  {
+    absl::MutexLock lock(&mutex_);
+    LogSegment& segment = segments_.back();
+    last_ = segment.last = header.lsn;
+    segment.newest = std::max(segment.newest, step);
+    newest_ = std::max(newest_, step);
+    segment.bytes = end;
   }
-  return last_;
+  // Else a sync would write all of it at once.
+  if (end / kWritebackBytes > begin / kWritebackBytes) file->StartWriteback(end);
+  return header.lsn;
 }
 
 absl::Status PushLog::Sync() {
+  absl::MutexLock syncing(&sync_mutex_);
+  return SyncThis();
+}
+
+// Syncs the last segment, and so, as sync_mutex_ is held, all of the log.
+absl::Status PushLog::SyncThis() {
   std::shared_ptr<AppendFile> file;
   Lsn through;
   {
@@ -121,48 +115,88 @@ absl::Status PushLog::Sync() {
     through = last_;
   }
   absl::Status status = file->Sync();
-  absl::MutexLock lock(&mutex_);
   if (!status.ok()) return Break(std::move(status));
+  absl::MutexLock lock(&mutex_);
   synced_through_ = std::max(synced_through_, through);
+  return absl::OkStatus();
+}
+
+bool PushLog::IsDue(uint64_t min_bytes) const {
+  return segments_.back().last >= segments_.back().first && segments_.back().bytes >= min_bytes;
+}
+
+bool PushLog::segment_is_full() const {
+  absl::MutexLock lock(&mutex_);
+  return IsDue(options_.segment_bytes);
+}
+
+absl::Status PushLog::EndFullSegment() { return EndSegment(options_.segment_bytes); }
+
+// Ends the present segment where it has `min_bytes`. What the next one's header says was synced
+// includes a record of this one: a replay that finds the one and not the other notices.
+absl::Status PushLog::EndSegment(uint64_t min_bytes) {
+  absl::MutexLock syncing(&sync_mutex_);
+  Lsn number;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(broken_);
+    if (!IsDue(min_bytes)) return absl::OkStatus();
+    number = last_ + 1;
+  }
+  RETURN_IF_ERROR(SyncThis());
+  const absl::StatusOr<std::shared_ptr<AppendFile>> next = disk_->Create(PathOf(number));
+  EndedFile ended;
+  absl::Status status = next.status();
+  if (status.ok()) {
+    status = SwitchTo(*next, number, &ended);
+    if (!status.ok()) disk_->Remove(PathOf(number)).IgnoreError();  // It holds nothing.
+  }
+  if (absl::IsResourceExhausted(status)) return absl::OkStatus();
+  if (status.ok()) status = ended.file->Sync();
+  if (status.ok()) status = (*next)->Sync();
+  if (status.ok()) status = disk_->SyncDirectory(options_.directory);
+  if (!status.ok()) return Break(std::move(status));
+  absl::MutexLock lock(&mutex_);
+  synced_through_ = std::max(synced_through_, ended.last);
+  return absl::OkStatus();
+}
+
+// From here on records go to `next`. Errors: those of writing its header.
+absl::Status PushLog::SwitchTo(std::shared_ptr<AppendFile> next, Lsn number, EndedFile* ended) {
+  absl::MutexLock appending(&append_mutex_);
+  SegmentHeader header;
+  {
+    absl::MutexLock lock(&mutex_);
+    header = {options_.identity, last_ + 1, newest_, synced_through_};
+  }
+  const auto bytes = EncodeSegmentHeader(header);
+  RETURN_IF_ERROR(next->Append({absl::string_view(bytes.data(), bytes.size())}));
+  absl::MutexLock lock(&mutex_);
+  *ended = {std::move(file_), last_};
+  file_ = std::move(next);
+  segments_.push_back({number, header.first_lsn, last_, kNoStep, bytes.size()});
   return absl::OkStatus();
 }
 
 absl::Status PushLog::DropThroughStep(Step through) {
   absl::MutexLock drop_lock(&drop_mutex_);
-  RETURN_IF_ERROR(EndLargeSegment());
+  RETURN_IF_ERROR(EndSegment(options_.segment_bytes / kLargeFraction));
   while (true) {
-    Lsn first;
+    Lsn number;
     {
       absl::MutexLock lock(&mutex_);
       if (segments_.size() == 1 || segments_.front().newest > through) return absl::OkStatus();
-      first = segments_.front().first;
+      number = segments_.front().number;
     }
-    RETURN_IF_ERROR(disk_->Remove(PathOf(first)));
+    RETURN_IF_ERROR(disk_->Remove(PathOf(number)));
     // One by one: a host that dies must not keep a removal and lose the one before it.
     absl::Status synced = disk_->SyncDirectory(options_.directory);
-    absl::MutexLock lock(&mutex_);
-    segments_.pop_front();
+    {
+      absl::MutexLock lock(&mutex_);
+      segments_.pop_front();
+    }
     if (!synced.ok()) return Break(std::move(synced));
   }
-}
-
-absl::Status PushLog::EndLargeSegment() {
-  const auto is_large = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return segments_.back().last >= segments_.back().first &&
-           segments_.back().bytes >= options_.segment_bytes / kLargeFraction;
-  };
-  {
-    absl::MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(broken_);
-    if (!is_large()) return absl::OkStatus();
-  }
-  RETURN_IF_ERROR(Sync());  // The most of it, while nobody waits for the mutex.
-  absl::MutexLock lock(&mutex_);
-  if (!is_large()) return absl::OkStatus();
-  absl::Status status = EndSegment();
-  // A full disk is no reason to end: the present segment goes on.
-  if (status.ok() || absl::IsResourceExhausted(status)) return absl::OkStatus();
-  return Break(std::move(status));
 }
 
 Lsn PushLog::last() const {

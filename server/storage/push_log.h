@@ -23,11 +23,13 @@ namespace thermocline {
 struct PushLogOptions {
   std::string directory;
   LogIdentity identity;
-  // A segment ends with the record that takes it to this size. Whole segments are dropped.
+  // From this size on a segment is due to end; records go on into it until the next has been made
+  // (EndFullSegment). Whole segments are dropped.
   uint64_t segment_bytes = uint64_t{256} << 20;
 };
 
 struct LogSegment {
+  Lsn number;  // See SegmentId.
   Lsn first;
   Lsn last;               // first - 1: it has no record.
   Step newest = kNoStep;  // The greatest step of its records.
@@ -44,7 +46,11 @@ struct LogHistory {
 // An appended record is in the operating system's hands: it survives the death of this process. It
 // survives the host once Sync covers it.
 //
-// Thread-safe; a Sync under way doesn't keep Append waiting.
+// An Append writes to a file that is there, and waits for no other disk operation: not for a Sync
+// under way, not for the end of a segment, which costs syncs and a new file. So records may go to
+// the next segment while the end of the one before isn't on the medium yet; that of no earlier one.
+//
+// Thread-safe.
 class PushLog {
  public:
   // Starts a segment behind `history`, which is what a replay found. `disk` outlives the log.
@@ -60,11 +66,17 @@ class PushLog {
 
   // Brings everything appended before the call to the medium, in one fsync for all who wait.
   // Errors: the disk's, final as above.
-  absl::Status Sync();
+  absl::Status Sync() ABSL_LOCKS_EXCLUDED(sync_mutex_);
+
+  // Whether the segment that is being written is due to end.
+  bool segment_is_full() const;
+  // Has the records from now on go to a new segment, where segment_is_full; all before are synced
+  // then. A full disk is no error: the present segment goes on. Errors: the disk's, final as above.
+  absl::Status EndFullSegment() ABSL_LOCKS_EXCLUDED(sync_mutex_);
 
   // Drops segments from the oldest on, as long as all their records are of steps up to `through`;
   // never the one being written, but a large one of these ends here, so that a later call drops it.
-  // Append waits for none of it but the end of a segment. Errors: the disk's; see broken().
+  // Errors: the disk's; see broken().
   absl::Status DropThroughStep(Step through) ABSL_LOCKS_EXCLUDED(drop_mutex_);
 
   absl::Status broken() const;  // The final error; OK: there was none.
@@ -74,17 +86,28 @@ class PushLog {
 
  private:
   PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& history);
-  absl::Status StartSegment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status EndSegment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status EndLargeSegment() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Break(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string PathOf(Lsn first) const;
+  absl::Status SyncThis() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sync_mutex_);
+  absl::Status EndSegment(uint64_t min_bytes) ABSL_LOCKS_EXCLUDED(sync_mutex_);
+  bool IsDue(uint64_t min_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct EndedFile {
+    std::shared_ptr<AppendFile> file;  // Null: there was none before.
+    Lsn last;                          // of its records
+  };
+  absl::Status SwitchTo(std::shared_ptr<AppendFile> next, Lsn number, EndedFile* ended)
+      ABSL_LOCKS_EXCLUDED(append_mutex_);
+  absl::Status Break(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string PathOf(Lsn number) const;
 
   Disk* const disk_;
   const PushLogOptions options_;
 
-  absl::Mutex drop_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // One drop at a time.
-  mutable absl::Mutex mutex_;
+  absl::Mutex drop_mutex_ ABSL_ACQUIRED_BEFORE(sync_mutex_);  // One drop at a time.
+  // One sync, or end of a segment, at a time. When free, no segment but the last has a part that
+  // isn't synced, unless the log is broken.
+  absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(append_mutex_);
+  // Held while a record is written.
+  absl::Mutex append_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  mutable absl::Mutex mutex_;  // Never during a disk operation.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<AppendFile> file_ ABSL_GUARDED_BY(mutex_);
   std::deque<LogSegment> segments_ ABSL_GUARDED_BY(mutex_);  // the last one is being written

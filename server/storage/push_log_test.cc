@@ -1,6 +1,7 @@
 #include "server/storage/push_log.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/disk/posix_disk.h"
 #include "common/disk/simulated_disk.h"
+#include "common/status_macros.h"
 #include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,7 +48,9 @@ class PushLogTest : public testing::Test {
     });
   }
   static Step StepOf(Lsn lsn) { return Step(static_cast<int64_t>(lsn.value() / 2)); }
+  // Ends the segment first where it is full.
   static absl::StatusOr<Lsn> Append(PushLog* log, const std::string& payload) {
+    RETURN_IF_ERROR(log->EndFullSegment());
     return log->Append(1, StepOf(log->last() + 1), {payload});
   }
   static std::string Name(Lsn first) { return SegmentName({kIdentity.epoch, first}); }
@@ -128,35 +132,185 @@ TEST_F(PushLogTest, OnlyWhatIsWrittenToIsKept) {
   EXPECT_THAT(payloads_, ElementsAre("more"));
 }
 
-// A removal may take long.
-TEST_F(PushLogTest, AppendGoesOnWhileSegmentsAreDropped) {
-  class BusyDisk : public SimulatedDisk {
+// A disk whose operations take long: records are appended in the middle of them.
+class BusyDisk : public SimulatedDisk {
+ public:
+  // Runs in the middle of every operation but an append, and of none that it brings about itself.
+  std::function<void(const std::string& operation)> meanwhile;
+
+  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, SimulatedDisk::Create(path));
+    Run("create");
+    return std::make_unique<File>(this, std::move(file));
+  }
+  absl::Status Remove(const std::string& path) override {
+    Run("remove");
+    return SimulatedDisk::Remove(path);
+  }
+  absl::Status SyncDirectory(const std::string& directory) override {
+    Run("sync folder");
+    return SimulatedDisk::SyncDirectory(directory);
+  }
+
+ private:
+  class File : public AppendFile {
    public:
-    absl::Status Remove(const std::string& path) override {
-      for (int i = 0; log != nullptr && i < 20; ++i) {
-        EXPECT_TRUE(log->Append(1, Step(10 + i), {"while it is removed"}).ok());
-      }
-      return SimulatedDisk::Remove(path);
+    File(BusyDisk* disk, std::unique_ptr<AppendFile> file) : disk_(disk), file_(std::move(file)) {}
+    absl::Status Append(absl::Span<const absl::string_view> pieces) override {
+      return file_->Append(pieces);
     }
-    PushLog* log = nullptr;
+    absl::Status Sync() override {
+      disk_->Run("sync");
+      return file_->Sync();
+    }
+    absl::Status Truncate(uint64_t bytes) override { return file_->Truncate(bytes); }
+
+   private:
+    BusyDisk* const disk_;
+    const std::unique_ptr<AppendFile> file_;
   };
+  void Run(const std::string& operation) {
+    if (!meanwhile || running_) return;
+    running_ = true;
+    meanwhile(operation);
+    running_ = false;
+  }
+  bool running_ = false;
+};
+
+TEST_F(PushLogTest, AppendWaitsForNoOperationButItsWrite) {
   BusyDisk disk;
   ASSERT_TRUE(disk.CreateDirectory(kFolder).ok());
-  auto log = PushLog::Start(&disk, Options(200));
-  ASSERT_TRUE(log.ok()) << log.status();
-  for (int step = 0; step < 10; ++step) {
-    ASSERT_TRUE((*log)->Append(1, Step(step), {std::string(100, 'x')}).ok());
+  const auto log = *PushLog::Start(&disk, Options(200));
+  std::vector<std::string> busy;
+  disk.meanwhile = [&](const std::string& operation) {
+    busy.push_back(operation);
+    const Lsn last = log->last();
+    EXPECT_EQ(*log->Append(1, StepOf(last + 1), {"while it is busy"}), last + 1);
+    EXPECT_GT(log->bytes(), 0u);
+  };
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(log->Append(1, Step(0), {std::string(60, 'x')}).ok());
+  ASSERT_TRUE(log->segment_is_full());
+  ASSERT_TRUE(log->EndFullSegment().ok());
+  EXPECT_THAT(busy, ElementsAre("sync", "create", "sync", "sync", "sync folder"));
+  // Those of the first two operations are in the first segment, and in what is synced.
+  EXPECT_EQ(log->last(), Lsn(8));
+  EXPECT_EQ(log->synced_through(), Lsn(5));
+  EXPECT_THAT(*disk.List(kFolder), ElementsAre(Name(Lsn(1)), Name(Lsn(4))));
+  busy.clear();
+  ASSERT_TRUE(log->Sync().ok());
+  EXPECT_EQ(log->synced_through(), Lsn(8));
+  ASSERT_TRUE(log->DropThroughStep(StepOf(Lsn(5))).ok());
+  EXPECT_THAT(busy, testing::Contains("remove"));
+  EXPECT_THAT(*disk.List(kFolder), testing::Not(testing::Contains(Name(Lsn(1)))));
+  disk.meanwhile = nullptr;
+  const Lsn last = log->last();
+  uint64_t next = 6;
+  const auto replayed = ReplayPushLog(&disk, kFolder, kIdentity, StepOf(Lsn(5)),
+                                      [&](const LogRecord& record) -> absl::StatusOr<Step> {
+                                        EXPECT_EQ(record.lsn, Lsn(next++));
+                                        return StepOf(record.lsn);
+                                      });
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_EQ(replayed->history.last, last);
+}
+
+// The end of a segment goes to the medium when the next one is written already.
+class TwoUnsyncedSegmentsTest : public PushLogTest {
+ protected:
+  // Records 1 to 3 in the first segment, 4 and 5 in the second; of `first` and `second` the bytes.
+  // None but the first two records is known to be synced.
+  void Write(std::string* first, std::string* second) {
+    BusyDisk disk;
+    ASSERT_TRUE(disk.CreateDirectory(kFolder).ok());
+    const auto log = *PushLog::Start(&disk, Options(150));
+    ASSERT_TRUE(log->Append(1, Step(0), {"one"}).ok());
+    ASSERT_TRUE(log->Append(1, Step(1), {"two"}).ok());
+    int syncs = 0;
+    disk.meanwhile = [&](const std::string& operation) {
+      if (operation == "create") {
+        ASSERT_TRUE(log->Append(1, Step(1), {"three"}).ok());
+      } else if (operation == "sync" && ++syncs == 2) {
+        ASSERT_TRUE(log->Append(1, Step(2), {"four"}).ok());
+        ASSERT_TRUE(log->Append(1, Step(2), {"five"}).ok());
+        *first = disk.Content(absl::StrCat(kFolder, "/", Name(Lsn(1))));
+        *second = disk.Content(absl::StrCat(kFolder, "/", Name(Lsn(3))));
+      }
+    };
+    ASSERT_TRUE(log->EndFullSegment().ok());
+    ASSERT_FALSE(second->empty());
   }
-  const uint64_t bytes = (*log)->bytes();
-  const Lsn last = (*log)->last();
-  disk.log = log->get();
-  ASSERT_TRUE((*log)->DropThroughStep(Step(3)).ok());
-  EXPECT_GT((*log)->last(), last);
-  EXPECT_GT((*log)->bytes(), bytes);
-  const size_t files = disk.List(kFolder)->size();
-  disk.log = nullptr;
-  ASSERT_TRUE((*log)->DropThroughStep(Step(8)).ok());
-  EXPECT_LT(disk.List(kFolder)->size(), files);
+  void SetSegments(const std::string& first, const std::string& second) {
+    for (const auto& [name, bytes] : {std::pair(Name(Lsn(1)), first), {Name(Lsn(3)), second}}) {
+      const std::string path = absl::StrCat(kFolder, "/", name);
+      disk_.Create(path).status().IgnoreError();  // It may be there.
+      disk_.SetContent(path, bytes);
+    }
+  }
+};
+
+TEST_F(TwoUnsyncedSegmentsTest, AnyOfWhatWasntSyncedMayBeLost) {
+  std::string first, second;
+  Write(&first, &second);
+  SetSegments(first, second);
+  ASSERT_TRUE(Replay().ok());
+  EXPECT_THAT(payloads_, ElementsAre("one", "two", "three", "four", "five"));
+  const size_t third = first.size() - RecordBytes(5);
+  for (size_t bytes = third; bytes < first.size(); ++bytes) {
+    SetSegments(first.substr(0, bytes), second);
+    const auto replayed = Replay();
+    ASSERT_TRUE(replayed.ok()) << bytes << ": " << replayed.status();
+    EXPECT_THAT(payloads_, ElementsAre("one", "two"));
+    EXPECT_NE(replayed->torn_at, "");
+    EXPECT_EQ(disk_.Content(OnlyPath()).size(), third);
+    EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(1))));
+    EXPECT_EQ(*Start(replayed->history)->Append(1, Step(2), {"another"}), Lsn(3));
+    ASSERT_TRUE(disk_.Remove(absl::StrCat(kFolder, "/", Name(Lsn(3)))).ok());
+  }
+  // Any byte of the second segment's header, and records behind it.
+  for (size_t byte = 0; byte < kSegmentHeaderBytes; ++byte) {
+    std::string torn = second;
+    torn[byte] ^= 1;
+    SetSegments(first, torn);
+    const auto replayed = Replay();
+    ASSERT_TRUE(replayed.ok()) << byte << ": " << replayed.status();
+    EXPECT_THAT(payloads_, ElementsAre("one", "two", "three"));
+    EXPECT_THAT(replayed->torn_at, HasSubstr(Name(Lsn(3))));
+    EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(1))));
+  }
+}
+
+TEST_F(TwoUnsyncedSegmentsTest, WhatWasSyncedIsMissed) {
+  std::string first, second;
+  Write(&first, &second);
+  const auto expect_damage = [&](const std::string& damaged, const std::string& behind) {
+    SetSegments(damaged, behind);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      EXPECT_EQ(Replay().status().code(), absl::StatusCode::kDataLoss);
+      EXPECT_EQ(disk_.Content(OnlyPath()), damaged);
+      EXPECT_EQ(disk_.Content(absl::StrCat(kFolder, "/", Name(Lsn(3)))), behind);
+    }
+  };
+  // The second record was synced before the second segment was made: its name says so.
+  std::string damaged = first;
+  damaged[kSegmentHeaderBytes + RecordBytes(3) + kRecordHeaderBytes] ^= 1;
+  for (const std::string& behind : {second, second.substr(0, 30), std::string()}) {
+    expect_damage(damaged, behind);
+    expect_damage(first.substr(0, kSegmentHeaderBytes + RecordBytes(3)), behind);
+  }
+  // So was the third one, as one behind it knows.
+  RecordHeader header =
+      PeekRecordHeader(absl::string_view(second).substr(kSegmentHeaderBytes + RecordBytes(4)));
+  header.synced_through = Lsn(3);
+  const auto bytes = EncodeRecordHeader(header, {"five"});
+  std::string knows = second;
+  knows.replace(kSegmentHeaderBytes + RecordBytes(4), bytes.size(),
+                std::string(bytes.data(), bytes.size()));
+  damaged = first;
+  damaged[first.size() - 8] ^= 1;
+  expect_damage(damaged, knows);
+  knows[10] ^= 1;  // In its header.
+  expect_damage(damaged, knows);
 }
 
 TEST_F(PushLogTest, AFullDiskKeepsASegmentAndIsNoEnd) {
@@ -323,6 +477,7 @@ TEST(PushLogThreadsTest, AppendsAndSyncsTogether) {
       for (int i = 0; i < 100; ++i) {
         const auto lsn = log->Append(1, Step(0), {std::string(100 + t, 'x')});
         ASSERT_TRUE(lsn.ok()) << lsn.status();
+        ASSERT_TRUE(log->EndFullSegment().ok());
         if (t % 2 == 0) continue;
         ASSERT_TRUE(log->Sync().ok());
         EXPECT_GE(log->synced_through(), *lsn);
@@ -351,7 +506,7 @@ class RandomLogTest : public PushLogTest {
     uint64_t synced = 0;
     Step covered = kNoStep;
     for (int i = 0; i < 200; ++i) {
-      switch (random() % 10) {
+      switch (random() % 12) {
         case 0:
           if (!log->Sync().ok()) {
             Crash(&log, &random, log_bytes(), covered, &synced, &appended);
@@ -367,6 +522,12 @@ class RandomLogTest : public PushLogTest {
           }
           break;
         case 2:
+          if (random() % 4 == 0) disk_.DieAfter(static_cast<int>(random() % 5));
+          if (!log->EndFullSegment().ok()) {
+            Crash(&log, &random, log_bytes(), covered, &synced, &appended);
+          }
+          break;
+        case 3:
           Crash(&log, &random, log_bytes(), covered, &synced, &appended);
           break;
         default:

@@ -101,6 +101,11 @@ uint64_t EmbeddingTable::memory_bytes() const {
   return bytes;
 }
 
+uint64_t EmbeddingTable::old_image_bytes() const {
+  return impl_->old_images.load(std::memory_order_relaxed) *
+         RowCut::BytesPerImage(impl_->layout.row_floats());
+}
+
 // No row is ever erased yet.
 uint64_t EmbeddingTable::rows_created() const { return num_rows(); }
 

@@ -99,6 +99,9 @@ class EmbeddingTable {
   uint64_t num_rows() const;
   uint64_t memory_bytes() const;  // rows, index and slack
   uint64_t rows_created() const;
+  // Memory of the old images that the snapshot there is still needs. They go as it is read, in
+  // steps. What memory_bytes() has is more: their room is kept until the snapshot's end.
+  uint64_t old_image_bytes() const;
 
   struct SpillStats {
     uint64_t rows_in_memory = 0;

@@ -119,7 +119,6 @@ struct EmbeddingTable::Impl {
   uint64_t RowsInMemory() const;
   // Rows that are not in memory. REQUIRES: none moves meanwhile.
   absl::Status VisitStored(VisitRow visit) const;
-
   class Snapshot;  // embedding_table_snapshot.cc
 
   const TableLayout layout;
@@ -133,6 +132,7 @@ struct EmbeddingTable::Impl {
   // Of the snapshot there is: the slots below are read.
   std::atomic<bool> in_snapshot{false};
   std::atomic<uint32_t> snapshot_slots_read{0};
+  std::atomic<uint64_t> old_images{0};  // That all stripes keep.
 
   // Of a table with a store.
   const size_t stored_row_bytes;

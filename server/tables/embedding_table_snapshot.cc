@@ -20,6 +20,10 @@ namespace {
 
 constexpr uint32_t kNotStored = UINT32_MAX;
 
+// Each time that so many slots were read, the images of their rows go. A look at all images takes
+// as long as saving them, about.
+constexpr uint32_t kSlotsPerDrop = kNumSlots / 16;
+
 }  // namespace
 
 void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row) {
@@ -28,8 +32,9 @@ void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row)
   if (SlotOfKey(TableSalt(layout.id), key) < slots_read) return;
   // It was stored before the snapshot began, or left memory since, and left its image.
   if (storage.IsAsStored(row)) return;
-  stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim, storage.Slots(row),
-                  layout.slot_floats());
+  const bool saved = stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim,
+                                     storage.Slots(row), layout.slot_floats());
+  if (saved) old_images.fetch_add(1, std::memory_order_relaxed);
 }
 
 class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
@@ -51,6 +56,7 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   void ReadFromStore(size_t position, SnapshotRows* rows);
   void Compact(SnapshotRows* rows);
   void ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows);
+  void SetRead(uint32_t slots);
 
   Impl* const table_;
   const uint64_t salt_;
@@ -62,7 +68,8 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   size_t next_ = 0;                // in keys_
   std::vector<Key> stored_keys_;   // The next ones of the cursor.
   UninitializedVector<uint8_t> stored_rows_;
-  size_t next_stored_ = 0;  // in stored_keys_
+  size_t next_stored_ = 0;      // in stored_keys_
+  uint32_t slots_dropped_ = 0;  // The images of rows in the slots below are gone.
   // The batch that is being read.
   std::vector<Key> batch_;
   std::vector<uint32_t> batch_stored_;  // Its rows in stored_rows_, or kNotStored.
@@ -89,6 +96,7 @@ EmbeddingTable::Impl::Snapshot::~Snapshot() {
     RowCut ended;  // Freed without the lock.
     absl::MutexLock lock(&table_->stripes[s].mutex);
     std::swap(ended, table_->stripes[s].cut);
+    table_->old_images -= ended.images().size();
   }
   CHECK(table_->in_snapshot.exchange(false));
 }
@@ -101,10 +109,22 @@ absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
     TakeKeys();
     if (batch_.empty()) break;
     Read(rows);
-    table_->snapshot_slots_read.store(SlotOfKey(salt_, batch_.back()), std::memory_order_release);
+    SetRead(SlotOfKey(salt_, batch_.back()));
   }
-  if (batch_.empty()) table_->snapshot_slots_read.store(kNumSlots, std::memory_order_release);
+  if (batch_.empty()) SetRead(kNumSlots);
   return !rows->keys.empty();
+}
+
+// The slots below `slots` are read.
+void EmbeddingTable::Impl::Snapshot::SetRead(uint32_t slots) {
+  table_->snapshot_slots_read.store(slots, std::memory_order_release);
+  if (slots < kNumSlots && slots - slots_dropped_ < kSlotsPerDrop) return;
+  slots_dropped_ = slots;
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    absl::MutexLock lock(&table_->stripes[s].mutex);
+    table_->old_images -=
+        table_->stripes[s].cut.Drop([&](Key key) { return SlotOfKey(salt_, key) < slots; });
+  }
 }
 
 absl::Status EmbeddingTable::Impl::Snapshot::FillStored() {

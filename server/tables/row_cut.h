@@ -21,7 +21,7 @@ class RowCut {
  public:
   struct Image {
     RowMeta meta;
-    const float* row;  // [row_floats]
+    float* row;  // [row_floats]
   };
 
   // No row belongs to it.
@@ -33,19 +33,31 @@ class RowCut {
     return meta.changed >= oldest_ && meta.changed <= newest_;
   }
 
-  // Keeps what a row is, unless it is kept already. REQUIRES: Contains(meta)
-  void Save(Key key, const RowMeta& meta, const float* weights, size_t dim, const float* slots,
+  // Keeps what a row is, unless it is kept already: false. REQUIRES: Contains(meta)
+  bool Save(Key key, const RowMeta& meta, const float* weights, size_t dim, const float* slots,
             size_t slot_floats) {
     const auto [found, added] = images_.try_emplace(key);
-    if (!added) return;
-    if (images_.size() > chunks_.size() * kRowsPerChunk) {
-      chunks_.push_back(std::make_unique<float[]>(kRowsPerChunk * (dim + slot_floats)));
-      chunk_bytes_ += kRowsPerChunk * (dim + slot_floats) * sizeof(float);
-    }
-    float* row = chunks_.back().get() + (images_.size() - 1) % kRowsPerChunk * (dim + slot_floats);
+    if (!added) return false;
+    if (free_.empty()) AddChunk(dim + slot_floats);
+    float* row = free_.back();
+    free_.pop_back();
     std::copy_n(weights, dim, row);
     std::copy_n(slots, slot_floats, row + dim);
     found->second = {meta, row};
+    return true;
+  }
+
+  // Drops the images of keys for which `is_read(key)`; their room is used again. Gives their
+  // number.
+  template <typename IsRead>
+  size_t Drop(IsRead is_read) {
+    const size_t before = images_.size();
+    absl::erase_if(images_, [&](const std::pair<const Key, Image>& image) {
+      if (!is_read(image.first)) return false;
+      free_.push_back(image.second.row);
+      return true;
+    });
+    return before - images_.size();
   }
 
   // Null: not kept.
@@ -56,17 +68,31 @@ class RowCut {
 
   const absl::flat_hash_map<Key, Image>& images() const { return images_; }
   uint64_t memory_bytes() const {
-    return chunk_bytes_ + images_.capacity() * (sizeof(std::pair<Key, Image>) + 1);
+    return chunk_bytes_ + images_.capacity() * (sizeof(std::pair<Key, Image>) + 1) +
+           free_.capacity() * sizeof(float*);
+  }
+  // What an image takes, about.
+  static constexpr uint64_t BytesPerImage(size_t row_floats) {
+    return row_floats * sizeof(float) + sizeof(std::pair<Key, Image>) + 1;
   }
 
  private:
   static constexpr size_t kRowsPerChunk = 64;
+
+  void AddChunk(size_t row_floats) {
+    chunks_.push_back(std::make_unique<float[]>(kRowsPerChunk * row_floats));
+    chunk_bytes_ += kRowsPerChunk * row_floats * sizeof(float);
+    for (size_t i = kRowsPerChunk; i > 0; --i) {
+      free_.push_back(chunks_.back().get() + (i - 1) * row_floats);
+    }
+  }
 
   uint32_t oldest_ = 1;
   uint32_t newest_ = 0;
   absl::flat_hash_map<Key, Image> images_;
   uint64_t chunk_bytes_ = 0;
   std::vector<std::unique_ptr<float[]>> chunks_;  // [kRowsPerChunk, row_floats] each
+  std::vector<float*> free_;                      // Rows in them that hold no image.
 };
 
 }  // namespace thermocline

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -58,6 +59,7 @@ TEST_P(SnapshotTest, IsTheTableAtTheCutWhateverChangesMeanwhile) {
       const Rows got = ReadAll(snapshot.get(), layout);
       EXPECT_EQ(got.size(), expected.size());
       EXPECT_TRUE(got == expected);
+      EXPECT_EQ(table.old_image_bytes(), 0u);  // Though the snapshot is there still.
       base = cut;
     }
     if (random() % 2 == 0) snapshot.reset();  // Beside an apply.
@@ -65,6 +67,37 @@ TEST_P(SnapshotTest, IsTheTableAtTheCutWhateverChangesMeanwhile) {
     apply.join();
     if (HasFailure()) return;
   }
+}
+
+TEST(TableSnapshotTest, OldImagesGoAsItIsRead) {
+  const TableLayout layout = MakeLayout(OptimizerKind::kSgd, 4);
+  EmbeddingTable table(layout, kJobSeed);
+  constexpr size_t kRows = 50000;
+  std::vector<Key> keys(kRows);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<uint32_t> counts(kRows, 1);
+  const auto assign = [&](float value, Step step) {
+    const std::vector<float> rows(kRows * layout.row_floats(), value);
+    ASSERT_TRUE(table.AssignRows(keys, counts, rows, step).ok());
+  };
+  assign(1, Step(0));
+  const auto snapshot = table.BeginSnapshot(Step(0), kNoStep);
+  assign(2, Step(1));
+  const uint64_t all_bytes = table.old_image_bytes();
+  EXPECT_GE(all_bytes, kRows * layout.row_floats() * sizeof(float));
+  const uint64_t memory_bytes = table.memory_bytes();
+  SnapshotRows rows;
+  size_t read = 0;
+  while (*snapshot->Next(&rows)) {
+    read += rows.keys.size();
+    for (const float value : rows.rows) ASSERT_EQ(value, 1);
+    // What was read less than an eighth ago may be there still.
+    EXPECT_LE(table.old_image_bytes() / (all_bytes / kRows), kRows - read + kRows / 8);
+    assign(3, Step(2));  // Saves nothing again.
+    EXPECT_LE(table.memory_bytes(), memory_bytes + all_bytes / 4);
+  }
+  EXPECT_EQ(read, kRows);
+  EXPECT_EQ(table.old_image_bytes(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, SnapshotTest,

@@ -45,6 +45,8 @@ ABSL_FLAG(uint64_t, rows, 8000000, "Rows of the table (Adagrad: dim more floats 
 ABSL_FLAG(int32_t, dim, 16, "Floats in a row");
 ABSL_FLAG(uint32_t, keys, 40000, "Keys that one step changes");
 ABSL_FLAG(int32_t, load_threads, 2, "Threads that load a checkpoint's rows");
+ABSL_FLAG(int32_t, checkpoint_threads, 1, "Threads that write a checkpoint's files, one each");
+ABSL_FLAG(bool, steps_meanwhile, true, "Apply steps while a checkpoint is written");
 ABSL_FLAG(double, skew, 1.05, "Exponent of the power law that they are drawn from; 0: uniform");
 
 namespace thermocline {
@@ -114,9 +116,12 @@ class Server {
     journals_ = std::make_unique<LogJournalOpener>(&disk_, &scheduler_, options);
     ServerLimits limits;
     limits.load_threads = absl::GetFlag(FLAGS_load_threads);
-    core_ = std::make_unique<ServerCore>(
-        limits, &scheduler_, journals_.get(),
-        CheckpointIo{&disk_, &checkpoint_scheduler_, &read_scheduler_});
+    CheckpointIo io = {&disk_, &checkpoint_scheduler_, &read_scheduler_};
+    for (int i = 1; i < absl::GetFlag(FLAGS_checkpoint_threads); ++i) {
+      more_schedulers_.push_back(std::make_unique<ThreadScheduler>());
+      io.more_schedulers.push_back(more_schedulers_.back().get());
+    }
+    core_ = std::make_unique<ServerCore>(limits, &scheduler_, journals_.get(), io);
   }
   ~Server() { core_->Shutdown(); }
 
@@ -171,6 +176,7 @@ class Server {
   ThreadScheduler scheduler_;
   ThreadScheduler checkpoint_scheduler_;
   ThreadScheduler read_scheduler_;
+  std::vector<std::unique_ptr<ThreadScheduler>> more_schedulers_;
   std::unique_ptr<LogJournalOpener> journals_;
   std::unique_ptr<ServerCore> core_;
 };
@@ -281,18 +287,25 @@ class Benchmark {
       status = server_->Checkpoint(CheckpointRequest::STATUS).cuts(0);
       if (status.state() == CutStatus::FAILED) Must(absl::AbortedError(status.error()));
       if (status.state() == CutStatus::WRITTEN) break;
-      times.push_back(TrainStep());
+      if (absl::GetFlag(FLAGS_steps_meanwhile)) {
+        times.push_back(TrainStep());
+      } else {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
     }
-    const CheckpointFile& file = status.part().files(0);
+    uint64_t bytes = 0, rows = 0;
+    for (const CheckpointFile& file : status.part().files()) {
+      bytes += file.bytes();
+      rows += file.rows();
+    }
     const std::string plain = absl::StrCat(dir_, "/plain");
-    const double plain_s =
-        std::min(PlainWrite(plain, file.bytes()), PlainWrite(plain, file.bytes()));
+    const double plain_s = std::min(PlainWrite(plain, bytes), PlainWrite(plain, bytes));
     std::printf(
         "%s  %lu rows, %.2f GB in %.2f s: %.2f GB/s, %.2f of plain writing (%.2f GB/s); pause %.2f "
         "ms; meanwhile %s\n",
-        what, static_cast<unsigned long>(file.rows()), file.bytes() / kGb, status.write_s(),
-        file.bytes() / kGb / status.write_s(), plain_s / status.write_s(),
-        file.bytes() / kGb / plain_s, 1e3 * status.pause_s(), Describe(times).c_str());
+        what, static_cast<unsigned long>(rows), bytes / kGb, status.write_s(),
+        bytes / kGb / status.write_s(), plain_s / status.write_s(), bytes / kGb / plain_s,
+        1e3 * status.pause_s(), Describe(times).c_str());
     Commit(cut, status.part());
   }
 

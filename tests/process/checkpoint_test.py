@@ -213,7 +213,7 @@ class CheckpointTest(ProcessTest):
     def test_rows_that_are_damaged_end_the_job(self):
         digest = self.train(*FLAGS, '--set=checkpoint.full_every=1')['model_digest']
         older, newest = self.checkpoints()[-2:]
-        path = os.path.join(self.run_dir, 'checkpoints', newest, 'server-1.sst')
+        path = os.path.join(self.run_dir, 'checkpoints', newest, 'server-1.1.sst')
         with open(path, 'r+b') as file:
             file.seek(1000)
             byte = file.read(1)[0]

@@ -36,6 +36,7 @@ void SimServerCounters::Add(const SimServerCounters& other) {
   messages_early += other.messages_early;
   duplicates += other.duplicates;
   pulls_held += other.pulls_held;
+  old_image_waits += other.old_image_waits;
   loaded_rows += other.loaded_rows;
   overloads += other.overloads;
 }
@@ -314,6 +315,8 @@ void SimServer::Start() {
     process_->checkpoints = std::make_unique<ForgetfulDisk>(checkpoints_.get(), deceptions);
     io.disk = process_->checkpoints.get();
     io.scheduler = &process_->slices;
+    io.incarnation = ++incarnation_;
+    io.more_schedulers = {&process_->slices};
   }
   process_->core = std::make_unique<ServerCore>(options_.limits, &process_->timers,
                                                 process_->journals.get(), io);
@@ -396,6 +399,7 @@ void SimServer::AddCounters(SimServerCounters* sum) const {
   sum->replayed_parts += stats.replayed_parts();
   sum->duplicates += stats.push_duplicates();
   sum->pulls_held += stats.pulls_held();
+  for (const TableStats& table : stats.tables()) sum->old_image_waits += table.old_image_waits();
   sum->loaded_rows += stats.loaded_rows();
 }
 

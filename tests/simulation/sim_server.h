@@ -43,6 +43,7 @@ struct SimServerCounters {
   uint64_t messages_early = 0;    // The process was not configured yet.
   uint64_t duplicates = 0;        // Push parts that were recognized as known.
   uint64_t pulls_held = 0;
+  uint64_t old_image_waits = 0;
   uint64_t loaded_rows = 0;  // From checkpoints.
   uint64_t overloads = 0;
 
@@ -163,6 +164,7 @@ class SimServer {
   uint64_t life_ = 0;    // Which epoch here it is; no process is restarted for one before.
   std::unique_ptr<SimulatedDisk> disk_;
   const std::unique_ptr<SimulatedDisk> checkpoints_;
+  uint64_t incarnation_ = 0;          // Of the last process.
   std::unique_ptr<Process> process_;  // Null while there is none.
   int crashes_left_;
   int failures_left_;  // Of writing checkpoints.
