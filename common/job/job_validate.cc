@@ -248,9 +248,7 @@ class Validator {
   absl::Status CheckModel() const {
     if (!job_.has_dlrm()) return source_.Error("dlrm", "is missing; a job needs a model");
     if (job_.data().num_dense() == 0 && job_.dlrm().bottom_size() > 0) {
-      return source_.Error("dlrm.bottom[0]",
-                           "is set, but data.num_dense is 0: without dense columns there is no "
-                           "bottom MLP");
+      return source_.Error("dlrm.bottom[0]", "is set, but data.num_dense is 0: it has no input");
     }
     for (int i = 0; i < job_.dlrm().bottom_size(); ++i) {
       RETURN_IF_ERROR(
@@ -396,11 +394,11 @@ class Validator {
     }
     if (!job_.has_cache()) return absl::OkStatus();
     const Cache& cache = job_.cache();
-    if (job_.feature_size() == 0) {
-      return source_.Error("cache", "is set, but without categorical columns there are no rows");
-    }
     if (cache.budget().empty()) {
       return source_.Error("cache.budget", "is missing; write a size, such as \"256MiB\"");
+    }
+    if (job_.feature_size() == 0) {
+      return source_.Error("cache.budget", "is set, but there are no categorical columns");
     }
     RETURN_IF_ERROR(CheckSize("cache.budget", cache.budget(), kMinMemoryBudgetBytes));
     RETURN_IF_ERROR(Range("cache.window_steps", cache.window_steps(), 1, kMaxWindowSteps));

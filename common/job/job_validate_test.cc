@@ -86,8 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"num_categorical: 2", "test_share: 0.5 test_path: \"t\"",
              "j:5: data.test_share is set, and data.test_path as well; choose one"},
         Case{"num_categorical: 2", "num_dense: 0",
-             "j:15: dlrm.bottom[0] is set, but data.num_dense is 0: without dense columns there "
-             "is no bottom MLP"},
+             "j:15: dlrm.bottom[0] is set, but data.num_dense is 0: it has no input"},
         Case{"num_categorical: 2", "num_dense: 4097",
              "j:5: data.num_dense is 4097; it must be at most 4096"},
         Case{"num_categorical: 2", "read_ahead_batches: 0",
@@ -320,8 +319,7 @@ TEST(ValidateJob, OneColumnAtLeast) {
             "--set data.num_dense=0: data.num_dense is 0, and data.num_categorical as well: there "
             "is nothing to train on");
   EXPECT_EQ(ErrorOf(with(dense, {"cache.budget=1MiB"})),
-            "--set cache.budget=1MiB: cache is set, but without categorical columns there are no "
-            "rows");
+            "--set cache.budget=1MiB: cache.budget is set, but there are no categorical columns");
   EXPECT_EQ(ErrorOf({"feature[0].padding_id=-1"}),
             "--set feature[0].padding_id=-1: feature[0].padding_id is for DLRM_NPY; in CRITEO_TSV "
             "a bag has no padding");

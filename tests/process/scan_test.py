@@ -15,13 +15,15 @@ from harness import ProcessTest, wait_for
 STALL_S = 2
 SCAN_S = 2 * STALL_S
 ROWS = 2000
+BATCH = 100
+STEPS = 5  # before the checkpoint
 JOB = """
 name: "scan"
 seed: 7
 data { format: CRITEO_TSV path: "%s" test_share: 0.5 num_dense: 2 num_categorical: 2 }
 default_table { dim: 8 }
 dlrm { bottom: [16] top: [16] }
-train { batch_size: 100 learning_rate { base: 0.02 } metrics_every_steps: 1 eval_batch_size: 100 }
+train { batch_size: %d learning_rate { base: 0.02 } metrics_every_steps: 1 eval_batch_size: 100 }
 cluster { worker_threads: 1 stall_timeout_s: %d }
 checkpoint { max_rollbacks: 0 }
 """
@@ -37,11 +39,13 @@ def at_once(pipe, lines):
 
 
 def slowly(pipe, lines):
-    """Over SCAN_S seconds."""
+    """Those of the first STEPS steps over SCAN_S seconds, the others at once."""
     begin = time.monotonic()
-    for i, line in enumerate(lines):
-        wait_for(lambda: time.monotonic() - begin >= SCAN_S * i / len(lines), 'the next line')
+    first = STEPS * BATCH
+    for i, line in enumerate(lines[:first]):
+        wait_for(lambda: time.monotonic() - begin >= SCAN_S * i / first, 'the next line')
         pipe.write(line)
+    pipe.write(b''.join(lines[first:]))
 
 
 def halfway(pipe, lines):
@@ -85,15 +89,13 @@ class ScanTest(ProcessTest):
 
     def write_job(self, path):
         with open(self.job, 'w') as job:
-            job.write(JOB % (path, STALL_S))
-        return path
+            job.write(JOB % (path, BATCH, STALL_S))
 
-    def phases(self):
-        """What metrics.jsonl says of phases: [(name, whether it ended)]."""
+    def lines_of_phase(self, name):
+        """Those of metrics.jsonl: whether each says that the phase has ended."""
         with open(os.path.join(self.run_dir, 'metrics.jsonl')) as metrics:
             events = [json.loads(line) for line in metrics]
-        return [(event['phase'], event.get('ended', False))
-                for event in events if event['event'] == 'phase']
+        return [event.get('ended', False) for event in events if event.get('phase') == name]
 
     def test_scans_that_take_longer_than_a_stall(self):
         path = self.run_dir + '.tsv'
@@ -104,18 +106,17 @@ class ScanTest(ProcessTest):
 
         # Counting, training, evaluation.
         PipedFile(path, [slowly, at_once])
-        launcher = self.start('--set=train.max_steps=5')
+        launcher = self.start('--set=train.max_steps=%d' % STEPS)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, out + err)
         self.assertIn('counting lines  ', out)
-        self.assertEqual(self.phases(), [('counting lines', False), ('counting lines', True)])
+        self.assertEqual(self.lines_of_phase('counting lines'), [False, True])
 
         # Counting, skipping to the checkpoint's step, evaluation.
         path = self.run_dir + '.again.tsv'
         PipedFile(path, [at_once, slowly, at_once])
         summary = self.resume('--clear=train.max_steps', '--data', path)
-        self.assertEqual(self.phases()[2:], [('skipping to step 5', False),
-                                             ('skipping to step 5', True)])
+        self.assertEqual(self.lines_of_phase('skipping to step 5'), [False, True])
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
         self.assertEqual(summary['auc'], undisturbed['auc'])
 

@@ -144,9 +144,13 @@ class TorchTest(ProcessTest):
             self.assertAlmostEqual(logit if label else -logit, of_the_label, delta=1e-5, msg=sample)
 
     def test_npy_files(self):
-        self.train('--set=checkpoint.every_steps=0')
-        self.assert_same(self.score(self.export(), '--data', self.data),
-                         self.evaluate('held-out'))
+        run_dir = self.run_dir
+        for name, flags in (('all', []), ('dense', ['--set=data.num_categorical=0']),
+                            ('sparse', ['--set=data.num_dense=0', '--clear=dlrm.bottom'])):
+            self.run_dir = run_dir + '-' + name
+            self.train('--set=checkpoint.every_steps=0', *flags)
+            self.assert_same(self.score(self.export(), '--data', self.data),
+                             self.evaluate('held-out'))
 
     def test_npy_files_without_dense_columns(self):
         random_ = np.random.default_rng(3)

@@ -192,8 +192,8 @@ class TrainTest(ProcessTest):
         for name, columns in (('dense', ['--set=data.num_categorical=0']),
                               ('sparse', ['--set=data.num_dense=0', '--clear=dlrm.bottom'])):
             run_dir = self.run_dir + '-' + name
-            flags = [*columns, '--set=checkpoint.every_steps=100', '--set=train.max_steps=20']
-            whole = self.train(*flags, run_dir=run_dir + '-whole')
+            flags = [*columns, '--set=checkpoint.every_steps=100']
+            whole = self.train(*flags, '--set=train.max_steps=20', run_dir=run_dir + '-whole')
             self.assertEqual((whole['steps'], whole['eval_samples']), (20, 2000))
             self.train(*flags, '--set=train.max_steps=11', run_dir=run_dir)
             resumed = self.thermocline('train', '--resume', '--run-dir', run_dir, '--servers=2',
@@ -231,15 +231,15 @@ default_table { dim: 8 }
 feature { name: "id" }
 feature { name: "bag" columns: 2 }
 dlrm { top: [32] }
-train { batch_size: 50 passes: 5 learning_rate { base: 0.05 } }
+train { batch_size: 50 passes: 10 learning_rate { base: 0.1 } }
 """ % folder)
         launcher = self.start()
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, out + err)
         summary = self.summary(launcher)
-        self.assertEqual(summary['auc'], 1.0)
-        self.assertEqual(summary['padding_ids'], 5 * 800)
-        self.assertIn('4,000 ids were padding\n', out)
+        self.assertGreater(summary['auc'], 0.99)
+        self.assertEqual(summary['padding_ids'], 10 * 800)
+        self.assertIn('8,000 ids were padding\n', out)
 
     def steps_reported(self):
         with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
