@@ -127,7 +127,7 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
       FlagToBlame(overrides, cleared, [&](const auto& fewer_overrides, const auto& fewer_cleared) {
         return ParseAsItIs(text, file, fewer_overrides, fewer_cleared).ok();
       });
-  if (flag.empty()) return job;
+  if (flag.empty() || absl::StrContains(job.status().message(), flag)) return job;
   return absl::Status(job.status().code(), absl::StrCat(flag, ": ", job.status().message()));
 }
 

@@ -179,6 +179,9 @@ TEST(ParseJob, AFlagThatSpoilsAnotherLineIsNamedFirst) {
   const std::string text = absl::StrCat(kSmallest, "cache { budget: '1MiB' prefetch_steps: 6 }\n");
   EXPECT_THAT(ErrorOf(text, {"train.passes=2", "cache.window_steps=4", "seed=3"}),
               StartsWith("--set cache.window_steps=4: job.textproto:5: cache.prefetch_steps "));
+  // One that the error names already is the one, also where it is good without another.
+  EXPECT_EQ(ErrorOf(kSmallest, {"cluster.workers=2", "train.batch_size=1"}),
+            "--set train.batch_size=1: train.batch_size is 1, less than cluster.workers (2)");
   // It is named once.
   EXPECT_THAT(ErrorOf(text, {"cache.prefetch_steps=9"}),
               StartsWith("--set cache.prefetch_steps=9: cache.prefetch_steps "));

@@ -333,9 +333,9 @@ TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
   EXPECT_EQ(PrefetchSteps(job->cache()), 2u);
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_cache());
 
-  EXPECT_EQ(
-      ErrorOf({"cache.window_steps=4"}),
-      "--set cache.window_steps=4: j: cache.budget is missing; write a size, such as \"256MiB\"");
+  EXPECT_EQ(ErrorOf({"cache.window_steps=4"}),
+            "--set cache.window_steps=4: j: cache.budget is missing; write a size, such as "
+            "\"256MiB\"");
   EXPECT_EQ(ErrorOf({"cache.budget=1KiB"}),
             "--set cache.budget=1KiB: cache.budget is 1024; it must be at least 65536");
   EXPECT_EQ(ErrorOf({"cache.budget=1GiB", "cache.window_steps=0"}),
@@ -359,10 +359,11 @@ TEST(ValidateJob, OnlyAPrefetchThatSomebodyGaveIsHeldAgainstAnotherWindow) {
   const auto refused =
       ParseJob(JobToText(*given), "run/job.textproto", {"cache.window_steps=1"}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()),
-              testing::MatchesRegex("--set cache.window_steps=1: run/job.textproto:[0-9]+: "
-                                    "cache.prefetch_steps is 2; it must be less "
-                                    "than cache.window_steps, which is 1"));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      testing::MatchesRegex("--set cache.window_steps=1: run/job.textproto:[0-9]+: "
+                            "cache.prefetch_steps is 2; it must be less than cache.window_steps, "
+                            "which is 1"));
 }
 
 TEST(ValidateJob, TheCpuMultipliesFloat32) {

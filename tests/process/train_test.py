@@ -274,7 +274,7 @@ train { batch_size: 50 passes: 10 learning_rate { base: 0.1 } }
         self.assertIn('the job in %s has ended\n' % self.run_dir, shown.stdout)
         self.assertIn('model digest ' + summary['model_digest'], shown.stdout)
         self.assertRegex(shown.stdout, r'(?m)^C26 +8 ')
-        self.assertRegex(shown.stdout, r'(?m)^worker 1 +1 +- +40 ')
+        self.assertRegex(shown.stdout, r'(?m)^worker 1 +1 +- +40 ')  # "-": it has no phase any more
         watched = self.thermocline('stats', '--watch', '--json', '--run-dir', self.run_dir)
         self.assertEqual(watched.returncode, 0)
         line, = watched.stdout.splitlines()
