@@ -99,6 +99,9 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
   CachedSourceOptions options = {UncachedOptions(job, tables)};
   options.start_step = worker.start_step;
   if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
+  if (worker.write_back_piece_bytes) {
+    options.write_back_piece_bytes = *worker.write_back_piece_bytes;
+  }
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
   const bool owns_rows = options.num_workers == 1;
   ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows, budget_bytes));

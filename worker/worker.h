@@ -31,7 +31,7 @@ struct WorkerOptions {
   // Of the evaluations of job.evaluate; null: training always goes on. Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   // For tests: less than what CachedSourceOptions say.
-  std::optional<uint64_t> max_unwritten_bytes;
+  std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
   // What it computes on.
   std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = [](const Job& job) {
     return MakeWorkerDevice(job, /*local_rank=*/0);

@@ -113,7 +113,9 @@ class StreamDevice::Graph : public CapturedWork {
 StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm)
     : ordinal_(ordinal), gemm_(std::move(gemm)) {
   // A thread that waits for a stream or the device sleeps; the others need the processors.
-  if (Begin()) Check(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "choosing how to wait");
+  if (Begin() && cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // Then it spins.
+  }
   for (cudaStream_t* stream : {&compute_, &copy_, &setup_}) {
     if (Begin()) {
       Check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");

@@ -1,5 +1,7 @@
 // A worker with a cache trains the bits of one without, whatever the budget and the window, with
 // cuts, resumes and slow servers in between; several workers keep their bound of staleness.
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -97,6 +99,57 @@ TEST_P(CacheTest, MayWriteRowsBackWhileTheyAreHeld) {
       written_ahead += cached.workers[0]->stats.cache().written_ahead();
     }
     EXPECT_GT(written_ahead, 0u) << Name(shape);
+  }
+}
+
+// Takes the parts of one step's push without keeping them, once: a server that is started again.
+class ForgettingTransport : public Transport {
+ public:
+  ForgettingTransport(const JobServers* servers, Step step)
+      : in_process_(servers->cores()), step_(step) {}
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    in_process_.Pull(server, call, deadline_us, std::move(done));
+  }
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    if (call.last_step == step_ && forgotten_ < call.num_parts) {
+      ++forgotten_;
+      done(wire::PushAnswer{wire::Readiness::kReady, step_ - 1});
+      return;
+    }
+    in_process_.Push(server, call, deadline_us, std::move(done));
+  }
+  void Close() override {}
+
+  uint32_t forgotten() const { return forgotten_; }
+
+ private:
+  InProcessTransport in_process_;
+  const Step step_;
+  std::atomic<uint32_t> forgotten_{0};
+};
+
+// More pieces than are held at a time: they are gathered while others are on their way, and again
+// where a server has lost them.
+TEST_P(CacheTest, WritesBackInPieces) {
+  const Job job = MakeSmallJob(GetParam(), {"checkpoint.every_steps=5"});
+  const Outcome uncached = Train(job);
+  WorkerOptions options;
+  options.write_back_piece_bytes = 500;
+  for (const CacheShape& shape : Shapes()) {
+    SCOPED_TRACE(Name(shape));
+    const Job cached = WithCache(job, shape);
+    const Outcome whole = Train(cached, options);
+    ASSERT_TRUE(whole.workers[0].ok()) << whole.workers[0].status();
+    EXPECT_EQ(Hex(whole.digest), Hex(uncached.digest));
+    JobServers servers(cached);
+    ForgettingTransport transport(&servers, /*step=*/Step(9));
+    const Outcome repeated = RunWorkers(cached, &servers, options, &transport);
+    ASSERT_TRUE(repeated.workers[0].ok()) << repeated.workers[0].status();
+    EXPECT_GT(transport.forgotten(), 10u);
+    EXPECT_EQ(Hex(repeated.digest), Hex(uncached.digest));
   }
 }
 

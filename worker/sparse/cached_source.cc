@@ -343,11 +343,6 @@ void CachedSource::Update(StepWork* work, float learning_rate) {
   counts_.rows_held = step.rows_held;
 }
 
-absl::Status CachedSource::PushDense(const std::shared_ptr<StepWork>& work,
-                                     const DenseArenas& dense) {
-  return dense_.Release(work.get(), dense);
-}
-
 absl::Status CachedSource::LoadDense(Step step, const DenseArenas& dense) {
   return uncached_.LoadDense(step, dense);
 }

@@ -41,6 +41,8 @@ struct CachedSourceOptions : RemoteSourceOptions {
   // bytes a server after each step, as evenly as keys are spread. It bounds what a cut pushes, far
   // below what a server takes of one push.
   uint64_t max_unwritten_bytes = uint64_t{1} << 30;
+  // And it comes to the host in pieces of about so many bytes, of which a few are there at a time.
+  uint64_t write_back_piece_bytes = uint64_t{32} << 20;
 };
 
 // The distances that a cache uses; what is asked for is the most.
@@ -106,14 +108,16 @@ class CachedSource : public EmbeddingSource {
   absl::Status PlaceGradients(StepWork* work);
   absl::Status FindCompleteThrough(StepWork* work);
   void CountLookups(const StepWork& work, size_t table);
-  void ChooseUnwritten(double share);
+  bool ChooseUnwritten(double share, uint64_t most_bytes);
   void TakeChosen(size_t table, CachedKeys* keys, UninitializedVector<uint32_t>* counts);
   int64_t WriteAhead(StepWork* work, std::vector<RowCopy>* gathers);
   void FindBadGradient(StepWork* work);
   absl::Status CheckGradients(StepWork* work) const;
   void AddGradients(const StepWork& work, PushWork* push) const;
-  absl::StatusOr<std::shared_ptr<WrittenBack>> WriteBack();
-  absl::Status ReadRows(size_t table, absl::Span<const int32_t> rows, absl::Span<float> values);
+  std::shared_ptr<WrittenBack> ChooseWriteBack();
+  void AddPieces(const std::shared_ptr<WrittenBack>& written, PushWork* push) const;
+  absl::Status SendPieces(Step step, WrittenBack* written);
+  absl::Status FillPiece(size_t piece, StepTransfers* transfers, WrittenBack* written);
 
   const CachedSourceOptions options_;
   const CacheDistances distances_;
@@ -126,6 +130,7 @@ class CachedSource : public EmbeddingSource {
 
   std::vector<std::unique_ptr<DeviceSlab>> slabs_;  // [groups]
   std::vector<size_t> group_of_;                    // [tables]
+  std::shared_ptr<WrittenBack> lending_;            // between PushEmbeddings and PushDense
   // Rows chosen to be written: [tables * servers]. Empty but for a moment.
   std::vector<std::vector<HeldRows::Unwritten>> chosen_;
   // One worker: the gradients of the step under way, of all tables one after the other.

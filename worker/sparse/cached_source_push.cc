@@ -1,10 +1,15 @@
 // What a cached step sends back: gradients of rows that aren't held, rows that leave, and at a cut
 // all that the servers don't know.
 #include <algorithm>
-#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/check.h"
 #include "common/cluster_map.h"
 #include "common/finite.h"
 #include "common/hash.h"
@@ -15,19 +20,84 @@
 namespace thermocline {
 namespace {
 
-// Rows that come to the host at a time when everything is written back.
-constexpr size_t kChunkBytes = size_t{64} << 20;
+// Pieces of a write-back that are on the host at a time.
+constexpr size_t kPiecesHeld = 4;
+// In a push that writes back, a piece is the wave of its number and one.
+constexpr size_t kFirstPieceWave = 1;
 
 }  // namespace
 
-// Everything that the cache alone holds, for one push.
+// Everything that the cache alone holds, for one push, in pieces. Where they are few, the values
+// stay until the push is acknowledged. Else they are lent to the session: a place is filled anew
+// once every server has the piece in it, and the training thread waits for the acknowledgement,
+// so that rows stay as they are and can be read again, should a server lose what it had.
 struct CachedSource::WrittenBack {
   struct Table {
     CachedKeys keys;
     UninitializedVector<uint32_t> counts;
-    UninitializedVector<float> rows;  // [keys, row_floats]
+    size_t first_float = 0;  // of its rows in the piece
   };
-  std::vector<Table> tables;
+  struct Piece {
+    std::vector<Table> tables;
+    size_t floats = 0;
+  };
+  std::vector<Piece> pieces;
+  std::vector<UninitializedVector<float>> places;  // piece p is at p modulo their number
+
+  bool is_lent() const { return places.size() < pieces.size(); }
+  float* PlaceOf(size_t piece) { return places[piece % places.size()].data(); }
+
+  // Waits until the piece's place is free, and takes it. False: the push is over.
+  bool TakePlace(size_t piece) {
+    const auto is_free = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+      return is_over || PlaceIsFree(piece);
+    };
+    absl::MutexLock lock(&mutex, absl::Condition(&is_free));
+    if (!is_over) is_here[piece] = true;
+    return !is_over;
+  }
+  // Waits until a piece is wanted again whose place is free, and takes that. Empty: the push is
+  // over.
+  std::optional<size_t> TakeWanted() {
+    std::optional<size_t> found;
+    const auto has_news = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+      for (const size_t piece : wanted) {
+        if (found.has_value()) break;
+        if (PlaceIsFree(piece)) found = piece;
+      }
+      return is_over || found.has_value();
+    };
+    absl::MutexLock lock(&mutex, absl::Condition(&has_news));
+    if (is_over) return std::nullopt;
+    wanted.erase(*found);
+    is_here[*found] = true;
+    return found;
+  }
+  // What the session says, on any thread.
+  void Return(size_t piece) {
+    absl::MutexLock lock(&mutex);
+    is_here[piece] = false;
+  }
+  void Want(size_t piece) {
+    absl::MutexLock lock(&mutex);
+    wanted.insert(piece);
+  }
+  void End() {
+    absl::MutexLock lock(&mutex);
+    is_over = true;
+  }
+
+  bool PlaceIsFree(size_t piece) const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+    for (size_t other = piece % places.size(); other < pieces.size(); other += places.size()) {
+      if (is_here[other]) return false;
+    }
+    return true;
+  }
+
+  absl::Mutex mutex;
+  std::vector<bool> is_here ABSL_GUARDED_BY(mutex);  // [pieces] released, and not returned
+  std::set<size_t> wanted ABSL_GUARDED_BY(mutex);
+  bool is_over ABSL_GUARDED_BY(mutex) = false;
 };
 
 void CachedSource::AddGradients(const StepWork& work, PushWork* push) const {
@@ -65,43 +135,24 @@ absl::Status CachedSource::CheckGradients(StepWork* work) const {
   return absl::OkStatus();
 }
 
-absl::Status CachedSource::ReadRows(size_t t, absl::Span<const int32_t> rows,
-                                    absl::Span<float> values) {
-  const DeviceSlab& slab = SlabOf(t);
-  const size_t width = WidthOf(t);
-  const size_t chunk_rows = std::max<size_t>(1, kChunkBytes / (sizeof(float) * width));
-  UploadArena upload(device_);
-  DownloadArena download(device_);
-  for (size_t begin = 0; begin < rows.size(); begin += chunk_rows) {
-    const absl::Span<const int32_t> chunk = rows.subspan(begin, chunk_rows);
-    upload.Clear();
-    download.Clear();
-    const DownloadArena::Array<float> packed = download.Add<float>(chunk.size() * width);
-    const RowCopy copy = {slab.Rows(static_cast<int>(width)), upload.Add(chunk),
-                          FloatMatrix(packed.device.data, static_cast<int32_t>(chunk.size()),
-                                      static_cast<int32_t>(width))};
-    upload.Send(Stream::kCompute);
-    device_->GatherRows({copy});
-    download.Send(Stream::kCompute);
-    RETURN_IF_ERROR(device_->Synchronize());
-    std::memcpy(&values[begin * width], packed.host.data(), sizeof(float) * packed.host.size());
-  }
-  return absl::OkStatus();
-}
-
-// Takes rows that the servers don't know until these are no more than `share` of each slab.
-void CachedSource::ChooseUnwritten(double share) {
+// Takes rows that the servers don't know until these are no more than `share` of each slab, or
+// about `most_bytes` are taken. Whether there are more.
+bool CachedSource::ChooseUnwritten(double share, uint64_t most_bytes) {
   const ClusterMap cluster(options_.num_servers);
+  uint64_t bytes = 0;
   for (const auto& slab : slabs_) {
     HeldRows& held = slab->held();
     const auto most = static_cast<int32_t>(share * slab->layout().capacity);
     while (held.num_unwritten() > most) {
+      if (bytes >= most_bytes) return true;
+      bytes += sizeof(float) * slab->layout().row_floats;
       const HeldRows::Unwritten chosen = held.TakeOldest();
       const int32_t t = held.table(chosen.row);
       const uint64_t hash = KeyHash(TableSalt(options_.tables[t].id), held.key(chosen.row));
       chosen_[t * options_.num_servers + cluster.ServerOfHash(hash).value()].push_back(chosen);
     }
   }
+  return false;
 }
 
 void CachedSource::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<uint32_t>* counts) {
@@ -125,7 +176,7 @@ void CachedSource::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<ui
 // Bounds what a cut will have to push. A row written ahead is held on and has been neither evicted
 // nor bypassed in this step, so that no key comes twice in its push.
 int64_t CachedSource::WriteAhead(StepWork* work, std::vector<RowCopy>* gathers) {
-  ChooseUnwritten(max_unwritten_share_);
+  ChooseUnwritten(max_unwritten_share_, std::numeric_limits<uint64_t>::max());
   int64_t rows = 0;
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     WrittenRows& written = work->cached[t].written_ahead;
@@ -136,17 +187,78 @@ int64_t CachedSource::WriteAhead(StepWork* work, std::vector<RowCopy>* gathers) 
   return rows;
 }
 
-absl::StatusOr<std::shared_ptr<CachedSource::WrittenBack>> CachedSource::WriteBack() {
+std::shared_ptr<CachedSource::WrittenBack> CachedSource::ChooseWriteBack() {
   const auto written = std::make_shared<WrittenBack>();
-  written->tables.resize(options_.tables.size());
-  ChooseUnwritten(/*share=*/0);
-  for (size_t t = 0; t < options_.tables.size(); ++t) {
-    WrittenBack::Table& table = written->tables[t];
-    TakeChosen(t, &table.keys, &table.counts);
-    table.rows.resize(table.keys.keys.size() * WidthOf(t));
-    RETURN_IF_ERROR(ReadRows(t, table.keys.rows, absl::MakeSpan(table.rows)));
+  size_t most_floats = 0;
+  for (bool more = true; more;) {
+    more = ChooseUnwritten(/*share=*/0, options_.write_back_piece_bytes);
+    WrittenBack::Piece& piece = written->pieces.emplace_back();
+    piece.tables.resize(options_.tables.size());
+    for (size_t t = 0; t < options_.tables.size(); ++t) {
+      WrittenBack::Table& table = piece.tables[t];
+      TakeChosen(t, &table.keys, &table.counts);
+      table.first_float = piece.floats;
+      piece.floats += table.keys.keys.size() * WidthOf(t);
+    }
+    most_floats = std::max(most_floats, piece.floats);
   }
+  written->places.resize(std::min(written->pieces.size(), kPiecesHeld));
+  for (UninitializedVector<float>& place : written->places) place.resize(most_floats);
+  absl::MutexLock lock(&written->mutex);
+  written->is_here.resize(written->pieces.size());
   return written;
+}
+
+void CachedSource::AddPieces(const std::shared_ptr<WrittenBack>& written, PushWork* push) const {
+  CHECK_EQ(push->waves.size(), kFirstPieceWave);
+  for (size_t p = 0; p < written->pieces.size(); ++p) {
+    push->waves.emplace_back(options_.num_servers);
+    const WrittenBack::Piece& piece = written->pieces[p];
+    for (size_t t = 0; t < piece.tables.size(); ++t) {
+      const WrittenBack::Table& table = piece.tables[t];
+      const size_t floats = table.keys.keys.size() * WidthOf(t);
+      AddPushSlices(SharesOf(options_.tables[t].id, table.keys), wire::PushKind::kAssign,
+                    table.counts,
+                    absl::MakeConstSpan(written->PlaceOf(p) + table.first_float, floats),
+                    &push->waves.back());
+    }
+  }
+}
+
+// The rows come to the host, behind what the device was given so far.
+absl::Status CachedSource::FillPiece(size_t p, StepTransfers* transfers, WrittenBack* written) {
+  const WrittenBack::Piece& piece = written->pieces[p];
+  transfers->upload.Clear();
+  transfers->download.Clear();
+  std::vector<RowCopy> gathers;
+  std::vector<DownloadArena::Array<float>> packed(piece.tables.size());
+  for (size_t t = 0; t < piece.tables.size(); ++t) {
+    const CachedKeys& keys = piece.tables[t].keys;
+    const int width = WidthOf(t);
+    packed[t] = transfers->download.Add<float>(keys.keys.size() * width);
+    if (keys.size() == 0) continue;
+    gathers.push_back({SlabOf(t).Rows(width), transfers->upload.Add(absl::MakeConstSpan(keys.rows)),
+                       FloatMatrix(packed[t].device.data, keys.size(), width)});
+  }
+  transfers->upload.Send(Stream::kCompute);
+  device_->GatherRows(gathers);
+  transfers->download.Send(Stream::kCompute);
+  RETURN_IF_ERROR(device_->Synchronize());
+  for (size_t t = 0; t < piece.tables.size(); ++t) {
+    std::copy(packed[t].host.begin(), packed[t].host.end(),
+              written->PlaceOf(p) + piece.tables[t].first_float);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CachedSource::SendPieces(Step step, WrittenBack* written) {
+  StepTransfers transfers(device_);
+  for (size_t p = 0; p < written->pieces.size(); ++p) {
+    if (!written->TakePlace(p)) return session_->status();
+    RETURN_IF_ERROR(FillPiece(p, &transfers, written));
+    RETURN_IF_ERROR(session_->ReleaseWave(step, kFirstPieceWave + p));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CachedSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
@@ -159,21 +271,39 @@ absl::Status CachedSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
   AddGradients(*work, &push);
   std::shared_ptr<WrittenBack> written;
   if (write_back && owns_rows()) {
-    ASSIGN_OR_RETURN(written, WriteBack());
-    for (size_t t = 0; t < written->tables.size(); ++t) {
-      const WrittenBack::Table& table = written->tables[t];
-      AddPushSlices(SharesOf(options_.tables[t].id, table.keys), wire::PushKind::kAssign,
-                    table.counts, table.rows, &push.waves[0]);
-    }
+    written = ChooseWriteBack();
+    AddPieces(written, &push);
   }
   dense_.AddToPush(work.get(), write_back, &push);
+  if (written != nullptr && written->is_lent()) {
+    push.lent.resize(push.waves.size());
+    std::fill_n(push.lent.begin() + kFirstPieceWave, written->pieces.size(), true);
+    push.on_returned = [written](size_t wave) { written->Return(wave - kFirstPieceWave); };
+    push.on_wanted = [written](size_t wave) { written->Want(wave - kFirstPieceWave); };
+    lending_ = written;
+  }
   under_way_.Begin();
   session_->StartPush(std::move(push), [this, work = work, written](absl::Status status) mutable {
+    if (written != nullptr) written->End();
     work.reset();
     written.reset();
     under_way_.End(status);
   });
-  return session_->ReleaseWave(work->step(), 0);
+  RETURN_IF_ERROR(session_->ReleaseWave(work->step(), 0));
+  return written == nullptr ? absl::OkStatus() : SendPieces(work->step(), written.get());
+}
+
+absl::Status CachedSource::PushDense(const std::shared_ptr<StepWork>& work,
+                                     const DenseArenas& dense) {
+  RETURN_IF_ERROR(dense_.Release(work.get(), dense));
+  const std::shared_ptr<WrittenBack> written = std::exchange(lending_, nullptr);
+  if (written == nullptr) return absl::OkStatus();
+  StepTransfers transfers(device_);
+  while (const std::optional<size_t> piece = written->TakeWanted()) {
+    RETURN_IF_ERROR(FillPiece(*piece, &transfers, written.get()));
+    RETURN_IF_ERROR(session_->ReleaseWaveAgain(work->step(), kFirstPieceWave + *piece));
+  }
+  return session_->status();
 }
 
 }  // namespace thermocline

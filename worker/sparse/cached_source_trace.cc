@@ -57,6 +57,8 @@ Trace DrawTrace(uint32_t num_workers, Random* random) {
   options.prefetch_steps = random->Draw(0, options.window_steps - 1);
   if (!random->OneIn(3)) options.max_unwritten_bytes = random->OneIn(2) ? 0 : random->Draw(1, 300);
   DrawTables(random, &trace);
+  // Three pieces, or one: a trace has one thread, which can't wait for places.
+  if (random->OneIn(2)) options.write_back_piece_bytes = options.layout.capacity_bytes() / 3 + 1;
   TableLayout dense;
   dense.id = TableId(kDenseTable);
   dense.name = "dense";

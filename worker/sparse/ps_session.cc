@@ -26,7 +26,11 @@ void PsSession::StartPush(PushWork work, PushDone done) {
 }
 
 absl::Status PsSession::ReleaseWave(Step last_step, size_t wave) {
-  return impl_->ReleaseWave(last_step, wave);
+  return impl_->ReleaseWave(last_step, wave, /*again=*/false);
+}
+
+absl::Status PsSession::ReleaseWaveAgain(Step last_step, size_t wave) {
+  return impl_->ReleaseWave(last_step, wave, /*again=*/true);
 }
 
 void PsSession::Fail(const absl::Status& reason) {

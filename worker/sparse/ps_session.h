@@ -71,6 +71,13 @@ struct PushWork {
   float learning_rate = 0;
   // [waves][num_servers]: keys of that server, distinct per table over all waves.
   std::vector<std::vector<std::vector<PushSlice>>> waves;
+  // Where set, the values of the waves with lent[wave] are lent: valid from the wave's release only
+  // until `on_returned(wave)` runs, once every server has its parts. Should a server lose what it
+  // had (it was started again), `on_wanted(wave)` runs, and the wave is to be released again with
+  // the same values at the same place. The last wave is not lent. Both run as `done` does, and
+  // maybe after it.
+  std::vector<bool> lent;  // [waves], or empty
+  std::function<void(size_t wave)> on_returned, on_wanted;
 };
 
 struct PsSessionStats {
@@ -106,6 +113,8 @@ class PsSession {
   // not finite; names table and key): the session fails, nothing of the wave is sent and no server
   // ever applies any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step last_step, size_t wave);
+  // Of a wave that is wanted; does nothing if the push is over by now.
+  absl::Status ReleaseWaveAgain(Step last_step, size_t wave);
 
   // Fails the session from outside, if it hasn't failed. REQUIRES: !reason.ok()
   void Fail(const absl::Status& reason);

@@ -255,6 +255,72 @@ TEST_F(PsSessionPushTest, APushMayBeAcceptedWhoseAnswersWereLost) {
   EXPECT_TRUE((*result)->ok());
 }
 
+TEST_F(PsSessionPushTest, ALentWaveComesBackOnceEveryServerHasItsParts) {
+  const auto result = LendingPush(0, {{1, 1}, {8, 0}, {1, 1}});
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
+  transport_.AnswerPush(Accepted(-1));
+  EXPECT_TRUE(returned_.empty());
+  transport_.AnswerPush(absl::UnavailableError(""));  // It is repeated, and so still needed.
+  EXPECT_TRUE(returned_.empty());
+  scheduler_.Advance(Options().max_backoff_us);
+  transport_.AnswerPush(Accepted(-1));
+  EXPECT_EQ(returned_, (std::vector<size_t>{0}));
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
+  ASSERT_EQ(transport_.pushes.size(), 2u);  // 8 keys in two parts
+  transport_.AnswerPush(Accepted(-1));
+  EXPECT_EQ(returned_.size(), 1u);
+  transport_.AnswerPush(Accepted(-1));
+  EXPECT_EQ(returned_, (std::vector<size_t>{0, 1}));
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 2).ok());
+  transport_.AnswerPush(Accepted(0));
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_TRUE((*result)->ok());
+  EXPECT_TRUE(wanted_.empty());
+}
+
+TEST_F(PsSessionPushTest, ALentWaveIsWantedAgainByAServerThatForgotIt) {
+  const auto result = LendingPush(0, {{1, 1}, {1, 0}, {1, 1}});
+  for (const size_t wave : {0, 1, 2}) {
+    ASSERT_TRUE(session_.ReleaseWave(Step(0), wave).ok());
+    while (transport_.pushes.size() > 1) transport_.AnswerPush(Accepted(-1));
+    if (wave < 2) transport_.AnswerPush(Accepted(-1));
+  }
+  EXPECT_EQ(returned_, (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(wanted_, (std::vector<size_t>{0, 1}));  // by server 0, which had all its parts
+  transport_.AnswerPush(Accepted(0));               // server 1 is done
+  scheduler_.Advance(Options().max_backoff_us);
+  // What is at hand goes out at once, and what was lent when it is released again.
+  ASSERT_EQ(transport_.pushes.size(), 1u);
+  EXPECT_EQ(transport_.pushes[0].call.part, 2u);
+  transport_.AnswerPush(Accepted(-1));
+  ASSERT_TRUE(session_.ReleaseWaveAgain(Step(0), 1).ok());
+  ASSERT_EQ(transport_.pushes.size(), 1u);
+  EXPECT_EQ(transport_.pushes[0].call.part, 1u);
+  transport_.AnswerPush(Accepted(-1));
+  EXPECT_EQ(returned_, (std::vector<size_t>{0, 1, 1}));
+  ASSERT_TRUE(session_.ReleaseWaveAgain(Step(0), 0).ok());
+  ASSERT_EQ(transport_.pushes.size(), 1u);  // server 1 has it
+  transport_.AnswerPush(Accepted(0));
+  EXPECT_TRUE((*result)->ok());
+  EXPECT_TRUE(session_.ReleaseWaveAgain(Step(0), 0).ok()) << "the push is over";
+}
+
+// A call that is late borrows the values, whatever the server says elsewhere.
+TEST_F(PsSessionPushTest, ALentWaveComesBackWhenItsBuffersAre) {
+  const auto result = LendingPush(0, {{9, 0}, {0, 0}});
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
+  ASSERT_EQ(transport_.pushes.size(), 4u);  // of server 0: two parts, and one of the last wave
+  transport_.pushes.push_back(std::move(transport_.pushes.front()));  // Part 0 is answered last.
+  transport_.pushes.pop_front();
+  for (int i = 0; i < 3; ++i) transport_.AnswerPush(Accepted(0));
+  EXPECT_EQ(session_.acked_through(), Step(0));
+  EXPECT_TRUE(returned_.empty());
+  transport_.AnswerPush(absl::UnavailableError("late"));
+  EXPECT_EQ(returned_, (std::vector<size_t>{0}));
+  EXPECT_TRUE((*result)->ok());
+}
+
 TEST_F(PsSessionPushTest, CallbacksMayBeginTheNextStep) {
   PullWork work;
   work.step = Step(0);

@@ -43,8 +43,7 @@ std::shared_ptr<std::optional<absl::Status>> PsSessionTest::Pull(
   return result;
 }
 
-std::shared_ptr<std::optional<absl::Status>> PsSessionTest::Push(
-    int64_t step, const std::vector<std::vector<size_t>>& waves, bool release) {
+PushWork PsSessionTest::WorkOf(int64_t step, const std::vector<std::vector<size_t>>& waves) const {
   PushWork work;
   work.first_step = work.last_step = Step(step);
   work.learning_rate = 0.5f;
@@ -61,15 +60,35 @@ std::shared_ptr<std::optional<absl::Status>> PsSessionTest::Push(
       used += n;
     }
   }
+  return work;
+}
+
+std::shared_ptr<std::optional<absl::Status>> PsSessionTest::Start(PushWork work) {
   auto result = std::make_shared<std::optional<absl::Status>>();
   session_.StartPush(std::move(work), [result](absl::Status status) {
     EXPECT_FALSE(result->has_value());
     *result = std::move(status);
   });
+  return result;
+}
+
+std::shared_ptr<std::optional<absl::Status>> PsSessionTest::Push(
+    int64_t step, const std::vector<std::vector<size_t>>& waves, bool release) {
+  auto result = Start(WorkOf(step, waves));
   for (size_t wave = 0; release && wave < waves.size(); ++wave) {
     EXPECT_TRUE(session_.ReleaseWave(Step(step), wave).ok());
   }
   return result;
+}
+
+std::shared_ptr<std::optional<absl::Status>> PsSessionTest::LendingPush(
+    int64_t step, const std::vector<std::vector<size_t>>& waves) {
+  PushWork work = WorkOf(step, waves);
+  work.lent.assign(waves.size(), true);
+  work.lent.back() = false;
+  work.on_returned = [this](size_t wave) { returned_.push_back(wave); };
+  work.on_wanted = [this](size_t wave) { wanted_.push_back(wave); };
+  return Start(std::move(work));
 }
 
 void PsSessionTest::TearDown() {

@@ -75,6 +75,11 @@ class PsSessionTest : public ::testing::Test {
   std::shared_ptr<std::optional<absl::Status>> Push(int64_t step,
                                                     const std::vector<std::vector<size_t>>& waves,
                                                     bool release = true);
+  // The same, of which the waves before the last are lent; not released.
+  std::shared_ptr<std::optional<absl::Status>> LendingPush(
+      int64_t step, const std::vector<std::vector<size_t>>& waves);
+  PushWork WorkOf(int64_t step, const std::vector<std::vector<size_t>>& waves) const;
+  std::shared_ptr<std::optional<absl::Status>> Start(PushWork work);
   // What is under way must end before the session goes.
   void TearDown() override;
 
@@ -82,6 +87,7 @@ class PsSessionTest : public ::testing::Test {
   std::vector<uint32_t> counts_ = std::vector<uint32_t>(12, 1);
   std::vector<float> rows_ = std::vector<float>(24, 0.5f);
   Step pulled_through_;
+  std::vector<size_t> returned_, wanted_;  // lent waves, as the session says so
   VirtualScheduler scheduler_;
   FakeTransport transport_;
   PsSession session_{Options(), &transport_, &scheduler_};

@@ -25,14 +25,17 @@ uint64_t BytesOf(const PushCall& call) {
 }  // namespace
 
 void PushOperation::Release(size_t wave) {
-  CHECK(!released[wave]);
-  released[wave] = true;
-  --unreleased;
-  const size_t last = released.size() - 1;
+  CHECK(!waves[wave].released);
+  const bool again = waves[wave].is_wanted;
+  waves[wave].released = true;
+  waves[wave].is_wanted = false;
+  unreleased -= again ? 0 : 1;
+  const size_t last = waves.size() - 1;
   for (ToServer& server : to) {
     for (size_t i = 0; i < server.parts.size(); ++i) {
       const size_t of = server.parts[i].wave;
-      if ((of == wave && wave != last) || (of == last && unreleased == 0)) {
+      if (again ? of == wave && server.parts[i].phase == CallPhase::kWaiting
+                : (of == wave && wave != last) || (of == last && unreleased == 0)) {
         server.waiting.push_back(i);
       }
     }
@@ -88,8 +91,14 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
   push->first_step = work.first_step;
   push->step = push->last_step = work.last_step;
   push->to.resize(options_.num_servers);
-  push->released.assign(work.waves.size(), false);
+  push->waves.resize(work.waves.size());
   push->unreleased = work.waves.size();
+  CHECK(work.lent.empty() || (work.lent.size() == work.waves.size() && !work.lent.back()));
+  for (size_t wave = 0; wave < work.lent.size(); ++wave) {
+    push->waves[wave].is_lent = work.lent[wave];
+  }
+  push->on_returned = work.on_returned;
+  push->on_wanted = work.on_wanted;
   push->unacknowledged = options_.num_servers;
   const auto width_of = [this](const PushSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
@@ -116,6 +125,7 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
         part.call.tables = std::move(slices);
         part.bytes = BytesOf(part.call);
         parts.push_back(std::move(part));
+        ++push->waves[wave].unanswered;
       }
     }
     for (PushOperation::Part& part : parts) {

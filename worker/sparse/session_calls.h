@@ -68,17 +68,25 @@ struct PushOperation : Operation {
     bool acknowledged = false;
     RetryState rounds;  // All parts answered, but the push not accepted.
   };
+  struct Wave {
+    bool is_lent = false;    // PushWork::lent
+    bool released = false;   // its values are there
+    bool is_wanted = false;  // they were, and are needed again
+    size_t unanswered = 0;   // parts
+    size_t in_flight = 0;    // calls and checks that borrow its values
+  };
   // The last wave, which every server gets a part of, waits for all the others: no server accepts
   // the push before all of it is checked, whatever the order of the releases. REQUIRES: `wave` was
-  // not released before.
+  // not released before, or is wanted.
   void Release(size_t wave);
 
   Step first_step;
   Step last_step;
-  std::vector<ToServer> to;    // [num_servers]
-  std::vector<bool> released;  // [waves]
-  size_t unreleased = 0;       // Waves.
-  size_t unacknowledged = 0;   // Servers.
+  std::vector<ToServer> to;  // [num_servers]
+  std::vector<Wave> waves;
+  size_t unreleased = 0;      // Waves that never were.
+  size_t unacknowledged = 0;  // Servers.
+  std::function<void(size_t wave)> on_returned, on_wanted;
 };
 
 // Makes operations from work. Thread-safe: it is fixed at construction.

@@ -27,18 +27,21 @@ void PsSession::Impl::StartPush(PushWork work, PushDone done) {
   RunActions(&actions);
 }
 
-absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
+absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave, bool again) {
   std::shared_ptr<PushOperation> push;
   {
     absl::MutexLock lock(&mutex);
     if (!failure.ok()) return failure;
-    // The push can't be over: parts of its last wave wait for this release.
     const auto found = pushes.find(last_step);
+    if (again && found == pushes.end()) return absl::OkStatus();
+    // The push can't be over: parts of its last wave wait for this release.
     CHECK(found != pushes.end());
     push = found->second;
-    CHECK_LT(wave, push->released.size());
-    CHECK(!push->released[wave]);
+    CHECK_LT(wave, push->waves.size());
+    CHECK(!push->waves[wave].released);
+    CHECK_EQ(push->waves[wave].is_wanted, again);
     ++push->in_flight;  // Borrows the values.
+    ++push->waves[wave].in_flight;
   }
   // Without the mutex: no part of this wave is sent yet, so nobody else looks at its values.
   const absl::Status finite = calls.CheckFinite(*push, wave);
@@ -47,6 +50,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
   {
     absl::MutexLock lock(&mutex);
     --push->in_flight;
+    --push->waves[wave].in_flight;
     if (!finite.ok()) {
       Fail(finite, &actions);
     } else if (failure.ok()) {
@@ -54,12 +58,30 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave) {
       for (uint32_t server = 0; server < options.num_servers; ++server) {
         SendPushes(server, &actions);
       }
+      ReturnWaveIfDone(push, wave, &actions);
     }
     FinishIfDone(*push, &actions);
     result = failure;
   }
   RunActions(&actions);
   return result;
+}
+
+// The server has the part, or will not be asked to take it any more.
+void PsSession::Impl::TakeAnswered(const std::shared_ptr<PushOperation>& push,
+                                   PushOperation::Part* part, Actions* actions) {
+  if (part->phase == CallPhase::kAnswered) return;
+  part->phase = CallPhase::kAnswered;
+  --push->waves[part->wave].unanswered;
+  ReturnWaveIfDone(push, part->wave, actions);
+}
+
+void PsSession::Impl::ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave,
+                                       Actions* actions) {
+  PushOperation::Wave& state = push->waves[wave];
+  if (!state.is_lent || !state.released || state.unanswered > 0 || state.in_flight > 0) return;
+  state.released = false;
+  actions->push_back([push, wave] { push->on_returned(wave); });
 }
 
 void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
@@ -77,6 +99,7 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
     if (!part.retry.sent) ++to.sent;
     ++to.in_flight;
     ++push->in_flight;
+    ++push->waves[part.wave].in_flight;
     stats.bytes_pushed += part.bytes;
     actions->push_back([self = shared_from_this(), push, server, i,
                         deadline_us = BeginAttempt(server, &part.retry)] {
@@ -91,10 +114,12 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
 void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
                                    size_t index, const absl::StatusOr<wire::PushAnswer>& answer) {
   PushOperation::ToServer& to = push->to[server];
+  const size_t wave = to.parts[index].wave;
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
     --push->in_flight;
+    --push->waves[wave].in_flight;
     --to.in_flight;
     NoteAnswer(server, answer.status());
     if (answer.ok()) NoteTaken("push", server, &actions);
@@ -107,6 +132,7 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
         RepeatPart(push, server, index, delay_us, &actions);
       }
     }
+    ReturnWaveIfDone(push, wave, &actions);
     SendPushes(server, &actions);
     FinishIfDone(*push, &actions);
   }
@@ -138,6 +164,7 @@ void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push,
     Fail(plausible, actions);
   } else if (answer.accepted_through == push->last_step) {
     to.acknowledged = true;
+    for (PushOperation::Part& one : to.parts) TakeAnswered(push, &one, actions);
     servers[server].acked_through = push->last_step;
     CHECK(servers[server].pushes.front() == push);
     servers[server].pushes.pop_front();
@@ -146,7 +173,7 @@ void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push,
     ++stats.not_ready;
     RepeatPart(push, server, index, policy.DelayAfterNotReady(&part.retry), actions);
   } else {
-    part.phase = CallPhase::kAnswered;
+    TakeAnswered(push, &part, actions);
     if (++to.answered == to.parts.size()) RepeatPush(push, server, actions);
   }
 }
@@ -171,14 +198,22 @@ void PsSession::Impl::RepeatPush(const std::shared_ptr<PushOperation>& push, uin
   PushOperation::ToServer& to = push->to[server];
   ++stats.retries;
   to.answered = 0;
-  for (PushOperation::Part& part : to.parts) part.phase = CallPhase::kBackingOff;
+  for (PushOperation::Part& part : to.parts) {
+    part.phase = CallPhase::kBackingOff;
+    PushOperation::Wave& wave = push->waves[part.wave];
+    ++wave.unanswered;
+    if (wave.released || wave.is_wanted) continue;
+    wave.is_wanted = true;
+    actions->push_back([push, number = part.wave] { push->on_wanted(number); });
+  }
   After(
       policy.DelayAfterUnaccepted(&to.rounds),
       [this, push, server](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
         PushOperation::ToServer& later_to = push->to[server];
         for (size_t i = 0; i < later_to.parts.size(); ++i) {
-          later_to.parts[i].phase = CallPhase::kWaiting;
-          later_to.waiting.push_back(i);
+          PushOperation::Part& part = later_to.parts[i];
+          part.phase = CallPhase::kWaiting;
+          if (push->waves[part.wave].released) later_to.waiting.push_back(i);
         }
         SendPushes(server, later);
       },

@@ -48,7 +48,11 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
 
   // Pushes.
   void StartPush(PushWork work, PushDone done);
-  absl::Status ReleaseWave(Step last_step, size_t wave);
+  absl::Status ReleaseWave(Step last_step, size_t wave, bool again);
+  void TakeAnswered(const std::shared_ptr<PushOperation>& push, PushOperation::Part* part,
+                    Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave, Actions* actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void SendPushes(uint32_t server, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
                     const absl::StatusOr<wire::PushAnswer>& answer);

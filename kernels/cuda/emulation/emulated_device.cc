@@ -25,7 +25,8 @@ absl::StatusOr<std::vector<int>> UsableEmulatedGpus(const EmulatedDriverOptions&
 }
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options) {
-  const int ordinal = emulated_cuda::MakeEmulatedDevice(options.memory_bytes, options.seed);
+  const int ordinal = emulated_cuda::MakeEmulatedDevice(options.memory_bytes, options.seed,
+                                                        options.refuses_captures);
   return std::make_unique<emulated_cuda::StreamDevice>(
       ordinal, std::make_unique<emulated_cuda::EmulatedGemm>());
 }

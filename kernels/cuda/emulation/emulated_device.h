@@ -17,6 +17,7 @@ namespace thermocline {
 struct EmulatedDeviceOptions {
   size_t memory_bytes = size_t{4} << 30;
   uint64_t seed = 1;  // of how late things happen
+  bool refuses_captures = false;
 };
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});

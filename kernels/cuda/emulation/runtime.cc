@@ -73,6 +73,7 @@ struct Machine {
   std::vector<EmulatedStream*> streams;
   int working = 0;
   bool lets_sleep = false;  // cudaDeviceScheduleBlockingSync
+  bool refuses_captures = false;
   cudaError_t last_error = cudaSuccess;
 
   // The allocation that [memory, memory + bytes) lies in; null: none.
@@ -187,12 +188,13 @@ int64_t NumGraphLaunches() { return graph_launches; }
 int64_t NumHostAllocations() { return host_allocations; }
 int64_t NumSpinningWaits() { return spinning_waits; }
 
-int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed) {
+int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed, bool refuses_captures) {
   Machines& machines = AllMachines();
   const std::lock_guard<std::mutex> lock(machines.mutex);
   machines.all.push_back(std::make_unique<Machine>());
   machines.all.back()->free_bytes = memory_bytes;
   machines.all.back()->random.seed(seed);
+  machines.all.back()->refuses_captures = refuses_captures;
   return static_cast<int>(machines.all.size()) - 1;
 }
 
@@ -397,7 +399,9 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  if (stream->capture != nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  if (stream->capture != nullptr || stream->machine->refuses_captures) {
+    return Fail(cudaErrorStreamCaptureUnsupported);
+  }
   stream->capture = std::make_unique<EmulatedGraph>();
   return cudaSuccess;
 }

@@ -68,7 +68,7 @@ inline constexpr unsigned cudaDeviceScheduleBlockingSync = 4;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 
 // A device of so much memory; returns its ordinal. The seed decides how late things happen.
-int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed);
+int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed, bool refuses_captures = false);
 // By all devices of this process so far. A wait spins unless its event, or for other waits the
 // device, was made to let the host's thread sleep.
 int64_t NumGraphLaunches();
