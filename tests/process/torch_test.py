@@ -169,10 +169,6 @@ class TorchTest(ProcessTest):
                 self.assert_same(self.score(self.export(), '--data', folder, '--test-share', '0.25'),
                                  self.evaluate('held-out'))
 
-    def test_dense_columns_alone(self):
-        self.train('--set=checkpoint.every_steps=0', '--set=data.num_categorical=0')
-        self.assert_same(self.score(self.export(), '--data', self.data), self.evaluate('held-out'))
-
     def test_the_real_sample(self):
         sample = find_sample()
         if sample is None:
