@@ -1,5 +1,6 @@
 // A worker with a cache trains the bits of one without, whatever the budget and the window, with
 // cuts, resumes and slow servers in between; several workers keep their bound of staleness.
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -138,6 +139,7 @@ TEST_P(CacheTest, WritesBackInPieces) {
   const Outcome uncached = Train(job);
   WorkerOptions options;
   options.write_back_piece_bytes = 500;
+  uint32_t most_forgotten = 0;
   for (const CacheShape& shape : Shapes()) {
     SCOPED_TRACE(Name(shape));
     const Job cached = WithCache(job, shape);
@@ -148,9 +150,10 @@ TEST_P(CacheTest, WritesBackInPieces) {
     ForgettingTransport transport(&servers, /*step=*/Step(9));
     const Outcome repeated = RunWorkers(cached, &servers, options, &transport);
     ASSERT_TRUE(repeated.workers[0].ok()) << repeated.workers[0].status();
-    EXPECT_GT(transport.forgotten(), 10u);
+    most_forgotten = std::max(most_forgotten, transport.forgotten());
     EXPECT_EQ(Hex(repeated.digest), Hex(uncached.digest));
   }
+  EXPECT_GT(most_forgotten, 10u) << "no cut had more parts than pieces are held at a time";
 }
 
 TEST_P(CacheTest, ResumesWithTheBitsOfNoCache) {
