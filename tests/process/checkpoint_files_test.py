@@ -83,16 +83,16 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual((listed['name'], listed['epoch'], listed['step'], listed['status'],
                           listed['samples'], listed['servers'], listed['kind'], listed['files']),
                          ('epoch-1-step-9', 1, 9, 'whole', 80, 2, 'incremental', 4))
-        sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'server-%d.1.sst' % server))
+        sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'server-%d.sst' % server))
                  for step in ('epoch-1-step-4', 'epoch-1-step-9') for server in (0, 1)]
         self.assertEqual((listed['new_bytes'], listed['bytes']), (sum(sizes[2:]), sum(sizes)))
 
-        os.remove(os.path.join(self.checkpoints, 'epoch-1-step-9', 'server-1.1.sst'))
+        os.remove(os.path.join(self.checkpoints, 'epoch-1-step-9', 'server-1.sst'))
         self.damage('epoch-1-step-4', 'MANIFEST')
         code, out, _ = self.command('list', self.checkpoints)
         self.assertEqual(code, 1)
         self.assertIn('epoch-1-step-4/MANIFEST', out)
-        self.assertIn('epoch-1-step-9/server-1.1.sst\' is missing', out)
+        self.assertIn('epoch-1-step-9/server-1.sst\' is missing', out)
 
     def test_another_format_version_is_no_damage(self):
         path = os.path.join(self.newest, 'MANIFEST')
@@ -115,12 +115,12 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(code, 0, out)
         self.assertEqual(out.count('is whole'), 2)
         self.assertRegex(out, r'model digest [0-9a-f]{32}\n')
-        self.damage('epoch-1-step-9', 'server-0.1.sst')
+        self.damage('epoch-1-step-9', 'server-0.sst')
         code, out, _ = self.command('verify', self.checkpoints)
         self.assertEqual(code, 1)
         self.assertIn('epoch-1-step-4 is whole', out)
         self.assertIn('epoch-1-step-9 is damaged', out)
-        self.assertIn('epoch-1-step-9/server-0.1.sst', out)
+        self.assertIn('epoch-1-step-9/server-0.sst', out)
         self.assertEqual(self.command('verify', self.newest)[0], 1)
         self.assertEqual(self.command('verify', os.path.join(self.checkpoints,
                                                              'epoch-1-step-4'))[0], 0)
