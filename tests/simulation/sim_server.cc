@@ -36,7 +36,6 @@ void SimServerCounters::Add(const SimServerCounters& other) {
   messages_early += other.messages_early;
   duplicates += other.duplicates;
   pulls_held += other.pulls_held;
-  old_image_waits += other.old_image_waits;
   loaded_rows += other.loaded_rows;
   overloads += other.overloads;
 }
@@ -399,7 +398,6 @@ void SimServer::AddCounters(SimServerCounters* sum) const {
   sum->replayed_parts += stats.replayed_parts();
   sum->duplicates += stats.push_duplicates();
   sum->pulls_held += stats.pulls_held();
-  for (const TableStats& table : stats.tables()) sum->old_image_waits += table.old_image_waits();
   sum->loaded_rows += stats.loaded_rows();
 }
 

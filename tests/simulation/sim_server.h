@@ -43,7 +43,6 @@ struct SimServerCounters {
   uint64_t messages_early = 0;    // The process was not configured yet.
   uint64_t duplicates = 0;        // Push parts that were recognized as known.
   uint64_t pulls_held = 0;
-  uint64_t old_image_waits = 0;
   uint64_t loaded_rows = 0;  // From checkpoints.
   uint64_t overloads = 0;
 

@@ -172,10 +172,6 @@ SimSetup ChooseSetup(SimRandom* random) {
     ChooseDeathsWithoutLog(random, &setup);
   }
   if (random->Chance(0.3)) ChooseOverload(random, &setup);
-  if (random->Chance(0.5)) {  // Few old images beside a checkpoint that is being written.
-    setup.limits.max_old_image_share = 0;
-    setup.limits.min_old_image_bytes = static_cast<uint64_t>(random->Between(0, 2000));
-  }
   return setup;
 }
 
