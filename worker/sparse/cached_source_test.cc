@@ -165,6 +165,7 @@ class TraceRunner {
 
   void TrainStep(const std::shared_ptr<StepWork>& work) {
     if (behind_ != nullptr && source_.AwaitsPushOf(*work) >= behind_->step()) FinishBehind(1);
+    if (ended_) return;
     RunUntilFetched(*work);
     if (testing::Test::HasFailure()) return;
     const absl::Status fetched = source_.Await(work.get(), Arenas());
@@ -184,7 +185,7 @@ class TraceRunner {
   }
 
   void FinishBehind(size_t queued_beyond) {
-    if (behind_ == nullptr) return;
+    if (behind_ == nullptr || ended_) return;
     const std::shared_ptr<StepWork> work = std::move(behind_);
     const absl::Status pushed =
         source_.PushEmbeddings(work, LearningRateOf(work->step()), writes_back_);
