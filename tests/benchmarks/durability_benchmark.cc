@@ -211,6 +211,7 @@ class Benchmark {
     Replay();
     std::printf("alone       %s\n", Describe(TrainFor(20)).c_str());
     WriteCheckpoint("checkpoint");
+    TrainFor(100);
     WriteCheckpoint("increment ");
     Restore();
   }
