@@ -98,6 +98,9 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
                                                   const WorkerOptions& worker) {
   CachedSourceOptions options = {UncachedOptions(job, tables)};
   options.start_step = worker.start_step;
+  // A cut's push fits into a server's room, with what else waits there.
+  ASSIGN_OR_RETURN(const uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
+  options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);
   if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
   if (worker.write_back_piece_bytes) {
     options.write_back_piece_bytes = *worker.write_back_piece_bytes;

@@ -311,6 +311,13 @@ bool CheckpointKeeper::NameExactly() {
     is_there = newest_step_ == cut;
     is_reached = board_.CommonStep() == cut;
   }
+  // The workers wait for this one: they don't get to a cut that was named beyond it.
+  std::vector<Step> beyond;
+  std::copy_if(named_.begin(), named_.end(), std::back_inserter(beyond),
+               [cut](Step named) { return named > cut; });
+  for (const Step later : beyond) {
+    CallOff(later, "the checkpoint of an evaluation's step comes before it");
+  }
   if (is_there) {
     Answer(cut, NoteEvaluations(cut));
   } else if (is_reached && rounds_ >= next_try_ && OpenCuts().empty() &&

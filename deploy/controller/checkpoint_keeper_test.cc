@@ -686,6 +686,27 @@ TEST_F(CheckpointKeeperTest, MakesTheCheckpointOfJustOneStep) {
   EXPECT_EQ(manifest->evaluations().best_step(), 7);
 }
 
+// The workers wait at step 7 for its checkpoint, so that they never get to step 9.
+TEST_F(CheckpointKeeperTest, ACutBeyondTheStepThatIsWantedIsCalledOff) {
+  std::vector<absl::StatusOr<std::string>> wished, exact;
+  cluster_.AdvanceTo(6);
+  cluster_.workers_[0].begun = 7;
+  keeper().Request([&](const absl::StatusOr<std::string>& name) { wished.push_back(name); });
+  Poll();
+  ASSERT_EQ(cluster_.workers_[0].cuts.size(), 1u);
+  ASSERT_GT(*cluster_.workers_[0].cuts.begin(), 7);
+  keeper().RequestOf(Step(7), [&](const auto& name) { exact.push_back(name); });
+  cluster_.AdvanceTo(7);
+  Poll(20);
+  EXPECT_THAT(cluster_.workers_[0].cuts, IsEmpty());
+  ASSERT_EQ(NamedCut(0), 7);
+  cluster_.WriteAll(7);
+  Poll();
+  ASSERT_EQ(exact.size(), 1u);
+  EXPECT_EQ(*exact[0], "epoch-2-step-7");
+  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-7"));
+}
+
 // A periodic cut of the step was committed before the evaluation was over.
 TEST_F(CheckpointKeeperTest, ACheckpointThatIsThereLearnsOfItsEvaluation) {
   EvaluationState state;

@@ -1,5 +1,7 @@
 #include "deploy/controller/evaluation_loop.h"
 
+#include <algorithm>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/status_macros.h"
@@ -120,12 +122,19 @@ absl::Status EvaluationLoop::KeepBest(Step step) {
 }
 
 void EvaluationLoop::Tell(const EvaluationDecision& decision) {
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    while (workers_[rank] != nullptr) {
-      // A refusal is an answer: that worker doesn't wait.
-      if (!IsUnanswered(workers_[rank]->Decide(decision, kCallTimeout))) break;
-      if (WaitForEnd(kRetryPeriod)) return;
-    }
+  std::vector<ControlClient*> unanswered;
+  for (const std::unique_ptr<ControlClient>& worker : workers_) {
+    if (worker != nullptr) unanswered.push_back(worker.get());
+  }
+  while (true) {
+    // A refusal is an answer: that worker doesn't wait. One that doesn't answer, since it has ended
+    // with the decision, maybe, keeps it from no other.
+    const auto answers = [&](ControlClient* worker) {
+      return !IsUnanswered(worker->Decide(decision, kCallTimeout));
+    };
+    unanswered.erase(std::remove_if(unanswered.begin(), unanswered.end(), answers),
+                     unanswered.end());
+    if (unanswered.empty() || WaitForEnd(kRetryPeriod)) return;
   }
 }
 

@@ -67,7 +67,7 @@ absl::StatusOr<GetDigestReply> AwaitDigest(ControlClient& server, const std::str
                                            uint64_t epoch, absl::Duration timeout) {
   const Stopwatch watch;
   while (true) {
-    auto reply = server.GetDigest(job_id, epoch, timeout);
+    auto reply = server.GetDigest(job_id, epoch, timeout - watch.Elapsed());
     if (!absl::IsResourceExhausted(reply.status()) || watch.Elapsed() >= timeout) return reply;
     absl::SleepFor(kPollPeriod);
   }

@@ -186,6 +186,8 @@ absl::Status PushLog::DropThroughStep(Step through) {
     {
       absl::MutexLock lock(&mutex_);
       if (segments_.size() == 1 || segments_.front().newest > through) return absl::OkStatus();
+      // Until it is synced the next one's header needn't be on the medium, either.
+      if (segments_.front().last > synced_through_) return absl::OkStatus();
       number = segments_.front().number;
     }
     RETURN_IF_ERROR(disk_->Remove(PathOf(number)));

@@ -61,7 +61,16 @@ absl::Status Supervisor::StartWhatIsDue() {
                                             [now](const Later& later) { return later.due > now; });
   const std::vector<Later> due(middle, later_.end());
   later_.erase(middle, later_.end());
-  for (const Later& each : due) RETURN_IF_ERROR(Start(each.role, each.options));
+  for (const Later& each : due) {
+    const absl::Status started = Start(each.role, each.options);
+    if (started.ok()) continue;
+    // Then nothing has taken the place of the one that ended.
+    const auto ended = std::find_if(
+        members_.rbegin(), members_.rend(),
+        [&each](const Member& member) { return member.process.name() == each.options.name; });
+    if (ended != members_.rend()) ended->replaced = false;
+    return started;
+  }
   return absl::OkStatus();
 }
 

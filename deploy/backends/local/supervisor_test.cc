@@ -142,6 +142,20 @@ TEST_F(SupervisorTest, StartsLater) {
             absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(SupervisorTest, AServerThatCanNotBeStartedAgainHasFailed) {
+  supervisor_.set_server_replacer([&](const ChildProcess& ended) {
+    supervisor_.StartLater(ProcessRole::kServer,
+                           {ended.name(), {"/no/such/program"}, ended.log_path(), -1},
+                           absl::ZeroDuration());
+    return true;
+  });
+  ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "exit 7").ok());
+  const absl::Status missing = supervisor_.WaitUntil(Never, kSoon, kPeriod, "nothing");
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
+  ASSERT_EQ(supervisor_.Failures().size(), 1u);
+  EXPECT_EQ(supervisor_.Failures()[0].exit_code, 7);
+}
+
 TEST_F(SupervisorTest, ReportsTheSignalAndTheServerFirst) {
   ASSERT_TRUE(StartShell(ProcessRole::kWorker, "worker 0", "echo lost it; exit 3").ok());
   ASSERT_TRUE(StartShell(ProcessRole::kServer, "server 0", "kill -9 $$").ok());
