@@ -74,6 +74,12 @@ std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
   std::vector<std::string> reasons;
   for (size_t i = 0; i < answers_.size(); ++i) {
     if (answers_[i].stats.ok()) {
+      const std::string& full_disk = answers_[i].stats->push_log_full();
+      if (!full_disk.empty()) {
+        reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
+                                       " has no room for its push log: ", full_disk));
+        continue;
+      }
       if (refused_lately_[i] == 0) continue;
       reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
                                      " has no room: ", refused_lately_[i],

@@ -139,6 +139,17 @@ TEST(StallWatch, NamesTheServersThatHaveNoRoom) {
   EXPECT_EQ(watch.WhoIsWaitedFor({0}).find("server 0 at a:1 has no room: 2 requests"), 0u);
 }
 
+TEST(StallWatch, NamesTheDiskThatIsFull) {
+  StallWatch watch(1);
+  ServerReport full = Report(1, 0, {3});
+  full.stats->set_requests_refused(5);
+  full.stats->set_push_log_full("ext4 at /data has 0 bytes free");
+  watch.Look({full}, {}, absl::Seconds(1));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0}),
+            "server 0 at a:1 has no room for its push log: ext4 at /data has 0 bytes free; worker "
+            "0 is waited for: its last push is of step 3");
+}
+
 TEST(StallWatch, NamesTheServersThatDoNotAnswer) {
   StallWatch watch(2);
   watch.Look({Report(1, 0, {3}), Silent()}, {}, absl::Seconds(1));
