@@ -1,5 +1,6 @@
 #include "deploy/cli/run_setup.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -117,26 +118,30 @@ absl::Status RefuseChangesOfTraining(const Flags& flags) {
 // The checkpoint that --checkpoint means.
 absl::StatusOr<CheckpointPath> CheckpointToScore(const Flags& flags,
                                                  std::vector<std::string>* notices) {
-  const std::filesystem::path said = WithoutSlash(flags.Get("checkpoint"));
-  const bool wants_best = said.filename() == "best";
-  ASSIGN_OR_RETURN(CheckpointPath path,
-                   ResolveCheckpointPath((wants_best ? said.parent_path() : said).string()));
+  ASSIGN_OR_RETURN(CheckpointPath path, ResolveCheckpointPath(flags.Get("checkpoint")));
   if (!path.name.empty()) return path;
   PosixDisk disk;
   ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, path.directory).List());
-  for (auto listed = list.rbegin(); listed != list.rend() && path.name.empty(); ++listed) {
-    if (listed->status.ok()) {
-      path.name = wants_best ? listed->manifest.evaluations().best_checkpoint() : listed->name;
-      if (!path.name.empty()) break;
-      return absl::NotFoundError(
-          absl::StrCat("no checkpoint in ", path.directory, " is kept as the best"));
-    } else {
-      notices->push_back(
-          absl::StrCat("checkpoint ", listed->name, " is passed over: ", listed->status.message()));
-    }
+  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+    if (listed->status.ok()) return CheckpointPath{path.directory, listed->name};
+    notices->push_back(
+        absl::StrCat("checkpoint ", listed->name, " is passed over: ", listed->status.message()));
   }
-  if (!path.name.empty()) return path;
   return absl::NotFoundError(absl::StrCat("there is no whole checkpoint in ", path.directory));
+}
+
+// The one that the newest whole checkpoint in the directory knows as the best.
+absl::StatusOr<CheckpointPath> BestIn(const std::string& directory) {
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, directory).List());
+  const auto newest = std::find_if(list.rbegin(), list.rend(),
+                                   [](const auto& listed) { return listed.status.ok(); });
+  if (newest == list.rend()) {
+    return absl::NotFoundError(absl::StrCat("there is no whole checkpoint in ", directory));
+  }
+  const std::string& best = newest->manifest.evaluations().best_checkpoint();
+  if (!best.empty()) return CheckpointPath{directory, best};
+  return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory, " is kept as the best"));
 }
 
 // The job file of the run directory that the checkpoint lies in; "": it lies in none.
@@ -162,10 +167,15 @@ void ScoreAllRows(Data* data) {
 
 absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (!std::filesystem::is_directory(path)) {
-    return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
-  }
   const std::filesystem::path as_path(path);
+  if (!std::filesystem::is_directory(path)) {
+    if (as_path.filename() != "best") {
+      return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
+    }
+    const std::string parent = as_path.parent_path().string();
+    ASSIGN_OR_RETURN(const CheckpointPath of, ResolveCheckpointPath(parent.empty() ? "." : parent));
+    return BestIn(of.directory);
+  }
   if (ParseCheckpointName(as_path.filename().string()).has_value()) {
     const std::string directory = as_path.parent_path().string();
     return CheckpointPath{directory.empty() ? "." : directory, as_path.filename().string()};
@@ -173,8 +183,14 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
   const std::string job_file = path + "/job.textproto";
   if (!std::filesystem::exists(job_file)) return CheckpointPath{path, ""};
   ASSIGN_OR_RETURN(const Job job, LoadJob(job_file, {}));
-  const std::string& directory = job.checkpoint().directory();
-  return CheckpointPath{directory.empty() ? path + "/checkpoints" : directory, ""};
+  std::string directory = job.checkpoint().directory();
+  if (directory.empty()) directory = path + "/checkpoints";
+  if (!job.has_checkpoint() && !std::filesystem::is_directory(directory)) {
+    return absl::NotFoundError(absl::StrCat("the job in '", path,
+                                            "' has no checkpoint policy (`checkpoint {}`), and "
+                                            "so no checkpoints"));
+  }
+  return CheckpointPath{directory, ""};
 }
 
 std::string DescribeScoredRows(const Data& data) {

@@ -32,8 +32,9 @@ struct CheckpointPath {
   std::string directory;
   std::string name;  // Empty: all checkpoints of the directory.
 };
-// A checkpoint directory, a run directory, or one checkpoint in its directory.
-// Errors: kNotFound (no such folder), kInvalidArgument (the run directory's job can't be read).
+// A checkpoint directory, a run directory, or one checkpoint in its directory; "best" in one of the
+// two is the best checkpoint (Job.evaluate). Errors: kNotFound (no such folder; a run without
+// checkpoints), kInvalidArgument (the run directory's job can't be read).
 absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path);
 
 // A run that scores rows with the checkpoint that --checkpoint names: a checkpoint's folder, or a

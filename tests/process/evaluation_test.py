@@ -86,6 +86,11 @@ class EvaluationTest(ProcessTest):
         self.assertEqual((scored['checkpoint'], scored['auc'], scored['logloss']),
                          (name, best['best_auc'], best['best_logloss']))
 
+        # The other commands know it by that name, too.
+        only = json.loads(self.thermocline('checkpoint', 'list', '--json',
+                                           os.path.join(self.run_dir, 'best')).stdout)
+        self.assertEqual([entry['name'] for entry in only['checkpoints']], [name])
+
         # Of a job that evaluates, other data can be scored, too: all of it.
         subprocess.run([THERMOCLINE, 'generate', self.run_dir + '.data', '--format=tsv',
                         '--rows=500', '--test-rows=0', '--shrink=1000'],
@@ -104,6 +109,9 @@ class EvaluationTest(ProcessTest):
                            run_dir=self.run_dir + '-plain')
         self.assertEqual(plain['model_digest'], summary['model_digest'])
         self.assertEqual(plain['auc'], summary['auc'])
+        none = self.thermocline('eval', '--checkpoint', self.run_dir + '-plain')
+        self.assertEqual(none.returncode, 2)
+        self.assertIn("the job in '%s-plain' has no checkpoint policy" % self.run_dir, none.stderr)
 
         # What has ended so stays so, until there is more patience.
         again = self.resume()
