@@ -99,6 +99,9 @@ TEST(HeldPullsService, ReadersHavePlacesOfTheirOwn) {
 // Before admission sees a message, gRPC holds it: with its memory used up it refuses calls, and
 // serves on.
 TEST(HeldPullsService, WhatGrpcHoldsIsBounded) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "calls that the sanitizer slows down leave one another room";
+#endif
   constexpr int kCalls = 32;
   const std::vector<Key> keys(100'000);  // 800 KB: a few fill the memory.
   ServedCore server;
@@ -128,7 +131,7 @@ TEST(HeldPullsService, WhatGrpcHoldsIsBounded) {
     });
   }
   EXPECT_TRUE(first_refused.WaitForNotificationWithTimeout(kTimeout));
-  ASSERT_TRUE(server.Push(PushOf(0, {}, {})).ok());  // Releases those that are held.
+  EXPECT_TRUE(server.Push(PushOf(0, {}, {})).ok());  // Releases those that are held.
   for (std::thread& call : pulls) call.join();
   const absl::Time deadline = absl::Now() + kTimeout;
   absl::Status after = absl::UnavailableError("not asked");
