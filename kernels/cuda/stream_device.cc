@@ -12,12 +12,8 @@ namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 namespace {
 
-// Most operations of most models fit it, so that it seldom grows; in tests it grows.
-#ifdef THERMOCLINE_EMULATE_CUDA
-constexpr size_t kInitialScratchBytes = 64 << 10;
-#else
+// Most operations of most models fit it, so that it seldom grows.
 constexpr size_t kInitialScratchBytes = 4 << 20;
-#endif
 // A wait looks so many times, some ten microseconds, before it lets its thread sleep: being woken
 // takes as long.
 constexpr int kLooksBeforeSleep = 16;
