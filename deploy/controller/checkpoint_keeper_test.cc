@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/testing.h"
 #include "common/disk/simulated_disk.h"
+#include "deploy/controller/checkpoint_keeper_testing.h"
 
 namespace thermocline {
 namespace {
@@ -16,168 +14,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr char kDirectory[] = "checkpoints";
-constexpr uint64_t kEpoch = 2;
-
-// Servers and workers that do what cuts ask of them, by hand.
-class FakeCluster : public CutParticipants {
- public:
-  struct Server {
-    bool answers = true;
-    bool is_deaf = false;  // Answers STATUS alone.
-    int64_t complete_through = -1;
-    std::map<int64_t, CutStatus> cuts;
-    int64_t committed = -1;
-    uint64_t log_bytes = 0;
-    int64_t accepted_through = 1'000'000;
-  };
-  struct Worker {
-    int64_t begun = -1;  // its last push
-    std::set<int64_t> cuts;
-  };
-
-  FakeCluster(Disk* disk, size_t servers, size_t workers)
-      : servers_(servers), workers_(workers), disk_(*disk) {}
-
-  size_t num_servers() const override { return servers_.size(); }
-  size_t num_workers() const override { return workers_.size(); }
-
-  absl::StatusOr<CheckpointReply> AskServer(size_t index, CheckpointRequest::Action action,
-                                            Step cut) override {
-    Server& server = servers_[index];
-    if (!server.answers || (server.is_deaf && action != CheckpointRequest::STATUS)) {
-      unheeded_.push_back(index);
-      return absl::UnavailableError("nobody there");
-    }
-    switch (action) {
-      case CheckpointRequest::NAME_CUT:
-        if (cut.value() < server.complete_through) return absl::FailedPreconditionError("too late");
-        Begin(index, cut.value());
-        break;
-      case CheckpointRequest::CALL_OFF:
-        server.cuts.erase(cut.value());
-        break;
-      case CheckpointRequest::COMMITTED:
-        server.cuts.erase(cut.value());
-        server.committed = cut.value();
-        break;
-      default:
-        break;
-    }
-    CheckpointReply reply;
-    reply.set_complete_through(server.complete_through);
-    reply.set_accepted_through(server.accepted_through);
-    for (const auto& [step, status] : server.cuts) *reply.add_cuts() = status;
-    return reply;
-  }
-  absl::StatusOr<CheckpointReply> AskWorker(size_t rank, CheckpointRequest::Action action,
-                                            Step cut) override {
-    Worker& worker = workers_[rank];
-    if (action == CheckpointRequest::CALL_OFF) worker.cuts.erase(cut.value());
-    if (action == CheckpointRequest::NAME_CUT) {
-      if (cut.value() <= worker.begun) return absl::FailedPreconditionError("begun");
-      worker.cuts.insert(cut.value());
-    }
-    return CheckpointReply();
-  }
-  absl::StatusOr<uint64_t> LogBytes(size_t index) override { return servers_[index].log_bytes; }
-
-  void ForEachServer(absl::FunctionRef<void(size_t)> call) override {
-    ++rounds_of_all_;
-    CutParticipants::ForEachServer(call);
-  }
-
-  void Begin(size_t server, int64_t cut) {
-    CutStatus& status = servers_[server].cuts[cut];
-    status.set_step(cut);
-    status.set_state(CutStatus::NAMED);
-  }
-  void AdvanceTo(int64_t step) {
-    for (Server& server : servers_) server.complete_through = step;
-  }
-  // A server writes its part; on `base`, where that isn't -1.
-  void Write(size_t server, int64_t cut, int64_t base = -1) {
-    Begin(server, cut);
-    CutStatus& status = servers_[server].cuts[cut];
-    const CheckpointId id = {kEpoch, Step(cut)};
-    TestRows rows;
-    rows[RowKeyOf(TableId(1), 7 + server)] = {1, static_cast<uint32_t>(cut + 1), {1, 2, 3}};
-    const auto file = WriteTestRows(
-        &disk_, kDirectory, RowsFilePath(id, {ServerIndex(static_cast<uint32_t>(server))}), rows);
-    status.set_state(CutStatus::WRITTEN);
-    status.mutable_part()->set_base_step(base);
-    *status.mutable_part()->add_files() = *file;
-    status.set_pause_s(0.001 * static_cast<double>(server + 1));
-  }
-  void WriteAll(int64_t cut, int64_t base = -1) {
-    for (size_t i = 0; i < servers_.size(); ++i) Write(i, cut, base);
-  }
-  void Fail(size_t server, int64_t cut, const std::string& error) {
-    Begin(server, cut);
-    servers_[server].cuts[cut].set_state(CutStatus::FAILED);
-    servers_[server].cuts[cut].set_error(error);
-  }
-
-  std::vector<Server> servers_;
-  std::vector<Worker> workers_;
-  int rounds_of_all_ = 0;         // In which all servers may be asked at once.
-  std::vector<size_t> unheeded_;  // Servers that were asked and didn't answer.
-
- private:
-  Disk& disk_;
-};
-
-// Counts the files that are opened.
-class CountingDisk : public SimulatedDisk {
- public:
-  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
-    ++opened;
-    return SimulatedDisk::Open(path);
-  }
-  int opened = 0;
-};
-
-class CheckpointKeeperTest : public testing::Test {
- protected:
-  CheckpointKeeperTest() : store_(&disk_, kDirectory), cluster_(&disk_, 2, 2) {
-    EXPECT_TRUE(store_.Prepare().ok());
-    options_.manifest = EmptyManifest({kEpoch, Step(0)}, 2);
-    options_.manifest.clear_parts();
-    options_.samples_through = [](Step cut) { return 10 * (cut.value() + 1); };
-  }
-
-  CheckpointKeeper& keeper() {
-    if (keeper_ == nullptr) {
-      keeper_ = std::make_unique<CheckpointKeeper>(options_, &cluster_, &store_);
-    }
-    return *keeper_;
-  }
-  void Poll(int rounds = 1) {
-    for (int i = 0; i < rounds; ++i) keeper().Poll();
-  }
-  std::vector<std::string> Names() const {
-    std::vector<std::string> names;
-    const auto list = store_.List();
-    for (const ListedCheckpoint& listed : *list) {
-      EXPECT_TRUE(listed.status.ok()) << listed.status;
-      names.push_back(listed.name);
-    }
-    return names;
-  }
-  // The cut that a server was told of, if it is one.
-  std::optional<int64_t> NamedCut(size_t server) const {
-    const auto& cuts = cluster_.servers_[server].cuts;
-    if (cuts.size() != 1) return std::nullopt;
-    return cuts.begin()->first;
-  }
-
-  CountingDisk disk_;
-  CheckpointStore store_;
-  FakeCluster cluster_;
-  CheckpointKeeperOptions options_;
-  std::unique_ptr<CheckpointKeeper> keeper_;
-};
 
 TEST_F(CheckpointKeeperTest, CommitsAPeriodicCutOnceAllHaveWrittenIt) {
   options_.every_steps = 10;
@@ -577,8 +413,8 @@ TEST_F(CheckpointKeeperTest, AFullDiskCallsTheCutOff) {
 }
 
 TEST_F(CheckpointKeeperTest, WhatStaysForAnotherVersionIsSaidOnce) {
-  const std::string foreign = absl::StrCat(kDirectory, "/epoch-1-step-5");
-  for (const std::string& folder : {absl::StrCat(kDirectory, "/epoch-1-step-4"), foreign}) {
+  const std::string foreign = absl::StrCat(kKeeperDirectory, "/epoch-1-step-5");
+  for (const std::string& folder : {absl::StrCat(kKeeperDirectory, "/epoch-1-step-4"), foreign}) {
     ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
   }
   const FrameFormat later = {kManifestFormat.magic, kCheckpointFormatVersion + 1};
@@ -594,8 +430,8 @@ TEST_F(CheckpointKeeperTest, WhatStaysForAnotherVersionIsSaidOnce) {
     }
   }
   EXPECT_THAT(said, ElementsAre(HasSubstr("older than epoch-1-step-5 stays")));
-  EXPECT_TRUE(disk_.List(absl::StrCat(kDirectory, "/epoch-1-step-4")).ok());
-  EXPECT_EQ(disk_.List(absl::StrCat(kDirectory, "/epoch-2-step-9")).status().code(),
+  EXPECT_TRUE(disk_.List(absl::StrCat(kKeeperDirectory, "/epoch-1-step-4")).ok());
+  EXPECT_EQ(disk_.List(absl::StrCat(kKeeperDirectory, "/epoch-2-step-9")).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -603,7 +439,7 @@ TEST_F(CheckpointKeeperTest, AFileThatIsNotThereCallsTheCutOff) {
   options_.every_steps = 10;
   cluster_.AdvanceTo(9);
   cluster_.WriteAll(9);
-  ASSERT_TRUE(disk_.Remove(absl::StrCat(kDirectory, "/epoch-2-step-9/server-1.sst")).ok());
+  ASSERT_TRUE(disk_.Remove(absl::StrCat(kKeeperDirectory, "/epoch-2-step-9/server-1.sst")).ok());
   Poll();
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_THAT(keeper().TakeEvents().at(0).reason, HasSubstr("server-1.sst' is missing"));
@@ -617,7 +453,7 @@ TEST_F(CheckpointKeeperTest, ACommitThatFailsAnywhereIsNeverHalf) {
     for (const bool dies : {false, true}) {
       SCOPED_TRACE(absl::StrCat("operation ", operation, dies ? " dies" : " fails"));
       SimulatedDisk disk;
-      CheckpointStore store(&disk, kDirectory);
+      CheckpointStore store(&disk, kKeeperDirectory);
       ASSERT_TRUE(store.Prepare().ok());
       FakeCluster cluster(&disk, 2, 1);
       CheckpointKeeperOptions options = options_;
@@ -653,111 +489,6 @@ TEST_F(CheckpointKeeperTest, ACommitThatFailsAnywhereIsNeverHalf) {
   EXPECT_GT(committed, 0);
   EXPECT_GT(called_off, 0);
   EXPECT_GT(unknown, 0);
-}
-
-// The cut where the servers stand, behind which nothing is pushed before it is made.
-TEST_F(CheckpointKeeperTest, MakesTheCheckpointOfJustOneStep) {
-  EvaluationState state;
-  state.set_best_step(7);
-  options_.evaluations_through = [&](Step cut) {
-    state.set_last_step(cut.value());
-    return state;
-  };
-  std::vector<absl::StatusOr<std::string>> answers;
-  const auto take = [&](const absl::StatusOr<std::string>& name) { answers.push_back(name); };
-  keeper().RequestOf(Step(7), take);
-  cluster_.AdvanceTo(7);
-  cluster_.servers_[1].complete_through = 6;  // It still applies the step.
-  Poll(2);
-  EXPECT_THAT(cluster_.servers_[0].cuts, IsEmpty());
-  cluster_.AdvanceTo(7);
-  Poll();
-  EXPECT_EQ(NamedCut(0), 7);
-  EXPECT_EQ(NamedCut(1), 7);
-  EXPECT_THAT(cluster_.workers_[0].cuts, IsEmpty());  // They have pushed it.
-  EXPECT_THAT(answers, IsEmpty());
-  cluster_.WriteAll(7);
-  Poll();
-  ASSERT_EQ(answers.size(), 1u);
-  EXPECT_EQ(*answers[0], "epoch-2-step-7");
-  const auto manifest = store_.Load("epoch-2-step-7");
-  ASSERT_TRUE(manifest.ok()) << manifest.status();
-  EXPECT_EQ(manifest->evaluations().last_step(), 7);
-  EXPECT_EQ(manifest->evaluations().best_step(), 7);
-}
-
-// The workers wait at step 7 for its checkpoint, so that they never get to step 9.
-TEST_F(CheckpointKeeperTest, ACutBeyondTheStepThatIsWantedIsCalledOff) {
-  std::vector<absl::StatusOr<std::string>> wished, exact;
-  cluster_.AdvanceTo(6);
-  cluster_.workers_[0].begun = 7;
-  keeper().Request([&](const absl::StatusOr<std::string>& name) { wished.push_back(name); });
-  Poll();
-  ASSERT_EQ(cluster_.workers_[0].cuts.size(), 1u);
-  ASSERT_GT(*cluster_.workers_[0].cuts.begin(), 7);
-  keeper().RequestOf(Step(7), [&](const auto& name) { exact.push_back(name); });
-  cluster_.AdvanceTo(7);
-  Poll(20);
-  EXPECT_THAT(cluster_.workers_[0].cuts, IsEmpty());
-  ASSERT_EQ(NamedCut(0), 7);
-  cluster_.WriteAll(7);
-  Poll();
-  ASSERT_EQ(exact.size(), 1u);
-  EXPECT_EQ(*exact[0], "epoch-2-step-7");
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-7"));
-}
-
-// A periodic cut of the step was committed before the evaluation was over.
-TEST_F(CheckpointKeeperTest, ACheckpointThatIsThereLearnsOfItsEvaluation) {
-  EvaluationState state;
-  options_.evaluations_through = [&](Step) { return state; };
-  options_.every_steps = 10;
-  cluster_.AdvanceTo(9);
-  cluster_.WriteAll(9);
-  Poll();
-  EXPECT_EQ(store_.Load("epoch-2-step-9")->evaluations().best_checkpoint(), "");
-  state.set_best_step(9);
-  std::string answer;
-  keeper().RequestOf(Step(9), [&](const absl::StatusOr<std::string>& name) { answer = *name; });
-  Poll();
-  EXPECT_EQ(answer, "epoch-2-step-9");
-  EXPECT_EQ(store_.Load("epoch-2-step-9")->evaluations().best_step(), 9);
-  EXPECT_EQ(store_.Load("epoch-2-step-9")->evaluations().best_checkpoint(), "epoch-2-step-9");
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-9"));
-}
-
-TEST_F(CheckpointKeeperTest, SaysWhyTheCheckpointOfAStepCanNotBeMade) {
-  cluster_.AdvanceTo(7);
-  std::vector<absl::StatusOr<std::string>> answers;
-  keeper().RequestOf(Step(7),
-                     [&](const absl::StatusOr<std::string>& name) { answers.push_back(name); });
-  for (int round = 0; round < 100 && answers.empty(); ++round) {
-    Poll();
-    if (NamedCut(0).has_value()) cluster_.Fail(0, 7, "disk full");
-  }
-  ASSERT_EQ(answers.size(), 1u);
-  EXPECT_EQ(answers[0].status().code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(answers[0].status().message()), HasSubstr("server 0: disk full"));
-  EXPECT_THAT(Names(), IsEmpty());
-}
-
-TEST_F(CheckpointKeeperTest, TheOneThatIsKeptStaysWhateverComesAfter) {
-  options_.every_steps = 10;
-  options_.keep = 2;
-  EvaluationState state;  // Of the base.
-  state.set_best_checkpoint("epoch-2-step-19");
-  options_.evaluations_through = [&](Step) { return state; };
-  for (int64_t cut = 9; cut < 60; cut += 10) {
-    cluster_.AdvanceTo(cut);
-    cluster_.WriteAll(cut);
-    Poll();
-  }
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-19", "epoch-2-step-49", "epoch-2-step-59"));
-  keeper().Keep("epoch-2-step-49");
-  cluster_.AdvanceTo(69);
-  cluster_.WriteAll(69);
-  Poll();
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-49", "epoch-2-step-59", "epoch-2-step-69"));
 }
 
 }  // namespace
