@@ -16,7 +16,8 @@ constexpr int32_t PaddedColumns(int32_t columns) {
          kLeadingDimensionAlignment;
 }
 
-// Device memory, zero at first; freed with the object.
+// Device memory, zero at first. It may be destroyed on any thread; a GPU's memory is then freed by
+// the thread that calls the device's operations, before it allocates more (stream_device.h).
 class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;

@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& 
   RETURN_IF_ERROR(cuda::CheckComputeCapability(
       absl::StrCat(info.name, " (GPU ", options.ordinal, ")"), info.compute_capability));
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::Gemm> gemm, cuda::MakeCublasLtGemm());
-  auto device = std::make_unique<cuda::StreamDevice>(options.ordinal, std::move(gemm));
+  auto device = std::make_unique<cuda::StreamDevice>(
+      options.ordinal, std::move(gemm),
+      options.initial_scratch_bytes.value_or(cuda::kInitialScratchBytes));
   RETURN_IF_ERROR(device->Synchronize());
   return std::unique_ptr<Device>(std::move(device));
 }

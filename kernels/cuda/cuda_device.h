@@ -6,8 +6,10 @@
 #ifndef THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_
 #define THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,8 @@ namespace thermocline {
 
 struct CudaDeviceOptions {
   int ordinal = 0;  // which of the GPUs, as CUDA numbers them
+  // For tests: memory for operations' partial results at first; nullopt: enough for most models.
+  std::optional<size_t> initial_scratch_bytes;
 };
 
 struct CudaDeviceInfo {
@@ -29,7 +33,7 @@ struct CudaDeviceInfo {
 };
 
 // The GPUs that this process may use ($CUDA_VISIBLE_DEVICES has its say), at least 1. What a device
-// has made (buffers, events, MLPs, captured work) is destroyed before it.
+// has made (events, MLPs, captured work) is destroyed before it; its buffers may outlive it.
 // Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, or no such GPU),
 // kFailedPrecondition (there is a GPU that can't be used: its driver is older than the CUDA runtime
 // of this program, it is too old itself, or there is no cuBLASLt library: the message says which),

@@ -3,9 +3,11 @@
 #ifndef THERMOCLINE_KERNELS_CUDA_DEVICE_FOR_TEST_H_
 #define THERMOCLINE_KERNELS_CUDA_DEVICE_FOR_TEST_H_
 
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -17,8 +19,10 @@
 
 namespace thermocline {
 
+// initial_scratch_bytes: as CudaDeviceOptions have it.
 // Errors: kNotFound (a test without a device is skipped), others as they are.
-absl::StatusOr<std::unique_ptr<Device>> MakeDeviceForTest();
+absl::StatusOr<std::unique_ptr<Device>> MakeDeviceForTest(
+    std::optional<size_t> initial_scratch_bytes = std::nullopt);
 // Whether a machine without a device fails the tests instead (THERMOCLINE_REQUIRE_GPU).
 bool DeviceIsRequired();
 

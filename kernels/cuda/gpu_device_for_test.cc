@@ -5,8 +5,11 @@
 
 namespace thermocline {
 
-absl::StatusOr<std::unique_ptr<Device>> MakeDeviceForTest() {
-  return MakeCudaDevice(CudaDeviceOptions());
+absl::StatusOr<std::unique_ptr<Device>> MakeDeviceForTest(
+    std::optional<size_t> initial_scratch_bytes) {
+  CudaDeviceOptions options;
+  options.initial_scratch_bytes = initial_scratch_bytes;
+  return MakeCudaDevice(options);
 }
 
 bool DeviceIsRequired() { return std::getenv("THERMOCLINE_REQUIRE_GPU") != nullptr; }

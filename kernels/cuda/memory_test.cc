@@ -1,5 +1,6 @@
 // Memory, copies, streams and errors of the device.
 #include <numeric>
+#include <thread>
 
 #include "kernels/cuda/device_for_test.h"
 
@@ -168,24 +169,54 @@ TEST_F(MemoryTest, FreeingWaitsForWhatUsesTheMemory) {
 TEST_F(MemoryTest, ScratchThatGrowsStaysForWhatWasQueued) {
   constexpr int32_t kDim = 4;
   Uploads uploads(device_.get());
-  const Matrix ones = FloatMatrix(uploads.Put(std::vector<float>(kDim, 1)), 1, kDim);
-  const auto sum_of = [&](int32_t lookups) -> SegmentGroup {
-    return {uploads.PutSpan(std::vector<int32_t>(lookups, 0)),
-            uploads.PutSpan<int32_t>({0, lookups}),
-            FloatMatrix(uploads.Put(std::vector<float>(kDim, -1)), 1, kDim)};
-  };
-  // Ever more than the scratch of the device holds.
-  std::vector<SegmentGroup> sums;
-  for (int32_t lookups = 1 << 20; lookups <= 1 << 23; lookups *= 2) sums.push_back(sum_of(lookups));
-  device_->SegmentSum(ones, {sums[0]});
-  device_->SegmentSum(ones, {sums[1]});
-  const auto captured = device_->Capture([&] { device_->SegmentSum(ones, {sums[2]}); });
-  ASSERT_NE(captured, nullptr);
-  device_->SegmentSum(ones, {sums[3]});
-  device_->Replay(captured.get());
-  for (const SegmentGroup& sum : sums) {
-    EXPECT_EQ(uploads.Get(sum.sums.floats(), 1)[0], static_cast<float>(sum.lookups.size));
+  // The first sum needs more than that, and each further one more than half as much again as the
+  // one before, which is what scratch grows to.
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    absl::StatusOr<std::unique_ptr<Device>> device =
+        MakeDeviceForTest(/*initial_scratch_bytes=*/64);
+    ASSERT_TRUE(device.ok()) << device.status();
+    Uploads uploads(device->get());
+    const Matrix ones = FloatMatrix(uploads.Put(std::vector<float>(kDim, 1)), 1, kDim);
+    std::vector<SegmentGroup> sums;
+    for (int32_t lookups = 1 << 12; lookups <= 1 << 15; lookups *= 2) {
+      sums.push_back({uploads.PutSpan(std::vector<int32_t>(lookups, 0)),
+                      uploads.PutSpan<int32_t>({0, lookups}),
+                      FloatMatrix(uploads.Put(std::vector<float>(kDim, -1)), 1, kDim)});
+    }
+    (*device)->SegmentSum(ones, {sums[0]});
+    (*device)->SegmentSum(ones, {sums[1]});
+    const auto captured = (*device)->Capture([&] { (*device)->SegmentSum(ones, {sums[2]}); });
+    ASSERT_NE(captured, nullptr);
+    (*device)->SegmentSum(ones, {sums[3]});
+    (*device)->Replay(captured.get());
+    for (const SegmentGroup& sum : sums) {
+      EXPECT_EQ(uploads.Get(sum.sums.floats(), 1)[0], static_cast<float>(sum.lookups.size));
+    }
+    EXPECT_TRUE((*device)->Synchronize().ok());
   }
+}
+
+// A buffer may be destroyed on any thread, also while the device's thread captures.
+TEST_F(MemoryTest, FreeingElsewhereSpoilsNoCapture) {
+  constexpr int32_t kFloats = 1000;
+  Uploads uploads(device_.get());
+  const std::vector<float> values = Values(kFloats, 1);
+  const float* const from = uploads.Put(values);
+  float* const to = uploads.Put(std::vector<float>(kFloats, -1));
+  const RowCopy copy = {FloatMatrix(const_cast<float*>(from), 1, kFloats),
+                        uploads.PutSpan<int32_t>({0}), FloatMatrix(to, 1, kFloats)};
+  auto buffer = device_->Allocate(100), host = device_->AllocateHost(100);
+  const auto captured = device_->Capture([&] {
+    std::thread([&] {
+      buffer.reset();
+      host.reset();
+    }).join();
+    device_->GatherRows({copy});
+  });
+  EXPECT_EQ(device_->fallbacks().failed_captures, 0);
+  ASSERT_NE(captured, nullptr);
+  device_->Replay(captured.get());
+  EXPECT_EQ(uploads.Get(to, kFloats), values);
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 

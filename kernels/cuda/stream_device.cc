@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "common/table_spec.h"
 #include "kernels/cuda/cuda_mlp.h"
@@ -12,47 +14,84 @@ namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 namespace {
 
-// Most operations of most models fit it, so that it seldom grows.
-constexpr size_t kInitialScratchBytes = 4 << 20;
 // A wait looks so many times, some ten microseconds, before it lets its thread sleep: being woken
 // takes as long.
 constexpr int kLooksBeforeSleep = 16;
 
+struct DroppedMemory {
+  void* data = nullptr;
+  bool is_host_memory = false;  // of cudaHostAlloc, else of cudaMalloc
+};
+
+// An error here was met before, and is the device's to report.
+void Free(int ordinal, absl::Span<const DroppedMemory> dropped) {
+  if (dropped.empty() || cudaSetDevice(ordinal) != cudaSuccess) return;
+  static_cast<void>(cudaDeviceSynchronize());  // What was queued may use the memory.
+  for (const DroppedMemory& memory : dropped) {
+    static_cast<void>(memory.is_host_memory ? cudaFreeHost(memory.data) : cudaFree(memory.data));
+  }
+}
+
 }  // namespace
 
-// Buffers may be freed after their device, and on another thread.
-class StreamDevice::Buffer : public DeviceBuffer {
+// The memory of buffers that were destroyed. To free it waits for the whole device, which would
+// spoil a graph that the device's thread is capturing; and a buffer may be destroyed on any thread,
+// at any time. So a buffer only drops its memory here, and the device's thread frees it when it
+// next allocates or synchronizes outside of a capture. Once the device is destroyed nothing is
+// captured any more, and a buffer's memory is freed where the buffer is destroyed.
+//
+// Thread-safe.
+class StreamDevice::Dropped {
  public:
-  Buffer(int ordinal, void* data) : ordinal_(ordinal), data_(data) {}
-  ~Buffer() override {
-    // An error here was met before, and is the device's to report.
-    if (data_ == nullptr || cudaSetDevice(ordinal_) != cudaSuccess) return;
-    static_cast<void>(cudaDeviceSynchronize());  // What was queued may use the memory.
-    static_cast<void>(cudaFree(data_));
+  explicit Dropped(int ordinal) : ordinal_(ordinal) {}
+
+  void Add(const DroppedMemory& memory) {
+    if (memory.data == nullptr) return;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (has_device_) return memory_.push_back(memory);
+    }
+    Free(ordinal_, {memory});
   }
-  void* data() override { return data_; }
+  // All that was added and not taken yet, for the caller to free.
+  std::vector<DroppedMemory> Take() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(memory_, {});
+  }
+  // The same, for the last time.
+  std::vector<DroppedMemory> TakeLast() {
+    absl::MutexLock lock(&mutex_);
+    has_device_ = false;
+    return std::exchange(memory_, {});
+  }
 
  private:
   const int ordinal_;
-  void* const data_;
+  absl::Mutex mutex_;
+  bool has_device_ ABSL_GUARDED_BY(mutex_) = true;
+  std::vector<DroppedMemory> memory_ ABSL_GUARDED_BY(mutex_);
 };
 
-class StreamDevice::HostBuffer : public DeviceBuffer {
+class StreamDevice::Buffer : public DeviceBuffer {
  public:
-  HostBuffer(StreamDevice* device, void* data) : device_(device), data_(data) {}
-  ~HostBuffer() override {
-    if (data_ == nullptr || cudaSetDevice(device_->ordinal_) != cudaSuccess) return;
-    static_cast<void>(cudaDeviceSynchronize());  // A copy may still be on its way.
-    if (device_->host_allocations_.erase(static_cast<const char*>(data_)) > 0) {
-      static_cast<void>(cudaFreeHost(data_));
-    } else {
-      std::free(data_);  // See AllocateHost.
-    }
-  }
+  Buffer(std::shared_ptr<Dropped> dropped, const DroppedMemory& memory)
+      : dropped_(std::move(dropped)), memory_(memory) {}
+  ~Buffer() override { dropped_->Add(memory_); }
+  void* data() override { return memory_.data; }
+
+ private:
+  const std::shared_ptr<Dropped> dropped_;
+  const DroppedMemory memory_;
+};
+
+// See AllocateHost.
+class StreamDevice::OrdinaryBuffer : public DeviceBuffer {
+ public:
+  explicit OrdinaryBuffer(size_t bytes) : data_(std::calloc(bytes, 1)) { CHECK(data_ != nullptr); }
+  ~OrdinaryBuffer() override { std::free(data_); }
   void* data() override { return data_; }
 
  private:
-  StreamDevice* const device_;
   void* const data_;
 };
 
@@ -110,8 +149,8 @@ class StreamDevice::Graph : public CapturedWork {
   const int ordinal_;
 };
 
-StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm)
-    : ordinal_(ordinal), gemm_(std::move(gemm)) {
+StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm, size_t initial_scratch_bytes)
+    : ordinal_(ordinal), dropped_(std::make_shared<Dropped>(ordinal)), gemm_(std::move(gemm)) {
   // A thread that waits for a stream or the device sleeps; the others need the processors.
   if (Begin() && cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());  // Then it spins.
@@ -121,7 +160,7 @@ StreamDevice::StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm)
       Check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
     }
   }
-  Scratch(kInitialScratchBytes);
+  ReplaceScratch(initial_scratch_bytes);
 }
 
 StreamDevice::~StreamDevice() {
@@ -130,6 +169,7 @@ StreamDevice::~StreamDevice() {
   for (cudaStream_t stream : {compute_, copy_, setup_}) {
     if (stream != nullptr) static_cast<void>(cudaStreamDestroy(stream));
   }
+  Free(ordinal_, dropped_->TakeLast());
 }
 
 bool StreamDevice::Begin() {
@@ -138,15 +178,26 @@ bool StreamDevice::Begin() {
   return error_.ok();
 }
 
+void StreamDevice::FreeDropped() {
+  const bool captures = captured_scratch_ != nullptr;
+  if (captures) return;
+  const std::vector<DroppedMemory> dropped = dropped_->Take();
+  for (const DroppedMemory& memory : dropped) {
+    if (memory.is_host_memory) host_allocations_.erase(static_cast<const char*>(memory.data));
+  }
+  Free(ordinal_, dropped);
+}
+
 std::unique_ptr<DeviceBuffer> StreamDevice::Allocate(size_t bytes) {
   void* data = nullptr;
   const size_t at_least_one = std::max<size_t>(bytes, 1);
+  FreeDropped();
   if (Begin()) Check(cudaMalloc(&data, at_least_one), "allocating device memory");
   if (data != nullptr) {
     Check(cudaMemsetAsync(data, 0, at_least_one, setup_), "clearing device memory");
     Check(cudaStreamSynchronize(setup_), "clearing device memory");
   }
-  return std::make_unique<Buffer>(ordinal_, data);
+  return std::make_unique<Buffer>(dropped_, DroppedMemory{data, /*is_host_memory=*/false});
 }
 
 // By way of the host: there may be no room for two.
@@ -165,17 +216,16 @@ std::unique_ptr<DeviceBuffer> StreamDevice::Grow(std::unique_ptr<DeviceBuffer> b
 std::unique_ptr<DeviceBuffer> StreamDevice::AllocateHost(size_t bytes) {
   void* data = nullptr;
   const size_t at_least_one = std::max<size_t>(bytes, 1);
+  FreeDropped();
   if (Begin()) {
     Check(cudaHostAlloc(&data, at_least_one, cudaHostAllocDefault), "allocating pinned memory");
   }
   // After an error there is memory still, for those who fill it before they learn of the error; the
   // device copies nothing from or to it any more.
-  const bool pinned = data != nullptr;
-  if (!pinned) data = std::malloc(at_least_one);
-  CHECK(data != nullptr);
+  if (data == nullptr) return std::make_unique<OrdinaryBuffer>(at_least_one);
   std::fill_n(static_cast<char*>(data), at_least_one, 0);
-  if (pinned) host_allocations_[static_cast<const char*>(data)] = at_least_one;
-  return std::make_unique<HostBuffer>(this, data);
+  host_allocations_[static_cast<const char*>(data)] = at_least_one;
+  return std::make_unique<Buffer>(dropped_, DroppedMemory{data, /*is_host_memory=*/true});
 }
 
 bool StreamDevice::IsAllocatedHost(const void* host) const {
@@ -223,19 +273,19 @@ absl::Status StreamDevice::Synchronize() {
   for (cudaStream_t stream : {compute_, copy_}) {
     if (stream != nullptr) Check(cudaStreamSynchronize(stream), "waiting for the device");
   }
+  FreeDropped();
   return error_.Take();
 }
 
+void StreamDevice::ReplaceScratch(size_t bytes) {
+  scratch_.reset();
+  scratch_ = Allocate(bytes);
+  scratch_bytes_ = scratch_->data() == nullptr ? 0 : bytes;
+}
+
 void* StreamDevice::Scratch(size_t bytes) {
-  const bool captures = captured_scratch_ != nullptr;
-  if (!captures) outgrown_scratch_.clear();
-  if (bytes > scratch_bytes_) {
-    if (captures) outgrown_scratch_.push_back(scratch_);
-    scratch_.reset();
-    scratch_ = Allocate(bytes + bytes / 2);
-    scratch_bytes_ = scratch_->data() == nullptr ? 0 : bytes + bytes / 2;
-  }
-  if (captures) captured_scratch_->push_back(scratch_);
+  if (bytes > scratch_bytes_) ReplaceScratch(bytes + bytes / 2);
+  if (captured_scratch_ != nullptr) captured_scratch_->push_back(scratch_);
   return scratch_->data();
 }
 

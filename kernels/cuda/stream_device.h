@@ -17,10 +17,14 @@
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
+// Most operations of most models fit so much scratch, so that it seldom grows.
+inline constexpr size_t kInitialScratchBytes = 6 << 20;
+
 class StreamDevice : public Device {
  public:
   // `gemm` was made for the device `ordinal`.
-  StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm);
+  StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm,
+               size_t initial_scratch_bytes = kInitialScratchBytes);
   ~StreamDevice() override;
 
   bool is_host_memory() const override { return false; }
@@ -59,8 +63,9 @@ class StreamDevice : public Device {
                    DeviceSpan<float> slots) override;
 
  private:
+  class Dropped;
   class Buffer;
-  class HostBuffer;
+  class OrdinaryBuffer;
   class Event;
   class Graph;
 
@@ -72,19 +77,24 @@ class StreamDevice : public Device {
   // Copies, and waits where the host memory is not AllocateHost's.
   void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const void* host,
             Stream stream);
+  // Frees the memory of destroyed buffers, which waits for the device; within a capture, which
+  // can't wait, it leaves that to a later call.
+  void FreeDropped();
   // Memory for one operation's partial results, on the compute stream; null after an error. Grows
-  // to the largest batch seen, which waits for the device (but within a capture, which can't wait:
-  // what it outgrows is freed by a later call): in the first steps of a job, if at all.
+  // to the largest batch seen, which may wait for the device: in the first steps of a job, if at
+  // all.
   void* Scratch(size_t bytes);
+  void ReplaceScratch(size_t bytes);
 
   const int ordinal_;
   // What an operation waits for is given to neither: memory of Allocate is set to zero there.
   cudaStream_t compute_ = nullptr, copy_ = nullptr, setup_ = nullptr;
   FirstError error_;
+  const std::shared_ptr<Dropped>
+      dropped_;  // Shared with the buffers, which may outlive the device.
   std::map<const char*, size_t> host_allocations_;  // by address, bytes
   size_t scratch_bytes_ = 0;
   std::shared_ptr<DeviceBuffer> scratch_;
-  std::vector<std::shared_ptr<DeviceBuffer>> outgrown_scratch_;  // within a capture
   // While there is a capture: the scratch that its operations use, which may be replaced later.
   std::vector<std::shared_ptr<DeviceBuffer>>* captured_scratch_ = nullptr;
   std::atomic<int64_t> failed_captures_{0};

@@ -5,22 +5,49 @@
 #include "kernels/cuda/stream_device.h"
 
 namespace thermocline {
+namespace emulated_cuda {
 namespace {
 
-void Set(const EmulatedDriverOptions& options) {
-  emulated_cuda::SetEmulatedDriver(options.driver_version, options.runtime_version,
-                                   options.compute_capabilities);
+EmulatedDriverOptions& Driver() {
+  static EmulatedDriverOptions* const driver = new EmulatedDriverOptions;
+  return *driver;
 }
 
 }  // namespace
 
+cudaError_t cudaGetDeviceCount(int* count) {
+  const EmulatedDriverOptions& driver = Driver();
+  if (driver.driver_version < driver.runtime_version) return cudaErrorInsufficientDriver;
+  *count = static_cast<int>(driver.compute_capabilities.size());
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = Driver().driver_version;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = Driver().runtime_version;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
+  const std::vector<int>& gpus = Driver().compute_capabilities;
+  if (ordinal < 0 || ordinal >= static_cast<int>(gpus.size())) return cudaErrorInvalidDevice;
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? gpus[ordinal] / 10 : gpus[ordinal] % 10;
+  return cudaSuccess;
+}
+
+}  // namespace emulated_cuda
+
 absl::StatusOr<int> CountEmulatedGpus(const EmulatedDriverOptions& options) {
-  Set(options);
+  emulated_cuda::Driver() = options;
   return emulated_cuda::CountGpus();
 }
 
 absl::StatusOr<std::vector<int>> UsableEmulatedGpus(const EmulatedDriverOptions& options) {
-  Set(options);
+  emulated_cuda::Driver() = options;
   return emulated_cuda::UsableGpus();
 }
 
@@ -28,7 +55,8 @@ std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& opti
   const int ordinal = emulated_cuda::MakeEmulatedDevice(options.memory_bytes, options.seed,
                                                         options.refuses_captures);
   return std::make_unique<emulated_cuda::StreamDevice>(
-      ordinal, std::make_unique<emulated_cuda::EmulatedGemm>());
+      ordinal, std::make_unique<emulated_cuda::EmulatedGemm>(),
+      options.initial_scratch_bytes.value_or(emulated_cuda::kInitialScratchBytes));
 }
 
 int64_t NumEmulatedGraphLaunches() { return emulated_cuda::NumGraphLaunches(); }

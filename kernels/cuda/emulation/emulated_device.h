@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,8 @@ struct EmulatedDeviceOptions {
   size_t memory_bytes = size_t{4} << 30;
   uint64_t seed = 1;  // of how late things happen
   bool refuses_captures = false;
+  // As CudaDeviceOptions have it.
+  std::optional<size_t> initial_scratch_bytes;
 };
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});

@@ -50,6 +50,7 @@ struct Item {
 
 struct EmulatedGraph {
   std::vector<Item> items;
+  bool is_spoilt = false;  // its capture
 };
 
 struct EmulatedStream {
@@ -127,9 +128,13 @@ struct Machine {
     }
     if (works) EndWork();
   }
-  bool Captures() const {
-    return std::any_of(streams.begin(), streams.end(),
-                       [](const EmulatedStream* stream) { return stream->capture != nullptr; });
+  // For what is refused while a stream captures. False: none does.
+  bool SpoilsCapture() {
+    bool captures = false;
+    for (EmulatedStream* stream : streams) {
+      if (stream->capture != nullptr) captures = stream->capture->is_spoilt = true;
+    }
+    return captures;
   }
   void RunAll() {
     for (EmulatedStream* stream : streams) Run(stream, nullptr, 0);
@@ -161,16 +166,6 @@ Machines& AllMachines() {
 
 thread_local Machine* current = nullptr;
 
-struct EmulatedDriver {
-  int driver_version = 0, runtime_version = 0;
-  std::vector<int> compute_capabilities;
-};
-
-EmulatedDriver& Driver() {
-  static EmulatedDriver* const driver = new EmulatedDriver;
-  return *driver;
-}
-
 Machine& Current() {
   CHECK(current != nullptr);  // No cudaSetDevice on this host thread.
   return *current;
@@ -196,35 +191,6 @@ int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed, bool refuses_captures
   machines.all.back()->random.seed(seed);
   machines.all.back()->refuses_captures = refuses_captures;
   return static_cast<int>(machines.all.size()) - 1;
-}
-
-void SetEmulatedDriver(int driver_version, int runtime_version,
-                       std::vector<int> compute_capabilities) {
-  Driver() = {driver_version, runtime_version, std::move(compute_capabilities)};
-}
-
-cudaError_t cudaGetDeviceCount(int* count) {
-  const EmulatedDriver& driver = Driver();
-  if (driver.driver_version < driver.runtime_version) return cudaErrorInsufficientDriver;
-  *count = static_cast<int>(driver.compute_capabilities.size());
-  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
-}
-
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = Driver().driver_version;
-  return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = Driver().runtime_version;
-  return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
-  const std::vector<int>& gpus = Driver().compute_capabilities;
-  if (ordinal < 0 || ordinal >= static_cast<int>(gpus.size())) return cudaErrorInvalidDevice;
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? gpus[ordinal] / 10 : gpus[ordinal] % 10;
-  return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int ordinal) {
@@ -262,6 +228,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorStreamCaptureUnsupported:
       return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
   }
   return "unknown error";
 }
@@ -291,6 +259,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   Machine& machine = Current();
+  if (machine.SpoilsCapture()) return Fail(cudaErrorStreamCaptureUnsupported);
   const auto found = machine.allocations.find(static_cast<char*>(memory));
   if (found == machine.allocations.end()) return Fail(cudaErrorInvalidValue);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -311,6 +280,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
 
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  if (Current().SpoilsCapture()) return Fail(cudaErrorStreamCaptureUnsupported);
   if (Current().host_allocations.erase(static_cast<char*>(memory)) == 0) {
     return Fail(cudaErrorInvalidValue);
   }
@@ -363,8 +333,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  *event = new EmulatedEvent;
-  (*event)->lets_sleep = (flags & cudaEventBlockingSync) != 0;
+  *event = new EmulatedEvent{nullptr, 0, 0, (flags & cudaEventBlockingSync) != 0};
   return cudaSuccess;
 }
 
@@ -392,7 +361,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  if (Current().Captures()) return Fail(cudaErrorStreamCaptureUnsupported);
+  if (Current().SpoilsCapture()) return Fail(cudaErrorStreamCaptureUnsupported);
   spinning_waits += Current().lets_sleep ? 0 : 1;
   Current().RunAll();
   return cudaSuccess;
@@ -407,8 +376,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = stream->capture.release();
-  return *graph == nullptr ? Fail(cudaErrorInvalidValue) : cudaSuccess;
+  const std::unique_ptr<EmulatedGraph> capture = std::move(stream->capture);
+  if (capture == nullptr) return Fail(cudaErrorInvalidValue);
+  if (capture->is_spoilt) return Fail(cudaErrorStreamCaptureInvalidated);
+  *graph = new EmulatedGraph(*capture);
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned) {

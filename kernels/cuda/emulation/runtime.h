@@ -9,6 +9,8 @@
 //     for it, at the earliest at any later call. Which, is decided by a seeded generator.
 //   - Streams are ordered by events only.
 //   - Memory is freed at once: work that uses it and hasn't run yet finds it gone.
+//   - While a stream captures, no thread may free memory or wait for the device: both are refused,
+//     and the capture ends with an error. (CUDA refuses the wait, and may wait in order to free.)
 // A host thread's current device (cudaSetDevice) has its own memory and streams.
 #ifndef THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_
 #define THERMOCLINE_KERNELS_CUDA_EMULATION_RUNTIME_H_
@@ -17,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "kernels/cuda/emulation/block.h"
 
@@ -54,6 +55,7 @@ enum cudaError_t {
   cudaErrorInvalidDevice = 101,
   cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
@@ -75,12 +77,9 @@ int64_t NumGraphLaunches();
 int64_t NumHostAllocations();
 int64_t NumSpinningWaits();
 
-// What cudaGetDeviceCount and its like say from now on (emulated devices are made regardless):
-// versions as CUDA counts them, a driver 0 is none; a GPU's compute capability 90 stands for 9.0.
-void SetEmulatedDriver(int driver_version, int runtime_version,
-                       std::vector<int> compute_capabilities);
-
 const char* cudaGetErrorString(cudaError_t error);
+// These four say what EmulatedDriverOptions (emulated_device.h) said last; emulated devices are
+// made regardless.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);

@@ -2,6 +2,7 @@
 #include "kernels/cuda/emulation/runtime.h"
 
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -143,6 +144,24 @@ TEST_F(RuntimeTest, CopiesCheckTheirPointers) {
   EXPECT_EQ(cudaFree(device), cudaErrorInvalidValue);
   void* memory = nullptr;
   EXPECT_EQ(cudaMalloc(&memory, 2 << 20), cudaErrorMemoryAllocation);
+}
+
+TEST_F(RuntimeTest, NothingIsFreedOrWaitedForDuringACapture) {
+  UseDevice(1);
+  float* const device = DeviceFloats(10);
+  float* const host = HostFloats(10);
+  const auto refused = [&](const std::function<cudaError_t()>& call) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+    EXPECT_EQ(graph, nullptr);
+  };
+  refused([&] { return cudaFree(device); });
+  refused([&] { return cudaFreeHost(host); });
+  refused([&] { return cudaDeviceSynchronize(); });
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(host), cudaSuccess);
 }
 
 TEST_F(RuntimeTest, LaunchesOfAWrongShapeAreErrors) {
