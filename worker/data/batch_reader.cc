@@ -78,16 +78,27 @@ absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
 absl::Status BatchReader::CountBadRows(const Slot& slot) {
   if (next_step_ == options_.start_step.value()) first_pass_ = slot.pass;
   if (slot.pass > first_pass_) return absl::OkStatus();  // The same lines have been counted.
+  const uint64_t met = progress_.bad_lines + slot.bad_rows.size();
   for (int64_t row : slot.bad_rows) {
     absl::Status why;
     if (progress_.bad_lines == 0 || progress_.bad_lines == options_.max_bad_lines) {
       why = source_->DescribeBadRow(slot.raw, row);
     }
     if (progress_.bad_lines == 0) progress_.first_bad_line = std::string(why.message());
-    if (progress_.bad_lines == options_.max_bad_lines) return why;
+    if (progress_.bad_lines == options_.max_bad_lines) return TooManyBadRows(why, met);
     ++progress_.bad_lines;
   }
   return absl::OkStatus();
+}
+
+absl::Status BatchReader::TooManyBadRows(const absl::Status& last, uint64_t met) const {
+  if (options_.max_bad_lines == 0) return last;
+  return absl::Status(last.code(),
+                      absl::StrCat(last.message(), "; data.max_bad_lines allows each worker ",
+                                   options_.max_bad_lines,
+                                   options_.max_bad_lines == 1 ? " such line" : " such lines",
+                                   ", but worker ", options_.rank.value(), " has met ", met,
+                                   "; the first was ", progress_.first_bad_line));
 }
 
 void BatchReader::Recycle(std::unique_ptr<Batch> batch) {

@@ -51,7 +51,8 @@ class BatchReader {
 
   // The next batch, or null after the last. Waits until it is parsed. An error surfaces in its
   // place: after every batch before it; each further call returns it again. Errors:
-  // kInvalidArgument (a malformed line beyond max_bad_lines: file, line, what was wrong),
+  // kInvalidArgument (a malformed line beyond max_bad_lines: file, line, what was wrong; where some
+  // were allowed also how many, how many there were, and what the first one was),
   // kFailedPrecondition (the data ends before start_step),
   //         kDataLoss, kNotFound (of the file), kCancelled.
   absl::StatusOr<std::unique_ptr<Batch>> Next();
@@ -109,6 +110,9 @@ class BatchReader {
   std::unique_ptr<Batch> TakeSpare();
   // Adds the bad rows of the slot that is handed out, or says that there are too many.
   absl::Status CountBadRows(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `last`: what is wrong with the row that is one too many. `met`: bad rows through its batch.
+  absl::Status TooManyBadRows(const absl::Status& last, uint64_t met) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<BatchSource> source_;
   const BatchReaderOptions options_;

@@ -377,7 +377,7 @@ TEST(BatchReader, BadLinesAreSkippedAndCountedOnce) {
 TEST(BatchReader, OneBadLineTooMany) {
   FakeScript script;
   script.rows = 30;
-  script.bad_rows = {1, 14, 15};
+  script.bad_rows = {1, 14, 15, 18, 21};
   BatchReaderOptions options;
   options.batch_size = 10;
   options.max_bad_lines = 2;
@@ -385,7 +385,11 @@ TEST(BatchReader, OneBadLineTooMany) {
   auto reader = MakeReader(&script, options);
   const Seen seen = ReadAll(reader.get());
   EXPECT_EQ(seen.rows.size(), 1u);
-  EXPECT_EQ(seen.status, absl::InvalidArgumentError("bad row 15"));
+  // Those of its batch are counted as well; nobody has looked further.
+  EXPECT_EQ(seen.status,
+            absl::InvalidArgumentError("bad row 15; data.max_bad_lines allows each worker 2 such "
+                                       "lines, but worker 0 has met 4; the first was bad row 1"));
+  EXPECT_EQ(reader->Next().status(), seen.status);
 }
 
 TEST(BatchReader, CancelWakesWhoWaits) {

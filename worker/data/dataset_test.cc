@@ -200,7 +200,10 @@ TEST(DatasetTsv, MalformedLineIsNamedBehindAStart) {
   ASSERT_TRUE(dataset.ok());
   auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(2));
   ASSERT_TRUE(reader.ok());
-  EXPECT_EQ((*reader)->Next().status(), absl::InvalidArgumentError(path + ":8: 2 columns, not 5"));
+  EXPECT_EQ(
+      (*reader)->Next().status(),
+      absl::InvalidArgumentError(path + ":8: 2 columns, not 5"
+                                        " (1 label + data.num_dense=2 + data.num_categorical=2)"));
 }
 
 TEST(DatasetTsv, WorkersShareEveryBatch) {
@@ -231,13 +234,34 @@ TEST(DatasetTsv, MalformedLineIsNamed) {
 
   job.mutable_data()->set_max_bad_lines(1);
   EXPECT_EQ(ReadSplit(job, Split::kTrain).status,
-            absl::InvalidArgumentError(path + ":10: 2 columns, not 5"));
+            absl::InvalidArgumentError(
+                path +
+                ":10: 2 columns, not 5 (1 label + data.num_dense=2 + data.num_categorical=2); "
+                "data.max_bad_lines allows each worker 1 such line, but worker 0 has met 2; the "
+                "first was " +
+                path + ":5: column 4 ('A'): 'xyz' is not a hexadecimal number"));
 
   job.mutable_data()->set_max_bad_lines(2);
   const Read lenient = ReadSplit(job, Split::kTrain);
   EXPECT_TRUE(lenient.status.ok()) << lenient.status;
   EXPECT_EQ(lenient.bad_lines, 2u);
   EXPECT_EQ(lenient.keys, (Keys{{0, 1, 2}, {3, 0}, {1, 2, 3}, {}}));
+}
+
+// However many malformed lines may be skipped, with and without a share that is held out.
+TEST(DatasetTsv, AnNpyFileIsNamed) {
+  TempFolder folder;
+  WriteNpyRows(folder.path() + "/train", 0, 30);
+  Job job = MakeJob(Data::CRITEO_TSV, folder.path() + "/train_dense.npy");
+  job.mutable_data()->set_max_bad_lines(1000);
+  const absl::Status named =
+      absl::InvalidArgumentError(job.data().path() +
+                                 ": the file is a NumPy array (.npy); data.format: DLRM_NPY reads "
+                                 "those, and data.path is then "
+                                 "their folder");
+  EXPECT_EQ(ReadSplit(job, Split::kTrain).status, named);
+  job.mutable_data()->set_test_share(0.5);
+  EXPECT_EQ(Dataset::Open(job).status(), named);
 }
 
 // Malformed lines count as rows for the cut, and line numbers are the file's in both parts.
@@ -454,7 +478,9 @@ TEST(DatasetTsv, OnlyDenseAndOnlySparseColumns) {
   auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ((*reader)->Next().status(),
-            absl::InvalidArgumentError(job.data().path() + ":3: 2 columns, not 3"));
+            absl::InvalidArgumentError(
+                job.data().path() +
+                ":3: 2 columns, not 3 (1 label + data.num_dense=0 + data.num_categorical=2)"));
   job.mutable_data()->set_max_bad_lines(1);
   reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
   ASSERT_TRUE(reader.ok());

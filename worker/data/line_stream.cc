@@ -4,7 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
@@ -22,6 +24,49 @@ void Report(const OnScan& on_scan, const ByteSource& source, bool is_over) {
   if (on_scan) on_scan({source.position(), source.size(), is_over});
 }
 
+// What a file is that begins with `magic` at byte `offset`, and what to do with it.
+struct BinaryFormat {
+  size_t offset;
+  absl::string_view magic;
+  absl::string_view advice;
+};
+
+constexpr BinaryFormat kBinaryFormats[] = {
+    {0, "\x93NUMPY",
+     "is a NumPy array (.npy); data.format: DLRM_NPY reads those, and data.path is then their "
+     "folder"},
+    {0, "PK\3\4",
+     "is a zip archive or NumPy's .npz; unzip it: data.format: CRITEO_TSV reads text, plain or "
+     "gzip, and DLRM_NPY a folder of .npy files"},
+    {0, "PAR1",
+     "is a Parquet file, which no data.format reads; convert it to tab-separated text (CRITEO_TSV) "
+     "or a folder of .npy files (DLRM_NPY)"},
+    {0, "\x1f\x8b", "is gzip within gzip; inflate it once: gunzip"},
+    {0, "\x28\xb5\x2f\xfd",
+     "is compressed with zstd; data.format: CRITEO_TSV reads text, plain or gzip: unzstd"},
+    {0,
+     "\xfd"
+     "7zXZ",
+     "is compressed with xz; data.format: CRITEO_TSV reads text, plain or gzip: unxz"},
+    {0, "BZh",
+     "is compressed with bzip2; data.format: CRITEO_TSV reads text, plain or gzip: bunzip2"},
+    {257, "ustar",
+     "is a tar archive; unpack it (tar -xf) and name the log in it: data.format: CRITEO_TSV reads "
+     "text, plain or gzip"},
+};
+
+// Of the first bytes of a file, inflated. Errors: kInvalidArgument (they are those of a binary
+// format).
+absl::Status CheckIsText(const std::string& path, absl::string_view head) {
+  for (const BinaryFormat& format : kBinaryFormats) {
+    if (head.size() < format.offset) continue;
+    if (absl::StartsWith(head.substr(format.offset), format.magic)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": the file ", format.advice));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan) {
@@ -29,8 +74,9 @@ absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_sca
   UninitializedVector<char> block(kBlockBytes);
   int64_t newlines = 0;
   int64_t lines = 0;  // through the last byte that isn't part of a blank line
-  for (;;) {
+  for (bool first = true;; first = false) {
     ASSIGN_OR_RETURN(const size_t n, source->Read(absl::MakeSpan(block)));
+    if (first) RETURN_IF_ERROR(CheckIsText(path, absl::string_view(block.data(), n)));
     Report(on_scan, *source, /*is_over=*/n == 0);
     if (n == 0) return lines;
     size_t content = n;  // Bytes through the last that is no line end.
@@ -64,6 +110,9 @@ absl::StatusOr<bool> LineStream::Refill() {
   position_ = 0;
   ASSIGN_OR_RETURN(const size_t n, source_->Read(absl::MakeSpan(block_).subspan(end_)));
   end_ += n;
+  if (!std::exchange(is_checked_, true)) {
+    RETURN_IF_ERROR(CheckIsText(path_, absl::string_view(block_.data(), end_)));
+  }
   if (on_scan_ != nullptr) Report(*on_scan_, *source_, /*is_over=*/false);
   return n > 0;
 }

@@ -29,7 +29,8 @@ struct ScanProgress {
 // Called on the thread that reads: with every block, and once when the scan is over.
 using OnScan = std::function<void(const ScanProgress&)>;
 
-// Counts the lines of a file in one pass over its bytes. Errors: as ByteSource.
+// Counts the lines of a file in one pass over its bytes. Errors: as ByteSource; kInvalidArgument
+// (its first bytes are those of a binary format: says which, and what reads it).
 absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan = {});
 
 // Not thread-safe.
@@ -40,7 +41,7 @@ class LineStream {
                                                           const std::atomic<bool>* cancelled);
 
   // Skips `count` lines, or those that are left; returns how many.
-  // Errors: as ByteSource; kInvalidArgument (a line is too long: file and line).
+  // Errors: as CountLines; kInvalidArgument (a line is too long: file and line).
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
   // Reads up to `count` lines into num_rows, text, line_begin and first_line of `raw`, each ended
@@ -71,6 +72,7 @@ class LineStream {
   UninitializedVector<char> block_;
   size_t position_ = 0;              // in block_
   size_t end_ = 0;                   // of the bytes in block_
+  bool is_checked_ = false;          // The file's first bytes are those of text.
   int64_t line_ = 1;                 // Number of the line to be handed out next.
   int64_t blanks_ = 0;               // Blank lines stepped over and not handed out.
   const OnScan* on_scan_ = nullptr;  // While lines are skipped.

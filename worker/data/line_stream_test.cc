@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -127,6 +128,42 @@ TEST(LineStream, ScansSayHowFarTheyAre) {
     EXPECT_EQ(raw.num_rows, kLines / 2);
     EXPECT_EQ(reports.size(), scanned);
   }
+}
+
+// Also inside gzip, and however the file is read first.
+TEST(LineStream, BinaryFilesAreNamed) {
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"\x93NUMPY\x01", "is a NumPy array (.npy); data.format: DLRM_NPY reads those"},
+      {std::string("PK\3\4\0", 5), "is a zip archive or NumPy's .npz"},
+      {"PAR1\x15", "is a Parquet file, which no data.format reads"},
+      {Gzip("1\n"), "is gzip within gzip"},
+      {"\x28\xb5\x2f\xfd", "is compressed with zstd"},
+      {"\xfd"
+       "7zXZ",
+       "is compressed with xz"},
+      {"BZh91AY&SY", "is compressed with bzip2"},
+      {std::string(257, '\0') + "ustar", "is a tar archive"},
+  };
+  TempFolder folder;
+  for (const auto& [bytes, what] : files) {
+    // Of a gzip file ByteSource hands out what is in it.
+    const bool plain_is_binary = bytes != Gzip("1\n");
+    for (const bool gzip : {false, true}) {
+      if (!gzip && !plain_is_binary) continue;
+      const std::string path =
+          folder.Write("a", gzip ? Gzip(bytes + "\n1,2\n") : bytes + "\n1,2\n");
+      const auto expect_named = [&, what = what](const absl::Status& status) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << what;
+        EXPECT_EQ(status.message().rfind(path + ": the file " + what, 0), 0u) << status;
+      };
+      expect_named(CountLines(path).status());
+      expect_named(OpenLines(path)->Skip(1).status());
+      RawBatch raw;
+      expect_named(OpenLines(path)->Read(1, &raw));
+    }
+  }
+  // The same bytes elsewhere are the parser's business.
+  EXPECT_EQ(ReadLines(folder.Write("b", "1\n\x93NUMPY\n"), 10), (Strings{"1\n", "\x93NUMPY\n"}));
 }
 
 TEST(LineStream, TooLongALineIsNamed) {

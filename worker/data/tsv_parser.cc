@@ -240,7 +240,8 @@ std::string TsvParser::Describe(absl::string_view line) const {
   }
   if (columns.size() != static_cast<size_t>(num_columns())) {
     return absl::StrCat(columns.size(), columns.size() == 1 ? " column" : " columns", ", not ",
-                        num_columns());
+                        num_columns(), " (1 label + data.num_dense=", num_dense_,
+                        " + data.num_categorical=", feature_names_.size(), ")");
   }
   for (int c = 0; c < num_columns(); ++c) {
     std::string wrong;

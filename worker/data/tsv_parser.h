@@ -34,7 +34,7 @@ class TsvParser {
 
   // What is wrong with a malformed line, the first column that is:
   //   "column 17 ('C3'): 'xyz' is not a hexadecimal number"
-  //   "39 columns, not 40"
+  //   "39 columns, not 40 (1 label + data.num_dense=13 + data.num_categorical=26)"
   // Of a comma-separated file, or a header, it says so and what to do.
   std::string Describe(absl::string_view line) const;
 
