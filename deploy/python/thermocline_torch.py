@@ -17,6 +17,7 @@ is computed here.
 
 import argparse
 import gzip
+import importlib.util
 import json
 import math
 import os
@@ -24,6 +25,16 @@ import re
 import struct
 import sys
 from typing import Iterator, List, NamedTuple, Optional, Tuple
+
+_MISSING = [name for name in ('numpy', 'torch') if importlib.util.find_spec(name) is None]
+if _MISSING:
+    _MESSAGE = ('thermocline_torch needs %s, which this Python (%s) does not have; install with: %s -m pip '
+                'install %s (on Debian: apt install %s)'
+                % (' and '.join(_MISSING), sys.executable, sys.executable, ' '.join(_MISSING),
+                   ' '.join('python3-' + name for name in _MISSING)))
+    if __name__ == '__main__':
+        sys.exit(_MESSAGE)
+    raise ModuleNotFoundError(_MESSAGE, name=_MISSING[0])
 
 import numpy as np
 import torch
@@ -210,7 +221,8 @@ def _parse_line(line, num_dense, num_features):
     """(label, numbers before log1p, keys of each feature) of a line of Criteo's text form."""
     columns = line.split(b'\t')
     if len(columns) != 1 + num_dense + num_features:
-        raise ValueError('%d columns, not %d' % (len(columns), 1 + num_dense + num_features))
+        raise ValueError('%d columns, not %d (1 label + %d dense columns + %d features of the model)'
+                         % (len(columns), 1 + num_dense + num_features, num_dense, num_features))
     if columns[0] not in (b'0', b'1'):
         raise ValueError('the label %r is not 0 or 1' % columns[0])
     numbers = []
@@ -258,7 +270,7 @@ def _first_held_out(rows, test_share):
 def _read_tsv(path, config, batch_size, test_share, max_bad_rows):
     num_dense, features = config['data']['num_dense'], config['features']
     first = _first_held_out(sum(1 for _ in _lines(path)), test_share) if test_share else 0
-    rows, bad = [], 0
+    rows, bad, first_bad = [], 0, ''
 
     def batch():
         labels, numbers, bags = zip(*rows)
@@ -279,8 +291,13 @@ def _read_tsv(path, config, batch_size, test_share, max_bad_rows):
             rows.append(_parse_line(line, num_dense, len(features)))
         except ValueError as error:
             bad += 1
+            message = '%s:%d: %s' % (path, number + 1, error)
+            first_bad = first_bad or message
+            if bad > max_bad_rows > 0:
+                message += ('; max_bad_rows allows %d, and this is malformed row %d; the first was %s'
+                            % (max_bad_rows, bad, first_bad))
             if bad > max_bad_rows:
-                raise ValueError('%s:%d: %s' % (path, number + 1, error)) from None
+                raise ValueError(message) from None
         if len(rows) == batch_size:
             yield batch()
             rows.clear()

@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import harness
@@ -17,11 +18,11 @@ from harness import DEADLINE_S, ProcessTest
 from quality_test import ROOT, SAMPLE, find_sample
 
 sys.dont_write_bytecode = True  # The source tree stays as it is.
+LOADER = os.path.realpath(os.path.join(harness._RUNFILES, 'deploy/python/thermocline_torch.py'))
 try:
     import numpy as np
     import torch
-    sys.path.insert(0, os.path.dirname(os.path.realpath(
-        os.path.join(harness._RUNFILES, 'deploy/python/thermocline_torch.py'))))
+    sys.path.insert(0, os.path.dirname(LOADER))
     import thermocline_torch
 except ImportError as error:
     torch = None
@@ -70,6 +71,36 @@ def lines(random_, count):
         numbers = [random_.choice(('', '-2', '0', '7', '123456', '2.5', '1e3')) for _ in range(3)]
         bags = [bag(random_, random_.choice((0, 1, 1, 1, 4))) for _ in range(3)]
         yield '\t'.join([str(random_.randrange(2)), *numbers, *bags]) + '\n'
+
+
+class MissingPackagesTest(unittest.TestCase):
+
+    def run_without_packages(self, *arguments, stubs=()):
+        """An interpreter that sees the standard library, and empty packages named `stubs`."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in stubs:
+                open(os.path.join(folder, name + '.py'), 'w').close()
+            return subprocess.run([sys.executable, '-S', *arguments], capture_output=True, text=True,
+                                  timeout=DEADLINE_S, env=dict(os.environ, PYTHONPATH=folder))
+
+    def test_what_is_missing_is_named(self):
+        for stubs, missing in (((), ('numpy', 'torch')), (('numpy',), ('torch',)),
+                               (('torch',), ('numpy',))):
+            done = self.run_without_packages(LOADER, '--help', stubs=stubs)
+            self.assertEqual((done.returncode, done.stdout), (1, ''), done.stderr)
+            self.assertIn('needs %s, which' % ' and '.join(missing), done.stderr)
+            self.assertIn('-m pip install %s (on Debian: apt install %s)'
+                          % (' '.join(missing), ' '.join('python3-' + name for name in missing)),
+                          done.stderr)
+            self.assertNotIn('Traceback', done.stderr)
+
+    def test_a_program_that_imports_it_can_catch_it(self):
+        done = self.run_without_packages('-c', 'import sys; sys.path.insert(0, %r)\n'
+                                         'try: import thermocline_torch\n'
+                                         'except ImportError as error: print(error.name, error)'
+                                         % os.path.dirname(LOADER))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, '^numpy thermocline_torch needs numpy and torch')
 
 
 @unittest.skipIf(torch is None, 'no PyTorch')
@@ -201,6 +232,9 @@ class TorchTest(ProcessTest):
                 file.write('%s\n%s\n\n%s\r\n\n' % (good, line, good))
             with self.assertRaisesRegex(ValueError, '%s:2: .*%s' % (path, message)):
                 list(thermocline_torch.read_log(path, config))
+            with self.assertRaisesRegex(ValueError, '%s:3: .*; max_bad_rows allows 1, and this is malformed '
+                                        'row 2; the first was %s:2: .*%s' % (path, path, message)):
+                list(thermocline_torch.read_log(path, config, max_bad_rows=1))
             batch, = thermocline_torch.read_log(path, config, max_bad_rows=2)
             self.assertEqual(batch.dense.shape, (2, 13))
 
