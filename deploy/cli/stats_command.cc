@@ -9,7 +9,6 @@
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,6 +18,7 @@
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"
 #include "deploy/console/stats_table.h"
+#include "deploy/controller/fan_out.h"
 #include "deploy/controller/json_number.h"
 #include "deploy/controller/metrics_log.h"
 #include "deploy/controller/run_lock.h"
@@ -165,20 +165,18 @@ Reports Ask(const Targets& targets) {
   for (const std::string& address : targets.workers) {
     reports.workers.push_back({address, absl::UnknownError("not asked")});
   }
-  std::vector<std::thread> threads;
-  for (ServerReport& report : reports.servers) {
-    threads.emplace_back([&] {
+  const size_t num_servers = reports.servers.size();
+  CallAll(num_servers + reports.workers.size(), [&](size_t i) {
+    if (i < num_servers) {
+      ServerReport& report = reports.servers[i];
       const auto client = ControlClient::Create(report.address, targets.tls);
       report.stats = client.ok() ? (*client)->GetStats(kTimeout) : client.status();
-    });
-  }
-  for (WorkerReport& report : reports.workers) {
-    threads.emplace_back([&] {
+    } else {
+      WorkerReport& report = reports.workers[i - num_servers];
       const auto client = ControlClient::Create(report.address, targets.tls);
       report.stats = client.ok() ? (*client)->GetWorkerStats(kTimeout) : client.status();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+  });
   return reports;
 }
 

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "common/table_spec.h"
 #include "deploy/controller/checkpoint_match.h"
+#include "deploy/controller/fan_out.h"
 
 namespace thermocline {
 namespace {
@@ -96,10 +97,7 @@ class CheckpointLoop::Calls : public CutParticipants {
   }
 
   void ForEachServer(absl::FunctionRef<void(size_t index)> call) override {
-    std::vector<std::thread> others;
-    for (size_t i = 1; i < num_servers(); ++i) others.emplace_back([call, i] { call(i); });
-    call(0);
-    for (std::thread& other : others) other.join();
+    CallAll(num_servers(), call);
   }
 
  private:

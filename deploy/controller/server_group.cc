@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +13,7 @@
 #include "common/process_limits.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
+#include "deploy/controller/fan_out.h"
 #include "deploy/controller/stall_watch.h"
 #include "deploy/controller/startup.h"
 
@@ -274,28 +274,20 @@ absl::StatusOr<std::vector<ServerReport>> ServerGroup::GetStats(absl::Duration t
 absl::Status ServerGroup::ForEach(const std::function<absl::Status(size_t)>& call,
                                   absl::Duration timeout, absl::string_view what) {
   std::vector<absl::Status> results(addresses_.size());
-  std::atomic<size_t> pending{addresses_.size()};
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < addresses_.size(); ++i) {
-    threads.emplace_back([&, i] {
-      results[i] = call(i);
-      pending.fetch_sub(1, std::memory_order_release);
-    });
-  }
-  // A little beyond the calls' own deadlines, which say more.
-  const absl::Status waited =
-      supervisor_.WaitUntil([&] { return pending.load(std::memory_order_acquire) == 0; },
-                            timeout + absl::Seconds(2), kPollPeriod, what);
-  // The calls end with their servers.
-  if (!waited.ok()) {
-    {
-      absl::MutexLock lock(&mutex_);
-      ending_ = true;
+  {
+    const FanOut calls(results.size(), [&](size_t i) { results[i] = call(i); });
+    // A little beyond the calls' own deadlines, which say more.
+    const absl::Status waited = supervisor_.WaitUntil(
+        [&] { return calls.AllReturned(); }, timeout + absl::Seconds(2), kPollPeriod, what);
+    if (!waited.ok()) {  // The calls end with their servers.
+      {
+        absl::MutexLock lock(&mutex_);
+        ending_ = true;
+      }
+      supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
+      return waited;
     }
-    supervisor_.Stop(ProcessRole::kServer, absl::ZeroDuration());
   }
-  for (std::thread& thread : threads) thread.join();
-  RETURN_IF_ERROR(waited);
   for (const absl::Status& result : results) RETURN_IF_ERROR(result);
   return absl::OkStatus();
 }

@@ -4,14 +4,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "deploy/controller/fan_out.h"
 #include "deploy/controller/startup.h"
 #include "deploy/controller/summary.h"
 
@@ -147,20 +146,14 @@ absl::StatusOr<std::vector<WorkerReport>> WorkerGroup::GetStats(absl::Duration t
     asked.push_back(clients_[rank].get());
     reports.push_back({addresses_[rank], absl::UnknownError("not asked")});
   }
-  std::atomic<size_t> pending{asked.size()};
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < asked.size(); ++i) {
-    threads.emplace_back([&, i] {
-      reports[i].stats = asked[i]->GetWorkerStats(timeout);
-      pending.fetch_sub(1, std::memory_order_release);
-    });
+  {
+    const FanOut calls(asked.size(),
+                       [&](size_t i) { reports[i].stats = asked[i]->GetWorkerStats(timeout); });
+    // A little beyond the calls' own deadlines.
+    RETURN_IF_ERROR(supervisor_.WaitUntil([&] { return calls.AllReturned(); },
+                                          timeout + absl::Seconds(2), kStatsPollPeriod,
+                                          "the workers' stats"));
   }
-  // A little beyond the calls' own deadlines.
-  const absl::Status waited =
-      supervisor_.WaitUntil([&] { return pending.load(std::memory_order_acquire) == 0; },
-                            timeout + absl::Seconds(2), kStatsPollPeriod, "the workers' stats");
-  for (std::thread& thread : threads) thread.join();
-  RETURN_IF_ERROR(waited);
   return reports;
 }
 
