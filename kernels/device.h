@@ -1,11 +1,13 @@
 // One compute device: its memory and the composite batch operations that a training step is made
-// of. Implementation: CpuDevice (cpu/cpu_device.h), which is the specification of every operation.
+// of. Implementations: CpuDevice (cpu/cpu_device.h), which is the specification of every operation,
+// and StreamDevice (cuda/stream_device.h), on an NVIDIA GPU.
 //
 // Operations run in the order they are called. They may return before the device has finished; data
 // may be read on the host after Synchronize(), which also reports what went wrong. None allocates
 // and none waits for the device; operands that lie on the host (spans of groups) are read before
-// they return. Results are bit-identical from run to run and for any number of threads: sums have
-// one canonical order, fixed by the shapes.
+// they return. Results of one device are bit-identical from run to run, on the CPU for any number
+// of threads: sums have one canonical order, fixed by the shapes. Both devices give the same bits,
+// but for matrix products and what is computed from them, which agree up to rounding.
 //
 // Canonical sums: a sum over lookups goes in chunks of 256 in sample order, each summed in order,
 // partials added in order. A dot product of embeddings has 16 lanes (lane = index mod 16), then a
@@ -55,7 +57,8 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Whether the host may use device memory whenever the device doesn't.
+  // Whether device memory is host memory (the CPU's is): the host may use it whenever the device
+  // doesn't.
   virtual bool is_host_memory() const = 0;
   // Where there is not so much left, data() is null and Synchronize() says so; operations called
   // after that do nothing.

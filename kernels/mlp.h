@@ -10,7 +10,8 @@
 namespace thermocline {
 
 // What the products of an MLP are computed with; parameters, activations and gradients are float32
-// everywhere. The CPU knows kFloat32 alone.
+// everywhere. The CPU computes in kFloat32 only, a GPU in any of them that it has products for
+// (Device::fallbacks).
 enum class MlpPrecision { kFloat32, kTf32, kBfloat16 };
 
 struct MlpConfig {

@@ -16,7 +16,7 @@ enum Part { kForward, kBackwardData, kBackwardParameters };
 
 // Three parts for each place that a batch may come to lie in: as many as there are steps under way,
 // and some for what comes rarely, a shorter last batch and those of evaluation.
-constexpr size_t kReplaysKept = 3 * 64;
+constexpr size_t kMaxGraphs = 3 * 64;
 
 int64_t BlocksOf(int64_t floats) { return (floats + kDenseBlockFloats - 1) / kDenseBlockFloats; }
 
@@ -50,7 +50,7 @@ DlrmModel::DlrmModel(Device* device, const DlrmShape& shape, const OptimizerConf
       shape_(shape),
       optimizer_(dense_optimizer),
       max_batch_(max_batch),
-      replays_(device, kReplaysKept) {
+      graphs_(device, kMaxGraphs) {
   CHECK_GE(shape.num_dense, 0);
   CHECK_GE(shape.num_features, 0);
   CHECK_GE(vectors(), 1);
@@ -140,7 +140,7 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   const Matrix top_input = top_input_.Rows(batch.batch_size);
   const Matrix logits = logits_.Rows(batch.batch_size);
   device_->PoolForward(pool_inputs_, shape_.dim, dense_vectors(), z);
-  replays_.Run({kForward, dense.rows, dense.data, dense.ld, 0}, [&] {
+  graphs_.Run({kForward, dense.rows, dense.data, dense.ld, 0}, [&] {
     if (bottom_) bottom_->Forward(weights().AsConst(), dense, FirstVector(z, shape_.dim));
     device_->InteractionForward(z, vectors(), top_input);
     top_->Forward(weights().AsConst(), top_input, logits);
@@ -156,7 +156,7 @@ void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels, float inver
   const Matrix logits_gradient = logits_gradient_.Rows(batch_size);
   const Matrix top_input_gradient = top_input_gradient_.Rows(batch_size);
   const Matrix z_gradient = z_gradient_.Rows(batch_size);
-  replays_.Run({kBackwardData, batch_size, labels.data, 1, inverse_global_batch}, [&] {
+  graphs_.Run({kBackwardData, batch_size, labels.data, 1, inverse_global_batch}, [&] {
     device_->BceWithLogits(logits, labels, inverse_global_batch, logits_gradient, loss_sum());
     top_->BackwardData(weights().AsConst(), logits, logits_gradient, top_input_gradient);
     device_->InteractionBackward(z_.Rows(batch_size), vectors(), top_input_gradient, z_gradient);
@@ -176,7 +176,7 @@ void DlrmModel::BackwardDense() {
   const int32_t batch_size = batch_->batch_size;
   const Matrix bottom_output = FirstVector(z_.Rows(batch_size), shape_.dim);
   const Matrix bottom_gradient = FirstVector(z_gradient_.Rows(batch_size), shape_.dim);
-  replays_.Run({kBackwardParameters, batch_size, dense_.data, dense_.ld, 0}, [&] {
+  graphs_.Run({kBackwardParameters, batch_size, dense_.data, dense_.ld, 0}, [&] {
     if (bottom_) {
       bottom_->BackwardData(weights().AsConst(), bottom_output, bottom_gradient, Matrix());
     }

@@ -23,7 +23,7 @@
 #include "common/ids.h"
 #include "common/sparse_optimizer.h"
 #include "kernels/device.h"
-#include "kernels/replays.h"
+#include "kernels/graph_cache.h"
 #include "worker/model/sparse_batch.h"
 
 namespace thermocline {
@@ -112,7 +112,7 @@ class DlrmModel {
 
   // By part of the step, samples of the batch, the input that isn't the model's own, its leading
   // dimension, and the gradient's scale.
-  Replays<std::tuple<int, int32_t, const void*, int64_t, float>> replays_;
+  GraphCache<std::tuple<int, int32_t, const void*, int64_t, float>> graphs_;
 
   // The batch under way.
   Matrix dense_;

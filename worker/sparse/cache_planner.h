@@ -1,5 +1,6 @@
 // Decides, batch by batch and ahead of the compute, which embedding rows a worker keeps on its
-// device: the cache's plan (docs/architecture.md, "The cache").
+// device: the cache's plan (docs/architecture.md, "Rows
+// beside the compute").
 //
 // Every table group has a slab: rows [0, capacity) are the cache's, those from `capacity` on are
 // staging, for the rows of one step that bypass the cache. A plan names rows of the slab only, so

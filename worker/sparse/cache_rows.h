@@ -1,5 +1,5 @@
-// The rows of a table group's cache: which entry holds each, and which of them is given up for
-// another.
+// The rows of a table group's cache: which entry holds each, and which of them is the victim that
+// makes room for another.
 #ifndef THERMOCLINE_WORKER_SPARSE_CACHE_ROWS_H_
 #define THERMOCLINE_WORKER_SPARSE_CACHE_ROWS_H_
 
@@ -52,8 +52,8 @@ class CacheRows {
   int32_t FindVictim();
 
   const int32_t capacity_;
-  // [capacity, rounded up to whole lines] frequency, or kNeeded + frequency; rows that there aren't
-  // are needed.
+  // [capacity, rounded up to whole lines] frequency, or kNeeded + frequency. Padding rows count as
+  // needed, so they are never victims.
   UninitializedVector<uint8_t> states_;
   std::vector<RowOwner> owners_;  // [num_held]
   int32_t num_evictable_ = 0;     // held and not needed

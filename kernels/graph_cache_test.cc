@@ -1,4 +1,4 @@
-#include "kernels/replays.h"
+#include "kernels/graph_cache.h"
 
 #include <algorithm>
 #include <memory>
@@ -18,12 +18,12 @@ constexpr int32_t kRows = 3, kDim = 16;
 // Rows of one matrix that are copied to another, and how often that was called.
 class Copying {
  public:
-  Copying(Device* device, size_t max_kept)
+  Copying(Device* device, size_t capacity)
       : device_(device),
         from_(device->Allocate(sizeof(float) * kRows * kDim)),
         rows_(device->Allocate(sizeof(int32_t))),
         to_(device->Allocate(sizeof(float) * kDim)),
-        replays_(device, max_kept) {}
+        graphs_(device, capacity) {}
 
   // Fills the matrix with `value`, copies row `row`, and returns what came of it.
   float CopyOf(float value, int32_t row) {
@@ -31,7 +31,7 @@ class Copying {
     device_->CopyToDevice(from_->data(), values.data(), sizeof(float) * values.size(),
                           Stream::kCompute);
     device_->CopyToDevice(rows_->data(), &row, sizeof(row), Stream::kCompute);
-    replays_.Run({row, 0}, [this] {
+    graphs_.Run({row, 0}, [this] {
       ++calls_;
       const DeviceSpan<const int32_t> rows = {static_cast<const int32_t*>(rows_->data()), 1};
       device_->GatherRows(
@@ -48,11 +48,11 @@ class Copying {
  private:
   Device* const device_;
   const std::unique_ptr<DeviceBuffer> from_, rows_, to_;
-  Replays<std::pair<int32_t, int>> replays_;
+  GraphCache<std::pair<int32_t, int>> graphs_;
   int calls_ = 0;
 };
 
-TEST(ReplaysTest, RunsThenCapturesThenReplays) {
+TEST(GraphCacheTest, RunsThenCapturesThenReplays) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   Copying copying(device.get(), 8);
   for (int time = 1; time <= 5; ++time) {
@@ -61,10 +61,10 @@ TEST(ReplaysTest, RunsThenCapturesThenReplays) {
     EXPECT_EQ(copying.calls(), std::min(time, 2));
   }
   EXPECT_EQ(copying.CopyOf(7, 1), 7);
-  EXPECT_EQ(copying.calls(), 3) << "another key is another piece of work";
+  EXPECT_EQ(copying.calls(), 3) << "another key is another graph";
 }
 
-TEST(ReplaysTest, MorePiecesThanAreKeptAreDoneWithoutDisturbingTheOthers) {
+TEST(GraphCacheTest, WhenItIsFullNewWorkRunsUncapturedAndOthersStay) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   Copying copying(device.get(), 2);
   for (const int32_t row : {0, 1, 2, 0, 1, 2}) EXPECT_EQ(copying.CopyOf(1, row), 1);
@@ -75,7 +75,7 @@ TEST(ReplaysTest, MorePiecesThanAreKeptAreDoneWithoutDisturbingTheOthers) {
   EXPECT_EQ(copying.calls(), 9) << "row 2 is copied anew each time, rows 0 and 1 never";
 }
 
-TEST(ReplaysTest, APieceThatComesNoMoreMakesRoom) {
+TEST(GraphCacheTest, AnIdleGraphIsEvicted) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   Copying copying(device.get(), 2);
   for (const int32_t row : {0, 0, 1, 1}) copying.CopyOf(1, row);
@@ -88,14 +88,14 @@ TEST(ReplaysTest, APieceThatComesNoMoreMakesRoom) {
 }
 
 // A copy from ordinary memory waits, which no capture survives; it is done all the same.
-TEST(ReplaysTest, WhatCannotBeCapturedIsDoneEachTimeAndCounted) {
+TEST(GraphCacheTest, WorkThatCannotBeCapturedRunsEachTimeAndIsCounted) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   const std::unique_ptr<DeviceBuffer> memory = device->Allocate(sizeof(float));
-  Replays<int> replays(device.get(), 8);
+  GraphCache<int> graphs(device.get(), 8);
   int calls = 0;
   for (int time = 1; time <= 4; ++time) {
     const auto value = static_cast<float>(time);
-    replays.Run(0, [&] {
+    graphs.Run(0, [&] {
       ++calls;
       device->CopyToDevice(memory->data(), &value, sizeof(value), Stream::kCompute);
     });
@@ -109,7 +109,7 @@ TEST(ReplaysTest, WhatCannotBeCapturedIsDoneEachTimeAndCounted) {
   EXPECT_EQ(device->fallbacks().failed_captures, 1);
 }
 
-TEST(ReplaysTest, OnTheHostsMemoryWorkIsJustDone) {
+TEST(GraphCacheTest, OnTheHostsMemoryWorkJustRuns) {
   const std::unique_ptr<Device> device = MakeCpuDevice({});
   Copying copying(device.get(), 1);
   for (int time = 1; time <= 4; ++time) {
