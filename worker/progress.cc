@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -158,7 +159,7 @@ void WorkerProgress::Warn(const std::string& text) const {
 }
 
 WorkerProgress::Phase WorkerProgress::Begin(absl::string_view name, const char* unit) const {
-  return {std::string(name), 0, 0, unit, watch_.Elapsed(), absl::nullopt};
+  return {std::string(name), 0, 0, unit, watch_.Elapsed(), std::nullopt};
 }
 
 std::string WorkerProgress::LineOf(const Phase& phase, bool ended) const {

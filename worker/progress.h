@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "common/stopwatch.h"
 #include "kernels/device.h"
 #include "proto/parameter_server.pb.h"
@@ -75,7 +75,7 @@ class WorkerProgress {
     uint64_t total = 0;  // 0: not known
     const char* unit = "";
     absl::Duration start;
-    absl::optional<absl::Duration> written;  // its last line
+    std::optional<absl::Duration> written;  // its last line
   };
   Phase Begin(absl::string_view name, const char* unit) const;
   // Takes how far it is; the line that says so, where it is time for one, else "".
@@ -110,7 +110,7 @@ class WorkerProgress {
 
   mutable absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
-  absl::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
+  std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
   uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
   Watched watched_ ABSL_GUARDED_BY(mutex_);
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +57,7 @@ void CheckpointKeeper::Poll() {
   AskServers();
   SettleCuts();
   messages_.Deliver(answered_);
-  absl::optional<Step> last;
+  std::optional<Step> last;
   {
     absl::MutexLock lock(&mutex_);
     if (finished_ || !error_.ok()) return;
@@ -236,7 +237,7 @@ void CheckpointKeeper::Commit(Step cut) {
   settled_.insert(cut);
   failures_ = 0;
   removal_due_ = true;
-  removed_beside_ = absl::nullopt;
+  removed_beside_ = std::nullopt;
   log_size_.OnCheckpoint();
   messages_.Send(CheckpointRequest::COMMITTED, cut);
   next_try_ = 0;
@@ -356,7 +357,7 @@ bool CheckpointKeeper::TryToName(Step cut) {
 
 void CheckpointKeeper::Request(OnCheckpoint done) {
   absl::MutexLock lock(&mutex_);
-  wishes_.push_back({std::move(done), absl::nullopt});
+  wishes_.push_back({std::move(done), std::nullopt});
 }
 
 void CheckpointKeeper::RequestOf(Step cut, OnCheckpoint done) {

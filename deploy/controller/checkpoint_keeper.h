@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/types/optional.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/ids.h"
 #include "deploy/controller/cut_board.h"
@@ -82,8 +82,8 @@ class CheckpointKeeper {
 
   struct Wish {
     OnCheckpoint done;
-    absl::optional<Step> at_least;  // Set by the round that sees it first.
-    bool is_exact = false;          // No later one will do.
+    std::optional<Step> at_least;  // Set by the round that sees it first.
+    bool is_exact = false;         // No later one will do.
   };
 
   bool IsPeriodic(Step cut) const;
@@ -125,7 +125,7 @@ class CheckpointKeeper {
   std::string last_failure_;
   std::string not_removed_;  // Why old ones stayed the last time: it is said once.
   bool removal_due_ = false, is_ending_ = false;
-  absl::optional<std::set<Step>> removed_beside_;  // Cuts open at the removal since the commit.
+  std::optional<std::set<Step>> removed_beside_;  // Cuts open at the removal since the commit.
   uint64_t next_try_ = 0;  // To write the last step, or an exact one: the round of it.
 
   // Held while a manifest is written: no server begins anew in the middle of it. That takes as long
@@ -139,7 +139,7 @@ class CheckpointKeeper {
   std::map<Step, std::vector<CheckpointPart>> committed_ ABSL_GUARDED_BY(mutex_);
   std::string newest_ ABSL_GUARDED_BY(mutex_);
   Step newest_step_ ABSL_GUARDED_BY(mutex_);
-  absl::optional<Step> last_ ABSL_GUARDED_BY(mutex_);  // Of the job, once training is over.
+  std::optional<Step> last_ ABSL_GUARDED_BY(mutex_);  // Of the job, once training is over.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   std::vector<CheckpointEvent> events_ ABSL_GUARDED_BY(mutex_);

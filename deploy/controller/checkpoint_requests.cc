@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <system_error>
@@ -53,9 +54,9 @@ bool IsOrphan(absl::string_view id) {
 }
 
 // The launcher's answer, once it is there.
-absl::optional<absl::StatusOr<std::string>> ReadAnswer(const std::string& path) {
+std::optional<absl::StatusOr<std::string>> ReadAnswer(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return absl::nullopt;
+  if (!file) return std::nullopt;
   const auto json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object()) return {absl::AbortedError(absl::StrCat(path, " is no JSON object"))};
   const auto name = json.find("checkpoint");

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -79,7 +80,7 @@ TEST_F(CheckpointRequestsTest, WhereNoLauncherRuns) {
 }
 
 TEST_F(CheckpointRequestsTest, ALauncherThatEndsMeanwhile) {
-  absl::optional<RunLock> lock = *RunLock::Take(folder_, absl::ZeroDuration());
+  std::optional<RunLock> lock = *RunLock::Take(folder_, absl::ZeroDuration());
   CheckpointRequests requests(folder_);
   absl::StatusOr<std::string> result;
   std::thread asks([&] { result = AskForCheckpoint(folder_, kSoon, Never); });

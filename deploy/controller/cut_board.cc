@@ -1,6 +1,7 @@
 #include "deploy/controller/cut_board.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -87,10 +88,10 @@ Step CutBoard::Furthest() const {
   return furthest;
 }
 
-absl::optional<Step> CutBoard::CommonStep() const {
+std::optional<Step> CutBoard::CommonStep() const {
   for (const Server& server : servers_) {
     if (!server.has_answered || server.complete_through != servers_[0].complete_through) {
-      return absl::nullopt;
+      return std::nullopt;
     }
   }
   return servers_[0].complete_through;

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/types/optional.h"
 #include "common/ids.h"
 #include "proto/parameter_server.pb.h"
 
@@ -52,7 +52,7 @@ class CutBoard {
   // The furthest step that any server has applied; kNoStep where none has said any.
   Step Furthest() const;
   // Where all servers stand, if all have said the same.
-  absl::optional<Step> CommonStep() const;
+  std::optional<Step> CommonStep() const;
 
  private:
   struct Server {

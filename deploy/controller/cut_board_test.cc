@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 namespace thermocline {
 namespace {
 
@@ -101,11 +103,11 @@ TEST(CutBoard, AnotherProcessKnowsNothing) {
 
 TEST(CutBoard, WhereAllStand) {
   CutBoard board(2);
-  EXPECT_EQ(board.CommonStep(), absl::nullopt);
+  EXPECT_EQ(board.CommonStep(), std::nullopt);
   board.Update(0, At(9));
-  EXPECT_EQ(board.CommonStep(), absl::nullopt);
+  EXPECT_EQ(board.CommonStep(), std::nullopt);
   board.Update(1, At(8));
-  EXPECT_EQ(board.CommonStep(), absl::nullopt);
+  EXPECT_EQ(board.CommonStep(), std::nullopt);
   board.Update(1, At(9));
   EXPECT_EQ(board.CommonStep(), Step(9));
 }

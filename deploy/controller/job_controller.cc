@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/optional.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/posix_disk.h"
 #include "common/job/job_loader.h"
@@ -311,8 +310,8 @@ class JobController {
     ASSIGN_OR_RETURN(const std::vector<Json> workers, epoch->WorkerResults());
     // The workers' results stand, whatever becomes of the servers now.
     const absl::StatusOr<Digest> digest = epoch->AskServers(&result.servers);
-    result.summary = MakeSummary(
-        job_, workers, digest.ok() ? absl::make_optional(*digest) : absl::nullopt, wall_s);
+    result.summary = MakeSummary(job_, workers,
+                                 digest.ok() ? std::make_optional(*digest) : std::nullopt, wall_s);
     AddHistory(start, &result.summary);
     if (options_.is_resumed && !TrainedAnything(workers) &&
         KeepCounts(ReadSummary(), &result.summary)) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace thermocline {
@@ -12,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 
 ProcessFailure Killed(ProcessRole role) {
-  return {role, "p", "was killed by signal 9 (Killed)", absl::nullopt};
+  return {role, "p", "was killed by signal 9 (Killed)", std::nullopt};
 }
 ProcessFailure Exited(ProcessRole role, int code) { return {role, "p", "exited", code}; }
 

@@ -6,8 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 
 namespace thermocline {
 namespace {
@@ -40,7 +41,7 @@ TEST_F(RunLockTest, OneAtATime) {
 }
 
 TEST_F(RunLockTest, AChildKeepsIt) {
-  absl::optional<RunLock> lock = *RunLock::Take(folder_, absl::ZeroDuration());
+  std::optional<RunLock> lock = *RunLock::Take(folder_, absl::ZeroDuration());
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();

@@ -150,7 +150,7 @@ absl::StatusOr<Json> ParseWorkerResult(const std::string& text, const std::strin
 }
 
 Json MakeSummary(const Job& job, const std::vector<Json>& results,
-                 const absl::optional<Digest>& digest, double wall_s) {
+                 const std::optional<Digest>& digest, double wall_s) {
   Json summary;
   summary["job"] = job.name();
   summary["steps"] = Whole(Largest(results, "steps"));

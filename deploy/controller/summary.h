@@ -3,11 +3,11 @@
 #define THERMOCLINE_DEPLOY_CONTROLLER_SUMMARY_H_
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "common/hash.h"
 #include "deploy/controller/evaluation_board.h"
 #include "proto/checkpoint.pb.h"
@@ -31,7 +31,7 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 //   of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
-                                   const absl::optional<Digest>& digest, double wall_s);
+                                   const std::optional<Digest>& digest, double wall_s);
 
 // Whether any worker trained a step of this run: a job that is done and resumed has none left.
 bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);

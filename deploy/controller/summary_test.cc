@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 namespace thermocline {
 namespace {
 
@@ -50,7 +52,7 @@ TEST(Summary, PutsTheWorkersTogether) {
 }
 
 TEST(Summary, WhatNobodyReportedIsNull) {
-  const Json summary = MakeSummary(TwoByTwo(), {Json::object()}, absl::nullopt, 1);
+  const Json summary = MakeSummary(TwoByTwo(), {Json::object()}, std::nullopt, 1);
   EXPECT_TRUE(summary["auc"].is_null());
   EXPECT_TRUE(summary["samples_per_s"].is_null());
   EXPECT_TRUE(summary["model_digest"].is_null());
@@ -64,7 +66,7 @@ TEST(Summary, WhatNobodyReportedIsNull) {
 TEST(Summary, ARunThatTrainedNothingHasNoSpeed) {
   const Json done = Json::parse(
       R"({"steps": 100, "samples": 1000, "new_samples": 0, "train_s": 0.01, "samples_per_s": 0})");
-  const Json summary = MakeSummary(TwoByTwo(), {done, done}, absl::nullopt, 1.5);
+  const Json summary = MakeSummary(TwoByTwo(), {done, done}, std::nullopt, 1.5);
   EXPECT_EQ(summary["samples"], 2000);
   EXPECT_TRUE(summary["samples_per_s"].is_null());
   EXPECT_THAT(RenderSummary(summary), HasSubstr("100 steps, 2,000 samples; 1.5 s in all\n"));

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -150,9 +151,9 @@ bool ChildProcess::HasEnded() {
   return ended_;
 }
 
-absl::optional<int> ChildProcess::exit_code() const {
+std::optional<int> ChildProcess::exit_code() const {
   CHECK(ended_);
-  if (!WIFEXITED(wait_status_)) return absl::nullopt;
+  if (!WIFEXITED(wait_status_)) return std::nullopt;
   return WEXITSTATUS(wait_status_);
 }
 

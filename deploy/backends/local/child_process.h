@@ -6,11 +6,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 
 namespace thermocline {
 
@@ -47,7 +47,7 @@ class ChildProcess {
   // REQUIRES: ended(). Whether it ended by itself with code 0.
   bool Succeeded() const { return wait_status_ == 0; }
   // REQUIRES: ended(). Empty where a signal killed it.
-  absl::optional<int> exit_code() const;
+  std::optional<int> exit_code() const;
   // REQUIRES: ended(). "exited with code 3", "was killed by signal 9 (Killed)".
   std::string DescribeEnd() const;
 

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "common/stopwatch.h"
 #include "deploy/backends/local/child_process.h"
 #include "deploy/backends/local/signal_watch.h"
@@ -25,9 +25,9 @@ enum class ProcessRole { kServer, kWorker };
 // A process that ended and should not have.
 struct ProcessFailure {
   ProcessRole role;
-  std::string name;               // "worker 0"
-  std::string how_it_ended;       // as HowItEnded
-  absl::optional<int> exit_code;  // empty: a signal killed it
+  std::string name;              // "worker 0"
+  std::string how_it_ended;      // as HowItEnded
+  std::optional<int> exit_code;  // empty: a signal killed it
 };
 
 // "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/stopwatch.h"
@@ -76,7 +77,7 @@ TEST_F(SupervisorTest, SaysHowEachThatFailedHasEnded) {
   EXPECT_EQ(failures[0].role, ProcessRole::kServer);
   EXPECT_EQ(failures[0].name, "server 0");
   EXPECT_EQ(failures[0].how_it_ended, "was killed by signal 9 (Killed)");
-  EXPECT_EQ(failures[0].exit_code, absl::nullopt);
+  EXPECT_EQ(failures[0].exit_code, std::nullopt);
   EXPECT_EQ(failures[1].name, "worker 0");
   EXPECT_EQ(failures[1].exit_code, 3);
   EXPECT_EQ(failures[1].how_it_ended, "exited with code 3 (it is lost)");
