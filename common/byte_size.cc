@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
 namespace thermocline {
@@ -22,12 +21,12 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
     const bool digits = number.find_first_not_of("0123456789") == absl::string_view::npos;
     if (!digits || !absl::SimpleAtoi(number, &value)) break;
     if (value >> (63 - shift) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is 8192 PiB or more"));
+      return absl::InvalidArgumentError("a size is less than 8192 PiB");
     }
     return value << shift;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", text, "' is no size; write a whole number and B, KiB, MiB, GiB or TiB: \"512MiB\""));
+  return absl::InvalidArgumentError(
+      "a size is a whole number and its unit, B, KiB, MiB, GiB or TiB, such as \"512MiB\"");
 }
 
 }  // namespace thermocline

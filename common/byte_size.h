@@ -10,7 +10,7 @@
 namespace thermocline {
 
 // A whole number and one of B, KiB, MiB, GiB, TiB; below 2^63.
-// Errors: kInvalidArgument ("'512M' is no size; write a whole number and B, KiB, ...").
+// Errors: kInvalidArgument (what a size looks like: "a size is a whole number and its unit, ...").
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 
 }  // namespace thermocline

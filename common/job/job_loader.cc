@@ -12,13 +12,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/byte_size.h"
 #include "common/job/job_resolve.h"
 #include "common/job/job_source.h"
+#include "common/job/job_tables.h"
 #include "common/job/job_validate.h"
 #include "common/status_macros.h"
 
 namespace thermocline {
 namespace {
+
+constexpr int kMostTablesInHint = 4;
 
 absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   struct stat info;
@@ -60,6 +64,23 @@ bool IsTaken(absl::string_view field, const Job& resolved, const Job& written) {
   });
 }
 
+// Flags that make the change to the tables themselves: to the first, or, since they have one dim,
+// to all; "": there are none, or too many. Quoted, since shells have a meaning for brackets.
+std::string FlagsForTables(const JobSource::Change& change, const Job& resolved) {
+  const size_t equals = change.flag.find('=');
+  const size_t dot = change.path.find('.');
+  if (equals == std::string::npos || dot == std::string::npos) return "";
+  const std::string field = change.path.substr(dot + 1);
+  const int tables = field == "dim" ? resolved.table_size() : 1;
+  if (tables > kMostTablesInHint) return "";
+  std::string flags;
+  for (int i = 0; i < tables; ++i) {
+    absl::StrAppend(&flags, i == 0 ? "" : " ", "--set 'table[", i, "].settings.", field,
+                    change.flag.substr(equals), "'");
+  }
+  return flags;
+}
+
 // A flag that changes what no table takes is a mistake, as with the job file of a run directory,
 // where every table is spelled out.
 absl::Status CheckDefaultIsTaken(const Job& resolved, const JobSource& source) {
@@ -72,12 +93,28 @@ absl::Status CheckDefaultIsTaken(const Job& resolved, const JobSource& source) {
       return IsTaken(field, resolved, source.job());
     });
     if (is_taken) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(change.flag, " would change nothing: ", source.file(),
-                     " spells it out for every table. Set fields of its `table`s, such as --set "
-                     "table[0].settings.dim=8, or name the job file that it was made from"));
+    const std::string flags = FlagsForTables(change, resolved);
+    return absl::InvalidArgumentError(absl::StrCat(
+        change.flag, " would change nothing: ", source.file(),
+        " spells it out for every table. Change its `table`s", flags.empty() ? "" : ", as in ",
+        flags, ", or name the job file that it was made from"));
   }
   return absl::OkStatus();
+}
+
+// The dense parameters that a step pushes, or of one worker a cut, have to fit into each server.
+absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
+  ASSIGN_OR_RETURN(const uint64_t room, ParseByteSize(resolved.cluster().max_pending_size()));
+  const uint64_t needed = DensePushBytes(resolved);
+  if (needed <= room) return absl::OkStatus();
+  return source.Error("cluster.max_pending_size",
+                      absl::StrCat("is ", room, " bytes, but the dense parameters that ",
+                                   resolved.cluster().workers() == 1
+                                       ? "the worker pushes at checkpoints and at the "
+                                         "end"
+                                       : "the workers push in each step",
+                                   " take ", needed,
+                                   " bytes of one server; give it more, or the job more servers"));
 }
 
 absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
@@ -87,6 +124,7 @@ absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
   Job job = source.job();
   ResolveJob(&job);
   RETURN_IF_ERROR(ValidateJob(job, source));
+  RETURN_IF_ERROR(CheckRoomForDense(job, source));
   RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
   return job;
 }

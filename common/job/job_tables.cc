@@ -1,11 +1,14 @@
 #include "common/job/job_tables.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/byte_size.h"
 #include "common/check.h"
+#include "common/cluster_map.h"
+#include "common/hash.h"
 
 namespace thermocline {
 namespace {
@@ -88,6 +91,22 @@ JobTables ResolveTables(const Job& resolved) {
   AddMlp("bottom", BottomWidths(resolved), dense_optimizer, &tables);
   AddMlp("top", TopWidths(resolved), dense_optimizer, &tables);
   return tables;
+}
+
+uint64_t DensePushBytes(const Job& resolved) {
+  const ClusterMap cluster(resolved.cluster().servers());
+  const bool owned_by_worker = resolved.cluster().workers() == 1;
+  std::vector<uint64_t> bytes(cluster.num_servers());
+  for (const DenseTable& tensor : ResolveTables(resolved).dense) {
+    const uint64_t floats = kDenseBlockFloats + (owned_by_worker ? tensor.layout.slot_floats() : 0);
+    const uint64_t block_bytes = sizeof(Key) + sizeof(uint32_t) + floats * sizeof(float);
+    const uint64_t salt = TableSalt(tensor.layout.id);
+    for (int64_t block = 0; block < tensor.num_blocks(); ++block) {
+      const uint64_t hash = KeyHash(salt, static_cast<Key>(block));
+      bytes[cluster.ServerOfHash(hash).value()] += block_bytes;
+    }
+  }
+  return *std::max_element(bytes.begin(), bytes.end()) * resolved.cluster().workers();
 }
 
 int EmbeddingDim(const Job& resolved) {

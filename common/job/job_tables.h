@@ -44,6 +44,14 @@ struct JobTables {
 // REQUIRES: a job that LoadJob returned.
 JobTables ResolveTables(const Job& resolved);
 
+// What the pushes of dense parameters take of a server's memory (cluster.max_pending_size) until
+// they are applied, on the server that gets most: of one step the gradients of all workers; of one
+// worker, which keeps the parameters, their rows at a cut and at the end. Keys, counts and values
+// alone.
+//
+// REQUIRES: as ResolveTables.
+uint64_t DensePushBytes(const Job& resolved);
+
 // Of every table, and so of the bottom MLP's output.
 int EmbeddingDim(const Job& resolved);
 

@@ -93,6 +93,19 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   EXPECT_EQ(tables.dense[0].layout.optimizer.kind, OptimizerKind::kRowWiseAdagrad);
 }
 
+TEST(DensePushBytes, GradientsOfAllWorkersOrRowsOfOne) {
+  Job job = Parse(kKaggle);
+  uint64_t blocks = 0;
+  for (const DenseTable& tensor : ResolveTables(job).dense) blocks += tensor.num_blocks();
+  // Key, lookups, weights; of one worker Adagrad's slots, too.
+  EXPECT_EQ(DensePushBytes(job), blocks * (12 + 2 * 256 * 4));
+  job.mutable_cluster()->set_workers(3);
+  EXPECT_EQ(DensePushBytes(job), 3 * blocks * (12 + 256 * 4));
+  job.mutable_cluster()->set_servers(2);  // One has a little more than half.
+  EXPECT_GE(DensePushBytes(job), 3 * blocks * (12 + 256 * 4) / 2);
+  EXPECT_LT(DensePushBytes(job), 2 * blocks * (12 + 256 * 4));
+}
+
 TEST(ResolveTables, DenseOrSparseColumnsAlone) {
   const auto job_of = [](int num_dense, int num_categorical) {
     return Parse(absl::StrCat(R"(name: "j" data { format: DLRM_NPY path: "d" num_dense: )",

@@ -81,7 +81,7 @@ class Validator {
   absl::Status CheckSize(absl::string_view path, absl::string_view text, uint64_t low_bytes) const {
     const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
     if (!bytes.ok()) {
-      return source_.Error(path, absl::StrCat("is ", bytes.status().message()));
+      return source_.Error(path, absl::StrCat("is '", text, "'; ", bytes.status().message()));
     }
     return Range(path, *bytes, low_bytes, kMaxSizeBytes);
   }

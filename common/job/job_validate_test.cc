@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_resolve.h"
 
@@ -104,15 +105,19 @@ INSTANTIATE_TEST_SUITE_P(
              "j:7: default_table.init_scale is inf; it must be in [0, 1e+06]"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: 1.1e6 }",
              "j:7: default_table.init_scale is 1.1e+06; it must be in [0, 1e+06]"},
-        Case{"default_table { dim: 8 }",
-             "default_table { dim: 8 storage { rocksdb { memory: \"512M\" } } }",
-             "j:7: default_table.storage.rocksdb.memory is '512M' is no size; write a whole number "
-             "and B, KiB, MiB, GiB or TiB: \"512MiB\""},
+        Case{
+            "default_table { dim: 8 }",
+            "default_table { dim: 8 storage { rocksdb { memory: \"512M\" } } }",
+            "j:7: default_table.storage.rocksdb.memory is '512M'; a size is a whole number and its "
+            "unit, B, KiB, MiB, GiB or TiB, such as \"512MiB\""},
         Case{"settings { dim: 8 }", "settings { dim: 8 storage { rocksdb { memory: \"1KiB\" } } }",
              "j:10: table[0].settings.storage.rocksdb.memory is 1024; it must be at least 65536"},
-        Case{"cluster { servers: 2 }", "cluster { servers: 2 max_log_size: \"much\" }",
-             "j:22: cluster.max_log_size is 'much' is no size; write a whole number and B, KiB, "
-             "MiB, GiB or TiB: \"512MiB\""},
+        Case{"cluster { servers: 2 }", "cluster { servers: 2 max_log_size: \"1\" }",
+             "j:22: cluster.max_log_size is '1'; a size is a whole number and its unit, B, KiB, "
+             "MiB, "
+             "GiB or TiB, such as \"512MiB\""},
+        Case{"cluster { servers: 2 }", "cluster { servers: 2 max_log_size: \"8388608TiB\" }",
+             "j:22: cluster.max_log_size is '8388608TiB'; a size is less than 8192 PiB"},
         Case{"cluster { servers: 2 }", "cluster { servers: 2 max_log_size: \"1KiB\" }",
              "j:22: cluster.max_log_size is 1024; it must be at least 1048576"},
         Case{"cluster { servers: 2 }", "cluster {}\ncheckpoint { keep: 0 }",
@@ -388,12 +393,28 @@ TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_checkpoint());
 }
 
+TEST(MaxPendingSizeTest, WhatTheDenseParametersAlwaysTakeHasToFit) {
+  const std::vector<std::string> large = {"dlrm.bottom=[1024, 1024]",
+                                          "cluster.max_pending_size=1MiB"};
+  EXPECT_THAT(ErrorOf(large),
+              testing::MatchesRegex("--set cluster.max_pending_size=1MiB: cluster.max_pending_size "
+                                    "is 1048576 bytes, but the dense parameters that the worker "
+                                    "pushes at checkpoints and at the end take [0-9]{7} bytes of "
+                                    "one server; give it more, or the job more servers"));
+  std::vector<std::string> of_two = large;
+  of_two.push_back("cluster.workers=2");
+  EXPECT_THAT(ErrorOf(of_two), testing::HasSubstr("that the workers push in each step take "));
+  std::vector<std::string> many_servers = large;
+  many_servers.push_back("cluster.servers=64");
+  EXPECT_TRUE(ParseJob(kJob, "j", many_servers).ok());
+}
+
 // A job file of a run directory spells out every table: there default_table says nothing any more.
 TEST(DefaultTableTest, AFlagThatNoTableWouldSeeIsRefused) {
   const auto written = ParseJob(kJob, "j", {"default_table.init_scale=0.5"});  // B takes it.
   ASSERT_TRUE(written.ok()) << written.status();
   const std::string resolved = JobToText(*written);
-  for (const char* change : {"dim=8", "init_scale=0.25", "optimizer.sgd={}",
+  for (const char* change : {"dim=4", "init_scale=0.25", "optimizer.sgd={}",
                              "storage.rocksdb.memory=1GiB", "optimizer={adam{}}"}) {
     const std::string flag = absl::StrCat("default_table.", change);
     const auto job = ParseJob(resolved, "run/job.textproto", {flag});
@@ -401,6 +422,16 @@ TEST(DefaultTableTest, AFlagThatNoTableWouldSeeIsRefused) {
     EXPECT_THAT(std::string(job.status().message()),
                 testing::StartsWith(absl::StrCat(
                     "--set ", flag, " would change nothing: run/job.textproto spells it out")));
+    // What is hinted at instead is accepted.
+    std::vector<std::string> hinted;
+    for (const absl::string_view part :
+         absl::StrSplit(job.status().message(), absl::ByString("--set '"))) {
+      hinted.emplace_back(part.substr(0, part.find('\'')));
+    }
+    ASSERT_GT(hinted.size(), 1u) << job.status();
+    hinted.erase(hinted.begin());
+    const auto changed = ParseJob(resolved, "run/job.textproto", hinted);
+    EXPECT_TRUE(changed.ok()) << changed.status();
   }
   const auto cleared = ParseJob(resolved, "j", {}, {"default_table"});
   EXPECT_EQ(cleared.status().code(), absl::StatusCode::kInvalidArgument);
