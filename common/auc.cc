@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "common/check.h"
@@ -46,7 +47,7 @@ double Auc(absl::Span<const float> scores, absl::Span<const float> labels) {
     positives += tied_positives;
     negatives += tied_negatives;
   }
-  if (positives == 0 || negatives == 0) return 0.5;
+  if (positives == 0 || negatives == 0) return std::numeric_limits<double>::quiet_NaN();
   return double_wins / 2 / (static_cast<double>(positives) * static_cast<double>(negatives));
 }
 

@@ -7,7 +7,7 @@
 namespace thermocline {
 
 // Area under the ROC curve: the chance that a random positive sample scores above a random negative
-// one, a tie counting one half. 0.5 where there are no positives or no negatives.
+// one, a tie counting one half. NaN where there are no positives or no negatives.
 //
 // REQUIRES: sizes equal; labels are 0 or 1; no score is NaN.
 double Auc(absl::Span<const float> scores, absl::Span<const float> labels);

@@ -38,10 +38,10 @@ TEST(AucTest, SignedZerosTieAndInfinitiesRank) {
   EXPECT_EQ(Auc({INFINITY, 1e30f, -INFINITY}, {1, 0, 0}), 1);
 }
 
-TEST(AucTest, OneClassOnlyIsOneHalf) {
-  EXPECT_EQ(Auc({}, {}), 0.5);
-  EXPECT_EQ(Auc({1.f, 2.f}, {1, 1}), 0.5);
-  EXPECT_EQ(Auc({1.f, 2.f}, {0, 0}), 0.5);
+TEST(AucTest, OneClassOnlyHasNone) {
+  EXPECT_TRUE(std::isnan(Auc({}, {})));
+  EXPECT_TRUE(std::isnan(Auc({1.f, 2.f}, {1, 1})));
+  EXPECT_TRUE(std::isnan(Auc({1.f, 2.f}, {0, 0})));
 }
 
 TEST(AucTest, AgreesWithAllPairs) {

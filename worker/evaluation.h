@@ -18,7 +18,7 @@ namespace thermocline {
 
 struct EvaluationResult {
   int64_t samples = 0;
-  double auc = 0;
+  double auc = 0;      // NaN: the rows have one class only
   double logloss = 0;  // mean
 };
 

@@ -56,7 +56,7 @@ struct TrainerReport {
   double window_loss = 0;       // mean per sample of this worker
   uint64_t window_samples = 0;
   uint64_t window_global_samples = 0;
-  double batch_auc = 0;  // of this worker's last batch
+  double batch_auc = 0;  // of this worker's last batch; NaN: it has one class only
 };
 
 class Trainer {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -256,6 +257,13 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
       return absl::FailedPreconditionError(
           "the job has `evaluate`, and no row of its data is held out (data.test_share, "
           "data.test_path)");
+    }
+    // One that nothing depends on may have none.
+    if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
+        std::isnan(result->evaluation.auc)) {
+      return absl::FailedPreconditionError(
+          "evaluate.metric is AUC, which is undefined here: the held-out rows have one class only; "
+          "hold out other rows, or write `metric: LOGLOSS`");
     }
   }
   EvaluationDecisions* const decisions = run->options.decisions;

@@ -76,6 +76,16 @@ absl::Status WriteError(const std::string& path, int fd, uint64_t bytes, int err
                                                    " bytes were to be written"));
 }
 
+// The path, or the nearest folder above it that is there.
+std::string NearestExisting(std::string path) {
+  while (access(path.c_str(), F_OK) != 0) {
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos) return ".";
+    path.resize(std::max<size_t>(slash, 1));
+  }
+  return path;
+}
+
 // An open file descriptor.
 class Descriptor {
  public:
@@ -277,6 +287,19 @@ absl::StatusOr<std::unique_ptr<DirectoryLock>> PosixDisk::Lock(const std::string
     return absl::UnavailableError(ErrorOf("lock", directory, errno).message());
   }
   return std::make_unique<PosixDirectoryLock>(std::move(fd));
+}
+
+std::string DescribeFullDisk(const std::string& path, int error) {
+  if (error != ENOSPC && error != EDQUOT) return "";
+  const std::string there = NearestExisting(path);
+  struct statvfs space;
+  if (statvfs(there.c_str(), &space) != 0) return "; the disk is full";
+  const uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
+  return absl::StrCat("; the disk is full: ", FileSystemOf(there), " has ", free_bytes,
+                      " bytes free",
+                      space.f_files > 0 && space.f_favail == 0 ? ", and no room for another file"
+                      : error == EDQUOT                        ? ", beyond the quota"
+                                                               : "");
 }
 
 }  // namespace thermocline

@@ -24,6 +24,11 @@ class PosixDisk : public Disk {
   absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
 };
 
+// What people need to know of the disk where a write or a new file at `path` failed with `error`
+// (errno): "; the disk is full: ext4 at /data has 40960 bytes free"; "" where it isn't for want of
+// room. `path` need not exist, its folder should.
+std::string DescribeFullDisk(const std::string& path, int error);
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_COMMON_DISK_POSIX_DISK_H_

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/net/channel.h"
 #include "common/net/status.h"
@@ -15,7 +16,8 @@ namespace {
 // Stats of thousands of tables stay far below this.
 constexpr int kMaxControlMessageBytes = 64 << 20;
 
-// Calls `method` of `stub` and names it in an error.
+// Calls `method` of `stub`; an error begins with its name and the address, and the process says who
+// it is: "Configure at 127.0.0.1:4000: server 0: ...".
 template <typename Reply, typename Stub, typename Request>
 absl::StatusOr<Reply> Call(Stub& stub,
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -27,7 +29,10 @@ absl::StatusOr<Reply> Call(Stub& stub,
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (status.ok()) return reply;
-  return WithContext(FromGrpcStatus(status), absl::StrCat(name, " at ", address));
+  const absl::Status error = FromGrpcStatus(status);
+  absl::string_view message = error.message();
+  absl::ConsumePrefix(&message, absl::StrCat(name, " at "));  // It names the call, too.
+  return WithContext(absl::Status(error.code(), message), absl::StrCat(name, " at ", address));
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ int BenchTrain(const Flags& flags) {
     FillCheckpointDirectory(*directory, &run_job);
     const auto result = RunJobOnConsole(run_job, options, *directory, &signals);
     if (!result.ok()) return fail(result.status().message());
+    if (!result->shortfall.ok()) return fail(result->shortfall.message());
     const auto rate = NumberAt(result->summary, "samples_per_s");
     if (!rate) return fail("the workers reported no samples/s");
     rates.push_back(*rate);

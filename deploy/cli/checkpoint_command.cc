@@ -43,6 +43,14 @@ int Checkpoint(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
+absl::StatusOr<CheckpointPath> CheckpointArgument(const std::string& path) {
+  std::vector<std::string> notices;
+  auto resolved = ResolveCheckpointPath(path, &notices);
+  if (!resolved.ok()) return resolved;  // Its message has all that they say.
+  for (const std::string& notice : notices) Complain(notice, kExitDone);
+  return resolved;
+}
+
 const char* VerdictOn(const absl::Status& status) {
   if (status.ok()) return "whole";
   return absl::IsDataLoss(status) ? "damaged" : "unreadable";
@@ -62,9 +70,11 @@ Command CheckpointCommand() {
                       flag.value, ": ", flag.help, "\n");
     }
   }
-  absl::StrAppend(&command.details,
-                  "\nPATH is a checkpoint directory, a run directory, or one checkpoint\n"
-                  "(DIRECTORY/epoch-1-step-999). Exit code 1 if anything is not whole.\n");
+  absl::StrAppend(
+      &command.details,
+      "\nPATH is a checkpoint directory, a run directory, or one checkpoint\n"
+      "(DIRECTORY/epoch-1-step-999); \"best\" in one of the two is the best one (evaluate in\n"
+      "the job). Exit code 1 if anything is not whole.\n");
   command.examples =
       "  thermocline checkpoint list runs/quickstart-20240101-120000\n"
       "  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints\n"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "deploy/cli/flags.h"
 #include "deploy/cli/run_setup.h"
 
@@ -23,6 +24,9 @@ CheckpointAction CheckpointListAction();
 CheckpointAction CheckpointVerifyAction();
 CheckpointAction CheckpointExportAction();
 CheckpointAction CheckpointNowAction();
+
+// What the argument PATH means. A checkpoint that is passed over is named on standard error.
+absl::StatusOr<CheckpointPath> CheckpointArgument(const std::string& path);
 
 // What a listed checkpoint is: "whole", "damaged", or "unreadable": here or now, which says nothing
 // against it (another format version; the disk).

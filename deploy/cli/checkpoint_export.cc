@@ -19,7 +19,7 @@ int Export(const Flags& flags) {
         "checkpoint export takes CHECKPOINT and OUT.safetensors; see thermocline help checkpoint",
         kExitUsage);
   }
-  const auto path = ResolveCheckpointPath(flags.positional()[0]);
+  const auto path = CheckpointArgument(flags.positional()[0]);
   if (!path.ok()) return Complain(path.status().message(), kExitUsage);
   const std::string& out = flags.positional()[1];
   PosixDisk disk;

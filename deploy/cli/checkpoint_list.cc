@@ -78,7 +78,9 @@ std::string RenderJson(const std::string& directory, const std::vector<ListedChe
     }
     checkpoints.push_back(std::move(json));
   }
-  const Json all = {{"directory", directory}, {"checkpoints", std::move(checkpoints)}};
+  const Json all = {{"directory", directory},
+                    {"read", "manifests and sizes"},  // `checkpoint verify` reads the contents.
+                    {"checkpoints", std::move(checkpoints)}};
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -107,14 +109,17 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
                       listed.status.message(), "\n");
     }
   }
-  return FormatTable(rows) + not_whole;
+  return absl::StrCat(FormatTable(rows), not_whole,
+                      "contents are not read, only manifests and the sizes of files; to read every "
+                      "byte: thermocline checkpoint verify ",
+                      directory, "\n");
 }
 
 int List(const Flags& flags) {
   if (flags.positional().size() != 1) {
     return Complain("checkpoint list takes one PATH; see thermocline help checkpoint", kExitUsage);
   }
-  const auto path = ResolveCheckpointPath(flags.positional()[0]);
+  const auto path = CheckpointArgument(flags.positional()[0]);
   if (!path.ok()) return Complain(path.status().message(), kExitUsage);
   PosixDisk disk;
   auto list = CheckpointStore(&disk, path->directory).List();
@@ -140,7 +145,9 @@ CheckpointAction CheckpointListAction() {
   CheckpointAction action;
   action.name = "list";
   action.arguments = "PATH [--json]";
-  action.summary = "the checkpoints, oldest first: step, size, and whether all files are there";
+  action.summary =
+      "the checkpoints, oldest first: step, size, and whether all files are there with their\n"
+      "      sizes; what is in them is not read";
   action.flags = {{"json", "", "prints JSON"}};
   action.run = List;
   return action;

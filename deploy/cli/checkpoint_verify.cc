@@ -58,7 +58,7 @@ int Verify(const Flags& flags) {
     return Complain("checkpoint verify takes one PATH; see thermocline help checkpoint",
                     kExitUsage);
   }
-  const auto path = ResolveCheckpointPath(flags.positional()[0]);
+  const auto path = CheckpointArgument(flags.positional()[0]);
   if (!path.ok()) return Complain(path.status().message(), kExitUsage);
   PosixDisk disk;
   const CheckpointStore store(&disk, path->directory);

@@ -3,6 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/job/job_override.h"
+#include "proto/job.pb.h"
+
 namespace thermocline {
 namespace {
 
@@ -34,6 +47,38 @@ TEST(CommandLine, HelpIsThereForEveryCommand) {
     EXPECT_EQ(RunCli({command.name, "--help"}).out, page.out);
     EXPECT_LT(command.summary.size(), 70u);
     for (const FlagSpec& flag : command.flags) EXPECT_THAT(page.out, HasSubstr("--" + flag.name));
+  }
+}
+
+// The assignments that a text says to give after --set.
+std::vector<std::string> AssignmentsIn(const std::string& text) {
+  const std::regex flag("--set[ =]'?([^'`\\s]+)");
+  std::vector<std::string> assignments;
+  for (std::sregex_iterator it(text.begin(), text.end(), flag), end; it != end; ++it) {
+    const std::string found = (*it)[1];
+    if (found != "FIELD=VALUE" && !absl::EndsWith(found, "=...")) assignments.push_back(found);
+  }
+  return assignments;
+}
+
+TEST(CommandLine, WhatIsSaidToBeSetCanBeSet) {
+  std::map<std::string, std::string> texts;
+  for (const Command& command : AllCommands()) texts[command.name] = CommandHelp(command);
+  const std::string root =
+      absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"));
+  for (const char* page : {"README.md", "docs/architecture.md", "docs/formats.md",
+                           "docs/operations.md", "docs/performance.md"}) {
+    std::ifstream file(absl::StrCat(root, "/", page));
+    ASSERT_TRUE(file) << page;
+    texts[page].assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(AssignmentsIn(texts["train"]), testing::Contains("train.batch_size=512"));
+  EXPECT_FALSE(AssignmentsIn(texts["README.md"]).empty());
+  for (const auto& [where, text] : texts) {
+    for (const std::string& assignment : AssignmentsIn(text)) {
+      Job job;
+      EXPECT_TRUE(ApplyOverride(assignment, &job).ok()) << where << ": --set " << assignment;
+    }
   }
 }
 

@@ -40,13 +40,13 @@ int RunEval(const Flags& flags) {
   const std::string rows = DescribeScoredRows(setup->job.data());
   const auto result =
       RunJobOnConsole(setup->job, setup->options, setup->directory, &signals, progress_fd);
-  if (!result.ok()) {
-    ReportFailure(
-        absl::StrCat("checkpoint ", setup->options.start.base, ": ", result.status().message(),
-                     "\nrun directory: ", setup->directory.path()),
-        &signals);
+  const auto fail = [&](const absl::Status& why) {
+    ReportFailure(absl::StrCat("checkpoint ", setup->options.start.base, ": ", why.message(),
+                               "\nrun directory: ", setup->directory.path()),
+                  &signals);
     return kExitFailed;
-  }
+  };
+  if (!result.ok()) return fail(result.status());
   const int requests = signals.stop_requests();
   Console(STDOUT_FILENO, &signals)
       .Write(json ? ResultOf(*setup, rows, result->summary)
@@ -55,6 +55,7 @@ int RunEval(const Flags& flags) {
                   : absl::StrCat("checkpoint ", setup->options.start.base, "\nscored: ", rows, "\n",
                                  RenderEvaluation(result->summary),
                                  "run directory: ", setup->directory.path(), "\n"));
+  if (!result->shortfall.ok()) return fail(result->shortfall);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
 }
 

@@ -1,8 +1,9 @@
 #include "deploy/cli/run_setup.h"
 
-#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -47,18 +48,80 @@ std::filesystem::path WithoutSlash(const std::string& text) {
   return path.filename().empty() ? path.parent_path() : path;
 }
 
-// The name of the checkpoint that --resume-from names, by itself or by its path; "": none.
-absl::StatusOr<std::string> CheckpointToResume(const Flags& flags, const CheckpointStore& store) {
-  const std::string& said = flags.Get("resume-from");
+absl::StatusOr<RunLock> TakeLock(const std::string& folder) {
+  return RunLock::Take(folder, kLockPatience, [](const std::string& what) {
+    std::fprintf(stderr, "thermocline: %s\n", what.c_str());
+  });
+}
+
+// The newest whole checkpoint, by every byte; each newer one is said to be passed over, and why.
+absl::StatusOr<ListedCheckpoint> NewestWhole(const CheckpointStore& store,
+                                             std::vector<std::string>* notices) {
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, store.List());
+  std::map<std::string, absl::Status> known;
+  std::string passed_over;
+  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+    absl::Status status = listed->status;
+    if (status.ok()) status = store.CheckBytes(listed->manifest, &known);
+    if (status.ok()) return *listed;
+    notices->push_back(
+        absl::StrCat("checkpoint ", listed->name, " is passed over: ", status.message()));
+    absl::StrAppend(&passed_over, "; ", listed->name, ": ", status.message());
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no whole checkpoint in ", store.directory(), passed_over));
+}
+
+// The one that the newest whole checkpoint in the directory knows as the best.
+absl::StatusOr<CheckpointPath> BestIn(const std::string& directory,
+                                      std::vector<std::string>* notices) {
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(const ListedCheckpoint newest,
+                   NewestWhole(CheckpointStore(&disk, directory), notices));
+  const std::string& best = newest.manifest.evaluations().best_checkpoint();
+  if (!best.empty()) return CheckpointPath{directory, best};
+  return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory, " is kept as the best"));
+}
+
+// The checkpoint that --checkpoint means, whole by every byte.
+absl::StatusOr<ListedCheckpoint> CheckpointToScore(const CheckpointStore& store,
+                                                   const std::string& name,
+                                                   std::vector<std::string>* notices) {
+  if (name.empty()) return NewestWhole(store, notices);
+  ListedCheckpoint named;
+  named.name = name;
+  ASSIGN_OR_RETURN(named.manifest, store.Load(name));
+  std::map<std::string, absl::Status> known;
+  const absl::Status status = store.CheckBytes(named.manifest, &known);
+  if (status.ok()) return named;
+  return absl::Status(status.code(),
+                      absl::StrCat("checkpoint ", name, " can't be used: ", status.message()));
+}
+
+// The name of the checkpoint that --resume-from names, by itself or by its path, or as the best;
+// "": none.
+absl::StatusOr<std::string> CheckpointToResume(const Flags& flags, const CheckpointStore& store,
+                                               std::vector<std::string>* notices) {
+  const std::string said = flags.Get("resume-from");
+  CheckpointPath path;
+  if (said == "best") {
+    ASSIGN_OR_RETURN(path, BestIn(store.directory(), notices));
+    return path.name;
+  }
   if (said.find('/') == std::string::npos) return said;
-  const std::filesystem::path path = WithoutSlash(said);
+  const std::filesystem::path as_path = WithoutSlash(said);
+  if (as_path.filename() == "best") {
+    ASSIGN_OR_RETURN(path, ResolveCheckpointPath(as_path.string(), notices));
+  } else {
+    path = {as_path.parent_path().string(), as_path.filename().string()};
+  }
   std::error_code error;
-  if (!std::filesystem::equivalent(path.parent_path(), store.directory(), error)) {
+  if (!std::filesystem::equivalent(path.directory, store.directory(), error)) {
     return absl::InvalidArgumentError(absl::StrCat("--resume-from ", said, " is not in ",
                                                    store.directory(),
                                                    ", where the job's checkpoints are"));
   }
-  return path.filename().string();
+  return path.name;
 }
 
 // Where the checkpoint refuses the job because of one flag, names that first.
@@ -85,15 +148,15 @@ absl::Status SetUpCheckpoints(const Flags& flags, bool resumes, RunSetup* setup)
   PosixDisk disk;
   CheckpointStore store(&disk, setup->job.checkpoint().directory());
   RETURN_IF_ERROR(store.Prepare());
-  ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(store.directory(), kLockPatience));
+  ASSIGN_OR_RETURN(RunLock lock, TakeLock(store.directory()));
   setup->locks.push_back(std::move(lock));
   if (!resumes) return CheckUnused(store);
   setup->options.is_resumed = true;
-  ASSIGN_OR_RETURN(const std::string name, CheckpointToResume(flags, store));
   JobOptions& options = setup->options;
+  ASSIGN_OR_RETURN(const std::string name, CheckpointToResume(flags, store, &options.notices));
   ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
   options.start = std::move(point.start);
-  options.notices = std::move(point.notices);
+  options.notices.insert(options.notices.end(), point.notices.begin(), point.notices.end());
   return absl::OkStatus();
 }
 
@@ -113,35 +176,6 @@ absl::Status RefuseChangesOfTraining(const Flags& flags) {
     }
   }
   return absl::OkStatus();
-}
-
-// The checkpoint that --checkpoint means.
-absl::StatusOr<CheckpointPath> CheckpointToScore(const Flags& flags,
-                                                 std::vector<std::string>* notices) {
-  ASSIGN_OR_RETURN(CheckpointPath path, ResolveCheckpointPath(flags.Get("checkpoint")));
-  if (!path.name.empty()) return path;
-  PosixDisk disk;
-  ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, path.directory).List());
-  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
-    if (listed->status.ok()) return CheckpointPath{path.directory, listed->name};
-    notices->push_back(
-        absl::StrCat("checkpoint ", listed->name, " is passed over: ", listed->status.message()));
-  }
-  return absl::NotFoundError(absl::StrCat("there is no whole checkpoint in ", path.directory));
-}
-
-// The one that the newest whole checkpoint in the directory knows as the best.
-absl::StatusOr<CheckpointPath> BestIn(const std::string& directory) {
-  PosixDisk disk;
-  ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, directory).List());
-  const auto newest = std::find_if(list.rbegin(), list.rend(),
-                                   [](const auto& listed) { return listed.status.ok(); });
-  if (newest == list.rend()) {
-    return absl::NotFoundError(absl::StrCat("there is no whole checkpoint in ", directory));
-  }
-  const std::string& best = newest->manifest.evaluations().best_checkpoint();
-  if (!best.empty()) return CheckpointPath{directory, best};
-  return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory, " is kept as the best"));
 }
 
 // The job file of the run directory that the checkpoint lies in; "": it lies in none.
@@ -165,7 +199,8 @@ void ScoreAllRows(Data* data) {
 
 }  // namespace
 
-absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
+absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path,
+                                                     std::vector<std::string>* notices) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const std::filesystem::path as_path(path);
   if (!std::filesystem::is_directory(path)) {
@@ -173,8 +208,9 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path) {
       return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
     }
     const std::string parent = as_path.parent_path().string();
-    ASSIGN_OR_RETURN(const CheckpointPath of, ResolveCheckpointPath(parent.empty() ? "." : parent));
-    return BestIn(of.directory);
+    ASSIGN_OR_RETURN(const CheckpointPath of,
+                     ResolveCheckpointPath(parent.empty() ? "." : parent, notices));
+    return BestIn(of.directory, notices);
   }
   if (ParseCheckpointName(as_path.filename().string()).has_value()) {
     const std::string directory = as_path.parent_path().string();
@@ -212,7 +248,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const Flags& flags) {
                    resumes ? RunDirectory::Open(flags.Get("run-dir"))
                            : RunDirectory::Create(flags.Get("run-dir"), job.name(), absl::Now()));
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
-  ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(setup.directory.path(), kLockPatience));
+  ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, &setup));
   return setup;
@@ -225,7 +261,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   RETURN_IF_ERROR(RefuseChangesOfTraining(flags));
   JobOptions options;
   options.eval_only = true;
-  ASSIGN_OR_RETURN(const CheckpointPath path, CheckpointToScore(flags, &options.notices));
+  ASSIGN_OR_RETURN(const CheckpointPath path,
+                   ResolveCheckpointPath(flags.Get("checkpoint"), &options.notices));
   // What is held out of the job's own data doesn't matter to other data.
   std::vector<std::string> overrides;
   if (flags.Has("data")) overrides = {"data.test_path=\"\"", "data.test_share=0"};
@@ -233,8 +270,10 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   if (flags.Has("data")) ScoreAllRows(job.mutable_data());
   PosixDisk disk;
   const CheckpointStore store(&disk, path.directory);
-  options.start.base = path.name;
-  ASSIGN_OR_RETURN(const CheckpointManifest manifest, store.Load(options.start.base));
+  ASSIGN_OR_RETURN(const ListedCheckpoint base,
+                   CheckpointToScore(store, path.name, &options.notices));
+  const CheckpointManifest& manifest = base.manifest;
+  options.start.base = base.name;
   RETURN_IF_ERROR(CheckModel(job, manifest));
   options.start.epoch = manifest.epoch() + 1;
   options.start.base_step = Step(manifest.step());
@@ -255,7 +294,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
       RunDirectory directory,
       RunDirectory::Create(flags.Get("run-dir"), absl::StrCat(job.name(), "-eval"), absl::Now()));
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
-  ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(setup.directory.path(), kLockPatience));
+  ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
   return setup;
 }

@@ -227,21 +227,25 @@ int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
   const bool done = tail.end.has_value() && TextAt(*tail.end, "status") == "OK";
   const std::string reason =
       tail.end.has_value() ? TextAt(*tail.end, "reason") : "its launcher ended without a word";
+  // Whether summary.json is of that launch: trained to its end, it may have failed nevertheless.
+  const bool trained = done || (tail.end.has_value() && tail.end->contains("has_summary") &&
+                                (*tail.end)["has_summary"] == true);
   const Json summary = ReadJson(run_dir + "/summary.json");
   const Reports reports = ReportsLeftIn(run_dir);
   if (as_json) {
     Json json = Json::parse(StatsToJson(reports.servers, reports.workers));
-    json["ended"] = {{"done", done}, {"reason", done ? Json() : Json(reason)}};
+    json["ended"] = {
+        {"done", done}, {"trained", trained}, {"reason", done ? Json() : Json(reason)}};
     json["ended"]["progress"] = tail.progress.value_or(Json());
     json["ended"]["summary"] = summary;
     std::printf("%s\n", json.dump(one_line ? -1 : 2).c_str());
   } else {
-    std::string text =
-        absl::StrCat("the job in ", run_dir, " has ended",
-                     done ? "\n" : absl::StrCat(" without a result: ", reason, "\n"));
-    if (!done && tail.progress) absl::StrAppend(&text, DescribeProgress(*tail.progress));
+    std::string text = absl::StrCat("the job in ", run_dir, " has ended");
+    if (!done) absl::StrAppend(&text, trained ? " and failed: " : " without a result: ", reason);
+    absl::StrAppend(&text, "\n");
+    if (!trained && tail.progress) absl::StrAppend(&text, DescribeProgress(*tail.progress));
     if (summary.is_object()) {
-      absl::StrAppend(&text, done ? "" : "\nof the launch before that trained to its end:\n",
+      absl::StrAppend(&text, trained ? "" : "\nof the launch before that trained to its end:\n",
                       RenderSummary(summary), "\n", RenderTables(reports));
     }
     std::fputs(text.c_str(), stdout);

@@ -44,18 +44,19 @@ int RunTrain(const Flags& flags) {
   if (!setup.ok()) return Complain(setup.status().message(), kExitUsage);
 
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
-  if (!result.ok()) {
-    ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", result.status().message(),
-                               "\nrun directory: ", setup->directory.path(),
-                               HowToGoOn(*setup, result.status())),
+  const auto fail = [&](const absl::Status& why) {
+    ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", why.message(), "\nrun directory: ",
+                               setup->directory.path(), HowToGoOn(*setup, why)),
                   &signals);
     return kExitFailed;
-  }
+  };
+  if (!result.ok()) return fail(result.status());
   const std::string text =
       absl::StrCat("\n", RenderServerStats(result->servers), "\n", RenderSummary(result->summary),
                    "run directory: ", setup->directory.path(), "\n");
   const int requests = signals.stop_requests();
   Console(STDOUT_FILENO, &signals).Write(text);
+  if (!result->shortfall.ok()) return fail(result->shortfall);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
 }
 
@@ -89,7 +90,8 @@ Command TrainCommand() {
       {"run-dir", "DIR", "default: runs/NAME-TIME; must not hold files, but with --resume"});
   command.flags.push_back({"resume", "", "goes on with the run in --run-dir"});
   command.flags.push_back(
-      {"resume-from", "NAME", "resumes from this checkpoint (name or path), not the newest"});
+      {"resume-from", "NAME",
+       "resumes from this checkpoint (name or path, or \"best\"), not the newest"});
   command.run = RunTrain;
   return command;
 }

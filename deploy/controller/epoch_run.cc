@@ -214,20 +214,20 @@ absl::Status EpochRun::FinishCheckpoints() {
   ReportEvents();
   RETURN_IF_ERROR(finished);
   RETURN_IF_ERROR(servers_.restart_error());
-  const absl::Status made = keeper.error();
-  if (made.ok() || absl::IsDataLoss(made)) return made;
-  return absl::Status(made.code(), absl::StrCat("the model is trained, but its checkpoint can't be "
-                                                "written: ",
-                                                made.message()));
+  return keeper.error();
 }
 
 absl::Status EpochRun::WaitAndReport(const std::function<bool()>& done, absl::string_view what) {
   StallWatch stall(job_.cluster().servers());
   ASSIGN_OR_RETURN(const bool is_done, WaitWhileAdvancing(done, what, &stall));
   if (is_done) return absl::OkStatus();
-  return absl::DeadlineExceededError(
+  std::string error =
       absl::StrCat("timed out: ", what, ": nothing has advanced for ",
-                   absl::FormatDuration(StallTimeout()), " (cluster.stall_timeout_s)"));
+                   absl::FormatDuration(StallTimeout()), " (cluster.stall_timeout_s)");
+  const std::vector<size_t> servers = stall.ServersWaitedFor();
+  if (!servers.empty()) absl::StrAppend(&error, ": ", stall.WhoIsWaitedFor({}), "; logs:");
+  for (const size_t server : servers) absl::StrAppend(&error, "\n  | ", servers_.LogFile(server));
+  return absl::DeadlineExceededError(error);
 }
 
 std::string EpochRun::Loss() {
@@ -272,6 +272,9 @@ absl::Status EpochRun::EndStalled(const StallWatch& stall) {
   stall_ = absl::StrCat("nothing has advanced for ", absl::FormatDuration(StallTimeout()),
                         " (cluster.stall_timeout_s): ", stall.WhoIsWaitedFor(running));
   std::string logs;
+  for (const size_t server : stall.ServersWaitedFor()) {
+    absl::StrAppend(&logs, "\n  | ", servers_.LogFile(server));
+  }
   for (const uint32_t rank : stall.Behind(running)) {
     absl::StrAppend(&logs, "\n  | ", workers_.LogFile(rank));
   }

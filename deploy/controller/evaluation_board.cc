@@ -26,13 +26,13 @@ EvaluationBoard::EvaluationBoard(const Evaluate& policy, uint64_t epoch,
   states_.push_back(counts ? before : Fresh(policy.metric()));
 }
 
-// A number is better than none: the AUC of rows that all have one label is none.
+// What has no value of the metric is never the best: the AUC of rows that all have one label.
 bool EvaluationBoard::IsBetter(const EvaluationReport& report, const EvaluationState& state) const {
   const bool is_loss = policy_.metric() == Evaluate::LOGLOSS;
   const double now = is_loss ? -report.logloss : report.auc;
   const double best = is_loss ? -state.best_logloss() : state.best_auc();
-  if (state.best_step() < 0 || (std::isnan(best) && !std::isnan(now))) return true;
-  return now > best;
+  if (std::isnan(now)) return false;
+  return state.best_step() < 0 || now > best;
 }
 
 bool EvaluationBoard::Stops(const EvaluationState& state) const {

@@ -24,7 +24,7 @@ struct EvaluationReport {
   // Of those that evaluate.every_steps or every_passes ask for, not only the one after the last
   // step: it counts for the patience.
   bool is_scheduled = false;
-  double auc = 0;
+  double auc = 0;  // NaN: the rows have one class only.
   double logloss = 0;
 };
 

@@ -63,9 +63,9 @@ TEST(EvaluationBoardTest, OfTheLoglossLessIsBetter) {
 }
 
 // Rows of one label have no AUC.
-TEST(EvaluationBoardTest, ANumberIsBetterThanNone) {
+TEST(EvaluationBoardTest, WithoutANumberItIsNeverTheBest) {
   EvaluationBoard board(Policy(0), 1, {});
-  EXPECT_EQ(Verdicts(&board, {std::nan(""), std::nan(""), 0.1, std::nan("")}), "b-b-");
+  EXPECT_EQ(Verdicts(&board, {std::nan(""), std::nan(""), 0.1, std::nan("")}), "--b-");
 }
 
 TEST(EvaluationBoardTest, TheOneAtTheEndCountsAsTheBestButNotForThePatience) {

@@ -5,9 +5,11 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -59,7 +61,9 @@ class JobController {
     CheckpointRequests(directory_.path())
         .RefuseAll(absl::AbortedError(writes_checkpoints_ ? "the job has ended"
                                                           : "the job has no checkpoint policy"));
-    return result;
+    if (result.ok() || !collected_.has_value()) return result;
+    collected_->shortfall = result.status();
+    return *std::move(collected_);
   }
 
  private:
@@ -84,6 +88,8 @@ class JobController {
         ASSIGN_OR_RETURN(const CheckpointManifest base, store_.Load(start.base));
         options.evaluations = base.evaluations();
       }
+      collected_.reset();
+      has_summary_ = false;
       EpochRun epoch(job_, options_.programs, directory_, options, observer, signals_);
       absl::StatusOr<JobResult> result = RunEpoch(&epoch, start);
       const std::string loss =
@@ -139,9 +145,12 @@ class JobController {
     const absl::Status checkpoints = epoch->FinishCheckpoints();
     // Without the last checkpoint the result stands; without a process it would lack its digest.
     if (!checkpoints.ok() && !epoch->Loss().empty()) return checkpoints;
-    absl::StatusOr<JobResult> result = Collect(epoch, start, wall_s);
-    RETURN_IF_ERROR(checkpoints);
-    return result;
+    absl::StatusOr<JobResult> result = Collect(epoch, start, wall_s, checkpoints);
+    if (checkpoints.ok()) return result;
+    std::string error = absl::StrCat("the model is trained, but its checkpoint can't be written: ",
+                                     checkpoints.message());
+    if (!result.ok()) absl::StrAppend(&error, "\n", result.status().message());
+    return absl::Status(checkpoints.code(), error);
   }
 
   EpochObserver MakeEpochObserver() {
@@ -237,7 +246,7 @@ class JobController {
     if (event.kind == CheckpointEvent::kCalledOff) {
       ++called_off_;
       json["reason"] = event.reason;
-      Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
+      TellOfCallOff(event);
     } else {
       ++committed_;
       last_ = event.name;
@@ -247,6 +256,14 @@ class JobController {
       json["write_s"] = event.write_s;
     }
     metrics_->AppendEvent(std::move(json), watch_.Elapsed());
+  }
+
+  // The same checkpoint may be tried again and again. Bytes and the like in the reason change.
+  void TellOfCallOff(const CheckpointEvent& event) {
+    std::string words = event.reason;
+    words.erase(std::remove_if(words.begin(), words.end(), absl::ascii_isdigit), words.end());
+    if (!calls_off_told_.emplace(event.name, std::move(words)).second) return;
+    Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
   }
 
   void OnEvaluation(const EvaluationEvent& event) {
@@ -288,10 +305,13 @@ class JobController {
   void NoteEnd(const absl::Status& status) {
     Json json = {{"event", "end"}, {"status", absl::StatusCodeToString(status.code())}};
     if (!status.ok()) json["reason"] = std::string(status.message());
+    json["has_summary"] = has_summary_;
     metrics_->AppendEvent(std::move(json), watch_.Elapsed());
   }
 
-  void AddHistory(const EpochStart& start, Json* summary) const {
+  // `last_checkpoint`: why there is none of the last step.
+  void AddHistory(const EpochStart& start, const absl::Status& last_checkpoint,
+                  Json* summary) const {
     (*summary)["server_restarts"] = restarts_;
     (*summary)["rollbacks"] = rollbacks_;
     (*summary)["epoch"] = start.epoch;
@@ -303,23 +323,28 @@ class JobController {
     checkpoints["committed"] = committed_;
     checkpoints["called_off"] = called_off_;
     checkpoints["last"] = last_.empty() ? Json(nullptr) : Json(last_);
+    checkpoints["missing"] =
+        last_checkpoint.ok() ? Json(nullptr) : Json(std::string(last_checkpoint.message()));
   }
 
-  absl::StatusOr<JobResult> Collect(EpochRun* epoch, const EpochStart& start, double wall_s) {
+  absl::StatusOr<JobResult> Collect(EpochRun* epoch, const EpochStart& start, double wall_s,
+                                    const absl::Status& last_checkpoint) {
     JobResult result;
     ASSIGN_OR_RETURN(const std::vector<Json> workers, epoch->WorkerResults());
     // The workers' results stand, whatever becomes of the servers now.
     const absl::StatusOr<Digest> digest = epoch->AskServers(&result.servers);
     result.summary = MakeSummary(job_, workers,
                                  digest.ok() ? std::make_optional(*digest) : std::nullopt, wall_s);
-    AddHistory(start, &result.summary);
+    AddHistory(start, last_checkpoint, &result.summary);
     if (options_.is_resumed && !TrainedAnything(workers) &&
         KeepCounts(ReadSummary(), &result.summary)) {
       Tell("nothing was left to train: the counts are those of the training before");
     } else {
       WriteReports(workers, result.servers);
     }
+    collected_ = result;
     RETURN_IF_ERROR(WriteSummary(result.summary));
+    has_summary_ = true;
     if (digest.ok()) return result;
     return absl::Status(digest.status().code(),
                         absl::StrCat("the model is trained, but summary.json lacks its digest: ",
@@ -346,9 +371,9 @@ class JobController {
   absl::Status WriteSummary(const Json& summary) const {
     const absl::Status written = directory_.Write("summary.json", summary.dump(2) + "\n");
     if (written.ok()) return written;
-    return absl::Status(written.code(),
-                        absl::StrCat("the model is trained, but its result can't be kept: ",
-                                     written.message(), "\n", RenderSummary(summary)));
+    return absl::Status(
+        written.code(),
+        absl::StrCat("the model is trained, but its result can't be kept: ", written.message()));
   }
 
   const Job& job_;
@@ -372,8 +397,11 @@ class JobController {
   uint32_t rollbacks_ = 0;
   uint64_t committed_ = 0;
   uint64_t called_off_ = 0;
-  std::string last_;  // Checkpoint.
-  Json evaluations_;  // As in the summary; null before the first.
+  std::string last_;                                              // Checkpoint.
+  std::set<std::pair<std::string, std::string>> calls_off_told_;  // Checkpoints, and why.
+  std::optional<JobResult> collected_;  // Of the epoch that runs, once it is trained.
+  bool has_summary_ = false;            // summary.json is of this launch.
+  Json evaluations_;                    // As in the summary; null before the first.
 };
 
 }  // namespace

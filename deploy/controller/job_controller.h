@@ -21,6 +21,9 @@ namespace thermocline {
 struct JobResult {
   nlohmann::ordered_json summary;  // as in summary.json
   std::vector<ServerReport> servers;
+  // Not OK: the job is trained to its end, and something is missing, as this says: the checkpoint
+  // of the last step, the digest, or summary.json. The job has failed nevertheless.
+  absl::Status shortfall;
 };
 
 struct JobOptions {
@@ -46,10 +49,10 @@ struct JobObserver {
 // stats and writes the run directory's files. A job with a checkpoint policy that loses a process
 // goes back to its newest checkpoint and begins another epoch. However it ends, no process is left.
 //
-// Errors: kAborted (a process failed; with its last log lines), kCancelled (Ctrl-C or SIGTERM),
-// kDeadlineExceeded (a process didn't come up or answer, or nothing advances), kDataLoss (a worker
-// left no result; a checkpoint or log is damaged), and those of starting programs and writing
-// files.
+// Errors, where it was not trained to its end: kAborted (a process failed; with its last log
+// lines), kCancelled (Ctrl-C or SIGTERM), kDeadlineExceeded (a process didn't come up or answer, or
+// nothing advances), kDataLoss (a worker left no result; a checkpoint or log is damaged), and those
+// of starting programs and writing files.
 //
 // REQUIRES: called on the main thread; `job` as LoadJob returns it; where it has a checkpoint
 // policy, with a directory.

@@ -18,8 +18,8 @@ namespace {
 constexpr int kMaxSameSecond = 1000;
 
 absl::Status MakeError(const std::string& path, int error) {
-  const std::string what =
-      absl::StrCat("can't make the run directory ", path, ": ", std::strerror(error));
+  const std::string what = absl::StrCat("can't make the run directory ", path, ": ",
+                                        std::strerror(error), DescribeFullDisk(path, error));
   if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(what);
   if (error == EEXIST) return absl::AlreadyExistsError(what);
   return absl::UnavailableError(what);
@@ -120,7 +120,8 @@ absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text)
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const int error = errno;
     unlink(temporary.c_str());
-    return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(error)));
+    return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(error),
+                                               DescribeFullDisk(path, error)));
   }
   return absl::OkStatus();
 }

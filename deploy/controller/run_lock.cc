@@ -1,6 +1,7 @@
 #include "deploy/controller/run_lock.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/disk/posix_disk.h"
+#include "common/status_macros.h"
 #include "common/stopwatch.h"
 
 namespace thermocline {
@@ -23,18 +26,39 @@ constexpr int kLowestFd = 10;
 std::string LockFile(const std::string& folder) { return absl::StrCat(folder, "/lock"); }
 
 absl::Status MakeError(const std::string& path) {
-  return absl::UnavailableError(absl::StrCat("can't lock ", path, ": ", std::strerror(errno)));
+  const int error = errno;
+  const std::string full = DescribeFullDisk(path, error);
+  const std::string what = absl::StrCat("can't lock ", path, ": ", std::strerror(error), full);
+  return full.empty() ? absl::UnavailableError(what) : absl::ResourceExhaustedError(what);
 }
 
-std::string HolderOf(const std::string& path) {
-  std::string process;
-  std::ifstream(path) >> process;
-  return process.empty() ? "" : absl::StrCat(" (process ", process, ")");
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+// "another launcher (process 4711 on host a1) uses runs/x", as far as the lock's file says.
+std::string DescribeUse(const std::string& folder) {
+  std::string process, host;
+  std::ifstream(LockFile(folder)) >> process >> host;
+  if (!host.empty()) host = absl::StrCat(" on host ", host);
+  return absl::StrCat("another launcher",
+                      process.empty() ? "" : absl::StrCat(" (process ", process, host, ")"),
+                      " uses ", folder);
+}
+
+// Who holds the lock, for the messages above.
+absl::Status WriteHolder(int fd, const std::string& path) {
+  const std::string holder = absl::StrCat(getpid(), " ", HostName(), "\n");
+  const ssize_t written = pwrite(fd, holder.data(), holder.size(), 0);
+  if (written < 0 || ftruncate(fd, written) != 0) return MakeError(path);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<RunLock> RunLock::Take(const std::string& folder, absl::Duration patience) {
+absl::StatusOr<RunLock> RunLock::Take(const std::string& folder, absl::Duration patience,
+                                      const OnWait& on_wait) {
   const std::string path = LockFile(folder);
   const int low_fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (low_fd < 0) return MakeError(path);
@@ -44,19 +68,20 @@ absl::StatusOr<RunLock> RunLock::Take(const std::string& folder, absl::Duration 
   if (fd < 0) return MakeError(path);
   RunLock lock(fd);
   const Stopwatch watch;
+  bool waits = false;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return MakeError(path);
     if (watch.Elapsed() >= patience) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("another launcher", HolderOf(path), " uses ", folder));
+      return absl::FailedPreconditionError(DescribeUse(folder));
     }
+    if (!waits && on_wait) {
+      on_wait(absl::StrCat(DescribeUse(folder), "; waiting up to ", absl::FormatDuration(patience),
+                           " for its processes to end"));
+    }
+    waits = true;
     absl::SleepFor(kRetryPeriod);
   }
-  // For the message above; the lock doesn't need it.
-  const std::string process = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, process.data(), process.size(), 0) < 0) {
-    return MakeError(path);
-  }
+  RETURN_IF_ERROR(WriteHolder(fd, path));
   return lock;
 }
 

@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_RUN_LOCK_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_RUN_LOCK_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,9 +14,13 @@ namespace thermocline {
 // so that it is free only when all of them are gone, however their launcher ended. Movable.
 class RunLock {
  public:
+  // Called once, as the wait begins: what is waited for, in a line.
+  using OnWait = std::function<void(const std::string& what)>;
   // Waits up to `patience`: the processes of a launcher that was killed take a moment to die.
-  // Errors: kFailedPrecondition (another launcher uses the folder; names both), kUnavailable.
-  static absl::StatusOr<RunLock> Take(const std::string& folder, absl::Duration patience);
+  // Errors: kFailedPrecondition (another launcher uses the folder; names both, and the host),
+  // kResourceExhausted (the disk is full; says which, and what is free), kUnavailable.
+  static absl::StatusOr<RunLock> Take(const std::string& folder, absl::Duration patience,
+                                      const OnWait& on_wait = nullptr);
   // Whether anybody holds it.
   static bool IsHeld(const std::string& folder);
 

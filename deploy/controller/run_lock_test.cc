@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -34,10 +36,39 @@ TEST_F(RunLockTest, OneAtATime) {
     const auto second = RunLock::Take(folder_, absl::ZeroDuration());
     EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(second.status().message(), HasSubstr(folder_));
-    EXPECT_THAT(second.status().message(), HasSubstr(absl::StrCat("process ", getpid())));
+    char host[256];
+    ASSERT_EQ(gethostname(host, sizeof(host)), 0);
+    EXPECT_THAT(second.status().message(),
+                HasSubstr(absl::StrCat("(process ", getpid(), " on host ", host, ") uses ")));
   }
   EXPECT_FALSE(RunLock::IsHeld(folder_));
   EXPECT_TRUE(RunLock::Take(folder_, absl::ZeroDuration()).ok());
+}
+
+TEST_F(RunLockTest, WhoIsWaitedForIsSaidAtOnceAndOnce) {
+  std::optional<RunLock> lock = *RunLock::Take(folder_, absl::ZeroDuration());
+  std::vector<std::string> said;
+  const auto free_it = [&](const std::string& what) {
+    said.push_back(what);
+    lock.reset();  // The wait ends.
+  };
+  EXPECT_TRUE(RunLock::Take(folder_, absl::InfiniteDuration(), free_it).ok());
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr(absl::StrCat("another launcher (process ", getpid())));
+  EXPECT_THAT(said[0], HasSubstr(absl::StrCat(" uses ", folder_, "; waiting up to ")));
+  // Without a wait there is nothing to say.
+  EXPECT_TRUE(RunLock::Take(folder_, absl::InfiniteDuration(), free_it).ok());
+  EXPECT_EQ(said.size(), 1u);
+}
+
+TEST_F(RunLockTest, AFullDiskIsCalledSo) {
+  ASSERT_EQ(symlink("/dev/full", (folder_ + "/lock").c_str()), 0);
+  const absl::Status full = RunLock::Take(folder_, absl::InfiniteDuration()).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      std::string(full.message()),
+      testing::MatchesRegex("can't lock .*/lock: No space left on device; the disk is full: "
+                            ".* has [0-9]+ bytes free.*"));
 }
 
 TEST_F(RunLockTest, AChildKeepsIt) {

@@ -150,6 +150,10 @@ absl::Status ServerGroup::Start(const std::string& program) {
   return absl::OkStatus();
 }
 
+std::string ServerGroup::LogFile(size_t index) const {
+  return ProcessFile(directory_, NameOf(index), "log");
+}
+
 bool ServerGroup::CameUp(size_t index) const {
   return access(ProcessFile(directory_, NameOf(index), "port").c_str(), F_OK) == 0;
 }

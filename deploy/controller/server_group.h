@@ -61,6 +61,7 @@ class ServerGroup {
 
   // Of the process: "server 0".
   static std::string NameOf(size_t index) { return absl::StrCat("server ", index); }
+  std::string LogFile(size_t index) const;
   const std::vector<std::string>& addresses() const { return addresses_; }
   // Of the process that is there now; null after Disconnect. Thread-safe, once Start has ended.
   std::shared_ptr<ControlClient> client(size_t index) const;

@@ -70,24 +70,30 @@ std::vector<uint32_t> StallWatch::Behind(absl::Span<const uint32_t> ranks) const
   return behind;
 }
 
+std::string StallWatch::ReasonToWaitFor(size_t server) const {
+  const absl::StatusOr<ServerStats>& stats = answers_[server].stats;
+  if (!stats.ok()) return absl::StrCat("does not answer: ", stats.status().message());
+  if (!stats->push_log_full().empty()) {
+    return absl::StrCat("has no room for its push log: ", stats->push_log_full());
+  }
+  if (refused_lately_[server] == 0) return "";
+  return absl::StrCat("has no room: ", refused_lately_[server],
+                      " requests were refused since the look before");
+}
+
+std::vector<size_t> StallWatch::ServersWaitedFor() const {
+  std::vector<size_t> servers;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    if (!ReasonToWaitFor(i).empty()) servers.push_back(i);
+  }
+  return servers;
+}
+
 std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
   std::vector<std::string> reasons;
-  for (size_t i = 0; i < answers_.size(); ++i) {
-    if (answers_[i].stats.ok()) {
-      const std::string& full_disk = answers_[i].stats->push_log_full();
-      if (!full_disk.empty()) {
-        reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
-                                       " has no room for its push log: ", full_disk));
-        continue;
-      }
-      if (refused_lately_[i] == 0) continue;
-      reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
-                                     " has no room: ", refused_lately_[i],
-                                     " requests were refused since the look before"));
-      continue;
-    }
-    reasons.push_back(absl::StrCat("server ", i, " at ", answers_[i].address,
-                                   " does not answer: ", answers_[i].stats.status().message()));
+  for (const size_t server : ServersWaitedFor()) {
+    reasons.push_back(absl::StrCat("server ", server, " at ", answers_[server].address, " ",
+                                   ReasonToWaitFor(server)));
   }
   const bool any_answer = std::any_of(answers_.begin(), answers_.end(),
                                       [](const ServerReport& answer) { return answer.stats.ok(); });

@@ -42,9 +42,11 @@ class StallWatch {
   // The last step that is applied, as far as any server has said.
   Step reached() const { return reached_; }
 
-  // Who is waited for, as far as the last look tells: servers that didn't answer or that refused
-  // requests since the look before it, and those of the `ranks`, workers that run, whose pushes are
-  // the oldest.
+  // Servers, by index, that didn't answer the last look, have no room for their push log, or
+  // refused requests since the look before it.
+  std::vector<size_t> ServersWaitedFor() const;
+  // Who is waited for, as far as the last look tells: ServersWaitedFor, and those of the `ranks`,
+  // workers that run, whose pushes are the oldest.
   //   "server 0 at 127.0.0.1:4000 does not answer: ..."
   //   "server 0 at 127.0.0.1:4000 has no room: 7 requests were refused since the look before"
   //   "worker 1 is waited for: its last push is of step 41"
@@ -54,6 +56,8 @@ class StallWatch {
   std::vector<uint32_t> Behind(absl::Span<const uint32_t> ranks) const;
 
  private:
+  // Why the server is waited for: what follows "server 0 at ..."; "": it is not.
+  std::string ReasonToWaitFor(size_t server) const;
   // The last step that every answering server accepted from a worker; -1: none.
   int64_t AcceptedThrough(uint32_t rank) const;
 

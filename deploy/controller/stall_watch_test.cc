@@ -132,7 +132,9 @@ TEST(StallWatch, NamesTheServersThatHaveNoRoom) {
       watch.WhoIsWaitedFor({0}),
       "server 0 at a:1 has no room: 7 requests were refused since the look before; worker 0 is "
       "waited for: its last push is of step 3");
+  EXPECT_THAT(watch.ServersWaitedFor(), ElementsAre(0));
   watch.Look({full, other}, {}, absl::Seconds(3));
+  EXPECT_THAT(watch.ServersWaitedFor(), ElementsAre());
   EXPECT_EQ(watch.WhoIsWaitedFor({0}), "worker 0 is waited for: its last push is of step 3");
   full.stats->set_requests_refused(2);  // It was restarted.
   watch.Look({full, other}, {}, absl::Seconds(4));
@@ -156,7 +158,9 @@ TEST(StallWatch, NamesTheServersThatDoNotAnswer) {
   EXPECT_EQ(watch.WhoIsWaitedFor({0}),
             "server 1 at b:2 does not answer: GetStats at b:2: too late; worker 0 is waited for: "
             "its last push is of step 3");
+  EXPECT_THAT(watch.ServersWaitedFor(), ElementsAre(1));
   watch.Look({Silent(), Silent()}, {}, absl::Seconds(1));
+  EXPECT_THAT(watch.ServersWaitedFor(), ElementsAre(0, 1));
   EXPECT_EQ(watch.WhoIsWaitedFor({0}),
             "server 0 at b:2 does not answer: GetStats at b:2: too late; server 1 at b:2 does not "
             "answer: GetStats at b:2: too late");

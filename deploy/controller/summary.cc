@@ -75,9 +75,19 @@ std::string Count(const Json& summary, const char* name) {
   return value ? FormatCount(static_cast<uint64_t>(*value)) : "unknown";
 }
 
+// An AUC, or why there is none.
+std::string AucText(double auc) {
+  return std::isnan(auc) ? "n/a (only one class)" : absl::StrFormat("%.4f", auc);
+}
+
+// Whether held-out rows were scored. Their AUC may be null nevertheless.
+bool HasScore(const Json& summary) {
+  return NumberAt(summary, "auc") || NumberAt(summary, "eval_samples").value_or(0) > 0;
+}
+
 std::string ScoreLine(const Json& summary) {
-  std::string line =
-      absl::StrCat("AUC ", Fixed(summary, "auc", 4), "  logloss ", Fixed(summary, "logloss", 4));
+  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))),
+                                  "  logloss ", Fixed(summary, "logloss", 4));
   if (NumberAt(summary, "eval_samples")) {
     absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " held-out samples");
   }
@@ -89,9 +99,10 @@ std::string BestLine(const Json& summary) {
   const auto found = summary.find("evaluations");
   if (found == summary.end() || !found->is_object()) return "";
   const Json& best = *found;
-  std::string line =
-      absl::StrCat("best AUC ", Fixed(best, "best_auc", 4), "  logloss ",
-                   Fixed(best, "best_logloss", 4), "  after step ", Fixed(best, "best_step", 0));
+  if (!NumberAt(best, "best_step")) return "";  // None had a value of the metric.
+  std::string line = absl::StrCat(
+      "best AUC ", AucText(NumberAt(best, "best_auc").value_or(std::nan(""))), "  logloss ",
+      Fixed(best, "best_logloss", 4), "  after step ", Fixed(best, "best_step", 0));
   const auto checkpoint = best.find("best_checkpoint");
   if (checkpoint != best.end() && checkpoint->is_string()) {
     absl::StrAppend(&line, ", checkpoint ", checkpoint->get<std::string>());
@@ -132,6 +143,16 @@ std::string HistoryLine(const Json& summary) {
   }
   events.erase(std::remove(events.begin(), events.end(), ""), events.end());
   return events.empty() ? "" : absl::StrJoin(events, ", ") + "\n";
+}
+
+// Why the last step has no checkpoint; "" where it has one, or should have none.
+std::string MissingLine(const Json& summary) {
+  const auto checkpoints = summary.find("checkpoints");
+  if (checkpoints == summary.end() || !checkpoints->is_object()) return "";
+  const auto missing = checkpoints->find("missing");
+  if (missing == checkpoints->end() || !missing->is_string()) return "";
+  return absl::StrCat("the checkpoint of the last step is missing: ", missing->get<std::string>(),
+                      "\n");
 }
 
 }  // namespace
@@ -199,9 +220,11 @@ Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
   Json json;
   json["metric"] = Evaluate::Metric_Name(state.metric());
   json["evaluations"] = state.evaluations();
-  json["best_step"] = state.best_step();
-  json["best_auc"] = state.best_auc();
-  json["best_logloss"] = state.best_logloss();
+  const bool has_best = state.best_step() >= 0;
+  json["best_step"] = has_best ? Json(state.best_step()) : Json(nullptr);
+  json["best_auc"] =
+      has_best && !std::isnan(state.best_auc()) ? Json(state.best_auc()) : Json(nullptr);
+  json["best_logloss"] = has_best ? Json(state.best_logloss()) : Json(nullptr);
   json["best_checkpoint"] =
       state.best_checkpoint().empty() ? Json(nullptr) : Json(state.best_checkpoint());
   json["without_improvement"] = state.without_improvement();
@@ -212,11 +235,14 @@ Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
 std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) {
   const EvaluationReport& report = event.report;
   const EvaluationState& state = event.state;
-  std::string line = absl::StrFormat("evaluation after step %d (pass %d): AUC %.4f  logloss %.4f",
-                                     report.step.value(), report.pass, report.auc, report.logloss);
+  std::string line =
+      absl::StrFormat("evaluation after step %d (pass %d): AUC %s  logloss %.4f",
+                      report.step.value(), report.pass, AucText(report.auc), report.logloss);
   if (!event.verdict.is_best) {
-    absl::StrAppendFormat(&line, "; the best is AUC %.4f  logloss %.4f after step %d",
-                          state.best_auc(), state.best_logloss(), state.best_step());
+    if (state.best_step() >= 0) {
+      absl::StrAppendFormat(&line, "; the best is AUC %s  logloss %.4f after step %d",
+                            AucText(state.best_auc()), state.best_logloss(), state.best_step());
+    }
     if (patience > 0) {
       absl::StrAppendFormat(&line, " (%d of %d without improvement)", state.without_improvement(),
                             patience);
@@ -234,13 +260,13 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) 
 }
 
 std::string RenderEvaluation(const Json& summary) {
-  return absl::StrCat(NumberAt(summary, "auc") ? ScoreLine(summary) : "no held-out samples\n",
+  return absl::StrCat(HasScore(summary) ? ScoreLine(summary) : "no held-out samples\n",
                       DigestLine(summary));
 }
 
 std::string RenderSummary(const Json& summary) {
   std::string text;
-  if (NumberAt(summary, "auc")) text = ScoreLine(summary) + BestLine(summary);
+  if (HasScore(summary)) text = ScoreLine(summary) + BestLine(summary);
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
                   " samples");
   if (NumberAt(summary, "samples_per_s")) {
@@ -256,7 +282,7 @@ std::string RenderSummary(const Json& summary) {
   if (NumberAt(summary, "padding_ids").value_or(0) > 0) {
     absl::StrAppend(&text, Count(summary, "padding_ids"), " ids were padding\n");
   }
-  absl::StrAppend(&text, HistoryLine(summary), DigestLine(summary));
+  absl::StrAppend(&text, HistoryLine(summary), MissingLine(summary), DigestLine(summary));
   return text;
 }
 

@@ -26,7 +26,8 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 // The object of summary.json: job, steps, samples, auc, logloss, samples_per_s, wall_s, servers,
 // workers, model_digest, bad_lines, first_bad_line. What nobody reported is null.
 //   steps: the most of any worker; samples, bad_lines: summed;
-//   auc, logloss, eval_samples, first_bad_line: the first worker's that has them;
+//   auc, logloss, eval_samples, first_bad_line: the first worker's that has them; auc is null, too,
+//   where the held-out rows have one class only;
 //   samples_per_s: the samples of this run ("new_samples") over the longest "train_s", else the sum
 //   of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,
@@ -42,8 +43,9 @@ bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 // False, and nothing is changed, where `before` is of another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
-// The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss,
-// best_checkpoint (null: none is kept), without_improvement, stopped_early.
+// The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss
+// (null: none had a value of the metric), best_checkpoint (null: none is kept),
+// without_improvement, stopped_early.
 nlohmann::ordered_json SummarizeEvaluations(const EvaluationState& state, bool stopped_early);
 
 // An evaluation while the job trains, and what follows from it, in a line for the console.

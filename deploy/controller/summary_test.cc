@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 
 namespace thermocline {
@@ -139,6 +140,45 @@ TEST(Summary, OfAnEvaluation) {
   EXPECT_EQ(RenderEvaluation(summary),
             "AUC 0.7500  logloss 0.5000  on 2,000 held-out samples\nmodel digest 00ff\n");
   EXPECT_EQ(RenderEvaluation({{"auc", nullptr}}), "no held-out samples\nmodel digest unknown\n");
+}
+
+TEST(Summary, RowsOfOneClassHaveNoAuc) {
+  const Json summary = MakeSummary(
+      TwoByTwo(), {Json::parse(R"({"auc": null, "logloss": 0.5, "eval_samples": 20})")}, {}, 1);
+  EXPECT_TRUE(summary["auc"].is_null());
+  const std::string line = "AUC n/a (only one class)  logloss 0.5000  on 20 held-out samples\n";
+  EXPECT_THAT(RenderEvaluation(summary), HasSubstr(line));
+  EXPECT_THAT(RenderSummary(summary), HasSubstr(line));
+  EvaluationEvent event;
+  event.report.step = Step(99);
+  event.report.auc = std::nan("");
+  event.report.logloss = 0.5;
+  event.state.set_best_step(-1);
+  EXPECT_EQ(DescribeEvaluation(event, 0),
+            "evaluation after step 99 (pass 0): AUC n/a (only one class)  logloss 0.5000");
+  const Json evaluations = SummarizeEvaluations(event.state, false);
+  for (const char* name : {"best_step", "best_auc", "best_logloss", "best_checkpoint"}) {
+    EXPECT_TRUE(evaluations[name].is_null()) << name;
+  }
+  Json with_evaluations = summary;
+  with_evaluations["evaluations"] = evaluations;
+  EXPECT_THAT(RenderSummary(with_evaluations), Not(HasSubstr("best")));
+  // By the logloss there is a best.
+  event.state.set_best_step(99);
+  event.state.set_best_auc(std::nan(""));
+  event.state.set_best_logloss(0.5);
+  with_evaluations["evaluations"] = SummarizeEvaluations(event.state, false);
+  EXPECT_TRUE(with_evaluations["evaluations"]["best_auc"].is_null());
+  EXPECT_THAT(RenderSummary(with_evaluations),
+              HasSubstr("best AUC n/a (only one class)  logloss 0.5000  after step 99\n"));
+}
+
+TEST(Summary, SaysThatTheLastCheckpointIsMissing) {
+  Json summary = {{"auc", 0.7}, {"eval_samples", 20}, {"checkpoints", {{"missing", nullptr}}}};
+  EXPECT_THAT(RenderSummary(summary), Not(HasSubstr("missing")));
+  summary["checkpoints"]["missing"] = "server 1: disk full";
+  EXPECT_THAT(RenderSummary(summary),
+              HasSubstr("the checkpoint of the last step is missing: server 1: disk full\n"));
 }
 
 TEST(Summary, SaysTheLastAndTheBestOfSeveralEvaluations) {

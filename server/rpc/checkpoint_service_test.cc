@@ -244,7 +244,10 @@ TEST_F(CheckpointServiceTest, ErrorsNameTheMethod) {
   const auto negative =
       server.control()->Checkpoint(Action(CheckpointRequest::NAME_CUT, -1), kTimeout);
   EXPECT_EQ(negative.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(negative.status().message().find("Checkpoint at server 0"), std::string::npos)
+  // The call is named once, and then the address and the server.
+  EXPECT_EQ(negative.status().message().find("Checkpoint at 127.0.0.1:"), 0u) << negative.status();
+  EXPECT_EQ(negative.status().message().find("Checkpoint at", 1), std::string::npos);
+  EXPECT_NE(negative.status().message().find(": server 0: "), std::string::npos)
       << negative.status();
 }
 

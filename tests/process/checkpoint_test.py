@@ -168,6 +168,36 @@ class CheckpointTest(ProcessTest):
         self.assertIn('checkpoint %s is passed over' % last, older.stdout)
         self.assertNotIn('\ncheckpoint %s\n' % last, older.stdout)
 
+    def test_what_eval_passes_over(self):
+        self.train(*FLAGS, '--set=checkpoint.full_every=1')
+        oldest, older, newest = self.checkpoints()
+        folder = os.path.join(self.run_dir, 'checkpoints')
+        with open(os.path.join(folder, newest, 'server-0.1.sst'), 'r+b') as file:
+            file.seek(1000)
+            byte = file.read(1)[0]
+            file.seek(1000)
+            file.write(bytes([byte ^ 1]))
+        # Its files have their sizes; more is not looked at, and said.
+        listed = self.thermocline('checkpoint', 'list', self.run_dir)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.assertIn('contents are not read', listed.stdout)
+        for path, scored, passed_over in ((self.run_dir, older, [newest]),
+                                          (folder, oldest, [newest, older])):
+            result = self.thermocline('eval', self.job, '--checkpoint', path,
+                                      '--run-dir', self.run_dir + '-' + scored)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn('\ncheckpoint %s\nscored: ' % scored, result.stdout)
+            self.assertEqual([line.split()[1] for line in result.stdout.splitlines()
+                              if ' is passed over: ' in line], passed_over)
+            with open(os.path.join(folder, older, 'MANIFEST'), 'r+b') as file:
+                file.truncate(10)
+        # One that is named has to be whole.
+        for name in (older, newest):
+            refused = self.thermocline('eval', self.job, '--checkpoint',
+                                       os.path.join(folder, name))
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(os.path.join(folder, name), refused.stderr)
+
     def test_where_a_checkpoint_was_made_is_kept_and_reported(self):
         with open('/proc/cpuinfo') as file:
             best = 'AVX512' if 'avx512f' in file.read() else 'AVX2'
@@ -273,7 +303,9 @@ class CheckpointTest(ProcessTest):
         # Nobody else gets into this run meanwhile.
         second = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
         self.assertEqual(second.returncode, 2)
-        self.assertIn('another launcher (process %d)' % launcher.pid, second.stderr)
+        said = r'another launcher \(process %d on host \S+\) uses %s' % (launcher.pid, self.run_dir)
+        self.assertRegex(second.stderr, '^thermocline: %s; waiting up to 10s .*\n'
+                                        'thermocline: %s\n$' % (said, said))
         self.kill_launcher(launcher)
         nobody = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
         self.assertEqual(nobody.returncode, 1)
@@ -439,7 +471,25 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(code, 1, out)
         self.assertIn("the model is trained, but its checkpoint can't be written: ", err)
         self.assertIn('File too large', err)
-        self.assertIn(' was called off: ', out)
+        # It was tried three times, which is said once.
+        name = 'epoch-1-step-%d' % (40 * PASSES - 1)
+        self.assertEqual(out.count('checkpoint %s was called off: ' % name), 1, out)
+        self.assertEqual([event['name'] for event in self.events('checkpoint_called_off')],
+                         [name] * 3)
+        # The result is there, and says what is missing.
+        with open(os.path.join(self.run_dir, 'summary.json')) as file:
+            summary = json.load(file)
+        self.assertIn('File too large', summary['checkpoints']['missing'])
+        self.assertIsNotNone(summary['model_digest'])
+        stats = self.thermocline('stats', '--run-dir', self.run_dir)
+        self.assertEqual(stats.returncode, 1)
+        self.assertIn("has ended and failed: the model is trained, but its checkpoint can't be "
+                      'written: ', stats.stdout)
+        self.assertNotIn('launch before', stats.stdout)
+        for text in (out, stats.stdout):
+            self.assertIn('\nAUC %.4f ' % summary['auc'], text)
+            self.assertIn('\nmodel digest %s\n' % summary['model_digest'], text)
+            self.assertIn('\nthe checkpoint of the last step is missing: ', text)
         left = os.listdir(os.path.join(self.run_dir, 'checkpoints'))
         self.assertEqual([name for name in left if name.startswith('epoch-')], [])
         self.assertIn('there is no checkpoint yet', err)

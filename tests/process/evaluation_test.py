@@ -113,6 +113,15 @@ class EvaluationTest(ProcessTest):
         self.assertEqual(none.returncode, 2)
         self.assertIn("the job in '%s-plain' has no checkpoint policy" % self.run_dir, none.stderr)
 
+        # Training goes on from the best by that name, too, and comes to the same.
+        for name in (os.path.join(self.run_dir, 'best'), 'best'):
+            same = self.resume('--resume-from', name)
+            self.assertEqual(same['resumed_from_step'], best['best_step'] + 1)
+            self.assert_same(same, summary)
+        elsewhere = self.thermocline('train', '--run-dir', self.run_dir, '--resume-from',
+                                     os.path.join(self.run_dir + '-plain', 'best'))
+        self.assertEqual(elsewhere.returncode, 2)
+
         # What has ended so stays so, until there is more patience.
         again = self.resume()
         self.assert_same(again, summary)
@@ -133,6 +142,50 @@ class EvaluationTest(ProcessTest):
         self.assert_same(summary, undisturbed)
         kept = os.listdir(os.path.join(self.run_dir, 'checkpoints'))
         self.assertIn(summary['evaluations']['best_checkpoint'], kept)
+
+    def test_held_out_rows_of_one_class_have_no_auc(self):
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=1000',
+                        '--test-rows=200', '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL)
+        path = os.path.join(folder, 'test.tsv')
+        with open(path) as file:
+            lines = [line for line in file if line.startswith('0')]
+        with open(path, 'w') as file:
+            file.writelines(lines)
+        flags = ['--data', os.path.join(folder, 'train.tsv'), '--set=data.format=CRITEO_TSV',
+                 '--set=data.test_path=' + path, '--set=train.max_steps=3']
+        scored = 'AUC n/a (only one class)  logloss '
+        launcher = self.start(*flags, '--set=checkpoint.at_end=true')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertIn('\n' + scored, out)
+        summary = self.summary(launcher)
+        self.assertIsNone(summary['auc'])
+        self.assertEqual(summary['eval_samples'], len(lines))
+        self.assertEqual([event['auc'] for event in self.events('eval')], [None])
+        for more in ([], ['--json']):
+            result = self.thermocline('eval', '--checkpoint', self.run_dir, *more, '--run-dir',
+                                      self.run_dir + '-eval' + ''.join(more))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            if more:
+                self.assertIsNone(json.loads(result.stdout)['auc'])
+            else:
+                self.assertIn('\n' + scored, result.stdout)
+
+        # It decides nothing.
+        flags.append('--set=evaluate.every_steps=2')
+        code, _, err = self.finish(self.start(*flags, run_dir=self.run_dir + '-auc'))
+        self.assertEqual(code, 1)
+        self.assertIn('FAILED_PRECONDITION: evaluate.metric is AUC, which is undefined here', err)
+        by_loss = self.train(*flags, '--set=evaluate.metric=LOGLOSS',
+                             run_dir=self.run_dir + '-loss')
+        self.assertIsNone(by_loss['evaluations']['best_auc'])
+        self.assertIsNotNone(by_loss['evaluations']['best_logloss'])
+        # Of the last step alone nothing depends on it.
+        flags[-1] = '--set=evaluate.every_steps=100'
+        at_end = self.train(*flags, run_dir=self.run_dir + '-end')
+        self.assertIsNone(at_end['evaluations']['best_step'])
 
     def test_steps_with_a_cache_and_without_checkpoints(self):
         flags = ['--set=train.passes=4', '--set=evaluate.every_steps=30',

@@ -86,6 +86,18 @@ class FailureTest(ProcessTest):
                               r'  \| \S+/worker-1.log\n')
         self.assert_all_gone(pids)
 
+    def test_servers_that_hang_are_named_with_their_logs(self):
+        launcher = self.start_long('--servers=2', '--set=cluster.stall_timeout_s=3',
+                                   '--set=cluster.rpc_timeout_s=600')
+        pids = list(children(launcher.pid))
+        for name in ('server 0', 'server 1'):
+            os.kill(self.pid_of(launcher, name), signal.SIGSTOP)
+        err = self.fails(launcher)
+        self.assertRegex(err, r'server 0 at \S+ does not answer: .*; server 1 at \S+ does not answer: '
+                              r'.*; logs:\n  \| \S+/server-0.log\n  \| \S+/server-1.log\n'
+                              r'  \| \S+/worker-0.log\n')
+        self.assert_all_gone(pids)
+
     def test_a_worker_that_hangs_while_others_have_ended(self):
         # Rank 0 alone evaluates, one row at a time: it is stopped in the middle of that.
         folder = self.run_dir + '-data'
@@ -113,9 +125,10 @@ class FailureTest(ProcessTest):
         launcher = self.start_with_server_1_stopped_at_the_end()
         pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
                         'all processes')
-        code, _, err = self.finish(launcher)
+        code, out, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('the model is trained, but summary.json lacks its digest: ', err)
+        self.assertRegex(out, r'\nAUC 0\.\d+ ')
         with open(os.path.join(self.run_dir, 'summary.json')) as file:
             summary = json.load(file)
         self.assertIsNone(summary['model_digest'])
@@ -350,10 +363,10 @@ class FailureTest(ProcessTest):
         digest = self.train(run_dir=self.run_dir + '-undisturbed')['model_digest']
         programs = self.fake_programs(
             worker="mkdir '%s/summary.json'; exec '%s' \"$@\"" % (self.run_dir, WORKER))
-        code, _, err = self.finish(self.start('--bin-dir', programs))
+        code, out, err = self.finish(self.start('--bin-dir', programs))
         self.assertEqual(code, 1)
         self.assertIn("the model is trained, but its result can't be kept: can't write", err)
-        self.assertIn('model digest ' + digest, err)
+        self.assertIn('model digest ' + digest, out)
 
 
 if __name__ == '__main__':
