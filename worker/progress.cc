@@ -294,6 +294,11 @@ WorkerStats WorkerProgress::Stats() const {
   return stats;
 }
 
+Step WorkerProgress::AckedThrough() const {
+  absl::MutexLock lock(&mutex_);
+  return watched_.session == nullptr ? kNoStep : watched_.session->acked_through();
+}
+
 // A controller that has gone away is no reason to stop: its death ends this process anyway.
 void WorkerProgress::WriteLine(const std::string& line) const {
   if (fd_ < 0 || line.empty()) return;

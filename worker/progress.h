@@ -64,6 +64,8 @@ class WorkerProgress {
   void Warn(const std::string& text) const;
 
   WorkerStats Stats() const;
+  // The last step that every server has acknowledged; kNoStep while there is no session.
+  Step AckedThrough() const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -265,6 +265,9 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
           "evaluate.metric is AUC, which is undefined here: the held-out rows have one class only; "
           "hold out other rows, or write `metric: LOGLOSS`");
     }
+    progress->Enter("waiting for the decision");
+  } else {
+    progress->Enter("waiting for the evaluation");
   }
   EvaluationDecisions* const decisions = run->options.decisions;
   return decisions == nullptr || decisions->AwaitGoingOn(place.step);

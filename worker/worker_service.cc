@@ -16,6 +16,7 @@ grpc::Status WorkerService::Checkpoint(grpc::ServerContext*, const CheckpointReq
                                        CheckpointReply* reply) {
   const absl::Status status = Act(*request);
   reply->set_complete_through(cuts_->begun().value());
+  reply->set_accepted_through(progress_->AckedThrough().value());
   {
     absl::MutexLock lock(&mutex_);
     reply->set_newest_sequence(order_.newest());

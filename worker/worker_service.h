@@ -31,9 +31,9 @@ class WorkerService : public Worker::Service {
   grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override;
 
   // STATUS, NAME_CUT and CALL_OFF; the reply's complete_through is the last step whose push has
-  // begun. Errors: FAILED_PRECONDITION (another job or epoch; too late to name this cut; a later
-  // request was taken), INVALID_ARGUMENT (an action that isn't a worker's; a sequence that no
-  // launcher has).
+  // begun, accepted_through the last that every server has acknowledged. Errors:
+  // FAILED_PRECONDITION (another job or epoch; too late to name this cut; a later request was
+  // taken), INVALID_ARGUMENT (an action that isn't a worker's; a sequence that no launcher has).
   grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                           CheckpointReply* reply) override;
 

@@ -7,7 +7,10 @@
 #include "absl/strings/match.h"
 #include "common/net/control_client.h"
 #include "common/net/grpc_server.h"
+#include "common/virtual_scheduler.h"
 #include "gtest/gtest.h"
+#include "worker/sparse/ps_session.h"
+#include "worker/sparse/ps_session_testing.h"
 
 namespace thermocline {
 namespace {
@@ -83,6 +86,20 @@ TEST_F(WorkerServiceTest, NamesAndCallsOffCuts) {
   reply = Ask(CheckpointRequest::STATUS, 0);
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->complete_through(), 7);
+}
+
+TEST_F(WorkerServiceTest, SaysWhatEveryServerHasAcknowledged) {
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->accepted_through(), -1);  // It connects still.
+  FakeTransport transport;
+  VirtualScheduler scheduler;
+  PsSessionOptions options;
+  options.start_step = Step(5);
+  const PsSession session(options, &transport, &scheduler);
+  WorkerProgress::Watched watched;
+  watched.session = &session;
+  progress_.Watch(watched);
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->accepted_through(), 4);
+  progress_.Watch({});
 }
 
 TEST_F(WorkerServiceTest, ACutThatIsTooLateIsRefusedWithTheStepItIsAt) {

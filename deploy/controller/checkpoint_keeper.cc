@@ -78,7 +78,26 @@ bool CheckpointKeeper::IsPeriodic(Step cut) const {
          (static_cast<uint64_t>(cut.value()) + 1) % options_.every_steps == 0;
 }
 
+// The last step of which every server has acknowledged every worker's push, where one may have lost
+// such a push: at the end, and where a server that began anew accepts nothing, since workers that
+// wait for a decision don't ask it for anything. Else kNoStep.
+Step CheckpointKeeper::Acknowledged() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (is_ending_) return *last_;  // Training is over when every push is acknowledged.
+    if (!board_.MayLackPushes()) return kNoStep;
+  }
+  Step acknowledged = Step(INT64_MAX);
+  for (size_t rank = 0; rank < participants_.num_workers(); ++rank) {
+    const auto reply = participants_.AskWorker(rank, CheckpointRequest::STATUS, kNoStep);
+    if (!reply.ok()) return kNoStep;
+    acknowledged = std::min(acknowledged, Step(reply->accepted_through()));
+  }
+  return acknowledged;
+}
+
 void CheckpointKeeper::AskServers() {
+  const Step acknowledged = Acknowledged();  // Before the servers say what they have.
   const size_t num_servers = participants_.num_servers();
   std::vector<uint64_t> incarnations(num_servers);
   std::vector<absl::StatusOr<CheckpointReply>> replies(num_servers);
@@ -95,7 +114,12 @@ void CheckpointKeeper::AskServers() {
     answered_[i] = replies[i].ok();
     if (!answered_[i] || board_.incarnation(i) != incarnations[i]) continue;
     board_.Update(i, *replies[i]);
-    if (is_ending_) CheckNothingLost(i, *replies[i]);
+    const Step accepted(replies[i]->accepted_through());
+    if (finished_ || !error_.ok() || accepted >= acknowledged) continue;
+    error_ = absl::DataLossError(
+        absl::StrCat("server ", i, " has lost pushes that it had acknowledged: it knows of none ",
+                     "beyond step ", accepted.value(), ", and all workers have step ",
+                     acknowledged.value(), " acknowledged"));
   }
   for (Wish& wish : wishes_) {
     if (!wish.at_least) wish.at_least = board_.Furthest();
@@ -172,7 +196,7 @@ void CheckpointKeeper::CallOff(Step cut, const std::string& reason) {
     if (failures_ < kMostFailures || last_) return;
   }
   failures_ = 0;
-  Answer(cut, absl::AbortedError(reason));
+  Answer(cut, absl::AbortedError(reason), /*exact_too=*/true);
 }
 
 absl::StatusOr<CheckpointManifest> CheckpointKeeper::Compose(
@@ -241,16 +265,16 @@ void CheckpointKeeper::Commit(Step cut) {
   log_size_.OnCheckpoint();
   messages_.Send(CheckpointRequest::COMMITTED, cut);
   next_try_ = 0;
-  Answer(cut, name);
+  Answer(cut, name, /*exact_too=*/false);  // NameExactly sees that it has its evaluation.
 }
 
 // Those that the cut is late enough for.
-void CheckpointKeeper::Answer(Step cut, const absl::StatusOr<std::string>& result) {
+void CheckpointKeeper::Answer(Step cut, const absl::StatusOr<std::string>& result, bool exact_too) {
   std::vector<Wish> answered;
   {
     absl::MutexLock lock(&mutex_);
     const auto waits = [&](const Wish& wish) {
-      if (wish.is_exact) return *wish.at_least != cut;
+      if (wish.is_exact) return !exact_too || *wish.at_least != cut;
       return !wish.at_least || *wish.at_least > cut;
     };
     const auto middle = std::stable_partition(wishes_.begin(), wishes_.end(), waits);
@@ -288,50 +312,6 @@ void CheckpointKeeper::NameWhatIsWanted() {
   }
 }
 
-// A checkpoint whose step was evaluated only after its commit learns of that; its name.
-absl::StatusOr<std::string> CheckpointKeeper::NoteEvaluations(Step cut) {
-  std::string name = newest();
-  if (!options_.evaluations_through) return name;
-  ASSIGN_OR_RETURN(CheckpointManifest manifest, store_.Load(name));
-  *manifest.mutable_evaluations() = options_.evaluations_through(cut);
-  manifest.mutable_evaluations()->set_best_checkpoint(name);
-  RETURN_IF_ERROR(store_.Commit(manifest));
-  return name;
-}
-
-// Whether somebody wants a cut of just the step that the servers are at, or come to.
-bool CheckpointKeeper::NameExactly() {
-  Step cut;
-  bool is_there, is_reached;
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto wish = std::find_if(wishes_.begin(), wishes_.end(),
-                                   [](const Wish& each) { return each.is_exact; });
-    if (wish == wishes_.end()) return false;
-    cut = *wish->at_least;
-    is_there = newest_step_ == cut;
-    is_reached = board_.CommonStep() == cut;
-  }
-  // The workers wait for this one: they don't get to a cut that was named beyond it.
-  std::vector<Step> beyond;
-  std::copy_if(named_.begin(), named_.end(), std::back_inserter(beyond),
-               [cut](Step named) { return named > cut; });
-  for (const Step later : beyond) {
-    CallOff(later, "the checkpoint of an evaluation's step comes before it");
-  }
-  if (is_there) {
-    Answer(cut, NoteEvaluations(cut));
-  } else if (is_reached && rounds_ >= next_try_ && OpenCuts().empty() &&
-             !messages_.IsPending(cut)) {
-    next_try_ = rounds_ + kRoundsBetweenTries;
-    settled_.erase(cut);
-    named_.insert(cut);
-    const absl::Status named = NameToAll(cut);
-    if (!named.ok() && !IsUnanswered(named)) CallOff(cut, std::string(named.message()));
-  }
-  return true;
-}
-
 // Workers first: as long as they all wait with its push, no server can pass the cut.
 bool CheckpointKeeper::TryToName(Step cut) {
   absl::Status status;
@@ -358,16 +338,6 @@ bool CheckpointKeeper::TryToName(Step cut) {
 void CheckpointKeeper::Request(OnCheckpoint done) {
   absl::MutexLock lock(&mutex_);
   wishes_.push_back({std::move(done), std::nullopt});
-}
-
-void CheckpointKeeper::RequestOf(Step cut, OnCheckpoint done) {
-  absl::MutexLock lock(&mutex_);
-  wishes_.push_back({std::move(done), cut, /*is_exact=*/true});
-}
-
-void CheckpointKeeper::Keep(const std::string& name) {
-  absl::MutexLock lock(&mutex_);
-  kept_ = name;
 }
 
 void CheckpointKeeper::RemoveOld() {

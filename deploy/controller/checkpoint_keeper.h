@@ -54,8 +54,7 @@ class CheckpointKeeper {
   // kAborted: three cuts were called off. Not called where the epoch ends before.
   using OnCheckpoint = std::function<void(const absl::StatusOr<std::string>& name)>;
   void Request(OnCheckpoint done);
-  // Wants one of `cut`, behind which no worker pushes before `done` is called: with its name, or
-  // with why there is none.
+  // Wants one of `cut`, behind which no worker pushes before `done` learns its name, or why not.
   void RequestOf(Step cut, OnCheckpoint done);
   // This checkpoint stays, however old it is; "": none does. At first the best of the base.
   void Keep(const std::string& name);
@@ -63,9 +62,9 @@ class CheckpointKeeper {
   // the end or somebody wants one, and completes or calls off the others.
   void Finish(Step last);
   bool finished() const;
-  // kAborted: finished, and the last step should have a checkpoint and doesn't. kDataLoss: at the
-  // end a server lacks pushes that it acknowledged. kUnavailable: nobody knows whether a manifest
-  // is on the medium, so that the job has to end.
+  // kAborted: finished, and the last step should have a checkpoint and doesn't. kDataLoss: a server
+  // lacks pushes that it acknowledged. kUnavailable: nobody knows whether a manifest is on the
+  // medium, so that the job has to end.
   absl::Status error() const;
 
   // Another process takes the place of a server: unfinished parts are void. What it begins with.
@@ -89,8 +88,7 @@ class CheckpointKeeper {
   bool IsPeriodic(Step cut) const;
   std::set<Step> OpenCuts() const;
   void AskServers();
-  void CheckNothingLost(size_t server, const CheckpointReply& reply)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Step Acknowledged();
   void LookAtLogs();
   void SettleCuts();
   absl::Status NameTo(Step cut, const std::vector<size_t>& servers);
@@ -108,7 +106,7 @@ class CheckpointKeeper {
   void WorkTowardsTheEnd(Step last);
   void End(Step last, const absl::Status& error);
   void RemoveOld();
-  void Answer(Step cut, const absl::StatusOr<std::string>& result);
+  void Answer(Step cut, const absl::StatusOr<std::string>& result, bool exact_too);
 
   const CheckpointKeeperOptions options_;
   CutParticipants& participants_;

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "deploy/controller/checkpoint_keeper.h"
 
 namespace thermocline {
@@ -27,15 +26,6 @@ absl::Status CheckpointKeeper::error() const {
 bool CheckpointKeeper::CountsAsFailure(Step cut, const std::string& reason) const {
   absl::MutexLock lock(&mutex_);
   return !last_ || (cut == *last_ && !absl::StrContains(reason, ": busy"));
-}
-
-// Training is over when every push is acknowledged. REQUIRES: the server was asked after that.
-void CheckpointKeeper::CheckNothingLost(size_t server, const CheckpointReply& reply) {
-  const Step accepted(reply.accepted_through());
-  if (finished_ || !error_.ok() || accepted >= *last_) return;
-  error_ = absl::DataLossError(absl::StrCat(
-      "server ", server, " has lost pushes that it had acknowledged: it knows of none beyond step ",
-      accepted.value(), ", and step ", last_->value(), " was trained"));
 }
 
 void CheckpointKeeper::WorkTowardsTheEnd(Step last) {
@@ -66,11 +56,11 @@ void CheckpointKeeper::WorkTowardsTheEnd(Step last) {
 void CheckpointKeeper::End(Step last, const absl::Status& error) {
   const std::string name = newest();
   if (!error.ok()) {
-    Answer(last, error);
+    Answer(last, error, /*exact_too=*/true);
   } else if (name.empty()) {
-    Answer(last, absl::AbortedError("no step was trained"));
+    Answer(last, absl::AbortedError("no step was trained"), /*exact_too=*/true);
   } else {
-    Answer(last, name);
+    Answer(last, name, /*exact_too=*/true);
   }
   if (removal_due_) RemoveOld();
   absl::MutexLock lock(&mutex_);

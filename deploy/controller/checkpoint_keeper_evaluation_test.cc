@@ -88,6 +88,101 @@ TEST_F(CheckpointKeeperEvaluationTest, ACheckpointThatIsThereLearnsOfItsEvaluati
   EXPECT_THAT(Names(), ElementsAre("epoch-2-step-9"));
 }
 
+// The evaluation is over while the manifest is written, which was composed without it.
+TEST_F(CheckpointKeeperEvaluationTest, ACommitThatOvertakesItsEvaluationIsNoAnswerYet) {
+  EvaluationState state;
+  std::vector<std::string> answers;
+  options_.every_steps = 10;
+  options_.evaluations_through = [&](Step cut) {
+    const EvaluationState as_composed = state;
+    if (cut == Step(9) && state.evaluations() == 0) {
+      state.set_evaluations(1);
+      state.set_best_step(9);
+    }
+    return as_composed;
+  };
+  cluster_.AdvanceTo(9);
+  cluster_.WriteAll(9);
+  keeper().RequestOf(Step(9),
+                     [&](const absl::StatusOr<std::string>& name) { answers.push_back(*name); });
+  Poll();
+  EXPECT_THAT(answers, ElementsAre("epoch-2-step-9"));
+  const auto manifest = store_.Load("epoch-2-step-9");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->evaluations().evaluations(), 1u);
+  EXPECT_EQ(manifest->evaluations().best_step(), 9);
+  EXPECT_EQ(manifest->evaluations().best_checkpoint(), "epoch-2-step-9");
+}
+
+TEST_F(CheckpointKeeperEvaluationTest, WhoAsksMeanwhileGetsTheSameCheckpoint) {
+  std::vector<std::string> exact, wished;
+  cluster_.AdvanceTo(7);
+  keeper().RequestOf(Step(7),
+                     [&](const absl::StatusOr<std::string>& name) { exact.push_back(*name); });
+  keeper().Request([&](const absl::StatusOr<std::string>& name) { wished.push_back(*name); });
+  Poll();
+  ASSERT_EQ(NamedCut(0), 7);
+  EXPECT_THAT(cluster_.workers_[0].cuts, IsEmpty());  // None beyond it is named.
+  cluster_.WriteAll(7);
+  Poll();
+  EXPECT_THAT(exact, ElementsAre("epoch-2-step-7"));
+  EXPECT_THAT(wished, ElementsAre("epoch-2-step-7"));
+}
+
+// Workers that wait at step 7 ask no server for anything, so none of them would notice.
+TEST_F(CheckpointKeeperEvaluationTest, AServerThatLostWhatItAcknowledgedIsNoticed) {
+  keeper().RequestOf(Step(7), [](const absl::StatusOr<std::string>&) {});
+  cluster_.AdvanceTo(6);
+  for (auto& server : cluster_.servers_) server.accepted_through = 6;
+  for (auto& worker : cluster_.workers_) worker.acked = 7;
+  Poll(3);  // It was asked before it accepted the step, for all that is known.
+  EXPECT_EQ(keeper().error(), absl::OkStatus());
+  EXPECT_EQ(cluster_.workers_asked_, 0);
+
+  EXPECT_EQ(keeper().RestartServer(1), "");
+  cluster_.servers_[1].answers = false;  // It recovers, ...
+  Poll(3);
+  EXPECT_EQ(keeper().error(), absl::OkStatus());
+  cluster_.servers_[1].answers = true;  // ... and its log lacks step 7.
+  cluster_.servers_[0].accepted_through = 7;
+  cluster_.servers_[0].complete_through = 7;
+  Poll(3);
+  EXPECT_EQ(keeper().error().code(), absl::StatusCode::kDataLoss) << keeper().error();
+  EXPECT_THAT(std::string(keeper().error().message()),
+              HasSubstr("server 1 has lost pushes that it had acknowledged: it knows of none "
+                        "beyond step 6, and all workers have step 7 acknowledged"));
+}
+
+// A push that is still on its way, to a server that was not read from or recovers, is no loss.
+TEST_F(CheckpointKeeperEvaluationTest, WhatIsNotYetAcknowledgedIsNotLost) {
+  keeper().RequestOf(Step(7), [](const absl::StatusOr<std::string>&) {});
+  cluster_.AdvanceTo(6);
+  cluster_.servers_[1].accepted_through = 6;
+  cluster_.workers_[0].acked = 7;
+  cluster_.workers_[1].acked = 6;
+  EXPECT_EQ(keeper().RestartServer(1), "");
+  Poll(5);
+  EXPECT_EQ(keeper().error(), absl::OkStatus());
+  cluster_.workers_[1].acked = 7;
+  cluster_.workers_[1].answers = false;  // Who doesn't answer may lack it.
+  Poll(5);
+  EXPECT_EQ(keeper().error(), absl::OkStatus());
+  cluster_.servers_[1].accepted_through = 7;
+  cluster_.AdvanceTo(7);
+  cluster_.workers_[1].answers = true;
+  Poll(5);
+  EXPECT_EQ(keeper().error(), absl::OkStatus());
+  EXPECT_EQ(NamedCut(1), 7);
+  cluster_.servers_[1].accepted_through = 8;  // Training goes on: workers are left alone.
+  Poll();
+  const int asked = cluster_.workers_asked_;
+  for (int64_t step = 9; step < 15; ++step) {
+    cluster_.servers_[1].accepted_through = step;
+    Poll();
+  }
+  EXPECT_EQ(cluster_.workers_asked_, asked);
+}
+
 TEST_F(CheckpointKeeperEvaluationTest, SaysWhyTheCheckpointOfAStepCanNotBeMade) {
   cluster_.AdvanceTo(7);
   std::vector<absl::StatusOr<std::string>> answers;

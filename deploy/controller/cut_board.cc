@@ -27,6 +27,9 @@ void CutBoard::Forget(size_t server) {
 
 void CutBoard::Update(size_t server, const CheckpointReply& reply) {
   Server& state = servers_[server];
+  const Step accepted(reply.accepted_through());
+  state.stands_still = state.has_answered && state.accepted_through == accepted;
+  state.accepted_through = accepted;
   state.has_answered = true;
   state.passed = state.complete_through;
   state.complete_through = Step(reply.complete_through());
@@ -95,6 +98,12 @@ std::optional<Step> CutBoard::CommonStep() const {
     }
   }
   return servers_[0].complete_through;
+}
+
+bool CutBoard::MayLackPushes() const {
+  return std::any_of(servers_.begin(), servers_.end(), [](const Server& server) {
+    return server.incarnation > 0 && server.stands_still;
+  });
 }
 
 }  // namespace thermocline

@@ -53,12 +53,17 @@ class CutBoard {
   Step Furthest() const;
   // Where all servers stand, if all have said the same.
   std::optional<Step> CommonStep() const;
+  // Whether a server that began anew has accepted nothing between its last two answers: its log may
+  // have lost pushes that it had acknowledged.
+  bool MayLackPushes() const;
 
  private:
   struct Server {
     uint64_t incarnation = 0;
     bool has_answered = false;
     Step complete_through = kNoStep;
+    Step accepted_through = kNoStep;
+    bool stands_still = false;  // As MayLackPushes says.
     // At the answer before: a cut that it doesn't have and had passed then, it will never write.
     Step passed = kNoStep;
     std::map<Step, CutStatus> cuts;
