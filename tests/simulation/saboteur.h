@@ -35,6 +35,7 @@ enum class PlantedFault {
   kSilentWorkers,   // Workers say nothing to servers that they don't read from.
   kUnsyncedParts,   // The files that a server writes for a checkpoint are not synced.
   kUnsyncedNames,   // What the launcher writes has no name on the medium.
+  kOldEvaluations,  // The next epoch decides upon what the one before has scored.
   kBusyIsBroken,    // Workers take a server that refuses them for one that doesn't answer.
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/hash.h"
 #include "common/sparse_optimizer.h"
 
 namespace thermocline {
@@ -14,6 +15,18 @@ bool SameBits(absl::Span<const float> a, absl::Span<const float> b) {
 }
 
 }  // namespace
+
+void ModelScore::Add(TableId table, Key key, absl::Span<const float> weights) {
+  uint64_t hash = KeyHash(TableSalt(table), key);
+  for (const float weight : weights) {
+    uint32_t bits;
+    std::memcpy(&bits, &weight, sizeof bits);
+    hash = Mix64(hash ^ bits);
+  }
+  sum_ += hash;
+}
+
+double ModelScore::value() const { return static_cast<double>(Mix64(sum_) >> 11) * 0x1p-53; }
 
 SequentialModel::SequentialModel(std::vector<TableLayout> layouts, uint64_t seed,
                                  uint32_t num_workers)
@@ -118,6 +131,22 @@ SequentialModel::Row* SequentialModel::RowOf(TableId table, Key key) {
     InitialRow(layout(table), seed_, key, absl::MakeSpan(row.floats));
   }
   return &row;
+}
+
+double SequentialModel::ScoreAfter(Step step, uint64_t num_keys) const {
+  ModelScore score;
+  for (const auto& [table, rows] : after_.at(step)) {
+    for (uint64_t i = 0; i < num_keys; ++i) {
+      const Key key = Mix64(i);
+      const auto row = rows.find(key);
+      if (row == rows.end()) {
+        score.Add(table, key, InitialWeights(table, key));
+      } else {
+        score.Add(table, key, absl::MakeConstSpan(row->second.floats).first(layout(table).dim));
+      }
+    }
+  }
+  return score.value();
 }
 
 std::vector<float> SequentialModel::InitialWeights(TableId table, Key key) const {

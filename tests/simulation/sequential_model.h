@@ -26,6 +26,17 @@ struct ModelUpdate {
   std::vector<float> values;  // [dim] or [row_floats]
 };
 
+// What stands for an evaluation's metric: a number in [0, 1) that depends on every bit of the
+// weights that are added, in any order.
+class ModelScore {
+ public:
+  void Add(TableId table, Key key, absl::Span<const float> weights);
+  double value() const;
+
+ private:
+  uint64_t sum_ = 0;
+};
+
 struct ModelPush {
   Step first_step;
   Step last_step;
@@ -57,6 +68,8 @@ class SequentialModel {
   using Rows = std::map<TableId, std::map<Key, Row>>;
   // Rows that some push has touched, as they were after a step; kNoStep: before the first.
   const Rows& RowsAfter(Step step) const { return after_.at(step); }
+  // Of all tables' first `num_keys` keys, Mix64(0) and so on.
+  double ScoreAfter(Step step, uint64_t num_keys) const;
   std::vector<float> InitialWeights(TableId table, Key key) const;
   const TableLayout& layout(TableId table) const;
 

@@ -8,6 +8,7 @@
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/verify_checkpoint.h"
 #include "common/hash.h"
+#include "common/status_macros.h"
 #include "deploy/controller/resume.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/simulation/sim_checks.h"
@@ -18,6 +19,9 @@ namespace {
 constexpr int64_t kTimeLimitMicros = int64_t{600} * 1'000'000;
 constexpr int64_t kStallMicros = int64_t{60} * 1'000'000;
 constexpr int kMaxWritesBeforeDeath = 12;
+// Of what worker 0 reports, and of what the workers are told.
+constexpr int64_t kReportMicros = 50'000;
+constexpr int64_t kDecisionMicros = 50'000;
 
 DiskDeceptions DeceptionsOf(PlantedFault planted) {
   DiskDeceptions deceptions;
@@ -39,6 +43,7 @@ void SimJobCounters::Add(const SimJobCounters& other) {
   lost_logs += other.lost_logs;
   stalls += other.stalls;
   checkpoints.Add(other.checkpoints);
+  evaluations.Add(other.evaluations);
 }
 
 SimJob::SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
@@ -135,7 +140,43 @@ void SimJob::BeginEpoch(const EpochStart& start) {
   }
   model_.RollBack(start.base_step, num_workers_);
   training_ = lost_ = false;
+  const absl::Status evaluations = BeginEvaluations();
+  if (!evaluations.ok()) return Fail(evaluations.ToString());
   for (SimServer* server : servers()) server->BeginEpoch(ConfigFor(server->index()));
+}
+
+absl::Status SimJob::BeginEvaluations() {
+  if (!setup_.evaluations.has_value()) return absl::OkStatus();
+  EvaluationState before;
+  if (!start_.base.empty()) {
+    ASSIGN_OR_RETURN(const CheckpointManifest base, store_.Load(start_.base));
+    before = base.evaluations();
+  }
+  const std::unique_ptr<SimEvaluations> old = std::move(evaluations_);
+  evaluations_ =
+      std::make_unique<SimEvaluations>(*setup_.evaluations, start_.epoch, before, old.get(),
+                                       [this](Step step, bool stop) { OnDecided(step, stop); });
+  if (old != nullptr && saboteur_.Has(PlantedFault::kOldEvaluations)) evaluations_->TakeOld(*old);
+  return absl::OkStatus();
+}
+
+// On its way to the launcher.
+void SimJob::OnScored(Step step, double score) {
+  Later(random_.Between(0, kReportMicros), [this, step, score] {
+    evaluations_->Take(step, score, launcher_ == nullptr ? nullptr : &launcher_->keeper(),
+                       launcher_ended_);
+  });
+}
+
+// Every worker hears of it, and maybe again after a while.
+void SimJob::OnDecided(Step step, bool stop) {
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const auto tell = [this, step, stop, rank] {
+      if (workers_[rank] != nullptr) workers_[rank]->Decide(step, stop);
+    };
+    Later(random_.Between(0, kDecisionMicros), tell);
+    if (random_.Chance(0.3)) Later(random_.Between(0, 10 * kDecisionMicros), tell);
+  }
 }
 
 // Whatever it began with, it holds what the model held after the same step.
@@ -164,6 +205,9 @@ void SimJob::AddWorker(WorkerRank rank) {
   if (setup_.checkpoints.has_value()) {
     options.checkpoint_every_steps = setup_.checkpoints->every_steps;
   }
+  if (setup_.evaluations.has_value()) {
+    options.evaluate_every_steps = setup_.evaluations->every_steps;
+  }
   options.ignores_cuts = saboteur_.Has(PlantedFault::kSpannedCuts);
   options.num_keys = setup_.num_keys;
   options.keys_per_table = setup_.keys_per_table;
@@ -185,7 +229,8 @@ void SimJob::AddWorker(WorkerRank rank) {
   workers_.push_back(std::make_unique<SimWorker>(
       options, session,
       [this](SimWorker* worker, const absl::Status& why) { OnWorkerLost(worker, why); },
-      network_->Connect(), &scheduler_, &model_, &failures_));
+      [this](Step step, double score) { OnScored(step, score); }, network_->Connect(), &scheduler_,
+      &model_, &failures_));
 }
 
 void SimJob::StartLauncher() {
@@ -216,6 +261,9 @@ void SimJob::StartLauncher() {
   keeper.keep = setup_.checkpoints->keep;
   if (setup_.durability.has_value()) keeper.max_log_bytes = setup_.checkpoints->max_log_bytes;
   keeper.staleness_steps = setup_.staleness_steps;
+  if (evaluations_ != nullptr) {
+    keeper.evaluations_through = [this](Step cut) { return evaluations_->board().Through(cut); };
+  }
   launcher_ = std::make_unique<SimLauncher>(std::move(options), &store_, &scheduler_, &saboteur_,
                                             &failures_);
   Later(0, &SimJob::Tick);
@@ -283,8 +331,12 @@ void SimJob::RollBack() {
 // ------------------------------------------------------------------------------------------------
 
 void SimJob::Later(int64_t delay_us, void (SimJob::*task)()) {
+  Later(delay_us, [this, task] { (this->*task)(); });
+}
+
+void SimJob::Later(int64_t delay_us, const std::function<void()>& task) {
   scheduler_.RunAfter(delay_us, [this, ended = launcher_ended_, epoch = start_.epoch, task] {
-    if (!*ended && epoch == start_.epoch) (this->*task)();
+    if (!*ended && epoch == start_.epoch) task();
   });
 }
 
@@ -331,7 +383,7 @@ void SimJob::Tick() {
     finished_ = true;
     return;
   }
-  if (WorkersDone()) keeper.Finish(Step(setup_.num_steps - 1));
+  if (WorkersDone()) keeper.Finish(last_step());
   if (!lost_ && HasStalled()) {
     ++counters_.stalls;
     if (std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->done(); })) {
@@ -466,6 +518,7 @@ uint64_t SimJob::max_staleness() const {
 SimJobCounters SimJob::counters() const {
   SimJobCounters sum = counters_;
   if (launcher_ != nullptr) sum.checkpoints.Add(launcher_->counters());
+  if (evaluations_ != nullptr) sum.evaluations.Add(evaluations_->counters());
   return sum;
 }
 

@@ -4,6 +4,7 @@
 #define THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tests/simulation/forgetful_disk.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sequential_model.h"
+#include "tests/simulation/sim_evaluations.h"
 #include "tests/simulation/sim_launcher.h"
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
@@ -41,6 +43,7 @@ struct SimJobCounters {
   uint64_t lost_logs = 0;  // That lacked what they had acknowledged; all were noticed.
   uint64_t stalls = 0;     // Of those: because nothing advanced.
   SimLauncherCounters checkpoints;
+  SimEvaluationCounters evaluations;
 
   void Add(const SimJobCounters& other);
 };
@@ -69,6 +72,10 @@ class SimJob {
   ServerConfig ConfigFor(ServerIndex index) const;
   SimulatedDisk* checkpoints() { return &disk_; }
   CheckpointStore* store() { return &store_; }
+  // Those of the last epoch; null where the job has none.
+  const SimEvaluations* evaluations() const { return evaluations_.get(); }
+  // REQUIRES: training is over.
+  Step last_step() const { return workers_[0]->last_step(); }
   SimJobCounters counters() const;
   SimServerCounters server_counters() const;
   uint64_t events() const { return scheduler_.events_run(); }
@@ -84,10 +91,13 @@ class SimJob {
   bool WorkersDone() const;
 
   void BeginEpoch(const EpochStart& start);
+  absl::Status BeginEvaluations();
   void OnServing(SimServer* server);
   void OnServerLost(SimServer* server, const std::string& why);
   void OnWorkerLost(SimWorker* worker, const absl::Status& why);
   void OnLoss(const std::string& what);
+  void OnScored(Step step, double score);
+  void OnDecided(Step step, bool stop);
   void GoBackSoon();
   void RollBack();
   void EndEpoch();
@@ -102,6 +112,7 @@ class SimJob {
   void Resize();
   // Runs `task` unless the launcher is dead by then, or the epoch another.
   void Later(int64_t delay_us, void (SimJob::*task)());
+  void Later(int64_t delay_us, const std::function<void()>& task);
   bool Spend(int* budget, double probability);
   void Fail(const std::string& what);
 
@@ -122,6 +133,7 @@ class SimJob {
 
   std::shared_ptr<bool> launcher_ended_ = std::make_shared<bool>(false);
   std::unique_ptr<SimLauncher> launcher_;  // Null where no checkpoints are made, or not yet.
+  std::unique_ptr<SimEvaluations> evaluations_;
   EpochStart start_;
   uint32_t num_servers_;
   uint32_t num_workers_;

@@ -116,6 +116,18 @@ void ChooseOverload(SimRandom* random, SimSetup* setup) {
   }
 }
 
+void ChooseEvaluations(SimRandom* random, SimSetup* setup) {
+  EvaluationSetup& evaluations = setup->evaluations.emplace();
+  evaluations.every_steps = static_cast<uint64_t>(random->Between(1, 6));
+  if (random->Chance(0.7)) evaluations.patience = static_cast<uint32_t>(random->Between(1, 4));
+}
+
+std::string DescribeEvaluations(const SimSetup& setup) {
+  if (!setup.evaluations.has_value()) return "";
+  return absl::StrCat(", evaluations every ", setup.evaluations->every_steps, " steps, patience ",
+                      setup.evaluations->patience);
+}
+
 std::string DescribeCheckpoints(const SimSetup& setup) {
   if (!setup.checkpoints.has_value()) return ", no checkpoints";
   const CheckpointSetup& checkpoints = *setup.checkpoints;
@@ -172,6 +184,7 @@ SimSetup ChooseSetup(SimRandom* random) {
     ChooseDeathsWithoutLog(random, &setup);
   }
   if (random->Chance(0.3)) ChooseOverload(random, &setup);
+  if (random->Chance(0.4)) ChooseEvaluations(random, &setup);
   return setup;
 }
 
@@ -188,15 +201,15 @@ SimSetup Undisturbed(SimSetup setup) {
 }
 
 std::string Describe(const SimSetup& setup) {
-  return absl::StrCat(setup.num_servers, " servers, ", setup.num_workers, " workers, staleness ",
-                      setup.staleness_steps, ", ", setup.num_steps, " steps, ", setup.tables.size(),
-                      " tables, ", setup.num_keys, " keys, parts of ", setup.max_part_bytes,
-                      " bytes, drop ", setup.faults.drop, ", duplicate ", setup.faults.duplicate,
-                      ", pending ", setup.limits.max_pending_push_bytes, ", rank 0 slow by ",
-                      setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
-                      setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
-                      setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
-                      DescribeDurability(setup), DescribeCheckpoints(setup));
+  return absl::StrCat(
+      setup.num_servers, " servers, ", setup.num_workers, " workers, staleness ",
+      setup.staleness_steps, ", ", setup.num_steps, " steps, ", setup.tables.size(), " tables, ",
+      setup.num_keys, " keys, parts of ", setup.max_part_bytes, " bytes, drop ", setup.faults.drop,
+      ", duplicate ", setup.faults.duplicate, ", pending ", setup.limits.max_pending_push_bytes,
+      ", rank 0 slow by ", setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
+      setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
+      setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
+      DescribeDurability(setup), DescribeCheckpoints(setup), DescribeEvaluations(setup));
 }
 
 }  // namespace thermocline

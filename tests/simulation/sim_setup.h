@@ -33,6 +33,12 @@ struct CheckpointSetup {
   int64_t notice_us = 50'000;  // Until it sees that somebody died, at the most.
 };
 
+// How a job is evaluated while it trains. Where it makes checkpoints, the best is kept.
+struct EvaluationSetup {
+  uint64_t every_steps = 1;
+  uint32_t patience = 0;
+};
+
 struct SimSetup {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
@@ -46,6 +52,7 @@ struct SimSetup {
   NetworkFaults faults;
   std::optional<LogDurability> durability;
   std::optional<CheckpointSetup> checkpoints;
+  std::optional<EvaluationSetup> evaluations;
   CrashFaults crashes;        // Of servers with a durability, or where there are checkpoints.
   LauncherFaults launcher;    // Where there are.
   OverloadFaults overload;    // Of server 0.

@@ -12,12 +12,13 @@
 namespace thermocline {
 
 SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
-                     OnLost on_lost, std::unique_ptr<Transport> transport,
+                     OnLost on_lost, OnScored on_scored, std::unique_ptr<Transport> transport,
                      VirtualScheduler* scheduler, SequentialModel* model,
                      std::vector<std::string>* failures)
     : options_(options),
       cluster_(options.num_servers),
       on_lost_(std::move(on_lost)),
+      on_scored_(std::move(on_scored)),
       scheduler_(scheduler, ended_, 0, 0),
       model_(model),
       failures_(failures),
@@ -34,10 +35,14 @@ SimWorker::~SimWorker() {
   session_.Fail(absl::CancelledError("simulated: the worker died"));
 }
 
+// An evaluation that is due where the worker begins comes first.
 void SimWorker::Start() {
+  if (step_ > Step(0) && EvaluatesAfter(step_ - 1)) {
+    step_ = step_ - 1;
+    return Evaluate();
+  }
   if (step_.value() < options_.num_steps) return PullStep();
-  cuts_.EndTraining();
-  finished_ = true;
+  EndTraining();
 }
 
 absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& request) {
@@ -45,7 +50,9 @@ absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& r
   RETURN_IF_ERROR(order_.Take(request.sequence()));
   if (request.action() == CheckpointRequest::NAME_CUT) RETURN_IF_ERROR(cuts_.Name(step));
   if (request.action() == CheckpointRequest::CALL_OFF) cuts_.CallOff(step);
-  return CheckpointReply();
+  CheckpointReply reply;
+  reply.set_accepted_through(session_.acked_through().value());
+  return reply;
 }
 
 // What a worker does is a function of the job, its rank and the step: done over, it is the same,
@@ -113,6 +120,77 @@ void SimWorker::ReadAside() {
     if (through < step - 1) Fail(absl::StrCat("read is only complete to ", through.value()));
     CheckRows(*rows, through, model_->complete_through());
   });
+}
+
+bool SimWorker::EvaluatesAfter(Step step) const {
+  if (options_.evaluate_every_steps == 0) return false;
+  const auto next = static_cast<uint64_t>(step.value() + 1);
+  return next % options_.evaluate_every_steps == 0 || step.value() + 1 >= options_.num_steps;
+}
+
+// Rank 0 scores the model after this step; all wait for what follows.
+void SimWorker::Evaluate() {
+  waits_for_decision_ = true;
+  if (options_.rank == WorkerRank(0)) Score();
+  GoOn();
+}
+
+void SimWorker::Score() {
+  auto rows = std::make_shared<Blocks>(options_.num_servers);
+  for (const TableLayout& table : options_.tables) {
+    for (uint64_t i = 0; i < options_.num_keys; ++i) {
+      Block* block = BlockFor(rows.get(), table.id, wire::PushKind::kGradient, Mix64(i));
+      block->keys.push_back(Mix64(i));
+      block->values.resize(block->keys.size() * table.dim, -1.0f);
+    }
+  }
+  PullWork work;
+  work.kind = wire::PullKind::kRead;
+  work.step = step_ + 1;
+  work.slices.resize(options_.num_servers);
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    for (Block& block : (*rows)[server]) {
+      work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
+    }
+  }
+  ++reads_outstanding_;
+  session_.Pull(std::move(work), [this, rows](const absl::Status& status, Step) {
+    --reads_outstanding_;
+    if (!status.ok()) return Fail(status);
+    CheckRows(*rows, step_, step_);  // Nothing of a later step is in them.
+    ModelScore score;
+    for (const std::vector<Block>& blocks : *rows) {
+      for (const Block& block : blocks) {
+        const size_t dim = block.values.size() / block.keys.size();
+        for (size_t i = 0; i < block.keys.size(); ++i) {
+          score.Add(block.table, block.keys[i],
+                    absl::MakeConstSpan(block.values).subspan(i * dim, dim));
+        }
+      }
+    }
+    on_scored_(step_, score.value());
+  });
+}
+
+void SimWorker::Decide(Step step, bool stop) {
+  if (step < decided_) return;
+  decided_ = step;
+  stop_ = stop;
+  GoOn();
+}
+
+void SimWorker::GoOn() {
+  if (!waits_for_decision_ || decided_ < step_) return;
+  waits_for_decision_ = false;
+  const bool stops = decided_ == step_ && stop_;
+  if (stops || step_.value() + 1 >= options_.num_steps) return EndTraining();
+  step_ = step_ + 1;
+  PullStep();
+}
+
+void SimWorker::EndTraining() {
+  cuts_.EndTraining();
+  finished_ = true;
 }
 
 void SimWorker::CheckRows(const Blocks& rows, Step from, Step to) {
@@ -193,7 +271,7 @@ void SimWorker::PushStep() {
   bool cut = cuts_.BeginPush(step_);
   cut = cut || (every > 0 && static_cast<uint64_t>(step_.value() + 1) % every == 0);
   const bool may_withhold = step_ - pushed_through_ <= options_.staleness_steps &&
-                            (!cut || options_.ignores_cuts) && !last;
+                            (!cut || options_.ignores_cuts) && !last && !EvaluatesAfter(step_);
   if (may_withhold && random_.Chance(0.3)) return NextStep();
 
   ModelPush model_push;
@@ -245,11 +323,8 @@ void SimWorker::Release(Step last_step, size_t wave, size_t num_waves, bool pull
 }
 
 void SimWorker::NextStep() {
-  if (step_.value() + 1 == options_.num_steps) {
-    cuts_.EndTraining();
-    finished_ = true;
-    return;
-  }
+  if (EvaluatesAfter(step_)) return Evaluate();
+  if (step_.value() + 1 == options_.num_steps) return EndTraining();
   step_ = step_ + 1;
   PullStep();
 }

@@ -38,10 +38,11 @@ struct SimWorkerOptions {
   Step start_step{0};
   int64_t num_steps = 10;
   uint64_t checkpoint_every_steps = 0;
-  bool ignores_cuts = false;  // A planted fault.
-  uint64_t num_keys = 40;     // Distinct keys of a table.
-  int keys_per_table = 8;     // Pulled in a step.
-  int64_t compute_us = 0;     // Between a step's rows and its push, at the most.
+  uint64_t evaluate_every_steps = 0;  // 0: never.
+  bool ignores_cuts = false;          // A planted fault.
+  uint64_t num_keys = 40;             // Distinct keys of a table.
+  int keys_per_table = 8;             // Pulled in a step.
+  int64_t compute_us = 0;             // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
 };
 
@@ -50,17 +51,24 @@ class SimWorker {
   // Ends the worker, which can't go on because of `why`: the loss of a server.
   using OnLost = std::function<void(SimWorker*, const absl::Status& why)>;
 
+  // Rank 0 has scored the model after its step.
+  using OnScored = std::function<void(Step step, double score)>;
+
   // Borrows all but the options and the transport. What goes wrong is appended to `failures`.
   SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
-            OnLost on_lost, std::unique_ptr<Transport> transport, VirtualScheduler* scheduler,
-            SequentialModel* model, std::vector<std::string>* failures);
+            OnLost on_lost, OnScored on_scored, std::unique_ptr<Transport> transport,
+            VirtualScheduler* scheduler, SequentialModel* model,
+            std::vector<std::string>* failures);
   // The process dies, if it hasn't ended.
   ~SimWorker();
 
   void Start();
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
+  // What follows from the evaluation of `step`; later ones count for earlier ones, too.
+  void Decide(Step step, bool stop);
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
+  Step last_step() const { return step_; }  // REQUIRES: done()
   WorkerRank rank() const { return options_.rank; }
   const PsSession& session() const { return session_; }
   uint64_t pushes() const { return pushes_; }  // Begun.
@@ -82,6 +90,11 @@ class SimWorker {
   void OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
                 Step complete_through);
   void ReadAside();
+  bool EvaluatesAfter(Step step) const;
+  void Evaluate();
+  void Score();
+  void GoOn();
+  void EndTraining();
   void CheckRows(const Blocks& rows, Step from, Step to);
   SimRandom DataRandom(TableId table, Key key) const;
   std::shared_ptr<Blocks> ChooseKeys(SimRandom* random);
@@ -97,6 +110,7 @@ class SimWorker {
   const SimWorkerOptions options_;
   const ClusterMap cluster_;
   const OnLost on_lost_;
+  const OnScored on_scored_;
   const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
   ProcessScheduler scheduler_;
   SequentialModel* const model_;
@@ -112,6 +126,9 @@ class SimWorker {
   Step pushed_from_ = kNoStep;  // ... and its first step.
   // Gradients not pushed yet, and rows to write back: (table, key, kind) -> count and values.
   std::map<std::pair<TableId, Key>, ModelUpdate> withheld_;
+  bool waits_for_decision_ = false;
+  Step decided_ = kNoStep;
+  bool stop_ = false;
   bool finished_ = false;
   uint64_t pushes_ = 0;
   uint64_t max_staleness_ = 0;

@@ -39,7 +39,7 @@ class Simulation {
   void CheckCheckpointsLeft();
   void FillResult();
 
-  Step last() const { return Step(job_.setup().num_steps - 1); }
+  Step last() const { return job_.last_step(); }
   void Fail(const std::string& what) { result_.failures.push_back(what); }
 
   SimulationResult result_;
@@ -49,6 +49,7 @@ class Simulation {
 
 void Simulation::CheckEnd() {
   CHECK_EQ(job_.model().complete_through(), last());
+  result_.last_step = last();
   uint64_t pushes = 0;  // Every server gets each of them.
   for (const auto& worker : job_.workers()) {
     pushes += worker->pushes();
@@ -59,6 +60,10 @@ void Simulation::CheckEnd() {
     Fail("the servers hold another digest than the model");
   }
   if (job_.setup().checkpoints.has_value()) CheckCheckpointsLeft();
+  if (job_.evaluations() == nullptr) return;
+  job_.evaluations()->CheckEnd(job_.model(), last(), job_.setup().num_keys, job_.store(),
+                               &result_.failures);
+  result_.best_step = job_.evaluations()->best_step();
 }
 
 void Simulation::CheckServer(SimServer* server, uint64_t pushes) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/hash.h"
+#include "common/ids.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_job.h"
 #include "tests/simulation/sim_server.h"
@@ -29,7 +30,9 @@ struct SimulationResult {
   SimServerCounters servers;
   SimJobCounters job;
 
-  Digest digest;  // Of the model that the servers held at the end.
+  Step last_step;            // That was trained.
+  Step best_step = kNoStep;  // By its evaluations, where the job has any.
+  Digest digest;             // Of the model that the servers held at the end.
   // It is a matter of the job alone: nobody saw rows that depended on who came first.
   bool digest_is_certain = false;
 };

@@ -55,7 +55,10 @@ void Print(const SimulationResult& sum) {
             << job.worker_deaths << " workers; " << job.rollbacks << " rollbacks, " << job.resumes
             << " resumed, " << job.resized << " with others, " << job.restored
             << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.lost_logs
-            << " losses of a log noticed, " << job.stalls << " of them by a stall\n";
+            << " losses of a log noticed, " << job.stalls << " of them by a stall\n"
+            << job.evaluations.decided << " evaluations decided, " << job.evaluations.best
+            << " were the best so far, " << job.evaluations.unmade
+            << " of them without a checkpoint, " << job.evaluations.stopped << " ended training\n";
 }
 
 // The seeds reach what the simulation is for.
@@ -93,6 +96,9 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.checkpoints.answered, 50u);
   EXPECT_GT(sum.job.checkpoints.late_calls, 50u);
   EXPECT_GT(sum.checkpoints_left, 100u);
+  EXPECT_GT(sum.job.evaluations.decided, 200u);
+  EXPECT_GT(sum.job.evaluations.best, 100u);
+  EXPECT_GT(sum.job.evaluations.stopped, 20u);
 }
 
 // In sync mode, whatever died, was rolled back and resumed.
@@ -103,6 +109,8 @@ void CheckDigest(uint64_t seed, const SimulationResult& result) {
   EXPECT_TRUE(result.digest == undisturbed.digest)
       << "another model than undisturbed\nreplay with THERMOCLINE_TEST_SEED=" << seed << ": "
       << result.setup;
+  EXPECT_EQ(result.last_step, undisturbed.last_step) << "seed " << seed << ": " << result.setup;
+  EXPECT_EQ(result.best_step, undisturbed.best_step) << "seed " << seed << ": " << result.setup;
 }
 
 TEST(SimulationTest, NoPushIsLostOrDoubled) {
@@ -159,6 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"SpannedCuts", PlantedFault::kSpannedCuts},
                                          Planted{"OldBases", PlantedFault::kOldBases},
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
+                                         Planted{"OldEvaluations", PlantedFault::kOldEvaluations},
                                          Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames},
                                          Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),

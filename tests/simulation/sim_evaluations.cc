@@ -1,0 +1,139 @@
+#include "tests/simulation/sim_evaluations.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+
+namespace thermocline {
+namespace {
+
+Evaluate PolicyOf(const EvaluationSetup& setup) {
+  Evaluate policy;
+  policy.set_every_steps(setup.every_steps);
+  policy.set_patience(setup.patience);
+  policy.set_keep_best(true);
+  return policy;
+}
+
+// The plain way to count: all scores, one after the other.
+struct Recount {
+  Step end;  // The last evaluation.
+  Step best = kNoStep;
+  uint64_t evaluations = 0;
+  uint32_t without_improvement = 0;
+};
+
+Recount CountAgain(const EvaluationSetup& setup, const SequentialModel& model, Step last,
+                   uint64_t num_keys) {
+  Recount count;
+  double best_score = 0;
+  for (Step step{0}; step <= last; step = step + 1) {
+    const bool is_due = static_cast<uint64_t>(step.value() + 1) % setup.every_steps == 0;
+    if (!is_due && step < last) continue;
+    const double score = model.ScoreAfter(step, num_keys);
+    count.end = step;
+    ++count.evaluations;
+    if (count.best == kNoStep || score > best_score) {
+      best_score = score;
+      count.best = step;
+      count.without_improvement = 0;
+    } else if (is_due && ++count.without_improvement == setup.patience) {
+      break;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+void SimEvaluationCounters::Add(const SimEvaluationCounters& other) {
+  decided += other.decided;
+  best += other.best;
+  unmade += other.unmade;
+  stopped += other.stopped;
+}
+
+SimEvaluations::SimEvaluations(const EvaluationSetup& setup, uint64_t epoch,
+                               const EvaluationState& before, const SimEvaluations* old,
+                               OnDecided on_decided)
+    : setup_(setup), on_decided_(std::move(on_decided)), board_(PolicyOf(setup), epoch, before) {
+  if (old == nullptr) return;
+  unmade_ = old->unmade_;
+  counters_ = old->counters_;
+}
+
+EvaluationReport SimEvaluations::ReportOf(Step step, double score) const {
+  EvaluationReport report;
+  report.step = step;
+  report.is_scheduled = static_cast<uint64_t>(step.value() + 1) % setup_.every_steps == 0;
+  report.auc = score;
+  return report;
+}
+
+void SimEvaluations::Take(Step step, double score, CheckpointKeeper* keeper,
+                          const std::shared_ptr<const bool>& launcher_ended) {
+  last_report_ = ReportOf(step, score);
+  const EvaluationBoard::Verdict verdict = board_.Take(*last_report_);
+  ++counters_.decided;
+  if (verdict.is_best) ++counters_.best;
+  if (verdict.stops) ++counters_.stopped;
+  keeps_best_ = keeper != nullptr;
+  if (!verdict.is_best || keeper == nullptr) return on_decided_(step, verdict.stops);
+  keeper->RequestOf(step, [this, step, keeper, stops = verdict.stops,
+                           launcher_ended](const absl::StatusOr<std::string>& name) {
+    if (*launcher_ended) return;
+    if (!name.ok()) {
+      ++counters_.unmade;
+      unmade_.insert(step);
+    }
+    board_.SetBestCheckpoint(name);
+    keeper->Keep(board_.latest().best_checkpoint());
+    on_decided_(step, stops);
+  });
+}
+
+void SimEvaluations::TakeOld(const SimEvaluations& old) {
+  if (old.last_report_.has_value()) board_.Take(*old.last_report_);
+}
+
+void SimEvaluations::CheckEnd(const SequentialModel& model, Step last, uint64_t num_keys,
+                              const CheckpointStore* store,
+                              std::vector<std::string>* failures) const {
+  const Recount count = CountAgain(setup_, model, last, num_keys);
+  const EvaluationState state = board_.latest();
+  if (count.end != last) {
+    failures->push_back(absl::StrCat("training should have ended with the evaluation of step ",
+                                     count.end.value(), ", and ended with step ", last.value()));
+  }
+  if (state.last_step() != last.value() || state.best_step() != count.best.value() ||
+      state.evaluations() != count.evaluations ||
+      state.without_improvement() != count.without_improvement) {
+    failures->push_back(absl::StrCat(
+        "the best of ", count.evaluations, " evaluations is that of step ", count.best.value(),
+        ", with ", count.without_improvement, " since; decided was ", state.ShortDebugString()));
+  }
+  if (!keeps_best_ || unmade_.count(count.best) > 0) return;
+  const std::string wrong = CheckBest(*store);
+  if (!wrong.empty()) failures->push_back(wrong);
+}
+
+// The checkpoint of the best step is there, and says so itself.
+std::string SimEvaluations::CheckBest(const CheckpointStore& store) const {
+  const EvaluationState state = board_.latest();
+  const std::string& name = state.best_checkpoint();
+  const std::string about = absl::StrCat("the best checkpoint '", name, "': ");
+  const auto manifest = store.Load(name);
+  if (!manifest.ok()) return absl::StrCat(about, manifest.status().ToString());
+  if (manifest->step() != state.best_step()) {
+    return absl::StrCat(about, "step ", state.best_step(), " is the best");
+  }
+  const EvaluationState& known = manifest->evaluations();
+  if (known.last_step() == state.best_step() && known.best_step() == state.best_step() &&
+      known.best_auc() == state.best_auc() && known.best_checkpoint() == name) {
+    return "";
+  }
+  return absl::StrCat(about, "its manifest says ", known.ShortDebugString());
+}
+
+}  // namespace thermocline
