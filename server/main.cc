@@ -150,7 +150,9 @@ int Run() {
   limits.max_pending_push_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_pending_bytes));
   limits.max_held_pulls = static_cast<uint32_t>(absl::GetFlag(FLAGS_max_held_pulls));
   ServiceOptions service_options;
-  // What is on its way is as much as may wait, and there are places for pulls that aren't held.
+  // Pushes that are still being received take no more memory than those that wait to be applied
+  // may. The service takes twice as many pulls as the core holds, so that pulls which the core
+  // answers at once find a place beside the held ones.
   service_options.max_push_bytes =
       std::min(service_options.max_push_bytes, limits.max_pending_push_bytes);
   service_options.max_pulls =

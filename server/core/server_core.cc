@@ -128,7 +128,10 @@ bool ServerCore::Impl::StartApplying() {
   return applying;
 }
 
-// For a thread that has other things to do: one step, then they have their turn.
+// Applies steps in tasks of the scheduler, one step a task (RunApplier with kOne schedules the
+// next). It is called on threads that have other work: those that write a checkpoint's rows, when
+// old images no longer make steps wait, and the scheduler's own, whose other tasks run between two
+// steps.
 void ServerCore::Impl::ScheduleApplier() {
   scheduler->RunAfter(0, [weak = weak_from_this()] {
     const std::shared_ptr<Impl> self = weak.lock();

@@ -56,8 +56,10 @@ void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDo
   if (apply) RunApplier(*found);
 }
 
-// What the log holds up to a commit goes with it, so nobody's word is enough for that: the manifest
-// must be there. What was committed before needs none, and may be gone.
+// Refuses COMMITTED for a step whose manifest is not in the checkpoint directory. The server drops
+// its push log up to a committed step, so it reads the manifest itself instead of trusting the
+// request. Steps up to the last commit are not checked: the log was dropped up to there already,
+// and newer checkpoints may have replaced theirs.
 absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step step) {
   // TakeCheckpointAction has errors for these.
   if (step < Step(0) || step > kLastStep || config.checkpoint_directory.empty()) {

@@ -48,7 +48,9 @@ class Replay {
       RETURN_IF_ERROR(ReadSegment(i));
     }
     if (result_.torn_at.empty() && !headless_.path.empty()) RETURN_IF_ERROR(CheckHeadless());
-    // What is behind the torn end goes first: with it gone, that end is still a torn one.
+    // The segments behind the torn end are removed before SettleEnd cuts that end off. If the
+    // process dies in between, the next replay finds the same torn end, as the last of the log, and
+    // cuts it off.
     for (size_t i = result_.history.segments.size(); i < segments_.size(); ++i) {
       RETURN_IF_ERROR(disk_->Remove(segments_[i].path));
     }

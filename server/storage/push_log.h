@@ -46,9 +46,10 @@ struct LogHistory {
 // An appended record is in the operating system's hands: it survives the death of this process. It
 // survives the host once Sync covers it.
 //
-// An Append writes to a file that is there, and waits for no other disk operation: not for a Sync
-// under way, not for the end of a segment, which costs syncs and a new file. So records may go to
-// the next segment while the end of the one before isn't on the medium yet; that of no earlier one.
+// An Append writes to a file that exists already and waits for no other disk operation: neither for
+// a Sync under way, nor for the end of a segment, which takes syncs and a new file. So records may
+// go to the next segment while the segment before it is still being synced. All segments before
+// these two are synced.
 //
 // Thread-safe.
 class PushLog {

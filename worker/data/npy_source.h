@@ -1,10 +1,10 @@
 // The {dense,sparse,labels}.npy files of one split, memory-mapped, as a BatchSource.
 //
 //   dense   float32 [N, num_dense], finite; not read where num_dense is 0
-//   sparse  int32, int64 or uint64 [N, columns of all features]; a feature's neighbouring columns
-//   are
-//           its bag. An id's 64 bits (of an int32, sign-extended) are the key; padding is left out
-//           (Feature.padding_id in proto/job.proto). Not read where there is no feature
+//   sparse  int32, int64 or uint64 [N, columns of all features]; the columns of a feature, which
+//           are neighbours, are its bag. An id's 64 bits (of an int32, sign-extended) are the key;
+//           padding is left out (Feature.padding_id in proto/job.proto). Not read where there is no
+//           feature
 //   labels  int32, int64 or float32 [N] or [N, 1], 0 or 1
 #ifndef THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_
 #define THERMOCLINE_WORKER_DATA_NPY_SOURCE_H_

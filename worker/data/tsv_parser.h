@@ -1,9 +1,8 @@
 // Criteo's text form: label, integers, hexadecimal categories, separated by tabs.
 //
 //   label       0 or 1
-//   integer     integer or decimal text, maybe negative; x becomes log(1 + max(x, 0)), empty
-//   becomes
-//               0
+//   integer     integer or decimal text, maybe negative; x becomes log(1 + max(x, 0)), and an
+//               empty one 0
 //   category    up to 16 hexadecimal digits, which are the key; several, separated by commas, are a
 //               bag; empty is kEmptyCategoryKey, which no digits may spell
 // A line may end in "\r\n".
