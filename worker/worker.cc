@@ -140,6 +140,9 @@ struct Run {
         device(std::move(worker_device.device)),
         model(job, tables, blocks, device.get(), MaxBatch(job)),
         session(SessionOptions(job, tables, options), transport, scheduler) {
+    if (job.has_evaluate() && options.rank == WorkerRank(0) && !options.eval_only) {
+      evaluation_threads = std::make_unique<ThreadPool>(NumPlanningThreads(job));
+    }
     if (cached_options == nullptr) {
       source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &blocks, &session,
                                               device.get());
@@ -182,7 +185,7 @@ struct Run {
                      dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
-    pipeline.threads = &evaluation_threads;
+    pipeline.threads = evaluation_threads == nullptr ? &planning_threads : evaluation_threads.get();
     pipeline.depth = kEvaluationWorks;
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
@@ -200,9 +203,10 @@ struct Run {
   std::unique_ptr<EmbeddingSource> source;
   CachedSource* cached = nullptr;  // `source`, where it is one
   CachePlannerOptions planner_options;
-  // Of training's pipeline; and of evaluation's, which may run while training's waits.
   ThreadPool planning_threads{NumPlanningThreads(job)};
-  ThreadPool evaluation_threads{NumPlanningThreads(job)};
+  // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;
+  // null: it evaluates, if at all, when that pipeline has ended, and planning_threads do.
+  std::unique_ptr<ThreadPool> evaluation_threads;
   // Where the worker trains.
   std::unique_ptr<StepPipeline> pipeline;
   std::unique_ptr<Trainer> trainer;

@@ -103,6 +103,24 @@ TEST_P(CacheTest, MayWriteRowsBackWhileTheyAreHeld) {
   }
 }
 
+// A server refuses a step whose push is larger than cluster.max_pending_size. So the rows that are
+// newer than their server's are at most a quarter of that, and the push of the last step, which
+// writes them back, fits.
+TEST(CacheLimitTest, WritesBackNoMoreThanServersTake) {
+  const Job job = MakeSmallJob("sgd {}", {"default_table.dim=32", "train.batch_size=50"});
+  Job cached = WithCache(job, {"1MiB", 3, 2});
+  cached.mutable_cluster()->set_max_pending_size("96KiB");  // Less than a job file may say.
+  WorkerOptions unbounded;
+  unbounded.max_unwritten_bytes = uint64_t{1} << 30;
+  const absl::Status refused = StatusOfRun(cached, unbounded);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kOutOfRange) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "cluster.max_pending_size")) << refused;
+  const Outcome bounded = Train(cached);
+  ASSERT_TRUE(bounded.workers[0].ok()) << bounded.workers[0].status();
+  EXPECT_GT(bounded.workers[0]->stats.cache().written_ahead(), 0u);
+  EXPECT_EQ(Hex(bounded.digest), Hex(Train(job).digest));
+}
+
 // Takes the parts of one step's push without keeping them, once: a server that is started again.
 class ForgettingTransport : public Transport {
  public:

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/byte_size.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "gtest/gtest.h"
@@ -110,6 +111,7 @@ JobServers::JobServers(const Job& job) {
   for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
     ServerLimits limits;
     limits.apply_threads = 1 + i % 2;
+    limits.max_pending_push_bytes = ParseByteSize(job.cluster().max_pending_size()).value();
     cores_.push_back(std::make_unique<ServerCore>(limits, &scheduler_));
     EXPECT_TRUE(cores_.back()->Configure(ConfigOf(job, i)).ok());
     pointers_.push_back(cores_.back().get());
