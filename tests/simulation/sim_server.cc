@@ -38,6 +38,7 @@ void SimServerCounters::Add(const SimServerCounters& other) {
   pulls_held += other.pulls_held;
   loaded_rows += other.loaded_rows;
   overloads += other.overloads;
+  image_waits += other.image_waits;
 }
 
 bool SimServer::Held::operator==(const Held& other) const {
@@ -399,6 +400,7 @@ void SimServer::AddCounters(SimServerCounters* sum) const {
   sum->duplicates += stats.push_duplicates();
   sum->pulls_held += stats.pulls_held();
   sum->loaded_rows += stats.loaded_rows();
+  for (const auto& table : stats.tables()) sum->image_waits += table.old_image_waits();
 }
 
 SimServerCounters SimServer::counters() const {

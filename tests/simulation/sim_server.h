@@ -45,6 +45,7 @@ struct SimServerCounters {
   uint64_t pulls_held = 0;
   uint64_t loaded_rows = 0;  // From checkpoints.
   uint64_t overloads = 0;
+  uint64_t image_waits = 0;  // Of steps, until rows of a checkpoint were read.
 
   void Add(const SimServerCounters& other);
 };

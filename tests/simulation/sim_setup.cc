@@ -128,6 +128,12 @@ std::string DescribeEvaluations(const SimSetup& setup) {
                       setup.evaluations->patience);
 }
 
+// So little room for the old images of rows that steps wait until a checkpoint has read them.
+void LimitOldImages(SimRandom* random, SimSetup* setup) {
+  setup->limits.max_old_image_share = 0;
+  setup->limits.min_old_image_bytes = random->Chance(0.5) ? 0 : random->Below(1000);
+}
+
 std::string DescribeCheckpoints(const SimSetup& setup) {
   if (!setup.checkpoints.has_value()) return ", no checkpoints";
   const CheckpointSetup& checkpoints = *setup.checkpoints;
@@ -139,7 +145,8 @@ std::string DescribeCheckpoints(const SimSetup& setup) {
                       " deaths of the launcher, ", faults.max_worker_deaths, " of workers, lose ",
                       faults.lose_call, " calls, late ", faults.late_call,
                       faults.resizes_servers ? ", other servers" : "",
-                      faults.resizes_workers ? ", other workers" : "");
+                      faults.resizes_workers ? ", other workers" : "", ", old images below ",
+                      setup.limits.min_old_image_bytes);
 }
 
 std::string DescribeDurability(const SimSetup& setup) {
@@ -185,6 +192,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   }
   if (random->Chance(0.3)) ChooseOverload(random, &setup);
   if (random->Chance(0.4)) ChooseEvaluations(random, &setup);
+  if (setup.checkpoints.has_value() && random->Chance(0.5)) LimitOldImages(random, &setup);
   return setup;
 }
 

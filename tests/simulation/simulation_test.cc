@@ -55,7 +55,8 @@ void Print(const SimulationResult& sum) {
             << job.worker_deaths << " workers; " << job.rollbacks << " rollbacks, " << job.resumes
             << " resumed, " << job.resized << " with others, " << job.restored
             << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.lost_logs
-            << " losses of a log noticed, " << job.stalls << " of them by a stall\n"
+            << " losses of a log noticed, " << job.stalls << " of them by a stall; "
+            << servers.image_waits << " waits of a step for a checkpoint's rows\n"
             << job.evaluations.decided << " evaluations decided, " << job.evaluations.best
             << " were the best so far, " << job.evaluations.unmade
             << " of them without a checkpoint, " << job.evaluations.stopped << " ended training\n";
@@ -82,6 +83,7 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.servers.messages_early, 100u);
   EXPECT_GT(sum.servers.loaded_rows, 1000u);
   EXPECT_GT(sum.servers.overloads, 20u);
+  EXPECT_GT(sum.servers.image_waits, 0u);
   EXPECT_GT(sum.job.launcher_deaths, 40u);
   EXPECT_GT(sum.job.broken_writes, 20u);
   EXPECT_GT(sum.job.launcher_hosts, 10u);
