@@ -318,7 +318,13 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress) {
   ASSIGN_OR_RETURN(WorkerDevice device, options.make_device(job));
-  if (!device.warning.empty()) progress->Warn(device.warning);
+  if (!device.warning.empty()) LogLine(absl::StrCat("WARNING: ", device.warning));
+  // The controller asks every worker for its warning, and tells the console; opening the data may
+  // take long.
+  WorkerProgress::Watched device_alone;
+  device_alone.device = device.name;
+  device_alone.device_warning = device.warning;
+  progress->Watch(device_alone);
   CachedSourceOptions cached_options;
   const bool caches = job.has_cache() && !options.eval_only;
   if (caches) {

@@ -149,6 +149,10 @@ absl::StatusOr<bool> EpochRun::WaitWhileAdvancing(const std::function<bool()>& d
     if (!absl::IsDeadlineExceeded(ended)) return ended;
     ASSIGN_OR_RETURN(const std::vector<ServerReport> reports, servers_.GetStats(kLookTimeout));
     ASSIGN_OR_RETURN(const std::vector<WorkerReport> workers, workers_.GetStats(kLookTimeout));
+    for (const WorkerReport& worker : workers) {
+      if (!worker.stats.ok() || worker.stats->device().empty()) continue;
+      observer_.on_device(worker.stats->worker_rank(), worker.stats->device_warning());
+    }
     const absl::Duration now = watch.Elapsed();
     stall->Look(reports, workers, now);
     observer_.on_reached(stall->reached());

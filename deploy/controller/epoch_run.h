@@ -44,6 +44,8 @@ struct EpochObserver {
   std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
   // Lines of rank 0's metrics, maybe in pieces. Returns the evaluations that they report.
   std::function<std::vector<EvaluationReport>(absl::string_view data)> on_metrics;
+  // A worker has a device; `warning` says why it leaves a GPU unused, if it does. Comes repeatedly.
+  std::function<void(uint32_t rank, const std::string& warning)> on_device;
   // A server has ended, that came up before or didn't. Whether, and when, it is started again; it
   // goes on from its push log.
   std::function<RestartPolicy::Decision(size_t index, const std::string& how_it_ended,
@@ -51,8 +53,7 @@ struct EpochObserver {
       on_server_end;
   // The job's steps up to this one are applied.
   std::function<void(Step reached)> on_reached;
-  // Something that people should know at once, in a line.
-  std::function<void(const std::string& text)> on_notice;
+  std::function<void(const std::string& text)> on_notice;  // A line for people to know at once.
   std::function<void(const CheckpointEvent& event)> on_checkpoint;
   std::function<void(const EvaluationEvent& event)> on_evaluation;
   // Samples that the steps up to a cut have read. Any thread.
@@ -94,8 +95,7 @@ class EpochRun {
 
   // After an error: what was lost, in a line, if going back to a checkpoint may help; else "".
   std::string Loss();
-  // Where Loss() is a stall: the last step that is applied. Who hangs is among those that are
-  // stopped anyway.
+  // Where Loss() is a stall: the last step that is applied.
   std::optional<Step> stalled_at() const { return stalled_at_; }
   // After Stop. Not OK: nobody knows whether the last manifest is on the medium, so that no epoch
   // may follow before somebody looks.

@@ -92,6 +92,7 @@ class JobController {
       has_summary_ = false;
       EpochRun epoch(job_, options_.programs, directory_, options, observer, signals_);
       absl::StatusOr<JobResult> result = RunEpoch(&epoch, start);
+      ReportDeviceWarnings(/*num_ranks=*/0);
       const std::string loss =
           result.ok() || absl::IsCancelled(result.status()) ? "" : epoch.Loss();
       epoch.Stop(result.ok() ? kGrace : kGraceAfterFailure);
@@ -163,6 +164,10 @@ class JobController {
       return metrics_->TakeEvaluations();
     };
     observer.on_evaluation = [this](const EvaluationEvent& event) { OnEvaluation(event); };
+    observer.on_device = [this](uint32_t rank, const std::string& warning) {
+      device_warnings_.Set(rank, warning);
+      ReportDeviceWarnings(job_.cluster().workers());
+    };
     observer.on_server_end = [this](size_t index, const std::string& how_it_ended, bool came_up) {
       return OnServerEnd(index, how_it_ended, came_up);
     };
@@ -209,6 +214,16 @@ class JobController {
     samples_.Report(static_cast<int64_t>(progress.step), progress.samples);
     reached_ = std::max(reached_, Step(static_cast<int64_t>(progress.step) - 1));
     if (observer_.on_progress) observer_.on_progress(progress);
+  }
+
+  // Once so many workers have said what they compute on.
+  void ReportDeviceWarnings(size_t num_ranks) {
+    for (const DeviceWarnings::Warning& warning : device_warnings_.Take(num_ranks)) {
+      metrics_->AppendEvent(
+          {{"event", "warning"}, {"ranks", warning.ranks}, {"text", warning.text}},
+          watch_.Elapsed());
+      Tell(absl::StrCat("warning: ", DescribeWarning(warning)));
+    }
   }
 
   RestartPolicy::Decision OnServerEnd(size_t index, const std::string& how_it_ended, bool came_up) {
@@ -331,6 +346,12 @@ class JobController {
                                     const absl::Status& last_checkpoint) {
     JobResult result;
     ASSIGN_OR_RETURN(const std::vector<Json> workers, epoch->WorkerResults());
+    // A short job may have ended before its workers were asked.
+    for (uint32_t rank = 0; rank < workers.size(); ++rank) {
+      const auto warning = workers[rank].find("device_warning");
+      const bool warns = warning != workers[rank].end() && warning->is_string();
+      device_warnings_.Set(rank, warns ? warning->get<std::string>() : "");
+    }
     // The workers' results stand, whatever becomes of the servers now.
     const absl::StatusOr<Digest> digest = epoch->AskServers(&result.servers);
     result.summary = MakeSummary(job_, workers,
@@ -387,6 +408,7 @@ class JobController {
   CheckpointStore store_;
   SampleCounter samples_;
   std::unique_ptr<MetricsLog> metrics_;
+  DeviceWarnings device_warnings_;
   std::optional<std::string> job_before_;  // The job file of the run that is resumed.
   bool trained_ = false;
   Step reached_ = kNoStep;  // The furthest step that was applied in any epoch.

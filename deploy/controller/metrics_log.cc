@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "deploy/controller/json_number.h"
 
 namespace thermocline {
@@ -43,6 +44,26 @@ MetricsTail ReadMetricsTail(const std::string& path) {
     if (event == "end") tail.end = json;
   }
   return tail;
+}
+
+std::vector<DeviceWarnings::Warning> DeviceWarnings::Take(size_t num_ranks) {
+  std::vector<Warning> warnings;
+  if (of_rank_.size() < num_ranks) return warnings;
+  for (const auto& [rank, text] : of_rank_) {
+    if (text.empty() || taken_.count(text) > 0) continue;
+    const auto same =
+        std::find_if(warnings.begin(), warnings.end(),
+                     [&text = text](const Warning& warning) { return warning.text == text; });
+    (same == warnings.end() ? warnings.emplace_back(Warning{text, {}}) : *same)
+        .ranks.push_back(rank);
+  }
+  for (const Warning& warning : warnings) taken_.insert(warning.text);
+  return warnings;
+}
+
+std::string DescribeWarning(const DeviceWarnings::Warning& warning) {
+  return absl::StrCat(warning.ranks.size() == 1 ? "worker " : "workers ",
+                      absl::StrJoin(warning.ranks, ", "), ": ", warning.text);
 }
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string& path) {

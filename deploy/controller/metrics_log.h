@@ -3,11 +3,14 @@
 #ifndef THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
 #define THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +31,30 @@ struct MetricsTail {
 };
 // Of the file's last 256 KiB; all nullopt where there is no such file.
 MetricsTail ReadMetricsTail(const std::string& path);
+
+// Why workers leave the GPUs of their hosts unused, gathered so that the console names each reason
+// once, with the ranks it concerns.
+//
+// Not thread-safe.
+class DeviceWarnings {
+ public:
+  struct Warning {
+    std::string text;
+    std::vector<uint32_t> ranks;  // ascending
+  };
+
+  // What a worker says of its device; empty: nothing is unusual. It may say so again.
+  void Set(uint32_t rank, const std::string& text) { of_rank_[rank] = text; }
+  // Once `num_ranks` workers have said something: the warnings whose texts no earlier call gave.
+  std::vector<Warning> Take(size_t num_ranks);
+
+ private:
+  std::map<uint32_t, std::string> of_rank_;
+  std::set<std::string> taken_;
+};
+
+// "worker 0: TEXT", "workers 0, 2: TEXT".
+std::string DescribeWarning(const DeviceWarnings::Warning& warning);
 
 // Not thread-safe. The only writer of the file.
 class MetricsLog {

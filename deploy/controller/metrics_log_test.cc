@@ -98,6 +98,44 @@ TEST(MetricsLog, WarningsAreForTheConsoleOnce) {
   EXPECT_EQ((*log)->progress_events(), 0u);
 }
 
+TEST(DeviceWarnings, EachIsGivenOnceWithItsRanks) {
+  DeviceWarnings warnings;
+  const auto take = [&](size_t num_ranks) {
+    std::vector<std::string> lines;
+    for (const DeviceWarnings::Warning& warning : warnings.Take(num_ranks)) {
+      lines.push_back(DescribeWarning(warning));
+    }
+    return lines;
+  };
+  using Lines = std::vector<std::string>;
+  warnings.Set(2, "the driver is too old");
+  warnings.Set(0, "the driver is too old");
+  warnings.Set(0, "the driver is too old");
+  warnings.Set(3, "there is no cuBLASLt");
+  EXPECT_EQ(take(4), Lines());  // Rank 1 has said nothing yet.
+  warnings.Set(1, "");
+  EXPECT_EQ(take(4),
+            (Lines{"workers 0, 2: the driver is too old", "worker 3: there is no cuBLASLt"}));
+  EXPECT_EQ(take(4), Lines());
+  // In a later epoch rank 1 is on another host.
+  warnings.Set(1, "the driver is too old");
+  EXPECT_EQ(take(4), Lines());
+  warnings.Set(1, "there is no driver");
+  EXPECT_EQ(take(4), Lines{"worker 1: there is no driver"});
+}
+
+// Where a worker ended before it had said anything.
+TEST(DeviceWarnings, AtTheEndThoseKnownAreGiven) {
+  DeviceWarnings warnings;
+  EXPECT_TRUE(warnings.Take(0).empty());
+  warnings.Set(1, "there is no driver");
+  EXPECT_TRUE(warnings.Take(2).empty());
+  const std::vector<DeviceWarnings::Warning> taken = warnings.Take(0);
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].text, "there is no driver");
+  EXPECT_EQ(taken[0].ranks, std::vector<uint32_t>{1});
+}
+
 TEST(MetricsLog, EventsOfTheLauncherStandBetweenTheLinesOfWorkers) {
   const std::string path = testing::TempDir() + "/metrics_log_test_events.jsonl";
   std::remove(path.c_str());
