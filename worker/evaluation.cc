@@ -20,26 +20,25 @@ absl::Status CheckFinite(const std::vector<float>& logits, size_t samples_before
       " (counted from 0): it has diverged, or the sample's ", "dense features are too large"));
 }
 
-absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* source,
-                                       ModelStep* model, Step step, bool with_dense,
+absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
                                        const std::function<void(int64_t samples)>& on_scored) {
   std::vector<float> scores, labels, logits;
-  ASSIGN_OR_RETURN(std::shared_ptr<StepWork> work, pipeline->Next());
-  if (work == nullptr) return EvaluationResult{};
-  source->FetchForEvaluation(work, step, with_dense);
-  while (work != nullptr) {
+  ASSIGN_OR_RETURN(std::shared_ptr<StepContext> context, parts.held_out->Next());
+  if (context == nullptr) return EvaluationResult{};
+  parts.source->FetchForEvaluation(context, step);
+  if (parts.dense != nullptr) RETURN_IF_ERROR(parts.dense->Load(step));
+  while (context != nullptr) {
     // The next batch's rows travel while this one is scored.
-    ASSIGN_OR_RETURN(std::shared_ptr<StepWork> next, pipeline->Next());
-    if (next != nullptr) source->FetchForEvaluation(next, step, /*with_dense=*/false);
-    RETURN_IF_ERROR(source->Await(work.get(), model->arenas()));
-    if (with_dense) model->WriteDense();
-    model->Forward(work.get());
-    RETURN_IF_ERROR(model->CopyLogits(&logits));
+    ASSIGN_OR_RETURN(std::shared_ptr<StepContext> next, parts.held_out->Next());
+    if (next != nullptr) parts.source->FetchForEvaluation(next, step);
+    RETURN_IF_ERROR(parts.source->Await(context.get()));
+    parts.model->Forward(context.get());
+    RETURN_IF_ERROR(parts.model->CopyLogits(&logits));
     RETURN_IF_ERROR(CheckFinite(logits, scores.size()));
     scores.insert(scores.end(), logits.begin(), logits.end());
-    labels.insert(labels.end(), work->batch->labels.begin(), work->batch->labels.end());
+    labels.insert(labels.end(), context->batch->labels.begin(), context->batch->labels.end());
     on_scored(static_cast<int64_t>(scores.size()));
-    work = std::move(next);
+    context = std::move(next);
   }
   EvaluationResult result;
   result.samples = static_cast<int64_t>(scores.size());
@@ -51,12 +50,11 @@ absl::StatusOr<EvaluationResult> Score(StepPipeline* pipeline, EmbeddingSource* 
 }  // namespace
 
 absl::StatusOr<EvaluationResult> ScoreHeldOut(
-    StepPipeline* pipeline, EmbeddingSource* source, ModelStep* model, Step step, bool with_dense,
+    const EvaluationParts& parts, Step step,
     const std::function<void(int64_t samples)>& on_scored) {
-  absl::StatusOr<EvaluationResult> result =
-      Score(pipeline, source, model, step, with_dense, on_scored);
-  if (!result.ok()) source->Cancel(result.status());
-  const absl::Status drained = source->Drain();
+  absl::StatusOr<EvaluationResult> result = Score(parts, step, on_scored);
+  if (!result.ok()) parts.session->Fail(result.status());
+  const absl::Status drained = parts.session->Drain();
   if (result.ok() && !drained.ok()) return drained;
   return result;
 }

@@ -11,7 +11,9 @@
 #include "absl/synchronization/mutex.h"
 #include "common/ids.h"
 #include "worker/model_step.h"
+#include "worker/sparse/dense_parameters.h"
 #include "worker/sparse/embedding_source.h"
+#include "worker/sparse/ps_session.h"
 #include "worker/sparse/step_pipeline.h"
 
 namespace thermocline {
@@ -22,12 +24,20 @@ struct EvaluationResult {
   double logloss = 0;  // mean
 };
 
-// Reads rows once every worker's pushes up to `step` - 1 are in them, and scores all of `pipeline`.
-// `with_dense`: the dense parameters are the servers' too, else the model's own. 0 samples where
-// nothing is held out. `on_scored` is told the samples scored so far, batch by batch.
+// What an evaluation is made with.
+struct EvaluationParts {
+  StepPipeline* held_out = nullptr;
+  EmbeddingSource* source = nullptr;
+  DenseParameters* dense = nullptr;  // null: the model's own are those to score with
+  ModelStep* model = nullptr;
+  PsSession* session = nullptr;  // the source's
+};
+
+// Reads rows, and the dense parameters, once every worker's pushes up to `step` - 1 are in them,
+// and scores all of the held-out samples: 0 where there are none. Calls `on_scored` with the
+// samples scored so far, batch by batch. An error fails the session.
 absl::StatusOr<EvaluationResult> ScoreHeldOut(
-    StepPipeline* pipeline, EmbeddingSource* source, ModelStep* model, Step step, bool with_dense,
-    const std::function<void(int64_t samples)>& on_scored);
+    const EvaluationParts& parts, Step step, const std::function<void(int64_t samples)>& on_scored);
 
 // Which evaluation an evaluation is.
 struct EvaluationPlace {

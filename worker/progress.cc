@@ -48,7 +48,7 @@ std::vector<StageStats> WorkerProgress::Stages() const {
     add("forward", times.forward);
     add("backward to embeddings", times.backward_embeddings);
     if (watched_.cache != nullptr) add("update rows", times.update_rows);
-    if (watched_.lags) add("wait for device", times.wait_device);
+    if (watched_.is_asynchronous) add("wait for device", times.wait_device);
     add("push embeddings", times.push_embeddings);
     add("backward dense", times.backward_dense);
     add("dense update", times.apply_dense);

@@ -44,7 +44,7 @@ class WorkerProgress {
     std::string device;
     std::string device_warning;  // WorkerDevice::warning
     const Device* compute = nullptr;
-    bool lags = false;  // the device behind the host
+    bool is_asynchronous = false;  // ModelStep::is_asynchronous
   };
   void Watch(Watched watched);
 

@@ -1,13 +1,15 @@
-// One worker's training run: the only place that orders the parts of a step.
+// One worker's training run: the only place that orders the parts of a step (Trainer::TrainStep).
 //
-//   reader -> plan -> fetch rows -> forward -> gradients of embeddings -> push them
-//                          ^                                               |
-//                          +---- next step's fetch, held by the servers <--+   gradients of MLPs
+//   fetch       the rows that the step reads; begun up to fetch_ahead() steps before
+//   compute     forward, backward to the embeddings; update of the rows held here
+//   push        the embeddings' gradients: now the servers can answer the next step's fetch
+//   compute     the dense gradients, while those rows travel; update of the dense parameters
+//   push        what the dense parameters send; the push is whole
+//   checkpoint  a step before a cut writes back: its push has all that the worker alone holds
 //
-// The next step's rows travel while the MLPs' weight gradients are computed.
-//
-// A device of its own is kept busy: where the next step doesn't need what this one pushes, it is
-// queued on the device before this one's results are looked at.
+// Steps are pipelined on a device of its own, which is so kept busy: where the next step doesn't
+// need what this one pushes, it is queued on the device before this one's results are looked at and
+// pushed.
 #ifndef THERMOCLINE_WORKER_TRAINER_H_
 #define THERMOCLINE_WORKER_TRAINER_H_
 
@@ -23,7 +25,9 @@
 #include "worker/evaluation.h"
 #include "worker/model_step.h"
 #include "worker/named_cuts.h"
+#include "worker/sparse/dense_parameters.h"
 #include "worker/sparse/embedding_source.h"
+#include "worker/sparse/ps_session.h"
 #include "worker/sparse/step_pipeline.h"
 #include "worker/staleness_meter.h"
 
@@ -62,9 +66,11 @@ struct TrainerReport {
 class Trainer {
  public:
   struct Parts {
-    ModelStep* model = nullptr;
     StepPipeline* pipeline = nullptr;
     EmbeddingSource* source = nullptr;
+    DenseParameters* dense = nullptr;
+    ModelStep* model = nullptr;
+    PsSession* session = nullptr;     // the source's and the dense parameters'
     NamedCuts* named_cuts = nullptr;  // null: none is named
     // Where the job evaluates while it trains. The servers have, or get, the whole model after the
     // step; nothing of later ones is under way. False: it was the last step.
@@ -78,10 +84,10 @@ class Trainer {
 
   // Trains from the pipeline's first step to the end of the data, or until an evaluation ends it,
   // and waits until every push is acknowledged. A run that begins where an evaluation is due begins
-  // with it: whoever was there before may not have come to it. REQUIRES: where the source leaves
-  // the dense parameters to the trainer, the model holds them as of that step. Errors: the
-  // reader's, the source's; kInvalidArgument (the loss or a gradient is not finite: names the
-  // step); kFailedPrecondition (there is no row to train on).
+  // with it: the run before may not have come to it. REQUIRES: where the dense parameters are
+  // updated here, they are those as of that step. Errors: the reader's, the session's;
+  // kInvalidArgument (the loss or a gradient is not finite: names the step); kFailedPrecondition
+  // (there is no row to train on).
   absl::Status Run();
 
   // Of the whole job; `new_samples`: of this run.
@@ -93,38 +99,32 @@ class Trainer {
   const StalenessMeter& staleness() const { return staleness_; }  // of the rows it computed with
 
  private:
+  absl::Status TrainSteps();
+  absl::Status TrainStep(const std::shared_ptr<StepContext>& context);
   absl::Status PlanNext();
   absl::Status FetchAhead(size_t queued_beyond);
-  absl::Status TrainSteps();
-  absl::Status EndAtOnce();
-  bool EvaluationComesBefore(const StepWork& next) const;
-  absl::StatusOr<bool> EvaluateHere();
+  absl::Status Compute(StepContext* context);
   bool WritesBack(Step step, bool last);
+  absl::Status PushEmbeddings(const std::shared_ptr<StepContext>& context, size_t queued_beyond);
+  absl::Status ComputeDense(StepContext* context);
+  absl::Status FinishPush(StepContext* context);
+  absl::Status FinishPipelined(size_t queued_beyond);
+  absl::Status CountStep(StepContext* context);
   bool ReportsAfter(int64_t steps, bool last) const;
-  absl::Status TrainStep(const std::shared_ptr<StepWork>& work);
-  absl::Status Queue(StepWork* work, float learning_rate);
-  absl::Status Push(const std::shared_ptr<StepWork>& work, float learning_rate, bool writes_back,
-                    size_t queued_beyond);
-  absl::Status CheckLoss(StepWork* work);
-  absl::Status UpdateDense(StepWork* work, float learning_rate);
-  absl::Status PushDense(const std::shared_ptr<StepWork>& work);
-  absl::Status FinishBehind(size_t queued_beyond);
-  absl::Status Report(const StepWork& work);
+  absl::Status Report(const StepContext& context);
+  absl::Status EndAtOnce();
+  bool EvaluationComesBefore(const StepContext& next) const;
+  absl::StatusOr<bool> EvaluateHere();
 
   const Job job_;
   const Parts parts_;
   const OnReport on_report_;
-  const bool may_lag_;
+  const bool pipelines_steps_;
 
-  std::deque<std::shared_ptr<StepWork>> fetched_;  // their fetches have begun, in order
-  std::shared_ptr<StepWork> next_;                 // planned, to be fetched next
-  // Queued on the device, and not looked at yet.
-  struct Behind {
-    std::shared_ptr<StepWork> work;
-    float learning_rate = 0;
-    bool writes_back = false;
-  };
-  Behind behind_;
+  std::deque<std::shared_ptr<StepContext>> fetched_;  // their fetches have begun, in order
+  std::shared_ptr<StepContext> next_;                 // planned, to be fetched next
+  // Queued on the device; its results are not looked at yet. Null: there is none.
+  std::shared_ptr<StepContext> pipelined_;
   TrainerStages stages_;
   StalenessMeter staleness_;
   TrainerReport report_;

@@ -24,6 +24,7 @@
 #include "worker/model_step.h"
 #include "worker/sparse/cached_source.h"
 #include "worker/sparse/dense_blocks.h"
+#include "worker/sparse/dense_parameters.h"
 #include "worker/sparse/ps_session.h"
 #include "worker/sparse/remote_source.h"
 
@@ -31,10 +32,10 @@ namespace thermocline {
 namespace {
 
 // Of evaluation: one computed, one fetched, one being planned.
-constexpr int kEvaluationWorks = 4;
-// Step works beyond those fetched: one computed, one queued behind it, one planned next, pushes not
-// yet acknowledged, and one being planned.
-constexpr int kStepWorksBeyondFetched = 6;
+constexpr int kEvaluationContexts = 4;
+// Step contexts beyond those fetched: one computed, one pipelined, one planned next, pushes not yet
+// acknowledged, and one being planned.
+constexpr int kContextsBeyondFetched = 6;
 
 // A batch is planned while others are computed: on one thread where cores are few. A GPU, whose
 // hosts have many, takes batches faster than a thread plans them. The job's workers may all be on
@@ -138,19 +139,19 @@ struct Run {
         device_name(std::move(worker_device.name)),
         device_warning(std::move(worker_device.warning)),
         device(std::move(worker_device.device)),
-        model(job, tables, blocks, device.get(), MaxBatch(job)),
-        session(SessionOptions(job, tables, options), transport, scheduler) {
+        model(job, tables, device.get(), MaxBatch(job)),
+        session(SessionOptions(job, tables, options), transport, scheduler),
+        dense(&blocks, model.dense(), job.cluster().workers(), device.get(), &session) {
+    dense.Initialize(job.seed());
     if (job.has_evaluate() && options.rank == WorkerRank(0) && !options.eval_only) {
       evaluation_threads = std::make_unique<ThreadPool>(NumPlanningThreads(job));
     }
     if (cached_options == nullptr) {
-      source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &blocks, &session,
-                                              device.get());
+      source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &session, device.get());
       return;
     }
     planner_options = PlannerOptionsOf(*cached_options);
-    auto cached_source =
-        std::make_unique<CachedSource>(*cached_options, &blocks, &session, device.get());
+    auto cached_source = std::make_unique<CachedSource>(*cached_options, &session, device.get());
     cached = cached_source.get();
     source = std::move(cached_source);
   }
@@ -160,8 +161,8 @@ struct Run {
             device_name,    device_warning, device.get(), model.is_asynchronous()};
   }
 
-  // Step works that are held at a time, and one more.
-  int WorksHeld() const { return source->fetch_ahead() + kStepWorksBeyondFetched; }
+  // Step contexts that are held at a time, and one more.
+  int ContextsHeld() const { return source->fetch_ahead() + kContextsBeyondFetched; }
 
   absl::StatusOr<std::unique_ptr<StepPipeline>> OpenTraining() {
     ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
@@ -170,7 +171,7 @@ struct Run {
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
     pipeline.threads = &planning_threads;
-    pipeline.depth = WorksHeld();
+    pipeline.depth = ContextsHeld();
     if (cached != nullptr) {
       pipeline.window_steps = planner_options.window_steps;
       pipeline.cache_planner =
@@ -186,7 +187,7 @@ struct Run {
     StepPipelineOptions pipeline;
     pipeline.device = device.get();
     pipeline.threads = evaluation_threads == nullptr ? &planning_threads : evaluation_threads.get();
-    pipeline.depth = kEvaluationWorks;
+    pipeline.depth = kEvaluationContexts;
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
   }
@@ -200,6 +201,7 @@ struct Run {
   const std::unique_ptr<Device> device;
   ModelStep model;
   PsSession session;
+  DenseParameters dense;
   std::unique_ptr<EmbeddingSource> source;
   CachedSource* cached = nullptr;  // `source`, where it is one
   CachePlannerOptions planner_options;
@@ -233,16 +235,21 @@ absl::Status CheckMemory(Run* run) {
 // Scores the held-out rows with the model after place.step.
 absl::Status EvaluationPart(Run* run, WorkerProgress* progress, const EvaluationPlace& place,
                             WorkerResult* result) {
-  const bool with_dense = run->options.eval_only || !run->source->owns_dense();
   const Stopwatch watch;
   const int64_t held_out_rows = run->dataset->rows(Split::kTest);
   progress->Enter("evaluating");
   ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut());
+  EvaluationParts parts;
+  parts.held_out = held_out.get();
+  parts.source = run->source.get();
+  // A worker that has trained them has them.
+  if (run->options.eval_only || !run->dense.updated_here()) parts.dense = &run->dense;
+  parts.model = &run->model;
+  parts.session = &run->session;
   ASSIGN_OR_RETURN(result->evaluation,
-                   ScoreHeldOut(held_out.get(), run->source.get(), &run->model, place.step + 1,
-                                with_dense, [progress, held_out_rows](int64_t samples) {
-                                  progress->OnScored(samples, held_out_rows);
-                                }));
+                   ScoreHeldOut(parts, place.step + 1, [progress, held_out_rows](int64_t samples) {
+                     progress->OnScored(samples, held_out_rows);
+                   }));
   result->evaluated_step = place.step;
   result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
   const BatchReader::Progress read = held_out->progress();
@@ -279,12 +286,17 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
 
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
-  if (options.start_step > Step(0) && run->source->owns_dense()) {
-    RETURN_IF_ERROR(run->source->LoadDense(options.start_step, run->model.arenas()));
-    run->model.WriteDense();
+  if (options.start_step > Step(0) && run->dense.updated_here()) {
+    RETURN_IF_ERROR(run->dense.Load(options.start_step));
   }
   ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
-  Trainer::Parts parts = {&run->model, run->pipeline.get(), run->source.get(), options.named_cuts};
+  Trainer::Parts parts;
+  parts.pipeline = run->pipeline.get();
+  parts.source = run->source.get();
+  parts.dense = &run->dense;
+  parts.model = &run->model;
+  parts.session = &run->session;
+  parts.named_cuts = options.named_cuts;
   absl::Duration evaluating;
   if (run->job.has_evaluate()) {
     parts.evaluate = [&](const EvaluationPlace& place) {

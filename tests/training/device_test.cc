@@ -130,8 +130,9 @@ TEST_F(DeviceRunTest, EvaluationsAmidTheRunChangeNothing) {
   }
 }
 
-// One worker under a staleness bound lags without a cache, too: its rows never change here.
-TEST_F(DeviceRunTest, AnUncachedRunMayLagAStepBehind) {
+// One worker under a staleness bound pipelines its steps without a cache, too: its rows never
+// change here.
+TEST_F(DeviceRunTest, AnUncachedRunMayPipelineItsSteps) {
   const Job job = MakeSmallJob("sgd {} learning_rate_scale: 0", {"cluster.servers=2"});
   Job stale = job;
   stale.mutable_train()->set_staleness_steps(2);

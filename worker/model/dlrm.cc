@@ -186,9 +186,4 @@ void DlrmModel::BackwardDense() {
   });
 }
 
-void DlrmModel::ApplyDense(float job_learning_rate, Step step) {
-  device_->DenseUpdate(optimizer_, ScalarsForStep(optimizer_, job_learning_rate, step),
-                       gradients().AsConst(), weights(), slots());
-}
-
 }  // namespace thermocline

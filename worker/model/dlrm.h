@@ -5,9 +5,9 @@
 // (`Dlrm` is the message that describes it to users.) Written once against Device; one object holds
 // the parameters and the activations of one batch.
 //
-// A training step is Forward, BackwardToEmbeddings, BackwardDense, ApplyDense, in this order; the
-// sums that BackwardToEmbeddings leaves may be pushed while the rest runs. Forward alone is
-// inference.
+// A training step is Forward, BackwardToEmbeddings, BackwardDense, in this order, and the caller's
+// update of weights() with gradients(); the sums that BackwardToEmbeddings leaves may be pushed
+// while the rest runs. Forward alone is inference.
 //
 // Not thread-safe. Nothing allocates after construction, but for captures in the first steps.
 #ifndef THERMOCLINE_WORKER_MODEL_DLRM_H_
@@ -74,9 +74,6 @@ class DlrmModel {
 
   // All that is left of the backward pass; fills gradients().
   void BackwardDense();
-
-  // Updates weights() and slots() from gradients().
-  void ApplyDense(float job_learning_rate, Step step);
 
   // Sum over the last batch of the loss, in device memory; written by BackwardToEmbeddings.
   DeviceSpan<double> loss_sum();

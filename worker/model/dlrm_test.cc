@@ -280,6 +280,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DlrmGradientTest,
                          testing::Values(SharedTables, DimSixteen, DenseOnly, SparseOnly,
                                          OneSparseFeature, OneOfAll));
 
+void UpdateDense(Device* device, const OptimizerConfig& optimizer, int step, DlrmModel* model) {
+  device->DenseUpdate(optimizer, ScalarsForStep(optimizer, 0.05f, Step(step)),
+                      model->gradients().AsConst(), model->weights(), model->slots());
+}
+
 // Trains a few steps and returns every bit that training left behind.
 std::vector<float> Train(int threads, CpuIsaLimit isa, OptimizerKind kind, uint64_t seed) {
   std::mt19937_64 rng(seed);
@@ -300,7 +305,7 @@ std::vector<float> Train(int threads, CpuIsaLimit isa, OptimizerKind kind, uint6
                   in.batch);
     model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, 1.0f / c.batch_size, g.matrices);
     model.BackwardDense();
-    model.ApplyDense(0.05f, Step(step));
+    UpdateDense(device.get(), optimizer, step, &model);
     for (const auto& e : g.embeddings) left.insert(left.end(), e.begin(), e.end());
     left.push_back(static_cast<float>(model.loss_sum()[0]));
   }
@@ -330,7 +335,8 @@ TEST(DlrmTest, LossFallsWhenTrained) {
   Case c = SharedTables();
   c.batch_size = 64;
   const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
-  DlrmModel model(device.get(), c.shape, OptimizerConfig(), c.batch_size);
+  const OptimizerConfig optimizer;
+  DlrmModel model(device.get(), c.shape, optimizer, c.batch_size);
   FillWeights(&model, &rng);
   const Inputs in = MakeInputs(c, &rng);
   Gradients g = MakeGradients(c, in);
@@ -340,7 +346,7 @@ TEST(DlrmTest, LossFallsWhenTrained) {
                   in.batch);
     model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, 1.0f / c.batch_size, g.matrices);
     model.BackwardDense();
-    model.ApplyDense(0.05f, Step(step));
+    UpdateDense(device.get(), optimizer, step, &model);
     last = model.loss_sum()[0];
     if (step == 0) first = last;
   }

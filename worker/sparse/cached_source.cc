@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "worker/sparse/cached_source_step.h"
 #include "worker/sparse/key_shares.h"
 
 namespace thermocline {
@@ -54,15 +55,13 @@ CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options) {
   return planner;
 }
 
-CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks* dense_blocks,
-                           PsSession* session, Device* device)
+CachedSource::CachedSource(const CachedSourceOptions& options, PsSession* session, Device* device)
     : options_(options),
       distances_(DistancesOf(options)),
       max_unwritten_share_(MaxUnwrittenShare(options)),
       session_(session),
       device_(device),
-      uncached_(options, dense_blocks, session, device),
-      dense_(dense_blocks, session, options.num_workers == 1),
+      uncached_(options, session, device),
       group_of_(options.tables.size()),
       chosen_(options.tables.size() * options.num_servers),
       bad_gradient_(device->Allocate(sizeof(int64_t))) {
@@ -73,81 +72,78 @@ CachedSource::CachedSource(const CachedSourceOptions& options, const DenseBlocks
   }
 }
 
-CachedSource::~CachedSource() { Drain().IgnoreError(); }
+CachedSource::~CachedSource() = default;
 
 // A pull of the same share of every table's keys, into the buffers of its rows.
-PullWork CachedSource::PullOf(StepWork* work, CachedKeys TableCachePlan::*share,
-                              UploadArena::Array<float> CachedTableWork::*rows,
-                              bool with_slots) const {
+PullWork CachedSource::PullOf(StepContext* context, CachedKeys TableCachePlan::*share,
+                              UploadArena::Array<float> TableOfStep::*rows, bool with_slots) const {
+  OfStep& step = context->of_source.Get<OfStep>();
   PullWork pull;
   pull.with_slots = with_slots;
   pull.slices.resize(options_.num_servers);
-  for (size_t t = 0; t < work->cached.size(); ++t) {
-    const CachedKeys& keys = work->cache_plan.tables[t].*share;
-    UploadArena::Array<float>& to = work->cached[t].*rows;
+  for (size_t t = 0; t < step.tables.size(); ++t) {
+    const CachedKeys& keys = context->cache_plan.tables[t].*share;
+    UploadArena::Array<float>& to = step.tables[t].*rows;
     const int width = with_slots ? WidthOf(t) : options_.tables[t].dim;
-    to = work->upload().Reserve<float>(keys.keys.size() * width);
+    to = context->upload().Reserve<float>(keys.keys.size() * width);
     AddPullSlices(SharesOf(options_.tables[t].id, keys), to.host, &pull.slices);
   }
   return pull;
 }
 
-void CachedSource::StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls) {
+void CachedSource::StartPulls(const std::shared_ptr<StepContext>& context,
+                              std::vector<PullWork> pulls) {
   const auto state = std::make_shared<PullsOfStep>();
   {
     absl::MutexLock lock(&state->mutex);
     state->under_way = pulls.size();
-    state->complete_through = work->step() - 1;
+    state->complete_through = context->step() - 1;
   }
-  work->fetched.Reset();
+  Completion* const fetched = &context->of_source.Get<OfStep>().fetched;
+  fetched->Reset();
   for (PullWork& pull : pulls) {
-    under_way_.Begin();
-    session_->Pull(std::move(pull),
-                   [this, state, work = work](absl::Status status, Step through) mutable {
-                     bool last = false;
-                     absl::Status all;
-                     {
-                       absl::MutexLock lock(&state->mutex);
-                       state->status.Update(status);
-                       state->complete_through = std::min(state->complete_through, through);
-                       last = --state->under_way == 0;
-                       if (last) work->complete_through = state->complete_through;
-                       all = state->status;
-                     }
-                     if (last) work->fetched.Deliver(all);
-                     work.reset();
-                     under_way_.End(status);
-                   });
+    session_->Pull(std::move(pull), [state, fetched, context](absl::Status status, Step through) {
+      bool last = false;
+      {
+        absl::MutexLock lock(&state->mutex);
+        state->status.Update(status);
+        state->complete_through = std::min(state->complete_through, through);
+        last = --state->under_way == 0;
+        if (last) context->complete_through = state->complete_through;
+        status = state->status;
+      }
+      if (last) fetched->Deliver(std::move(status));
+    });
   }
 }
 
-void CachedSource::Fetch(const std::shared_ptr<StepWork>& work) {
-  CHECK(work->has_cache_plan);
-  work->cached.resize(options_.tables.size());
-  work->dense_rows.clear();
+void CachedSource::Fetch(const std::shared_ptr<StepContext>& context,
+                         const std::vector<std::vector<PullSlice>>& dense) {
+  CHECK(context->has_cache_plan);
+  context->of_source.Get<OfStep>().tables.resize(options_.tables.size());
   std::vector<PullWork> pulls;
   // What comes to stay has its slots, where this worker updates it.
-  pulls.push_back(PullOf(work.get(), &TableCachePlan::loaded, &CachedTableWork::loaded_rows,
+  pulls.push_back(PullOf(context.get(), &TableCachePlan::loaded, &TableOfStep::loaded_rows,
                          /*with_slots=*/owns_rows()));
-  pulls.push_back(PullOf(work.get(), &TableCachePlan::bypassed, &CachedTableWork::bypassed_rows,
+  pulls.push_back(PullOf(context.get(), &TableCachePlan::bypassed, &TableOfStep::bypassed_rows,
                          /*with_slots=*/false));
   for (PullWork& pull : pulls) {
     if (owns_rows()) {
-      // Nobody else pushes: its own pushes are all that a row can miss.
-      pull.after_step = std::max(work->cache_plan.pushed_through, options_.start_step - 1);
+      // The only worker: its own pushes are all that a row can miss.
+      pull.after_step = std::max(context->cache_plan.pushed_through, options_.start_step - 1);
       pull.step = pull.after_step + 1;
     } else {
-      pull.step = work->step() + distances_.copy_steps;
+      pull.step = context->step() + distances_.copy_steps;
       pull.after_step = std::max(kNoStep, pull.step - 1 - options_.staleness_steps);
     }
   }
-  if (!owns_dense()) dense_.AddToPull(work.get(), &pulls.back());
-  StartPulls(work, std::move(pulls));
+  AddPullSlices(dense, &pulls.back().slices);
+  StartPulls(context, std::move(pulls));
 }
 
 // The rows that leave, and that the servers don't know, come to the host.
-void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* gathers) {
-  const CachedKeys& evicted = work->cache_plan.tables[t].evicted;
+void CachedSource::TakeEvicted(StepContext* context, size_t t, std::vector<RowCopy>* gathers) {
+  const CachedKeys& evicted = context->cache_plan.tables[t].evicted;
   HeldRows& held = SlabOf(t).held();
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     for (int32_t i = evicted.server_begin[server]; i < evicted.server_begin[server + 1]; ++i) {
@@ -157,60 +153,62 @@ void CachedSource::TakeEvicted(StepWork* work, size_t t, std::vector<RowCopy>* g
       if (lookups > 0) chosen_[t * options_.num_servers + server].push_back({row, lookups});
     }
   }
-  GatherChosen(work, t, &work->cached[t].evicted, gathers);
+  GatherChosen(context, t, &context->of_source.Get<OfStep>().tables[t].evicted, gathers);
 }
 
 // What was chosen of the table comes to the host.
-void CachedSource::GatherChosen(StepWork* work, size_t t, WrittenRows* written,
+void CachedSource::GatherChosen(StepContext* context, size_t t, WrittenRows* written,
                                 std::vector<RowCopy>* gathers) {
   TakeChosen(t, &written->keys, &written->counts);
   const int32_t count = written->keys.size();
   const int width = WidthOf(t);
-  written->rows = work->download().Add<float>(size_t{1} * count * width);
+  written->rows = context->download().Add<float>(size_t{1} * count * width);
   if (count == 0) return;
   gathers->push_back({SlabOf(t).Rows(width),
-                      work->upload().Add(absl::MakeConstSpan(written->keys.rows)),
+                      context->upload().Add(absl::MakeConstSpan(written->keys.rows)),
                       FloatMatrix(written->rows.device.data, count, width)});
 }
 
 // What was pulled goes to its rows of the slab.
-void CachedSource::PlacePulled(StepWork* work, size_t t, std::vector<RowCopy>* scatters) {
-  const TableCachePlan& plan = work->cache_plan.tables[t];
+void CachedSource::PlacePulled(StepContext* context, size_t t, std::vector<RowCopy>* scatters) {
+  const TableOfStep& table = context->of_source.Get<OfStep>().tables[t];
+  const TableCachePlan& plan = context->cache_plan.tables[t];
   DeviceSlab& slab = SlabOf(t);
   const auto place = [&](const CachedKeys& keys, DeviceSpan<const float> packed, int width) {
     if (keys.size() == 0) return;
-    scatters->push_back({slab.Rows(width), work->upload().Add(absl::MakeConstSpan(keys.rows)),
+    scatters->push_back({slab.Rows(width), context->upload().Add(absl::MakeConstSpan(keys.rows)),
                          // Only read.
                          FloatMatrix(const_cast<float*>(packed.data), keys.size(), width)});
   };
-  place(plan.loaded, work->cached[t].loaded_rows.device, WidthOf(t));
-  place(plan.bypassed, work->cached[t].bypassed_rows.device, options_.tables[t].dim);
+  place(plan.loaded, table.loaded_rows.device, WidthOf(t));
+  place(plan.bypassed, table.bypassed_rows.device, options_.tables[t].dim);
   for (int32_t i = 0; i < plan.loaded.size(); ++i) {
     slab.held().Hold(plan.loaded.rows[i], static_cast<int32_t>(t), plan.loaded.keys[i],
-                     work->complete_through);
+                     context->complete_through);
   }
 }
 
-void CachedSource::PlaceBypassedGradients(StepWork* work, size_t t) {
-  const TableCachePlan& plan = work->cache_plan.tables[t];
-  CachedTableWork& table = work->cached[t];
+void CachedSource::PlaceBypassedGradients(StepContext* context, size_t t) {
+  const TableCachePlan& plan = context->cache_plan.tables[t];
+  TableOfStep& table = context->of_source.Get<OfStep>().tables[t];
   const UninitializedVector<int32_t>& positions = plan.bypassed_positions;
-  table.rows = work->upload().Add(absl::MakeConstSpan(plan.rows));
-  table.bypassed_positions = work->upload().Add(absl::MakeConstSpan(positions));
-  table.bypassed_gradients = work->download().Add<float>(positions.size() * options_.tables[t].dim);
+  table.rows = context->upload().Add(absl::MakeConstSpan(plan.rows));
+  table.bypassed_positions = context->upload().Add(absl::MakeConstSpan(positions));
+  table.bypassed_gradients =
+      context->download().Add<float>(positions.size() * options_.tables[t].dim);
   table.bypassed_counts.resize(positions.size());
   for (size_t i = 0; i < positions.size(); ++i) {
-    table.bypassed_counts[i] = work->plan.tables[t].counts[positions[i]];
+    table.bypassed_counts[i] = context->plan.tables[t].counts[positions[i]];
   }
 }
 
 // Where the step's gradients go: to the host, or, where rows are updated here, only those of the
 // rows that aren't held.
-absl::Status CachedSource::PlaceGradients(StepWork* work) {
-  work->pushed.resize(work->tables.size());
+absl::Status CachedSource::PlaceGradients(StepContext* context) {
+  OfStep& step = context->of_source.Get<OfStep>();
   size_t floats = 0;
-  for (size_t t = 0; t < work->tables.size(); ++t) {
-    floats += work->plan.tables[t].keys.size() * options_.tables[t].dim;
+  for (size_t t = 0; t < context->tables.size(); ++t) {
+    floats += context->plan.tables[t].keys.size() * options_.tables[t].dim;
   }
   if (owns_rows() && gradients_size_ < floats) {
     RETURN_IF_ERROR(device_->Synchronize());
@@ -219,74 +217,74 @@ absl::Status CachedSource::PlaceGradients(StepWork* work) {
     RETURN_IF_ERROR(device_->Synchronize());
   }
   float* next = owns_rows() && gradients_ != nullptr ? gradients_->floats() : nullptr;
-  for (size_t t = 0; t < work->tables.size(); ++t) {
-    const int32_t num_unique = work->plan.tables[t].num_unique();
+  for (size_t t = 0; t < context->tables.size(); ++t) {
+    const int32_t num_unique = context->plan.tables[t].num_unique();
     const int dim = options_.tables[t].dim;
     const size_t size = size_t{1} * num_unique * dim;
     float* gradients = next;
     if (owns_rows()) {
       next += size;
-      PlaceBypassedGradients(work, t);
+      PlaceBypassedGradients(context, t);
     } else {
-      work->pushed[t] = work->download().Add<float>(size);
-      gradients = work->pushed[t].device.data;
+      step.tables[t].gradients = context->download().Add<float>(size);
+      gradients = step.tables[t].gradients.device.data;
     }
-    work->tables[t].gradients = FloatMatrix(gradients, num_unique, dim);
+    context->tables[t].gradients = FloatMatrix(gradients, num_unique, dim);
   }
   return absl::OkStatus();
 }
 
 // Of all that the step reads: what was pulled for it, and copies that are older. The promise of
 // bounded staleness doesn't rest on the plan alone.
-absl::Status CachedSource::FindCompleteThrough(StepWork* work) {
+absl::Status CachedSource::FindCompleteThrough(StepContext* context) {
   if (owns_rows()) {
-    work->complete_through = work->step() - 1;
+    context->complete_through = context->step() - 1;
     return absl::OkStatus();
   }
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     DeviceSlab& slab = SlabOf(t);
-    for (const int32_t row : work->cache_plan.tables[t].rows) {
+    for (const int32_t row : context->cache_plan.tables[t].rows) {
       if (!slab.IsCached(row)) continue;
-      work->complete_through = std::min(work->complete_through, slab.held().complete_through(row));
+      context->complete_through =
+          std::min(context->complete_through, slab.held().complete_through(row));
     }
   }
-  const Step bound = std::max(kNoStep, work->step() - 1 - options_.staleness_steps);
-  if (work->complete_through >= bound) return absl::OkStatus();
+  const Step bound = std::max(kNoStep, context->step() - 1 - options_.staleness_steps);
+  if (context->complete_through >= bound) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
-      "step ", work->step().value(), " would read a cached row that is complete through step ",
-      work->complete_through.value(), "; it must be through step ", bound.value()));
+      "step ", context->step().value(), " would read a cached row that is complete through step ",
+      context->complete_through.value(), "; it must be through step ", bound.value()));
 }
 
-absl::Status CachedSource::Await(StepWork* work, const DenseArenas& dense) {
-  if (!work->has_cache_plan) return uncached_.Await(work, dense);
-  RETURN_IF_ERROR(work->fetched.Wait());
-  if (!work->dense_rows.empty()) dense_.TakePulled(*work, dense);
+absl::Status CachedSource::Await(StepContext* context) {
+  if (!context->has_cache_plan) return uncached_.Await(context);
+  RETURN_IF_ERROR(context->of_source.Get<OfStep>().fetched.Wait());
   std::vector<int32_t> staging(slabs_.size(), 0);
   for (size_t t = 0; t < options_.tables.size(); ++t) {
-    staging[group_of_[t]] += work->cache_plan.tables[t].bypassed.size();
+    staging[group_of_[t]] += context->cache_plan.tables[t].bypassed.size();
   }
   for (size_t g = 0; g < slabs_.size(); ++g) {
     RETURN_IF_ERROR(slabs_[g]->ReserveStaging(staging[g]));
   }
   std::vector<RowCopy> gathers, scatters;
   // All that leaves before anything comes: a row may go from one table to another.
-  for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(work, t, &gathers);
-  for (size_t t = 0; t < options_.tables.size(); ++t) PlacePulled(work, t, &scatters);
-  RETURN_IF_ERROR(FindCompleteThrough(work));
-  work->tables.resize(options_.tables.size());
-  RETURN_IF_ERROR(PlaceGradients(work));
+  for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(context, t, &gathers);
+  for (size_t t = 0; t < options_.tables.size(); ++t) PlacePulled(context, t, &scatters);
+  RETURN_IF_ERROR(FindCompleteThrough(context));
+  context->tables.resize(options_.tables.size());
+  RETURN_IF_ERROR(PlaceGradients(context));
   for (size_t t = 0; t < options_.tables.size(); ++t) {
-    work->tables[t].rows = SlabOf(t).Rows(options_.tables[t].dim);
+    context->tables[t].rows = SlabOf(t).Rows(options_.tables[t].dim);
   }
-  SendUploads(device_, work);
+  SendUploads(device_, context);
   device_->GatherRows(gathers);
   device_->ScatterRows(scatters);
   return absl::OkStatus();
 }
 
-void CachedSource::CountLookups(const StepWork& work, size_t t) {
-  const TableCachePlan& plan = work.cache_plan.tables[t];
-  const UninitializedVector<uint32_t>& counts = work.plan.tables[t].counts;
+void CachedSource::CountLookups(const StepContext& context, size_t t) {
+  const TableCachePlan& plan = context.cache_plan.tables[t];
+  const UninitializedVector<uint32_t>& counts = context.plan.tables[t].counts;
   DeviceSlab& slab = SlabOf(t);
   const size_t num_unique = plan.rows.size();
   for (size_t u = 0; u < num_unique; ++u) {
@@ -298,66 +296,55 @@ void CachedSource::CountLookups(const StepWork& work, size_t t) {
 
 // A server checks what it is pushed, and so must who updates rows in its place. The host looks
 // before anything of the step is pushed (CheckGradients).
-void CachedSource::FindBadGradient(StepWork* work) {
+void CachedSource::FindBadGradient(StepContext* context) {
   int64_t floats = 0;
-  for (const TableOperands& table : work->tables) {
+  for (const TableOperands& table : context->tables) {
     floats += int64_t{table.gradients.rows} * table.gradients.cols;
   }
   if (gradients_ == nullptr || bad_gradient_->data() == nullptr) return;
   auto* const index = static_cast<int64_t*>(bad_gradient_->data());
   device_->FindNonFinite({gradients_->floats(), floats}, {index, 1});
-  device_->CopyToHost(&work->outcome()->bad_row_gradient, index, sizeof(int64_t), Stream::kCompute);
+  device_->CopyToHost(&context->outcome()->bad_row_gradient, index, sizeof(int64_t),
+                      Stream::kCompute);
 }
 
-void CachedSource::Update(StepWork* work, float learning_rate) {
+void CachedSource::Update(StepContext* context) {
+  const OfStep& step = context->of_source.Get<OfStep>();
   int64_t written_ahead = 0;
   if (owns_rows()) {
     std::vector<RowUpdateGroup> updates;
     std::vector<RowCopy> gathers;
-    for (size_t t = 0; t < work->tables.size(); ++t) {
-      const CachedTableWork& table = work->cached[t];
+    for (size_t t = 0; t < context->tables.size(); ++t) {
+      const TableOfStep& table = step.tables[t];
       const TableLayout& layout = options_.tables[t];
       const auto bypassed = static_cast<int32_t>(table.bypassed_positions.size);
       updates.push_back({layout.optimizer,
-                         ScalarsForStep(layout.optimizer, learning_rate, work->step()),
-                         work->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
-      gathers.push_back({work->tables[t].gradients, table.bypassed_positions,
+                         ScalarsForStep(layout.optimizer, context->learning_rate, context->step()),
+                         context->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
+      gathers.push_back({context->tables[t].gradients, table.bypassed_positions,
                          FloatMatrix(table.bypassed_gradients.device.data, bypassed, layout.dim)});
-      CountLookups(*work, t);
+      CountLookups(*context, t);
     }
-    FindBadGradient(work);
+    FindBadGradient(context);
     device_->SparseUpdate(updates);
     // Behind the update: the servers get the rows as of this step.
-    written_ahead = WriteAhead(work, &gathers);
+    written_ahead = WriteAhead(context, &gathers);
     device_->GatherRows(gathers);
   }
-  work->download().Send(Stream::kCompute);
+  context->download().Send(Stream::kCompute);
   absl::MutexLock lock(&mutex_);
-  const CacheCounts& step = work->cache_plan.counts;
-  counts_.hits += step.hits;
-  counts_.loaded += step.loaded;
-  counts_.bypassed += step.bypassed;
-  counts_.crowded_out += step.crowded_out;
-  counts_.evicted += step.evicted;
+  const CacheCounts& planned = context->cache_plan.counts;
+  counts_.hits += planned.hits;
+  counts_.loaded += planned.loaded;
+  counts_.bypassed += planned.bypassed;
+  counts_.crowded_out += planned.crowded_out;
+  counts_.evicted += planned.evicted;
   counts_.written_ahead += written_ahead;
-  counts_.rows_held = step.rows_held;
+  counts_.rows_held = planned.rows_held;
 }
 
-absl::Status CachedSource::LoadDense(Step step, const DenseArenas& dense) {
-  return uncached_.LoadDense(step, dense);
-}
-
-absl::Status CachedSource::Drain() {
-  absl::Status status = under_way_.Drain();
-  status.Update(uncached_.Drain());
-  return status;
-}
-
-void CachedSource::Cancel(const absl::Status& reason) { session_->Fail(reason); }
-
-void CachedSource::FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
-                                      bool with_dense) {
-  uncached_.FetchForEvaluation(work, step, with_dense);
+void CachedSource::FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) {
+  uncached_.FetchForEvaluation(context, step);
 }
 
 CacheCounts CachedSource::counts() const {

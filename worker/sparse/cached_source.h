@@ -2,7 +2,7 @@
 // CachePlanner: what a step reads is there before it runs, what comes back stays.
 //
 // With one worker the rows held are updated in place and are newer than the servers'; they come
-// back as whole rows when they are evicted, all of them at steps with `write_back`, and some ahead
+// back as whole rows when they are evicted, all of them at steps that write back, and some ahead
 // of either when too many are newer. With several a row held is a copy that is read for some steps,
 // and every step pushes its gradients.
 //
@@ -26,7 +26,6 @@
 #include "worker/sparse/device_slab.h"
 #include "worker/sparse/embedding_source.h"
 #include "worker/sparse/held_rows.h"
-#include "worker/sparse/operations_under_way.h"
 #include "worker/sparse/ps_session.h"
 #include "worker/sparse/remote_source.h"
 
@@ -59,31 +58,24 @@ CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options);
 
 class CachedSource : public EmbeddingSource {
  public:
-  // All that is pointed to outlives the source. REQUIRES: works that are fetched have a cache plan;
-  // those fetched for evaluation have none.
-  CachedSource(const CachedSourceOptions& options, const DenseBlocks* dense_blocks,
-               PsSession* session, Device* device);
-  // Waits for whatever is under way.
+  // All that is pointed to outlives the source. REQUIRES: contexts that are fetched have a cache
+  // plan; those fetched for evaluation have none.
+  CachedSource(const CachedSourceOptions& options, PsSession* session, Device* device);
   ~CachedSource() override;
 
-  bool owns_dense() const override { return dense_.owned(); }
   int fetch_ahead() const override { return distances_.prefetch_steps; }
-  void Fetch(const std::shared_ptr<StepWork>& work) override;
-  Step AwaitsPushOf(const StepWork& work) const override {
-    return owns_rows() ? work.cache_plan.pushed_through
-                       : work.step() - 1 - distances_.prefetch_steps;
+  void Fetch(const std::shared_ptr<StepContext>& context,
+             const std::vector<std::vector<PullSlice>>& dense) override;
+  Step AwaitsPushOf(const StepContext& context) const override {
+    return owns_rows() ? context.cache_plan.pushed_through
+                       : context.step() - 1 - distances_.prefetch_steps;
   }
-  absl::Status Await(StepWork* work, const DenseArenas& dense) override;
-  void Update(StepWork* work, float learning_rate) override;
-  absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
-                              bool write_back) override;
-  bool pushes_dense() const override { return dense_.has_wave(); }
-  absl::Status PushDense(const std::shared_ptr<StepWork>& work, const DenseArenas& dense) override;
-  absl::Status LoadDense(Step step, const DenseArenas& dense) override;
-  absl::Status Drain() override;
-  void Cancel(const absl::Status& reason) override;
-  void FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
-                          bool with_dense) override;
+  absl::Status Await(StepContext* context) override;
+  void Update(StepContext* context) override;
+  absl::Status Push(const std::shared_ptr<StepContext>& context,
+                    std::vector<std::vector<PushSlice>> dense) override;
+  absl::Status FinishPush(StepContext* context) override;
+  void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) override;
 
   // Of all steps so far; may be called from any thread.
   CacheCounts counts() const;
@@ -91,29 +83,33 @@ class CachedSource : public EmbeddingSource {
   int window_steps() const { return options_.window_steps; }
 
  private:
+  // What is kept with a step (cached_source_step.h).
+  struct OfStep;
+  struct TableOfStep;
+  struct WrittenRows;
   struct WrittenBack;
 
   bool owns_rows() const { return options_.num_workers == 1; }
   DeviceSlab& SlabOf(size_t table) { return *slabs_[group_of_[table]]; }
   int WidthOf(size_t table) const { return slabs_[group_of_[table]]->layout().row_floats; }
 
-  PullWork PullOf(StepWork* work, CachedKeys TableCachePlan::*share,
-                  UploadArena::Array<float> CachedTableWork::*rows, bool with_slots) const;
-  void StartPulls(const std::shared_ptr<StepWork>& work, std::vector<PullWork> pulls);
-  void TakeEvicted(StepWork* work, size_t table, std::vector<RowCopy>* gathers);
-  void GatherChosen(StepWork* work, size_t table, WrittenRows* written,
+  PullWork PullOf(StepContext* context, CachedKeys TableCachePlan::*share,
+                  UploadArena::Array<float> TableOfStep::*rows, bool with_slots) const;
+  void StartPulls(const std::shared_ptr<StepContext>& context, std::vector<PullWork> pulls);
+  void TakeEvicted(StepContext* context, size_t table, std::vector<RowCopy>* gathers);
+  void GatherChosen(StepContext* context, size_t table, WrittenRows* written,
                     std::vector<RowCopy>* gathers);
-  void PlacePulled(StepWork* work, size_t table, std::vector<RowCopy>* scatters);
-  void PlaceBypassedGradients(StepWork* work, size_t table);
-  absl::Status PlaceGradients(StepWork* work);
-  absl::Status FindCompleteThrough(StepWork* work);
-  void CountLookups(const StepWork& work, size_t table);
+  void PlacePulled(StepContext* context, size_t table, std::vector<RowCopy>* scatters);
+  void PlaceBypassedGradients(StepContext* context, size_t table);
+  absl::Status PlaceGradients(StepContext* context);
+  absl::Status FindCompleteThrough(StepContext* context);
+  void CountLookups(const StepContext& context, size_t table);
   bool ChooseUnwritten(double share, uint64_t most_bytes);
   void TakeChosen(size_t table, CachedKeys* keys, UninitializedVector<uint32_t>* counts);
-  int64_t WriteAhead(StepWork* work, std::vector<RowCopy>* gathers);
-  void FindBadGradient(StepWork* work);
-  absl::Status CheckGradients(StepWork* work) const;
-  void AddGradients(const StepWork& work, PushWork* push) const;
+  int64_t WriteAhead(StepContext* context, std::vector<RowCopy>* gathers);
+  void FindBadGradient(StepContext* context);
+  absl::Status CheckGradients(StepContext* context) const;
+  void AddGradients(const StepContext& context, const OfStep& step, PushWork* push) const;
   std::shared_ptr<WrittenBack> ChooseWriteBack();
   void AddPieces(const std::shared_ptr<WrittenBack>& written, PushWork* push) const;
   absl::Status SendPieces(Step step, WrittenBack* written);
@@ -124,13 +120,10 @@ class CachedSource : public EmbeddingSource {
   const double max_unwritten_share_;  // of the rows of a slab
   PsSession* const session_;
   Device* const device_;
-  RemoteSource uncached_;  // for evaluation, and for loading the dense parameters
-  DenseExchange dense_;
-  OperationsUnderWay under_way_;
+  RemoteSource uncached_;  // for evaluation
 
   std::vector<std::unique_ptr<DeviceSlab>> slabs_;  // [groups]
   std::vector<size_t> group_of_;                    // [tables]
-  std::shared_ptr<WrittenBack> lending_;            // between PushEmbeddings and PushDense
   // Rows chosen to be written: [tables * servers]. Empty but for a moment.
   std::vector<std::vector<HeldRows::Unwritten>> chosen_;
   // One worker: the gradients of the step under way, of all tables one after the other.

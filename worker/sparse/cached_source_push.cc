@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/check.h"
 #include "common/cluster_map.h"
 #include "common/finite.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "worker/sparse/cached_source.h"
+#include "worker/sparse/cached_source_step.h"
 #include "worker/sparse/key_shares.h"
 
 namespace thermocline {
@@ -27,90 +26,19 @@ constexpr size_t kFirstPieceWave = 1;
 
 }  // namespace
 
-// Everything that the cache alone holds, for one push, in pieces. Where they are few, the values
-// stay until the push is acknowledged. Else they are lent to the session: a place is filled anew
-// once every server has the piece in it, and the training thread waits for the acknowledgement,
-// so that rows stay as they are and can be read again, should a server lose what it had.
-struct CachedSource::WrittenBack {
-  struct Table {
-    CachedKeys keys;
-    UninitializedVector<uint32_t> counts;
-    size_t first_float = 0;  // of its rows in the piece
-  };
-  struct Piece {
-    std::vector<Table> tables;
-    size_t floats = 0;
-  };
-  std::vector<Piece> pieces;
-  std::vector<UninitializedVector<float>> places;  // piece p is at p modulo their number
-
-  bool is_lent() const { return places.size() < pieces.size(); }
-  float* PlaceOf(size_t piece) { return places[piece % places.size()].data(); }
-
-  // Waits until the piece's place is free, and takes it. False: the push is over.
-  bool TakePlace(size_t piece) {
-    const auto is_free = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex) {
-      return is_over || PlaceIsFree(piece);
-    };
-    absl::MutexLock lock(&mutex, absl::Condition(&is_free));
-    if (!is_over) is_here[piece] = true;
-    return !is_over;
-  }
-  // Waits until a piece is wanted again whose place is free, and takes that. Empty: the push is
-  // over.
-  std::optional<size_t> TakeWanted() {
-    std::optional<size_t> found;
-    const auto has_news = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex) {
-      for (const size_t piece : wanted) {
-        if (found.has_value()) break;
-        if (PlaceIsFree(piece)) found = piece;
-      }
-      return is_over || found.has_value();
-    };
-    absl::MutexLock lock(&mutex, absl::Condition(&has_news));
-    if (is_over) return std::nullopt;
-    wanted.erase(*found);
-    is_here[*found] = true;
-    return found;
-  }
-  // What the session says, on any thread.
-  void Return(size_t piece) {
-    absl::MutexLock lock(&mutex);
-    is_here[piece] = false;
-  }
-  void Want(size_t piece) {
-    absl::MutexLock lock(&mutex);
-    wanted.insert(piece);
-  }
-  void End() {
-    absl::MutexLock lock(&mutex);
-    is_over = true;
-  }
-
-  bool PlaceIsFree(size_t piece) const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
-    for (size_t other = piece % places.size(); other < pieces.size(); other += places.size()) {
-      if (is_here[other]) return false;
-    }
-    return true;
-  }
-
-  absl::Mutex mutex;
-  std::vector<bool> is_here ABSL_GUARDED_BY(mutex);  // [pieces] released, and not returned
-  std::set<size_t> wanted ABSL_GUARDED_BY(mutex);
-  bool is_over ABSL_GUARDED_BY(mutex) = false;
-};
-
-void CachedSource::AddGradients(const StepWork& work, PushWork* push) const {
-  for (size_t t = 0; t < work.tables.size(); ++t) {
-    const TablePlan& plan = work.plan.tables[t];
+void CachedSource::AddGradients(const StepContext& context, const OfStep& step,
+                                PushWork* push) const {
+  for (size_t t = 0; t < context.tables.size(); ++t) {
+    const TablePlan& plan = context.plan.tables[t];
     if (!owns_rows()) {
       AddPushSlices(SharesOf(plan.id, plan), wire::PushKind::kGradient, plan.counts,
-                    work.pushed[t].host, &push->waves[0]);
+                    step.tables[t].gradients.host, &push->waves[0]);
       continue;
     }
-    const CachedTableWork& table = work.cached[t];
-    AddPushSlices(SharesOf(plan.id, work.cache_plan.tables[t].bypassed), wire::PushKind::kGradient,
-                  table.bypassed_counts, table.bypassed_gradients.host, &push->waves[0]);
+    const TableOfStep& table = step.tables[t];
+    AddPushSlices(SharesOf(plan.id, context.cache_plan.tables[t].bypassed),
+                  wire::PushKind::kGradient, table.bypassed_counts, table.bypassed_gradients.host,
+                  &push->waves[0]);
     for (const WrittenRows* written : {&table.evicted, &table.written_ahead}) {
       AddPushSlices(SharesOf(plan.id, written->keys), wire::PushKind::kAssign, written->counts,
                     written->rows.host, &push->waves[0]);
@@ -119,16 +47,16 @@ void CachedSource::AddGradients(const StepWork& work, PushWork* push) const {
 }
 
 // Of the rows held nothing is pushed, so that nothing else would find it.
-absl::Status CachedSource::CheckGradients(StepWork* work) const {
+absl::Status CachedSource::CheckGradients(StepContext* context) const {
   if (!owns_rows()) return absl::OkStatus();
-  int64_t at = work->outcome()->bad_row_gradient;
-  for (size_t t = 0; t < work->tables.size(); ++t) {
+  int64_t at = context->outcome()->bad_row_gradient;
+  for (size_t t = 0; t < context->tables.size(); ++t) {
     const int64_t dim = options_.tables[t].dim;
-    const int64_t floats = int64_t{work->tables[t].gradients.rows} * dim;
+    const int64_t floats = int64_t{context->tables[t].gradients.rows} * dim;
     if (at < floats) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "step ", work->step().value(), ": the gradient of table '", options_.tables[t].name,
-          "', key ", work->plan.tables[t].keys[at / dim], " is not finite", kRateHint));
+          "step ", context->step().value(), ": the gradient of table '", options_.tables[t].name,
+          "', key ", context->plan.tables[t].keys[at / dim], " is not finite", kRateHint));
     }
     at -= floats;
   }
@@ -175,15 +103,16 @@ void CachedSource::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<ui
 
 // Bounds what a cut will have to push. A row written ahead is held on and has been neither evicted
 // nor bypassed in this step, so that no key comes twice in its push.
-int64_t CachedSource::WriteAhead(StepWork* work, std::vector<RowCopy>* gathers) {
+int64_t CachedSource::WriteAhead(StepContext* context, std::vector<RowCopy>* gathers) {
+  OfStep& step = context->of_source.Get<OfStep>();
   ChooseUnwritten(max_unwritten_share_, std::numeric_limits<uint64_t>::max());
   int64_t rows = 0;
   for (size_t t = 0; t < options_.tables.size(); ++t) {
-    WrittenRows& written = work->cached[t].written_ahead;
-    GatherChosen(work, t, &written, gathers);
+    WrittenRows& written = step.tables[t].written_ahead;
+    GatherChosen(context, t, &written, gathers);
     rows += written.keys.size();
   }
-  work->upload().Send(Stream::kCompute);
+  context->upload().Send(Stream::kCompute);
   return rows;
 }
 
@@ -261,47 +190,46 @@ absl::Status CachedSource::SendPieces(Step step, WrittenBack* written) {
   return absl::OkStatus();
 }
 
-absl::Status CachedSource::PushEmbeddings(const std::shared_ptr<StepWork>& work,
-                                          float learning_rate, bool write_back) {
-  RETURN_IF_ERROR(CheckGradients(work.get()));
+absl::Status CachedSource::Push(const std::shared_ptr<StepContext>& context,
+                                std::vector<std::vector<PushSlice>> dense) {
+  RETURN_IF_ERROR(CheckGradients(context.get()));
+  OfStep& step = context->of_source.Get<OfStep>();
   PushWork push;
-  push.first_step = push.last_step = work->step();
-  push.learning_rate = learning_rate;
+  push.first_step = push.last_step = context->step();
+  push.learning_rate = context->learning_rate;
   push.waves.emplace_back(options_.num_servers);
-  AddGradients(*work, &push);
+  AddGradients(*context, step, &push);
   std::shared_ptr<WrittenBack> written;
-  if (write_back && owns_rows()) {
+  if (context->writes_back && owns_rows()) {
     written = ChooseWriteBack();
     AddPieces(written, &push);
   }
-  dense_.AddToPush(work.get(), write_back, &push);
+  if (!dense.empty()) push.waves.push_back(std::move(dense));
   if (written != nullptr && written->is_lent()) {
     push.lent.resize(push.waves.size());
     std::fill_n(push.lent.begin() + kFirstPieceWave, written->pieces.size(), true);
     push.on_returned = [written](size_t wave) { written->Return(wave - kFirstPieceWave); };
     push.on_wanted = [written](size_t wave) { written->Want(wave - kFirstPieceWave); };
-    lending_ = written;
+    step.lending = written;
   }
-  under_way_.Begin();
-  session_->StartPush(std::move(push), [this, work = work, written](absl::Status status) mutable {
+  // Holds the context until the push is acknowledged.
+  session_->StartPush(std::move(push), [context, written](const absl::Status&) {
     if (written != nullptr) written->End();
-    work.reset();
-    written.reset();
-    under_way_.End(status);
   });
-  RETURN_IF_ERROR(session_->ReleaseWave(work->step(), 0));
-  return written == nullptr ? absl::OkStatus() : SendPieces(work->step(), written.get());
+  RETURN_IF_ERROR(session_->ReleaseWave(context->step(), 0));
+  return written == nullptr ? absl::OkStatus() : SendPieces(context->step(), written.get());
 }
 
-absl::Status CachedSource::PushDense(const std::shared_ptr<StepWork>& work,
-                                     const DenseArenas& dense) {
-  RETURN_IF_ERROR(dense_.Release(work.get(), dense));
-  const std::shared_ptr<WrittenBack> written = std::exchange(lending_, nullptr);
+// A piece that was lent is read again from the device where a server has lost it, so that this
+// thread waits, and changes no row, until the push is acknowledged.
+absl::Status CachedSource::FinishPush(StepContext* context) {
+  OfStep& step = context->of_source.Get<OfStep>();
+  const std::shared_ptr<WrittenBack> written = std::exchange(step.lending, nullptr);
   if (written == nullptr) return absl::OkStatus();
   StepTransfers transfers(device_);
   while (const std::optional<size_t> piece = written->TakeWanted()) {
     RETURN_IF_ERROR(FillPiece(*piece, &transfers, written.get()));
-    RETURN_IF_ERROR(session_->ReleaseWaveAgain(work->step(), kFirstPieceWave + *piece));
+    RETURN_IF_ERROR(session_->ReleaseWaveAgain(context->step(), kFirstPieceWave + *piece));
   }
   return session_->status();
 }

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 #include "worker/sparse/cached_source_trace.h"
+#include "worker/sparse/dense_parameters.h"
 #include "worker/sparse/fake_servers_for_test.h"
 
 namespace thermocline {
@@ -29,36 +30,37 @@ namespace {
 
 // Of the scheduler, for one fetch or the end of a trace: far more than any needs.
 constexpr int kMostEvents = 200'000;
-// StepWork::complete_through until the fetch is over.
+// StepContext::complete_through until the fetch is over.
 constexpr Step kNotFetched = kNoStep - 1;
 
 // As a pipeline's ring: used again when the last holder lets go. Outlives the traces.
-class Works {
+class Contexts {
  public:
-  explicit Works(Device* device) : device_(device) {}
+  explicit Contexts(Device* device) : device_(device) {}
 
-  std::shared_ptr<StepWork> Take() {
+  std::shared_ptr<StepContext> Take() {
     if (idle_.empty()) {
-      all_.push_back(std::make_unique<StepWork>());
+      all_.push_back(std::make_unique<StepContext>());
       all_.back()->has_cache_plan = true;
       all_.back()->batch = std::make_unique<Batch>();
       idle_.push_back(all_.back().get());
     }
-    StepWork* work = idle_.back();
+    StepContext* context = idle_.back();
     idle_.pop_back();
-    return std::shared_ptr<StepWork>(work, [this](StepWork* idle) { idle_.push_back(idle); });
+    return std::shared_ptr<StepContext>(context,
+                                        [this](StepContext* idle) { idle_.push_back(idle); });
   }
-  // As a pipeline hands it out. (A work keeps its transfers here.)
-  void Begin(StepWork* work) const {
-    work->Begin(work->transfers == nullptr ? std::make_unique<StepTransfers>(device_)
-                                           : std::move(work->transfers));
+  // As a pipeline hands it out. (A context keeps its transfers here.)
+  void Begin(StepContext* context) const {
+    context->Begin(context->transfers == nullptr ? std::make_unique<StepTransfers>(device_)
+                                                 : std::move(context->transfers));
   }
   Device* device() const { return device_; }
 
  private:
   Device* const device_;
-  std::vector<std::unique_ptr<StepWork>> all_;
-  std::vector<StepWork*> idle_;
+  std::vector<std::unique_ptr<StepContext>> all_;
+  std::vector<StepContext*> idle_;
 };
 
 struct Totals {
@@ -68,10 +70,10 @@ struct Totals {
 
 class TraceRunner {
  public:
-  TraceRunner(const Trace& trace, uint64_t seed, Works* works)
+  TraceRunner(const Trace& trace, uint64_t seed, Contexts* contexts)
       : trace_(trace),
         random_(Mix64(seed)),
-        works_(works),
+        contexts_(contexts),
         cluster_(trace.options.num_servers),
         dense_blocks_({DenseTable{trace.layouts.at(kDenseTable), 1, 300}}, cluster_),
         dense_weights_(dense_blocks_.arena_floats()),
@@ -82,7 +84,8 @@ class TraceRunner {
         servers_(trace, &scheduler_, Mix64(~seed),
                  [this](auto server, auto step, auto& all) { CheckApplied(server, step, all); }),
         session_(SessionOptions(), &servers_, &scheduler_),
-        source_(trace.options, &dense_blocks_, &session_, works->device()) {
+        dense_(&dense_blocks_, Arenas(), trace.options.num_workers, contexts->device(), &session_),
+        source_(trace.options, &session_, contexts->device()) {
     CHECK_EQ(dense_blocks_.num_blocks(), kDenseBlocks);
   }
 
@@ -93,11 +96,11 @@ class TraceRunner {
       if (++events == kMostEvents) ADD_FAILURE() << "the trace has no end";
     }
     if (testing::Test::HasFailure()) {
-      source_.Cancel(absl::CancelledError("the trace failed"));
+      session_.Fail(absl::CancelledError("the trace failed"));
       while (scheduler_.RunNext()) {
       }
     } else {
-      EXPECT_TRUE(source_.Drain().ok());
+      EXPECT_TRUE(session_.Drain().ok());
       EXPECT_EQ(session_.acked_through(), trace_.last_step());
       EXPECT_EQ(checked_, trace_.num_steps * trace_.options.num_servers);
     }
@@ -117,7 +120,7 @@ class TraceRunner {
   bool RunToABadGradient(int step) {
     bad_step_ = trace_.options.start_step + step;
     Train();
-    source_.Cancel(absl::CancelledError("the gradient was found"));
+    session_.Fail(absl::CancelledError("the gradient was found"));
     while (scheduler_.RunNext()) {
     }
     return ended_;
@@ -143,10 +146,13 @@ class TraceRunner {
     return options;
   }
   DenseArenas Arenas() {
-    return {absl::MakeSpan(dense_weights_), absl::MakeSpan(dense_slots_), dense_gradients_};
+    const auto span = [](Floats& floats) -> DeviceSpan<float> {
+      return {floats.data(), static_cast<int64_t>(floats.size())};
+    };
+    return {span(dense_weights_), span(dense_slots_), span(dense_gradients_)};
   }
-  TableKey KeyOf(const StepWork& work, size_t t, int32_t u) const {
-    return {trace_.options.tables[t].id.value(), work.plan.tables[t].keys[u]};
+  TableKey KeyOf(const StepContext& context, size_t t, int32_t u) const {
+    return {trace_.options.tables[t].id.value(), context.plan.tables[t].keys[u]};
   }
 
   // The trainer's side of things; see worker/trainer.cc.
@@ -154,42 +160,43 @@ class TraceRunner {
     next_ = PlanNext();
     FetchAhead(0);
     while (!fetched_.empty() && !testing::Test::HasFailure() && !ended_) {
-      const std::shared_ptr<StepWork> work = std::move(fetched_.front());
+      const std::shared_ptr<StepContext> context = std::move(fetched_.front());
       fetched_.pop_front();
-      TrainStep(work);
+      TrainStep(context);
     }
-    next_ = behind_ = nullptr;
+    next_ = pipelined_ = nullptr;
     fetched_.clear();
     window_.clear();
   }
 
-  void TrainStep(const std::shared_ptr<StepWork>& work) {
-    if (behind_ != nullptr && source_.AwaitsPushOf(*work) >= behind_->step()) FinishBehind(1);
+  void TrainStep(const std::shared_ptr<StepContext>& context) {
+    if (pipelined_ != nullptr && source_.AwaitsPushOf(*context) >= pipelined_->step())
+      FinishPipelined(1);
     if (ended_) return;
-    RunUntilFetched(*work);
+    RunUntilFetched(*context);
     if (testing::Test::HasFailure()) return;
-    const absl::Status fetched = source_.Await(work.get(), Arenas());
+    const absl::Status fetched = source_.Await(context.get());
     ASSERT_TRUE(fetched.ok()) << fetched;
-    if (bad_message_.empty()) CheckRows(*work);  // Else they hold what came of it.
-    Compute(*work);
-    SpoilAGradient(*work);
-    source_.Update(work.get(), LearningRateOf(work->step()));
+    dense_.Receive(context.get());
+    if (bad_message_.empty()) CheckRows(*context);  // Else they hold what came of it.
+    Compute(*context);
+    SpoilAGradient(*context);
+    context->learning_rate = LearningRateOf(context->step());
+    source_.Update(context.get());
     const bool last = fetched_.empty() && next_ == nullptr;
-    const bool writes_back = last || random_.OneIn(trace_.one_cut_in);
-    if (trace_.owns_rows()) models_[work->step()] = {model_, writes_back};
-    FinishBehind(1);
-    behind_ = work;
-    writes_back_ = writes_back;
-    if (!trace_.lags || writes_back) FinishBehind(0);
+    context->writes_back = last || random_.OneIn(trace_.one_cut_in);
+    if (trace_.owns_rows()) models_[context->step()] = {model_, context->writes_back};
+    FinishPipelined(1);
+    pipelined_ = context;
+    if (!trace_.pipelines_steps || context->writes_back) FinishPipelined(0);
     for (int events = random_.Draw(0, 12); events > 0; --events) scheduler_.RunNext();
   }
 
-  void FinishBehind(size_t queued_beyond) {
-    if (behind_ == nullptr || ended_) return;
-    const std::shared_ptr<StepWork> work = std::move(behind_);
-    const absl::Status pushed =
-        source_.PushEmbeddings(work, LearningRateOf(work->step()), writes_back_);
-    if (!bad_message_.empty() && work->step() == bad_step_) {
+  void FinishPipelined(size_t queued_beyond) {
+    if (pipelined_ == nullptr || ended_) return;
+    const std::shared_ptr<StepContext> context = std::move(pipelined_);
+    const absl::Status pushed = source_.Push(context, dense_.PushShare(context.get()));
+    if (!bad_message_.empty() && context->step() == bad_step_) {
       EXPECT_EQ(pushed.code(), absl::StatusCode::kInvalidArgument) << pushed;
       EXPECT_TRUE(absl::StartsWith(pushed.message(), bad_message_)) << pushed;
       EXPECT_TRUE(absl::StrContains(pushed.message(), "learning_rate")) << pushed;
@@ -198,37 +205,40 @@ class TraceRunner {
     if (ended_) return;
     EXPECT_TRUE(pushed.ok()) << pushed;
     FetchAhead(queued_beyond);
-    if (!source_.pushes_dense()) return;
-    const absl::Status released = source_.PushDense(work, Arenas());
+    // The gradients of the dense parameters are finite.
+    context->outcome()->bad_gradient = static_cast<int64_t>(dense_gradients_.size());
+    const absl::Status released = dense_.Push(context.get());
     EXPECT_TRUE(released.ok()) << released;
+    const absl::Status finished = source_.FinishPush(context.get());
+    EXPECT_TRUE(finished.ok()) << finished;
   }
 
   void FetchAhead(size_t queued_beyond) {
     while (next_ != nullptr &&
            fetched_.size() + queued_beyond <= static_cast<size_t>(source_.fetch_ahead())) {
       next_->complete_through = kNotFetched;
-      source_.Fetch(next_);
+      source_.Fetch(next_, dense_.PullShare(next_.get()));
       fetched_.push_back(std::move(next_));
       next_ = PlanNext();
     }
   }
 
   // As a pipeline: a step is planned when the batches of its window are there.
-  std::shared_ptr<StepWork> PlanNext() {
+  std::shared_ptr<StepContext> PlanNext() {
     while (steps_made_ < trace_.num_steps &&
            window_.size() <= static_cast<size_t>(trace_.options.window_steps)) {
-      const std::shared_ptr<StepWork> work = works_->Take();
-      FillBatch(work->batch.get());
-      batch_planner_.Plan(*work->batch, &work->plan);
-      cache_planner_.Admit(work->step(), work->plan, &work->cache_plan);
-      window_.push_back(work);
+      const std::shared_ptr<StepContext> context = contexts_->Take();
+      FillBatch(context->batch.get());
+      batch_planner_.Plan(*context->batch, &context->plan);
+      cache_planner_.Admit(context->step(), context->plan, &context->cache_plan);
+      window_.push_back(context);
     }
     if (window_.empty()) return nullptr;
-    std::shared_ptr<StepWork> work = std::move(window_.front());
+    std::shared_ptr<StepContext> context = std::move(window_.front());
     window_.pop_front();
-    cache_planner_.Plan(work->step(), work->plan, &work->cache_plan);
-    works_->Begin(work.get());
-    return work;
+    cache_planner_.Plan(context->step(), context->plan, &context->cache_plan);
+    contexts_->Begin(context.get());
+    return context;
   }
 
   void FillBatch(Batch* batch) {
@@ -248,30 +258,30 @@ class TraceRunner {
     }
   }
 
-  void RunUntilFetched(const StepWork& work) {
-    for (int events = 0; work.complete_through == kNotFetched; ++events) {
+  void RunUntilFetched(const StepContext& context) {
+    for (int events = 0; context.complete_through == kNotFetched; ++events) {
       if (events == kMostEvents || !scheduler_.RunNext()) {
-        ADD_FAILURE() << "the fetch of step " << work.step() << " has no end";
+        ADD_FAILURE() << "the fetch of step " << context.step() << " has no end";
         return;
       }
       if (testing::Test::HasFailure()) return;
     }
   }
 
-  void CheckRows(const StepWork& work) {
-    const Step bound = work.step() - 1 - trace_.options.staleness_steps;
-    EXPECT_GE(work.complete_through, trace_.owns_rows() ? work.step() - 1 : bound);
-    for (size_t t = 0; t < work.tables.size(); ++t) {
-      const Matrix& rows = work.tables[t].rows;
-      for (int32_t u = 0; u < work.plan.tables[t].num_unique(); ++u) {
-        const TableKey key = KeyOf(work, t, u);
-        const int32_t row = work.cache_plan.tables[t].rows[u];
+  void CheckRows(const StepContext& context) {
+    const Step bound = context.step() - 1 - trace_.options.staleness_steps;
+    EXPECT_GE(context.complete_through, trace_.owns_rows() ? context.step() - 1 : bound);
+    for (size_t t = 0; t < context.tables.size(); ++t) {
+      const Matrix& rows = context.tables[t].rows;
+      for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
+        const TableKey key = KeyOf(context, t, u);
+        const int32_t row = context.cache_plan.tables[t].rows[u];
         ASSERT_LT(row, rows.rows);
-        CheckRow(work.step(), key, absl::MakeConstSpan(rows.row(row), rows.cols));
+        CheckRow(context.step(), key, absl::MakeConstSpan(rows.row(row), rows.cols));
       }
     }
     for (int block = 0; block < kDenseBlocks && !trace_.owns_rows(); ++block) {
-      CheckRow(work.step(), {kDenseTable, static_cast<Key>(block)},
+      CheckRow(context.step(), {kDenseTable, static_cast<Key>(block)},
                absl::MakeConstSpan(dense_weights_)
                    .subspan(block * kDenseBlockFloats, kDenseBlockFloats));
     }
@@ -293,14 +303,14 @@ class TraceRunner {
   }
 
   // Gradients at random, and what follows from them.
-  void Compute(const StepWork& work) {
-    const Step step = work.step();
+  void Compute(const StepContext& context) {
+    const Step step = context.step();
     Gradients gradients;
-    for (size_t t = 0; t < work.tables.size(); ++t) {
-      const Matrix& matrix = work.tables[t].gradients;
-      for (int32_t u = 0; u < work.plan.tables[t].num_unique(); ++u) {
-        Written& gradient = gradients[KeyOf(work, t, u)];
-        gradient.count = work.plan.tables[t].counts[u];
+    for (size_t t = 0; t < context.tables.size(); ++t) {
+      const Matrix& matrix = context.tables[t].gradients;
+      for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
+        Written& gradient = gradients[KeyOf(context, t, u)];
+        gradient.count = context.plan.tables[t].counts[u];
         gradient.values.resize(matrix.cols);
         random_.Fill(absl::MakeSpan(gradient.values));
         std::copy(gradient.values.begin(), gradient.values.end(), matrix.row(u));
@@ -324,18 +334,18 @@ class TraceRunner {
     expected_.emplace(step, std::move(gradients));
   }
 
-  void SpoilAGradient(const StepWork& work) {
-    if (!bad_step_.has_value() || !bad_message_.empty() || work.step() < *bad_step_) return;
-    for (size_t t = 0; t < work.tables.size(); ++t) {
-      const Matrix& matrix = work.tables[t].gradients;
-      for (int32_t u = 0; u < work.plan.tables[t].num_unique(); ++u) {
-        const auto& pushed = work.cache_plan.tables[t].bypassed_positions;
+  void SpoilAGradient(const StepContext& context) {
+    if (!bad_step_.has_value() || !bad_message_.empty() || context.step() < *bad_step_) return;
+    for (size_t t = 0; t < context.tables.size(); ++t) {
+      const Matrix& matrix = context.tables[t].gradients;
+      for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
+        const auto& pushed = context.cache_plan.tables[t].bypassed_positions;
         if (std::count(pushed.begin(), pushed.end(), u) > 0) continue;
         matrix.row(u)[matrix.cols - 1] = std::nanf("");
-        bad_step_ = work.step();
-        bad_message_ = absl::StrCat("step ", work.step().value(), ": the gradient of table '",
+        bad_step_ = context.step();
+        bad_message_ = absl::StrCat("step ", context.step().value(), ": the gradient of table '",
                                     trace_.options.tables[t].name, "', key ",
-                                    work.plan.tables[t].keys[u], " is not finite");
+                                    context.plan.tables[t].keys[u], " is not finite");
         return;
       }
     }
@@ -401,7 +411,7 @@ class TraceRunner {
 
   const Trace& trace_;
   Random random_;
-  Works* const works_;
+  Contexts* const contexts_;
   const ClusterMap cluster_;
   const DenseBlocks dense_blocks_;
   Floats dense_weights_, dense_slots_, dense_gradients_;
@@ -422,9 +432,8 @@ class TraceRunner {
   size_t checked_ = 0;  // pushes, each on one server
 
   int steps_made_ = 0;
-  std::deque<std::shared_ptr<StepWork>> window_, fetched_;
-  std::shared_ptr<StepWork> next_, behind_;
-  bool writes_back_ = false;  // the step behind
+  std::deque<std::shared_ptr<StepContext>> window_, fetched_;
+  std::shared_ptr<StepContext> next_, pipelined_;
   std::optional<Step> bad_step_;
   std::string bad_message_;  // once its gradient is spoilt
   bool ended_ = false;       // since it was found
@@ -432,6 +441,7 @@ class TraceRunner {
   VirtualScheduler scheduler_;
   FakeServers servers_;
   PsSession session_;
+  DenseParameters dense_;
   CachedSource source_;
 };
 
@@ -445,13 +455,13 @@ class CachedSourceTest : public testing::Test {
       SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed + i));
       Random random(seed + i);
       const Trace trace = DrawTrace(num_workers, &random);
-      TraceRunner(trace, seed + i, &works_).Run(&totals);
+      TraceRunner(trace, seed + i, &contexts_).Run(&totals);
     }
     return totals;
   }
 
   const std::unique_ptr<Device> device_ = MakeCpuDevice({});
-  Works works_{device_.get()};
+  Contexts contexts_{device_.get()};
 };
 
 TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
@@ -476,7 +486,7 @@ TEST_F(CachedSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
     Random random(seed + i);
     const Trace trace = DrawTrace(/*num_workers=*/1, &random);
     const int step = random.Draw(0, trace.num_steps - 1);
-    found += TraceRunner(trace, seed + i, &works_).RunToABadGradient(step) ? 1 : 0;
+    found += TraceRunner(trace, seed + i, &contexts_).RunToABadGradient(step) ? 1 : 0;
   }
   EXPECT_GT(found, 100);
 }

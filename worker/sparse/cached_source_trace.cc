@@ -70,7 +70,7 @@ Trace DrawTrace(uint32_t num_workers, Random* random) {
   trace.num_steps = random->Draw(1, 25);
   trace.key_space = random->Draw(1, 30);
   trace.most_samples = random->Draw(0, 8);
-  trace.lags = trace.owns_rows() && options.prefetch_steps > 0 && random->OneIn(2);
+  trace.pipelines_steps = trace.owns_rows() && options.prefetch_steps > 0 && random->OneIn(2);
   trace.one_cut_in = random->Draw(1, 12);
   trace.most_delay_us = std::vector<int>{0, 500, 5'000, 40'000}[random->Draw(0, 3)];
   trace.one_failure_in = random->OneIn(2) ? 0 : random->Draw(3, 30);

@@ -53,7 +53,7 @@ struct Trace {
   int num_steps = 0;
   int key_space = 0;
   int most_samples = 0;
-  bool lags = false;  // A step's push comes after the next step's update, where it may.
+  bool pipelines_steps = false;  // A step's push comes after the next step's update, where it may.
   int one_cut_in = 1;
   // The network's.
   int most_delay_us = 0;

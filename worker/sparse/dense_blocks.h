@@ -24,6 +24,7 @@ class DenseBlocks {
   // REQUIRES: all tensors have the same optimizer; at least one tensor.
   DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster);
 
+  const std::vector<DenseTable>& tensors() const { return tensors_; }
   int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }
   int64_t arena_floats() const { return num_blocks() * kDenseBlockFloats; }
   int slot_floats() const { return slot_floats_; }  // of one block

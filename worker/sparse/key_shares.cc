@@ -25,6 +25,13 @@ size_t WidthOf(const KeyShares& shares, const Values& values) {
 
 }  // namespace
 
+void AddPullSlices(const std::vector<std::vector<PullSlice>>& more,
+                   std::vector<std::vector<PullSlice>>* slices) {
+  for (size_t server = 0; server < more.size(); ++server) {
+    (*slices)[server].insert((*slices)[server].end(), more[server].begin(), more[server].end());
+  }
+}
+
 void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,
                    std::vector<std::vector<PullSlice>>* slices) {
   const size_t width = WidthOf(shares, rows);

@@ -25,6 +25,9 @@ KeyShares SharesOf(TableId table, const Keys& keys) {
   return {table, keys.keys, keys.server_begin};
 }
 
+// Adds the slices of other keys, [num_servers] or empty.
+void AddPullSlices(const std::vector<std::vector<PullSlice>>& more,
+                   std::vector<std::vector<PullSlice>>* slices);
 // Both add a slice for each server that has keys; the spans must outlive the slices.
 //   rows, values: [keys, width] for some width
 void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,

@@ -43,6 +43,11 @@ void PsSession::Fail(const absl::Status& reason) {
   RunActions(&actions);
 }
 
+absl::Status PsSession::Drain() {
+  absl::MutexLock lock(&impl_->mutex, absl::Condition(impl_.get(), &Impl::NothingInFlight));
+  return impl_->failure;
+}
+
 absl::Status PsSession::status() const {
   absl::MutexLock lock(&impl_->mutex);
   return impl_->failure;

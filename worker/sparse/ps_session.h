@@ -1,8 +1,8 @@
 // A worker's side of the protocol: pulls and pushes of one worker to all servers, with retries,
 // splitting and acknowledgement (docs/architecture.md).
 //
-// A state machine over a Transport and a Scheduler: no threads of its own, nothing blocks. Answers
-// come through callbacks, which may run before the call returns. Thread-safe.
+// A state machine over a Transport and a Scheduler: no threads of its own, and nothing but Drain
+// blocks. Answers come through callbacks, which may run before the call returns. Thread-safe.
 //
 // Any error that a retry can't mend fails the whole session and closes its transport: every
 // callback gets it, with server and step in its message, once the calls under way have returned
@@ -113,9 +113,12 @@ class PsSession {
   // not finite; names table and key): the session fails, nothing of the wave is sent and no server
   // ever applies any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step last_step, size_t wave);
+  static constexpr size_t kLastWave = SIZE_MAX;  // whatever its number
   // Of a wave that is wanted; does nothing if the push is over by now.
   absl::Status ReleaseWaveAgain(Step last_step, size_t wave);
 
+  // Waits until every pull and push begun so far is over: each `done` has run. The session's error.
+  absl::Status Drain();
   // Fails the session from outside, if it hasn't failed. REQUIRES: !reason.ok()
   void Fail(const absl::Status& reason);
   // The error that failed the session; OK while it works.

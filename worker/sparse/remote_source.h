@@ -1,8 +1,5 @@
 // An EmbeddingSource without a cache: every step pulls its rows from the servers and pushes their
 // gradients back. With a CPU device this is XDL's CPU-only arm, with a GPU its CPU-GPU arm.
-//
-// With one worker the dense parameters stay on its device, and steps with `write_back` bring them
-// to the servers; with several they are pulled and pushed like rows.
 #ifndef THERMOCLINE_WORKER_SPARSE_REMOTE_SOURCE_H_
 #define THERMOCLINE_WORKER_SPARSE_REMOTE_SOURCE_H_
 
@@ -12,9 +9,7 @@
 
 #include "common/table_spec.h"
 #include "kernels/device.h"
-#include "worker/sparse/dense_exchange.h"
 #include "worker/sparse/embedding_source.h"
-#include "worker/sparse/operations_under_way.h"
 #include "worker/sparse/ps_session.h"
 
 namespace thermocline {
@@ -29,37 +24,31 @@ struct RemoteSourceOptions {
 class RemoteSource : public EmbeddingSource {
  public:
   // All that is pointed to outlives the source.
-  RemoteSource(const RemoteSourceOptions& options, const DenseBlocks* dense_blocks,
-               PsSession* session, Device* device);
-  // Waits for whatever is under way.
-  ~RemoteSource() override;
+  RemoteSource(const RemoteSourceOptions& options, PsSession* session, Device* device)
+      : options_(options), session_(session), device_(device) {}
 
-  bool owns_dense() const override { return dense_.owned(); }
   int fetch_ahead() const override { return static_cast<int>(options_.staleness_steps); }
-  void Fetch(const std::shared_ptr<StepWork>& work) override;
-  Step AwaitsPushOf(const StepWork& work) const override {
-    return work.step() - 1 - options_.staleness_steps;
+  void Fetch(const std::shared_ptr<StepContext>& context,
+             const std::vector<std::vector<PullSlice>>& dense) override;
+  Step AwaitsPushOf(const StepContext& context) const override {
+    return context.step() - 1 - options_.staleness_steps;
   }
-  absl::Status Await(StepWork* work, const DenseArenas& dense) override;
-  void Update(StepWork* work, float learning_rate) override;
-  absl::Status PushEmbeddings(const std::shared_ptr<StepWork>& work, float learning_rate,
-                              bool write_back) override;
-  bool pushes_dense() const override { return dense_.has_wave(); }
-  absl::Status PushDense(const std::shared_ptr<StepWork>& work, const DenseArenas& dense) override;
-  absl::Status LoadDense(Step step, const DenseArenas& dense) override;
-  absl::Status Drain() override;
-  void Cancel(const absl::Status& reason) override;
-  void FetchForEvaluation(const std::shared_ptr<StepWork>& work, Step step,
-                          bool with_dense) override;
+  absl::Status Await(StepContext* context) override;
+  void Update(StepContext* context) override;
+  absl::Status Push(const std::shared_ptr<StepContext>& context,
+                    std::vector<std::vector<PushSlice>> dense) override;
+  absl::Status FinishPush(StepContext* context) override;
+  void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) override;
 
  private:
-  void StartPull(const std::shared_ptr<StepWork>& work, PullWork pull, bool with_dense);
+  struct OfStep;
+
+  void StartPull(const std::shared_ptr<StepContext>& context, PullWork pull,
+                 const std::vector<std::vector<PullSlice>>& dense);
 
   const RemoteSourceOptions options_;
   PsSession* const session_;
   Device* const device_;
-  DenseExchange dense_;
-  OperationsUnderWay under_way_;
 };
 
 }  // namespace thermocline

@@ -37,6 +37,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave, bool agai
     // The push can't be over: parts of its last wave wait for this release.
     CHECK(found != pushes.end());
     push = found->second;
+    if (wave == kLastWave) wave = push->waves.size() - 1;
     CHECK_LT(wave, push->waves.size());
     CHECK(!push->waves[wave].released);
     CHECK_EQ(push->waves[wave].is_wanted, again);

@@ -125,6 +125,7 @@ void PsSession::Impl::After(int64_t delay_us, std::function<void(Actions*)> then
 void PsSession::Impl::Begin(const std::shared_ptr<Operation>& operation) {
   operation->id = next_id++;
   operations.emplace(operation->id, operation);
+  ++in_flight;
 }
 
 // An operation ends when it is complete or the session has failed, and no call borrows its buffers.
@@ -137,11 +138,16 @@ void PsSession::Impl::FinishIfDone(const Operation& operation, Actions* actions)
   const auto push = pushes.find(finished->step);
   if (push != pushes.end() && push->second == finished) pushes.erase(push);
   absl::Status status = finished->complete ? absl::OkStatus() : failure;
-  actions->push_back([finished = std::move(finished), status = std::move(status)] {
-    // Taken out first: `done` may hold what owns this session.
-    const std::function<void(absl::Status)> finish = std::move(finished->finish);
-    finish(status);
-  });
+  actions->push_back(
+      [self = shared_from_this(), finished = std::move(finished), status = std::move(status)] {
+        {
+          // Taken out first: `done` may hold what owns this session. It goes before Drain returns.
+          const std::function<void(absl::Status)> finish = std::move(finished->finish);
+          finish(status);
+        }
+        absl::MutexLock lock(&self->mutex);
+        --self->in_flight;
+      });
 }
 
 void PsSession::Impl::Fail(absl::Status error, Actions* actions) {

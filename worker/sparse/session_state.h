@@ -89,6 +89,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Fail(absl::Status error, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void CloseTransport();
+  bool NothingInFlight() const ABSL_SHARED_LOCKS_REQUIRED(mutex) { return in_flight == 0; }
 
   // What a session knows of one server.
   struct Server {
@@ -116,6 +117,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id
   std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by last step
   uint64_t next_id ABSL_GUARDED_BY(mutex) = 0;
+  size_t in_flight ABSL_GUARDED_BY(mutex) = 0;  // Operations begun whose `done` has not run yet.
   Step last_begun ABSL_GUARDED_BY(mutex);
   PsSessionStats stats ABSL_GUARDED_BY(mutex);
 };

@@ -28,7 +28,7 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
       cache_planner_(std::move(options.cache_planner)) {
   CHECK_GE(options.depth, 1);
   for (int i = 0; i < options.depth + options.window_steps; ++i) {
-    ring_.push_back(std::make_unique<StepWork>());
+    ring_.push_back(std::make_unique<StepContext>());
     ring_.back()->has_cache_plan = cache_planner_ != nullptr;
     idle_.push_back(ring_.back().get());
   }
@@ -46,8 +46,8 @@ StepPipeline::~StepPipeline() {
   CHECK_EQ(idle_.size() + ready_.size() + window_.size(), ring_.size());
 }
 
-absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
-  StepWork* work = nullptr;
+absl::StatusOr<std::shared_ptr<StepContext>> StepPipeline::Next() {
+  StepContext* context = nullptr;
   std::unique_ptr<StepTransfers> transfers;
   TransferSizes expected;
   {
@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
       if (!status_.ok()) return status_;
       return nullptr;
     }
-    work = ready_.front();
+    context = ready_.front();
     ready_.pop_front();
     expected = largest_transfers_;
     if (!idle_transfers_.empty()) {
@@ -69,21 +69,21 @@ absl::StatusOr<std::shared_ptr<StepWork>> StepPipeline::Next() {
     }
   }
   if (transfers == nullptr) transfers = std::make_unique<StepTransfers>(device_);
-  work->Begin(std::move(transfers), expected);
-  return std::shared_ptr<StepWork>(work, [this](StepWork* idle) { Recycle(idle); });
+  context->Begin(std::move(transfers), expected);
+  return std::shared_ptr<StepContext>(context, [this](StepContext* idle) { Recycle(idle); });
 }
 
-void StepPipeline::Recycle(StepWork* work) {
-  reader_->Recycle(std::move(work->batch));
+void StepPipeline::Recycle(StepContext* context) {
+  reader_->Recycle(std::move(context->batch));
   absl::MutexLock lock(&mutex_);
-  largest_transfers_.Cover(*work->transfers);
-  idle_transfers_.push_back(std::move(work->transfers));
-  idle_.push_back(work);
+  largest_transfers_.Cover(*context->transfers);
+  idle_transfers_.push_back(std::move(context->transfers));
+  idle_.push_back(context);
 }
 
 void StepPipeline::Run() {
   while (true) {
-    StepWork* work = nullptr;
+    StepContext* context = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       const auto may_go_on = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -91,64 +91,64 @@ void StepPipeline::Run() {
       };
       mutex_.Await(absl::Condition(&may_go_on));
       if (stopping_) return;
-      work = idle_.back();
+      context = idle_.back();
       idle_.pop_back();
     }
-    const absl::StatusOr<bool> filled = Fill(work);
+    const absl::StatusOr<bool> filled = Fill(context);
     if (filled.ok() && *filled) {
-      PassOn(work);
+      PassOn(context);
       continue;
     }
     // The steps before an error, too, are whole.
     PassOnWindow(0);
     absl::MutexLock lock(&mutex_);
-    idle_.push_back(work);
+    idle_.push_back(context);
     status_ = filled.status();
     ended_ = true;
     return;
   }
 }
 
-void StepPipeline::PassOn(StepWork* work) {
+void StepPipeline::PassOn(StepContext* context) {
   const StageRange stage("plan cache", &cache_time_);
   if (cache_planner_ != nullptr) {
-    cache_planner_->Admit(work->step(), work->plan, &work->cache_plan);
+    cache_planner_->Admit(context->step(), context->plan, &context->cache_plan);
   }
-  window_.push_back(work);
+  window_.push_back(context);
   PassOnWindow(window_steps_);
 }
 
 void StepPipeline::PassOnWindow(size_t steps_that_stay) {
   while (window_.size() > steps_that_stay) {
-    StepWork* work = window_.front();
+    StepContext* context = window_.front();
     window_.pop_front();
     if (cache_planner_ != nullptr) {
-      cache_planner_->Plan(work->step(), work->plan, &work->cache_plan);
-      threads_->ParallelFor(work->plan.features.size(), [&](int64_t feature, int) {
-        MapLookups(work->cache_plan, &work->plan.features[feature]);
+      cache_planner_->Plan(context->step(), context->plan, &context->cache_plan);
+      threads_->ParallelFor(context->plan.features.size(), [&](int64_t feature, int) {
+        MapLookups(context->cache_plan, &context->plan.features[feature]);
       });
     }
     absl::MutexLock lock(&mutex_);
-    ready_.push_back(work);
+    ready_.push_back(context);
   }
 }
 
 // False: there are no more batches.
-absl::StatusOr<bool> StepPipeline::Fill(StepWork* work) {
+absl::StatusOr<bool> StepPipeline::Fill(StepContext* context) {
   {
     const StageRange stage("read", &read_time_);
-    ASSIGN_OR_RETURN(work->batch, reader_->Next());
+    ASSIGN_OR_RETURN(context->batch, reader_->Next());
   }
-  if (work->batch == nullptr) return false;
+  if (context->batch == nullptr) return false;
   const StageRange stage("plan", &plan_time_);
-  PlanBatch(work);
+  PlanBatch(context);
   return true;
 }
 
-void StepPipeline::PlanBatch(StepWork* work) {
-  planners_[0].Prepare(*work->batch, &work->plan);
+void StepPipeline::PlanBatch(StepContext* context) {
+  planners_[0].Prepare(*context->batch, &context->plan);
   threads_->ParallelFor(planners_[0].num_tables(), [&](int64_t table, int thread) {
-    planners_[thread].PlanTable(*work->batch, static_cast<int32_t>(table), &work->plan);
+    planners_[thread].PlanTable(*context->batch, static_cast<int32_t>(table), &context->plan);
   });
 }
 

@@ -2,7 +2,7 @@
 // cache's plan of a step is made once the batches of its window are there, and the slots of the
 // features are rows of the cache's slabs.
 //
-// A step work goes back into the ring when its last holder lets go of it, on any thread.
+// A context goes back into the ring when its last holder lets go of it, on any thread.
 #ifndef THERMOCLINE_WORKER_SPARSE_STEP_PIPELINE_H_
 #define THERMOCLINE_WORKER_SPARSE_STEP_PIPELINE_H_
 
@@ -20,17 +20,17 @@
 #include "worker/data/batch_reader.h"
 #include "worker/sparse/batch_plan.h"
 #include "worker/sparse/cache_planner.h"
-#include "worker/sparse/step_work.h"
+#include "worker/sparse/step_context.h"
 
 namespace thermocline {
 
 struct StepPipelineOptions {
-  Device* device = nullptr;  // outlives the works; used in Next()
+  Device* device = nullptr;  // outlives the contexts; used in Next()
   // Plan the tables of a batch side by side. Outlive the pipeline. Used by its thread only, until
   // Next() has ended, and maybe by its cache_planner.
   ThreadPool* threads = nullptr;
-  int depth = 1;  // step works in the ring, at least one more than are held at a time
-  // Where rows are cached. The cache's window is `window_steps` more works.
+  int depth = 1;  // contexts in the ring, at least one more than are held at a time
+  // Where rows are cached. The cache's window is `window_steps` more contexts.
   std::unique_ptr<CachePlanner> cache_planner;
   int window_steps = 0;
 };
@@ -39,13 +39,13 @@ class StepPipeline {
  public:
   StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlanner& planner,
                StepPipelineOptions options);
-  // REQUIRES: nobody holds a step work.
+  // REQUIRES: no context is held any more.
   ~StepPipeline();
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
   // The next planned step, begun, or null after the last. Errors: the reader's, in their place.
-  absl::StatusOr<std::shared_ptr<StepWork>> Next();
+  absl::StatusOr<std::shared_ptr<StepContext>> Next();
 
   BatchReader::Progress progress() const { return reader_->progress(); }
   BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
@@ -55,11 +55,11 @@ class StepPipeline {
 
  private:
   void Run();
-  absl::StatusOr<bool> Fill(StepWork* work);
-  void PlanBatch(StepWork* work);
-  void PassOn(StepWork* work);
+  absl::StatusOr<bool> Fill(StepContext* context);
+  void PlanBatch(StepContext* context);
+  void PassOn(StepContext* context);
   void PassOnWindow(size_t steps_that_stay);
-  void Recycle(StepWork* work);
+  void Recycle(StepContext* context);
 
   Device* const device_;
   const std::unique_ptr<BatchReader> reader_;
@@ -69,16 +69,16 @@ class StepPipeline {
   ThreadPool* const threads_;
   std::vector<BatchPlanner> planners_;                 // one for each thread
   const std::unique_ptr<CachePlanner> cache_planner_;  // null: rows aren't cached
-  std::deque<StepWork*> window_;                       // admitted, not planned
+  std::deque<StepContext*> window_;                    // admitted, not planned
   StageTimer read_time_, plan_time_, cache_time_;
 
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<StepWork>> ring_;
-  std::vector<StepWork*> idle_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<StepContext>> ring_;
+  std::vector<StepContext*> idle_ ABSL_GUARDED_BY(mutex_);
   // As many as have been needed at a time; the one used last is taken first.
   std::vector<std::unique_ptr<StepTransfers>> idle_transfers_ ABSL_GUARDED_BY(mutex_);
   TransferSizes largest_transfers_ ABSL_GUARDED_BY(mutex_);
-  std::deque<StepWork*> ready_ ABSL_GUARDED_BY(mutex_);
+  std::deque<StepContext*> ready_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will become ready
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

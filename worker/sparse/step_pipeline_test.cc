@@ -95,12 +95,12 @@ std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t erro
 TEST(StepPipelineTest, HandsOutPlannedStepsInOrderAndThenNull) {
   auto pipeline = MakePipeline(/*rows=*/95, /*depth=*/3);
   for (int64_t step = 0; step < 10; ++step) {
-    const auto work = pipeline->Next();
-    ASSERT_TRUE(work.ok()) << work.status();
-    ASSERT_NE(*work, nullptr);
-    EXPECT_EQ((*work)->step(), Step(step));
+    const auto context = pipeline->Next();
+    ASSERT_TRUE(context.ok()) << context.status();
+    ASSERT_NE(*context, nullptr);
+    EXPECT_EQ((*context)->step(), Step(step));
     const int32_t unique = step < 9 ? 5 : 3;
-    EXPECT_EQ((*work)->plan.tables[0].num_unique(), unique);
+    EXPECT_EQ((*context)->plan.tables[0].num_unique(), unique);
   }
   for (int i = 0; i < 2; ++i) {
     const auto end = pipeline->Next();
@@ -126,7 +126,7 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
     pipelines.push_back(MakePipeline(/*rows=*/400, /*depth=*/4, -1, std::move(options)));
   }
   for (int step = 0; step < 40; ++step) {
-    const std::shared_ptr<StepWork> one = *pipelines[0]->Next(), other = *pipelines[1]->Next();
+    const std::shared_ptr<StepContext> one = *pipelines[0]->Next(), other = *pipelines[1]->Next();
     ASSERT_NE(one, nullptr);
     ASSERT_NE(other, nullptr);
     for (int f = 0; f < kFeatures; ++f) {
@@ -143,32 +143,33 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
 
 TEST(StepPipelineTest, AHeldStepStaysAsItWasWhileOthersGoRound) {
   auto pipeline = MakePipeline(/*rows=*/200, /*depth=*/2);
-  const std::shared_ptr<StepWork> held = *pipeline->Next();
+  const std::shared_ptr<StepContext> held = *pipeline->Next();
   const std::vector<Key> keys(held->plan.tables[0].keys.begin(), held->plan.tables[0].keys.end());
   for (int64_t step = 1; step < 20; ++step) {
-    const std::shared_ptr<StepWork> work = *pipeline->Next();
-    ASSERT_NE(work, nullptr);
-    EXPECT_NE(work, held);
-    EXPECT_EQ(work->step(), Step(step));
+    const std::shared_ptr<StepContext> context = *pipeline->Next();
+    ASSERT_NE(context, nullptr);
+    EXPECT_NE(context, held);
+    EXPECT_EQ(context->step(), Step(step));
   }
   EXPECT_EQ(held->step(), Step(0));
   EXPECT_EQ(std::vector<Key>(held->plan.tables[0].keys.begin(), held->plan.tables[0].keys.end()),
             keys);
 }
 
-// Works wait in the ring by the dozen; what they need on the device is made for those handed out.
+// Contexts wait in the ring by the dozen; what they need on the device is made for those handed
+// out.
 TEST(StepPipelineTest, StepsThatAreNotHeldShareTheirTransfers) {
   auto pipeline = MakePipeline(/*rows=*/200, /*depth=*/8);
   std::set<const StepTransfers*> transfers;
-  std::shared_ptr<StepWork> held;
+  std::shared_ptr<StepContext> held;
   for (int64_t step = 0; step < 20; ++step) {
-    const std::shared_ptr<StepWork> work = *pipeline->Next();
-    ASSERT_NE(work->transfers, nullptr);
+    const std::shared_ptr<StepContext> context = *pipeline->Next();
+    ASSERT_NE(context->transfers, nullptr);
     if (held != nullptr) {
-      EXPECT_NE(work->transfers, held->transfers);
+      EXPECT_NE(context->transfers, held->transfers);
     }
-    transfers.insert(work->transfers.get());
-    held = work;
+    transfers.insert(context->transfers.get());
+    held = context;
   }
   EXPECT_EQ(transfers.size(), 2u);
 }
@@ -176,20 +177,20 @@ TEST(StepPipelineTest, StepsThatAreNotHeldShareTheirTransfers) {
 TEST(StepPipelineTest, AnErrorComesInItsPlaceAndAgain) {
   auto pipeline = MakePipeline(/*rows=*/100, /*depth=*/3, /*error_row=*/20);
   for (int64_t step = 0; step < 2; ++step) {
-    const auto work = pipeline->Next();
-    ASSERT_TRUE(work.ok()) << work.status();
-    EXPECT_EQ((*work)->step(), Step(step));
+    const auto context = pipeline->Next();
+    ASSERT_TRUE(context.ok()) << context.status();
+    EXPECT_EQ((*context)->step(), Step(step));
   }
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(pipeline->Next().status().code(), absl::StatusCode::kDataLoss);
   }
 }
 
-TEST(StepPipelineTest, EndsWhileItsThreadWaitsForAStepWork) {
+TEST(StepPipelineTest, EndsWhileItsThreadWaitsForAContext) {
   auto pipeline = MakePipeline(/*rows=*/1000, /*depth=*/1);
-  std::shared_ptr<StepWork> work = *pipeline->Next();
-  ASSERT_NE(work, nullptr);
-  work = nullptr;
+  std::shared_ptr<StepContext> context = *pipeline->Next();
+  ASSERT_NE(context, nullptr);
+  context = nullptr;
   pipeline = nullptr;
 }
 

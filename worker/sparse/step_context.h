@@ -1,9 +1,12 @@
-// One step's data on its way through a worker: the batch, its plan, the rows it reads and the
-// gradients it makes. A few of them go round in a ring, so that their memory is allocated once.
-#ifndef THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
-#define THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
+// One step on its way through a worker: its batch and plan, the rows it reads and the gradients it
+// makes, and the memory in which they travel between host and device. All parts of the step share
+// it; what one part alone needs is that part's private state (PrivateStepState). A few contexts go
+// round in a ring, so that their memory is allocated once.
+#ifndef THERMOCLINE_WORKER_SPARSE_STEP_CONTEXT_H_
+#define THERMOCLINE_WORKER_SPARSE_STEP_CONTEXT_H_
 
 #include <algorithm>
+#include <any>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,9 +14,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/completion.h"
+#include "common/check.h"
 #include "common/ids.h"
-#include "common/uninitialized_vector.h"
 #include "kernels/device.h"
 #include "kernels/trace_range.h"
 #include "kernels/transfer.h"
@@ -27,25 +29,6 @@ namespace thermocline {
 struct TableOperands {
   Matrix rows;       // [rows, dim] device: the slots of the plan's features are rows of it
   Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
-};
-
-// Rows of one table that the servers don't know, on their way to them.
-struct WrittenRows {
-  CachedKeys keys;
-  UninitializedVector<uint32_t> counts;  // [keys] lookups
-  DownloadArena::Array<float> rows;      // [keys, row_floats]
-};
-
-// What goes between host and device for one table in a step of CachedSource.
-struct CachedTableWork {
-  UploadArena::Array<float> loaded_rows;    // [loaded, row_floats], or [loaded, dim] of a copy
-  UploadArena::Array<float> bypassed_rows;  // [bypassed, dim]
-  UninitializedVector<uint32_t> bypassed_counts;
-  DownloadArena::Array<float> bypassed_gradients;  // [bypassed, dim]
-  WrittenRows evicted;                             // as they were before the step
-  WrittenRows written_ahead;                       // held on; as the step leaves them
-  DeviceSpan<const int32_t> rows;                  // the plan's, on the device
-  DeviceSpan<const int32_t> bypassed_positions;    // the plan's, on the device
 };
 
 // What a step tells the host once the device has finished it.
@@ -84,28 +67,43 @@ struct TransferSizes {
   }
 };
 
-struct StepWork {
+// What one part of the worker keeps with a step, in a type that only it knows.
+class PrivateStepState {
+ public:
+  // Made when it is first asked for; stays with the context when that goes round. REQUIRES: one
+  // type for a context's life.
+  template <typename State>
+  State& Get() {
+    if (!state_.has_value()) state_ = std::make_shared<State>();
+    const auto* state = std::any_cast<std::shared_ptr<State>>(&state_);
+    CHECK(state != nullptr);
+    return **state;
+  }
+
+ private:
+  std::any state_;
+};
+
+struct StepContext {
   std::unique_ptr<Batch> batch;
   BatchPlan plan;
   CachePlan cache_plan;  // Where the pipeline plans a cache.
   bool has_cache_plan = false;
 
-  // Of the embedding source: filled by its Await.
+  // Once the embedding source has the rows.
   std::vector<TableOperands> tables;
+  Step complete_through;  // Every worker's pushes up to here are in the rows.
 
-  // For the embedding source.
-  std::vector<UploadArena::Array<float>> pulled;    // of each table [num_unique, dim]
-  std::vector<DownloadArena::Array<float>> pushed;  // of each table [num_unique, dim]
-  std::vector<CachedTableWork> cached;              // of each table
-  UninitializedVector<float> dense_rows;            // blocks pulled
-  UninitializedVector<float> dense_values;          // blocks to push
-  Completion fetched;
-  Step complete_through;  // Once fetched: every worker's pushes up to here are in the rows.
+  // Of the trainer, before the step's update; and before its push.
+  float learning_rate = 0;
+  bool writes_back = false;  // The servers have the whole model after the step.
 
   // Once the step has begun.
   std::unique_ptr<StepTransfers> transfers;
   DeviceSpan<const float> dense;   // [batch, dense_stride] device
   DeviceSpan<const float> labels;  // [batch] device
+
+  PrivateStepState of_source, of_dense;  // The embedding source's, the dense parameters'.
 
   Step step() const { return batch->step; }
   UploadArena& upload() { return transfers->upload; }
@@ -125,13 +123,13 @@ struct StepWork {
 };
 
 // Sends what was added to the step's uploads; the compute waits for it.
-inline void SendUploads(Device* device, StepWork* work) {
+inline void SendUploads(Device* device, StepContext* context) {
   const TraceRange range("upload");
-  work->upload().Send(Stream::kCopy);
-  device->Record(Stream::kCopy, work->transfers->uploaded.get());
-  device->WaitFor(Stream::kCompute, *work->transfers->uploaded);
+  context->upload().Send(Stream::kCopy);
+  device->Record(Stream::kCopy, context->transfers->uploaded.get());
+  device->WaitFor(Stream::kCompute, *context->transfers->uploaded);
 }
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_WORKER_SPARSE_STEP_WORK_H_
+#endif  // THERMOCLINE_WORKER_SPARSE_STEP_CONTEXT_H_
