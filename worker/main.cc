@@ -24,7 +24,7 @@
 #include "worker/progress.h"
 #include "worker/server_check.h"
 #include "worker/sparse/grpc_transport.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 #include "worker/worker.h"
 #include "worker/worker_device.h"
 #include "worker/worker_service.h"

@@ -11,7 +11,7 @@
 #include "common/net/control_client.h"
 #include "common/status_macros.h"
 #include "common/stopwatch.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 
 namespace thermocline {
 namespace {

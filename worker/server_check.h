@@ -26,7 +26,7 @@ struct ServerCheckOptions {
 // checkpoint or replays its push log takes as long as it takes while it advances.
 // Errors name the server's address. kFailedPrecondition: it is configured differently, and says in
 // what. kUnavailable, kDeadlineExceeded: it didn't serve within `patience`; marked as a loss of the
-// server (server_loss.h).
+// server (retry_policy.h).
 absl::Status AwaitServers(const Job& job, const ServerCheckOptions& options);
 
 }  // namespace thermocline

@@ -11,7 +11,7 @@
 #include "common/net/grpc_server.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.grpc.pb.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 
 namespace thermocline {
 namespace {

@@ -55,7 +55,7 @@ struct WorkerResult {
 
 // `job` is resolved, the servers are configured for it. Errors name what failed: file and line,
 // server and step, what the device or the cache's budget lacks; the loss of a server is marked
-// (server_loss.h).
+// (retry_policy.h).
 absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress);

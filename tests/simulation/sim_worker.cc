@@ -7,7 +7,7 @@
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 
 namespace thermocline {
 

@@ -14,7 +14,7 @@
 #include "tests/training/in_process_transport.h"
 #include "tests/training/reference_trainer.h"
 #include "tests/training/small_job.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 #include "worker/worker.h"
 
 namespace thermocline {

@@ -16,7 +16,7 @@
 #include "tests/training/small_job.h"
 #include "tests/training/write_back_watch.h"
 #include "worker/named_cuts.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 #include "worker/worker.h"
 
 namespace thermocline {

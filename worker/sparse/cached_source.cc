@@ -7,7 +7,6 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "worker/sparse/cached_source_step.h"
-#include "worker/sparse/key_shares.h"
 
 namespace thermocline {
 namespace {

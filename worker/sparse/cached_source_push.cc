@@ -14,7 +14,6 @@
 #include "common/status_macros.h"
 #include "worker/sparse/cached_source.h"
 #include "worker/sparse/cached_source_step.h"
-#include "worker/sparse/key_shares.h"
 
 namespace thermocline {
 namespace {

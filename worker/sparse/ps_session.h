@@ -6,7 +6,7 @@
 //
 // Any error that a retry can't mend fails the whole session and closes its transport: every
 // callback gets it, with server and step in its message, once the calls under way have returned
-// their borrowed buffers. An error that tells of the loss of a server is marked (server_loss.h).
+// their borrowed buffers. An error that tells of the loss of a server is marked (retry_policy.h).
 #ifndef THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
 #define THERMOCLINE_WORKER_SPARSE_PS_SESSION_H_
 

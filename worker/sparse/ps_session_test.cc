@@ -1,15 +1,17 @@
 // A session's pulls, and which errors it repeats: of pulls, and of all calls.
 #include "worker/sparse/ps_session.h"
 
+#include <atomic>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "worker/sparse/part_split.h"
 #include "worker/sparse/ps_session_testing.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 
 namespace thermocline {
 namespace {
@@ -310,6 +312,34 @@ TEST_F(PsSessionTest, AnErrorThatStaysFailsEverythingOnceBuffersAreBack) {
   EXPECT_TRUE(transport_.pulls.empty());
   EXPECT_TRUE(transport_.pushes.empty());
   EXPECT_EQ(transport_.closed, 1);
+}
+
+TEST_F(PsSessionTest, DrainWaitsUntilEveryCallbackHasRun) {
+  EXPECT_TRUE(session_.Drain().ok());
+  PullWork work;
+  work.step = Step(0);
+  work.slices = {
+      {{TableId(4), absl::MakeConstSpan(keys_).subspan(0, 1), absl::MakeSpan(rows_).subspan(0, 2)}},
+      {}};
+  std::atomic<bool> has_run = false, is_drained = false;
+  session_.Pull(std::move(work), [&](const absl::Status&, Step) {
+    EXPECT_FALSE(is_drained);
+    has_run = true;
+  });
+  const auto push = Push(0, {{1, 1}});
+  std::thread drain([&] {
+    EXPECT_EQ(session_.Drain().code(), absl::StatusCode::kCancelled);
+    is_drained = true;
+    EXPECT_TRUE(has_run);
+    EXPECT_TRUE(push->has_value());
+  });
+  EXPECT_FALSE(is_drained);
+  session_.Fail(absl::CancelledError("the run is over"));
+  transport_.AnswerPush(absl::CancelledError(""));
+  transport_.AnswerPush(absl::CancelledError(""));
+  EXPECT_FALSE(is_drained);
+  transport_.AnswerPull(absl::CancelledError(""));
+  drain.join();
 }
 
 // What a return to a checkpoint may mend is told from what it can't.

@@ -6,7 +6,6 @@
 #include "common/completion.h"
 #include "common/status_macros.h"
 #include "kernels/transfer.h"
-#include "worker/sparse/key_shares.h"
 
 namespace thermocline {
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "common/check.h"
 #include "common/hash.h"
 
 namespace thermocline {
 namespace {
+
+constexpr char kServerLossPayload[] = "thermocline/server-loss";
 
 // An attempt shortly before the worker gives up gets at least so long.
 constexpr int64_t kGraceMicros = 100'000;
@@ -56,6 +59,15 @@ int64_t RetryPolicy::Backoff(int failures) {
       std::min(options_.min_backoff_us << std::min(failures, 20), options_.max_backoff_us);
   jitter_ = Mix64(jitter_);
   return full_us / 2 + static_cast<int64_t>(jitter_ % static_cast<uint64_t>(full_us / 2 + 1));
+}
+
+absl::Status MarkServerLoss(absl::Status error) {
+  error.SetPayload(kServerLossPayload, absl::Cord());
+  return error;
+}
+
+bool IsServerLoss(const absl::Status& status) {
+  return status.GetPayload(kServerLossPayload).has_value();
 }
 
 }  // namespace thermocline

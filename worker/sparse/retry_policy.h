@@ -1,6 +1,5 @@
-// When a call to a server is repeated, and when the worker gives up.
-//
-// Not thread-safe.
+// What a worker makes of a server's errors: when a call is repeated, when the worker gives up, and
+// the mark of an error that says that a server was lost.
 #ifndef THERMOCLINE_WORKER_SPARSE_RETRY_POLICY_H_
 #define THERMOCLINE_WORKER_SPARSE_RETRY_POLICY_H_
 
@@ -27,6 +26,7 @@ struct RetryState {
   int not_ready = 0;  // In a row.
 };
 
+// Not thread-safe.
 class RetryPolicy {
  public:
   explicit RetryPolicy(const RetryOptions& options)
@@ -59,6 +59,11 @@ class RetryPolicy {
   const RetryOptions options_;
   uint64_t jitter_;
 };
+
+// Marks an error that says that a server, or its push log, was lost: the worker did nothing wrong,
+// and may succeed where the servers go back to a checkpoint. The mark is a payload of the status.
+absl::Status MarkServerLoss(absl::Status error);
+bool IsServerLoss(const absl::Status& status);
 
 }  // namespace thermocline
 

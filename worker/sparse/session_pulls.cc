@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "worker/sparse/server_loss.h"
+#include "worker/sparse/retry_policy.h"
 #include "worker/sparse/session_state.h"
 
 namespace thermocline {

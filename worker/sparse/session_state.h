@@ -1,5 +1,5 @@
 // A session's state, and the transitions that answers and timers cause. Pulls live in
-// session_pulls.cc, pushes in session_pushes.cc, what both need in session_state.cc.
+// session_pulls.cc, pushes in session_pushes.cc, what both need in ps_session.cc.
 #ifndef THERMOCLINE_WORKER_SPARSE_SESSION_STATE_H_
 #define THERMOCLINE_WORKER_SPARSE_SESSION_STATE_H_
 

@@ -1,4 +1,4 @@
-#include "worker/sparse/key_shares.h"
+#include "worker/sparse/embedding_source.h"
 
 #include "common/check.h"
 
