@@ -5,8 +5,10 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/merged_rows.h"
@@ -22,6 +24,31 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr char kDirectory[] = "/d";
+
+// MANIFEST and epoch-1-step-1/server-0.sst, in base64, as a program wrote them whose push log had
+// version 1: checkpoints outlive the programs that made them.
+constexpr char kEarlierManifest[] =
+    "VGNsbk1uZnQBAAAAlQAAACdXCBMIARIGdGVzdC0xGAEgAjABOAFKFAgBEgVzbWFsbBgDIgcKAC0AAIA/Sh4IAhIKd2l0"
+    "aCBzbG90cxgCIgwSBRX/5tsuLQAAgD9KFggJEgVkZW5zZRgIIgcKAC0AAIA/MAFSMxABGi8KG2Vwb2NoLTEtc3RlcC0x"
+    "L3NlcnZlci0wLnNzdBDkCB1ShK7+IAMo5Ag1UoSu/g==";
+constexpr char kEarlierRows[] =
+    "ABYUAAAAAVrmESIzRFVmd4gBAAAAAAAAAAEAAAABAAAAAACAPwAAAEAAAEBABBIU+zkAAAAAAAAABwEAAAAAAAAAAwAA"
+    "AAIAAAAAAAA/AAAAwAAAgD4DExgCU8MAAAAAAAAACQEAAAAAAAAAAgAAAAIAAAAAAIBAAACgQAAAwEAAAOBAAAAAAAEA"
+    "AAAAQp0LbgAOAAAAAlPDAAAAAAAAAAkAjAEAAAAAAQAAAAAqzz0TACQEcm9ja3NkYi5ibG9jay5iYXNlZC50YWJsZS5p"
+    "bmRleC50eXBlAAAAABoQAXByZWZpeC5maWx0ZXJpbmcwGhMBd2hvbGUua2V5LmZpbHRlcmluZzEIEAVjb2x1bW4uZmFt"
+    "aWx5Lmlk/////wcKCBptcGFyYXRvcmxldmVsZGIuQnl0ZXdpc2VDb21wYXJhdG9yDAcNcmVzc2lvbk5vQ29tcHJlc3Np"
+    "b24TCJEBX29wdGlvbnN3aW5kb3dfYml0cz0tMTQ7IGxldmVsPTMyNzY3OyBzdHJhdGVneT0wOyBtYXhfZGljdF9ieXRl"
+    "cz0wOyB6c3RkX21heF90cmFpbl9ieXRlcz0wOyBlbmFibGVkPTA7IG1heF9kaWN0X2J1ZmZlcl9ieXRlcz0wOyB1c2Vf"
+    "enN0ZF9kaWN0X3RyYWluZXI9MTsgCRMKcmVhdGluZy5kYi5pZGVudGl0eVNTVCBXcml0ZXIRDQJob3N0LmlkZW50aXR5"
+    "dm0REBRzZXNzaW9uLmlkZW50aXR5OFNUN1FFTlUzNURDT1JJVUlDNUwOBwFvbi50aW1lAAgJAmRhdGEuc2l6ZZEBCQsB"
+    "ZWxldGVkLmtleXMACB4IZXh0ZXJuYWxfc3N0X2ZpbGUuZ2xvYmFsX3NlcW5vAAAAAAAAAAAaBwR2ZXJzaW9uAgAAAAgL"
+    "AWZpbHRlci5zaXplAAoOAXhlZC5rZXkubGVuZ3RoAAkNAW9ybWF0LnZlcnNpb24ACBUBaW5kZXgua2V5LmlzLnVzZXIu"
+    "a2V5AQ4EAXNpemUgDhYBdmFsdWUuaXMuZGVsdGEuZW5jb2RlZAEIDgFtZXJnZS5vcGVyYW5kcwATAwd0b3JudWxscHRy"
+    "CA8BbnVtLmRhdGEuYmxvY2tzAQwHAWVudHJpZXMDDA4BZmlsdGVyX2VudHJpZXMADA8BcmFuZ2UtZGVsZXRpb25zAAgP"
+    "AW9sZGVzdC5rZXkudGltZQAJEwFyaWdpbmFsLmZpbGUubnVtYmVyAQgVB3ByZWZpeC5leHRyYWN0b3IubmFtZW51bGxw"
+    "dHIKEQJvcGVydHkuY29sbGVjdG9yc1tdCAwBcmF3LmtleS5zaXplQgwKAXZhbHVlLnNpemVAAAAAAAEAAAAAxICBXQAS"
+    "BHJvY2tzZGIucHJvcGVydGllc7EB0wYAAAAAAQAAAAARqS8sBIkIIZEBGwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    "AAAAAAAAAAAFAAAA98/0hbdB4og=";
 
 // A full checkpoint, then increments, as servers write them.
 class VerifyCheckpointTest : public testing::Test {
@@ -39,11 +66,12 @@ class VerifyCheckpointTest : public testing::Test {
   }
 
   // What `num_servers` servers would restore, or one of them would.
-  absl::StatusOr<TestRows> Read(const RowRange& range, CheckpointManifest* manifest = nullptr) {
+  absl::StatusOr<TestRows> Read(const RowRange& range, CheckpointManifest* manifest = nullptr,
+                                const std::string& directory = kDirectory) {
     if (manifest == nullptr) manifest = &manifest_;
     TestRows rows;
     for (int part = 0; part < manifest->parts_size(); ++part) {
-      auto merged = MergedRows::Open(&disk_, kDirectory, *manifest, part, range);
+      auto merged = MergedRows::Open(&disk_, directory, *manifest, part, range);
       if (!merged.ok()) return merged.status();
       for (SavedRow row;;) {
         const auto found = (*merged)->Next(&row);
@@ -67,6 +95,30 @@ class VerifyCheckpointTest : public testing::Test {
   TestRows rows_;
   CheckpointManifest manifest_;
 };
+
+TEST_F(VerifyCheckpointTest, ACheckpointOfAnEarlierProgramIsRead) {
+  ASSERT_TRUE(CreateDirectories(&disk_, "/earlier/epoch-1-step-1").ok());
+  for (const auto& [name, base64] :
+       {std::pair<std::string, std::string>("MANIFEST", kEarlierManifest),
+        {"server-0.sst", kEarlierRows}}) {
+    std::string bytes;
+    ASSERT_TRUE(absl::Base64Unescape(base64, &bytes));
+    ASSERT_TRUE((*disk_.Create("/earlier/epoch-1-step-1/" + name))->Append({bytes}).ok());
+  }
+  auto manifest = CheckpointStore(&disk_, "/earlier").Load("epoch-1-step-1");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const auto verified = VerifyCheckpoint(&disk_, "/earlier", *manifest);
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  EXPECT_EQ(verified->rows.at(TableId(1)), 2u);
+  EXPECT_EQ(verified->rows.at(TableId(2)), 1u);
+  rows_.clear();
+  rows_[RowKeyOf(TableId(1), 7)] = {3, 2, {0.5f, -2, 0.25f}};
+  rows_[RowKeyOf(TableId(1), 0x1122334455667788)] = {1, 1, {1, 2, 3}};
+  rows_[RowKeyOf(TableId(2), 9)] = {2, 2, {4, 5, 6, 7}};
+  const auto rows = Read({}, &*manifest, "/earlier");
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(*rows, rows_);
+}
 
 TEST_F(VerifyCheckpointTest, LaterFilesReplaceRowsOfEarlierOnes) {
   const auto rows = Read({});

@@ -51,8 +51,7 @@ struct PushTableView {
 };
 struct PushView {
   const Header& header;
-  Step first_step;
-  Step last_step;
+  Step step;
   uint32_t part = 0;
   uint32_t num_parts = 1;
   float learning_rate = 0;
@@ -76,8 +75,8 @@ absl::StatusOr<PushAnswer> DecodePushReply(const grpc::ByteBuffer& bytes);
 // ---- The server's side.
 
 // Errors of both: kInvalidArgument (malformed; keys, counts or values of the wrong size; unknown
-// kind), kUnimplemented (a wire_dtype other than FP32). Values must be the same number of floats
-// for every key; how many is for those to check who know the table.
+// kind). Values must be the same number of floats for every key; how many is for those to check who
+// know the table.
 absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes);
 // What DecodePullRequest would say of the kind, before anything is allocated for the request;
 // kTrain where it would fail.

@@ -111,8 +111,7 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
 ::thermocline::PushRequest RandomPush(Generator* g) {
   ::thermocline::PushRequest proto;
   FillHeader(g->MakeHeader(), proto.mutable_header());
-  proto.set_first_step(g->Signed());
-  proto.set_last_step(g->Signed());
+  proto.set_step(g->Signed());
   proto.set_part(static_cast<uint32_t>(g->Number()));
   proto.set_num_parts(static_cast<uint32_t>(g->Number()));
   proto.set_learning_rate(g->Below(3) == 0 ? 0.0f : g->Float());
@@ -145,8 +144,7 @@ void ExpectPull(const PullRequest& pull, const ::thermocline::PullRequest& proto
 
 void ExpectPush(const PushPart& push, const ::thermocline::PushRequest& proto) {
   ExpectHeader(push.header, proto.header());
-  EXPECT_EQ(push.first_step.value(), proto.first_step());
-  EXPECT_EQ(push.last_step.value(), proto.last_step());
+  EXPECT_EQ(push.step.value(), proto.step());
   EXPECT_EQ(push.part, proto.part());
   EXPECT_EQ(push.num_parts, proto.num_parts());
   EXPECT_EQ(push.learning_rate, proto.learning_rate());
@@ -177,13 +175,8 @@ PushView ViewOf(const PushPart& push, std::vector<PushTableView>* tables) {
     tables->push_back(
         {range.table, range.kind, push.KeysOf(range), push.CountsOf(range), push.ValuesOf(range)});
   }
-  return {push.header,
-          push.first_step,
-          push.last_step,
-          push.part,
-          push.num_parts,
-          push.learning_rate,
-          absl::MakeConstSpan(*tables)};
+  return {push.header,    push.step,          push.part,
+          push.num_parts, push.learning_rate, absl::MakeConstSpan(*tables)};
 }
 
 // Permutes the fields of a serialized message (those of `repeated` keep their order, nested
@@ -472,16 +465,8 @@ TEST(Codec, SizesThatDontFitAreRefusedByName) {
   EXPECT_EQ(push_status(bad).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(Codec, OtherDtypesAndKindsAreRefused) {
+TEST(Codec, OtherKindsAreRefused) {
   ::thermocline::PullRequest pull;
-  pull.set_wire_dtype(BF16);
-  EXPECT_EQ(DecodePullRequest(ToBuffer(pull.SerializeAsString())).status().code(),
-            absl::StatusCode::kUnimplemented);
-  ::thermocline::PushRequest push;
-  push.set_wire_dtype(FP16);
-  EXPECT_EQ(DecodePushPart(ToBuffer(push.SerializeAsString())).status().code(),
-            absl::StatusCode::kUnimplemented);
-  pull.set_wire_dtype(FP32);
   pull.set_kind(static_cast<::thermocline::PullRequest::Kind>(5));
   EXPECT_EQ(DecodePullRequest(ToBuffer(pull.SerializeAsString())).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -42,12 +42,6 @@ bool ReadHeader(CodedInputStream& in, Header* header) {
 
 // ---- Whole messages.
 
-absl::Status CheckDtype(uint32_t wire_dtype) {
-  if (wire_dtype == 0) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("wire_dtype ", wire_dtype, " is not supported; only FP32 is"));
-}
-
 absl::Status CheckKeys(TableId table, const BulkField& keys) {
   if (keys.bytes % sizeof(Key) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("table ", table.value(), ": keys have ",
@@ -157,7 +151,7 @@ PullKind PeekPullKind(const grpc::ByteBuffer& bytes) {
 
 absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
   PullRequest pull;
-  uint32_t kind = 0, wire_dtype = 0;
+  uint32_t kind = 0;
   std::vector<ScannedKeys> scanned;
   RETURN_IF_ERROR(ScanMessage(bytes, "PullRequest", [&](CodedInputStream& in, uint32_t tag) {
     switch (tag) {
@@ -171,8 +165,6 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
         return ReadUint32(in, &pull.staleness_steps);
       case VarintTag(fields::kPullAfterStep):
         return ReadStep(in, &pull.after_step);
-      case VarintTag(fields::kPullWireDtype):
-        return ReadUint32(in, &wire_dtype);
       case BytesTag(fields::kPullTables):
         return ReadTableAndBulk(in, &scanned);
       case VarintTag(fields::kPullWithSlots):
@@ -181,7 +173,6 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
         return WireFormatLite::SkipField(&in, tag);
     }
   }));
-  RETURN_IF_ERROR(CheckDtype(wire_dtype));
   if (kind > static_cast<uint32_t>(PullKind::kRead)) {
     return absl::InvalidArgumentError(absl::StrCat("unknown kind of pull ", kind));
   }
@@ -208,31 +199,25 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
 absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes) {
   PushPart push;
   push.num_parts = 0;
-  uint32_t wire_dtype = 0;
   std::vector<ScannedPush> scanned;
   RETURN_IF_ERROR(ScanMessage(bytes, "PushRequest", [&](CodedInputStream& in, uint32_t tag) {
     switch (tag) {
       case BytesTag(fields::kPushHeader):
         return ReadHeader(in, &push.header);
-      case VarintTag(fields::kPushFirstStep):
-        return ReadStep(in, &push.first_step);
-      case VarintTag(fields::kPushLastStep):
-        return ReadStep(in, &push.last_step);
+      case VarintTag(fields::kPushStep):
+        return ReadStep(in, &push.step);
       case VarintTag(fields::kPushPart):
         return ReadUint32(in, &push.part);
       case VarintTag(fields::kPushNumParts):
         return ReadUint32(in, &push.num_parts);
       case Fixed32Tag(fields::kPushLearningRate):
         return ReadFloat(in, &push.learning_rate);
-      case VarintTag(fields::kPushWireDtype):
-        return ReadUint32(in, &wire_dtype);
       case BytesTag(fields::kPushTables):
         return ReadTablePush(in, &scanned);
       default:
         return WireFormatLite::SkipField(&in, tag);
     }
   }));
-  RETURN_IF_ERROR(CheckDtype(wire_dtype));
 
   size_t num_keys = 0, num_values = 0;
   push.tables.reserve(scanned.size());

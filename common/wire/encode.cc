@@ -150,8 +150,7 @@ void Emit(Sink& sink, const PushTableView& table) {
 template <typename Sink>
 void Emit(Sink& sink, const PushView& push) {
   Nested(sink, fields::kPushHeader, push.header);
-  Signed(sink, fields::kPushFirstStep, push.first_step.value());
-  Signed(sink, fields::kPushLastStep, push.last_step.value());
+  Signed(sink, fields::kPushStep, push.step.value());
   Unsigned(sink, fields::kPushPart, push.part);
   Unsigned(sink, fields::kPushNumParts, push.num_parts);
   Float(sink, fields::kPushLearningRate, push.learning_rate);

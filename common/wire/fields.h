@@ -17,7 +17,6 @@ inline constexpr uint32_t kPullKind = 2;
 inline constexpr uint32_t kPullStep = 3;
 inline constexpr uint32_t kPullStalenessSteps = 4;
 inline constexpr uint32_t kPullAfterStep = 5;
-inline constexpr uint32_t kPullWireDtype = 6;
 inline constexpr uint32_t kPullTables = 7;
 inline constexpr uint32_t kPullWithSlots = 8;
 
@@ -33,12 +32,10 @@ inline constexpr uint32_t kTableRowsTable = 1;
 inline constexpr uint32_t kTableRowsRows = 2;
 
 inline constexpr uint32_t kPushHeader = 1;
-inline constexpr uint32_t kPushFirstStep = 2;
-inline constexpr uint32_t kPushLastStep = 3;
+inline constexpr uint32_t kPushStep = 2;
 inline constexpr uint32_t kPushPart = 4;
 inline constexpr uint32_t kPushNumParts = 5;
 inline constexpr uint32_t kPushLearningRate = 6;
-inline constexpr uint32_t kPushWireDtype = 7;
 inline constexpr uint32_t kPushTables = 8;
 
 inline constexpr uint32_t kTablePushTable = 1;

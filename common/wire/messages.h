@@ -13,9 +13,8 @@
 
 namespace thermocline::wire {
 
-inline constexpr uint32_t kProtocolVersion = 1;
-// What a peer may ask for beyond the version: no bit has a meaning yet.
-inline constexpr uint64_t kFeatureBits = 0;
+// Raised with every change after which a peer would misread a message.
+inline constexpr uint32_t kProtocolVersion = 2;
 
 enum class Readiness { kReady = 0, kNotReady = 1, kRecovering = 2 };
 
@@ -62,11 +61,10 @@ struct PushRange {
   size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats
 };
 
-// Part `part` of `num_parts` of one worker's push for steps first_step..last_step.
+// Part `part` of `num_parts` of one worker's push for a step.
 struct PushPart {
   Header header;
-  Step first_step;
-  Step last_step;
+  Step step;
   uint32_t part = 0;
   uint32_t num_parts = 1;
   float learning_rate = 0;

@@ -25,20 +25,6 @@ bool CheckpointCuts::IsPeriodic(Step step) const {
          static_cast<uint64_t>(step.value() + 1) % every_steps_ == 0;
 }
 
-absl::Status CheckpointCuts::CheckSpan(Step first, Step last) const {
-  Step cut = last;  // The first one not before `first`.
-  if (every_steps_ > 0) {
-    const uint64_t ahead = every_steps_ - 1 - static_cast<uint64_t>(first.value()) % every_steps_;
-    if (ahead < static_cast<uint64_t>(last - first)) cut = first + static_cast<int64_t>(ahead);
-  }
-  const auto named = cuts_.lower_bound(first);
-  if (named != cuts_.end()) cut = std::min(cut, named->first);
-  if (cut == last) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a push of steps ", first.value(), "..",
-                                                 last.value(), " spans the checkpoint's cut at ",
-                                                 cut.value()));
-}
-
 absl::Status CheckpointCuts::Name(Step step, bool possible) {
   if (IsOpen(step)) return absl::OkStatus();
   if (step <= committed_) {

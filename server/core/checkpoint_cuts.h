@@ -32,10 +32,6 @@ class CheckpointCuts {
   // rows.
   CheckpointCuts(uint64_t every_steps, uint32_t full_every, const CutHistory& history);
 
-  // Errors: kInvalidArgument (a cut lies between two steps of a push of steps first..last).
-  // REQUIRES: 0 <= first <= last
-  absl::Status CheckSpan(Step first, Step last) const;
-
   // Each may be repeated.
 
   // `possible`: whether the cut can still be made (PushState::CanCutAt).

@@ -65,28 +65,6 @@ TEST(CheckpointCutsTest, PeriodicCutsComeByThemselves) {
   EXPECT_FALSE(CheckpointCuts(10, 8, {Step(9)}).IsDue(Step(9)));
 }
 
-TEST(CheckpointCutsTest, NoPushSpansACut) {
-  CheckpointCuts cuts(10, 8, {});
-  ASSERT_TRUE(cuts.Name(Step(23), true).ok());
-  for (const auto& [first, last] : std::vector<std::pair<int64_t, int64_t>>{
-           {0, 0}, {0, 9}, {10, 19}, {9, 9}, {20, 23}, {24, 29}}) {
-    EXPECT_TRUE(cuts.CheckSpan(Step(first), Step(last)).ok()) << first << ".." << last;
-  }
-  for (const auto& [first, last] : std::vector<std::pair<int64_t, int64_t>>{
-           {0, 10}, {9, 10}, {19, 20}, {20, 24}, {23, 24}, {22, 29}, {0, 1000}}) {
-    const absl::Status spans = cuts.CheckSpan(Step(first), Step(last));
-    EXPECT_EQ(spans.code(), StatusCode::kInvalidArgument) << first << ".." << last;
-  }
-  ASSERT_TRUE(cuts.CallOff(Step(23)).ok());
-  EXPECT_TRUE(cuts.CheckSpan(Step(20), Step(29)).ok());
-  // A periodic one stays a border: workers know it.
-  ASSERT_TRUE(cuts.CallOff(Step(29)).ok());
-  EXPECT_FALSE(cuts.CheckSpan(Step(20), Step(30)).ok());
-  const Step end(std::numeric_limits<int64_t>::max());
-  EXPECT_TRUE(cuts.CheckSpan(end, end).ok());
-  EXPECT_FALSE(cuts.CheckSpan(Step(0), end).ok());
-}
-
 TEST(CheckpointCutsTest, OneAtATimeIsWritten) {
   CheckpointCuts cuts(10, 8, {});
   ASSERT_TRUE(cuts.Begin(Step(9)).has_value());

@@ -139,7 +139,7 @@ absl::StatusOr<CheckpointManifest> ComposeManifest(const CheckpointStore& store,
 wire::PushPart RandomPart(uint32_t rank, int64_t step, uint32_t part, uint32_t num_parts,
                           uint32_t server, uint32_t num_servers, Key num_keys) {
   std::mt19937 random(static_cast<uint32_t>(step * 100 + rank * 10 + part));
-  wire::PushPart push = MakePart(rank, step, step, part, num_parts);
+  wire::PushPart push = MakePart(rank, step, part, num_parts);
   for (uint32_t table = 0; table < 2; ++table) {
     const int dim = table == 0 ? 2 : 1;
     std::vector<Key> keys;

@@ -39,8 +39,8 @@ absl::Status DistinctKeys::Check(const std::map<uint32_t, wire::PushPart>& parts
       if (twice == begin->keys.size()) continue;
       const wire::PushPart& part = parts.begin()->second;
       return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", part.header.rank.value(), ", step ", part.last_step.value(),
-          ": the push has key ", begin->keys[twice], " of table ", begin->table.value(), " twice"));
+          "rank ", part.header.rank.value(), ", step ", part.step.value(), ": the push has key ",
+          begin->keys[twice], " of table ", begin->table.value(), " twice"));
     }
   }
   if (slots_.size() > kMaxKeptSlots) slots_ = {};

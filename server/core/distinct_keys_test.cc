@@ -22,7 +22,7 @@ void Add(wire::PushPart* part, uint32_t table, const std::vector<Key>& keys,
 class DistinctKeysTest : public ::testing::Test {
  protected:
   wire::PushPart& part(uint32_t index) {
-    return parts_.try_emplace(index, MakePart(2, 7, 7, index, 9)).first->second;
+    return parts_.try_emplace(index, MakePart(2, 7, index, 9)).first->second;
   }
   void ExpectTwice(Key key, uint32_t table) {
     const absl::Status status = distinct_.Check(parts_);

@@ -26,11 +26,9 @@ inline constexpr PullTicket kNoTicket = 0;
 
 struct HeldPull {
   wire::PullKind kind = wire::PullKind::kTrain;
-  WorkerRank rank;
   bool reads_rows = false;  // Else it only tells what the worker knows.
   Step step;
-  Step after_step = kNoStep;     // The puller's own push that must be in the rows.
-  Step needs_through = kNoStep;  // The step that must be complete.
+  Step needs_through = kNoStep;  // The step that must be complete, the puller's own push included.
   int64_t held_since_us = 0;
   int64_t expires_us = 0;
   std::function<void(absl::StatusOr<wire::PullAnswer>)> done;

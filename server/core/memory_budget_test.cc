@@ -99,7 +99,7 @@ class BreakableServer : public testing::Test {
   }
 
   absl::Status PushAll(int64_t step) {
-    wire::PushPart part = MakePart(0, step, step);
+    wire::PushPart part = MakePart(0, step);
     std::vector<Key> keys(kKeys);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
     AddRange(&part, 0, keys, std::vector<float>(2 * keys.size(), 1.0f));

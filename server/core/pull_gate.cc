@@ -32,13 +32,11 @@ absl::StatusOr<PullGate::Admitted> PullGate::Admit(const wire::PullRequest& requ
   if (trains || header.acked_through != kNoStep) RETURN_IF_ERROR(pushes.CheckAcknowledged(header));
   HeldPull pull;
   pull.kind = request.kind;
-  pull.rank = header.rank;
   pull.step = request.step;
   pull.needs_through = request.step - 1;
   pull.reads_rows = !request.tables.empty();
   if (trains) {
-    pull.needs_through = request.step - 1 - request.staleness_steps;
-    pull.after_step = request.after_step;
+    pull.needs_through = std::max(request.step - 1 - request.staleness_steps, request.after_step);
   }
   Admitted admitted;
   if (IsReady(pull, pushes)) {
@@ -61,8 +59,7 @@ absl::StatusOr<PullGate::Admitted> PullGate::Admit(const wire::PullRequest& requ
 }
 
 bool PullGate::IsReady(const HeldPull& pull, const PushState& pushes) {
-  if (pushes.complete_through() < pull.needs_through) return false;
-  return pull.kind == wire::PullKind::kRead || pushes.applied_through(pull.rank) >= pull.after_step;
+  return pushes.complete_through() >= pull.needs_through;
 }
 
 wire::PullAnswer PullGate::ReadyAnswer(const HeldPull& pull, const PushState& pushes) {

@@ -33,7 +33,7 @@ class PullGateTest : public ::testing::Test {
     return admitted->ticket;
   }
   void ApplyStep(int64_t step) {
-    ASSERT_TRUE(pushes_.TakePart(MakePart(0, step, step)).ok());
+    ASSERT_TRUE(pushes_.TakePart(MakePart(0, step)).ok());
     pushes_.MarkApplied(pushes_.TakeNext());
   }
   ServerStats Stats() {

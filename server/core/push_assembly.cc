@@ -31,8 +31,7 @@ bool SameContent(const wire::PushPart& a, const wire::PushPart& b) {
 
 std::string Describe(const wire::PushPart& part) {
   return absl::StrCat("part ", part.part, " of ", part.num_parts, " of the push of rank ",
-                      part.header.rank.value(), " for steps ", part.first_step.value(), "..",
-                      part.last_step.value());
+                      part.header.rank.value(), " for step ", part.step.value());
 }
 
 }  // namespace
@@ -50,18 +49,16 @@ absl::StatusOr<PushAssembly::Added> PushAssembly::Add(wire::PushPart&& part) {
   }
   if (empty()) {
     rank_ = part.header.rank;
-    first_step_ = part.first_step;
-    last_step_ = part.last_step;
+    step_ = part.step;
     learning_rate_ = part.learning_rate;
     num_parts_ = part.num_parts;
   }
   CHECK_EQ(part.header.rank, rank_);
-  if (part.first_step != first_step_ || part.last_step != last_step_ ||
-      part.num_parts != num_parts_ || part.learning_rate != learning_rate_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Describe(part), " with learning rate ", part.learning_rate,
-        " contradicts the parts before: ", num_parts_, " parts, steps ", first_step_.value(), "..",
-        last_step_.value(), ", learning rate ", learning_rate_));
+  if (part.step != step_ || part.num_parts != num_parts_ || part.learning_rate != learning_rate_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Describe(part), " with learning rate ", part.learning_rate,
+                     " contradicts the parts before: ", num_parts_, " parts, step ", step_.value(),
+                     ", learning rate ", learning_rate_));
   }
   const auto stored = parts_.find(part.part);
   if (stored != parts_.end()) {
@@ -87,8 +84,7 @@ AssembledPush PushAssembly::Take() {
   CHECK_EQ(parts_.size(), num_parts_);
   AssembledPush push;
   push.rank = rank_;
-  push.first_step = first_step_;
-  push.last_step = last_step_;
+  push.step = step_;
   push.learning_rate = learning_rate_;
   push.bytes = bytes_;
   push.parts.reserve(parts_.size());

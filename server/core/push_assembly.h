@@ -25,8 +25,7 @@ uint64_t BytesOf(const wire::PushPart& part);
 // A push with all its parts, in part order.
 struct AssembledPush {
   WorkerRank rank;
-  Step first_step;
-  Step last_step;
+  Step step;
   float learning_rate = 0;
   uint64_t bytes = 0;
   std::vector<wire::PushPart> parts;
@@ -53,17 +52,14 @@ class PushAssembly {
 
   bool empty() const { return parts_.empty(); }
   // REQUIRES: !empty()
-  Step first_step() const { return first_step_; }
-  // Whether the push covers both `step` and the step after it. False where no part is held.
-  bool Spans(Step step) const { return !empty() && first_step_ <= step && step < last_step_; }
+  Step step() const { return step_; }
   uint64_t bytes() const { return bytes_; }
   const std::map<uint32_t, wire::PushPart>& parts() const { return parts_; }
 
  private:
   // Of the push, as its first part names them.
   WorkerRank rank_;
-  Step first_step_;
-  Step last_step_;
+  Step step_;
   float learning_rate_ = 0;
   uint32_t num_parts_ = 0;
 

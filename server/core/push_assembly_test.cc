@@ -13,7 +13,7 @@ using testing_core::MakePart;
 using Added = PushAssembly::Added;
 
 wire::PushPart Part(uint32_t part, uint32_t num_parts, float value = 1.0f) {
-  wire::PushPart made = MakePart(0, 0, 0, part, num_parts);
+  wire::PushPart made = MakePart(0, 0, part, num_parts);
   AddRange(&made, 0, {part}, {value, value});
   return made;
 }
@@ -51,9 +51,9 @@ TEST(PushAssemblyTest, RefusesWhatContradictsTheFirstPart) {
     return assembly.Add(std::move(part)).status().code();
   };
   EXPECT_EQ(code(Part(1, 3)), absl::StatusCode::kInvalidArgument);
-  wire::PushPart longer = Part(1, 2);
-  longer.last_step = Step(1);
-  EXPECT_EQ(code(longer), absl::StatusCode::kInvalidArgument);
+  wire::PushPart later = Part(1, 2);
+  later.step = Step(1);
+  EXPECT_EQ(code(later), absl::StatusCode::kInvalidArgument);
   wire::PushPart faster = Part(1, 2);
   faster.learning_rate = 2.0f;
   EXPECT_EQ(code(faster), absl::StatusCode::kInvalidArgument);

@@ -5,17 +5,11 @@
 
 namespace thermocline {
 
-absl::StatusOr<PushLedger::Verdict> PushLedger::Judge(WorkerRank rank, Step first,
-                                                      Step last) const {
+PushLedger::Verdict PushLedger::Judge(WorkerRank rank, Step step) const {
   CHECK_LT(rank.value(), num_workers());
-  CHECK_LE(first, last);
   const Step accepted = accepted_through(rank);
-  if (last <= accepted) return Verdict::kDuplicate;
-  if (first > accepted + 1) return Verdict::kEarly;
-  if (first == accepted + 1) return Verdict::kNext;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "push of rank ", rank.value(), " covers steps ", first.value(), "..", last.value(),
-      ", of which those up to ", accepted.value(), " were accepted before"));
+  if (step <= accepted) return Verdict::kDuplicate;
+  return step == accepted + 1 ? Verdict::kNext : Verdict::kEarly;
 }
 
 absl::Status PushLedger::CheckAcknowledged(WorkerRank rank, Step acked_through) const {
@@ -26,11 +20,9 @@ absl::Status PushLedger::CheckAcknowledged(WorkerRank rank, Step acked_through) 
       ", but this server knows of no push beyond step ", accepted_through(rank).value()));
 }
 
-void PushLedger::Accept(WorkerRank rank, Step first, Step last) {
-  CHECK_LT(rank.value(), num_workers());
-  CHECK_EQ(first, accepted_through(rank) + 1);
-  CHECK_LE(first, last);
-  accepted_through_[rank.value()] = last;
+void PushLedger::Accept(WorkerRank rank, Step step) {
+  CHECK(Judge(rank, step) == Verdict::kNext);
+  accepted_through_[rank.value()] = step;
 }
 
 }  // namespace thermocline

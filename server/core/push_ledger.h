@@ -1,4 +1,4 @@
-// Which pushes a server has accepted: one number per worker, the last step. The ranges of one
+// Which pushes a server has accepted: one number per worker, the last step. The steps of one
 // worker are contiguous, so that number tells of any push whether it is new, known or early.
 //
 // Not thread-safe.
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/ids.h"
 
 namespace thermocline {
@@ -20,21 +19,20 @@ class PushLedger {
   explicit PushLedger(uint32_t num_workers, Step base = kNoStep)
       : accepted_through_(num_workers, base) {}
 
-  // What to do with a push of steps first..last.
+  // What to do with a push.
   enum class Verdict {
     kNext,       // It follows what was accepted: take it.
-    kDuplicate,  // All of it was accepted before: acknowledge it again.
+    kDuplicate,  // It was accepted before: acknowledge it again.
     kEarly,      // A push before it is missing: NOT_READY.
   };
-  // REQUIRES: rank is a worker's; first <= last.
-  // Errors: kInvalidArgument (covers steps that were accepted and steps that were not).
-  absl::StatusOr<Verdict> Judge(WorkerRank rank, Step first, Step last) const;
+  // REQUIRES: rank is a worker's.
+  Verdict Judge(WorkerRank rank, Step step) const;
 
   // kDataLoss where the worker holds an acknowledgement that this ledger knows nothing of.
   absl::Status CheckAcknowledged(WorkerRank rank, Step acked_through) const;
 
-  // Accepts a push. REQUIRES: Judge(rank, first, last) == kNext
-  void Accept(WorkerRank rank, Step first, Step last);
+  // Accepts a push. REQUIRES: Judge(rank, step) == kNext
+  void Accept(WorkerRank rank, Step step);
 
   // The last step accepted from a worker; kNoStep before the first.
   Step accepted_through(WorkerRank rank) const { return accepted_through_[rank.value()]; }

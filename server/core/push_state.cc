@@ -14,8 +14,6 @@ PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes, Step base
       ledger_(num_workers, base),
       assemblies_(num_workers),
       accepted_(num_workers, base),
-      taken_through_(num_workers, base),
-      applied_through_(num_workers, base),
       complete_through_(base) {}
 
 absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
@@ -27,8 +25,7 @@ absl::StatusOr<PushState::BegunPart> PushState::BeginPart(wire::PushPart&& part)
   begun.rank = part.header.rank;
   begun.part = part.part;
   RETURN_IF_ERROR(CheckAcknowledged(part.header));
-  ASSIGN_OR_RETURN(const PushLedger::Verdict verdict,
-                   ledger_.Judge(begun.rank, part.first_step, part.last_step));
+  const PushLedger::Verdict verdict = ledger_.Judge(begun.rank, part.step);
   const Step accepted_through = ledger_.accepted_through(begun.rank);
   if (verdict == PushLedger::Verdict::kEarly) {
     ++counters_.not_ready;
@@ -66,7 +63,7 @@ absl::StatusOr<wire::PushAnswer> PushState::EndPart(const BegunPart& begun, absl
   }
   const wire::PushPart& part = assembly.parts().at(begun.part);
   pending_bytes_ += BytesOf(part);
-  learning_rates_.emplace(part.last_step, part.learning_rate);
+  learning_rates_.emplace(part.step, part.learning_rate);
   if (begun.completes) Accept(begun.rank);
   return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(begun.rank)};
 }
@@ -90,7 +87,7 @@ absl::Status PushState::ReplayPart(wire::PushPart&& part) {
 // them would keep the memory from ever being freed. What waits for later steps is within the limit,
 // so they find room as long as they are, too; beyond it they might wait for ever.
 absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
-  const bool next = part.first_step <= accepted_.next_step();
+  const bool next = part.step == accepted_.next_step();
   const uint64_t bytes = pending_bytes_ + BytesOf(part);
   if (bytes <= max_pending_bytes_) return absl::OkStatus();
   // One that comes again takes no room.
@@ -106,7 +103,7 @@ absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
     if (bytes <= 2 * max_pending_bytes_) return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "rank ", part.header.rank.value(), ", step ", part.last_step.value(), ": ", pending_bytes_,
+      "rank ", part.header.rank.value(), ", step ", part.step.value(), ": ", pending_bytes_,
       " bytes of pushes wait to be applied; the limit is ", max_pending_bytes_));
 }
 
@@ -114,7 +111,7 @@ absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
 uint64_t PushState::BytesOfNextStep() const {
   uint64_t bytes = accepted_.bytes_of_next();
   for (const PushAssembly& assembly : assemblies_) {
-    if (!assembly.empty() && assembly.first_step() <= accepted_.next_step()) {
+    if (!assembly.empty() && assembly.step() == accepted_.next_step()) {
       bytes += assembly.bytes();
     }
   }
@@ -122,43 +119,26 @@ uint64_t PushState::BytesOfNextStep() const {
 }
 
 absl::Status PushState::CheckLearningRate(const wire::PushPart& part) const {
-  const auto known = learning_rates_.find(part.last_step);
+  const auto known = learning_rates_.find(part.step);
   if (known == learning_rates_.end() || known->second == part.learning_rate) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", part.header.rank.value(), ", step ", part.last_step.value(), ": learning rate ",
+      "rank ", part.header.rank.value(), ", step ", part.step.value(), ": learning rate ",
       part.learning_rate, ", but that step was pushed with ", known->second));
 }
 
 // From here on the push counts, exactly once.
 void PushState::Accept(WorkerRank rank) {
   AssembledPush push = assemblies_[rank.value()].Take();
-  ledger_.Accept(rank, push.first_step, push.last_step);
+  ledger_.Accept(rank, push.step);
   accepted_.Add(std::move(push));
   ++counters_.accepted;
 }
 
-bool PushState::CanCutAt(Step step) const {
-  if (accepted_.next_step() > step + 1 || accepted_.Span(step)) return false;
-  // A push of several steps is in the rows from its first one on.
-  for (Step taken : taken_through_) {
-    if (taken > step) return false;
-  }
-  for (const PushAssembly& assembly : assemblies_) {
-    if (assembly.Spans(step)) return false;
-  }
-  return true;
-}
-
 PushState::CompleteStep PushState::TakeNext() {
-  CompleteStep next;
-  next.step = accepted_.next_step();
-  next.pushes = accepted_.TakeNext();
-  for (const AssembledPush& push : next.pushes) {
-    taken_through_[push.rank.value()] = push.last_step;
-  }
-  return next;
+  const Step step = accepted_.next_step();
+  return {step, accepted_.TakeNext()};
 }
 
 void PushState::MarkApplied(const CompleteStep& applied) {
@@ -167,7 +147,6 @@ void PushState::MarkApplied(const CompleteStep& applied) {
   learning_rates_.erase(learning_rates_.begin(), learning_rates_.upper_bound(applied.step));
   for (const AssembledPush& push : applied.pushes) {
     CHECK_GE(pending_bytes_, push.bytes);
-    applied_through_[push.rank.value()] = push.last_step;
     pending_bytes_ -= push.bytes;
   }
 }

@@ -76,16 +76,13 @@ class PushState {
   // Says that what TakeNext gave is in the rows.
   void MarkApplied(const CompleteStep& applied);
 
-  // Whether a cut can be at `step`: nothing beyond it is in the rows or was taken to be applied,
-  // and no push that was accepted, or begun, covers both it and the step after it.
-  bool CanCutAt(Step step) const;
+  // Whether a cut can be at `step`: nothing beyond it is in the rows or was taken to be applied.
+  bool CanCutAt(Step step) const { return accepted_.next_step() <= step + 1; }
 
   // The pushes of every worker up to this step are in the rows.
   Step complete_through() const { return complete_through_; }
   // The last step that was accepted of every worker.
   Step accepted_through() const;
-  // The last push of one worker that is in the rows.
-  Step applied_through(WorkerRank rank) const { return applied_through_[rank.value()]; }
   uint64_t pending_bytes() const { return pending_bytes_; }
   const PushCounters& counters() const { return counters_; }
   void FillStats(ServerStats* stats) const;
@@ -100,10 +97,8 @@ class PushState {
   PushLedger ledger_;
   std::vector<PushAssembly> assemblies_;  // [num_workers]
   AcceptedPushes accepted_;
-  std::vector<Step> taken_through_;    // [num_workers], by TakeNext
-  std::vector<Step> applied_through_;  // [num_workers]
   Step complete_through_;
-  // By last_step, of the pushes that came for steps beyond complete_through_.
+  // By step, of the pushes that came for steps beyond complete_through_.
   std::map<Step, float> learning_rates_;
   uint64_t pending_bytes_ = 0;  // Being put together, or accepted and not yet applied.
   PushCounters counters_;

@@ -81,17 +81,13 @@ absl::Status RequestValidation::CheckPush(const wire::PushPart& part) const {
   const wire::Header& header = part.header;
   RETURN_IF_ERROR(CheckJob(header.job_id, header.epoch));
   const auto invalid = [&](const auto&... what) {
-    return Invalid(header, part.last_step, absl::StrCat("push: ", what...));
+    return Invalid(header, part.step, absl::StrCat("push: ", what...));
   };
   if (header.rank.value() >= config_.num_workers) {
     return invalid("the job has ", config_.num_workers, " workers");
   }
-  if (part.first_step < Step(0) || part.last_step < part.first_step ||
-      part.last_step - part.first_step > config_.staleness_steps) {
-    return invalid("covers steps ", part.first_step.value(), "..", part.last_step.value(),
-                   " where staleness_steps is ", config_.staleness_steps);
-  }
-  if (part.last_step > kLastStep) return invalid("steps end at ", kLastStep.value());
+  if (part.step < Step(0)) return invalid("negative step");
+  if (part.step > kLastStep) return invalid("steps end at ", kLastStep.value());
   if (!std::isfinite(part.learning_rate)) return invalid("learning rate ", part.learning_rate);
   if (part.counts.size() != part.keys.size()) {
     return invalid(part.keys.size(), " keys with ", part.counts.size(), " counts");

@@ -83,10 +83,10 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
     if (valid.ok()) valid = (*found)->tables.CheckRoom();
     if (!valid.ok()) return done(valid);
   }
-  const Step last_step = part.last_step;
+  const Step step = part.step;
   bool apply = false;
   absl::StatusOr<wire::PushAnswer> answer = TakePart(std::move(part), &apply);
-  if (journal != nullptr && answer.ok() && answer->accepted_through >= last_step) {
+  if (journal != nullptr && answer.ok() && answer->accepted_through >= step) {
     // A repeated push too is acknowledged only once the first is certain.
     journal->WhenDurable([answer = *answer, done = std::move(done)](const absl::Status& durable) {
       durable.ok() ? done(answer) : done(durable);
@@ -105,7 +105,6 @@ absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakePart(wire::PushPart part,
   {
     absl::MutexLock lock(&mutex);
     if (shut_down) return ShuttingDown();
-    RETURN_IF_ERROR(cuts->CheckSpan(part.first_step, part.last_step));
     ASSIGN_OR_RETURN(begun, pushes->BeginPart(std::move(part)));
   }
   if (begun.answer.has_value()) return *begun.answer;
@@ -192,7 +191,7 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
 }
 
 absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep step) {
-  const absl::Status applied = current_job->applier.Apply(step.pushes, step.step);
+  const absl::Status applied = current_job->applier.Apply(step.pushes);
   if (!applied.ok()) {
     return absl::Status(applied.code(),
                         absl::StrCat("step ", step.step.value(), ": ", applied.message()));

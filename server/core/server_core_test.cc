@@ -46,7 +46,7 @@ class ServerCoreTest : public ::testing::Test {
     return *answer;  // Pushes are answered at once.
   }
   wire::PushPart Gradient(uint32_t rank, int64_t step, float value) {
-    wire::PushPart part = MakePart(rank, step, step);
+    wire::PushPart part = MakePart(rank, step);
     AddRange(&part, 0, {1}, {value, value});
     return part;
   }
@@ -88,7 +88,7 @@ class ServerCoreTest : public ::testing::Test {
 
 TEST_F(ServerCoreTest, NothingWorksBeforeConfigure) {
   EXPECT_EQ((*Pull(MakePull(0, 0)))->status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(Push(MakePart(0, 0, 0)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Push(MakePart(0, 0)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(core_.FloatsOf(TableId(0), false).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(Stats().configured());
@@ -440,7 +440,7 @@ TEST(ServerCoreThreadsTest, WorkersOnThreads) {
           EXPECT_EQ(weights[1], -static_cast<float>(step * kWorkers));
         }
         for (uint32_t part = 0; part < 2; ++part) {
-          wire::PushPart push = MakePart(rank, step, step, part, 2);
+          wire::PushPart push = MakePart(rank, step, part, 2);
           for (Key key = part; key < kKeys; key += 2) AddRange(&push, 0, {key}, {1, 1});
           core.Push(std::move(push),
                     [](absl::StatusOr<wire::PushAnswer> answer) { EXPECT_TRUE(answer.ok()); });

@@ -20,16 +20,13 @@ constexpr size_t kMinKeysPerPiece = 8192;
 StepApplier::StepApplier(TableSet* tables, int num_threads)
     : tables_(tables), threads_(num_threads), work_(tables->size()) {}
 
-absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes, Step applied_step) {
-  if (pushes.empty()) return absl::OkStatus();
+absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
+  CHECK(!pushes.empty());
   StageTimer::Scope scope(&apply_timer_);
-  const AssembledPush* newest = &pushes[0];
-  for (const AssembledPush& push : pushes) {
-    if (push.last_step > newest->last_step) newest = &push;
-  }
+  const Step step = pushes[0].step;
   Collect(pushes);
-  RETURN_IF_ERROR(ApplyGradients(newest->learning_rate, newest->last_step, applied_step));
-  return any_rows_ ? AssignRows(applied_step) : absl::OkStatus();
+  RETURN_IF_ERROR(ApplyGradients(pushes[0].learning_rate, step));
+  return any_rows_ ? AssignRows(step) : absl::OkStatus();
 }
 
 // Sorts the ranges of all parts by table, without copying their content.
@@ -92,7 +89,7 @@ std::vector<StepApplier::Task> StepApplier::PlanGradients() {
   return tasks;
 }
 
-absl::Status StepApplier::ApplyGradients(float learning_rate, Step update_step, Step applied_step) {
+absl::Status StepApplier::ApplyGradients(float learning_rate, Step step) {
   const std::vector<Task> tasks = PlanGradients();
   return RunTasks(tasks.size(), [&](size_t t) {
     const Task& task = tasks[t];
@@ -105,21 +102,19 @@ absl::Status StepApplier::ApplyGradients(float learning_rate, Step update_step, 
       merge.Run(work.blocks, table.layout().dim, task.piece);
       block = &merge.result();
     }
-    const UpdateScalars scalars =
-        ScalarsForStep(table.layout().optimizer, learning_rate, update_step);
-    return table.ApplyGradients(block->keys, block->counts, block->gradients, scalars,
-                                applied_step);
+    const UpdateScalars scalars = ScalarsForStep(table.layout().optimizer, learning_rate, step);
+    return table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, step);
   });
 }
 
-absl::Status StepApplier::AssignRows(Step applied_step) {
+absl::Status StepApplier::AssignRows(Step step) {
   // Where several workers write one row back, the highest rank has the last word: a table's blocks
   // stay in one task.
   return RunTasks(work_.size(), [&](size_t position) -> absl::Status {
     EmbeddingTable& table = tables_->at(position).table;
     for (const Share& share : work_[position].shares) {
       for (const GradientBlock& block : share.rows) {
-        RETURN_IF_ERROR(table.AssignRows(block.keys, block.counts, block.gradients, applied_step));
+        RETURN_IF_ERROR(table.AssignRows(block.keys, block.counts, block.gradients, step));
       }
     }
     return absl::OkStatus();

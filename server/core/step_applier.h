@@ -26,11 +26,10 @@ class StepApplier {
   // `tables` outlives the applier.
   StepApplier(TableSet* tables, int num_threads);
 
-  // Applies pushes, at most one of a worker, in rank order. The update is that of the greatest
-  // last_step among them, with its learning rate; rows remember `applied_step`, the step that is
-  // complete with these, as that of their change. REQUIRES: the pushes are valid.
-  // Errors: a table's; a part of the step may be applied then.
-  absl::Status Apply(absl::Span<const AssembledPush> pushes, Step applied_step);
+  // Applies the pushes of one step, at most one of a worker, in rank order. Rows remember the step
+  // as that of their change. REQUIRES: there is one at least; they are valid, of the same step and
+  // learning rate. Errors: a table's; a part of the step may be applied then.
+  absl::Status Apply(absl::Span<const AssembledPush> pushes);
 
   // What Apply took, and of that the merging of gradients (with several workers).
   const StageTimer& apply_timer() const { return apply_timer_; }
@@ -58,8 +57,8 @@ class StepApplier {
   void Collect(absl::Span<const AssembledPush> pushes);
   Share* ShareOf(size_t position, size_t push);
   std::vector<Task> PlanGradients();
-  absl::Status ApplyGradients(float learning_rate, Step update_step, Step applied_step);
-  absl::Status AssignRows(Step applied_step);
+  absl::Status ApplyGradients(float learning_rate, Step step);
+  absl::Status AssignRows(Step step);
   // Runs task(i) for i < num_tasks on the threads; the first error of any.
   absl::Status RunTasks(size_t num_tasks, const std::function<absl::Status(size_t)>& task);
 

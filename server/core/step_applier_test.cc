@@ -20,7 +20,7 @@ using testing_core::MakeTable;
 AssembledPush Assembled(uint32_t rank, int64_t step, std::vector<wire::PushPart> parts) {
   AssembledPush push;
   push.rank = WorkerRank(rank);
-  push.first_step = push.last_step = Step(step);
+  push.step = Step(step);
   push.learning_rate = parts.at(0).learning_rate;
   push.parts = std::move(parts);
   return push;
@@ -36,14 +36,14 @@ std::vector<float> WeightsOf(const TableSet& tables, size_t position, Key key) {
 TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
   TableSet tables({MakeTable(4, 1, OptimizerKind::kAdagrad)}, 0);
   StepApplier applier(&tables, 1);
-  wire::PushPart a = MakePart(0, 0, 0);
+  wire::PushPart a = MakePart(0, 0);
   AddRange(&a, 4, {1, 2}, {3, 1});
-  wire::PushPart b = MakePart(1, 0, 0);
+  wire::PushPart b = MakePart(1, 0);
   AddRange(&b, 4, {1}, {1});
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
   pushes.push_back(Assembled(1, 0, {b}));
-  ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
+  ASSERT_TRUE(applier.Apply(pushes).ok());
   // Adagrad's first update is -rate * g / |g|: two updates of one key would give another value.
   EXPECT_FLOAT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
   std::map<Key, std::pair<float, uint32_t>> rows;  // Accumulator and count.
@@ -62,40 +62,37 @@ TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
 TEST(StepApplierTest, WrittenBackRowsComeAfterGradientsAndTheHighestRankWins) {
   TableSet tables({MakeTable(0, 2)}, 0);
   StepApplier applier(&tables, 2);
-  wire::PushPart a = MakePart(0, 0, 0);
+  wire::PushPart a = MakePart(0, 0);
   AddRange(&a, 0, {1}, {5, 5}, wire::PushKind::kAssign);
   AddRange(&a, 0, {2}, {6, 6}, wire::PushKind::kAssign);
-  wire::PushPart b = MakePart(1, 0, 0);
+  wire::PushPart b = MakePart(1, 0);
   AddRange(&b, 0, {1}, {7, 8}, wire::PushKind::kAssign);
   AddRange(&b, 0, {2}, {100, 100});
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
   pushes.push_back(Assembled(1, 0, {b}));
-  ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
+  ASSERT_TRUE(applier.Apply(pushes).ok());
   EXPECT_EQ(WeightsOf(tables, 0, 1), (std::vector<float>{7, 8}));
   EXPECT_EQ(WeightsOf(tables, 0, 2), (std::vector<float>{6, 6}));
 }
 
-TEST(StepApplierTest, TheNewestPushGivesTheRateAndTheAppliedStepIsThatOfTheChange) {
+TEST(StepApplierTest, RowsRememberTheStepOfTheirChange) {
   TableSet tables({MakeTable(0, 1)}, 0);
   StepApplier applier(&tables, 1);
-  wire::PushPart a = MakePart(0, 0, 2);
-  AddRange(&a, 0, {1}, {1});
-  a.learning_rate = 0.5f;
-  AssembledPush wide = Assembled(0, 2, {a});
-  wide.first_step = Step(0);
-  wire::PushPart b = MakePart(1, 0, 0);
-  AddRange(&b, 0, {1}, {1});
-  b.learning_rate = 0.25f;
-  std::vector<AssembledPush> pushes;
-  pushes.push_back(std::move(wide));
-  pushes.push_back(Assembled(1, 0, {b}));
-  ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
-  EXPECT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
+  for (const int64_t step : {3, 4}) {
+    wire::PushPart part = MakePart(0, step);
+    AddRange(&part, 0, {static_cast<Key>(step)}, {1});
+    AddRange(&part, 0, {static_cast<Key>(10 + step)}, {1}, wire::PushKind::kAssign);
+    part.learning_rate = 0.5f;
+    std::vector<AssembledPush> pushes;
+    pushes.push_back(Assembled(0, step, {part}));
+    ASSERT_TRUE(applier.Apply(pushes).ok());
+  }
+  EXPECT_EQ(WeightsOf(tables, 0, 3)[0], -0.5f);
   EXPECT_TRUE(tables.at(0)
                   .table
-                  .VisitRows([](Key, absl::Span<const float>, uint32_t, Step changed) {
-                    EXPECT_EQ(changed, Step(0));
+                  .VisitRows([](Key key, absl::Span<const float>, uint32_t, Step changed) {
+                    EXPECT_EQ(changed, Step(static_cast<int64_t>(key % 10)));
                   })
                   .ok());
 }
@@ -129,7 +126,7 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
     for (int64_t step = 0; step < 8; ++step) {
       std::vector<AssembledPush> pushes;
       for (uint32_t rank = 0; rank < 3; ++rank) {
-        wire::PushPart whole = MakePart(rank, step, step);
+        wire::PushPart whole = MakePart(rank, step);
         whole.learning_rate = 0.1f;
         for (const TableLayout& layout : layouts) {
           std::vector<Key> keys[2];
@@ -148,7 +145,7 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
         }
         pushes.push_back(Assembled(rank, step, CutAtRandom(whole, &cut)));
       }
-      EXPECT_TRUE(applier.Apply(pushes, Step(step)).ok());
+      EXPECT_TRUE(applier.Apply(pushes).ok());
     }
     return *tables.ComputeDigest();
   };
@@ -164,7 +161,7 @@ TEST(StepApplierTest, TheGradientsOfALargeTableAreMergedByAllThreads) {
   std::mt19937_64 random(TestSeed());
   std::vector<AssembledPush> pushes;
   for (uint32_t rank = 0; rank < 3; ++rank) {
-    wire::PushPart part = MakePart(rank, 0, 0);
+    wire::PushPart part = MakePart(rank, 0);
     part.learning_rate = 0.1f;
     for (const uint32_t table : {0, 1}) {
       std::vector<Key> keys;
@@ -184,7 +181,7 @@ TEST(StepApplierTest, TheGradientsOfALargeTableAreMergedByAllThreads) {
   for (const int num_threads : {1, 2, 3, 16}) {
     TableSet tables({MakeTable(0, 2, OptimizerKind::kAdam), MakeTable(1, 2)}, 9);
     StepApplier applier(&tables, num_threads);
-    ASSERT_TRUE(applier.Apply(pushes, Step(0)).ok());
+    ASSERT_TRUE(applier.Apply(pushes).ok());
     // About 60,000 gradients are cut into no more pieces than pay.
     EXPECT_EQ(applier.merge_timer().count(), static_cast<uint64_t>(std::min(num_threads, 7) + 1));
     digests.push_back(*tables.ComputeDigest());

@@ -48,12 +48,11 @@ inline wire::PullRequest MakePull(uint32_t rank, int64_t step, uint32_t table = 
 }
 
 // A part without content.
-inline wire::PushPart MakePart(uint32_t rank, int64_t first, int64_t last, uint32_t part = 0,
+inline wire::PushPart MakePart(uint32_t rank, int64_t step, uint32_t part = 0,
                                uint32_t num_parts = 1) {
   wire::PushPart push;
   push.header = MakeHeader(rank);
-  push.first_step = Step(first);
-  push.last_step = Step(last);
+  push.step = Step(step);
   push.part = part;
   push.num_parts = num_parts;
   push.learning_rate = 1.0f;

@@ -107,7 +107,7 @@ class CheckpointServiceTest : public testing::Test {
   static void Push(ServerCore* core, int64_t step) {
     wire::PushPart push;
     push.header = {"job", 1, WorkerRank(0), Step(step - 1)};
-    push.first_step = push.last_step = Step(step);
+    push.step = Step(step);
     push.num_parts = 1;
     push.learning_rate = 0.1f;
     for (Key key = step % 3; key < kKeys; key += 3) push.keys.push_back(key);

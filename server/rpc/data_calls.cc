@@ -28,9 +28,9 @@ int64_t TimeLeftUs(const grpc::CallbackServerContext& context) {
 }
 
 std::string DescribePush(const wire::PushPart& part) {
-  return absl::StrCat("rank ", part.header.rank.value(), ", steps ", part.first_step.value(), "..",
-                      part.last_step.value(), ", part ", part.part, " of ", part.num_parts, ", ",
-                      part.tables.size(), " tables, ", part.keys.size(), " keys");
+  return absl::StrCat("rank ", part.header.rank.value(), ", step ", part.step.value(), ", part ",
+                      part.part, " of ", part.num_parts, ", ", part.tables.size(), " tables, ",
+                      part.keys.size(), " keys");
 }
 
 }  // namespace

@@ -44,12 +44,8 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   if (request.protocol_version() != wire::kProtocolVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the request speaks protocol version ", request.protocol_version(),
-                     ", this server version ", wire::kProtocolVersion));
-  }
-  if (const uint64_t unknown = request.feature_bits() & ~wire::kFeatureBits; unknown != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("the request needs the features 0x",
-                                                      absl::Hex(unknown),
-                                                      ", which this server doesn't know"));
+                     ", this server version ", wire::kProtocolVersion,
+                     "; launcher, servers and workers have to be of one build"));
   }
   ServerConfig config;
   config.job_id = request.job_id();
@@ -128,7 +124,6 @@ grpc::Status ParameterServerService::Configure(grpc::ServerContext*,
                                                ConfigureReply* reply) {
   return Measured(&configure_stats_, Where("Configure"), [&] {
     reply->set_protocol_version(wire::kProtocolVersion);
-    reply->set_feature_bits(wire::kFeatureBits);
     return ConfigureCore(*request);
   });
 }

@@ -53,8 +53,7 @@ PullRequest PullOf(int64_t step, const std::vector<Key>& keys) {
 PushRequest PushOf(int64_t step, const std::vector<Key>& keys, const std::vector<float>& values) {
   PushRequest push;
   FillHeader(push.mutable_header());
-  push.set_first_step(step);
-  push.set_last_step(step);
+  push.set_step(step);
   push.set_num_parts(1);
   push.set_learning_rate(1.0f);
   TablePush* table = push.add_tables();

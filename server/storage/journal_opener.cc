@@ -24,7 +24,7 @@ absl::StatusOr<wire::PushPart> DecodeRecord(const LogRecord& record) {
                       absl::StrCat(record.where, ": ", part.status().message()));
 }
 
-// The header of a segment; none where it can't be read as one.
+// The header of a segment, of whatever format; none where it can't be read as one.
 absl::StatusOr<std::optional<SegmentHeader>> ReadSegmentHeader(Disk* disk,
                                                                const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, disk->Open(path));
@@ -33,7 +33,7 @@ absl::StatusOr<std::optional<SegmentHeader>> ReadSegmentHeader(Disk* disk,
     RETURN_IF_ERROR(file->ReadAt(0, absl::MakeSpan(&bytes[0], bytes.size())));
   }
   SegmentHeader header;
-  if (DecodeSegmentHeader(bytes, &header) != SegmentHeaderState::kValid) {
+  if (DecodeSegmentHeader(bytes, &header) == SegmentHeaderState::kDamaged) {
     return std::optional<SegmentHeader>();
   }
   return std::make_optional(header);
@@ -53,20 +53,15 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
   uint64_t skipped = 0;
   const auto visit_record = [&](const LogRecord& record) -> absl::StatusOr<Step> {
     ASSIGN_OR_RETURN(wire::PushPart part, DecodeRecord(record));
-    const Step last_step = part.last_step;
-    if (last_step <= spec.base) {
+    const Step step = part.step;
+    if (step <= spec.base) {
       ++skipped;
-      return last_step;
-    }
-    if (part.first_step <= spec.base) {
-      return absl::DataLossError(absl::StrCat(
-          record.where, ": a push of steps ", part.first_step.value(), "..", last_step.value(),
-          " spans the checkpoint's cut at step ", spec.base.value()));
+      return step;
     }
     part.header.job_id = spec.job_id;
     part.header.epoch = spec.epoch;
     RETURN_IF_ERROR(visit(std::move(part)));
-    return last_step;
+    return step;
   };
   ASSIGN_OR_RETURN(const ReplayResult replayed,
                    ReplayPushLog(disk_, options_.directory, identity, spec.base, visit_record));

@@ -35,11 +35,11 @@ class JournalOpener {
   virtual ~JournalOpener() = default;
 
   // Gives back, in order, every part that was appended for this job, epoch and server, but for
-  // those of pushes that end at or before the base; then the journal that goes on from there. What
+  // those of pushes up to the base; then the journal that goes on from there. What
   // is left of older epochs is removed. Once in the life of a process.
-  // Errors: kFailedPrecondition (in use by another process, or not of this job), kDataLoss
-  // (damaged, a push spans the base, or parts behind the base are gone: names file and offset),
-  // kUnavailable (the disk), and what `visit` returns.
+  // Errors: kFailedPrecondition (in use by another process, not of this job, or of another format:
+  // says what to do), kDataLoss (damaged, or parts behind the base are gone: names file and
+  // offset), kUnavailable (the disk), and what `visit` returns.
   using Visit = absl::FunctionRef<absl::Status(wire::PushPart&&)>;
   virtual absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec,
                                                             Visit visit) = 0;

@@ -4,14 +4,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "common/disk/simulated_disk.h"
 #include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/storage/log_format.h"
+#include "server/storage/push_record.h"
 
 namespace thermocline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -34,13 +39,13 @@ class JournalOpenerTest : public testing::Test {
     return opener->Open(spec, [&](wire::PushPart&& part) {
       EXPECT_EQ(part.header.job_id, spec.job_id);
       EXPECT_EQ(part.header.epoch, spec.epoch);
-      steps_.push_back(part.last_step.value());
+      steps_.push_back(part.step.value());
       return absl::OkStatus();
     });
   }
   static wire::PushPart Part(int64_t step) {
     wire::PushPart part;
-    part.first_step = part.last_step = Step(step);
+    part.step = Step(step);
     return part;
   }
 
@@ -102,23 +107,43 @@ TEST_F(JournalOpenerTest, WhatABaseCoversIsSkipped) {
   EXPECT_THAT(lines_, ElementsAre(HasSubstr("replayed 2 records")));
 }
 
-TEST_F(JournalOpenerTest, APushThatSpansTheBaseIsDamage) {
+// A log as the program before this format wrote it: with a part of a push for steps 7 to 8.
+TEST_F(JournalOpenerTest, ALogOfAnotherFormatIsRefusedUntilItsEpochIsOver) {
+  const std::string payload = absl::HexStringToBytes(
+      "0000000000000000010000000000003f07000000000000000800000000000000"  // rank to last step
+      "010000000000000001000000000000000100000000000000"                  // tables, keys, values
+      "040000000000000001000000000000000100000000000000"                  // table 4
+      "0a00000000000000010000000000003f");                                // key, count, value
+  SegmentHeader segment = {{JobHash(spec_.job_id), spec_.epoch, spec_.server_index}, Lsn(1)};
+  segment.version = 1;
+  RecordHeader record;
+  record.lsn = Lsn(1);
+  record.epoch = spec_.epoch;
+  record.type = kPushPartRecord;
+  const auto segment_bytes = EncodeSegmentHeader(segment);
+  const auto record_bytes = EncodeRecordHeader(record, {payload});
+  std::string log(segment_bytes.data(), segment_bytes.size());
+  log.append(record_bytes.data(), record_bytes.size()).append(payload);
+  const std::string path = absl::StrCat(kFolder, "/", SegmentName({spec_.epoch, Lsn(1)}));
+  ASSERT_TRUE(CreateDirectories(&disk_, kFolder).ok());
+  ASSERT_TRUE((*disk_.Create(path))->Append({log}).ok());
   {
     LogJournalOpener opener = Opener();
-    wire::PushPart part = Part(4);
-    part.first_step = Step(3);
-    ASSERT_TRUE((*Open(&opener, spec_))->Append(part).ok());
-  }
-  for (const int64_t base : {2, 3, 4}) {
-    JournalSpec spec = spec_;
-    spec.base = Step(base);
-    LogJournalOpener opener = Opener();
-    const absl::Status opened = Open(&opener, spec).status();
-    EXPECT_EQ(opened.code(), base == 3 ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
-    if (base == 3) {
-      EXPECT_THAT(std::string(opened.message()), HasSubstr("offset 64: a push"));
+    const absl::Status opened = Open(&opener, spec_).status();
+    EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition);
+    for (const char* said : {"push log of format 1", "format 2", "--resume"}) {
+      EXPECT_THAT(std::string(opened.message()), AllOf(HasSubstr(path), HasSubstr(said)));
     }
+    EXPECT_THAT(steps_, IsEmpty());
+    EXPECT_EQ((*disk_.Open(path))->size(), log.size());
   }
+  // The epoch after it needs no log: what is left is removed, as of any older one.
+  JournalSpec next = spec_;
+  ++next.epoch;
+  LogJournalOpener opener = Opener();
+  ASSERT_TRUE(Open(&opener, next).ok());
+  EXPECT_THAT(steps_, IsEmpty());
+  EXPECT_EQ(disk_.Open(path).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(JournalOpenerTest, WhatWasDroppedMustBeCovered) {

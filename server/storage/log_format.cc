@@ -44,7 +44,7 @@ uint64_t JobHash(absl::string_view job_id) {
 std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& header) {
   std::array<char, kSegmentHeaderBytes> bytes = {};
   std::memcpy(bytes.data(), kMagic, 8);
-  Store(kLogFormatVersion, kVersionAt, bytes.data());
+  Store(header.version, kVersionAt, bytes.data());
   Store(header.identity.server_index, kServerAt, bytes.data());
   Store(header.identity.job_hash, kJobAt, bytes.data());
   Store(header.identity.epoch, kEpochAt, bytes.data());
@@ -60,16 +60,15 @@ SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* h
       Load<uint32_t>(bytes, kHeaderCrcAt) != Crc32c(bytes.data(), kHeaderCrcAt)) {
     return SegmentHeaderState::kDamaged;
   }
-  if (Load<uint32_t>(bytes, kVersionAt) != kLogFormatVersion) {
-    return SegmentHeaderState::kOtherVersion;
-  }
+  header->version = Load<uint32_t>(bytes, kVersionAt);
   header->identity.server_index = Load<uint32_t>(bytes, kServerAt);
   header->identity.job_hash = Load<uint64_t>(bytes, kJobAt);
   header->identity.epoch = Load<uint64_t>(bytes, kEpochAt);
   header->first_lsn = Lsn(Load<uint64_t>(bytes, kFirstLsnAt));
   header->newest_before = Step(Load<int64_t>(bytes, kNewestBeforeAt)) - 1;
   header->synced_through = Lsn(Load<uint64_t>(bytes, kHeaderSyncedAt));
-  return SegmentHeaderState::kValid;
+  return header->version == kLogFormatVersion ? SegmentHeaderState::kValid
+                                              : SegmentHeaderState::kOtherVersion;
 }
 
 std::string SegmentName(const SegmentId& id) {

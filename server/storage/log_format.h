@@ -23,7 +23,7 @@ using Lsn = StrongId<struct LsnTag, uint64_t>;
 inline constexpr Lsn kNoLsn{0};
 constexpr Lsn operator+(Lsn lsn, uint64_t n) { return Lsn(lsn.value() + n); }
 
-inline constexpr uint32_t kLogFormatVersion = 1;
+inline constexpr uint32_t kLogFormatVersion = 2;
 inline constexpr size_t kSegmentHeaderBytes = 64;
 inline constexpr size_t kRecordHeaderBytes = 40;
 inline constexpr size_t kRecordAlignment = 8;
@@ -50,15 +50,17 @@ struct SegmentHeader {
   Step newest_before = kNoStep;
   // Every record up to this one was on the medium when the segment was begun.
   Lsn synced_through = kNoLsn;
+  uint32_t version = kLogFormatVersion;  // of its records; the header is the same in all
 };
 std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& header);
 
 enum class SegmentHeaderState {
   kValid,
   kDamaged,      // Too short, not ours, or the checksum is wrong.
-  kOtherVersion  // Of a format that this program doesn't know.
+  kOtherVersion  // Valid, but of records that this program doesn't read.
 };
-// `bytes`: the first kSegmentHeaderBytes of a file, or all of a shorter one.
+// `bytes`: the first kSegmentHeaderBytes of a file, or all of a shorter one. Fills `header` unless
+// it is damaged.
 SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* header);
 
 // push-<epoch>-<number>.log, 16 hexadecimal digits each. The number is the LSN that was due when

@@ -19,13 +19,13 @@ const LogIdentity kIdentity = {0x1122334455667788u, 3, 2};
 TEST(LogFormatTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(Text(EncodeSegmentHeader({kIdentity, Lsn(9)}))),
             "54636c6e50757368"
-            "01000000"
+            "02000000"
             "02000000"
             "8877665544332211"
             "0300000000000000"
             "0900000000000000"
             "0000000000000000000000000000000000000000"
-            "892694de");
+            "864dcb37");
   EXPECT_EQ(absl::BytesToHexString(Text(EncodeSegmentHeader({kIdentity, Lsn(9), Step(6)})))
                 .substr(80, 40),
             "0700000000000000"
@@ -59,12 +59,27 @@ TEST(LogFormatTest, SegmentHeadersComeBack) {
   EXPECT_EQ(header.first_lsn, Lsn(9));
   EXPECT_EQ(header.newest_before, Step(0));
   EXPECT_EQ(header.synced_through, Lsn(7));
+  EXPECT_EQ(header.version, kLogFormatVersion);
   EXPECT_EQ(DecodeSegmentHeader(bytes.substr(0, 63), &header), SegmentHeaderState::kDamaged);
   EXPECT_EQ(DecodeSegmentHeader("", &header), SegmentHeaderState::kDamaged);
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     std::string damaged = bytes;
     damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);
     EXPECT_EQ(DecodeSegmentHeader(damaged, &header), SegmentHeaderState::kDamaged) << bit;
+  }
+}
+
+// Of a file that this program doesn't read, the header still says whose it is.
+TEST(LogFormatTest, HeadersOfOtherFormatsAreKnown) {
+  SegmentHeader other = {kIdentity, Lsn(9), Step(0), Lsn(7)};
+  for (const uint32_t version : {1u, kLogFormatVersion + 1}) {
+    other.version = version;
+    SegmentHeader header;
+    ASSERT_EQ(DecodeSegmentHeader(Text(EncodeSegmentHeader(other)), &header),
+              SegmentHeaderState::kOtherVersion);
+    EXPECT_EQ(header.version, version);
+    EXPECT_TRUE(header.identity == kIdentity);
+    EXPECT_EQ(header.first_lsn, Lsn(9));
   }
 }
 

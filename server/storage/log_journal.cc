@@ -94,8 +94,7 @@ LogJournal::~LogJournal() {
 
 absl::Status LogJournal::Append(const wire::PushPart& part) {
   const PushRecord record(part);
-  absl::Status status =
-      state_->log->Append(kPushPartRecord, part.last_step, record.pieces()).status();
+  absl::Status status = state_->log->Append(kPushPartRecord, part.step, record.pieces()).status();
   if (status.ok() || absl::IsResourceExhausted(status)) {
     state_->NoteRoom(status);
   } else {

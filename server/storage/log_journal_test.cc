@@ -33,7 +33,7 @@ class LogJournalTest : public testing::Test {
   }
   static wire::PushPart Part(int64_t step) {
     wire::PushPart part;
-    part.first_step = part.last_step = Step(step);
+    part.step = Step(step);
     return part;
   }
   void Wait() {
@@ -85,8 +85,8 @@ TEST_F(LogJournalTest, WhatWasAppendedComesBack) {
         EXPECT_EQ(record.type, kPushPartRecord);
         const auto part = DecodePushRecord(record.payload);
         EXPECT_TRUE(part.ok()) << part.status();
-        steps.push_back(part->last_step.value());
-        return part->last_step;
+        steps.push_back(part->step.value());
+        return part->step;
       });
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_THAT(steps, ElementsAre(10, 11, 12, 13, 14));

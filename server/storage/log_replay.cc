@@ -97,8 +97,12 @@ class Replay {
                      Read(*segment.file, 0, std::min<uint64_t>(size, kSegmentHeaderBytes)));
     switch (DecodeSegmentHeader(header, &segment.header)) {
       case SegmentHeaderState::kOtherVersion:
-        return absl::FailedPreconditionError(
-            absl::StrCat("'", segment.path, "' is of a format that this program doesn't know"));
+        return absl::FailedPreconditionError(absl::StrCat(
+            "'", segment.path, "' is a push log of format ", segment.header.version,
+            ", this program reads format ", kLogFormatVersion,
+            ": start the server with the program that wrote it, or give its epoch up and go on "
+            "from the newest checkpoint, which needs no log: thermocline train --run-dir RUN_DIR "
+            "--resume"));
       case SegmentHeaderState::kDamaged:
         // Records may come before a header is on the medium, but not in the first segment.
         if (!last || (segments_.empty() && size > kSegmentHeaderBytes)) {

@@ -16,14 +16,13 @@ struct Head {
   uint32_t part;
   uint32_t num_parts;
   float learning_rate;
-  int64_t first_step;
-  int64_t last_step;
+  int64_t step;
   uint32_t num_tables;
   uint32_t zero;
   uint64_t num_keys;
   uint64_t num_values;
 };
-static_assert(sizeof(Head) == 56);
+static_assert(sizeof(Head) == 48);
 
 // Then, num_tables times:
 struct TableShare {
@@ -85,8 +84,7 @@ PushRecord::PushRecord(const wire::PushPart& part) {
                      part.part,
                      part.num_parts,
                      part.learning_rate,
-                     part.first_step.value(),
-                     part.last_step.value(),
+                     part.step.value(),
                      static_cast<uint32_t>(part.tables.size()),
                      0,
                      part.keys.size(),
@@ -118,8 +116,7 @@ absl::StatusOr<wire::PushPart> DecodePushRecord(absl::string_view payload) {
   part.part = head.part;
   part.num_parts = head.num_parts;
   part.learning_rate = head.learning_rate;
-  part.first_step = Step(head.first_step);
-  part.last_step = Step(head.last_step);
+  part.step = Step(head.step);
   RETURN_IF_ERROR(TakeTables(head, &payload, &part));
   // Before anything is sized by it.
   constexpr uint64_t kBytesPerKey = sizeof(Key) + sizeof(uint32_t);

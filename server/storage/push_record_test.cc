@@ -16,8 +16,7 @@ wire::PushPart TwoTables() {
   part.part = 1;
   part.num_parts = 2;
   part.learning_rate = 0.5f;
-  part.first_step = Step(7);
-  part.last_step = Step(8);
+  part.step = Step(8);
   part.tables = {{TableId(4), wire::PushKind::kGradient, 0, 2, 0, 4},
                  {TableId(9), wire::PushKind::kAssign, 2, 1, 4, 3}};
   for (const Key key : {Key{10}, Key{0x1122334455667788}, Key{12}}) part.keys.push_back(key);
@@ -38,8 +37,7 @@ TEST(PushRecordTest, ComesBack) {
   EXPECT_EQ(back->part, part.part);
   EXPECT_EQ(back->num_parts, part.num_parts);
   EXPECT_EQ(back->learning_rate, part.learning_rate);
-  EXPECT_EQ(back->first_step, part.first_step);
-  EXPECT_EQ(back->last_step, part.last_step);
+  EXPECT_EQ(back->step, part.step);
   ASSERT_EQ(back->tables.size(), part.tables.size());
   for (size_t t = 0; t < part.tables.size(); ++t) {
     EXPECT_EQ(back->tables[t].table, part.tables[t].table);
@@ -52,7 +50,7 @@ TEST(PushRecordTest, ComesBack) {
 
 TEST(PushRecordTest, AnEmptyPushIsARecordToo) {
   wire::PushPart part;
-  part.first_step = part.last_step = Step(0);
+  part.step = Step(0);
   const absl::StatusOr<wire::PushPart> back = DecodePushRecord(Payload(part));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(back->tables.empty());
@@ -62,12 +60,11 @@ TEST(PushRecordTest, AnEmptyPushIsARecordToo) {
 // The bytes on disk are a contract with the files of earlier builds.
 TEST(PushRecordTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(Payload(TwoTables())),
-            // rank, part, num_parts, learning_rate, first_step, last_step
+            // rank, part, num_parts, learning_rate, step
             "03000000"
             "01000000"
             "02000000"
             "0000003f"
-            "0700000000000000"
             "0800000000000000"
             // num_tables, zero, num_keys, num_values
             "02000000"

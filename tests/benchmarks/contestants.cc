@@ -134,7 +134,7 @@ absl::Status ThermoclineServer::PushStep(absl::Span<const Key> keys, int parts) 
     const size_t begin = keys.size() * part / parts, end = keys.size() * (part + 1) / parts;
     PushCall call;
     call.header = MakeHeader(next_step_ - 1);
-    call.first_step = call.last_step = next_step_;
+    call.step = next_step_;
     call.part = static_cast<uint32_t>(part);
     call.num_parts = static_cast<uint32_t>(parts);
     call.learning_rate = 0.01f;

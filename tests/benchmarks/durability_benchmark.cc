@@ -137,7 +137,7 @@ class Server {
   double Push(const std::vector<Key>& keys, int64_t step) {
     wire::PushPart part;
     part.header = {kJob, config_.epoch, WorkerRank(0), kNoStep};
-    part.first_step = part.last_step = Step(step);
+    part.step = Step(step);
     part.learning_rate = 0.01f;
     const size_t floats = keys.size() * config_.tables[0].dim;
     part.tables = {{TableId(0), wire::PushKind::kGradient, 0, keys.size(), 0, floats}};

@@ -97,8 +97,8 @@ MessageBytes PushBytes(uint32_t keys, uint32_t dim) {
   const std::vector<uint32_t> counts(keys);
   const std::vector<float> values(size_t{keys} * dim);
   const wire::PushTableView table = {TableId(1), wire::PushKind::kGradient, some, counts, values};
-  return {wire::EncodedBytes(wire::PushView{header, Step(1000), Step(1000), 0, 2, 0.01f,
-                                            absl::MakeConstSpan(&table, 1)}),
+  return {wire::EncodedBytes(
+              wire::PushView{header, Step(1000), 0, 2, 0.01f, absl::MakeConstSpan(&table, 1)}),
           wire::Encode(wire::PushAnswer{wire::Readiness::kReady, Step(1000)}).Length()};
 }
 

@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<std::string>> Replay(SimulatedDisk* disk, uint64_t* t
                                       payloads.emplace_back(record.payload);
                                       const auto part = DecodePushRecord(record.payload);
                                       if (!part.ok()) return Step(0);
-                                      return part->last_step;
+                                      return part->step;
                                     });
   if (!result.ok()) return result.status();
   CHECK_EQ(result->records, payloads.size());

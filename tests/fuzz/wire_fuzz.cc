@@ -63,7 +63,7 @@ void TryPushPart(absl::string_view bytes, size_t cut) {
     CHECK_EQ(proto.tables_size(), static_cast<int>(tables.size()));
     CHECK_EQ(proto.header().job_id(), push->header.job_id);
   }
-  const PushView view{push->header,    push->first_step,    push->last_step, push->part,
+  const PushView view{push->header,    push->step,          push->part,
                       push->num_parts, push->learning_rate, tables};
   const auto again = DecodePushPart(Encode(view));
   CHECK(again.ok());

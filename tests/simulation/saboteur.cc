@@ -38,11 +38,10 @@ wire::PushPart Saboteur::Tamper(ServerIndex server, wire::PushPart part) {
   }
   if (fault_ == PlantedFault::kEarlyPush) {
     if (!early_.has_value() && --messages_left_ <= 0) {
-      early_ = {part.header.rank, part.last_step};
+      early_ = {part.header.rank, part.step};
     }
-    if (early_ == std::make_pair(part.header.rank, part.last_step)) {
-      part.first_step = part.first_step + 1;
-      part.last_step = part.last_step + 1;
+    if (early_ == std::make_pair(part.header.rank, part.step)) {
+      part.step = part.step + 1;
     }
   }
   return part;
@@ -68,7 +67,7 @@ absl::StatusOr<wire::PushAnswer> Saboteur::TamperAnswer(
     const wire::PushPart& sent, absl::StatusOr<wire::PushAnswer> answer) const {
   if (TakesForBroken(answer.status())) return absl::UnavailableError(answer.status().message());
   if (fault_ == PlantedFault::kArrivalOrder && answer.ok()) {
-    answer->accepted_through = std::min(answer->accepted_through, sent.last_step);
+    answer->accepted_through = std::min(answer->accepted_through, sent.step);
   }
   return answer;
 }
@@ -93,7 +92,7 @@ void Saboteur::ApplyAgain(ServerIndex server, wire::PushPart* part) {
   }
   const wire::PushPart& before = repeated_->second;
   if (repeated_->first != server || before.header.rank != part->header.rank ||
-      before.last_step + 1 != part->first_step || part->part != 0) {
+      before.step + 1 != part->step || part->part != 0) {
     return;
   }
   for (const wire::PushRange& range : before.tables) {
@@ -113,7 +112,7 @@ void Saboteur::ApplyAgain(ServerIndex server, wire::PushPart* part) {
 
 // The workers of a step swap ranks, so that the one whose first part arrived first has rank 0.
 WorkerRank Saboteur::RankByArrival(ServerIndex server, const wire::PushPart& part) {
-  std::vector<WorkerRank>& order = arrivals_[{server, part.last_step}];
+  std::vector<WorkerRank>& order = arrivals_[{server, part.step}];
   auto place = std::find(order.begin(), order.end(), part.header.rank);
   if (place == order.end()) place = order.insert(order.end(), part.header.rank);
   return WorkerRank(static_cast<uint32_t>(place - order.begin()));

@@ -28,7 +28,6 @@ enum class PlantedFault {
   kReplayedTwice,    // A server that recovers takes a record twice.
   kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
   kOldEpochs,        // Servers take the messages of epochs before their own.
-  kSpannedCuts,      // Workers hold gradients back over a cut.
   kEarlyCommits,  // Servers hear of a commit as soon as their own part is written. They refuse it.
   kOldBases,      // A server that recovers begins with what its epoch began with.
   kNoRequestOrder,  // What the launcher has given up is taken after what it said since.

@@ -47,8 +47,8 @@ void SequentialModel::RollBack(Step step, uint32_t num_workers) {
 }
 
 void SequentialModel::AddPush(WorkerRank rank, ModelPush push) {
-  CHECK_EQ(push.first_step, pushed_through_[rank.value()] + 1);
-  pushed_through_[rank.value()] = push.last_step;
+  CHECK_EQ(push.step, pushed_through_[rank.value()] + 1);
+  pushed_through_[rank.value()] = push.step;
   queues_[rank.value()].push_back(std::move(push));
   while (*std::min_element(pushed_through_.begin(), pushed_through_.end()) >= next_step_) {
     ApplyNext();
@@ -62,16 +62,10 @@ void SequentialModel::ApplyNext() {
   };
   std::map<std::pair<TableId, Key>, Sum> sums;
   std::vector<ModelPush> pushes;
-  Step step = next_step_;
-  float learning_rate = 0;
   for (std::deque<ModelPush>& queue : queues_) {
-    if (queue.empty() || queue.front().first_step != next_step_) continue;
+    CHECK_EQ(queue.front().step, next_step_);
     pushes.push_back(std::move(queue.front()));
     queue.pop_front();
-    if (pushes.size() == 1 || pushes.back().last_step > step) {
-      step = pushes.back().last_step;
-      learning_rate = pushes.back().learning_rate;
-    }
   }
   for (const ModelPush& push : pushes) {
     for (const ModelUpdate& update : push.updates) {
@@ -88,9 +82,9 @@ void SequentialModel::ApplyNext() {
   for (const auto& [id, sum] : sums) {
     const TableLayout& table = layout(id.first);
     Row* row = RowOf(id.first, id.second);
-    SelectRowUpdate(table.optimizer.kind)(ScalarsForStep(table.optimizer, learning_rate, step),
-                                          sum.gradient.data(), row->floats.data(),
-                                          row->floats.data() + table.dim, table.dim);
+    SelectRowUpdate(table.optimizer.kind)(
+        ScalarsForStep(table.optimizer, pushes[0].learning_rate, next_step_), sum.gradient.data(),
+        row->floats.data(), row->floats.data() + table.dim, table.dim);
     row->count += sum.count;
     row->changed = next_step_;
   }

@@ -38,8 +38,7 @@ class ModelScore {
 };
 
 struct ModelPush {
-  Step first_step;
-  Step last_step;
+  Step step;
   float learning_rate = 0;
   std::vector<ModelUpdate> updates;
 };

@@ -202,13 +202,9 @@ void SimJob::AddWorker(WorkerRank rank) {
   options.staleness_steps = setup_.staleness_steps;
   options.start_step = start_.first_step();
   options.num_steps = setup_.num_steps;
-  if (setup_.checkpoints.has_value()) {
-    options.checkpoint_every_steps = setup_.checkpoints->every_steps;
-  }
   if (setup_.evaluations.has_value()) {
     options.evaluate_every_steps = setup_.evaluations->every_steps;
   }
-  options.ignores_cuts = saboteur_.Has(PlantedFault::kSpannedCuts);
   options.num_keys = setup_.num_keys;
   options.keys_per_table = setup_.keys_per_table;
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;

@@ -150,8 +150,8 @@ void SimNetwork::Push(ServerIndex server, const PushCall& call,
   const auto part = std::make_shared<const wire::PushPart>(ToWire(call));
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
   const auto deliver = [=](bool reply) {
-    Note({3, server.value(), part->header.rank.value(),
-          static_cast<uint64_t>(part->last_step.value()), part->part, part->keys.size()});
+    Note({3, server.value(), part->header.rank.value(), static_cast<uint64_t>(part->step.value()),
+          part->part, part->keys.size()});
     if (part->num_parts > 1) ++parts_of_many_;
     const auto answered = [=](absl::StatusOr<wire::PushAnswer> answer) {
       answer = saboteur_->TamperAnswer(*part, std::move(answer));

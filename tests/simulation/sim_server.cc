@@ -159,10 +159,10 @@ void SimServer::Push(wire::PushPart part, ServerCore::PushDone done, const Gone&
   if (Refuses()) return done(absl::ResourceExhaustedError("simulated: overloaded"));
   if (saboteur_->Has(PlantedFault::kOldEpochs)) part.header.epoch = config_.epoch;
   const uint32_t rank = part.header.rank.value();
-  const Step last_step = part.last_step;
+  const Step step = part.step;
   ServerCore::PushDone answered =
-      [this, rank, last_step, done = std::move(done)](absl::StatusOr<wire::PushAnswer> answer) {
-        if (answer.ok() && answer->accepted_through >= last_step && rank < acknowledged_.size()) {
+      [this, rank, step, done = std::move(done)](absl::StatusOr<wire::PushAnswer> answer) {
+        if (answer.ok() && answer->accepted_through >= step && rank < acknowledged_.size()) {
           acknowledged_[rank] = std::max(acknowledged_[rank], answer->accepted_through);
         }
         done(std::move(answer));

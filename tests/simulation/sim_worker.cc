@@ -26,9 +26,7 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
       transport_(std::move(transport)),
       session_(session_options, transport_.get(), &scheduler_),
       cuts_(options.start_step),
-      step_(options.start_step),
-      pushed_through_(options.start_step - 1),
-      pushed_from_(options.start_step - 1) {}
+      step_(options.start_step) {}
 
 SimWorker::~SimWorker() {
   *ended_ = true;
@@ -69,19 +67,20 @@ void SimWorker::PullStep() {
   PullWork work;
   work.step = step_;
   // Its own last push must be in the rows, or need not be.
-  if (random_.Chance(0.5)) work.after_step = pushed_through_;
-  const Step must_hold =
-      work.after_step == kNoStep ? kNoStep : pushed_from_;  // Applied with its first step.
+  if (random_.Chance(0.5)) work.after_step = step_ - 1;
   work.slices.resize(options_.num_servers);
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     for (Block& block : (*rows)[server]) {
       work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
     }
   }
-  session_.Pull(std::move(work), [this, rows, must_hold](absl::Status status, Step through) {
-    if (status.ok() && through < must_hold) through = must_hold;
-    OnPulled(rows, status, through);
-  });
+  session_.Pull(std::move(work),
+                [this, rows, after_step = work.after_step](absl::Status status, Step through) {
+                  if (status.ok() && through < after_step) {
+                    Fail(absl::StrCat("rows lack the push of step ", after_step.value()));
+                  }
+                  OnPulled(rows, status, through);
+                });
   if (random_.Chance(0.2)) ReadAside();
 }
 
@@ -96,9 +95,10 @@ void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status
   // In sync mode nobody can have applied this step yet.
   const Step newest = options_.staleness_steps == 0 ? step_ - 1 : model_->complete_through();
   CheckRows(*rows, complete_through, newest);
-  MakeUpdates(*rows);
-  if (options_.compute_us == 0) return PushStep();
-  scheduler_.RunAfter(random_.Between(0, options_.compute_us), [this] { PushStep(); });
+  std::vector<ModelUpdate> updates = MakeUpdates(*rows);
+  if (options_.compute_us == 0) return PushStep(std::move(updates));
+  scheduler_.RunAfter(random_.Between(0, options_.compute_us),
+                      [this, updates = std::move(updates)] { PushStep(updates); });
 }
 
 // An evaluation read beside the training, at a step boundary.
@@ -237,64 +237,51 @@ SimWorker::Block* SimWorker::BlockFor(Blocks* blocks, TableId table, wire::PushK
 
 // Gradients for most of the rows read, from the rows' own values; a few rows are written back
 // whole.
-void SimWorker::MakeUpdates(const Blocks& rows) {
+std::vector<ModelUpdate> SimWorker::MakeUpdates(const Blocks& rows) const {
+  std::vector<ModelUpdate> updates;
   for (const std::vector<Block>& blocks : rows) {
     for (const Block& block : blocks) {
       const TableLayout& layout = model_->layout(block.table);
       for (size_t i = 0; i < block.keys.size(); ++i) {
         SimRandom random = DataRandom(block.table, block.keys[i]);
         if (random.Chance(0.2)) continue;  // Read only.
-        ModelUpdate& update = withheld_[{block.table, block.keys[i]}];
+        ModelUpdate& update = updates.emplace_back();
         update.table = block.table;
         update.key = block.keys[i];
-        update.count += 1 + static_cast<uint32_t>(random.Below(3));
-        if (update.values.empty() && random.Chance(0.1)) update.kind = wire::PushKind::kAssign;
-        const bool assign = update.kind == wire::PushKind::kAssign;
+        update.count = 1 + static_cast<uint32_t>(random.Below(3));
+        const bool assign = random.Chance(0.1);
+        if (assign) update.kind = wire::PushKind::kAssign;
         update.values.resize(assign ? layout.row_floats() : layout.dim);
         for (size_t j = 0; j < update.values.size(); ++j) {
           const float noise = static_cast<float>(random.Between(-1000, 1000)) * 1e-3f;
           const float weight = block.values[i * layout.dim + j % layout.dim];
-          if (assign) {
-            update.values[j] = noise * noise;  // Optimizer state is not negative.
-          } else {
-            update.values[j] += noise + 0.05f * weight;
-          }
+          // Optimizer state is not negative.
+          update.values[j] = assign ? noise * noise : noise + 0.05f * weight;
         }
       }
     }
   }
+  return updates;
 }
 
-void SimWorker::PushStep() {
-  const uint64_t every = options_.checkpoint_every_steps;
-  const bool last = step_.value() + 1 == options_.num_steps;
-  bool cut = cuts_.BeginPush(step_);
-  cut = cut || (every > 0 && static_cast<uint64_t>(step_.value() + 1) % every == 0);
-  const bool may_withhold = step_ - pushed_through_ <= options_.staleness_steps &&
-                            (!cut || options_.ignores_cuts) && !last && !EvaluatesAfter(step_);
-  if (may_withhold && random_.Chance(0.3)) return NextStep();
-
+void SimWorker::PushStep(std::vector<ModelUpdate> updates) {
+  cuts_.BeginPush(step_);
   ModelPush model_push;
-  model_push.first_step = pushed_through_ + 1;
-  model_push.last_step = step_;
+  model_push.step = step_;
   model_push.learning_rate = 0.01f * static_cast<float>(1 + step_.value());
   const size_t num_waves = 1 + random_.Below(2);
   const auto waves = std::make_shared<std::vector<Blocks>>(num_waves, Blocks(options_.num_servers));
-  for (auto& [id, update] : withheld_) {
+  for (const ModelUpdate& update : updates) {
     Blocks* blocks = &(*waves)[random_.Below(num_waves)];
     Block* block = BlockFor(blocks, update.table, update.kind, update.key);
     block->keys.push_back(update.key);
     block->counts.push_back(update.count);
     block->values.insert(block->values.end(), update.values.begin(), update.values.end());
-    model_push.updates.push_back(std::move(update));
   }
-  withheld_.clear();
-  pushed_from_ = model_push.first_step;
-  pushed_through_ = step_;
+  model_push.updates = std::move(updates);
 
   PushWork work;
-  work.first_step = model_push.first_step;
-  work.last_step = model_push.last_step;
+  work.step = step_;
   work.learning_rate = model_push.learning_rate;
   work.waves = SlicesOf(*waves);
   model_->AddPush(options_.rank, std::move(model_push));
@@ -310,12 +297,12 @@ void SimWorker::PushStep() {
   if (!pull_after) NextStep();
 }
 
-void SimWorker::Release(Step last_step, size_t wave, size_t num_waves, bool pull_after) {
+void SimWorker::Release(Step step, size_t wave, size_t num_waves, bool pull_after) {
   scheduler_.RunAfter(random_.Between(0, 3000), [=] {
-    const absl::Status status = session_.ReleaseWave(last_step, wave);
+    const absl::Status status = session_.ReleaseWave(step, wave);
     if (!status.ok()) return Fail(status);
     if (wave + 1 < num_waves) {
-      Release(last_step, wave + 1, num_waves, pull_after);
+      Release(step, wave + 1, num_waves, pull_after);
     } else if (pull_after) {
       NextStep();
     }

@@ -5,10 +5,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,9 +35,7 @@ struct SimWorkerOptions {
   uint32_t staleness_steps = 0;
   Step start_step{0};
   int64_t num_steps = 10;
-  uint64_t checkpoint_every_steps = 0;
   uint64_t evaluate_every_steps = 0;  // 0: never.
-  bool ignores_cuts = false;          // A planted fault.
   uint64_t num_keys = 40;             // Distinct keys of a table.
   int keys_per_table = 8;             // Pulled in a step.
   int64_t compute_us = 0;             // Between a step's rows and its push, at the most.
@@ -98,9 +94,9 @@ class SimWorker {
   void CheckRows(const Blocks& rows, Step from, Step to);
   SimRandom DataRandom(TableId table, Key key) const;
   std::shared_ptr<Blocks> ChooseKeys(SimRandom* random);
-  void MakeUpdates(const Blocks& rows);
-  void PushStep();
-  void Release(Step last_step, size_t wave, size_t num_waves, bool pull_after);
+  std::vector<ModelUpdate> MakeUpdates(const Blocks& rows) const;
+  void PushStep(std::vector<ModelUpdate> updates);
+  void Release(Step step, size_t wave, size_t num_waves, bool pull_after);
   void NextStep();
   std::vector<std::vector<std::vector<PushSlice>>> SlicesOf(const std::vector<Blocks>& waves) const;
   Block* BlockFor(Blocks* blocks, TableId table, wire::PushKind kind, Key key) const;
@@ -122,10 +118,6 @@ class SimWorker {
   RequestOrder order_;
 
   Step step_;
-  Step pushed_through_;         // The last push begun ...
-  Step pushed_from_ = kNoStep;  // ... and its first step.
-  // Gradients not pushed yet, and rows to write back: (table, key, kind) -> count and values.
-  std::map<std::pair<TableId, Key>, ModelUpdate> withheld_;
   bool waits_for_decision_ = false;
   Step decided_ = kNoStep;
   bool stop_ = false;

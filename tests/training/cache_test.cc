@@ -133,7 +133,7 @@ class ForgettingTransport : public Transport {
   }
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
-    if (call.last_step == step_ && forgotten_ < call.num_parts) {
+    if (call.step == step_ && forgotten_ < call.num_parts) {
       ++forgotten_;
       done(wire::PushAnswer{wire::Readiness::kReady, step_ - 1});
       return;

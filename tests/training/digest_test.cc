@@ -36,7 +36,7 @@ class SlowRankTransport : public Transport {
     {
       absl::MutexLock lock(&mutex_);
       const bool fast = call.header.rank == WorkerRank(0);
-      if (fast && call.last_step >= step_) open_ = true;
+      if (fast && call.step >= step_) open_ = true;
       if (open_) released.swap(kept_);
       (open_ || fast ? released : kept_).push_back([=] {
         transport_->Push(server, call, deadline_us, done);

@@ -26,8 +26,8 @@ class WriteBackWatch : public Transport {
   // The push of one worker is applied when the call that brings its last part returns.
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
-    before_push_(call.last_step);
-    const Step step = call.last_step;
+    before_push_(call.step);
+    const Step step = call.step;
     bool assigns = false;
     for (const PushSlice& slice : call.tables) assigns |= slice.kind == wire::PushKind::kAssign;
     in_process_.Push(server, call, deadline_us, std::move(done));

@@ -173,7 +173,7 @@ absl::Status Train(uint32_t rank, PsSession* session) {
     pull.after_step = Step(step - 1);
     pull.slices.resize(kServers);
     PushWork push;
-    push.first_step = push.last_step = Step(step);
+    push.step = Step(step);
     push.learning_rate = 0.05f;
     push.waves.assign(2, std::vector<std::vector<PushSlice>>(kServers));
     for (StepBuffers::Block& block : buffers->blocks) {

@@ -20,8 +20,7 @@ wire::PullRequest ToWire(const PullCall& call) {
 wire::PushPart ToWire(const PushCall& call) {
   wire::PushPart part;
   part.header = call.header;
-  part.first_step = call.first_step;
-  part.last_step = call.last_step;
+  part.step = call.step;
   part.part = call.part;
   part.num_parts = call.num_parts;
   part.learning_rate = call.learning_rate;

@@ -194,7 +194,7 @@ absl::Status CachedSource::Push(const std::shared_ptr<StepContext>& context,
   RETURN_IF_ERROR(CheckGradients(context.get()));
   OfStep& step = context->of_source.Get<OfStep>();
   PushWork push;
-  push.first_step = push.last_step = context->step();
+  push.step = context->step();
   push.learning_rate = context->learning_rate;
   push.waves.emplace_back(options_.num_servers);
   AddGradients(*context, step, &push);

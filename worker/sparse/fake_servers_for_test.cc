@@ -116,9 +116,8 @@ std::vector<Floats> FakeServers::Read(uint32_t server, const PullCall& call) {
 
 Step FakeServers::Accept(uint32_t index, const PushCall& call) {
   Server& server = servers_[index];
-  if (call.last_step <= server.applied) return server.applied;
-  EXPECT_EQ(call.first_step, server.applied + 1);
-  EXPECT_EQ(call.last_step, call.first_step);
+  if (call.step <= server.applied) return server.applied;
+  EXPECT_EQ(call.step, server.applied + 1);
   std::vector<Written>& part = server.parts[call.part];
   part.clear();
   for (const PushSlice& slice : call.tables) {
@@ -135,9 +134,9 @@ Step FakeServers::Accept(uint32_t index, const PushCall& call) {
   std::vector<Written> all;
   for (auto& [i, some] : server.parts) all.insert(all.end(), some.begin(), some.end());
   server.parts.clear();
-  server.applied = call.last_step;
-  Apply(index, call.last_step, call.learning_rate, all);
-  on_applied_(index, call.last_step, all);
+  server.applied = call.step;
+  Apply(index, call.step, call.learning_rate, all);
+  on_applied_(index, call.step, all);
   return server.applied;
 }
 

@@ -70,8 +70,7 @@ struct Server {
 // What an error says of a call: kept instead of the call, which owns vectors.
 struct CallSummary {
   const char* method;
-  Step first_step;
-  Step last_step;
+  Step step;
   uint32_t part;
   uint32_t num_parts;
   size_t tables;
@@ -79,17 +78,15 @@ struct CallSummary {
 };
 
 CallSummary SummaryOf(const PullCall& call) {
-  return {"Pull", call.step, call.step, 0, 1, call.tables.size(), NumKeys(call)};
+  return {"Pull", call.step, 0, 1, call.tables.size(), NumKeys(call)};
 }
 
 CallSummary SummaryOf(const PushCall& call) {
-  return {"Push",         call.first_step,    call.last_step, call.part,
-          call.num_parts, call.tables.size(), NumKeys(call)};
+  return {"Push", call.step, call.part, call.num_parts, call.tables.size(), NumKeys(call)};
 }
 
 std::string Describe(const CallSummary& call) {
-  std::string text = absl::StrCat(call.method, " for step ", call.first_step.value());
-  if (call.last_step != call.first_step) absl::StrAppend(&text, "..", call.last_step.value());
+  std::string text = absl::StrCat(call.method, " for step ", call.step.value());
   if (call.num_parts > 1) absl::StrAppend(&text, ", part ", call.part, " of ", call.num_parts);
   absl::StrAppend(&text, " (", call.tables, " tables, ", call.keys, " keys)");
   return text;
@@ -231,7 +228,7 @@ void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
 void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
   const std::vector<wire::PushTableView> tables = TablesOf(call);
-  const wire::PushView view = {call.header,    call.first_step,    call.last_step, call.part,
+  const wire::PushView view = {call.header,    call.step,          call.part,
                                call.num_parts, call.learning_rate, tables};
   impl_->Start<wire::PushAnswer>(server, kPushMethod, view, deadline_us, wire::DecodePushReply,
                                  SummaryOf(call), std::move(done));

@@ -187,8 +187,7 @@ TEST(GrpcTransport, APullMayAskForTheSlotsToo) {
 TEST(GrpcTransport, PushArrives) {
   FakeServer server;
   server.on_push = [](const PushRequest& request, PushReply* reply) {
-    EXPECT_EQ(request.first_step(), 3);
-    EXPECT_EQ(request.last_step(), 4);
+    EXPECT_EQ(request.step(), 4);
     EXPECT_EQ(request.part(), 1u);
     EXPECT_EQ(request.num_parts(), 2u);
     EXPECT_EQ(request.learning_rate(), 0.5f);
@@ -205,8 +204,7 @@ TEST(GrpcTransport, PushArrives) {
   const std::vector<uint32_t> counts = {1, 2};
   const std::vector<float> values = {1, 2, 3, 4};
   PushCall call;
-  call.first_step = Step(3);
-  call.last_step = Step(4);
+  call.step = Step(4);
   call.part = 1;
   call.num_parts = 2;
   call.learning_rate = 0.5f;
@@ -238,7 +236,7 @@ TEST(GrpcTransport, ErrorsOfTheServerNameTheCall) {
               {"Pull for step 6", "2 tables", "4 keys", "server 0", server.address(),
                "the ledger is behind"});
   PushCall push;
-  push.first_step = push.last_step = Step(8);
+  push.step = Step(8);
   ExpectError(PushAndWait(transport.get(), push).status(), absl::StatusCode::kNotFound,
               {"Push for step 8 (", "server 0", "no table"});
 }

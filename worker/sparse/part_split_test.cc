@@ -45,8 +45,8 @@ size_t RequestBytes(const std::vector<PushSlice>& part) {
   for (const PushSlice& slice : part) {
     tables.push_back({slice.table, slice.kind, slice.keys, slice.counts, slice.values});
   }
-  return wire::EncodedBytes(wire::PushView{header, Step(INT64_MIN), Step(INT64_MIN), UINT32_MAX,
-                                           UINT32_MAX, 0.1f, tables});
+  return wire::EncodedBytes(
+      wire::PushView{header, Step(INT64_MIN), UINT32_MAX, UINT32_MAX, 0.1f, tables});
 }
 
 // Random slices of several tables with random keys in ascending order. A table's rows are

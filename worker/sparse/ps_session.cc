@@ -39,12 +39,12 @@ void PsSession::StartPush(PushWork work, PushDone done) {
   impl_->StartPush(std::move(work), std::move(done));
 }
 
-absl::Status PsSession::ReleaseWave(Step last_step, size_t wave) {
-  return impl_->ReleaseWave(last_step, wave, /*again=*/false);
+absl::Status PsSession::ReleaseWave(Step step, size_t wave) {
+  return impl_->ReleaseWave(step, wave, /*again=*/false);
 }
 
-absl::Status PsSession::ReleaseWaveAgain(Step last_step, size_t wave) {
-  return impl_->ReleaseWave(last_step, wave, /*again=*/true);
+absl::Status PsSession::ReleaseWaveAgain(Step step, size_t wave) {
+  return impl_->ReleaseWave(step, wave, /*again=*/true);
 }
 
 void PsSession::Fail(const absl::Status& reason) {

@@ -62,12 +62,11 @@ struct PullWork {
   std::vector<std::vector<PullSlice>> slices;
 };
 
-// One worker's push for steps first_step..last_step, to all servers. A wave is a share of it whose
+// One worker's push for a step, to all servers. A wave is a share of it whose
 // values are ready at one time. Keys and counts are valid from StartPush on, values from
 // ReleaseWave on; all spans stay valid until `done` ran.
 struct PushWork {
-  Step first_step;
-  Step last_step;
+  Step step;
   float learning_rate = 0;
   // [waves][num_servers]: keys of that server, distinct per table over all waves.
   std::vector<std::vector<std::vector<PushSlice>>> waves;
@@ -103,7 +102,7 @@ class PsSession {
 
   // Begins a push; `done` runs when every server has acknowledged it. Pushes go to a server
   // strictly in the order of their steps; several may be begun. REQUIRES: at least one wave;
-  // first_step follows the last_step of the push before (start_step at first).
+  // its step follows that of the push before (start_step at first).
   using PushDone = std::function<void(absl::Status status)>;
   void StartPush(PushWork work, PushDone done);
 
@@ -112,10 +111,10 @@ class PsSession {
   // the values, but maybe before it returns. Errors: kInvalidArgument (a gradient or a weight is
   // not finite; names table and key): the session fails, nothing of the wave is sent and no server
   // ever applies any of the push. The session's error, if it has failed.
-  absl::Status ReleaseWave(Step last_step, size_t wave);
+  absl::Status ReleaseWave(Step step, size_t wave);
   static constexpr size_t kLastWave = SIZE_MAX;  // whatever its number
   // Of a wave that is wanted; does nothing if the push is over by now.
-  absl::Status ReleaseWaveAgain(Step last_step, size_t wave);
+  absl::Status ReleaseWaveAgain(Step step, size_t wave);
 
   // Waits until every pull and push begun so far is over: each `done` has run. The session's error.
   absl::Status Drain();

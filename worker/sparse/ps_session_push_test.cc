@@ -44,7 +44,7 @@ TEST_F(PsSessionPushTest, PushesGoToAServerInOrder) {
   transport_.AnswerPush(Accepted(0));  // Server 0; server 1 has not answered.
   ASSERT_EQ(transport_.pushes.size(), 2u);
   EXPECT_EQ(transport_.pushes[1].server, 0u);
-  EXPECT_EQ(transport_.pushes[1].call.last_step, Step(1));
+  EXPECT_EQ(transport_.pushes[1].call.step, Step(1));
   EXPECT_EQ(transport_.pushes[1].call.header.acked_through, Step(0));
   transport_.AnswerPush(Accepted(0));
   EXPECT_TRUE((*first)->ok());
@@ -60,7 +60,7 @@ TEST_F(PsSessionPushTest, ARefusalThatLastsIsSaidOnceAndWhenItIsOver) {
   PsSession session(options, &transport_, &scheduler_);
   std::optional<absl::Status> result;
   PushWork work;
-  work.first_step = work.last_step = Step(0);
+  work.step = Step(0);
   work.waves = {{{}, {}}};
   session.StartPush(std::move(work), [&](absl::Status status) { result = std::move(status); });
   ASSERT_TRUE(session.ReleaseWave(Step(0), 0).ok());
@@ -138,13 +138,13 @@ TEST_F(PsSessionPushTest, OfARowTheWeightsAreFiniteAndTheStateMayOverflow) {
     rows_.assign(24, 0.5f);
     rows_[bad] = infinity;
     PushWork work;
-    work.first_step = work.last_step = Step(bad == 3 ? 0 : 1);
+    work.step = Step(bad == 3 ? 0 : 1);
     work.waves = {
         {{{TableId(4), wire::PushKind::kAssign, absl::MakeConstSpan(keys_).subspan(0, 1),
            absl::MakeConstSpan(counts_).subspan(0, 1), absl::MakeConstSpan(rows_).subspan(0, 4)}},
          {}}};
     session_.StartPush(work, [](const absl::Status&) {});
-    const absl::Status status = session_.ReleaseWave(work.last_step, 0);
+    const absl::Status status = session_.ReleaseWave(work.step, 0);
     if (bad == 3) {
       EXPECT_TRUE(status.ok()) << status;
     } else {
@@ -340,7 +340,7 @@ TEST_F(PsSessionPushTest, ALaterStartIsWhatTheServersBeganWith) {
   PsSession session(options, &transport_, &scheduler_);
   EXPECT_EQ(session.acked_through(), Step(39));
   PushWork work;
-  work.first_step = work.last_step = Step(40);
+  work.step = Step(40);
   work.waves = {{{}, {}}};
   bool done = false;
   session.StartPush(std::move(work), [&](absl::Status status) { done = status.ok(); });

@@ -265,7 +265,7 @@ TEST_F(PsSessionTest, EachCallIsLookedAtOnceForEachTimeItIsSent) {
   pull.step = Step(0);
   pull.slices.assign(kServers, {{TableId(4), keys, absl::MakeSpan(rows)}});
   PushWork push;
-  push.first_step = push.last_step = Step(0);
+  push.step = Step(0);
   push.waves = {std::vector<std::vector<PushSlice>>(
       kServers, {{TableId(4), wire::PushKind::kGradient, keys, counts, rows}})};
   int done = 0;

@@ -45,7 +45,7 @@ std::shared_ptr<std::optional<absl::Status>> PsSessionTest::Pull(
 
 PushWork PsSessionTest::WorkOf(int64_t step, const std::vector<std::vector<size_t>>& waves) const {
   PushWork work;
-  work.first_step = work.last_step = Step(step);
+  work.step = Step(step);
   work.learning_rate = 0.5f;
   size_t used = 0;
   for (const std::vector<size_t>& wave : waves) {

@@ -72,7 +72,7 @@ absl::Status RemoteSource::Push(const std::shared_ptr<StepContext>& context,
                                 std::vector<std::vector<PushSlice>> dense) {
   const OfStep& step = context->of_source.Get<OfStep>();
   PushWork push;
-  push.first_step = push.last_step = context->step();
+  push.step = context->step();
   push.learning_rate = context->learning_rate;
   push.waves.emplace_back(options_.num_servers);
   for (size_t t = 0; t < context->tables.size(); ++t) {

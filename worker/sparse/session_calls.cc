@@ -86,10 +86,8 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
 
 std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const {
   CHECK(!work.waves.empty());
-  CHECK_LE(work.first_step, work.last_step);
   auto push = std::make_shared<PushOperation>();
-  push->first_step = work.first_step;
-  push->step = push->last_step = work.last_step;
+  push->step = work.step;
   push->to.resize(options_.num_servers);
   push->waves.resize(work.waves.size());
   push->unreleased = work.waves.size();
@@ -118,8 +116,7 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
       for (std::vector<PushSlice>& slices : split) {
         PushOperation::Part part;
         part.wave = wave;
-        part.call.first_step = work.first_step;
-        part.call.last_step = work.last_step;
+        part.call.step = work.step;
         part.call.part = static_cast<uint32_t>(parts.size());
         part.call.learning_rate = work.learning_rate;
         part.call.tables = std::move(slices);
@@ -146,7 +143,7 @@ absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) c
         const size_t bad = FindBadInRows(slice.values, table.dim, width);
         if (bad == slice.values.size()) continue;
         return absl::InvalidArgumentError(absl::StrCat(
-            "rank ", options_.rank.value(), ", step ", push.last_step.value(), ": ",
+            "rank ", options_.rank.value(), ", step ", push.step.value(), ": ",
             assign ? "row" : "gradient", " of table '", table.name, "', key ",
             slice.keys[bad / width], " holds ", slice.values[bad], assign ? "" : kRateHint));
       }

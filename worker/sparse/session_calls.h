@@ -80,8 +80,6 @@ struct PushOperation : Operation {
   // not released before, or is wanted.
   void Release(size_t wave);
 
-  Step first_step;
-  Step last_step;
   std::vector<ToServer> to;  // [num_servers]
   std::vector<Wave> waves;
   size_t unreleased = 0;      // Waves that never were.

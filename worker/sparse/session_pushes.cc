@@ -15,11 +15,11 @@ void PsSession::Impl::StartPush(PushWork work, PushDone done) {
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
-    CHECK(work.first_step == last_begun + 1);
-    last_begun = work.last_step;
+    CHECK(work.step == last_begun + 1);
+    last_begun = work.step;
     Begin(push);
     if (failure.ok()) {
-      pushes.emplace(push->last_step, push);
+      pushes.emplace(push->step, push);
       for (Server& server : servers) server.pushes.push_back(push);
     }
     FinishIfDone(*push, &actions);
@@ -27,12 +27,12 @@ void PsSession::Impl::StartPush(PushWork work, PushDone done) {
   RunActions(&actions);
 }
 
-absl::Status PsSession::Impl::ReleaseWave(Step last_step, size_t wave, bool again) {
+absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
   std::shared_ptr<PushOperation> push;
   {
     absl::MutexLock lock(&mutex);
     if (!failure.ok()) return failure;
-    const auto found = pushes.find(last_step);
+    const auto found = pushes.find(step);
     if (again && found == pushes.end()) return absl::OkStatus();
     // The push can't be over: parts of its last wave wait for this release.
     CHECK(found != pushes.end());
@@ -145,13 +145,13 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
 // would be taken for repetitions.
 absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t server,
                                             Step accepted_through) const {
-  if (accepted_through < push.first_step) return absl::OkStatus();
+  if (accepted_through < push.step) return absl::OkStatus();
   const size_t sent = push.to[server].sent, parts = push.to[server].parts.size();
-  if (accepted_through == push.last_step && sent == parts) return absl::OkStatus();
+  if (accepted_through == push.step && sent == parts) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("server ", server, " accepted step ", accepted_through.value(), " from rank ",
                    options.rank.value(), ", but this worker has sent it ", sent, " of ", parts,
-                   " parts of steps ", push.first_step.value(), "..", push.last_step.value(),
+                   " parts of step ", push.step.value(),
                    " and nothing later: another process pushes as this rank"));
 }
 
@@ -163,10 +163,10 @@ void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push,
   const absl::Status plausible = CheckAccepted(*push, server, answer.accepted_through);
   if (!plausible.ok()) {
     Fail(plausible, actions);
-  } else if (answer.accepted_through == push->last_step) {
+  } else if (answer.accepted_through == push->step) {
     to.acknowledged = true;
     for (PushOperation::Part& one : to.parts) TakeAnswered(push, &one, actions);
-    servers[server].acked_through = push->last_step;
+    servers[server].acked_through = push->step;
     CHECK(servers[server].pushes.front() == push);
     servers[server].pushes.pop_front();
     push->complete = --push->unacknowledged == 0;

@@ -48,7 +48,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
 
   // Pushes.
   void StartPush(PushWork work, PushDone done);
-  absl::Status ReleaseWave(Step last_step, size_t wave, bool again);
+  absl::Status ReleaseWave(Step step, size_t wave, bool again);
   void TakeAnswered(const std::shared_ptr<PushOperation>& push, PushOperation::Part* part,
                     Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave, Actions* actions)
@@ -115,7 +115,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   bool closing ABSL_GUARDED_BY(mutex) = false;  // Failed, and the transport isn't closed yet.
   std::vector<Server> servers ABSL_GUARDED_BY(mutex);  // [num_servers]
   std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id
-  std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by last step
+  std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by step
   uint64_t next_id ABSL_GUARDED_BY(mutex) = 0;
   size_t in_flight ABSL_GUARDED_BY(mutex) = 0;  // Operations begun whose `done` has not run yet.
   Step last_begun ABSL_GUARDED_BY(mutex);

@@ -46,8 +46,7 @@ struct PushSlice {
 
 struct PushCall {
   wire::Header header;
-  Step first_step;
-  Step last_step;
+  Step step;
   uint32_t part = 0;
   uint32_t num_parts = 1;
   float learning_rate = 0;
