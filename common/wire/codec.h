@@ -42,20 +42,13 @@ struct PullView {
 size_t EncodedBytes(const PullView& pull);
 grpc::ByteBuffer Encode(const PullView& pull);
 
-struct PushTableView {
-  TableId table;
-  PushKind kind = PushKind::kGradient;
-  absl::Span<const Key> keys;         // [n]
-  absl::Span<const uint32_t> counts;  // [n]
-  absl::Span<const float> values;     // [n, dim] or [n, row_floats]
-};
 struct PushView {
   const Header& header;
   Step step;
   uint32_t part = 0;
   uint32_t num_parts = 1;
   float learning_rate = 0;
-  absl::Span<const PushTableView> tables;
+  absl::Span<const PushSlice> tables;
 };
 size_t EncodedBytes(const PushView& push);
 grpc::ByteBuffer Encode(const PushView& push);

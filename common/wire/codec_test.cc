@@ -170,7 +170,7 @@ PullView ViewOf(const PullRequest& pull, std::vector<PullTableView>* tables) {
           pull.with_slots};
 }
 
-PushView ViewOf(const PushPart& push, std::vector<PushTableView>* tables) {
+PushView ViewOf(const PushPart& push, std::vector<PushSlice>* tables) {
   for (const PushRange& range : push.tables) {
     tables->push_back(
         {range.table, range.kind, push.KeysOf(range), push.CountsOf(range), push.ValuesOf(range)});
@@ -262,7 +262,7 @@ TEST(Codec, PushRequestIsTheProtobufMessageBothWays) {
     const auto push = DecodePushPart(ToBuffer(bytes, &g.rng()));
     ASSERT_TRUE(push.ok()) << push.status();
     ExpectPush(*push, proto);
-    std::vector<PushTableView> tables;
+    std::vector<PushSlice> tables;
     const PushView view = ViewOf(*push, &tables);
     EXPECT_EQ(ToString(Encode(view)), bytes);
     EXPECT_EQ(EncodedBytes(view), bytes.size());

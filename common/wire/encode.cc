@@ -139,7 +139,7 @@ void Emit(Sink& sink, const PullView& pull) {
 }
 
 template <typename Sink>
-void Emit(Sink& sink, const PushTableView& table) {
+void Emit(Sink& sink, const PushSlice& table) {
   Unsigned(sink, fields::kTablePushTable, table.table.value());
   Unsigned(sink, fields::kTablePushKind, static_cast<uint64_t>(table.kind));
   Bytes(sink, fields::kTablePushKeys, table.keys);
@@ -154,7 +154,7 @@ void Emit(Sink& sink, const PushView& push) {
   Unsigned(sink, fields::kPushPart, push.part);
   Unsigned(sink, fields::kPushNumParts, push.num_parts);
   Float(sink, fields::kPushLearningRate, push.learning_rate);
-  for (const PushTableView& table : push.tables) Nested(sink, fields::kPushTables, table);
+  for (const PushSlice& table : push.tables) Nested(sink, fields::kPushTables, table);
 }
 
 template <typename Sink>

@@ -51,6 +51,15 @@ struct PullRequest {
 
 enum class PushKind { kGradient = 0, kAssign = 1 };
 
+// One table's keys in a push, where they lie.
+struct PushSlice {
+  TableId table;
+  PushKind kind = PushKind::kGradient;
+  absl::Span<const Key> keys;         // [n]
+  absl::Span<const uint32_t> counts;  // [n] lookups per key
+  absl::Span<const float> values;     // [n, dim]; kAssign: [n, row_floats]
+};
+
 // One table's share of a push part, as ranges of its keys, counts and values.
 struct PushRange {
   TableId table;

@@ -96,9 +96,9 @@ MessageBytes PushBytes(uint32_t keys, uint32_t dim) {
   const std::vector<Key> some(keys);
   const std::vector<uint32_t> counts(keys);
   const std::vector<float> values(size_t{keys} * dim);
-  const wire::PushTableView table = {TableId(1), wire::PushKind::kGradient, some, counts, values};
+  const wire::PushSlice slice = {TableId(1), wire::PushKind::kGradient, some, counts, values};
   return {wire::EncodedBytes(
-              wire::PushView{header, Step(1000), 0, 2, 0.01f, absl::MakeConstSpan(&table, 1)}),
+              wire::PushView{header, Step(1000), 0, 2, 0.01f, absl::MakeConstSpan(&slice, 1)}),
           wire::Encode(wire::PushAnswer{wire::Readiness::kReady, Step(1000)}).Length()};
 }
 

@@ -50,7 +50,7 @@ void TryPullRequest(absl::string_view bytes, size_t cut) {
 void TryPushPart(absl::string_view bytes, size_t cut) {
   const auto push = DecodePushPart(Buffer(bytes, cut));
   if (!push.ok()) return;
-  std::vector<PushTableView> tables;
+  std::vector<PushSlice> tables;
   for (const PushRange& range : push->tables) {
     CHECK_LE(range.begin + range.count, push->keys.size());
     CHECK_LE(range.value_begin + range.value_floats, push->values.size());

@@ -316,9 +316,9 @@ void SimWorker::NextStep() {
   PullStep();
 }
 
-std::vector<std::vector<std::vector<PushSlice>>> SimWorker::SlicesOf(
+std::vector<std::vector<std::vector<wire::PushSlice>>> SimWorker::SlicesOf(
     const std::vector<Blocks>& waves) const {
-  std::vector<std::vector<std::vector<PushSlice>>> slices(waves.size());
+  std::vector<std::vector<std::vector<wire::PushSlice>>> slices(waves.size());
   for (size_t wave = 0; wave < waves.size(); ++wave) {
     slices[wave].resize(options_.num_servers);
     for (uint32_t server = 0; server < options_.num_servers; ++server) {

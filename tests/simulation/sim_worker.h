@@ -98,7 +98,8 @@ class SimWorker {
   void PushStep(std::vector<ModelUpdate> updates);
   void Release(Step step, size_t wave, size_t num_waves, bool pull_after);
   void NextStep();
-  std::vector<std::vector<std::vector<PushSlice>>> SlicesOf(const std::vector<Blocks>& waves) const;
+  std::vector<std::vector<std::vector<wire::PushSlice>>> SlicesOf(
+      const std::vector<Blocks>& waves) const;
   Block* BlockFor(Blocks* blocks, TableId table, wire::PushKind kind, Key key) const;
   void Fail(const std::string& what);
   void Fail(const absl::Status& error);

@@ -29,7 +29,8 @@ class WriteBackWatch : public Transport {
     before_push_(call.step);
     const Step step = call.step;
     bool assigns = false;
-    for (const PushSlice& slice : call.tables) assigns |= slice.kind == wire::PushKind::kAssign;
+    for (const wire::PushSlice& slice : call.tables)
+      assigns |= slice.kind == wire::PushKind::kAssign;
     in_process_.Push(server, call, deadline_us, std::move(done));
     if (!assigns) return;
     Outcome outcome;

@@ -175,7 +175,7 @@ absl::Status Train(uint32_t rank, PsSession* session) {
     PushWork push;
     push.step = Step(step);
     push.learning_rate = 0.05f;
-    push.waves.assign(2, std::vector<std::vector<PushSlice>>(kServers));
+    push.waves.assign(2, std::vector<std::vector<wire::PushSlice>>(kServers));
     for (StepBuffers::Block& block : buffers->blocks) {
       pull.slices[block.server].push_back({block.table, block.keys, absl::MakeSpan(block.rows)});
       push.waves[block.table.value()][block.server].push_back(

@@ -24,7 +24,7 @@ wire::PushPart ToWire(const PushCall& call) {
   part.part = call.part;
   part.num_parts = call.num_parts;
   part.learning_rate = call.learning_rate;
-  for (const PushSlice& slice : call.tables) {
+  for (const wire::PushSlice& slice : call.tables) {
     part.tables.push_back({slice.table, slice.kind, part.keys.size(), slice.keys.size(),
                            part.values.size(), slice.values.size()});
     part.keys.insert(part.keys.end(), slice.keys.begin(), slice.keys.end());

@@ -75,11 +75,11 @@ std::vector<std::vector<PullSlice>> DenseBlocks::PullRowSlices(
   return Slices(staged_rows, row_floats());
 }
 
-std::vector<std::vector<PushSlice>> DenseBlocks::Slices(wire::PushKind kind,
-                                                        absl::Span<const float> values,
-                                                        int floats_per_block) const {
+std::vector<std::vector<wire::PushSlice>> DenseBlocks::Slices(wire::PushKind kind,
+                                                              absl::Span<const float> values,
+                                                              int floats_per_block) const {
   CHECK_EQ(values.size(), static_cast<size_t>(num_blocks() * floats_per_block));
-  std::vector<std::vector<PushSlice>> slices(ranges_.size());
+  std::vector<std::vector<wire::PushSlice>> slices(ranges_.size());
   for (size_t server = 0; server < ranges_.size(); ++server) {
     for (const Range& range : ranges_[server]) {
       slices[server].push_back(
@@ -91,12 +91,12 @@ std::vector<std::vector<PushSlice>> DenseBlocks::Slices(wire::PushKind kind,
   return slices;
 }
 
-std::vector<std::vector<PushSlice>> DenseBlocks::GradientSlices(
+std::vector<std::vector<wire::PushSlice>> DenseBlocks::GradientSlices(
     absl::Span<const float> staged_gradients) const {
   return Slices(wire::PushKind::kGradient, staged_gradients, kDenseBlockFloats);
 }
 
-std::vector<std::vector<PushSlice>> DenseBlocks::AssignSlices(
+std::vector<std::vector<wire::PushSlice>> DenseBlocks::AssignSlices(
     absl::Span<const float> staged_rows) const {
   return Slices(wire::PushKind::kAssign, staged_rows, row_floats());
 }

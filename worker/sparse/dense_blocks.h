@@ -38,9 +38,9 @@ class DenseBlocks {
   // them.
   std::vector<std::vector<PullSlice>> PullSlices(absl::Span<float> staged_weights) const;
   std::vector<std::vector<PullSlice>> PullRowSlices(absl::Span<float> staged_rows) const;
-  std::vector<std::vector<PushSlice>> GradientSlices(
+  std::vector<std::vector<wire::PushSlice>> GradientSlices(
       absl::Span<const float> staged_gradients) const;
-  std::vector<std::vector<PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
+  std::vector<std::vector<wire::PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
 
   // Between arena and staging.
   //   staged_weights, staged_gradients: [num_blocks, 256]; staged_rows: [num_blocks, row_floats]
@@ -60,8 +60,9 @@ class DenseBlocks {
   };
 
   std::vector<std::vector<PullSlice>> Slices(absl::Span<float> rows, int floats_per_block) const;
-  std::vector<std::vector<PushSlice>> Slices(wire::PushKind kind, absl::Span<const float> values,
-                                             int floats_per_block) const;
+  std::vector<std::vector<wire::PushSlice>> Slices(wire::PushKind kind,
+                                                   absl::Span<const float> values,
+                                                   int floats_per_block) const;
 
   std::vector<DenseTable> tensors_;
   int slot_floats_ = 0;

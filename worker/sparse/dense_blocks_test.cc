@@ -101,7 +101,7 @@ TEST(DenseBlocksTest, InitialParametersAreTheInitialRowsOfTheTables) {
   std::vector<float> rows(blocks.num_blocks() * blocks.row_floats());
   blocks.StageRows(weights, slots, absl::MakeSpan(rows));
   for (const auto& server : blocks.AssignSlices(rows)) {
-    for (const PushSlice& slice : server) {
+    for (const wire::PushSlice& slice : server) {
       const TableLayout& layout = tensors[slice.table.value() - 3].layout;
       std::vector<float> expected(layout.row_floats());
       for (size_t i = 0; i < slice.keys.size(); ++i) {

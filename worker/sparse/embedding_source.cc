@@ -42,7 +42,8 @@ void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,
 }
 
 void AddPushSlices(const KeyShares& shares, wire::PushKind kind, absl::Span<const uint32_t> counts,
-                   absl::Span<const float> values, std::vector<std::vector<PushSlice>>* slices) {
+                   absl::Span<const float> values,
+                   std::vector<std::vector<wire::PushSlice>>* slices) {
   const size_t width = WidthOf(shares, values);
   ForEachShare(shares, [&](size_t server, size_t begin, size_t count) {
     (*slices)[server].push_back({shares.table, kind, shares.keys.subspan(begin, count),

@@ -120,7 +120,7 @@ Step FakeServers::Accept(uint32_t index, const PushCall& call) {
   EXPECT_EQ(call.step, server.applied + 1);
   std::vector<Written>& part = server.parts[call.part];
   part.clear();
-  for (const PushSlice& slice : call.tables) {
+  for (const wire::PushSlice& slice : call.tables) {
     const size_t width = slice.values.size() / slice.keys.size();
     for (size_t i = 0; i < slice.keys.size(); ++i) {
       const absl::Span<const float> values = slice.values.subspan(i * width, width);

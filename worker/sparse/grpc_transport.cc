@@ -116,15 +116,6 @@ std::vector<wire::RowsView> RowsOf(const PullCall& call) {
   return tables;
 }
 
-std::vector<wire::PushTableView> TablesOf(const PushCall& call) {
-  std::vector<wire::PushTableView> tables;
-  tables.reserve(call.tables.size());
-  for (const PushSlice& slice : call.tables) {
-    tables.push_back({slice.table, slice.kind, slice.keys, slice.counts, slice.values});
-  }
-  return tables;
-}
-
 }  // namespace
 
 struct GrpcTransport::Impl {
@@ -227,9 +218,8 @@ void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
 
 void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
-  const std::vector<wire::PushTableView> tables = TablesOf(call);
   const wire::PushView view = {call.header,    call.step,          call.part,
-                               call.num_parts, call.learning_rate, tables};
+                               call.num_parts, call.learning_rate, call.tables};
   impl_->Start<wire::PushAnswer>(server, kPushMethod, view, deadline_us, wire::DecodePushReply,
                                  SummaryOf(call), std::move(done));
 }

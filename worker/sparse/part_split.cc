@@ -6,14 +6,14 @@ namespace thermocline {
 namespace {
 
 size_t KeyBytes(const PullSlice&, size_t width) { return sizeof(Key) + width * sizeof(float); }
-size_t KeyBytes(const PushSlice&, size_t width) {
+size_t KeyBytes(const wire::PushSlice&, size_t width) {
   return sizeof(Key) + sizeof(uint32_t) + width * sizeof(float);
 }
 
 PullSlice Cut(const PullSlice& slice, size_t begin, size_t n, size_t width) {
   return {slice.table, slice.keys.subspan(begin, n), slice.rows.subspan(begin * width, n * width)};
 }
-PushSlice Cut(const PushSlice& slice, size_t begin, size_t n, size_t width) {
+wire::PushSlice Cut(const wire::PushSlice& slice, size_t begin, size_t n, size_t width) {
   return {slice.table, slice.kind, slice.keys.subspan(begin, n), slice.counts.subspan(begin, n),
           slice.values.subspan(begin * width, n * width)};
 }
@@ -79,9 +79,9 @@ std::vector<std::vector<PullSlice>> SplitPull(absl::Span<const PullSlice> slices
   return Split(slices, max_message_bytes, width_of);
 }
 
-std::vector<std::vector<PushSlice>> SplitPush(absl::Span<const PushSlice> slices,
-                                              size_t max_message_bytes,
-                                              WidthOf<PushSlice> width_of) {
+std::vector<std::vector<wire::PushSlice>> SplitPush(absl::Span<const wire::PushSlice> slices,
+                                                    size_t max_message_bytes,
+                                                    WidthOf<wire::PushSlice> width_of) {
   return Split(slices, max_message_bytes, width_of);
 }
 

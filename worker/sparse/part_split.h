@@ -29,9 +29,9 @@ using WidthOf = absl::FunctionRef<size_t(const Slice&)>;
 std::vector<std::vector<PullSlice>> SplitPull(absl::Span<const PullSlice> slices,
                                               size_t max_message_bytes,
                                               WidthOf<PullSlice> width_of);
-std::vector<std::vector<PushSlice>> SplitPush(absl::Span<const PushSlice> slices,
-                                              size_t max_message_bytes,
-                                              WidthOf<PushSlice> width_of);
+std::vector<std::vector<wire::PushSlice>> SplitPush(absl::Span<const wire::PushSlice> slices,
+                                                    size_t max_message_bytes,
+                                                    WidthOf<wire::PushSlice> width_of);
 
 }  // namespace thermocline
 

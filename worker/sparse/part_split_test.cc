@@ -14,7 +14,7 @@
 namespace thermocline {
 namespace {
 
-size_t WidthOfTable(const PushSlice& slice) { return 1 + slice.table.value(); }
+size_t WidthOfTable(const wire::PushSlice& slice) { return 1 + slice.table.value(); }
 
 // A header whose every field is as long as it can be.
 wire::Header LongestHeader() {
@@ -39,14 +39,10 @@ size_t ReplyBytes(const std::vector<PullSlice>& part) {
                                               tables);
 }
 
-size_t RequestBytes(const std::vector<PushSlice>& part) {
+size_t RequestBytes(const std::vector<wire::PushSlice>& part) {
   const wire::Header header = LongestHeader();
-  std::vector<wire::PushTableView> tables;
-  for (const PushSlice& slice : part) {
-    tables.push_back({slice.table, slice.kind, slice.keys, slice.counts, slice.values});
-  }
   return wire::EncodedBytes(
-      wire::PushView{header, Step(INT64_MIN), UINT32_MAX, UINT32_MAX, 0.1f, tables});
+      wire::PushView{header, Step(INT64_MIN), UINT32_MAX, UINT32_MAX, 0.1f, part});
 }
 
 // Random slices of several tables with random keys in ascending order. A table's rows are
@@ -78,14 +74,14 @@ struct RandomLayout {
   std::vector<std::vector<Key>> keys;
   std::vector<std::vector<uint32_t>> counts;
   std::vector<std::vector<float>> values;
-  std::vector<PushSlice> pushes;
+  std::vector<wire::PushSlice> pushes;
   std::vector<PullSlice> pulls;
   Key num_keys = 0;
 };
 
 TEST(PartSplitTest, NoKeysGiveNoParts) {
   EXPECT_TRUE(SplitPush({}, 1000, WidthOfTable).empty());
-  EXPECT_TRUE(SplitPush({PushSlice{}}, 1000, WidthOfTable).empty());
+  EXPECT_TRUE(SplitPush({wire::PushSlice{}}, 1000, WidthOfTable).empty());
 }
 
 TEST(PartSplitTest, ARowLargerThanAPartTravelsAlone) {
@@ -102,16 +98,16 @@ TEST(PartSplitTest, ARowLargerThanAPartTravelsAlone) {
 }
 
 TEST(PartSplitTest, TheHeadersAreTheLongestThereAre) {
-  EXPECT_LE(RequestBytes(std::vector<PushSlice>()), kMaxHeaderBytes);
+  EXPECT_LE(RequestBytes(std::vector<wire::PushSlice>()), kMaxHeaderBytes);
   EXPECT_LE(RequestBytes(std::vector<PullSlice>()), kMaxHeaderBytes);
   EXPECT_LE(ReplyBytes(std::vector<PullSlice>()), kMaxHeaderBytes);
   const std::vector<Key> keys(1 << 16);
   const std::vector<uint32_t> counts(1 << 16);
   std::vector<float> values(1 << 20);
   const TableId table(UINT32_MAX);
-  const PushSlice push = {table, wire::PushKind::kAssign, keys, counts, values};
+  const wire::PushSlice push = {table, wire::PushKind::kAssign, keys, counts, values};
   EXPECT_LE(
-      RequestBytes(std::vector<PushSlice>{push}),
+      RequestBytes(std::vector<wire::PushSlice>{push}),
       kMaxHeaderBytes + kMaxSliceHeaderBytes + 12 * keys.size() + sizeof(float) * values.size());
   const PullSlice pull = {table, keys, absl::MakeSpan(values)};
   EXPECT_LE(ReplyBytes({pull}),
@@ -148,9 +144,10 @@ TEST(PartSplitTest, TheLargestRowFitsTheSmallestMessage) {
     const std::vector<Key> keys(3, UINT64_MAX);
     const std::vector<uint32_t> counts(3, UINT32_MAX);
     std::vector<float> values(3 * width);
-    const PushSlice push = {TableId(UINT32_MAX), wire::PushKind::kAssign, keys, counts, values};
+    const wire::PushSlice push = {TableId(UINT32_MAX), wire::PushKind::kAssign, keys, counts,
+                                  values};
     for (const auto& part :
-         SplitPush({push}, kSmallestMessage, [&](const PushSlice&) { return width; })) {
+         SplitPush({push}, kSmallestMessage, [&](const wire::PushSlice&) { return width; })) {
       EXPECT_LE(RequestBytes(part), kSmallestMessage);
     }
   }
@@ -168,13 +165,13 @@ TEST(PartSplitTest, PartsAreEvenAndTogetherTheWhole) {
     EXPECT_LE(parts.size(), 1 + layout.Bytes(12) / (max_bytes - wasted));
     const size_t even = parts.empty() ? 0 : layout.Bytes(12) / parts.size();
     Key expected = 0;
-    for (const std::vector<PushSlice>& part : parts) {
+    for (const std::vector<wire::PushSlice>& part : parts) {
       size_t bytes = 0;
-      for (const PushSlice& slice : part) {
+      for (const wire::PushSlice& slice : part) {
         bytes += 12 * slice.keys.size() + 4 * slice.values.size();
       }
       EXPECT_GE(2 * (bytes + wasted), even);
-      for (const PushSlice& slice : part) {
+      for (const wire::PushSlice& slice : part) {
         ASSERT_FALSE(slice.keys.empty());
         ASSERT_EQ(slice.kind, wire::PushKind::kAssign);
         ASSERT_EQ(slice.values.size(), slice.keys.size() * WidthOfTable(slice));

@@ -69,7 +69,7 @@ struct PushWork {
   Step step;
   float learning_rate = 0;
   // [waves][num_servers]: keys of that server, distinct per table over all waves.
-  std::vector<std::vector<std::vector<PushSlice>>> waves;
+  std::vector<std::vector<std::vector<wire::PushSlice>>> waves;
   // Where set, the values of the waves with lent[wave] are lent: valid from the wave's release only
   // until `on_returned(wave)` runs, once every server has its parts. Should a server lose what it
   // had (it was started again), `on_wanted(wave)` runs, and the wave is to be released again with

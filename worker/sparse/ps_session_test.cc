@@ -266,7 +266,7 @@ TEST_F(PsSessionTest, EachCallIsLookedAtOnceForEachTimeItIsSent) {
   pull.slices.assign(kServers, {{TableId(4), keys, absl::MakeSpan(rows)}});
   PushWork push;
   push.step = Step(0);
-  push.waves = {std::vector<std::vector<PushSlice>>(
+  push.waves = {std::vector<std::vector<wire::PushSlice>>(
       kServers, {{TableId(4), wire::PushKind::kGradient, keys, counts, rows}})};
   int done = 0;
   uint64_t sent = 0;

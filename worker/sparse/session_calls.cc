@@ -18,7 +18,7 @@ uint64_t BytesOf(const PullCall& call) {
 }
 uint64_t BytesOf(const PushCall& call) {
   uint64_t bytes = NumKeys(call) * (sizeof(Key) + sizeof(uint32_t));
-  for (const PushSlice& slice : call.tables) bytes += slice.values.size() * sizeof(float);
+  for (const wire::PushSlice& slice : call.tables) bytes += slice.values.size() * sizeof(float);
   return bytes;
 }
 
@@ -98,7 +98,7 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
   push->on_returned = work.on_returned;
   push->on_wanted = work.on_wanted;
   push->unacknowledged = options_.num_servers;
-  const auto width_of = [this](const PushSlice& slice) {
+  const auto width_of = [this](const wire::PushSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
     const size_t width = slice.kind == wire::PushKind::kAssign ? table.row_floats() : table.dim;
     CHECK_EQ(slice.counts.size(), slice.keys.size());
@@ -109,11 +109,11 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
     std::vector<PushOperation::Part>& parts = push->to[server].parts;
     for (size_t wave = 0; wave < work.waves.size(); ++wave) {
       CHECK_EQ(work.waves[wave].size(), options_.num_servers);
-      std::vector<std::vector<PushSlice>> split =
+      std::vector<std::vector<wire::PushSlice>> split =
           SplitPush(work.waves[wave][server], options_.max_part_bytes, width_of);
       // Every server gets a part of the last wave, and so none accepts the push before it.
       if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
-      for (std::vector<PushSlice>& slices : split) {
+      for (std::vector<wire::PushSlice>& slices : split) {
         PushOperation::Part part;
         part.wave = wave;
         part.call.step = work.step;
@@ -136,7 +136,7 @@ absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) c
   for (const PushOperation::ToServer& to : push.to) {
     for (const PushOperation::Part& part : to.parts) {
       if (part.wave != wave) continue;
-      for (const PushSlice& slice : part.call.tables) {
+      for (const wire::PushSlice& slice : part.call.tables) {
         const TableLayout& table = *tables_.at(slice.table);
         const bool assign = slice.kind == wire::PushKind::kAssign;
         const size_t width = slice.values.size() / slice.keys.size();

@@ -35,22 +35,13 @@ struct PullCall {
   std::vector<PullSlice> tables;
 };
 
-// One table's keys in a push.
-struct PushSlice {
-  TableId table;
-  wire::PushKind kind = wire::PushKind::kGradient;
-  absl::Span<const Key> keys;         // [n]
-  absl::Span<const uint32_t> counts;  // [n]
-  absl::Span<const float> values;     // [n, dim] or [n, row_floats]
-};
-
 struct PushCall {
   wire::Header header;
   Step step;
   uint32_t part = 0;
   uint32_t num_parts = 1;
   float learning_rate = 0;
-  std::vector<PushSlice> tables;
+  std::vector<wire::PushSlice> tables;
 };
 
 // Keys of all tables of a call.
