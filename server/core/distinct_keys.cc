@@ -1,7 +1,6 @@
 #include "server/core/distinct_keys.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -10,10 +9,11 @@
 namespace thermocline {
 namespace {
 
-// Memory for larger pushes is given back after the check.
-constexpr size_t kMaxKeptSlots = size_t{1} << 20;
-// How many keys ahead a slot is fetched.
+// Memory for larger tables is given back after the check.
+constexpr size_t kMaxKeptKeys = size_t{1} << 19;
+// How many keys ahead a slot is fetched, where there are too many for the nearest caches.
 constexpr size_t kAhead = 16;
+constexpr size_t kMinKeysToFetch = 20000;
 
 }  // namespace
 
@@ -27,13 +27,15 @@ absl::Status DistinctKeys::Check(const std::map<uint32_t, wire::PushPart>& parts
   const auto place = [](const Group& group) { return std::tie(group.table, group.kind); };
   std::sort(groups_.begin(), groups_.end(),
             [&](const Group& a, const Group& b) { return place(a) < place(b); });
+  size_t most_keys = 0;
   for (auto begin = groups_.begin(); begin != groups_.end();) {
     size_t num_keys = 0;
     auto end = begin;
     for (; end != groups_.end() && place(*end) == place(*begin); ++end) {
       num_keys += end->keys.size();
     }
-    MakeRoom(num_keys);
+    seen_.Begin(num_keys);
+    most_keys = std::max(most_keys, num_keys);
     for (; begin != end; ++begin) {
       const size_t twice = Insert(TableSalt(begin->table), begin->keys);
       if (twice == begin->keys.size()) continue;
@@ -43,33 +45,16 @@ absl::Status DistinctKeys::Check(const std::map<uint32_t, wire::PushPart>& parts
           begin->keys[twice], " of table ", begin->table.value(), " twice"));
     }
   }
-  if (slots_.size() > kMaxKeptSlots) slots_ = {};
+  if (most_keys > kMaxKeptKeys) seen_ = {};
   return absl::OkStatus();
 }
 
-// At most half of the slots are filled.
-void DistinctKeys::MakeRoom(size_t num_keys) {
-  size_t num_slots = 16;
-  while (num_slots < 2 * num_keys) num_slots *= 2;
-  if (slots_.size() < num_slots || stamp_ == std::numeric_limits<uint32_t>::max()) {
-    slots_.assign(num_slots, Slot());
-    stamp_ = 0;
-  }
-  mask_ = num_slots - 1;
-  ++stamp_;
-}
-
 size_t DistinctKeys::Insert(uint64_t table_salt, absl::Span<const Key> keys) {
-  Slot* const slots = slots_.data();
+  const size_t ahead = keys.size() < kMinKeysToFetch ? keys.size() : kAhead;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + kAhead < keys.size()) {
-      __builtin_prefetch(&slots[KeyHash(table_salt, keys[i + kAhead]) & mask_], /*rw=*/1);
-    }
-    uint64_t at = KeyHash(table_salt, keys[i]) & mask_;
-    for (; slots[at].stamp == stamp_; at = (at + 1) & mask_) {
-      if (slots[at].key == keys[i]) return i;
-    }
-    slots[at] = {keys[i], stamp_};
+    if (i + ahead < keys.size()) seen_.Prefetch(KeyHash(table_salt, keys[i + ahead]));
+    const uint32_t next = seen_.size();
+    if (seen_.Add(keys[i], KeyHash(table_salt, keys[i])) != next) return i;
   }
   return keys.size();
 }

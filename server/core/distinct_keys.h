@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/wire/messages.h"
+#include "server/core/key_numbers.h"
 
 namespace thermocline {
 
@@ -30,21 +31,12 @@ class DistinctKeys {
     wire::PushKind kind;
     absl::Span<const Key> keys;
   };
-  // Open addressing. A slot is free unless it bears the present stamp, so that nothing need be
-  // cleared between two tables, and that a small one stays within few cache lines.
-  struct Slot {
-    Key key = 0;
-    uint32_t stamp = 0;
-  };
 
-  void MakeRoom(size_t num_keys);
-  // The first of `keys` that was inserted since MakeRoom; keys.size() where all are new.
+  // The first of `keys` that came before; keys.size() where all are new.
   size_t Insert(uint64_t table_salt, absl::Span<const Key> keys);
 
   std::vector<Group> groups_;
-  std::vector<Slot> slots_;
-  uint64_t mask_ = 0;  // Of the slots in use for this table.
-  uint32_t stamp_ = 0;
+  KeyNumbers seen_;  // Of one table and kind.
 };
 
 }  // namespace thermocline

@@ -10,11 +10,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "common/ids.h"
 #include "common/uninitialized_vector.h"
+#include "server/core/key_numbers.h"
 
 namespace thermocline {
 
@@ -44,13 +44,9 @@ class GradientMerge {
  private:
   void AddBlock(const GradientBlock& block, int dim, MergePiece piece);
 
-  // Open addressing: position + 1 in keys_ of the key that hashes here, or 0.
-  std::vector<uint32_t> index_;
-  uint64_t index_mask_ = 0;
-  UninitializedVector<Key> keys_;
+  KeyNumbers keys_;
   UninitializedVector<uint32_t> counts_;
   UninitializedVector<float> gradients_;  // [keys, dim]
-  size_t num_keys_ = 0;
   GradientBlock result_;
 };
 
