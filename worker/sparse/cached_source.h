@@ -73,7 +73,7 @@ class CachedSource : public EmbeddingSource {
   absl::Status Await(StepContext* context) override;
   void Update(StepContext* context) override;
   absl::Status Push(const std::shared_ptr<StepContext>& context,
-                    std::vector<std::vector<PushSlice>> dense) override;
+                    std::vector<std::vector<wire::PushSlice>> dense) override;
   absl::Status FinishPush(StepContext* context) override;
   void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) override;
 

@@ -190,7 +190,7 @@ absl::Status CachedSource::SendPieces(Step step, WrittenBack* written) {
 }
 
 absl::Status CachedSource::Push(const std::shared_ptr<StepContext>& context,
-                                std::vector<std::vector<PushSlice>> dense) {
+                                std::vector<std::vector<wire::PushSlice>> dense) {
   RETURN_IF_ERROR(CheckGradients(context.get()));
   OfStep& step = context->of_source.Get<OfStep>();
   PushWork push;

@@ -114,7 +114,7 @@ void DenseParameters::Update(StepContext* context) {
                        arenas_.gradients.AsConst(), arenas_.weights, arenas_.slots);
 }
 
-std::vector<std::vector<PushSlice>> DenseParameters::PushShare(StepContext* context) const {
+std::vector<std::vector<wire::PushSlice>> DenseParameters::PushShare(StepContext* context) const {
   OfStep& step = context->of_dense.Get<OfStep>();
   step.pushes = !updated_here_ || context->writes_back;
   if (!step.pushes) return {};

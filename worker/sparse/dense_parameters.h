@@ -63,7 +63,7 @@ class DenseParameters {
   void Update(StepContext* context);
   // What the step pushes, in a wave of its own: gradients, or, where context->writes_back, rows;
   // empty: nothing, the parameters stay here.
-  std::vector<std::vector<PushSlice>> PushShare(StepContext* context) const;
+  std::vector<std::vector<wire::PushSlice>> PushShare(StepContext* context) const;
   // Releases that wave, the push's last, with the values that the device has now. Errors:
   // kInvalidArgument (a gradient is not finite; names the tensor), the device's, the session's.
   absl::Status Push(StepContext* context);

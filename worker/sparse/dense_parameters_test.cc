@@ -59,9 +59,9 @@ class DenseParametersTest : public ::testing::Test {
     return dense;
   }
   // As a source: a wave without rows, then the share.
-  void StartPush(std::vector<std::vector<PushSlice>> share) {
+  void StartPush(std::vector<std::vector<wire::PushSlice>> share) {
     PushWork push;
-    push.first_step = push.last_step = context_.step();
+    push.step = context_.step();
     push.waves.emplace_back(1);
     push.waves.push_back(std::move(share));
     session_->StartPush(std::move(push), [](const absl::Status&) {});
@@ -72,7 +72,7 @@ class DenseParametersTest : public ::testing::Test {
   std::vector<float> Pushed() const {
     std::vector<float> values;
     for (const FakeTransport::PushSeen& push : transport_.pushes) {
-      for (const PushSlice& slice : push.call.tables) {
+      for (const wire::PushSlice& slice : push.call.tables) {
         values.insert(values.end(), slice.values.begin(), slice.values.end());
       }
     }

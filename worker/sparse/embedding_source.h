@@ -51,7 +51,7 @@ class EmbeddingSource {
   // source holds `context` until the push is acknowledged.
   // dense: [num_servers] the push's last wave, which the dense parameters release; empty: none.
   virtual absl::Status Push(const std::shared_ptr<StepContext>& context,
-                            std::vector<std::vector<PushSlice>> dense) = 0;
+                            std::vector<std::vector<wire::PushSlice>> dense) = 0;
   // Once all waves are released: does what the push still needs of this thread.
   virtual absl::Status FinishPush(StepContext* context) = 0;
 
@@ -84,7 +84,8 @@ void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,
                    std::vector<std::vector<PullSlice>>* slices);
 void AddPushSlices(const KeyShares& shares, wire::PushKind kind,
                    absl::Span<const uint32_t> counts,  // [keys]
-                   absl::Span<const float> values, std::vector<std::vector<PushSlice>>* slices);
+                   absl::Span<const float> values,
+                   std::vector<std::vector<wire::PushSlice>>* slices);
 
 }  // namespace thermocline
 

@@ -69,7 +69,7 @@ absl::Status RemoteSource::Await(StepContext* context) {
 void RemoteSource::Update(StepContext* context) { context->download().Send(Stream::kCompute); }
 
 absl::Status RemoteSource::Push(const std::shared_ptr<StepContext>& context,
-                                std::vector<std::vector<PushSlice>> dense) {
+                                std::vector<std::vector<wire::PushSlice>> dense) {
   const OfStep& step = context->of_source.Get<OfStep>();
   PushWork push;
   push.step = context->step();
