@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/host_device.h"
+#include "common/base/host_device.h"
 
 namespace thermocline {
 

@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/sparse_optimizer.h"
+#include "common/math/sparse_optimizer.h"
 #include "kernels/matrix.h"
 #include "kernels/mlp.h"
 #include "kernels/operands.h"

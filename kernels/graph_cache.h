@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "kernels/device.h"
 
 namespace thermocline {

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_ceiling.h"
 #include "kernels/cuda/cuda_device.h"

@@ -1,6 +1,6 @@
 #include "kernels/mlp.h"
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/sparse_optimizer.h"
+#include "common/math/sparse_optimizer.h"
 #include "kernels/matrix.h"
 
 namespace thermocline {

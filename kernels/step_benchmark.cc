@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "common/check.h"
-#include "common/table_spec.h"
+#include "common/base/check.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

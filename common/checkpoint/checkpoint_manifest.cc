@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/job_id.h"
-#include "common/last_step.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/job_id.h"
+#include "common/base/last_step.h"
+#include "common/base/status_macros.h"
 
 namespace thermocline {
 namespace {

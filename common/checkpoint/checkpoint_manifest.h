@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/ids.h"
 #include "common/checkpoint/file_frame.h"
-#include "common/ids.h"
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {

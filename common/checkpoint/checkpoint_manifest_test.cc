@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "common/checkpoint/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoints.h"
 
 namespace thermocline {
 namespace {

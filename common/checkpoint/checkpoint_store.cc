@@ -5,9 +5,9 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/listed_file.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 
 namespace thermocline {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "common/disk/simulated_disk.h"
-#include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "common/check.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 
 namespace thermocline {
 

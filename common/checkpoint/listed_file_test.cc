@@ -4,11 +4,11 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/crc32c.h"
-#include "common/disk/simulated_disk.h"
-#include "common/test_seed.h"
+#include "common/base/crc32c.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/cluster_map.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/cluster_map.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

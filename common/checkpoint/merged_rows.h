@@ -11,9 +11,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "common/base/ids.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/disk/disk.h"
-#include "common/ids.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {

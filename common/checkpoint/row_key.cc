@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "common/check.h"
-#include "common/hash.h"
+#include "common/base/check.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {

@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/base/ids.h"
 #include "common/checkpoint/row_key.h"
 #include "common/disk/disk.h"
-#include "common/ids.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/stopwatch.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/disk/posix_disk.h"
-#include "common/stopwatch.h"
 
 namespace thermocline {
 namespace {

@@ -3,12 +3,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/listed_file.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/checkpoint/rows_file_options.h"
-#include "common/status_macros.h"
 #include "rocksdb/perf_level.h"
 #include "rocksdb/sst_file_reader.h"
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/crc32c.h"
+#include "common/base/crc32c.h"
 #include "common/disk/posix_disk.h"
-#include "common/disk/simulated_disk.h"
-#include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -1,11 +1,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/checkpoint/rows_file_options.h"
-#include "common/status_macros.h"
 #include "rocksdb/sst_file_writer.h"
 
 namespace thermocline {

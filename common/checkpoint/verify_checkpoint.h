@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/hash.h"
+#include "common/base/ids.h"
 #include "common/disk/disk.h"
-#include "common/hash.h"
-#include "common/ids.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {

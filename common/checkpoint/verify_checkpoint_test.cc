@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/merged_rows.h"
-#include "common/checkpoint/testing.h"
-#include "common/disk/simulated_disk.h"
-#include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoints.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/disk/posix_disk.h"
-#include "common/disk/simulated_disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {

@@ -1,7 +1,7 @@
 #include "common/job/configure_request.h"
 
 #include "common/job/job_tables.h"
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "common/wire/messages.h"
 
 namespace thermocline {

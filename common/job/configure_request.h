@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "proto/job.pb.h"
 #include "proto/parameter_server.pb.h"
 

@@ -12,12 +12,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
+#include "common/base/status_macros.h"
 #include "common/job/job_resolve.h"
 #include "common/job/job_source.h"
 #include "common/job/job_tables.h"
 #include "common/job/job_validate.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "common/job/did_you_mean.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

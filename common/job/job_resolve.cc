@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/sparse_optimizer.h"
+#include "common/math/sparse_optimizer.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "common/job/did_you_mean.h"
 #include "common/job/job_override.h"
 #include "common/job/job_path.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "common/byte_size.h"
-#include "common/check.h"
-#include "common/cluster_map.h"
-#include "common/hash.h"
+#include "common/base/byte_size.h"
+#include "common/base/check.h"
+#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 namespace {

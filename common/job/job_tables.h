@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

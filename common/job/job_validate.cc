@@ -8,14 +8,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/byte_size.h"
-#include "common/ids.h"
+#include "common/base/byte_size.h"
+#include "common/base/ids.h"
+#include "common/base/process_limits.h"
+#include "common/base/status_macros.h"
 #include "common/job/did_you_mean.h"
+#include "common/math/sparse_optimizer.h"
+#include "common/math/table_spec.h"
 #include "common/net/loopback.h"
-#include "common/process_limits.h"
-#include "common/sparse_optimizer.h"
-#include "common/status_macros.h"
-#include "common/table_spec.h"
 
 namespace thermocline {
 namespace {

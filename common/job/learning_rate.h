@@ -2,7 +2,7 @@
 #ifndef THERMOCLINE_COMMON_JOB_LEARNING_RATE_H_
 #define THERMOCLINE_COMMON_JOB_LEARNING_RATE_H_
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
 #include "common/net/channel.h"
 #include "common/net/status.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
 #include "common/net/loopback.h"
-#include "common/status_macros.h"
 
 namespace thermocline {
 namespace {

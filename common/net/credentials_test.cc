@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "common/net/test_certificates.h"
+#include "tests/testing/test_certificates.h"
 
 namespace thermocline {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "common/job_id.h"
-#include "common/test_seed.h"
+#include "common/base/job_id.h"
 #include "proto/parameter_server.pb.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline::wire {
 namespace {

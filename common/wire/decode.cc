@@ -3,8 +3,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/job_id.h"
-#include "common/status_macros.h"
+#include "common/base/job_id.h"
+#include "common/base/status_macros.h"
 #include "common/wire/codec.h"
 #include "common/wire/fields.h"
 #include "common/wire/scan.h"

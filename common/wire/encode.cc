@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/wire/codec.h"
 #include "common/wire/fields.h"
 

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 
 namespace thermocline::wire {
 

@@ -4,12 +4,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/job/job_loader.h"
-#include "deploy/backends/local/signal_watch.h"
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/train_job.h"
 #include "deploy/controller/checkpoint_requests.h"
 #include "deploy/controller/run_directory.h"
+#include "deploy/runner/signal_watch.h"
 
 namespace thermocline {
 namespace {

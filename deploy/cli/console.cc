@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 

@@ -3,7 +3,7 @@
 #define THERMOCLINE_DEPLOY_CLI_CONSOLE_H_
 
 #include "absl/strings/string_view.h"
-#include "deploy/backends/local/signal_watch.h"
+#include "deploy/runner/signal_watch.h"
 
 namespace thermocline {
 

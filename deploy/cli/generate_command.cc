@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "deploy/cli/command.h"
 #include "deploy/clicklog/click_log.h"
 #include "deploy/console/format.h"

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/process_limits.h"
 #include "common/net/channel.h"
-#include "common/process_limits.h"
 #include "deploy/cli/command.h"
 
 int main(int argc, char** argv) {

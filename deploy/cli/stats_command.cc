@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
-#include "common/status_macros.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"
 #include "deploy/console/stats_table.h"

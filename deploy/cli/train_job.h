@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "deploy/backends/local/signal_watch.h"
 #include "deploy/cli/flags.h"
 #include "deploy/controller/job_controller.h"
+#include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "common/hash.h"
-#include "common/status_macros.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
 #include "deploy/clicklog/click_log_writer.h"
 #include "deploy/clicklog/click_model.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "common/check.h"
-#include "common/npy.h"
+#include "common/base/check.h"
+#include "common/disk/npy.h"
 #include "deploy/clicklog/click_model.h"
 #include "gtest/gtest.h"
 

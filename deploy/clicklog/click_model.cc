@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 namespace {

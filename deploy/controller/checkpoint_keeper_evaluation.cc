@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "deploy/controller/checkpoint_keeper.h"
 
 namespace thermocline {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/checkpoint/testing.h"
-#include "common/disk/simulated_disk.h"
 #include "deploy/controller/checkpoint_keeper_testing.h"
+#include "tests/testing/checkpoints.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {

@@ -1,6 +1,6 @@
 #include "deploy/controller/checkpoint_keeper_testing.h"
 
-#include "common/checkpoint/testing.h"
+#include "tests/testing/checkpoints.h"
 
 namespace thermocline {
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/simulated_disk.h"
 #include "deploy/controller/checkpoint_keeper.h"
 #include "deploy/controller/cut_participants.h"
 #include "gtest/gtest.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 

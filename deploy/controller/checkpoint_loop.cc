@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
+#include "common/base/status_macros.h"
 #include "common/job/job_tables.h"
-#include "common/status_macros.h"
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "deploy/controller/checkpoint_match.h"
 #include "deploy/controller/fan_out.h"
 

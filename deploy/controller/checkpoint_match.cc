@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/cpu_features.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/cpu_features.h"
 #include "common/job/job_tables.h"
-#include "common/status_macros.h"
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {

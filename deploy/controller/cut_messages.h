@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "deploy/controller/cut_participants.h"
 #include "proto/parameter_server.pb.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
-#include "common/stopwatch.h"
+#include "common/base/status_macros.h"
+#include "common/base/stopwatch.h"
 #include "deploy/controller/json_number.h"
 #include "deploy/controller/startup.h"
 

@@ -14,11 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/hash.h"
+#include "common/base/ids.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/hash.h"
-#include "common/ids.h"
-#include "deploy/backends/local/signal_watch.h"
-#include "deploy/backends/local/supervisor.h"
 #include "deploy/console/stats_table.h"
 #include "deploy/controller/checkpoint_keeper.h"
 #include "deploy/controller/checkpoint_loop.h"
@@ -29,6 +27,8 @@
 #include "deploy/controller/server_group.h"
 #include "deploy/controller/stall_watch.h"
 #include "deploy/controller/worker_group.h"
+#include "deploy/runner/signal_watch.h"
+#include "deploy/runner/supervisor.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

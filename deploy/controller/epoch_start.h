@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 
 namespace thermocline {
 

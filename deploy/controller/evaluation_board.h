@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/stopwatch.h"
 #include "common/net/grpc_server.h"
-#include "common/stopwatch.h"
 #include "deploy/controller/checkpoint_keeper_testing.h"
 #include "proto/parameter_server.grpc.pb.h"
 

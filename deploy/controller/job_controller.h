@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deploy/backends/local/signal_watch.h"
 #include "deploy/console/progress_bar.h"
 #include "deploy/console/stats_table.h"
 #include "deploy/controller/epoch_run.h"
 #include "deploy/controller/epoch_start.h"
 #include "deploy/controller/run_directory.h"
+#include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

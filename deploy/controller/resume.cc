@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/status_macros.h"
 #include "deploy/controller/checkpoint_match.h"
 
 namespace thermocline {

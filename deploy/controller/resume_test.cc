@@ -6,14 +6,14 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "common/checkpoint/testing.h"
-#include "common/cpu_features.h"
-#include "common/disk/simulated_disk.h"
+#include "common/base/cpu_features.h"
+#include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
-#include "common/status_macros.h"
-#include "common/test_seed.h"
 #include "deploy/controller/checkpoint_match.h"
+#include "tests/testing/checkpoints.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/ids.h"
-#include "deploy/backends/local/supervisor.h"
+#include "common/base/ids.h"
+#include "deploy/runner/supervisor.h"
 
 namespace thermocline {
 

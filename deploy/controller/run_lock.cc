@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/stopwatch.h"
 #include "common/disk/posix_disk.h"
-#include "common/status_macros.h"
-#include "common/stopwatch.h"
 
 namespace thermocline {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 
 namespace thermocline {
 

@@ -14,11 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "common/net/control_client.h"
-#include "deploy/backends/local/supervisor.h"
 #include "deploy/console/stats_table.h"
 #include "deploy/controller/run_directory.h"
+#include "deploy/runner/supervisor.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "deploy/backends/local/supervisor.h"
 #include "deploy/controller/run_directory.h"
+#include "deploy/runner/supervisor.h"
 
 namespace thermocline {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "deploy/controller/evaluation_board.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"

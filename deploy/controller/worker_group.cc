@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "deploy/controller/fan_out.h"
 #include "deploy/controller/startup.h"
 #include "deploy/controller/summary.h"

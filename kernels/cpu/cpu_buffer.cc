@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 namespace {

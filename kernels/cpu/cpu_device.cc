@@ -5,10 +5,10 @@
 #include <functional>
 #include <utility>
 
-#include "common/check.h"
-#include "common/finite.h"
-#include "common/table_spec.h"
-#include "common/thread_pool.h"
+#include "common/base/check.h"
+#include "common/base/thread_pool.h"
+#include "common/math/finite.h"
+#include "common/math/table_spec.h"
 #include "kernels/cpu/bce.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/cpu_mlp.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "gtest/gtest.h"
 #include "kernels/random_for_test.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "kernels/cpu/lane_sum.h"
 
 namespace thermocline {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/device.h"

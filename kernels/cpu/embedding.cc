@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/check.h"
-#include "common/table_spec.h"
+#include "common/base/check.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

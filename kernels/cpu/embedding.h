@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "kernels/device.h"
 
 namespace thermocline {

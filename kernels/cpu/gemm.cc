@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/cpu_features.h"
+#include "common/base/cpu_features.h"
 
 namespace thermocline {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "kernels/cpu/lane_sum.h"
 
 namespace thermocline {

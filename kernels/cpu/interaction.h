@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "kernels/matrix.h"
 
 namespace thermocline {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/check.h"
-#include "common/row_update.h"
+#include "common/base/check.h"
+#include "common/math/row_update.h"
 
 namespace thermocline {
 namespace {

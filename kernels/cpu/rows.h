@@ -3,7 +3,7 @@
 #define THERMOCLINE_KERNELS_CPU_ROWS_H_
 
 #include "absl/types/span.h"
-#include "common/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "kernels/operands.h"
 
 namespace thermocline {

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "kernels/cuda/cublaslt_gemm.h"
 #include "kernels/cuda/gpu_driver.h"
 #include "kernels/cuda/stream_device.h"

@@ -1,6 +1,6 @@
 #include "kernels/cuda/cuda_mlp.h"
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "kernels/cuda/operations.h"
 
 namespace thermocline {

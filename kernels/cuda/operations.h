@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "common/sparse_optimizer.h"
+#include "common/math/sparse_optimizer.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/operands.h"
 

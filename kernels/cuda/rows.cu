@@ -1,8 +1,8 @@
 // Rows updated in place and copied. kRowLanes threads share a row; lane l holds columns l, l + 16,
-// ... The arithmetic of an update is common/row_update.h's, element by element.
+// ... The arithmetic of an update is common/math/row_update.h's, element by element.
 #include <algorithm>
 
-#include "common/row_update.h"
+#include "common/math/row_update.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/slice.h"
 
@@ -19,8 +19,8 @@ struct RowPointers {
   float* slots;           // [slot floats]
 };
 
-// common/row_update.h's SumOfSquares over the lanes of a row; the total, in lane 0. All threads of
-// the warp take part, those without a row with dim 0.
+// common/math/row_update.h's SumOfSquares over the lanes of a row; the total, in lane 0. All
+// threads of the warp take part, those without a row with dim 0.
 __device__ float SumOfSquaresByLanes(const float* gradient, int32_t dim, int lane) {
   float sum = 0;
   for (int32_t i = lane; i < dim; i += kRowLanes) sum += gradient[i] * gradient[i];

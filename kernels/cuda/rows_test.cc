@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "kernels/cuda/device_for_test.h"
 
 namespace thermocline {

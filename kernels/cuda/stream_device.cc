@@ -5,8 +5,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/check.h"
-#include "common/table_spec.h"
+#include "common/base/check.h"
+#include "common/math/table_spec.h"
 #include "kernels/cuda/cuda_mlp.h"
 #include "kernels/cuda/operations.h"
 

@@ -10,7 +10,7 @@
 #include <deque>
 #include <vector>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "server/core/push_assembly.h"
 
 namespace thermocline {

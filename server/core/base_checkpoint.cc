@@ -9,14 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/cluster_map.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/merged_rows.h"
-#include "common/cluster_map.h"
-#include "common/status_macros.h"
-#include "common/table_spec.h"
-#include "server/core/apply_threads.h"
+#include "common/math/table_spec.h"
+#include "server/tables/apply_threads.h"
 
 namespace thermocline {
 namespace {

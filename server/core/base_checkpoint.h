@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
-#include "server/core/checkpoint_cuts.h"
+#include "server/checkpoint/checkpoint_cuts.h"
 #include "server/core/server_config.h"
-#include "server/core/table_set.h"
+#include "server/tables/table_set.h"
 
 namespace thermocline {
 

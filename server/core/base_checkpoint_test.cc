@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/simulated_disk.h"
 #include "server/core/checkpointed_server.h"
 #include "server/core/testing.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/rows_file.h"
-#include "common/disk/simulated_disk.h"
-#include "common/test_seed.h"
 #include "gtest/gtest.h"
 #include "server/core/checkpointed_server.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

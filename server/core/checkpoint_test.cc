@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/disk/simulated_disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/checkpointed_server.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {

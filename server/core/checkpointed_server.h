@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/hash.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/simulated_disk.h"
-#include "common/hash.h"
-#include "common/virtual_scheduler.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/server_core.h"
 #include "server/core/testing.h"
 #include "server/storage/journal_opener.h"
 #include "server/storage/memory_row_store.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline::testing_core {
 

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 namespace {

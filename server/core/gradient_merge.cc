@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "common/ids.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/ids.h"
+#include "common/base/uninitialized_vector.h"
 #include "server/core/key_numbers.h"
 
 namespace thermocline {

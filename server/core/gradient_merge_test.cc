@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "common/test_seed.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

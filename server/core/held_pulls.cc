@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/check.h"
-#include "common/ids.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/check.h"
+#include "common/base/ids.h"
+#include "common/base/uninitialized_vector.h"
 
 namespace thermocline {
 

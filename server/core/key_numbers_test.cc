@@ -5,9 +5,9 @@
 #include <random>
 #include <vector>
 
-#include "common/hash.h"
-#include "common/test_seed.h"
+#include "common/base/hash.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -6,8 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/simulated_disk.h"
-#include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
@@ -15,6 +13,8 @@
 #include "server/core/server_core.h"
 #include "server/core/testing.h"
 #include "server/storage/memory_row_store.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {

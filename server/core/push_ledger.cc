@@ -1,7 +1,7 @@
 #include "server/core/push_ledger.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 

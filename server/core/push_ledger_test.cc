@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
-#include "common/test_seed.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

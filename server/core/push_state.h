@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "common/wire/messages.h"
 #include "server/core/accepted_pushes.h"
 #include "server/core/distinct_keys.h"

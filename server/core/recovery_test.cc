@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/disk/simulated_disk.h"
-#include "common/test_seed.h"
-#include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
@@ -18,6 +15,9 @@
 #include "server/core/server_core.h"
 #include "server/core/testing.h"
 #include "server/storage/journal_opener.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {

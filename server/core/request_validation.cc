@@ -4,11 +4,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/cluster_map.h"
-#include "common/finite.h"
-#include "common/hash.h"
-#include "common/last_step.h"
-#include "common/status_macros.h"
+#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
+#include "common/base/last_step.h"
+#include "common/base/status_macros.h"
+#include "common/math/finite.h"
 
 namespace thermocline {
 namespace {

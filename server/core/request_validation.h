@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/ids.h"
-#include "common/table_spec.h"
+#include "common/base/ids.h"
+#include "common/math/table_spec.h"
 #include "common/wire/messages.h"
 #include "server/core/server_config.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "common/cluster_map.h"
-#include "common/hash.h"
-#include "common/sparse_optimizer.h"
+#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
+#include "common/math/sparse_optimizer.h"
 #include "gtest/gtest.h"
 #include "server/core/testing.h"
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "server/core/request_validation.h"
 #include "server/core/server_config.h"
 #include "server/core/step_applier.h"
-#include "server/core/table_set.h"
+#include "server/tables/table_set.h"
 
 namespace thermocline {
 

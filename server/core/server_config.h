@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/ids.h"
-#include "common/table_spec.h"
+#include "common/base/ids.h"
+#include "common/math/table_spec.h"
 #include "server/storage/push_journal.h"
 
 namespace thermocline {

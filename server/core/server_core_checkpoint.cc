@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/last_step.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/last_step.h"
-#include "common/status_macros.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/server_core_impl.h"
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/testing.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "common/check.h"
-#include "common/sparse_optimizer.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/math/sparse_optimizer.h"
 
 namespace thermocline {
 namespace {

@@ -12,12 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/ids.h"
-#include "common/latency_histogram.h"
-#include "server/core/apply_threads.h"
+#include "common/base/ids.h"
+#include "common/base/latency_histogram.h"
 #include "server/core/gradient_merge.h"
 #include "server/core/push_assembly.h"
-#include "server/core/table_set.h"
+#include "server/tables/apply_threads.h"
+#include "server/tables/table_set.h"
 
 namespace thermocline {
 

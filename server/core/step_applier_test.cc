@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/test_seed.h"
 #include "gtest/gtest.h"
 #include "server/core/testing.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

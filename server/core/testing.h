@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/ids.h"
-#include "common/table_spec.h"
+#include "common/base/ids.h"
+#include "common/math/table_spec.h"
 #include "common/wire/messages.h"
 #include "server/core/server_config.h"
 

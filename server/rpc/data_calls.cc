@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/net/status.h"
-#include "common/status_macros.h"
 #include "common/wire/codec.h"
 
 namespace thermocline {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/net/status.h"
-#include "common/net/test_certificates.h"
 #include "server/rpc/served_core.h"
+#include "tests/testing/test_certificates.h"
 
 namespace thermocline {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 

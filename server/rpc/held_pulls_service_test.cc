@@ -12,8 +12,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/scheduler.h"
 #include "common/net/status.h"
-#include "common/scheduler.h"
 #include "server/rpc/parameter_server_service.h"
 #include "server/rpc/served_core.h"
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "common/latency_histogram.h"
+#include "common/base/latency_histogram.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {

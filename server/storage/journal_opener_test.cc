@@ -6,12 +6,12 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/disk/simulated_disk.h"
-#include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_format.h"
 #include "server/storage/push_record.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {

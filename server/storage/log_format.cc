@@ -5,9 +5,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "common/check.h"
-#include "common/crc32c.h"
-#include "common/hash.h"
+#include "common/base/check.h"
+#include "common/base/crc32c.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "common/scheduler.h"
+#include "common/base/scheduler.h"
 #include "server/storage/push_journal.h"
 #include "server/storage/push_log.h"
 

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "common/disk/simulated_disk.h"
-#include "common/virtual_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_replay.h"
 #include "server/storage/push_record.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {

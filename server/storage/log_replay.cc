@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace thermocline {
 namespace {

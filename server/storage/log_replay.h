@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/ids.h"
 #include "common/disk/disk.h"
-#include "common/ids.h"
 #include "server/storage/log_format.h"
 #include "server/storage/push_log.h"
 

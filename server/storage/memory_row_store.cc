@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "common/check.h"
-#include "common/hash.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
 
 namespace thermocline {
 

@@ -14,8 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "common/base/ids.h"
 #include "common/disk/disk.h"
-#include "common/ids.h"
 #include "server/storage/log_format.h"
 
 namespace thermocline {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/disk/posix_disk.h"
-#include "common/disk/simulated_disk.h"
-#include "common/status_macros.h"
-#include "common/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_replay.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

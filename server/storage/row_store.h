@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/base/uninitialized_vector.h"
 #include "common/checkpoint/row_key.h"
-#include "common/ids.h"
-#include "common/table_spec.h"
-#include "common/uninitialized_vector.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/container/fixed_array.h"
-#include "common/hash.h"
-#include "common/test_seed.h"
+#include "common/base/hash.h"
 #include "server/storage/memory_row_store.h"
 #include "server/storage/rocksdb_row_store.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

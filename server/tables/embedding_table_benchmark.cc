@@ -28,7 +28,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/net/mutex_tuning.h"
 #include "server/tables/embedding_table.h"
 #include "server/tables/page_memory.h"

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "common/row_init.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/math/row_init.h"
 #include "server/tables/embedding_table_impl.h"
 #include "server/tables/prefetch.h"
 

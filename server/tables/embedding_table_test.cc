@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/cluster_map.h"
-#include "common/test_seed.h"
+#include "common/base/cluster_map.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "absl/synchronization/mutex.h"
-#include "common/check.h"
-#include "common/row_init.h"
-#include "common/row_update.h"
+#include "common/base/check.h"
+#include "common/math/row_init.h"
+#include "common/math/row_update.h"
 #include "server/tables/embedding_table_impl.h"
 #include "server/tables/prefetch.h"
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "common/hash.h"
-#include "common/ids.h"
+#include "common/base/hash.h"
+#include "common/base/ids.h"
 #include "server/tables/key_index.h"
 
 namespace thermocline {

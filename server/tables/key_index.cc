@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/check.h"
-#include "common/hash.h"
+#include "common/base/check.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "server/tables/page_memory.h"
 
 namespace thermocline {

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/hash.h"
-#include "common/test_seed.h"
+#include "common/base/hash.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "server/tables/row_storage.h"
 
 namespace thermocline {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 namespace {

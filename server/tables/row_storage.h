@@ -9,10 +9,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/check.h"
-#include "common/ids.h"
-#include "common/last_step.h"
-#include "common/table_spec.h"
+#include "common/base/check.h"
+#include "common/base/ids.h"
+#include "common/base/last_step.h"
+#include "common/math/table_spec.h"
 #include "server/tables/row_slab.h"
 
 namespace thermocline {

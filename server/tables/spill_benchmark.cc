@@ -32,7 +32,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/net/mutex_tuning.h"
 #include "server/storage/rocksdb_row_store.h"
 #include "server/tables/embedding_table.h"

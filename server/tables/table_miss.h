@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "common/ids.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/ids.h"
+#include "common/base/uninitialized_vector.h"
 
 namespace thermocline {
 

@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/test_seed.h"
 #include "server/tables/embedding_table.h"
 #include "server/tables/slot_order.h"
 #include "server/tables/testing.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -14,11 +14,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/test_seed.h"
 #include "server/storage/memory_row_store.h"
 #include "server/storage/rocksdb_row_store.h"
 #include "server/tables/embedding_table.h"
 #include "server/tables/testing.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "server/tables/key_batch.h"
 #include "server/tables/key_index.h"
 #include "server/tables/row_cut.h"

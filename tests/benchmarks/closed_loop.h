@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 

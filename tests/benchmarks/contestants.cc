@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-#include "common/check.h"
-#include "common/status_macros.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/base/uninitialized_vector.h"
 #include "tests/benchmarks/closed_loop.h"
 #include "tests/benchmarks/pull_contest.h"
 

@@ -10,12 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "common/net/control_client.h"
 #include "tests/benchmarks/echo.h"
 #include "tests/benchmarks/redis_client.h"
 #include "tests/benchmarks/server_process.h"
-#include "worker/sparse/grpc_transport.h"
+#include "worker/session/grpc_transport.h"
 
 namespace thermocline {
 

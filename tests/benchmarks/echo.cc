@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/net/channel.h"
 #include "common/net/grpc_server.h"
 #include "common/net/log.h"

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/check.h"
-#include "common/status_macros.h"
-#include "common/stopwatch.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/base/stopwatch.h"
 
 namespace thermocline {
 

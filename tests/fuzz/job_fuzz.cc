@@ -1,6 +1,6 @@
 // Job files: whatever is accepted can be resolved, and its text gives the same job.
 #include "absl/strings/string_view.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "tests/fuzz/fuzz_target.h"

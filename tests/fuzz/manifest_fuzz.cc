@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"

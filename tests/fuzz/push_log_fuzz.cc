@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/check.h"
-#include "common/disk/simulated_disk.h"
+#include "common/base/check.h"
 #include "server/storage/log_replay.h"
 #include "server/storage/push_record.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/checkpoint/rows_file.h"
-#include "common/disk/simulated_disk.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {

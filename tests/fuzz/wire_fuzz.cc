@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "common/wire/codec.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/fuzz/fuzz_target.h"

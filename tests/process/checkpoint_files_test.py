@@ -11,7 +11,7 @@ import unittest
 
 import harness
 
-MAKE_TEST_CHECKPOINT = harness.program('deploy/checkpoint/make_test_checkpoint')
+MAKE_TEST_CHECKPOINT = harness.program('deploy/checkpoints/make_test_checkpoint')
 
 
 def read_safetensors(path):

@@ -137,7 +137,7 @@ class TorchTest(ProcessTest):
         self.assertAlmostEqual(scored['logloss'], summary['logloss'], delta=1e-5)
 
     def test_initial_rows_have_their_golden_bits(self):
-        # Those of common/row_init_test.cc and docs/formats.md.
+        # Those of common/math/row_init_test.cc and docs/formats.md.
         rows = thermocline_torch.initial_rows(42, 7, torch.tensor([123456789]), 5, np.float32(0.01))
         self.assertEqual([hex(bits) for bits in rows[0].numpy().view('<u4')],
                          ['0x3af16e29', '0xbc16ddf0', '0xbc212f18', '0xbc032f10', '0x3c1b8e73'])

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/scheduler.h"
+#include "common/base/scheduler.h"
 #include "tests/simulation/sim_random.h"
 
 namespace thermocline {

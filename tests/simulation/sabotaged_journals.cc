@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace thermocline {
 namespace {

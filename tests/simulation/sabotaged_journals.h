@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "server/storage/journal_opener.h"
 #include "tests/simulation/saboteur.h"
 

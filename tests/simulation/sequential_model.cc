@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/check.h"
-#include "common/hash.h"
-#include "common/sparse_optimizer.h"
+#include "common/base/check.h"
+#include "common/base/hash.h"
+#include "common/math/sparse_optimizer.h"
 
 namespace thermocline {
 namespace {

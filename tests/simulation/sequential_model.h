@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/ids.h"
-#include "common/table_spec.h"
+#include "common/base/ids.h"
+#include "common/math/table_spec.h"
 #include "common/wire/messages.h"
 
 namespace thermocline {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/cluster_map.h"
-#include "common/virtual_scheduler.h"
+#include "common/base/cluster_map.h"
 #include "proto/parameter_server.pb.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/hash.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
-#include "common/hash.h"
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "server/core/server_config.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/sequential_model.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ids.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/ids.h"
 #include "deploy/controller/checkpoint_keeper.h"
 #include "deploy/controller/evaluation_board.h"
 #include "tests/simulation/sequential_model.h"

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/verify_checkpoint.h"
-#include "common/hash.h"
-#include "common/status_macros.h"
 #include "deploy/controller/resume.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/simulation/sim_checks.h"

@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/simulated_disk.h"
-#include "common/virtual_scheduler.h"
 #include "deploy/controller/epoch_start.h"
 #include "server/core/server_config.h"
 #include "tests/simulation/forgetful_disk.h"
@@ -25,6 +23,8 @@
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_setup.h"
 #include "tests/simulation/sim_worker.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/virtual_scheduler.h"
 #include "deploy/controller/checkpoint_keeper.h"
 #include "deploy/controller/cut_participants.h"
 #include "tests/simulation/saboteur.h"
@@ -18,6 +17,7 @@
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_worker.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 

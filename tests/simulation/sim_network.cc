@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "common/check.h"
-#include "common/hash.h"
-#include "tests/transport/to_wire.h"
+#include "common/base/check.h"
+#include "common/base/hash.h"
+#include "tests/testing/to_wire.h"
 
 namespace thermocline {
 namespace {

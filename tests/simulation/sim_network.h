@@ -10,13 +10,13 @@
 #include <memory>
 #include <vector>
 
-#include "common/ids.h"
-#include "common/virtual_scheduler.h"
+#include "common/base/ids.h"
 #include "common/wire/messages.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"
-#include "worker/sparse/transport.h"
+#include "tests/testing/virtual_scheduler.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 

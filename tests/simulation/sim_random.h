@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 
 namespace thermocline {
 

@@ -15,15 +15,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/disk/simulated_disk.h"
-#include "common/ids.h"
-#include "common/virtual_scheduler.h"
+#include "common/base/ids.h"
 #include "common/wire/messages.h"
 #include "server/core/server_config.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_faults.h"
 #include "tests/simulation/sim_random.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 

@@ -1,7 +1,7 @@
 #include "tests/simulation/sim_setup.h"
 
 #include "absl/strings/str_cat.h"
-#include "worker/sparse/part_split.h"
+#include "worker/session/part_split.h"
 
 namespace thermocline {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "server/core/server_config.h"
 #include "server/storage/push_journal.h"
 #include "tests/simulation/sim_faults.h"

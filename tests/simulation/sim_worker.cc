@@ -4,10 +4,10 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "common/hash.h"
-#include "common/status_macros.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
 #include "proto/parameter_server.pb.h"
-#include "worker/sparse/retry_policy.h"
+#include "worker/session/retry_policy.h"
 
 namespace thermocline {
 

@@ -11,16 +11,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/cluster_map.h"
-#include "common/ids.h"
-#include "common/request_order.h"
-#include "common/table_spec.h"
-#include "common/virtual_scheduler.h"
+#include "common/base/cluster_map.h"
+#include "common/base/ids.h"
+#include "common/base/request_order.h"
+#include "common/math/table_spec.h"
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_random.h"
-#include "worker/named_cuts.h"
-#include "worker/sparse/ps_session.h"
+#include "tests/testing/virtual_scheduler.h"
+#include "worker/session/ps_session.h"
+#include "worker/train/named_cuts.h"
 
 namespace thermocline {
 

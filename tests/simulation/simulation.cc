@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/base/check.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/sim_checks.h"

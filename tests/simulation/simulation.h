@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/hash.h"
-#include "common/ids.h"
+#include "common/base/hash.h"
+#include "common/base/ids.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_job.h"
 #include "tests/simulation/sim_server.h"

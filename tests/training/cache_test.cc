@@ -14,13 +14,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/test_seed.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "tests/training/write_back_watch.h"
-#include "worker/named_cuts.h"
-#include "worker/worker.h"
+#include "worker/train/named_cuts.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

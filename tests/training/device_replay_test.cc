@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/emulation/emulated_device.h"
 #include "tests/training/small_job.h"
-#include "worker/progress.h"
-#include "worker/worker.h"
+#include "worker/train/progress.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

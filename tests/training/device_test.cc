@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/training/device_under_test.h"
 #include "tests/training/small_job.h"
-#include "worker/worker.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker/worker_device.h"
+#include "worker/train/worker_device.h"
 
 namespace thermocline {
 

@@ -8,14 +8,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/scheduler.h"
+#include "common/base/scheduler.h"
 #include "gtest/gtest.h"
 #include "server/core/server_core.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/reference_trainer.h"
 #include "tests/training/small_job.h"
-#include "worker/sparse/retry_policy.h"
-#include "worker/worker.h"
+#include "worker/session/retry_policy.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

@@ -1,5 +1,5 @@
-#include "common/test_seed.h"
 #include "kernels/cuda/emulation/emulated_device.h"
+#include "tests/testing/test_seed.h"
 #include "tests/training/device_under_test.h"
 
 namespace thermocline {

@@ -1,6 +1,6 @@
 // Evaluations while a job trains change nothing in its model, see just the model of their step, and
 // end training on all workers at the same step.
-#include "worker/evaluation.h"
+#include "worker/train/evaluation.h"
 
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/training/small_job.h"
-#include "worker/worker.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

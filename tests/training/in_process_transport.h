@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "server/core/server_core.h"
-#include "tests/transport/to_wire.h"
-#include "worker/sparse/transport.h"
+#include "tests/testing/to_wire.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/status_macros.h"
 #include "common/job/job_tables.h"
 #include "common/job/learning_rate.h"
-#include "common/sparse_optimizer.h"
-#include "common/status_macros.h"
-#include "common/table_spec.h"
+#include "common/math/sparse_optimizer.h"
+#include "common/math/table_spec.h"
 #include "kernels/cpu/cpu_device.h"
 #include "worker/data/dataset.h"
 #include "worker/model/dlrm.h"

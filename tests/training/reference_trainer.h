@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

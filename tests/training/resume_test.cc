@@ -15,9 +15,9 @@
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "tests/training/write_back_watch.h"
-#include "worker/named_cuts.h"
-#include "worker/sparse/retry_policy.h"
-#include "worker/worker.h"
+#include "worker/session/retry_policy.h"
+#include "worker/train/named_cuts.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

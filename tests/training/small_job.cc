@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/byte_size.h"
+#include "common/base/byte_size.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_tables.h"
 #include "gtest/gtest.h"

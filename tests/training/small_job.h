@@ -10,12 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/hash.h"
-#include "common/scheduler.h"
+#include "common/base/hash.h"
+#include "common/base/scheduler.h"
 #include "proto/job.pb.h"
 #include "server/core/server_core.h"
-#include "worker/sparse/transport.h"
-#include "worker/worker.h"
+#include "worker/session/transport.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 

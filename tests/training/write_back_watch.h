@@ -9,7 +9,7 @@
 
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
-#include "worker/sparse/transport.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "worker/data/batch.h"
 #include "worker/data/batch_source.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/uninitialized_vector.h"
 #include "worker/data/batch.h"
 
 namespace thermocline {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "proto/job.pb.h"
 #include "worker/data/line_stream.h"
 #include "worker/data/npy_source.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/ids.h"
+#include "common/base/ids.h"
 #include "worker/data/batch_reader.h"
 #include "worker/data/line_stream.h"
 

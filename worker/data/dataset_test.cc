@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/npy.h"
+#include "common/disk/npy.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
 #include "worker/data/test_files.h"

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/uninitialized_vector.h"
 #include "worker/data/batch_source.h"
 #include "worker/data/byte_source.h"
 

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/npy.h"
+#include "common/disk/npy.h"
 #include "worker/data/batch_source.h"
 
 namespace thermocline {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "common/check.h"
+#include "common/base/check.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {

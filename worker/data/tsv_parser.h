@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/uninitialized_vector.h"
+#include "common/base/uninitialized_vector.h"
 #include "worker/data/batch.h"
 
 namespace thermocline {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/table_spec.h"
+#include "common/base/check.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/ids.h"
-#include "common/sparse_optimizer.h"
+#include "common/base/ids.h"
+#include "common/math/sparse_optimizer.h"
 #include "kernels/device.h"
 #include "kernels/graph_cache.h"
 #include "worker/model/sparse_batch.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/table_spec.h"
+#include "common/math/table_spec.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/random_for_test.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 namespace emulated_cuda {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace thermocline {
 namespace emulated_cuda {

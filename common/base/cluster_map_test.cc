@@ -1,0 +1,60 @@
+#include "common/base/cluster_map.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace thermocline {
+namespace {
+
+TEST(ClusterMapTest, RangesAreContiguousEvenAndComplete) {
+  for (uint32_t servers : {1u, 2u, 3u, 4u, 7u, 16u, 100u, 1000u, 65535u, 65536u}) {
+    const ClusterMap map(servers);
+    std::vector<uint32_t> slots(servers);
+    uint32_t last = 0;
+    for (uint32_t slot = 0; slot < kNumSlots; ++slot) {
+      const uint32_t server = map.ServerOfSlot(slot).value();
+      ASSERT_LT(server, servers);
+      ASSERT_TRUE(server == last || server == last + 1) << "slot " << slot;
+      last = server;
+      ++slots[server];
+    }
+    for (uint32_t server = 0, next = 0; server < servers; ++server) {
+      const ClusterMap::SlotRange range = map.SlotRangeOf(ServerIndex(server));
+      ASSERT_EQ(range.begin, next) << "server " << server;
+      ASSERT_EQ(range.end - range.begin, slots[server]) << "server " << server;
+      next = range.end;
+    }
+    const auto [fewest, most] = std::minmax_element(slots.begin(), slots.end());
+    EXPECT_GE(*fewest, kNumSlots / servers) << servers << " servers";
+    EXPECT_LE(*most, kNumSlots / servers + 1) << servers << " servers";
+  }
+}
+
+TEST(ClusterMapTest, PlacementIsPinned) {
+  const ClusterMap map(3);
+  EXPECT_EQ(map.ServerOfSlot(21845), ServerIndex(0));
+  EXPECT_EQ(map.ServerOfSlot(21846), ServerIndex(1));
+  EXPECT_EQ(map.ServerOfSlot(43690), ServerIndex(1));
+  EXPECT_EQ(map.ServerOfSlot(43691), ServerIndex(2));
+  EXPECT_EQ(map.ServerOfHash(KeyHash(TableSalt(TableId(7)), 42)), ServerIndex(0));
+  EXPECT_EQ(map.ServerOfHash(KeyHash(TableSalt(TableId(0)), 0)), ServerIndex(2));
+}
+
+TEST(ClusterMapTest, KeysSpreadEvenly) {
+  const ClusterMap map(4);
+  std::vector<int> keys(4);
+  const uint64_t salt = TableSalt(TableId(3));
+  for (Key key = 0; key < 100000; ++key) ++keys[map.ServerOfHash(KeyHash(salt, key)).value()];
+  for (int n : keys) EXPECT_NEAR(n, 25000, 700);  // five standard deviations
+}
+
+TEST(ClusterMapDeathTest, RefusesImpossibleNumbersOfServers) {
+  EXPECT_DEATH(ClusterMap(0), "num_servers");
+  EXPECT_DEATH(ClusterMap(kNumSlots + 1), "num_servers");
+  EXPECT_DEATH(ClusterMap(3).SlotRangeOf(ServerIndex(3)), "server");
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,57 @@
+// Ids that must not be mixed up. Each is an integer of its own type; arithmetic is defined for Step
+// alone.
+#ifndef THERMOCLINE_COMMON_BASE_IDS_H_
+#define THERMOCLINE_COMMON_BASE_IDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <utility>
+
+namespace thermocline {
+
+// A feature id: names one row of a table.
+using Key = uint64_t;
+
+// One server holds the rows of a contiguous range of slots.
+inline constexpr uint32_t kNumSlots = 65536;
+
+template <typename Tag, typename T>
+class StrongId {
+ public:
+  using ValueType = T;
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(T value) : value_(value) {}
+  constexpr T value() const { return value_; }
+
+  friend constexpr bool operator==(StrongId a, StrongId b) { return a.value_ == b.value_; }
+  friend constexpr bool operator!=(StrongId a, StrongId b) { return a.value_ != b.value_; }
+  friend constexpr bool operator<(StrongId a, StrongId b) { return a.value_ < b.value_; }
+  friend constexpr bool operator<=(StrongId a, StrongId b) { return a.value_ <= b.value_; }
+  friend constexpr bool operator>(StrongId a, StrongId b) { return a.value_ > b.value_; }
+  friend constexpr bool operator>=(StrongId a, StrongId b) { return a.value_ >= b.value_; }
+  friend std::ostream& operator<<(std::ostream& out, StrongId id) { return out << +id.value_; }
+  template <typename H>
+  friend H AbslHashValue(H h, StrongId id) {
+    return H::combine(std::move(h), id.value_);
+  }
+
+ private:
+  T value_ = T{};
+};
+
+using TableId = StrongId<struct TableIdTag, uint32_t>;
+using ServerIndex = StrongId<struct ServerIndexTag, uint32_t>;
+using WorkerRank = StrongId<struct WorkerRankTag, uint32_t>;
+
+// The number of a global batch. Steps start at 0; kNoStep stands for "before the first".
+using Step = StrongId<struct StepTag, int64_t>;
+inline constexpr Step kNoStep{-1};
+
+constexpr Step operator+(Step step, int64_t n) { return Step(step.value() + n); }
+constexpr Step operator-(Step step, int64_t n) { return Step(step.value() - n); }
+constexpr int64_t operator-(Step a, Step b) { return a.value() - b.value(); }
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_BASE_IDS_H_

@@ -1,0 +1,45 @@
+// Requests of one sender that may arrive after it gave them up: those that a later one has
+// overtaken must not be taken any more.
+#ifndef THERMOCLINE_COMMON_BASE_REQUEST_ORDER_H_
+#define THERMOCLINE_COMMON_BASE_REQUEST_ORDER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+
+// Not thread-safe.
+class RequestOrder {
+ public:
+  // Far more than a sender counts between two requests to one process: a higher one is not its own,
+  // and would overtake all that it will ever send.
+  static constexpr uint64_t kMaxAhead = uint64_t{1} << 32;
+
+  // `sequence` rises from one request to the next; 0: the request has no order.
+  // Errors: kFailedPrecondition (a later one was taken), kInvalidArgument (more than kMaxAhead
+  // beyond the newest).
+  absl::Status Take(uint64_t sequence) {
+    if (sequence == 0) return absl::OkStatus();
+    if (sequence < newest_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "request ", sequence, " comes too late: request ", newest_, " was taken already"));
+    }
+    if (sequence - newest_ > kMaxAhead) {
+      return absl::InvalidArgumentError(absl::StrCat("request ", sequence, " is too far ahead of ",
+                                                     newest_, ", the newest that was taken"));
+    }
+    newest_ = sequence;
+    return absl::OkStatus();
+  }
+  // The newest that was taken; 0: none.
+  uint64_t newest() const { return newest_; }
+
+ private:
+  uint64_t newest_ = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_BASE_REQUEST_ORDER_H_

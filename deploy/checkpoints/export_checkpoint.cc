@@ -1,0 +1,241 @@
+#include "deploy/checkpoints/export_checkpoint.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/merged_rows.h"
+#include "common/job/job_loader.h"
+#include "common/job/job_tables.h"
+#include "deploy/checkpoints/safetensors_file.h"
+
+namespace thermocline {
+namespace {
+
+using Type = SafetensorsEntry::Type;
+
+// The job's tables, where they are the manifest's: the dense ones' shapes are known to the job
+// only.
+absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
+  const auto job = ParseJob(JobToText(manifest.job()), "the manifest's job", {});
+  if (!job.ok()) return absl::FailedPreconditionError(job.status().message());
+  JobTables tables = ResolveTables(*job);
+  std::vector<TableLayout> layouts = tables.AllLayouts();
+  std::sort(layouts.begin(), layouts.end(),
+            [](const TableLayout& a, const TableLayout& b) { return a.id < b.id; });
+  const std::vector<TableLayout> saved = TablesOf(manifest);
+  const auto same = [](const TableLayout& job_table, const TableLayout& table) {
+    return DescribeRowDifference(job_table, table).empty();
+  };
+  if (std::equal(layouts.begin(), layouts.end(), saved.begin(), saved.end(), same)) return tables;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job in the manifest of ", CheckpointName({manifest.epoch(), Step(manifest.step())}),
+      " doesn't describe its tables"));
+}
+
+// What computing with the tensors takes beside them (docs/formats.md), as JSON.
+std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
+  using Json = nlohmann::ordered_json;
+  Json features = Json::array(), sparse = Json::array();
+  for (const Feature& feature : job.feature()) {
+    const Json padding = feature.has_padding_id() ? Json(feature.padding_id()) : Json();
+    features.push_back({{"name", feature.name()},
+                        {"table", feature.table()},
+                        {"pooling", Pooling_Name(feature.pooling())},
+                        {"columns", feature.columns()},
+                        {"padding_id", padding}});
+  }
+  for (const TableLayout& table : tables.sparse) {
+    sparse.push_back({{"name", table.name},
+                      {"id", table.id.value()},
+                      {"dim", table.dim},
+                      {"init_scale", table.init_scale}});
+  }
+  const Json model = {{"seed", seed},
+                      {"data",
+                       {{"format", Data::Format_Name(job.data().format())},
+                        {"num_dense", job.data().num_dense()},
+                        {"test_share", job.data().test_share()}}},
+                      {"features", std::move(features)},
+                      {"tables", std::move(sparse)},
+                      {"bottom", BottomWidths(job)},
+                      {"top", TopWidths(job)}};
+  return model.dump();
+}
+
+// The tensors of one table in the file; npos: not wanted, or it has none.
+struct TableTensors {
+  static constexpr size_t npos = static_cast<size_t>(-1);
+  size_t keys = npos, rows = npos, slots = npos;
+};
+
+class Export {
+ public:
+  Export(Disk* disk, const std::string& directory, const CheckpointManifest& manifest,
+         const ExportOptions& options)
+      : disk_(disk), directory_(directory), manifest_(manifest), options_(options) {}
+
+  absl::StatusOr<ExportedCheckpoint> Run(const std::string& path);
+
+ private:
+  void AddTensors();
+  size_t AddTensor(std::string name, Type type, std::vector<uint64_t> shape);
+  std::map<std::string, std::string> Metadata() const;
+  absl::Status WriteSparse(const TableLayout& layout);
+  absl::Status WriteDense(const DenseTable& table);
+  // Calls `use` with every row of a table.
+  template <typename Use>
+  absl::Status ForEachRow(TableId table, Use use);
+
+  Disk* const disk_;
+  const std::string& directory_;
+  const CheckpointManifest& manifest_;
+  const ExportOptions options_;
+  JobTables tables_;
+  ExportedCheckpoint exported_;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<TableId, TableTensors> tensors_;
+  std::unique_ptr<SafetensorsFile> file_;
+};
+
+absl::StatusOr<ExportedCheckpoint> Export::Run(const std::string& path) {
+  ASSIGN_OR_RETURN(tables_, JobTablesOf(manifest_));
+  ASSIGN_OR_RETURN(exported_.verified, VerifyCheckpoint(disk_, directory_, manifest_));
+  AddTensors();
+  ASSIGN_OR_RETURN(file_, SafetensorsFile::Create(path, entries_, Metadata()));
+  for (const TableLayout& layout : tables_.sparse) RETURN_IF_ERROR(WriteSparse(layout));
+  for (const DenseTable& table : tables_.dense) RETURN_IF_ERROR(WriteDense(table));
+  RETURN_IF_ERROR(file_->Finish());
+  exported_.tensors = entries_.size();
+  exported_.bytes = file_->file_bytes();
+  return exported_;
+}
+
+size_t Export::AddTensor(std::string name, Type type, std::vector<uint64_t> shape) {
+  entries_.push_back({std::move(name), type, std::move(shape)});
+  return entries_.size() - 1;
+}
+
+void Export::AddTensors() {
+  const auto wants_slots = [&](const TableLayout& layout) {
+    return options_.slots && layout.slot_floats() > 0;
+  };
+  for (const TableLayout& layout : tables_.sparse) {
+    const uint64_t rows = exported_.verified.rows[layout.id];
+    TableTensors& tensors = tensors_[layout.id];
+    tensors.keys = AddTensor(layout.name + ".keys", Type::kU64, {rows});
+    tensors.rows =
+        AddTensor(layout.name + ".rows", Type::kF32, {rows, static_cast<uint64_t>(layout.dim)});
+    if (wants_slots(layout)) {
+      tensors.slots = AddTensor(layout.name + ".slots", Type::kF32,
+                                {rows, static_cast<uint64_t>(layout.slot_floats())});
+    }
+  }
+  for (const DenseTable& table : tables_.dense) {
+    std::vector<uint64_t> shape = {static_cast<uint64_t>(table.rows),
+                                   static_cast<uint64_t>(table.cols)};
+    // A bias is a vector; a weight of one input is a matrix still.
+    if (absl::EndsWith(table.layout.name, ".bias")) shape.erase(shape.begin());
+    TableTensors& tensors = tensors_[table.layout.id];
+    tensors.rows = AddTensor(table.layout.name, Type::kF32, std::move(shape));
+    if (wants_slots(table.layout)) {
+      tensors.slots = AddTensor(table.layout.name + ".slots", Type::kF32,
+                                {static_cast<uint64_t>(table.num_blocks()),
+                                 static_cast<uint64_t>(table.layout.slot_floats())});
+    }
+  }
+}
+
+std::map<std::string, std::string> Export::Metadata() const {
+  const Digest& digest = exported_.verified.model_digest;
+  return {
+      {"format", "thermocline checkpoint 1"},
+      {"job_id", manifest_.job_id()},
+      {"job", JobToText(manifest_.job())},
+      {"model", ModelText(manifest_.job(), manifest_.seed(), tables_)},
+      {"epoch", absl::StrCat(manifest_.epoch())},
+      {"step", absl::StrCat(manifest_.step())},
+      {"samples", absl::StrCat(manifest_.samples())},
+      {"seed", absl::StrCat(manifest_.seed())},
+      {"model_digest", absl::StrFormat("%016x%016x", digest.high, digest.low)},
+  };
+}
+
+template <typename Use>
+absl::Status Export::ForEachRow(TableId table, Use use) {
+  RowRange range;
+  range.table = table;
+  for (int part = 0; part < manifest_.parts_size(); ++part) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> merged,
+                     MergedRows::Open(disk_, directory_, manifest_, part, range));
+    for (SavedRow row;;) {
+      ASSIGN_OR_RETURN(const bool found, merged->Next(&row));
+      if (!found) break;
+      RETURN_IF_ERROR(use(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Export::WriteSparse(const TableLayout& layout) {
+  const TableTensors& tensors = tensors_[layout.id];
+  const auto dim = static_cast<size_t>(layout.dim);
+  return ForEachRow(layout.id, [&](const SavedRow& row) -> absl::Status {
+    RETURN_IF_ERROR(file_->Append(tensors.keys, &row.key.key, sizeof(Key)));
+    RETURN_IF_ERROR(file_->Append(tensors.rows, row.values.data(), sizeof(float) * dim));
+    if (tensors.slots == TableTensors::npos) return absl::OkStatus();
+    return file_->Append(tensors.slots, row.values.data() + dim,
+                         sizeof(float) * (row.values.size() - dim));
+  });
+}
+
+// Blocks that nobody has ever touched are not in the checkpoint: those have their initial values.
+absl::Status Export::WriteDense(const DenseTable& table) {
+  const TableTensors& tensors = tensors_[table.layout.id];
+  const auto blocks = static_cast<uint64_t>(table.num_blocks());
+  const auto row_floats = static_cast<size_t>(table.layout.row_floats());
+  std::vector<float> rows(blocks * row_floats);
+  const auto row_of = [&](uint64_t block) {
+    return absl::MakeSpan(rows).subspan(block * row_floats, row_floats);
+  };
+  for (uint64_t block = 0; block < blocks; ++block) {
+    InitialRow(table.layout, manifest_.seed(), block, row_of(block));
+  }
+  RETURN_IF_ERROR(ForEachRow(table.layout.id, [&](const SavedRow& row) -> absl::Status {
+    if (row.key.key >= blocks) {
+      return absl::DataLossError(absl::StrCat("the checkpoint has block ", row.key.key, " of '",
+                                              table.layout.name, "', which has ", blocks));
+    }
+    std::copy(row.values.begin(), row.values.end(), row_of(row.key.key).begin());
+    return absl::OkStatus();
+  }));
+  auto left = static_cast<uint64_t>(table.num_floats());
+  for (uint64_t block = 0; block < blocks; ++block) {
+    const uint64_t floats = std::min<uint64_t>(left, kDenseBlockFloats);
+    left -= floats;
+    const absl::Span<const float> row = row_of(block);
+    RETURN_IF_ERROR(file_->Append(tensors.rows, row.data(), sizeof(float) * floats));
+    if (tensors.slots == TableTensors::npos) continue;
+    RETURN_IF_ERROR(file_->Append(tensors.slots, row.data() + kDenseBlockFloats,
+                                  sizeof(float) * (row_floats - kDenseBlockFloats)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ExportedCheckpoint> ExportCheckpoint(Disk* disk, const std::string& directory,
+                                                    const CheckpointManifest& manifest,
+                                                    const std::string& path,
+                                                    const ExportOptions& options) {
+  return Export(disk, directory, manifest, options).Run(path);
+}
+
+}  // namespace thermocline

@@ -1,0 +1,173 @@
+#include "deploy/runner/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int kInheritedFd = 3;
+constexpr int kExecFailedCode = 127;
+
+// What the child needs between fork and exec, prepared before: there, only async-signal-safe calls
+// are allowed.
+struct Prepared {
+  std::vector<char*> argv;
+  int log_fd = -1;
+  int inherited_fd = -1;
+  int error_fd = -1;  // closed by a successful exec; else carries errno
+  pid_t parent = 0;
+};
+
+[[noreturn]] void RunChild(const Prepared& prepared) {
+  const auto fail = [&] {
+    const int error = errno;
+    const ssize_t written = write(prepared.error_fd, &error, sizeof(error));
+    _exit(written == sizeof(error) ? kExecFailedCode : kExecFailedCode + 1);
+  };
+  setpgid(0, 0);
+  // The child must not outlive its parent, not even one that is killed before this line.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail();
+  if (getppid() != prepared.parent) _exit(kExecFailedCode);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(number, SIG_DFL);
+  const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0) fail();
+  if (dup2(prepared.log_fd, STDOUT_FILENO) < 0) fail();
+  if (dup2(prepared.log_fd, STDERR_FILENO) < 0) fail();
+  if (prepared.inherited_fd == kInheritedFd) {
+    if (fcntl(kInheritedFd, F_SETFD, 0) != 0) fail();
+  } else if (prepared.inherited_fd >= 0) {
+    if (dup2(prepared.inherited_fd, kInheritedFd) < 0) fail();
+  }
+  execv(prepared.argv[0], prepared.argv.data());
+  fail();
+  __builtin_unreachable();
+}
+
+absl::Status StartError(const ChildProcessOptions& options, int error) {
+  const std::string what =
+      absl::StrCat(options.name, ": can't start ", options.command[0], ": ", std::strerror(error));
+  if (error == ENOENT) return absl::NotFoundError(what);
+  if (error == EACCES) return absl::PermissionDeniedError(what);
+  return absl::UnavailableError(what);
+}
+
+// A file descriptor of at least 10, so that it never collides with the child's first four.
+int MoveHigh(int fd) {
+  const int high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
+  close(fd);
+  return high;
+}
+
+}  // namespace
+
+absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& options) {
+  CHECK(!options.command.empty());
+  Prepared prepared;
+  for (const std::string& argument : options.command) {
+    prepared.argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  prepared.argv.push_back(nullptr);
+  prepared.inherited_fd = options.inherited_fd;
+  prepared.parent = getpid();
+  const int log_fd =
+      open(options.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (log_fd < 0) {
+    return absl::UnavailableError(
+        absl::StrCat(options.name, ": can't open ", options.log_path, ": ", std::strerror(errno)));
+  }
+  prepared.log_fd = MoveHigh(log_fd);
+  struct stat log_info = {};
+  fstat(prepared.log_fd, &log_info);  // Left at 0 where it has no size.
+  int error_pipe[2];
+  if (pipe2(error_pipe, O_CLOEXEC) != 0) {
+    const int error = errno;
+    close(prepared.log_fd);
+    return StartError(options, error);
+  }
+  prepared.error_fd = MoveHigh(error_pipe[1]);
+  const pid_t pid = fork();
+  const int fork_error = errno;
+  if (pid == 0) RunChild(prepared);
+  close(prepared.error_fd);
+  close(prepared.log_fd);
+  if (pid > 0) setpgid(pid, pid);  // the child does so too; whoever comes first
+  int error = pid < 0 ? fork_error : 0;
+  if (pid > 0) {
+    // Ends at the child's exec or exit.
+    ssize_t got;
+    do {
+      got = read(error_pipe[0], &error, sizeof(error));
+    } while (got < 0 && errno == EINTR);
+    if (got != sizeof(error)) error = 0;
+    if (error != 0) waitpid(pid, nullptr, 0);
+  }
+  close(error_pipe[0]);
+  if (error != 0) return StartError(options, error);
+  return ChildProcess(options, static_cast<uint64_t>(log_info.st_size), pid);
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : options_(std::move(other.options_)),
+      log_begin_(other.log_begin_),
+      pid_(other.pid_),
+      ended_(other.ended_),
+      wait_status_(other.wait_status_) {
+  other.pid_ = -1;
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ < 0 || HasEnded()) return;
+  Signal(SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+bool ChildProcess::HasEnded() {
+  if (ended_) return true;
+  siginfo_t info = {};
+  const int got = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  CHECK_EQ(got, 0);  // only this object waits for the child
+  if (info.si_pid != pid_) return false;
+  // What the child started and left behind; its own zombie still keeps the group's number ours.
+  kill(-pid_, SIGKILL);
+  CHECK_EQ(waitpid(pid_, &wait_status_, 0), pid_);
+  ended_ = true;
+  return ended_;
+}
+
+std::optional<int> ChildProcess::exit_code() const {
+  CHECK(ended_);
+  if (!WIFEXITED(wait_status_)) return std::nullopt;
+  return WEXITSTATUS(wait_status_);
+}
+
+std::string ChildProcess::DescribeEnd() const {
+  CHECK(ended_);
+  if (WIFSIGNALED(wait_status_)) {
+    const int signal = WTERMSIG(wait_status_);
+    return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
+  }
+  return absl::StrCat("exited with code ", WEXITSTATUS(wait_status_));
+}
+
+void ChildProcess::Signal(int signal) {
+  if (!ended_ && pid_ > 0) kill(-pid_, signal);
+}
+
+}  // namespace thermocline

@@ -1,0 +1,262 @@
+#include "server/checkpoint/part_writer.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+
+namespace thermocline {
+namespace {
+
+// Enough that neither side waits for the other's jitter: a slice of 128-byte rows has 0.6 MB.
+constexpr int kSlicesAhead = 4;
+
+std::vector<size_t> RowFloats(const std::vector<PartWriter::Source>& sources) {
+  std::vector<size_t> floats;
+  for (const PartWriter::Source& source : sources) floats.push_back(source.row_floats);
+  return floats;
+}
+
+std::vector<TableId> Tables(const std::vector<PartWriter::Source>& sources) {
+  std::vector<TableId> tables;
+  for (const PartWriter::Source& source : sources) tables.push_back(source.table);
+  return tables;
+}
+
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+absl::Status CalledOff() { return absl::CancelledError("the cut was called off"); }
+
+}  // namespace
+
+std::shared_ptr<PartWriter> PartWriter::Start(const CheckpointIo& io, Spec spec, Done done) {
+  std::shared_ptr<PartWriter> writer(new PartWriter(io, std::move(spec), std::move(done)));
+  absl::MutexLock lock(&writer->mutex_);
+  writer->ScheduleRead();
+  return writer;
+}
+
+PartWriter::PartWriter(const CheckpointIo& io, Spec spec, Done done)
+    : io_(io),
+      spec_({spec.directory, spec.paths, spec.server, spec.base_step, {}, spec.on_read}),
+      row_floats_(RowFloats(spec.sources)),
+      tables_(Tables(spec.sources)),
+      sources_(std::move(spec.sources)),
+      full_(io.num_files()),
+      empty_(kSlicesAhead * io.num_files()),
+      write_scheduled_(io.num_files(), 0),
+      lanes_left_(io.num_files()),
+      files_(io.num_files()),
+      done_(std::move(done)) {
+  CHECK_EQ(spec_.paths.size(), io_.num_files());
+  while (lanes_.size() < io_.num_files()) lanes_.push_back(std::make_unique<Lane>());
+}
+
+PartWriter::~PartWriter() = default;
+
+void PartWriter::Cancel() { cancelled_ = true; }
+
+void PartWriter::Stop() {
+  Cancel();
+  ReleaseSources();
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    absl::MutexLock lock(&lane->writing);
+    lane->ended = true;
+    lane->file.reset();
+  }
+  CheckpointPart written;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (done_ == nullptr) return;
+    done_ = nullptr;
+    for (const auto& file : files_) {
+      if (file.has_value()) *written.add_files() = *file;
+    }
+  }
+  RemoveFiles(written);
+}
+
+void PartWriter::RemoveFiles(const CheckpointPart& part) {
+  for (const CheckpointFile& file : part.files()) {
+    io_.disk->Remove(absl::StrCat(spec_.directory, "/", file.path())).IgnoreError();
+  }
+}
+
+void PartWriter::ReleaseSources() {
+  absl::MutexLock lock(&reading_);
+  sources_.clear();
+}
+
+// Whoever owns the writer may be gone when a task runs.
+void PartWriter::ScheduleRead() {
+  if (read_scheduled_ || all_read_ || empty_.empty()) return;
+  read_scheduled_ = true;
+  Scheduler* scheduler = io_.read_scheduler != nullptr ? io_.read_scheduler : io_.scheduler;
+  scheduler->RunAfter(0, [weak = weak_from_this()] {
+    if (const std::shared_ptr<PartWriter> self = weak.lock()) self->RunRead();
+  });
+}
+
+void PartWriter::ScheduleWrite(size_t lane) {
+  if (write_scheduled_[lane] || (full_[lane].empty() && !all_read_ && !cancelled_)) return;
+  write_scheduled_[lane] = true;
+  Scheduler* scheduler = lane == 0 ? io_.scheduler : io_.more_schedulers[lane - 1];
+  scheduler->RunAfter(0, [weak = weak_from_this(), lane] {
+    if (const std::shared_ptr<PartWriter> self = weak.lock()) self->RunWrite(lane);
+  });
+}
+
+// Reading
+// ---------------------------------------------------------------------------------------------
+
+void PartWriter::RunRead() {
+  {
+    absl::MutexLock reading(&reading_);
+    Slice slice;
+    {
+      absl::MutexLock lock(&mutex_);
+      slice = std::move(empty_.back());
+      empty_.pop_back();
+    }
+    const absl::StatusOr<bool> some = cancelled_ ? CalledOff() : ReadSlice(&slice);
+    absl::MutexLock lock(&mutex_);
+    read_scheduled_ = false;
+    if (some.ok() && *some) {
+      full_[next_lane_].push_back(std::move(slice));
+      ScheduleWrite(next_lane_);
+      next_lane_ = (next_lane_ + 1) % lanes_.size();
+      ScheduleRead();
+    } else {
+      all_read_ = true;
+      read_status_ = some.status();
+      for (size_t lane = 0; lane < lanes_.size(); ++lane) ScheduleWrite(lane);
+    }
+  }
+  if (spec_.on_read) spec_.on_read();
+}
+
+// False: there is nothing more to read.
+absl::StatusOr<bool> PartWriter::ReadSlice(Slice* slice) {
+  for (; source_ < sources_.size(); ++source_) {
+    ASSIGN_OR_RETURN(const bool some, sources_[source_].snapshot->Next(&slice->rows));
+    slice->source = source_;
+    if (some) return true;
+    sources_[source_].snapshot.reset();  // The table's changes need keep no old images any more.
+  }
+  return false;
+}
+
+// Writing
+// ---------------------------------------------------------------------------------------------
+
+void PartWriter::RunWrite(size_t index) {
+  Lane& lane = *lanes_[index];
+  absl::StatusOr<std::optional<CheckpointFile>> file = std::optional<CheckpointFile>();
+  {
+    absl::MutexLock writing(&lane.writing);
+    if (lane.ended) return;
+    const absl::StatusOr<bool> more = WriteNext(index, &lane);
+    if (more.ok() && *more) return;
+    if (!more.ok()) {
+      file = more.status();
+    } else if (lane.file != nullptr) {
+      file = lane.file->Finish();
+    }
+    lane.file.reset();
+    lane.ended = true;
+  }
+  EndLane(index, std::move(file));
+}
+
+absl::StatusOr<bool> PartWriter::WriteNext(size_t index, Lane* lane) {
+  std::optional<Slice> slice;
+  {
+    absl::MutexLock lock(&mutex_);
+    write_scheduled_[index] = false;
+    if (cancelled_) return CalledOff();
+    if (full_[index].empty()) {
+      RETURN_IF_ERROR(read_status_);
+      // A part without rows goes the way of others up to here: the folder is looked at.
+      if (index > 0 || lane->file != nullptr) return false;
+    } else {
+      slice = std::move(full_[index].front());
+      full_[index].pop_front();
+    }
+  }
+  if (lane->file == nullptr) RETURN_IF_ERROR(OpenFile(index, lane));
+  if (!slice.has_value()) return false;
+  RETURN_IF_ERROR(WriteSlice(*slice, lane->file.get()));
+  absl::MutexLock lock(&mutex_);
+  empty_.push_back(*std::move(slice));
+  ScheduleRead();
+  ScheduleWrite(index);
+  return true;
+}
+
+// The last one to end makes the part, or removes what others have written.
+void PartWriter::EndLane(size_t index, absl::StatusOr<std::optional<CheckpointFile>> file) {
+  CheckpointPart part;
+  part.set_server_index(spec_.server.value());
+  part.set_base_step(spec_.base_step.value());
+  absl::Status status;
+  Done done;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (done_ == nullptr) {  // Stopped meanwhile.
+      if (file.ok() && file->has_value()) *part.add_files() = **file;
+    } else if (file.ok()) {
+      files_[index] = *std::move(file);
+    } else {
+      status_.Update(file.status());
+      Cancel();
+      for (size_t lane = 0; lane < lanes_.size(); ++lane) ScheduleWrite(lane);
+    }
+    if (--lanes_left_ > 0 && done_ != nullptr) return;
+    for (const auto& written : files_) {
+      if (written.has_value() && done_ != nullptr) *part.add_files() = *written;
+    }
+    status = status_;
+    done = std::exchange(done_, nullptr);
+  }
+  if (done == nullptr) return RemoveFiles(part);
+  ReleaseSources();
+  if (status.ok()) {
+    done(std::move(part));
+  } else {
+    RemoveFiles(part);
+    done(std::move(status));
+  }
+}
+
+absl::Status PartWriter::OpenFile(size_t index, Lane* lane) {
+  RETURN_IF_ERROR(io_.disk->CreateDirectory(spec_.directory));
+  // A process that was restarted may come to a cut whose checkpoint is there already.
+  const std::string manifest =
+      absl::StrCat(spec_.directory, "/", FolderOf(spec_.paths[index]), "/", kManifestName);
+  const absl::Status found = io_.disk->Open(manifest).status();
+  if (found.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", manifest, "' is there: the checkpoint is whole"));
+  }
+  if (!absl::IsNotFound(found)) return found;
+  ASSIGN_OR_RETURN(lane->file,
+                   RowsFileWriter::Create(io_.disk, spec_.directory, spec_.paths[index]));
+  return absl::OkStatus();
+}
+
+absl::Status PartWriter::WriteSlice(const Slice& slice, RowsFileWriter* file) {
+  const size_t row_floats = row_floats_[slice.source];
+  const SnapshotRows& rows = slice.rows;
+  const absl::Span<const float> values(rows.rows.data(), rows.rows.size());
+  for (size_t i = 0; i < rows.keys.size(); ++i) {
+    RETURN_IF_ERROR(file->Add(tables_[slice.source], rows.keys[i], rows.counts[i], rows.changed[i],
+                              values.subspan(i * row_floats, row_floats)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

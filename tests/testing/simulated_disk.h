@@ -1,0 +1,111 @@
+// A disk in memory that does what real ones may: lose what was not synced, keep later pages and
+// lose earlier ones, forget names and folders, run full, fail.
+//
+// Thread-safe.
+#ifndef THERMOCLINE_TESTS_TESTING_SIMULATED_DISK_H_
+#define THERMOCLINE_TESTS_TESTING_SIMULATED_DISK_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/disk/disk.h"
+
+namespace thermocline {
+
+class SimulatedDisk : public Disk {
+ public:
+  static constexpr uint64_t kPageBytes = 512;
+
+  SimulatedDisk() : SimulatedDisk(std::make_shared<State>()) {}
+
+  // The same files as a process on another host sees them. Each of the two dies and fails alone,
+  // and takes along only what it wrote itself; the free bytes are of both.
+  std::unique_ptr<SimulatedDisk> Share();
+
+  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
+  absl::Status Truncate(const std::string& path, uint64_t bytes) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status CreateDirectory(const std::string& path) override;
+  absl::Status RemoveDirectory(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
+  absl::Status SyncDirectory(const std::string& directory) override;
+  absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
+
+  // The process dies: locks are released, open files are closed (their Append fails from now on).
+  // All that was written stays.
+  void CrashProcess();
+  // The host dies too. Of each file that was written since its last sync every page and the new
+  // length are kept or lost, by chance; so is every unsynced change of a folder: a new folder goes
+  // with all that is in it.
+  void CrashHost(std::mt19937_64* random);
+
+  // Bytes that may still be appended, over all files; the append that would pass it writes what
+  // fits and fails with kResourceExhausted.
+  void SetFreeBytes(uint64_t bytes);
+  // The n-th write or sync from now on (0: the next) fails with kUnavailable. Appends write half.
+  void FailAfter(int operations);
+  // The same, and nothing that would follow happens: the process died in the middle. CrashProcess
+  // or CrashHost has to follow. `died` runs then, in the middle of it, and must not use the disk.
+  void DieAfter(int operations, std::function<void()> died = nullptr);
+
+  // The content of a file as a reader sees it, to look at and to damage.
+  std::string Content(const std::string& path) const;
+  void SetContent(const std::string& path, const std::string& content);
+
+ private:
+  struct File {
+    std::string content;
+    std::string synced;              // as the medium has it
+    std::set<uint64_t> dirty_pages;  // written since
+    int writer = 0;                  // the process that did
+  };
+  // One process, and those after it in its place.
+  struct Process {
+    int fail_after = -1;
+    bool failure_is_death = false;
+    std::function<void()> died;
+    bool dead = false;  // in the middle of a write or sync
+    uint64_t incarnation = 0;
+  };
+  struct State {
+    absl::Mutex mutex;
+    std::map<std::string, std::shared_ptr<File>> files ABSL_GUARDED_BY(mutex);
+    std::set<std::string> directories ABSL_GUARDED_BY(mutex) = {".", "/"};
+    // As the medium has them, by path.
+    std::map<std::string, std::shared_ptr<File>> synced_files ABSL_GUARDED_BY(mutex);
+    std::set<std::string> synced_directories ABSL_GUARDED_BY(mutex) = {".", "/"};
+    // Names that differ on the medium, and who changed them last.
+    std::map<std::string, int> changed ABSL_GUARDED_BY(mutex);
+    std::map<std::string, int> locks ABSL_GUARDED_BY(mutex);  // by folder: who holds it
+    uint64_t free_bytes ABSL_GUARDED_BY(mutex) = UINT64_MAX;
+    std::vector<Process> processes ABSL_GUARDED_BY(mutex);
+
+    std::vector<std::string> NamesIn(const std::string& directory) const
+        ABSL_SHARED_LOCKS_REQUIRED(mutex);
+    bool TakeFailure(int process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+    void SettleName(const std::string& path, bool keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+    void DropOrphans() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  };
+  class OpenAppendFile;
+  class OpenReadFile;
+  class HeldLock;
+
+  explicit SimulatedDisk(std::shared_ptr<State> state);
+
+  const std::shared_ptr<State> state_;
+  const int id_;  // of our process
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_TESTING_SIMULATED_DISK_H_

@@ -1,0 +1,17 @@
+// Certificates for tests, made by the openssl command.
+#ifndef THERMOCLINE_TESTS_TESTING_TEST_CERTIFICATES_H_
+#define THERMOCLINE_TESTS_TESTING_TEST_CERTIFICATES_H_
+
+#include <string>
+
+#include "common/net/credentials.h"
+
+namespace thermocline {
+
+// Makes a CA called `name` in `directory`, and a certificate for 127.0.0.1 and localhost that it
+// signed, good for servers and clients. CHECKs that openssl works.
+TlsFiles MakeTestCertificates(const std::string& directory, const std::string& name);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_TESTING_TEST_CERTIFICATES_H_

@@ -1,0 +1,22 @@
+// The seed of a randomized test: printed, so that a failure can be repeated, and settable.
+#ifndef THERMOCLINE_TESTS_TESTING_TEST_SEED_H_
+#define THERMOCLINE_TESTS_TESTING_TEST_SEED_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+
+namespace thermocline {
+
+// THERMOCLINE_TEST_SEED of the environment, or `otherwise`.
+inline uint64_t TestSeed(uint64_t otherwise = std::random_device()()) {
+  const char* text = std::getenv("THERMOCLINE_TEST_SEED");
+  const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+  std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
+  return seed;
+}
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_TESTING_TEST_SEED_H_

@@ -1,0 +1,16 @@
+// A worker's calls as the messages a server decodes, for transports of the tests that skip the
+// bytes.
+#ifndef THERMOCLINE_TESTS_TESTING_TO_WIRE_H_
+#define THERMOCLINE_TESTS_TESTING_TO_WIRE_H_
+
+#include "common/wire/messages.h"
+#include "worker/session/transport.h"
+
+namespace thermocline {
+
+wire::PullRequest ToWire(const PullCall& call);
+wire::PushPart ToWire(const PushCall& call);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_TESTING_TO_WIRE_H_

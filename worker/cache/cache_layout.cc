@@ -1,0 +1,104 @@
+#include "worker/cache/cache_layout.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/numeric/int128.h"
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+namespace {
+
+// Rows begin at multiples of 16 bytes, which is what a GPU loads at once.
+constexpr int64_t kStrideFloats = 4;
+
+bool SameGroup(const TableLayout& a, const TableLayout& b) {
+  return a.dim == b.dim && a.optimizer == b.optimizer;
+}
+
+// Above it the planner's numbers would not fit.
+constexpr int64_t kMaxCapacity = int64_t{1} << 29;
+
+// Columns that read the tables of the group.
+int64_t ColumnsOf(const JobTables& tables, const CacheGroupLayout& group) {
+  int64_t columns = 0;
+  for (const FeatureSpec& feature : tables.features) {
+    if (std::count(group.tables.begin(), group.tables.end(), feature.table_index) > 0) {
+      columns += feature.columns;
+    }
+  }
+  return columns;
+}
+
+std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_slots) {
+  std::vector<CacheGroupLayout> groups;
+  for (size_t t = 0; t < tables.sparse.size(); ++t) {
+    const TableLayout& table = tables.sparse[t];
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const CacheGroupLayout& other) {
+      return SameGroup(tables.sparse[other.tables.front()], table);
+    });
+    if (group == groups.end()) {
+      group = groups.emplace(groups.end());
+      group->dim = table.dim;
+      group->row_floats = with_slots ? table.row_floats() : table.dim;
+      group->stride = (group->row_floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
+    }
+    group->tables.push_back(static_cast<int32_t>(t));
+  }
+  return groups;
+}
+
+absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, uint64_t needed) {
+  std::string message =
+      absl::StrCat("cache.budget is ", layout.budget_bytes, " bytes; at least ", needed,
+                   " are needed, for the rows of one batch and one more:");
+  for (const CacheGroupLayout& group : layout.groups) {
+    absl::StrAppend(&message, " ", group.staging_rows, " + 1 rows of ", group.row_bytes(),
+                    " bytes for ", group.tables.size(), " table",
+                    group.tables.size() == 1 ? "" : "s", " like '",
+                    tables.sparse[group.tables.front()].name, "'");
+    if (&group != &layout.groups.back()) absl::StrAppend(&message, ",");
+  }
+  return absl::InvalidArgumentError(message);
+}
+
+}  // namespace
+
+int64_t CacheLayout::capacity_rows() const {
+  int64_t rows = 0;
+  for (const CacheGroupLayout& group : groups) rows += group.capacity;
+  return rows;
+}
+
+uint64_t CacheLayout::capacity_bytes() const {
+  uint64_t bytes = 0;
+  for (const CacheGroupLayout& group : groups) {
+    bytes += static_cast<uint64_t>(group.capacity) * group.row_bytes();
+  }
+  return bytes;
+}
+
+absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
+                                        bool with_slots, uint64_t budget_bytes) {
+  CacheLayout layout;
+  layout.budget_bytes = budget_bytes;
+  layout.groups = MakeGroups(tables, with_slots);
+  uint64_t staging_bytes = 0, least_bytes = 0;
+  for (CacheGroupLayout& group : layout.groups) {
+    group.staging_rows = static_cast<int32_t>(
+        std::min<int64_t>(batch_samples * ColumnsOf(tables, group), int64_t{1} << 30));
+    staging_bytes += group.staging_rows * static_cast<uint64_t>(group.row_bytes());
+    least_bytes += (group.staging_rows + uint64_t{1}) * group.row_bytes();
+  }
+  if (budget_bytes < least_bytes) return TooSmall(tables, layout, least_bytes);
+  // Each group gets what is left by the bytes that a batch reads of it.
+  const absl::uint128 left_bytes = budget_bytes - least_bytes;
+  for (CacheGroupLayout& group : layout.groups) {
+    const absl::uint128 more =
+        left_bytes * group.staging_rows / std::max<uint64_t>(staging_bytes, 1);
+    group.capacity = 1 + static_cast<int32_t>(std::min<absl::uint128>(more, kMaxCapacity - 1));
+  }
+  return layout;
+}
+
+}  // namespace thermocline

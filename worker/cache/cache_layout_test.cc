@@ -1,0 +1,176 @@
+#include "worker/cache/cache_layout.h"
+
+#include <random>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+
+void AddTable(const std::string& name, int dim, OptimizerKind kind, JobTables* tables) {
+  TableLayout table;
+  table.id = TableId(static_cast<uint32_t>(tables->sparse.size()));
+  table.name = name;
+  table.dim = dim;
+  table.optimizer.kind = kind;
+  tables->sparse.push_back(std::move(table));
+}
+
+void AddFeature(int table_index, int columns, JobTables* tables) {
+  tables->features.push_back({"a feature", table_index, SUM, columns});
+}
+
+// Five columns read rows of 32 bytes with their state, one rows of 48.
+JobTables TwoGroups() {
+  JobTables tables;
+  AddTable("users", 4, OptimizerKind::kAdagrad, &tables);
+  AddTable("items", 10, OptimizerKind::kSgd, &tables);
+  AddTable("places", 4, OptimizerKind::kAdagrad, &tables);
+  AddFeature(0, 1, &tables);
+  AddFeature(2, 3, &tables);
+  AddFeature(1, 1, &tables);
+  AddFeature(0, 1, &tables);
+  return tables;
+}
+
+absl::StatusOr<CacheLayout> LayOut(const JobTables& tables, int64_t batch_samples,
+                                   uint64_t budget_bytes, bool with_slots = true) {
+  return LayOutCache(tables, batch_samples, with_slots, budget_bytes);
+}
+
+uint64_t StagingBytes(const CacheLayout& layout) {
+  uint64_t bytes = 0;
+  for (const CacheGroupLayout& group : layout.groups)
+    bytes += group.staging_rows * group.row_bytes();
+  return bytes;
+}
+
+TEST(CacheLayoutTest, TablesOfOneDimAndOptimizerShareASlab) {
+  JobTables tables = TwoGroups();
+  AddTable("words", 4, OptimizerKind::kSgd, &tables);
+  AddFeature(3, 1, &tables);
+  AddTable("slow", 4, OptimizerKind::kAdagrad, &tables);
+  tables.sparse.back().optimizer.learning_rate_scale = 0.5f;
+  AddFeature(4, 1, &tables);
+  const auto layout = LayOut(tables, 10, 1 << 20);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  ASSERT_EQ(layout->groups.size(), 4u);
+  EXPECT_THAT(layout->groups[0].tables, ElementsAre(0, 2));
+  EXPECT_THAT(layout->groups[1].tables, ElementsAre(1));
+  EXPECT_THAT(layout->groups[2].tables, ElementsAre(3));
+  EXPECT_THAT(layout->groups[3].tables, ElementsAre(4));
+  EXPECT_EQ(layout->groups[0].dim, 4);
+  EXPECT_EQ(layout->groups[1].dim, 10);
+  EXPECT_EQ(layout->budget_bytes, uint64_t{1} << 20);
+}
+
+TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) {
+  struct Case {
+    OptimizerKind kind;
+    int dim, floats_with_slots, stride_with_slots, stride_without;
+  };
+  for (const Case& c : {Case{OptimizerKind::kSgd, 4, 4, 4, 4},
+                        {OptimizerKind::kSgd, 1, 1, 4, 4},
+                        {OptimizerKind::kRowWiseAdagrad, 4, 5, 8, 4},
+                        {OptimizerKind::kAdagrad, 6, 12, 12, 8},
+                        {OptimizerKind::kAdam, 6, 18, 20, 8}}) {
+    JobTables tables;
+    AddTable("t", c.dim, c.kind, &tables);
+    AddFeature(0, 1, &tables);
+    const auto with = LayOut(tables, 10, 1 << 20, /*with_slots=*/true);
+    const auto without = LayOut(tables, 10, 1 << 20, /*with_slots=*/false);
+    ASSERT_TRUE(with.ok() && without.ok());
+    EXPECT_EQ(with->groups[0].row_floats, c.floats_with_slots);
+    EXPECT_EQ(with->groups[0].stride, c.stride_with_slots);
+    EXPECT_EQ(with->groups[0].row_bytes(), 4 * c.stride_with_slots);
+    EXPECT_EQ(without->groups[0].row_floats, c.dim);
+    EXPECT_EQ(without->groups[0].stride, c.stride_without);
+  }
+}
+
+TEST(CacheLayoutTest, TheRowsOfABatchAndOneMoreAreTheLeast) {
+  // 50 + 1 rows of 32 bytes, 10 + 1 of 48.
+  const auto layout = LayOut(TwoGroups(), 10, 2160);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->groups[0].staging_rows, 50);
+  EXPECT_EQ(layout->groups[1].staging_rows, 10);
+  EXPECT_EQ(layout->groups[0].capacity, 1);
+  EXPECT_EQ(layout->groups[1].capacity, 1);
+  EXPECT_EQ(layout->capacity_rows(), 2);
+  EXPECT_EQ(layout->capacity_bytes(), 80u);
+
+  const absl::Status too_small = LayOut(TwoGroups(), 10, 2159).status();
+  EXPECT_EQ(too_small.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      too_small.message(),
+      "cache.budget is 2159 bytes; at least 2160 are needed, for the rows of one batch and one "
+      "more: 50 + 1 rows of 32 bytes for 2 tables like 'users', 10 + 1 rows of 48 bytes for 1 "
+      "table like 'items'");
+  // Without their state the rows of the first group have 16.
+  EXPECT_TRUE(LayOut(TwoGroups(), 10, 1344, /*with_slots=*/false).ok());
+  EXPECT_FALSE(LayOut(TwoGroups(), 10, 1343, /*with_slots=*/false).ok());
+}
+
+TEST(CacheLayoutTest, WhatIsLeftIsSharedByWhatABatchReads) {
+  // As many bytes again as a batch takes, and three times as many.
+  const auto layout = LayOut(TwoGroups(), 10, 2160 + 2080);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->groups[0].capacity, 51);
+  EXPECT_EQ(layout->groups[1].capacity, 11);
+  EXPECT_EQ(layout->capacity_bytes(), 2160u);
+  const auto larger = LayOut(TwoGroups(), 10, 2160 + 3 * 2080);
+  ASSERT_TRUE(larger.ok()) << larger.status();
+  EXPECT_EQ(larger->groups[0].capacity, 151);
+  EXPECT_EQ(larger->groups[1].capacity, 31);
+  EXPECT_EQ(larger->capacity_rows(), 182);
+}
+
+TEST(CacheLayoutTest, ABudgetIsUsedUpAndNeverExceeded) {
+  std::mt19937_64 random(TestSeed());
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    JobTables tables;
+    for (int t = static_cast<int>(draw(1, 6)); t > 0; --t) {
+      AddTable("t", static_cast<int>(draw(0, 1) == 0 ? draw(1, 8) : draw(1, 1024)),
+               static_cast<OptimizerKind>(draw(0, 3)), &tables);
+      AddFeature(static_cast<int>(tables.sparse.size()) - 1, static_cast<int>(draw(1, 100)),
+                 &tables);
+    }
+    const int64_t batch_samples = draw(1, 4096);
+    // The message tells the least.
+    const std::string message(LayOut(tables, batch_samples, 1).status().message());
+    const size_t number = message.find("at least ") + 9;
+    const uint64_t least = std::stoull(message.substr(number));
+    const uint64_t budget = least + draw(0, 1) * draw(0, 1 << 28);
+    const auto layout = LayOut(tables, batch_samples, budget);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    const uint64_t used = StagingBytes(*layout) + layout->capacity_bytes();
+    ASSERT_LE(used, budget);
+    uint64_t one_row_each = 0;
+    for (const CacheGroupLayout& group : layout->groups) {
+      ASSERT_GE(group.capacity, 1);
+      one_row_each += group.row_bytes();
+    }
+    ASSERT_GE(used + one_row_each, budget);
+  }
+}
+
+TEST(CacheLayoutTest, RowsAreNumberedWith29Bits) {
+  JobTables tables;
+  AddTable("t", 1, OptimizerKind::kSgd, &tables);
+  AddFeature(0, 1, &tables);
+  const auto layout = LayOut(tables, 10, uint64_t{1} << 40, /*with_slots=*/false);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->groups[0].capacity, 1 << 29);
+}
+
+}  // namespace
+}  // namespace thermocline

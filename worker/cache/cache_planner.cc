@@ -1,0 +1,151 @@
+#include "worker/cache/cache_planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker/cache/cache_rows.h"
+
+namespace thermocline {
+namespace {
+
+// Bits of the `count` steps that follow `step`.
+uint32_t UseBitsBehind(int32_t step, int count) {
+  uint32_t bits = 0;
+  for (int i = 1; i <= std::min(count, 31); ++i) bits |= UseBit(step + i);
+  return bits;
+}
+
+}  // namespace
+
+struct CachePlanner::Group {
+  explicit Group(const CachePlannerOptions::Group& options)
+      : tables(options.tables), rows(options.capacity) {}
+
+  const std::vector<int32_t> tables;
+  CacheRows rows;
+};
+
+CachePlanner::CachePlanner(CachePlannerOptions options, const ClusterMap& cluster_map,
+                           const std::vector<TableId>& tables, ThreadPool* threads)
+    : options_(std::move(options)), threads_(threads), first_staged_(tables.size()) {
+  CHECK_GE(options_.window_steps, 0);
+  CHECK_GE(options_.copy_steps, 0);
+  for (const TableId table : tables) {
+    tables_.push_back(std::make_unique<CacheTable>(table, cluster_map));
+  }
+  std::vector<int> groups_of(tables.size(), 0);
+  for (const CachePlannerOptions::Group& group : options_.groups) {
+    for (int32_t table : group.tables) {
+      CHECK_LT(static_cast<size_t>(table), tables.size());
+      ++groups_of[table];
+    }
+    groups_.push_back(std::make_unique<Group>(group));
+  }
+  for (int groups : groups_of) CHECK_EQ(groups, 1);
+}
+
+CachePlanner::~CachePlanner() = default;
+
+void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
+  CHECK_EQ(plan.tables.size(), tables_.size());
+  CHECK_LT(step.value(), int64_t{std::numeric_limits<int32_t>::max()});
+  if (first_step_ < 0) {
+    first_step_ = step.value();
+    step_ = step.value() - 1;
+  } else {
+    CHECK_EQ(step.value(), admitted_ + 1);
+  }
+  admitted_ = step.value();
+  cache->tables.resize(plan.tables.size());
+  const auto num_tables = static_cast<int64_t>(tables_.size());
+  threads_->ParallelFor(num_tables, [&](int64_t t, int) {
+    tables_[t]->Admit(static_cast<int32_t>(admitted_), plan.tables[t].keys, &cache->tables[t]);
+  });
+  for (const std::unique_ptr<Group>& group : groups_) {
+    for (const int32_t t : group->tables) {
+      for (const int32_t row : tables_[t]->needed()) group->rows.Need(row);
+    }
+  }
+}
+
+// Why step - window_steps - 1 bounds the last push of every key that is pulled at `step` and whose
+// entry knows of none. Only earlier steps have pushed, and what they push of a key is the gradient
+// at a step q that bypassed the cache with it, or the row at a step q whose plan evicted it, or
+// before that while it was held.
+// - Bypassed at q, and used again by a step admitted then: the entry stays up to that use, with q.
+// - Bypassed at q, and not used again by a step admitted then, q + window_steps or later ones: so
+//   step > q + window_steps.
+// - Evicted at q: not used by those steps either. The entry goes with the row; no push before that
+//   matters, as q was later.
+// What was pushed before the first step admitted is none of this planner's.
+void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
+  CHECK_EQ(step.value(), step_ + 1);
+  CHECK_LE(step.value(), admitted_);
+  CHECK_EQ(cache->tables.size(), plan.tables.size());
+  step_ = step.value();
+  CacheTableStep at;
+  at.step = static_cast<int32_t>(step_);
+  at.owned = options_.mode == CachePlannerOptions::Mode::kOwned;
+  at.copy_steps = options_.copy_steps;
+  at.worthwhile_uses = UseBitsBehind(at.step, std::min(options_.window_steps, options_.copy_steps));
+  cache->counts = CacheCounts();
+  cache->pushed_through = kNoStep;
+  const Step before_window = step - options_.window_steps - 1;
+  if (at.owned && before_window.value() >= first_step_) cache->pushed_through = before_window;
+  const auto num_tables = static_cast<int64_t>(tables_.size());
+  threads_->ParallelFor(num_tables, [&](int64_t t, int) {
+    tables_[t]->FindMisses(at, plan.tables[t], &cache->tables[t]);
+  });
+  for (const std::unique_ptr<Group>& group : groups_) PlanGroup(group.get(), cache);
+  threads_->ParallelFor(num_tables, [&](int64_t t, int) {
+    tables_[t]->Fill(at, plan.tables[t], first_staged_[t], &cache->tables[t]);
+  });
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    const TableCachePlan& table = cache->tables[t];
+    if (at.owned) {
+      cache->pushed_through = std::max(cache->pushed_through, Step(tables_[t]->last_push()));
+    }
+    cache->counts.loaded += table.loaded.size();
+    cache->counts.bypassed += table.bypassed.size();
+    cache->counts.hits += plan.tables[t].num_unique() - table.loaded.size() - table.bypassed.size();
+  }
+}
+
+// What the tables of a group share: rows of the cache, and of staging.
+void CachePlanner::PlanGroup(Group* group, CachePlan* cache) {
+  int32_t next_staged = group->rows.capacity();
+  for (const int32_t t : group->tables) {
+    GiveRows(t, group, cache);
+    first_staged_[t] = next_staged;
+    next_staged += tables_[t]->num_bypassed();
+  }
+  // Rows that this step uses are needed up to here.
+  for (const int32_t t : group->tables) {
+    for (const int32_t row : tables_[t]->released()) group->rows.Release(row);
+  }
+  cache->counts.rows_held += group->rows.num_held();
+}
+
+void CachePlanner::GiveRows(int32_t t, Group* group, CachePlan* cache) {
+  CacheTable& table = *tables_[t];
+  for (int32_t i = 0; i < table.num_wanted(); ++i) {
+    const CacheTable::Wanted wanted = table.wanted(i);
+    RowOwner victim;
+    const int32_t row = group->rows.Take({t, wanted.entry}, wanted.frequency, &victim);
+    table.GiveRow(i, row);
+    cache->counts.crowded_out += row == kNoRow ? 1 : 0;
+    if (row == kNoRow || victim.table < 0) continue;
+    tables_[victim.table]->Lose(victim.entry, row);
+    ++cache->counts.evicted;
+  }
+}
+
+size_t CachePlanner::num_entries() const {
+  size_t entries = 0;
+  for (const std::unique_ptr<CacheTable>& table : tables_) entries += table->directory().size();
+  return entries;
+}
+
+}  // namespace thermocline

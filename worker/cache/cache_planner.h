@@ -1,0 +1,89 @@
+// Decides, batch by batch and ahead of the compute, which embedding rows a worker keeps on its
+// device: the cache's plan (docs/architecture.md, "Rows
+// beside the compute").
+//
+// Every table group has a slab: rows [0, capacity) are the cache's, those from `capacity` on are
+// staging, for the rows of one step that bypass the cache. A plan names rows of the slab only, so
+// whoever carries it out needs no directory; and it depends on the batches alone, so it may be made
+// any number of steps before it is carried out. Plans are carried out in the order of the steps:
+//
+//   evicted rows leave their slab rows, loaded ones come into theirs, bypassed ones into staging;
+//   then the step computes, reading rows[u] for its unique key u.
+//
+// The rule: a key that misses is loaded if a later step of the window uses it too (the step planned
+// and `window_steps` later ones), into a row never held or in place of a victim (cache_rows.h),
+// which has no use in the window; else it is bypassed.
+#ifndef THERMOCLINE_WORKER_CACHE_CACHE_PLANNER_H_
+#define THERMOCLINE_WORKER_CACHE_CACHE_PLANNER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/cluster_map.h"
+#include "common/base/ids.h"
+#include "common/base/thread_pool.h"
+#include "worker/cache/cache_plan.h"
+#include "worker/cache/cache_table.h"
+#include "worker/plan/batch_plan.h"
+
+namespace thermocline {
+
+struct CachePlannerOptions {
+  struct Group {
+    std::vector<int32_t> tables;  // indices into BatchPlan::tables
+    int32_t capacity = 0;         // rows of the cache; may be 0
+  };
+  std::vector<Group> groups;  // Every table is in one.
+  int window_steps = 8;       // batches known beyond the one planned
+  // kOwned: this is the only worker; rows in the cache are newer than the servers', and come back
+  // to them when they are evicted. kCopies: there are others; a row pulled for step p may be read
+  // up to step p + copy_steps, and every step pushes its gradients. A copy that has grown too old
+  // is pulled again into its row; a key that misses is loaded if it is used again while it may be
+  // read.
+  enum class Mode { kOwned, kCopies };
+  Mode mode = Mode::kOwned;
+  int copy_steps = 0;
+};
+
+// Not thread-safe.
+class CachePlanner {
+ public:
+  // Tables are planned side by side on `threads`, which outlive the planner; the plans don't depend
+  // on their number. REQUIRES: every one of `tables` is in one group.
+  CachePlanner(CachePlannerOptions options, const ClusterMap& cluster_map,
+               const std::vector<TableId>& tables, ThreadPool* threads);
+  ~CachePlanner();
+
+  // Batches enter the window one after the other: `plan` is that of step `step`, which follows the
+  // one before; the first may be any.
+  void Admit(Step step, const BatchPlan& plan, CachePlan* cache);
+
+  // Plans the step that follows the one planned before, with the `plan` and `cache` of its Admit.
+  // REQUIRES: the next window_steps batches have been admitted, or the data ends before.
+  void Plan(Step step, const BatchPlan& plan, CachePlan* cache);
+
+  // Keys remembered: at most the rows of the caches and the unique keys of the batches admitted and
+  // not planned.
+  size_t num_entries() const;
+
+ private:
+  struct Group;
+
+  void PlanGroup(Group* group, CachePlan* cache);
+  void GiveRows(int32_t table, Group* group, CachePlan* cache);
+
+  const CachePlannerOptions options_;
+  ThreadPool* const threads_;
+  std::vector<std::unique_ptr<CacheTable>> tables_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<int32_t> first_staged_;  // [tables] of the step at hand
+  int64_t first_step_ = -1;            // admitted; -1: none yet
+  int64_t admitted_ = -1;              // the last one
+  int64_t step_ = -1;                  // planned now, or last
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_CACHE_CACHE_PLANNER_H_

@@ -1,0 +1,50 @@
+// Transport over gRPC: raw bytes, several connections to each server taken in turn.
+#ifndef THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_
+#define THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/net/channel.h"
+#include "common/net/credentials.h"
+#include "worker/session/transport.h"
+
+namespace thermocline {
+
+class GrpcTransport final : public Transport {
+ public:
+  struct Options {
+    std::vector<std::string> addresses;  // host:port, by server index
+    int channels_per_server = 2;
+    TlsFiles tls;
+    int max_message_bytes = kDefaultMaxMessageBytes;
+  };
+
+  // Connects with the first calls. Errors: those of MakeChannelCredentials; kInvalidArgument
+  // (channels_per_server or max_message_bytes out of range).
+  static absl::StatusOr<std::unique_ptr<GrpcTransport>> Create(const Options& options);
+
+  // Cancels what is in flight and waits until every `done` has returned.
+  ~GrpcTransport() override;
+
+  // `done` runs on a thread of gRPC's: it must not block. Errors name method, server, step and
+  // keys. kOutOfRange: the message, or its reply, would be over the limit. kResourceExhausted: the
+  // server is full. kUnavailable: nobody listens there, or the connection broke. Errors of the
+  // server: server_core.h.
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override;
+  void Close() override;
+
+ private:
+  struct Impl;
+  explicit GrpcTransport(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_

@@ -1,0 +1,155 @@
+#include "worker/session/session_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/math/finite.h"
+#include "worker/session/part_split.h"
+
+namespace thermocline {
+namespace {
+
+uint64_t BytesOf(const PullCall& call) {
+  uint64_t bytes = NumKeys(call) * sizeof(Key);
+  for (const PullSlice& slice : call.tables) bytes += slice.rows.size() * sizeof(float);
+  return bytes;
+}
+uint64_t BytesOf(const PushCall& call) {
+  uint64_t bytes = NumKeys(call) * (sizeof(Key) + sizeof(uint32_t));
+  for (const wire::PushSlice& slice : call.tables) bytes += slice.values.size() * sizeof(float);
+  return bytes;
+}
+
+}  // namespace
+
+void PushOperation::Release(size_t wave) {
+  CHECK(!waves[wave].released);
+  const bool again = waves[wave].is_wanted;
+  waves[wave].released = true;
+  waves[wave].is_wanted = false;
+  unreleased -= again ? 0 : 1;
+  const size_t last = waves.size() - 1;
+  for (ToServer& server : to) {
+    for (size_t i = 0; i < server.parts.size(); ++i) {
+      const size_t of = server.parts[i].wave;
+      if (again ? of == wave && server.parts[i].phase == CallPhase::kWaiting
+                : (of == wave && wave != last) || (of == last && unreleased == 0)) {
+        server.waiting.push_back(i);
+      }
+    }
+  }
+}
+
+SessionCalls::SessionCalls(const PsSessionOptions& options) : options_(options) {
+  for (const TableLayout& table : options.tables) tables_.emplace(table.id, &table);
+}
+
+std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const {
+  CHECK_EQ(work.slices.size(), options_.num_servers);
+  auto pull = std::make_shared<PullOperation>();
+  pull->step = work.step;
+  pull->complete_through = work.step - 1;
+  pull->needs_through = work.step - 1;
+  if (work.kind == wire::PullKind::kTrain) {
+    pull->needs_through = std::max(kNoStep, pull->needs_through - options_.staleness_steps);
+  }
+  pull->to.resize(options_.num_servers);
+  const auto width_of = [this, &work](const PullSlice& slice) {
+    const TableLayout& table = *tables_.at(slice.table);
+    const size_t width = work.with_slots ? table.row_floats() : table.dim;
+    CHECK_EQ(slice.rows.size(), slice.keys.size() * width);
+    return width;
+  };
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    for (std::vector<PullSlice>& part :
+         SplitPull(work.slices[server], options_.max_part_bytes, width_of)) {
+      PullOperation::Call call;
+      call.server = ServerIndex(server);
+      call.call.kind = work.kind;
+      call.call.step = work.step;
+      call.call.staleness_steps = options_.staleness_steps;
+      call.call.after_step = work.after_step;
+      call.call.with_slots = work.with_slots;
+      call.call.tables = std::move(part);
+      call.bytes = BytesOf(call.call);
+      pull->to[server].is_read = true;
+      pull->to[server].waiting.push_back(pull->calls.size());
+      pull->calls.push_back(std::move(call));
+    }
+  }
+  pull->unanswered = pull->calls.size();
+  pull->complete = pull->calls.empty();
+  return pull;
+}
+
+std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const {
+  CHECK(!work.waves.empty());
+  auto push = std::make_shared<PushOperation>();
+  push->step = work.step;
+  push->to.resize(options_.num_servers);
+  push->waves.resize(work.waves.size());
+  push->unreleased = work.waves.size();
+  CHECK(work.lent.empty() || (work.lent.size() == work.waves.size() && !work.lent.back()));
+  for (size_t wave = 0; wave < work.lent.size(); ++wave) {
+    push->waves[wave].is_lent = work.lent[wave];
+  }
+  push->on_returned = work.on_returned;
+  push->on_wanted = work.on_wanted;
+  push->unacknowledged = options_.num_servers;
+  const auto width_of = [this](const wire::PushSlice& slice) {
+    const TableLayout& table = *tables_.at(slice.table);
+    const size_t width = slice.kind == wire::PushKind::kAssign ? table.row_floats() : table.dim;
+    CHECK_EQ(slice.counts.size(), slice.keys.size());
+    CHECK_EQ(slice.values.size(), slice.keys.size() * width);
+    return width;
+  };
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    std::vector<PushOperation::Part>& parts = push->to[server].parts;
+    for (size_t wave = 0; wave < work.waves.size(); ++wave) {
+      CHECK_EQ(work.waves[wave].size(), options_.num_servers);
+      std::vector<std::vector<wire::PushSlice>> split =
+          SplitPush(work.waves[wave][server], options_.max_part_bytes, width_of);
+      // Every server gets a part of the last wave, and so none accepts the push before it.
+      if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
+      for (std::vector<wire::PushSlice>& slices : split) {
+        PushOperation::Part part;
+        part.wave = wave;
+        part.call.step = work.step;
+        part.call.part = static_cast<uint32_t>(parts.size());
+        part.call.learning_rate = work.learning_rate;
+        part.call.tables = std::move(slices);
+        part.bytes = BytesOf(part.call);
+        parts.push_back(std::move(part));
+        ++push->waves[wave].unanswered;
+      }
+    }
+    for (PushOperation::Part& part : parts) {
+      part.call.num_parts = static_cast<uint32_t>(parts.size());
+    }
+  }
+  return push;
+}
+
+absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) const {
+  for (const PushOperation::ToServer& to : push.to) {
+    for (const PushOperation::Part& part : to.parts) {
+      if (part.wave != wave) continue;
+      for (const wire::PushSlice& slice : part.call.tables) {
+        const TableLayout& table = *tables_.at(slice.table);
+        const bool assign = slice.kind == wire::PushKind::kAssign;
+        const size_t width = slice.values.size() / slice.keys.size();
+        const size_t bad = FindBadInRows(slice.values, table.dim, width);
+        if (bad == slice.values.size()) continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rank ", options_.rank.value(), ", step ", push.step.value(), ": ",
+            assign ? "row" : "gradient", " of table '", table.name, "', key ",
+            slice.keys[bad / width], " holds ", slice.values[bad], assign ? "" : kRateHint));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

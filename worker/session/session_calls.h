@@ -1,0 +1,109 @@
+// The pulls and pushes that a session has under way, cut into calls.
+#ifndef THERMOCLINE_WORKER_SESSION_SESSION_CALLS_H_
+#define THERMOCLINE_WORKER_SESSION_SESSION_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/math/table_spec.h"
+#include "worker/session/ps_session.h"
+#include "worker/session/retry_policy.h"
+#include "worker/session/transport.h"
+
+namespace thermocline {
+
+enum class CallPhase { kWaiting, kInFlight, kBackingOff, kAnswered };
+
+// A pull or a push from its begin until its `done`.
+struct Operation {
+  uint64_t id = 0;
+  Step step;              // In messages.
+  size_t in_flight = 0;   // Calls and checks that borrow buffers.
+  bool complete = false;  // Nothing is left to ask for.
+  std::function<void(absl::Status)> finish;
+};
+
+struct PullOperation : Operation {
+  struct Call {
+    ServerIndex server;
+    PullCall call;
+    uint64_t bytes = 0;
+    CallPhase phase = CallPhase::kWaiting;
+    RetryState retry;
+  };
+  struct ToServer {
+    bool is_read = false;        // It gets some of the calls.
+    std::deque<size_t> waiting;  // Those in phase kWaiting, in the order in which they are sent.
+    int in_flight = 0;
+  };
+  std::vector<Call> calls;
+  std::vector<ToServer> to;  // [num_servers]
+  size_t unanswered = 0;
+  Step needs_through;     // Every worker's pushes up to here must be in the rows.
+  Step complete_through;  // They are up to here, in all answers so far.
+};
+
+struct PushOperation : Operation {
+  struct Part {
+    PushCall call;
+    size_t wave = 0;
+    uint64_t bytes = 0;
+    CallPhase phase = CallPhase::kWaiting;
+    RetryState retry;
+  };
+  struct ToServer {
+    std::vector<Part> parts;  // By wave.
+    // Those in phase kWaiting of released waves, in the order in which they are sent.
+    std::deque<size_t> waiting;
+    int in_flight = 0;
+    size_t sent = 0;  // Parts, once or more often.
+    size_t answered = 0;
+    bool acknowledged = false;
+    RetryState rounds;  // All parts answered, but the push not accepted.
+  };
+  struct Wave {
+    bool is_lent = false;    // PushWork::lent
+    bool released = false;   // its values are there
+    bool is_wanted = false;  // they were, and are needed again
+    size_t unanswered = 0;   // parts
+    size_t in_flight = 0;    // calls and checks that borrow its values
+  };
+  // The last wave, which every server gets a part of, waits for all the others: no server accepts
+  // the push before all of it is checked, whatever the order of the releases. REQUIRES: `wave` was
+  // not released before, or is wanted.
+  void Release(size_t wave);
+
+  std::vector<ToServer> to;  // [num_servers]
+  std::vector<Wave> waves;
+  size_t unreleased = 0;      // Waves that never were.
+  size_t unacknowledged = 0;  // Servers.
+  std::function<void(size_t wave)> on_returned, on_wanted;
+};
+
+// Makes operations from work. Thread-safe: it is fixed at construction.
+class SessionCalls {
+ public:
+  // `options` outlives the object.
+  explicit SessionCalls(const PsSessionOptions& options);
+
+  std::shared_ptr<PullOperation> NewPull(const PullWork& work) const;
+  std::shared_ptr<PushOperation> NewPush(const PushWork& work) const;
+
+  // kInvalidArgument where the servers would refuse a value of the wave; names table and key.
+  absl::Status CheckFinite(const PushOperation& push, size_t wave) const;
+
+ private:
+  const PsSessionOptions& options_;
+  absl::flat_hash_map<TableId, const TableLayout*> tables_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SESSION_SESSION_CALLS_H_

@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "worker/session/session_state.h"
+
+namespace thermocline {
+
+void PsSession::Impl::StartPush(PushWork work, PushDone done) {
+  const std::shared_ptr<PushOperation> push = calls.NewPush(work);
+  push->finish = std::move(done);
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    CHECK(work.step == last_begun + 1);
+    last_begun = work.step;
+    Begin(push);
+    if (failure.ok()) {
+      pushes.emplace(push->step, push);
+      for (Server& server : servers) server.pushes.push_back(push);
+    }
+    FinishIfDone(*push, &actions);
+  }
+  RunActions(&actions);
+}
+
+absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
+  std::shared_ptr<PushOperation> push;
+  {
+    absl::MutexLock lock(&mutex);
+    if (!failure.ok()) return failure;
+    const auto found = pushes.find(step);
+    if (again && found == pushes.end()) return absl::OkStatus();
+    // The push can't be over: parts of its last wave wait for this release.
+    CHECK(found != pushes.end());
+    push = found->second;
+    if (wave == kLastWave) wave = push->waves.size() - 1;
+    CHECK_LT(wave, push->waves.size());
+    CHECK(!push->waves[wave].released);
+    CHECK_EQ(push->waves[wave].is_wanted, again);
+    ++push->in_flight;  // Borrows the values.
+    ++push->waves[wave].in_flight;
+  }
+  // Without the mutex: no part of this wave is sent yet, so nobody else looks at its values.
+  const absl::Status finite = calls.CheckFinite(*push, wave);
+  absl::Status result;
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    --push->in_flight;
+    --push->waves[wave].in_flight;
+    if (!finite.ok()) {
+      Fail(finite, &actions);
+    } else if (failure.ok()) {
+      push->Release(wave);
+      for (uint32_t server = 0; server < options.num_servers; ++server) {
+        SendPushes(server, &actions);
+      }
+      ReturnWaveIfDone(push, wave, &actions);
+    }
+    FinishIfDone(*push, &actions);
+    result = failure;
+  }
+  RunActions(&actions);
+  return result;
+}
+
+// The server has the part, or will not be asked to take it any more.
+void PsSession::Impl::TakeAnswered(const std::shared_ptr<PushOperation>& push,
+                                   PushOperation::Part* part, Actions* actions) {
+  if (part->phase == CallPhase::kAnswered) return;
+  part->phase = CallPhase::kAnswered;
+  --push->waves[part->wave].unanswered;
+  ReturnWaveIfDone(push, part->wave, actions);
+}
+
+void PsSession::Impl::ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave,
+                                       Actions* actions) {
+  PushOperation::Wave& state = push->waves[wave];
+  if (!state.is_lent || !state.released || state.unanswered > 0 || state.in_flight > 0) return;
+  state.released = false;
+  actions->push_back([push, wave] { push->on_returned(wave); });
+}
+
+void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
+  if (!failure.ok() || servers[server].pushes.empty()) return;
+  const std::shared_ptr<PushOperation> push = servers[server].pushes.front();
+  PushOperation::ToServer& to = push->to[server];
+  while (!to.waiting.empty() && to.in_flight < options.max_calls_in_flight) {
+    const size_t i = to.waiting.front();
+    to.waiting.pop_front();
+    ++stats.calls_examined;
+    PushOperation::Part& part = to.parts[i];
+    CHECK(part.phase == CallPhase::kWaiting);
+    part.phase = CallPhase::kInFlight;
+    part.call.header = HeaderFor(server);
+    if (!part.retry.sent) ++to.sent;
+    ++to.in_flight;
+    ++push->in_flight;
+    ++push->waves[part.wave].in_flight;
+    stats.bytes_pushed += part.bytes;
+    actions->push_back([self = shared_from_this(), push, server, i,
+                        deadline_us = BeginAttempt(server, &part.retry)] {
+      self->transport->Push(ServerIndex(server), push->to[server].parts[i].call, deadline_us,
+                            [self, push, server, i](absl::StatusOr<wire::PushAnswer> answer) {
+                              self->OnPushAnswer(push, server, i, answer);
+                            });
+    });
+  }
+}
+
+void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                   size_t index, const absl::StatusOr<wire::PushAnswer>& answer) {
+  PushOperation::ToServer& to = push->to[server];
+  const size_t wave = to.parts[index].wave;
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    --push->in_flight;
+    --push->waves[wave].in_flight;
+    --to.in_flight;
+    NoteAnswer(server, answer.status());
+    if (answer.ok()) NoteTaken("push", server, &actions);
+    if (failure.ok() && !to.acknowledged) {
+      int64_t delay_us = 0;
+      if (answer.ok()) {
+        TakePushAnswer(push, server, index, *answer, &actions);
+      } else if (OnError(*push, "push", server, answer.status(), &to.parts[index].retry, &delay_us,
+                         &actions)) {
+        RepeatPart(push, server, index, delay_us, &actions);
+      }
+    }
+    ReturnWaveIfDone(push, wave, &actions);
+    SendPushes(server, &actions);
+    FinishIfDone(*push, &actions);
+  }
+  RunActions(&actions);
+}
+
+// A server accepts a push when it has all its parts, and gets a push after the one before was
+// acknowledged. What it accepted beyond that came from somebody else, and this worker's gradients
+// would be taken for repetitions.
+absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t server,
+                                            Step accepted_through) const {
+  if (accepted_through < push.step) return absl::OkStatus();
+  const size_t sent = push.to[server].sent, parts = push.to[server].parts.size();
+  if (accepted_through == push.step && sent == parts) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("server ", server, " accepted step ", accepted_through.value(), " from rank ",
+                   options.rank.value(), ", but this worker has sent it ", sent, " of ", parts,
+                   " parts of step ", push.step.value(),
+                   " and nothing later: another process pushes as this rank"));
+}
+
+void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                     size_t index, const wire::PushAnswer& answer,
+                                     Actions* actions) {
+  PushOperation::ToServer& to = push->to[server];
+  PushOperation::Part& part = to.parts[index];
+  const absl::Status plausible = CheckAccepted(*push, server, answer.accepted_through);
+  if (!plausible.ok()) {
+    Fail(plausible, actions);
+  } else if (answer.accepted_through == push->step) {
+    to.acknowledged = true;
+    for (PushOperation::Part& one : to.parts) TakeAnswered(push, &one, actions);
+    servers[server].acked_through = push->step;
+    CHECK(servers[server].pushes.front() == push);
+    servers[server].pushes.pop_front();
+    push->complete = --push->unacknowledged == 0;
+  } else if (answer.readiness != wire::Readiness::kReady) {
+    ++stats.not_ready;
+    RepeatPart(push, server, index, policy.DelayAfterNotReady(&part.retry), actions);
+  } else {
+    TakeAnswered(push, &part, actions);
+    if (++to.answered == to.parts.size()) RepeatPush(push, server, actions);
+  }
+}
+
+void PsSession::Impl::RepeatPart(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                 size_t index, int64_t delay_us, Actions* actions) {
+  push->to[server].parts[index].phase = CallPhase::kBackingOff;
+  After(
+      delay_us,
+      [this, push, server, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+        push->to[server].parts[index].phase = CallPhase::kWaiting;
+        push->to[server].waiting.push_front(index);
+        SendPushes(server, later);
+      },
+      actions);
+}
+
+// Every part was answered and yet the push was not accepted: the server forgot some (it was
+// restarted).
+void PsSession::Impl::RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                 Actions* actions) {
+  PushOperation::ToServer& to = push->to[server];
+  ++stats.retries;
+  to.answered = 0;
+  for (PushOperation::Part& part : to.parts) {
+    part.phase = CallPhase::kBackingOff;
+    PushOperation::Wave& wave = push->waves[part.wave];
+    ++wave.unanswered;
+    if (wave.released || wave.is_wanted) continue;
+    wave.is_wanted = true;
+    actions->push_back([push, number = part.wave] { push->on_wanted(number); });
+  }
+  After(
+      policy.DelayAfterUnaccepted(&to.rounds),
+      [this, push, server](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+        PushOperation::ToServer& later_to = push->to[server];
+        for (size_t i = 0; i < later_to.parts.size(); ++i) {
+          PushOperation::Part& part = later_to.parts[i];
+          part.phase = CallPhase::kWaiting;
+          if (push->waves[part.wave].released) later_to.waiting.push_back(i);
+        }
+        SendPushes(server, later);
+      },
+      actions);
+}
+
+}  // namespace thermocline

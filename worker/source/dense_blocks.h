@@ -1,0 +1,77 @@
+// The dense tensors of a model as rows of tables, grouped by the server that holds them.
+//
+// The model keeps its parameters in one flat arena (bottom MLP, then top MLP, each tensor from a
+// multiple of 256 floats on); a server gets the blocks that its slots own. "Staging" is the same
+// blocks in wire order: by server, then tensor, then block.
+//
+// Immutable after construction.
+#ifndef THERMOCLINE_WORKER_SOURCE_DENSE_BLOCKS_H_
+#define THERMOCLINE_WORKER_SOURCE_DENSE_BLOCKS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/cluster_map.h"
+#include "common/base/ids.h"
+#include "common/job/job_tables.h"
+#include "worker/session/transport.h"
+
+namespace thermocline {
+
+class DenseBlocks {
+ public:
+  // REQUIRES: all tensors have the same optimizer; at least one tensor.
+  DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster);
+
+  const std::vector<DenseTable>& tensors() const { return tensors_; }
+  int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }
+  int64_t arena_floats() const { return num_blocks() * kDenseBlockFloats; }
+  int slot_floats() const { return slot_floats_; }  // of one block
+  int row_floats() const { return kDenseBlockFloats + slot_floats_; }
+
+  // Writes the initial parameters, and optimizer slots, of every block.
+  //   weights: [arena_floats]; slots: [num_blocks, slot_floats]
+  void Initialize(uint64_t seed, absl::Span<float> weights, absl::Span<float> slots) const;
+
+  // [num_servers] slices over staging, for PullWork and PushWork. The staging buffers must outlive
+  // them.
+  std::vector<std::vector<PullSlice>> PullSlices(absl::Span<float> staged_weights) const;
+  std::vector<std::vector<PullSlice>> PullRowSlices(absl::Span<float> staged_rows) const;
+  std::vector<std::vector<wire::PushSlice>> GradientSlices(
+      absl::Span<const float> staged_gradients) const;
+  std::vector<std::vector<wire::PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
+
+  // Between arena and staging.
+  //   staged_weights, staged_gradients: [num_blocks, 256]; staged_rows: [num_blocks, row_floats]
+  void UnstageWeights(absl::Span<const float> staged_weights, absl::Span<float> weights) const;
+  void UnstageRows(absl::Span<const float> staged_rows, absl::Span<float> weights,
+                   absl::Span<float> slots) const;
+  void StageGradients(absl::Span<const float> gradients, absl::Span<float> staged_gradients) const;
+  void StageRows(absl::Span<const float> weights, absl::Span<const float> slots,
+                 absl::Span<float> staged_rows) const;
+
+ private:
+  // One tensor's blocks on one server: positions [begin, begin + count) of staging.
+  struct Range {
+    TableId table;
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+
+  std::vector<std::vector<PullSlice>> Slices(absl::Span<float> rows, int floats_per_block) const;
+  std::vector<std::vector<wire::PushSlice>> Slices(wire::PushKind kind,
+                                                   absl::Span<const float> values,
+                                                   int floats_per_block) const;
+
+  std::vector<DenseTable> tensors_;
+  int slot_floats_ = 0;
+  std::vector<Key> keys_;                   // [num_blocks] of staging position
+  std::vector<int64_t> arena_blocks_;       // [num_blocks] of staging position
+  std::vector<uint32_t> no_lookups_;        // [num_blocks] zeros
+  std::vector<std::vector<Range>> ranges_;  // [num_servers]
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SOURCE_DENSE_BLOCKS_H_

@@ -1,0 +1,94 @@
+// The dense parameters of a job, as one worker's steps use them: beside the rows of the embedding
+// source (embedding_source.h), with which they share a step's pull and push.
+//
+// With one worker they live on its device: every step updates them there, and a step that writes
+// back brings them to the servers. With several they live on the servers: every step pulls them and
+// pushes their gradients. That is decided here; the calls of a step are the same, in this order:
+//
+//   PullShare   before the source's Fetch
+//   Receive     after its Await, before the forward pass
+//   Update      after the backward pass
+//   PushShare   for the source's Push
+//   Push        once the device has finished the step; before the source's FinishPush
+//
+// Steps come in order. Where the parameters are updated here, a pipelined trainer (trainer.h) calls
+// Update of the next step before Push, unless the step writes back.
+//
+// Not thread-safe.
+#ifndef THERMOCLINE_WORKER_SOURCE_DENSE_PARAMETERS_H_
+#define THERMOCLINE_WORKER_SOURCE_DENSE_PARAMETERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "kernels/device.h"
+#include "worker/session/ps_session.h"
+#include "worker/source/dense_blocks.h"
+#include "worker/source/step_context.h"
+
+namespace thermocline {
+
+// The model's dense parameters in device memory, block by block (dense_blocks.h).
+struct DenseArenas {
+  DeviceSpan<float> weights;    // [blocks, 256]
+  DeviceSpan<float> slots;      // [blocks, slot_floats]
+  DeviceSpan<float> gradients;  // [blocks, 256]
+};
+
+class DenseParameters {
+ public:
+  // All that is pointed to, and the arenas, outlive it. num_workers: of the job.
+  DenseParameters(const DenseBlocks* blocks, const DenseArenas& arenas, uint32_t num_workers,
+                  Device* device, PsSession* session);
+
+  // Whether this worker updates them, on its device; else the servers do.
+  bool updated_here() const { return updated_here_; }
+
+  // Gives them their initial values.
+  void Initialize(uint64_t seed);
+  // Reads them as they are once every worker's pushes up to step - 1 are in them, and waits. Where
+  // they are updated here, a run that doesn't begin at step 0 does so before its first step.
+  absl::Status Load(Step step);
+
+  // What the step pulls; empty: nothing.
+  std::vector<std::vector<PullSlice>> PullShare(StepContext* context) const;
+  // Takes to the device what was pulled.
+  void Receive(StepContext* context);
+  // Where they are updated here: queues the update with the model's gradients and
+  // context->learning_rate, and looks for a gradient that is not finite (outcome()->bad_gradient).
+  void Update(StepContext* context);
+  // What the step pushes, in a wave of its own: gradients, or, where context->writes_back, rows;
+  // empty: nothing, the parameters stay here.
+  std::vector<std::vector<wire::PushSlice>> PushShare(StepContext* context) const;
+  // Releases that wave, the push's last, with the values that the device has now. Errors:
+  // kInvalidArgument (a gradient is not finite; names the tensor), the device's, the session's.
+  absl::Status Push(StepContext* context);
+
+ private:
+  struct OfStep;
+  struct HostCopy {
+    std::unique_ptr<DeviceBuffer> buffer;  // null: the device's memory is the host's
+    absl::Span<float> floats;
+  };
+
+  HostCopy MakeHostCopy(DeviceSpan<float> span) const;
+  absl::Status CopyToHost();
+  void CopyToDevice();
+  absl::Status CheckGradients(const StepContext& context, int64_t bad_gradient) const;
+
+  const DenseBlocks* const blocks_;
+  const DenseArenas arenas_;
+  const bool updated_here_;
+  Device* const device_;
+  PsSession* const session_;
+  const std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64, device
+  const HostCopy weights_, slots_, gradients_;        // of the arenas
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SOURCE_DENSE_PARAMETERS_H_

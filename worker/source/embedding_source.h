@@ -1,0 +1,92 @@
+// Where a trainer's rows come from and where its gradients go. Implementations: RemoteSource (pull
+// and push every step), CachedSource (hot rows stay on the device).
+//
+// One thread calls it, for each step in order: Fetch, Await, Update, Push, FinishPush. Up to
+// fetch_ahead() later steps may be fetched before a step's Push. A trainer that pipelines its steps
+// (trainer.h) calls Await and Update of the next step before Push, too, unless the step writes back
+// or the next one awaits its push. Whatever fetches and pushes meet fails their session: its
+// owner drains and cancels it (ps_session.h).
+//
+// The dense parameters are not the source's (dense_parameters.h). But a worker has one push a step,
+// so their share of a step's pull and push goes along with the rows.
+#ifndef THERMOCLINE_WORKER_SOURCE_EMBEDDING_SOURCE_H_
+#define THERMOCLINE_WORKER_SOURCE_EMBEDDING_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/wire/messages.h"
+#include "worker/session/transport.h"
+#include "worker/source/step_context.h"
+
+namespace thermocline {
+
+class EmbeddingSource {
+ public:
+  virtual ~EmbeddingSource() = default;
+
+  // Steps that may be fetched beyond the one being computed.
+  virtual int fetch_ahead() const = 0;
+
+  // Begins to bring the rows of `context`; they arrive as the servers' steps allow.
+  // dense: [num_servers] what the same pull brings for the dense parameters; empty: nothing.
+  virtual void Fetch(const std::shared_ptr<StepContext>& context,
+                     const std::vector<std::vector<PullSlice>>& dense) = 0;
+  // The last step whose push the rows of `context` wait for: its Push comes before Await.
+  virtual Step AwaitsPushOf(const StepContext& context) const = 0;
+  // Waits for all that Fetch brings, and fills context->tables and complete_through for the
+  // operations that the device is given next.
+  virtual absl::Status Await(StepContext* context) = 0;
+
+  // Queues on the device what follows the gradients in context->tables: rows held there are
+  // updated with context->learning_rate, what is to be pushed begins its way to the host.
+  virtual void Update(StepContext* context) = 0;
+
+  // Begins the push of the step, which the device has finished. Where context->writes_back, the
+  // servers must have everything afterwards, so whatever the worker alone holds is part of it. The
+  // source holds `context` until the push is acknowledged.
+  // dense: [num_servers] the push's last wave, which the dense parameters release; empty: none.
+  virtual absl::Status Push(const std::shared_ptr<StepContext>& context,
+                            std::vector<std::vector<wire::PushSlice>> dense) = 0;
+  // Once all waves are released: does what the push still needs of this thread.
+  virtual absl::Status FinishPush(StepContext* context) = 0;
+
+  // Evaluation: reads rows as they are once every worker's pushes up to step - 1 are in them. Then
+  // Await.
+  virtual void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) = 0;
+};
+
+// What implementations make pulls and pushes of: the keys of one table, as slices for each server.
+
+// Distinct keys of a table, server by server.
+struct KeyShares {
+  TableId table;
+  absl::Span<const Key> keys;
+  absl::Span<const int32_t> server_begin;  // [num_servers + 1]: server s has [s] .. [s + 1]
+};
+
+// keys: a TablePlan, or CachedKeys
+template <typename Keys>
+KeyShares SharesOf(TableId table, const Keys& keys) {
+  return {table, keys.keys, keys.server_begin};
+}
+
+// Adds the slices of other keys, [num_servers] or empty.
+void AddPullSlices(const std::vector<std::vector<PullSlice>>& more,
+                   std::vector<std::vector<PullSlice>>* slices);
+// Both add a slice for each server that has keys; the spans must outlive the slices.
+//   rows, values: [keys, width] for some width
+void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,
+                   std::vector<std::vector<PullSlice>>* slices);
+void AddPushSlices(const KeyShares& shares, wire::PushKind kind,
+                   absl::Span<const uint32_t> counts,  // [keys]
+                   absl::Span<const float> values,
+                   std::vector<std::vector<wire::PushSlice>>* slices);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SOURCE_EMBEDDING_SOURCE_H_

@@ -1,0 +1,135 @@
+// One step on its way through a worker: its batch and plan, the rows it reads and the gradients it
+// makes, and the memory in which they travel between host and device. All parts of the step share
+// it; what one part alone needs is that part's private state (PrivateStepState). A few contexts go
+// round in a ring, so that their memory is allocated once.
+#ifndef THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_
+#define THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_
+
+#include <algorithm>
+#include <any>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/check.h"
+#include "common/base/ids.h"
+#include "kernels/device.h"
+#include "kernels/trace_range.h"
+#include "kernels/transfer.h"
+#include "worker/cache/cache_plan.h"
+#include "worker/data/batch.h"
+#include "worker/plan/batch_plan.h"
+
+namespace thermocline {
+
+// Where a step reads the rows of a table, and where it leaves the gradients of its distinct keys.
+struct TableOperands {
+  Matrix rows;       // [rows, dim] device: the slots of the plan's features are rows of it
+  Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
+};
+
+// What a step tells the host once the device has finished it.
+struct StepOutcome {
+  double loss_sum = 0;
+  int64_t bad_gradient = 0;  // the first float of the dense gradients that is not finite
+  // Where rows are updated here: the same of the embeddings' gradients, all tables' one after the
+  // other; beyond them, all are finite.
+  int64_t bad_row_gradient = 0;
+};
+
+// What a step needs between host and device from its fetch on: much less often at a time than
+// steps are planned ahead.
+struct StepTransfers {
+  // `device` outlives it.
+  explicit StepTransfers(Device* device)
+      : upload(device),
+        download(device),
+        uploaded(device->MakeEvent()),
+        finished(device->MakeEvent()),
+        outcome_memory(device->AllocateHost(sizeof(StepOutcome))) {}
+
+  UploadArena upload;
+  DownloadArena download;
+  std::unique_ptr<DeviceEvent> uploaded, finished;
+  std::unique_ptr<DeviceBuffer> outcome_memory;
+};
+
+// The most bytes that steps brought to the device and back, each.
+struct TransferSizes {
+  size_t upload = 0;
+  size_t download = 0;
+  void Cover(const StepTransfers& transfers) {
+    upload = std::max(upload, transfers.upload.used_bytes());
+    download = std::max(download, transfers.download.used_bytes());
+  }
+};
+
+// What one part of the worker keeps with a step, in a type that only it knows.
+class PrivateStepState {
+ public:
+  // Made when it is first asked for; stays with the context when that goes round. REQUIRES: one
+  // type for a context's life.
+  template <typename State>
+  State& Get() {
+    if (!state_.has_value()) state_ = std::make_shared<State>();
+    const auto* state = std::any_cast<std::shared_ptr<State>>(&state_);
+    CHECK(state != nullptr);
+    return **state;
+  }
+
+ private:
+  std::any state_;
+};
+
+struct StepContext {
+  std::unique_ptr<Batch> batch;
+  BatchPlan plan;
+  CachePlan cache_plan;  // Where the pipeline plans a cache.
+  bool has_cache_plan = false;
+
+  // Once the embedding source has the rows.
+  std::vector<TableOperands> tables;
+  Step complete_through;  // Every worker's pushes up to here are in the rows.
+
+  // Of the trainer, before the step's update; and before its push.
+  float learning_rate = 0;
+  bool writes_back = false;  // The servers have the whole model after the step.
+
+  // Once the step has begun.
+  std::unique_ptr<StepTransfers> transfers;
+  DeviceSpan<const float> dense;   // [batch, dense_stride] device
+  DeviceSpan<const float> labels;  // [batch] device
+
+  PrivateStepState of_source, of_dense;  // The embedding source's, the dense parameters'.
+
+  Step step() const { return batch->step; }
+  UploadArena& upload() { return transfers->upload; }
+  DownloadArena& download() { return transfers->download; }
+  StepOutcome* outcome() { return static_cast<StepOutcome*>(transfers->outcome_memory->data()); }
+
+  // `idle`: nothing of it is used any more, by the device neither. The batch's own arrays come
+  // first: with the same transfers, those of a whole batch lie at the same place each time.
+  // `expected`: what the step will bring, so that all is allocated now.
+  void Begin(std::unique_ptr<StepTransfers> idle, const TransferSizes& expected = {}) {
+    transfers = std::move(idle);
+    upload().Clear(expected.upload);
+    download().Clear(expected.download);
+    dense = upload().Add(absl::MakeConstSpan(batch->dense));
+    labels = upload().Add(absl::MakeConstSpan(batch->labels));
+  }
+};
+
+// Sends what was added to the step's uploads; the compute waits for it.
+inline void SendUploads(Device* device, StepContext* context) {
+  const TraceRange range("upload");
+  context->upload().Send(Stream::kCopy);
+  device->Record(Stream::kCopy, context->transfers->uploaded.get());
+  device->WaitFor(Stream::kCompute, *context->transfers->uploaded);
+}
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_

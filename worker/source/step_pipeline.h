@@ -1,0 +1,91 @@
+// Reads and plans batches ahead of the compute, in a thread of its own. Where rows are cached, the
+// cache's plan of a step is made once the batches of its window are there, and the slots of the
+// features are rows of the cache's slabs.
+//
+// A context goes back into the ring when its last holder lets go of it, on any thread.
+#ifndef THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
+#define THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
+
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/latency_histogram.h"
+#include "common/base/thread_pool.h"
+#include "worker/cache/cache_planner.h"
+#include "worker/data/batch_reader.h"
+#include "worker/plan/batch_plan.h"
+#include "worker/source/step_context.h"
+
+namespace thermocline {
+
+struct StepPipelineOptions {
+  Device* device = nullptr;  // outlives the contexts; used in Next()
+  // Plan the tables of a batch side by side. Outlive the pipeline. Used by its thread only, until
+  // Next() has ended, and maybe by its cache_planner.
+  ThreadPool* threads = nullptr;
+  int depth = 1;  // contexts in the ring, at least one more than are held at a time
+  // Where rows are cached. The cache's window is `window_steps` more contexts.
+  std::unique_ptr<CachePlanner> cache_planner;
+  int window_steps = 0;
+};
+
+class StepPipeline {
+ public:
+  StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlanner& planner,
+               StepPipelineOptions options);
+  // REQUIRES: no context is held any more.
+  ~StepPipeline();
+  StepPipeline(const StepPipeline&) = delete;
+  StepPipeline& operator=(const StepPipeline&) = delete;
+
+  // The next planned step, begun, or null after the last. Errors: the reader's, in their place.
+  absl::StatusOr<std::shared_ptr<StepContext>> Next();
+
+  BatchReader::Progress progress() const { return reader_->progress(); }
+  BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
+  const StageTimer& read_time() const { return read_time_; }           // waiting for the reader
+  const StageTimer& plan_time() const { return plan_time_; }
+  const StageTimer& cache_time() const { return cache_time_; }  // planning the cache
+
+ private:
+  void Run();
+  absl::StatusOr<bool> Fill(StepContext* context);
+  void PlanBatch(StepContext* context);
+  void PassOn(StepContext* context);
+  void PassOnWindow(size_t steps_that_stay);
+  void Recycle(StepContext* context);
+
+  Device* const device_;
+  const std::unique_ptr<BatchReader> reader_;
+  const size_t window_steps_;
+
+  // Of the thread alone, and of those that help it.
+  ThreadPool* const threads_;
+  std::vector<BatchPlanner> planners_;                 // one for each thread
+  const std::unique_ptr<CachePlanner> cache_planner_;  // null: rows aren't cached
+  std::deque<StepContext*> window_;                    // admitted, not planned
+  StageTimer read_time_, plan_time_, cache_time_;
+
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<StepContext>> ring_;
+  std::vector<StepContext*> idle_ ABSL_GUARDED_BY(mutex_);
+  // As many as have been needed at a time; the one used last is taken first.
+  std::vector<std::unique_ptr<StepTransfers>> idle_transfers_ ABSL_GUARDED_BY(mutex_);
+  TransferSizes largest_transfers_ ABSL_GUARDED_BY(mutex_);
+  std::deque<StepContext*> ready_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will become ready
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_

@@ -1,0 +1,316 @@
+#include "worker/train/progress.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/net/log.h"
+#include "common/net/process_stats.h"
+
+namespace thermocline {
+namespace {
+
+// 0.01 as such, not as the double that is nearest to the float.
+double ForPeople(float rate) { return std::strtod(absl::StrFormat("%.7g", rate).c_str(), nullptr); }
+
+}  // namespace
+
+WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd,
+                               absl::Duration phase_period)
+    : job_id_(std::move(job_id)), rank_(rank), fd_(fd), phase_period_(phase_period) {}
+
+void WorkerProgress::Watch(Watched watched) {
+  absl::MutexLock lock(&mutex_);
+  watched_ = std::move(watched);
+  window_begin_ = TotalsNow();
+  window_start_ = Clock::now();
+}
+
+std::vector<StageStats> WorkerProgress::Stages() const {
+  std::vector<StageStats> stages;
+  const auto add = [&](const char* name, const StageTimer& timer) {
+    timer.CopyTo(name, &stages.emplace_back());
+  };
+  if (watched_.pipeline != nullptr) {
+    add("read (ahead)", watched_.pipeline->read_time());
+    add("plan (ahead)", watched_.pipeline->plan_time());
+    if (watched_.cache != nullptr) add("plan cache (ahead)", watched_.pipeline->cache_time());
+  }
+  if (watched_.trainer != nullptr) {
+    const TrainerStages& times = watched_.trainer->stages();
+    add("wait for data", times.wait_data);
+    add("wait for rows", times.wait_rows);
+    add("forward", times.forward);
+    add("backward to embeddings", times.backward_embeddings);
+    if (watched_.cache != nullptr) add("update rows", times.update_rows);
+    if (watched_.is_asynchronous) add("wait for device", times.wait_device);
+    add("push embeddings", times.push_embeddings);
+    add("backward dense", times.backward_dense);
+    add("dense update", times.apply_dense);
+    add("push dense", times.push_dense);
+    add("report", times.report);
+  }
+  return stages;
+}
+
+WorkerProgress::Totals WorkerProgress::TotalsNow() const {
+  Totals totals;
+  if (watched_.trainer != nullptr) {
+    const TrainerStages& times = watched_.trainer->stages();
+    totals.steps = static_cast<int64_t>(times.forward.count());
+    totals.wait_s = times.wait_data.total_s() + times.wait_rows.total_s();
+  }
+  if (watched_.session != nullptr) totals.session = watched_.session->stats();
+  if (watched_.cache != nullptr) totals.cache = watched_.cache->counts();
+  return totals;
+}
+
+void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
+  const Totals begin = std::exchange(window_begin_, TotalsNow());
+  const Totals& end = window_begin_;
+  const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
+  const auto steps = static_cast<double>(end.steps - begin.steps);
+  // Of the training thread: for data, and for rows.
+  (*line)["wait_share"] = share(end.wait_s - begin.wait_s, seconds);
+  (*line)["bytes_pulled_per_step"] =
+      share(static_cast<double>(end.session.bytes_pulled - begin.session.bytes_pulled), steps);
+  (*line)["bytes_pushed_per_step"] =
+      share(static_cast<double>(end.session.bytes_pushed - begin.session.bytes_pushed), steps);
+  if (watched_.cache == nullptr) return;
+  const CacheCounts& from = begin.cache;
+  const CacheCounts& to = end.cache;
+  const int64_t hits = to.hits - from.hits;
+  const int64_t loaded = to.loaded - from.loaded;
+  const int64_t bypassed = to.bypassed - from.bypassed;
+  const auto keys = static_cast<double>(hits + loaded + bypassed);
+  (*line)["cache"] = {
+      {"hit_rate", share(static_cast<double>(hits), keys)},
+      {"loaded_rate", share(static_cast<double>(loaded), keys)},
+      {"bypass_rate", share(static_cast<double>(bypassed), keys)},
+      {"crowded_out_rate", share(static_cast<double>(to.crowded_out - from.crowded_out), keys)},
+      {"rows_held", to.rows_held},
+      {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
+      {"written_ahead_per_step",
+       share(static_cast<double>(to.written_ahead - from.written_ahead), steps)},
+      {"window_steps", watched_.cache->window_steps()},
+      {"prefetch_steps", watched_.cache->fetch_ahead()}};
+}
+
+void WorkerProgress::OnReport(const TrainerReport& report) {
+  nlohmann::json line;
+  std::vector<std::string> warnings;
+  {
+    absl::MutexLock lock(&mutex_);
+    warnings = NewFallbacks();
+    const Clock::time_point now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - window_start_).count();
+    window_start_ = now;
+    samples_per_s_ = seconds > 0 ? report.window_global_samples / seconds : 0;
+    report_ = report;
+    line = {{"event", "progress"},
+            {"step", report.steps},
+            {"samples", report.global_samples},
+            {"fraction", report.progress},
+            {"learning_rate", ForPeople(report.learning_rate)}};
+    // Of a window without a sample there is nothing to say: one worker's share of a short batch, or
+    // a run that goes on where training was over.
+    if (report.window_samples > 0) {
+      line["loss"] = report.window_loss;
+      line["auc"] = report.batch_auc;
+    }
+    if (report.window_global_samples > 0) {
+      line["samples_per_s"] = samples_per_s_;
+      nlohmann::json& stages = line["stages_mean_us"];
+      for (const StageStats& stage : Stages()) stages[stage.stage()] = stage.mean_us();
+      AddWindow(seconds, &line);
+    }
+  }
+  for (const std::string& warning : warnings) Warn(warning);
+  WriteLine(line.dump());
+}
+
+std::vector<std::string> WorkerProgress::NewFallbacks() {
+  std::vector<std::string> warnings;
+  if (watched_.compute == nullptr) return warnings;
+  const DeviceFallbacks now = watched_.compute->fallbacks();
+  if (now.full_precision_products > warned_of_.full_precision_products) {
+    warnings.push_back(absl::StrCat(
+        now.full_precision_products,
+        " shapes of matrix products are computed in FLOAT32: the device has no way to compute them "
+        "in the job's dlrm.precision"));
+  }
+  if (now.failed_captures > warned_of_.failed_captures) {
+    warnings.push_back(absl::StrCat(now.failed_captures,
+                                    " pieces of a step could not be captured as CUDA graphs; their "
+                                    "operations are launched one by one"));
+  }
+  warned_of_ = now;
+  return warnings;
+}
+
+void WorkerProgress::Warn(const std::string& text) const {
+  LogLine(absl::StrCat("WARNING: ", text));
+  WriteLine(nlohmann::json{{"event", "warning"}, {"rank", rank_.value()}, {"text", text}}.dump());
+}
+
+WorkerProgress::Phase WorkerProgress::Begin(absl::string_view name, const char* unit) const {
+  return {std::string(name), 0, 0, unit, watch_.Elapsed(), std::nullopt};
+}
+
+std::string WorkerProgress::LineOf(const Phase& phase, bool ended) const {
+  nlohmann::json line = {
+      {"event", "phase"},   {"phase", phase.name},
+      {"done", phase.done}, {"total", phase.total},
+      {"unit", phase.unit}, {"seconds", absl::ToDoubleSeconds(watch_.Elapsed() - phase.start)}};
+  if (ended) line["ended"] = true;
+  return line.dump();
+}
+
+std::string WorkerProgress::Advance(uint64_t done, int64_t total, Phase* phase) {
+  if (done != phase->done) ++advances_;
+  phase->done = done;
+  phase->total = total > 0 ? static_cast<uint64_t>(total) : 0;
+  const absl::Duration now = watch_.Elapsed();
+  if (now - phase->written.value_or(phase->start) < phase_period_) return "";
+  phase->written = now;
+  return LineOf(*phase, /*ended=*/false);
+}
+
+std::string WorkerProgress::End(const Phase& phase) const {
+  return phase.written.has_value() ? LineOf(phase, /*ended=*/true) : "";
+}
+
+void WorkerProgress::Enter(absl::string_view phase) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    line = End(std::exchange(phase_, Begin(phase, "")));
+  }
+  WriteLine(line);
+}
+
+void WorkerProgress::OnScan(absl::string_view what, const ScanProgress& scan) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!scan_.has_value() || scan_->name != what) scan_ = Begin(what, "bytes");
+    line = Advance(static_cast<uint64_t>(scan.done_bytes), scan.total_bytes, &*scan_);
+    if (scan.is_over) {
+      line = End(*scan_);
+      scan_.reset();
+    }
+  }
+  WriteLine(line);
+}
+
+void WorkerProgress::OnScored(int64_t samples, int64_t total) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    phase_.unit = "samples";
+    line = Advance(static_cast<uint64_t>(samples), total, &phase_);
+  }
+  WriteLine(line);
+}
+
+void WorkerProgress::OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
+                                  absl::Duration taken) {
+  nlohmann::json line = {{"event", "eval"},
+                         {"step", place.step.value()},
+                         {"scheduled", place.is_scheduled},
+                         {"samples", result.samples},
+                         {"auc", result.auc},
+                         {"logloss", result.logloss},
+                         {"learning_rate", ForPeople(place.learning_rate)}};
+  if (place.pass > 0) line["pass"] = place.pass;
+  {
+    absl::MutexLock lock(&mutex_);
+    window_start_ += absl::ToChronoNanoseconds(taken);
+  }
+  WriteLine(line.dump());
+}
+
+WorkerStats WorkerProgress::Stats() const {
+  WorkerStats stats;
+  stats.set_job_id(job_id_);
+  stats.set_worker_rank(rank_.value());
+  stats.set_uptime_s(UptimeSeconds());
+  stats.set_resident_bytes(ResidentBytes());
+  absl::MutexLock lock(&mutex_);
+  stats.set_step(report_.steps);
+  stats.set_samples(report_.samples);
+  stats.set_loss(report_.window_loss);
+  stats.set_samples_per_s(samples_per_s_);
+  for (StageStats& stage : Stages()) *stats.add_stages() = std::move(stage);
+  const Phase& phase = scan_.has_value() ? *scan_ : phase_;
+  stats.mutable_phase()->set_name(phase.name);
+  stats.mutable_phase()->set_done(phase.done);
+  stats.mutable_phase()->set_total(phase.total);
+  stats.mutable_phase()->set_unit(phase.unit);
+  stats.mutable_phase()->set_advances(advances_);
+  stats.set_device(watched_.device);
+  stats.set_device_warning(watched_.device_warning);
+  if (watched_.compute != nullptr) {
+    const DeviceFallbacks fallbacks = watched_.compute->fallbacks();
+    stats.set_failed_captures(fallbacks.failed_captures);
+    stats.set_full_precision_products(fallbacks.full_precision_products);
+  }
+  if (watched_.trainer != nullptr) {
+    stats.set_max_staleness(watched_.trainer->staleness().max());
+    stats.set_mean_staleness(watched_.trainer->staleness().mean());
+  }
+  if (watched_.pipeline != nullptr) {
+    const BatchReader::Progress read = watched_.pipeline->progress();
+    stats.set_bad_lines(read.bad_lines);
+    stats.set_padding_ids(read.padding_ids);
+  }
+  if (watched_.session != nullptr) {
+    const PsSessionStats session = watched_.session->stats();
+    stats.set_bytes_pulled(session.bytes_pulled);
+    stats.set_bytes_pushed(session.bytes_pushed);
+    stats.set_rpc_retries(session.retries);
+  }
+  if (watched_.cache != nullptr) {
+    const CachedSource& source = *watched_.cache;
+    const CacheCounts counts = source.counts();
+    CacheStats* cache = stats.mutable_cache();
+    cache->set_budget_bytes(source.layout().budget_bytes);
+    cache->set_capacity_rows(source.layout().capacity_rows());
+    cache->set_rows_held(counts.rows_held);
+    cache->set_hits(counts.hits);
+    cache->set_loaded(counts.loaded);
+    cache->set_bypassed(counts.bypassed);
+    cache->set_crowded_out(counts.crowded_out);
+    cache->set_evicted(counts.evicted);
+    cache->set_written_ahead(counts.written_ahead);
+    cache->set_window_steps(source.window_steps());
+    cache->set_prefetch_steps(source.fetch_ahead());
+  }
+  return stats;
+}
+
+Step WorkerProgress::AckedThrough() const {
+  absl::MutexLock lock(&mutex_);
+  return watched_.session == nullptr ? kNoStep : watched_.session->acked_through();
+}
+
+// A controller that has gone away is no reason to stop: its death ends this process anyway.
+void WorkerProgress::WriteLine(const std::string& line) const {
+  if (fd_ < 0 || line.empty()) return;
+  absl::MutexLock lock(&write_mutex_);
+  const std::string text = line + "\n";
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t n = write(fd_, text.data() + written, text.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    written += n;
+  }
+}
+
+}  // namespace thermocline

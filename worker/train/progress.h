@@ -1,0 +1,127 @@
+// What a worker tells about itself while it runs: JSON lines for the controller, stats for
+// everybody.
+#ifndef THERMOCLINE_WORKER_TRAIN_PROGRESS_H_
+#define THERMOCLINE_WORKER_TRAIN_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/stopwatch.h"
+#include "kernels/device.h"
+#include "proto/parameter_server.pb.h"
+#include "worker/data/line_stream.h"
+#include "worker/session/ps_session.h"
+#include "worker/source/cached_source.h"
+#include "worker/source/step_pipeline.h"
+#include "worker/train/evaluation.h"
+#include "worker/train/trainer.h"
+
+namespace thermocline {
+
+// Thread-safe.
+class WorkerProgress {
+ public:
+  // Lines go to `fd`; none where it is negative. A phase has one each `phase_period` while it gets
+  // further, none if it takes less.
+  WorkerProgress(std::string job_id, WorkerRank rank, int fd,
+                 absl::Duration phase_period = absl::Seconds(1));
+
+  // Whose figures the stats show from now on; they outlive the progress, or detach.
+  struct Watched {
+    const StepPipeline* pipeline = nullptr;
+    const Trainer* trainer = nullptr;
+    const PsSession* session = nullptr;
+    const CachedSource* cache = nullptr;
+    std::string device;
+    std::string device_warning;  // WorkerDevice::warning
+    const Device* compute = nullptr;
+    bool is_asynchronous = false;  // ModelStep::is_asynchronous
+  };
+  void Watch(Watched watched);
+
+  // The worker begins something: "training", "evaluating". (It begins with "starting".)
+  void Enter(absl::string_view phase);
+  // While it lasts, a scan of the data stands before the phase that waits for it.
+  void OnScan(absl::string_view what, const ScanProgress& scan);
+  // Of the phase: so many samples are scored, of `total`; negative: not known.
+  void OnScored(int64_t samples, int64_t total);
+
+  // Writes a "progress" line; rates and shares are of the window since the last one.
+  void OnReport(const TrainerReport& report);
+  // Writes an "eval" line. What it took doesn't count for the rate of the window that is open.
+  void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
+                    absl::Duration taken);
+  // Says what the user should know in the log and, with a "warning" line, on the console.
+  void Warn(const std::string& text) const;
+
+  WorkerStats Stats() const;
+  // The last step that every server has acknowledged; kNoStep while there is no session.
+  Step AckedThrough() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What is done now.
+  struct Phase {
+    std::string name;
+    uint64_t done = 0;
+    uint64_t total = 0;  // 0: not known
+    const char* unit = "";
+    absl::Duration start;
+    std::optional<absl::Duration> written;  // its last line
+  };
+  Phase Begin(absl::string_view name, const char* unit) const;
+  // Takes how far it is; the line that says so, where it is time for one, else "".
+  std::string Advance(uint64_t done, int64_t total, Phase* phase)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its last line, where it has written one, else "".
+  std::string End(const Phase& phase) const;
+  std::string LineOf(const Phase& phase, bool ended) const;
+
+  // Nothing for "". Not under mutex_: the reader may be slow.
+  void WriteLine(const std::string& line) const ABSL_LOCKS_EXCLUDED(mutex_, write_mutex_);
+  // What the device does in another way than it was asked to, when that changes.
+  std::vector<std::string> NewFallbacks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<StageStats> Stages() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // What has been counted so far; a window is the difference of two.
+  struct Totals {
+    int64_t steps = 0;
+    double wait_s = 0;
+    PsSessionStats session;
+    CacheCounts cache;
+  };
+  Totals TotalsNow() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void AddWindow(double seconds, nlohmann::json* line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string job_id_;
+  const WorkerRank rank_;
+  const int fd_;
+  const absl::Duration phase_period_;
+  const Stopwatch watch_;
+
+  mutable absl::Mutex write_mutex_;  // Lines are written whole.
+
+  mutable absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
+  std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
+  uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
+  Watched watched_ ABSL_GUARDED_BY(mutex_);
+  Totals window_begin_ ABSL_GUARDED_BY(mutex_);
+  TrainerReport report_ ABSL_GUARDED_BY(mutex_);
+  DeviceFallbacks warned_of_ ABSL_GUARDED_BY(mutex_);
+  double samples_per_s_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clock::time_point window_start_ ABSL_GUARDED_BY(mutex_) = Clock::now();
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_TRAIN_PROGRESS_H_

@@ -1,0 +1,64 @@
+#include "worker/train/server_check.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/ids.h"
+#include "common/base/status_macros.h"
+#include "common/base/stopwatch.h"
+#include "common/job/configure_request.h"
+#include "common/net/control_client.h"
+#include "worker/session/retry_policy.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+
+// Changes whenever the server gets on; "" where nobody answers.
+std::string ProgressOf(ControlClient* client, const absl::Status& refusal, absl::Duration timeout) {
+  const absl::StatusOr<ServerStats> stats = client->GetStats(timeout);
+  if (!stats.ok()) return "";
+  return absl::StrCat(refusal.ToString(), " ", stats->replayed_parts(), " ", stats->loaded_rows());
+}
+
+absl::Status AwaitServer(const ConfigureRequest& request, ControlClient* client,
+                         absl::Duration patience) {
+  std::string progress;
+  absl::Duration pause = kFirstPause;
+  const Stopwatch watch;
+  absl::Duration last_progress;
+  while (true) {
+    const absl::Status status = client->Configure(request, patience).status();
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+    std::string now = ProgressOf(client, status, patience);
+    if (!now.empty() && now != progress) {
+      progress = std::move(now);
+      last_progress = watch.Elapsed();
+    } else if (watch.Elapsed() - last_progress >= patience) {
+      return MarkServerLoss(status);
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+}  // namespace
+
+absl::Status AwaitServers(const Job& job, const ServerCheckOptions& options) {
+  for (size_t index = 0; index < options.addresses.size(); ++index) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<ControlClient> client,
+                     ControlClient::Create(options.addresses[index], options.tls));
+    ConfigureRequest request =
+        MakeConfigureRequest(job, options.job_id, options.epoch, ServerIndex(index));
+    request.set_check_only(true);
+    RETURN_IF_ERROR(AwaitServer(request, client.get(), options.patience));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

@@ -1,0 +1,277 @@
+#include "worker/train/trainer.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/job/learning_rate.h"
+#include "common/math/auc.h"
+#include "common/math/finite.h"
+#include "kernels/trace_range.h"
+
+namespace thermocline {
+
+namespace {
+
+// The pass that the step before `next` is of, counted from 1; null: there is no next step.
+uint32_t PassBefore(const StepContext* next, uint32_t passes) {
+  if (next == nullptr) return passes;
+  return next->batch->pass + (next->batch->begins_pass ? 0 : 1);
+}
+
+// Whether an evaluation is due after the last step even if there were more passes.
+bool IsScheduledEnd(const Evaluate& policy, uint64_t max_steps, const TrainerReport& report) {
+  if (policy.every_steps() > 0) {
+    return static_cast<uint64_t>(report.steps) % policy.every_steps() == 0;
+  }
+  const bool ends_a_pass = max_steps == 0 || static_cast<uint64_t>(report.steps) < max_steps;
+  return ends_a_pass && report.pass % policy.every_passes() == 0;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
+    : job_(job),
+      parts_(parts),
+      on_report_(std::move(on_report)),
+      pipelines_steps_(parts.model->is_asynchronous() && parts.dense->updated_here() &&
+                       parts.source->fetch_ahead() > 0) {}
+
+absl::Status Trainer::Run() {
+  absl::Status status = TrainSteps();
+  if (!status.ok()) parts_.session->Fail(status);
+  status.Update(parts_.session->Drain());
+  fetched_.clear();
+  next_ = nullptr;
+  pipelined_ = nullptr;
+  return status;
+}
+
+absl::Status Trainer::TrainSteps() {
+  RETURN_IF_ERROR(PlanNext());
+  const BatchReader::Skipped skipped = parts_.pipeline->skipped();
+  report_.steps = skipped.steps;
+  report_.samples = skipped.samples;
+  report_.global_samples = skipped.global_samples;
+  report_.pass = PassBefore(next_.get(), job_.train().passes());
+  if (report_.steps > 0) {
+    report_.learning_rate = LearningRateAt(job_.train().learning_rate(), Step(report_.steps - 1));
+  }
+  if (next_ == nullptr) RETURN_IF_ERROR(EndAtOnce());
+  bool goes_on = true;
+  if (next_ == nullptr || EvaluationComesBefore(*next_)) {
+    ASSIGN_OR_RETURN(goes_on, EvaluateHere());
+  }
+  while (goes_on && next_ != nullptr) {
+    RETURN_IF_ERROR(FetchAhead(0));
+    while (!fetched_.empty()) {
+      const std::shared_ptr<StepContext> context = std::move(fetched_.front());
+      fetched_.pop_front();
+      RETURN_IF_ERROR(TrainStep(context));
+    }
+    // The data ends here, or an evaluation comes before the next step.
+    ASSIGN_OR_RETURN(goes_on, EvaluateHere());
+  }
+  return absl::OkStatus();
+}
+
+// The life of a step, from its rows to its push.
+absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
+  context->learning_rate = LearningRateAt(job_.train().learning_rate(), context->step());
+  if (pipelined_ != nullptr && parts_.source->AwaitsPushOf(*context) >= pipelined_->step()) {
+    RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
+  }
+  RETURN_IF_ERROR(Compute(context.get()));
+  // Of the data, or before an evaluation.
+  const bool last = fetched_.empty() && (next_ == nullptr || EvaluationComesBefore(*next_));
+  context->writes_back = WritesBack(context->step(), last);
+  if (pipelines_steps_) {
+    RETURN_IF_ERROR(ComputeDense(context.get()));
+    RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
+    pipelined_ = context;
+    // What is written back, or reported, is the model of this step.
+    if (!context->writes_back && !ReportsAfter(report_.steps + 1, last)) return absl::OkStatus();
+    RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/0));
+  } else {
+    RETURN_IF_ERROR(PushEmbeddings(context, /*queued_beyond=*/0));
+    RETURN_IF_ERROR(ComputeDense(context.get()));
+    RETURN_IF_ERROR(FinishPush(context.get()));
+  }
+  return ReportsAfter(report_.steps, last) ? Report(*context) : absl::OkStatus();
+}
+
+absl::Status Trainer::PlanNext() {
+  const StageRange stage("wait for data", &stages_.wait_data);
+  ASSIGN_OR_RETURN(next_, parts_.pipeline->Next());
+  return absl::OkStatus();
+}
+
+// Begins fetches until as many steps as the source allows are on their way. `queued_beyond`: steps
+// after the one pushed last that were fetched and are not in fetched_ any more.
+absl::Status Trainer::FetchAhead(size_t queued_beyond) {
+  while (next_ != nullptr && !EvaluationComesBefore(*next_) &&
+         fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
+    {
+      const TraceRange range("fetch");
+      parts_.source->Fetch(next_, parts_.dense->PullShare(next_.get()));
+    }
+    fetched_.push_back(std::move(next_));
+    RETURN_IF_ERROR(PlanNext());
+  }
+  return absl::OkStatus();
+}
+
+// Everything up to the gradients of the embeddings, and the update of the rows held here.
+absl::Status Trainer::Compute(StepContext* context) {
+  {
+    const StageRange stage("wait for rows", &stages_.wait_rows);
+    RETURN_IF_ERROR(parts_.source->Await(context));
+    parts_.dense->Receive(context);
+  }
+  staleness_.Record(context->step(), context->complete_through);
+  {
+    const StageRange stage("forward", &stages_.forward);
+    parts_.model->Forward(context);
+  }
+  {
+    const StageRange stage("backward to embeddings", &stages_.backward_embeddings);
+    parts_.model->BackwardToEmbeddings(context);
+  }
+  const StageRange stage("update rows", &stages_.update_rows);
+  parts_.source->Update(context);
+  parts_.model->RecordFinished(context);
+  return absl::OkStatus();
+}
+
+// The servers' rows after the last step, and after a cut, are the whole model.
+bool Trainer::WritesBack(Step step, bool last) {
+  const bool named = parts_.named_cuts != nullptr && parts_.named_cuts->BeginPush(step);
+  const int64_t every = static_cast<int64_t>(job_.checkpoint().every_steps());
+  return last || named || (every > 0 && (step.value() + 1) % every == 0);
+}
+
+// The servers answer the next fetch once they have applied this push: while the rest is computed
+// here. Nothing is pushed from a loss that is not finite.
+absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context,
+                                     size_t queued_beyond) {
+  {
+    const StageRange stage("wait for device", &stages_.wait_device);
+    RETURN_IF_ERROR(context->transfers->finished->Wait());
+  }
+  RETURN_IF_ERROR(CountStep(context.get()));
+  {
+    const StageRange stage("push embeddings", &stages_.push_embeddings);
+    RETURN_IF_ERROR(parts_.source->Push(context, parts_.dense->PushShare(context.get())));
+  }
+  return FetchAhead(queued_beyond);
+}
+
+// What is left of the backward pass, and the update of the dense parameters where it is done here.
+absl::Status Trainer::ComputeDense(StepContext* context) {
+  {
+    const StageRange stage("backward dense", &stages_.backward_dense);
+    parts_.model->BackwardDense();
+    if (!pipelines_steps_) RETURN_IF_ERROR(parts_.model->Synchronize());
+  }
+  if (!parts_.dense->updated_here()) return absl::OkStatus();
+  const StageRange stage("dense update", &stages_.apply_dense);
+  parts_.dense->Update(context);
+  parts_.model->RecordFinished(context);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FinishPush(StepContext* context) {
+  const StageRange stage("push dense", &stages_.push_dense);
+  RETURN_IF_ERROR(parts_.dense->Push(context));
+  return parts_.source->FinishPush(context);
+}
+
+// Looks at the results of the pipelined step, if there is one, and pushes it.
+absl::Status Trainer::FinishPipelined(size_t queued_beyond) {
+  if (pipelined_ == nullptr) return absl::OkStatus();
+  const std::shared_ptr<StepContext> context = std::exchange(pipelined_, nullptr);
+  RETURN_IF_ERROR(PushEmbeddings(context, queued_beyond));
+  return FinishPush(context.get());
+}
+
+absl::Status Trainer::CountStep(StepContext* context) {
+  const double loss = context->outcome()->loss_sum;
+  if (!std::isfinite(loss)) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", context->step().value(),
+                                                   ": the loss is ", loss,
+                                                   "; nothing of this step was pushed", kRateHint));
+  }
+  ++report_.steps;
+  report_.pass = context->batch->pass + 1;
+  report_.learning_rate = context->learning_rate;
+  report_.samples += context->batch->size;
+  report_.global_samples += context->batch->global_samples;
+  report_.window_samples += context->batch->size;
+  report_.window_global_samples += context->batch->global_samples;
+  new_samples_ += context->batch->size;
+  window_loss_sum_ += loss;
+  return absl::OkStatus();
+}
+
+bool Trainer::ReportsAfter(int64_t steps, bool last) const {
+  return last || steps % job_.train().metrics_every_steps() == 0;
+}
+
+absl::Status Trainer::Report(const StepContext& context) {
+  const StageRange stage("report", &stages_.report);
+  report_.progress = context.batch->progress;
+  report_.window_loss = report_.window_samples == 0 ? 0 : window_loss_sum_ / report_.window_samples;
+  std::vector<float> logits;
+  RETURN_IF_ERROR(parts_.model->CopyLogits(&logits));
+  report_.batch_auc = Auc(logits, context.batch->labels);
+  on_report_(report_);
+  report_.window_samples = 0;
+  report_.window_global_samples = 0;
+  window_loss_sum_ = 0;
+  return absl::OkStatus();
+}
+
+// A run that goes on where training was over has nothing to do.
+absl::Status Trainer::EndAtOnce() {
+  if (report_.steps > 0) {
+    report_.progress = 1;
+    on_report_(report_);
+    return absl::OkStatus();
+  }
+  const Data& data = job_.data();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "'", data.path(), "' has not a single row to train on",
+      data.test_share() > 0
+          ? absl::StrCat("; data.test_share ", data.test_share(), " of them is held out")
+          : ""));
+}
+
+// Whether the step before `next` is evaluated, and hasn't been yet. Nothing of `next` begins before
+// that is over: an evaluation may find that there is no next step.
+bool Trainer::EvaluationComesBefore(const StepContext& next) const {
+  const Evaluate& policy = job_.evaluate();
+  const Step step = next.step() - 1;
+  if (!parts_.evaluate || step < Step(0) || evaluated_ == step) return false;
+  if (policy.every_steps() > 0) {
+    return static_cast<uint64_t>(next.step().value()) % policy.every_steps() == 0;
+  }
+  return policy.every_passes() > 0 && next.batch->begins_pass &&
+         next.batch->pass % policy.every_passes() == 0;
+}
+
+absl::StatusOr<bool> Trainer::EvaluateHere() {
+  if (!parts_.evaluate) return true;
+  EvaluationPlace place;
+  place.step = Step(report_.steps - 1);
+  place.pass = report_.pass;
+  place.learning_rate = report_.learning_rate;
+  place.is_scheduled =
+      next_ != nullptr || IsScheduledEnd(job_.evaluate(), job_.train().max_steps(), report_);
+  evaluated_ = place.step;
+  return parts_.evaluate(place);
+}
+
+}  // namespace thermocline

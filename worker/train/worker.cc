@@ -1,0 +1,419 @@
+#include "worker/train/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_size.h"
+#include "common/base/cluster_map.h"
+#include "common/base/status_macros.h"
+#include "common/base/stopwatch.h"
+#include "common/base/thread_pool.h"
+#include "common/job/job_resolve.h"
+#include "common/job/job_tables.h"
+#include "common/job/learning_rate.h"
+#include "common/net/log.h"
+#include "worker/data/dataset.h"
+#include "worker/session/ps_session.h"
+#include "worker/source/cached_source.h"
+#include "worker/source/dense_blocks.h"
+#include "worker/source/dense_parameters.h"
+#include "worker/source/remote_source.h"
+#include "worker/train/model_step.h"
+
+namespace thermocline {
+namespace {
+
+// Of evaluation: one computed, one fetched, one being planned.
+constexpr int kEvaluationContexts = 4;
+// Step contexts beyond those fetched: one computed, one pipelined, one planned next, pushes not yet
+// acknowledged, and one being planned.
+constexpr int kContextsBeyondFetched = 6;
+
+// A batch is planned while others are computed: on one thread where cores are few. A GPU, whose
+// hosts have many, takes batches faster than a thread plans them. The job's workers may all be on
+// this host.
+int NumPlanningThreads(const Job& job) {
+  const uint32_t cores = std::thread::hardware_concurrency();
+  return static_cast<int>(std::clamp(cores / 4 / job.cluster().workers(), 1u, 8u));
+}
+
+// Samples of the largest batch that is trained here.
+int64_t TrainBatch(const Job& job) {
+  const int64_t workers = job.cluster().workers();
+  return (int64_t{job.train().batch_size()} + workers - 1) / workers;
+}
+
+// And of the largest that is computed.
+int MaxBatch(const Job& job) {
+  return static_cast<int>(std::max<int64_t>(TrainBatch(job), job.train().eval_batch_size()));
+}
+
+PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
+                                const WorkerOptions& options) {
+  PsSessionOptions session;
+  session.job_id = options.job_id;
+  session.epoch = options.epoch;
+  session.rank = options.rank;
+  session.num_servers = job.cluster().servers();
+  session.staleness_steps = job.train().staleness_steps();
+  session.tables = tables.AllLayouts();
+  session.start_step = options.start_step;
+  session.max_part_bytes =
+      std::min<size_t>(session.max_part_bytes, job.cluster().max_message_bytes());
+  session.give_up_us = int64_t{job.cluster().rpc_timeout_s()} * 1'000'000;
+  session.jitter_seed = options.rank.value();
+  session.on_notice = [](const std::string& line) { LogLine(line); };
+  return session;
+}
+
+std::vector<TableId> TableIds(const JobTables& tables) {
+  std::vector<TableId> ids;
+  for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
+  return ids;
+}
+
+BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
+  std::vector<int32_t> feature_tables;
+  for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
+  return BatchPlanner(TableIds(tables), std::move(feature_tables),
+                      ClusterMap(job.cluster().servers()), job.data().num_dense() > 0 ? 1 : 0);
+}
+
+RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
+  RemoteSourceOptions options;
+  options.num_servers = job.cluster().servers();
+  options.num_workers = job.cluster().workers();
+  options.staleness_steps = job.train().staleness_steps();
+  options.tables = tables.sparse;
+  return options;
+}
+
+absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
+                                                  const WorkerOptions& worker) {
+  CachedSourceOptions options = {UncachedOptions(job, tables)};
+  options.start_step = worker.start_step;
+  // A cut's push fits into a server's room, with what else waits there.
+  ASSIGN_OR_RETURN(const uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
+  options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);
+  if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
+  if (worker.write_back_piece_bytes) {
+    options.write_back_piece_bytes = *worker.write_back_piece_bytes;
+  }
+  ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
+  const bool owns_rows = options.num_workers == 1;
+  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows, budget_bytes));
+  options.window_steps = static_cast<int>(job.cache().window_steps());
+  options.prefetch_steps = static_cast<int>(PrefetchSteps(job.cache()));
+  return options;
+}
+
+// A device whose memory is the host's has what the host has. (Others say so themselves:
+// CheckMemory.)
+absl::Status CheckHostMemory(const CacheLayout& layout, const Device& device) {
+  if (!device.is_host_memory()) return absl::OkStatus();
+  const uint64_t host_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  if (layout.budget_bytes <= host_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cache.budget is ", layout.budget_bytes,
+                                                 " bytes; this machine has ", host_bytes,
+                                                 " bytes of memory"));
+}
+
+// What training and evaluation share; members are destroyed before those they point to.
+struct Run {
+  Run(const Job& job, const WorkerOptions& options, Dataset* dataset, WorkerDevice worker_device,
+      const CachedSourceOptions* cached_options, Transport* transport, Scheduler* scheduler)
+      : job(job),
+        options(options),
+        dataset(dataset),
+        tables(ResolveTables(job)),
+        blocks(tables.dense, ClusterMap(job.cluster().servers())),
+        device_name(std::move(worker_device.name)),
+        device_warning(std::move(worker_device.warning)),
+        device(std::move(worker_device.device)),
+        model(job, tables, device.get(), MaxBatch(job)),
+        session(SessionOptions(job, tables, options), transport, scheduler),
+        dense(&blocks, model.dense(), job.cluster().workers(), device.get(), &session) {
+    dense.Initialize(job.seed());
+    if (job.has_evaluate() && options.rank == WorkerRank(0) && !options.eval_only) {
+      evaluation_threads = std::make_unique<ThreadPool>(NumPlanningThreads(job));
+    }
+    if (cached_options == nullptr) {
+      source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &session, device.get());
+      return;
+    }
+    planner_options = PlannerOptionsOf(*cached_options);
+    auto cached_source = std::make_unique<CachedSource>(*cached_options, &session, device.get());
+    cached = cached_source.get();
+    source = std::move(cached_source);
+  }
+
+  WorkerProgress::Watched Watched() const {
+    return {pipeline.get(), trainer.get(),  &session,     cached,
+            device_name,    device_warning, device.get(), model.is_asynchronous()};
+  }
+
+  // Step contexts that are held at a time, and one more.
+  int ContextsHeld() const { return source->fetch_ahead() + kContextsBeyondFetched; }
+
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenTraining() {
+    ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
+                     dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
+                                         options.start_step));
+    StepPipelineOptions pipeline;
+    pipeline.device = device.get();
+    pipeline.threads = &planning_threads;
+    pipeline.depth = ContextsHeld();
+    if (cached != nullptr) {
+      pipeline.window_steps = planner_options.window_steps;
+      pipeline.cache_planner =
+          std::make_unique<CachePlanner>(planner_options, ClusterMap(job.cluster().servers()),
+                                         TableIds(tables), &planning_threads);
+    }
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                          std::move(pipeline));
+  }
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenHeldOut() {
+    ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
+                     dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
+    StepPipelineOptions pipeline;
+    pipeline.device = device.get();
+    pipeline.threads = evaluation_threads == nullptr ? &planning_threads : evaluation_threads.get();
+    pipeline.depth = kEvaluationContexts;
+    return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                          std::move(pipeline));
+  }
+
+  const Job& job;
+  const WorkerOptions& options;
+  Dataset* const dataset;
+  const JobTables tables;
+  const DenseBlocks blocks;
+  const std::string device_name, device_warning;
+  const std::unique_ptr<Device> device;
+  ModelStep model;
+  PsSession session;
+  DenseParameters dense;
+  std::unique_ptr<EmbeddingSource> source;
+  CachedSource* cached = nullptr;  // `source`, where it is one
+  CachePlannerOptions planner_options;
+  ThreadPool planning_threads{NumPlanningThreads(job)};
+  // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;
+  // null: it evaluates, if at all, when that pipeline has ended, and planning_threads do.
+  std::unique_ptr<ThreadPool> evaluation_threads;
+  // Where the worker trains.
+  std::unique_ptr<StepPipeline> pipeline;
+  std::unique_ptr<Trainer> trainer;
+};
+
+// There was memory for everything that is made at the start.
+absl::Status CheckMemory(Run* run) {
+  const absl::Status status = run->device->Synchronize();
+  if (status.ok()) return absl::OkStatus();
+  int64_t cache_bytes = 0;
+  if (run->cached != nullptr) {
+    for (const CacheGroupLayout& group : run->cached->layout().groups) {
+      cache_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
+    }
+  }
+  return absl::Status(
+      status.code(),
+      absl::StrCat(run->device_name, ": ", status.message(), "; of its memory, ", cache_bytes,
+                   " bytes are for the cache's rows (cache.budget), the rest for the parameters "
+                   "and for the activations of ",
+                   MaxBatch(run->job), " samples (train.batch_size, train.eval_batch_size)"));
+}
+
+// Scores the held-out rows with the model after place.step.
+absl::Status EvaluationPart(Run* run, WorkerProgress* progress, const EvaluationPlace& place,
+                            WorkerResult* result) {
+  const Stopwatch watch;
+  const int64_t held_out_rows = run->dataset->rows(Split::kTest);
+  progress->Enter("evaluating");
+  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut());
+  EvaluationParts parts;
+  parts.held_out = held_out.get();
+  parts.source = run->source.get();
+  // A worker that has trained them has them.
+  if (run->options.eval_only || !run->dense.updated_here()) parts.dense = &run->dense;
+  parts.model = &run->model;
+  parts.session = &run->session;
+  ASSIGN_OR_RETURN(result->evaluation,
+                   ScoreHeldOut(parts, place.step + 1, [progress, held_out_rows](int64_t samples) {
+                     progress->OnScored(samples, held_out_rows);
+                   }));
+  result->evaluated_step = place.step;
+  result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
+  const BatchReader::Progress read = held_out->progress();
+  result->held_out_bad_lines = read.bad_lines;
+  if (result->first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
+  progress->OnEvaluation(result->evaluation, place, watch.Elapsed());
+  return absl::OkStatus();
+}
+
+// While the job trains: rank 0 scores, and all wait for what follows. False: training ends.
+absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
+                                       const EvaluationPlace& place, WorkerResult* result) {
+  if (run->options.rank == WorkerRank(0)) {
+    RETURN_IF_ERROR(EvaluationPart(run, progress, place, result));
+    if (result->evaluation.samples == 0) {
+      return absl::FailedPreconditionError(
+          "the job has `evaluate`, and no row of its data is held out (data.test_share, "
+          "data.test_path)");
+    }
+    // One that nothing depends on may have none.
+    if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
+        std::isnan(result->evaluation.auc)) {
+      return absl::FailedPreconditionError(
+          "evaluate.metric is AUC, which is undefined here: the held-out rows have one class only; "
+          "hold out other rows, or write `metric: LOGLOSS`");
+    }
+    progress->Enter("waiting for the decision");
+  } else {
+    progress->Enter("waiting for the evaluation");
+  }
+  EvaluationDecisions* const decisions = run->options.decisions;
+  return decisions == nullptr || decisions->AwaitGoingOn(place.step);
+}
+
+absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
+  const WorkerOptions& options = run->options;
+  if (options.start_step > Step(0) && run->dense.updated_here()) {
+    RETURN_IF_ERROR(run->dense.Load(options.start_step));
+  }
+  ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
+  Trainer::Parts parts;
+  parts.pipeline = run->pipeline.get();
+  parts.source = run->source.get();
+  parts.dense = &run->dense;
+  parts.model = &run->model;
+  parts.session = &run->session;
+  parts.named_cuts = options.named_cuts;
+  absl::Duration evaluating;
+  if (run->job.has_evaluate()) {
+    parts.evaluate = [&](const EvaluationPlace& place) {
+      const Stopwatch watch;
+      absl::StatusOr<bool> goes_on = EvaluateAndDecide(run, progress, place, result);
+      progress->Enter("training");
+      evaluating += watch.Elapsed();
+      return goes_on;
+    };
+  }
+  run->trainer = std::make_unique<Trainer>(
+      run->job, parts, [progress](const TrainerReport& report) { progress->OnReport(report); });
+  progress->Watch(run->Watched());
+  progress->Enter("training");
+  const Stopwatch watch;
+  RETURN_IF_ERROR(run->trainer->Run());
+  result->train_s = absl::ToDoubleSeconds(watch.Elapsed() - evaluating);
+  result->steps = run->trainer->steps();
+  result->samples = run->trainer->samples();
+  result->new_samples = run->trainer->new_samples();
+  result->bad_lines = run->pipeline->progress().bad_lines;
+  const std::string first_bad_line = run->pipeline->progress().first_bad_line;
+  if (!first_bad_line.empty()) result->first_bad_line = first_bad_line;
+  result->padding_ids = run->pipeline->progress().padding_ids;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
+                                       Transport* transport, Scheduler* scheduler,
+                                       WorkerProgress* progress) {
+  ASSIGN_OR_RETURN(WorkerDevice device, options.make_device(job));
+  if (!device.warning.empty()) LogLine(absl::StrCat("WARNING: ", device.warning));
+  // The controller asks every worker for its warning, and tells the console; opening the data may
+  // take long.
+  WorkerProgress::Watched device_alone;
+  device_alone.device = device.name;
+  device_alone.device_warning = device.warning;
+  progress->Watch(device_alone);
+  CachedSourceOptions cached_options;
+  const bool caches = job.has_cache() && !options.eval_only;
+  if (caches) {
+    ASSIGN_OR_RETURN(cached_options, CachedOptions(job, ResolveTables(job), options));
+    RETURN_IF_ERROR(CheckHostMemory(cached_options.layout, *device.device));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset,
+                   Dataset::Open(job, [progress](absl::string_view what, const ScanProgress& scan) {
+                     progress->OnScan(what, scan);
+                   }));
+  Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,
+          transport, scheduler);
+  RETURN_IF_ERROR(CheckMemory(&run));
+  WorkerResult result;
+  result.steps = options.start_step.value();
+  progress->Watch(run.Watched());
+  const absl::Cleanup stop_watching = [progress] { progress->Watch({}); };
+  if (!options.eval_only) RETURN_IF_ERROR(TrainPart(&run, progress, &result));
+  if (options.named_cuts != nullptr) options.named_cuts->EndTraining();
+  const Step last = Step(result.steps) - 1;
+  if (options.rank == WorkerRank(0) && (options.eval_only || result.evaluated_step != last)) {
+    EvaluationPlace place;
+    place.step = last;
+    if (run.trainer != nullptr) place.pass = run.trainer->pass();
+    if (last >= Step(0)) place.learning_rate = LearningRateAt(job.train().learning_rate(), last);
+    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, &result));
+  }
+  progress->Enter("ending");
+  result.bad_lines += result.held_out_bad_lines;
+  result.stats = progress->Stats();
+  return result;
+}
+
+std::string WorkerResultToJson(const WorkerResult& result) {
+  nlohmann::json json = {{"steps", result.steps},
+                         {"samples", result.samples},
+                         {"new_samples", result.new_samples},
+                         {"bad_lines", result.bad_lines},
+                         {"padding_ids", result.padding_ids},
+                         {"train_s", result.train_s},
+                         {"eval_s", result.eval_s},
+                         {"loss", result.stats.loss()},
+                         {"samples_per_s", result.new_samples / std::max(result.train_s, 1e-9)},
+                         {"bytes_pulled", result.stats.bytes_pulled()},
+                         {"bytes_pushed", result.stats.bytes_pushed()},
+                         {"rpc_retries", result.stats.rpc_retries()},
+                         {"max_staleness", result.stats.max_staleness()},
+                         {"mean_staleness", result.stats.mean_staleness()},
+                         {"resident_bytes", result.stats.resident_bytes()}};
+  if (result.bad_lines > 0) json["first_bad_line"] = result.first_bad_line;
+  if (result.evaluation.samples > 0) {
+    json["eval_samples"] = result.evaluation.samples;
+    json["auc"] = result.evaluation.auc;
+    json["logloss"] = result.evaluation.logloss;
+  }
+  json["device"] = result.stats.device();
+  if (!result.stats.device_warning().empty()) {
+    json["device_warning"] = result.stats.device_warning();
+  }
+  if (result.stats.has_cache()) {
+    const CacheStats& cache = result.stats.cache();
+    json["cache"] = {{"capacity_rows", cache.capacity_rows()},
+                     {"hits", cache.hits()},
+                     {"loaded", cache.loaded()},
+                     {"bypassed", cache.bypassed()},
+                     {"crowded_out", cache.crowded_out()},
+                     {"evicted", cache.evicted()},
+                     {"written_ahead", cache.written_ahead()},
+                     {"rows_held", cache.rows_held()},
+                     {"window_steps", cache.window_steps()},
+                     {"prefetch_steps", cache.prefetch_steps()}};
+  }
+  for (const StageStats& stage : result.stats.stages()) {
+    json["stages"][stage.stage()] = {
+        {"count", stage.count()}, {"total_s", stage.total_s()}, {"mean_us", stage.mean_us()}};
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace thermocline

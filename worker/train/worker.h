@@ -1,0 +1,68 @@
+// One worker of a job, from its job file to its result: connects to the servers, trains, evaluates.
+#ifndef THERMOCLINE_WORKER_TRAIN_WORKER_H_
+#define THERMOCLINE_WORKER_TRAIN_WORKER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/base/scheduler.h"
+#include "proto/job.pb.h"
+#include "worker/session/transport.h"
+#include "worker/train/evaluation.h"
+#include "worker/train/named_cuts.h"
+#include "worker/train/progress.h"
+#include "worker/train/worker_device.h"
+
+namespace thermocline {
+
+struct WorkerOptions {
+  std::string job_id;
+  uint64_t epoch = 1;
+  WorkerRank rank;
+  // The first step; the servers hold the model as all steps before it left it.
+  Step start_step{0};
+  // Trains nothing: rank 0 scores the held-out rows with that model.
+  bool eval_only = false;
+  NamedCuts* named_cuts = nullptr;  // null: none is named. Outlives the run.
+  // Of the evaluations of job.evaluate; null: training always goes on. Outlives the run.
+  EvaluationDecisions* decisions = nullptr;
+  // For tests: less than what CachedSourceOptions say.
+  std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
+  // What it computes on.
+  std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = [](const Job& job) {
+    return MakeWorkerDevice(job, /*local_rank=*/0);
+  };
+};
+
+struct WorkerResult {
+  int64_t steps = 0;         // of the whole job, as the samples
+  uint64_t samples = 0;      // this worker's; those before start_step as if no line had been bad
+  uint64_t new_samples = 0;  // from start_step on
+  uint64_t bad_lines = 0;    // of what was read
+  uint64_t padding_ids = 0;  // of what was trained on
+  std::string first_bad_line;
+  double train_s = 0;  // first fetch to last acknowledgement
+  double eval_s = 0;
+  EvaluationResult evaluation;  // rank 0's, with the last step's model; else 0 samples
+  Step evaluated_step = kNoStep;
+  uint64_t held_out_bad_lines = 0;  // of bad_lines
+  WorkerStats stats;
+};
+
+// `job` is resolved, the servers are configured for it. Errors name what failed: file and line,
+// server and step, what the device or the cache's budget lacks; the loss of a server is marked
+// (retry_policy.h).
+absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& options,
+                                       Transport* transport, Scheduler* scheduler,
+                                       WorkerProgress* progress);
+
+// What --result_file gets.
+std::string WorkerResultToJson(const WorkerResult& result);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_TRAIN_WORKER_H_

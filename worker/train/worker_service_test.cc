@@ -1,0 +1,143 @@
+#include "worker/train/worker_service.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "common/net/control_client.h"
+#include "common/net/grpc_server.h"
+#include "gtest/gtest.h"
+#include "tests/testing/virtual_scheduler.h"
+#include "worker/session/ps_session.h"
+#include "worker/session/ps_session_testing.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(30);
+
+class WorkerServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    GrpcServer::Options options;
+    options.address = "127.0.0.1:0";
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(options, {&service_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    absl::StatusOr<std::unique_ptr<ControlClient>> client =
+        ControlClient::Create(server_->address(), {});
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+  absl::StatusOr<CheckpointReply> Ask(CheckpointRequest::Action action, int64_t step,
+                                      uint64_t epoch = 3, const std::string& job_id = "job",
+                                      uint64_t sequence = 0) {
+    CheckpointRequest request;
+    request.set_job_id(job_id);
+    request.set_epoch(epoch);
+    request.set_action(action);
+    request.set_step(step);
+    request.set_sequence(sequence);
+    return client_->CheckpointWorker(request, kTimeout);
+  }
+
+  NamedCuts cuts_{Step(5)};
+  EvaluationDecisions decisions_;
+  WorkerProgress progress_{"job", WorkerRank(1), /*fd=*/-1};
+  WorkerService service_{"job", 3, &progress_, &cuts_, &decisions_};
+  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<ControlClient> client_;
+};
+
+TEST_F(WorkerServiceTest, WhatIsDecidedReachesWhoWaits) {
+  EvaluationDecision decision;
+  decision.set_job_id("job");
+  decision.set_epoch(2);
+  decision.set_step(9);
+  decision.set_stop(true);
+  EXPECT_EQ(client_->Decide(decision, kTimeout).code(), absl::StatusCode::kFailedPrecondition);
+  decision.set_epoch(3);
+  decision.set_stop(false);
+  std::thread waits([&] { EXPECT_TRUE(decisions_.AwaitGoingOn(Step(9))); });
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
+  waits.join();
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());  // Again.
+  decision.set_step(19);
+  decision.set_stop(true);
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
+  EXPECT_FALSE(decisions_.AwaitGoingOn(Step(19)));
+  // A retry of the one before, that was long on its way.
+  decision.set_step(9);
+  decision.set_stop(false);
+  EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
+  EXPECT_FALSE(decisions_.AwaitGoingOn(Step(19)));
+}
+
+TEST_F(WorkerServiceTest, NamesAndCallsOffCuts) {
+  absl::StatusOr<CheckpointReply> reply = Ask(CheckpointRequest::NAME_CUT, 6);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->complete_through(), 4);
+  ASSERT_TRUE(Ask(CheckpointRequest::NAME_CUT, 7).ok());
+  ASSERT_TRUE(Ask(CheckpointRequest::CALL_OFF, 7).ok());
+  EXPECT_FALSE(cuts_.BeginPush(Step(5)));
+  EXPECT_TRUE(cuts_.BeginPush(Step(6)));
+  EXPECT_FALSE(cuts_.BeginPush(Step(7)));
+  reply = Ask(CheckpointRequest::STATUS, 0);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->complete_through(), 7);
+}
+
+TEST_F(WorkerServiceTest, SaysWhatEveryServerHasAcknowledged) {
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->accepted_through(), -1);  // It connects still.
+  FakeTransport transport;
+  VirtualScheduler scheduler;
+  PsSessionOptions options;
+  options.start_step = Step(5);
+  const PsSession session(options, &transport, &scheduler);
+  WorkerProgress::Watched watched;
+  watched.session = &session;
+  progress_.Watch(watched);
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->accepted_through(), 4);
+  progress_.Watch({});
+}
+
+TEST_F(WorkerServiceTest, ACutThatIsTooLateIsRefusedWithTheStepItIsAt) {
+  EXPECT_FALSE(cuts_.BeginPush(Step(5)));
+  const absl::Status late = Ask(CheckpointRequest::NAME_CUT, 5).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(late.message(), "this worker is at step 5")) << late;
+}
+
+TEST_F(WorkerServiceTest, ARequestThatALaterOneHasOvertakenIsRefused) {
+  ASSERT_TRUE(Ask(CheckpointRequest::CALL_OFF, 6, 3, "job", 2).ok());
+  EXPECT_EQ(Ask(CheckpointRequest::NAME_CUT, 6, 3, "job", 1).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(cuts_.BeginPush(Step(6)));
+}
+
+TEST_F(WorkerServiceTest, ARequestTooFarAheadOvertakesNothing) {
+  EXPECT_EQ(Ask(CheckpointRequest::CALL_OFF, 6, 3, "job", uint64_t{1} << 63).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->newest_sequence(), 0u);
+  EXPECT_TRUE(Ask(CheckpointRequest::NAME_CUT, 6, 3, "job", 5).ok());
+  EXPECT_EQ(Ask(CheckpointRequest::STATUS, 0)->newest_sequence(), 5u);
+}
+
+TEST_F(WorkerServiceTest, StrangersAreRefused) {
+  for (const auto& reply : {Ask(CheckpointRequest::NAME_CUT, 6, /*epoch=*/2),
+                            Ask(CheckpointRequest::NAME_CUT, 6, 3, "other")}) {
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(absl::StrContains(reply.status().message(), "job 'job', epoch 3"))
+        << reply.status();
+  }
+  EXPECT_FALSE(cuts_.BeginPush(Step(6)));
+}
+
+TEST_F(WorkerServiceTest, CommittingIsNoWorkersBusiness) {
+  EXPECT_EQ(Ask(CheckpointRequest::COMMITTED, 6).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace thermocline
