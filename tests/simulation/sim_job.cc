@@ -202,6 +202,9 @@ void SimJob::AddWorker(WorkerRank rank) {
   options.staleness_steps = setup_.staleness_steps;
   options.start_step = start_.first_step();
   options.num_steps = setup_.num_steps;
+  if (setup_.checkpoints.has_value()) {
+    options.checkpoint_every_steps = setup_.checkpoints->every_steps;
+  }
   if (setup_.evaluations.has_value()) {
     options.evaluate_every_steps = setup_.evaluations->every_steps;
   }
@@ -390,7 +393,8 @@ void SimJob::Tick() {
   Later(random_.Between(1, setup_.checkpoints->poll_us), &SimJob::Tick);
 }
 
-// What was committed can be read, every byte, and is the model after that step.
+// What was committed can be read, every byte, and is the model after that step, with what workers
+// alone would hold.
 void SimJob::CheckCommitted() {
   for (const std::string& name : launcher_->TakeCommitted()) {
     const Step cut = ParseCheckpointName(name)->step;
@@ -403,6 +407,11 @@ void SimJob::CheckCommitted() {
     if (!verified.ok()) return Fail(verified.status().ToString());
     if (!(verified->model_digest == DigestOf(model_.RowsAfter(cut)))) {
       Fail(absl::StrCat("checkpoint ", name, " is not the model of its step"));
+    }
+    for (const auto& worker : workers_) {
+      if (worker == nullptr || worker->WritesBackAt(cut)) continue;
+      Fail(absl::StrCat("checkpoint ", name, " lacks what rank ", worker->rank().value(),
+                        " holds: it didn't know of the cut"));
     }
   }
 }

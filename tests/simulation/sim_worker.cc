@@ -1,7 +1,6 @@
 #include "tests/simulation/sim_worker.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
@@ -40,6 +39,7 @@ void SimWorker::Start() {
     return Evaluate();
   }
   if (step_.value() < options_.num_steps) return PullStep();
+  step_ = step_ - 1;  // There is nothing to train: the last step was pushed in an epoch before.
   EndTraining();
 }
 
@@ -126,6 +126,13 @@ bool SimWorker::EvaluatesAfter(Step step) const {
   if (options_.evaluate_every_steps == 0) return false;
   const auto next = static_cast<uint64_t>(step.value() + 1);
   return next % options_.evaluate_every_steps == 0 || step.value() + 1 >= options_.num_steps;
+}
+
+bool SimWorker::WritesBackAt(Step cut) const {
+  const uint64_t every = options_.checkpoint_every_steps;
+  const bool periodic = every > 0 && static_cast<uint64_t>(cut.value() + 1) % every == 0;
+  return periodic || named_.count(cut) > 0 || EvaluatesAfter(cut) ||
+         cut.value() + 1 == options_.num_steps;
 }
 
 // Rank 0 scores the model after this step; all wait for what follows.
@@ -265,7 +272,7 @@ std::vector<ModelUpdate> SimWorker::MakeUpdates(const Blocks& rows) const {
 }
 
 void SimWorker::PushStep(std::vector<ModelUpdate> updates) {
-  cuts_.BeginPush(step_);
+  if (cuts_.BeginPush(step_)) named_.insert(step_);
   ModelPush model_push;
   model_push.step = step_;
   model_push.learning_rate = 0.01f * static_cast<float>(1 + step_.value());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,11 @@ struct SimWorkerOptions {
   uint32_t staleness_steps = 0;
   Step start_step{0};
   int64_t num_steps = 10;
-  uint64_t evaluate_every_steps = 0;  // 0: never.
-  uint64_t num_keys = 40;             // Distinct keys of a table.
-  int keys_per_table = 8;             // Pulled in a step.
-  int64_t compute_us = 0;             // Between a step's rows and its push, at the most.
+  uint64_t checkpoint_every_steps = 0;  // 0: none but named cuts.
+  uint64_t evaluate_every_steps = 0;    // 0: never.
+  uint64_t num_keys = 40;               // Distinct keys of a table.
+  int keys_per_table = 8;               // Pulled in a step.
+  int64_t compute_us = 0;               // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
 };
 
@@ -65,6 +67,8 @@ class SimWorker {
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
   Step last_step() const { return step_; }  // REQUIRES: done()
+  // Whether it knew of the cut when it pushed the step: a worker that holds rows writes them back.
+  bool WritesBackAt(Step cut) const;
   WorkerRank rank() const { return options_.rank; }
   const PsSession& session() const { return session_; }
   uint64_t pushes() const { return pushes_; }  // Begun.
@@ -116,6 +120,7 @@ class SimWorker {
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
   NamedCuts cuts_;
+  std::set<Step> named_;  // Cuts that were so when their step was pushed.
   RequestOrder order_;
 
   Step step_;
