@@ -9,7 +9,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import THERMOCLINE, ProcessTest, wait_for
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, process_state, stop, wait_for
 
 # The small log is learned by heart within a few passes: from then on every evaluation is worse.
 MOST_PASSES = 40
@@ -17,6 +17,11 @@ FLAGS = ['--set=train.passes=%d' % MOST_PASSES, '--set=train.learning_rate.base=
          '--set=evaluate.every_passes=1', '--set=evaluate.patience=3',
          '--set=checkpoint.keep=1']
 STEPS_OF_A_PASS = 40
+
+# The model gets better from one evaluation to the next, so that many a checkpoint is waited for.
+WAITING_FLAGS = ['--servers=2', '--workers=2', '--set=train.passes=1',
+                 '--set=evaluate.every_steps=5', '--set=checkpoint.keep=1',
+                 '--set=cluster.durability=LOG_ASYNC']
 
 
 class EvaluationTest(ProcessTest):
@@ -186,6 +191,102 @@ class EvaluationTest(ProcessTest):
         flags[-1] = '--set=evaluate.every_steps=100'
         at_end = self.train(*flags, run_dir=self.run_dir + '-end')
         self.assertIsNone(at_end['evaluations']['best_step'])
+
+    def phases(self):
+        """What the workers do, by rank."""
+        stats = self.thermocline('stats', '--run-dir', self.run_dir, '--json')
+        if stats.returncode != 0:
+            return []
+        return [worker.get('stats', {}).get('phase', {}).get('name')
+                for worker in json.loads(stats.stdout)['workers']]
+
+    def stop_where_workers_wait(self, launcher):
+        """Stops the launcher before it makes the checkpoint of a new best; returns its step."""
+        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
+
+        def is_undecided():
+            self.assertIsNone(launcher.poll(), 'the job ended')
+            if not os.path.exists(metrics):
+                return False
+            with open(metrics) as file:
+                text = file.read()
+            return text.count('"event":"eval"') > text.count('"event":"decision"')
+
+        def waits():
+            wait_for(is_undecided, 'an evaluation')
+            stop(launcher, signal.SIGSTOP)
+            wait_for(lambda: process_state(launcher.pid) == 'T', 'the launcher to stop')
+            evaluations = self.events('eval')
+            step = evaluations[-1]['step']
+            manifest = 'checkpoints/epoch-1-step-%d/MANIFEST' % step
+            if (evaluations[-1]['auc'] == max(event['auc'] for event in evaluations)
+                    and not os.path.exists(os.path.join(self.run_dir, manifest))
+                    and self.phases() == ['waiting for the decision', 'waiting for the evaluation']):
+                return [step]
+            stop(launcher, signal.SIGCONT)
+            return None
+        return wait_for(waits, 'workers that wait for a checkpoint')[0]
+
+    def undisturbed(self, *flags):
+        return self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+
+    def end_as(self, undisturbed, launcher):
+        """The job ends as the undisturbed one did; its summary."""
+        stop(launcher, signal.SIGCONT)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
+        summary = self.summary(launcher)
+        self.assert_same(summary, undisturbed)
+        best = os.path.join(self.run_dir, 'checkpoints', summary['evaluations']['best_checkpoint'])
+        self.assertTrue(os.path.exists(os.path.join(best, 'MANIFEST')), best)
+        return summary
+
+    def test_a_server_dies_while_workers_wait_for_the_best_checkpoint(self):
+        undisturbed = self.undisturbed(*WAITING_FLAGS)
+        launcher = self.start(*WAITING_FLAGS)
+        step = self.stop_where_workers_wait(launcher)
+        # By hand, too, somebody wants a checkpoint.
+        now = subprocess.Popen([THERMOCLINE, 'checkpoint', 'now', '--run-dir', self.run_dir],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(now.kill)
+        wait_for(lambda: any(name.endswith('.request') for name in os.listdir(self.run_dir)),
+                 'the request')
+        os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
+        summary = self.end_as(undisturbed, launcher)
+        self.assertEqual((summary['server_restarts'], summary['rollbacks']), (1, 0))
+        out, err = now.communicate(timeout=DEADLINE_S)
+        self.assertEqual(now.returncode, 0, err)
+        self.assertGreaterEqual(int(out.strip().rsplit('-', 1)[1]), step)
+
+    def test_a_server_loses_its_log_while_workers_wait_for_the_best_checkpoint(self):
+        undisturbed = self.undisturbed(*WAITING_FLAGS)
+        # Nothing else notices it.
+        launcher = self.start(*WAITING_FLAGS, '--set=cluster.stall_timeout_s=0')
+        step = self.stop_where_workers_wait(launcher)
+        os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
+        folder = os.path.join(self.run_dir, 'server-0.data')
+        last = os.path.join(folder, max(name for name in os.listdir(folder)
+                                        if name.startswith('push-')))
+        os.truncate(last, os.path.getsize(last) - 1)
+        summary = self.end_as(undisturbed, launcher)
+        self.assertEqual((summary['server_restarts'], summary['rollbacks']), (1, 1))
+        self.assertIn('server 0 has lost pushes that it had acknowledged: it knows of none beyond '
+                      'step %d, and all workers have step %d acknowledged' % (step - 1, step),
+                      self.events('rollback')[0]['reason'])
+
+    def test_rank_0_dies_while_it_scores(self):
+        flags = ['--servers=2', '--workers=2', '--set=train.passes=1', '--set=evaluate.every_steps=10',
+                 '--set=checkpoint.keep=1', '--set=train.eval_batch_size=1']
+        undisturbed = self.undisturbed(*flags)
+        launcher = self.start(*flags)
+
+        def scores():
+            self.assertIsNone(launcher.poll(), 'the job ended')
+            return self.phases()[:1] == ['evaluating']
+        wait_for(scores, 'an evaluation')
+        os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
+        summary = self.end_as(undisturbed, launcher)
+        self.assertEqual(summary['rollbacks'], 1)
 
     def test_steps_with_a_cache_and_without_checkpoints(self):
         flags = ['--set=train.passes=4', '--set=evaluate.every_steps=30',
