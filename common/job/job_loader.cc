@@ -119,12 +119,12 @@ absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
 
 absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
                                 const std::vector<std::string>& overrides,
-                                const std::vector<std::string>& cleared) {
+                                const std::vector<std::string>& cleared, JobUse use) {
   ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, file, overrides, cleared));
   Job job = source.job();
   ResolveJob(&job);
   RETURN_IF_ERROR(ValidateJob(job, source));
-  RETURN_IF_ERROR(CheckRoomForDense(job, source));
+  if (use == JobUse::kTrain) RETURN_IF_ERROR(CheckRoomForDense(job, source));
   RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
   return job;
 }
@@ -149,21 +149,21 @@ std::string FlagToBlame(
 }
 
 absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
-                            const std::vector<std::string>& cleared) {
+                            const std::vector<std::string>& cleared, JobUse use) {
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path));
-  return ParseJob(text, path, overrides, cleared);
+  return ParseJob(text, path, overrides, cleared, use);
 }
 
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
-                             const std::vector<std::string>& cleared) {
-  absl::StatusOr<Job> job = ParseAsItIs(text, file, overrides, cleared);
+                             const std::vector<std::string>& cleared, JobUse use) {
+  absl::StatusOr<Job> job = ParseAsItIs(text, file, overrides, cleared, use);
   // An error of a flag's own value names that flag.
   if (job.ok() || absl::StartsWith(job.status().message(), "--")) return job;
   // A flag may spoil what the file says elsewhere, in a line that is not to blame.
   const std::string flag =
       FlagToBlame(overrides, cleared, [&](const auto& fewer_overrides, const auto& fewer_cleared) {
-        return ParseAsItIs(text, file, fewer_overrides, fewer_cleared).ok();
+        return ParseAsItIs(text, file, fewer_overrides, fewer_cleared, use).ok();
       });
   if (flag.empty() || absl::StrContains(job.status().message(), flag)) return job;
   return absl::Status(job.status().code(), absl::StrCat(flag, ": ", job.status().message()));

@@ -16,17 +16,23 @@ namespace thermocline {
 // A job file is written by hand; above this it is some other file.
 inline constexpr int64_t kMaxJobFileBytes = 16 << 20;
 
+// What a job is read for. A job that trains also needs room for its dense parameters in each server
+// (cluster.max_pending_size); one that is scored, exported or looked at does not.
+enum class JobUse { kRead, kTrain };
+
 // Reads a job file, takes out the fields `cleared`, applies `overrides` ("path.to.field=value", see
 // job_override.h) and returns the job with every default filled in, checked.
 // Errors: kNotFound, kPermissionDenied, kInvalidArgument (names file, line and field; where a flag
 // alone is to blame, the flag first).
 absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
-                            const std::vector<std::string>& cleared = {});
+                            const std::vector<std::string>& cleared = {},
+                            JobUse use = JobUse::kRead);
 
 // The same for a text that errors call `file`.
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
-                             const std::vector<std::string>& cleared = {});
+                             const std::vector<std::string>& cleared = {},
+                             JobUse use = JobUse::kRead);
 
 // Which flag spoils a job that is good without it: "--set FIELD=VALUE" or "--clear FIELD"; "": none
 // does alone. `is_good` tells of the flags that are left.

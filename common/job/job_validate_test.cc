@@ -38,7 +38,7 @@ cluster { servers: 2 }
 )";
 
 std::string ErrorOf(const std::vector<std::string>& overrides) {
-  const auto job = ParseJob(kJob, "j", overrides);
+  const auto job = ParseJob(kJob, "j", overrides, {}, JobUse::kTrain);
   EXPECT_FALSE(job.ok());
   return job.ok() ? "" : std::string(job.status().message());
 }
@@ -406,7 +406,9 @@ TEST(MaxPendingSizeTest, WhatTheDenseParametersAlwaysTakeHasToFit) {
   EXPECT_THAT(ErrorOf(of_two), testing::HasSubstr("that the workers push in each step take "));
   std::vector<std::string> many_servers = large;
   many_servers.push_back("cluster.servers=64");
-  EXPECT_TRUE(ParseJob(kJob, "j", many_servers).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", many_servers, {}, JobUse::kTrain).ok());
+  // A job that has trained on more servers is still read, to score or to export it.
+  EXPECT_TRUE(ParseJob(kJob, "j", large).ok());
 }
 
 // A job file of a run directory spells out every table: there default_table says nothing any more.

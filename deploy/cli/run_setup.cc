@@ -266,7 +266,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   // What is held out of the job's own data doesn't matter to other data.
   std::vector<std::string> overrides;
   if (flags.Has("data")) overrides = {"data.test_path=\"\"", "data.test_share=0"};
-  ASSIGN_OR_RETURN(Job job, JobFromFlags(flags, JobFileBeside(path), overrides, {"evaluate"}));
+  ASSIGN_OR_RETURN(
+      Job job, JobFromFlags(flags, JobFileBeside(path), overrides, {"evaluate"}, JobUse::kRead));
   if (flags.Has("data")) ScoreAllRows(job.mutable_data());
   PosixDisk disk;
   const CheckpointStore store(&disk, path.directory);

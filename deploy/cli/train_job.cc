@@ -138,7 +138,7 @@ std::string HeldOutFile(const Data& data) {
 
 absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path,
                                  const std::vector<std::string>& more_overrides,
-                                 const std::vector<std::string>& more_cleared) {
+                                 const std::vector<std::string>& more_cleared, JobUse use) {
   std::vector<std::string> paths = flags.positional();
   if (paths.empty() && !default_path.empty()) paths.push_back(default_path);
   if (paths.size() != 1) {
@@ -157,7 +157,7 @@ absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_
   if (flags.Has("insecure")) overrides.push_back("cluster.insecure=true");
   std::vector<std::string> cleared = flags.GetAll("clear");
   cleared.insert(cleared.end(), more_cleared.begin(), more_cleared.end());
-  absl::StatusOr<Job> job = LoadJob(paths[0], overrides, cleared);
+  absl::StatusOr<Job> job = LoadJob(paths[0], overrides, cleared, use);
   if (!job.ok()) {
     return absl::Status(job.status().code(), absl::StrReplaceAll(job.status().message(), said));
   }

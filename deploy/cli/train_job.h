@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/job/job_loader.h"
 #include "deploy/cli/flags.h"
 #include "deploy/controller/job_controller.h"
 #include "deploy/runner/signal_watch.h"
@@ -28,7 +29,8 @@ std::vector<FlagSpec> EvaluationJobFlags();
 // absolute. Errors: kInvalidArgument and others: all of them bad usage or a bad job file.
 absl::StatusOr<Job> JobFromFlags(const Flags& flags, const std::string& default_path = "",
                                  const std::vector<std::string>& more_overrides = {},
-                                 const std::vector<std::string>& more_cleared = {});
+                                 const std::vector<std::string>& more_cleared = {},
+                                 JobUse use = JobUse::kTrain);
 
 // The first of test_*.npy in the folder of a DLRM_NPY job's data; "": there is none.
 std::string HeldOutFile(const Data& data);

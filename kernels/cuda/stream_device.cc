@@ -291,6 +291,7 @@ void* StreamDevice::Scratch(size_t bytes) {
 
 std::unique_ptr<CapturedWork> StreamDevice::Capture(std::function<void()> work) {
   if (!Begin()) return nullptr;
+  FreeDropped();  // A capture may need the memory, and can't free it.
   auto captured = std::make_unique<Graph>(ordinal_);
   cudaGraph_t graph = nullptr;
   // Relaxed: scratch may grow meanwhile, and cuBLASLt may do what it does for a new shape.

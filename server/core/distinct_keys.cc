@@ -19,38 +19,46 @@ constexpr size_t kMinKeysToFetch = 20000;
 
 absl::Status DistinctKeys::Check(const std::map<uint32_t, wire::PushPart>& parts) {
   groups_.clear();
+  if (parts.empty()) return absl::OkStatus();
   for (const auto& [index, part] : parts) {
     for (const wire::PushRange& range : part.tables) {
       groups_.push_back({range.table, range.kind, part.KeysOf(range)});
     }
   }
+  const absl::Status status = CheckGroups(parts.begin()->second);
+  if (seen_.capacity() > kMaxKeptKeys) seen_ = {};
+  return status;
+}
+
+absl::Status DistinctKeys::CheckGroups(const wire::PushPart& first) {
   const auto place = [](const Group& group) { return std::tie(group.table, group.kind); };
   std::sort(groups_.begin(), groups_.end(),
             [&](const Group& a, const Group& b) { return place(a) < place(b); });
-  size_t most_keys = 0;
   for (auto begin = groups_.begin(); begin != groups_.end();) {
     size_t num_keys = 0;
     auto end = begin;
     for (; end != groups_.end() && place(*end) == place(*begin); ++end) {
       num_keys += end->keys.size();
     }
+    if (num_keys >= KeyNumbers::kMaxKeys) {
+      return absl::OutOfRangeError(absl::StrCat(
+          "rank ", first.header.rank.value(), ", step ", first.step.value(), ": the push has ",
+          num_keys, " keys of one table; at most ", KeyNumbers::kMaxKeys - 1, " are possible"));
+    }
     seen_.Begin(num_keys);
-    most_keys = std::max(most_keys, num_keys);
+    const size_t ahead = num_keys < kMinKeysToFetch ? num_keys : kAhead;
     for (; begin != end; ++begin) {
-      const size_t twice = Insert(TableSalt(begin->table), begin->keys);
+      const size_t twice = Insert(TableSalt(begin->table), begin->keys, ahead);
       if (twice == begin->keys.size()) continue;
-      const wire::PushPart& part = parts.begin()->second;
       return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", part.header.rank.value(), ", step ", part.step.value(), ": the push has key ",
+          "rank ", first.header.rank.value(), ", step ", first.step.value(), ": the push has key ",
           begin->keys[twice], " of table ", begin->table.value(), " twice"));
     }
   }
-  if (most_keys > kMaxKeptKeys) seen_ = {};
   return absl::OkStatus();
 }
 
-size_t DistinctKeys::Insert(uint64_t table_salt, absl::Span<const Key> keys) {
-  const size_t ahead = keys.size() < kMinKeysToFetch ? keys.size() : kAhead;
+size_t DistinctKeys::Insert(uint64_t table_salt, absl::Span<const Key> keys, size_t ahead) {
   for (size_t i = 0; i < keys.size(); ++i) {
     if (i + ahead < keys.size()) seen_.Prefetch(KeyHash(table_salt, keys[i + ahead]));
     const uint32_t next = seen_.size();

@@ -21,7 +21,8 @@ namespace thermocline {
 class DistinctKeys {
  public:
   // parts: of one push, valid. Of one table a key may have one gradient and one written-back row.
-  // Takes some nanoseconds a key. Errors: kInvalidArgument (names table and key).
+  // Takes some nanoseconds a key. Errors: kInvalidArgument (names table and key), kOutOfRange (more
+  // keys of one table than can be numbered).
   absl::Status Check(const std::map<uint32_t, wire::PushPart>& parts);
 
  private:
@@ -32,8 +33,11 @@ class DistinctKeys {
     absl::Span<const Key> keys;
   };
 
-  // The first of `keys` that came before; keys.size() where all are new.
-  size_t Insert(uint64_t table_salt, absl::Span<const Key> keys);
+  // Of groups_, by table and kind. `first`: of the push's parts.
+  absl::Status CheckGroups(const wire::PushPart& first);
+  // The first of `keys` that came before; keys.size() where all are new. Fetches slots so many keys
+  // `ahead`.
+  size_t Insert(uint64_t table_salt, absl::Span<const Key> keys, size_t ahead);
 
   std::vector<Group> groups_;
   KeyNumbers seen_;  // Of one table and kind.

@@ -20,9 +20,11 @@ namespace thermocline {
 
 class KeyNumbers {
  public:
-  // Forgets all keys. At most `max_keys` distinct ones come then. REQUIRES: max_keys < 2^31
+  static constexpr size_t kMaxKeys = size_t{1} << 31;
+
+  // Forgets all keys. At most `max_keys` distinct ones come then. REQUIRES: max_keys < kMaxKeys
   void Begin(size_t max_keys) {
-    CHECK_LT(max_keys, size_t{1} << 31);
+    CHECK_LT(max_keys, kMaxKeys);
     size_t num_slots = 16;
     while (num_slots < 2 * max_keys) num_slots *= 2;  // At most half of them are filled.
     slots_.assign(num_slots, 0);
@@ -50,6 +52,7 @@ class KeyNumbers {
   // Those that came since Begin, by number.
   absl::Span<const Key> keys() const { return absl::MakeConstSpan(keys_.data(), size_); }
   uint32_t size() const { return size_; }
+  size_t capacity() const { return slots_.capacity() / 2; }  // Keys that there is memory for.
 
  private:
   std::vector<uint32_t> slots_;  // Number + 1 of the key that hashes here, or 0.

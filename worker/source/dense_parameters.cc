@@ -67,20 +67,20 @@ void DenseParameters::Initialize(uint64_t seed) {
   CopyToDevice();
 }
 
-absl::Status DenseParameters::Load(Step step) {
-  const int64_t row_floats = updated_here_ ? blocks_->row_floats() : kDenseBlockFloats;
+absl::Status DenseParameters::Load(Step step, bool with_slots) {
+  const int64_t row_floats = with_slots ? blocks_->row_floats() : kDenseBlockFloats;
   UninitializedVector<float> rows(blocks_->num_blocks() * row_floats);
   PullWork pull;
   pull.kind = wire::PullKind::kRead;
   pull.step = step;
-  pull.with_slots = updated_here_;
-  pull.slices = updated_here_ ? blocks_->PullRowSlices(absl::MakeSpan(rows))
-                              : blocks_->PullSlices(absl::MakeSpan(rows));
+  pull.with_slots = with_slots;
+  pull.slices = with_slots ? blocks_->PullRowSlices(absl::MakeSpan(rows))
+                           : blocks_->PullSlices(absl::MakeSpan(rows));
   const auto loaded = std::make_shared<Completion>();
   session_->Pull(std::move(pull),
                  [loaded](absl::Status status, Step) { loaded->Deliver(std::move(status)); });
   RETURN_IF_ERROR(loaded->Wait());
-  if (updated_here_) {
+  if (with_slots) {
     blocks_->UnstageRows(rows, weights_.floats, slots_.floats);
   } else {
     blocks_->UnstageWeights(rows, weights_.floats);

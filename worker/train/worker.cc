@@ -100,8 +100,9 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
                                                   const WorkerOptions& worker) {
   CachedSourceOptions options = {UncachedOptions(job, tables)};
   options.start_step = worker.start_step;
-  // A cut's push fits into a server's room, with what else waits there.
-  ASSIGN_OR_RETURN(const uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
+  // A cut's push fits into a server's room, beside the dense parameters and what else waits there.
+  ASSIGN_OR_RETURN(uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
+  room_bytes -= std::min(room_bytes, DensePushBytes(job));
   options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);
   if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
   if (worker.write_back_piece_bytes) {
@@ -287,7 +288,7 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
   if (options.start_step > Step(0) && run->dense.updated_here()) {
-    RETURN_IF_ERROR(run->dense.Load(options.start_step));
+    RETURN_IF_ERROR(run->dense.Load(options.start_step, /*with_slots=*/true));
   }
   ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
   Trainer::Parts parts;
