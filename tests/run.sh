@@ -2,14 +2,14 @@
 # Installs what is missing, then builds and runs every test. The last line is "N passed, N failed"; the
 # exit code is not 0 if any failed.
 #
-#   tests/run.sh [STAGE...]   default: all of: unit lint format asan tsan fuzz
+#   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan tsan fuzz
 #   tests/run.sh --gpu        the tests that need a GPU; fails where there is none
 #
 # unit    every test, as the programs are built for users
 # lint    who may include whom, length of files
 # format  clang-format
-# asan    unit tests under the address and undefined-behaviour sanitizers; also builds the rest, with clang's
-#         thread-safety analysis as errors
+# clang   builds everything with clang, thread-safety analysis as errors
+# asan    unit tests under the address and undefined-behaviour sanitizers
 # tsan    unit tests under the thread sanitizer
 # fuzz    bytes from outside, made up by libFuzzer from tests/fuzz/corpus: THERMOCLINE_FUZZ_SECONDS
 #         (default 60) for each target, as many at a time as there are processors
@@ -20,7 +20,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
-((${#stages[@]})) || stages=(unit lint format asan tsan fuzz)
+((${#stages[@]})) || stages=(unit lint format clang asan tsan fuzz)
 
 passed=0
 failed=0
@@ -39,7 +39,7 @@ test_stage() {
   local stage=$1 log=$logs/$1 start=$SECONDS
   shift
   echo "== $stage"
-  bazel_run test --keep_going --test_output=errors "$@" >"$log" 2>&1
+  bazel_run test --keep_going --build_tests_only --test_output=errors "$@" >"$log" 2>&1
   local code=$? ok bad
   grep -v '^INFO: \(Analyzed\|Found\|Elapsed\|[0-9]* process\)' "$log"
   ok=$(grep -cE '^//\S+ +(\(cached\) )?(PASSED|FLAKY)' "$log")
@@ -117,6 +117,11 @@ gpu_stage() {
   failed=$((failed + $(tail -n 1 "$log" | cut -d' ' -f3)))
 }
 
+# Only objects, and fast ones to make: the analysis is all that is wanted.
+clang_build() {
+  bazel_run build --config=clang --keep_going --output_groups=compilation_outputs //...
+}
+
 if ! deploy/setup.sh --tests; then
   echo "0 passed, 1 failed"
   exit 1
@@ -130,12 +135,13 @@ find . -maxdepth 1 -type l -name 'bazel-*' -delete
 sanitized=--test_tag_filters=-process,-benchmark,-nosanitizer
 for stage in "${stages[@]}"; do
   case $stage in
-    unit) test_stage unit --build_tests_only //... ;;
+    unit) test_stage unit //... ;;
     lint) check_stage lint tests/lint.sh ;;
     format) check_stage format tests/format.sh --check ;;
+    clang) check_stage clang clang_build ;;
     asan) test_stage asan --config=asan "$sanitized" //... ;;
     tsan)
-      test_stage tsan --config=tsan --build_tests_only "$sanitized,-notsan" \
+      test_stage tsan --config=tsan "$sanitized,-notsan" \
         --test_env=TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" //...
       ;;
     fuzz) fuzz_stage ;;
