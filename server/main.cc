@@ -12,6 +12,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
 #include "common/base/process_limits.h"
 #include "common/base/program_flags.h"
 #include "common/base/scheduler.h"
@@ -61,8 +62,6 @@ ABSL_FLAG(bool, insecure, false, "Allow plain text beyond loopback: anybody may 
 namespace thermocline {
 namespace {
 
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
 // How long calls in flight may take to end after SIGTERM.
 constexpr int kShutdownGraceMs = 2000;
 

@@ -10,6 +10,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/exit_codes.h"
 #include "common/base/process_limits.h"
 #include "common/base/program_flags.h"
 #include "common/base/scheduler.h"
@@ -48,11 +49,6 @@ ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file")
 
 namespace thermocline {
 namespace {
-
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
-// A server or its log was lost: a return to a checkpoint may help.
-constexpr int kExitServerLost = 3;
 
 // Far beyond any job; keeps products with it in range.
 constexpr uint64_t kMaxStartStep = uint64_t{1} << 40;

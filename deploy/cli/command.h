@@ -7,14 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/base/exit_codes.h"
 #include "deploy/cli/flags.h"
 
 namespace thermocline {
-
-// Exit codes of every command.
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;  // the job failed or was stopped
-inline constexpr int kExitUsage = 2;   // bad usage or job file
 
 struct Command {
   std::string name;

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/job/job_loader.h"
 #include "deploy/cli/flags.h"
-#include "deploy/controller/job_controller.h"
+#include "deploy/runner/local_runner.h"
 #include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 

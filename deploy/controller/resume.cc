@@ -126,10 +126,11 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
   }
   if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job_id, state->job_id(), kJobStateName));
   ResumePoint point;
-  EpochStart& start = point.start;
-  start.epoch = state.has_value() ? state->epoch() : 0;
-  for (const ListedCheckpoint& listed : list) start.epoch = std::max(start.epoch, listed.id.epoch);
-  ++start.epoch;
+  GenerationStart& start = point.start;
+  start.generation = state.has_value() ? state->epoch() : 0;
+  for (const ListedCheckpoint& listed : list)
+    start.generation = std::max(start.generation, listed.id.epoch);
+  ++start.generation;
   ASSIGN_OR_RETURN(const ListedCheckpoint* chosen,
                    Choose(store, list, state, name, &point.notices));
   if (chosen == nullptr) return point;

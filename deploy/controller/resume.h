@@ -10,14 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/controller/epoch_start.h"
+#include "deploy/job/generation.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
 
 struct ResumePoint {
-  EpochStart start;
+  GenerationStart start;
   std::optional<CheckpointManifest> base;  // Of start.base; nullopt: that is "".
   std::vector<std::string> notices;        // What people should know about it, in lines.
 };

@@ -76,7 +76,7 @@ class ResumeTest : public testing::Test {
     content[content.size() / 2] ^= 1;
     disk_.SetContent(path, content);
   }
-  absl::StatusOr<EpochStart> Find(const std::string& name = "") const {
+  absl::StatusOr<GenerationStart> Find(const std::string& name = "") const {
     ASSIGN_OR_RETURN(const ResumePoint point, FindResumePoint(store_, job_, kBuild, name));
     return point.start;
   }
@@ -99,7 +99,7 @@ TEST_F(ResumeTest, FromTheBeginningWhereNoCheckpointWasMade) {
   Write(1, "");
   const auto start = Find();
   ASSERT_TRUE(start.ok()) << start.status();
-  EXPECT_EQ(start->epoch, 2u);
+  EXPECT_EQ(start->generation, 2u);
   EXPECT_EQ(start->base, "");
   EXPECT_EQ(start->first_step(), Step(0));
 }
@@ -111,7 +111,7 @@ TEST_F(ResumeTest, FromTheNewestOfTheLastEpoch) {
   Write(2, "epoch-1-step-9");
   const auto start = Find();
   ASSERT_TRUE(start.ok()) << start.status();
-  EXPECT_EQ(start->epoch, 3u);
+  EXPECT_EQ(start->generation, 3u);
   EXPECT_EQ(start->base, "epoch-2-step-39");
   EXPECT_EQ(start->first_step(), Step(40));
   EXPECT_EQ(start->base_samples, 640u);
@@ -122,14 +122,14 @@ TEST_F(ResumeTest, FromWhatTheLastEpochBeganWithIfItMadeNone) {
   Commit(1, 19);  // People decided not to go on with this one.
   Write(2, "epoch-1-step-9");
   EXPECT_EQ(Find()->base, "epoch-1-step-9");
-  EXPECT_EQ(Find()->epoch, 3u);
+  EXPECT_EQ(Find()->generation, 3u);
 }
 
 TEST_F(ResumeTest, WithoutJobStateFromTheNewest) {
   Commit(1, 9);
   Commit(4, 19);
   EXPECT_EQ(Find()->base, "epoch-4-step-19");
-  EXPECT_EQ(Find()->epoch, 5u);
+  EXPECT_EQ(Find()->generation, 5u);
 }
 
 TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
@@ -146,7 +146,7 @@ TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
   const auto chosen = Find("epoch-1-step-9");
   ASSERT_TRUE(chosen.ok()) << chosen.status();
   EXPECT_EQ(chosen->base, "epoch-1-step-9");
-  EXPECT_EQ(chosen->epoch, 2u);
+  EXPECT_EQ(chosen->generation, 2u);
 }
 
 TEST_F(ResumeTest, AMissingOne) {
@@ -164,7 +164,7 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
   const auto point = FindResumePoint(store_, job_, kBuild, "");
   ASSERT_TRUE(point.ok()) << point.status();
   EXPECT_EQ(point->start.base, "epoch-2-step-19");
-  EXPECT_EQ(point->start.epoch, 4u);
+  EXPECT_EQ(point->start.generation, 4u);
   EXPECT_THAT(point->notices,
               ElementsAre("checkpoint epoch-2-step-29, with which the last epoch began, is gone; "
                           "going on with epoch-2-step-19, the newest whole one that its epoch made "

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/base/stopwatch.h"
 #include "deploy/runner/log_tail.h"
@@ -19,16 +16,11 @@
 namespace thermocline {
 namespace {
 
-// After the first failure: time for others to end as well, so that the report names the cause (a
-// server) beside the consequence (the worker that lost it).
-constexpr absl::Duration kFollowUp = absl::Milliseconds(300);
 constexpr int kTailLines = 15;
 constexpr size_t kReadBytes = 64 << 10;
-
 constexpr size_t kMostLastWords = 300;
 
-}  // namespace
-
+// "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".
 std::string HowItEnded(const ChildProcess& ended) {
   if (ended.exit_code().value_or(0) == 0) return ended.DescribeEnd();
   const std::vector<std::string> tail = LogTail(ended.log_path(), 1, ended.log_begin());
@@ -44,33 +36,26 @@ std::string HowItEnded(const ChildProcess& ended) {
   return absl::StrCat(ended.DescribeEnd(), " (", words.substr(0, kMostLastWords), ")");
 }
 
-absl::Status Supervisor::Start(ProcessRole role, const ChildProcessOptions& options) {
-  ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(options));
-  members_.push_back({role, std::move(process)});
-  return absl::OkStatus();
-}
-
-void Supervisor::StartLater(ProcessRole role, const ChildProcessOptions& options,
-                            absl::Duration delay) {
-  later_.push_back({role, options, watch_.Elapsed() + delay});
-}
-
-absl::Status Supervisor::StartWhatIsDue() {
-  const absl::Duration now = watch_.Elapsed();
-  const auto middle = std::stable_partition(later_.begin(), later_.end(),
-                                            [now](const Later& later) { return later.due > now; });
-  const std::vector<Later> due(middle, later_.end());
-  later_.erase(middle, later_.end());
-  for (const Later& each : due) {
-    const absl::Status started = Start(each.role, each.options);
-    if (started.ok()) continue;
-    // Then nothing has taken the place of the one that ended.
-    const auto ended = std::find_if(
-        members_.rbegin(), members_.rend(),
-        [&each](const Member& member) { return member.process.name() == each.options.name; });
-    if (ended != members_.rend()) ended->replaced = false;
-    return started;
+// The same for an error: with its last log lines.
+std::string Report(const ChildProcess& ended) {
+  const std::vector<std::string> tail = LogTail(ended.log_path(), kTailLines, ended.log_begin());
+  if (tail.empty()) {
+    return absl::StrCat(ended.DescribeEnd(), "; it wrote nothing to its log ", ended.log_path());
   }
+  std::string report = absl::StrCat(ended.DescribeEnd(), "; last lines of ", ended.log_path(), ":");
+  for (const std::string& line : tail) absl::StrAppend(&report, "\n  | ", line);
+  return report;
+}
+
+}  // namespace
+
+Supervisor::~Supervisor() {
+  for (const Reader& reader : readers_) close(reader.fd);
+}
+
+absl::Status Supervisor::Start(const ProcessId& id, const ChildProcessOptions& options) {
+  ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(options));
+  members_.push_back({id, std::move(process)});
   return absl::OkStatus();
 }
 
@@ -78,88 +63,53 @@ void Supervisor::ReadFrom(int fd, std::function<void(absl::string_view)> reader)
   readers_.push_back({fd, std::move(reader)});
 }
 
-absl::Status Supervisor::WaitUntil(const std::function<bool()>& done, absl::Duration timeout,
-                                   absl::Duration period, absl::string_view what) {
-  const Stopwatch watch;
-  while (true) {
-    if (signals_.stop_requests() > 0) {
-      return absl::CancelledError(absl::StrCat("stopped by signal ", signals_.last_stop_signal(),
-                                               " (", strsignal(signals_.last_stop_signal()), ")"));
+std::vector<Supervisor::Ended> Supervisor::TakeEnded() {
+  std::vector<Ended> ended;
+  std::deque<Member> running;
+  for (Member& member : members_) member.process.HasEnded();
+  for (Member& member : members_) {
+    if (!member.process.ended()) {
+      running.push_back({member.id, std::move(member.process)});
+      continue;
     }
-    Observe();
-    ReplaceEndedServers();
-    if (std::any_of(members_.begin(), members_.end(), IsFailure)) {
-      const Stopwatch since_failure;
-      while (since_failure.Elapsed() < kFollowUp) Poll(kFollowUp - since_failure.Elapsed());
-      Observe();
-      return FailureReport();
-    }
-    RETURN_IF_ERROR(StartWhatIsDue());
-    if (done()) return absl::OkStatus();
-    const absl::Duration left = timeout - watch.Elapsed();
-    if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(absl::StrCat("timed out: ", what));
-    }
-    Poll(std::min(period, left));
+    const ChildProcess& process = member.process;
+    ended.push_back({member.id, {process.exit_code(), HowItEnded(process), Report(process)}});
   }
-}
-
-std::vector<ProcessFailure> Supervisor::Failures() const {
-  std::vector<ProcessFailure> failures;
-  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
-    for (const Member& member : members_) {
-      if (member.role != role || member.stopped || !IsFailure(member)) continue;
-      failures.push_back(
-          {role, member.process.name(), HowItEnded(member.process), member.process.exit_code()});
-    }
-  }
-  return failures;
-}
-
-bool Supervisor::AllWorkersEnded() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-    return member.role != ProcessRole::kWorker || member.process.ended();
-  });
-}
-
-bool Supervisor::IsRunning(absl::string_view name) const {
-  return std::any_of(members_.begin(), members_.end(), [name](const Member& member) {
-    return member.process.name() == name && !member.process.ended();
-  });
+  members_ = std::move(running);
+  return ended;
 }
 
 void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
-  const auto all_ended = [&] {
-    Observe();
-    return std::all_of(members_.begin(), members_.end(), [role](const Member& member) {
-      return member.role != role || member.process.ended();
-    });
-  };
-  const auto signal_all = [&](int number) {
-    Observe();
-    for (Member& member : members_) {
-      if (member.role != role || member.process.ended()) continue;
-      member.stopped = true;
-      member.process.Signal(number);
+  std::vector<ChildProcess> stopping;
+  std::deque<Member> others;
+  for (Member& member : members_) {
+    if (member.id.role == role) {
+      stopping.push_back(std::move(member.process));
+    } else {
+      others.push_back({member.id, std::move(member.process)});
     }
+  }
+  members_ = std::move(others);
+  const auto all_ended = [&stopping] {
+    for (ChildProcess& process : stopping) process.HasEnded();
+    return std::all_of(stopping.begin(), stopping.end(),
+                       [](const ChildProcess& process) { return process.ended(); });
   };
-  later_.erase(std::remove_if(later_.begin(), later_.end(),
-                              [role](const Later& later) { return later.role == role; }),
-               later_.end());
   const int requests = signals_.stop_requests();
   const Stopwatch watch;
-  signal_all(SIGTERM);
-  while (!all_ended() && watch.Elapsed() < grace && signals_.stop_requests() == requests) {
+  bool done = all_ended();
+  for (ChildProcess& process : stopping) process.Signal(SIGTERM);
+  while (!done && watch.Elapsed() < grace && signals_.stop_requests() == requests) {
     Poll(std::min(absl::Milliseconds(50), grace - watch.Elapsed()));
+    done = all_ended();
   }
-  signal_all(SIGKILL);
+  for (ChildProcess& process : stopping) process.Signal(SIGKILL);
   while (!all_ended()) Poll(absl::Milliseconds(10));  // SIGKILL can't be refused
 }
 
 void Supervisor::Poll(absl::Duration timeout) {
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
   for (const Reader& reader : readers_) fds.push_back({reader.fd, POLLIN, 0});
-  for (const Later& later : later_) timeout = std::min(timeout, later.due - watch_.Elapsed());
   const int64_t timeout_ms = std::max<int64_t>(absl::ToInt64Milliseconds(timeout), 1);
   if (poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(timeout_ms, 60000))) <= 0) {
     return;
@@ -184,50 +134,6 @@ void Supervisor::Consume(Reader* reader) {
   close(reader->fd);
   reader->fd = -1;
   reader->callback("");
-}
-
-void Supervisor::Observe() {
-  for (Member& member : members_) member.process.HasEnded();
-}
-
-void Supervisor::ReplaceEndedServers() {
-  if (!replacer_) return;
-  const size_t count = members_.size();  // The replacer adds more.
-  for (size_t i = 0; i < count; ++i) {
-    Member& member = members_[i];
-    if (member.role != ProcessRole::kServer || member.replaced) continue;
-    if (member.process.ended()) member.replaced = replacer_(member.process);
-  }
-}
-
-bool Supervisor::IsFailure(const Member& member) {
-  if (!member.process.ended() || member.replaced) return false;
-  return member.role == ProcessRole::kServer || !member.process.Succeeded();
-}
-
-absl::Status Supervisor::FailureReport() const {
-  std::vector<std::string> reports;
-  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
-    for (const Member& member : members_) {
-      if (member.role != role || !IsFailure(member)) continue;
-      const ChildProcess& process = member.process;
-      std::string report = absl::StrCat(process.name(), " ", process.DescribeEnd());
-      const std::vector<std::string> tail =
-          LogTail(process.log_path(), kTailLines, process.log_begin());
-      if (tail.empty()) {
-        absl::StrAppend(&report, "; it wrote nothing to its log ", process.log_path());
-      } else {
-        absl::StrAppend(&report, "; last lines of ", process.log_path(), ":");
-        for (const std::string& line : tail) absl::StrAppend(&report, "\n  | ", line);
-      }
-      reports.push_back(std::move(report));
-    }
-  }
-  std::string all;
-  for (const std::string& report : reports) {
-    absl::StrAppend(&all, all.empty() ? "" : "\n", report);
-  }
-  return absl::AbortedError(all);
 }
 
 }  // namespace thermocline

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/checkpoint/periodic_checkpoint.h"
 
 namespace thermocline {
 namespace {
@@ -21,8 +22,7 @@ CheckpointCuts::CheckpointCuts(uint64_t every_steps, uint32_t full_every, const 
       increments_(history.increments) {}
 
 bool CheckpointCuts::IsPeriodic(Step step) const {
-  return step >= Step(0) && every_steps_ > 0 &&
-         static_cast<uint64_t>(step.value() + 1) % every_steps_ == 0;
+  return IsPeriodicCheckpoint(step, every_steps_);
 }
 
 absl::Status CheckpointCuts::Name(Step step, bool possible) {

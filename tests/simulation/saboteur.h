@@ -35,6 +35,11 @@ enum class PlantedFault {
   kUnsyncedParts,   // The files that a server writes for a checkpoint are not synced.
   kUnsyncedNames,   // What the launcher writes has no name on the medium.
   kOldEvaluations,  // The next epoch decides upon what the one before has scored.
+  kSameGeneration,  // The job goes back to a checkpoint without a new generation.
+  kExtraRestarts,   // Servers are started again beyond the job's limit.
+  kMissingParts,    // A part that is being written is taken for written.
+  kBadDataIsLoss,   // The job's own fault is taken for the loss of a worker.
+  kMissedEnds,      // The launcher doesn't see that a worker has ended.
   kBusyIsBroken,    // Workers take a server that refuses them for one that doesn't answer.
 };
 

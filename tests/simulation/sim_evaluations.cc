@@ -8,14 +8,6 @@
 namespace thermocline {
 namespace {
 
-Evaluate PolicyOf(const EvaluationSetup& setup) {
-  Evaluate policy;
-  policy.set_every_steps(setup.every_steps);
-  policy.set_patience(setup.patience);
-  policy.set_keep_best(true);
-  return policy;
-}
-
 // The plain way to count: all scores, one after the other.
 struct Recount {
   Step end;  // The last evaluation.
@@ -54,15 +46,6 @@ void SimEvaluationCounters::Add(const SimEvaluationCounters& other) {
   stopped += other.stopped;
 }
 
-SimEvaluations::SimEvaluations(const EvaluationSetup& setup, uint64_t epoch,
-                               const EvaluationState& before, const SimEvaluations* old,
-                               OnDecided on_decided)
-    : setup_(setup), on_decided_(std::move(on_decided)), board_(PolicyOf(setup), epoch, before) {
-  if (old == nullptr) return;
-  unmade_ = old->unmade_;
-  counters_ = old->counters_;
-}
-
 EvaluationReport SimEvaluations::ReportOf(Step step, double score) const {
   EvaluationReport report;
   report.step = step;
@@ -71,37 +54,22 @@ EvaluationReport SimEvaluations::ReportOf(Step step, double score) const {
   return report;
 }
 
-void SimEvaluations::Take(Step step, double score, CheckpointKeeper* keeper,
-                          const std::shared_ptr<const bool>& launcher_ended) {
-  last_report_ = ReportOf(step, score);
-  const EvaluationBoard::Verdict verdict = board_.Take(*last_report_);
+void SimEvaluations::OnDecided(const EvaluationEvent& event, bool keeps_best) {
+  keeps_best_ = keeps_best;
+  state_ = event.state;
   ++counters_.decided;
-  if (verdict.is_best) ++counters_.best;
-  if (verdict.stops) ++counters_.stopped;
-  keeps_best_ = keeper != nullptr;
-  if (!verdict.is_best || keeper == nullptr) return on_decided_(step, verdict.stops);
-  keeper->RequestOf(step, [this, step, keeper, stops = verdict.stops,
-                           launcher_ended](const absl::StatusOr<std::string>& name) {
-    if (*launcher_ended) return;
-    if (!name.ok()) {
-      ++counters_.unmade;
-      unmade_.insert(step);
-    }
-    board_.SetBestCheckpoint(name);
-    keeper->Keep(board_.latest().best_checkpoint());
-    on_decided_(step, stops);
-  });
-}
-
-void SimEvaluations::TakeOld(const SimEvaluations& old) {
-  if (old.last_report_.has_value()) board_.Take(*old.last_report_);
+  if (event.verdict.is_best) ++counters_.best;
+  if (event.verdict.stops) ++counters_.stopped;
+  if (event.checkpoint_error.ok()) return;
+  ++counters_.unmade;
+  unmade_.insert(event.report.step);
 }
 
 void SimEvaluations::CheckEnd(const SequentialModel& model, Step last, uint64_t num_keys,
                               const CheckpointStore* store,
                               std::vector<std::string>* failures) const {
   const Recount count = CountAgain(setup_, model, last, num_keys);
-  const EvaluationState state = board_.latest();
+  const EvaluationState& state = state_;
   if (count.end != last) {
     failures->push_back(absl::StrCat("training should have ended with the evaluation of step ",
                                      count.end.value(), ", and ended with step ", last.value()));
@@ -120,7 +88,7 @@ void SimEvaluations::CheckEnd(const SequentialModel& model, Step last, uint64_t 
 
 // The checkpoint of the best step is there, and says so itself.
 std::string SimEvaluations::CheckBest(const CheckpointStore& store) const {
-  const EvaluationState state = board_.latest();
+  const EvaluationState& state = state_;
   const std::string& name = state.best_checkpoint();
   const std::string about = absl::StrCat("the best checkpoint '", name, "': ");
   const auto manifest = store.Load(name);

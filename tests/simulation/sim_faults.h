@@ -39,6 +39,8 @@ struct LauncherFaults {
   double break_write = 0;  // It dies in the middle of one of the next writes.
   double fail_write = 0;   // One of the next writes fails.
   double stop_worker = 0;
+  double stop_by_user = 0;       // The user stops the job, once.
+  double bad_data = 0;           // A worker ends because of the job itself, once; others lose it.
   double take_host = 0;          // Of the launcher's deaths: what it didn't sync may be lost.
   bool resizes_servers = false;  // The next launcher goes on with another number of them.
   bool resizes_workers = false;

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/exit_codes.h"
 #include "common/base/hash.h"
-#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/verify_checkpoint.h"
 #include "deploy/controller/resume.h"
@@ -17,11 +18,12 @@ namespace thermocline {
 namespace {
 
 constexpr int64_t kTimeLimitMicros = int64_t{600} * 1'000'000;
-constexpr int64_t kStallMicros = int64_t{60} * 1'000'000;
+constexpr uint32_t kStallSeconds = 60;
 constexpr int kMaxWritesBeforeDeath = 12;
-// Of what worker 0 reports, and of what the workers are told.
-constexpr int64_t kReportMicros = 50'000;
-constexpr int64_t kDecisionMicros = 50'000;
+// Of a job without checkpoints.
+constexpr int64_t kPollMicros = 20'000;
+// Between two rounds of checkpoints of the job machine.
+constexpr int64_t kRoundMicros = 200'000;
 
 DiskDeceptions DeceptionsOf(PlantedFault planted) {
   DiskDeceptions deceptions;
@@ -42,6 +44,9 @@ void SimJobCounters::Add(const SimJobCounters& other) {
   restored += other.restored;
   lost_logs += other.lost_logs;
   stalls += other.stalls;
+  user_stops += other.user_stops;
+  job_faults += other.job_faults;
+  failures += other.failures;
   checkpoints.Add(other.checkpoints);
   evaluations.Add(other.evaluations);
 }
@@ -62,18 +67,19 @@ SimJob::SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
       deaths_left_(setup.launcher.max_deaths),
       worker_deaths_left_(setup.launcher.max_worker_deaths) {
   MakeServers();
-  BeginEpoch({});
+  if (setup.evaluations.has_value()) {
+    evaluations_ = std::make_unique<SimEvaluations>(*setup.evaluations);
+  }
+  StartLauncher({});
 }
 
-SimJob::~SimJob() { EndEpoch(); }
+SimJob::~SimJob() { StopProcesses(); }
 
 void SimJob::MakeServers() {
   SimServerEvents events;
   events.on_serving = [this](SimServer* server) { OnServing(server); };
-  events.on_lost = [this](SimServer* server, const std::string& why) { OnServerLost(server, why); };
-  events.on_restart = [this](SimServer* server) {
-    if (launcher_ == nullptr || saboteur_.Has(PlantedFault::kOldBases)) return start_.base;
-    return launcher_->keeper().RestartServer(server->index().value());
+  events.on_ended = [this](SimServer* server) {
+    if (runner_ != nullptr) runner_->OnServerEnded(server->index().value());
   };
   std::vector<SimServer*> servers;
   for (uint32_t i = 0; i < kMaxServers; ++i) {
@@ -101,7 +107,7 @@ std::vector<SimServer*> SimJob::servers() const {
 ServerConfig SimJob::ConfigFor(ServerIndex index) const {
   ServerConfig config;
   config.job_id = kSimJobId;
-  config.epoch = start_.epoch;
+  config.epoch = start_.generation;
   config.server_index = index;
   config.num_servers = num_servers_;
   config.num_workers = num_workers_;
@@ -117,90 +123,145 @@ ServerConfig SimJob::ConfigFor(ServerIndex index) const {
   return config;
 }
 
-// Epochs
+// Launchers and generations
 // ------------------------------------------------------------------------------------------------
 
-void SimJob::BeginEpoch(const EpochStart& start) {
-  if (start.base_step < newest_committed_) {
-    Fail(absl::StrCat("the checkpoint of step ", newest_committed_.value(),
-                      " was committed, and the next epoch begins behind step ",
-                      start.base_step.value()));
-  }
-  start_ = start;
-  trace_ = Mix64(trace_ ^ Mix64(start.epoch) ^ static_cast<uint64_t>(start.base_step.value()));
-  if (!start.base.empty()) ++counters_.restored;
-  if (setup_.checkpoints.has_value()) {
-    JobState state;
-    state.set_job_id(kSimJobId);
-    state.set_epoch(start.epoch);
-    state.set_base_checkpoint(start.base);
-    absl::Status written = store_.Prepare();
-    if (written.ok()) written = store_.WriteJobState(state);
-    if (!written.ok()) return Later(0, &SimJob::KillLauncher);
-  }
-  model_.RollBack(start.base_step, num_workers_);
-  training_ = lost_ = false;
-  const absl::Status evaluations = BeginEvaluations();
-  if (!evaluations.ok()) return Fail(evaluations.ToString());
-  for (SimServer* server : servers()) server->BeginEpoch(ConfigFor(server->index()));
-}
-
-absl::Status SimJob::BeginEvaluations() {
-  if (!setup_.evaluations.has_value()) return absl::OkStatus();
-  EvaluationState before;
-  if (!start_.base.empty()) {
-    ASSIGN_OR_RETURN(const CheckpointManifest base, store_.Load(start_.base));
-    before = base.evaluations();
-  }
-  const std::unique_ptr<SimEvaluations> old = std::move(evaluations_);
-  evaluations_ =
-      std::make_unique<SimEvaluations>(*setup_.evaluations, start_.epoch, before, old.get(),
-                                       [this](Step step, bool stop) { OnDecided(step, stop); });
-  if (old != nullptr && saboteur_.Has(PlantedFault::kOldEvaluations)) evaluations_->TakeOld(*old);
-  return absl::OkStatus();
-}
-
-// On its way to the launcher.
-void SimJob::OnScored(Step step, double score) {
-  Later(random_.Between(0, kReportMicros), [this, step, score] {
-    evaluations_->Take(step, score, launcher_ == nullptr ? nullptr : &launcher_->keeper(),
-                       launcher_ended_);
+void SimJob::Later(int64_t delay_us, const std::function<void()>& task) {
+  scheduler_.RunAfter(delay_us, [ended = launcher_ended_, task] {
+    if (!*ended) task();
   });
 }
 
-// Every worker hears of it, and maybe again after a while.
-void SimJob::OnDecided(Step step, bool stop) {
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const auto tell = [this, step, stop, rank] {
-      if (workers_[rank] != nullptr) workers_[rank]->Decide(step, stop);
-    };
-    Later(random_.Between(0, kDecisionMicros), tell);
-    if (random_.Chance(0.3)) Later(random_.Between(0, 10 * kDecisionMicros), tell);
+JobMachineOptions SimJob::MachineOptions(const GenerationStart& start) const {
+  JobMachineOptions machine;
+  machine.start = start;
+  machine.is_resumed = start.generation > 1;
+  Job& job = machine.job;
+  job.set_name(kSimJobId);
+  job.set_seed(seed_);
+  job.mutable_train()->set_staleness_steps(setup_.staleness_steps);
+  job.mutable_train()->set_batch_size(1);
+  Cluster& cluster = *job.mutable_cluster();
+  cluster.set_servers(num_servers_);
+  cluster.set_workers(num_workers_);
+  if (setup_.durability.has_value()) {
+    cluster.set_durability(*setup_.durability == LogDurability::kHost ? LOG_SYNC : LOG_ASYNC);
   }
+  const bool no_limit = saboteur_.Has(PlantedFault::kExtraRestarts);
+  cluster.set_max_server_restarts(no_limit ? 1000 : setup_.max_server_restarts);
+  cluster.set_startup_timeout_s(1'000'000);
+  cluster.set_stall_timeout_s(kStallSeconds * static_cast<uint32_t>(ClockSpeed()));
+  if (setup_.evaluations.has_value()) {
+    job.mutable_evaluate()->set_every_steps(setup_.evaluations->every_steps);
+    job.mutable_evaluate()->set_patience(setup_.evaluations->patience);
+    job.mutable_evaluate()->set_keep_best(setup_.checkpoints.has_value());
+  }
+  for (uint32_t i = 0; i < num_servers_; ++i) machine.server_logs.push_back("a log");
+  for (uint32_t i = 0; i < num_workers_; ++i) machine.worker_logs.push_back("a log");
+  if (!setup_.checkpoints.has_value()) return machine;
+  auto& checkpoint = *job.mutable_checkpoint();
+  checkpoint.set_directory(kSimCheckpoints);
+  checkpoint.set_every_steps(setup_.checkpoints->every_steps);
+  checkpoint.set_at_end(setup_.checkpoints->at_end);
+  checkpoint.set_keep(setup_.checkpoints->keep);
+  checkpoint.set_max_rollbacks(setup_.max_rollbacks);
+  machine.max_log_bytes = setup_.checkpoints->max_log_bytes;
+  machine.manifest.set_format_version(kCheckpointFormatVersion);
+  machine.manifest.set_job_id(kSimJobId);
+  machine.manifest.set_num_servers(num_servers_);
+  machine.manifest.set_num_workers(num_workers_);
+  machine.manifest.set_seed(seed_);
+  for (const TableLayout& table : setup_.tables) {
+    *machine.manifest.add_tables() = TableLayoutToProto(table);
+  }
+  return machine;
+}
+
+// So that the launcher's rounds come as often as the setup says.
+int64_t SimJob::ClockSpeed() const {
+  const int64_t poll_us =
+      setup_.checkpoints.has_value() ? setup_.checkpoints->poll_us : kPollMicros;
+  return std::max<int64_t>(1, kRoundMicros / poll_us);
+}
+
+SimWorld SimJob::World() {
+  SimWorld world;
+  world.servers = servers();
+  world.worker = [this](size_t rank) {
+    return rank < workers_.size() ? workers_[rank].get() : nullptr;
+  };
+  world.start_worker = [this](const action::StartProcess& start) {
+    AddWorker(WorkerRank(start.id.index), start.first_step);
+    workers_[start.id.index]->Start();
+  };
+  world.on_open = [this](const GenerationStart& start, const absl::Status& status) {
+    OnOpen(start, status);
+  };
+  world.on_rollback = [this](const action::ReportStart& start) { OnRollback(start); };
+  world.on_committed = [this](const CheckpointEvent& event) { OnCommitted(event); };
+  world.on_evaluation = [this](const EvaluationEvent& event) {
+    evaluations_->OnDecided(event, setup_.checkpoints.has_value());
+  };
+  world.stop = [this](bool is_done) {
+    if (!is_done) StopProcesses();
+  };
+  world.finish = [this](const Outcome& outcome) {
+    Later(0, [this, outcome] { OnFinish(outcome); });
+  };
+  return world;
+}
+
+void SimJob::StartLauncher(const GenerationStart& start) {
+  SimRunnerOptions options;
+  options.seed = random_.Next();
+  options.machine = MachineOptions(start);
+  options.max_server_restarts = setup_.max_server_restarts;
+  options.faults = setup_.launcher;
+  if (setup_.checkpoints.has_value()) options.notice_us = setup_.checkpoints->notice_us;
+  options.start_us = setup_.crashes.down_us;
+  options.clock_speed = ClockSpeed();
+  options.ended = launcher_ended_;
+  runner_ = std::make_unique<SimRunner>(std::move(options), World(), &store_, &scheduler_,
+                                        &saboteur_, &failures_);
+  runner_->Begin();
+  Later(0, [this] { Tick(); });
+}
+
+void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
+  if (start.generation <= newest_generation_) {
+    Fail(absl::StrCat("generation ", start.generation, " comes after ", newest_generation_));
+  }
+  if (status.ok()) newest_generation_ = start.generation;  // Else nothing is done in it.
+  if (start.base_step < newest_committed_) {
+    Fail(absl::StrCat("the checkpoint of step ", newest_committed_.value(),
+                      " was committed, and the next generation begins behind step ",
+                      start.base_step.value()));
+  }
+  start_ = start;
+  newest_base_ = start.base;
+  stall_may_be_ = false;
+  trace_ = Mix64(trace_ ^ Mix64(start.generation) ^ static_cast<uint64_t>(start.base_step.value()));
+  if (!start.base.empty()) ++counters_.restored;
+  if (!status.ok()) return;
+  model_.RollBack(start.base_step, num_workers_);
+  workers_.resize(num_workers_);
+  worker_noticed_.assign(num_workers_, false);
+  for (SimServer* server : servers()) server->BeginEpoch(ConfigFor(server->index()));
 }
 
 // Whatever it began with, it holds what the model held after the same step.
 void SimJob::OnServing(SimServer* server) {
   CheckServerRows(model_, setup_.tables, num_servers_, server, &failures_);
-  const std::vector<SimServer*> all = servers();
-  if (training_ || finished_ ||
-      !std::all_of(all.begin(), all.end(), [](SimServer* s) { return s->serving(); })) {
-    return;
-  }
-  training_ = true;
-  for (uint32_t rank = 0; rank < num_workers_; ++rank) AddWorker(WorkerRank(rank));
-  if (setup_.checkpoints.has_value()) StartLauncher();
-  for (size_t rank = 0; rank < workers_.size(); ++rank) workers_[rank]->Start();
 }
 
-void SimJob::AddWorker(WorkerRank rank) {
+void SimJob::AddWorker(WorkerRank rank, Step first_step) {
   SimWorkerOptions options;
   options.seed = random_.Next();
   options.data_seed = seed_;
   options.rank = rank;
   options.num_servers = num_servers_;
   options.staleness_steps = setup_.staleness_steps;
-  options.start_step = start_.first_step();
+  options.start_step = first_step;
   options.num_steps = setup_.num_steps;
   if (setup_.checkpoints.has_value()) {
     options.checkpoint_every_steps = setup_.checkpoints->every_steps;
@@ -214,130 +275,94 @@ void SimJob::AddWorker(WorkerRank rank) {
   options.tables = setup_.tables;
   PsSessionOptions session;
   session.job_id = kSimJobId;
-  session.epoch = start_.epoch;
+  session.epoch = start_.generation;
   session.rank = rank;
   session.num_servers = num_servers_;
   session.staleness_steps = setup_.staleness_steps;
   session.tables = setup_.tables;
-  session.start_step = start_.first_step();
+  session.start_step = first_step;
   session.max_part_bytes = setup_.max_part_bytes;
   session.max_calls_in_flight = static_cast<int>(random_.Between(1, 16));
   session.rpc_deadline_us = random_.Between(10'000, 300'000);
   session.give_up_us = kSimGiveUpMicros;
   session.jitter_seed = random_.Next();
-  workers_.push_back(std::make_unique<SimWorker>(
+  workers_[rank.value()] = std::make_unique<SimWorker>(
       options, session,
       [this](SimWorker* worker, const absl::Status& why) { OnWorkerLost(worker, why); },
-      [this](Step step, double score) { OnScored(step, score); }, network_->Connect(), &scheduler_,
-      &model_, &failures_));
+      [this](Step step, double score) {
+        if (runner_ != nullptr) runner_->OnScored(evaluations_->ReportOf(step, score));
+      },
+      network_->Connect(), &scheduler_, &model_, &failures_);
 }
 
-void SimJob::StartLauncher() {
-  SimLauncherOptions options;
-  options.seed = random_.Next();
-  options.job_id = kSimJobId;
-  options.faults = setup_.launcher;
-  options.servers = servers();
-  options.num_workers = num_workers_;
-  options.worker = [this](size_t rank) {
-    return rank < workers_.size() ? workers_[rank].get() : nullptr;
-  };
-  options.ended = launcher_ended_;
-  CheckpointKeeperOptions& keeper = options.keeper;
-  keeper.manifest.set_format_version(kCheckpointFormatVersion);
-  keeper.manifest.set_job_id(kSimJobId);
-  keeper.manifest.set_epoch(start_.epoch);
-  keeper.manifest.set_num_servers(num_servers_);
-  keeper.manifest.set_num_workers(num_workers_);
-  keeper.manifest.set_seed(seed_);
-  for (const TableLayout& table : setup_.tables) {
-    *keeper.manifest.add_tables() = TableLayoutToProto(table);
-  }
-  keeper.base = start_.base;
-  keeper.base_step = start_.base_step;
-  keeper.every_steps = setup_.checkpoints->every_steps;
-  keeper.at_end = setup_.checkpoints->at_end;
-  keeper.keep = setup_.checkpoints->keep;
-  if (setup_.durability.has_value()) keeper.max_log_bytes = setup_.checkpoints->max_log_bytes;
-  keeper.staleness_steps = setup_.staleness_steps;
-  if (evaluations_ != nullptr) {
-    keeper.evaluations_through = [this](Step cut) { return evaluations_->board().Through(cut); };
-  }
-  launcher_ = std::make_unique<SimLauncher>(std::move(options), &store_, &scheduler_, &saboteur_,
-                                            &failures_);
-  Later(0, &SimJob::Tick);
-}
-
-void SimJob::EndEpoch() {
+void SimJob::StopProcesses() {
   max_staleness_ = max_staleness();
   workers_.clear();
   for (const auto& server : servers_) server->End();
-  counters_ = counters();
-  launcher_.reset();
+}
+
+void SimJob::OnFinish(const Outcome& outcome) {
+  if (outcome.what == Outcome::What::kTrained && outcome.status.ok()) {
+    finished_ = true;
+    return;
+  }
+  ++counters_.failures;
+  EndLauncher(/*takes_host=*/false);  // A person starts it again.
 }
 
 // Losses
 // ------------------------------------------------------------------------------------------------
 
-void SimJob::OnServerLost(SimServer* server, const std::string& why) {
-  if (!setup_.checkpoints.has_value()) {
-    return Fail(absl::StrCat("server ", server->index().value(), " is lost: ", why));
-  }
-  GoBackSoon();
-}
-
+// A worker misses what a server had acknowledged: none may say so unless that is so.
 void SimJob::OnWorkerLost(SimWorker* worker, const absl::Status& why) {
-  OnLoss(absl::StrCat("rank ", worker->rank().value(), ": ", why.ToString()));
-}
-
-// Somebody misses what a server had acknowledged: nobody may say so unless that is so.
-void SimJob::OnLoss(const std::string& what) {
   const std::vector<SimServer*> all = servers();
   if (!setup_.checkpoints.has_value() ||
       std::none_of(all.begin(), all.end(), [](SimServer* s) { return s->lacks_acknowledged(); })) {
-    return Fail(what);
+    return Fail(absl::StrCat("rank ", worker->rank().value(), ": ", why.ToString()));
   }
-  if (!lost_) ++counters_.lost_logs;
-  GoBackSoon();
+  ++counters_.lost_logs;
+  const size_t rank = worker->rank().value();
+  worker_noticed_[rank] = true;
+  if (runner_ != nullptr) runner_->OnWorkerEnded(rank, kExitServerLost);
 }
 
-void SimJob::GoBackSoon() {
-  if (std::exchange(lost_, true)) return;
-  Later(random_.Between(0, setup_.checkpoints->notice_us), &SimJob::RollBack);
-}
-
-void SimJob::RollBack() {
-  if (finished_) return;
-  if (polling_) {
-    if (after_poll_ == nullptr) after_poll_ = &SimJob::RollBack;
-    return;
-  }
-  if (launcher_ != nullptr && absl::IsUnavailable(launcher_->keeper().error())) {
-    return KillLauncher();
-  }
-  EpochStart next = start_;
-  ++next.epoch;
-  if (launcher_ != nullptr) {
-    next.base = launcher_->keeper().newest();
-    next.base_step = launcher_->keeper().newest_step();
-  }
+void SimJob::OnRollback(const action::ReportStart& start) {
   ++counters_.rollbacks;
-  EndEpoch();
-  BeginEpoch(next);
+  const std::vector<SimServer*> all = servers();
+  const bool is_stall = absl::StrContains(start.reason, "nothing has advanced");
+  if (is_stall || absl::StrContains(start.reason, "lost pushes")) {
+    ++counters_.lost_logs;
+    if (std::none_of(all.begin(), all.end(),
+                     [](SimServer* s) { return s->lacks_acknowledged(); })) {
+      Fail(start.reason);
+    }
+  }
+  if (!is_stall) return;
+  ++counters_.stalls;
+  if (!stall_may_be_) Fail("nothing advances, and it should have been noticed why");
 }
 
-// The launcher
+// What was committed can be read, every byte, and is the model after that step, with what workers
+// alone would hold.
+void SimJob::OnCommitted(const CheckpointEvent& event) {
+  newest_committed_ = std::max(newest_committed_, event.step);
+  newest_base_ = event.name;
+  const auto manifest = store_.Load(event.name);
+  if (!manifest.ok()) return Fail(manifest.status().ToString());
+  const auto verified = VerifyCheckpoint(&disk_, kSimCheckpoints, *manifest);
+  if (!verified.ok()) return Fail(verified.status().ToString());
+  if (!(verified->model_digest == DigestOf(model_.RowsAfter(event.step)))) {
+    Fail(absl::StrCat("checkpoint ", event.name, " is not the model of its step"));
+  }
+  for (const auto& worker : workers_) {
+    if (worker == nullptr || worker->WritesBackAt(event.step)) continue;
+    Fail(absl::StrCat("checkpoint ", event.name, " lacks what rank ", worker->rank().value(),
+                      " holds: it didn't know of the step"));
+  }
+}
+
+// What goes wrong
 // ------------------------------------------------------------------------------------------------
-
-void SimJob::Later(int64_t delay_us, void (SimJob::*task)()) {
-  Later(delay_us, [this, task] { (this->*task)(); });
-}
-
-void SimJob::Later(int64_t delay_us, const std::function<void()>& task) {
-  scheduler_.RunAfter(delay_us, [this, ended = launcher_ended_, epoch = start_.epoch, task] {
-    if (!*ended && epoch == start_.epoch) task();
-  });
-}
 
 bool SimJob::Spend(int* budget, double probability) {
   if (*budget == 0 || !random_.Chance(probability)) return false;
@@ -347,88 +372,49 @@ bool SimJob::Spend(int* budget, double probability) {
 
 void SimJob::MaybeFail() {
   const LauncherFaults& faults = setup_.launcher;
-  if (random_.Chance(faults.fail_write)) {
-    disk_.FailAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)));
+  if (!disk_dies_soon_) {
+    if (random_.Chance(faults.fail_write)) {
+      disk_.FailAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)));
+    } else if (Spend(&deaths_left_, faults.break_write)) {
+      disk_dies_soon_ = true;
+      disk_.DieAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)),
+                     [this] { OnLauncherDiskDeath(); });
+    }
   }
-  if (Spend(&deaths_left_, faults.break_write)) {
-    disk_.DieAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)),
-                   [this] { OnLauncherDiskDeath(); });
+  if (Spend(&user_stops_left_, faults.stop_by_user)) {
+    ++counters_.user_stops;
+    runner_->StopByUser();
   }
-  if (!lost_ && !WorkersDone() && Spend(&worker_deaths_left_, faults.stop_worker)) {
-    ++counters_.worker_deaths;
-    max_staleness_ = max_staleness();
-    workers_[random_.Below(workers_.size())].reset();
-    GoBackSoon();
+  if (workers_.empty() || WorkersDone()) return;
+  const size_t victim = random_.Below(workers_.size());
+  if (workers_[victim] == nullptr || worker_noticed_[victim]) return;
+  const bool is_killed = Spend(&worker_deaths_left_, faults.stop_worker);
+  if (!is_killed && !Spend(&job_faults_left_, faults.bad_data)) return;
+  ++(is_killed ? counters_.worker_deaths : counters_.job_faults);
+  max_staleness_ = max_staleness();
+  workers_[victim].reset();
+  worker_noticed_[victim] = true;
+  runner_->OnWorkerEnded(victim, is_killed ? std::nullopt : std::optional<int>(kExitFailed));
+}
+
+void SimJob::NoticeDoneWorkers() {
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    if (workers_[rank] == nullptr || !workers_[rank]->done() || worker_noticed_[rank]) continue;
+    worker_noticed_[rank] = true;
+    stall_may_be_ = true;  // A worker that has ended does not notice a loss.
+    runner_->OnWorkerEnded(rank, kExitDone, workers_[rank]->last_step().value() + 1);
   }
 }
 
-// One round of the launcher.
 void SimJob::Tick() {
+  if (finished_) return;
   MaybeFail();
   if (Spend(&deaths_left_, setup_.launcher.stop)) return KillLauncher();
-  polling_ = true;
-  launcher_->Poll();
-  polling_ = false;
-  if (const auto task = std::exchange(after_poll_, nullptr)) return (this->*task)();
-  if (*launcher_ended_) return;
-  CheckCommitted();
-  CheckpointKeeper& keeper = launcher_->keeper();
-  if (absl::IsDataLoss(keeper.error())) {
-    OnLoss(absl::StrCat("the end: ", keeper.error().ToString()));
-  } else if (!keeper.error().ok()) {
-    return KillLauncher();  // Somebody has to start it again.
-  }
-  if (keeper.finished() && !lost_) {
-    finished_ = true;
-    return;
-  }
-  if (WorkersDone()) keeper.Finish(last_step());
-  if (!lost_ && HasStalled()) {
-    ++counters_.stalls;
-    if (std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->done(); })) {
-      Fail("nothing advances, and somebody should have noticed why");
-    }
-    OnLoss("nothing advances");
-  }
-  Later(random_.Between(1, setup_.checkpoints->poll_us), &SimJob::Tick);
-}
-
-// What was committed can be read, every byte, and is the model after that step, with what workers
-// alone would hold.
-void SimJob::CheckCommitted() {
-  for (const std::string& name : launcher_->TakeCommitted()) {
-    const Step cut = ParseCheckpointName(name)->step;
-    newest_committed_ = std::max(newest_committed_, cut);
-    const auto manifest = store_.Load(name);
-    const bool is_newest = launcher_->keeper().newest() == name;
-    if (absl::IsNotFound(manifest.status()) && !is_newest) continue;  // It was not kept.
-    if (!manifest.ok()) return Fail(manifest.status().ToString());
-    const auto verified = VerifyCheckpoint(&disk_, kSimCheckpoints, *manifest);
-    if (!verified.ok()) return Fail(verified.status().ToString());
-    if (!(verified->model_digest == DigestOf(model_.RowsAfter(cut)))) {
-      Fail(absl::StrCat("checkpoint ", name, " is not the model of its step"));
-    }
-    for (const auto& worker : workers_) {
-      if (worker == nullptr || worker->WritesBackAt(cut)) continue;
-      Fail(absl::StrCat("checkpoint ", name, " lacks what rank ", worker->rank().value(),
-                        " holds: it didn't know of the cut"));
-    }
-  }
-}
-
-// As a launcher's stall timeout. What makes it necessary: a worker that has ended hears of no loss.
-bool SimJob::HasStalled() {
-  uint64_t progress = start_.epoch;
-  for (SimServer* server : servers()) {
-    ServerStats stats;
-    if (server->core() != nullptr) server->core()->FillStats(&stats);
-    progress = Mix64(progress ^ static_cast<uint64_t>(stats.complete_through()));
-    for (const int64_t step : stats.accepted_through()) {
-      progress = Mix64(progress ^ static_cast<uint64_t>(step));
-    }
-  }
-  if (std::exchange(progress_, progress) != progress) progress_us_ = scheduler_.NowMicros();
-  return scheduler_.NowMicros() - progress_us_ > kStallMicros;
+  if (random_.Chance(setup_.launcher.request)) runner_->RequestCheckpoint();
+  NoticeDoneWorkers();
+  const int64_t poll_us =
+      setup_.checkpoints.has_value() ? setup_.checkpoints->poll_us : kPollMicros;
+  Later(random_.Between(1, poll_us), [this] { Tick(); });
 }
 
 void SimJob::OnLauncherDiskDeath() {
@@ -439,30 +425,42 @@ void SimJob::OnLauncherDiskDeath() {
 }
 
 void SimJob::KillLauncher() {
-  *launcher_ended_ = true;
-  if (polling_) {
-    after_poll_ = &SimJob::KillLauncher;
-    return;
-  }
   ++counters_.launcher_deaths;
-  EndEpoch();
-  if (random_.Chance(setup_.launcher.take_host)) {
-    ++counters_.launcher_hosts;
+  const bool takes_host = random_.Chance(setup_.launcher.take_host);
+  if (takes_host) ++counters_.launcher_hosts;
+  EndLauncher(takes_host);
+}
+
+// Everything that it started goes with it.
+void SimJob::EndLauncher(bool takes_host) {
+  *launcher_ended_ = true;
+  counters_ = counters();
+  runner_.reset();
+  StopProcesses();
+  if (takes_host) {
     disk_.CrashHost(&host_random_);
   } else {
     disk_.CrashProcess();
   }
+  disk_dies_soon_ = false;
   launcher_ended_ = std::make_shared<bool>(false);
-  Later(random_.Between(1, setup_.checkpoints->notice_us), &SimJob::Resume);
+  const int64_t pause_us =
+      setup_.checkpoints.has_value() ? setup_.checkpoints->notice_us : kPollMicros;
+  Later(random_.Between(1, pause_us), [this] { Resume(); });
 }
 
 void SimJob::Resume() {
   ++counters_.resumes;
+  if (!setup_.checkpoints.has_value()) {  // In another run directory.
+    GenerationStart anew;
+    anew.generation = newest_generation_ + 1;
+    return StartLauncher(anew);
+  }
   Resize();
   const auto next = FindNextEpoch(store_, kSimJobId, "");
-  if (next.ok()) return BeginEpoch(next->start);
+  if (next.ok()) return StartLauncher(next->start);
   if (!absl::IsNotFound(next.status())) return Fail(next.status().ToString());
-  BeginEpoch({});
+  StartLauncher({});
 }
 
 void SimJob::Resize() {
@@ -483,9 +481,9 @@ void SimJob::Resize() {
 // ------------------------------------------------------------------------------------------------
 
 bool SimJob::WorkersDone() const {
-  return training_ && !workers_.empty() &&
-         std::all_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker != nullptr && worker->done(); });
+  return !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    return worker != nullptr && worker->done();
+  });
 }
 
 void SimJob::Run() {
@@ -493,7 +491,6 @@ void SimJob::Run() {
     if (!scheduler_.RunNext() || scheduler_.NowMicros() > kTimeLimitMicros) {
       Fail("the job is stuck");
     }
-    if (!setup_.checkpoints.has_value() && WorkersDone()) finished_ = true;
   }
 }
 
@@ -501,12 +498,12 @@ void SimJob::CrashServers() {
   // Only what is on the medium for sure comes back with certainty.
   const bool host = setup_.crashes.take_host > 0;
   if (host && setup_.durability != LogDurability::kHost) return;
-  for (SimServer* server : servers()) server->Crash();
+  for (SimServer* server : servers()) server->Crash(newest_base_);
 }
 
 void SimJob::Drain() {
   for (SimServer* server : servers()) {
-    if (!setup_.durability.has_value() || setup_.checkpoints.has_value()) server->Spare();
+    server->Spare();
   }
   while (scheduler_.RunNext()) {
   }
@@ -522,8 +519,8 @@ uint64_t SimJob::max_staleness() const {
 
 SimJobCounters SimJob::counters() const {
   SimJobCounters sum = counters_;
-  if (launcher_ != nullptr) sum.checkpoints.Add(launcher_->counters());
-  if (evaluations_ != nullptr) sum.evaluations.Add(evaluations_->counters());
+  if (runner_ != nullptr) sum.checkpoints.Add(runner_->counters());
+  if (evaluations_ != nullptr) sum.evaluations = evaluations_->counters();
   return sum;
 }
 
@@ -540,8 +537,8 @@ uint64_t SimJob::trace() const {
 }
 
 void SimJob::Fail(const std::string& what) {
-  failures_.push_back(
-      absl::StrCat("epoch ", start_.epoch, ", at ", scheduler_.NowMicros(), " us: ", what));
+  failures_.push_back(absl::StrCat("generation ", start_.generation, ", at ",
+                                   scheduler_.NowMicros(), " us: ", what));
 }
 
 }  // namespace thermocline

@@ -1,5 +1,5 @@
-// A job of the simulation across its epochs: who starts, who dies, where the next epoch begins.
-// What a launcher does, without processes.
+// A job of the simulation across its launchers: what dies, and what people do about it. Everything
+// that follows from that is decided by the real job machine.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
 
@@ -11,15 +11,16 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/controller/epoch_start.h"
+#include "deploy/job/generation.h"
+#include "deploy/job/job_machine.h"
 #include "server/core/server_config.h"
 #include "tests/simulation/forgetful_disk.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_evaluations.h"
-#include "tests/simulation/sim_launcher.h"
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_runner.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_setup.h"
 #include "tests/simulation/sim_worker.h"
@@ -42,6 +43,9 @@ struct SimJobCounters {
   uint64_t restored = 0;   // Epochs that began with a checkpoint.
   uint64_t lost_logs = 0;  // That lacked what they had acknowledged; all were noticed.
   uint64_t stalls = 0;     // Of those: because nothing advanced.
+  uint64_t user_stops = 0;
+  uint64_t job_faults = 0;  // Ends of a worker that the job itself had caused.
+  uint64_t failures = 0;    // Jobs that ended before they were done, but for those two.
   SimLauncherCounters checkpoints;
   SimEvaluationCounters evaluations;
 
@@ -86,32 +90,31 @@ class SimJob {
   static constexpr uint32_t kMaxServers = 4;
 
   void MakeServers();
-  void AddWorker(WorkerRank rank);
-  void StartLauncher();
+  void AddWorker(WorkerRank rank, Step first_step);
   bool WorkersDone() const;
 
-  void BeginEpoch(const EpochStart& start);
-  absl::Status BeginEvaluations();
+  void StartLauncher(const GenerationStart& start);
+  JobMachineOptions MachineOptions(const GenerationStart& start) const;
+  SimWorld World();
+  int64_t ClockSpeed() const;
+
+  void OnOpen(const GenerationStart& start, const absl::Status& status);
   void OnServing(SimServer* server);
-  void OnServerLost(SimServer* server, const std::string& why);
   void OnWorkerLost(SimWorker* worker, const absl::Status& why);
-  void OnLoss(const std::string& what);
-  void OnScored(Step step, double score);
-  void OnDecided(Step step, bool stop);
-  void GoBackSoon();
-  void RollBack();
-  void EndEpoch();
+  void OnRollback(const action::ReportStart& start);
+  void OnCommitted(const CheckpointEvent& event);
+  void OnFinish(const Outcome& outcome);
+  void StopProcesses();
 
   void Tick();
   void MaybeFail();
-  void CheckCommitted();
-  bool HasStalled();
+  void NoticeDoneWorkers();
   void OnLauncherDiskDeath();
   void KillLauncher();
+  void EndLauncher(bool takes_host);
   void Resume();
   void Resize();
-  // Runs `task` unless the launcher is dead by then, or the epoch another.
-  void Later(int64_t delay_us, void (SimJob::*task)());
+  // Runs `task` unless the launcher is dead by then.
   void Later(int64_t delay_us, const std::function<void()>& task);
   bool Spend(int* budget, double probability);
   void Fail(const std::string& what);
@@ -132,23 +135,23 @@ class SimJob {
   std::vector<std::unique_ptr<SimWorker>> workers_;  // By rank; null: it died.
 
   std::shared_ptr<bool> launcher_ended_ = std::make_shared<bool>(false);
-  std::unique_ptr<SimLauncher> launcher_;  // Null where no checkpoints are made, or not yet.
+  std::unique_ptr<SimRunner> runner_;  // Null: between two launchers.
   std::unique_ptr<SimEvaluations> evaluations_;
-  EpochStart start_;
+  GenerationStart start_;
   uint32_t num_servers_;
   uint32_t num_workers_;
-  bool training_ = false;  // The workers of this epoch have been started.
+  std::vector<bool> worker_noticed_;  // By rank: its end has been said.
+  uint64_t newest_generation_ = 0;
   bool finished_ = false;
-  bool lost_ = false;  // The epoch can't go on.
-  // The launcher is in a round of its own; whatever ends the epoch comes after it.
-  bool polling_ = false;
-  void (SimJob::*after_poll_)() = nullptr;
   Step newest_committed_ = kNoStep;
-  uint64_t progress_ = 0;    // Of the servers, when they last advanced ...
-  int64_t progress_us_ = 0;  // ... and when that was.
   int deaths_left_;
   int worker_deaths_left_;
-  uint64_t max_staleness_ = 0;  // Of workers that have gone.
+  int user_stops_left_ = 1;
+  int job_faults_left_ = 1;
+  bool stall_may_be_ = false;
+  bool disk_dies_soon_ = false;  // That of the launcher, in one of its next writes.
+  std::string newest_base_;      // Of the generation, or committed since.
+  uint64_t max_staleness_ = 0;   // Of workers that have gone.
   uint64_t trace_ = 0;
   SimJobCounters counters_;  // Of launchers that have gone.
 };

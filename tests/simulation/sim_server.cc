@@ -101,7 +101,6 @@ void SimServer::BeginEpoch(const ServerConfig& config) {
   const Step base =
       config.base_checkpoint.empty() ? kNoStep : ParseCheckpointName(config.base_checkpoint)->step;
   acknowledged_.assign(config.num_workers, base);
-  Restart();
 }
 
 void SimServer::End() {
@@ -243,8 +242,14 @@ void SimServer::Spare() {
   }
 }
 
-void SimServer::Crash() {
-  if (durable() && process_ != nullptr && !*process_->ended) Die();
+void SimServer::Crash(const std::string& base) {
+  if (!durable() || process_ == nullptr || *process_->ended) return;
+  Spare();
+  Fall();
+  Start();
+  config_.base_checkpoint = base;
+  const absl::Status status = ConfigureNow();
+  if (!status.ok()) Fail(absl::StrCat("can't be configured: ", status.ToString()));
 }
 
 // Nothing of the process gets to a disk any more.
@@ -278,10 +283,7 @@ void SimServer::Fall() {
 
 void SimServer::Die() {
   Fall();
-  if (!durable()) return events_.on_lost(this, "it had no push log");
-  scheduler_->RunAfter(random_.Between(1, options_.faults.down_us), [this, life = life_] {
-    if (life == life_) Restart();
-  });
+  events_.on_ended(this);
 }
 
 void SimServer::Forget() {
@@ -292,16 +294,21 @@ void SimServer::Forget() {
   held_.reset();
   std::fill(acknowledged_.begin(), acknowledged_.end(), kNoStep);
   Start();
-  Configure();
+  const absl::Status status = ConfigureNow();
+  if (!status.ok()) Fail(absl::StrCat("can't be configured: ", status.ToString()));
 }
 
 // Recoveries
 // ------------------------------------------------------------------------------------------------
 
-void SimServer::Restart() {
-  config_.base_checkpoint = events_.on_restart(this);
-  Start();
-  InProcess(random_.Between(0, options_.faults.configure_us), [this] { Configure(); });
+void SimServer::Configure(const std::string& base, std::function<void(const absl::Status&)> done) {
+  if (process_ == nullptr || *process_->ended) return;
+  InProcess(random_.Between(0, options_.faults.configure_us), [this, base, done = std::move(done)] {
+    config_.base_checkpoint = base;
+    const std::shared_ptr<bool> ended = process_->ended;
+    const absl::Status status = ConfigureNow();
+    if (!*ended) done(status);
+  });
 }
 
 void SimServer::Start() {
@@ -339,22 +346,25 @@ bool SimServer::LogMayLack() const {
   return host_crashed_since_ && config_.durability != LogDurability::kHost;
 }
 
-void SimServer::Configure() {
+absl::Status SimServer::ConfigureNow() {
   if (SpendCrash(options_.faults.break_recovery)) ArmDisk();
   const std::shared_ptr<bool> ended = process_->ended;
   const absl::Status status = process_->core->Configure(config_);
-  if (*ended) return;
-  if (absl::IsDataLoss(status) && LogMayLack()) {
-    return events_.on_lost(this, std::string(status.message()));
+  if (*ended) return absl::UnavailableError("simulated: it died");
+  if (!status.ok()) {
+    if (!absl::IsDataLoss(status) || !LogMayLack()) {
+      Fail(absl::StrCat("can't be configured: ", status.ToString()));
+    }
+    return status;
   }
-  if (!status.ok()) return Fail(absl::StrCat("can't be configured: ", status.ToString()));
-  process_->configured = true;
+  if (std::exchange(process_->configured, true)) return status;
   CheckRecovered();
   if (random_.Chance(0.3)) {
     const absl::Status again = process_->core->Configure(config_);
     if (!again.ok()) Fail(absl::StrCat("can't be configured again: ", again.ToString()));
   }
   events_.on_serving(this);
+  return status;
 }
 
 // The death of a process takes nothing of a log; that of a host only what nobody was told of, where

@@ -52,14 +52,12 @@ struct SimServerCounters {
 
 class SimServer;
 
-// What a server tells whoever runs the job.
+// What becomes of a server.
 struct SimServerEvents {
   // It is configured, and has recovered.
   std::function<void(SimServer*)> on_serving;
-  // The checkpoint that the next process of this epoch begins with; "": with no row.
-  std::function<std::string(SimServer*)> on_restart;
-  // No process will come in this epoch: `why` says what is gone.
-  std::function<void(SimServer*, const std::string& why)> on_lost;
+  // Its process has died.
+  std::function<void(SimServer*)> on_ended;
 };
 
 struct SimServerOptions {
@@ -79,8 +77,13 @@ class SimServer {
             Saboteur* saboteur, std::vector<std::string>* failures);
   ~SimServer();
 
-  // A process for this epoch. Its folder may hold the log of another.
+  // From now on processes are of this epoch. Its folder may hold the log of another.
   void BeginEpoch(const ServerConfig& config);
+  // A process comes, in place of the one that died, if any did. REQUIRES: there is none
+  void Start();
+  // The process gets its configuration, with the checkpoint `base` ("": with no row), and recovers;
+  // `done` says what came of it, unless it dies before.
+  void Configure(const std::string& base, std::function<void(const absl::Status&)> done);
   // No process is left, and none comes before the next epoch.
   void End();
 
@@ -93,8 +96,8 @@ class SimServer {
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
   absl::StatusOr<uint64_t> LogBytes();
 
-  // Kills the process, if there is one and it has a push log, and starts another after a while.
-  void Crash();
+  // Kills the process, and another recovers at once with `base`.
+  void Crash(const std::string& base);
   // A planted fault: the server starts anew, without what it accepted.
   void Forget();
 
@@ -130,10 +133,8 @@ class SimServer {
   bool process_serves() const;
   // Acknowledged pushes may be gone with the host.
   bool LogMayLack() const;
-  void Start();
-  void Restart();
   std::unique_ptr<JournalOpener> MakeJournals();
-  void Configure();
+  absl::Status ConfigureNow();
   void OnBroken(const absl::Status& why);
   void OnDiskDeath();
   void Die();

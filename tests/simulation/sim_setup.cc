@@ -82,10 +82,12 @@ void ChooseCheckpoints(SimRandom* random, SimSetup* setup) {
   if (random->Chance(0.2)) return;  // The servers alone.
   faults.max_deaths = static_cast<int>(random->Between(0, 3));
   faults.max_worker_deaths = static_cast<int>(random->Between(0, 3));
-  faults.stop = 0.01 * random->Between(0, 3);
-  faults.break_write = 0.01 * random->Between(0, 10);
+  faults.stop = 0.01 * random->Between(0, 6);
+  faults.break_write = 0.02 * random->Between(0, 10);
   faults.fail_write = 0.01 * random->Between(0, 3);
   faults.stop_worker = 0.01 * random->Between(0, 5);
+  if (random->Chance(0.3)) faults.stop_by_user = 0.01 * random->Between(1, 5);
+  if (random->Chance(0.3)) faults.bad_data = 0.01 * random->Between(1, 5);
   faults.take_host = 0.1 * random->Between(0, 10);
   faults.resizes_servers = random->Chance(0.5);
   faults.resizes_workers = random->Chance(0.2);
@@ -193,6 +195,8 @@ SimSetup ChooseSetup(SimRandom* random) {
   if (random->Chance(0.3)) ChooseOverload(random, &setup);
   if (random->Chance(0.4)) ChooseEvaluations(random, &setup);
   if (setup.checkpoints.has_value() && random->Chance(0.5)) LimitOldImages(random, &setup);
+  setup.max_server_restarts = static_cast<uint32_t>(random->Between(0, 6));
+  setup.max_rollbacks = static_cast<uint32_t>(random->Between(0, 4));
   return setup;
 }
 

@@ -42,6 +42,8 @@ struct EvaluationSetup {
 struct SimSetup {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
+  uint32_t max_server_restarts = 10;
+  uint32_t max_rollbacks = 10;
   uint32_t staleness_steps = 0;
   int64_t num_steps = 10;
   uint64_t num_keys = 40;

@@ -56,7 +56,10 @@ void Print(const SimulationResult& sum) {
             << " resumed, " << job.resized << " with others, " << job.restored
             << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.lost_logs
             << " losses of a log noticed, " << job.stalls << " of them by a stall; "
-            << servers.image_waits << " waits of a step for a checkpoint's rows\n"
+            << servers.image_waits << " waits of a step for a checkpoint's rows; "
+            << checkpoints.restarts << " restarts of servers, " << job.user_stops
+            << " stops by the user, " << job.job_faults << " faults of the job, " << job.failures
+            << " jobs started again by people\n"
             << job.evaluations.decided << " evaluations decided, " << job.evaluations.best
             << " were the best so far, " << job.evaluations.unmade
             << " of them without a checkpoint, " << job.evaluations.stopped << " ended training\n";
@@ -89,6 +92,10 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.launcher_hosts, 10u);
   EXPECT_GT(sum.job.worker_deaths, 20u);
   EXPECT_GT(sum.job.rollbacks, 40u);
+  EXPECT_GT(sum.job.failures, 40u);
+  EXPECT_GT(sum.job.user_stops, 5u);
+  EXPECT_GT(sum.job.job_faults, 5u);
+  EXPECT_GT(sum.job.checkpoints.restarts, 100u);
   EXPECT_GT(sum.job.resized, 20u);
   EXPECT_GT(sum.job.restored, 30u);
   EXPECT_GT(sum.job.lost_logs, 3u);
@@ -171,6 +178,11 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"OldEvaluations", PlantedFault::kOldEvaluations},
                                          Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames},
+                                         Planted{"SameGeneration", PlantedFault::kSameGeneration},
+                                         Planted{"ExtraRestarts", PlantedFault::kExtraRestarts},
+                                         Planted{"MissingParts", PlantedFault::kMissingParts},
+                                         Planted{"BadDataIsLoss", PlantedFault::kBadDataIsLoss},
+                                         Planted{"MissedEnds", PlantedFault::kMissedEnds},
                                          Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),
                          [](const auto& info) { return info.param.name; });
 

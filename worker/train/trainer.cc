@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/periodic_checkpoint.h"
 #include "common/job/learning_rate.h"
 #include "common/math/auc.h"
 #include "common/math/finite.h"
@@ -149,8 +150,7 @@ absl::Status Trainer::Compute(StepContext* context) {
 // The servers' rows after the last step, and after a cut, are the whole model.
 bool Trainer::WritesBack(Step step, bool last) {
   const bool named = parts_.named_cuts != nullptr && parts_.named_cuts->BeginPush(step);
-  const int64_t every = static_cast<int64_t>(job_.checkpoint().every_steps());
-  return last || named || (every > 0 && (step.value() + 1) % every == 0);
+  return last || named || IsPeriodicCheckpoint(step, job_.checkpoint().every_steps());
 }
 
 // The servers answer the next fetch once they have applied this push: while the rest is computed

@@ -1,0 +1,38 @@
+#include "deploy/job/budgets.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+
+bool Budget::Spend(Step reached) {
+  if (reached > reached_) spent_ = 0;
+  reached_ = std::max(reached_, reached);
+  if (spent_ == limit_) return false;
+  ++spent_;
+  return true;
+}
+
+RestartPolicy::Decision RestartPolicy::OnEnd(size_t server, bool came_up, Step reached) {
+  if (servers_.size() <= server) servers_.resize(server + 1);
+  Server& state = servers_[server];
+  if (came_up) {
+    state.failed_starts = 0;
+  } else if (++state.failed_starts >= kFailedStarts && can_go_back_) {
+    return {false, {}, absl::StrCat("it did not come up ", state.failed_starts, " times in a row")};
+  }
+  if (!restarts_.Spend(reached)) {
+    return {false, {}, absl::StrCat("cluster.max_server_restarts is ", restarts_.limit()), true};
+  }
+  if (reached > state.reached) state.in_a_row = 0;
+  state.reached = std::max(state.reached, reached);
+  absl::Duration delay;
+  for (uint32_t i = 0; i < state.in_a_row && delay < kLongestDelay; ++i) {
+    delay = std::min(std::max(2 * delay, kFirstDelay), kLongestDelay);
+  }
+  ++state.in_a_row;
+  return {true, delay, ""};
+}
+
+}  // namespace thermocline

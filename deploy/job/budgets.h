@@ -1,0 +1,77 @@
+// What a job may do again, how often, and how soon: start a server, go back to a checkpoint, go
+// back after a stall.
+#ifndef THERMOCLINE_DEPLOY_JOB_BUDGETS_H_
+#define THERMOCLINE_DEPLOY_JOB_BUDGETS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/ids.h"
+
+namespace thermocline {
+
+// How often something may be done again before the job gets further than it was the last time: from
+// there on it counts anew.
+class Budget {
+ public:
+  explicit Budget(uint32_t limit) : limit_(limit) {}
+
+  // Spends one, in a job whose steps up to `reached` were applied. False: none is left.
+  bool Spend(Step reached);
+  uint32_t limit() const { return limit_; }
+
+ private:
+  const uint32_t limit_;
+  uint32_t spent_ = 0;
+  Step reached_ = kNoStep;  // The furthest, when it was spent.
+};
+
+// Whether, and when, a server that ended is started again at its old address. The first restart
+// comes at once, each further one before the job gets further doubles its delay, within bounds. Not
+// thread-safe.
+class RestartPolicy {
+ public:
+  static constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);  // Of the second restart.
+  static constexpr absl::Duration kLongestDelay = absl::Seconds(5);
+  // Starts in a row in which a server didn't come up, after which a job that can go back to a
+  // checkpoint does: the servers of its next generation listen on other ports.
+  static constexpr uint32_t kFailedStarts = 5;
+
+  // `max_restarts`: of all servers together, before the job gets further.
+  RestartPolicy(uint32_t max_restarts, bool can_go_back)
+      : can_go_back_(can_go_back), restarts_(max_restarts) {}
+
+  struct Decision {
+    bool restart = false;
+    absl::Duration delay;  // From the server's end on.
+    std::string why_not;
+    bool is_exhausted = false;  // For want of restarts.
+  };
+  // `came_up`: the process served before it ended. `reached`: as in Budget.
+  Decision OnEnd(size_t server, bool came_up, Step reached);
+
+ private:
+  struct Server {
+    uint32_t in_a_row = 0;  // Restarts before the job got further.
+    Step reached = kNoStep;
+    uint32_t failed_starts = 0;  // In a row.
+  };
+
+  const bool can_go_back_;
+  Budget restarts_;
+  std::vector<Server> servers_;  // By index, as far as any ended.
+};
+
+// Of a whole job, over all its generations.
+struct JobBudgets {
+  RestartPolicy restarts;  // cluster.max_server_restarts
+  Budget rollbacks;        // checkpoint.max_rollbacks
+  Budget stalls{1};        // What stalls again before the job got further would stall for ever.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_JOB_BUDGETS_H_

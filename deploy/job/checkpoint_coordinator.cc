@@ -1,0 +1,392 @@
+#include "deploy/job/checkpoint_coordinator.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+
+namespace thermocline {
+namespace {
+
+// Named checkpoints called off in a row, after which a request learns why there is none.
+constexpr int kMostFailures = 3;
+
+CheckpointEvent CommittedEvent(const std::string& name, Step step,
+                               const std::vector<CutStatus>& parts) {
+  CheckpointEvent event;
+  event.kind = CheckpointEvent::kCommitted;
+  event.step = step;
+  event.name = name;
+  event.is_full = true;
+  for (const CutStatus& part : parts) {
+    event.is_full = event.is_full && part.part().base_step() < 0;
+    for (const CheckpointFile& file : part.part().files()) event.bytes += file.bytes();
+    event.pause_s = std::max(event.pause_s, part.pause_s());
+    event.write_s = std::max(event.write_s, part.write_s());
+  }
+  return event;
+}
+
+// `committed`: parts that these may build on.
+absl::StatusOr<CheckpointManifest> Compose(const CheckpointOptions& options,
+                                           const CheckpointCoordinator::CommittedParts& committed,
+                                           Step step, const std::vector<CutStatus>& parts) {
+  CheckpointManifest manifest = options.manifest;
+  manifest.set_step(step.value());
+  manifest.set_samples(options.samples_through(step));
+  if (options.evaluations_through) {
+    *manifest.mutable_evaluations() = options.evaluations_through(step);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    CheckpointPart* part = manifest.add_parts();
+    *part = parts[i].part();
+    part->set_server_index(static_cast<uint32_t>(i));
+    if (part->base_step() < 0) continue;
+    const auto base = committed.find(Step(part->base_step()));
+    if (base == committed.end()) {
+      return absl::AbortedError(absl::StrCat("server ", i, " builds on the cut of step ",
+                                             part->base_step(), ", which is not kept"));
+    }
+    part->clear_files();
+    part->MergeFrom(base->second[i]);
+    part->set_base_step(parts[i].part().base_step());
+    for (const CheckpointFile& file : parts[i].part().files()) *part->add_files() = file;
+  }
+  RETURN_IF_ERROR(CheckManifest(manifest));  // What servers say is input.
+  return manifest;
+}
+
+}  // namespace
+
+CheckpointCoordinator::CheckpointCoordinator(CheckpointOptions options)
+    : options_(std::move(options)),
+      progress_(options_.num_servers),
+      notifier_(options_.num_servers, options_.num_workers),
+      manifest_(options_.base_manifest),
+      newest_(options_.base),
+      newest_step_(options_.base_step) {
+  if (!options_.evaluations_through) return;
+  kept_ = options_.evaluations_through(options_.base_step).best_checkpoint();
+}
+
+std::string CheckpointCoordinator::NameOf(Step step) const {
+  return CheckpointName({options_.manifest.epoch(), step});
+}
+
+// Rounds
+// ------------------------------------------------------------------------------------------------
+
+void CheckpointCoordinator::BeginRound() {
+  CHECK(is_idle());
+  // Training is over when every push is acknowledged.
+  if (is_ending_) return AskServers(*last_);
+  // Workers that wait for a decision don't ask a server for anything, so that they would not notice
+  // that one which began anew, and accepts nothing, has lost what it acknowledged.
+  if (!progress_.MayLackPushes()) return AskServers(kNoStep);
+  std::vector<CheckpointCall> calls;
+  for (size_t rank = 0; rank < options_.num_workers; ++rank) calls.push_back({true, rank});
+  Call(Phase::kAcknowledged, std::move(calls));
+}
+
+void CheckpointCoordinator::TakeAcknowledged(const CheckpointAnswers& answers) {
+  Step acknowledged(INT64_MAX);
+  for (const absl::StatusOr<CheckpointReply>& answer : answers) {
+    if (!answer.ok()) return AskServers(kNoStep);
+    acknowledged = std::min(acknowledged, Step(answer->accepted_through()));
+  }
+  AskServers(acknowledged);
+}
+
+// `acknowledged`: before the servers say what they have.
+void CheckpointCoordinator::AskServers(Step acknowledged) {
+  acknowledged_ = acknowledged;
+  std::vector<CheckpointCall> calls;
+  for (size_t i = 0; i < options_.num_servers; ++i) calls.push_back({false, i});
+  Call(Phase::kStatus, std::move(calls));
+}
+
+void CheckpointCoordinator::Call(Phase phase, std::vector<CheckpointCall> calls) {
+  phase_ = phase;
+  incarnations_.clear();
+  for (size_t i = 0; i < options_.num_servers; ++i) {
+    incarnations_.push_back(progress_.incarnation(i));
+  }
+  calls_ = calls;
+  operation_ = std::move(calls);
+}
+
+void CheckpointCoordinator::CallServers(Phase phase, Step step,
+                                        const std::vector<size_t>& servers) {
+  step_ = step;
+  std::vector<CheckpointCall> calls;
+  for (const size_t server : servers) {
+    calls.push_back({false, server, CheckpointRequest::NAME_CUT, step});
+  }
+  Call(phase, std::move(calls));
+}
+
+void CheckpointCoordinator::CallAllServers(Phase phase, Step step) {
+  std::vector<size_t> all(options_.num_servers);
+  std::iota(all.begin(), all.end(), 0);
+  CallServers(phase, step, all);
+}
+
+void CheckpointCoordinator::OnAnswers(const CheckpointAnswers& answers) {
+  CHECK_EQ(answers.size(), calls_.size());
+  switch (phase_) {
+    case Phase::kAcknowledged:
+      return TakeAcknowledged(answers);
+    case Phase::kStatus:
+      TakeStatus(answers);
+      return SettleNext();
+    case Phase::kNamingAgain: {
+      const absl::Status named = TakeNamed(answers);
+      if (!named.ok() && !IsUnanswered(named)) CallOff(step_, std::string(named.message()));
+      return SettleNext();
+    }
+    case Phase::kTellingServers:
+      notifier_.OnAnswers(answers);
+      return TellWorkers();
+    case Phase::kTellingWorkers:
+      notifier_.OnAnswers(answers);
+      return Decide();
+    case Phase::kNamingAtWorkers: {
+      const absl::Status named = TakeNamed(answers);
+      if (!named.ok()) return OnNotNamed(named, /*workers_know=*/false);
+      return CallAllServers(Phase::kNamingAtServers, step_);
+    }
+    case Phase::kNamingAtServers: {
+      const absl::Status named = TakeNamed(answers);
+      if (!named.ok()) return OnNotNamed(named, /*workers_know=*/true);
+      settled_.erase(step_);
+      named_.insert(step_);
+      return EndRound();
+    }
+    case Phase::kNamingExactly: {
+      const absl::Status named = TakeNamed(answers);
+      if (!named.ok() && !IsUnanswered(named)) CallOff(step_, std::string(named.message()));
+      return EndRound();
+    }
+    default:
+      CHECK(false);
+  }
+}
+
+// The first refusal; without one, the first call that was not answered.
+absl::Status CheckpointCoordinator::TakeNamed(const CheckpointAnswers& answers) {
+  absl::Status first_error;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const CheckpointCall& call = calls_[i];
+    if (answers[i].ok()) {
+      if (call.to_worker || progress_.incarnation(call.index) != incarnations_[call.index])
+        continue;
+      progress_.Named(call.index, call.step);
+    } else if (call.to_worker) {
+      if (first_error.ok()) first_error = answers[i].status();
+    } else if (first_error.ok() || IsUnanswered(first_error)) {
+      first_error =
+          absl::Status(answers[i].status().code(),
+                       absl::StrCat("server ", call.index, ": ", answers[i].status().message()));
+    }
+  }
+  return first_error;
+}
+
+void CheckpointCoordinator::TakeStatus(const CheckpointAnswers& answers) {
+  answered_.assign(options_.num_servers, false);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    answered_[i] = answers[i].ok();
+    if (!answered_[i] || progress_.incarnation(i) != incarnations_[i]) continue;
+    progress_.Update(i, *answers[i]);
+    const Step accepted(answers[i]->accepted_through());
+    if (finished_ || !error_.ok() || accepted >= acknowledged_) continue;
+    error_ = absl::DataLossError(
+        absl::StrCat("server ", i, " has lost pushes that it had acknowledged: it knows of none ",
+                     "beyond step ", accepted.value(), ", and all workers have step ",
+                     acknowledged_.value(), " acknowledged"));
+  }
+  wishes_.OnStatus(progress_.Furthest());
+  const std::set<Step> open = OpenSteps();
+  to_settle_.assign(open.rbegin(), open.rend());
+}
+
+std::set<Step> CheckpointCoordinator::OpenSteps() const {
+  std::set<Step> open = named_;
+  for (const Step step : progress_.Cuts()) {
+    if (settled_.count(step) == 0) open.insert(step);
+  }
+  return open;
+}
+
+void CheckpointCoordinator::SettleNext() {
+  if (is_halted_) {
+    phase_ = Phase::kIdle;
+    return;
+  }
+  while (!to_settle_.empty()) {
+    const Step step = to_settle_.back();
+    to_settle_.pop_back();
+    const CheckpointVerdict verdict = progress_.Judge(step);
+    if (verdict.kind == CheckpointVerdict::kWhole) {
+      Commit(step);
+      if (phase_ == Phase::kCommitting) return;
+    } else if (verdict.kind == CheckpointVerdict::kLost) {
+      CallOff(step, verdict.reason);
+    } else {
+      // Those that began anew since it was named.
+      std::vector<size_t> unaware = verdict.there;
+      if (named_.count(step) > 0) {
+        unaware.insert(unaware.end(), verdict.ahead.begin(), verdict.ahead.end());
+      }
+      if (!unaware.empty()) return CallServers(Phase::kNamingAgain, step, unaware);
+    }
+  }
+  TellServers();
+}
+
+void CheckpointCoordinator::TellServers() {
+  std::vector<CheckpointCall> calls = notifier_.CallsToServers(answered_);
+  if (calls.empty()) return TellWorkers();
+  Call(Phase::kTellingServers, std::move(calls));
+}
+
+void CheckpointCoordinator::TellWorkers() {
+  std::vector<CheckpointCall> calls = notifier_.CallsToWorkers();
+  if (calls.empty()) return Decide();
+  Call(Phase::kTellingWorkers, std::move(calls));
+}
+
+void CheckpointCoordinator::Halt() {
+  is_halted_ = true;
+  if (std::holds_alternative<CommitCheckpoint>(operation_)) phase_ = Phase::kIdle;
+  operation_ = {};
+}
+
+void CheckpointCoordinator::EndRound() {
+  steps_ahead_ = 0;
+  if (removal_due_ && !is_over_) return RemoveOld();
+  ++rounds_;
+  phase_ = Phase::kIdle;
+}
+
+// Commits
+// ------------------------------------------------------------------------------------------------
+
+void CheckpointCoordinator::Commit(Step step) {
+  absl::StatusOr<CheckpointManifest> manifest =
+      Compose(options_, committed_, step, progress_.Parts(step));
+  if (!manifest.ok()) return CallOff(step, std::string(manifest.status().message()));
+  phase_ = Phase::kCommitting;
+  step_ = step;
+  operation_ = CommitCheckpoint{NameOf(step), *std::move(manifest)};
+  composed_ = std::get<CommitCheckpoint>(operation_).manifest;
+}
+
+void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exist) {
+  CHECK(is_committing());
+  if (phase_ == Phase::kNotingEvaluations) {
+    wishes_.Answer(step_, status.ok() ? absl::StatusOr<std::string>(newest_) : status,
+                   /*exact_too=*/true);
+    return EndRound();
+  }
+  if (absl::IsUnavailable(status) && may_exist) {
+    // It may be there, and may be lost again: neither to be counted on nor to be called off.
+    error_ = status;
+  } else if (!status.ok()) {
+    CallOff(step_, std::string(status.message()));
+  } else {
+    manifest_ = std::move(composed_);
+    committed_[step_] = {manifest_.parts().begin(), manifest_.parts().end()};
+    newest_ = NameOf(step_);
+    newest_step_ = step_;
+    events_.push_back(CommittedEvent(newest_, step_, progress_.Parts(step_)));
+    named_.erase(step_);
+    settled_.insert(step_);
+    failures_ = 0;
+    removal_due_ = true;
+    removed_beside_ = std::nullopt;
+    log_floor_ = UINT64_MAX;
+    log_bytes_ = 0;
+    notifier_.Send(CheckpointRequest::COMMITTED, step_);
+    next_try_ = 0;
+    wishes_.Answer(step_, newest_,
+                   /*exact_too=*/false);  // NameExactly sees that it has its evaluation.
+  }
+  SettleNext();
+}
+
+void CheckpointCoordinator::CallOff(Step step, const std::string& reason) {
+  const bool was_named = named_.erase(step) > 0;
+  settled_.insert(step);
+  notifier_.Send(CheckpointRequest::CALL_OFF, step);
+  // At the end only tries to write the last step count: neither a step beyond it, nor a server that
+  // has still to put another one away.
+  const bool counts = !last_ || (step == *last_ && !absl::StrContains(reason, ": busy"));
+  if (was_named && counts) ++failures_;
+  last_failure_ = reason;
+  CheckpointEvent event;
+  event.kind = CheckpointEvent::kCalledOff;
+  event.step = step;
+  event.name = NameOf(step);
+  event.reason = reason;
+  events_.push_back(std::move(event));
+  if (failures_ < kMostFailures || last_) return;
+  failures_ = 0;
+  wishes_.Answer(step, absl::AbortedError(reason), /*exact_too=*/true);
+}
+
+void CheckpointCoordinator::OnServerReplaced(size_t index) {
+  CHECK(!is_committing());
+  progress_.Forget(index);
+  notifier_.OnServerReplaced(index);
+}
+
+void CheckpointCoordinator::OnLogBytes(uint64_t bytes) {
+  log_bytes_ = bytes;
+  log_floor_ = std::min(log_floor_, bytes);
+}
+
+// What is not needed any more
+// ------------------------------------------------------------------------------------------------
+
+void CheckpointCoordinator::RemoveOld() {
+  // What is being written may build on the newest but one, if its server had not taken the newest
+  // when it began.
+  const std::set<Step> open = OpenSteps();
+  // Each time the files of all that are kept are looked at: only once something has changed.
+  if (removed_beside_ == open) {
+    ++rounds_;
+    phase_ = Phase::kIdle;
+    return;
+  }
+  removed_beside_ = open;
+  removal_due_ = !open.empty();
+  RemoveCheckpoints removal;
+  removal.keep = options_.keep + (open.empty() ? 0 : 1);
+  for (const Step step : open) removal.in_progress.push_back(NameOf(step));
+  removal.kept = kept_;
+  while (committed_.size() > removal.keep) committed_.erase(committed_.begin());
+  phase_ = Phase::kRemoving;
+  operation_ = std::move(removal);
+}
+
+void CheckpointCoordinator::OnRemoved(const std::string& held_back) {
+  CHECK(phase_ == Phase::kRemoving);
+  if (held_back != not_removed_ && !held_back.empty()) {
+    CheckpointEvent event;
+    event.kind = CheckpointEvent::kNotRemoved;
+    event.reason = held_back;
+    events_.push_back(std::move(event));
+  }
+  not_removed_ = held_back;
+  finished_ = is_over_;
+  ++rounds_;
+  phase_ = Phase::kIdle;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,79 @@
+// What the job machine knows of one generation, and what ends with that.
+#ifndef THERMOCLINE_DEPLOY_JOB_GENERATION_STATE_H_
+#define THERMOCLINE_DEPLOY_JOB_GENERATION_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/hash.h"
+#include "common/base/ids.h"
+#include "deploy/console/stats_table.h"
+#include "deploy/job/checkpoint_coordinator.h"
+#include "deploy/job/evaluation_coordinator.h"
+#include "deploy/job/generation.h"
+#include "deploy/job/job_machine.h"
+#include "deploy/job/process_table.h"
+#include "deploy/job/stall_watch.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+struct GenerationState {
+  using Stage = JobMachine::Stage;
+  // What is waited for in Stage::kAsking.
+  enum class Ask { kStats, kDigest, kRestart, kRecovery };
+
+  GenerationState(const GenerationStart& first, const Cluster& cluster)
+      : start(first),
+        processes(first.generation, cluster.servers(), cluster.workers()),
+        stall(cluster.servers()),
+        full_disks(cluster.servers()) {}
+
+  GenerationStart start;
+  CheckpointManifest base;  // Of start.base.
+  ProcessTable processes;
+  std::unique_ptr<EvaluationCoordinator> evaluations;  // Null: evaluated at the end only.
+  std::unique_ptr<CheckpointCoordinator> checkpoints;  // Null: none are made, or not yet.
+  StallWatch stall;
+  absl::Duration stall_began, last_write;
+  std::optional<uint64_t> checkpoint_bytes;
+  std::vector<std::string> full_disks;  // [num_servers], as ServerStats.push_log_full.
+  bool server_given_up = false;         // One that ended and is not started again.
+  uint32_t restarts = 0;
+  Stage settles_from = Stage::kOpening;
+  // Times; infinite: nothing is due.
+  absl::Duration startup_deadline = absl::InfiniteDuration();
+  absl::Duration settled_at = absl::InfiniteDuration();
+  absl::Duration round_at = absl::InfiniteDuration();  // Of checkpoints.
+  absl::Duration look_at = absl::InfiniteDuration();   // Whether anything advances.
+  absl::Duration decide_at = absl::InfiniteDuration();
+  absl::Duration restart_seen_by = absl::InfiniteDuration();
+  bool is_status_asked = false, is_final_status = false, is_decision_sent = false;
+  bool all_stopped = false, is_result_written = false;
+  std::vector<uint32_t> asked_ranks;  // For the decision under way.
+  Ask ask = Ask::kStats;
+  uint32_t restarts_when_asked = 0;
+  std::vector<ServerReport> reports;  // Before the digest.
+  absl::StatusOr<Digest> digest = absl::UnknownError("not asked");
+  Step last = kNoStep;  // That was trained.
+
+  // Why it ends.
+  absl::Status fatal;          // What can't be done here.
+  absl::Status restart_error;  // A server that can't recover.
+  absl::Status stall_error;
+  std::optional<Step> stalled_at;
+  std::string stall_reason;
+  absl::Status checkpoint_error;  // The last step's can't be made.
+  absl::Status result_error;      // The result can't be kept.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_JOB_GENERATION_STATE_H_

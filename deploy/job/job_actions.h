@@ -1,0 +1,150 @@
+// What a job machine wants done, and what it says to people.
+#ifndef THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_
+#define THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/hash.h"
+#include "common/base/ids.h"
+#include "deploy/console/stats_table.h"
+#include "deploy/job/checkpoint_options.h"
+#include "deploy/job/evaluation_board.h"
+#include "deploy/job/generation.h"
+#include "deploy/job/process.h"
+
+namespace thermocline {
+
+// What happened to a job and what follows from it: the next generation, or its end.
+struct Outcome {
+  enum class What {
+    kTrained,
+    kStoppedByUser,
+    kFailed,     // For a reason that would come again.
+    kLost,       // A process, or what one had acknowledged.
+    kStalled,    // Nothing advanced.
+    kUncertain,  // Whether a checkpoint is on the medium: no generation may follow by itself.
+  };
+  What what = What::kFailed;
+  absl::Status status;         // OK: the job is done.
+  std::string failure_reason;  // Where going back to a checkpoint may help, in one line.
+  bool goes_back = false;      // The job goes on with `next`; else it has ended.
+  GenerationStart next;
+};
+
+namespace action {
+
+// Makes the generation the current one, durably, before anything is done in it; server logs begin
+// empty. Answer: Opened.
+struct Open {
+  GenerationStart start;
+};
+// Answers: ProcessStarted and ProcessEnded, or NotStarted.
+struct StartProcess {
+  ProcessId id;
+  std::string address;               // Of a server: where it listened before; "": a free port.
+  Step first_step;                   // Of a worker, as are the servers' addresses.
+  std::vector<std::string> servers;  // [num_servers]
+};
+// Gives a server its shard, with the rows of `base`; "": none. Answer: Configured.
+struct Configure {
+  ProcessId id;
+  std::string base;
+};
+// Answer: StatusAnswered.
+struct AskStatus {
+  uint64_t generation = 0;
+  absl::Duration timeout;
+};
+struct CallProcesses {  // Answer: CheckpointAnswered.
+  uint64_t generation = 0;
+  std::vector<CheckpointCall> calls;
+};
+struct Commit {  // Answer: Committed.
+  uint64_t generation = 0;
+  CommitCheckpoint checkpoint;
+};
+struct Remove {  // Answer: Removed.
+  uint64_t generation = 0;
+  RemoveCheckpoints removal;
+};
+// What follows from an evaluation. Answer: Decided.
+struct Decide {
+  uint64_t generation = 0;
+  std::vector<uint32_t> ranks;
+  Step step;
+  bool stop = false;
+};
+// Of the model after the step `last`. Answer: DigestReady, with
+// kDataLoss where a server has another step, kUnavailable where one is not there.
+struct AskDigest {
+  uint64_t generation = 0;
+  Step last;
+  absl::Duration timeout;
+};
+// Keeps what the workers and servers report. Answer: ResultWritten.
+struct WriteResult {
+  absl::StatusOr<Digest> digest;
+  absl::Status last_checkpoint;  // Not OK: why the last step has none.
+  std::vector<ServerReport> servers;
+  GenerationStart start;
+};
+// Workers first. `grace`: how long they may take to end by themselves. Answer: AllStopped.
+struct StopProcesses {
+  absl::Duration grace;
+};
+struct AnswerRequest {
+  CheckpointAnswer answer;
+};
+struct Finish {  // The last action.
+  Outcome outcome;
+};
+// What people see.
+struct Tell {
+  std::string text;  // A line.
+};
+struct ReportServersUp {  // All are configured.
+  std::vector<std::string> addresses;
+};
+struct ReportAddresses {
+  std::vector<std::string> servers;
+  std::vector<std::string> workers;  // By rank; "": it has ended already. Empty: not started yet.
+};
+struct ReportTrainingDone {};
+struct ReportStart {  // "resume", "rollback": what comes after begins at `start`.
+  std::string event, reason;
+  GenerationStart start;
+};
+struct ReportLimit {  // Of the job file, that was reached.
+  std::string field, reason;
+  uint32_t limit = 0;
+};
+struct ReportRestart {
+  std::string process, reason;
+};
+struct ReportCheckpoint {
+  CheckpointEvent event;
+};
+struct ReportEvaluation {
+  EvaluationEvent event;
+};
+
+}  // namespace action
+
+using JobAction =
+    std::variant<action::Open, action::StartProcess, action::Configure, action::AskStatus,
+                 action::CallProcesses, action::Commit, action::Remove, action::Decide,
+                 action::AskDigest, action::WriteResult, action::StopProcesses,
+                 action::AnswerRequest, action::Finish, action::Tell, action::ReportServersUp,
+                 action::ReportAddresses, action::ReportTrainingDone, action::ReportStart,
+                 action::ReportLimit, action::ReportRestart, action::ReportCheckpoint,
+                 action::ReportEvaluation>;
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_

@@ -1,0 +1,129 @@
+// What a job machine is told, and what it wants done.
+//
+// Events of processes carry their id, others the generation: what is of another than the one that
+// is there is dropped. What has to be durable before something is done is decided by the order: the
+// machine acts in a generation only after its Opened, and tells servers of a checkpoint only after
+// its Committed.
+#ifndef THERMOCLINE_DEPLOY_JOB_JOB_EVENTS_H_
+#define THERMOCLINE_DEPLOY_JOB_JOB_EVENTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/hash.h"
+#include "deploy/console/stats_table.h"
+#include "deploy/job/checkpoint_call.h"
+#include "deploy/job/checkpoint_options.h"
+#include "deploy/job/evaluation_board.h"
+#include "deploy/job/generation.h"
+#include "deploy/job/process.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/parameter_server.pb.h"
+
+namespace thermocline {
+
+namespace event {
+
+// Time passes. All events come with the time; this one with nothing else.
+struct Tick {};
+// The answer to Open. `base`: the manifest of the generation's base, where checkpoints are written.
+struct Opened {
+  uint64_t generation = 0;
+  absl::Status status;
+  CheckpointManifest base;
+};
+struct ProcessStarted {  // It serves at `address`.
+  ProcessId id;
+  std::string address;
+};
+// Of a worker that ends well, its result (`steps`: how many the job had when it ended) has come
+// before, and so has all that it reports. kDataLoss: it left none.
+struct WorkerResult {
+  ProcessId id;
+  absl::StatusOr<int64_t> steps;
+};
+struct ProcessEnded {
+  ProcessId id;
+  ProcessEnd end;
+};
+struct NotStarted {  // No process was made.
+  ProcessId id;
+  absl::Status why;
+};
+// The answer to Configure. OK: Configured. kUnavailable, kDeadlineExceeded: not yet. Else Refused.
+struct Configured {
+  ProcessId id;
+  absl::Status status;
+};
+// The answer to AskStatus; workers that were asked, in the order of their ranks.
+// `checkpoint_bytes`: all that lies in the folders of checkpoints; it changes while servers write.
+struct StatusAnswered {
+  uint64_t generation = 0;
+  std::vector<ServerReport> servers;  // [num_servers]
+  std::vector<WorkerReport> workers;
+  uint64_t checkpoint_bytes = 0;
+};
+struct Progressed {  // After `steps` steps, `samples` were read.
+  uint64_t generation = 0;
+  int64_t steps = 0;
+  uint64_t samples = 0;
+};
+struct Evaluated {
+  uint64_t generation = 0;
+  EvaluationReport report;
+};
+struct CheckpointAnswered {  // The answer to CallProcesses.
+  uint64_t generation = 0;
+  CheckpointAnswers answers;
+};
+struct Committed {  // The answer to Commit; as CheckpointCoordinator::OnCommitted.
+  uint64_t generation = 0;
+  absl::Status status;
+  bool may_exist = false;
+};
+struct Removed {  // The answer to Remove; as CheckpointCoordinator::OnRemoved.
+  uint64_t generation = 0;
+  std::string held_back;
+};
+struct Decided {  // The answer to Decide: by rank, whether a worker answered.
+  uint64_t generation = 0;
+  std::vector<bool> answered;
+};
+struct DigestReady {  // The answer to AskDigest.
+  uint64_t generation = 0;
+  absl::StatusOr<Digest> digest;
+};
+struct ResultWritten {  // The answer to WriteResult.
+  absl::Status status;
+};
+struct CheckpointRequested {
+  std::string id;
+};
+struct UserStop {
+  std::string how;  // "stopped by signal 2 (Interrupt)"
+};
+struct AllStopped {};  // The answer to StopProcesses: no process is left.
+// Something that the job needs can't be done here.
+struct RunnerFailed {
+  absl::Status status;
+};
+
+}  // namespace event
+
+using JobEvent =
+    std::variant<event::Tick, event::Opened, event::ProcessStarted, event::WorkerResult,
+                 event::ProcessEnded, event::NotStarted, event::Configured, event::StatusAnswered,
+                 event::Progressed, event::Evaluated, event::CheckpointAnswered, event::Committed,
+                 event::Removed, event::Decided, event::DigestReady, event::ResultWritten,
+                 event::CheckpointRequested, event::UserStop, event::AllStopped,
+                 event::RunnerFailed>;
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_JOB_JOB_EVENTS_H_

@@ -1,0 +1,334 @@
+#include "deploy/job/job_machine.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "deploy/job/job_machine_state.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::Duration kConfigureRetryPeriod = absl::Milliseconds(20);
+
+std::string WhereItBegins(const GenerationStart& start) {
+  return start.base.empty() ? "the beginning" : absl::StrCat("step ", start.first_step().value());
+}
+
+}  // namespace
+
+JobMachine::JobMachine(JobMachineOptions options)
+    : state_(std::make_unique<State>(std::move(options))) {}
+JobMachine::~JobMachine() = default;
+
+std::vector<JobAction> JobMachine::Begin(absl::Duration now) {
+  state_->Begin();
+  state_->Take(now, event::Tick{});
+  return state_->TakeActions();
+}
+
+std::vector<JobAction> JobMachine::Take(absl::Duration now, const JobEvent& event) {
+  state_->Take(now, event);
+  return state_->TakeActions();
+}
+
+absl::Duration JobMachine::next_tick() const { return state_->next_tick(); }
+JobMachine::Stage JobMachine::stage() const { return state_->stage(); }
+const GenerationStart& JobMachine::start() const { return state_->start(); }
+Step JobMachine::reached() const { return state_->reached(); }
+
+JobMachine::State::State(JobMachineOptions options)
+    : options_(std::move(options)),
+      writes_checkpoints_(options_.job.has_checkpoint() && !options_.eval_only),
+      generation_(options_.start, options_.job.cluster()),
+      budgets_{{options_.job.cluster().max_server_restarts(), writes_checkpoints_},
+               Budget(options_.job.checkpoint().max_rollbacks())},
+      samples_(options_.job.train().batch_size()) {}
+
+void JobMachine::State::Begin() {
+  const GenerationStart& start = options_.start;
+  samples_.Report(start.first_step().value(), start.base_samples);
+  for (const std::string& notice : options_.notices) Tell(notice);
+  if (options_.is_resumed) {
+    Do(action::ReportStart{"resume", absl::StrJoin(options_.notices, "; "), start});
+    Tell(absl::StrCat("resuming at ", WhereItBegins(start), " (epoch ", start.generation, ")"));
+  }
+  Open(start);
+}
+
+void JobMachine::State::Take(absl::Duration now, const JobEvent& event) {
+  now_ = std::max(now_, now);
+  std::visit([this](const auto& e) { On(e); }, event);
+  Advance();
+}
+
+// What is due, or has become possible.
+void JobMachine::State::Advance() {
+  if (stage_ == Stage::kStartingServers) CheckStartup(ProcessRole::kServer);
+  if (stage_ == Stage::kConfiguring && generation_.processes.AllConfigured()) StartWorkers();
+  if (stage_ == Stage::kStartingWorkers) CheckStartup(ProcessRole::kWorker);
+  if (IsRunning()) StartDueServers();
+  WorkOnCheckpoints();
+  WorkOnEvaluations();
+  if (stage_ == Stage::kTraining && generation_.processes.AllWorkersEndedWell()) OnTrained();
+  if (stage_ == Stage::kAsking) Ask();
+  WatchForStalls();
+  if (stage_ == Stage::kSettling && now_ >= generation_.settled_at) OnSettled();
+  ConcludeIfStopped();
+}
+
+absl::Duration JobMachine::State::next_tick() const {
+  absl::Duration next = absl::InfiniteDuration();
+  const GenerationState& g = generation_;
+  if (stage_ == Stage::kSettling) return g.settled_at;
+  if (!IsRunning()) return next;
+  const bool has_round =
+      g.checkpoints != nullptr && g.checkpoints->is_idle() && !g.checkpoints->finished();
+  const bool is_committing = g.checkpoints != nullptr && g.checkpoints->is_committing();
+  next = std::min({g.startup_deadline, has_round ? g.round_at : next,
+                   g.is_status_asked ? next : g.look_at, g.is_decision_sent ? next : g.decide_at,
+                   g.restart_seen_by});
+  for (const ProcessState& server : g.processes.servers) {
+    if (server.start_at.has_value() && !is_committing) next = std::min(next, *server.start_at);
+    if (server.configure_at.has_value()) next = std::min(next, *server.configure_at);
+  }
+  return next;
+}
+
+// The first process of a generation waits for the answer: nothing is done in one that is not on the
+// medium.
+void JobMachine::State::Open(const GenerationStart& start) {
+  generation_ = GenerationState(start, options_.job.cluster());
+  stage_ = Stage::kOpening;
+  Do(action::Open{start});
+}
+
+void JobMachine::State::On(const event::Opened& opened) {
+  if (stage_ != Stage::kOpening || !IsOurs(opened.generation)) return;
+  if (!opened.status.ok()) return Fail(opened.status);
+  generation_.base = opened.base;
+  if (options_.job.has_evaluate() && !options_.eval_only) {
+    generation_.evaluations = std::make_unique<EvaluationCoordinator>(
+        options_.job.evaluate(), generation_.start.generation, opened.base.evaluations(),
+        writes_checkpoints_ && options_.job.evaluate().keep_best());
+  }
+  StartServers();
+}
+
+void JobMachine::State::StartServers() {
+  stage_ = Stage::kStartingServers;
+  generation_.startup_deadline = now_ + absl::Seconds(options_.job.cluster().startup_timeout_s());
+  for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
+    action::StartProcess start;
+    start.id = generation_.processes.Begin(ProcessRole::kServer, i);
+    Do(std::move(start));
+  }
+}
+
+void JobMachine::State::CheckStartup(ProcessRole role) {
+  const std::optional<size_t> missing = generation_.processes.FirstNotUp(role);
+  const bool is_server = role == ProcessRole::kServer;
+  if (!missing.has_value()) {
+    generation_.startup_deadline = absl::InfiniteDuration();
+    return is_server ? ConfigureServers() : BeginTraining();
+  }
+  if (now_ < generation_.startup_deadline) return;
+  Fail(absl::DeadlineExceededError(
+      absl::StrCat(ProcessName(role, *missing), " did not come up within ",
+                   absl::FormatDuration(absl::Seconds(options_.job.cluster().startup_timeout_s())),
+                   " (cluster.startup_timeout_s); its log: ",
+                   (is_server ? options_.server_logs : options_.worker_logs)[*missing])));
+}
+
+void JobMachine::State::On(const event::ProcessStarted& started) {
+  ProcessState* const process = generation_.processes.Find(started.id);
+  if (process == nullptr) return;
+  process->came_up = true;
+  process->address = started.address;
+  if (started.id.role == ProcessRole::kServer && IsConfiguredOnce()) Configure(started.id.index);
+}
+
+void JobMachine::State::On(const event::NotStarted& failed) {
+  ProcessState* const process = generation_.processes.Find(failed.id);
+  if (process == nullptr || !IsRunning()) return;
+  process->is_running = false;
+  if (failed.id.role == ProcessRole::kWorker || !IsConfiguredOnce()) return Fail(failed.why);
+  const std::string how = absl::StrCat("can't be started again: ", failed.why.message());
+  Tell(absl::StrCat(failed.id.Name(), " ", how));
+  process->end = ProcessEnd{std::nullopt, how, how};
+  Settle();
+}
+
+// Servers
+// ------------------------------------------------------------------------------------------------
+
+void JobMachine::State::ConfigureServers() {
+  stage_ = Stage::kConfiguring;
+  Do(action::ReportAddresses{generation_.processes.Addresses(ProcessRole::kServer), {}});
+  for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
+    generation_.processes.servers[i].advanced_at = now_;
+    Configure(i);
+  }
+  if (!generation_.start.base.empty()) generation_.look_at = now_;
+}
+
+// Loads the rows of its base and replays its log, in the background: it is asked until that is
+// done.
+void JobMachine::State::Configure(size_t server) {
+  const GenerationState& g = generation_;
+  generation_.processes.servers[server].configure_at.reset();
+  Do(action::Configure{g.processes.Id(ProcessRole::kServer, server),
+                       g.checkpoints == nullptr ? g.start.base : g.checkpoints->newest()});
+}
+
+void JobMachine::State::On(const event::Configured& configured) {
+  ProcessState* const server = generation_.processes.Find(configured.id);
+  if (server == nullptr || !IsRunning() || !server->is_running) return;
+  const absl::Status& status = configured.status;
+  if (status.ok()) {
+    server->is_configured = true;
+    return;
+  }
+  const bool is_first = stage_ == Stage::kConfiguring;
+  // Without rows to load a server takes it at once.
+  if (IsUnanswered(status) && !(is_first && generation_.start.base.empty())) {
+    server->not_configured = status;
+    server->configure_at = now_ + kConfigureRetryPeriod;
+    return;
+  }
+  if (is_first) {
+    generation_.fatal = status;
+  } else if (generation_.restart_error.ok()) {
+    generation_.restart_error = absl::Status(
+        status.code(), absl::StrCat(configured.id.Name(), " can't recover: ", status.message()));
+  }
+  Settle();
+}
+
+void JobMachine::State::On(const event::ProcessEnded& ended) {
+  ProcessState* const process = generation_.processes.Find(ended.id);
+  if (process == nullptr || !process->is_running) return;
+  process->is_running = false;
+  process->configure_at.reset();
+  process->end = ended.end;
+  if (!IsRunning()) return;
+  if (ended.id.role == ProcessRole::kServer) return OnServerEnd(ended.id.index);
+  if (!process->ended_well()) Settle();
+}
+
+// Workers repeat what it didn't acknowledge.
+void JobMachine::State::OnServerEnd(size_t index) {
+  GenerationState& g = generation_;
+  ProcessState& server = g.processes.servers[index];
+  const bool has_log = options_.job.cluster().durability() != NONE;
+  if (!has_log || !IsConfiguredOnce() || g.server_given_up) return Settle();
+  const RestartPolicy::Decision decision = budgets_.restarts.OnEnd(index, server.came_up, reached_);
+  const std::string name = ProcessName(ProcessRole::kServer, index);
+  const std::string end = absl::StrCat(name, " ", server.end->how);
+  if (!decision.restart) {
+    Tell(absl::StrCat(end, "; not started again: ", decision.why_not));
+    if (decision.is_exhausted) {
+      Do(action::ReportLimit{"cluster.max_server_restarts", end,
+                             options_.job.cluster().max_server_restarts()});
+    }
+    g.server_given_up = true;
+    return Settle();
+  }
+  ++g.restarts;
+  server.is_configured = false;
+  server.start_at = now_ + decision.delay;
+  Do(action::ReportRestart{name, server.end->how});
+  Tell(absl::StrCat(end, "; started again",
+                    decision.delay > absl::ZeroDuration()
+                        ? absl::StrCat(" in ", absl::FormatDuration(decision.delay))
+                        : ""));
+}
+
+void JobMachine::State::StartDueServers() {
+  GenerationState& g = generation_;
+  for (size_t i = 0; i < g.processes.servers.size(); ++i) {
+    ProcessState& server = g.processes.servers[i];
+    if (server.configure_at.has_value() && now_ >= *server.configure_at) Configure(i);
+    if (!server.start_at.has_value() || now_ < *server.start_at) continue;
+    if (g.checkpoints != nullptr) {
+      // A server that starts removes its parts of what is not committed.
+      if (g.checkpoints->is_committing()) continue;
+      g.checkpoints->OnServerReplaced(i);
+    }
+    action::StartProcess start;
+    start.address = server.address;
+    start.id = g.processes.Begin(ProcessRole::kServer, i);
+    Do(std::move(start));
+  }
+}
+
+// Workers
+// ------------------------------------------------------------------------------------------------
+
+void JobMachine::State::StartWorkers() {
+  GenerationState& g = generation_;
+  g.look_at = absl::InfiniteDuration();
+  Do(action::ReportServersUp{g.processes.Addresses(ProcessRole::kServer)});
+  stage_ = Stage::kStartingWorkers;
+  g.startup_deadline = now_ + absl::Seconds(options_.job.cluster().startup_timeout_s());
+  for (size_t rank = 0; rank < g.processes.workers.size(); ++rank) {
+    action::StartProcess start;
+    start.id = g.processes.Begin(ProcessRole::kWorker, rank);
+    start.first_step = g.start.first_step();
+    start.servers = g.processes.Addresses(ProcessRole::kServer);
+    Do(std::move(start));
+  }
+}
+
+void JobMachine::State::On(const event::WorkerResult& result) {
+  ProcessState* const worker = generation_.processes.Find(result.id);
+  if (worker != nullptr) worker->steps = result.steps;
+}
+
+void JobMachine::State::BeginTraining() {
+  GenerationState& g = generation_;
+  Do(action::ReportAddresses{g.processes.Addresses(ProcessRole::kServer),
+                             g.processes.Addresses(ProcessRole::kWorker)});
+  stage_ = Stage::kTraining;
+  g.stall = StallWatch(g.processes.servers.size());
+  g.stall_began = g.last_write = g.look_at = now_;
+  if (!writes_checkpoints_) return;
+  g.checkpoints = std::make_unique<CheckpointCoordinator>(OptionsOfCheckpoints());
+  g.round_at = now_;
+  for (const std::string& id : requests_) g.checkpoints->wishes().Add(id);
+  requests_.clear();
+}
+
+CheckpointOptions JobMachine::State::OptionsOfCheckpoints() {
+  const Job& job = options_.job;
+  CheckpointOptions options;
+  options.num_servers = job.cluster().servers();
+  options.num_workers = job.cluster().workers();
+  options.manifest = options_.manifest;
+  options.manifest.set_epoch(generation_.start.generation);
+  options.base = generation_.start.base;
+  options.base_manifest = generation_.base;
+  options.base_step = generation_.start.base_step;
+  options.every_steps = job.checkpoint().every_steps();
+  options.at_end = job.checkpoint().at_end();
+  options.keep = job.checkpoint().keep();
+  if (job.cluster().durability() != NONE) options.max_log_bytes = options_.max_log_bytes;
+  options.staleness_steps = job.train().staleness_steps();
+  options.samples_through = [this](Step step) { return samples_.Through(step); };
+  if (const EvaluationCoordinator* evaluations = generation_.evaluations.get()) {
+    options.evaluations_through = [evaluations](Step step) {
+      return evaluations->board().Through(step);
+    };
+  }
+  return options;
+}
+
+void JobMachine::State::On(const event::CheckpointRequested& requested) {
+  if (generation_.checkpoints != nullptr && IsRunning()) {
+    generation_.checkpoints->wishes().Add(requested.id);
+  } else {
+    requests_.push_back(requested.id);
+  }
+}
+
+}  // namespace thermocline

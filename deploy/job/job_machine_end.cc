@@ -1,0 +1,251 @@
+// How a generation of a job ends, and what follows from it.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "deploy/job/job_machine_state.h"
+
+namespace thermocline {
+namespace {
+
+// How long processes may take to end by themselves.
+constexpr absl::Duration kGrace = absl::Seconds(5);
+constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
+
+constexpr absl::Duration kFinalStatusTimeout = absl::Seconds(10);
+// Until a server that broke its connection is seen to be dead.
+constexpr absl::Duration kDeathNotice = absl::Seconds(1);
+
+}  // namespace
+
+// The end of training
+// ------------------------------------------------------------------------------------------------
+
+void JobMachine::State::OnTrained() {
+  GenerationState& g = generation_;
+  Do(action::ReportTrainingDone{});
+  for (const ProcessState& worker : g.processes.workers) {
+    if (!worker.steps.ok()) return Fail(worker.steps.status());
+    g.last = std::max(g.last, Step(*worker.steps - 1));
+  }
+  g.stall = StallWatch(g.processes.servers.size());
+  g.stall_began = g.last_write = now_;
+  stage_ = g.checkpoints == nullptr ? Stage::kAsking : Stage::kFinishing;
+  if (g.checkpoints != nullptr) g.checkpoints->Finish(g.last);
+}
+
+// Stats, then the digest: reading all rows for it would show in them. A server that dies meanwhile
+// and is started again is asked again.
+void JobMachine::State::Ask() {
+  GenerationState& g = generation_;
+  if (g.ask == GenerationState::Ask::kRestart) {
+    if (g.restarts == g.restarts_when_asked) {
+      if (now_ >= g.restart_seen_by) WriteResult(g.digest);
+      return;
+    }
+    g.ask = GenerationState::Ask::kRecovery;
+    g.restart_seen_by = absl::InfiniteDuration();
+    g.stall = StallWatch(g.processes.servers.size());
+    g.stall_began = g.last_write = g.look_at = now_;
+  }
+  if (g.ask == GenerationState::Ask::kRecovery && g.processes.AllConfigured())
+    g.ask = GenerationState::Ask::kStats;
+  if (g.ask != GenerationState::Ask::kStats || g.is_status_asked) return;
+  g.look_at = absl::InfiniteDuration();
+  g.restarts_when_asked = g.restarts;
+  AskStatus(kFinalStatusTimeout, /*is_final=*/true);
+}
+
+void JobMachine::State::On(const event::DigestReady& ready) {
+  if (stage_ != Stage::kAsking || !IsOurs(ready.generation)) return;
+  if (ready.digest.ok()) return WriteResult(ready.digest);
+  OnNoDigest(ready.digest.status());
+}
+
+void JobMachine::State::OnNoDigest(const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return WriteResult(status);
+  generation_.digest = status;
+  generation_.ask = GenerationState::Ask::kRestart;
+  generation_.restart_seen_by = now_ + kDeathNotice;
+}
+
+// The workers' results stand, whatever becomes of the servers now.
+void JobMachine::State::WriteResult(absl::StatusOr<Digest> digest) {
+  GenerationState& g = generation_;
+  stage_ = Stage::kWritingResult;
+  g.digest = std::move(digest);
+  g.is_result_written = true;
+  Do(action::WriteResult{g.digest, g.checkpoint_error, g.reports, g.start});
+}
+
+void JobMachine::State::On(const event::ResultWritten& written) {
+  if (stage_ != Stage::kWritingResult) return;
+  generation_.result_error = written.status;
+  Stop();
+}
+
+// Failures
+// ------------------------------------------------------------------------------------------------
+
+// What can't be done here would not be done better by another generation.
+void JobMachine::State::Fail(const absl::Status& status) {
+  if (!IsRunning()) return;
+  generation_.fatal = status;
+  Stop();
+}
+
+void JobMachine::State::On(const event::RunnerFailed& failed) { Fail(failed.status); }
+
+void JobMachine::State::On(const event::UserStop& stop) {
+  user_stop_ = stop.how;
+  const absl::Status stopped = absl::CancelledError(user_stop_);
+  if (stage_ == Stage::kFinishing) generation_.checkpoint_error = stopped;
+  if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) return WriteResult(stopped);
+  if (IsRunning()) Stop();
+}
+
+// Collects what else ends: all of it is judged together.
+void JobMachine::State::Settle() {
+  if (!IsRunning()) return;
+  generation_.settles_from = stage_;
+  stage_ = Stage::kSettling;
+  generation_.settled_at = now_ + kSettle;
+}
+
+void JobMachine::State::OnSettled() {
+  const Cause cause = FindCause();
+  const Stage from = generation_.settles_from;
+  const bool is_lost = writes_checkpoints_ && !cause.reason.empty();
+  if (from != Stage::kAsking && (from != Stage::kFinishing || is_lost)) return Stop();
+  if (from == Stage::kFinishing) generation_.checkpoint_error = cause.status;
+  WriteResult(cause.status);
+}
+
+void JobMachine::State::Stop() {
+  stage_ = Stage::kStopping;
+  if (generation_.checkpoints != nullptr) generation_.checkpoints->Halt();
+  Do(action::StopProcesses{FindCause().status.ok() ? kGrace : kGraceAfterFailure});
+}
+
+void JobMachine::State::On(const event::AllStopped&) {
+  if (stage_ == Stage::kStopping) generation_.all_stopped = true;
+}
+
+// A manifest that is being written decides where the next generation begins.
+void JobMachine::State::ConcludeIfStopped() {
+  GenerationState& g = generation_;
+  if (stage_ != Stage::kStopping || !g.all_stopped) return;
+  if (g.checkpoints != nullptr && g.checkpoints->is_committing()) return;
+  if (g.checkpoints != nullptr) {
+    for (std::string& id : g.checkpoints->wishes().Unanswered()) requests_.push_back(std::move(id));
+  }
+  Outcome outcome = Judge();
+  if (outcome.goes_back) {
+    Open(outcome.next);
+  } else {
+    stage_ = Stage::kEnded;
+    Do(action::Finish{std::move(outcome)});
+  }
+}
+
+// The user's stop comes first, then what the job itself caused. What the machine knows for certain
+// beats ends of processes that may follow from it, and both beat that nothing advances.
+JobMachine::State::Cause JobMachine::State::FindCause() const {
+  using What = Outcome::What;
+  const GenerationState& g = generation_;
+  const absl::Status& checkpoints =
+      g.checkpoints == nullptr ? absl::OkStatus() : g.checkpoints->error();
+  const bool is_done = g.is_result_written && g.digest.ok();
+  if (!user_stop_.empty() && !is_done) {
+    return {What::kStoppedByUser, absl::CancelledError(user_stop_), ""};
+  }
+  const std::vector<ProcessFailure> failures = g.processes.Failures();
+  const std::string ends = DescribeFailures(failures);
+  if (JobCausedAny(failures)) return {What::kFailed, FailureStatus(failures), ""};
+  if (absl::IsUnavailable(checkpoints)) {
+    return {What::kUncertain, checkpoints, ""};
+  }
+  if (!g.restart_error.ok()) {
+    const bool log_is_lost = absl::IsDataLoss(g.restart_error);
+    const std::string reason = log_is_lost ? std::string(g.restart_error.message()) : ends;
+    return {reason.empty() ? What::kFailed : What::kLost, g.restart_error, reason};
+  }
+  if (absl::IsDataLoss(checkpoints)) {
+    return {What::kLost, checkpoints, std::string(checkpoints.message())};
+  }
+  if (!failures.empty()) return {What::kLost, FailureStatus(failures), ends};
+  if (!g.fatal.ok()) return {What::kFailed, g.fatal, ""};
+  if (g.stalled_at.has_value()) return {What::kStalled, g.stall_error, g.stall_reason};
+  if (g.is_result_written && !g.digest.ok()) {
+    const bool is_lost = absl::IsDataLoss(g.digest.status());
+    return {is_lost ? What::kLost : What::kFailed, g.digest.status(),
+            is_lost ? std::string(g.digest.status().message()) : ""};
+  }
+  if (!g.result_error.ok()) return {What::kFailed, g.result_error, ""};
+  if (!g.checkpoint_error.ok()) return {What::kFailed, g.checkpoint_error, ""};
+  return {};
+}
+
+// What the job ends with, where it ends.
+absl::Status JobMachine::State::StatusOfEnd(const Cause& cause) const {
+  const GenerationState& g = generation_;
+  if (!g.is_result_written) return cause.status;
+  absl::Status result = g.result_error;
+  if (result.ok() && !g.digest.ok()) {
+    result = absl::Status(g.digest.status().code(),
+                          absl::StrCat("the model is trained, but summary.json lacks its digest: ",
+                                       g.digest.status().message()));
+  }
+  if (g.checkpoint_error.ok()) return result;
+  std::string error = absl::StrCat("the model is trained, but its checkpoint can't be written: ",
+                                   g.checkpoint_error.message());
+  if (!result.ok()) absl::StrAppend(&error, "\n", result.message());
+  return absl::Status(g.checkpoint_error.code(), error);
+}
+
+GenerationStart JobMachine::State::NextStart() const {
+  const GenerationState& g = generation_;
+  GenerationStart next = g.start;
+  if (g.checkpoints != nullptr) {
+    next.base = g.checkpoints->newest();
+    next.base_step = g.checkpoints->newest_step();
+  }
+  next.base_samples = next.base.empty() ? 0 : samples_.Through(next.base_step);
+  ++next.generation;
+  return next;
+}
+
+// Every decision to go back to a checkpoint is made here.
+Outcome JobMachine::State::Judge() {
+  const Cause cause = FindCause();
+  Outcome outcome;
+  outcome.what = cause.what;
+  outcome.status = StatusOfEnd(cause);
+  outcome.failure_reason = cause.reason;
+  if (cause.reason.empty() || !writes_checkpoints_) return outcome;
+  if (!budgets_.rollbacks.Spend(reached_)) {
+    const uint32_t limit = budgets_.rollbacks.limit();
+    Tell(absl::StrCat(cause.reason, "; not going back: checkpoint.max_rollbacks is ", limit));
+    Do(action::ReportLimit{"checkpoint.max_rollbacks", cause.reason, limit});
+    return outcome;
+  }
+  if (cause.what == Outcome::What::kStalled && !budgets_.stalls.Spend(*generation_.stalled_at)) {
+    Do(action::ReportLimit{"cluster.stall_timeout_s", cause.reason,
+                           options_.job.cluster().stall_timeout_s()});
+    outcome.status = absl::Status(
+        outcome.status.code(),
+        absl::StrCat(outcome.status.message(),
+                     "\nthe job has gone back for a stall before, and got no further since"));
+    return outcome;
+  }
+  outcome.goes_back = true;
+  outcome.next = NextStart();
+  Do(action::ReportStart{"rollback", cause.reason, outcome.next});
+  const GenerationStart& next = outcome.next;
+  Tell(absl::StrCat(
+      cause.reason, "; going back to ",
+      next.base.empty() ? "the beginning" : absl::StrCat("step ", next.first_step().value()),
+      " (epoch ", next.generation, ")"));
+  return outcome;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,252 @@
+// What the job machine watches and makes while processes work: whether anything advances,
+// checkpoints, evaluations.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "deploy/job/job_machine_state.h"
+
+namespace thermocline {
+namespace {
+
+// How often the servers are asked whether the job advances.
+constexpr absl::Duration kLongestLookPeriod = absl::Seconds(1);
+constexpr int kLooksWithinStallTimeout = 4;
+// A process that doesn't answer keeps nothing else waiting for long.
+constexpr absl::Duration kLookTimeout = absl::Seconds(2);
+
+constexpr absl::Duration kRoundPeriod = absl::Milliseconds(200);
+constexpr absl::Duration kDecisionRetryPeriod = absl::Milliseconds(100);
+
+}  // namespace
+
+// Stalls
+// ------------------------------------------------------------------------------------------------
+
+// How long a job may do nothing; infinite where the user wants no limit.
+absl::Duration JobMachine::State::StallTimeout() const {
+  const uint32_t seconds = options_.job.cluster().stall_timeout_s();
+  return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
+}
+
+void JobMachine::State::WatchForStalls() {
+  GenerationState& g = generation_;
+  if (!IsRunning() || g.is_status_asked || now_ < g.look_at) return;
+  g.look_at = now_ + std::min(kLongestLookPeriod, StallTimeout() / kLooksWithinStallTimeout);
+  AskStatus(kLookTimeout, /*is_final=*/false);
+}
+
+void JobMachine::State::AskStatus(absl::Duration timeout, bool is_final) {
+  generation_.is_status_asked = true;
+  generation_.is_final_status = is_final;
+  Do(action::AskStatus{generation_.start.generation, timeout});
+}
+
+void JobMachine::State::On(const event::StatusAnswered& answered) {
+  GenerationState& g = generation_;
+  if (!IsOurs(answered.generation) || !g.is_status_asked) return;
+  g.is_status_asked = false;
+  if (!IsRunning()) return;
+  if (!g.is_final_status) {
+    return stage_ == Stage::kConfiguring ? LookAtConfiguring(answered) : Look(answered);
+  }
+  g.reports = answered.servers;
+  for (const ServerReport& report : g.reports) {
+    if (!report.stats.ok()) return OnNoDigest(report.stats.status());
+  }
+  g.ask = GenerationState::Ask::kDigest;
+  Do(action::AskDigest{g.start.generation, g.last, StallTimeout()});
+}
+
+// Loading takes as long as it takes, as long as every server gets further.
+void JobMachine::State::LookAtConfiguring(const event::StatusAnswered& answered) {
+  for (size_t i = 0; i < answered.servers.size(); ++i) {
+    ProcessState& server = generation_.processes.servers[i];
+    if (answered.servers[i].stats.ok() && WorkOf(*answered.servers[i].stats) != server.work) {
+      server.work = WorkOf(*answered.servers[i].stats);
+      server.advanced_at = now_;
+    }
+    if (server.is_configured || server.not_configured.ok()) continue;
+    if (now_ - server.advanced_at < StallTimeout()) continue;
+    return Fail(absl::DeadlineExceededError(server.not_configured.message()));
+  }
+}
+
+// Work takes as long as it takes, as long as something advances.
+void JobMachine::State::Look(const event::StatusAnswered& answered) {
+  GenerationState& g = generation_;
+  const absl::Duration now = now_ - g.stall_began;
+  g.stall.Look(answered.servers, answered.workers, now);
+  reached_ = std::max(reached_, g.stall.reached());
+  ReportFullDisks(answered.servers);
+  uint64_t log_bytes = 0;
+  for (const ServerReport& report : answered.servers) {
+    if (report.stats.ok()) log_bytes = std::max(log_bytes, report.stats->push_log_bytes());
+  }
+  if (g.checkpoints != nullptr) g.checkpoints->OnLogBytes(log_bytes);
+  if (g.stall.last_advance() == now) return;
+  const uint64_t before = g.checkpoint_bytes.value_or(answered.checkpoint_bytes);
+  if (answered.checkpoint_bytes != before) g.last_write = now_;
+  g.checkpoint_bytes = answered.checkpoint_bytes;
+  const absl::Duration last = std::max(g.stall_began + g.stall.last_advance(), g.last_write);
+  if (now_ - last >= StallTimeout()) OnStall();
+}
+
+void JobMachine::State::ReportFullDisks(const std::vector<ServerReport>& reports) {
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (!reports[i].stats.ok()) continue;
+    const std::string& full = reports[i].stats->push_log_full();
+    if (full.empty() != generation_.full_disks[i].empty()) {
+      Tell(absl::StrCat(ProcessName(ProcessRole::kServer, i),
+                        full.empty()
+                            ? " has room for its push log again; the job goes on"
+                            : absl::StrCat(": ", full, "; the job waits until there is room")));
+    }
+    generation_.full_disks[i] = full;
+  }
+}
+
+void JobMachine::State::OnStall() {
+  GenerationState& g = generation_;
+  const std::string what =
+      absl::StrCat("nothing has advanced for ", absl::FormatDuration(StallTimeout()),
+                   " (cluster.stall_timeout_s)");
+  std::string server_logs;
+  for (const size_t server : g.stall.ServersWaitedFor()) {
+    absl::StrAppend(&server_logs, "\n  | ", options_.server_logs[server]);
+  }
+  if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) {
+    const bool is_finishing = stage_ == Stage::kFinishing;
+    std::string error = absl::StrCat(
+        "timed out: ", is_finishing ? "the checkpoint of the last step" : "servers to recover",
+        ": ", what);
+    if (!server_logs.empty()) {
+      absl::StrAppend(&error, ": ", g.stall.WhoIsWaitedFor({}), "; logs:", server_logs);
+    }
+    if (!is_finishing) return WriteResult(absl::DeadlineExceededError(error));
+    g.checkpoint_error = absl::DeadlineExceededError(error);
+    stage_ = Stage::kAsking;
+    return;
+  }
+  const std::vector<uint32_t> running = g.processes.RunningWorkers();
+  g.stalled_at = g.stall.reached();
+  g.stall_reason = absl::StrCat(what, ": ", g.stall.WhoIsWaitedFor(running));
+  std::string logs = server_logs;
+  for (const uint32_t rank : g.stall.Behind(running)) {
+    absl::StrAppend(&logs, "\n  | ", options_.worker_logs[rank]);
+  }
+  g.stall_error = absl::DeadlineExceededError(absl::StrCat(g.stall_reason, "; logs:", logs));
+  Settle();
+}
+
+void JobMachine::State::On(const event::Progressed& progressed) {
+  if (!IsOurs(progressed.generation)) return;
+  samples_.Report(progressed.steps, progressed.samples);
+  reached_ = std::max(reached_, Step(progressed.steps - 1));
+}
+
+// Checkpoints
+// ------------------------------------------------------------------------------------------------
+
+void JobMachine::State::On(const event::CheckpointAnswered& answered) {
+  if (IsOurs(answered.generation) && IsRunning()) {
+    generation_.checkpoints->OnAnswers(answered.answers);
+  }
+}
+
+// Also where the generation ends: the next one begins with what was committed.
+void JobMachine::State::On(const event::Committed& committed) {
+  if (!IsOurs(committed.generation)) return;
+  generation_.checkpoints->OnCommitted(committed.status, committed.may_exist);
+}
+
+void JobMachine::State::On(const event::Removed& removed) {
+  if (IsOurs(removed.generation)) generation_.checkpoints->OnRemoved(removed.held_back);
+}
+
+void JobMachine::State::WorkOnCheckpoints() {
+  GenerationState& g = generation_;
+  if (g.checkpoints == nullptr) return;
+  CheckpointCoordinator& checkpoints = *g.checkpoints;
+  if (IsRunning() && checkpoints.is_idle() && now_ >= g.round_at && !checkpoints.finished()) {
+    g.round_at = now_ + kRoundPeriod;
+    checkpoints.BeginRound();
+  }
+  if (IsRunning()) {
+    CheckpointOperation operation = checkpoints.TakeOperation();
+    const uint64_t generation = g.start.generation;
+    if (auto* const calls = std::get_if<std::vector<CheckpointCall>>(&operation)) {
+      Do(action::CallProcesses{generation, std::move(*calls)});
+    } else if (auto* const commit = std::get_if<CommitCheckpoint>(&operation)) {
+      Do(action::Commit{generation, std::move(*commit)});
+    } else if (auto* const removal = std::get_if<RemoveCheckpoints>(&operation)) {
+      Do(action::Remove{generation, std::move(*removal)});
+    }
+  }
+  ReportCheckpoints();
+  if (!IsRunning()) return;
+  const absl::Status& error = checkpoints.error();
+  if (stage_ == Stage::kFinishing && (checkpoints.finished() || !error.ok())) {
+    if (absl::IsDataLoss(error)) return Settle();
+    stage_ = Stage::kAsking;
+    g.checkpoint_error = error;
+  } else if (stage_ < Stage::kFinishing && !error.ok()) {
+    Settle();
+  }
+}
+
+void JobMachine::State::ReportCheckpoints() {
+  GenerationState& g = generation_;
+  for (CheckpointAnswer& answer : g.checkpoints->wishes().TakeAnswers()) {
+    if (!answer.id.empty()) {
+      Do(action::AnswerRequest{std::move(answer)});
+    } else if (g.evaluations != nullptr) {
+      g.evaluations->OnCheckpoint(answer.name);
+      g.checkpoints->Keep(g.evaluations->board().latest().best_checkpoint());
+    }
+  }
+  for (CheckpointEvent& event : g.checkpoints->TakeEvents()) {
+    Do(action::ReportCheckpoint{std::move(event)});
+  }
+}
+
+// Evaluations
+// ------------------------------------------------------------------------------------------------
+
+void JobMachine::State::On(const event::Evaluated& evaluated) {
+  if (IsOurs(evaluated.generation) && generation_.evaluations != nullptr) {
+    generation_.evaluations->Take(evaluated.report);
+  }
+}
+
+void JobMachine::State::On(const event::Decided& decided) {
+  GenerationState& g = generation_;
+  if (!IsOurs(decided.generation) || !g.is_decision_sent) return;
+  g.is_decision_sent = false;
+  for (size_t i = 0; i < decided.answered.size(); ++i) {
+    if (decided.answered[i]) g.evaluations->OnAnswered(g.asked_ranks[i]);
+  }
+  g.decide_at = now_ + kDecisionRetryPeriod;
+  if (g.evaluations->Unanswered(g.processes.RunningWorkers()).empty()) {
+    g.decide_at = absl::InfiniteDuration();
+  }
+}
+
+void JobMachine::State::WorkOnEvaluations() {
+  GenerationState& g = generation_;
+  if (g.evaluations == nullptr || stage_ < Stage::kTraining || !IsRunning()) return;
+  EvaluationCoordinator& evaluations = *g.evaluations;
+  const std::vector<uint32_t> running = g.processes.RunningWorkers();
+  if (const std::optional<Step> step = evaluations.Begin()) g.checkpoints->wishes().AddExact(*step);
+  if (std::optional<EvaluationEvent> event = evaluations.TakeDecided(running)) {
+    Do(action::ReportEvaluation{*std::move(event)});
+    g.decide_at = now_;
+  }
+  if (!evaluations.is_deciding() || g.is_decision_sent || now_ < g.decide_at) return;
+  g.asked_ranks = evaluations.Unanswered(running);
+  g.decide_at = absl::InfiniteDuration();
+  if (g.asked_ranks.empty()) return;
+  g.is_decision_sent = true;
+  Do(action::Decide{g.start.generation, g.asked_ranks, evaluations.step(), evaluations.stops()});
+}
+
+}  // namespace thermocline

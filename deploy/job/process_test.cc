@@ -1,0 +1,43 @@
+#include "deploy/job/process.h"
+
+#include <gtest/gtest.h>
+
+namespace thermocline {
+namespace {
+
+constexpr ProcessRole kServer = ProcessRole::kServer;
+constexpr ProcessRole kWorker = ProcessRole::kWorker;
+
+ProcessFailure Killed(ProcessRole role) {
+  return {role, "p", {std::nullopt, "was killed by signal 9 (Killed)", ""}};
+}
+ProcessFailure Exited(ProcessRole role, int code) { return {role, "p", {code, "exited", ""}}; }
+
+TEST(ProcessTest, LossesAreNotCausedByTheJob) {
+  EXPECT_FALSE(JobCausedAny({Killed(kWorker)}));
+  EXPECT_FALSE(JobCausedAny({Killed(kServer)}));
+  EXPECT_FALSE(JobCausedAny({Exited(kServer, 1)}));  // Its disk failed, say.
+  EXPECT_FALSE(JobCausedAny({Exited(kWorker, 3)}));
+  EXPECT_FALSE(JobCausedAny({Killed(kServer), Exited(kWorker, 3), Killed(kWorker)}));
+}
+
+TEST(ProcessTest, WhatTheJobCausesBeatsALoss) {
+  EXPECT_TRUE(JobCausedAny({Exited(kWorker, 1)}));  // Bad data, NaN.
+  EXPECT_TRUE(JobCausedAny({Exited(kWorker, 2)}));  // Bad flags.
+  EXPECT_TRUE(JobCausedAny({Exited(kServer, 2)}));
+  EXPECT_TRUE(JobCausedAny({Killed(kServer), Exited(kWorker, 1)}));
+}
+
+TEST(ProcessTest, Texts) {
+  const std::vector<ProcessFailure> failures = {
+      {kServer, "server 0", {std::nullopt, "was killed by signal 9 (Killed)", "was killed\n  | a"}},
+      {kWorker, "worker 1", {3, "exited with code 3", "exited with code 3"}}};
+  EXPECT_EQ(DescribeFailures(failures),
+            "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3");
+  EXPECT_EQ(FailureStatus(failures),
+            absl::AbortedError("server 0 was killed\n  | a\nworker 1 exited with code 3"));
+  EXPECT_EQ(ProcessName(kWorker, 7), "worker 7");
+}
+
+}  // namespace
+}  // namespace thermocline

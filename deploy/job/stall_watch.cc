@@ -1,0 +1,114 @@
+#include "deploy/job/stall_watch.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
+
+namespace thermocline {
+
+ServerWork WorkOf(const ServerStats& stats) {
+  uint64_t keys_pulled = 0;
+  for (const TableStats& table : stats.tables()) keys_pulled += table.keys_pulled();
+  return {stats.pushes_accepted(), keys_pulled, stats.loaded_rows(), stats.replayed_parts()};
+}
+
+StallWatch::StallWatch(size_t num_servers)
+    : seen_(num_servers),
+      answers_(num_servers, {"", absl::UnknownError("not asked")}),
+      refused_(num_servers),
+      refused_lately_(num_servers) {}
+
+void StallWatch::Look(const std::vector<ServerReport>& servers,
+                      const std::vector<WorkerReport>& workers, absl::Duration now) {
+  CHECK_EQ(servers.size(), seen_.size());
+  answers_ = servers;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    if (!servers[i].stats.ok()) continue;
+    reached_ = std::max(reached_, Step(servers[i].stats->complete_through()));
+    // One that was restarted counts anew.
+    const uint64_t refused = servers[i].stats->requests_refused();
+    refused_lately_[i] = refused < refused_[i] ? refused : refused - refused_[i];
+    refused_[i] = refused;
+    const ServerWork work = WorkOf(*servers[i].stats);
+    if (work == seen_[i]) continue;
+    seen_[i] = work;
+    last_advance_ = now;
+  }
+  phases_.clear();
+  for (const WorkerReport& worker : workers) {
+    if (!worker.stats.ok()) continue;
+    const WorkerPhase& phase = worker.stats->phase();
+    phases_[worker.stats->worker_rank()] = phase;
+    uint64_t& seen = seen_of_workers_[worker.stats->worker_rank()];
+    if (phase.advances() != seen) last_advance_ = now;
+    seen = phase.advances();
+  }
+}
+
+int64_t StallWatch::AcceptedThrough(uint32_t rank) const {
+  int64_t through = std::numeric_limits<int64_t>::max();
+  for (const ServerReport& answer : answers_) {
+    if (!answer.stats.ok()) continue;
+    const auto& accepted = answer.stats->accepted_through();
+    const int index = static_cast<int>(rank);
+    through = std::min<int64_t>(through, index < accepted.size() ? accepted[index] : -1);
+  }
+  return through;
+}
+
+std::vector<uint32_t> StallWatch::Behind(absl::Span<const uint32_t> ranks) const {
+  int64_t oldest = std::numeric_limits<int64_t>::max();
+  for (const uint32_t rank : ranks) oldest = std::min(oldest, AcceptedThrough(rank));
+  std::vector<uint32_t> behind;
+  for (const uint32_t rank : ranks) {
+    if (AcceptedThrough(rank) == oldest) behind.push_back(rank);
+  }
+  return behind;
+}
+
+std::string StallWatch::ReasonToWaitFor(size_t server) const {
+  const absl::StatusOr<ServerStats>& stats = answers_[server].stats;
+  if (!stats.ok()) return absl::StrCat("does not answer: ", stats.status().message());
+  if (!stats->push_log_full().empty()) {
+    return absl::StrCat("has no room for its push log: ", stats->push_log_full());
+  }
+  if (refused_lately_[server] == 0) return "";
+  return absl::StrCat("has no room: ", refused_lately_[server],
+                      " requests were refused since the look before");
+}
+
+std::vector<size_t> StallWatch::ServersWaitedFor() const {
+  std::vector<size_t> servers;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    if (!ReasonToWaitFor(i).empty()) servers.push_back(i);
+  }
+  return servers;
+}
+
+std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
+  std::vector<std::string> reasons;
+  for (const size_t server : ServersWaitedFor()) {
+    reasons.push_back(absl::StrCat("server ", server, " at ", answers_[server].address, " ",
+                                   ReasonToWaitFor(server)));
+  }
+  const bool any_answer = std::any_of(answers_.begin(), answers_.end(),
+                                      [](const ServerReport& answer) { return answer.stats.ok(); });
+  if (any_answer) {
+    for (const uint32_t rank : Behind(ranks)) {
+      const int64_t through = AcceptedThrough(rank);
+      const auto phase = phases_.find(rank);
+      reasons.push_back(absl::StrCat(
+          "worker ", rank, " is waited for: ",
+          through < 0 ? "it has pushed nothing"
+                      : absl::StrCat("its last push is of step ", through),
+          phase == phases_.end() ? "" : absl::StrCat("; it is ", phase->second.name())));
+    }
+  }
+  return absl::StrJoin(reasons, "; ");
+}
+
+}  // namespace thermocline

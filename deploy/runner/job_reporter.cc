@@ -1,0 +1,246 @@
+#include "deploy/runner/job_reporter.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/job/job_loader.h"
+#include "deploy/controller/summary.h"
+
+namespace thermocline {
+
+using Json = nlohmann::ordered_json;
+
+absl::StatusOr<std::unique_ptr<JobReporter>> JobReporter::Create(const Job& job,
+                                                                 const JobReporterOptions& options,
+                                                                 const RunDirectory& directory,
+                                                                 const JobObserver& observer) {
+  auto reporter = std::unique_ptr<JobReporter>(new JobReporter(job, options, directory, observer));
+  ASSIGN_OR_RETURN(reporter->metrics_, MetricsLog::Create(directory.File("metrics.jsonl")));
+  reporter->last_checkpoint_ = options.start.base;
+  return reporter;
+}
+
+void JobReporter::Tell(const std::string& text) {
+  if (observer_.on_notice) observer_.on_notice(text);
+}
+
+void JobReporter::Append(Json event) { metrics_->AppendEvent(std::move(event), watch_.Elapsed()); }
+
+// The job file
+// ------------------------------------------------------------------------------------------------
+
+absl::Status JobReporter::OnOpen() {
+  ReportDeviceWarnings(/*num_ranks=*/0);
+  metrics_->DropPartialLine();
+  result_.reset();
+  has_summary_ = false;
+  if (options_.is_resumed && !job_before_.has_value()) job_before_ = ReadJob();
+  Job job = job_;
+  // The run directory may be moved, or copied.
+  if (job.checkpoint().directory() == directory_.CheckpointDirectory()) {
+    job.mutable_checkpoint()->clear_directory();
+  }
+  return directory_.Write("job.textproto", JobToText(job));
+}
+
+std::string JobReporter::ReadJob() const {
+  std::ifstream file(directory_.File("job.textproto"), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+absl::StatusOr<JobResult> JobReporter::OnEnd(const absl::Status& status) {
+  // A job that could not be trained at all is not what --resume should go on with.
+  if (!status.ok() && !trained_ && job_before_.has_value() && !job_before_->empty()) {
+    const absl::Status restored = directory_.Write("job.textproto", *job_before_);
+    if (!restored.ok()) Tell(std::string(restored.message()));
+  }
+  ReportDeviceWarnings(/*num_ranks=*/0);
+  Json json = {{"event", "end"}, {"status", absl::StatusCodeToString(status.code())}};
+  if (!status.ok()) json["reason"] = std::string(status.message());
+  json["has_summary"] = has_summary_;
+  Append(std::move(json));
+  if (!result_.has_value()) return status;
+  result_->shortfall = status;
+  return *std::move(result_);
+}
+
+// Events
+// ------------------------------------------------------------------------------------------------
+
+bool JobReporter::OnMetrics(absl::string_view data) {
+  const uint64_t before = metrics_->progress_events();
+  const uint64_t phases = metrics_->phase_events();
+  metrics_->Append(data, watch_.Elapsed());
+  for (const std::string& text : metrics_->TakeWarnings()) Tell(absl::StrCat("warning: ", text));
+  if (metrics_->phase_events() != phases && metrics_->progress().phase && observer_.on_progress) {
+    observer_.on_progress(metrics_->progress());
+  }
+  if (metrics_->progress_events() == before) return false;
+  trained_ = true;
+  if (observer_.on_progress) observer_.on_progress(metrics_->progress());
+  return true;
+}
+
+void JobReporter::OnDevice(uint32_t rank, const std::string& warning) {
+  device_warnings_.Set(rank, warning);
+  ReportDeviceWarnings(job_.cluster().workers());
+}
+
+// Once so many workers have said what they compute on.
+void JobReporter::ReportDeviceWarnings(size_t num_ranks) {
+  for (const DeviceWarnings::Warning& warning : device_warnings_.Take(num_ranks)) {
+    Append({{"event", "warning"}, {"ranks", warning.ranks}, {"text", warning.text}});
+    Tell(absl::StrCat("warning: ", DescribeWarning(warning)));
+  }
+}
+
+void JobReporter::Report(const action::ReportServersUp& up) {
+  if (observer_.on_servers_up) observer_.on_servers_up(up.addresses);
+}
+
+void JobReporter::Report(const action::ReportTrainingDone&) {
+  training_s_ = absl::ToDoubleSeconds(watch_.Elapsed());
+  if (observer_.on_training_done) observer_.on_training_done();
+}
+
+void JobReporter::Report(const action::ReportStart& report) {
+  if (report.event == "rollback") ++rollbacks_;
+  const GenerationStart& start = report.start;
+  Json json;
+  json["event"] = report.event;
+  json["epoch"] = start.generation;
+  json["step"] = start.first_step().value();
+  json["checkpoint"] = start.base.empty() ? Json(nullptr) : Json(start.base);
+  if (!report.reason.empty()) json["reason"] = report.reason;
+  Append(std::move(json));
+}
+
+void JobReporter::Report(const action::ReportLimit& limit) {
+  Append({{"event", "limit"},
+          {"field", limit.field},
+          {"limit", limit.limit},
+          {"reason", limit.reason}});
+}
+
+void JobReporter::Report(const action::ReportRestart& restart) {
+  ++restarts_;
+  Append({{"event", "server_restart"}, {"process", restart.process}, {"reason", restart.reason}});
+}
+
+void JobReporter::Report(const action::ReportCheckpoint& report) {
+  const CheckpointEvent& event = report.event;
+  if (event.kind == CheckpointEvent::kNotRemoved) {
+    Tell(absl::StrCat("old checkpoints are not removed: ", event.reason));
+    return;
+  }
+  Json json;
+  json["event"] =
+      event.kind == CheckpointEvent::kCommitted ? "checkpoint" : "checkpoint_called_off";
+  json["step"] = event.step.value();
+  json["name"] = event.name;
+  if (event.kind == CheckpointEvent::kCalledOff) {
+    ++called_off_;
+    json["reason"] = event.reason;
+    TellOfCallOff(event);
+  } else {
+    ++committed_;
+    last_checkpoint_ = event.name;
+    json["bytes"] = event.bytes;
+    json["full"] = event.is_full;
+    json["pause_s"] = event.pause_s;
+    json["write_s"] = event.write_s;
+  }
+  Append(std::move(json));
+}
+
+// The same checkpoint may be tried again and again. Bytes and the like in the reason change.
+void JobReporter::TellOfCallOff(const CheckpointEvent& event) {
+  std::string words = event.reason;
+  words.erase(std::remove_if(words.begin(), words.end(), absl::ascii_isdigit), words.end());
+  if (!calls_off_told_.emplace(event.name, std::move(words)).second) return;
+  Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
+}
+
+void JobReporter::Report(const action::ReportEvaluation& report) {
+  const EvaluationEvent& event = report.event;
+  Json json;
+  json["event"] = "decision";
+  json["step"] = event.report.step.value();
+  json["is_best"] = event.verdict.is_best;
+  json["stops"] = event.verdict.stops;
+  evaluations_ = SummarizeEvaluations(event.state, event.verdict.stops);
+  json.update(evaluations_);
+  Append(std::move(json));
+  Tell(DescribeEvaluation(event, job_.evaluate().patience()));
+}
+
+// The result
+// ------------------------------------------------------------------------------------------------
+
+void JobReporter::AddHistory(const action::WriteResult& result, Json* summary) const {
+  (*summary)["server_restarts"] = restarts_;
+  (*summary)["rollbacks"] = rollbacks_;
+  (*summary)["epoch"] = result.start.generation;
+  (*summary)["resumed_from_step"] =
+      options_.is_resumed ? Json(options_.start.first_step().value()) : Json(nullptr);
+  if (!evaluations_.empty()) (*summary)["evaluations"] = evaluations_;
+  if (!options_.writes_checkpoints) return;
+  const absl::Status& missing = result.last_checkpoint;
+  Json& checkpoints = (*summary)["checkpoints"];
+  checkpoints["committed"] = committed_;
+  checkpoints["called_off"] = called_off_;
+  checkpoints["last"] = last_checkpoint_.empty() ? Json(nullptr) : Json(last_checkpoint_);
+  checkpoints["missing"] = missing.ok() ? Json(nullptr) : Json(std::string(missing.message()));
+}
+
+absl::Status JobReporter::WriteResult(const action::WriteResult& result,
+                                      const std::vector<Json>& workers) {
+  // A short job may have ended before its workers were asked.
+  for (uint32_t rank = 0; rank < workers.size(); ++rank) {
+    const auto warning = workers[rank].find("device_warning");
+    const bool warns = warning != workers[rank].end() && warning->is_string();
+    device_warnings_.Set(rank, warns ? warning->get<std::string>() : "");
+  }
+  const std::optional<Digest> digest =
+      result.digest.ok() ? std::make_optional(*result.digest) : std::nullopt;
+  Json summary = MakeSummary(job_, workers, digest, training_s_);
+  AddHistory(result, &summary);
+  if (options_.is_resumed && !TrainedAnything(workers) && KeepCounts(ReadSummary(), &summary)) {
+    Tell("nothing was left to train: the counts are those of the training before");
+  } else {
+    WriteReports(workers, result.servers);
+  }
+  const absl::Status written = directory_.Write("summary.json", summary.dump(2) + "\n");
+  result_ = JobResult{std::move(summary), result.servers, absl::OkStatus()};
+  has_summary_ = written.ok();
+  if (written.ok()) return written;
+  return absl::Status(
+      written.code(),
+      absl::StrCat("the model is trained, but its result can't be kept: ", written.message()));
+}
+
+// What processes report at their end. The result doesn't hang on these files.
+void JobReporter::WriteReports(const std::vector<Json>& workers,
+                               const std::vector<ServerReport>& servers) {
+  const auto write = [this](const std::string& name, const std::string& text) {
+    const absl::Status written = directory_.Write(name, text + "\n");
+    if (!written.ok()) Tell(std::string(written.message()));
+  };
+  for (uint32_t rank = 0; rank < workers.size(); ++rank) {
+    write(absl::StrCat("worker-", rank, ".json"), workers[rank].dump(2));
+  }
+  if (!servers.empty()) write("server_stats.json", StatsToJson(servers, {}));
+}
+
+Json JobReporter::ReadSummary() const {
+  std::ifstream file(directory_.File("summary.json"));
+  return Json::parse(file, nullptr, false);
+}
+
+}  // namespace thermocline

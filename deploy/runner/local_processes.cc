@@ -1,0 +1,263 @@
+#include "deploy/runner/local_processes.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/byte_size.h"
+#include "common/base/process_limits.h"
+#include "common/base/status_macros.h"
+#include "common/job/job_tables.h"
+#include "deploy/controller/json_number.h"
+#include "deploy/controller/summary.h"
+
+namespace thermocline {
+namespace {
+
+// Beyond the file descriptors that a child gets by number.
+constexpr int kLowestFd = 10;
+
+std::string FileName(absl::string_view name, absl::string_view extension) {
+  return absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension);
+}
+
+// The address in a port file, or "" while there is none. The file appears whole.
+std::string ReadPortFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string address;
+  std::getline(file, address);
+  return address;
+}
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[4096];
+  while (true) {
+    const ssize_t got = pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()));
+    if (got <= 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+// The host with port 0: a free one. An IPv6 address needs brackets.
+std::string ListenAddress(const std::string& host) {
+  const bool bare_ipv6 = host.find(':') != std::string::npos && host[0] != '[';
+  return bare_ipv6 ? absl::StrCat("[", host, "]:0") : absl::StrCat(host, ":0");
+}
+
+// Whether the processes of a job, which inherit our limit, can be connected as they will be.
+absl::Status CheckOpenFilesOf(const Cluster& cluster) {
+  const uint64_t servers = cluster.servers(), workers = cluster.workers();
+  RETURN_IF_ERROR(CheckOpenFiles("the launcher", servers + workers));
+  RETURN_IF_ERROR(CheckOpenFiles("a server", 1 + workers * cluster.channels_per_server()));
+  return CheckOpenFiles("a worker", 1 + servers * cluster.channels_per_server());
+}
+
+// Whether a table may have more rows than fit in memory.
+bool SpillsRows(const Job& job) {
+  const std::vector<TableLayout> layouts = ResolveTables(job).AllLayouts();
+  return std::any_of(layouts.begin(), layouts.end(),
+                     [](const TableLayout& table) { return table.memory_budget_bytes > 0; });
+}
+
+std::vector<std::string> ServerCommand(const std::string& program, const Job& job,
+                                       const std::string& listen, const std::string& port_file) {
+  const Cluster& cluster = job.cluster();
+  std::vector<std::string> command = {
+      program,
+      absl::StrCat("--listen=", listen),
+      absl::StrCat("--port_file=", port_file),
+      absl::StrCat("--job_id=", job.name()),
+      absl::StrCat("--apply_threads=", cluster.server_threads()),
+      absl::StrCat("--handler_threads=", cluster.handler_threads()),
+      absl::StrCat("--max_pending_bytes=", ParseByteSize(cluster.max_pending_size()).value_or(0)),
+      absl::StrCat("--max_held_pulls=", cluster.max_held_pulls()),
+      absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
+  };
+  if (!cluster.tls().ca().empty()) {
+    command.push_back(absl::StrCat("--tls_certificate=", cluster.tls().certificate()));
+    command.push_back(absl::StrCat("--tls_private_key=", cluster.tls().private_key()));
+    command.push_back(absl::StrCat("--tls_ca=", cluster.tls().ca()));
+  }
+  if (cluster.insecure()) command.push_back("--insecure");
+  return command;
+}
+
+}  // namespace
+
+std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
+                        absl::string_view extension) {
+  return directory.File(FileName(name, extension));
+}
+
+LocalProcesses::LocalProcesses(const Job& job, const JobPrograms& programs,
+                               const RunDirectory& directory, bool eval_only,
+                               Supervisor* supervisor)
+    : job_(job),
+      programs_(programs),
+      directory_(directory),
+      eval_only_(eval_only),
+      supervisor_(*supervisor),
+      result_fds_(job.cluster().workers(), -1),
+      results_(job.cluster().workers()) {}
+
+LocalProcesses::~LocalProcesses() { CloseResults(); }
+
+void LocalProcesses::CloseResults() {
+  for (int& fd : result_fds_) {
+    if (fd >= 0) close(fd);
+    fd = -1;
+  }
+}
+
+void LocalProcesses::BeginGeneration(std::function<void(absl::string_view data)> on_metrics) {
+  CloseResults();
+  results_.assign(job_.cluster().workers(), {});
+  on_metrics_ = std::move(on_metrics);
+}
+
+// Starts
+// ------------------------------------------------------------------------------------------------
+
+absl::Status LocalProcesses::Start(const action::StartProcess& start) {
+  // That of the process before would be taken for this one's.
+  RETURN_IF_ERROR(directory_.Remove(FileName(start.id.Name(), "port")));
+  RETURN_IF_ERROR(start.id.role == ProcessRole::kServer ? StartServer(start) : StartWorker(start));
+  coming_up_.push_back(start.id);
+  return absl::OkStatus();
+}
+
+absl::Status LocalProcesses::StartServer(const action::StartProcess& start) {
+  if (start.address.empty()) RETURN_IF_ERROR(CheckOpenFilesOf(job_.cluster()));
+  ChildProcessOptions options;
+  options.name = start.id.Name();
+  options.command = ServerCommand(
+      programs_.server, job_,
+      start.address.empty() ? ListenAddress(job_.cluster().listen_host()) : start.address,
+      ProcessFile(directory_, options.name, "port"));
+  options.command.push_back(absl::StrCat("--incarnation=", start.id.incarnation));
+  if (job_.cluster().durability() != NONE || SpillsRows(job_)) {
+    options.command.push_back(
+        absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
+  }
+  options.log_path = ProcessFile(directory_, options.name, "log");
+  return supervisor_.Start(start.id, options);
+}
+
+absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
+  const uint32_t rank = start.id.index;
+  RETURN_IF_ERROR(MakeResultFile(rank));
+  ChildProcessOptions options;
+  options.name = start.id.Name();
+  options.command = {
+      programs_.worker,
+      absl::StrCat("--job=", directory_.File("job.textproto")),
+      absl::StrCat("--rank=", rank),
+      absl::StrCat("--local_rank=", rank),  // They are all on this host.
+      absl::StrCat("--epoch=", start.id.generation),
+      absl::StrCat("--servers=", absl::StrJoin(start.servers, ",")),
+      absl::StrCat("--port_file=", ProcessFile(directory_, options.name, "port")),
+      absl::StrCat("--result_file=/dev/fd/", result_fds_[rank]),
+  };
+  if (start.first_step > Step(0)) {
+    options.command.push_back(absl::StrCat("--start_step=", start.first_step.value()));
+  }
+  if (eval_only_) options.command.push_back("--eval_only");
+  options.log_path = ProcessFile(directory_, options.name, "log");
+  if (rank != 0) return supervisor_.Start(start.id, options);
+  ASSIGN_OR_RETURN(options.inherited_fd, MakeMetricsPipe());
+  options.command.push_back("--progress_fd=3");
+  const absl::Status started = supervisor_.Start(start.id, options);
+  close(options.inherited_fd);
+  return started;
+}
+
+// The worker opens it by its number, which it inherits: not closed by exec.
+absl::Status LocalProcesses::MakeResultFile(uint32_t rank) {
+  const int low_fd = memfd_create("worker result", MFD_CLOEXEC);
+  const int fd = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD, kLowestFd);
+  const int error = errno;
+  if (low_fd >= 0) close(low_fd);
+  if (fd < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no memory for a worker's result: ", std::strerror(error)));
+  }
+  result_fds_[rank] = fd;
+  return absl::OkStatus();
+}
+
+// Returns the end that is written to.
+absl::StatusOr<int> LocalProcesses::MakeMetricsPipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::UnavailableError(absl::StrCat("can't make a pipe: ", std::strerror(errno)));
+  }
+  metrics_ended_ = false;
+  supervisor_.ReadFrom(ends[0], [this, id = ++metrics_of_](absl::string_view data) {
+    if (id != metrics_of_) return;  // Of a worker of the generation before.
+    metrics_ended_ = data.empty();
+    if (!data.empty()) on_metrics_(data);
+  });
+  return ends[1];
+}
+
+// Ends
+// ------------------------------------------------------------------------------------------------
+
+bool LocalProcesses::LookForAddress(const ProcessId& id, std::vector<JobEvent>* events) {
+  std::string address = ReadPortFile(ProcessFile(directory_, id.Name(), "port"));
+  if (address.empty()) return false;
+  events->push_back(event::ProcessStarted{id, std::move(address)});
+  return true;
+}
+
+event::WorkerResult LocalProcesses::ReadResult(const ProcessId& id) {
+  absl::StatusOr<nlohmann::ordered_json> result = ParseWorkerResult(
+      ReadAll(result_fds_[id.index]), directory_.File(FileName(id.Name(), "json")));
+  if (!result.ok()) return {id, result.status()};
+  results_[id.index] = *std::move(result);
+  return {id, std::llround(NumberAt(results_[id.index], "steps").value_or(0))};
+}
+
+std::vector<JobEvent> LocalProcesses::TakeEvents() {
+  std::vector<JobEvent> events;
+  // In this order: a process writes its file before it ends.
+  std::vector<Supervisor::Ended> ended = supervisor_.TakeEnded();
+  ended.insert(ended.begin(), held_back_.begin(), held_back_.end());
+  held_back_.clear();
+  coming_up_.erase(std::remove_if(coming_up_.begin(), coming_up_.end(),
+                                  [&](const ProcessId& id) { return LookForAddress(id, &events); }),
+                   coming_up_.end());
+  for (Supervisor::Ended& each : ended) {
+    coming_up_.erase(std::remove(coming_up_.begin(), coming_up_.end(), each.id), coming_up_.end());
+    if (each.id.role == ProcessRole::kWorker && each.end.exit_code == 0) {
+      if (each.id.index == 0 && !metrics_ended_) {
+        held_back_.push_back(std::move(each));
+        continue;
+      }
+      events.push_back(ReadResult(each.id));
+    }
+    events.push_back(event::ProcessEnded{each.id, std::move(each.end)});
+  }
+  return events;
+}
+
+void LocalProcesses::Stop(ProcessRole role, absl::Duration grace) {
+  supervisor_.Stop(role, grace);
+  const auto is_of_role = [role](const ProcessId& id) { return id.role == role; };
+  coming_up_.erase(std::remove_if(coming_up_.begin(), coming_up_.end(), is_of_role),
+                   coming_up_.end());
+  if (role == ProcessRole::kWorker) held_back_.clear();
+}
+
+}  // namespace thermocline

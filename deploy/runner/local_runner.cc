@@ -1,0 +1,415 @@
+#include "deploy/runner/local_runner.h"
+
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/byte_size.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/base/stopwatch.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/disk/posix_disk.h"
+#include "common/job/job_tables.h"
+#include "common/math/table_spec.h"
+#include "deploy/controller/checkpoint_match.h"
+#include "deploy/controller/checkpoint_requests.h"
+#include "deploy/job/job_machine.h"
+#include "deploy/runner/background_calls.h"
+#include "deploy/runner/process_calls.h"
+#include "deploy/runner/supervisor.h"
+
+namespace thermocline {
+namespace {
+
+// What nothing reports is looked at so often: port files, and requests for checkpoints.
+constexpr absl::Duration kPortFilePeriod = absl::Milliseconds(5);
+constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
+
+CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
+  CheckpointManifest manifest;
+  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.set_job_id(job.name());
+  manifest.set_num_servers(job.cluster().servers());
+  manifest.set_num_workers(job.cluster().workers());
+  manifest.set_seed(job.seed());
+  for (const TableLayout& layout : ResolveTables(job).AllLayouts()) {
+    *manifest.add_tables() = TableLayoutToProto(layout);
+  }
+  *manifest.mutable_job() = job;
+  manifest.set_cpu_isa(ResolvedCpuIsa(job));
+  manifest.set_build(build);
+  return manifest;
+}
+
+JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
+                                 const RunDirectory& directory) {
+  JobMachineOptions machine;
+  machine.job = job;
+  machine.start = options.start;
+  machine.is_resumed = options.is_resumed;
+  machine.notices = options.notices;
+  machine.eval_only = options.eval_only;
+  machine.manifest = ManifestOf(job, options.programs.build);
+  machine.max_log_bytes = ParseByteSize(job.cluster().max_log_size()).value_or(UINT64_MAX);
+  for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
+    machine.server_logs.push_back(
+        ProcessFile(directory, ProcessName(ProcessRole::kServer, i), "log"));
+  }
+  for (uint32_t i = 0; i < job.cluster().workers(); ++i) {
+    machine.worker_logs.push_back(
+        ProcessFile(directory, ProcessName(ProcessRole::kWorker, i), "log"));
+  }
+  return machine;
+}
+
+// Events that come from any thread. They wake Supervisor::Poll.
+class Mailbox {
+ public:
+  Mailbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { CHECK_GE(fd_, 0); }
+
+  // Readable when something was posted; whoever reads it closes it.
+  int fd() const { return fd_; }
+  void Post(JobEvent event) {
+    absl::MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+    const uint64_t one = 1;
+    CHECK_EQ(write(fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  }
+  std::deque<JobEvent> TakeAll() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  const int fd_;
+  absl::Mutex mutex_;
+  std::deque<JobEvent> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+class LocalRunner {
+ public:
+  LocalRunner(const Job& job, const JobOptions& options, const RunDirectory& directory,
+              SignalWatch* signals, JobReporter* reporter)
+      : job_(job),
+        writes_checkpoints_(job.has_checkpoint() && !options.eval_only),
+        directory_(directory),
+        signals_(*signals),
+        reporter_(*reporter),
+        store_(&disk_, job.checkpoint().directory()),
+        supervisor_(signals),
+        processes_(job, options.programs, directory, options.eval_only, &supervisor_),
+        requests_(directory.path()),
+        machine_(MachineOptions(job, options, directory)) {
+    supervisor_.ReadFrom(mailbox_.fd(), [](absl::string_view) {});
+  }
+
+  // Until the job has ended.
+  absl::Status Run() {
+    CarryOut(machine_.Begin(watch_.Elapsed()));
+    while (!outcome_.has_value()) {
+      Collect();
+      for (JobEvent& event : mailbox_.TakeAll()) {
+        if (!outcome_.has_value()) Deliver(event);
+      }
+      if (!outcome_.has_value() && watch_.Elapsed() >= machine_.next_tick()) {
+        Deliver(event::Tick{});
+      }
+      if (!outcome_.has_value()) supervisor_.Poll(UntilNextLook());
+    }
+    return outcome_->status;
+  }
+  // For requests that the job has not answered.
+  void RefuseRequests() {
+    requests_.RefuseAll(absl::AbortedError(
+        writes_checkpoints_ ? "the job has ended" : "the job has no checkpoint policy"));
+  }
+
+ private:
+  void Deliver(const JobEvent& event) {
+    if (const auto* answered = std::get_if<event::StatusAnswered>(&event)) {
+      for (const WorkerReport& worker : answered->workers) {
+        if (!worker.stats.ok() || worker.stats->device().empty()) continue;
+        reporter_.OnDevice(worker.stats->worker_rank(), worker.stats->device_warning());
+      }
+    }
+    CarryOut(machine_.Take(watch_.Elapsed(), event));
+  }
+  void CarryOut(const std::vector<JobAction>& actions) {
+    for (const JobAction& action : actions) {
+      std::visit([this](const auto& each) { Do(each); }, action);
+    }
+  }
+  void Collect();
+  absl::Duration UntilNextLook() const;
+  void OnMetrics(absl::string_view data);
+  // Runs `call` on a thread of its own; its event comes by the mailbox.
+  template <typename Call>
+  void InBackground(Call call) {
+    background_.Run([this, call = std::move(call)] { mailbox_.Post(call()); });
+  }
+
+  void Do(const action::Open& open);
+  absl::Status Prepare(const GenerationStart& start, CheckpointManifest* base);
+  void Do(const action::StartProcess& start);
+  void Do(const action::Configure& configure);
+  void Do(const action::AskStatus& ask);
+  void Do(const action::CallProcesses& call);
+  void Do(const action::Commit& commit);
+  void Do(const action::Remove& remove);
+  void Do(const action::Decide& decide);
+  void Do(const action::AskDigest& ask);
+  void Do(const action::WriteResult& result);
+  void Do(const action::StopProcesses& stop);
+  void Do(const action::AnswerRequest& answer) {
+    requests_.Answer(answer.answer.id, answer.answer.name);
+  }
+  void Do(const action::Finish& finish) { outcome_ = finish.outcome; }
+  void Do(const action::ReportAddresses& addresses);
+  template <typename Report>
+  void Do(const Report& report) {
+    reporter_.Report(report);
+  }
+  uint64_t CheckpointBytes() const;
+  absl::Status WriteAddresses(const action::ReportAddresses& addresses) const;
+
+  const Job& job_;
+  const bool writes_checkpoints_;
+  const RunDirectory& directory_;
+  SignalWatch& signals_;
+  JobReporter& reporter_;
+  const Stopwatch watch_;
+  PosixDisk disk_;
+  CheckpointStore store_;
+  Mailbox mailbox_;
+  Supervisor supervisor_;
+  LocalProcesses processes_;
+  CheckpointRequests requests_;
+  absl::Duration requests_due_;
+  JobMachine machine_;
+  bool is_stop_delivered_ = false;
+  uint64_t generation_ = 0;
+  std::unique_ptr<ProcessCalls> calls_;
+  std::optional<Outcome> outcome_;
+  BackgroundCalls background_;  // Uses all above.
+};
+
+void LocalRunner::Collect() {
+  if (signals_.stop_requests() > 0 && !std::exchange(is_stop_delivered_, true)) {
+    const int signal = signals_.last_stop_signal();
+    mailbox_.Post(
+        event::UserStop{absl::StrCat("stopped by signal ", signal, " (", strsignal(signal), ")")});
+  }
+  for (JobEvent& event : processes_.TakeEvents()) {
+    // A new connection for each process; those to one that has ended are closed.
+    if (const auto* started = std::get_if<event::ProcessStarted>(&event)) {
+      const absl::Status connected =
+          calls_->Connect(started->id.role, started->id.index, started->address);
+      if (!connected.ok()) mailbox_.Post(event::RunnerFailed{connected});
+    } else if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
+      calls_->Disconnect(ended->id.role, ended->id.index);
+    }
+    mailbox_.Post(std::move(event));
+  }
+  if (!writes_checkpoints_ || watch_.Elapsed() < requests_due_) return;
+  requests_due_ = watch_.Elapsed() + kRequestPeriod;
+  for (std::string& id : requests_.TakeNew()) {
+    mailbox_.Post(event::CheckpointRequested{std::move(id)});
+  }
+}
+
+absl::Duration LocalRunner::UntilNextLook() const {
+  absl::Duration until = std::min(kRequestPeriod, machine_.next_tick() - watch_.Elapsed());
+  if (processes_.AnyComesUp()) until = std::min(until, kPortFilePeriod);
+  return std::max(until, absl::ZeroDuration());
+}
+
+void LocalRunner::OnMetrics(absl::string_view data) {
+  if (reporter_.OnMetrics(data)) {
+    const Progress& progress = reporter_.metrics().progress();
+    mailbox_.Post(
+        event::Progressed{generation_, static_cast<int64_t>(progress.step), progress.samples});
+  }
+  for (const EvaluationReport& report : reporter_.TakeEvaluations()) {
+    mailbox_.Post(event::Evaluated{generation_, report});
+  }
+}
+
+// Processes
+// ------------------------------------------------------------------------------------------------
+
+void LocalRunner::Do(const action::Open& open) {
+  generation_ = open.start.generation;
+  calls_ = std::make_unique<ProcessCalls>(job_, generation_);
+  processes_.BeginGeneration([this](absl::string_view data) { OnMetrics(data); });
+  event::Opened opened;
+  opened.generation = generation_;
+  opened.status = Prepare(open.start, &opened.base);
+  mailbox_.Post(std::move(opened));
+}
+
+// Nothing is done in a generation that is not on the medium; and its logs begin empty.
+absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManifest* base) {
+  if (writes_checkpoints_) {
+    RETURN_IF_ERROR(store_.Prepare());
+    JobState state;
+    state.set_job_id(job_.name());
+    state.set_epoch(start.generation);
+    state.set_base_checkpoint(start.base);
+    RETURN_IF_ERROR(store_.WriteJobState(state));
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List(directory_.path()));
+    for (const std::string& name : names) {
+      if (absl::StartsWith(name, "server-") && absl::EndsWith(name, ".data")) {
+        RETURN_IF_ERROR(directory_.Remove(name));
+      }
+    }
+  }
+  // After JOB_STATE: a job file says that there is something to resume.
+  RETURN_IF_ERROR(reporter_.OnOpen());
+  if (!writes_checkpoints_ || start.base.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(*base, store_.Load(start.base));
+  return absl::OkStatus();
+}
+
+void LocalRunner::Do(const action::StartProcess& start) {
+  const absl::Status started = processes_.Start(start);
+  if (!started.ok()) mailbox_.Post(event::NotStarted{start.id, started});
+}
+
+void LocalRunner::Do(const action::StopProcesses& stop) {
+  processes_.Stop(ProcessRole::kWorker, stop.grace);
+  calls_->End();
+  processes_.Stop(ProcessRole::kServer, stop.grace);
+  // What is under way ends with the processes, and says what came of it.
+  background_.WaitForAll();
+  // What stays costs nothing but attention.
+  if (writes_checkpoints_) store_.RemoveEmptyFolders().IgnoreError();
+  mailbox_.Post(event::AllStopped{});
+}
+
+// For `thermocline stats`.
+absl::Status LocalRunner::WriteAddresses(const action::ReportAddresses& addresses) const {
+  nlohmann::ordered_json json;
+  json["job"] = job_.name();
+  json["servers"] = addresses.servers;
+  json["workers"] = addresses.workers;
+  return directory_.Write("servers.json", json.dump(2) + "\n");
+}
+
+void LocalRunner::Do(const action::ReportAddresses& addresses) {
+  const absl::Status written = WriteAddresses(addresses);
+  // Only `stats --run-dir` misses the workers if this fails.
+  if (!written.ok() && addresses.workers.empty()) mailbox_.Post(event::RunnerFailed{written});
+}
+
+// Calls
+// ------------------------------------------------------------------------------------------------
+
+void LocalRunner::Do(const action::Configure& configure) {
+  InBackground([this, configure] {
+    return event::Configured{configure.id, calls_->Configure(configure)};
+  });
+}
+
+void LocalRunner::Do(const action::AskStatus& ask) {
+  InBackground([this, ask] {
+    event::StatusAnswered answered;
+    answered.generation = ask.generation;
+    answered.servers = calls_->ServerStats(ask.timeout);
+    answered.workers = calls_->WorkerStats(ask.timeout);
+    answered.checkpoint_bytes = CheckpointBytes();
+    return answered;
+  });
+}
+
+void LocalRunner::Do(const action::CallProcesses& call) {
+  InBackground([this, call] {
+    return event::CheckpointAnswered{call.generation, calls_->Call(call.calls)};
+  });
+}
+
+void LocalRunner::Do(const action::Decide& decide) {
+  InBackground([this, decide] {
+    return event::Decided{decide.generation, calls_->Decide(decide)};
+  });
+}
+
+void LocalRunner::Do(const action::AskDigest& ask) {
+  InBackground([this, ask] { return event::DigestReady{ask.generation, calls_->GetDigest(ask)}; });
+}
+
+// Files
+// ------------------------------------------------------------------------------------------------
+
+void LocalRunner::Do(const action::Commit& commit) {
+  InBackground([this, commit] {
+    event::Committed committed;
+    committed.generation = commit.generation;
+    committed.status = store_.Commit(commit.checkpoint.manifest);
+    committed.may_exist = absl::IsUnavailable(committed.status) &&
+                          !absl::IsNotFound(store_.Load(commit.checkpoint.name).status());
+    return committed;
+  });
+}
+
+void LocalRunner::Do(const action::Remove& remove) {
+  InBackground([this, remove] {
+    const RemoveCheckpoints& removal = remove.removal;
+    const auto removed = store_.RemoveUnneeded(removal.keep, removal.in_progress, removal.kept);
+    return event::Removed{remove.generation, removed.ok()
+                                                 ? removed->held_back
+                                                 : std::string(removed.status().message())};
+  });
+}
+
+void LocalRunner::Do(const action::WriteResult& result) {
+  mailbox_.Post(event::ResultWritten{reporter_.WriteResult(result, processes_.results())});
+}
+
+// All that lies in the folders of checkpoints now: it changes while servers write.
+uint64_t LocalRunner::CheckpointBytes() const {
+  if (!writes_checkpoints_) return 0;
+  uint64_t bytes = 0;
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(store_.directory(), error);
+  for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
+    std::error_code no_file;  // It is a folder, or was removed meanwhile.
+    const uint64_t size = entry->file_size(no_file);
+    if (!no_file) bytes += size;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
+                                 const RunDirectory& directory, const JobObserver& observer,
+                                 SignalWatch* signals) {
+  JobReporterOptions reporting;
+  reporting.start = options.start;
+  reporting.is_resumed = options.is_resumed;
+  reporting.writes_checkpoints = job.has_checkpoint() && !options.eval_only;
+  ASSIGN_OR_RETURN(const std::unique_ptr<JobReporter> reporter,
+                   JobReporter::Create(job, reporting, directory, observer));
+  LocalRunner runner(job, options, directory, signals, reporter.get());
+  const absl::Status status = runner.Run();
+  absl::StatusOr<JobResult> result = reporter->OnEnd(status);
+  runner.RefuseRequests();
+  return result;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,43 @@
+// Runs one job on this machine, from the first process to the last file.
+#ifndef THERMOCLINE_DEPLOY_RUNNER_LOCAL_RUNNER_H_
+#define THERMOCLINE_DEPLOY_RUNNER_LOCAL_RUNNER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "deploy/controller/run_directory.h"
+#include "deploy/job/generation.h"
+#include "deploy/runner/job_reporter.h"
+#include "deploy/runner/local_processes.h"
+#include "deploy/runner/signal_watch.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+struct JobOptions {
+  JobPrograms programs;
+  GenerationStart start;
+  bool is_resumed = false;
+  std::vector<std::string> notices;  // Told as it begins.
+  // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
+  bool eval_only = false;
+};
+
+// Carries out what the job machine (deploy/job/job_machine.h) wants done: with child processes,
+// gRPC and files. However the job ends, no process is left.
+//
+// Errors, where it was not trained to its end: kAborted (a process failed; with its last log
+// lines), kCancelled (Ctrl-C or SIGTERM), kDeadlineExceeded (a process didn't come up or answer, or
+// nothing advances), kDataLoss (a worker left no result; a checkpoint or log is damaged), and those
+// of starting programs and writing files.
+//
+// REQUIRES: called on the main thread; `job` as LoadJob returns it; where it has a checkpoint
+// policy, with a directory.
+absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
+                                 const RunDirectory& directory, const JobObserver& observer,
+                                 SignalWatch* signals);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_RUNNER_LOCAL_RUNNER_H_

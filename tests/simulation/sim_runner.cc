@@ -1,0 +1,433 @@
+#include "tests/simulation/sim_runner.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/exit_codes.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "proto/parameter_server.pb.h"
+
+namespace thermocline {
+namespace {
+
+absl::Status Gone() { return absl::UnavailableError("simulated: it is not there"); }
+
+}  // namespace
+
+void SimLauncherCounters::Add(const SimLauncherCounters& other) {
+  committed += other.committed;
+  increments += other.increments;
+  called_off += other.called_off;
+  not_removed += other.not_removed;
+  answered += other.answered;
+  late_calls += other.late_calls;
+  restarts += other.restarts;
+}
+
+SimRunner::SimRunner(SimRunnerOptions options, SimWorld world, CheckpointStore* store,
+                     VirtualScheduler* scheduler, Saboteur* saboteur,
+                     std::vector<std::string>* failures)
+    : options_(std::move(options)),
+      world_(std::move(world)),
+      store_(*store),
+      scheduler_(*scheduler),
+      saboteur_(*saboteur),
+      failures_(*failures),
+      random_(options_.seed),
+      began_us_(scheduler->NowMicros()),
+      machine_(options_.machine) {}
+
+SimRunner::~SimRunner() { *alive_ = false; }
+
+// Events and time
+// ------------------------------------------------------------------------------------------------
+
+absl::Duration SimRunner::Now() const {
+  return absl::Microseconds((scheduler_.NowMicros() - began_us_) * options_.clock_speed);
+}
+
+void SimRunner::Begin() {
+  for (const JobAction& action : machine_.Begin(Now())) {
+    std::visit([this](const auto& each) { Do(each); }, action);
+  }
+  Tick();
+}
+
+void SimRunner::RunLater(int64_t delay_us, std::function<void()> task) {
+  scheduler_.RunAfter(delay_us, [alive = alive_, ended = options_.ended, task = std::move(task)] {
+    if (*alive && !*ended) task();
+  });
+}
+
+void SimRunner::Post(int64_t delay_us, JobEvent event) {
+  RunLater(delay_us, [this, event = std::move(event)] { Deliver(event); });
+}
+
+// What is said of one place comes in the order in which it happened.
+void SimRunner::PostOf(const ProcessId& id, int64_t delay_us, JobEvent event) {
+  int64_t& said_us = said_us_[{id.role, id.index}];
+  said_us = std::max(said_us, scheduler_.NowMicros() + delay_us);
+  Post(said_us - scheduler_.NowMicros(), std::move(event));
+}
+
+void SimRunner::Deliver(const JobEvent& event) {
+  if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
+    const bool is_judged = machine_.stage() < JobMachine::Stage::kWritingResult ||
+                           machine_.stage() == JobMachine::Stage::kSettling;
+    if (ended->id.generation == generation() && is_judged &&
+        ended->id.role == ProcessRole::kWorker && ended->end.how == "found bad data") {
+      job_is_at_fault_ = true;
+    }
+  }
+  for (const JobAction& action : machine_.Take(Now(), event)) {
+    std::visit([this](const auto& each) { Do(each); }, action);
+  }
+  Tick();
+}
+
+void SimRunner::Tick() {
+  const absl::Duration next = machine_.next_tick();
+  const uint64_t tick = ++ticks_;
+  if (next == absl::InfiniteDuration()) return;
+  const int64_t left_us = absl::ToInt64Microseconds(std::max(next - Now(), absl::ZeroDuration()));
+  RunLater(left_us / options_.clock_speed + 1, [this, tick] {
+    if (tick == ticks_) Deliver(event::Tick{});
+  });
+}
+
+// Processes
+// ------------------------------------------------------------------------------------------------
+
+void SimRunner::Do(const action::Open& open) {
+  if (job_is_at_fault_) Fail("the job went back for what it had caused itself");
+  if (user_stopped_) Fail("the job went on though the user had stopped it");
+  GenerationStart start = open.start;
+  const bool is_first = start.generation == options_.machine.start.generation;
+  if (saboteur_.Has(PlantedFault::kSameGeneration) && !is_first) --start.generation;
+  numbers_ =
+      std::make_unique<CheckpointRequestNumbers>(options_.machine.job.name(), start.generation);
+  processes_.clear();
+  event::Opened opened;
+  opened.generation = open.start.generation;
+  if (options_.machine.job.has_checkpoint()) {
+    JobState state;
+    state.set_job_id(options_.machine.job.name());
+    state.set_epoch(start.generation);
+    state.set_base_checkpoint(start.base);
+    opened.status = store_.Prepare();
+    if (opened.status.ok()) opened.status = store_.WriteJobState(state);
+    if (*options_.ended) return;
+    if (opened.status.ok() && !start.base.empty()) {
+      const auto base = store_.Load(start.base);
+      opened.status = base.status();
+      if (base.ok()) opened.base = *base;
+    }
+  }
+  world_.on_open(start, opened.status);
+  Post(CallMicros(), std::move(opened));
+}
+
+void SimRunner::Do(const action::StartProcess& start) {
+  processes_[{start.id.role, start.id.index}] = start.id;
+  const int64_t delay_us = random_.Between(1, options_.start_us);
+  if (start.id.role == ProcessRole::kWorker) {
+    RunLater(delay_us, [this, start] {
+      if (!(processes_[{start.id.role, start.id.index}] == start.id)) return;
+      world_.start_worker(start);
+      PostOf(start.id, random_.Between(0, options_.notice_us),
+             event::ProcessStarted{start.id, absl::StrCat("worker-", start.id.index)});
+    });
+    return;
+  }
+  if (start.id.incarnation > 1) CountRestart();
+  RunLater(delay_us, [this, start] {
+    if (processes_[{start.id.role, start.id.index}] == start.id) StartServer(start);
+  });
+}
+
+void SimRunner::StartServer(const action::StartProcess& start) {
+  world_.servers[start.id.index]->Start();
+  PostOf(start.id, random_.Between(0, options_.notice_us),
+         event::ProcessStarted{start.id, absl::StrCat("server-", start.id.index)});
+}
+
+// So many in a row are allowed.
+void SimRunner::CountRestart() {
+  ++counters_.restarts;
+  if (machine_.reached() > restarted_at_) restarts_ = 0;
+  restarted_at_ = std::max(restarted_at_, machine_.reached());
+  if (++restarts_ > options_.max_server_restarts) {
+    Fail(absl::StrCat("restart ", restarts_, " of servers, and ", options_.max_server_restarts,
+                      " are allowed"));
+  }
+}
+
+void SimRunner::OnServerEnded(size_t index) {
+  const auto found = processes_.find({ProcessRole::kServer, static_cast<uint32_t>(index)});
+  if (found == processes_.end()) return;
+  const ProcessEnd end = {std::nullopt, "died", "died"};
+  PostOf(found->second, random_.Between(0, options_.notice_us),
+         event::ProcessEnded{found->second, end});
+}
+
+void SimRunner::OnWorkerEnded(size_t rank, std::optional<int> exit_code, int64_t steps) {
+  const auto found = processes_.find({ProcessRole::kWorker, static_cast<uint32_t>(rank)});
+  if (found == processes_.end()) return;
+  const ProcessId id = found->second;
+  const bool is_well = exit_code == kExitDone;
+  if (saboteur_.Has(PlantedFault::kMissedEnds) && !is_well) return;
+  ProcessEnd end = {exit_code, exit_code == kExitFailed ? "found bad data" : "ended", "ended"};
+  if (saboteur_.Has(PlantedFault::kBadDataIsLoss) && exit_code == kExitFailed) {
+    end.exit_code = kExitServerLost;
+  }
+  const int64_t delay_us = random_.Between(0, options_.notice_us);
+  if (is_well) PostOf(id, delay_us, event::WorkerResult{id, steps});
+  PostOf(id, is_well ? 0 : delay_us, event::ProcessEnded{id, end});
+}
+
+void SimRunner::Do(const action::Configure& configure) {
+  std::string base = configure.base;
+  if (saboteur_.Has(PlantedFault::kOldBases)) base = machine_.start().base;
+  // It isn't up yet, for all that is known.
+  if (configure.id.incarnation > 1 && LosesCall()) {
+    return PostOf(configure.id, CallMicros(), event::Configured{configure.id, Gone()});
+  }
+  world_.servers[configure.id.index]->Configure(
+      base, [this, id = configure.id, alive = alive_](const absl::Status& status) {
+        if (*alive) PostOf(id, CallMicros(), event::Configured{id, status});
+      });
+}
+
+void SimRunner::Do(const action::StopProcesses&) {
+  processes_.clear();
+  world_.stop(is_result_complete_);
+  Post(CallMicros(), event::AllStopped{});
+}
+
+// Calls
+// ------------------------------------------------------------------------------------------------
+
+void SimRunner::Do(const action::AskStatus& ask) {
+  RunLater(CallMicros(), [this, ask] {
+    event::StatusAnswered answered;
+    answered.generation = ask.generation;
+    for (SimServer* server : world_.servers) {
+      ServerReport report = {absl::StrCat("server-", server->index().value()), Gone()};
+      if (server->core() != nullptr && !LosesCall()) {
+        ServerStats stats;
+        server->core()->FillStats(&stats);
+        report.stats = std::move(stats);
+      }
+      answered.servers.push_back(std::move(report));
+    }
+    Post(CallMicros(), std::move(answered));
+  });
+}
+
+// Calls to different processes go side by side, those to one process in order.
+struct SimRunner::Batch {
+  action::CallProcesses call;
+  CheckpointAnswers answers;
+  std::vector<std::vector<size_t>> chains;
+  size_t pending = 0;
+};
+
+void SimRunner::Do(const action::CallProcesses& call) {
+  const auto batch = std::make_shared<Batch>();
+  batch->call = call;
+  batch->answers.assign(call.calls.size(), absl::UnavailableError("not called"));
+  std::map<std::pair<bool, size_t>, std::vector<size_t>> of_process;
+  for (size_t i = 0; i < call.calls.size(); ++i) {
+    of_process[{call.calls[i].to_worker, call.calls[i].index}].push_back(i);
+  }
+  for (auto& [process, chain] : of_process) batch->chains.push_back(std::move(chain));
+  batch->pending = batch->chains.size();
+  for (size_t chain = 0; chain < batch->chains.size(); ++chain) CallNext(batch, chain, 0);
+}
+
+void SimRunner::CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size_t position) {
+  if (position == batch->chains[chain].size()) {
+    if (--batch->pending > 0) return;
+    return Post(0, event::CheckpointAnswered{batch->call.generation, batch->answers});
+  }
+  const size_t i = batch->chains[chain][position];
+  RunLater(CallMicros(), [this, batch, chain, position, i] {
+    absl::StatusOr<CheckpointReply> reply = CallOne(batch->call.calls[i]);
+    if (*options_.ended) return;
+    RunLater(CallMicros(), [this, batch, chain, position, i, reply = std::move(reply)] {
+      batch->answers[i] = reply;
+      const bool goes_on = !IsUnanswered(reply.status());
+      CallNext(batch, chain, goes_on ? position + 1 : batch->chains[chain].size());
+    });
+  });
+}
+
+// Of the calls that the launcher gave up some arrive later, as long as the process is there that
+// they were sent to.
+absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
+  CheckpointRequest request = numbers_->Next(call.action, call.step);
+  if (saboteur_.Has(PlantedFault::kNoRequestOrder)) request.clear_sequence();
+  if (LosesCall()) return Gone();
+  std::function<absl::StatusOr<CheckpointReply>()> deliver;
+  if (call.to_worker) {
+    deliver = [this, rank = call.index, request]() -> absl::StatusOr<CheckpointReply> {
+      SimWorker* const worker = world_.worker(rank);
+      if (worker == nullptr) return Gone();
+      return worker->Checkpoint(request);
+    };
+  } else {
+    SimServer* const server = world_.servers[call.index];
+    deliver = [server, request, deaths = server->deaths()]() -> absl::StatusOr<CheckpointReply> {
+      if (server->deaths() != deaths) return Gone();
+      return server->Checkpoint(request);
+    };
+  }
+  const LauncherFaults& faults = options_.faults;
+  if (call.action != CheckpointRequest::STATUS && random_.Chance(faults.late_call)) {
+    ++counters_.late_calls;
+    RunLater(random_.Between(0, faults.late_us), [deliver] { deliver().IgnoreError(); });
+    return absl::DeadlineExceededError("simulated: too late");
+  }
+  absl::StatusOr<CheckpointReply> reply = deliver();
+  if (LosesCall()) return absl::DeadlineExceededError("simulated: the answer was lost");
+  if (!reply.ok()) return reply;
+  numbers_->Learn(*reply);
+  if (call.to_worker) return reply;
+  if (saboteur_.Has(PlantedFault::kMissingParts)) TamperStatus(&*reply);
+  if (!saboteur_.Has(PlantedFault::kEarlyCommits)) return reply;
+  for (const CutStatus& cut : reply->cuts()) {
+    if (cut.state() != CutStatus::WRITTEN) continue;
+    world_.servers[call.index]
+        ->Checkpoint(numbers_->Next(CheckpointRequest::COMMITTED, Step(cut.step())))
+        .IgnoreError();
+  }
+  return reply;
+}
+
+void SimRunner::TamperStatus(CheckpointReply* reply) const {
+  for (CutStatus& cut : *reply->mutable_cuts()) {
+    if (cut.state() != CutStatus::NAMED && cut.state() != CutStatus::WRITING) continue;
+    cut.set_state(CutStatus::WRITTEN);
+    cut.mutable_part()->set_base_step(-1);
+  }
+}
+
+void SimRunner::Do(const action::Decide& decide) {
+  event::Decided decided;
+  decided.generation = decide.generation;
+  for (const uint32_t rank : decide.ranks) {
+    const bool is_lost = LosesCall();
+    decided.answered.push_back(!is_lost);
+    if (is_lost) continue;
+    const auto tell = [this, decide, rank] {
+      SimWorker* const worker = world_.worker(rank);
+      if (worker != nullptr && generation() == decide.generation) {
+        worker->Decide(decide.step, decide.stop);
+      }
+    };
+    RunLater(CallMicros(), tell);
+    if (random_.Chance(0.3)) RunLater(random_.Between(0, 500'000), tell);
+  }
+  Post(2 * options_.faults.call_us, std::move(decided));
+}
+
+void SimRunner::Do(const action::AskDigest& ask) {
+  RunLater(CallMicros(), [this, ask] {
+    const auto sum = std::make_shared<absl::StatusOr<Digest>>(Digest());
+    for (SimServer* server : world_.servers) {
+      if (!server->serving()) {
+        *sum = Gone();
+        break;
+      }
+      server->core()->ComputeDigest(options_.machine.job.name(), ask.generation,
+                                    [sum](const absl::StatusOr<ServerCore::DigestAnswer>& answer) {
+                                      if (!sum->ok()) return;
+                                      if (answer.ok()) {
+                                        (*sum)->Add(answer->digest);
+                                      } else {
+                                        *sum = answer.status();
+                                      }
+                                    });
+    }
+    Post(CallMicros(), event::DigestReady{ask.generation, *sum});
+  });
+}
+
+// Files
+// ------------------------------------------------------------------------------------------------
+
+void SimRunner::Do(const action::Commit& commit) {
+  RunLater(CallMicros(), [this, commit] {
+    event::Committed committed;
+    committed.generation = commit.generation;
+    committed.status = store_.Commit(commit.checkpoint.manifest);
+    if (*options_.ended) return;
+    committed.may_exist = absl::IsUnavailable(committed.status) &&
+                          !absl::IsNotFound(store_.Load(commit.checkpoint.name).status());
+    Post(CallMicros(), std::move(committed));
+  });
+}
+
+void SimRunner::Do(const action::Remove& remove) {
+  RunLater(CallMicros(), [this, remove] {
+    const RemoveCheckpoints& removal = remove.removal;
+    const auto removed = store_.RemoveUnneeded(removal.keep, removal.in_progress, removal.kept);
+    if (*options_.ended) return;
+    Post(CallMicros(),
+         event::Removed{remove.generation, removed.ok() ? removed->held_back
+                                                        : std::string(removed.status().message())});
+  });
+}
+
+void SimRunner::Do(const action::WriteResult& result) {
+  is_result_complete_ = result.digest.ok() && result.last_checkpoint.ok();
+  Post(0, event::ResultWritten{});
+}
+
+// People
+// ------------------------------------------------------------------------------------------------
+
+void SimRunner::OnScored(const EvaluationReport& report) {
+  last_report_ = report;
+  Post(random_.Between(0, options_.notice_us), event::Evaluated{generation(), report});
+}
+
+void SimRunner::RequestCheckpoint() {
+  Post(0, event::CheckpointRequested{absl::StrCat("request-", ++requests_)});
+}
+
+void SimRunner::StopByUser() {
+  RunLater(0, [this] {
+    user_stopped_ = true;
+    Deliver(event::UserStop{"stopped by the user"});
+  });
+}
+
+void SimRunner::Do(const action::AnswerRequest& answer) {
+  if (!answer.answer.name.ok()) return;
+  ++counters_.answered;
+  if (store_.Load(*answer.answer.name).ok()) return;
+  Fail(absl::StrCat("a request for a checkpoint was answered with ", *answer.answer.name,
+                    ", which is none"));
+}
+
+void SimRunner::Do(const action::ReportStart& start) {
+  if (start.event != "rollback") return;
+  world_.on_rollback(start);
+  if (!saboteur_.Has(PlantedFault::kOldEvaluations) || last_report_.step == kNoStep) return;
+  Post(2 * options_.start_us, event::Evaluated{start.start.generation, last_report_});
+}
+
+void SimRunner::Do(const action::ReportCheckpoint& report) {
+  const CheckpointEvent& event = report.event;
+  if (event.kind == CheckpointEvent::kCalledOff) ++counters_.called_off;
+  if (event.kind == CheckpointEvent::kNotRemoved) ++counters_.not_removed;
+  if (event.kind != CheckpointEvent::kCommitted) return;
+  ++counters_.committed;
+  if (!event.is_full) ++counters_.increments;
+  world_.on_committed(event);
+}
+
+}  // namespace thermocline

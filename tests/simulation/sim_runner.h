@@ -1,0 +1,145 @@
+// One launcher of the simulation: the real job machine, over virtual processes, calls that get lost
+// or arrive late, and a disk that fails and dies.
+#ifndef THERMOCLINE_TESTS_SIMULATION_SIM_RUNNER_H_
+#define THERMOCLINE_TESTS_SIMULATION_SIM_RUNNER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/checkpoint/checkpoint_store.h"
+#include "deploy/job/job_machine.h"
+#include "tests/simulation/saboteur.h"
+#include "tests/simulation/sim_faults.h"
+#include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_worker.h"
+#include "tests/testing/virtual_scheduler.h"
+
+namespace thermocline {
+
+struct SimLauncherCounters {
+  uint64_t committed = 0;
+  uint64_t increments = 0;  // Of those: that build on others.
+  uint64_t called_off = 0;
+  uint64_t not_removed = 0;
+  uint64_t answered = 0;  // Requests for a checkpoint.
+  uint64_t late_calls = 0;
+  uint64_t restarts = 0;  // Of servers.
+
+  void Add(const SimLauncherCounters& other);
+};
+
+// What is around a launcher.
+struct SimWorld {
+  std::vector<SimServer*> servers;
+  std::function<SimWorker*(size_t rank)> worker;  // Null: it is dead.
+  std::function<void(const action::StartProcess&)> start_worker;
+  // A generation begins: `status` says whether that is on the medium.
+  std::function<void(const GenerationStart&, const absl::Status& status)> on_open;
+  std::function<void(const action::ReportStart&)> on_rollback;
+  std::function<void(const CheckpointEvent&)> on_committed;
+  std::function<void(const EvaluationEvent&)> on_evaluation;
+  // No process is left, unless the job is done.
+  std::function<void(bool is_done)> stop;
+  std::function<void(const Outcome&)> finish;
+};
+
+struct SimRunnerOptions {
+  uint64_t seed = 0;
+  JobMachineOptions machine;
+  uint32_t max_server_restarts = 0;  // What the job allows.
+  LauncherFaults faults;
+  int64_t notice_us = 50'000;  // Until it sees that a process died, at the most.
+  int64_t start_us = 100'000;  // Until a process is there, at the most.
+  int64_t clock_speed = 10;    // Its clock runs faster than all others: no rule compares them.
+  std::shared_ptr<const bool> ended;  // The process is dead.
+};
+
+class SimRunner {
+ public:
+  // Borrows all but the options. What goes wrong is appended to `failures`.
+  SimRunner(SimRunnerOptions options, SimWorld world, CheckpointStore* store,
+            VirtualScheduler* scheduler, Saboteur* saboteur, std::vector<std::string>* failures);
+  ~SimRunner();
+
+  void Begin();
+  const JobMachine& machine() const { return machine_; }
+  uint64_t generation() const { return machine_.start().generation; }
+
+  // What processes and people do.
+  void OnServerEnded(size_t index);
+  void OnWorkerEnded(size_t rank, std::optional<int> exit_code, int64_t steps = 0);
+  void OnScored(const EvaluationReport& report);
+  void RequestCheckpoint();
+  void StopByUser();
+
+  const SimLauncherCounters& counters() const { return counters_; }
+
+ private:
+  struct Batch;  // Of calls to processes.
+
+  absl::Duration Now() const;
+  void Post(int64_t delay_us, JobEvent event);
+  void PostOf(const ProcessId& id, int64_t delay_us, JobEvent event);
+  void Deliver(const JobEvent& event);
+  void Tick();
+  void RunLater(int64_t delay_us, std::function<void()> task);
+  bool LosesCall() { return random_.Chance(options_.faults.lose_call); }
+  int64_t CallMicros() { return random_.Between(0, options_.faults.call_us / 2); }
+
+  void Do(const action::Open& open);
+  void Do(const action::StartProcess& start);
+  void Do(const action::Configure& configure);
+  void Do(const action::AskStatus& ask);
+  void Do(const action::CallProcesses& call);
+  void Do(const action::Commit& commit);
+  void Do(const action::Remove& remove);
+  void Do(const action::Decide& decide);
+  void Do(const action::AskDigest& ask);
+  void Do(const action::WriteResult& result);
+  void Do(const action::StopProcesses& stop);
+  void Do(const action::AnswerRequest& answer);
+  void Do(const action::Finish& finish) { world_.finish(finish.outcome); }
+  void Do(const action::ReportStart& start);
+  void Do(const action::ReportCheckpoint& report);
+  void Do(const action::ReportEvaluation& report) { world_.on_evaluation(report.event); }
+  template <typename Report>
+  void Do(const Report&) {}
+
+  void StartServer(const action::StartProcess& start);
+  void CountRestart();
+  void CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size_t position);
+  absl::StatusOr<CheckpointReply> CallOne(const CheckpointCall& call);
+  void TamperStatus(CheckpointReply* reply) const;
+  void Fail(const std::string& what) { failures_.push_back(what); }
+
+  const SimRunnerOptions options_;
+  const SimWorld world_;
+  CheckpointStore& store_;
+  VirtualScheduler& scheduler_;
+  Saboteur& saboteur_;
+  std::vector<std::string>& failures_;
+  SimRandom random_;
+  const int64_t began_us_;
+  JobMachine machine_;
+  std::unique_ptr<CheckpointRequestNumbers> numbers_;
+  SimLauncherCounters counters_;
+  uint64_t ticks_ = 0;  // Scheduled; only the last one counts.
+  uint64_t requests_ = 0;
+  std::map<std::pair<ProcessRole, uint32_t>, ProcessId> processes_;
+  std::map<std::pair<ProcessRole, uint32_t>, int64_t> said_us_;  // Events of a process keep order.
+  EvaluationReport last_report_;
+  uint32_t restarts_ = 0;  // Before the job got further than ...
+  Step restarted_at_ = kNoStep;
+  bool job_is_at_fault_ = false, user_stopped_ = false, is_result_complete_ = false;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_TESTS_SIMULATION_SIM_RUNNER_H_
