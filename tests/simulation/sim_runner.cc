@@ -141,7 +141,6 @@ void SimRunner::Do(const action::StartProcess& start) {
     });
     return;
   }
-  if (start.id.incarnation > 1) CountRestart();
   RunLater(delay_us, [this, start] {
     if (processes_[{start.id.role, start.id.index}] == start.id) StartServer(start);
   });
@@ -153,8 +152,8 @@ void SimRunner::StartServer(const action::StartProcess& start) {
          event::ProcessStarted{start.id, absl::StrCat("server-", start.id.index)});
 }
 
-// So many in a row are allowed.
-void SimRunner::CountRestart() {
+// So many in a row are allowed. It is decided now, and happens later.
+void SimRunner::Do(const action::ReportRestart&) {
   ++counters_.restarts;
   if (machine_.reached() > restarted_at_) restarts_ = 0;
   restarted_at_ = std::max(restarted_at_, machine_.reached());

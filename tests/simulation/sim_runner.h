@@ -106,13 +106,13 @@ class SimRunner {
   void Do(const action::AnswerRequest& answer);
   void Do(const action::Finish& finish) { world_.finish(finish.outcome); }
   void Do(const action::ReportStart& start);
+  void Do(const action::ReportRestart&);
   void Do(const action::ReportCheckpoint& report);
   void Do(const action::ReportEvaluation& report) { world_.on_evaluation(report.event); }
   template <typename Report>
   void Do(const Report&) {}
 
   void StartServer(const action::StartProcess& start);
-  void CountRestart();
   void CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size_t position);
   absl::StatusOr<CheckpointReply> CallOne(const CheckpointCall& call);
   void TamperStatus(CheckpointReply* reply) const;
