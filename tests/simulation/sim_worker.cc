@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/periodic_checkpoint.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/session/retry_policy.h"
 
@@ -129,10 +130,8 @@ bool SimWorker::EvaluatesAfter(Step step) const {
 }
 
 bool SimWorker::WritesBackAt(Step cut) const {
-  const uint64_t every = options_.checkpoint_every_steps;
-  const bool periodic = every > 0 && static_cast<uint64_t>(cut.value() + 1) % every == 0;
-  return periodic || named_.count(cut) > 0 || EvaluatesAfter(cut) ||
-         cut.value() + 1 == options_.num_steps;
+  return IsPeriodicCheckpoint(cut, options_.checkpoint_every_steps) || named_.count(cut) > 0 ||
+         EvaluatesAfter(cut) || cut.value() + 1 == options_.num_steps;
 }
 
 // Rank 0 scores the model after this step; all wait for what follows.
