@@ -95,7 +95,7 @@ class Device {
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 
   // For every feature f, pooled per sample into z[:, (first_vector + f) * dim ...]:
-  //   sum (or mean) of rows[slots[j]], j in [offsets[b], offsets[b + 1]), in order.
+  //   sum (or mean) of rows[row_indices[j]], j in [offsets[b], offsets[b + 1]), in order.
   // An empty bag gives zeros.
   virtual void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                            Matrix z) = 0;  // [batch, (first_vector + features) * dim] float32
@@ -141,7 +141,7 @@ class Device {
   virtual void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
                            DeviceSpan<const float> gradients,  // [blocks, 256]
                            DeviceSpan<float> weights,          // [blocks, 256]
-                           DeviceSpan<float> slots) = 0;  // [blocks, SlotFloats(optimizer, 256)]
+                           DeviceSpan<float> state) = 0;  // [blocks, StateFloats(optimizer, 256)]
 };
 
 }  // namespace thermocline

@@ -15,12 +15,12 @@ enum class PoolingMode { kSum, kMean };
 inline constexpr int kSegmentChunk = 256;
 
 // One feature's lookups and the rows they read.
-// REQUIRES: offsets[0] == 0, nondecreasing; 0 <= slots[j] < rows.rows
+// REQUIRES: offsets[0] == 0, nondecreasing; 0 <= row_indices[j] < rows.rows
 struct PoolInput {
   PoolingMode mode = PoolingMode::kSum;
-  Matrix rows;                        // [num_rows, dim] float32
-  DeviceSpan<const int32_t> slots;    // [lookups]
-  DeviceSpan<const int32_t> offsets;  // [batch + 1]; empty: every bag is one lookup
+  Matrix rows;                            // [num_rows, dim] float32
+  DeviceSpan<const int32_t> row_indices;  // [lookups]
+  DeviceSpan<const int32_t> offsets;      // [batch + 1]; empty: every bag is one lookup
 };
 
 // One table's lookups, grouped by unique key.
@@ -36,7 +36,7 @@ struct RowUpdateGroup {
   UpdateScalars scalars;
   Matrix gradients;                   // [n, dim] float32
   DeviceSpan<const int32_t> targets;  // [n] distinct rows of `rows`; one beyond is left alone
-  Matrix rows;                        // [num_rows, dim + SlotFloats(optimizer, dim)] float32
+  Matrix rows;                        // [num_rows, dim + StateFloats(optimizer, dim)] float32
 };
 
 // Some rows of a matrix, and the same rows one after the other.

@@ -49,7 +49,7 @@ StepBenchmark::StepBenchmark(Device* device, int32_t batch, MlpPrecision precisi
   top_ = device_->CreateMlp(top_layout_.config);
   weights_ = {Random(arena_floats_, 0.05f), arena_floats_};
   gradients_ = {Random(arena_floats_, 0), arena_floats_};
-  slots_ = {Random(arena_floats_, 0), arena_floats_};
+  state_ = {Random(arena_floats_, 0), arena_floats_};
   for (Matrix* m : {&z_, &z_gradient_}) *m = RandomMatrix(kVectors * kDim);
   for (Matrix* m : {&top_input_, &top_input_gradient_}) *m = RandomMatrix(kDim + kPairs);
   for (Matrix* m : {&logits_, &logits_gradient_}) *m = RandomMatrix(1);
@@ -59,7 +59,7 @@ StepBenchmark::StepBenchmark(Device* device, int32_t batch, MlpPrecision precisi
   labels_ = {Put(labels), batch};
   loss_ = {Put(std::vector<double>{0}), 1};
   const int64_t slab_rows = std::min(kMaxSlabRows, kSlabRowsPerSample * batch);
-  const int32_t row_floats = kDim + SlotFloats(optimizer_, kDim);
+  const int32_t row_floats = kDim + StateFloats(optimizer_, kDim);
   buffers_.push_back(device_->Allocate(sizeof(float) * slab_rows * row_floats));
   slab_ = FloatMatrix(buffers_.back()->floats(), static_cast<int32_t>(slab_rows), row_floats);
   for (int32_t f = 0; f < kFeatures; ++f) AddFeature(kCardinalities[f], f);
@@ -110,15 +110,16 @@ Matrix StepBenchmark::RandomMatrix(int32_t columns) {
 // Lookups skewed as in click logs.
 void StepBenchmark::AddFeature(int64_t cardinality, int32_t feature) {
   std::uniform_real_distribution<double> uniform(0, 1);
-  std::unordered_map<int64_t, int32_t> slot_of;
-  std::vector<int32_t> slots, offsets = {0}, lookups, targets;
+  std::unordered_map<int64_t, int32_t> partition_of;
+  std::vector<int32_t> row_indices, offsets = {0}, lookups, targets;
   std::vector<std::vector<int32_t>> bags;
   for (int32_t b = 0; b < batch_; ++b) {
     const auto key =
         static_cast<int64_t>(std::pow(static_cast<double>(cardinality), uniform(rng_)));
-    const auto [it, inserted] = slot_of.emplace(key, static_cast<int32_t>(slot_of.size()));
+    const auto [it, inserted] =
+        partition_of.emplace(key, static_cast<int32_t>(partition_of.size()));
     if (inserted) bags.emplace_back();
-    slots.push_back(it->second);
+    row_indices.push_back(it->second);
     bags[it->second].push_back(b * kVectors + 1 + feature);
   }
   // Distinct rows of this feature's part of the slab.
@@ -138,7 +139,7 @@ void StepBenchmark::AddFeature(int64_t cardinality, int32_t feature) {
   const Matrix rows = FloatMatrix(Random(int64_t{unique} * kDim, 0.01f), unique, kDim);
   const Matrix sums = FloatMatrix(Random(int64_t{unique} * kDim, 0), unique, kDim);
   const DeviceSpan<const int32_t> rows_of_slab = put(targets);
-  pool_.push_back({PoolingMode::kSum, rows, put(slots), {}});
+  pool_.push_back({PoolingMode::kSum, rows, put(row_indices), {}});
   segments_.push_back({put(lookups), put(offsets), sums});
   updates_.push_back({optimizer_, scalars_, sums, rows_of_slab, slab_});
   copies_.push_back({slab_, rows_of_slab, rows});
@@ -213,7 +214,7 @@ std::vector<BenchmarkOperation> StepBenchmark::BackwardOperations() {
       {"dense update (Adagrad)",
        4.0 * arena_floats_ * 5,
        {},
-       [=] { device_->DenseUpdate(optimizer_, scalars_, gradients_.AsConst(), weights_, slots_); }},
+       [=] { device_->DenseUpdate(optimizer_, scalars_, gradients_.AsConst(), weights_, state_); }},
   };
 }
 

@@ -49,7 +49,7 @@ class StepBenchmark {
   // A batch of lookups of one feature, on the device.
   struct Feature {
     Matrix rows, sums;
-    DeviceSpan<const int32_t> slots, segment_offsets, segment_lookups, targets;
+    DeviceSpan<const int32_t> row_indices, segment_offsets, segment_lookups, targets;
   };
 
   MlpLayout LayOut(std::vector<int32_t> widths, bool top, MlpPrecision precision);
@@ -71,11 +71,11 @@ class StepBenchmark {
   int64_t arena_floats_ = 0;
   MlpLayout bottom_layout_, top_layout_;
   std::unique_ptr<Mlp> bottom_, top_;
-  DeviceSpan<float> weights_, gradients_, slots_;  // the arenas
+  DeviceSpan<float> weights_, gradients_, state_;  // the arenas
   Matrix dense_, z_, z_gradient_, top_input_, top_input_gradient_, logits_, logits_gradient_;
   DeviceSpan<const float> labels_;
   DeviceSpan<double> loss_;
-  Matrix slab_;  // [slab rows, dim + slots]
+  Matrix slab_;  // [slab rows, dim + state_floats]
   int64_t unique_ = 0;
   std::vector<PoolInput> pool_;
   std::vector<SegmentGroup> segments_;

@@ -51,7 +51,7 @@ ABSL_FLAG(
     "Folder for push logs and for rows beyond memory, made where it is missing; without it no "
     "job with a durability or a memory budget");
 ABSL_FLAG(uint64_t, incarnation, 0,
-          "Counts the processes that serve this index in an epoch, from 1: in the names of the "
+          "Counts the processes that serve this index in a generation, from 1: in the names of the "
           "checkpoint files that we write. 0: there is no other");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file: our certificate");
 ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");

@@ -35,7 +35,7 @@ ABSL_FLAG(std::string, job_id, "", "What the servers were configured for; empty:
 ABSL_FLAG(uint32_t, rank, 0, "Worker rank, from 0");
 ABSL_FLAG(uint32_t, local_rank, 0,
           "Rank among the workers of this host, which take its GPUs in turn");
-ABSL_FLAG(uint64_t, epoch, 1, "Epoch that the servers were configured for");
+ABSL_FLAG(uint64_t, generation, 1, "Generation that the servers were configured for");
 ABSL_FLAG(uint64_t, start_step, 0,
           "First step to train; the servers hold the model as all steps before it left it");
 ABSL_FLAG(bool, eval_only, false,
@@ -69,7 +69,7 @@ absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
 
 absl::Status Work(const Job& job, const WorkerOptions& options,
                   const std::vector<std::string>& addresses, WorkerProgress* progress) {
-  RETURN_IF_ERROR(AwaitServers(job, {options.job_id, options.epoch, addresses, TlsOf(job),
+  RETURN_IF_ERROR(AwaitServers(job, {options.job_id, options.generation, addresses, TlsOf(job),
                                      absl::Seconds(job.cluster().startup_timeout_s())}));
   ThreadScheduler scheduler;
   GrpcTransport::Options transport_options;
@@ -94,7 +94,7 @@ int Run() {
   }
   WorkerOptions options;
   options.job_id = absl::GetFlag(FLAGS_job_id).empty() ? job->name() : absl::GetFlag(FLAGS_job_id);
-  options.epoch = absl::GetFlag(FLAGS_epoch);
+  options.generation = absl::GetFlag(FLAGS_generation);
   options.rank = WorkerRank(absl::GetFlag(FLAGS_rank));
   options.eval_only = absl::GetFlag(FLAGS_eval_only);
   options.make_device = [](const Job& job) {
@@ -127,7 +127,7 @@ int Run() {
     return kExitUsage;
   }
   WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
-  WorkerService service(options.job_id, options.epoch, &progress, &named_cuts, &decisions);
+  WorkerService service(options.job_id, options.generation, &progress, &named_cuts, &decisions);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);

@@ -1,4 +1,4 @@
-// Which server holds a key: every server owns a contiguous range of the slots.
+// Which server holds a key: every server owns a contiguous range of the partitions.
 #ifndef THERMOCLINE_COMMON_BASE_CLUSTER_MAP_H_
 #define THERMOCLINE_COMMON_BASE_CLUSTER_MAP_H_
 
@@ -12,33 +12,36 @@ namespace thermocline {
 
 class ClusterMap {
  public:
-  // REQUIRES: 1 <= num_servers <= kNumSlots
+  // REQUIRES: 1 <= num_servers <= kNumPartitions
   explicit ClusterMap(uint32_t num_servers) : num_servers_(num_servers) {
     CHECK_GE(num_servers, 1u);
-    CHECK_LE(num_servers, kNumSlots);
+    CHECK_LE(num_servers, kNumPartitions);
   }
 
   uint32_t num_servers() const { return num_servers_; }
 
-  // The server of a slot: floor(slot * n / 65536), so the ranges are contiguous and even.
-  ServerIndex ServerOfSlot(uint32_t slot) const {
-    return ServerIndex(static_cast<uint32_t>((static_cast<uint64_t>(slot) * num_servers_) >> 16));
+  // The server of a partition: floor(partition * n / 65536), so the ranges are contiguous and even.
+  ServerIndex ServerOfPartition(uint32_t partition) const {
+    return ServerIndex(
+        static_cast<uint32_t>((static_cast<uint64_t>(partition) * num_servers_) >> 16));
   }
-  // The slots of a server: [begin, end). The least s with floor(s * n / 65536) == server, and that
-  // of the server behind it.
-  struct SlotRange {
+  // The partitions of a server: [begin, end). The least s with floor(s * n / 65536) == server, and
+  // that of the server behind it.
+  struct PartitionRange {
     uint32_t begin;
     uint32_t end;
   };
-  SlotRange SlotRangeOf(ServerIndex server) const {
+  PartitionRange PartitionRangeOf(ServerIndex server) const {
     CHECK_LT(server.value(), num_servers_);
-    return {FirstSlot(server.value()), FirstSlot(uint64_t{server.value()} + 1)};
+    return {FirstPartition(server.value()), FirstPartition(uint64_t{server.value()} + 1)};
   }
-  ServerIndex ServerOfHash(uint64_t key_hash) const { return ServerOfSlot(SlotOfHash(key_hash)); }
+  ServerIndex ServerOfHash(uint64_t key_hash) const {
+    return ServerOfPartition(PartitionOfHash(key_hash));
+  }
 
  private:
-  uint32_t FirstSlot(uint64_t server) const {
-    return static_cast<uint32_t>((server * kNumSlots + num_servers_ - 1) / num_servers_);
+  uint32_t FirstPartition(uint64_t server) const {
+    return static_cast<uint32_t>((server * kNumPartitions + num_servers_ - 1) / num_servers_);
   }
 
   uint32_t num_servers_;

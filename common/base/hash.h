@@ -20,11 +20,14 @@ constexpr uint64_t Mix64(uint64_t x) {
 
 constexpr uint64_t TableSalt(TableId table) { return Mix64(0x7468726D636C696Eull ^ table.value()); }
 
-// Hash of a key within its table: the upper 16 bits are the slot; tables index by the bits below.
+// Hash of a key within its table: the upper 16 bits are the partition; tables index by the bits
+// below.
 constexpr uint64_t KeyHash(uint64_t table_salt, Key key) { return Mix64(key ^ table_salt); }
 
-// In [0, kNumSlots).
-constexpr uint32_t SlotOfHash(uint64_t key_hash) { return static_cast<uint32_t>(key_hash >> 48); }
+// In [0, kNumPartitions).
+constexpr uint32_t PartitionOfHash(uint64_t key_hash) {
+  return static_cast<uint32_t>(key_hash >> 48);
+}
 
 // A number modulo 2^128. Sums of row digests don't depend on the order or the sharding of the rows.
 struct Digest {
@@ -41,7 +44,7 @@ struct Digest {
   }
 };
 
-// Digest of one row. `row`: weights, then optimizer slots.
+// Digest of one row. `row`: weights, then optimizer state.
 Digest RowDigest(TableId table, Key key, absl::Span<const float> row);
 
 }  // namespace thermocline

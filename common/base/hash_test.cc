@@ -25,12 +25,12 @@ TEST(HashTest, TableSaltHasItsGoldenValues) {
   EXPECT_EQ(TableSalt(TableId(0xffffffffu)), 0xf04ee434201218c9ull);
 }
 
-TEST(HashTest, KeysHaveTheirGoldenHashesAndSlots) {
+TEST(HashTest, KeysHaveTheirGoldenHashesAndPartitions) {
   const struct {
     uint32_t table;
     Key key;
     uint64_t hash;
-    uint32_t slot;
+    uint32_t partition;
   } golden[] = {
       {0, 0, 0xd6b7fae385327d14ull, 54967},     {0, 1, 0xbc69845c2ca0490full, 48233},
       {1, 0, 0x16e605ebc56a984cull, 5862},      {7, 42, 0x06cf7b47e68a2a87ull, 1743},
@@ -39,7 +39,7 @@ TEST(HashTest, KeysHaveTheirGoldenHashesAndSlots) {
   for (const auto& entry : golden) {
     const uint64_t hash = KeyHash(TableSalt(TableId(entry.table)), entry.key);
     EXPECT_EQ(hash, entry.hash) << entry.table << " " << entry.key;
-    EXPECT_EQ(SlotOfHash(hash), entry.slot) << entry.table << " " << entry.key;
+    EXPECT_EQ(PartitionOfHash(hash), entry.partition) << entry.table << " " << entry.key;
   }
 }
 

@@ -13,8 +13,8 @@ namespace thermocline {
 // A feature id: names one row of a table.
 using Key = uint64_t;
 
-// One server holds the rows of a contiguous range of slots.
-inline constexpr uint32_t kNumSlots = 65536;
+// One server holds the rows of a contiguous range of partitions.
+inline constexpr uint32_t kNumPartitions = 65536;
 
 template <typename Tag, typename T>
 class StrongId {

@@ -10,7 +10,7 @@
 
 namespace thermocline {
 
-// One row of the largest dim with Adam's slots and its key still fits.
+// One row of the largest dim with Adam's state and its key still fits.
 inline constexpr int kMinMessageBytes = 64 << 10;
 inline constexpr int kMaxMessageBytes = 1 << 30;
 inline constexpr int kMaxThreads = 1024;

@@ -15,7 +15,7 @@
 namespace thermocline {
 namespace {
 
-constexpr char kEpochPrefix[] = "epoch-", kStepPrefix[] = "-step-";
+constexpr char kGenerationPrefix[] = "epoch-", kStepPrefix[] = "-step-";
 
 // "epoch-1-step-999/NAME", NAME being one file and no other of ours.
 bool IsRowsFilePath(absl::string_view path) {
@@ -50,22 +50,22 @@ absl::Status CheckTables(const CheckpointManifest& manifest) {
   return absl::OkStatus();
 }
 
-absl::Status CheckParts(const CheckpointManifest& manifest) {
-  if (manifest.num_servers() < 1 || manifest.num_servers() > kNumSlots ||
-      manifest.parts_size() != static_cast<int>(manifest.num_servers())) {
+absl::Status CheckShards(const CheckpointManifest& manifest) {
+  if (manifest.num_servers() < 1 || manifest.num_servers() > kNumPartitions ||
+      manifest.shards_size() != static_cast<int>(manifest.num_servers())) {
     return Wrong(
-        absl::StrCat(manifest.parts_size(), " parts of ", manifest.num_servers(), " servers"));
+        absl::StrCat(manifest.shards_size(), " parts of ", manifest.num_servers(), " servers"));
   }
   std::set<std::string> paths;
-  for (int i = 0; i < manifest.parts_size(); ++i) {
-    const CheckpointPart& part = manifest.parts(i);
-    if (static_cast<int>(part.server_index()) != i) {
-      return Wrong(absl::StrCat("part ", i, " is of server ", part.server_index()));
+  for (int i = 0; i < manifest.shards_size(); ++i) {
+    const CheckpointShard& shard = manifest.shards(i);
+    if (static_cast<int>(shard.server_index()) != i) {
+      return Wrong(absl::StrCat("shard ", i, " is of server ", shard.server_index()));
     }
-    if (part.base_step() < kNoStep.value() || part.base_step() >= manifest.step()) {
-      return Wrong(absl::StrCat("the part of server ", i, " builds on step ", part.base_step()));
+    if (shard.base_step() < kNoStep.value() || shard.base_step() >= manifest.step()) {
+      return Wrong(absl::StrCat("the part of server ", i, " builds on step ", shard.base_step()));
     }
-    for (const CheckpointFile& file : part.files()) {
+    for (const CheckpointFile& file : shard.files()) {
       if (!IsRowsFilePath(file.path())) {
         return Wrong(absl::StrCat("'", file.path(), "' is no rows file's path"));
       }
@@ -86,18 +86,19 @@ absl::Status At(const std::string& path, const absl::Status& status) {
 
 std::string CheckpointName(const CheckpointId& id) {
   CHECK_GE(id.step.value(), 0);
-  return absl::StrCat(kEpochPrefix, id.epoch, kStepPrefix, id.step.value());
+  return absl::StrCat(kGenerationPrefix, id.generation, kStepPrefix, id.step.value());
 }
 
 std::optional<CheckpointId> ParseCheckpointName(absl::string_view name) {
   const size_t middle = name.find(kStepPrefix);
-  if (!absl::StartsWith(name, kEpochPrefix) || middle == absl::string_view::npos) {
+  if (!absl::StartsWith(name, kGenerationPrefix) || middle == absl::string_view::npos) {
     return std::nullopt;
   }
-  const size_t epoch_at = sizeof(kEpochPrefix) - 1;
+  const size_t generation_at = sizeof(kGenerationPrefix) - 1;
   CheckpointId id;
   int64_t step = 0;
-  if (middle < epoch_at || !absl::SimpleAtoi(name.substr(epoch_at, middle - epoch_at), &id.epoch) ||
+  if (middle < generation_at ||
+      !absl::SimpleAtoi(name.substr(generation_at, middle - generation_at), &id.generation) ||
       !absl::SimpleAtoi(name.substr(middle + sizeof(kStepPrefix) - 1), &step) || step < 0) {
     return std::nullopt;
   }
@@ -119,7 +120,7 @@ absl::Status CheckManifest(const CheckpointManifest& manifest) {
     return Wrong(absl::StrCat("step ", manifest.step()));
   if (!IsJobId(manifest.job_id())) return Wrong("a job id that is none");
   RETURN_IF_ERROR(CheckTables(manifest));
-  return CheckParts(manifest);
+  return CheckShards(manifest);
 }
 
 std::string EncodeManifest(const CheckpointManifest& manifest) {

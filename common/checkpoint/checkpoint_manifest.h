@@ -28,22 +28,22 @@ inline constexpr char kManifestName[] = "MANIFEST";
 inline constexpr char kJobStateName[] = "JOB_STATE";
 
 struct CheckpointId {
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   Step step;  // The cut
 
   friend bool operator==(const CheckpointId& a, const CheckpointId& b) {
-    return a.epoch == b.epoch && a.step == b.step;
+    return a.generation == b.generation && a.step == b.step;
   }
 };
 // "epoch-1-step-999". REQUIRES: step >= 0
 std::string CheckpointName(const CheckpointId& id);
 std::optional<CheckpointId> ParseCheckpointName(absl::string_view name);
 
-// Who writes rows files: no two processes have both in common within an epoch. So one that is
+// Who writes rows files: no two processes have both in common within a generation. So one that is
 // believed dead, and isn't, writes and removes no file but its own.
 struct RowsFileWriterId {
   ServerIndex server;
-  // Counts the processes of this server in an epoch, from 1. 0: only one is ever started.
+  // Counts the processes of this server in a generation, from 1. 0: only one is ever started.
   uint64_t incarnation = 0;
 };
 // What it calls its files: "epoch-1-step-999/server-0.2.sst" for incarnation 2, without ".2" for 0;
@@ -51,9 +51,9 @@ struct RowsFileWriterId {
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                          uint32_t number = 0);
 
-// What a part's files hold, however they were damaged or mixed up: every path lies in the folder of
-// a checkpoint, every part is there once, the tables make sense.
-// Errors: kDataLoss (says what is wrong), kFailedPrecondition (another format version).
+// What a shard's files hold, however they were damaged or mixed up: every path lies in the folder
+// of a checkpoint, every shard is there once, the tables make sense. Errors: kDataLoss (says what
+// is wrong), kFailedPrecondition (another format version).
 absl::Status CheckManifest(const CheckpointManifest& manifest);
 // REQUIRES: CheckManifest is OK.
 std::string EncodeManifest(const CheckpointManifest& manifest);

@@ -17,7 +17,7 @@ CheckpointManifest SmallManifest() {
   CheckpointManifest manifest;
   manifest.set_format_version(1);
   manifest.set_job_id("j");
-  manifest.set_epoch(2);
+  manifest.set_generation(2);
   manifest.set_step(99);
   manifest.set_num_servers(1);
   TableSpec* table = manifest.add_tables();
@@ -25,10 +25,10 @@ CheckpointManifest SmallManifest() {
   table->set_name("C1");
   table->set_dim(2);
   table->mutable_optimizer()->mutable_sgd();
-  CheckpointPart* part = manifest.add_parts();
-  part->set_base_step(49);
+  CheckpointShard* shard = manifest.add_shards();
+  shard->set_base_step(49);
   for (const char* path : {"epoch-2-step-49/server-0.sst", "epoch-2-step-99/server-0.sst"}) {
-    CheckpointFile* file = part->add_files();
+    CheckpointFile* file = shard->add_files();
     file->set_path(path);
     file->set_bytes(4096);
     file->set_crc32c(0x12345678);
@@ -95,7 +95,8 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
   };
   constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
   const auto path = [](const char* path) {
-    return [path](CheckpointManifest* m) { m->mutable_parts(0)->mutable_files(0)->set_path(path); };
+    return
+        [path](CheckpointManifest* m) { m->mutable_shards(0)->mutable_files(0)->set_path(path); };
   };
   const Case cases[] = {
       {[](auto* m) { m->set_format_version(2); }, absl::StatusCode::kFailedPrecondition,
@@ -105,11 +106,11 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
       {[](auto* m) { m->set_job_id("\n"); }, kDataLoss, "job id"},
       {[](auto* m) { m->set_num_servers(2); }, kDataLoss, "1 parts of 2 servers"},
       {[](auto* m) { m->set_num_servers(0); }, kDataLoss, "1 parts of 0 servers"},
-      {[](auto* m) { m->mutable_parts(0)->set_server_index(1); }, kDataLoss,
-       "part 0 is of server 1"},
-      {[](auto* m) { m->mutable_parts(0)->set_base_step(99); }, kDataLoss,
+      {[](auto* m) { m->mutable_shards(0)->set_server_index(1); }, kDataLoss,
+       "shard 0 is of server 1"},
+      {[](auto* m) { m->mutable_shards(0)->set_base_step(99); }, kDataLoss,
        "the part of server 0 builds on step 99"},
-      {[](auto* m) { m->mutable_parts(0)->set_base_step(-2); }, kDataLoss, "step -2"},
+      {[](auto* m) { m->mutable_shards(0)->set_base_step(-2); }, kDataLoss, "step -2"},
       {[](auto* m) { *m->add_tables() = m->tables(0); }, kDataLoss, "table id 4 stands twice"},
       {[](auto* m) { m->mutable_tables(0)->set_dim(0); }, kDataLoss, "table 'C1'"},
       {path("epoch-2-step-99/server-0.sst"), kDataLoss, "stands twice"},
@@ -133,7 +134,7 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
   EXPECT_EQ(DecodeManifest(EncodeFrame(kManifestFormat, "\xff"), "M").status().code(), kDataLoss);
 }
 
-TEST(ManifestTest, WhereRowsMayBeHeldIsNoPartOfWhatTheyAre) {
+TEST(ManifestTest, WhereRowsMayBeHeldIsNoShardOfWhatTheyAre) {
   const TableLayout here = TestTables()[0];
   TableLayout there = here;
   there.memory_budget_bytes = 1 << 20;
@@ -146,7 +147,7 @@ TEST(JobStateTest, GivesTheStateBackOrAnError) {
   JobState state;
   state.set_format_version(1);
   state.set_job_id("j");
-  state.set_epoch(3);
+  state.set_generation(3);
   state.set_base_checkpoint("epoch-2-step-99");
   const std::string good = EncodeJobState(state);
   const auto again = DecodeJobState(good, "S");

@@ -17,13 +17,13 @@ std::string ManifestPath(const std::string& folder) {
 }
 
 CheckpointId IdOf(const CheckpointManifest& manifest) {
-  return {manifest.epoch(), Step(manifest.step())};
+  return {manifest.generation(), Step(manifest.step())};
 }
 
-// An epoch may begin with a checkpoint older than the newest: what it makes comes after what it
+// A generation may begin with a checkpoint older than the newest: what it makes comes after what it
 // left behind, whatever the steps.
 bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
-  return std::tie(a.epoch, a.step) < std::tie(b.epoch, b.step);
+  return std::tie(a.generation, a.step) < std::tie(b.generation, b.step);
 }
 
 }  // namespace
@@ -44,8 +44,8 @@ absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest) {
 }
 
 absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) const {
-  for (const CheckpointPart& part : manifest.parts()) {
-    for (const CheckpointFile& file : part.files()) {
+  for (const CheckpointShard& shard : manifest.shards()) {
+    for (const CheckpointFile& file : shard.files()) {
       RETURN_IF_ERROR(OpenListedFile(disk_, PathOf(file.path()), file).status());
     }
   }
@@ -55,8 +55,8 @@ absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) con
 absl::Status CheckpointStore::CheckBytes(const CheckpointManifest& manifest,
                                          std::map<std::string, absl::Status>* known) const {
   RETURN_IF_ERROR(CheckFiles(manifest));
-  for (const CheckpointPart& part : manifest.parts()) {
-    for (const CheckpointFile& file : part.files()) {
+  for (const CheckpointShard& shard : manifest.shards()) {
+    for (const CheckpointFile& file : shard.files()) {
       const auto [entry, is_new] = known->try_emplace(file.path());
       if (is_new) entry->second = CheckListedBytes(disk_, PathOf(file.path()), file);
       RETURN_IF_ERROR(entry->second);
@@ -168,8 +168,8 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(uint32_t keep,
     if (kept == keep && listed->name != kept_name) continue;
     if (kept < keep) ++kept;
     untouched.insert(listed->name);
-    for (const CheckpointPart& part : listed->manifest.parts()) {
-      for (const CheckpointFile& file : part.files()) needed.insert(file.path());
+    for (const CheckpointShard& shard : listed->manifest.shards()) {
+      for (const CheckpointFile& file : shard.files()) needed.insert(file.path());
     }
   }
   Removal removal;

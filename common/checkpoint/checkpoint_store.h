@@ -54,8 +54,8 @@ class CheckpointStore {
   // kResourceExhausted, kUnavailable; it may or may not exist then.
   absl::Status Commit(const CheckpointManifest& manifest);
 
-  // Oldest first: by epoch, then step. A checkpoint is whole (status OK) if its manifest can be
-  // read and every file it names has its size. Folders without a manifest are none. Errors:
+  // Oldest first: by generation, then step. A checkpoint is whole (status OK) if its manifest can
+  // be read and every file it names has its size. Folders without a manifest are none. Errors:
   // kNotFound (no such directory), kUnavailable
   absl::StatusOr<std::vector<ListedCheckpoint>> List() const;
   // The last of List(); nullopt: there is none. Where it isn't whole, its error: what to go on with
@@ -74,10 +74,10 @@ class CheckpointStore {
   // Removes all checkpoints but the newest `keep` whole ones and the one called `kept`, with all
   // files that those don't name,
   // and what aborted ones left. Not touched: the folders named in `in_progress`, cuts behind the
-  // newest whole checkpoint (later epochs, or later steps of its epoch: they may be being written),
-  // damaged checkpoints' own folders (for people to look at), what is older than a checkpoint of
-  // another format version (it may need it). Without a whole checkpoint nothing is. Servers may
-  // remove files of theirs at the same time.
+  // newest whole checkpoint (later generations, or later steps of its generation: they may be being
+  // written), damaged checkpoints' own folders (for people to look at), what is older than a
+  // checkpoint of another format version (it may need it). Without a whole checkpoint nothing is.
+  // Servers may remove files of theirs at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.

@@ -37,13 +37,15 @@ class CheckpointStoreTest : public testing::Test {
  protected:
   CheckpointStoreTest() : random_(TestSeed()) { EXPECT_TRUE(store_.Prepare().ok()); }
 
-  CheckpointManifest Write(uint64_t epoch, int64_t step, const CheckpointManifest* base = nullptr) {
+  CheckpointManifest Write(uint64_t generation, int64_t step,
+                           const CheckpointManifest* base = nullptr) {
     TestRows rows;
     AddRandomRows(20, static_cast<uint32_t>(step), &random_, &rows);
-    return WriteTestCheckpoint(&disk_, kDirectory, {epoch, Step(step)}, 2, rows, base);
+    return WriteTestCheckpoint(&disk_, kDirectory, {generation, Step(step)}, 2, rows, base);
   }
-  CheckpointManifest Save(uint64_t epoch, int64_t step, const CheckpointManifest* base = nullptr) {
-    const CheckpointManifest manifest = Write(epoch, step, base);
+  CheckpointManifest Save(uint64_t generation, int64_t step,
+                          const CheckpointManifest* base = nullptr) {
+    const CheckpointManifest manifest = Write(generation, step, base);
     const absl::Status committed = store_.Commit(manifest);
     EXPECT_TRUE(committed.ok()) << committed;
     return manifest;
@@ -72,7 +74,7 @@ class CheckpointStoreTest : public testing::Test {
     CheckpointManifest manifest = older;
     manifest.set_step(older.step() + 1);
     manifest.set_format_version(kCheckpointFormatVersion + 1);
-    const std::string folder = Path(CheckpointName({older.epoch(), Step(manifest.step())}));
+    const std::string folder = Path(CheckpointName({older.generation(), Step(manifest.step())}));
     ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
     const std::string bytes = EncodeFrame({kManifestFormat.magic, kCheckpointFormatVersion + 1},
                                           manifest.SerializeAsString());
@@ -100,7 +102,7 @@ TEST_F(CheckpointStoreTest, ACheckpointExistsOnceItsManifestDoes) {
   EXPECT_EQ(store_.Load("epoch-1").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(CheckpointStoreTest, ListsByEpochThenStep) {
+TEST_F(CheckpointStoreTest, ListsByGenerationThenStep) {
   Save(3, 5);
   Save(1, 10);
   Save(2, 9);
@@ -113,7 +115,7 @@ TEST_F(CheckpointStoreTest, ListsByEpochThenStep) {
 
 TEST_F(CheckpointStoreTest, CommitRefusesWhatIsNotThere) {
   CheckpointManifest manifest = Write(1, 9);
-  manifest.mutable_parts(1)->mutable_files(0)->set_bytes(5);
+  manifest.mutable_shards(1)->mutable_files(0)->set_bytes(5);
   const absl::Status size = store_.Commit(manifest);
   EXPECT_EQ(size.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(size.message()), HasSubstr("epoch-1-step-9/server-1.sst"));
@@ -160,8 +162,8 @@ TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
   EXPECT_THAT(Files("epoch-1-step-4"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
 }
 
-// The second epoch began with step 9 of the first.
-TEST_F(CheckpointStoreTest, WhatANewEpochLeftBehindIsOlder) {
+// The second generation began with step 9 of the first.
+TEST_F(CheckpointStoreTest, WhatANewGenerationLeftBehindIsOlder) {
   Save(1, 9);
   Save(1, 29);
   const CheckpointManifest first = Save(2, 14);
@@ -175,13 +177,13 @@ TEST_F(CheckpointStoreTest, WhatANewEpochLeftBehindIsOlder) {
 }
 
 TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
-  Write(1, 7);  // of an epoch that is over
+  Write(1, 7);  // of a generation that is over
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 0u);
   Save(2, 10);
   Write(2, 9);   // called off
   Write(2, 8);   // named
   Write(2, 11);  // being written
-  Write(3, 5);   // of an epoch that has just begun
+  Write(3, 5);   // of a generation that has just begun
   Save(1, 2);
   Damage("epoch-1-step-2/MANIFEST");
   ASSERT_TRUE(disk_.CreateDirectory(Path("somebody's")).ok());
@@ -218,7 +220,7 @@ TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
   };
   const auto removed = store_.RemoveUnneeded(1, {});
   ASSERT_TRUE(removed.ok()) << removed.status();
-  EXPECT_EQ(removed->files, 5u);  // Of two manifests and four parts.
+  EXPECT_EQ(removed->files, 5u);  // Of two manifests and four shards.
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-2", "epoch-1-step-3"));
   EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("server-2.sst"));
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 1u);
@@ -321,7 +323,7 @@ TEST_F(CheckpointStoreTest, ACrashDuringCommitLeavesItWholeOrAbsent) {
     EXPECT_TRUE(there || !committed);
     for (const std::string& name : names) EXPECT_THAT(name, Not(HasSubstr("damaged")));
     ++(there ? whole : absent);
-    // The parts may be gone, too.
+    // The shards may be gone, too.
     ASSERT_TRUE(store_.Commit(there ? manifest : Write(1, step)).ok());
     ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
   }
@@ -333,15 +335,15 @@ TEST_F(CheckpointStoreTest, JobStateIsReplacedInOneStep) {
   EXPECT_FALSE(store_.ReadJobState()->has_value());
   JobState state;
   state.set_job_id("j");
-  for (uint64_t epoch = 1; epoch <= 50; ++epoch) {
-    state.set_epoch(epoch);
+  for (uint64_t generation = 1; generation <= 50; ++generation) {
+    state.set_generation(generation);
     disk_.DieAfter(static_cast<int>(random_() % 6));
     const bool written = store_.WriteJobState(state).ok();
     disk_.CrashHost(&random_);
     const auto read = store_.ReadJobState();
     ASSERT_TRUE(read.ok()) << read.status();
-    const uint64_t found = read->has_value() ? (*read)->epoch() : 0;
-    EXPECT_TRUE(found == epoch || (!written && found + 1 == epoch)) << found;
+    const uint64_t found = read->has_value() ? (*read)->generation() : 0;
+    EXPECT_TRUE(found == generation || (!written && found + 1 == generation)) << found;
     ASSERT_TRUE(store_.WriteJobState(state).ok());
   }
   Damage("JOB_STATE");

@@ -12,10 +12,10 @@
 namespace thermocline {
 namespace {
 
-RowKey Begin(TableId table, uint32_t slot) {
+RowKey Begin(TableId table, uint32_t partition) {
   RowKey key;
   key.table = table;
-  key.slot = slot;
+  key.partition = partition;
   return key;
 }
 
@@ -24,24 +24,25 @@ RowKey Begin(TableId table, uint32_t slot) {
 absl::StatusOr<std::unique_ptr<MergedRows>> MergedRows::Open(Disk* disk,
                                                              const std::string& directory,
                                                              const CheckpointManifest& manifest,
-                                                             int part, const RowRange& range) {
-  CHECK(part >= 0 && part < manifest.parts_size());
-  CHECK_LE(range.end_slot, kNumSlots);
+                                                             int shard, const RowRange& range) {
+  CHECK(shard >= 0 && shard < manifest.shards_size());
+  CHECK_LE(range.end_partition, kNumPartitions);
   std::unique_ptr<MergedRows> merged(new MergedRows(range));
   for (const TableLayout& table : TablesOf(manifest)) {
     merged->row_floats_[table.id.value()] = static_cast<size_t>(table.row_floats());
   }
   merged->last_step_ = manifest.step();
   const ClusterMap map(manifest.num_servers());
-  const auto slots = map.SlotRangeOf(ServerIndex(static_cast<uint32_t>(part)));
-  merged->first_slot_of_server_ = slots.begin;
-  merged->end_slot_of_server_ = slots.end;
-  if (range.begin_slot >= slots.end || range.end_slot <= slots.begin) return merged;
-  for (const CheckpointFile& file : manifest.parts(part).files()) {
+  const auto partitions = map.PartitionRangeOf(ServerIndex(static_cast<uint32_t>(shard)));
+  merged->first_partition_of_server_ = partitions.begin;
+  merged->end_partition_of_server_ = partitions.end;
+  if (range.begin_partition >= partitions.end || range.end_partition <= partitions.begin)
+    return merged;
+  for (const CheckpointFile& file : manifest.shards(shard).files()) {
     Source source;
     ASSIGN_OR_RETURN(source.file, RowsFileReader::Open(disk, directory, file));
-    if (range.table.has_value() || range.begin_slot > slots.begin) {
-      source.file->Seek(Begin(range.table.value_or(TableId(0)), range.begin_slot));
+    if (range.table.has_value() || range.begin_partition > partitions.begin) {
+      source.file->Seek(Begin(range.table.value_or(TableId(0)), range.begin_partition));
     }
     merged->sources_.push_back(std::move(source));
   }
@@ -58,15 +59,15 @@ absl::Status MergedRows::Advance(Source* source) {
       source->done = true;
       return absl::OkStatus();
     }
-    if (key.slot < range_.begin_slot) {
-      source->file->Seek(Begin(key.table, range_.begin_slot));
-    } else if (key.slot >= range_.end_slot) {
+    if (key.partition < range_.begin_partition) {
+      source->file->Seek(Begin(key.table, range_.begin_partition));
+    } else if (key.partition >= range_.end_partition) {
       if (range_.table.has_value() ||
           key.table.value() == std::numeric_limits<TableId::ValueType>::max()) {
         source->done = true;
         return absl::OkStatus();
       }
-      source->file->Seek(Begin(TableId(key.table.value() + 1), range_.begin_slot));
+      source->file->Seek(Begin(TableId(key.table.value() + 1), range_.begin_partition));
     } else {
       ++rows_read_;
       return CheckRow(*source);
@@ -86,8 +87,8 @@ absl::Status MergedRows::CheckRow(const Source& source) {
     return wrong(
         absl::StrCat(" has ", source.row.values.size(), " floats, not ", row_floats->second));
   }
-  if (key.slot < first_slot_of_server_ || key.slot >= end_slot_of_server_) {
-    return wrong(absl::StrCat(" is of slot ", key.slot, ", another server's"));
+  if (key.partition < first_partition_of_server_ || key.partition >= end_partition_of_server_) {
+    return wrong(absl::StrCat(" is of partition ", key.partition, ", another server's"));
   }
   if (int64_t{source.row.changed} > last_step_ + 1) {
     return wrong(absl::StrCat(" was changed at step ", int64_t{source.row.changed} - 1,

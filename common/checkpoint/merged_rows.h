@@ -18,34 +18,34 @@
 
 namespace thermocline {
 
-// Which rows of a part are wanted.
+// Which rows of a shard are wanted.
 struct RowRange {
-  uint32_t begin_slot = 0;  // of every table
-  uint32_t end_slot = kNumSlots;
+  uint32_t begin_partition = 0;  // of every table
+  uint32_t end_partition = kNumPartitions;
   std::optional<TableId> table;  // Only of this one; nullopt: of all.
 };
 
 // One thread at a time; several may read the same files, such as for several ranges.
 //
 // Errors of all calls name the file: kDataLoss (damaged, missing, or a row that can't be of this
-// part: an unknown table, a wrong size, a slot of another server, a later step), kUnavailable (the
-// disk).
+// shard: an unknown table, a wrong size, a partition of another server, a later step), kUnavailable
+// (the disk).
 class MergedRows {
  public:
-  // The part of server `part`. Reads only the blocks that the range needs; where the server has
-  // none of the slots, nothing at all.
+  // The part of server `shard`. Reads only the blocks that the range needs; where the server has
+  // none of the partitions, nothing at all.
   //
-  // REQUIRES: CheckManifest(manifest) is OK, 0 <= part < parts_size()
+  // REQUIRES: CheckManifest(manifest) is OK, 0 <= shard < shards_size()
   static absl::StatusOr<std::unique_ptr<MergedRows>> Open(Disk* disk, const std::string& directory,
                                                           const CheckpointManifest& manifest,
-                                                          int part, const RowRange& range = {});
+                                                          int shard, const RowRange& range = {});
   MergedRows(const MergedRows&) = delete;
   MergedRows& operator=(const MergedRows&) = delete;
 
   // The next row, in the order of keys. False: there is none.
   absl::StatusOr<bool> Next(SavedRow* row);
 
-  // Whether every byte of the part's files is what the manifest says: see RowsFileReader.
+  // Whether every byte of the shard's files is what the manifest says: see RowsFileReader.
   absl::Status CheckBytes() const;
 
   // Rows of the files that Next has read, replaced ones too.
@@ -67,7 +67,7 @@ class MergedRows {
   std::vector<Source> sources_;                       // Oldest first
   absl::flat_hash_map<uint32_t, size_t> row_floats_;  // by table id
   int64_t last_step_ = 0;                             // No row was changed later.
-  uint32_t first_slot_of_server_ = 0, end_slot_of_server_ = kNumSlots;
+  uint32_t first_partition_of_server_ = 0, end_partition_of_server_ = kNumPartitions;
   uint64_t rows_read_ = 0;
 };
 

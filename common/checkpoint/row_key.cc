@@ -10,19 +10,19 @@ namespace thermocline {
 RowKey RowKeyOf(TableId table, Key key) {
   RowKey row;
   row.table = table;
-  row.slot = SlotOfHash(KeyHash(TableSalt(table), key));
+  row.partition = PartitionOfHash(KeyHash(TableSalt(table), key));
   row.key = key;
   return row;
 }
 
 std::array<char, kRowKeyBytes> EncodeRowKey(const RowKey& key) {
-  CHECK_LT(key.slot, kNumSlots);
+  CHECK_LT(key.partition, kNumPartitions);
   std::array<char, kRowKeyBytes> bytes;
   const uint32_t table = __builtin_bswap32(key.table.value());
-  const uint16_t slot = __builtin_bswap16(static_cast<uint16_t>(key.slot));
+  const uint16_t partition = __builtin_bswap16(static_cast<uint16_t>(key.partition));
   const uint64_t number = __builtin_bswap64(key.key);
   std::memcpy(bytes.data(), &table, 4);
-  std::memcpy(bytes.data() + 4, &slot, 2);
+  std::memcpy(bytes.data() + 4, &partition, 2);
   std::memcpy(bytes.data() + 6, &number, 8);
   return bytes;
 }
@@ -30,14 +30,14 @@ std::array<char, kRowKeyBytes> EncodeRowKey(const RowKey& key) {
 std::optional<RowKey> DecodeRowKey(absl::string_view bytes) {
   if (bytes.size() != kRowKeyBytes) return std::nullopt;
   uint32_t table;
-  uint16_t slot;
+  uint16_t partition;
   uint64_t number;
   std::memcpy(&table, bytes.data(), 4);
-  std::memcpy(&slot, bytes.data() + 4, 2);
+  std::memcpy(&partition, bytes.data() + 4, 2);
   std::memcpy(&number, bytes.data() + 6, 8);
   RowKey key;
   key.table = TableId(__builtin_bswap32(table));
-  key.slot = __builtin_bswap16(slot);
+  key.partition = __builtin_bswap16(partition);
   key.key = __builtin_bswap64(number);
   return key;
 }

@@ -14,12 +14,12 @@
 
 namespace thermocline {
 
-// Big-endian table id (4 bytes), slot (2), key (8): the order of bytes is that of operator<.
+// Big-endian table id (4 bytes), partition (2), key (8): the order of bytes is that of operator<.
 inline constexpr size_t kRowKeyBytes = 14;
 
 struct RowKey {
   TableId table;
-  uint32_t slot = 0;  // SlotOfHash(KeyHash(TableSalt(table), key)), below kNumSlots
+  uint32_t partition = 0;  // PartitionOfHash(KeyHash(TableSalt(table), key)), below kNumPartitions
   Key key = 0;
 
   friend bool operator==(const RowKey& a, const RowKey& b) {
@@ -30,10 +30,10 @@ struct RowKey {
   }
 
  private:
-  uint64_t Place() const { return uint64_t{table.value()} << 16 | slot; }
+  uint64_t Place() const { return uint64_t{table.value()} << 16 | partition; }
 };
 
-// The key of `key` in `table`, its slot computed.
+// The key of `key` in `table`, its partition computed.
 RowKey RowKeyOf(TableId table, Key key);
 
 std::array<char, kRowKeyBytes> EncodeRowKey(const RowKey& key);

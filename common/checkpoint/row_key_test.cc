@@ -35,11 +35,11 @@ TEST(RowKeyTest, GoldenBytes) {
 TEST(RowKeyTest, TheOrderOfBytesIsTheOrderOfKeys) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 10000; ++i) {
-    // Few distinct tables and slots, so that later parts decide too.
+    // Few distinct tables and partitions, so that later shards decide too.
     const auto make = [&] {
       RowKey key;
       key.table = TableId(static_cast<uint32_t>(random() % 3 << (random() % 31)));
-      key.slot = static_cast<uint32_t>(random() % 3 * 32767);
+      key.partition = static_cast<uint32_t>(random() % 3 * 32767);
       key.key = random() >> (random() % 64);
       return key;
     };

@@ -1,5 +1,5 @@
 // One file with rows of a checkpoint: a RocksDB SST file, uncompressed, every block under a
-// checksum, sorted by table, slot and key (docs/formats.md).
+// checksum, sorted by table, partition and key (docs/formats.md).
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_ROWS_FILE_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_ROWS_FILE_H_
 
@@ -21,8 +21,9 @@ namespace thermocline {
 struct SavedRow {
   RowKey key;
   uint32_t lookups = 0;
-  uint32_t changed = 0;            // Step of the last change + 1
-  absl::Span<const float> values;  // Weights, then slots; valid until the reader's next call.
+  uint32_t changed = 0;  // Step of the last change + 1
+  absl::Span<const float>
+      values;  // Weights, then optimizer state; valid until the reader's next call.
 };
 
 // One thread at a time. What isn't finished is removed with the writer.
@@ -39,7 +40,7 @@ class RowsFileWriter {
   // kUnavailable
   absl::Status Add(const RowKey& key, uint32_t lookups, uint32_t changed,
                    absl::Span<const float> row);
-  // The same, with the slot computed.
+  // The same, with the partition computed.
   absl::Status Add(TableId table, Key key, uint32_t lookups, uint32_t changed,
                    absl::Span<const float> row) {
     return Add(RowKeyOf(table, key), lookups, changed, row);
@@ -70,7 +71,7 @@ class RowsFileReader {
                                                               const CheckpointFile& file);
   ~RowsFileReader();
 
-  // The next row, at first the file's first. False: there is none. Checks that the slot is the
+  // The next row, at first the file's first. False: there is none. Checks that the partition is the
   // key's and that the keys ascend.
   absl::StatusOr<bool> Next(SavedRow* row);
   // Goes on, forwards or back, with the first row that isn't before `key`.

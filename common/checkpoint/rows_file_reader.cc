@@ -127,7 +127,7 @@ absl::StatusOr<bool> RowsFileReader::Next(SavedRow* row) {
   }
   if (!(*key == RowKeyOf(key->table, key->key))) {
     return DamagedFile(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
-                                                " is not of slot ", key->slot));
+                                                " is not of partition ", key->partition));
   }
   if (rep_->last_key.has_value() && !(*rep_->last_key < *key)) {
     return DamagedFile(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),

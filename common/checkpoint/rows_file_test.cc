@@ -121,7 +121,7 @@ TEST_F(RowsFileTest, SeeksForwardsAndBack) {
   for (int i = 0; i < 200; ++i) {
     RowKey key;
     key.table = TableId(static_cast<uint32_t>(random_() % 4));
-    key.slot = static_cast<uint32_t>(random_() % kNumSlots);
+    key.partition = static_cast<uint32_t>(random_() % kNumPartitions);
     reader->Seek(key);
     auto expected = rows.lower_bound(key);
     for (int n = 0; n < 3; ++n) {
@@ -228,14 +228,14 @@ TEST_F(RowsFileTest, CutAndForeignFilesAreNamed) {
   EXPECT_EQ(missing.message(), absl::StrCat("'/d/", kPath, "' is missing"));
 }
 
-TEST_F(RowsFileTest, ARowUnderAnotherSlotIsDamage) {
+TEST_F(RowsFileTest, ARowUnderAnotherPartitionIsDamage) {
   const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
   RowKey key = RowKeyOf(TableId(1), 77);
-  key.slot ^= 1;
+  key.partition ^= 1;
   ASSERT_TRUE(writer->Add(key, 1, 1, {1.0f}).ok());
   const absl::Status status = Read(&disk_, "/d", **writer->Finish()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("key 77 of table 1 is not of slot"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("key 77 of table 1 is not of partition"));
 }
 
 TEST_F(RowsFileTest, TheOrderIsTheWritersDuty) {

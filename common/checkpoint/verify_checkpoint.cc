@@ -14,17 +14,17 @@
 namespace thermocline {
 namespace {
 
-absl::StatusOr<VerifiedCheckpoint> VerifyPart(Disk* disk, const std::string& directory,
-                                              const CheckpointManifest& manifest, int part) {
+absl::StatusOr<VerifiedCheckpoint> VerifyShard(Disk* disk, const std::string& directory,
+                                               const CheckpointManifest& manifest, int shard) {
   VerifiedCheckpoint verified;
-  uint64_t rows = 0;  // of the part's files
-  for (const CheckpointFile& file : manifest.parts(part).files()) {
+  uint64_t rows = 0;  // of the shard's files
+  for (const CheckpointFile& file : manifest.shards(shard).files()) {
     ++verified.files;
     verified.bytes += file.bytes();
     rows += file.rows();
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> merged,
-                   MergedRows::Open(disk, directory, manifest, part));
+                   MergedRows::Open(disk, directory, manifest, shard));
   for (SavedRow row;;) {
     ASSIGN_OR_RETURN(const bool found, merged->Next(&row));
     if (!found) break;
@@ -33,7 +33,7 @@ absl::StatusOr<VerifiedCheckpoint> VerifyPart(Disk* disk, const std::string& dir
   }
   RETURN_IF_ERROR(merged->CheckBytes());
   if (merged->rows_read() == rows) return verified;
-  return absl::DataLossError(absl::StrCat("the files of server ", part, " in '", directory,
+  return absl::DataLossError(absl::StrCat("the files of server ", shard, " in '", directory,
                                           "' have ", merged->rows_read(),
                                           " rows, the manifest says ", rows));
 }
@@ -43,27 +43,27 @@ absl::StatusOr<VerifiedCheckpoint> VerifyPart(Disk* disk, const std::string& dir
 absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(Disk* disk, const std::string& directory,
                                                     const CheckpointManifest& manifest,
                                                     int num_threads) {
-  const int num_parts = manifest.parts_size();
-  std::vector<absl::StatusOr<VerifiedCheckpoint>> parts(num_parts, absl::UnknownError(""));
+  const int num_chunks = manifest.shards_size();
+  std::vector<absl::StatusOr<VerifiedCheckpoint>> shards(num_chunks, absl::UnknownError(""));
   std::atomic<int> next{0};
-  const auto verify_parts = [&] {
-    for (int part; (part = next++) < num_parts;) {
-      parts[part] = VerifyPart(disk, directory, manifest, part);
+  const auto verify_shards = [&] {
+    for (int shard; (shard = next++) < num_chunks;) {
+      shards[shard] = VerifyShard(disk, directory, manifest, shard);
     }
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < std::min(num_threads, num_parts); ++i) helpers.emplace_back(verify_parts);
-  verify_parts();
+  for (int i = 1; i < std::min(num_threads, num_chunks); ++i) helpers.emplace_back(verify_shards);
+  verify_shards();
   for (std::thread& helper : helpers) helper.join();
 
   VerifiedCheckpoint verified;
   for (const TableSpec& table : manifest.tables()) verified.rows[TableId(table.id())] = 0;
-  for (const absl::StatusOr<VerifiedCheckpoint>& part : parts) {
-    RETURN_IF_ERROR(part.status());
-    verified.model_digest.Add(part->model_digest);
-    for (const auto& [table, rows] : part->rows) verified.rows[table] += rows;
-    verified.files += part->files;
-    verified.bytes += part->bytes;
+  for (const absl::StatusOr<VerifiedCheckpoint>& shard : shards) {
+    RETURN_IF_ERROR(shard.status());
+    verified.model_digest.Add(shard->model_digest);
+    for (const auto& [table, rows] : shard->rows) verified.rows[table] += rows;
+    verified.files += shard->files;
+    verified.bytes += shard->bytes;
   }
   return verified;
 }

@@ -21,9 +21,9 @@ struct VerifiedCheckpoint {
   uint64_t bytes = 0;
 };
 
-// Sizes, CRC-32C and block checksums of all files, the order of the rows, that tables and slots are
-// right, and that every row is there. Reads everything once, the parts of several servers on up to
-// `num_threads` threads.
+// Sizes, CRC-32C and block checksums of all files, the order of the rows, that tables and
+// partitions are right, and that every row is there. Reads everything once, the parts of several
+// servers on up to `num_threads` threads.
 //
 // REQUIRES: CheckManifest(manifest) is OK.
 // Errors: kDataLoss (names the file and what is wrong), kUnavailable (the disk).

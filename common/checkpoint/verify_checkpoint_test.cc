@@ -70,14 +70,14 @@ class VerifyCheckpointTest : public testing::Test {
                                 const std::string& directory = kDirectory) {
     if (manifest == nullptr) manifest = &manifest_;
     TestRows rows;
-    for (int part = 0; part < manifest->parts_size(); ++part) {
-      auto merged = MergedRows::Open(&disk_, directory, *manifest, part, range);
+    for (int shard = 0; shard < manifest->shards_size(); ++shard) {
+      auto merged = MergedRows::Open(&disk_, directory, *manifest, shard, range);
       if (!merged.ok()) return merged.status();
       for (SavedRow row;;) {
         const auto found = (*merged)->Next(&row);
         if (!found.ok()) return found.status();
         if (!*found) break;
-        EXPECT_TRUE(rows.empty() || part > 0 || rows.rbegin()->first < row.key);
+        EXPECT_TRUE(rows.empty() || shard > 0 || rows.rbegin()->first < row.key);
         EXPECT_TRUE(rows.count(row.key) == 0);
         rows[row.key] = {row.lookups, row.changed, {row.values.begin(), row.values.end()}};
       }
@@ -131,14 +131,15 @@ TEST_F(VerifyCheckpointTest, AnyNumberOfServersFindsItsRows) {
     const ClusterMap map(servers);
     TestRows all;
     for (uint32_t s = 0; s < servers; s += 1 + servers / 8) {
-      const auto slots = map.SlotRangeOf(ServerIndex(s));
+      const auto partitions = map.PartitionRangeOf(ServerIndex(s));
       TestRows expected;
       for (const auto& [key, row] : rows_) {
-        if (key.slot >= slots.begin && key.slot < slots.end) expected[key] = row;
+        if (key.partition >= partitions.begin && key.partition < partitions.end)
+          expected[key] = row;
       }
       RowRange range;
-      range.begin_slot = slots.begin;
-      range.end_slot = slots.end;
+      range.begin_partition = partitions.begin;
+      range.end_partition = partitions.end;
       const auto rows = Read(range);
       ASSERT_TRUE(rows.ok()) << rows.status();
       EXPECT_EQ(*rows, expected);
@@ -170,8 +171,8 @@ TEST_F(VerifyCheckpointTest, SaysWhatTheCheckpointHolds) {
 }
 
 TEST_F(VerifyCheckpointTest, EveryFlippedByteAndCutOfEveryFileIsFound) {
-  for (const CheckpointPart& part : manifest_.parts()) {
-    for (const CheckpointFile& file : part.files()) {
+  for (const CheckpointShard& shard : manifest_.shards()) {
+    for (const CheckpointFile& file : shard.files()) {
       const std::string path = absl::StrCat(kDirectory, "/", file.path());
       const std::string good = disk_.Content(path);
       const auto expect_damaged = [&](const std::string& bytes) {
@@ -230,8 +231,8 @@ TEST_F(VerifyCheckpointTest, ReadsEveryByteOnceOnAnyNumberOfThreads) {
   const CheckpointManifest manifest =
       WriteTestCheckpoint(&disk, kDirectory, {1, Step(0)}, 3, rows, nullptr);
   std::vector<std::string> files;
-  for (const CheckpointPart& part : manifest.parts()) {
-    files.push_back(absl::StrCat(kDirectory, "/", part.files(0).path()));
+  for (const CheckpointShard& shard : manifest.shards()) {
+    files.push_back(absl::StrCat(kDirectory, "/", shard.files(0).path()));
   }
   std::optional<Digest> digest;
   for (const int threads : {1, 2, 8}) {
@@ -244,7 +245,7 @@ TEST_F(VerifyCheckpointTest, ReadsEveryByteOnceOnAnyNumberOfThreads) {
     EXPECT_TRUE(verified->model_digest == *digest);
     EXPECT_EQ(verified->files, 3u);
   }
-  // Of several damaged parts the first is named.
+  // Of several damaged shards the first is named.
   for (const std::string& path : {files[1], files[2]}) {
     std::string bytes = disk.Content(path);
     bytes[bytes.size() / 2] ^= 1;
@@ -257,7 +258,7 @@ TEST_F(VerifyCheckpointTest, ReadsEveryByteOnceOnAnyNumberOfThreads) {
   }
 }
 
-TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfThePartAreNamed) {
+TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfTheShardAreNamed) {
   const auto expect_damaged = [&](CheckpointManifest manifest, const char* message) {
     const absl::Status status = VerifyCheckpoint(&disk_, kDirectory, manifest).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
@@ -272,7 +273,7 @@ TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfThePartAreNamed) {
   changed.mutable_tables(0)->set_dim(5);
   expect_damaged(changed, "of table 1 has 3 floats, not 5");
   changed = manifest_;
-  changed.mutable_parts(0)->mutable_files()->Swap(changed.mutable_parts(1)->mutable_files());
+  changed.mutable_shards(0)->mutable_files()->Swap(changed.mutable_shards(1)->mutable_files());
   expect_damaged(changed, "another server's");
   changed = manifest_;
   changed.set_step(manifest_.step() - 1);

@@ -7,11 +7,11 @@
 namespace thermocline {
 
 ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
-                                      uint64_t epoch, ServerIndex index) {
+                                      uint64_t generation, ServerIndex index) {
   ConfigureRequest request;
   request.set_protocol_version(wire::kProtocolVersion);
   request.set_job_id(job_id);
-  request.set_epoch(epoch);
+  request.set_generation(generation);
   request.set_server_index(index.value());
   request.set_num_servers(resolved.cluster().servers());
   request.set_num_workers(resolved.cluster().workers());

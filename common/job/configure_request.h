@@ -14,7 +14,7 @@ namespace thermocline {
 
 // REQUIRES: a job that LoadJob returned; index < job.cluster.servers
 ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
-                                      uint64_t epoch, ServerIndex index);
+                                      uint64_t generation, ServerIndex index);
 
 }  // namespace thermocline
 

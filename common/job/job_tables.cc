@@ -98,7 +98,8 @@ uint64_t DensePushBytes(const Job& resolved) {
   const bool owned_by_worker = resolved.cluster().workers() == 1;
   std::vector<uint64_t> bytes(cluster.num_servers());
   for (const DenseTable& tensor : ResolveTables(resolved).dense) {
-    const uint64_t floats = kDenseBlockFloats + (owned_by_worker ? tensor.layout.slot_floats() : 0);
+    const uint64_t floats =
+        kDenseBlockFloats + (owned_by_worker ? tensor.layout.state_floats() : 0);
     const uint64_t block_bytes = sizeof(Key) + sizeof(uint32_t) + floats * sizeof(float);
     const uint64_t salt = TableSalt(tensor.layout.id);
     for (int64_t block = 0; block < tensor.num_blocks(); ++block) {

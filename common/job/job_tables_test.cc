@@ -97,7 +97,7 @@ TEST(DensePushBytes, GradientsOfAllWorkersOrRowsOfOne) {
   Job job = Parse(kKaggle);
   uint64_t blocks = 0;
   for (const DenseTable& tensor : ResolveTables(job).dense) blocks += tensor.num_blocks();
-  // Key, lookups, weights; of one worker Adagrad's slots, too.
+  // Key, lookups, weights; of one worker Adagrad's state, too.
   EXPECT_EQ(DensePushBytes(job), blocks * (12 + 2 * 256 * 4));
   job.mutable_cluster()->set_workers(3);
   EXPECT_EQ(DensePushBytes(job), 3 * blocks * (12 + 256 * 4));

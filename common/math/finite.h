@@ -12,7 +12,7 @@ namespace thermocline {
 size_t FindNonFinite(absl::Span<const float> values);
 
 // The same for rows with their optimizer state: index of the first weight that is NaN or infinite,
-// or slot that is NaN. A slot may be infinite: the sum of squares of finite gradients overflows, on
+// or state that is NaN. State may be infinite: the sum of squares of finite gradients overflows, on
 // whatever side it is kept, and the row goes on with updates of 0.
 //   rows: [n, row_floats], of which the first `dim` are weights
 size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats);

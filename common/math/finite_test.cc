@@ -30,7 +30,7 @@ TEST(FiniteTest, FindsTheFirstAtAnyPlace) {
   }
 }
 
-TEST(FiniteTest, SlotsMayBeInfiniteAndWeightsMayNot) {
+TEST(FiniteTest, StateMayBeInfiniteAndWeightsMayNot) {
   const float inf = std::numeric_limits<float>::infinity();
   const size_t dim = 3, row_floats = 5;
   EXPECT_EQ(FindBadInRows({}, dim, row_floats), 0u);

@@ -14,7 +14,7 @@
 
 namespace thermocline {
 
-// One weight, its gradient, and where there are any its slots.
+// One weight, its gradient, and where there is any its optimizer state.
 
 THERMOCLINE_HOST_DEVICE inline void DescendElement(float rate, float gradient, float* weight) {
   *weight -= rate * gradient;
@@ -51,7 +51,7 @@ THERMOCLINE_HOST_DEVICE inline void AdamElement(const UpdateScalars& s, float gr
 // UpdateRow<kind>: see RowUpdate in sparse_optimizer.h.
 template <OptimizerKind kKind>
 inline void UpdateRow(const UpdateScalars& scalars, const float* __restrict gradient,
-                      float* __restrict weights, float* __restrict slots, int dim);
+                      float* __restrict weights, float* __restrict state, int dim);
 
 template <>
 inline void UpdateRow<OptimizerKind::kSgd>(const UpdateScalars& scalars,
@@ -64,11 +64,11 @@ inline void UpdateRow<OptimizerKind::kSgd>(const UpdateScalars& scalars,
 template <>
 inline void UpdateRow<OptimizerKind::kAdagrad>(const UpdateScalars& scalars,
                                                const float* __restrict gradient,
-                                               float* __restrict weights, float* __restrict slots,
+                                               float* __restrict weights, float* __restrict state,
                                                int dim) {
   const float rate = scalars.learning_rate;
   const float epsilon = scalars.epsilon;
-  for (int i = 0; i < dim; ++i) AdagradElement(rate, epsilon, gradient[i], &weights[i], &slots[i]);
+  for (int i = 0; i < dim; ++i) AdagradElement(rate, epsilon, gradient[i], &weights[i], &state[i]);
 }
 
 // The sum of squares has one canonical order: 16 lanes, then a tree.
@@ -91,20 +91,20 @@ template <>
 inline void UpdateRow<OptimizerKind::kRowWiseAdagrad>(const UpdateScalars& scalars,
                                                       const float* __restrict gradient,
                                                       float* __restrict weights,
-                                                      float* __restrict slots, int dim) {
-  slots[0] = RowWiseAccumulator(slots[0], SumOfSquares(gradient, dim), dim);
-  const float rate = RowWiseRate(scalars, slots[0]);
+                                                      float* __restrict state, int dim) {
+  state[0] = RowWiseAccumulator(state[0], SumOfSquares(gradient, dim), dim);
+  const float rate = RowWiseRate(scalars, state[0]);
   for (int i = 0; i < dim; ++i) DescendElement(rate, gradient[i], &weights[i]);
 }
 
 template <>
 inline void UpdateRow<OptimizerKind::kAdam>(const UpdateScalars& scalars,
                                             const float* __restrict gradient,
-                                            float* __restrict weights, float* __restrict slots,
+                                            float* __restrict weights, float* __restrict state,
                                             int dim) {
   const UpdateScalars s = scalars;
-  float* __restrict first = slots;
-  float* __restrict second = slots + dim;
+  float* __restrict first = state;
+  float* __restrict second = state + dim;
   for (int i = 0; i < dim; ++i) AdamElement(s, gradient[i], &weights[i], &first[i], &second[i]);
 }
 

@@ -110,7 +110,7 @@ Optimizer OptimizerToProto(const OptimizerConfig& config) {
   return proto;
 }
 
-int SlotFloats(const OptimizerConfig& config, int dim) {
+int StateFloats(const OptimizerConfig& config, int dim) {
   switch (config.kind) {
     case OptimizerKind::kSgd:
       return 0;
@@ -124,8 +124,8 @@ int SlotFloats(const OptimizerConfig& config, int dim) {
   CHECK(false);
 }
 
-void InitSlots(const OptimizerConfig& config, absl::Span<float> slots) {
-  std::fill(slots.begin(), slots.end(),
+void InitState(const OptimizerConfig& config, absl::Span<float> state) {
+  std::fill(state.begin(), state.end(),
             config.kind == OptimizerKind::kAdam ? 0.0f : config.initial_accumulator);
 }
 

@@ -42,10 +42,10 @@ Optimizer OptimizerToProto(const OptimizerConfig& config);
 // Floats of optimizer state that follow a row's weights.
 //   SGD: 0 · Adagrad: dim (sum of squared gradients) · row-wise Adagrad: 1 · Adam: 2 dim (m, then
 //   v)
-int SlotFloats(const OptimizerConfig& config, int dim);
+int StateFloats(const OptimizerConfig& config, int dim);
 
-// Fills the state of a new row. REQUIRES: slots.size() == SlotFloats(config, dim)
-void InitSlots(const OptimizerConfig& config, absl::Span<float> slots);
+// Fills the state of a new row. REQUIRES: state.size() == StateFloats(config, dim)
+void InitState(const OptimizerConfig& config, absl::Span<float> state);
 
 // What is the same for every row of a table in one step.
 struct UpdateScalars {
@@ -61,9 +61,9 @@ struct UpdateScalars {
 UpdateScalars ScalarsForStep(const OptimizerConfig& config, float job_learning_rate, Step step);
 
 // Updates one row in place.
-//   gradient, weights: [dim]; slots: [SlotFloats(config, dim)]; none overlap, no alignment needed.
+//   gradient, weights: [dim]; state: [StateFloats(config, dim)]; none overlap, no alignment needed.
 using RowUpdate = void (*)(const UpdateScalars& scalars, const float* gradient, float* weights,
-                           float* slots, int dim);
+                           float* state, int dim);
 
 // The update of `kind`; chosen once a batch, so that there is no branch per row.
 RowUpdate SelectRowUpdate(OptimizerKind kind);

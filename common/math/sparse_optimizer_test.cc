@@ -39,12 +39,12 @@ std::vector<float> Gradient() {
   return gradient;
 }
 
-// Weights, then slots.
+// Weights, then state.
 std::vector<float> FirstRow(const OptimizerConfig& config) {
   std::vector<float> row;
   for (int i = 0; i < kDim; ++i) row.push_back(static_cast<float>((i * 29) % 31 - 15) * 0.1173f);
-  row.resize(kDim + SlotFloats(config, kDim));
-  InitSlots(config, absl::MakeSpan(row).subspan(kDim));
+  row.resize(kDim + StateFloats(config, kDim));
+  InitState(config, absl::MakeSpan(row).subspan(kDim));
   return row;
 }
 
@@ -114,11 +114,11 @@ TEST(RowUpdateTest, ProductsAreRoundedBeforeTheyAreSubtracted) {
     EXPECT_EQ(Bits(weight), 0xba000000u);
     EXPECT_NE(Bits(weight), Bits(fused));
   }
-  std::vector<float> slots(kDim, -1.0f);
+  std::vector<float> state(kDim, -1.0f);
   weights.assign(kDim, 0.0f);
-  SelectRowUpdate(OptimizerKind::kAdagrad)(scalars, gradient.data(), weights.data(), slots.data(),
+  SelectRowUpdate(OptimizerKind::kAdagrad)(scalars, gradient.data(), weights.data(), state.data(),
                                            kDim);
-  for (float slot : slots) EXPECT_EQ(Bits(slot), 0x3a000000u);
+  for (float value : state) EXPECT_EQ(Bits(value), 0x3a000000u);
   // Nor are the lanes of a sum of squares fused: 2^-26, then a * a.
   gradient.assign(32, 0.0f);
   gradient[0] = 1.0f / 8192;
@@ -132,12 +132,12 @@ template <OptimizerKind kKind, int kFixedDim>
 void ExpectInlineGivesTheSameBits() {
   const OptimizerConfig config = Config(kKind);
   std::vector<float> gradient(kFixedDim);
-  std::vector<float> row(kFixedDim + SlotFloats(config, kFixedDim));
+  std::vector<float> row(kFixedDim + StateFloats(config, kFixedDim));
   for (int i = 0; i < kFixedDim; ++i) {
     gradient[i] = std::sin(1.0f + i);
     row[i] = std::cos(1.0f + i);
   }
-  InitSlots(config, absl::MakeSpan(row).subspan(kFixedDim));
+  InitState(config, absl::MakeSpan(row).subspan(kFixedDim));
   std::vector<float> other = row;
   for (int64_t step = 0; step < 5; ++step) {
     const UpdateScalars scalars = ScalarsForStep(config, 0.1f, Step(step));
@@ -196,7 +196,7 @@ TEST(ScalarsForStepTest, OthersTakeTheScaledRateAtEveryStep) {
   EXPECT_EQ(ScalarsForStep(config, 0.02f, Step(100)).learning_rate, 0.01f);
 }
 
-TEST(SlotsTest, NumberAndFirstValues) {
+TEST(OptimizerStateTest, NumberAndFirstValues) {
   const struct {
     OptimizerKind kind;
     int floats;
@@ -207,10 +207,10 @@ TEST(SlotsTest, NumberAndFirstValues) {
                   {OptimizerKind::kAdam, 16, 0}};
   for (const auto& entry : expected) {
     const OptimizerConfig config = Config(entry.kind);
-    ASSERT_EQ(SlotFloats(config, 8), entry.floats);
-    std::vector<float> slots(entry.floats, 77.0f);
-    InitSlots(config, absl::MakeSpan(slots));
-    for (float slot : slots) EXPECT_EQ(slot, entry.first);
+    ASSERT_EQ(StateFloats(config, 8), entry.floats);
+    std::vector<float> state(entry.floats, 77.0f);
+    InitState(config, absl::MakeSpan(state));
+    for (float value : state) EXPECT_EQ(value, entry.first);
   }
 }
 

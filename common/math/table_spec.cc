@@ -53,7 +53,7 @@ TableSpec TableLayoutToProto(const TableLayout& layout) {
 
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row) {
   InitialWeights(seed, layout.id, key, layout.init_scale, row.first(layout.dim));
-  InitSlots(layout.optimizer, row.subspan(layout.dim));
+  InitState(layout.optimizer, row.subspan(layout.dim));
 }
 
 std::string DescribeDifference(const TableLayout& here, const TableLayout& there) {

@@ -1,5 +1,5 @@
 // What a table is, for everybody who handles its rows. A row is `dim` weights, then its optimizer's
-// slots, all float32.
+// state, all float32.
 #ifndef THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 
@@ -34,8 +34,8 @@ struct TableLayout {
   // On each server: rows beyond so much memory (index included) are spilled. 0: all stay there.
   uint64_t memory_budget_bytes = 0;
 
-  int slot_floats() const { return SlotFloats(optimizer, dim); }
-  int row_floats() const { return dim + slot_floats(); }
+  int state_floats() const { return StateFloats(optimizer, dim); }
+  int row_floats() const { return dim + state_floats(); }
 
   friend bool operator==(const TableLayout& a, const TableLayout& b) {
     return a.id == b.id && a.name == b.name && a.dim == b.dim && a.optimizer == b.optimizer &&
@@ -48,7 +48,8 @@ struct TableLayout {
 absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto);
 TableSpec TableLayoutToProto(const TableLayout& layout);
 
-// Writes a new row: initial weights and slots. REQUIRES: row.size() == layout.row_floats()
+// Writes a new row: initial weights and optimizer state. REQUIRES: row.size() ==
+// layout.row_floats()
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row);
 
 // Names the first field in which two layouts of one table differ, or "" where they are equal:

@@ -93,7 +93,7 @@ TEST(TableLayoutTest, DescribeDifferenceNamesTheField) {
   EXPECT_NE(DescribeDifference(here, there).find("role"), std::string::npos);
 }
 
-TEST(InitialRowTest, IsInitialWeightsThenInitialSlots) {
+TEST(InitialRowTest, IsInitialWeightsThenInitialState) {
   const TableLayout layout = MakeLayout();
   std::vector<float> row(layout.row_floats(), 77.0f);
   InitialRow(layout, 5, 123, absl::MakeSpan(row));

@@ -59,11 +59,12 @@ absl::StatusOr<ServerStats> ControlClient::GetStats(absl::Duration timeout) {
               timeout);
 }
 
-absl::StatusOr<GetDigestReply> ControlClient::GetDigest(const std::string& job_id, uint64_t epoch,
+absl::StatusOr<GetDigestReply> ControlClient::GetDigest(const std::string& job_id,
+                                                        uint64_t generation,
                                                         absl::Duration timeout) {
   GetDigestRequest request;
   request.set_job_id(job_id);
-  request.set_epoch(epoch);
+  request.set_generation(generation);
   return Call(*server_, &ParameterServer::Stub::GetDigest, "GetDigest", address_, request, timeout);
 }
 

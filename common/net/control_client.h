@@ -32,22 +32,22 @@ class ControlClient {
   // kInvalidArgument.
   absl::StatusOr<ConfigureReply> Configure(const ConfigureRequest& request, absl::Duration timeout);
   absl::StatusOr<ServerStats> GetStats(absl::Duration timeout);
-  // Also kFailedPrecondition (not configured; another job or epoch), kResourceExhausted (the server
-  // computes another).
-  absl::StatusOr<GetDigestReply> GetDigest(const std::string& job_id, uint64_t epoch,
+  // Also kFailedPrecondition (not configured; another job or generation), kResourceExhausted (the
+  // server computes another).
+  absl::StatusOr<GetDigestReply> GetDigest(const std::string& job_id, uint64_t generation,
                                            absl::Duration timeout);
   // Of a server. Every action may be repeated. Also kFailedPrecondition (not configured; another
-  // job or epoch; too late to name this cut), kInvalidArgument.
+  // job or generation; too late to name this cut), kInvalidArgument.
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request,
                                              absl::Duration timeout);
 
   // Of a worker.
   absl::StatusOr<WorkerStats> GetWorkerStats(absl::Duration timeout);
-  // NAME_CUT and CALL_OFF. Also kFailedPrecondition (another job or epoch; too late to name this
-  // cut), kInvalidArgument.
+  // NAME_CUT and CALL_OFF. Also kFailedPrecondition (another job or generation; too late to name
+  // this cut), kInvalidArgument.
   absl::StatusOr<CheckpointReply> CheckpointWorker(const CheckpointRequest& request,
                                                    absl::Duration timeout);
-  // Also kFailedPrecondition (another job or epoch).
+  // Also kFailedPrecondition (another job or generation).
   absl::Status Decide(const EvaluationDecision& decision, absl::Duration timeout);
 
  private:

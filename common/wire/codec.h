@@ -37,7 +37,7 @@ struct PullView {
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
   absl::Span<const PullTableView> tables;
-  bool with_slots = false;
+  bool with_state = false;
 };
 size_t EncodedBytes(const PullView& pull);
 grpc::ByteBuffer Encode(const PullView& pull);
@@ -45,8 +45,8 @@ grpc::ByteBuffer Encode(const PullView& pull);
 struct PushView {
   const Header& header;
   Step step;
-  uint32_t part = 0;
-  uint32_t num_parts = 1;
+  uint32_t chunk = 0;
+  uint32_t num_chunks = 1;
   float learning_rate = 0;
   absl::Span<const PushSlice> tables;
 };
@@ -56,7 +56,7 @@ grpc::ByteBuffer Encode(const PushView& push);
 // Where the rows of one table of a pull go.
 struct RowsView {
   TableId table;
-  absl::Span<float> rows;  // [n, dim]; with_slots: [n, row_floats]
+  absl::Span<float> rows;  // [n, dim]; with_state: [n, row_floats]
 };
 // Writes the rows of a kReady reply into `tables`, in order; leaves them alone otherwise.
 // Errors: kInternal (malformed, other tables than asked for, rows of the wrong size; nothing is
@@ -74,7 +74,7 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes);
 // What DecodePullRequest would say of the kind, before anything is allocated for the request;
 // kTrain where it would fail.
 PullKind PeekPullKind(const grpc::ByteBuffer& bytes);
-absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes);
+absl::StatusOr<PushChunk> DecodePushChunk(const grpc::ByteBuffer& bytes);
 
 grpc::ByteBuffer Encode(const PushAnswer& answer);
 
@@ -83,7 +83,7 @@ class PullReplyBuilder {
  public:
   struct Table {
     TableId table;
-    size_t rows_bytes = 0;  // of n rows, with or without slots
+    size_t rows_bytes = 0;  // of n rows, with or without state
   };
   static size_t EncodedBytes(const PullAnswer& answer, absl::Span<const Table> tables);
 

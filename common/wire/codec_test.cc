@@ -80,14 +80,14 @@ class Generator {
 
 void FillHeader(const Header& header, RequestHeader* proto) {
   proto->set_job_id(header.job_id);
-  proto->set_epoch(header.epoch);
+  proto->set_generation(header.generation);
   proto->set_worker_rank(header.rank.value());
   if (header.acked_through != kNoStep) proto->set_acked_through(header.acked_through.value());
 }
 
 void ExpectHeader(const Header& header, const RequestHeader& proto) {
   EXPECT_EQ(header.job_id, proto.job_id());
-  EXPECT_EQ(header.epoch, proto.epoch());
+  EXPECT_EQ(header.generation, proto.generation());
   EXPECT_EQ(header.rank.value(), proto.worker_rank());
   EXPECT_EQ(header.acked_through.value(), proto.has_acked_through() ? proto.acked_through() : -1);
 }
@@ -104,7 +104,7 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
     table->set_table(static_cast<uint32_t>(g->Number()));
     table->set_keys(AsBytes(g->Integers<Key>(g->Below(40))));
   }
-  proto.set_with_slots(g->Below(2) == 1);
+  proto.set_with_state(g->Below(2) == 1);
   return proto;
 }
 
@@ -112,8 +112,8 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
   ::thermocline::PushRequest proto;
   FillHeader(g->MakeHeader(), proto.mutable_header());
   proto.set_step(g->Signed());
-  proto.set_part(static_cast<uint32_t>(g->Number()));
-  proto.set_num_parts(static_cast<uint32_t>(g->Number()));
+  proto.set_chunk(static_cast<uint32_t>(g->Number()));
+  proto.set_num_chunks(static_cast<uint32_t>(g->Number()));
   proto.set_learning_rate(g->Below(3) == 0 ? 0.0f : g->Float());
   for (uint64_t tables = g->Below(6); tables > 0; --tables) {
     TablePush* table = proto.add_tables();
@@ -133,7 +133,7 @@ void ExpectPull(const PullRequest& pull, const ::thermocline::PullRequest& proto
   EXPECT_EQ(pull.step.value(), proto.step());
   EXPECT_EQ(pull.staleness_steps, proto.staleness_steps());
   EXPECT_EQ(pull.after_step.value(), proto.has_after_step() ? proto.after_step() : -1);
-  EXPECT_EQ(pull.with_slots, proto.with_slots());
+  EXPECT_EQ(pull.with_state, proto.with_state());
   ASSERT_EQ(pull.tables.size(), static_cast<size_t>(proto.tables_size()));
   for (int i = 0; i < proto.tables_size(); ++i) {
     EXPECT_EQ(pull.tables[i].table.value(), proto.tables(i).table());
@@ -142,11 +142,11 @@ void ExpectPull(const PullRequest& pull, const ::thermocline::PullRequest& proto
   }
 }
 
-void ExpectPush(const PushPart& push, const ::thermocline::PushRequest& proto) {
+void ExpectPush(const PushChunk& push, const ::thermocline::PushRequest& proto) {
   ExpectHeader(push.header, proto.header());
   EXPECT_EQ(push.step.value(), proto.step());
-  EXPECT_EQ(push.part, proto.part());
-  EXPECT_EQ(push.num_parts, proto.num_parts());
+  EXPECT_EQ(push.chunk, proto.chunk());
+  EXPECT_EQ(push.num_chunks, proto.num_chunks());
   EXPECT_EQ(push.learning_rate, proto.learning_rate());
   ASSERT_EQ(push.tables.size(), static_cast<size_t>(proto.tables_size()));
   for (int i = 0; i < proto.tables_size(); ++i) {
@@ -167,16 +167,16 @@ PullView ViewOf(const PullRequest& pull, std::vector<PullTableView>* tables) {
   for (const KeyRange& range : pull.tables) tables->push_back({range.table, pull.KeysOf(range)});
   return {pull.header,          pull.kind,       pull.step,
           pull.staleness_steps, pull.after_step, absl::MakeConstSpan(*tables),
-          pull.with_slots};
+          pull.with_state};
 }
 
-PushView ViewOf(const PushPart& push, std::vector<PushSlice>* tables) {
+PushView ViewOf(const PushChunk& push, std::vector<PushSlice>* tables) {
   for (const PushRange& range : push.tables) {
     tables->push_back(
         {range.table, range.kind, push.KeysOf(range), push.CountsOf(range), push.ValuesOf(range)});
   }
-  return {push.header,    push.step,          push.part,
-          push.num_parts, push.learning_rate, absl::MakeConstSpan(*tables)};
+  return {push.header,     push.step,          push.chunk,
+          push.num_chunks, push.learning_rate, absl::MakeConstSpan(*tables)};
 }
 
 // Permutes the fields of a serialized message (those of `repeated` keep their order, nested
@@ -259,7 +259,7 @@ TEST(Codec, PushRequestIsTheProtobufMessageBothWays) {
     SCOPED_TRACE(round);
     const ::thermocline::PushRequest proto = RandomPush(&g);
     const std::string bytes = proto.SerializeAsString();
-    const auto push = DecodePushPart(ToBuffer(bytes, &g.rng()));
+    const auto push = DecodePushChunk(ToBuffer(bytes, &g.rng()));
     ASSERT_TRUE(push.ok()) << push.status();
     ExpectPush(*push, proto);
     std::vector<PushSlice> tables;
@@ -283,7 +283,7 @@ TEST(Codec, AnyFieldOrderAndUnknownFieldsDecode) {
 
     const ::thermocline::PushRequest push = RandomPush(&g);
     const std::string push_bytes = Shuffle(push.SerializeAsString(), &g.rng(), {1, 8});
-    const auto decoded_push = DecodePushPart(ToBuffer(push_bytes, &g.rng()));
+    const auto decoded_push = DecodePushChunk(ToBuffer(push_bytes, &g.rng()));
     ASSERT_TRUE(decoded_push.ok()) << decoded_push.status();
     ExpectPush(*decoded_push, push);
   }
@@ -292,7 +292,7 @@ TEST(Codec, AnyFieldOrderAndUnknownFieldsDecode) {
 TEST(Codec, RepeatedScalarsAndBytesKeepTheLastAndHeadersMerge) {
   ::thermocline::PullRequest first, second;
   first.mutable_header()->set_job_id("first");
-  first.mutable_header()->set_epoch(3);
+  first.mutable_header()->set_generation(3);
   first.set_step(1);
   second.mutable_header()->set_job_id("second");
   second.set_step(9);
@@ -385,7 +385,7 @@ TEST(Codec, PushReplyIsTheProtobufMessageBothWays) {
 TEST(Codec, AnAbsentStepIsNoneAndStepZeroIsNot) {
   EXPECT_EQ(DecodePullRequest(ToBuffer(""))->header.acked_through, kNoStep);
   EXPECT_EQ(DecodePullRequest(ToBuffer(""))->after_step, kNoStep);
-  EXPECT_EQ(DecodePushPart(ToBuffer(""))->header.acked_through, kNoStep);
+  EXPECT_EQ(DecodePushChunk(ToBuffer(""))->header.acked_through, kNoStep);
   EXPECT_EQ(DecodePullReply(ToBuffer(""), {})->complete_through, kNoStep);
   EXPECT_EQ(DecodePushReply(ToBuffer(""))->accepted_through, kNoStep);
 
@@ -443,7 +443,7 @@ TEST(Codec, SizesThatDontFitAreRefusedByName) {
   table->set_counts(std::string(8, 'c'));
   table->set_values(std::string(24, 'v'));
   const auto push_status = [](const ::thermocline::PushRequest& proto) {
-    return DecodePushPart(ToBuffer(proto.SerializeAsString())).status();
+    return DecodePushChunk(ToBuffer(proto.SerializeAsString())).status();
   };
   EXPECT_TRUE(push_status(good).ok());
   ::thermocline::PushRequest bad = good;
@@ -502,7 +502,7 @@ TEST(Codec, TruncatedMessagesAreRefusedUnlessTheyAreMessagesThemselves) {
     for (size_t n = 0; n < bytes.size(); ++n) {
       const std::string prefix = bytes.substr(0, n);
       ::thermocline::PushRequest proto;
-      const auto push = DecodePushPart(ToBuffer(prefix, &g.rng()));
+      const auto push = DecodePushChunk(ToBuffer(prefix, &g.rng()));
       EXPECT_EQ(push.ok(), proto.ParseFromString(prefix)) << "round " << round << ", " << n;
       if (!push.ok()) {
         EXPECT_EQ(push.status().code(), absl::StatusCode::kInvalidArgument);
@@ -524,7 +524,7 @@ TEST(Codec, HostileBytesNeverDoMoreThanFail) {
       bytes[at] = static_cast<char>(g.Below(256));
     }
     const auto pull = DecodePullRequest(ToBuffer(bytes, &g.rng()));
-    const auto push = DecodePushPart(ToBuffer(bytes, &g.rng()));
+    const auto push = DecodePushChunk(ToBuffer(bytes, &g.rng()));
     for (const absl::Status& status : {pull.status(), push.status()}) {
       status.ok() ? ++accepted : ++refused;
       EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status))

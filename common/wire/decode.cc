@@ -26,8 +26,8 @@ bool ReadHeader(CodedInputStream& in, Header* header) {
     switch (tag) {
       case BytesTag(fields::kHeaderJobId):
         return ReadJobId(in, &header->job_id);
-      case VarintTag(fields::kHeaderEpoch):
-        return ReadUint64(in, &header->epoch);
+      case VarintTag(fields::kHeaderGeneration):
+        return ReadUint64(in, &header->generation);
       case VarintTag(fields::kHeaderWorkerRank):
         if (!ReadUint32(in, &rank)) return false;
         header->rank = WorkerRank(rank);
@@ -106,9 +106,9 @@ bool ReadTablePush(CodedInputStream& in, std::vector<ScannedPush>* tables) {
 
 absl::Status CheckTablePush(const ScannedPush& scanned) {
   RETURN_IF_ERROR(CheckKeys(scanned.table, scanned.keys));
-  const auto error = [&](const auto&... parts) {
+  const auto error = [&](const auto&... chunks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("table ", scanned.table.value(), ": ", parts...));
+        absl::StrCat("table ", scanned.table.value(), ": ", chunks...));
   };
   if (scanned.kind > static_cast<uint32_t>(PushKind::kAssign)) {
     return error("unknown kind of push ", scanned.kind);
@@ -167,8 +167,8 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
         return ReadStep(in, &pull.after_step);
       case BytesTag(fields::kPullTables):
         return ReadTableAndBulk(in, &scanned);
-      case VarintTag(fields::kPullWithSlots):
-        return ReadBool(in, &pull.with_slots);
+      case VarintTag(fields::kPullWithState):
+        return ReadBool(in, &pull.with_state);
       default:
         return WireFormatLite::SkipField(&in, tag);
     }
@@ -196,9 +196,9 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
   return pull;
 }
 
-absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes) {
-  PushPart push;
-  push.num_parts = 0;
+absl::StatusOr<PushChunk> DecodePushChunk(const grpc::ByteBuffer& bytes) {
+  PushChunk push;
+  push.num_chunks = 0;
   std::vector<ScannedPush> scanned;
   RETURN_IF_ERROR(ScanMessage(bytes, "PushRequest", [&](CodedInputStream& in, uint32_t tag) {
     switch (tag) {
@@ -206,10 +206,10 @@ absl::StatusOr<PushPart> DecodePushPart(const grpc::ByteBuffer& bytes) {
         return ReadHeader(in, &push.header);
       case VarintTag(fields::kPushStep):
         return ReadStep(in, &push.step);
-      case VarintTag(fields::kPushPart):
-        return ReadUint32(in, &push.part);
-      case VarintTag(fields::kPushNumParts):
-        return ReadUint32(in, &push.num_parts);
+      case VarintTag(fields::kPushChunk):
+        return ReadUint32(in, &push.chunk);
+      case VarintTag(fields::kPushNumChunks):
+        return ReadUint32(in, &push.num_chunks);
       case Fixed32Tag(fields::kPushLearningRate):
         return ReadFloat(in, &push.learning_rate);
       case BytesTag(fields::kPushTables):

@@ -116,7 +116,7 @@ void Nested(Sink& sink, uint32_t field, const Message& message) {
 template <typename Sink>
 void Emit(Sink& sink, const Header& header) {
   Bytes(sink, fields::kHeaderJobId, absl::MakeConstSpan(header.job_id));
-  Unsigned(sink, fields::kHeaderEpoch, header.epoch);
+  Unsigned(sink, fields::kHeaderGeneration, header.generation);
   Unsigned(sink, fields::kHeaderWorkerRank, header.rank.value());
   OptionalStep(sink, fields::kHeaderAckedThrough, header.acked_through);
 }
@@ -135,7 +135,7 @@ void Emit(Sink& sink, const PullView& pull) {
   Unsigned(sink, fields::kPullStalenessSteps, pull.staleness_steps);
   OptionalStep(sink, fields::kPullAfterStep, pull.after_step);
   for (const PullTableView& table : pull.tables) Nested(sink, fields::kPullTables, table);
-  Unsigned(sink, fields::kPullWithSlots, pull.with_slots ? 1 : 0);
+  Unsigned(sink, fields::kPullWithState, pull.with_state ? 1 : 0);
 }
 
 template <typename Sink>
@@ -151,8 +151,8 @@ template <typename Sink>
 void Emit(Sink& sink, const PushView& push) {
   Nested(sink, fields::kPushHeader, push.header);
   Signed(sink, fields::kPushStep, push.step.value());
-  Unsigned(sink, fields::kPushPart, push.part);
-  Unsigned(sink, fields::kPushNumParts, push.num_parts);
+  Unsigned(sink, fields::kPushChunk, push.chunk);
+  Unsigned(sink, fields::kPushNumChunks, push.num_chunks);
   Float(sink, fields::kPushLearningRate, push.learning_rate);
   for (const PushSlice& table : push.tables) Nested(sink, fields::kPushTables, table);
 }

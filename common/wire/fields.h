@@ -8,7 +8,7 @@
 namespace thermocline::wire::fields {
 
 inline constexpr uint32_t kHeaderJobId = 1;
-inline constexpr uint32_t kHeaderEpoch = 2;
+inline constexpr uint32_t kHeaderGeneration = 2;
 inline constexpr uint32_t kHeaderWorkerRank = 3;
 inline constexpr uint32_t kHeaderAckedThrough = 4;
 
@@ -18,7 +18,7 @@ inline constexpr uint32_t kPullStep = 3;
 inline constexpr uint32_t kPullStalenessSteps = 4;
 inline constexpr uint32_t kPullAfterStep = 5;
 inline constexpr uint32_t kPullTables = 7;
-inline constexpr uint32_t kPullWithSlots = 8;
+inline constexpr uint32_t kPullWithState = 8;
 
 inline constexpr uint32_t kTableKeysTable = 1;
 inline constexpr uint32_t kTableKeysKeys = 2;
@@ -33,8 +33,8 @@ inline constexpr uint32_t kTableRowsRows = 2;
 
 inline constexpr uint32_t kPushHeader = 1;
 inline constexpr uint32_t kPushStep = 2;
-inline constexpr uint32_t kPushPart = 4;
-inline constexpr uint32_t kPushNumParts = 5;
+inline constexpr uint32_t kPushChunk = 4;
+inline constexpr uint32_t kPushNumChunks = 5;
 inline constexpr uint32_t kPushLearningRate = 6;
 inline constexpr uint32_t kPushTables = 8;
 

@@ -20,7 +20,7 @@ enum class Readiness { kReady = 0, kNotReady = 1, kRecovering = 2 };
 
 struct Header {
   std::string job_id;
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   WorkerRank rank;
   Step acked_through = kNoStep;
 };
@@ -40,7 +40,7 @@ struct PullRequest {
   Step step;
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
-  bool with_slots = false;  // Rows are weights and the optimizer's slots.
+  bool with_state = false;  // Rows are weights and the optimizer state.
   std::vector<KeyRange> tables;
   UninitializedVector<Key> keys;  // of all tables
 
@@ -60,7 +60,7 @@ struct PushSlice {
   absl::Span<const float> values;     // [n, dim]; kAssign: [n, row_floats]
 };
 
-// One table's share of a push part, as ranges of its keys, counts and values.
+// One table's share of a push chunk, as ranges of its keys, counts and values.
 struct PushRange {
   TableId table;
   PushKind kind = PushKind::kGradient;
@@ -70,15 +70,15 @@ struct PushRange {
   size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats
 };
 
-// Part `part` of `num_parts` of one worker's push for a step.
-struct PushPart {
+// Chunk `chunk` of `num_chunks` of one worker's push for a step.
+struct PushChunk {
   Header header;
   Step step;
-  uint32_t part = 0;
-  uint32_t num_parts = 1;
+  uint32_t chunk = 0;
+  uint32_t num_chunks = 1;
   float learning_rate = 0;
   std::vector<PushRange> tables;
-  UninitializedVector<Key> keys;         // distinct over all parts, per table and kind
+  UninitializedVector<Key> keys;         // distinct over all chunks, per table and kind
   UninitializedVector<uint32_t> counts;  // lookups per key
   UninitializedVector<float> values;
 

@@ -36,7 +36,7 @@ absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
   };
   if (std::equal(layouts.begin(), layouts.end(), saved.begin(), saved.end(), same)) return tables;
   return absl::FailedPreconditionError(absl::StrCat(
-      "the job in the manifest of ", CheckpointName({manifest.epoch(), Step(manifest.step())}),
+      "the job in the manifest of ", CheckpointName({manifest.generation(), Step(manifest.step())}),
       " doesn't describe its tables"));
 }
 
@@ -73,7 +73,7 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
 // The tensors of one table in the file; npos: not wanted, or it has none.
 struct TableTensors {
   static constexpr size_t npos = static_cast<size_t>(-1);
-  size_t keys = npos, rows = npos, slots = npos;
+  size_t keys = npos, rows = npos, state = npos;
 };
 
 class Export {
@@ -124,8 +124,8 @@ size_t Export::AddTensor(std::string name, Type type, std::vector<uint64_t> shap
 }
 
 void Export::AddTensors() {
-  const auto wants_slots = [&](const TableLayout& layout) {
-    return options_.slots && layout.slot_floats() > 0;
+  const auto wants_state = [&](const TableLayout& layout) {
+    return options_.optimizer_state && layout.state_floats() > 0;
   };
   for (const TableLayout& layout : tables_.sparse) {
     const uint64_t rows = exported_.verified.rows[layout.id];
@@ -133,9 +133,9 @@ void Export::AddTensors() {
     tensors.keys = AddTensor(layout.name + ".keys", Type::kU64, {rows});
     tensors.rows =
         AddTensor(layout.name + ".rows", Type::kF32, {rows, static_cast<uint64_t>(layout.dim)});
-    if (wants_slots(layout)) {
-      tensors.slots = AddTensor(layout.name + ".slots", Type::kF32,
-                                {rows, static_cast<uint64_t>(layout.slot_floats())});
+    if (wants_state(layout)) {
+      tensors.state = AddTensor(layout.name + ".optimizer_state", Type::kF32,
+                                {rows, static_cast<uint64_t>(layout.state_floats())});
     }
   }
   for (const DenseTable& table : tables_.dense) {
@@ -145,10 +145,10 @@ void Export::AddTensors() {
     if (absl::EndsWith(table.layout.name, ".bias")) shape.erase(shape.begin());
     TableTensors& tensors = tensors_[table.layout.id];
     tensors.rows = AddTensor(table.layout.name, Type::kF32, std::move(shape));
-    if (wants_slots(table.layout)) {
-      tensors.slots = AddTensor(table.layout.name + ".slots", Type::kF32,
+    if (wants_state(table.layout)) {
+      tensors.state = AddTensor(table.layout.name + ".optimizer_state", Type::kF32,
                                 {static_cast<uint64_t>(table.num_blocks()),
-                                 static_cast<uint64_t>(table.layout.slot_floats())});
+                                 static_cast<uint64_t>(table.layout.state_floats())});
     }
   }
 }
@@ -160,7 +160,7 @@ std::map<std::string, std::string> Export::Metadata() const {
       {"job_id", manifest_.job_id()},
       {"job", JobToText(manifest_.job())},
       {"model", ModelText(manifest_.job(), manifest_.seed(), tables_)},
-      {"epoch", absl::StrCat(manifest_.epoch())},
+      {"generation", absl::StrCat(manifest_.generation())},
       {"step", absl::StrCat(manifest_.step())},
       {"samples", absl::StrCat(manifest_.samples())},
       {"seed", absl::StrCat(manifest_.seed())},
@@ -172,9 +172,9 @@ template <typename Use>
 absl::Status Export::ForEachRow(TableId table, Use use) {
   RowRange range;
   range.table = table;
-  for (int part = 0; part < manifest_.parts_size(); ++part) {
+  for (int shard = 0; shard < manifest_.shards_size(); ++shard) {
     ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> merged,
-                     MergedRows::Open(disk_, directory_, manifest_, part, range));
+                     MergedRows::Open(disk_, directory_, manifest_, shard, range));
     for (SavedRow row;;) {
       ASSIGN_OR_RETURN(const bool found, merged->Next(&row));
       if (!found) break;
@@ -190,8 +190,8 @@ absl::Status Export::WriteSparse(const TableLayout& layout) {
   return ForEachRow(layout.id, [&](const SavedRow& row) -> absl::Status {
     RETURN_IF_ERROR(file_->Append(tensors.keys, &row.key.key, sizeof(Key)));
     RETURN_IF_ERROR(file_->Append(tensors.rows, row.values.data(), sizeof(float) * dim));
-    if (tensors.slots == TableTensors::npos) return absl::OkStatus();
-    return file_->Append(tensors.slots, row.values.data() + dim,
+    if (tensors.state == TableTensors::npos) return absl::OkStatus();
+    return file_->Append(tensors.state, row.values.data() + dim,
                          sizeof(float) * (row.values.size() - dim));
   });
 }
@@ -222,8 +222,8 @@ absl::Status Export::WriteDense(const DenseTable& table) {
     left -= floats;
     const absl::Span<const float> row = row_of(block);
     RETURN_IF_ERROR(file_->Append(tensors.rows, row.data(), sizeof(float) * floats));
-    if (tensors.slots == TableTensors::npos) continue;
-    RETURN_IF_ERROR(file_->Append(tensors.slots, row.data() + kDenseBlockFloats,
+    if (tensors.state == TableTensors::npos) continue;
+    RETURN_IF_ERROR(file_->Append(tensors.state, row.data() + kDenseBlockFloats,
                                   sizeof(float) * (row_floats - kDenseBlockFloats)));
   }
   return absl::OkStatus();

@@ -13,7 +13,7 @@
 namespace thermocline {
 
 struct ExportOptions {
-  bool slots = false;  // The optimizers' state, too.
+  bool optimizer_state = false;  // The optimizers' state, too.
 };
 
 struct ExportedCheckpoint {

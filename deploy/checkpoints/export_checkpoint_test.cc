@@ -56,9 +56,9 @@ class ExportCheckpointTest : public testing::Test {
         path_(testing::TempDir() + "/model.safetensors") {
     std::filesystem::remove(path_);
   }
-  absl::StatusOr<ExportedCheckpoint> Export(bool slots = false) {
+  absl::StatusOr<ExportedCheckpoint> Export(bool optimizer_state = false) {
     ExportOptions options;
-    options.slots = slots;
+    options.optimizer_state = state;
     return ExportCheckpoint(&disk_, kDirectory, manifest_, path_, options);
   }
 
@@ -69,26 +69,27 @@ class ExportCheckpointTest : public testing::Test {
   const std::string path_;
 };
 
-TEST_F(ExportCheckpointTest, SparseTablesAreKeysRowsAndSlots) {
-  const auto exported = Export(/*slots=*/true);
+TEST_F(ExportCheckpointTest, SparseTablesAreKeysRowsAndState) {
+  const auto exported = Export(/*optimizer_state=*/true);
   ASSERT_TRUE(exported.ok()) << exported.status();
   const Parsed parsed = Parse(path_);
   EXPECT_EQ(std::filesystem::file_size(path_), exported->bytes);
   const auto keys = parsed.Numbers<Key>("C1.keys");
-  const auto rows = parsed.Numbers<float>("C1.rows"), slots = parsed.Numbers<float>("C1.slots");
+  const auto rows = parsed.Numbers<float>("C1.rows"),
+             state = parsed.Numbers<float>("C1.optimizer_state");
   EXPECT_THAT(parsed.Shape("C1.keys"), ElementsAre(100));
   EXPECT_THAT(parsed.Shape("C1.rows"), ElementsAre(100, 4));
-  EXPECT_THAT(parsed.Shape("C1.slots"), ElementsAre(100, 4));
+  EXPECT_THAT(parsed.Shape("C1.optimizer_state"), ElementsAre(100, 4));
   for (size_t i = 0; i < keys.size(); ++i) {
     const auto found = rows_.find(RowKeyOf(TableId(0), keys[i]));
     ASSERT_NE(found, rows_.end());
     for (size_t f = 0; f < 8; ++f) {
-      EXPECT_EQ(f < 4 ? rows[4 * i + f] : slots[4 * i + f - 4], found->second.values[f]);
+      EXPECT_EQ(f < 4 ? rows[4 * i + f] : state[4 * i + f - 4], found->second.values[f]);
     }
   }
   EXPECT_THAT(parsed.Shape("C2.keys"), ElementsAre(0));
   EXPECT_THAT(parsed.Shape("C2.rows"), ElementsAre(0, 4));
-  EXPECT_THAT(parsed.Shape("C2.slots"), ElementsAre(0, 1));
+  EXPECT_THAT(parsed.Shape("C2.optimizer_state"), ElementsAre(0, 1));
 }
 
 TEST_F(ExportCheckpointTest, DenseTensorsHaveTheirShape) {
@@ -97,7 +98,7 @@ TEST_F(ExportCheckpointTest, DenseTensorsHaveTheirShape) {
   EXPECT_THAT(parsed.Shape("bottom.0.weight"), ElementsAre(3, 100));
   EXPECT_THAT(parsed.Shape("bottom.0.bias"), ElementsAre(100));
   EXPECT_THAT(parsed.Shape("top.1.bias"), ElementsAre(1));
-  EXPECT_FALSE(parsed.header.contains("C1.slots"));
+  EXPECT_FALSE(parsed.header.contains("C1.optimizer_state"));
   for (const DenseTable& tensor : tables_.dense) {
     const auto floats = parsed.Numbers<float>(tensor.layout.name);
     ASSERT_EQ(floats.size(), static_cast<size_t>(tensor.num_floats()));
@@ -163,7 +164,7 @@ TEST_F(ExportCheckpointTest, SaysWhatComputingWithItTakes) {
 }
 
 TEST_F(ExportCheckpointTest, TensorsFollowEachOtherAndAreAligned) {
-  ASSERT_TRUE(Export(/*slots=*/true).ok());
+  ASSERT_TRUE(Export(/*optimizer_state=*/true).ok());
   const Parsed parsed = Parse(path_);
   std::map<uint64_t, uint64_t> ranges;
   for (const auto& [name, entry] : parsed.header.items()) {

@@ -35,9 +35,9 @@ int Export(const Flags& flags) {
     return Complain(absl::StrCat("no checkpoint in ", path->directory), kExitFailed);
   }
   ExportOptions options;
-  options.slots = flags.Has("slots");
+  options.optimizer_state = flags.Has("optimizer-state");
   const auto exported = ExportCheckpoint(&disk, path->directory, **manifest, out, options);
-  const std::string name = CheckpointName({(*manifest)->epoch(), Step((*manifest)->step())});
+  const std::string name = CheckpointName({(*manifest)->generation(), Step((*manifest)->step())});
   if (!exported.ok()) {
     const bool removed = absl::IsNotFound(store.Load(name).status());
     return Complain(absl::StrCat(exported.status().message(),
@@ -60,11 +60,11 @@ int Export(const Flags& flags) {
 CheckpointAction CheckpointExportAction() {
   CheckpointAction action;
   action.name = "export";
-  action.arguments = "PATH OUT.safetensors [--slots]";
+  action.arguments = "PATH OUT.safetensors [--optimizer-state]";
   action.summary =
       "verifies a checkpoint (of several the newest) and writes it as safetensors, which\n"
       "      deploy/python/thermocline_torch.py reads";
-  action.flags = {{"slots", "", "the optimizers' state, too"}};
+  action.flags = {{"optimizer-state", "", "the optimizers' state, too"}};
   action.run = Export;
   return action;
 }

@@ -26,10 +26,10 @@ struct Contents {
 
 Contents ContentsOf(const ListedCheckpoint& listed) {
   Contents contents;
-  int full_parts = 0;
-  for (const CheckpointPart& part : listed.manifest.parts()) {
-    if (part.base_step() == kNoStep.value()) ++full_parts;
-    for (const CheckpointFile& file : part.files()) {
+  int full_shards = 0;
+  for (const CheckpointShard& shard : listed.manifest.shards()) {
+    if (shard.base_step() == kNoStep.value()) ++full_shards;
+    for (const CheckpointFile& file : shard.files()) {
       ++contents.files;
       contents.bytes += file.bytes();
       if (!absl::StartsWith(file.path(), listed.name + "/")) continue;
@@ -37,8 +37,8 @@ Contents ContentsOf(const ListedCheckpoint& listed) {
       contents.new_bytes += file.bytes();
     }
   }
-  const bool full = full_parts == listed.manifest.parts_size();
-  contents.kind = full ? "full" : full_parts == 0 ? "incremental" : "mixed";
+  const bool full = full_shards == listed.manifest.shards_size();
+  contents.kind = full ? "full" : full_shards == 0 ? "incremental" : "mixed";
   return contents;
 }
 
@@ -50,14 +50,14 @@ std::string BestOf(const std::vector<ListedCheckpoint>& list) {
   return "";
 }
 
-bool HasManifest(const ListedCheckpoint& listed) { return listed.manifest.parts_size() > 0; }
+bool HasManifest(const ListedCheckpoint& listed) { return listed.manifest.shards_size() > 0; }
 
 std::string RenderJson(const std::string& directory, const std::vector<ListedCheckpoint>& list,
                        const std::string& best) {
   Json checkpoints = Json::array();
   for (const ListedCheckpoint& listed : list) {
     Json json = {{"name", listed.name},
-                 {"epoch", listed.id.epoch},
+                 {"generation", listed.id.generation},
                  {"step", listed.id.step.value()},
                  {"status", VerdictOn(listed.status)},
                  {"best", listed.name == best}};
@@ -88,13 +88,13 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
                         const std::string& best) {
   if (list.empty()) return absl::StrCat("no checkpoint in ", directory, "\n");
   std::vector<std::vector<std::string>> rows = {
-      {"checkpoint", "step", "epoch", "samples", "servers", "new rows", "new bytes", "all bytes",
-       "kind"},
+      {"checkpoint", "step", "generation", "samples", "servers", "new rows", "new bytes",
+       "all bytes", "kind"},
       {}};
   std::string not_whole;
   for (const ListedCheckpoint& listed : list) {
     std::vector<std::string> row = {listed.name, absl::StrCat(listed.id.step.value()),
-                                    absl::StrCat(listed.id.epoch)};
+                                    absl::StrCat(listed.id.generation)};
     if (HasManifest(listed)) {
       const Contents contents = ContentsOf(listed);
       row.insert(row.end(),

@@ -39,8 +39,8 @@ std::string Describe(const VerifiedCheckpoint& verified) {
 std::string DescribeFolder(const std::vector<ListedCheckpoint>& list, const std::string& name) {
   std::string needed_by;
   for (const ListedCheckpoint& listed : list) {
-    for (const CheckpointPart& part : listed.manifest.parts()) {
-      for (const CheckpointFile& file : part.files()) {
+    for (const CheckpointShard& shard : listed.manifest.shards()) {
+      for (const CheckpointFile& file : shard.files()) {
         if (absl::StartsWith(file.path(), name + "/")) needed_by = listed.name;
       }
     }

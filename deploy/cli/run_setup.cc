@@ -276,7 +276,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags) {
   const CheckpointManifest& manifest = base.manifest;
   options.start.base = base.name;
   RETURN_IF_ERROR(CheckModel(job, manifest));
-  options.start.generation = manifest.epoch() + 1;
+  options.start.generation = manifest.generation() + 1;
   options.start.base_step = Step(manifest.step());
   options.start.base_samples = manifest.samples();
   ASSIGN_OR_RETURN(options.programs, ProgramsFromFlags(flags));

@@ -30,7 +30,7 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
   }
   PosixDisk disk;
   const CheckpointStore store(&disk, setup.job.checkpoint().directory());
-  const auto next = FindNextEpoch(store, setup.job.name(), "");
+  const auto next = FindNextGeneration(store, setup.job.name(), "");
   if (!next.ok()) return "";
   return absl::StrCat(next->start.base.empty()
                           ? "\nthere is no checkpoint yet; to begin anew in this run directory: "

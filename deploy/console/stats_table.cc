@@ -154,7 +154,7 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
 // What the workers keep beside their compute; "" where none does.
 std::string RenderCaches(const std::vector<WorkerReport>& workers) {
   Rows rows = {{"cache of worker", "device", "budget", "rows held", "of", "hits", "loaded",
-                "bypassed", "crowded out", "evicted", "written ahead", "window", "prefetch"},
+                "bypassed", "rejected (no room)", "evicted", "written ahead", "window", "prefetch"},
                {}};
   const size_t head = rows.size();
   for (const WorkerReport& worker : workers) {
@@ -167,7 +167,7 @@ std::string RenderCaches(const std::vector<WorkerReport>& workers) {
     rows.push_back({worker.address, worker.stats->device(), FormatBytes(cache.budget_bytes()),
                     FormatCount(cache.rows_held()), FormatCount(cache.capacity_rows()),
                     percent(cache.hits()), percent(cache.loaded()), percent(cache.bypassed()),
-                    percent(cache.crowded_out()), FormatCount(cache.evicted()),
+                    percent(cache.rejected_no_room()), FormatCount(cache.evicted()),
                     FormatCount(cache.written_ahead()), absl::StrCat(cache.window_steps()),
                     absl::StrCat(cache.prefetch_steps())});
   }

@@ -126,7 +126,7 @@ std::string DescribeOrigin(const Job& job, const std::string& build,
   }
   compare("build", manifest.build(), build);
   if (differences.empty()) return "";
-  return absl::StrCat("checkpoint ", CheckpointName({manifest.epoch(), Step(manifest.step())}),
+  return absl::StrCat("checkpoint ", CheckpointName({manifest.generation(), Step(manifest.step())}),
                       " was made with ", absl::StrJoin(differences, ", "));
 }
 

@@ -117,7 +117,7 @@ TEST(DeviceWarnings, EachIsGivenOnceWithItsRanks) {
   EXPECT_EQ(take(4),
             (Lines{"workers 0, 2: the driver is too old", "worker 3: there is no cuBLASLt"}));
   EXPECT_EQ(take(4), Lines());
-  // In a later epoch rank 1 is on another host.
+  // In a later generation rank 1 is on another host.
   warnings.Set(1, "the driver is too old");
   EXPECT_EQ(take(4), Lines());
   warnings.Set(1, "there is no driver");

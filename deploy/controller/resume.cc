@@ -54,28 +54,29 @@ std::string Instead(const CheckpointStore& store, const Checkpoints& list,
                       absl::StrJoin(names, ", "));
 }
 
-// The base of the last epoch is gone, by somebody's hand. Surely of the same line are only those
-// that its own epoch made before: of an earlier one, people may have left what came last behind.
+// The base of the last generation is gone, by somebody's hand. Surely of the same line are only
+// those that its own generation made before: of an earlier one, people may have left what came last
+// behind.
 absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
                                                   const Checkpoints& list, const std::string& base,
                                                   std::vector<std::string>* notices) {
   const auto id = ParseCheckpointName(base);
   std::map<std::string, absl::Status> known;
   const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
-    return id.has_value() && listed.status.ok() && listed.id.epoch == id->epoch &&
+    return id.has_value() && listed.status.ok() && listed.id.generation == id->generation &&
            listed.id.step < id->step && store.CheckBytes(listed.manifest, &known).ok();
   });
   const std::string gone =
-      absl::StrCat("checkpoint ", base, ", with which the last epoch began, is gone");
+      absl::StrCat("checkpoint ", base, ", with which the last generation began, is gone");
   if (before == nullptr) {
     return absl::DataLossError(absl::StrCat(gone, "; ", Instead(store, list, base)));
   }
   notices->push_back(absl::StrCat(gone, "; going on with ", before->name,
-                                  ", the newest whole one that its epoch made before"));
+                                  ", the newest whole one that its generation made before"));
   return before;
 }
 
-// What the epoch after begins with; null: nothing.
+// What the generation after begins with; null: nothing.
 absl::StatusOr<const ListedCheckpoint*> Choose(const CheckpointStore& store,
                                                const Checkpoints& list,
                                                const std::optional<JobState>& state,
@@ -92,8 +93,9 @@ absl::StatusOr<const ListedCheckpoint*> Choose(const CheckpointStore& store,
     return chosen;
   }
   if (!state.has_value()) return list.empty() ? nullptr : &list.back();
-  const ListedCheckpoint* newest =
-      Last(list, [&](const ListedCheckpoint& listed) { return listed.id.epoch == state->epoch(); });
+  const ListedCheckpoint* newest = Last(list, [&](const ListedCheckpoint& listed) {
+    return listed.id.generation == state->generation();
+  });
   if (newest != nullptr || state->base_checkpoint().empty()) return newest;
   const ListedCheckpoint* base = by_name(state->base_checkpoint());
   if (base != nullptr) return base;
@@ -109,8 +111,8 @@ absl::Status CheckJobId(const std::string& here, const std::string& there,
 
 }  // namespace
 
-absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const std::string& job_id,
-                                          const std::string& name) {
+absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
+                                               const std::string& job_id, const std::string& name) {
   const auto read = store.ReadJobState();
   if (absl::IsDataLoss(read.status())) {
     return absl::DataLossError(
@@ -127,9 +129,9 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
   if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job_id, state->job_id(), kJobStateName));
   ResumePoint point;
   GenerationStart& start = point.start;
-  start.generation = state.has_value() ? state->epoch() : 0;
+  start.generation = state.has_value() ? state->generation() : 0;
   for (const ListedCheckpoint& listed : list)
-    start.generation = std::max(start.generation, listed.id.epoch);
+    start.generation = std::max(start.generation, listed.id.generation);
   ++start.generation;
   ASSIGN_OR_RETURN(const ListedCheckpoint* chosen,
                    Choose(store, list, state, name, &point.notices));
@@ -149,7 +151,7 @@ absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const st
 
 absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
                                             const std::string& build, const std::string& name) {
-  ASSIGN_OR_RETURN(ResumePoint point, FindNextEpoch(store, job.name(), name));
+  ASSIGN_OR_RETURN(ResumePoint point, FindNextGeneration(store, job.name(), name));
   if (!point.base.has_value()) return point;
   RETURN_IF_ERROR(CheckModel(job, *point.base));
   RETURN_IF_ERROR(CheckData(job, *point.base));
@@ -164,22 +166,22 @@ std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointSto
   if (!state.ok() || !list.ok() || !state->has_value() || (*state)->base_checkpoint().empty()) {
     return std::nullopt;
   }
-  const auto is_of_last_epoch = [&](const ListedCheckpoint& listed) {
-    return listed.id.epoch == (*state)->epoch();
+  const auto is_of_last_generation = [&](const ListedCheckpoint& listed) {
+    return listed.id.generation == (*state)->generation();
   };
-  if (Last(*list, is_of_last_epoch) != nullptr) return std::nullopt;
+  if (Last(*list, is_of_last_generation) != nullptr) return std::nullopt;
   return WholeBut(store, *list, (*state)->base_checkpoint());
 }
 
 absl::Status CheckResumable(const CheckpointStore& store) {
   ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
   const auto state = store.ReadJobState();
-  // Where it can't be read FindNextEpoch says so, whatever the job.
+  // Where it can't be read FindNextGeneration says so, whatever the job.
   const bool is_known = state.ok() && state->has_value();
   const std::string job_id = is_known       ? (*state)->job_id()
                              : list.empty() ? ""
                                             : list.back().manifest.job_id();
-  return FindNextEpoch(store, job_id, "").status();
+  return FindNextGeneration(store, job_id, "").status();
 }
 
 absl::Status CheckUnused(const CheckpointStore& store) {

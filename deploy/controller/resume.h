@@ -22,17 +22,17 @@ struct ResumePoint {
   std::vector<std::string> notices;        // What people should know about it, in lines.
 };
 
-// The next epoch of the job `job_id`, whose checkpoints are in `store`. It begins with the
-// checkpoint called `name`; "": with the newest of the last epoch, or with what that one began
+// The next generation of the job `job_id`, whose checkpoints are in `store`. It begins with the
+// checkpoint called `name`; "": with the newest of the last generation, or with what that one began
 // with.
 //
 // A damaged checkpoint is never passed over in silence: an older one is taken where people say so.
-// Where somebody removed what the last epoch began with, the one before of the same epoch stands in
-// for it, and a notice says so.
-// Errors: kNotFound (no job was run there; no such checkpoint), kDataLoss (the checkpoint is
-// damaged), kFailedPrecondition (it is not this job's), kUnavailable.
-absl::StatusOr<ResumePoint> FindNextEpoch(const CheckpointStore& store, const std::string& job_id,
-                                          const std::string& name);
+// Where somebody removed what the last generation began with, the one before of the same generation
+// stands in for it, and a notice says so. Errors: kNotFound (no job was run there; no such
+// checkpoint), kDataLoss (the checkpoint is damaged), kFailedPrecondition (it is not this job's),
+// kUnavailable.
+absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
+                                               const std::string& job_id, const std::string& name);
 
 // The same for a job as it is now, run by `build`. A notice says where the checkpoint was made by
 // another one, or with other instructions. Errors: also kFailedPrecondition (model or data differ
@@ -41,11 +41,12 @@ absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const 
                                             const std::string& build, const std::string& name);
 
 // Whether the job that was run there can go on by itself (--resume), as far as the checkpoints
-// tell. Errors: those of FindNextEpoch.
+// tell. Errors: those of FindNextGeneration.
 absl::Status CheckResumable(const CheckpointStore& store);
 
 // After a loss of data: the whole checkpoints that people may go on with instead of what the last
-// epoch began with, newest first; every byte of them is read. nullopt: that epoch got further, and
+// generation began with, newest first; every byte of them is read. nullopt: that generation got
+// further, and
 // --resume takes it up.
 std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointStore& store);
 

@@ -47,8 +47,8 @@ class ResumeTest : public testing::Test {
     EXPECT_TRUE(job.ok()) << job.status();
     return *job;
   }
-  CheckpointManifest ManifestAt(uint64_t epoch, int64_t step) const {
-    CheckpointManifest manifest = EmptyManifest({epoch, Step(step)}, 1);
+  CheckpointManifest ManifestAt(uint64_t generation, int64_t step) const {
+    CheckpointManifest manifest = EmptyManifest({generation, Step(step)}, 1);
     manifest.set_job_id(job_.name());
     manifest.set_seed(job_.seed());
     manifest.set_samples(static_cast<uint64_t>(step + 1) * 16);
@@ -59,14 +59,14 @@ class ResumeTest : public testing::Test {
     }
     return manifest;
   }
-  void Commit(uint64_t epoch, int64_t step) {
-    const absl::Status committed = store_.Commit(ManifestAt(epoch, step));
+  void Commit(uint64_t generation, int64_t step) {
+    const absl::Status committed = store_.Commit(ManifestAt(generation, step));
     EXPECT_TRUE(committed.ok()) << committed;
   }
-  void Write(uint64_t epoch, const std::string& base) {
+  void Write(uint64_t generation, const std::string& base) {
     JobState state;
     state.set_job_id(job_.name());
-    state.set_epoch(epoch);
+    state.set_generation(generation);
     state.set_base_checkpoint(base);
     EXPECT_TRUE(store_.WriteJobState(state).ok());
   }
@@ -104,7 +104,7 @@ TEST_F(ResumeTest, FromTheBeginningWhereNoCheckpointWasMade) {
   EXPECT_EQ(start->first_step(), Step(0));
 }
 
-TEST_F(ResumeTest, FromTheNewestOfTheLastEpoch) {
+TEST_F(ResumeTest, FromTheNewestOfTheLastGeneration) {
   Commit(1, 9);
   Commit(2, 29);
   Commit(2, 39);
@@ -117,7 +117,7 @@ TEST_F(ResumeTest, FromTheNewestOfTheLastEpoch) {
   EXPECT_EQ(start->base_samples, 640u);
 }
 
-TEST_F(ResumeTest, FromWhatTheLastEpochBeganWithIfItMadeNone) {
+TEST_F(ResumeTest, FromWhatTheLastGenerationBeganWithIfItMadeNone) {
   Commit(1, 9);
   Commit(1, 19);  // People decided not to go on with this one.
   Write(2, "epoch-1-step-9");
@@ -156,7 +156,7 @@ TEST_F(ResumeTest, AMissingOne) {
 }
 
 TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
-  Commit(1, 29);  // Left behind: the second epoch began elsewhere.
+  Commit(1, 29);  // Left behind: the second generation began elsewhere.
   Commit(2, 9);
   Commit(2, 19);
   Commit(2, 39);
@@ -165,10 +165,11 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
   ASSERT_TRUE(point.ok()) << point.status();
   EXPECT_EQ(point->start.base, "epoch-2-step-19");
   EXPECT_EQ(point->start.generation, 4u);
-  EXPECT_THAT(point->notices,
-              ElementsAre("checkpoint epoch-2-step-29, with which the last epoch began, is gone; "
-                          "going on with epoch-2-step-19, the newest whole one that its epoch made "
-                          "before"));
+  EXPECT_THAT(
+      point->notices,
+      ElementsAre("checkpoint epoch-2-step-29, with which the last generation began, is gone; "
+                  "going on with epoch-2-step-19, the newest whole one that its generation made "
+                  "before"));
   Damage("epoch-2-step-19");
   EXPECT_EQ(Find()->base, "epoch-2-step-9");
   // Which of the other lines led there, nobody knows.
@@ -206,7 +207,7 @@ TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
     before = manifest;
   }
   Write(2, "epoch-1-step-19");
-  const std::string path = absl::StrCat(kDirectory, "/", before.parts(0).files(0).path());
+  const std::string path = absl::StrCat(kDirectory, "/", before.shards(0).files(0).path());
   ASSERT_EQ(path, "checkpoints/epoch-1-step-19/server-0.sst");
   std::string content = disk_.Content(path);
   content[content.size() / 2] ^= 1;
@@ -214,7 +215,7 @@ TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
   EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("epoch-1-step-9")));
   // Nor does it stand in for one that is gone.
   Write(2, "epoch-1-step-39");
-  const auto next = FindNextEpoch(store_, job_.name(), "");
+  const auto next = FindNextGeneration(store_, job_.name(), "");
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->start.base, "epoch-1-step-9");
   Write(2, "epoch-1-step-19");

@@ -72,7 +72,7 @@ TEST(RestartPolicy, AnAddressIsGivenUpWhereTheJobCanGoBack) {
   EXPECT_FALSE(last.restart);
   EXPECT_FALSE(last.is_exhausted);
   EXPECT_EQ(last.why_not, "it did not come up 5 times in a row");
-  // In the next epoch it came up, at another.
+  // In the next generation it came up, at another.
   EXPECT_TRUE(policy.OnEnd(0, kCameUp, Step(7)).restart);
   EXPECT_TRUE(policy.OnEnd(0, kDidNotComeUp, Step(7)).restart);
 }

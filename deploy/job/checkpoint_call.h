@@ -43,7 +43,7 @@ class CheckpointRequestNumbers {
   CheckpointRequest Next(CheckpointRequest::Action action, Step step) {
     CheckpointRequest request;
     request.set_job_id(job_id_);
-    request.set_epoch(generation_);
+    request.set_generation(generation_);
     request.set_action(action);
     if (action == CheckpointRequest::STATUS) return request;
     request.set_step(step.value());

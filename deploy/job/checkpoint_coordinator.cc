@@ -17,45 +17,45 @@ namespace {
 constexpr int kMostFailures = 3;
 
 CheckpointEvent CommittedEvent(const std::string& name, Step step,
-                               const std::vector<CutStatus>& parts) {
+                               const std::vector<CutStatus>& shards) {
   CheckpointEvent event;
   event.kind = CheckpointEvent::kCommitted;
   event.step = step;
   event.name = name;
   event.is_full = true;
-  for (const CutStatus& part : parts) {
-    event.is_full = event.is_full && part.part().base_step() < 0;
-    for (const CheckpointFile& file : part.part().files()) event.bytes += file.bytes();
-    event.pause_s = std::max(event.pause_s, part.pause_s());
-    event.write_s = std::max(event.write_s, part.write_s());
+  for (const CutStatus& shard : shards) {
+    event.is_full = event.is_full && shard.shard().base_step() < 0;
+    for (const CheckpointFile& file : shard.shard().files()) event.bytes += file.bytes();
+    event.pause_s = std::max(event.pause_s, shard.pause_s());
+    event.write_s = std::max(event.write_s, shard.write_s());
   }
   return event;
 }
 
-// `committed`: parts that these may build on.
+// `committed`: shards that these may build on.
 absl::StatusOr<CheckpointManifest> Compose(const CheckpointOptions& options,
-                                           const CheckpointCoordinator::CommittedParts& committed,
-                                           Step step, const std::vector<CutStatus>& parts) {
+                                           const CheckpointCoordinator::CommittedShards& committed,
+                                           Step step, const std::vector<CutStatus>& shards) {
   CheckpointManifest manifest = options.manifest;
   manifest.set_step(step.value());
   manifest.set_samples(options.samples_through(step));
   if (options.evaluations_through) {
     *manifest.mutable_evaluations() = options.evaluations_through(step);
   }
-  for (size_t i = 0; i < parts.size(); ++i) {
-    CheckpointPart* part = manifest.add_parts();
-    *part = parts[i].part();
-    part->set_server_index(static_cast<uint32_t>(i));
-    if (part->base_step() < 0) continue;
-    const auto base = committed.find(Step(part->base_step()));
+  for (size_t i = 0; i < shards.size(); ++i) {
+    CheckpointShard* shard = manifest.add_shards();
+    *shard = shards[i].shard();
+    shard->set_server_index(static_cast<uint32_t>(i));
+    if (shard->base_step() < 0) continue;
+    const auto base = committed.find(Step(shard->base_step()));
     if (base == committed.end()) {
       return absl::AbortedError(absl::StrCat("server ", i, " builds on the cut of step ",
-                                             part->base_step(), ", which is not kept"));
+                                             shard->base_step(), ", which is not kept"));
     }
-    part->clear_files();
-    part->MergeFrom(base->second[i]);
-    part->set_base_step(parts[i].part().base_step());
-    for (const CheckpointFile& file : parts[i].part().files()) *part->add_files() = file;
+    shard->clear_files();
+    shard->MergeFrom(base->second[i]);
+    shard->set_base_step(shards[i].shard().base_step());
+    for (const CheckpointFile& file : shards[i].shard().files()) *shard->add_files() = file;
   }
   RETURN_IF_ERROR(CheckManifest(manifest));  // What servers say is input.
   return manifest;
@@ -75,7 +75,7 @@ CheckpointCoordinator::CheckpointCoordinator(CheckpointOptions options)
 }
 
 std::string CheckpointCoordinator::NameOf(Step step) const {
-  return CheckpointName({options_.manifest.epoch(), step});
+  return CheckpointName({options_.manifest.generation(), step});
 }
 
 // Rounds
@@ -279,7 +279,7 @@ void CheckpointCoordinator::EndRound() {
 
 void CheckpointCoordinator::Commit(Step step) {
   absl::StatusOr<CheckpointManifest> manifest =
-      Compose(options_, committed_, step, progress_.Parts(step));
+      Compose(options_, committed_, step, progress_.Shards(step));
   if (!manifest.ok()) return CallOff(step, std::string(manifest.status().message()));
   phase_ = Phase::kCommitting;
   step_ = step;
@@ -301,10 +301,10 @@ void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exi
     CallOff(step_, std::string(status.message()));
   } else {
     manifest_ = std::move(composed_);
-    committed_[step_] = {manifest_.parts().begin(), manifest_.parts().end()};
+    committed_[step_] = {manifest_.shards().begin(), manifest_.shards().end()};
     newest_ = NameOf(step_);
     newest_step_ = step_;
-    events_.push_back(CommittedEvent(newest_, step_, progress_.Parts(step_)));
+    events_.push_back(CommittedEvent(newest_, step_, progress_.Shards(step_)));
     named_.erase(step_);
     settled_.insert(step_);
     failures_ = 0;

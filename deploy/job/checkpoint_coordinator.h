@@ -27,7 +27,7 @@ namespace thermocline {
 // TakeOperation returns and says what came of it, until there is none. Not thread-safe.
 class CheckpointCoordinator {
  public:
-  using CommittedParts = std::map<Step, std::vector<CheckpointPart>>;  // By server.
+  using CommittedShards = std::map<Step, std::vector<CheckpointShard>>;  // By server.
 
   explicit CheckpointCoordinator(CheckpointOptions options);
 
@@ -48,7 +48,7 @@ class CheckpointCoordinator {
   }
   // Nothing further is begun; a manifest that is being written still gets its answer.
   void Halt();
-  // Another process takes a server's place, with newest(): its unfinished parts are void.
+  // Another process takes a server's place, with newest(): its unfinished shards are void.
   void OnServerReplaced(size_t index);
 
   // Answers: a name, or kAborted (three named checkpoints were called off). There are none where
@@ -135,7 +135,7 @@ class CheckpointCoordinator {
   std::string not_removed_;                       // Why old ones stayed the last time.
   std::optional<std::set<Step>> removed_beside_;  // Open ones at the removal since the commit.
   bool removal_due_ = false, is_ending_ = false, is_over_ = false, is_halted_ = false;
-  CommittedParts committed_;                // Of this generation's newest checkpoints.
+  CommittedShards committed_;               // Of this generation's newest checkpoints.
   CheckpointManifest composed_, manifest_;  // Being written; of newest_.
   std::string newest_;
   Step newest_step_;

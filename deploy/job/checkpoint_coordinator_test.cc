@@ -39,7 +39,7 @@ TEST_F(CheckpointCoordinatorTest, CommitsAPeriodicCutOnceAllHaveWrittenIt) {
   const auto manifest = store_.Load("epoch-2-step-9");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->samples(), 100u);
-  EXPECT_EQ(manifest->parts_size(), 2);
+  EXPECT_EQ(manifest->shards_size(), 2);
   const auto events = coordinator().TakeEvents();
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].kind, CheckpointEvent::kCommitted);
@@ -59,11 +59,11 @@ TEST_F(CheckpointCoordinatorTest, AnIncrementNamesTheFilesOfItsBaseFirst) {
   Poll();
   const auto manifest = store_.Load("epoch-2-step-19");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
-  ASSERT_EQ(manifest->parts(0).files_size(), 2);
-  EXPECT_EQ(manifest->parts(0).files(0).path(), "epoch-2-step-9/server-0.sst");
-  EXPECT_EQ(manifest->parts(0).files(1).path(), "epoch-2-step-19/server-0.sst");
-  EXPECT_EQ(manifest->parts(0).base_step(), 9);
-  EXPECT_EQ(manifest->parts(1).files_size(), 1);
+  ASSERT_EQ(manifest->shards(0).files_size(), 2);
+  EXPECT_EQ(manifest->shards(0).files(0).path(), "epoch-2-step-9/server-0.sst");
+  EXPECT_EQ(manifest->shards(0).files(1).path(), "epoch-2-step-19/server-0.sst");
+  EXPECT_EQ(manifest->shards(0).base_step(), 9);
+  EXPECT_EQ(manifest->shards(1).files_size(), 1);
   // The first checkpoint is gone, but for the file that the second needs.
   EXPECT_THAT(Names(), ElementsAre("epoch-2-step-19"));
   EXPECT_TRUE(store_.CheckFiles(*manifest).ok());
@@ -287,7 +287,7 @@ TEST_F(CheckpointCoordinatorTest, NoneAtTheEndWhereNoneIsWanted) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(CheckpointCoordinatorTest, NoneAtTheEndOfAnEpochWithoutSteps) {
+TEST_F(CheckpointCoordinatorTest, NoneAtTheEndOfAGenerationWithoutSteps) {
   options_.base = "epoch-1-step-39";
   options_.base_step = Step(39);
   cluster_.AdvanceTo(39);
@@ -358,7 +358,7 @@ TEST_F(CheckpointCoordinatorTest, OnlyTriesOfTheLastStepCountAtTheEnd) {
   EXPECT_EQ(coordinator().newest(), "epoch-2-step-5");
 }
 
-TEST_F(CheckpointCoordinatorTest, AServerThatBeganAnewWritesItsPartAgain) {
+TEST_F(CheckpointCoordinatorTest, AServerThatBeganAnewWritesItsShardAgain) {
   cluster_.AdvanceTo(39);
   coordinator().Finish(Step(39));
   Poll(2);

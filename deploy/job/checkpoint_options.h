@@ -19,7 +19,7 @@ namespace thermocline {
 struct CheckpointOptions {
   size_t num_servers = 1;
   size_t num_workers = 1;
-  CheckpointManifest manifest;       // Of every checkpoint: all but step, samples and parts.
+  CheckpointManifest manifest;       // Of every checkpoint: all but step, samples and shards.
   std::string base;                  // What the generation begins with; "": nothing.
   CheckpointManifest base_manifest;  // Of that.
   Step base_step = kNoStep;

@@ -59,7 +59,7 @@ CheckpointVerdict CheckpointProgress::Judge(Step cut) const {
     const auto found = server.cuts.find(cut);
     if (found == server.cuts.end()) {
       if (server.passed >= cut) {
-        return Lost(absl::StrCat("server ", i, " has passed it without writing its part"));
+        return Lost(absl::StrCat("server ", i, " has passed it without writing its shard"));
       }
       if (server.has_answered && server.complete_through < cut) verdict.ahead.push_back(i);
       if (server.has_answered && server.complete_through == cut) verdict.there.push_back(i);
@@ -75,14 +75,14 @@ CheckpointVerdict CheckpointProgress::Judge(Step cut) const {
   return verdict;
 }
 
-std::vector<CutStatus> CheckpointProgress::Parts(Step cut) const {
-  std::vector<CutStatus> parts;
+std::vector<CutStatus> CheckpointProgress::Shards(Step cut) const {
+  std::vector<CutStatus> shards;
   for (const Server& server : servers_) {
     const auto found = server.cuts.find(cut);
     CHECK(found != server.cuts.end());
-    parts.push_back(found->second);
+    shards.push_back(found->second);
   }
-  return parts;
+  return shards;
 }
 
 Step CheckpointProgress::Furthest() const {

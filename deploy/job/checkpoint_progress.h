@@ -1,4 +1,4 @@
-// What the servers have said about the cuts of an epoch, and what that means for each.
+// What the servers have said about the cuts of a generation, and what that means for each.
 #ifndef THERMOCLINE_DEPLOY_JOB_CHECKPOINT_PROGRESS_H_
 #define THERMOCLINE_DEPLOY_JOB_CHECKPOINT_PROGRESS_H_
 
@@ -19,8 +19,8 @@ namespace thermocline {
 struct CheckpointVerdict {
   enum Kind {
     kUnderWay,
-    kWhole,  // Every server has written its part.
-    kLost,   // `reason` says which server can't write its part, and why.
+    kWhole,  // Every server has written its shard.
+    kLost,   // `reason` says which server can't write its shard, and why.
   };
   Kind kind = kUnderWay;
   std::string reason;
@@ -47,7 +47,7 @@ class CheckpointProgress {
   std::set<Step> Cuts() const;
   CheckpointVerdict Judge(Step cut) const;
   // The parts of a cut, by server. REQUIRES: Judge(cut) says kWhole
-  std::vector<CutStatus> Parts(Step cut) const;
+  std::vector<CutStatus> Shards(Step cut) const;
 
   // The furthest step that any server has applied; kNoStep where none has said any.
   Step Furthest() const;

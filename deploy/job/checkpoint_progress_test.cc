@@ -23,11 +23,11 @@ CheckpointReply With(int64_t complete_through, int64_t cut, CutStatus::State sta
   status->set_step(cut);
   status->set_state(state);
   status->set_error(error);
-  status->mutable_part()->set_base_step(-1);
+  status->mutable_shard()->set_base_step(-1);
   return reply;
 }
 
-TEST(CheckpointProgress, ACutIsWholeOnceAllHaveWrittenTheirPart) {
+TEST(CheckpointProgress, ACutIsWholeOnceAllHaveWrittenTheirShard) {
   CheckpointProgress progress(2);
   progress.Update(0, With(9, 9, CutStatus::WRITTEN));
   EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kUnderWay);
@@ -35,7 +35,7 @@ TEST(CheckpointProgress, ACutIsWholeOnceAllHaveWrittenTheirPart) {
   EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kUnderWay);
   progress.Update(1, With(12, 9, CutStatus::WRITTEN));
   EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kWhole);
-  EXPECT_EQ(progress.Parts(Step(9)).size(), 2u);
+  EXPECT_EQ(progress.Shards(Step(9)).size(), 2u);
   EXPECT_THAT(progress.Cuts(), ElementsAre(Step(9)));
   EXPECT_EQ(progress.Furthest(), Step(12));
 }

@@ -73,8 +73,8 @@ void FakeCluster::Write(size_t server, int64_t cut, int64_t base) {
       WriteTestRows(&disk_, kTestCheckpoints,
                     RowsFilePath(id, {ServerIndex(static_cast<uint32_t>(server))}), rows);
   status.set_state(CutStatus::WRITTEN);
-  status.mutable_part()->set_base_step(base);
-  *status.mutable_part()->add_files() = *file;
+  status.mutable_shard()->set_base_step(base);
+  *status.mutable_shard()->add_files() = *file;
   status.set_pause_s(0.001 * static_cast<double>(server + 1));
 }
 
@@ -136,7 +136,7 @@ CheckpointCoordinatorTest::CheckpointCoordinatorTest()
   EXPECT_TRUE(store_.Prepare().ok());
   options_.num_servers = options_.num_workers = 2;
   options_.manifest = EmptyManifest({kTestGeneration, Step(0)}, 2);
-  options_.manifest.clear_parts();
+  options_.manifest.clear_shards();
   options_.samples_through = [](Step step) { return 10 * (step.value() + 1); };
 }
 

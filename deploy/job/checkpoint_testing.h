@@ -55,7 +55,7 @@ class FakeCluster {
 
   void Begin(size_t server, int64_t cut);
   void AdvanceTo(int64_t step);
-  // A server writes its part; on `base`, where that isn't -1.
+  // A server writes its shard; on `base`, where that isn't -1.
   void Write(size_t server, int64_t cut, int64_t base = -1);
   void WriteAll(int64_t cut, int64_t base = -1);
   void Fail(size_t server, int64_t cut, const std::string& error);

@@ -51,7 +51,8 @@ void JobMachine::State::Begin() {
   for (const std::string& notice : options_.notices) Tell(notice);
   if (options_.is_resumed) {
     Do(action::ReportStart{"resume", absl::StrJoin(options_.notices, "; "), start});
-    Tell(absl::StrCat("resuming at ", WhereItBegins(start), " (epoch ", start.generation, ")"));
+    Tell(
+        absl::StrCat("resuming at ", WhereItBegins(start), " (generation ", start.generation, ")"));
   }
   Open(start);
 }
@@ -305,7 +306,7 @@ CheckpointOptions JobMachine::State::OptionsOfCheckpoints() {
   options.num_servers = job.cluster().servers();
   options.num_workers = job.cluster().workers();
   options.manifest = options_.manifest;
-  options.manifest.set_epoch(generation_.start.generation);
+  options.manifest.set_generation(generation_.start.generation);
   options.base = generation_.start.base;
   options.base_manifest = generation_.base;
   options.base_step = generation_.start.base_step;

@@ -25,7 +25,7 @@ struct JobMachineOptions {
   std::vector<std::string> notices;  // Said as it begins.
   // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
   bool eval_only = false;
-  CheckpointManifest manifest;          // Of its checkpoints: all but generation, step and parts.
+  CheckpointManifest manifest;          // Of its checkpoints: all but generation, step and shards.
   uint64_t max_log_bytes = UINT64_MAX;  // cluster.max_log_size
   std::vector<std::string> server_logs, worker_logs;  // Paths, by index; for messages.
 };

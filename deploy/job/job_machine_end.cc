@@ -244,7 +244,7 @@ Outcome JobMachine::State::Judge() {
   Tell(absl::StrCat(
       cause.reason, "; going back to ",
       next.base.empty() ? "the beginning" : absl::StrCat("step ", next.first_step().value()),
-      " (epoch ", next.generation, ")"));
+      " (generation ", next.generation, ")"));
   return outcome;
 }
 

@@ -48,7 +48,7 @@ class JobMachineTest : public testing::Test {
     job.mutable_checkpoint()->set_at_end(false);
     job.mutable_checkpoint()->set_max_rollbacks(2);
     options_.manifest = EmptyManifest({1, Step(0)}, 2);
-    options_.manifest.clear_parts();
+    options_.manifest.clear_shards();
     options_.server_logs = {"server-0.log", "server-1.log"};
     options_.worker_logs = {"worker-0.log", "worker-1.log"};
   }
@@ -134,16 +134,16 @@ class JobMachineTest : public testing::Test {
     }
     return answered;
   }
-  // Servers that stand at a step, and have written a part where `part` says so.
-  CheckpointAnswers Answers(int64_t complete_through, bool part = false) {
+  // Servers that stand at a step, and have written a shard where `shard` says so.
+  CheckpointAnswers Answers(int64_t complete_through, bool shard = false) {
     CheckpointReply reply;
     reply.set_complete_through(complete_through);
     reply.set_accepted_through(complete_through);
-    if (part) {
+    if (shard) {
       CutStatus& cut = *reply.add_cuts();
       cut.set_step(complete_through);
       cut.set_state(CutStatus::WRITTEN);
-      cut.mutable_part()->set_base_step(-1);
+      cut.mutable_shard()->set_base_step(-1);
     }
     return {reply, reply};
   }
@@ -308,7 +308,7 @@ TEST_F(JobMachineTest, WhyAServerCanNotBeStartedAgainIsSaid) {
   EXPECT_THAT(told_.back(), HasSubstr("can't be started again: no such program; going back to"));
 }
 
-// The process that comes would remove its part.
+// The process that comes would remove its shard.
 TEST_F(JobMachineTest, NoServerStartsWhileAManifestIsWritten) {
   Train();
   WriteCheckpoint(9);
@@ -356,7 +356,7 @@ TEST_F(JobMachineTest, ALossTakesTheJobBackToTheNewestCheckpoint) {
   EXPECT_EQ(next.first_step(), Step(10));
   EXPECT_EQ(next.base_samples, 100u);
   EXPECT_EQ(told_.back(),
-            "worker 1 was killed by signal 9 (Killed); going back to step 10 (epoch 2)");
+            "worker 1 was killed by signal 9 (Killed); going back to step 10 (generation 2)");
 }
 
 TEST_F(JobMachineTest, TheNextGenerationWaitsForAManifestThatIsBeingWritten) {
@@ -446,7 +446,7 @@ TEST_F(JobMachineTest, EndsAreJudgedBeforeAStall) {
   actions_.clear();
   Take(event::AllStopped{});
   EXPECT_EQ(told_.back(),
-            "worker 1 was killed by signal 9 (Killed); going back to the beginning (epoch 2)");
+            "worker 1 was killed by signal 9 (Killed); going back to the beginning (generation 2)");
 }
 
 // The user's stop

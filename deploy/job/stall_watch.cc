@@ -13,7 +13,7 @@ namespace thermocline {
 ServerWork WorkOf(const ServerStats& stats) {
   uint64_t keys_pulled = 0;
   for (const TableStats& table : stats.tables()) keys_pulled += table.keys_pulled();
-  return {stats.pushes_accepted(), keys_pulled, stats.loaded_rows(), stats.replayed_parts()};
+  return {stats.pushes_accepted(), keys_pulled, stats.loaded_rows(), stats.replayed_chunks()};
 }
 
 StallWatch::StallWatch(size_t num_servers)

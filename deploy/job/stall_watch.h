@@ -18,8 +18,8 @@
 
 namespace thermocline {
 
-// What a server has done so far: pushes accepted, keys pulled, rows loaded from a checkpoint, parts
-// of pushes replayed from its log. While it changes, the server advances.
+// What a server has done so far: pushes accepted, keys pulled, rows loaded from a checkpoint,
+// shards of pushes replayed from its log. While it changes, the server advances.
 using ServerWork = std::array<uint64_t, 4>;
 ServerWork WorkOf(const ServerStats& stats);
 

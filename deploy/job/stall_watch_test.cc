@@ -50,7 +50,7 @@ TEST(StallWatch, RecoveryIsAnAdvance) {
   report.stats->set_loaded_rows(100);
   watch.Look({report}, {}, absl::Seconds(2));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(2));
-  report.stats->set_replayed_parts(1);
+  report.stats->set_replayed_chunks(1);
   watch.Look({report}, {}, absl::Seconds(3));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(3));
   watch.Look({report}, {}, absl::Seconds(4));

@@ -114,7 +114,7 @@ void JobReporter::Report(const action::ReportStart& report) {
   const GenerationStart& start = report.start;
   Json json;
   json["event"] = report.event;
-  json["epoch"] = start.generation;
+  json["generation"] = start.generation;
   json["step"] = start.first_step().value();
   json["checkpoint"] = start.base.empty() ? Json(nullptr) : Json(start.base);
   if (!report.reason.empty()) json["reason"] = report.reason;
@@ -186,7 +186,7 @@ void JobReporter::Report(const action::ReportEvaluation& report) {
 void JobReporter::AddHistory(const action::WriteResult& result, Json* summary) const {
   (*summary)["server_restarts"] = restarts_;
   (*summary)["rollbacks"] = rollbacks_;
-  (*summary)["epoch"] = result.start.generation;
+  (*summary)["generation"] = result.start.generation;
   (*summary)["resumed_from_step"] =
       options_.is_resumed ? Json(options_.start.first_step().value()) : Json(nullptr);
   if (!evaluations_.empty()) (*summary)["evaluations"] = evaluations_;

@@ -164,7 +164,7 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
       absl::StrCat("--job=", directory_.File("job.textproto")),
       absl::StrCat("--rank=", rank),
       absl::StrCat("--local_rank=", rank),  // They are all on this host.
-      absl::StrCat("--epoch=", start.id.generation),
+      absl::StrCat("--generation=", start.id.generation),
       absl::StrCat("--servers=", absl::StrJoin(start.servers, ",")),
       absl::StrCat("--port_file=", ProcessFile(directory_, options.name, "port")),
       absl::StrCat("--result_file=/dev/fd/", result_fds_[rank]),

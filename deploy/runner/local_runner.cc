@@ -268,7 +268,7 @@ absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManife
     RETURN_IF_ERROR(store_.Prepare());
     JobState state;
     state.set_job_id(job_.name());
-    state.set_epoch(start.generation);
+    state.set_generation(start.generation);
     state.set_base_checkpoint(start.base);
     RETURN_IF_ERROR(store_.WriteJobState(state));
     ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List(directory_.path()));

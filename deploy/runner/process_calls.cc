@@ -142,7 +142,7 @@ CheckpointAnswers ProcessCalls::Call(const std::vector<CheckpointCall>& calls) {
 std::vector<bool> ProcessCalls::Decide(const action::Decide& decide) const {
   EvaluationDecision decision;
   decision.set_job_id(job_.name());
-  decision.set_epoch(generation_);
+  decision.set_generation(generation_);
   decision.set_step(decide.step.value());
   decision.set_stop(decide.stop);
   std::vector<char> answered(decide.ranks.size(), 0);  // Not bool: written by several threads.

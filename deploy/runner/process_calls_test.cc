@@ -76,7 +76,7 @@ TEST_F(ProcessCallsTest, EveryWorkerLearnsOfADecision) {
     const std::vector<EvaluationDecision> decisions = worker->decisions();
     ASSERT_THAT(decisions, SizeIs(1));
     EXPECT_EQ(decisions[0].job_id(), "job");
-    EXPECT_EQ(decisions[0].epoch(), 3u);
+    EXPECT_EQ(decisions[0].generation(), 3u);
     EXPECT_EQ(decisions[0].step(), 9);
     EXPECT_TRUE(decisions[0].stop());
   }

@@ -116,20 +116,20 @@ class CpuDevice : public Device {
 
   void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
                    DeviceSpan<const float> gradients, DeviceSpan<float> weights,
-                   DeviceSpan<float> slots) override {
+                   DeviceSpan<float> state) override {
     const int64_t blocks = weights.size / kDenseBlockFloats;
-    const int64_t slot_floats = SlotFloats(optimizer, kDenseBlockFloats);
+    const int64_t state_floats = StateFloats(optimizer, kDenseBlockFloats);
     CHECK_EQ(weights.size, blocks * kDenseBlockFloats);
     CHECK_EQ(gradients.size, weights.size);
-    CHECK_EQ(slots.size, blocks * slot_floats);
+    CHECK_EQ(state.size, blocks * state_floats);
     const RowUpdate update = SelectRowUpdate(optimizer.kind);
     pool_.ParallelFor((blocks + kDenseBlocksPerCell - 1) / kDenseBlocksPerCell,
                       [&](int64_t cell, int) {
                         const int64_t end = std::min((cell + 1) * kDenseBlocksPerCell, blocks);
                         for (int64_t b = cell * kDenseBlocksPerCell; b < end; ++b) {
                           update(scalars, gradients.data + b * kDenseBlockFloats,
-                                 weights.data + b * kDenseBlockFloats, slots.data + b * slot_floats,
-                                 kDenseBlockFloats);
+                                 weights.data + b * kDenseBlockFloats,
+                                 state.data + b * state_floats, kDenseBlockFloats);
                         }
                       });
   }

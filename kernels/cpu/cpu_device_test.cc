@@ -34,24 +34,25 @@ TEST(CpuDeviceTest, DenseUpdateIsTheRowUpdateOfEveryBlock) {
                              OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam}) {
     OptimizerConfig config;
     config.kind = kind;
-    const int64_t slot_floats = SlotFloats(config, kDenseBlockFloats);
+    const int64_t state_floats = StateFloats(config, kDenseBlockFloats);
     const UpdateScalars scalars = ScalarsForStep(config, 0.1f, Step(3));
     const std::vector<float> gradients = RandomFloats(&rng, blocks * kDenseBlockFloats);
     const std::vector<float> weights = RandomFloats(&rng, blocks * kDenseBlockFloats);
-    std::vector<float> slots(blocks * slot_floats, 0.5f);
-    std::vector<float> expected_weights = weights, expected_slots = slots;
+    std::vector<float> state(blocks * state_floats, 0.5f);
+    std::vector<float> expected_weights = weights, expected_state = state;
     for (int64_t b = 0; b < blocks; ++b) {
       SelectRowUpdate(kind)(scalars, &gradients[b * kDenseBlockFloats],
                             &expected_weights[b * kDenseBlockFloats],
-                            expected_slots.data() + b * slot_floats, kDenseBlockFloats);
+                            expected_state.data() + b * state_floats, kDenseBlockFloats);
     }
     for (int threads : {1, 2, 4}) {
       const std::unique_ptr<Device> device = MakeCpuDevice({threads, CpuIsaLimit::kAuto});
-      std::vector<float> w = weights, s = slots;
+      std::vector<float> w = weights, s = state;
       device->DenseUpdate(config, scalars, {gradients.data(), blocks * kDenseBlockFloats},
-                          {w.data(), blocks * kDenseBlockFloats}, {s.data(), blocks * slot_floats});
+                          {w.data(), blocks * kDenseBlockFloats},
+                          {s.data(), blocks * state_floats});
       EXPECT_EQ(std::memcmp(w.data(), expected_weights.data(), w.size() * sizeof(float)), 0);
-      EXPECT_EQ(s, expected_slots);
+      EXPECT_EQ(s, expected_state);
       EXPECT_NE(w, weights);
     }
   }

@@ -65,7 +65,7 @@ void ScaleRow(float scale, float* row, int32_t dim) {
 template <int kDim>
 void PoolOneLookup(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
                    int64_t ld) {
-  const RowsInOrder<kDim> rows{feature.rows, feature.slots.data, end, dim};
+  const RowsInOrder<kDim> rows{feature.rows, feature.row_indices.data, end, dim};
   for (int64_t b = begin; b < end; ++b, to += ld) {
     if (b + rows.ahead < end) PrefetchRow<kDim>(to + rows.ahead * ld, dim);
     CopyRow<kDim>(rows.Read(b), to, dim);
@@ -75,7 +75,7 @@ void PoolOneLookup(const PoolInput& feature, int64_t begin, int64_t end, int32_t
 template <int kDim>
 void PoolBags(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
               int64_t ld) {
-  const RowsInOrder<kDim> rows{feature.rows, feature.slots.data, feature.offsets[end], dim};
+  const RowsInOrder<kDim> rows{feature.rows, feature.row_indices.data, feature.offsets[end], dim};
   for (int64_t b = begin; b < end; ++b, to += ld) {
     const int32_t first = feature.offsets[b], last = feature.offsets[b + 1];
     if (b + rows.ahead < end) PrefetchRow<kDim>(to + rows.ahead * ld, dim);
@@ -135,7 +135,7 @@ void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int
 void CpuPoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                     Matrix z, ThreadPool* pool) {
   for (const PoolInput& feature : features) {
-    CHECK(feature.offsets.empty() ? feature.slots.size == z.rows
+    CHECK(feature.offsets.empty() ? feature.row_indices.size == z.rows
                                   : feature.offsets.size == z.rows + int64_t{1});
   }
   const auto pool_rows = dim == 16 ? PoolRows<16> : PoolRows<0>;

@@ -15,7 +15,7 @@ struct Feature {
   PoolingMode mode;
   int32_t num_rows;
   std::vector<float> rows;
-  std::vector<int32_t> slots, offsets;
+  std::vector<int32_t> row_indices, offsets;
 };
 
 DeviceSpan<const int32_t> Span(const std::vector<int32_t>& v) {
@@ -29,8 +29,8 @@ Feature MakeFeature(PoolingMode mode, int max_bag, int32_t batch, int32_t dim,
   if (max_bag >= 0) f.offsets.push_back(0);
   for (int32_t b = 0; b < batch; ++b) {
     const int lookups = max_bag < 0 ? 1 : static_cast<int>((*rng)() % (max_bag + 1));
-    for (int l = 0; l < lookups; ++l) f.slots.push_back(static_cast<int32_t>((*rng)() % 9));
-    if (max_bag >= 0) f.offsets.push_back(static_cast<int32_t>(f.slots.size()));
+    for (int l = 0; l < lookups; ++l) f.row_indices.push_back(static_cast<int32_t>((*rng)() % 9));
+    if (max_bag >= 0) f.offsets.push_back(static_cast<int32_t>(f.row_indices.size()));
   }
   return f;
 }
@@ -46,8 +46,8 @@ std::vector<Feature> MakeFeatures(int32_t batch, int32_t dim, std::mt19937_64* r
 std::vector<PoolInput> Inputs(std::vector<Feature>* features, int32_t dim) {
   std::vector<PoolInput> inputs;
   for (Feature& f : *features) {
-    inputs.push_back(
-        {f.mode, FloatMatrix(f.rows.data(), f.num_rows, dim), Span(f.slots), Span(f.offsets)});
+    inputs.push_back({f.mode, FloatMatrix(f.rows.data(), f.num_rows, dim), Span(f.row_indices),
+                      Span(f.offsets)});
   }
   return inputs;
 }
@@ -75,7 +75,8 @@ TEST(PoolTest, AgreesWithPlainLoops) {
           const int32_t last = feature.offsets.empty() ? b + 1 : feature.offsets[b + 1];
           for (int32_t d = 0; d < dim; ++d) {
             float sum = 0;
-            for (int32_t j = first; j < last; ++j) sum += feature.rows[feature.slots[j] * dim + d];
+            for (int32_t j = first; j < last; ++j)
+              sum += feature.rows[feature.row_indices[j] * dim + d];
             if (feature.mode == PoolingMode::kMean && last - first > 1) {
               sum *= 1.0f / static_cast<float>(last - first);
             }
@@ -116,7 +117,8 @@ TEST(PoolTest, GradientsAgreeWithDifferences) {
         const int32_t first = feature.offsets.empty() ? b : feature.offsets[b];
         const int32_t last = feature.offsets.empty() ? b + 1 : feature.offsets[b + 1];
         for (int32_t j = first; j < last; ++j) {
-          if (feature.slots[j] == row) lookups.push_back(b * vectors + 1 + static_cast<int32_t>(f));
+          if (feature.row_indices[j] == row)
+            lookups.push_back(b * vectors + 1 + static_cast<int32_t>(f));
         }
       }
       offsets.push_back(static_cast<int32_t>(lookups.size()));

@@ -88,7 +88,7 @@ void CpuSparseUpdate(absl::Span<const RowUpdateGroup> groups, ThreadPool* pool) 
   for (const RowUpdateGroup& group : groups) {
     CHECK_EQ(group.targets.size, int64_t{group.gradients.rows});
     CHECK_EQ(group.rows.cols,
-             group.gradients.cols + SlotFloats(group.optimizer, group.gradients.cols));
+             group.gradients.cols + StateFloats(group.optimizer, group.gradients.cols));
   }
   ForEachCell(
       groups, pool, [](const RowUpdateGroup& group) { return group.targets.size; },

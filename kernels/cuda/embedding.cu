@@ -34,15 +34,15 @@ __global__ void PoolForwardKernel(GRID_CONSTANT(Slice<PooledFeature>) slice, int
   const int32_t sample = static_cast<int32_t>(thread / packs);
   if (sample >= z.rows) return;
   const int32_t column = static_cast<int32_t>(thread % packs) * kWidth;
-  const int32_t* const slots = feature.input.slots.data;
+  const int32_t* const row_indices = feature.input.row_indices.data;
   const Bag bag = BagOf(feature.input, sample);
   Pack<kWidth> sum = {};
   if (bag.begin < bag.end) {
-    sum = Pack<kWidth>::Load(RowOf(feature.input.rows, slots[bag.begin]) + column);
+    sum = Pack<kWidth>::Load(RowOf(feature.input.rows, row_indices[bag.begin]) + column);
   }
   UNROLL(4)
   for (int32_t j = bag.begin + 1; j < bag.end; ++j) {
-    sum.Add(Pack<kWidth>::Load(RowOf(feature.input.rows, slots[j]) + column));
+    sum.Add(Pack<kWidth>::Load(RowOf(feature.input.rows, row_indices[j]) + column));
   }
   if (feature.input.mode == PoolingMode::kMean && bag.end - bag.begin > 1) {
     sum.Scale(1.0f / static_cast<float>(bag.end - bag.begin));

@@ -29,7 +29,7 @@ struct Feature {
   std::vector<float> rows;  // [num_rows, ld]
   int32_t num_rows;
   int64_t ld;
-  std::vector<int32_t> slots, offsets;
+  std::vector<int32_t> row_indices, offsets;
 };
 
 class EmbeddingTest : public KernelsTest {
@@ -46,7 +46,7 @@ class EmbeddingTest : public KernelsTest {
       feature.offsets = Offsets(RandomIndices(&rng_, batch, 10));
       lookups = feature.offsets.back();
     }
-    feature.slots = RandomIndices(&rng_, lookups, feature.num_rows);
+    feature.row_indices = RandomIndices(&rng_, lookups, feature.num_rows);
     return feature;
   }
 
@@ -66,7 +66,7 @@ class EmbeddingTest : public KernelsTest {
                      for (const Feature& f : features) {
                        inputs.push_back({f.mode,
                                          FloatMatrix(uploads->Put(f.rows), f.num_rows, dim, f.ld),
-                                         uploads->PutSpan(f.slots),
+                                         uploads->PutSpan(f.row_indices),
                                          {}});
                        if (!f.offsets.empty()) inputs.back().offsets = uploads->PutSpan(f.offsets);
                      }

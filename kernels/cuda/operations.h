@@ -29,10 +29,10 @@ cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> gr
 cudaError_t LaunchSparseUpdate(absl::Span<const RowUpdateGroup> groups, cudaStream_t stream);
 cudaError_t LaunchGatherRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
 cudaError_t LaunchScatterRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
-// row_floats: of one row of weights and gradients; slot_floats: of one row of slots.
+// row_floats: of one row of weights and gradients; state_floats: of one row of state.
 cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, int64_t num_rows,
-                              int32_t row_floats, int32_t slot_floats, const float* gradients,
-                              float* weights, float* slots, cudaStream_t stream);
+                              int32_t row_floats, int32_t state_floats, const float* gradients,
+                              float* weights, float* state, cudaStream_t stream);
 
 // interaction.cu
 cudaError_t LaunchInteractionForward(Matrix z, int32_t vectors, Matrix output, cudaStream_t stream);

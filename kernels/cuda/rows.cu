@@ -16,7 +16,7 @@ constexpr unsigned kAllLanes = 0xffffffff;
 struct RowPointers {
   const float* gradient;  // [dim]
   float* weights;         // [dim]
-  float* slots;           // [slot floats]
+  float* state;           // [state floats]
 };
 
 // common/math/row_update.h's SumOfSquares over the lanes of a row; the total, in lane 0. All
@@ -39,8 +39,8 @@ __device__ void UpdateByLanes(OptimizerKind kind, const UpdateScalars& scalars, 
     float accumulator = 0;
     const float sum = SumOfSquaresByLanes(row.gradient, dim, lane);
     if (lane == 0 && dim > 0) {
-      accumulator = RowWiseAccumulator(row.slots[0], sum, dim);
-      row.slots[0] = accumulator;
+      accumulator = RowWiseAccumulator(row.state[0], sum, dim);
+      row.state[0] = accumulator;
     }
     accumulator = __shfl_sync(kAllLanes, accumulator, 0, kRowLanes);
     rate = RowWiseRate(scalars, accumulator);
@@ -52,10 +52,10 @@ __device__ void UpdateByLanes(OptimizerKind kind, const UpdateScalars& scalars, 
         DescendElement(rate, row.gradient[i], &row.weights[i]);
         break;
       case OptimizerKind::kAdagrad:
-        AdagradElement(rate, scalars.epsilon, row.gradient[i], &row.weights[i], &row.slots[i]);
+        AdagradElement(rate, scalars.epsilon, row.gradient[i], &row.weights[i], &row.state[i]);
         break;
       case OptimizerKind::kAdam:
-        AdamElement(scalars, row.gradient[i], &row.weights[i], &row.slots[i], &row.slots[dim + i]);
+        AdamElement(scalars, row.gradient[i], &row.weights[i], &row.state[i], &row.state[dim + i]);
         break;
     }
   }
@@ -73,20 +73,20 @@ __global__ void SparseUpdateKernel(GRID_CONSTANT(Slice<RowUpdateGroup>) slice) {
     dim = group.gradients.cols;
     row.gradient = RowOf(group.gradients, i);
     row.weights = RowOf(group.rows, group.targets.data[i]);
-    row.slots = row.weights + dim;
+    row.state = row.weights + dim;
   }
   UpdateByLanes(group.optimizer.kind, group.scalars, row, dim, lane);
 }
 
 // threads: [num_rows, kRowLanes]
 __global__ void DenseUpdateKernel(OptimizerKind kind, UpdateScalars scalars, int64_t num_rows,
-                                  int32_t row_floats, int32_t slot_floats, const float* gradients,
-                                  float* weights, float* slots) {
+                                  int32_t row_floats, int32_t state_floats, const float* gradients,
+                                  float* weights, float* state) {
   const int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kRowLanes;
   const int lane = threadIdx.x % kRowLanes;
   RowPointers row = {};
   if (i < num_rows) {
-    row = {gradients + i * row_floats, weights + i * row_floats, slots + i * slot_floats};
+    row = {gradients + i * row_floats, weights + i * row_floats, state + i * state_floats};
   }
   UpdateByLanes(kind, scalars, row, i < num_rows ? row_floats : 0, lane);
 }
@@ -168,16 +168,16 @@ cudaError_t LaunchScatterRows(absl::Span<const RowCopy> copies, cudaStream_t str
 }
 
 cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, int64_t num_rows,
-                              int32_t row_floats, int32_t slot_floats, const float* gradients,
-                              float* weights, float* slots, cudaStream_t stream) {
+                              int32_t row_floats, int32_t state_floats, const float* gradients,
+                              float* weights, float* state, cudaStream_t stream) {
   const int64_t blocks = CeilDiv(num_rows, kRowsPerBlock);
   if (blocks == 0) return cudaSuccess;
   if (kind == OptimizerKind::kRowWiseAdagrad) {
     LAUNCH_WITH_BARRIERS(DenseUpdateKernel, blocks, kBlockThreads, 0, stream, kind, scalars,
-                         num_rows, row_floats, slot_floats, gradients, weights, slots);
+                         num_rows, row_floats, state_floats, gradients, weights, optimizer state);
   } else {
     LAUNCH(DenseUpdateKernel, blocks, kBlockThreads, stream, kind, scalars, num_rows, row_floats,
-           slot_floats, gradients, weights, slots);
+           state_floats, gradients, weights, optimizer state);
   }
   return cudaGetLastError();
 }

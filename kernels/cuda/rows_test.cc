@@ -23,7 +23,7 @@ class RowsTest : public KernelsTest {
     rows.resize(count);
     return rows;
   }
-  // Slots hold what only sums of squares can be.
+  // The state holds what only sums of squares can be.
   std::vector<float> Positive(int64_t n) {
     std::vector<float> v = RandomFloats(&rng_, n);
     for (float& x : v) x = std::abs(x);
@@ -44,7 +44,7 @@ class RowsTest : public KernelsTest {
     t.scalars = ScalarsForStep(t.optimizer, 0.1f, Step(static_cast<int64_t>(rng_() % 9)));
     t.dim = dim;
     t.num_rows = num_rows;
-    t.row_floats = dim + SlotFloats(t.optimizer, dim);
+    t.row_floats = dim + StateFloats(t.optimizer, dim);
     t.ld = t.row_floats + static_cast<int64_t>(rng_() % 4);
     t.gradient_ld = dim + static_cast<int64_t>(rng_() % 4);
     // A tenth of the targets lies beyond the rows.
@@ -103,18 +103,18 @@ TEST_F(RowsTest, DenseUpdate) {
       OptimizerConfig config;
       config.kind = kind;
       const int64_t floats = blocks * kDenseBlockFloats;
-      const int64_t slot_floats = blocks * SlotFloats(config, kDenseBlockFloats);
+      const int64_t state_floats = blocks * StateFloats(config, kDenseBlockFloats);
       const std::vector<float> gradients = RandomFloats(&rng_, floats);
       const std::vector<float> weights = RandomFloats(&rng_, floats);
-      const std::vector<float> slots = Positive(slot_floats);
+      const std::vector<float> state = Positive(state_floats);
       ExpectSameBits(std::string(OptimizerKindName(kind)), [&](Device* device, Uploads* uploads) {
         float* const w = uploads->Put(weights);
-        float* const s = uploads->Put(slots);
+        float* const s = uploads->Put(state);
         device->DenseUpdate(config, ScalarsForStep(config, 0.1f, Step(3)),
-                            uploads->PutSpan(gradients), {w, floats}, {s, slot_floats});
+                            uploads->PutSpan(gradients), {w, floats}, {s, state_floats});
         std::vector<float> all = uploads->Get(w, floats);
-        const std::vector<float> new_slots = uploads->Get(s, slot_floats);
-        all.insert(all.end(), new_slots.begin(), new_slots.end());
+        const std::vector<float> new_state = uploads->Get(s, state_floats);
+        all.insert(all.end(), new_state.begin(), new_state.end());
         return all;
       });
     }

@@ -7,11 +7,11 @@
 //
 //   windows of 256 lookups:     |       0       |       1       |       2       |
 //   segments:                    a  |  b                               |  c
-//   b's chunks start:               ^ slot 0.1      ^ slot 1.0      ^ slot 2.0
+//   b's chunks start:               ^ partial 0.1      ^ partial 1.0      ^ partial 2.0
 //
 // Of the segments longer than a window, at most two have a chunk that starts in a given window: one
-// that began before the window (slot w.0), and the last that begins in it (slot w.1). So every
-// window has two teams and two places for partial sums, and nobody needs to count chunks.
+// that began before the window (partial w.0), and the last that begins in it (partial w.1). So
+// every window has two teams and two places for partial sums, and nobody needs to count chunks.
 #include <vector>
 
 #include "kernels/cuda/operations.h"
@@ -21,14 +21,14 @@ namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kSlotsPerWindow = 2;
+constexpr int kPartialsPerWindow = 2;
 // Rows that a thread has on their way from memory at a time. All are loaded before the first is
 // added: where loads and sums take turns, the compiler keeps two or three.
 constexpr int kRowsInFlight = 8;
 
 struct SegmentWork {
   SegmentGroup group;
-  float* partials = nullptr;  // [windows, kSlotsPerWindow, dim]
+  float* partials = nullptr;  // [windows, kPartialsPerWindow, dim]
 };
 
 int64_t WindowsOf(const SegmentGroup& group) {
@@ -50,22 +50,22 @@ __device__ int32_t SegmentAt(const SegmentGroup& group, int32_t position) {
   return low;
 }
 
-// Where the chunk of this slot of this window begins; none: end of the segment.
+// Where the chunk of this partial of this window begins; none: end of the segment.
 struct Chunk {
   int32_t begin = 0, end = 0;
 };
 
-__device__ Chunk ChunkOfSlot(const SegmentGroup& group, int32_t window, int32_t slot) {
+__device__ Chunk ChunkOfPartial(const SegmentGroup& group, int32_t window, int32_t partial) {
   if (group.sums.rows == 0) return {};
   const int32_t window_begin = window * kSegmentChunk;
   const int32_t window_end = window_begin + kSegmentChunk;
-  const int32_t segment = SegmentAt(group, slot == 0 ? window_begin : window_end - 1);
+  const int32_t segment = SegmentAt(group, partial == 0 ? window_begin : window_end - 1);
   const int32_t first = group.offsets.data[segment], last = group.offsets.data[segment + 1];
   if (last - first <= kSegmentChunk) return {};
   const bool begins_before = first < window_begin;
-  if (begins_before != (slot == 0)) return {};
+  if (begins_before != (partial == 0)) return {};
   int32_t begin = first;
-  if (slot == 0)
+  if (partial == 0)
     begin += (window_begin - first + kSegmentChunk - 1) / kSegmentChunk * kSegmentChunk;
   if (begin >= last) return {};
   return {begin, last - begin < kSegmentChunk ? last : begin + kSegmentChunk};
@@ -99,7 +99,7 @@ __device__ Pack<kWidth> SumInOrder(const Matrix& gradients, const int32_t* looku
                             [&](int32_t i) { return row(second + i); });
 }
 
-// threads of a group: [windows, kSlotsPerWindow, dim / kWidth]
+// threads of a group: [windows, kPartialsPerWindow, dim / kWidth]
 template <int kWidth>
 __global__ void ChunkSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix gradients) {
   const int item = ItemOfBlock(slice);
@@ -107,10 +107,10 @@ __global__ void ChunkSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix g
   const int32_t packs = gradients.cols / kWidth;
   const int64_t thread = ThreadOfItem(slice, item);
   const int64_t place = thread / packs;
-  const int32_t window = static_cast<int32_t>(place / kSlotsPerWindow);
+  const int32_t window = static_cast<int32_t>(place / kPartialsPerWindow);
   if (int64_t{window} * kSegmentChunk >= work.group.lookups.size) return;
   const Chunk chunk =
-      ChunkOfSlot(work.group, window, static_cast<int32_t>(place % kSlotsPerWindow));
+      ChunkOfPartial(work.group, window, static_cast<int32_t>(place % kPartialsPerWindow));
   if (chunk.begin == chunk.end) return;
   const int32_t column = static_cast<int32_t>(thread % packs) * kWidth;
   SumInOrder<kWidth>(gradients, work.group.lookups.data, chunk, column)
@@ -121,12 +121,12 @@ __global__ void ChunkSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix g
 template <int kWidth>
 __device__ Pack<kWidth> AddPartials(const float* partials, int32_t dim, int32_t first, int32_t last,
                                     int32_t column) {
-  const int64_t first_place = int64_t{first / kSegmentChunk} * kSlotsPerWindow + 1;
+  const int64_t first_place = int64_t{first / kSegmentChunk} * kPartialsPerWindow + 1;
   const Pack<kWidth> sum = Pack<kWidth>::Load(partials + first_place * dim + column);
   const int32_t second = first + kSegmentChunk;
   const int32_t chunks = (last - second + kSegmentChunk - 1) / kSegmentChunk;
   return AddInOrder<kWidth>(sum, chunks, [&](int32_t i) {
-    const int64_t place = int64_t{second / kSegmentChunk + i} * kSlotsPerWindow;
+    const int64_t place = int64_t{second / kSegmentChunk + i} * kPartialsPerWindow;
     return Pack<kWidth>::Load(partials + place * dim + column);
   });
 }
@@ -160,7 +160,7 @@ void LaunchOfWidth(Matrix gradients, absl::Span<const SegmentWork> work, cudaStr
   ForEachSlice(
       work,
       [packs](const SegmentWork& w) {
-        return CeilDiv(WindowsOf(w.group) * kSlotsPerWindow * packs, kBlockThreads);
+        return CeilDiv(WindowsOf(w.group) * kPartialsPerWindow * packs, kBlockThreads);
       },
       [&](const Slice<SegmentWork>& slice) {
         LAUNCH(chunk_kernel, slice.num_blocks(), kBlockThreads, stream, slice, gradients);
@@ -178,7 +178,7 @@ void LaunchOfWidth(Matrix gradients, absl::Span<const SegmentWork> work, cudaStr
 int64_t SegmentSumScratchFloats(absl::Span<const SegmentGroup> groups, int32_t dim) {
   int64_t windows = 0;
   for (const SegmentGroup& group : groups) windows += WindowsOf(group);
-  return windows * kSlotsPerWindow * dim;
+  return windows * kPartialsPerWindow * dim;
 }
 
 cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups,
@@ -187,7 +187,7 @@ cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> gr
   bool packed = gradients.cols % 4 == 0 && RowsArePacked(gradients);
   for (const SegmentGroup& group : groups) {
     work.push_back({group, scratch});
-    scratch += WindowsOf(group) * kSlotsPerWindow * gradients.cols;
+    scratch += WindowsOf(group) * kPartialsPerWindow * gradients.cols;
     packed = packed && RowsArePacked(group.sums);
   }
   if (packed) {

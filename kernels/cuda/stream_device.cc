@@ -329,7 +329,7 @@ std::unique_ptr<Mlp> StreamDevice::CreateMlp(const MlpConfig& config) {
 void StreamDevice::PoolForward(absl::Span<const PoolInput> features, int32_t dim,
                                int32_t first_vector, Matrix z) {
   for (const PoolInput& feature : features) {
-    CHECK(feature.offsets.empty() ? feature.slots.size == z.rows
+    CHECK(feature.offsets.empty() ? feature.row_indices.size == z.rows
                                   : feature.offsets.size == z.rows + int64_t{1});
   }
   if (!Begin()) return;
@@ -356,7 +356,7 @@ void StreamDevice::SparseUpdate(absl::Span<const RowUpdateGroup> groups) {
   for (const RowUpdateGroup& group : groups) {
     CHECK_EQ(group.targets.size, int64_t{group.gradients.rows});
     CHECK_EQ(group.rows.cols,
-             group.gradients.cols + SlotFloats(group.optimizer, group.gradients.cols));
+             group.gradients.cols + StateFloats(group.optimizer, group.gradients.cols));
   }
   if (Begin()) Check(LaunchSparseUpdate(groups, compute_), "SparseUpdate");
 }
@@ -401,15 +401,15 @@ void StreamDevice::FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int6
 
 void StreamDevice::DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
                                DeviceSpan<const float> gradients, DeviceSpan<float> weights,
-                               DeviceSpan<float> slots) {
+                               DeviceSpan<float> state) {
   const int64_t blocks = weights.size / kDenseBlockFloats;
-  const int32_t slot_floats = SlotFloats(optimizer, kDenseBlockFloats);
+  const int32_t state_floats = StateFloats(optimizer, kDenseBlockFloats);
   CHECK_EQ(weights.size, blocks * kDenseBlockFloats);
   CHECK_EQ(gradients.size, weights.size);
-  CHECK_EQ(slots.size, blocks * slot_floats);
+  CHECK_EQ(state.size, blocks * state_floats);
   if (!Begin()) return;
-  Check(LaunchDenseUpdate(optimizer.kind, scalars, blocks, kDenseBlockFloats, slot_floats,
-                          gradients.data, weights.data, slots.data, compute_),
+  Check(LaunchDenseUpdate(optimizer.kind, scalars, blocks, kDenseBlockFloats, state_floats,
+                          gradients.data, weights.data, state.data, compute_),
         "DenseUpdate");
 }
 

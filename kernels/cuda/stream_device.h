@@ -60,7 +60,7 @@ class StreamDevice : public Device {
   void FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) override;
   void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
                    DeviceSpan<const float> gradients, DeviceSpan<float> weights,
-                   DeviceSpan<float> slots) override;
+                   DeviceSpan<float> state) override;
 
  private:
   class Dropped;

@@ -46,20 +46,20 @@ absl::Status CheckpointCuts::Name(Step step, bool possible) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CheckpointPart> CheckpointCuts::CallOff(Step step) {
+absl::StatusOr<CheckpointShard> CheckpointCuts::CallOff(Step step) {
   if (step <= committed_ && !IsOpen(step)) {
     return absl::FailedPreconditionError(absl::StrCat("the cut at step ", step.value(),
                                                       " can't be called off: that of step ",
                                                       committed_.value(), " is committed"));
   }
-  CheckpointPart removed;
+  CheckpointShard removed;
   const auto cut = cuts_.find(step);
   if (cut != cuts_.end()) {
     // It may be called off for what it builds on, which somebody has removed.
     const bool builds = cut->second.state() == CutStatus::WRITTEN &&
-                        cut->second.part().base_step() != kNoStep.value();
+                        cut->second.shard().base_step() != kNoStep.value();
     if (builds) increments_ = full_every_;
-    removed = cut->second.part();
+    removed = cut->second.shard();
     cuts_.erase(cut);
   }
   if (writing_ == step) writing_called_off_ = true;
@@ -78,14 +78,14 @@ absl::Status CheckpointCuts::Commit(Step step, Step complete_through) {
   const auto cut = cuts_.find(step);
   if (cut != cuts_.end() && cut->second.state() != CutStatus::WRITTEN) {
     // It may be of the process before this one, and what is committed here no longer kept: the next
-    // part builds on nothing.
+    // shard builds on nothing.
     increments_ = full_every_;
     return absl::FailedPreconditionError(absl::StrCat("a checkpoint of step ", step.value(),
                                                       " is committed, and its cut here is ",
                                                       CutStatus::State_Name(cut->second.state())));
   }
   // A server that was restarted since doesn't know what it wrote before.
-  const bool full = cut != cuts_.end() && cut->second.part().base_step() == kNoStep.value();
+  const bool full = cut != cuts_.end() && cut->second.shard().base_step() == kNoStep.value();
   increments_ = full ? 0 : increments_ + 1;
   cuts_.erase(cuts_.begin(), cuts_.upper_bound(step));
   committed_ = step;
@@ -107,7 +107,7 @@ std::optional<Step> CheckpointCuts::Begin(Step step) {
                             " is being written still"));
     return std::nullopt;
   }
-  // A part builds on what is committed. While it isn't certain what will be, it builds on nothing:
+  // A shard builds on what is committed. While it isn't certain what will be, it builds on nothing:
   // what this one would build on might be removed with the commit of the other.
   const auto is_written = [](const auto& cut) { return cut.second.state() == CutStatus::WRITTEN; };
   const bool full = committed_ == kNoStep || increments_ + 1 >= full_every_ ||
@@ -128,7 +128,7 @@ void CheckpointCuts::Fail(Step step, const std::string& error) {
   cut.set_error(error);
 }
 
-bool CheckpointCuts::End(const absl::StatusOr<CheckpointPart>& part, double write_s) {
+bool CheckpointCuts::End(const absl::StatusOr<CheckpointShard>& shard, double write_s) {
   CHECK(writing_.has_value());
   const auto cut = cuts_.find(*writing_);
   writing_.reset();
@@ -136,12 +136,12 @@ bool CheckpointCuts::End(const absl::StatusOr<CheckpointPart>& part, double writ
     return !writing_called_off_;
   }
   cut->second.set_write_s(write_s);
-  if (part.ok()) {
+  if (shard.ok()) {
     cut->second.set_state(CutStatus::WRITTEN);
-    *cut->second.mutable_part() = *part;
+    *cut->second.mutable_shard() = *shard;
   } else {
     cut->second.set_state(CutStatus::FAILED);
-    cut->second.set_error(std::string(part.status().message()));
+    cut->second.set_error(std::string(shard.status().message()));
   }
   return true;
 }

@@ -19,10 +19,10 @@
 
 namespace thermocline {
 
-// What a server knows of the checkpoints of its epoch when it begins.
+// What a server knows of the checkpoints of its generation when it begins.
 struct CutHistory {
   Step base = kNoStep;       // Where its rows begin.
-  Step committed = kNoStep;  // The last committed cut of this epoch that its rows build on.
+  Step committed = kNoStep;  // The last committed cut of this generation that its rows build on.
   uint32_t increments = 0;   // Files of it that hold changed rows only.
 };
 
@@ -39,26 +39,26 @@ class CheckpointCuts {
   // many are open).
   absl::Status Name(Step step, bool possible);
   // Gives the files of this cut that are to be removed. After an increment that was written, the
-  // next part holds all rows.
+  // next shard holds all rows.
   // Errors: kFailedPrecondition (the cut is committed).
-  absl::StatusOr<CheckpointPart> CallOff(Step step);
+  absl::StatusOr<CheckpointShard> CallOff(Step step);
   // Cuts before it are forgotten, too. Their files stay: their commits may have happened, and the
   // message got lost. The launcher removes what no checkpoint needs.
   // Errors: kFailedPrecondition (the rows don't reach up to it, or this process has not written its
-  // part).
+  // shard).
   absl::Status Commit(Step step, Step complete_through);
 
   // Whether there is a cut at `complete_through` that nothing became of yet.
   bool IsDue(Step complete_through) const;
-  // The cut that IsDue becomes WRITING, and this gives the step behind which rows are in its part
+  // The cut that IsDue becomes WRITING, and this gives the step behind which rows are in its shard
   // (kNoStep: all are); or FAILED where another one is being written, and this gives nothing.
   std::optional<Step> Begin(Step step);
   // The cut that IsDue is FAILED without having been begun.
   void Fail(Step step, const std::string& error);
 
-  // What became of the part being written. False: its cut was called off, so what was written is
+  // What became of the shard being written. False: its cut was called off, so what was written is
   // to be removed.
-  bool End(const absl::StatusOr<CheckpointPart>& part, double write_s);
+  bool End(const absl::StatusOr<CheckpointShard>& shard, double write_s);
   void SetPause(Step step, double pause_s);
   // The cut being written, called off or not.
   std::optional<Step> writing() const { return writing_; }
@@ -77,7 +77,7 @@ class CheckpointCuts {
   std::set<Step> called_off_;       // Not to be begun (again).
   std::optional<Step> writing_;
   bool writing_called_off_ = false;
-  Step committed_;  // In this epoch; kNoStep: none, so the next part is full.
+  Step committed_;  // In this generation; kNoStep: none, so the next shard is full.
   uint32_t increments_;
 };
 

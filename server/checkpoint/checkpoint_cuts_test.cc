@@ -17,11 +17,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-CheckpointPart PartBehind(Step base) {
-  CheckpointPart part;
-  part.set_base_step(base.value());
-  part.add_files()->set_path("file");
-  return part;
+CheckpointShard ShardBehind(Step base) {
+  CheckpointShard shard;
+  shard.set_base_step(base.value());
+  shard.add_files()->set_path("file");
+  return shard;
 }
 std::vector<std::string> Describe(const CheckpointCuts& cuts) {
   CheckpointReply reply;
@@ -32,12 +32,12 @@ std::vector<std::string> Describe(const CheckpointCuts& cuts) {
   }
   return lines;
 }
-// Takes a due cut to its commit, and gives the step that its part builds on.
+// Takes a due cut to its commit, and gives the step that its shard builds on.
 std::optional<Step> RunCut(CheckpointCuts* cuts, int64_t step) {
   EXPECT_TRUE(cuts->IsDue(Step(step)));
   const std::optional<Step> base = cuts->Begin(Step(step));
   if (!base.has_value()) return base;
-  EXPECT_TRUE(cuts->End(PartBehind(*base), 1));
+  EXPECT_TRUE(cuts->End(ShardBehind(*base), 1));
   EXPECT_TRUE(cuts->Commit(Step(step), Step(step)).ok());
   return base;
 }
@@ -52,7 +52,7 @@ TEST(CheckpointCutsTest, PeriodicCutsComeByThemselves) {
   EXPECT_FALSE(cuts.IsDue(Step(9)));
   EXPECT_THAT(Describe(cuts), ElementsAre("9 WRITING"));
   EXPECT_EQ(cuts.writing(), Step(9));
-  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 0.5));
+  EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 0.5));
   EXPECT_THAT(Describe(cuts), ElementsAre("9 WRITTEN"));
   EXPECT_FALSE(cuts.IsDue(Step(9)));
   EXPECT_EQ(cuts.committed(), kNoStep);
@@ -76,7 +76,7 @@ TEST(CheckpointCutsTest, OneAtATimeIsWritten) {
   cuts.CopyTo(&reply);
   EXPECT_THAT(reply.cuts(1).error(), HasSubstr("busy: the checkpoint of step 9"));
   EXPECT_FALSE(cuts.IsDue(Step(12)));
-  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 1));
   ASSERT_TRUE(cuts.CallOff(Step(12)).ok());
   EXPECT_THAT(Describe(cuts), ElementsAre("9 WRITTEN"));
 }
@@ -103,11 +103,11 @@ TEST(CheckpointCutsTest, CallOffAtAnyMoment) {
   EXPECT_THAT(Describe(cuts), IsEmpty());
   EXPECT_FALSE(cuts.IsDue(Step(19)));
   EXPECT_EQ(cuts.writing(), Step(19));
-  EXPECT_FALSE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_FALSE(cuts.End(ShardBehind(kNoStep), 1));
   EXPECT_EQ(cuts.writing(), std::nullopt);
   // After it: the files go.
   ASSERT_TRUE(cuts.Begin(Step(29)).has_value());
-  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 1));
   EXPECT_EQ(cuts.CallOff(Step(29))->files_size(), 1);
   EXPECT_EQ(cuts.CallOff(Step(29))->files_size(), 0);
   EXPECT_FALSE(cuts.IsDue(Step(29)));
@@ -129,7 +129,7 @@ TEST(CheckpointCutsTest, NamedCuts) {
   EXPECT_EQ(cuts.Name(Step(5000), true).code(), StatusCode::kResourceExhausted);
 }
 
-TEST(CheckpointCutsTest, EverySoManyPartsAreFull) {
+TEST(CheckpointCutsTest, EverySoManyShardsAreFull) {
   CheckpointCuts cuts(10, 3, {});
   std::vector<int64_t> bases;
   for (int64_t step = 9; step < 80; step += 10) bases.push_back(RunCut(&cuts, step)->value());
@@ -138,14 +138,14 @@ TEST(CheckpointCutsTest, EverySoManyPartsAreFull) {
   for (int64_t step = 9; step < 40; step += 10) EXPECT_EQ(RunCut(&full, step), kNoStep);
 }
 
-TEST(CheckpointCutsTest, APartBuildsOnWhatIsCommittedOrOnNothing) {
+TEST(CheckpointCutsTest, AShardBuildsOnWhatIsCommittedOrOnNothing) {
   CheckpointCuts cuts(10, 8, {});
   EXPECT_EQ(RunCut(&cuts, 9), kNoStep);
   ASSERT_EQ(cuts.Begin(Step(19)), Step(9));
-  EXPECT_TRUE(cuts.End(PartBehind(Step(9)), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(Step(9)), 1));
   // Nobody knows yet whether that of step 19 will be a checkpoint.
   ASSERT_EQ(cuts.Begin(Step(29)), kNoStep);
-  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 1));
   // Now that of step 19 is over, committed or not.
   EXPECT_TRUE(cuts.Commit(Step(29), Step(30)).ok());
   EXPECT_THAT(Describe(cuts), IsEmpty());
@@ -158,14 +158,14 @@ TEST(CheckpointCutsTest, AfterAnIncrementThatWasCalledOffAllRowsAreWritten) {
   CheckpointCuts cuts(10, 8, {});
   EXPECT_EQ(RunCut(&cuts, 9), kNoStep);
   ASSERT_EQ(cuts.Begin(Step(19)), Step(9));
-  EXPECT_TRUE(cuts.End(PartBehind(Step(9)), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(Step(9)), 1));
   EXPECT_TRUE(cuts.CallOff(Step(19)).ok());
   EXPECT_EQ(RunCut(&cuts, 29), kNoStep);
   EXPECT_EQ(RunCut(&cuts, 39), Step(29));
   // One that was not written says nothing of what it would have built on.
   ASSERT_EQ(cuts.Begin(Step(49)), Step(39));
   EXPECT_TRUE(cuts.CallOff(Step(49)).ok());
-  EXPECT_FALSE(cuts.End(PartBehind(Step(39)), 1));
+  EXPECT_FALSE(cuts.End(ShardBehind(Step(39)), 1));
   EXPECT_EQ(RunCut(&cuts, 59), Step(39));
 }
 
@@ -181,7 +181,7 @@ TEST(CheckpointCutsTest, OnlyWhatIsWrittenHereIsCommitted) {
   EXPECT_EQ(cuts.Commit(Step(29), Step(30)).code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Describe(cuts), ElementsAre("19 FAILED", "22 NAMED", "29 WRITING"));
   EXPECT_EQ(cuts.committed(), Step(9));
-  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 1));
   EXPECT_TRUE(cuts.Commit(Step(29), Step(30)).ok());
   EXPECT_THAT(Describe(cuts), IsEmpty());
   EXPECT_EQ(RunCut(&cuts, 39), Step(29));
@@ -192,7 +192,7 @@ TEST(CheckpointCutsTest, WhatACommitOvertakesKeepsItsFiles) {
   ASSERT_TRUE(cuts.Begin(Step(9)).has_value());
   EXPECT_TRUE(cuts.Commit(Step(15), Step(15)).ok());
   EXPECT_THAT(Describe(cuts), IsEmpty());
-  EXPECT_TRUE(cuts.End(PartBehind(kNoStep), 1));
+  EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 1));
   EXPECT_EQ(cuts.writing(), std::nullopt);
 }
 
@@ -208,9 +208,9 @@ TEST(CheckpointCutsTest, ARestartedServerKnowsItsBase) {
   EXPECT_TRUE(other.Commit(Step(19), Step(19)).ok());
   EXPECT_EQ(RunCut(&other, 29), Step(19));
   EXPECT_EQ(RunCut(&other, 39), kNoStep);
-  // The checkpoint is of an older epoch.
-  CheckpointCuts next_epoch(10, 3, {Step(29)});
-  EXPECT_EQ(RunCut(&next_epoch, 39), kNoStep);
+  // The checkpoint is of an older generation.
+  CheckpointCuts next_generation(10, 3, {Step(29)});
+  EXPECT_EQ(RunCut(&next_generation, 39), kNoStep);
 }
 
 TEST(CheckpointCutsTest, WhatAReplayGoesPastFails) {

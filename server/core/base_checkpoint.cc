@@ -22,8 +22,8 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kRowsPerLoad = 4096;
-// A part is loaded in ranges of slots, so many for each thread: they are of much the same size, and
-// threads that are done early take another.
+// A shard is loaded in ranges of partitions, so many for each thread: they are of much the same
+// size, and threads that are done early take another.
 constexpr uint32_t kRangesPerThread = 4;
 
 // "" where the rows of one are those of the other.
@@ -108,50 +108,52 @@ absl::Status LoadRange(MergedRows* rows, TableSet* tables, BudgetLocks* budgets,
 }
 
 // What one thread loads at a time.
-struct RangeOfPart {
-  int part = 0;
-  bool all_here = false;  // All slots of the part are loaded here, in this range and others.
-  RowRange slots;
+struct RangeOfShard {
+  int shard = 0;
+  bool all_here = false;  // All partitions of the shard are loaded here, in this range and others.
+  RowRange partitions;
 };
 
-// Those slots of all parts that are in `wanted`.
-std::vector<RangeOfPart> RangesOf(const CheckpointManifest& base, ClusterMap::SlotRange wanted,
-                                  int num_threads) {
-  const ClusterMap parts(base.num_servers());
-  std::vector<RangeOfPart> ranges;
-  for (int part = 0; part < base.parts_size(); ++part) {
-    const auto slots = parts.SlotRangeOf(ServerIndex(static_cast<uint32_t>(part)));
-    const uint32_t begin = std::max(slots.begin, wanted.begin);
-    const uint32_t end = std::min(slots.end, wanted.end);
+// Those partitions of all shards that are in `wanted`.
+std::vector<RangeOfShard> RangesOf(const CheckpointManifest& base,
+                                   ClusterMap::PartitionRange wanted, int num_threads) {
+  const ClusterMap shards(base.num_servers());
+  std::vector<RangeOfShard> ranges;
+  for (int shard = 0; shard < base.shards_size(); ++shard) {
+    const auto partitions = shards.PartitionRangeOf(ServerIndex(static_cast<uint32_t>(shard)));
+    const uint32_t begin = std::max(partitions.begin, wanted.begin);
+    const uint32_t end = std::min(partitions.end, wanted.end);
     if (begin >= end) continue;
     const uint32_t num_ranges =
         num_threads <= 1 ? 1 : std::min(end - begin, kRangesPerThread * num_threads);
     for (uint64_t i = 0; i < num_ranges; ++i) {
-      RangeOfPart range;
-      range.part = part;
-      range.all_here = begin == slots.begin && end == slots.end;
-      range.slots.begin_slot = begin + static_cast<uint32_t>(i * (end - begin) / num_ranges);
-      range.slots.end_slot = begin + static_cast<uint32_t>((i + 1) * (end - begin) / num_ranges);
+      RangeOfShard range;
+      range.shard = shard;
+      range.all_here = begin == partitions.begin && end == partitions.end;
+      range.partitions.begin_partition =
+          begin + static_cast<uint32_t>(i * (end - begin) / num_ranges);
+      range.partitions.end_partition =
+          begin + static_cast<uint32_t>((i + 1) * (end - begin) / num_ranges);
       ranges.push_back(range);
     }
   }
   return ranges;
 }
 
-// Whether the ranges had all rows of the parts that are loaded whole: none lies where it is not
+// Whether the ranges had all rows of the shards that are loaded whole: none lies where it is not
 // looked for.
-absl::Status CheckWholeParts(const std::string& directory, const CheckpointManifest& base,
-                             const std::vector<RangeOfPart>& ranges,
-                             const std::vector<uint64_t>& rows_read) {
-  std::vector<uint64_t> missing(base.parts_size());
-  for (int part = 0; part < base.parts_size(); ++part) {
-    for (const CheckpointFile& file : base.parts(part).files()) missing[part] += file.rows();
+absl::Status CheckWholeShards(const std::string& directory, const CheckpointManifest& base,
+                              const std::vector<RangeOfShard>& ranges,
+                              const std::vector<uint64_t>& rows_read) {
+  std::vector<uint64_t> missing(base.shards_size());
+  for (int shard = 0; shard < base.shards_size(); ++shard) {
+    for (const CheckpointFile& file : base.shards(shard).files()) missing[shard] += file.rows();
   }
-  for (size_t i = 0; i < ranges.size(); ++i) missing[ranges[i].part] -= rows_read[i];
-  for (const RangeOfPart& range : ranges) {
-    if (!range.all_here || missing[range.part] == 0) continue;
-    return absl::DataLossError(absl::StrCat("the files of server ", range.part, " in '", directory,
-                                            "' lack ", missing[range.part],
+  for (size_t i = 0; i < ranges.size(); ++i) missing[ranges[i].shard] -= rows_read[i];
+  for (const RangeOfShard& range : ranges) {
+    if (!range.all_here || missing[range.shard] == 0) continue;
+    return absl::DataLossError(absl::StrCat("the files of server ", range.shard, " in '", directory,
+                                            "' lack ", missing[range.shard],
                                             " rows that the manifest says they have"));
   }
   return absl::OkStatus();
@@ -166,10 +168,10 @@ absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConf
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint '", config.base_checkpoint, "' is of another model: ", what...));
   };
-  if (base.job_id() != config.job_id || base.epoch() > config.epoch) {
+  if (base.job_id() != config.job_id || base.generation() > config.generation) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "checkpoint '", config.base_checkpoint, "' is of job '", base.job_id(), "', epoch ",
-        base.epoch(), "; this is job '", config.job_id, "', epoch ", config.epoch));
+        "checkpoint '", config.base_checkpoint, "' is of job '", base.job_id(), "', generation ",
+        base.generation(), "; this is job '", config.job_id, "', generation ", config.generation));
   }
   if (base.seed() != config.seed) {
     return refuse("its seed is ", base.seed(), ", the job's is ", config.seed);
@@ -182,9 +184,10 @@ absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConf
 CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config) {
   CutHistory history;
   history.base = Step(base.step());
-  if (base.epoch() != config.epoch || base.num_servers() != config.num_servers) return history;
+  if (base.generation() != config.generation || base.num_servers() != config.num_servers)
+    return history;
   history.committed = history.base;
-  const int files = base.parts(static_cast<int>(config.server_index.value())).files_size();
+  const int files = base.shards(static_cast<int>(config.server_index.value())).files_size();
   history.increments = static_cast<uint32_t>(std::max(0, files - 1));
   return history;
 }
@@ -192,8 +195,8 @@ CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config)
 absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
                           int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
-  const std::vector<RangeOfPart> ranges =
-      RangesOf(base, ClusterMap(config.num_servers).SlotRangeOf(config.server_index), num_threads);
+  const std::vector<RangeOfShard> ranges = RangesOf(
+      base, ClusterMap(config.num_servers).PartitionRangeOf(config.server_index), num_threads);
   std::vector<uint64_t> rows_read(ranges.size());
   std::vector<absl::Status> loaded(ranges.size());
   std::atomic<bool> failed{false};
@@ -202,8 +205,8 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
     if (failed.load()) return;
     loaded[i] = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
-                       MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].part,
-                                        ranges[i].slots));
+                       MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].shard,
+                                        ranges[i].partitions));
       RETURN_IF_ERROR(LoadRange(rows.get(), tables, &budgets, progress));
       rows_read[i] = rows->rows_read();
       return absl::OkStatus();
@@ -211,7 +214,7 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
     if (!loaded[i].ok()) failed.store(true);
   });
   for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
-  return CheckWholeParts(config.checkpoint_directory, base, ranges, rows_read);
+  return CheckWholeShards(config.checkpoint_directory, base, ranges, rows_read);
 }
 
 }  // namespace thermocline

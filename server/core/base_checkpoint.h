@@ -16,15 +16,15 @@
 namespace thermocline {
 
 // Reads the manifest of config.base_checkpoint. REQUIRES: there is one.
-// Errors: kFailedPrecondition (of another job, other tables, another seed or a later epoch: names
-// the difference; another format), kNotFound, kDataLoss (damaged), kUnavailable (the disk),
+// Errors: kFailedPrecondition (of another job, other tables, another seed or a later generation:
+// names the difference; another format), kNotFound, kDataLoss (damaged), kUnavailable (the disk),
 // kInvalidArgument (no name).
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config);
 
-// What a server that begins with it knows of its epoch's checkpoints.
+// What a server that begins with it knows of its generation's checkpoints.
 CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config);
 
-// Loads the rows whose slots this server owns, whatever number of servers wrote them, on
+// Loads the rows whose partitions this server owns, whatever number of servers wrote them, on
 // `num_threads` threads, the caller's among them. `progress` hears of every some thousand rows that
 // are loaded, on any of them, and stops the loading with an error.
 // REQUIRES: `base` is what ReadBaseManifest gave; nobody else uses the tables.

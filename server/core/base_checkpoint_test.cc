@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing_core::CheckpointedServer;
 using testing_core::ComposeManifest;
 using testing_core::MakeConfig;
-using testing_core::RandomPart;
+using testing_core::RandomChunk;
 
 // A checkpoint of two servers.
 class BaseCheckpointTest : public testing::Test {
@@ -30,22 +30,22 @@ class BaseCheckpointTest : public testing::Test {
   static constexpr Key kKeys = 20000;
 
   BaseCheckpointTest() {
-    std::vector<CheckpointPart> parts;
+    std::vector<CheckpointShard> shards;
     for (uint32_t i = 0; i < kServers; ++i) {
       config_ = MakeConfig(1);
       config_.num_servers = kServers;
       config_.server_index = ServerIndex(i);
       CheckpointedServer server(&disk_, config_);
       EXPECT_TRUE(server.Configure().ok());
-      EXPECT_TRUE(server.Push(RandomPart(0, 0, 0, 1, i, kServers, kKeys)).ok());
+      EXPECT_TRUE(server.Push(RandomChunk(0, 0, 0, 1, i, kServers, kKeys)).ok());
       EXPECT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 0).ok());
-      parts.push_back(server.WriteCut(0).part());
+      shards.push_back(server.WriteCut(0).shard());
       digest_.Add(server.ComputeDigest());
       rows_ += server.Rows().size();
     }
     config_.checkpoint_directory = testing_core::kCheckpoints;
     manifest_ =
-        *ComposeManifest(CheckpointStore(&disk_, config_.checkpoint_directory), config_, 0, parts);
+        *ComposeManifest(CheckpointStore(&disk_, config_.checkpoint_directory), config_, 0, shards);
   }
 
   // Loads the rows of one of `num_servers`.
@@ -95,7 +95,7 @@ TEST_F(BaseCheckpointTest, ProgressEndsItOnAllThreads) {
 }
 
 TEST_F(BaseCheckpointTest, ADamagedFileIsNamed) {
-  const std::string path = manifest_.parts(1).files(0).path();
+  const std::string path = manifest_.shards(1).files(0).path();
   ASSERT_TRUE(disk_.Remove(config_.checkpoint_directory + "/" + path).ok());
   for (const int num_threads : {1, 4}) {
     TableSet tables(config_.tables, config_.seed);
@@ -105,9 +105,9 @@ TEST_F(BaseCheckpointTest, ADamagedFileIsNamed) {
   }
 }
 
-// No slot of such a file is looked for: nothing would be loaded, and nobody told.
+// No partition of such a file is looked for: nothing would be loaded, and nobody told.
 TEST_F(BaseCheckpointTest, FilesWithTheRowsOfAnotherServerAreRefused) {
-  manifest_.mutable_parts(0)->mutable_files()->Swap(manifest_.mutable_parts(1)->mutable_files());
+  manifest_.mutable_shards(0)->mutable_files()->Swap(manifest_.mutable_shards(1)->mutable_files());
   for (const int num_threads : {1, 4}) {
     TableSet tables(config_.tables, config_.seed);
     const absl::Status status = Load(0, kServers, num_threads, &tables);

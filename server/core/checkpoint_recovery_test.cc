@@ -28,7 +28,7 @@ constexpr int64_t kSteps = 30;
 constexpr int kMaxRollbacks = 3;
 constexpr int kMaxCrashes = 20;
 
-uint32_t NumParts(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
+uint32_t NumChunks(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
 
 ServerConfig Config(std::optional<LogDurability> durability) {
   ServerConfig config = MakeConfig(kWorkers);
@@ -48,8 +48,8 @@ std::vector<HeldRows> UndisturbedRows() {
   std::vector<HeldRows> rows = {server.Rows()};
   for (int64_t step = 0; step < kSteps; ++step) {
     for (uint32_t rank = 0; rank < kWorkers; ++rank) {
-      for (uint32_t part = 0; part < NumParts(rank, step); ++part) {
-        EXPECT_TRUE(server.Push(RandomPart(rank, step, part, NumParts(rank, step))).ok());
+      for (uint32_t shard = 0; shard < NumChunks(rank, step); ++shard) {
+        EXPECT_TRUE(server.Push(RandomChunk(rank, step, shard, NumChunks(rank, step))).ok());
       }
     }
     rows.push_back(server.Rows());
@@ -60,7 +60,7 @@ std::vector<HeldRows> UndisturbedRows() {
 // What no server and no launcher is supposed to do, so that the test can see that it finds it.
 enum class Planted {
   kNone,
-  kMissingRow,        // A part lacks a row.
+  kMissingRow,        // A shard lacks a row.
   kMissingBaseFiles,  // A manifest lists an increment without what it builds on.
   kStaleBase,         // A server begins with the checkpoint before the newest.
   kEarlyDrop,         // A commit is undone after a server has heard of it.
@@ -135,10 +135,10 @@ class DisturbedRun {
     const auto rank = static_cast<uint32_t>(random_() % kWorkers);
     const Step step = acknowledged_[rank] + 1;
     if (step >= Step(kSteps)) return;
-    const uint32_t num_parts = NumParts(rank, step.value());
-    wire::PushPart part = RandomPart(rank, step.value(), random_() % num_parts, num_parts);
-    part.header.acked_through = acknowledged_[rank];
-    const absl::StatusOr<wire::PushAnswer> answer = server_.Push(std::move(part));
+    const uint32_t num_chunks = NumChunks(rank, step.value());
+    wire::PushChunk shard = RandomChunk(rank, step.value(), random_() % num_chunks, num_chunks);
+    shard.header.acked_through = acknowledged_[rank];
+    const absl::StatusOr<wire::PushAnswer> answer = server_.Push(std::move(shard));
     if (!absl::IsUnavailable(answer.status())) Require(answer.status());
     const bool lost = random_() % 4 == 0;  // on the way back
     if (answer.ok() && !lost && answer->accepted_through >= step) acknowledged_[rank] = step;
@@ -167,11 +167,11 @@ class DisturbedRun {
   }
 
   void Commit(const CutStatus& cut) {
-    const auto manifest = Compose(cut.part(), cut.step());
+    const auto manifest = Compose(cut.shard(), cut.step());
     if (planted_ == Planted::kEarlyDrop) {
       if (!manifest.ok() || !store_.Commit(*manifest).ok()) return;
       server_.Checkpoint(CheckpointRequest::COMMITTED, cut.step()).IgnoreError();
-      const std::string name = CheckpointName({server_.config().epoch, Step(cut.step())});
+      const std::string name = CheckpointName({server_.config().generation, Step(cut.step())});
       Require(disk_.Remove(absl::StrCat(kCheckpoints, "/", name, "/MANIFEST")));
       return;
     }
@@ -188,7 +188,7 @@ class DisturbedRun {
     }
     uncertain_.erase(cut.step());
     ++counters_.commits;
-    if (cut.part().base_step() >= 0) ++counters_.increments;
+    if (cut.shard().base_step() >= 0) ++counters_.increments;
     if (random_() % 4 == 0 && crashes_ < kMaxCrashes) return Crash();  // Nobody hears of it.
     // It may fail, and is not repeated here: the log is the larger for it.
     server_.Checkpoint(CheckpointRequest::COMMITTED, cut.step()).IgnoreError();
@@ -198,15 +198,15 @@ class DisturbedRun {
     }
   }
 
-  absl::StatusOr<CheckpointManifest> Compose(CheckpointPart part, int64_t step) {
-    if (planted_ == Planted::kMissingRow && part.files_size() > 0) {
-      absl::StatusOr<CheckpointFile> file = WithoutARow(part.files(0));
+  absl::StatusOr<CheckpointManifest> Compose(CheckpointShard shard, int64_t step) {
+    if (planted_ == Planted::kMissingRow && shard.files_size() > 0) {
+      absl::StatusOr<CheckpointFile> file = WithoutARow(shard.files(0));
       if (!file.ok()) return file.status();
-      *part.mutable_files(0) = *std::move(file);
+      *shard.mutable_files(0) = *std::move(file);
     }
-    auto manifest = ComposeManifest(store_, server_.config(), step, {part});
+    auto manifest = ComposeManifest(store_, server_.config(), step, {shard});
     if (manifest.ok() && planted_ == Planted::kMissingBaseFiles) {
-      *manifest->mutable_parts(0)->mutable_files() = part.files();
+      *manifest->mutable_shards(0)->mutable_files() = shard.files();
     }
     return manifest;
   }
@@ -245,7 +245,7 @@ class DisturbedRun {
     std::vector<std::string> names;
     const auto reply = server_.Checkpoint(CheckpointRequest::STATUS);
     for (const CutStatus& cut : reply->cuts()) {
-      names.push_back(CheckpointName({server_.config().epoch, Step(cut.step())}));
+      names.push_back(CheckpointName({server_.config().generation, Step(cut.step())}));
     }
     return names;
   }
@@ -277,7 +277,7 @@ class DisturbedRun {
     if (roll_back) {
       ++rollbacks_;
       ++counters_.rollbacks;
-      ++server_.config().epoch;
+      ++server_.config().generation;
       acknowledged_.assign(kWorkers, base_step);
     }
     const absl::Status recovered = server_.Configure(base);
@@ -299,7 +299,7 @@ class DisturbedRun {
       const auto all = store_.List();
       return all.ok() && all->size() > 1 ? (*all)[all->size() - 2].name : "";
     }
-    return newest.has_value() ? CheckpointName({newest->epoch(), Step(newest->step())}) : "";
+    return newest.has_value() ? CheckpointName({newest->generation(), Step(newest->step())}) : "";
   }
 
   void CheckRows() {
@@ -317,12 +317,12 @@ class DisturbedRun {
     const uint32_t num_servers = 1 + random_() % 3;
     for (uint32_t i = 0; i < num_servers; ++i) {
       ServerConfig config = Config(std::nullopt);
-      config.epoch = 1000;
+      config.generation = 1000;
       config.num_servers = num_servers;
       config.server_index = ServerIndex(i);
       CheckpointedServer server(&disk_, config, "/other");
       const absl::Status loaded =
-          server.Configure(CheckpointName({newest->epoch(), Step(newest->step())}));
+          server.Configure(CheckpointName({newest->generation(), Step(newest->step())}));
       if (!loaded.ok()) return Require(loaded);
       for (auto& [key, row] : server.Rows()) {
         Require(rows.emplace(key, row).second, "two servers hold a row");

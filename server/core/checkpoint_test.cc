@@ -1,4 +1,4 @@
-// Cuts, the parts written of them, and servers that begin with a checkpoint.
+// Cuts, the shards written of them, and servers that begin with a checkpoint.
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -42,7 +42,7 @@ class CheckpointTest : public testing::Test {
   static void Train(CheckpointedServer* server, int64_t first, int64_t last) {
     for (int64_t step = first; step <= last; ++step) {
       for (uint32_t rank = 0; rank < server->config().num_workers; ++rank) {
-        const auto answer = server->Push(RandomPart(
+        const auto answer = server->Push(RandomChunk(
             rank, step, 0, 1, server->config().server_index.value(), server->config().num_servers));
         ASSERT_TRUE(answer.ok()) << answer.status();
       }
@@ -50,21 +50,21 @@ class CheckpointTest : public testing::Test {
   }
   // Writes the cut, commits it and says so; gives its name.
   std::string Commit(std::vector<CheckpointedServer*> servers, int64_t step) {
-    std::vector<CheckpointPart> parts;
+    std::vector<CheckpointShard> shards;
     for (CheckpointedServer* server : servers) {
       const CutStatus cut = server->WriteCut(step);
       EXPECT_EQ(cut.state(), CutStatus::WRITTEN) << cut.ShortDebugString();
-      parts.push_back(cut.part());
+      shards.push_back(cut.shard());
     }
     const ServerConfig& config = servers[0]->config();
-    const auto manifest = ComposeManifest(store_, config, step, parts);
+    const auto manifest = ComposeManifest(store_, config, step, shards);
     EXPECT_TRUE(manifest.ok()) << manifest.status();
     const absl::Status committed = store_.Commit(*manifest);
     EXPECT_TRUE(committed.ok()) << committed;
     for (CheckpointedServer* server : servers) {
       EXPECT_TRUE(server->Checkpoint(CheckpointRequest::COMMITTED, step).ok());
     }
-    return CheckpointName({config.epoch, Step(step)});
+    return CheckpointName({config.generation, Step(step)});
   }
   bool Exists(const std::string& path) { return disk_.Open(path).ok(); }
 
@@ -73,7 +73,7 @@ class CheckpointTest : public testing::Test {
   CheckpointStore store_{&disk_, kCheckpoints};
 };
 
-TEST_F(CheckpointTest, APartIsTheRowsOfTheCutWhateverIsAppliedMeanwhile) {
+TEST_F(CheckpointTest, AShardIsTheRowsOfTheCutWhateverIsAppliedMeanwhile) {
   ServerConfig config = Config();
   config.checkpoint_every_steps = 5;
   const auto server = Server(config);
@@ -93,7 +93,7 @@ TEST_F(CheckpointTest, APartIsTheRowsOfTheCutWhateverIsAppliedMeanwhile) {
   EXPECT_FALSE(cut.has_value());
 
   ServerConfig next = config;
-  next.epoch = 6;
+  next.generation = 6;
   const auto restored = Server(next, name);
   EXPECT_TRUE(restored->Rows() == at_cut);
   EXPECT_TRUE(restored->ComputeDigest() == digest);
@@ -101,8 +101,8 @@ TEST_F(CheckpointTest, APartIsTheRowsOfTheCutWhateverIsAppliedMeanwhile) {
   EXPECT_EQ(restored->Stats().loaded_rows(), at_cut.size());
   EXPECT_EQ(restored->Stats().accepted_through(0), 4);
   // It goes on behind the cut.
-  EXPECT_EQ(restored->Push(RandomPart(0, 4))->accepted_through, Step(4));
-  EXPECT_EQ(restored->Push(RandomPart(0, 6))->readiness, wire::Readiness::kNotReady);
+  EXPECT_EQ(restored->Push(RandomChunk(0, 4))->accepted_through, Step(4));
+  EXPECT_EQ(restored->Push(RandomChunk(0, 6))->readiness, wire::Readiness::kNotReady);
   Train(restored.get(), 5, 8);
   EXPECT_TRUE(restored->Rows() == later);
 }
@@ -112,18 +112,18 @@ TEST_F(CheckpointTest, ACutComesBeforeTheStepBehindIt) {
   config.checkpoint_every_steps = 2;
   const auto server = Server(config);
   // Worker 0 is ahead: with the push of worker 1 for step 1, nothing more is missing of step 2.
-  for (int64_t step = 0; step < 3; ++step) ASSERT_TRUE(server->Push(RandomPart(0, step)).ok());
-  ASSERT_TRUE(server->Push(RandomPart(1, 0)).ok());
-  ASSERT_TRUE(server->Push(RandomPart(1, 2 - 1)).ok());
-  ASSERT_TRUE(server->Push(RandomPart(1, 2)).ok());
+  for (int64_t step = 0; step < 3; ++step) ASSERT_TRUE(server->Push(RandomChunk(0, step)).ok());
+  ASSERT_TRUE(server->Push(RandomChunk(1, 0)).ok());
+  ASSERT_TRUE(server->Push(RandomChunk(1, 2 - 1)).ok());
+  ASSERT_TRUE(server->Push(RandomChunk(1, 2)).ok());
   EXPECT_EQ(server->Stats().complete_through(), 2);
   const std::string name = Commit({server.get()}, 1);
   ServerConfig next = config;
-  next.epoch = 6;
+  next.generation = 6;
   const auto restored = Server(next, name);
   for (const auto& [key, row] : restored->Rows()) EXPECT_LE(row.changed, Step(1));
   EXPECT_EQ(restored->Stats().complete_through(), 1);
-  EXPECT_EQ(restored->Stats().pushes_accepted(), 0u);  // What waits isn't in the part.
+  EXPECT_EQ(restored->Stats().pushes_accepted(), 0u);  // What waits isn't in the shard.
 }
 
 TEST_F(CheckpointTest, ANamedCutMustNotBeTooLate) {
@@ -136,7 +136,7 @@ TEST_F(CheckpointTest, ANamedCutMustNotBeTooLate) {
   Train(server.get(), 0, 2);
   EXPECT_EQ(name(1), StatusCode::kFailedPrecondition);
   // Pushes beyond it that wait for others are applied behind it.
-  for (int64_t step = 3; step < 7; ++step) ASSERT_TRUE(server->Push(MakePart(0, step)).ok());
+  for (int64_t step = 3; step < 7; ++step) ASSERT_TRUE(server->Push(MakeChunk(0, step)).ok());
   EXPECT_EQ(name(4), StatusCode::kOk);
   // At the step that is applied: it begins at once.
   EXPECT_EQ(name(2), StatusCode::kOk);
@@ -160,7 +160,7 @@ TEST_F(CheckpointTest, RequestsThatCantBe) {
             StatusCode::kFailedPrecondition);
   CheckpointRequest request;
   request.set_job_id("job");
-  request.set_epoch(4);
+  request.set_generation(4);
   server.core()->Checkpoint(request, [](const absl::StatusOr<CheckpointReply>& reply) {
     EXPECT_EQ(reply.status().code(), StatusCode::kFailedPrecondition);
   });
@@ -171,7 +171,7 @@ TEST_F(CheckpointTest, RequestsThatCantBe) {
   ServerConfig config = MakeConfig(1);
   ServerCore without(ServerLimits{}, &scheduler);
   ASSERT_TRUE(without.Configure(config).ok());
-  request.set_epoch(5);
+  request.set_generation(5);
   request.set_action(CheckpointRequest::NAME_CUT);
   without.Checkpoint(request, [](const absl::StatusOr<CheckpointReply>& reply) {
     EXPECT_EQ(reply.status().code(), StatusCode::kFailedPrecondition);
@@ -264,12 +264,12 @@ TEST_F(CheckpointTest, ACommitShrinksTheLogAndARestartNeedsNoMore) {
   ASSERT_TRUE(server->Configure(name).ok());
   EXPECT_TRUE(server->Rows() == rows);
   EXPECT_EQ(server->Stats().complete_through(), 22);
-  EXPECT_EQ(server->Stats().replayed_parts(), 3u);
+  EXPECT_EQ(server->Stats().replayed_chunks(), 3u);
   EXPECT_EQ(server->Stats().checkpoint_step(), 19);
-  // Its next part builds on that.
+  // Its next shard builds on that.
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::COMMITTED, 19).ok());
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 22).ok());
-  EXPECT_EQ(server->WriteCut(22).part().base_step(), 19);
+  EXPECT_EQ(server->WriteCut(22).shard().base_step(), 19);
 }
 
 // Not by a stray request: the log is all that there is then.
@@ -288,7 +288,7 @@ TEST_F(CheckpointTest, TheLogShrinksForAManifestAlone) {
     EXPECT_EQ(server->Stats().checkpoint_step(), -1);
   };
   expect_refused("epoch-5-step-19 is not committed");
-  auto manifest = ComposeManifest(store_, server->config(), 19, {cut.part()});
+  auto manifest = ComposeManifest(store_, server->config(), 19, {cut.shard()});
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   // As if it had been put there by hand.
   const auto write = [&](const CheckpointManifest& other) {
@@ -307,13 +307,13 @@ TEST_F(CheckpointTest, TheLogShrinksForAManifestAlone) {
   write(other);
   expect_refused("is of epoch-5-step-18");
   other = *manifest;
-  other.set_epoch(4);
+  other.set_generation(4);
   write(other);
   expect_refused("is of epoch-4-step-19");
   other = *manifest;
   other.set_num_servers(2);
-  other.add_parts()->set_server_index(1);
-  other.mutable_parts(1)->set_base_step(-1);
+  other.add_shards()->set_server_index(1);
+  other.mutable_shards(1)->set_base_step(-1);
   write(other);
   expect_refused("2 servers");
   write(*manifest);
@@ -341,20 +341,20 @@ TEST_F(CheckpointTest, AnIncrementHoldsWhatChanged) {
   Train(server.get(), 0, 5);
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 5).ok());
   Commit({server.get()}, 5);
-  wire::PushPart few = MakePart(0, 6);
+  wire::PushChunk few = MakeChunk(0, 6);
   AddRange(&few, 0, {3, 1000}, {1, 2, 3, 4});
   ASSERT_TRUE(server->Push(std::move(few)).ok());
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 6).ok());
-  EXPECT_EQ(server->WriteCut(6).part().files(0).rows(), 2u);
+  EXPECT_EQ(server->WriteCut(6).shard().files(0).rows(), 2u);
   const std::string name = Commit({server.get()}, 6);
   // Nothing changed: there is no file.
-  ASSERT_TRUE(server->Push(MakePart(0, 7)).ok());
+  ASSERT_TRUE(server->Push(MakeChunk(0, 7)).ok());
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 7).ok());
-  EXPECT_THAT(server->WriteCut(7).part().files(), SizeIs(0));
+  EXPECT_THAT(server->WriteCut(7).shard().files(), SizeIs(0));
   const std::string last = Commit({server.get()}, 7);
   ServerConfig next = Config();
   for (const std::string& base : {name, last}) {
-    ++next.epoch;
+    ++next.generation;
     EXPECT_TRUE(Server(next, base)->Rows() == server->Rows());
   }
 }
@@ -363,7 +363,7 @@ TEST_F(CheckpointTest, AnotherNumberOfServersLoadsTheSameRows) {
   std::vector<std::unique_ptr<CheckpointedServer>> servers;
   HeldRows rows;
   Digest digest;
-  const auto train = [&](uint32_t num_servers, uint64_t epoch, const std::string& base,
+  const auto train = [&](uint32_t num_servers, uint64_t generation, const std::string& base,
                          int64_t first, int64_t last) {
     servers.clear();
     rows.clear();
@@ -371,7 +371,7 @@ TEST_F(CheckpointTest, AnotherNumberOfServersLoadsTheSameRows) {
     std::vector<CheckpointedServer*> all;
     for (uint32_t i = 0; i < num_servers; ++i) {
       ServerConfig config = Config();
-      config.epoch = epoch;
+      config.generation = generation;
       config.num_servers = num_servers;
       config.server_index = ServerIndex(i);
       servers.push_back(Server(config, base));
@@ -393,7 +393,7 @@ TEST_F(CheckpointTest, AnotherNumberOfServersLoadsTheSameRows) {
   EXPECT_TRUE(digest == expected_digest);
 }
 
-TEST_F(CheckpointTest, ANewEpochStartsWithAFullPartAndWithoutTheOldLog) {
+TEST_F(CheckpointTest, ANewGenerationStartsWithAFullShardAndWithoutTheOldLog) {
   const auto server = Server(Config());
   Train(server.get(), 0, 5);
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 4 + 1).ok());
@@ -401,14 +401,14 @@ TEST_F(CheckpointTest, ANewEpochStartsWithAFullPartAndWithoutTheOldLog) {
   const HeldRows at_cut = server->Rows();
   Train(server.get(), 6, 7);  // Rolled back.
   server->Die();
-  server->config().epoch = 6;
+  server->config().generation = 6;
   ASSERT_TRUE(server->Configure(name).ok());
   EXPECT_TRUE(server->Rows() == at_cut);
-  EXPECT_EQ(server->Stats().replayed_parts(), 0u);
+  EXPECT_EQ(server->Stats().replayed_chunks(), 0u);
   EXPECT_THAT(*disk_.List("/server-0"), SizeIs(1));
   Train(server.get(), 6, 6);
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 6).ok());
-  EXPECT_EQ(server->WriteCut(6).part().base_step(), -1);
+  EXPECT_EQ(server->WriteCut(6).shard().base_step(), -1);
   EXPECT_EQ(Commit({server.get()}, 6), "epoch-6-step-6");
 }
 
@@ -419,7 +419,7 @@ TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
   const std::string name = Commit({server.get()}, 1);
   const auto configure = [&](void (*change)(ServerConfig*), const std::string& base) {
     ServerConfig config = Config();
-    config.epoch = 6;
+    config.generation = 6;
     change(&config);
     CheckpointedServer other(&disk_, config);
     return other.Configure(base);
@@ -432,8 +432,9 @@ TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
   };
   refused([](ServerConfig* c) { c->seed = 3; }, "its seed is 0, the job's is 3");
   refused([](ServerConfig* c) { c->job_id = "other"; },
-          "is of job 'job', epoch 5; this is job 'other'");
-  refused([](ServerConfig* c) { c->epoch = 4; }, "epoch 5; this is job 'job', epoch 4");
+          "is of job 'job', generation 5; this is job 'other'");
+  refused([](ServerConfig* c) { c->generation = 4; },
+          "generation 5; this is job 'job', generation 4");
   refused([](ServerConfig* c) { c->tables[1].dim = 4; }, "table 'T1': dim is 4 here, 1 there");
   refused([](ServerConfig* c) { c->tables.pop_back(); }, "it has 2 tables, the job has 1");
   refused([](ServerConfig* c) { c->tables[1].id = TableId(9); }, "no table 'T1'");
@@ -476,7 +477,7 @@ TEST_F(CheckpointTest, AReplayGoesPastACutAndSaysSo) {
   // The rows stand at the second one.
   EXPECT_EQ(server->CutAt(5)->state(), CutStatus::WRITING);
   const std::string name = Commit({server.get()}, 5);
-  config.epoch = 6;
+  config.generation = 6;
   server->Die();
   EXPECT_TRUE(Server(config, name)->Rows() == rows);
 }
@@ -496,7 +497,7 @@ TEST_F(CheckpointTest, ACommitEndsWhatAReplayTookForACutAgain) {
   // As far as the server knows, it is committed, and the launcher's message got lost.
   EXPECT_TRUE(Exists("/checkpoints/epoch-5-step-2/server-0.2.sst"));
   Train(server.get(), 6, 8);
-  EXPECT_EQ(server->WriteCut(8).part().base_step(), 5);
+  EXPECT_EQ(server->WriteCut(8).shard().base_step(), 5);
 }
 
 TEST_F(CheckpointTest, AWholeCheckpointIsNotWrittenAgain) {
@@ -504,7 +505,7 @@ TEST_F(CheckpointTest, AWholeCheckpointIsNotWrittenAgain) {
   config.checkpoint_every_steps = 3;
   const auto server = Server(config);
   Train(server.get(), 0, 2);
-  const auto manifest = ComposeManifest(store_, config, 2, {server->WriteCut(2).part()});
+  const auto manifest = ComposeManifest(store_, config, 2, {server->WriteCut(2).shard()});
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   ASSERT_TRUE(store_.Commit(*manifest).ok());
   // It dies before it hears of the commit, and stands at the cut again.
@@ -531,7 +532,7 @@ TEST_F(CheckpointTest, AProcessTakenForDeadTouchesNoFileOfTheNext) {
       }
       for (int i = 0; i < slices; ++i) late.WriteSlice();
       const CheckpointStore store(&disk, kCheckpoints);
-      const auto manifest = ComposeManifest(store, Config(), 2, {next.WriteCut(2).part()});
+      const auto manifest = ComposeManifest(store, Config(), 2, {next.WriteCut(2).shard()});
       ASSERT_TRUE(manifest.ok()) << manifest.status();
       ASSERT_TRUE(CheckpointStore(&disk, kCheckpoints).Commit(*manifest).ok());
       const std::string path = "/checkpoints/epoch-5-step-2/server-0.2.sst";
@@ -552,7 +553,7 @@ TEST_F(CheckpointTest, StepsWaitWhereOldImagesAreAsManyAsTheyMayBe) {
   const auto push_of = [](int64_t step) {
     std::vector<Key> keys(kRows);
     std::iota(keys.begin(), keys.end(), 0);
-    wire::PushPart push = MakePart(0, step);
+    wire::PushChunk push = MakeChunk(0, step);
     AddRange(&push, 0, keys, std::vector<float>(2 * kRows, static_cast<float>(step + 1)));
     return push;
   };
@@ -594,9 +595,9 @@ TEST_F(CheckpointTest, StepsWaitWhereOldImagesAreAsManyAsTheyMayBe) {
       if (end == std::string("written")) {
         EXPECT_EQ(server.CutAt(0)->state(), CutStatus::WRITTEN);
         uint64_t rows = 0;
-        const CheckpointPart part = server.CutAt(0)->part();
-        ASSERT_EQ(part.files_size(), 3);
-        for (const CheckpointFile& file : part.files()) rows += file.rows();
+        const CheckpointShard shard = server.CutAt(0)->shard();
+        ASSERT_EQ(shard.files_size(), 3);
+        for (const CheckpointFile& file : shard.files()) rows += file.rows();
         EXPECT_EQ(rows, kRows);
         EXPECT_TRUE(went_on_early);
       }

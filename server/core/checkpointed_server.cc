@@ -29,7 +29,7 @@ void CheckpointedServer::Start() {
   spill.stores = &stores_;
   spill.on_broken = [](const absl::Status& status) { ADD_FAILURE() << status; };
   limits_.load_threads = 2;
-  // Up to three files a part.
+  // Up to three files a chunk.
   const CheckpointIo io = {
       disk_, writes_.get(), nullptr, ++incarnation_, {writes_.get(), writes_.get()}};
   core_ = std::make_unique<ServerCore>(limits_, scheduler_.get(), opener_.get(), io, spill);
@@ -45,10 +45,10 @@ void CheckpointedServer::Die(std::mt19937_64* random) {
   Start();
 }
 
-absl::StatusOr<wire::PushAnswer> CheckpointedServer::Push(wire::PushPart part) {
-  part.header.epoch = config_.epoch;
+absl::StatusOr<wire::PushAnswer> CheckpointedServer::Push(wire::PushChunk chunk) {
+  chunk.header.generation = config_.generation;
   auto answer = std::make_shared<std::optional<absl::StatusOr<wire::PushAnswer>>>();
-  core_->Push(std::move(part),
+  core_->Push(std::move(chunk),
               [answer](absl::StatusOr<wire::PushAnswer> a) { answer->emplace(std::move(a)); });
   while (!answer->has_value()) EXPECT_TRUE(scheduler_->RunNext());
   if (!log_tasks_are_left_) scheduler_->Advance(0);
@@ -56,7 +56,7 @@ absl::StatusOr<wire::PushAnswer> CheckpointedServer::Push(wire::PushPart part) {
 }
 
 absl::StatusOr<wire::PullAnswer> CheckpointedServer::Pull(wire::PullRequest pull) {
-  pull.header.epoch = config_.epoch;
+  pull.header.generation = config_.generation;
   auto answer = std::make_shared<std::optional<absl::StatusOr<wire::PullAnswer>>>();
   core_->Pull(pull,
               [answer](absl::StatusOr<wire::PullAnswer> a) { answer->emplace(std::move(a)); });
@@ -68,7 +68,7 @@ absl::StatusOr<CheckpointReply> CheckpointedServer::Checkpoint(CheckpointRequest
                                                                int64_t step, uint64_t sequence) {
   CheckpointRequest request;
   request.set_job_id(config_.job_id);
-  request.set_epoch(config_.epoch);
+  request.set_generation(config_.generation);
   request.set_action(action);
   request.set_step(step);
   request.set_sequence(sequence);
@@ -103,7 +103,7 @@ HeldRows CheckpointedServer::Rows() {
 
 Digest CheckpointedServer::ComputeDigest() {
   Digest digest;
-  core_->ComputeDigest(config_.job_id, config_.epoch,
+  core_->ComputeDigest(config_.job_id, config_.generation,
                        [&](absl::StatusOr<ServerCore::DigestAnswer> answer) {
                          EXPECT_TRUE(answer.ok()) << answer.status();
                          digest = answer->digest;
@@ -113,38 +113,38 @@ Digest CheckpointedServer::ComputeDigest() {
 
 absl::StatusOr<CheckpointManifest> ComposeManifest(const CheckpointStore& store,
                                                    const ServerConfig& config, int64_t step,
-                                                   const std::vector<CheckpointPart>& written) {
+                                                   const std::vector<CheckpointShard>& written) {
   CheckpointManifest manifest;
   manifest.set_format_version(kCheckpointFormatVersion);
   manifest.set_job_id(config.job_id);
-  manifest.set_epoch(config.epoch);
+  manifest.set_generation(config.generation);
   manifest.set_step(step);
   manifest.set_num_servers(config.num_servers);
   manifest.set_num_workers(config.num_workers);
   manifest.set_seed(config.seed);
   for (const TableLayout& table : config.tables) *manifest.add_tables() = TableLayoutToProto(table);
-  for (const CheckpointPart& part : written) {
-    CheckpointPart* whole = manifest.add_parts();
-    *whole = part;
-    if (part.base_step() < 0) continue;
+  for (const CheckpointShard& chunk : written) {
+    CheckpointShard* whole = manifest.add_shards();
+    *whole = chunk;
+    if (chunk.base_step() < 0) continue;
     const absl::StatusOr<CheckpointManifest> base =
-        store.Load(CheckpointName({config.epoch, Step(part.base_step())}));
+        store.Load(CheckpointName({config.generation, Step(chunk.base_step())}));
     if (!base.ok()) return base.status();
-    *whole->mutable_files() = base->parts(static_cast<int>(part.server_index())).files();
-    whole->mutable_files()->MergeFrom(part.files());
+    *whole->mutable_files() = base->shards(static_cast<int>(chunk.server_index())).files();
+    whole->mutable_files()->MergeFrom(chunk.files());
   }
   return manifest;
 }
 
-wire::PushPart RandomPart(uint32_t rank, int64_t step, uint32_t part, uint32_t num_parts,
-                          uint32_t server, uint32_t num_servers, Key num_keys) {
-  std::mt19937 random(static_cast<uint32_t>(step * 100 + rank * 10 + part));
-  wire::PushPart push = MakePart(rank, step, part, num_parts);
+wire::PushChunk RandomChunk(uint32_t rank, int64_t step, uint32_t chunk, uint32_t num_chunks,
+                            uint32_t server, uint32_t num_servers, Key num_keys) {
+  std::mt19937 random(static_cast<uint32_t>(step * 100 + rank * 10 + chunk));
+  wire::PushChunk push = MakeChunk(rank, step, chunk, num_chunks);
   for (uint32_t table = 0; table < 2; ++table) {
     const int dim = table == 0 ? 2 : 1;
     std::vector<Key> keys;
     std::vector<float> values;
-    for (Key key = part; key < num_keys; key += num_parts) {
+    for (Key key = chunk; key < num_keys; key += num_chunks) {
       const bool pushed = random() % 3 == 0;
       std::vector<float> gradient;
       for (int i = 0; i < dim; ++i) gradient.push_back(static_cast<float>(random() % 1000) / 7);

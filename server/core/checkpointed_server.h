@@ -1,5 +1,5 @@
 // For tests: one server process with a push log and checkpoints over a disk that outlives it, and
-// what a launcher does with its parts.
+// what a launcher does with its chunks.
 #ifndef THERMOCLINE_SERVER_CORE_CHECKPOINTED_SERVER_H_
 #define THERMOCLINE_SERVER_CORE_CHECKPOINTED_SERVER_H_
 
@@ -57,7 +57,7 @@ class CheckpointedServer {
   void Die(std::mt19937_64* random = nullptr);
   bool broken() const { return broken_; }
 
-  absl::StatusOr<wire::PushAnswer> Push(wire::PushPart part);
+  absl::StatusOr<wire::PushAnswer> Push(wire::PushChunk chunk);
   // Waits where it is held.
   absl::StatusOr<wire::PullAnswer> Pull(wire::PullRequest pull);
   absl::StatusOr<CheckpointReply> Checkpoint(CheckpointRequest::Action action, int64_t step = 0,
@@ -103,15 +103,16 @@ class CheckpointedServer {
 };
 
 // The manifest of what each server says that it wrote, by server index, as a launcher puts it
-// together: an increment's files come behind those of the part it builds on.
+// together: an increment's files come behind those of the chunk it builds on.
 absl::StatusOr<CheckpointManifest> ComposeManifest(const CheckpointStore& store,
                                                    const ServerConfig& config, int64_t step,
-                                                   const std::vector<CheckpointPart>& written);
+                                                   const std::vector<CheckpointShard>& written);
 
-// Part `part` of the push of one worker and step, as far as it goes to one of `num_servers`: a pure
-// function of its arguments. Of keys below `num_keys`.
-wire::PushPart RandomPart(uint32_t rank, int64_t step, uint32_t part = 0, uint32_t num_parts = 1,
-                          uint32_t server = 0, uint32_t num_servers = 1, Key num_keys = 40);
+// Chunk `chunk` of the push of one worker and step, as far as it goes to one of `num_servers`: a
+// pure function of its arguments. Of keys below `num_keys`.
+wire::PushChunk RandomChunk(uint32_t rank, int64_t step, uint32_t chunk = 0,
+                            uint32_t num_chunks = 1, uint32_t server = 0, uint32_t num_servers = 1,
+                            Key num_keys = 40);
 
 }  // namespace thermocline::testing_core
 

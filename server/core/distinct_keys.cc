@@ -11,26 +11,26 @@ namespace {
 
 // Memory for larger tables is given back after the check.
 constexpr size_t kMaxKeptKeys = size_t{1} << 19;
-// How many keys ahead a slot is fetched, where there are too many for the nearest caches.
+// How many keys ahead a entry is fetched, where there are too many for the nearest caches.
 constexpr size_t kAhead = 16;
 constexpr size_t kMinKeysToFetch = 20000;
 
 }  // namespace
 
-absl::Status DistinctKeys::Check(const std::map<uint32_t, wire::PushPart>& parts) {
+absl::Status DistinctKeys::Check(const std::map<uint32_t, wire::PushChunk>& chunks) {
   groups_.clear();
-  if (parts.empty()) return absl::OkStatus();
-  for (const auto& [index, part] : parts) {
-    for (const wire::PushRange& range : part.tables) {
-      groups_.push_back({range.table, range.kind, part.KeysOf(range)});
+  if (chunks.empty()) return absl::OkStatus();
+  for (const auto& [index, chunk] : chunks) {
+    for (const wire::PushRange& range : chunk.tables) {
+      groups_.push_back({range.table, range.kind, chunk.KeysOf(range)});
     }
   }
-  const absl::Status status = CheckGroups(parts.begin()->second);
+  const absl::Status status = CheckGroups(chunks.begin()->second);
   if (seen_.capacity() > kMaxKeptKeys) seen_ = {};
   return status;
 }
 
-absl::Status DistinctKeys::CheckGroups(const wire::PushPart& first) {
+absl::Status DistinctKeys::CheckGroups(const wire::PushChunk& first) {
   const auto place = [](const Group& group) { return std::tie(group.table, group.kind); };
   std::sort(groups_.begin(), groups_.end(),
             [&](const Group& a, const Group& b) { return place(a) < place(b); });

@@ -20,23 +20,23 @@ namespace thermocline {
 
 class DistinctKeys {
  public:
-  // parts: of one push, valid. Of one table a key may have one gradient and one written-back row.
+  // chunks: of one push, valid. Of one table a key may have one gradient and one written-back row.
   // Takes some nanoseconds a key. Errors: kInvalidArgument (names table and key), kOutOfRange (more
   // keys of one table than can be numbered).
-  absl::Status Check(const std::map<uint32_t, wire::PushPart>& parts);
+  absl::Status Check(const std::map<uint32_t, wire::PushChunk>& chunks);
 
  private:
-  // The keys of one table and kind in one part.
+  // The keys of one table and kind in one chunk.
   struct Group {
     TableId table;
     wire::PushKind kind;
     absl::Span<const Key> keys;
   };
 
-  // Of groups_, by table and kind. `first`: of the push's parts.
-  absl::Status CheckGroups(const wire::PushPart& first);
-  // The first of `keys` that came before; keys.size() where all are new. Fetches slots so many keys
-  // `ahead`.
+  // Of groups_, by table and kind. `first`: of the push's chunks.
+  absl::Status CheckGroups(const wire::PushChunk& first);
+  // The first of `keys` that came before; keys.size() where all are new. Fetches entries so many
+  // keys `ahead`.
   size_t Insert(uint64_t table_salt, absl::Span<const Key> keys, size_t ahead);
 
   std::vector<Group> groups_;

@@ -2,7 +2,7 @@
 //
 // The sum of a key starts from the gradient of the lowest rank that has the key; the others are
 // added one after the other. So its bits depend neither on threads nor on how the pushes were cut
-// into parts.
+// into chunks.
 //
 // Not thread-safe; keeps its buffers for the next merge.
 #ifndef THERMOCLINE_SERVER_CORE_GRADIENT_MERGE_H_

@@ -1,6 +1,6 @@
 // Numbers distinct keys in the order in which they come: 0, 1, 2, ...
 //
-// Open addressing with linear probing, over an index of 4 bytes a slot, which stays within few
+// Open addressing with linear probing, over an index of 4 bytes a entry, which stays within few
 // cache lines where there are few keys.
 //
 // Not thread-safe; keeps its memory for the next keys.
@@ -25,10 +25,10 @@ class KeyNumbers {
   // Forgets all keys. At most `max_keys` distinct ones come then. REQUIRES: max_keys < kMaxKeys
   void Begin(size_t max_keys) {
     CHECK_LT(max_keys, kMaxKeys);
-    size_t num_slots = 16;
-    while (num_slots < 2 * max_keys) num_slots *= 2;  // At most half of them are filled.
-    slots_.assign(num_slots, 0);
-    mask_ = num_slots - 1;
+    size_t num_entries = 16;
+    while (num_entries < 2 * max_keys) num_entries *= 2;  // At most half of them are filled.
+    entries_.assign(num_entries, 0);
+    mask_ = num_entries - 1;
     keys_.resize(max_keys);
     size_ = 0;
   }
@@ -36,26 +36,26 @@ class KeyNumbers {
   // The number of `key`: size(), which rises then, where it is new. `hash`: a function of the key,
   // whose lower bits spread.
   uint32_t Add(Key key, uint64_t hash) {
-    uint32_t* const slots = slots_.data();
+    uint32_t* const entries = entries_.data();
     Key* const keys = keys_.data();
     uint64_t at = hash & mask_;
-    for (; slots[at] != 0; at = (at + 1) & mask_) {
-      if (keys[slots[at] - 1] == key) return slots[at] - 1;
+    for (; entries[at] != 0; at = (at + 1) & mask_) {
+      if (keys[entries[at] - 1] == key) return entries[at] - 1;
     }
     keys[size_] = key;
-    slots[at] = ++size_;
+    entries[at] = ++size_;
     return size_ - 1;
   }
   // Fetches what Add will look at first.
-  void Prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_], /*rw=*/1); }
+  void Prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[hash & mask_], /*rw=*/1); }
 
   // Those that came since Begin, by number.
   absl::Span<const Key> keys() const { return absl::MakeConstSpan(keys_.data(), size_); }
   uint32_t size() const { return size_; }
-  size_t capacity() const { return slots_.capacity() / 2; }  // Keys that there is memory for.
+  size_t capacity() const { return entries_.capacity() / 2; }  // Keys that there is memory for.
 
  private:
-  std::vector<uint32_t> slots_;  // Number + 1 of the key that hashes here, or 0.
+  std::vector<uint32_t> entries_;  // Number + 1 of the key that hashes here, or 0.
   uint64_t mask_ = 0;
   UninitializedVector<Key> keys_;
   uint32_t size_ = 0;

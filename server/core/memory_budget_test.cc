@@ -24,10 +24,10 @@ using testing::HasSubstr;
 using testing_core::AddRange;
 using testing_core::CheckpointedServer;
 using testing_core::ComposeManifest;
+using testing_core::MakeChunk;
 using testing_core::MakeConfig;
-using testing_core::MakePart;
 using testing_core::MakePull;
-using testing_core::RandomPart;
+using testing_core::RandomChunk;
 
 constexpr Key kKeys = 3000;
 
@@ -49,7 +49,7 @@ TEST(MemoryBudgetTest, RowsAreThoseOfAServerWithoutAndSoAreCheckpoints) {
   const auto train = [&](int64_t first, int64_t last) {
     for (int64_t step = first; step <= last; ++step) {
       for (CheckpointedServer* server : {&in_memory, &spilling}) {
-        ASSERT_TRUE(server->Push(RandomPart(0, step, 0, 1, 0, 1, kKeys)).ok());
+        ASSERT_TRUE(server->Push(RandomChunk(0, step, 0, 1, 0, 1, kKeys)).ok());
       }
     }
   };
@@ -66,12 +66,12 @@ TEST(MemoryBudgetTest, RowsAreThoseOfAServerWithoutAndSoAreCheckpoints) {
   const CutStatus cut = spilling.WriteCut(3);
   ASSERT_EQ(cut.state(), CutStatus::WRITTEN) << cut.ShortDebugString();
   CheckpointStore store(&disk, config.checkpoint_directory);
-  ASSERT_TRUE(store.Commit(*ComposeManifest(store, config, 3, {cut.part()})).ok());
+  ASSERT_TRUE(store.Commit(*ComposeManifest(store, config, 3, {cut.chunk()})).ok());
   for (const uint64_t budget_bytes : {0, 1}) {
     ServerConfig next = WithBudgets(config, budget_bytes);
-    next.epoch = config.epoch + 1 + budget_bytes;
+    next.generation = config.generation + 1 + budget_bytes;
     CheckpointedServer restored(&disk, next, absl::StrCat("/restored-", budget_bytes));
-    ASSERT_TRUE(restored.Configure(CheckpointName({config.epoch, Step(3)})).ok());
+    ASSERT_TRUE(restored.Configure(CheckpointName({config.generation, Step(3)})).ok());
     EXPECT_TRUE(restored.Rows() == at_cut);
   }
 }
@@ -99,12 +99,12 @@ class BreakableServer : public testing::Test {
   }
 
   absl::Status PushAll(int64_t step) {
-    wire::PushPart part = MakePart(0, step);
+    wire::PushChunk chunk = MakeChunk(0, step);
     std::vector<Key> keys(kKeys);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
-    AddRange(&part, 0, keys, std::vector<float>(2 * keys.size(), 1.0f));
+    AddRange(&chunk, 0, keys, std::vector<float>(2 * keys.size(), 1.0f));
     absl::Status status;
-    core_->Push(part, [&](const auto& answer) { status = answer.status(); });
+    core_->Push(chunk, [&](const auto& answer) { status = answer.status(); });
     return status;
   }
 
@@ -120,7 +120,7 @@ TEST_F(BreakableServer, AnApplyThatCannotReadIsTheEnd) {
   std::vector<float> rows(2 * kKeys);
   std::vector<Key> keys(kKeys);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
-  const absl::Status read = core_->ReadRows(TableId(0), keys, /*with_slots=*/false,
+  const absl::Status read = core_->ReadRows(TableId(0), keys, /*with_state=*/false,
                                             reinterpret_cast<uint8_t*>(rows.data()));
   EXPECT_EQ(read.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(broken_.ok());  // A pull that fails changes nothing.
@@ -166,14 +166,14 @@ TEST(MemoryBudgetTest, ARestoreThatCannotSpillEndsBeforeMemoryDoes) {
   config.checkpoint_every_steps = 1;
   CheckpointedServer server(&disk, config);
   ASSERT_TRUE(server.Configure("").ok());
-  ASSERT_TRUE(server.Push(RandomPart(0, 0, 0, 1, 0, 1, kManyKeys)).ok());
+  ASSERT_TRUE(server.Push(RandomChunk(0, 0, 0, 1, 0, 1, kManyKeys)).ok());
   CheckpointStore store(&disk, config.checkpoint_directory);
-  const auto manifest = ComposeManifest(store, config, 0, {server.WriteCut(0).part()});
+  const auto manifest = ComposeManifest(store, config, 0, {server.WriteCut(0).chunk()});
   ASSERT_TRUE(store.Commit(*manifest).ok());
 
   ServerConfig next = WithBudgets(config, 1);
-  next.epoch = config.epoch + 1;
-  next.base_checkpoint = CheckpointName({config.epoch, Step(0)});
+  next.generation = config.generation + 1;
+  next.base_checkpoint = CheckpointName({config.generation, Step(0)});
   FullStores stores;
   VirtualScheduler scheduler;
   SpillIo spill;

@@ -12,8 +12,8 @@
 namespace thermocline {
 namespace {
 
+using testing_core::MakeChunk;
 using testing_core::MakeHeader;
-using testing_core::MakePart;
 using testing_core::MakePull;
 using wire::Readiness;
 
@@ -33,7 +33,7 @@ class PullGateTest : public ::testing::Test {
     return admitted->ticket;
   }
   void ApplyStep(int64_t step) {
-    ASSERT_TRUE(pushes_.TakePart(MakePart(0, step)).ok());
+    ASSERT_TRUE(pushes_.TakeChunk(MakeChunk(0, step)).ok());
     pushes_.MarkApplied(pushes_.TakeNext());
   }
   ServerStats Stats() {

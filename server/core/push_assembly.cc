@@ -15,7 +15,7 @@ bool SameBytes(const Vector& a, const Vector& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
 }
 
-bool SameContent(const wire::PushPart& a, const wire::PushPart& b) {
+bool SameContent(const wire::PushChunk& a, const wire::PushChunk& b) {
   if (a.tables.size() != b.tables.size()) return false;
   for (size_t i = 0; i < a.tables.size(); ++i) {
     const wire::PushRange& x = a.tables[i];
@@ -29,66 +29,67 @@ bool SameContent(const wire::PushPart& a, const wire::PushPart& b) {
          SameBytes(a.values, b.values);
 }
 
-std::string Describe(const wire::PushPart& part) {
-  return absl::StrCat("part ", part.part, " of ", part.num_parts, " of the push of rank ",
-                      part.header.rank.value(), " for step ", part.step.value());
+std::string Describe(const wire::PushChunk& chunk) {
+  return absl::StrCat("chunk ", chunk.chunk, " of ", chunk.num_chunks, " of the push of rank ",
+                      chunk.header.rank.value(), " for step ", chunk.step.value());
 }
 
 }  // namespace
 
-uint64_t BytesOf(const wire::PushPart& part) {
-  return sizeof(part) + part.tables.size() * sizeof(wire::PushRange) +
-         part.keys.size() * sizeof(Key) + part.counts.size() * sizeof(uint32_t) +
-         part.values.size() * sizeof(float);
+uint64_t BytesOf(const wire::PushChunk& chunk) {
+  return sizeof(chunk) + chunk.tables.size() * sizeof(wire::PushRange) +
+         chunk.keys.size() * sizeof(Key) + chunk.counts.size() * sizeof(uint32_t) +
+         chunk.values.size() * sizeof(float);
 }
 
-absl::StatusOr<PushAssembly::Added> PushAssembly::Add(wire::PushPart&& part) {
-  if (part.num_parts > kMaxParts || part.part >= part.num_parts) {
+absl::StatusOr<PushAssembly::Added> PushAssembly::Add(wire::PushChunk&& chunk) {
+  if (chunk.num_chunks > kMaxChunks || chunk.chunk >= chunk.num_chunks) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Describe(part), ": a push has between 1 and ", kMaxParts, " parts"));
+        absl::StrCat(Describe(chunk), ": a push has between 1 and ", kMaxChunks, " chunks"));
   }
   if (empty()) {
-    rank_ = part.header.rank;
-    step_ = part.step;
-    learning_rate_ = part.learning_rate;
-    num_parts_ = part.num_parts;
+    rank_ = chunk.header.rank;
+    step_ = chunk.step;
+    learning_rate_ = chunk.learning_rate;
+    num_chunks_ = chunk.num_chunks;
   }
-  CHECK_EQ(part.header.rank, rank_);
-  if (part.step != step_ || part.num_parts != num_parts_ || part.learning_rate != learning_rate_) {
+  CHECK_EQ(chunk.header.rank, rank_);
+  if (chunk.step != step_ || chunk.num_chunks != num_chunks_ ||
+      chunk.learning_rate != learning_rate_) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Describe(part), " with learning rate ", part.learning_rate,
-                     " contradicts the parts before: ", num_parts_, " parts, step ", step_.value(),
-                     ", learning rate ", learning_rate_));
+        absl::StrCat(Describe(chunk), " with learning rate ", chunk.learning_rate,
+                     " contradicts the chunks before: ", num_chunks_, " chunks, step ",
+                     step_.value(), ", learning rate ", learning_rate_));
   }
-  const auto stored = parts_.find(part.part);
-  if (stored != parts_.end()) {
-    if (SameContent(stored->second, part)) return Added::kDuplicate;
+  const auto stored = chunks_.find(chunk.chunk);
+  if (stored != chunks_.end()) {
+    if (SameContent(stored->second, chunk)) return Added::kDuplicate;
     return absl::InvalidArgumentError(
-        absl::StrCat(Describe(part), " came before with another content"));
+        absl::StrCat(Describe(chunk), " came before with another content"));
   }
-  bytes_ += BytesOf(part);
-  const uint32_t index = part.part;
-  parts_.emplace(index, std::move(part));
-  return parts_.size() == num_parts_ ? Added::kComplete : Added::kStored;
+  bytes_ += BytesOf(chunk);
+  const uint32_t index = chunk.chunk;
+  chunks_.emplace(index, std::move(chunk));
+  return chunks_.size() == num_chunks_ ? Added::kComplete : Added::kStored;
 }
 
-void PushAssembly::Drop(uint32_t part) {
-  const auto stored = parts_.find(part);
-  CHECK(stored != parts_.end());
+void PushAssembly::Drop(uint32_t chunk) {
+  const auto stored = chunks_.find(chunk);
+  CHECK(stored != chunks_.end());
   bytes_ -= BytesOf(stored->second);
-  parts_.erase(stored);
+  chunks_.erase(stored);
 }
 
 AssembledPush PushAssembly::Take() {
   CHECK(!empty());
-  CHECK_EQ(parts_.size(), num_parts_);
+  CHECK_EQ(chunks_.size(), num_chunks_);
   AssembledPush push;
   push.rank = rank_;
   push.step = step_;
   push.learning_rate = learning_rate_;
   push.bytes = bytes_;
-  push.parts.reserve(parts_.size());
-  for (auto& [index, part] : parts_) push.parts.push_back(std::move(part));
+  push.chunks.reserve(chunks_.size());
+  for (auto& [index, chunk] : chunks_) push.chunks.push_back(std::move(chunk));
   *this = PushAssembly();
   return push;
 }

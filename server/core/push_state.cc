@@ -20,12 +20,12 @@ absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
   return ledger_.CheckAcknowledged(header.rank, header.acked_through);
 }
 
-absl::StatusOr<PushState::BegunPart> PushState::BeginPart(wire::PushPart&& part) {
-  BegunPart begun;
-  begun.rank = part.header.rank;
-  begun.part = part.part;
-  RETURN_IF_ERROR(CheckAcknowledged(part.header));
-  const PushLedger::Verdict verdict = ledger_.Judge(begun.rank, part.step);
+absl::StatusOr<PushState::BegunChunk> PushState::BeginChunk(wire::PushChunk&& chunk) {
+  BegunChunk begun;
+  begun.rank = chunk.header.rank;
+  begun.chunk = chunk.chunk;
+  RETURN_IF_ERROR(CheckAcknowledged(chunk.header));
+  const PushLedger::Verdict verdict = ledger_.Judge(begun.rank, chunk.step);
   const Step accepted_through = ledger_.accepted_through(begun.rank);
   if (verdict == PushLedger::Verdict::kEarly) {
     ++counters_.not_ready;
@@ -37,46 +37,47 @@ absl::StatusOr<PushState::BegunPart> PushState::BeginPart(wire::PushPart&& part)
     begun.answer = {wire::Readiness::kReady, accepted_through};
     return begun;
   }
-  RETURN_IF_ERROR(CheckLearningRate(part));
-  const absl::Status room = CheckRoom(part);
+  RETURN_IF_ERROR(CheckLearningRate(chunk));
+  const absl::Status room = CheckRoom(chunk);
   if (!room.ok()) {
     ++counters_.refused;
     return room;
   }
   PushAssembly& assembly = assemblies_[begun.rank.value()];
-  ASSIGN_OR_RETURN(const PushAssembly::Added added, assembly.Add(std::move(part)));
+  ASSIGN_OR_RETURN(const PushAssembly::Added added, assembly.Add(std::move(chunk)));
   if (added == PushAssembly::Added::kDuplicate) {
     ++counters_.duplicates;
     begun.answer = {wire::Readiness::kReady, accepted_through};
     return begun;
   }
-  begun.parts = &assembly.parts();
+  begun.chunks = &assembly.shards();
   begun.completes = added == PushAssembly::Added::kComplete;
   return begun;
 }
 
-absl::StatusOr<wire::PushAnswer> PushState::EndPart(const BegunPart& begun, absl::Status recorded) {
+absl::StatusOr<wire::PushAnswer> PushState::EndChunk(const BegunChunk& begun,
+                                                     absl::Status recorded) {
   PushAssembly& assembly = assemblies_[begun.rank.value()];
   if (!recorded.ok()) {
-    assembly.Drop(begun.part);
+    assembly.Drop(begun.chunk);
     return recorded;
   }
-  const wire::PushPart& part = assembly.parts().at(begun.part);
-  pending_bytes_ += BytesOf(part);
-  learning_rates_.emplace(part.step, part.learning_rate);
+  const wire::PushChunk& chunk = assembly.shards().at(begun.chunk);
+  pending_bytes_ += BytesOf(chunk);
+  learning_rates_.emplace(chunk.step, chunk.learning_rate);
   if (begun.completes) Accept(begun.rank);
   return wire::PushAnswer{wire::Readiness::kReady, ledger_.accepted_through(begun.rank)};
 }
 
-absl::StatusOr<wire::PushAnswer> PushState::TakePart(wire::PushPart&& part) {
-  ASSIGN_OR_RETURN(const BegunPart begun, BeginPart(std::move(part)));
+absl::StatusOr<wire::PushAnswer> PushState::TakeChunk(wire::PushChunk&& chunk) {
+  ASSIGN_OR_RETURN(const BegunChunk begun, BeginChunk(std::move(chunk)));
   if (begun.answer.has_value()) return *begun.answer;
-  return EndPart(begun, PushRecorder().Record(begun));
+  return EndChunk(begun, PushRecorder().Record(begun));
 }
 
-absl::Status PushState::ReplayPart(wire::PushPart&& part) {
+absl::Status PushState::ReplayChunk(wire::PushChunk&& chunk) {
   const uint64_t duplicates = counters_.duplicates;
-  ASSIGN_OR_RETURN(const wire::PushAnswer answer, TakePart(std::move(part)));
+  ASSIGN_OR_RETURN(const wire::PushAnswer answer, TakeChunk(std::move(chunk)));
   if (answer.readiness == wire::Readiness::kReady && counters_.duplicates == duplicates) {
     return absl::OkStatus();
   }
@@ -86,14 +87,15 @@ absl::Status PushState::ReplayPart(wire::PushPart&& part) {
 // The pushes that the next apply waits for are let in beyond the limit, up to twice of it: refusing
 // them would keep the memory from ever being freed. What waits for later steps is within the limit,
 // so they find room as long as they are, too; beyond it they might wait for ever.
-absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
-  const bool next = part.step == accepted_.next_step();
-  const uint64_t bytes = pending_bytes_ + BytesOf(part);
+absl::Status PushState::CheckRoom(const wire::PushChunk& chunk) const {
+  const bool next = chunk.step == accepted_.next_step();
+  const uint64_t bytes = pending_bytes_ + BytesOf(chunk);
   if (bytes <= max_pending_bytes_) return absl::OkStatus();
   // One that comes again takes no room.
-  if (assemblies_[part.header.rank.value()].parts().count(part.part) > 0) return absl::OkStatus();
+  if (assemblies_[chunk.header.rank.value()].shards().count(chunk.chunk) > 0)
+    return absl::OkStatus();
   if (next) {
-    const uint64_t step_bytes = BytesOfNextStep() + BytesOf(part);
+    const uint64_t step_bytes = BytesOfNextStep() + BytesOf(chunk);
     if (step_bytes > max_pending_bytes_) {
       return absl::OutOfRangeError(
           absl::StrCat("the pushes of step ", accepted_.next_step().value(), " have ", step_bytes,
@@ -103,7 +105,7 @@ absl::Status PushState::CheckRoom(const wire::PushPart& part) const {
     if (bytes <= 2 * max_pending_bytes_) return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "rank ", part.header.rank.value(), ", step ", part.step.value(), ": ", pending_bytes_,
+      "rank ", chunk.header.rank.value(), ", step ", chunk.step.value(), ": ", pending_bytes_,
       " bytes of pushes wait to be applied; the limit is ", max_pending_bytes_));
 }
 
@@ -118,14 +120,14 @@ uint64_t PushState::BytesOfNextStep() const {
   return bytes;
 }
 
-absl::Status PushState::CheckLearningRate(const wire::PushPart& part) const {
-  const auto known = learning_rates_.find(part.step);
-  if (known == learning_rates_.end() || known->second == part.learning_rate) {
+absl::Status PushState::CheckLearningRate(const wire::PushChunk& chunk) const {
+  const auto known = learning_rates_.find(chunk.step);
+  if (known == learning_rates_.end() || known->second == chunk.learning_rate) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", part.header.rank.value(), ", step ", part.step.value(), ": learning rate ",
-      part.learning_rate, ", but that step was pushed with ", known->second));
+      "rank ", chunk.header.rank.value(), ", step ", chunk.step.value(), ": learning rate ",
+      chunk.learning_rate, ", but that step was pushed with ", known->second));
 }
 
 // From here on the push counts, exactly once.
@@ -171,9 +173,9 @@ void PushState::FillStats(ServerStats* stats) const {
   stats->set_requests_refused(stats->requests_refused() + counters_.refused);
 }
 
-absl::Status PushRecorder::Record(const PushState::BegunPart& begun) {
-  if (begun.completes) RETURN_IF_ERROR(distinct_keys_.Check(*begun.parts));
-  return journal_ != nullptr ? journal_->Append(begun.parts->at(begun.part)) : absl::OkStatus();
+absl::Status PushRecorder::Record(const PushState::BegunChunk& begun) {
+  if (begun.completes) RETURN_IF_ERROR(distinct_keys_.Check(*begun.chunks));
+  return journal_ != nullptr ? journal_->Append(begun.chunks->at(begun.chunk)) : absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -1,7 +1,7 @@
 // The part of a server's state that pushes move: ledger, pushes being put together, pushes that
 // wait to be applied, and how far the rows are.
 //
-// Not thread-safe: the server core's mutex makes each call one critical section. Taking a part is
+// Not thread-safe: the server core's mutex makes each call one critical section. Taking a chunk is
 // three of them, so that this mutex isn't held while a push is checked and written to the journal.
 #ifndef THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
 #define THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
@@ -27,9 +27,9 @@ class ServerStats;  // proto/parameter_server.proto
 
 struct PushCounters {
   uint64_t accepted = 0;    // Pushes.
-  uint64_t duplicates = 0;  // Parts that were stored, or whose push was accepted, already.
-  uint64_t not_ready = 0;   // Parts of pushes that came too early.
-  uint64_t refused = 0;     // Parts that found no room.
+  uint64_t duplicates = 0;  // Chunks that were stored, or whose push was accepted, already.
+  uint64_t not_ready = 0;   // Chunks of pushes that came too early.
+  uint64_t refused = 0;     // Chunks that found no room.
 };
 
 class PushState {
@@ -41,30 +41,30 @@ class PushState {
   // REQUIRES: the rank is a worker's.
   absl::Status CheckAcknowledged(const wire::Header& header) const;
 
-  // A part that is being taken. What `parts` points to doesn't change before EndPart.
-  struct BegunPart {
+  // A chunk that is being taken. What `chunks` points to doesn't change before EndChunk.
+  struct BegunChunk {
     WorkerRank rank;
-    uint32_t part = 0;
-    const std::map<uint32_t, wire::PushPart>* parts =
+    uint32_t chunk = 0;
+    const std::map<uint32_t, wire::PushChunk>* chunks =
         nullptr;             // With it, those of its push so far.
-    bool completes = false;  // No part is missing.
+    bool completes = false;  // No chunk is missing.
     // Engaged: the answer, and there is nothing to end.
     std::optional<wire::PushAnswer> answer;
   };
-  // Begins to take a valid part. PushRecorder::Record comes next, then EndPart; no other part is
+  // Begins to take a valid chunk. PushRecorder::Record comes next, then EndChunk; no other chunk is
   // begun before.
   // Errors: kDataLoss, kInvalidArgument (contradicts what came before), kResourceExhausted (there
   // is no room now), kOutOfRange (the pushes of its step, of all workers, will never have room).
-  // Nothing of the part is kept then.
-  absl::StatusOr<BegunPart> BeginPart(wire::PushPart&& part);
-  // Where it was recorded, the part counts, and accepts its push where no part is missing. Else
+  // Nothing of the chunk is kept then.
+  absl::StatusOr<BegunChunk> BeginChunk(wire::PushChunk&& chunk);
+  // Where it was recorded, the chunk counts, and accepts its push where no chunk is missing. Else
   // nothing of it is kept, and the error is the answer. REQUIRES: !begun.answer
-  absl::StatusOr<wire::PushAnswer> EndPart(const BegunPart& begun, absl::Status recorded);
+  absl::StatusOr<wire::PushAnswer> EndChunk(const BegunChunk& begun, absl::Status recorded);
   // Takes a part in one go, without a journal.
-  absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart&& part);
-  // Takes a part that a journal gave back. Errors: kDataLoss (it isn't what a journal would hold),
+  absl::StatusOr<wire::PushAnswer> TakeChunk(wire::PushChunk&& chunk);
+  // Takes a chunk that a journal gave back. Errors: kDataLoss (it isn't what a journal would hold),
   // and those of taking it.
-  absl::Status ReplayPart(wire::PushPart&& part);
+  absl::Status ReplayChunk(wire::PushChunk&& chunk);
 
   // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
   bool NextIsComplete() const { return accepted_.NextIsComplete(); }
@@ -88,9 +88,9 @@ class PushState {
   void FillStats(ServerStats* stats) const;
 
  private:
-  absl::Status CheckRoom(const wire::PushPart& part) const;
+  absl::Status CheckRoom(const wire::PushChunk& chunk) const;
   uint64_t BytesOfNextStep() const;
-  absl::Status CheckLearningRate(const wire::PushPart& part) const;
+  absl::Status CheckLearningRate(const wire::PushChunk& chunk) const;
   void Accept(WorkerRank rank);
 
   const uint64_t max_pending_bytes_;
@@ -104,17 +104,17 @@ class PushState {
   PushCounters counters_;
 };
 
-// What must be known of a part, and be done with it, before it counts; takes a while.
+// What must be known of a chunk, and be done with it, before it counts; takes a while.
 //
 // Not thread-safe.
 class PushRecorder {
  public:
-  // From now on every part is written to `journal`, which outlives this.
+  // From now on every chunk is written to `journal`, which outlives this.
   void WriteTo(PushJournal* journal) { journal_ = journal; }
 
-  // Checks the push where no part of it is missing, and writes the part to the journal.
+  // Checks the push where no part of it is missing, and writes the chunk to the journal.
   // Errors: kInvalidArgument (the push has a key twice), the journal's.
-  absl::Status Record(const PushState::BegunPart& begun);
+  absl::Status Record(const PushState::BegunChunk& begun);
 
  private:
   DistinctKeys distinct_keys_;

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using testing_core::CheckpointedServer;
 using testing_core::MakeConfig;
 using testing_core::MakePull;
-using testing_core::RandomPart;
+using testing_core::RandomChunk;
 using wire::Readiness;
 
 constexpr uint32_t kWorkers = 2;
@@ -40,10 +40,10 @@ ServerConfig Config(std::optional<LogDurability> durability) {
   return config;
 }
 
-wire::PushPart PartOf(uint32_t rank, int64_t step, uint32_t part, uint32_t num_parts) {
-  return RandomPart(rank, step, part, num_parts, /*server=*/0, /*num_servers=*/1, kKeys);
+wire::PushChunk ChunkOf(uint32_t rank, int64_t step, uint32_t chunk, uint32_t num_chunks) {
+  return RandomChunk(rank, step, chunk, num_chunks, /*server=*/0, /*num_servers=*/1, kKeys);
 }
-uint32_t NumParts(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
+uint32_t NumChunks(uint32_t rank, int64_t step) { return 1 + (rank + step) % 3; }
 
 Digest UndisturbedDigest() {
   SimulatedDisk disk;
@@ -51,8 +51,8 @@ Digest UndisturbedDigest() {
   EXPECT_TRUE(server.Configure().ok());
   for (int64_t step = 0; step < kSteps; ++step) {
     for (uint32_t rank = 0; rank < kWorkers; ++rank) {
-      for (uint32_t part = 0; part < NumParts(rank, step); ++part) {
-        EXPECT_TRUE(server.Push(PartOf(rank, step, part, NumParts(rank, step))).ok());
+      for (uint32_t chunk = 0; chunk < NumChunks(rank, step); ++chunk) {
+        EXPECT_TRUE(server.Push(ChunkOf(rank, step, chunk, NumChunks(rank, step))).ok());
       }
     }
   }
@@ -81,11 +81,11 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
       const uint32_t rank = random() % kWorkers;
       const Step step = acknowledged[rank] + 1;
       if (step >= Step(kSteps)) continue;
-      const uint32_t num_parts = NumParts(rank, step.value());
-      wire::PushPart part = PartOf(rank, step.value(), random() % num_parts, num_parts);
-      part.header.acked_through = acknowledged[rank];
+      const uint32_t num_chunks = NumChunks(rank, step.value());
+      wire::PushChunk chunk = ChunkOf(rank, step.value(), random() % num_chunks, num_chunks);
+      chunk.header.acked_through = acknowledged[rank];
       if (random() % 8 == 0) disk.FailAfter(static_cast<int>(random() % 3));
-      const absl::StatusOr<wire::PushAnswer> answer = server.Push(std::move(part));
+      const absl::StatusOr<wire::PushAnswer> answer = server.Push(std::move(chunk));
       // A server that forgot something acknowledged would answer kDataLoss.
       ASSERT_TRUE(answer.ok() || absl::IsUnavailable(answer.status())) << answer.status();
       const bool lost = random() % 4 == 0;  // on the way back
@@ -123,14 +123,14 @@ TEST(ServerRecoveryTest, AServerThatLostItsLogSaysSo) {
   SimulatedDisk disk;
   CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
-  ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  ASSERT_TRUE(server.Push(ChunkOf(0, 0, 0, 1)).ok());
   server.Die();
   const auto names = disk.List(kFolder);
   for (const std::string& name : *names) {
     ASSERT_TRUE(disk.Remove(absl::StrCat(kFolder, "/", name)).ok());
   }
   ASSERT_TRUE(server.Configure().ok());
-  wire::PushPart next = PartOf(0, 1, 0, 1);
+  wire::PushChunk next = ChunkOf(0, 1, 0, 1);
   next.header.acked_through = Step(0);
   EXPECT_EQ(server.Push(std::move(next)).status().code(), absl::StatusCode::kDataLoss);
 }
@@ -140,7 +140,7 @@ TEST(ServerRecoveryTest, DamageStopsTheRecoveryForGood) {
   CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
   for (int64_t step = 0; step < 9; ++step) {
-    ASSERT_TRUE(server.Push(PartOf(0, step, 0, 1)).ok());
+    ASSERT_TRUE(server.Push(ChunkOf(0, step, 0, 1)).ok());
   }
   server.Die();
   const auto names = disk.List(kFolder);
@@ -153,7 +153,7 @@ TEST(ServerRecoveryTest, DamageStopsTheRecoveryForGood) {
   EXPECT_THAT(std::string(damaged.message()), HasSubstr(path));
   EXPECT_EQ(server.Configure(), damaged);
   // Nobody waits for it.
-  const absl::Status push = server.Push(PartOf(0, 9, 0, 1)).status();
+  const absl::Status push = server.Push(ChunkOf(0, 9, 0, 1)).status();
   EXPECT_EQ(push.code(), absl::StatusCode::kDataLoss) << push;
   EXPECT_THAT(std::string(push.message()), HasSubstr(path));
   EXPECT_EQ(server.Pull(MakePull(0, 9)).status(), push);
@@ -164,12 +164,12 @@ TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
   CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
   disk.SetFreeBytes(20);
-  EXPECT_EQ(server.Push(PartOf(0, 0, 0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(server.Push(ChunkOf(0, 0, 0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(server.Stats().pushes_accepted(), 0u);
   EXPECT_EQ(server.Stats().pending_push_bytes(), 0u);
   disk.SetFreeBytes(1 << 20);
   const uint64_t log_bytes = server.Stats().push_log_bytes();
-  EXPECT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  EXPECT_TRUE(server.Push(ChunkOf(0, 0, 0, 1)).ok());
   EXPECT_GT(server.Stats().push_log_bytes(), log_bytes);
   EXPECT_FALSE(server.broken());
 }
@@ -235,11 +235,11 @@ TEST(ServerRecoveryTest, ADiskThatStandsStillKeepsNobodyElseWaiting) {
     } else {  // A full segment ends: records go on into it, or into the next.
       ++during_others;
       const Step step(accepted_of_other++);
-      EXPECT_EQ(server.Push(PartOf(1, step.value(), 0, 1))->accepted_through, step);
+      EXPECT_EQ(server.Push(ChunkOf(1, step.value(), 0, 1))->accepted_through, step);
     }
   };
   while (accepted < 20) {
-    EXPECT_EQ(server.Push(PartOf(0, accepted, 0, 1))->accepted_through, Step(accepted));
+    EXPECT_EQ(server.Push(ChunkOf(0, accepted, 0, 1))->accepted_through, Step(accepted));
     ++accepted;
     server.RunLogTask();
   }
@@ -258,14 +258,14 @@ TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {
   {
     CheckpointedServer server(&disk, Config(LogDurability::kProcess));
     ASSERT_TRUE(server.Configure().ok());
-    ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+    ASSERT_TRUE(server.Push(ChunkOf(0, 0, 0, 1)).ok());
   }
   // Asks in the middle of the replay.
   class AskingOpener : public JournalOpener {
    public:
     absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec&, Visit visit) override {
-      EXPECT_TRUE(visit(PartOf(0, 0, 0, 1)).ok());
-      core->Push(PartOf(1, 0, 0, 2), [this](absl::StatusOr<wire::PushAnswer> answer) {
+      EXPECT_TRUE(visit(ChunkOf(0, 0, 0, 1)).ok());
+      core->Push(ChunkOf(1, 0, 0, 2), [this](absl::StatusOr<wire::PushAnswer> answer) {
         EXPECT_EQ(answer->readiness, Readiness::kRecovering);
         ++answers;
       });
@@ -308,7 +308,7 @@ TEST(ServerRecoveryTest, ADiskThatCantBeReadIsTheEndOfIt) {
   UnreadableDisk disk;
   CheckpointedServer server(&disk, Config(LogDurability::kProcess));
   ASSERT_TRUE(server.Configure().ok());
-  ASSERT_TRUE(server.Push(PartOf(0, 0, 0, 1)).ok());
+  ASSERT_TRUE(server.Push(ChunkOf(0, 0, 0, 1)).ok());
   server.Die();
   disk.fails = true;
   for (int i = 0; i < 2; ++i) {

@@ -26,28 +26,28 @@ std::string Describe(const TableLayout& table, size_t num_keys) {
 
 RequestValidation::RequestValidation(const ServerConfig& config) : config_(config) {
   for (const TableLayout& table : config.tables) tables_.emplace(table.id, &table);
-  const auto slots = ClusterMap(config.num_servers).SlotRangeOf(config.server_index);
-  first_slot_ = slots.begin;
-  num_slots_ = slots.end - slots.begin;
+  const auto partitions = ClusterMap(config.num_servers).PartitionRangeOf(config.server_index);
+  first_partition_ = partitions.begin;
+  num_partitions_ = partitions.end - partitions.begin;
 }
 
-absl::Status RequestValidation::CheckJob(const std::string& job_id, uint64_t epoch) const {
+absl::Status RequestValidation::CheckJob(const std::string& job_id, uint64_t generation) const {
   if (job_id != config_.job_id) {
     return absl::FailedPreconditionError(absl::StrCat("server ", config_.server_index.value(),
                                                       " serves job '", config_.job_id,
                                                       "', the request is of job '", job_id, "'"));
   }
-  if (epoch != config_.epoch) {
-    return absl::FailedPreconditionError(absl::StrCat("server ", config_.server_index.value(),
-                                                      " is in epoch ", config_.epoch,
-                                                      ", the request is of epoch ", epoch));
+  if (generation != config_.generation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("server ", config_.server_index.value(), " is in generation ",
+                     config_.generation, ", the request is of generation ", generation));
   }
   return absl::OkStatus();
 }
 
 absl::Status RequestValidation::CheckPull(const wire::PullRequest& request) const {
   const wire::Header& header = request.header;
-  RETURN_IF_ERROR(CheckJob(header.job_id, header.epoch));
+  RETURN_IF_ERROR(CheckJob(header.job_id, header.generation));
   const auto invalid = [&](const auto&... what) {
     return Invalid(header, request.step, absl::StrCat("pull: ", what...));
   };
@@ -77,30 +77,30 @@ absl::Status RequestValidation::CheckPull(const wire::PullRequest& request) cons
   return absl::OkStatus();
 }
 
-absl::Status RequestValidation::CheckPush(const wire::PushPart& part) const {
-  const wire::Header& header = part.header;
-  RETURN_IF_ERROR(CheckJob(header.job_id, header.epoch));
+absl::Status RequestValidation::CheckPush(const wire::PushChunk& chunk) const {
+  const wire::Header& header = chunk.header;
+  RETURN_IF_ERROR(CheckJob(header.job_id, header.generation));
   const auto invalid = [&](const auto&... what) {
-    return Invalid(header, part.step, absl::StrCat("push: ", what...));
+    return Invalid(header, chunk.step, absl::StrCat("push: ", what...));
   };
   if (header.rank.value() >= config_.num_workers) {
     return invalid("the job has ", config_.num_workers, " workers");
   }
-  if (part.step < Step(0)) return invalid("negative step");
-  if (part.step > kLastStep) return invalid("steps end at ", kLastStep.value());
-  if (!std::isfinite(part.learning_rate)) return invalid("learning rate ", part.learning_rate);
-  if (part.counts.size() != part.keys.size()) {
-    return invalid(part.keys.size(), " keys with ", part.counts.size(), " counts");
+  if (chunk.step < Step(0)) return invalid("negative step");
+  if (chunk.step > kLastStep) return invalid("steps end at ", kLastStep.value());
+  if (!std::isfinite(chunk.learning_rate)) return invalid("learning rate ", chunk.learning_rate);
+  if (chunk.counts.size() != chunk.keys.size()) {
+    return invalid(chunk.keys.size(), " keys with ", chunk.counts.size(), " counts");
   }
-  for (const wire::PushRange& range : part.tables) {
-    const absl::Status status = CheckRange(part, range);
+  for (const wire::PushRange& range : chunk.tables) {
+    const absl::Status status = CheckRange(chunk, range);
     if (absl::IsInvalidArgument(status)) return invalid(std::string(status.message()));
     RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
 
-absl::Status RequestValidation::CheckRange(const wire::PushPart& part,
+absl::Status RequestValidation::CheckRange(const wire::PushChunk& chunk,
                                            const wire::PushRange& range) const {
   ASSIGN_OR_RETURN(const TableLayout* table, FindTable(range.table));
   const auto invalid = [&](const auto&... what) {
@@ -111,18 +111,18 @@ absl::Status RequestValidation::CheckRange(const wire::PushPart& part,
   }
   const bool assign = range.kind == wire::PushKind::kAssign;
   const size_t width = assign ? table->row_floats() : table->dim;
-  if (!Within(range.begin, range.count, part.keys.size()) ||
-      !Within(range.value_begin, range.value_floats, part.values.size())) {
-    return invalid("the part has only ", part.keys.size(), " keys and ", part.values.size(),
+  if (!Within(range.begin, range.count, chunk.keys.size()) ||
+      !Within(range.value_begin, range.value_floats, chunk.values.size())) {
+    return invalid("the chunk has only ", chunk.keys.size(), " keys and ", chunk.values.size(),
                    " values");
   }
   if (range.value_floats != range.count * width) {
     return invalid(range.value_floats, " values where ", assign ? "a row has " : "a gradient has ",
                    width);
   }
-  const absl::Span<const Key> keys = part.KeysOf(range);
+  const absl::Span<const Key> keys = chunk.KeysOf(range);
   RETURN_IF_ERROR(CheckKeys(*table, keys));
-  const absl::Span<const float> values = part.ValuesOf(range);
+  const absl::Span<const float> values = chunk.ValuesOf(range);
   const size_t bad = FindBadInRows(values, table->dim, width);
   if (bad < values.size()) {
     return invalid(assign ? "row" : "gradient", " of key ", keys[bad / width], " holds ",
@@ -140,13 +140,14 @@ absl::StatusOr<const TableLayout*> RequestValidation::FindTable(TableId table) c
 
 absl::Status RequestValidation::CheckKeys(const TableLayout& table,
                                           absl::Span<const Key> keys) const {
-  if (num_slots_ == kNumSlots) return absl::OkStatus();
+  if (num_partitions_ == kNumPartitions) return absl::OkStatus();
   const uint64_t salt = TableSalt(table.id);
   bool all_ours = true;
-  for (const Key key : keys) all_ours &= SlotOfHash(KeyHash(salt, key)) - first_slot_ < num_slots_;
+  for (const Key key : keys)
+    all_ours &= PartitionOfHash(KeyHash(salt, key)) - first_partition_ < num_partitions_;
   if (all_ours) return absl::OkStatus();
   for (const Key key : keys) {
-    if (SlotOfHash(KeyHash(salt, key)) - first_slot_ < num_slots_) continue;
+    if (PartitionOfHash(KeyHash(salt, key)) - first_partition_ < num_partitions_) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(Describe(table, keys.size()), "key ", key, " is not of this shard"));
   }

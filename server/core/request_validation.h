@@ -1,5 +1,5 @@
-// Whether a request may be looked at at all: its job and epoch, tables, sizes, keys, values. Looks
-// at no state but the configuration, so it runs before any lock is taken and before a push is
+// Whether a request may be looked at at all: its job and generation, tables, sizes, keys, values.
+// Looks at no state but the configuration, so it runs before any lock is taken and before a push is
 // accepted.
 //
 // Thread-safe.
@@ -24,8 +24,8 @@ class RequestValidation {
   // `config` outlives the object and is valid.
   explicit RequestValidation(const ServerConfig& config);
 
-  // Errors: kFailedPrecondition (another job or epoch).
-  absl::Status CheckJob(const std::string& job_id, uint64_t epoch) const;
+  // Errors: kFailedPrecondition (another job or generation).
+  absl::Status CheckJob(const std::string& job_id, uint64_t generation) const;
 
   // Errors: as CheckJob; kInvalidArgument (rank, step or staleness out of range, ranges beyond the
   // keys, a key of another shard); kNotFound (unknown table).
@@ -33,19 +33,20 @@ class RequestValidation {
 
   // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, the learning rate, a
   // gradient or a weight that is not finite, optimizer state that is NaN; names table, key, count).
-  absl::Status CheckPush(const wire::PushPart& part) const;
+  absl::Status CheckPush(const wire::PushChunk& chunk) const;
 
  private:
   absl::StatusOr<const TableLayout*> FindTable(TableId table) const;
   absl::Status CheckKeys(const TableLayout& table, absl::Span<const Key> keys) const;
-  absl::Status CheckRange(const wire::PushPart& part, const wire::PushRange& range) const;
+  absl::Status CheckRange(const wire::PushChunk& chunk, const wire::PushRange& range) const;
   // "server 1, rank 0, step 7: table 'C3', 120 keys: ..."
   absl::Status Invalid(const wire::Header& header, Step step, const std::string& what) const;
 
   const ServerConfig& config_;
   absl::flat_hash_map<TableId, const TableLayout*> tables_;
-  uint32_t first_slot_ = 0;  // This server's slots are [first_slot_, first_slot_ + num_slots_).
-  uint32_t num_slots_ = 0;
+  uint32_t first_partition_ =
+      0;  // This server's partitions are [first_partition_, first_partition_ + num_partitions_).
+  uint32_t num_partitions_ = 0;
 };
 
 }  // namespace thermocline

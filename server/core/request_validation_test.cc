@@ -14,15 +14,15 @@ namespace thermocline {
 namespace {
 
 using testing_core::AddRange;
+using testing_core::MakeChunk;
 using testing_core::MakeConfig;
-using testing_core::MakePart;
 using testing_core::MakePull;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& part) {
+void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& chunk) {
   EXPECT_EQ(status.code(), code) << status;
-  EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find(chunk), std::string::npos) << status;
 }
 
 class RequestValidationTest : public ::testing::Test {
@@ -33,22 +33,22 @@ class RequestValidationTest : public ::testing::Test {
 
 TEST_F(RequestValidationTest, AcceptsWhatIsRight) {
   EXPECT_TRUE(validation_.CheckPull(MakePull(1, 3)).ok());
-  wire::PushPart part = MakePart(1, 2);
-  AddRange(&part, 0, {1, 2}, {1, 2, 3, 4});
-  AddRange(&part, 1, {9}, {0.5f, 0.25f}, wire::PushKind::kAssign);  // Weight and accumulator.
-  EXPECT_TRUE(validation_.CheckPush(part).ok());
-  EXPECT_TRUE(validation_.CheckPush(MakePart(0, 0)).ok());
+  wire::PushChunk chunk = MakeChunk(1, 2);
+  AddRange(&chunk, 0, {1, 2}, {1, 2, 3, 4});
+  AddRange(&chunk, 1, {9}, {0.5f, 0.25f}, wire::PushKind::kAssign);  // Weight and accumulator.
+  EXPECT_TRUE(validation_.CheckPush(chunk).ok());
+  EXPECT_TRUE(validation_.CheckPush(MakeChunk(0, 0)).ok());
 }
 
-TEST_F(RequestValidationTest, AnotherJobOrEpoch) {
+TEST_F(RequestValidationTest, AnotherJobOrGeneration) {
   wire::PullRequest pull = MakePull(0, 0);
   pull.header.job_id = "stranger";
   ExpectError(validation_.CheckPull(pull), absl::StatusCode::kFailedPrecondition,
               "serves job 'job', the request is of job 'stranger'");
-  wire::PushPart part = MakePart(0, 0);
-  part.header.epoch = 4;
-  ExpectError(validation_.CheckPush(part), absl::StatusCode::kFailedPrecondition,
-              "is in epoch 5, the request is of epoch 4");
+  wire::PushChunk chunk = MakeChunk(0, 0);
+  chunk.header.generation = 4;
+  ExpectError(validation_.CheckPush(chunk), absl::StatusCode::kFailedPrecondition,
+              "is in generation 5, the request is of generation 4");
 }
 
 TEST_F(RequestValidationTest, PullsOutOfRange) {
@@ -83,60 +83,60 @@ TEST_F(RequestValidationTest, AReadMayComeFromAnyRank) {
 
 TEST_F(RequestValidationTest, PushesOutOfRange) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
-  ExpectError(validation_.CheckPush(MakePart(2, 0)), kInvalid, "the job has 2 workers");
-  ExpectError(validation_.CheckPush(MakePart(0, -1)), kInvalid, "negative step");
-  wire::PushPart part = MakePart(0, 0);
-  part = MakePart(0, 0xfffffffe);
-  EXPECT_TRUE(validation_.CheckPush(part).ok());
-  part.step = part.step + 1;
-  ExpectError(validation_.CheckPush(part), kInvalid, "steps end at 4294967294");
-  part = MakePart(0, 0);
-  part.learning_rate = std::numeric_limits<float>::quiet_NaN();
-  ExpectError(validation_.CheckPush(part), kInvalid, "learning rate nan");
+  ExpectError(validation_.CheckPush(MakeChunk(2, 0)), kInvalid, "the job has 2 workers");
+  ExpectError(validation_.CheckPush(MakeChunk(0, -1)), kInvalid, "negative step");
+  wire::PushChunk chunk = MakeChunk(0, 0);
+  chunk = MakeChunk(0, 0xfffffffe);
+  EXPECT_TRUE(validation_.CheckPush(chunk).ok());
+  chunk.step = chunk.step + 1;
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "steps end at 4294967294");
+  chunk = MakeChunk(0, 0);
+  chunk.learning_rate = std::numeric_limits<float>::quiet_NaN();
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "learning rate nan");
 }
 
 TEST_F(RequestValidationTest, PushesOfTheWrongSize) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
-  wire::PushPart part = MakePart(0, 0);
-  AddRange(&part, 9, {1}, {1});
-  ExpectError(validation_.CheckPush(part), absl::StatusCode::kNotFound, "no table with id 9");
-  part = MakePart(0, 0);
-  AddRange(&part, 0, {1, 2}, {1, 2, 3});
-  ExpectError(validation_.CheckPush(part), kInvalid,
+  wire::PushChunk chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 9, {1}, {1});
+  ExpectError(validation_.CheckPush(chunk), absl::StatusCode::kNotFound, "no table with id 9");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 0, {1, 2}, {1, 2, 3});
+  ExpectError(validation_.CheckPush(chunk), kInvalid,
               "table 'T0', 2 keys: 3 values where a gradient has 2");
-  part = MakePart(0, 0);
-  AddRange(&part, 1, {1}, {1}, wire::PushKind::kAssign);
-  ExpectError(validation_.CheckPush(part), kInvalid, "1 values where a row has 2");
-  part = MakePart(0, 0);
-  AddRange(&part, 0, {1}, {1, 2});
-  part.counts.clear();
-  ExpectError(validation_.CheckPush(part), kInvalid, "1 keys with 0 counts");
-  part = MakePart(0, 0);
-  AddRange(&part, 0, {1}, {1, 2});
-  part.tables[0].begin = SIZE_MAX;
-  ExpectError(validation_.CheckPush(part), kInvalid, "the part has only 1 keys and 2 values");
-  part.tables[0].begin = 0;
-  part.tables[0].value_begin = 1;
-  ExpectError(validation_.CheckPush(part), kInvalid, "the part has only 1 keys and 2 values");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 1, {1}, {1}, wire::PushKind::kAssign);
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "1 values where a row has 2");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 0, {1}, {1, 2});
+  chunk.counts.clear();
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "1 keys with 0 counts");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 0, {1}, {1, 2});
+  chunk.tables[0].begin = SIZE_MAX;
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "the chunk has only 1 keys and 2 values");
+  chunk.tables[0].begin = 0;
+  chunk.tables[0].value_begin = 1;
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "the chunk has only 1 keys and 2 values");
   // A product that wraps around.
-  part = MakePart(0, 0);
-  AddRange(&part, 0, {1}, {1, 2});
-  part.tables[0].count = (size_t{1} << 63) + 1;
-  ExpectError(validation_.CheckPush(part), kInvalid, "the part has only");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 0, {1}, {1, 2});
+  chunk.tables[0].count = (size_t{1} << 63) + 1;
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "the chunk has only");
 }
 
 TEST_F(RequestValidationTest, ValuesThatAreNotFinite) {
-  wire::PushPart part = MakePart(1, 3);
-  AddRange(&part, 0, {10, 20}, {1, 2, 3, kInfinity});
-  ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
+  wire::PushChunk chunk = MakeChunk(1, 3);
+  AddRange(&chunk, 0, {10, 20}, {1, 2, 3, kInfinity});
+  ExpectError(validation_.CheckPush(chunk), absl::StatusCode::kInvalidArgument,
               "server 0, rank 1, step 3: push: table 'T0', 2 keys: gradient of key 20 holds inf");
-  part = MakePart(1, 3);
-  AddRange(&part, 1, {30}, {1, std::numeric_limits<float>::quiet_NaN()}, wire::PushKind::kAssign);
-  ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
+  chunk = MakeChunk(1, 3);
+  AddRange(&chunk, 1, {30}, {1, std::numeric_limits<float>::quiet_NaN()}, wire::PushKind::kAssign);
+  ExpectError(validation_.CheckPush(chunk), absl::StatusCode::kInvalidArgument,
               "row of key 30 holds nan");
-  part = MakePart(1, 3);
-  AddRange(&part, 1, {30, 40}, {1, 2, -kInfinity, 2}, wire::PushKind::kAssign);
-  ExpectError(validation_.CheckPush(part), absl::StatusCode::kInvalidArgument,
+  chunk = MakeChunk(1, 3);
+  AddRange(&chunk, 1, {30, 40}, {1, 2, -kInfinity, 2}, wire::PushKind::kAssign);
+  ExpectError(validation_.CheckPush(chunk), absl::StatusCode::kInvalidArgument,
               "row of key 40 holds -inf");
 }
 
@@ -146,15 +146,15 @@ TEST_F(RequestValidationTest, AnAccumulatorMayOverflowOnEitherSide) {
   ASSERT_EQ(table.optimizer.kind, OptimizerKind::kAdagrad);
   std::vector<float> row = {1, 0};
   const std::vector<float> gradient = {std::numeric_limits<float>::max()};
-  wire::PushPart part = MakePart(1, 3);
-  AddRange(&part, 1, {30}, gradient);
-  EXPECT_TRUE(validation_.CheckPush(part).ok());
+  wire::PushChunk chunk = MakeChunk(1, 3);
+  AddRange(&chunk, 1, {30}, gradient);
+  EXPECT_TRUE(validation_.CheckPush(chunk).ok());
   SelectRowUpdate(table.optimizer.kind)(ScalarsForStep(table.optimizer, 0.1f, Step(3)),
                                         gradient.data(), &row[0], &row[1], table.dim);
   ASSERT_EQ(row[1], kInfinity);
-  part = MakePart(1, 3);
-  AddRange(&part, 1, {30}, row, wire::PushKind::kAssign);
-  EXPECT_TRUE(validation_.CheckPush(part).ok()) << validation_.CheckPush(part);
+  chunk = MakeChunk(1, 3);
+  AddRange(&chunk, 1, {30}, row, wire::PushKind::kAssign);
+  EXPECT_TRUE(validation_.CheckPush(chunk).ok()) << validation_.CheckPush(chunk);
 }
 
 // For every server count, each key is taken by exactly the server that the cluster map names.
@@ -170,9 +170,9 @@ TEST(RequestValidationShardTest, KeysOfOtherShards) {
         const uint64_t hash = KeyHash(TableSalt(TableId(1)), key);
         const bool ours = cluster.ServerOfHash(hash) == config.server_index;
         const absl::Status pull = validation.CheckPull(MakePull(0, 0, 1, {key}));
-        wire::PushPart part = MakePart(0, 0);
-        AddRange(&part, 1, {key}, {1});
-        const absl::Status push = validation.CheckPush(part);
+        wire::PushChunk chunk = MakeChunk(0, 0);
+        AddRange(&chunk, 1, {key}, {1});
+        const absl::Status push = validation.CheckPush(chunk);
         ASSERT_EQ(pull.ok(), ours) << pull;
         ASSERT_EQ(push.ok(), ours) << push;
         if (ours) continue;

@@ -25,7 +25,7 @@ void ServedJob::FillStats(ServerStats* stats) const {
   applier.apply_timer().CopyTo("apply", stats->add_stages());
   applier.merge_timer().CopyTo("merge", stats->add_stages());
   stats->set_job_id(config.job_id);
-  stats->set_epoch(config.epoch);
+  stats->set_generation(config.generation);
   stats->set_server_index(config.server_index.value());
   stats->set_num_servers(config.num_servers);
   tables.FillStats(stats);

@@ -31,8 +31,8 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
                    config.job_id.size(), " bytes; an id is at most ", kMaxJobIdBytes,
                    " printable ASCII characters");
   }
-  if (config.num_servers < 1 || config.num_servers > kNumSlots) {
-    return invalid("num_servers ", config.num_servers, " is not in [1, ", kNumSlots, "]");
+  if (config.num_servers < 1 || config.num_servers > kNumPartitions) {
+    return invalid("num_servers ", config.num_servers, " is not in [1, ", kNumPartitions, "]");
   }
   if (config.server_index.value() >= config.num_servers) {
     return invalid("server_index ", config.server_index.value(), " of ", config.num_servers,
@@ -65,7 +65,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
 std::string DescribeDifference(const ServerConfig& here, const ServerConfig& there) {
   for (std::string difference :
        {Difference("job_id", here.job_id, there.job_id),
-        Difference("epoch", here.epoch, there.epoch),
+        Difference("generation", here.generation, there.generation),
         Difference("server_index", here.server_index.value(), there.server_index.value()),
         Difference("num_servers", here.num_servers, there.num_servers),
         Difference("num_workers", here.num_workers, there.num_workers),

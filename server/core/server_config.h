@@ -20,7 +20,7 @@ inline constexpr uint32_t kMaxWorkers = 4096;
 
 struct ServerConfig {
   std::string job_id;
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   ServerIndex server_index;
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
@@ -55,7 +55,7 @@ struct ServerLimits {
 // Errors: kInvalidArgument (names the field and its value).
 absl::Status ValidateServerConfig(const ServerConfig& config);
 
-// Names the first difference, or "" where there is none: "epoch is 3 here, 4 there".
+// Names the first difference, or "" where there is none: "generation is 3 here, 4 there".
 // A `there` without a checkpoint directory leaves that to us.
 std::string DescribeDifference(const ServerConfig& here, const ServerConfig& there);
 

@@ -21,7 +21,7 @@ TEST(ServerConfigTest, RefusesBadValuesByName) {
       {[](ServerConfig* c) { c->job_id = std::string(257, 'j'); }, "257 bytes"},
       {[](ServerConfig* c) { c->job_id = "a\nb"; }, "job_id 'a\\nb'"},
       {[](ServerConfig* c) { c->num_servers = 0; }, "num_servers 0"},
-      {[](ServerConfig* c) { c->num_servers = kNumSlots + 1; }, "num_servers 65537"},
+      {[](ServerConfig* c) { c->num_servers = kNumPartitions + 1; }, "num_servers 65537"},
       {[](ServerConfig* c) { c->server_index = ServerIndex(1); }, "server_index 1 of 1"},
       {[](ServerConfig* c) { c->num_workers = 0; }, "num_workers 0"},
       {[](ServerConfig* c) { c->num_workers = kMaxWorkers + 1; }, "num_workers 4097"},
@@ -47,8 +47,8 @@ TEST(ServerConfigTest, NamesTheDifference) {
   const ServerConfig here = MakeConfig(1);
   EXPECT_EQ(DescribeDifference(here, here), "");
   ServerConfig there = here;
-  there.epoch = 6;
-  EXPECT_EQ(DescribeDifference(here, there), "epoch is 5 here, 6 there");
+  there.generation = 6;
+  EXPECT_EQ(DescribeDifference(here, there), "generation is 5 here, 6 there");
   there = here;
   there.staleness_steps = 2;
   EXPECT_EQ(DescribeDifference(here, there), "staleness_steps is 0 here, 2 there");

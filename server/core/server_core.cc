@@ -73,19 +73,19 @@ void ServerCore::Impl::ExpireHeldPulls() {
 // Pushes
 // -----------------------------------------------------------------------------------------------
 
-void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
+void ServerCore::Impl::Push(wire::PushChunk chunk, PushDone done) {
   if (recovering) return done(wire::PushAnswer{wire::Readiness::kRecovering, kNoStep});
   const absl::StatusOr<ServedJob*> found = FindJob();
   if (!found.ok()) return done(found.status());
   {
     StageTimer::Scope scope(&validate_timer);
-    absl::Status valid = (*found)->validation.CheckPush(part);
+    absl::Status valid = (*found)->validation.CheckPush(chunk);
     if (valid.ok()) valid = (*found)->tables.CheckRoom();
     if (!valid.ok()) return done(valid);
   }
-  const Step step = part.step;
+  const Step step = chunk.step;
   bool apply = false;
-  absl::StatusOr<wire::PushAnswer> answer = TakePart(std::move(part), &apply);
+  absl::StatusOr<wire::PushAnswer> answer = TakeChunk(std::move(chunk), &apply);
   if (journal != nullptr && answer.ok() && answer->accepted_through >= step) {
     // A repeated push too is acknowledged only once the first is certain.
     journal->WhenDurable([answer = *answer, done = std::move(done)](const absl::Status& durable) {
@@ -98,19 +98,19 @@ void ServerCore::Impl::Push(wire::PushPart part, PushDone done) {
 }
 
 // One critical section, of which `mutex` is held only where the state is read or changed.
-absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakePart(wire::PushPart part, bool* apply) {
+absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakeChunk(wire::PushChunk chunk, bool* apply) {
   StageTimer::Scope scope(&accept_timer);
   absl::MutexLock accepting(&accept_mutex);
-  PushState::BegunPart begun;
+  PushState::BegunChunk begun;
   {
     absl::MutexLock lock(&mutex);
     if (shut_down) return ShuttingDown();
-    ASSIGN_OR_RETURN(begun, pushes->BeginPart(std::move(part)));
+    ASSIGN_OR_RETURN(begun, pushes->BeginChunk(std::move(chunk)));
   }
   if (begun.answer.has_value()) return *begun.answer;
   absl::Status recorded = recorder.Record(begun);
   absl::MutexLock lock(&mutex);
-  absl::StatusOr<wire::PushAnswer> answer = pushes->EndPart(begun, std::move(recorded));
+  absl::StatusOr<wire::PushAnswer> answer = pushes->EndChunk(begun, std::move(recorded));
   *apply = StartApplying();
   return answer;
 }
@@ -150,7 +150,7 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
     std::optional<PushState::CompleteStep> step;
     DigestDone digest;
     Step cut;
-    std::optional<Step> part_base;
+    std::optional<Step> chunk_base;
     {
       absl::MutexLock lock(&mutex);
       applying = false;
@@ -160,9 +160,9 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
       if (CutIsDue()) {
         // A replay that goes on beyond the cut doesn't wait for its rows to be collected.
         if (recovering) cuts->Fail(cut, "this server was restarted, and replayed what is beyond");
-        if (!recovering) part_base = cuts->Begin(cut);
+        if (!recovering) chunk_base = cuts->Begin(cut);
       }
-      if (part_base.has_value()) {
+      if (chunk_base.has_value()) {
         // Below.
       } else if (pushes->NextIsComplete()) {
         step = pushes->TakeNext();
@@ -170,8 +170,8 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
         digest = std::exchange(digest_waiting, nullptr);
       }
     }
-    if (part_base.has_value()) {
-      BeginCut(current_job, cut, *part_base);
+    if (chunk_base.has_value()) {
+      BeginCut(current_job, cut, *chunk_base);
     } else if (step.has_value()) {
       const absl::Status applied = ApplyStep(current_job, *std::move(step));
       if (!applied.ok()) {
@@ -210,10 +210,11 @@ absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::Comp
 // Looking at rows
 // ---------------------------------------------------------------------------------------------
 
-void ServerCore::Impl::ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done) {
+void ServerCore::Impl::ComputeDigest(const std::string& job_id, uint64_t generation,
+                                     DigestDone done) {
   const absl::StatusOr<ServedJob*> found = FindJob();
   if (!found.ok()) return done(found.status());
-  const absl::Status valid = (*found)->validation.CheckJob(job_id, epoch);
+  const absl::Status valid = (*found)->validation.CheckJob(job_id, generation);
   if (!valid.ok()) return done(valid);
   absl::StatusOr<DigestAnswer> answer = ShuttingDown();
   bool apply = false;
@@ -284,7 +285,7 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
   read_timer.CopyTo("read_rows", stats->add_stages());
   const ServedJob* current_job = job.load(std::memory_order_acquire);
   stats->set_configured(current_job != nullptr);
-  stats->set_replayed_parts(replayed_parts.load());
+  stats->set_replayed_chunks(replayed_chunks.load());
   if (current_job != nullptr) {
     current_job->FillStats(stats);
     if (journal != nullptr) {
@@ -305,11 +306,11 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
 void ServerCore::Impl::Shutdown() {
   std::vector<PullDone> dropped;
   DigestDone digest;
-  std::shared_ptr<PartWriter> writer;
+  std::shared_ptr<ShardWriter> writer;
   {
     absl::MutexLock lock(&mutex);
     shut_down = true;
-    writer = std::move(part_writer);
+    writer = std::move(shard_writer);
     dropped = gate.TakeAll();
     digest = std::exchange(digest_waiting, nullptr);
   }
@@ -334,7 +335,7 @@ PullTicket ServerCore::Pull(const wire::PullRequest& request, PullDone done, int
 
 void ServerCore::DropPull(PullTicket ticket) { impl_->DropPull(ticket); }
 
-absl::Status ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots,
+absl::Status ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, bool with_state,
                                   uint8_t* rows, wire::PullKind kind) {
   StageTimer::Scope scope(&impl_->read_timer);
   ServedJob* job = impl_->job.load(std::memory_order_acquire);
@@ -347,15 +348,15 @@ absl::Status ServerCore::ReadRows(TableId table, absl::Span<const Key> keys, boo
   // A training pull's rows are pushed soon.
   const auto read_back =
       trains ? EmbeddingTable::ReadBack::kKeep : EmbeddingTable::ReadBack::kLeave;
-  return with_slots ? (*entry)->table.GatherRows(keys, rows, read_back)
+  return with_state ? (*entry)->table.GatherRows(keys, rows, read_back)
                     : (*entry)->table.GatherWeights(keys, rows, read_back);
 }
 
-absl::StatusOr<int> ServerCore::FloatsOf(TableId table, bool with_slots) const {
+absl::StatusOr<int> ServerCore::FloatsOf(TableId table, bool with_state) const {
   ASSIGN_OR_RETURN(ServedJob * job, impl_->FindJob());
   ASSIGN_OR_RETURN(const TableSet::Entry* entry, job->FindTable(table));
   const TableLayout& layout = entry->table.layout();
-  return with_slots ? layout.row_floats() : layout.dim;
+  return with_state ? layout.row_floats() : layout.dim;
 }
 
 bool ServerCore::MayReadDisk(TableId table) const {
@@ -366,12 +367,12 @@ bool ServerCore::MayReadDisk(TableId table) const {
          job->tables.at(position).table.layout().memory_budget_bytes > 0;
 }
 
-void ServerCore::Push(wire::PushPart part, PushDone done) {
-  impl_->Push(std::move(part), std::move(done));
+void ServerCore::Push(wire::PushChunk chunk, PushDone done) {
+  impl_->Push(std::move(chunk), std::move(done));
 }
 
-void ServerCore::ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done) {
-  impl_->ComputeDigest(job_id, epoch, std::move(done));
+void ServerCore::ComputeDigest(const std::string& job_id, uint64_t generation, DigestDone done) {
+  impl_->ComputeDigest(job_id, generation, std::move(done));
 }
 
 void ServerCore::Checkpoint(const CheckpointRequest& request, CheckpointDone done) {

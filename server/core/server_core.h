@@ -1,4 +1,4 @@
-// One parameter server without gRPC: epoch, ledger, acceptance, apply, held pulls
+// One parameter server without gRPC: generation, ledger, acceptance, apply, held pulls
 // (docs/architecture.md).
 //
 // A state machine: what it holds is a function of its configuration and the pushes it accepted, in
@@ -19,7 +19,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/wire/messages.h"
-#include "server/checkpoint/part_writer.h"
+#include "server/checkpoint/shard_writer.h"
 #include "server/core/held_pulls.h"
 #include "server/core/pull_gate.h"
 #include "server/core/server_config.h"
@@ -64,7 +64,8 @@ class ServerCore {
   // time, or after half of `time_left_us`, the time until the caller's deadline. `done` runs
   // exactly once: before Pull returns, and then the ticket is kNoTicket; or later, on a thread that
   // applies a push, runs timers or drops the pull. After kReady the caller reads the rows with
-  // ReadRows. Errors: kUnavailable (not configured), kFailedPrecondition (another job or epoch),
+  // ReadRows. Errors: kUnavailable (not configured), kFailedPrecondition (another job or
+  // generation),
   //         kNotFound (unknown table), kInvalidArgument (key not of this shard, staleness beyond
   //         the job's, rank out of range), kDataLoss (acked_through is ahead of the ledger),
   //         kResourceExhausted (admission); where recovering failed, what did: kDataLoss, else
@@ -76,50 +77,50 @@ class ServerCore {
   // Answers a pull with kCancelled if it is held still: its caller has gone.
   void DropPull(PullTicket ticket);
 
-  // Writes the weights of `keys`, `with_slots` also the optimizer's slots behind them.
-  // rows: [n, FloatsOf(table, with_slots)] float32, any alignment. Errors: those of
+  // Writes the weights of `keys`, `with_state` also the optimizer state behind them.
+  // rows: [n, FloatsOf(table, with_state)] float32, any alignment. Errors: those of
   // EmbeddingTable::GatherRows. REQUIRES: a Pull of this kind, naming this table, was answered
   // kReady.
-  absl::Status ReadRows(TableId table, absl::Span<const Key> keys, bool with_slots, uint8_t* rows,
+  absl::Status ReadRows(TableId table, absl::Span<const Key> keys, bool with_state, uint8_t* rows,
                         wire::PullKind kind = wire::PullKind::kTrain);
   // Whether ReadRows may have to wait for a disk.
   bool MayReadDisk(TableId table) const;
   // Floats in what is read of one row, or kNotFound.
-  absl::StatusOr<int> FloatsOf(TableId table, bool with_slots) const;
+  absl::StatusOr<int> FloatsOf(TableId table, bool with_state) const;
 
   // Takes one part of a push. `done` runs exactly once: before whatever is applied because of it,
   // or on a thread of the journal's once what it acknowledges is durable. Errors: as Pull; also
-  // kInvalidArgument (values of the wrong size, not finite, ranges or parts that contradict each
+  // kInvalidArgument (values of the wrong size, not finite, ranges or chunks that contradict each
   // other), kResourceExhausted also where rows can't be spilled for want of disk. Nothing of a
-  // refused part is kept.
+  // refused chunk is kept.
   using PushDone = std::function<void(absl::StatusOr<wire::PushAnswer>)>;
-  void Push(wire::PushPart part, PushDone done);
+  void Push(wire::PushChunk chunk, PushDone done);
 
   // The digest of the rows between two applies, once no complete step waits. `done` runs exactly
   // once: before ComputeDigest returns, or later on a thread that applies; what was completed
   // meanwhile is applied after it. Costs a pass over all rows unless none changed since the last.
-  // Errors: kFailedPrecondition (not configured; another job or epoch), kResourceExhausted (one at
-  // a time: another is being computed), kUnavailable (shutting down).
+  // Errors: kFailedPrecondition (not configured; another job or generation), kResourceExhausted
+  // (one at a time: another is being computed), kUnavailable (shutting down).
   struct DigestAnswer {
     Digest digest;
     uint64_t rows = 0;
     Step complete_through;
   };
   using DigestDone = std::function<void(absl::StatusOr<DigestAnswer>)>;
-  void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
+  void ComputeDigest(const std::string& job_id, uint64_t generation, DigestDone done);
 
   // Names a cut, calls it off or commits it, and says how the cuts stand. `done` runs exactly once,
   // before Checkpoint returns. A cut at the step that is applied begins before Checkpoint returns,
   // as does applying what was completed meanwhile. Errors: kUnavailable (not configured),
-  // kFailedPrecondition (another job or epoch; no checkpoints; as CheckpointCuts),
+  // kFailedPrecondition (another job or generation; no checkpoints; as CheckpointCuts),
   // kInvalidArgument.
   using CheckpointDone = std::function<void(absl::StatusOr<CheckpointReply>)>;
   void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
 
   // Calls `visit` for every row of a table, in no particular order, between two applies.
-  // row: weights, then slots; valid during the call. `changed`: the step that last changed
-  // it. Errors: kUnavailable (not configured), kNotFound (unknown table), the store's, also those
-  // of a step that couldn't be applied.
+  // row: weights, then optimizer state; valid during the call. `changed`: the step that last
+  // changed it. Errors: kUnavailable (not configured), kNotFound (unknown table), the store's, also
+  // those of a step that couldn't be applied.
   using RowVisitor =
       std::function<void(Key key, absl::Span<const float> row, uint32_t count, Step changed)>;
   absl::Status VisitRows(TableId table, const RowVisitor& visit);

@@ -25,14 +25,14 @@ double SecondsBetween(int64_t start_us, int64_t end_us) {
 void ServerCore::Impl::Checkpoint(const CheckpointRequest& request, CheckpointDone done) {
   const absl::StatusOr<ServedJob*> found = FindJob();
   if (!found.ok()) return done(found.status());
-  const absl::Status valid = (*found)->validation.CheckJob(request.job_id(), request.epoch());
+  const absl::Status valid = (*found)->validation.CheckJob(request.job_id(), request.generation());
   if (!valid.ok()) return done(valid);
   if (request.action() == CheckpointRequest::COMMITTED) {
     const absl::Status committed = CheckCommitted((*found)->config, Step(request.step()));
     if (!committed.ok()) return done(committed);
   }
   CheckpointReply reply;
-  CheckpointPart to_remove;
+  CheckpointShard to_remove;
   absl::Status taken;
   bool apply = false;
   {
@@ -70,16 +70,17 @@ absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step s
     if (step <= cuts->committed()) return absl::OkStatus();
   }
   const CheckpointStore store(checkpoints.disk, config.checkpoint_directory);
-  const std::string name = CheckpointName({config.epoch, step});
+  const std::string name = CheckpointName({config.generation, step});
   const auto wrong = [&name](const auto&... what) {
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint ", name, " is not committed: ", what...));
   };
-  const absl::StatusOr<CheckpointManifest> manifest = store.Load(name);  // Of this epoch and step.
+  const absl::StatusOr<CheckpointManifest> manifest =
+      store.Load(name);  // Of this generation and step.
   if (absl::IsUnavailable(manifest.status())) return manifest.status();
   if (!manifest.ok()) return wrong(manifest.status().message());
   if (manifest->job_id() != config.job_id) return wrong("it is of job '", manifest->job_id(), "'");
-  // The parts are those of all its servers, by index.
+  // The shards are those of all its servers, by index.
   if (manifest->num_servers() != config.num_servers) {
     return wrong("it has parts of ", manifest->num_servers(), " servers, of ", config.num_servers);
   }
@@ -87,7 +88,7 @@ absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step s
 }
 
 absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& request,
-                                                    CheckpointPart* to_remove) {
+                                                    CheckpointShard* to_remove) {
   if (request.action() == CheckpointRequest::STATUS) return absl::OkStatus();
   const Step step(request.step());
   if (step < Step(0) || step > kLastStep) {
@@ -111,8 +112,8 @@ absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& req
       return absl::InvalidArgumentError(absl::StrCat("unknown action ", request.action()));
   }
   const std::optional<Step> writing = cuts->writing();
-  if (writing.has_value() && !cuts->IsOpen(*writing) && part_writer != nullptr) {
-    part_writer->Cancel();
+  if (writing.has_value() && !cuts->IsOpen(*writing) && shard_writer != nullptr) {
+    shard_writer->Cancel();
   }
   return absl::OkStatus();
 }
@@ -123,11 +124,11 @@ bool ServerCore::Impl::CutIsDue() const { return cuts->IsDue(pushes->complete_th
 void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step) {
   const ServerConfig& config = current_job->config;
   const int64_t begun_us = scheduler->NowMicros();
-  PartWriter::Spec spec;
+  ShardWriter::Spec spec;
   spec.directory = config.checkpoint_directory;
   for (uint32_t number = 0; number < checkpoints.num_files(); ++number) {
-    spec.paths.push_back(
-        RowsFilePath({config.epoch, cut}, {config.server_index, checkpoints.incarnation}, number));
+    spec.paths.push_back(RowsFilePath({config.generation, cut},
+                                      {config.server_index, checkpoints.incarnation}, number));
   }
   spec.server = config.server_index;
   spec.base_step = base_step;
@@ -149,16 +150,16 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
     cuts->End(absl::CancelledError("the cut was called off"), 0);
     return;
   }
-  part_writer = PartWriter::Start(
+  shard_writer = ShardWriter::Start(
       checkpoints, std::move(spec),
-      [weak = weak_from_this(), begun_us](const absl::StatusOr<CheckpointPart>& part) {
-        if (const std::shared_ptr<Impl> self = weak.lock()) self->EndCut(begun_us, part);
+      [weak = weak_from_this(), begun_us](const absl::StatusOr<CheckpointShard>& shard) {
+        if (const std::shared_ptr<Impl> self = weak.lock()) self->EndCut(begun_us, shard);
       });
   cuts->SetPause(cut, SecondsBetween(begun_us, scheduler->NowMicros()));
 }
 
 bool ServerCore::Impl::OldImagesAreFull() const {
-  return part_writer != nullptr && owned_job->tables.old_image_bytes() > max_old_image_bytes;
+  return shard_writer != nullptr && owned_job->tables.old_image_bytes() > max_old_image_bytes;
 }
 
 void ServerCore::Impl::GoOnAfterRead() {
@@ -170,22 +171,22 @@ void ServerCore::Impl::GoOnAfterRead() {
   ScheduleApplier();
 }
 
-void ServerCore::Impl::EndCut(int64_t begun_us, const absl::StatusOr<CheckpointPart>& part) {
-  std::shared_ptr<PartWriter> writer;
+void ServerCore::Impl::EndCut(int64_t begun_us, const absl::StatusOr<CheckpointShard>& shard) {
+  std::shared_ptr<ShardWriter> writer;
   bool kept;
   {
     absl::MutexLock lock(&mutex);
-    writer = std::move(part_writer);
-    kept = cuts->End(part, SecondsBetween(begun_us, scheduler->NowMicros()));
+    writer = std::move(shard_writer);
+    kept = cuts->End(shard, SecondsBetween(begun_us, scheduler->NowMicros()));
   }
   GoOnAfterRead();
-  if (!kept && part.ok()) RemoveFiles(*part);
+  if (!kept && shard.ok()) RemoveFiles(*shard);
 }
 
 // What can't be removed now is removed with other files that no checkpoint needs.
-void ServerCore::Impl::RemoveFiles(const CheckpointPart& part) {
+void ServerCore::Impl::RemoveFiles(const CheckpointShard& shard) {
   const std::string& directory = job.load()->config.checkpoint_directory;
-  for (const CheckpointFile& file : part.files()) {
+  for (const CheckpointFile& file : shard.files()) {
     checkpoints.disk->Remove(absl::StrCat(directory, "/", file.path())).IgnoreError();
   }
 }

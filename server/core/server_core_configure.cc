@@ -120,7 +120,7 @@ absl::Status ServerCore::Impl::CompareConfigured(const ServerConfig& config) con
   }
   if (!recovering) return recovery;
   return absl::UnavailableError(absl::StrCat("recovering: ", loaded_rows.load(),
-                                             " rows are loaded, ", replayed_parts.load(),
+                                             " rows are loaded, ", replayed_chunks.load(),
                                              " parts of pushes are replayed so far"));
 }
 
@@ -154,22 +154,22 @@ absl::StatusOr<CutHistory> ServerCore::Impl::LoadBase(ServedJob* new_job) {
 }
 
 absl::Status ServerCore::Impl::ReplayJournal(ServedJob* new_job, Step base) {
-  const auto replay = [&](wire::PushPart&& part) -> absl::Status {
-    RETURN_IF_ERROR(new_job->validation.CheckPush(part));
+  const auto replay = [&](wire::PushChunk&& shard) -> absl::Status {
+    RETURN_IF_ERROR(new_job->validation.CheckPush(shard));
     RETURN_IF_ERROR(new_job->tables.CheckRoom());
     {
       absl::MutexLock lock(&mutex);
       if (shut_down) return ShuttingDown();
-      RETURN_IF_ERROR(pushes->ReplayPart(std::move(part)));
+      RETURN_IF_ERROR(pushes->ReplayChunk(std::move(shard)));
       applying = pushes->NextIsComplete();
     }
-    ++replayed_parts;
+    ++replayed_chunks;
     RunApplier(new_job);
     absl::MutexLock lock(&mutex);
     return shut_down ? ShuttingDown() : absl::OkStatus();  // What can't be applied ends it, too.
   };
   const ServerConfig& config = new_job->config;
-  const JournalSpec spec = {config.job_id, config.epoch, config.server_index.value(),
+  const JournalSpec spec = {config.job_id, config.generation, config.server_index.value(),
                             *config.durability, base};
   ASSIGN_OR_RETURN(journal, journals->Open(spec, replay));
   absl::MutexLock lock(&accept_mutex);

@@ -16,7 +16,7 @@
 #include "common/base/latency_histogram.h"
 #include "common/base/request_order.h"
 #include "server/checkpoint/checkpoint_cuts.h"
-#include "server/checkpoint/part_writer.h"
+#include "server/checkpoint/shard_writer.h"
 #include "server/core/pull_gate.h"
 #include "server/core/push_state.h"
 #include "server/core/served_job.h"
@@ -56,8 +56,8 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void ArmTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ExpireHeldPulls();
 
-  void Push(wire::PushPart part, PushDone done);
-  absl::StatusOr<wire::PushAnswer> TakePart(wire::PushPart part, bool* apply)
+  void Push(wire::PushChunk chunk, PushDone done);
+  absl::StatusOr<wire::PushAnswer> TakeChunk(wire::PushChunk chunk, bool* apply)
       ABSL_LOCKS_EXCLUDED(accept_mutex, mutex);
 
   // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
@@ -73,17 +73,17 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   // In server_core_checkpoint.cc.
   void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
   absl::Status CheckCommitted(const ServerConfig& config, Step step);
-  absl::Status TakeCheckpointAction(const CheckpointRequest& request, CheckpointPart* to_remove)
+  absl::Status TakeCheckpointAction(const CheckpointRequest& request, CheckpointShard* to_remove)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool CutIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void BeginCut(ServedJob* current_job, Step cut, Step base_step);
   bool OldImagesAreFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void GoOnAfterRead() ABSL_LOCKS_EXCLUDED(mutex);
-  void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointPart>& part);
-  void RemoveFiles(const CheckpointPart& part);
+  void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointShard>& chunk);
+  void RemoveFiles(const CheckpointShard& chunk);
 
   // In server_core.cc.
-  void ComputeDigest(const std::string& job_id, uint64_t epoch, DigestDone done);
+  void ComputeDigest(const std::string& job_id, uint64_t generation, DigestDone done);
   void AnswerDigest(const ServedJob& current_job, const DigestDone& done);
   absl::Status VisitRows(TableId table, const RowVisitor& visit);
   void FillStats(ServerStats* stats) const;
@@ -98,13 +98,13 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   std::atomic<ServedJob*> job{nullptr};  // Set once, by Configure.
   std::atomic<bool> recovering{false};
   std::atomic<uint64_t> loaded_rows{0};
-  std::atomic<uint64_t> replayed_parts{0};
+  std::atomic<uint64_t> replayed_chunks{0};
   std::unique_ptr<PushJournal> journal;  // Fixed once `job` is set; null without durability.
   mutable StageTimer validate_timer;
   mutable StageTimer accept_timer;
   StageTimer read_timer;
 
-  // Held while a part is taken, written to the journal included: so the journal has parts in the
+  // Held while a chunk is taken, written to the journal included: so the journal has parts in the
   // order in which they count. Pulls, stats and the applier don't wait for it.
   absl::Mutex accept_mutex ABSL_ACQUIRED_BEFORE(mutex);
   PushRecorder recorder ABSL_GUARDED_BY(accept_mutex);
@@ -117,9 +117,10 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);
   std::optional<CheckpointCuts> cuts ABSL_GUARDED_BY(mutex);
   RequestOrder checkpoint_requests ABSL_GUARDED_BY(mutex);
-  std::shared_ptr<PartWriter> part_writer ABSL_GUARDED_BY(mutex);  // While a cut is being written.
-  uint64_t max_old_image_bytes ABSL_GUARDED_BY(mutex) = 0;         // Of this cut.
-  bool waits_for_images ABSL_GUARDED_BY(mutex) = false;            // A step that is complete does.
+  std::shared_ptr<ShardWriter> shard_writer
+      ABSL_GUARDED_BY(mutex);                               // While a cut is being written.
+  uint64_t max_old_image_bytes ABSL_GUARDED_BY(mutex) = 0;  // Of this cut.
+  bool waits_for_images ABSL_GUARDED_BY(mutex) = false;     // A step that is complete does.
   PullGate gate ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
   absl::Status apply_error ABSL_GUARDED_BY(mutex);  // Then nothing is applied any more.

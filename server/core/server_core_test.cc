@@ -18,9 +18,9 @@ namespace thermocline {
 namespace {
 
 using testing_core::AddRange;
+using testing_core::MakeChunk;
 using testing_core::MakeConfig;
 using testing_core::MakeHeader;
-using testing_core::MakePart;
 using testing_core::MakePull;
 using wire::Readiness;
 
@@ -40,33 +40,34 @@ class ServerCoreTest : public ::testing::Test {
     });
     return answer;
   }
-  absl::StatusOr<wire::PushAnswer> Push(wire::PushPart part) {
+  absl::StatusOr<wire::PushAnswer> Push(wire::PushChunk chunk) {
     std::optional<absl::StatusOr<wire::PushAnswer>> answer;
-    core_.Push(std::move(part), [&](absl::StatusOr<wire::PushAnswer> a) { answer = std::move(a); });
+    core_.Push(std::move(chunk),
+               [&](absl::StatusOr<wire::PushAnswer> a) { answer = std::move(a); });
     return *answer;  // Pushes are answered at once.
   }
-  wire::PushPart Gradient(uint32_t rank, int64_t step, float value) {
-    wire::PushPart part = MakePart(rank, step);
-    AddRange(&part, 0, {1}, {value, value});
-    return part;
+  wire::PushChunk Gradient(uint32_t rank, int64_t step, float value) {
+    wire::PushChunk chunk = MakeChunk(rank, step);
+    AddRange(&chunk, 0, {1}, {value, value});
+    return chunk;
   }
   // The answer may come later.
   using DigestAnswer = std::optional<absl::StatusOr<ServerCore::DigestAnswer>>;
-  std::shared_ptr<DigestAnswer> StartDigest(const std::string& job_id, uint64_t epoch) {
+  std::shared_ptr<DigestAnswer> StartDigest(const std::string& job_id, uint64_t generation) {
     auto answer = std::make_shared<DigestAnswer>();
-    core_.ComputeDigest(job_id, epoch, [answer](absl::StatusOr<ServerCore::DigestAnswer> a) {
+    core_.ComputeDigest(job_id, generation, [answer](absl::StatusOr<ServerCore::DigestAnswer> a) {
       EXPECT_FALSE(answer->has_value());
       answer->emplace(std::move(a));
     });
     return answer;
   }
-  absl::StatusOr<ServerCore::DigestAnswer> Digest(const std::string& job_id, uint64_t epoch) {
-    return **StartDigest(job_id, epoch);  // Nothing is applied meanwhile.
+  absl::StatusOr<ServerCore::DigestAnswer> Digest(const std::string& job_id, uint64_t generation) {
+    return **StartDigest(job_id, generation);  // Nothing is applied meanwhile.
   }
   float WeightOf(Key key) {
     float weights[2];
     EXPECT_TRUE(
-        core_.ReadRows(TableId(0), {key}, /*with_slots=*/false, reinterpret_cast<uint8_t*>(weights))
+        core_.ReadRows(TableId(0), {key}, /*with_state=*/false, reinterpret_cast<uint8_t*>(weights))
             .ok());
     return weights[0];
   }
@@ -88,7 +89,7 @@ class ServerCoreTest : public ::testing::Test {
 
 TEST_F(ServerCoreTest, NothingWorksBeforeConfigure) {
   EXPECT_EQ((*Pull(MakePull(0, 0)))->status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(Push(MakePart(0, 0)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Push(MakeChunk(0, 0)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Digest("job", 5).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(core_.FloatsOf(TableId(0), false).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(Stats().configured());
@@ -349,14 +350,14 @@ TEST_F(ServerCoreTest, AnUnknownAcknowledgementIsDataLossForPullAndPush) {
   EXPECT_EQ((*Pull(pull))->status().code(), absl::StatusCode::kDataLoss);
   pull.kind = wire::PullKind::kRead;
   EXPECT_EQ((*Pull(pull))->status().code(), absl::StatusCode::kDataLoss);
-  wire::PushPart part = Gradient(0, 1, 1);
-  part.header = MakeHeader(0, Step(0));
-  EXPECT_EQ(Push(part).status().code(), absl::StatusCode::kDataLoss);
+  wire::PushChunk chunk = Gradient(0, 1, 1);
+  chunk.header = MakeHeader(0, Step(0));
+  EXPECT_EQ(Push(chunk).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(ServerCoreTest, NothingOfARefusedPartIsKept) {
+TEST_F(ServerCoreTest, NothingOfARefusedChunkIsKept) {
   Configure(1);
-  wire::PushPart bad = Gradient(0, 0, std::numeric_limits<float>::quiet_NaN());
+  wire::PushChunk bad = Gradient(0, 0, std::numeric_limits<float>::quiet_NaN());
   EXPECT_EQ(Push(bad).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Stats().pending_push_bytes(), 0u);
   EXPECT_EQ(Push(Gradient(0, 0, 1))->accepted_through, Step(0));
@@ -434,14 +435,14 @@ TEST(ServerCoreThreadsTest, WorkersOnThreads) {
         ready.WaitForNotification();
         for (Key key = 0; key < kKeys; ++key) {
           float weights[2];
-          EXPECT_TRUE(core.ReadRows(TableId(0), {key}, /*with_slots=*/false,
+          EXPECT_TRUE(core.ReadRows(TableId(0), {key}, /*with_state=*/false,
                                     reinterpret_cast<uint8_t*>(weights))
                           .ok());
           EXPECT_EQ(weights[1], -static_cast<float>(step * kWorkers));
         }
-        for (uint32_t part = 0; part < 2; ++part) {
-          wire::PushPart push = MakePart(rank, step, part, 2);
-          for (Key key = part; key < kKeys; key += 2) AddRange(&push, 0, {key}, {1, 1});
+        for (uint32_t chunk = 0; chunk < 2; ++chunk) {
+          wire::PushChunk push = MakeChunk(rank, step, chunk, 2);
+          for (Key key = chunk; key < kKeys; key += 2) AddRange(&push, 0, {key}, {1, 1});
           core.Push(std::move(push),
                     [](absl::StatusOr<wire::PushAnswer> answer) { EXPECT_TRUE(answer.ok()); });
         }

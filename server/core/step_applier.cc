@@ -29,18 +29,18 @@ absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
   return any_rows_ ? AssignRows(step) : absl::OkStatus();
 }
 
-// Sorts the ranges of all parts by table, without copying their content.
+// Sorts the ranges of all chunks by table, without copying their content.
 void StepApplier::Collect(absl::Span<const AssembledPush> pushes) {
   for (TableWork& work : work_) work.shares.clear();
   any_rows_ = false;
   for (size_t p = 0; p < pushes.size(); ++p) {
-    for (const wire::PushPart& part : pushes[p].parts) {
-      for (const wire::PushRange& range : part.tables) {
+    for (const wire::PushChunk& chunk : pushes[p].chunks) {
+      for (const wire::PushRange& range : chunk.tables) {
         if (range.count == 0) continue;
         const size_t position = tables_->Find(range.table);
         CHECK_LT(position, tables_->size());
-        const GradientBlock block = {part.KeysOf(range), part.CountsOf(range),
-                                     part.ValuesOf(range)};
+        const GradientBlock block = {chunk.KeysOf(range), chunk.CountsOf(range),
+                                     chunk.ValuesOf(range)};
         Share* share = ShareOf(position, p);
         if (range.kind == wire::PushKind::kAssign) {
           share->rows.push_back(block);

@@ -14,15 +14,15 @@ namespace thermocline {
 namespace {
 
 using testing_core::AddRange;
-using testing_core::MakePart;
+using testing_core::MakeChunk;
 using testing_core::MakeTable;
 
-AssembledPush Assembled(uint32_t rank, int64_t step, std::vector<wire::PushPart> parts) {
+AssembledPush Assembled(uint32_t rank, int64_t step, std::vector<wire::PushChunk> chunks) {
   AssembledPush push;
   push.rank = WorkerRank(rank);
   push.step = Step(step);
-  push.learning_rate = parts.at(0).learning_rate;
-  push.parts = std::move(parts);
+  push.learning_rate = chunks.at(0).learning_rate;
+  push.chunks = std::move(chunks);
   return push;
 }
 
@@ -36,9 +36,9 @@ std::vector<float> WeightsOf(const TableSet& tables, size_t position, Key key) {
 TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
   TableSet tables({MakeTable(4, 1, OptimizerKind::kAdagrad)}, 0);
   StepApplier applier(&tables, 1);
-  wire::PushPart a = MakePart(0, 0);
+  wire::PushChunk a = MakeChunk(0, 0);
   AddRange(&a, 4, {1, 2}, {3, 1});
-  wire::PushPart b = MakePart(1, 0);
+  wire::PushChunk b = MakeChunk(1, 0);
   AddRange(&b, 4, {1}, {1});
   std::vector<AssembledPush> pushes;
   pushes.push_back(Assembled(0, 0, {a}));
@@ -62,10 +62,10 @@ TEST(StepApplierTest, OneUpdateAKeyWithTheSumOfAllWorkers) {
 TEST(StepApplierTest, WrittenBackRowsComeAfterGradientsAndTheHighestRankWins) {
   TableSet tables({MakeTable(0, 2)}, 0);
   StepApplier applier(&tables, 2);
-  wire::PushPart a = MakePart(0, 0);
+  wire::PushChunk a = MakeChunk(0, 0);
   AddRange(&a, 0, {1}, {5, 5}, wire::PushKind::kAssign);
   AddRange(&a, 0, {2}, {6, 6}, wire::PushKind::kAssign);
-  wire::PushPart b = MakePart(1, 0);
+  wire::PushChunk b = MakeChunk(1, 0);
   AddRange(&b, 0, {1}, {7, 8}, wire::PushKind::kAssign);
   AddRange(&b, 0, {2}, {100, 100});
   std::vector<AssembledPush> pushes;
@@ -80,12 +80,12 @@ TEST(StepApplierTest, RowsRememberTheStepOfTheirChange) {
   TableSet tables({MakeTable(0, 1)}, 0);
   StepApplier applier(&tables, 1);
   for (const int64_t step : {3, 4}) {
-    wire::PushPart part = MakePart(0, step);
-    AddRange(&part, 0, {static_cast<Key>(step)}, {1});
-    AddRange(&part, 0, {static_cast<Key>(10 + step)}, {1}, wire::PushKind::kAssign);
-    part.learning_rate = 0.5f;
+    wire::PushChunk chunk = MakeChunk(0, step);
+    AddRange(&chunk, 0, {static_cast<Key>(step)}, {1});
+    AddRange(&chunk, 0, {static_cast<Key>(10 + step)}, {1}, wire::PushKind::kAssign);
+    chunk.learning_rate = 0.5f;
     std::vector<AssembledPush> pushes;
-    pushes.push_back(Assembled(0, step, {part}));
+    pushes.push_back(Assembled(0, step, {chunk}));
     ASSERT_TRUE(applier.Apply(pushes).ok());
   }
   EXPECT_EQ(WeightsOf(tables, 0, 3)[0], -0.5f);
@@ -97,23 +97,23 @@ TEST(StepApplierTest, RowsRememberTheStepOfTheirChange) {
                   .ok());
 }
 
-// The content of one worker's push, cut into parts at random.
-std::vector<wire::PushPart> CutAtRandom(const wire::PushPart& whole, std::mt19937_64* random) {
-  std::vector<wire::PushPart> parts(1 + (*random)() % 6);
-  for (wire::PushPart& part : parts) part.learning_rate = whole.learning_rate;
+// The content of one worker's push, cut into chunks at random.
+std::vector<wire::PushChunk> CutAtRandom(const wire::PushChunk& whole, std::mt19937_64* random) {
+  std::vector<wire::PushChunk> chunks(1 + (*random)() % 6);
+  for (wire::PushChunk& chunk : chunks) chunk.learning_rate = whole.learning_rate;
   for (const wire::PushRange& range : whole.tables) {
     const size_t width = range.value_floats / range.count;
     for (size_t i = 0; i < range.count; ++i) {
-      wire::PushPart& part = parts[(*random)() % parts.size()];
+      wire::PushChunk& chunk = chunks[(*random)() % chunks.size()];
       const auto values = whole.ValuesOf(range).subspan(i * width, width);
-      AddRange(&part, range.table.value(), {whole.KeysOf(range)[i]},
+      AddRange(&chunk, range.table.value(), {whole.KeysOf(range)[i]},
                std::vector<float>(values.begin(), values.end()), range.kind);
     }
   }
-  return parts;
+  return chunks;
 }
 
-TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
+TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnChunks) {
   const uint64_t seed = TestSeed();
   const std::vector<TableLayout> layouts = {MakeTable(0, 3, OptimizerKind::kAdam),
                                             MakeTable(1, 8, OptimizerKind::kAdagrad),
@@ -126,7 +126,7 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnParts) {
     for (int64_t step = 0; step < 8; ++step) {
       std::vector<AssembledPush> pushes;
       for (uint32_t rank = 0; rank < 3; ++rank) {
-        wire::PushPart whole = MakePart(rank, step);
+        wire::PushChunk whole = MakeChunk(rank, step);
         whole.learning_rate = 0.1f;
         for (const TableLayout& layout : layouts) {
           std::vector<Key> keys[2];
@@ -161,8 +161,8 @@ TEST(StepApplierTest, TheGradientsOfALargeTableAreMergedByAllThreads) {
   std::mt19937_64 random(TestSeed());
   std::vector<AssembledPush> pushes;
   for (uint32_t rank = 0; rank < 3; ++rank) {
-    wire::PushPart part = MakePart(rank, 0);
-    part.learning_rate = 0.1f;
+    wire::PushChunk chunk = MakeChunk(rank, 0);
+    chunk.learning_rate = 0.1f;
     for (const uint32_t table : {0, 1}) {
       std::vector<Key> keys;
       std::vector<float> gradients;
@@ -173,9 +173,9 @@ TEST(StepApplierTest, TheGradientsOfALargeTableAreMergedByAllThreads) {
           gradients.push_back(static_cast<float>(random() % 1000) / 999.0f);
         }
       }
-      AddRange(&part, table, keys, gradients);
+      AddRange(&chunk, table, keys, gradients);
     }
-    pushes.push_back(Assembled(rank, 0, {part}));
+    pushes.push_back(Assembled(rank, 0, {chunk}));
   }
   std::vector<Digest> digests;
   for (const int num_threads : {1, 2, 3, 16}) {

@@ -26,7 +26,7 @@ inline TableLayout MakeTable(uint32_t id, int dim, OptimizerKind kind = Optimize
 inline ServerConfig MakeConfig(uint32_t num_workers, uint32_t staleness_steps = 0) {
   ServerConfig config;
   config.job_id = "job";
-  config.epoch = 5;
+  config.generation = 5;
   config.num_workers = num_workers;
   config.staleness_steps = staleness_steps;
   config.tables = {MakeTable(0, 2), MakeTable(1, 1, OptimizerKind::kAdagrad)};
@@ -47,27 +47,27 @@ inline wire::PullRequest MakePull(uint32_t rank, int64_t step, uint32_t table = 
   return pull;
 }
 
-// A part without content.
-inline wire::PushPart MakePart(uint32_t rank, int64_t step, uint32_t part = 0,
-                               uint32_t num_parts = 1) {
-  wire::PushPart push;
+// A chunk without content.
+inline wire::PushChunk MakeChunk(uint32_t rank, int64_t step, uint32_t chunk = 0,
+                                 uint32_t num_chunks = 1) {
+  wire::PushChunk push;
   push.header = MakeHeader(rank);
   push.step = Step(step);
-  push.part = part;
-  push.num_parts = num_parts;
+  push.chunk = chunk;
+  push.num_chunks = num_chunks;
   push.learning_rate = 1.0f;
   return push;
 }
 
 // Adds keys with a count of 1 each. values: [keys, dim] or [keys, row_floats]
-inline void AddRange(wire::PushPart* part, uint32_t table, const std::vector<Key>& keys,
+inline void AddRange(wire::PushChunk* chunk, uint32_t table, const std::vector<Key>& keys,
                      const std::vector<float>& values,
                      wire::PushKind kind = wire::PushKind::kGradient) {
-  part->tables.push_back(
-      {TableId(table), kind, part->keys.size(), keys.size(), part->values.size(), values.size()});
-  part->keys.insert(part->keys.end(), keys.begin(), keys.end());
-  part->counts.resize(part->keys.size(), 1);
-  part->values.insert(part->values.end(), values.begin(), values.end());
+  chunk->tables.push_back(
+      {TableId(table), kind, chunk->keys.size(), keys.size(), chunk->values.size(), values.size()});
+  chunk->keys.insert(chunk->keys.end(), keys.begin(), keys.end());
+  chunk->counts.resize(chunk->keys.size(), 1);
+  chunk->values.insert(chunk->values.end(), values.begin(), values.end());
 }
 
 }  // namespace thermocline::testing_core

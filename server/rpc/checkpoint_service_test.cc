@@ -76,11 +76,11 @@ class CheckpointServiceTest : public testing::Test {
     EXPECT_TRUE(store_->Prepare().ok());
   }
 
-  ConfigureRequest Job(uint64_t epoch = 1) const {
+  ConfigureRequest Job(uint64_t generation = 1) const {
     ConfigureRequest request;
     request.set_protocol_version(wire::kProtocolVersion);
     request.set_job_id("job");
-    request.set_epoch(epoch);
+    request.set_generation(generation);
     request.set_num_servers(1);
     request.set_num_workers(1);
     request.set_durability(LOG_ASYNC);
@@ -97,7 +97,7 @@ class CheckpointServiceTest : public testing::Test {
   static CheckpointRequest Action(CheckpointRequest::Action action, int64_t step = 0) {
     CheckpointRequest request;
     request.set_job_id("job");
-    request.set_epoch(1);
+    request.set_generation(1);
     request.set_action(action);
     request.set_step(step);
     return request;
@@ -105,10 +105,10 @@ class CheckpointServiceTest : public testing::Test {
 
   // A push of some of the keys; waits for its acknowledgement.
   static void Push(ServerCore* core, int64_t step) {
-    wire::PushPart push;
+    wire::PushChunk push;
     push.header = {"job", 1, WorkerRank(0), Step(step - 1)};
     push.step = Step(step);
-    push.num_parts = 1;
+    push.num_chunks = 1;
     push.learning_rate = 0.1f;
     for (Key key = step % 3; key < kKeys; key += 3) push.keys.push_back(key);
     push.counts.assign(push.keys.size(), 1);
@@ -147,27 +147,27 @@ class CheckpointServiceTest : public testing::Test {
       }
       if (cut.state() != CutStatus::WRITTEN) continue;
       EXPECT_GT(cut.write_s(), cut.pause_s());
-      CommitPart(cut);
+      CommitShard(cut);
       EXPECT_TRUE(
           control->Checkpoint(Action(CheckpointRequest::COMMITTED, cut.step()), kTimeout).ok());
     }
     return reply->cuts().empty();
   }
-  void CommitPart(const CutStatus& cut) {
+  void CommitShard(const CutStatus& cut) {
     CheckpointManifest manifest;
     manifest.set_format_version(kCheckpointFormatVersion);
     manifest.set_job_id("job");
-    manifest.set_epoch(1);
+    manifest.set_generation(1);
     manifest.set_step(cut.step());
     manifest.set_num_servers(1);
     manifest.set_num_workers(1);
     *manifest.mutable_tables() = Job().tables();
-    *manifest.add_parts() = cut.part();
-    if (cut.part().base_step() >= 0) {
-      const auto base = store_->Load(CheckpointName({1, Step(cut.part().base_step())}));
+    *manifest.add_shards() = cut.shard();
+    if (cut.shard().base_step() >= 0) {
+      const auto base = store_->Load(CheckpointName({1, Step(cut.shard().base_step())}));
       ASSERT_TRUE(base.ok()) << base.status();
-      *manifest.mutable_parts(0)->mutable_files() = base->parts(0).files();
-      manifest.mutable_parts(0)->mutable_files()->MergeFrom(cut.part().files());
+      *manifest.mutable_shards(0)->mutable_files() = base->shards(0).files();
+      manifest.mutable_shards(0)->mutable_files()->MergeFrom(cut.shard().files());
     }
     const absl::Status committed = store_->Commit(manifest);
     EXPECT_TRUE(committed.ok()) << committed;
@@ -178,7 +178,7 @@ class CheckpointServiceTest : public testing::Test {
   std::unique_ptr<CheckpointStore> store_;
 };
 
-TEST_F(CheckpointServiceTest, PartsAreWrittenBesidePushesPullsAndDigests) {
+TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   constexpr int64_t kSteps = 200;
   TestServer server(&disk_, folder_ + "/log");
   ASSERT_TRUE(server.control()->Configure(Job(), kTimeout).ok());

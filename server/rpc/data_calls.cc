@@ -27,10 +27,10 @@ int64_t TimeLeftUs(const grpc::CallbackServerContext& context) {
       .count();
 }
 
-std::string DescribePush(const wire::PushPart& part) {
-  return absl::StrCat("rank ", part.header.rank.value(), ", step ", part.step.value(), ", part ",
-                      part.part, " of ", part.num_parts, ", ", part.tables.size(), " tables, ",
-                      part.keys.size(), " keys");
+std::string DescribePush(const wire::PushChunk& chunk) {
+  return absl::StrCat("rank ", chunk.header.rank.value(), ", step ", chunk.step.value(), ", chunk ",
+                      chunk.chunk, " of ", chunk.num_chunks, ", ", chunk.tables.size(), " tables, ",
+                      chunk.keys.size(), " keys");
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ absl::Status ParameterServerService::PullCall::MakeReply(
     tables.reserve(request_.tables.size());
     for (const wire::KeyRange& range : request_.tables) {
       ASSIGN_OR_RETURN(const int floats,
-                       service_->core_->FloatsOf(range.table, request_.with_slots));
+                       service_->core_->FloatsOf(range.table, request_.with_state));
       tables.push_back({range.table, range.count * floats * sizeof(float)});
     }
   }
@@ -126,7 +126,7 @@ absl::Status ParameterServerService::PullCall::MakeReply(
   wire::PullReplyBuilder builder(*answer, tables);
   for (size_t i = 0; i < tables.size(); ++i) {
     RETURN_IF_ERROR(service_->core_->ReadRows(tables[i].table, request_.KeysOf(request_.tables[i]),
-                                              request_.with_slots, builder.rows(i), request_.kind));
+                                              request_.with_state, builder.rows(i), request_.kind));
   }
   *reply_ = std::move(builder).Finish();
   return absl::OkStatus();
@@ -179,12 +179,12 @@ void ParameterServerService::PushCall::Start(const grpc::ByteBuffer& request) {
 }
 
 void ParameterServerService::PushCall::Take() {
-  absl::StatusOr<wire::PushPart> part = wire::DecodePushPart(request_);
-  if (!part.ok()) return FinishWith(WithContext(part.status(), service_->Where("Push")));
+  absl::StatusOr<wire::PushChunk> chunk = wire::DecodePushChunk(request_);
+  if (!chunk.ok()) return FinishWith(WithContext(chunk.status(), service_->Where("Push")));
   request_.Clear();
-  const std::string what = DescribePush(*part);
+  const std::string what = DescribePush(*chunk);
   // Once `done` has run, this object may be gone while the core still applies.
-  service_->core_->Push(*std::move(part), [this, what](absl::StatusOr<wire::PushAnswer> answer) {
+  service_->core_->Push(*std::move(chunk), [this, what](absl::StatusOr<wire::PushAnswer> answer) {
     OnAnswer(what, answer);
   });
 }

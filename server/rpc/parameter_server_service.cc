@@ -49,7 +49,7 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   }
   ServerConfig config;
   config.job_id = request.job_id();
-  config.epoch = request.epoch();
+  config.generation = request.generation();
   config.server_index = ServerIndex(request.server_index());
   config.num_servers = request.num_servers();
   config.num_workers = request.num_workers();
@@ -181,7 +181,7 @@ absl::StatusOr<ServerCore::DigestAnswer> ParameterServerService::ComputeDigest(
   absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
   absl::Notification answered;
   train_.threads.Run([&] {
-    core_->ComputeDigest(request.job_id(), request.epoch(),
+    core_->ComputeDigest(request.job_id(), request.generation(),
                          [&](absl::StatusOr<ServerCore::DigestAnswer> digest) {
                            answer = std::move(digest);
                            answered.Notify();

@@ -43,7 +43,7 @@ TEST(ParameterServerService, PullPushPull) {
   EXPECT_EQ(ToFloats(after.tables(0).rows()), expected);
 }
 
-TEST(ParameterServerService, APullWithSlotsBringsWholeRows) {
+TEST(ParameterServerService, APullWithStateBringsWholeRows) {
   ServedCore server;
   ConfigureRequest job = JobOf(1);
   job.mutable_tables(0)->mutable_optimizer()->mutable_adagrad()->set_initial_accumulator(0.5f);
@@ -54,7 +54,7 @@ TEST(ParameterServerService, APullWithSlotsBringsWholeRows) {
   PullRequest request = PullOf(1, {11, 12});
   PullReply weights, rows;
   ASSERT_TRUE(server.Pull(request, &weights).ok());
-  request.set_with_slots(true);
+  request.set_with_state(true);
   ASSERT_TRUE(server.Pull(request, &rows).ok());
   const std::vector<float> w = ToFloats(weights.tables(0).rows());
   const std::vector<float> r = ToFloats(rows.tables(0).rows());
@@ -122,15 +122,15 @@ TEST(ParameterServerService, StrangersAreRefused) {
   ExpectError(server.Pull(pull), absl::StatusCode::kFailedPrecondition,
               {"Pull at server 0", "step 0", "1 tables", "1 keys", "other"});
   pull = PullOf(0, {1});
-  pull.mutable_header()->set_epoch(8);
-  ExpectError(server.Pull(pull), absl::StatusCode::kFailedPrecondition, {"epoch", "8", "7"});
+  pull.mutable_header()->set_generation(8);
+  ExpectError(server.Pull(pull), absl::StatusCode::kFailedPrecondition, {"generation", "8", "7"});
   PushRequest push = PushOf(0, {1}, {1, 2, 3, 4});
   push.mutable_header()->set_job_id("other");
   ExpectError(server.Push(push), absl::StatusCode::kFailedPrecondition,
               {"Push at server 0", "step 0, part 0 of 1", "1 keys", "other"});
   push = PushOf(0, {1}, {1, 2, 3, 4});
-  push.mutable_header()->set_epoch(6);
-  ExpectError(server.Push(push), absl::StatusCode::kFailedPrecondition, {"epoch", "6", "7"});
+  push.mutable_header()->set_generation(6);
+  ExpectError(server.Push(push), absl::StatusCode::kFailedPrecondition, {"generation", "6", "7"});
   ExpectError(server.control->GetDigest("other", 7, kTimeout).status(),
               absl::StatusCode::kFailedPrecondition, {"other"});
 }
@@ -267,7 +267,7 @@ TEST(ParameterServerService, StatsCountCallsAndErrors) {
   const auto stats = server.control->GetStats(kTimeout);
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->job_id(), "job");
-  EXPECT_EQ(stats->epoch(), 7u);
+  EXPECT_EQ(stats->generation(), 7u);
   EXPECT_GT(stats->uptime_s(), 0);
   EXPECT_GT(stats->resident_bytes(), 1u << 20);
   EXPECT_EQ(stats->push_duplicates(), 1u);

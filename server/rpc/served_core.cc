@@ -9,7 +9,7 @@ namespace {
 
 void FillHeader(RequestHeader* header, int64_t acked_through = -1) {
   header->set_job_id("job");
-  header->set_epoch(7);
+  header->set_generation(7);
   if (acked_through >= 0) header->set_acked_through(acked_through);
 }
 
@@ -27,7 +27,7 @@ ConfigureRequest JobOf(uint32_t workers) {
   ConfigureRequest request;
   request.set_protocol_version(wire::kProtocolVersion);
   request.set_job_id("job");
-  request.set_epoch(7);
+  request.set_generation(7);
   request.set_num_servers(1);
   request.set_num_workers(workers);
   request.set_seed(5);
@@ -54,7 +54,7 @@ PushRequest PushOf(int64_t step, const std::vector<Key>& keys, const std::vector
   PushRequest push;
   FillHeader(push.mutable_header());
   push.set_step(step);
-  push.set_num_parts(1);
+  push.set_num_chunks(1);
   push.set_learning_rate(1.0f);
   TablePush* table = push.add_tables();
   table->set_table(3);

@@ -13,15 +13,15 @@
 namespace thermocline {
 namespace {
 
-absl::StatusOr<wire::PushPart> DecodeRecord(const LogRecord& record) {
-  if (record.type != kPushPartRecord) {
+absl::StatusOr<wire::PushChunk> DecodeRecord(const LogRecord& record) {
+  if (record.type != kPushChunkRecord) {
     return absl::FailedPreconditionError(absl::StrCat(
         record.where, ": a record of type ", record.type, ", which this program doesn't know"));
   }
-  absl::StatusOr<wire::PushPart> part = DecodePushRecord(record.payload);
-  if (part.ok()) return part;
-  return absl::Status(part.status().code(),
-                      absl::StrCat(record.where, ": ", part.status().message()));
+  absl::StatusOr<wire::PushChunk> chunk = DecodePushRecord(record.payload);
+  if (chunk.ok()) return chunk;
+  return absl::Status(chunk.status().code(),
+                      absl::StrCat(record.where, ": ", chunk.status().message()));
 }
 
 // The header of a segment, of whatever format; none where it can't be read as one.
@@ -49,18 +49,18 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
                                                                     Visit visit) {
   RETURN_IF_ERROR(CreateDirectories(disk_, options_.directory));
   ASSIGN_OR_RETURN(lock_, disk_->Lock(options_.directory));
-  const LogIdentity identity = {JobHash(spec.job_id), spec.epoch, spec.server_index};
+  const LogIdentity identity = {JobHash(spec.job_id), spec.generation, spec.server_index};
   uint64_t skipped = 0;
   const auto visit_record = [&](const LogRecord& record) -> absl::StatusOr<Step> {
-    ASSIGN_OR_RETURN(wire::PushPart part, DecodeRecord(record));
-    const Step step = part.step;
+    ASSIGN_OR_RETURN(wire::PushChunk chunk, DecodeRecord(record));
+    const Step step = chunk.step;
     if (step <= spec.base) {
       ++skipped;
       return step;
     }
-    part.header.job_id = spec.job_id;
-    part.header.epoch = spec.epoch;
-    RETURN_IF_ERROR(visit(std::move(part)));
+    chunk.header.job_id = spec.job_id;
+    chunk.header.generation = spec.generation;
+    RETURN_IF_ERROR(visit(std::move(chunk)));
     return step;
   };
   ASSIGN_OR_RETURN(const ReplayResult replayed,
@@ -80,18 +80,18 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
   log_options.segment_bytes = options_.segment_bytes;
   ASSIGN_OR_RETURN(std::unique_ptr<PushLog> log,
                    PushLog::Start(disk_, log_options, replayed.history));
-  RETURN_IF_ERROR(RemoveOlderEpochs(identity));
+  RETURN_IF_ERROR(RemoveOlderGenerations(identity));
   return std::make_unique<LogJournal>(std::move(log), spec.durability, sync_scheduler_,
                                       options_.on_broken, options_.log_line);
 }
 
 // Those of another job or server, and what is damaged, are left for whoever looks into it.
-absl::Status LogJournalOpener::RemoveOlderEpochs(const LogIdentity& identity) {
+absl::Status LogJournalOpener::RemoveOlderGenerations(const LogIdentity& identity) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.directory));
   bool removed = false;
   for (const std::string& name : names) {
     const std::optional<SegmentId> id = ParseSegmentName(name);
-    if (!id.has_value() || id->epoch >= identity.epoch) continue;
+    if (!id.has_value() || id->generation >= identity.generation) continue;
     const std::string path = absl::StrCat(options_.directory, "/", name);
     ASSIGN_OR_RETURN(const std::optional<SegmentHeader> header, ReadSegmentHeader(disk_, path));
     if (!header.has_value() || header->identity.job_hash != identity.job_hash ||

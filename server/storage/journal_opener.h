@@ -23,7 +23,7 @@ namespace thermocline {
 
 struct JournalSpec {
   std::string job_id;
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   uint32_t server_index = 0;
   LogDurability durability = LogDurability::kProcess;
   // The pushes of every worker up to this step are in the rows already.
@@ -34,13 +34,13 @@ class JournalOpener {
  public:
   virtual ~JournalOpener() = default;
 
-  // Gives back, in order, every part that was appended for this job, epoch and server, but for
-  // those of pushes up to the base; then the journal that goes on from there. What
-  // is left of older epochs is removed. Once in the life of a process.
-  // Errors: kFailedPrecondition (in use by another process, not of this job, or of another format:
-  // says what to do), kDataLoss (damaged, or parts behind the base are gone: names file and
-  // offset), kUnavailable (the disk), and what `visit` returns.
-  using Visit = absl::FunctionRef<absl::Status(wire::PushPart&&)>;
+  // Gives back, in order, every chunk that was appended for this job, generation and server, but
+  // for those of pushes up to the base; then the journal that goes on from there. What is left of
+  // older generations is removed. Once in the life of a process. Errors: kFailedPrecondition (in
+  // use by another process, not of this job, or of another format: says what to do), kDataLoss
+  // (damaged, or chunks behind the base are gone: names file and offset), kUnavailable (the disk),
+  // and what `visit` returns.
+  using Visit = absl::FunctionRef<absl::Status(wire::PushChunk&&)>;
   virtual absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec,
                                                             Visit visit) = 0;
 };
@@ -63,7 +63,7 @@ class LogJournalOpener : public JournalOpener {
   absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec, Visit visit) override;
 
  private:
-  absl::Status RemoveOlderEpochs(const LogIdentity& identity);
+  absl::Status RemoveOlderGenerations(const LogIdentity& identity);
 
   Disk* const disk_;
   Scheduler* const sync_scheduler_;

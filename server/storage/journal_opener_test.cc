@@ -36,17 +36,17 @@ class JournalOpenerTest : public testing::Test {
   absl::StatusOr<std::unique_ptr<PushJournal>> Open(LogJournalOpener* opener,
                                                     const JournalSpec& spec) {
     steps_.clear();
-    return opener->Open(spec, [&](wire::PushPart&& part) {
-      EXPECT_EQ(part.header.job_id, spec.job_id);
-      EXPECT_EQ(part.header.epoch, spec.epoch);
-      steps_.push_back(part.step.value());
+    return opener->Open(spec, [&](wire::PushChunk&& chunk) {
+      EXPECT_EQ(chunk.header.job_id, spec.job_id);
+      EXPECT_EQ(chunk.header.generation, spec.generation);
+      steps_.push_back(chunk.step.value());
       return absl::OkStatus();
     });
   }
-  static wire::PushPart Part(int64_t step) {
-    wire::PushPart part;
-    part.step = Step(step);
-    return part;
+  static wire::PushChunk Chunk(int64_t step) {
+    wire::PushChunk chunk;
+    chunk.step = Step(step);
+    return chunk;
   }
 
   const JournalSpec spec_ = {"job", 4, 0, LogDurability::kProcess};
@@ -65,7 +65,7 @@ TEST_F(JournalOpenerTest, EveryProcessGoesOnWhereTheOneBeforeEnded) {
     EXPECT_EQ(steps_, expected);
     for (int64_t i = 0; i < process; ++i) {
       expected.push_back(10 * process + i);
-      ASSERT_TRUE((*journal)->Append(Part(expected.back())).ok());
+      ASSERT_TRUE((*journal)->Append(Chunk(expected.back())).ok());
     }
     disk_.CrashProcess();
   }
@@ -73,10 +73,10 @@ TEST_F(JournalOpenerTest, EveryProcessGoesOnWhereTheOneBeforeEnded) {
               ElementsAre(HasSubstr("replayed 1 records"), HasSubstr("replayed 3 records")));
 }
 
-TEST_F(JournalOpenerTest, ANewEpochStartsEmptyAndRemovesOlderOnes) {
+TEST_F(JournalOpenerTest, ANewGenerationStartsEmptyAndRemovesOlderOnes) {
   const auto append = [this](const JournalSpec& spec) {
     LogJournalOpener opener = Opener();
-    ASSERT_TRUE((*Open(&opener, spec))->Append(Part(1)).ok());
+    ASSERT_TRUE((*Open(&opener, spec))->Append(Chunk(1)).ok());
   };
   append({"job", 3, 0, LogDurability::kProcess});
   append({"other", 2, 0, LogDurability::kProcess});
@@ -97,7 +97,7 @@ TEST_F(JournalOpenerTest, WhatABaseCoversIsSkipped) {
   {
     LogJournalOpener opener = Opener();
     const auto journal = Open(&opener, spec_);
-    for (int64_t step = 0; step < 6; ++step) ASSERT_TRUE((*journal)->Append(Part(step)).ok());
+    for (int64_t step = 0; step < 6; ++step) ASSERT_TRUE((*journal)->Append(Chunk(step)).ok());
   }
   JournalSpec spec = spec_;
   spec.base = Step(3);
@@ -108,23 +108,23 @@ TEST_F(JournalOpenerTest, WhatABaseCoversIsSkipped) {
 }
 
 // A log as the program before this format wrote it: with a part of a push for steps 7 to 8.
-TEST_F(JournalOpenerTest, ALogOfAnotherFormatIsRefusedUntilItsEpochIsOver) {
+TEST_F(JournalOpenerTest, ALogOfAnotherFormatIsRefusedUntilItsGenerationIsOver) {
   const std::string payload = absl::HexStringToBytes(
       "0000000000000000010000000000003f07000000000000000800000000000000"  // rank to last step
       "010000000000000001000000000000000100000000000000"                  // tables, keys, values
       "040000000000000001000000000000000100000000000000"                  // table 4
       "0a00000000000000010000000000003f");                                // key, count, value
-  SegmentHeader segment = {{JobHash(spec_.job_id), spec_.epoch, spec_.server_index}, Lsn(1)};
+  SegmentHeader segment = {{JobHash(spec_.job_id), spec_.generation, spec_.server_index}, Lsn(1)};
   segment.version = 1;
   RecordHeader record;
   record.lsn = Lsn(1);
-  record.epoch = spec_.epoch;
-  record.type = kPushPartRecord;
+  record.generation = spec_.generation;
+  record.type = kPushChunkRecord;
   const auto segment_bytes = EncodeSegmentHeader(segment);
   const auto record_bytes = EncodeRecordHeader(record, {payload});
   std::string log(segment_bytes.data(), segment_bytes.size());
   log.append(record_bytes.data(), record_bytes.size()).append(payload);
-  const std::string path = absl::StrCat(kFolder, "/", SegmentName({spec_.epoch, Lsn(1)}));
+  const std::string path = absl::StrCat(kFolder, "/", SegmentName({spec_.generation, Lsn(1)}));
   ASSERT_TRUE(CreateDirectories(&disk_, kFolder).ok());
   ASSERT_TRUE((*disk_.Create(path))->Append({log}).ok());
   {
@@ -137,9 +137,9 @@ TEST_F(JournalOpenerTest, ALogOfAnotherFormatIsRefusedUntilItsEpochIsOver) {
     EXPECT_THAT(steps_, IsEmpty());
     EXPECT_EQ((*disk_.Open(path))->size(), log.size());
   }
-  // The epoch after it needs no log: what is left is removed, as of any older one.
+  // The generation after it needs no log: what is left is removed, as of any older one.
   JournalSpec next = spec_;
-  ++next.epoch;
+  ++next.generation;
   LogJournalOpener opener = Opener();
   ASSERT_TRUE(Open(&opener, next).ok());
   EXPECT_THAT(steps_, IsEmpty());
@@ -151,7 +151,7 @@ TEST_F(JournalOpenerTest, WhatWasDroppedMustBeCovered) {
     LogJournalOpener opener = Opener(300);
     const auto journal = Open(&opener, spec_);
     for (int64_t step = 0; step < 9; ++step) {
-      ASSERT_TRUE((*journal)->Append(Part(step)).ok());
+      ASSERT_TRUE((*journal)->Append(Chunk(step)).ok());
       while (scheduler_.RunNext()) {  // Ends full segments.
       }
     }
@@ -181,9 +181,9 @@ TEST_F(JournalOpenerTest, ATornEndIsCutAndSaid) {
   {
     LogJournalOpener opener = Opener();
     const auto journal = Open(&opener, spec_);
-    ASSERT_TRUE((*journal)->Append(Part(0)).ok());
+    ASSERT_TRUE((*journal)->Append(Chunk(0)).ok());
     disk_.FailAfter(0);
-    EXPECT_FALSE((*journal)->Append(Part(1)).ok());
+    EXPECT_FALSE((*journal)->Append(Chunk(1)).ok());
   }
   LogJournalOpener opener = Opener();
   ASSERT_TRUE(Open(&opener, spec_).ok());
@@ -194,11 +194,11 @@ TEST_F(JournalOpenerTest, ATornEndIsCutAndSaid) {
 TEST_F(JournalOpenerTest, WhatTheVisitorRefusesStopsTheRecovery) {
   {
     LogJournalOpener opener = Opener();
-    ASSERT_TRUE((*Open(&opener, spec_))->Append(Part(0)).ok());
+    ASSERT_TRUE((*Open(&opener, spec_))->Append(Chunk(0)).ok());
   }
   LogJournalOpener opener = Opener();
   const auto journal = opener.Open(
-      spec_, [](wire::PushPart&&) { return absl::InvalidArgumentError("no such table"); });
+      spec_, [](wire::PushChunk&&) { return absl::InvalidArgumentError("no such table"); });
   EXPECT_EQ(journal.status(), absl::InvalidArgumentError("no such table"));
 }
 

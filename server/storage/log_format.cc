@@ -15,10 +15,10 @@ namespace {
 constexpr char kMagic[] = "TclnPush";  // 8 bytes
 
 // Where a segment header's fields begin.
-constexpr size_t kVersionAt = 8, kServerAt = 12, kJobAt = 16, kEpochAt = 24, kFirstLsnAt = 32,
+constexpr size_t kVersionAt = 8, kServerAt = 12, kJobAt = 16, kGenerationAt = 24, kFirstLsnAt = 32,
                  kNewestBeforeAt = 40, kHeaderSyncedAt = 48, kHeaderCrcAt = 60;
 // A record header's. The checksum covers all that follows it, padding excluded.
-constexpr size_t kCrcAt = 0, kLengthAt = 4, kLsnAt = 8, kRecordEpochAt = 16, kSyncedAt = 24,
+constexpr size_t kCrcAt = 0, kLengthAt = 4, kLsnAt = 8, kRecordGenerationAt = 16, kSyncedAt = 24,
                  kTypeAt = 32;
 
 template <typename T>
@@ -47,7 +47,7 @@ std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& h
   Store(header.version, kVersionAt, bytes.data());
   Store(header.identity.server_index, kServerAt, bytes.data());
   Store(header.identity.job_hash, kJobAt, bytes.data());
-  Store(header.identity.epoch, kEpochAt, bytes.data());
+  Store(header.identity.generation, kGenerationAt, bytes.data());
   Store(header.first_lsn.value(), kFirstLsnAt, bytes.data());
   Store((header.newest_before + 1).value(), kNewestBeforeAt, bytes.data());
   Store(header.synced_through.value(), kHeaderSyncedAt, bytes.data());
@@ -63,7 +63,7 @@ SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* h
   header->version = Load<uint32_t>(bytes, kVersionAt);
   header->identity.server_index = Load<uint32_t>(bytes, kServerAt);
   header->identity.job_hash = Load<uint64_t>(bytes, kJobAt);
-  header->identity.epoch = Load<uint64_t>(bytes, kEpochAt);
+  header->identity.generation = Load<uint64_t>(bytes, kGenerationAt);
   header->first_lsn = Lsn(Load<uint64_t>(bytes, kFirstLsnAt));
   header->newest_before = Step(Load<int64_t>(bytes, kNewestBeforeAt)) - 1;
   header->synced_through = Lsn(Load<uint64_t>(bytes, kHeaderSyncedAt));
@@ -72,14 +72,14 @@ SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* h
 }
 
 std::string SegmentName(const SegmentId& id) {
-  return absl::StrFormat("push-%016x-%016x.log", id.epoch, id.number.value());
+  return absl::StrFormat("push-%016x-%016x.log", id.generation, id.number.value());
 }
 
 std::optional<SegmentId> ParseSegmentName(absl::string_view name) {
   SegmentId id;
   uint64_t number = 0;
   if (name.size() != SegmentName(id).size() ||
-      !absl::SimpleHexAtoi(name.substr(5, 16), &id.epoch) ||
+      !absl::SimpleHexAtoi(name.substr(5, 16), &id.generation) ||
       !absl::SimpleHexAtoi(name.substr(22, 16), &number)) {
     return std::nullopt;
   }
@@ -96,7 +96,7 @@ std::array<char, kRecordHeaderBytes> EncodeRecordHeader(
   std::array<char, kRecordHeaderBytes> bytes = {};
   Store(static_cast<uint32_t>(payload_bytes), kLengthAt, bytes.data());
   Store(header.lsn.value(), kLsnAt, bytes.data());
-  Store(header.epoch, kRecordEpochAt, bytes.data());
+  Store(header.generation, kRecordGenerationAt, bytes.data());
   Store(header.synced_through.value(), kSyncedAt, bytes.data());
   Store(header.type, kTypeAt, bytes.data());
   uint32_t crc = Crc32c(bytes.data() + kLengthAt, kRecordHeaderBytes - kLengthAt);
@@ -110,7 +110,7 @@ RecordHeader PeekRecordHeader(absl::string_view bytes) {
   RecordHeader header;
   header.payload_bytes = Load<uint32_t>(bytes, kLengthAt);
   header.lsn = Lsn(Load<uint64_t>(bytes, kLsnAt));
-  header.epoch = Load<uint64_t>(bytes, kRecordEpochAt);
+  header.generation = Load<uint64_t>(bytes, kRecordGenerationAt);
   header.synced_through = Lsn(Load<uint64_t>(bytes, kSyncedAt));
   header.type = Load<uint32_t>(bytes, kTypeAt);
   return header;

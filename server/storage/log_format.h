@@ -33,11 +33,12 @@ inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
 // Whose log it is. Files of another identity are never mixed in.
 struct LogIdentity {
   uint64_t job_hash = 0;  // JobHash
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   uint32_t server_index = 0;
 
   friend bool operator==(const LogIdentity& a, const LogIdentity& b) {
-    return a.job_hash == b.job_hash && a.epoch == b.epoch && a.server_index == b.server_index;
+    return a.job_hash == b.job_hash && a.generation == b.generation &&
+           a.server_index == b.server_index;
   }
 };
 uint64_t JobHash(absl::string_view job_id);
@@ -63,11 +64,11 @@ enum class SegmentHeaderState {
 // it is damaged.
 SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* header);
 
-// push-<epoch>-<number>.log, 16 hexadecimal digits each. The number is the LSN that was due when
-// the file was made: that of its first record, or, where records came in between, a smaller one. So
-// the names of one epoch's segments are in their order.
+// push-<generation>-<number>.log, 16 hexadecimal digits each. The number is the LSN that was due
+// when the file was made: that of its first record, or, where records came in between, a smaller
+// one. So the names of one generation's segments are in their order.
 struct SegmentId {
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   Lsn number;
 };
 std::string SegmentName(const SegmentId& id);
@@ -76,7 +77,7 @@ std::optional<SegmentId> ParseSegmentName(absl::string_view name);
 struct RecordHeader {
   uint32_t payload_bytes = 0;
   Lsn lsn;
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   // Every record up to this one was on the medium when this one was written.
   Lsn synced_through;
   uint32_t type = 0;

@@ -36,7 +36,7 @@ TEST(LogFormatTest, GoldenBytes) {
             "00000000");
   RecordHeader header;
   header.lsn = Lsn(10);
-  header.epoch = 3;
+  header.generation = 3;
   header.synced_through = Lsn(8);
   header.type = 1;
   EXPECT_EQ(absl::BytesToHexString(Text(EncodeRecordHeader(header, {"pay", "load"}))),
@@ -86,13 +86,13 @@ TEST(LogFormatTest, HeadersOfOtherFormatsAreKnown) {
 TEST(LogFormatTest, EveryFlippedBitOfARecordShows) {
   RecordHeader header;
   header.lsn = Lsn(1);
-  header.epoch = 7;
+  header.generation = 7;
   std::string record = Text(EncodeRecordHeader(header, {"some ", "payload"})) + "some payload";
   record.resize(RecordBytes(12));
   EXPECT_TRUE(RecordIsIntact(record));
   EXPECT_EQ(PeekRecordHeader(record).payload_bytes, 12u);
   EXPECT_EQ(PeekRecordHeader(record).lsn, Lsn(1));
-  EXPECT_EQ(PeekRecordHeader(record).epoch, 7u);
+  EXPECT_EQ(PeekRecordHeader(record).generation, 7u);
   for (size_t bit = 0; bit < 8 * (kRecordHeaderBytes + 12); ++bit) {
     if (bit / 8 >= 4 && bit / 8 < 8) continue;  // The length: the caller checks that it fits.
     record[bit / 8] ^= static_cast<char>(1 << bit % 8);
@@ -104,7 +104,7 @@ TEST(LogFormatTest, EveryFlippedBitOfARecordShows) {
 TEST(LogFormatTest, NamesOfOthersAreNotSegments) {
   const auto parsed = ParseSegmentName(SegmentName({3, Lsn(77)}));
   ASSERT_TRUE(parsed.has_value());
-  EXPECT_EQ(parsed->epoch, 3u);
+  EXPECT_EQ(parsed->generation, 3u);
   EXPECT_EQ(parsed->number, Lsn(77));
   const std::string good = SegmentName({3, Lsn(77)});
   for (const std::string& name :

@@ -92,9 +92,9 @@ LogJournal::~LogJournal() {
   for (const Done& done : dropped) done(absl::UnavailableError("this server is shutting down"));
 }
 
-absl::Status LogJournal::Append(const wire::PushPart& part) {
-  const PushRecord record(part);
-  absl::Status status = state_->log->Append(kPushPartRecord, part.step, record.pieces()).status();
+absl::Status LogJournal::Append(const wire::PushChunk& chunk) {
+  const PushRecord record(chunk);
+  absl::Status status = state_->log->Append(kPushChunkRecord, chunk.step, record.pieces()).status();
   if (status.ok() || absl::IsResourceExhausted(status)) {
     state_->NoteRoom(status);
   } else {

@@ -28,7 +28,7 @@ class LogJournal : public PushJournal {
   // Whoever still waits gets kUnavailable.
   ~LogJournal() override;
 
-  absl::Status Append(const wire::PushPart& part) override;
+  absl::Status Append(const wire::PushChunk& chunk) override;
   void WhenDurable(Done done) override;
   absl::Status DropThroughStep(Step step) override;
   uint64_t bytes() const override;

@@ -31,10 +31,10 @@ class LogJournalTest : public testing::Test {
         [this](const absl::Status& status) { broken_.push_back(status.code()); },
         [this](absl::string_view line) { lines_.emplace_back(line); });
   }
-  static wire::PushPart Part(int64_t step) {
-    wire::PushPart part;
-    part.step = Step(step);
-    return part;
+  static wire::PushChunk Chunk(int64_t step) {
+    wire::PushChunk chunk;
+    chunk.step = Step(step);
+    return chunk;
   }
   void Wait() {
     journal_->WhenDurable([this](const absl::Status& status) { done_.push_back(status.code()); });
@@ -49,7 +49,7 @@ class LogJournalTest : public testing::Test {
 
 TEST_F(LogJournalTest, ForAProcessAWriteIsEnough) {
   Start(LogDurability::kProcess);
-  ASSERT_TRUE(journal_->Append(Part(0)).ok());
+  ASSERT_TRUE(journal_->Append(Chunk(0)).ok());
   Wait();
   EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kOk));
   EXPECT_EQ(journal_->log().synced_through(), kNoLsn);
@@ -59,7 +59,7 @@ TEST_F(LogJournalTest, ForAProcessAWriteIsEnough) {
 TEST_F(LogJournalTest, ForAHostOneSyncServesAllWhoWait) {
   Start(LogDurability::kHost);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(journal_->Append(Part(i)).ok());
+    ASSERT_TRUE(journal_->Append(Chunk(i)).ok());
     Wait();
   }
   EXPECT_THAT(done_, IsEmpty());
@@ -68,7 +68,7 @@ TEST_F(LogJournalTest, ForAHostOneSyncServesAllWhoWait) {
   EXPECT_EQ(journal_->log().synced_through(), Lsn(3));
   EXPECT_FALSE(scheduler_.RunNext());
   // What comes later waits for a sync of its own.
-  ASSERT_TRUE(journal_->Append(Part(3)).ok());
+  ASSERT_TRUE(journal_->Append(Chunk(3)).ok());
   Wait();
   EXPECT_EQ(done_.size(), 3u);
   ASSERT_TRUE(scheduler_.RunNext());
@@ -78,15 +78,15 @@ TEST_F(LogJournalTest, ForAHostOneSyncServesAllWhoWait) {
 
 TEST_F(LogJournalTest, WhatWasAppendedComesBack) {
   Start(LogDurability::kProcess);
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(journal_->Append(Part(10 + i)).ok());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(journal_->Append(Chunk(10 + i)).ok());
   std::vector<int64_t> steps;
   const auto replayed =
       ReplayPushLog(&disk_, "/log", kIdentity, kNoStep, [&](const LogRecord& record) {
-        EXPECT_EQ(record.type, kPushPartRecord);
-        const auto part = DecodePushRecord(record.payload);
-        EXPECT_TRUE(part.ok()) << part.status();
-        steps.push_back(part->step.value());
-        return part->step;
+        EXPECT_EQ(record.type, kPushChunkRecord);
+        const auto chunk = DecodePushRecord(record.payload);
+        EXPECT_TRUE(chunk.ok()) << chunk.status();
+        steps.push_back(chunk->step.value());
+        return chunk->step;
       });
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_THAT(steps, ElementsAre(10, 11, 12, 13, 14));
@@ -96,16 +96,16 @@ TEST_F(LogJournalTest, AFullDiskIsNoEnd) {
   Start(LogDurability::kProcess);
   EXPECT_EQ(journal_->full(), "");
   disk_.SetFreeBytes(10);
-  const absl::Status refused = journal_->Append(Part(0));
+  const absl::Status refused = journal_->Append(Chunk(0));
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(journal_->full(), refused.message());
-  EXPECT_EQ(journal_->Append(Part(0)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(journal_->Append(Chunk(0)).code(), absl::StatusCode::kResourceExhausted);
   // Said once, and once more when it goes on.
   EXPECT_THAT(lines_, ElementsAre(HasSubstr(std::string(refused.message()))));
   disk_.SetFreeBytes(1000);
-  EXPECT_TRUE(journal_->Append(Part(0)).ok());
+  EXPECT_TRUE(journal_->Append(Chunk(0)).ok());
   EXPECT_EQ(journal_->full(), "");
-  EXPECT_TRUE(journal_->Append(Part(1)).ok());
+  EXPECT_TRUE(journal_->Append(Chunk(1)).ok());
   ASSERT_EQ(lines_.size(), 2u);
   EXPECT_THAT(lines_[1], HasSubstr("there is room again"));
   EXPECT_THAT(broken_, IsEmpty());
@@ -113,18 +113,18 @@ TEST_F(LogJournalTest, AFullDiskIsNoEnd) {
 
 TEST_F(LogJournalTest, AFailedWriteOrSyncIsSaidOnceToWhoeverEndsTheProcess) {
   Start(LogDurability::kHost);
-  ASSERT_TRUE(journal_->Append(Part(0)).ok());
+  ASSERT_TRUE(journal_->Append(Chunk(0)).ok());
   Wait();
   disk_.FailAfter(0);
   ASSERT_TRUE(scheduler_.RunNext());
   EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kUnavailable));
-  EXPECT_FALSE(journal_->Append(Part(1)).ok());
+  EXPECT_FALSE(journal_->Append(Chunk(1)).ok());
   EXPECT_THAT(broken_, ElementsAre(absl::StatusCode::kUnavailable));
 }
 
 TEST_F(LogJournalTest, WhoWaitsAtTheEndIsAnswered) {
   Start(LogDurability::kHost);
-  ASSERT_TRUE(journal_->Append(Part(0)).ok());
+  ASSERT_TRUE(journal_->Append(Chunk(0)).ok());
   Wait();
   journal_.reset();
   EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kUnavailable));

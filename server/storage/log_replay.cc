@@ -78,7 +78,7 @@ class Replay {
     std::vector<std::string> ours;  // in order
     for (const std::string& name : names) {
       const std::optional<SegmentId> id = ParseSegmentName(name);
-      if (id.has_value() && id->epoch == identity_.epoch) ours.push_back(name);
+      if (id.has_value() && id->generation == identity_.generation) ours.push_back(name);
     }
     for (const std::string& name : ours) {
       RETURN_IF_ERROR(OpenSegment(name, name == ours.back()));
@@ -100,7 +100,8 @@ class Replay {
         return absl::FailedPreconditionError(absl::StrCat(
             "'", segment.path, "' is a push log of format ", segment.header.version,
             ", this program reads format ", kLogFormatVersion,
-            ": start the server with the program that wrote it, or give its epoch up and go on "
+            ": start the server with the program that wrote it, or give its generation up and go "
+            "on "
             "from the newest checkpoint, which needs no log: thermocline train --run-dir RUN_DIR "
             "--resume"));
       case SegmentHeaderState::kDamaged:
@@ -119,9 +120,9 @@ class Replay {
           absl::StrCat("'", segment.path, "' is the log of another job or server"));
     }
     if (segment.header.first_lsn < segment.number) {
-      return absl::DataLossError(absl::StrCat("'", segment.path, "' begins with record ",
-                                              segment.header.first_lsn.value(), " of epoch ",
-                                              found.epoch, ", which is not what its name says"));
+      return absl::DataLossError(
+          absl::StrCat("'", segment.path, "' begins with record ", segment.header.first_lsn.value(),
+                       " of generation ", found.generation, ", which is not what its name says"));
     }
     segment.synced_through = std::max(segment.synced_through, segment.header.synced_through);
     segments_.push_back(std::move(segment));
@@ -169,10 +170,11 @@ class Replay {
         offset + kRecordHeaderBytes,
         absl::MakeSpan(&record[0], record.size()).subspan(kRecordHeaderBytes)));
     if (!RecordIsIntact(record)) return 0;
-    if (header.lsn != last_ + 1 || header.epoch != identity_.epoch) {
-      return absl::DataLossError(absl::StrCat(
-          Where(segment.path, offset), ": record ", header.lsn.value(), " of epoch ", header.epoch,
-          " where record ", last_.value() + 1, " of epoch ", identity_.epoch, " is due"));
+    if (header.lsn != last_ + 1 || header.generation != identity_.generation) {
+      return absl::DataLossError(
+          absl::StrCat(Where(segment.path, offset), ": record ", header.lsn.value(),
+                       " of generation ", header.generation, " where record ", last_.value() + 1,
+                       " of generation ", identity_.generation, " is due"));
     }
     last_ = read->last = header.lsn;
     synced_ = std::max(synced_, header.synced_through);
@@ -239,7 +241,7 @@ class Replay {
     for (; at.size() >= kRecordHeaderBytes; at.remove_prefix(kRecordAlignment)) {
       const RecordHeader header = PeekRecordHeader(at);
       const bool plausible = header.lsn > last_ && header.lsn <= last_ + max_records &&
-                             header.epoch == identity_.epoch &&
+                             header.generation == identity_.generation &&
                              header.payload_bytes <= kMaxPayloadBytes &&
                              RecordBytes(header.payload_bytes) <= at.size();
       if (plausible && RecordIsIntact(at)) synced = std::max(synced, header.synced_through);

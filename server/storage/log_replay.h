@@ -37,9 +37,9 @@ struct ReplayResult {
   uint64_t torn_bytes = 0;
 };
 
-// Visits the records of the log of `identity` in `directory`; segments of another epoch are left
-// alone. Segments whose records are all of steps up to `covered` may have been dropped from its
-// beginning. Cuts a torn end off. All that is left is synced.
+// Visits the records of the log of `identity` in `directory`; segments of another generation are
+// left alone. Segments whose records are all of steps up to `covered` may have been dropped from
+// its beginning. Cuts a torn end off. All that is left is synced.
 //
 // `visit` gives the record's step (as PushLog::Append took it).
 //

@@ -36,7 +36,7 @@ MemoryRowStore::MemoryRowStore(const TableLayout& layout)
     : table_salt_(TableSalt(layout.id)), row_bytes_(StoredRowBytes(layout)) {}
 
 MemoryRowStore::Place MemoryRowStore::PlaceOf(Key key) const {
-  return {SlotOfHash(KeyHash(table_salt_, key)), key};
+  return {PartitionOfHash(KeyHash(table_salt_, key)), key};
 }
 
 absl::Status MemoryRowStore::MultiGet(absl::Span<const Key> keys, absl::Span<uint8_t> rows,

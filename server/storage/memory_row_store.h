@@ -29,7 +29,7 @@ class MemoryRowStore : public RowStore {
   void FailWrites(const absl::Status& status);
 
  private:
-  using Place = std::pair<uint32_t, Key>;  // slot, key
+  using Place = std::pair<uint32_t, Key>;  // partition, key
   class Cursor;
 
   Place PlaceOf(Key key) const;

@@ -21,10 +21,10 @@ class PushJournal {
  public:
   virtual ~PushJournal() = default;
 
-  // Writes a part; from then on it survives the death of this process. Calls must not overlap.
+  // Writes a chunk; from then on it survives the death of this process. Calls must not overlap.
   // Errors: kResourceExhausted (the disk is full; nothing was written, a later call may succeed);
   // any other is final.
-  virtual absl::Status Append(const wire::PushPart& part) = 0;
+  virtual absl::Status Append(const wire::PushChunk& chunk) = 0;
 
   // Runs `done` once everything appended so far is as durable as the job wants it, perhaps before
   // the call returns; with an error where that will never be. Thread-safe.

@@ -43,7 +43,7 @@ PushLog::PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& hi
       synced_through_(last_) {}
 
 std::string PushLog::PathOf(Lsn number) const {
-  return absl::StrCat(options_.directory, "/", SegmentName({options_.identity.epoch, number}));
+  return absl::StrCat(options_.directory, "/", SegmentName({options_.identity.generation, number}));
 }
 
 absl::Status PushLog::Break(absl::Status status) {
@@ -67,7 +67,7 @@ absl::StatusOr<Lsn> PushLog::Append(uint32_t type, Step step,
     header.lsn = last_ + 1;
     header.synced_through = synced_through_;
   }
-  header.epoch = options_.identity.epoch;
+  header.generation = options_.identity.generation;
   header.type = type;
   const auto header_bytes = EncodeRecordHeader(header, payload);
   std::vector<absl::string_view> pieces = {

@@ -103,7 +103,7 @@ class PushLog {
   const PushLogOptions options_;
 
   absl::Mutex drop_mutex_ ABSL_ACQUIRED_BEFORE(sync_mutex_);  // One drop at a time.
-  // One sync, or end of a segment, at a time. When free, no segment but the last has a part that
+  // One sync, or end of a segment, at a time. When free, no segment but the last has a chunk that
   // isn't synced, unless the log is broken.
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(append_mutex_);
   // Held while a record is written.

@@ -53,7 +53,7 @@ class PushLogTest : public testing::Test {
     RETURN_IF_ERROR(log->EndFullSegment());
     return log->Append(1, StepOf(log->last() + 1), {payload});
   }
-  static std::string Name(Lsn first) { return SegmentName({kIdentity.epoch, first}); }
+  static std::string Name(Lsn first) { return SegmentName({kIdentity.generation, first}); }
   std::string OnlyPath() const { return absl::StrCat(kFolder, "/", Name(Lsn(1))); }
 
   SimulatedDisk disk_;
@@ -356,7 +356,7 @@ TEST_F(PushLogTest, AMissingSegmentIsNoticed) {
   EXPECT_TRUE(Replay(Step(2)).ok());  // As if it had been dropped.
 }
 
-TEST_F(PushLogTest, OthersLogsAreRefusedOldEpochsAreLeftAlone) {
+TEST_F(PushLogTest, OthersLogsAreRefusedOldGenerationsAreLeftAlone) {
   Start()->Append(1, Step(0), {"old"}).IgnoreError();
   const auto replay = [this](const LogIdentity& identity) {
     return ReplayPushLog(&disk_, kFolder, identity, kNoStep, [](const LogRecord&) {

@@ -13,8 +13,8 @@ namespace {
 // What a payload begins with; all integers are little-endian.
 struct Head {
   uint32_t rank;
-  uint32_t part;
-  uint32_t num_parts;
+  uint32_t chunk;
+  uint32_t num_chunks;
   float learning_rate;
   int64_t step;
   uint32_t num_tables;
@@ -54,8 +54,8 @@ absl::Status Contradiction(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("a push record whose ", what));
 }
 
-// Fills part->tables. The ranges must use up all keys and values.
-absl::Status TakeTables(const Head& head, absl::string_view* bytes, wire::PushPart* part) {
+// Fills chunk->tables. The ranges must use up all keys and values.
+absl::Status TakeTables(const Head& head, absl::string_view* bytes, wire::PushChunk* chunk) {
   uint64_t keys = 0, values = 0;
   for (uint32_t i = 0; i < head.num_tables; ++i) {
     TableShare share;
@@ -66,8 +66,8 @@ absl::Status TakeTables(const Head& head, absl::string_view* bytes, wire::PushPa
     if (share.num_keys > head.num_keys - keys || share.num_values > head.num_values - values) {
       return Contradiction("tables hold more than all of it");
     }
-    part->tables.push_back({TableId(share.table), static_cast<wire::PushKind>(share.kind), keys,
-                            share.num_keys, values, share.num_values});
+    chunk->tables.push_back({TableId(share.table), static_cast<wire::PushKind>(share.kind), keys,
+                             share.num_keys, values, share.num_values});
     keys += share.num_keys;
     values += share.num_values;
   }
@@ -79,20 +79,20 @@ absl::Status TakeTables(const Head& head, absl::string_view* bytes, wire::PushPa
 
 }  // namespace
 
-PushRecord::PushRecord(const wire::PushPart& part) {
-  const Head head = {part.header.rank.value(),
-                     part.part,
-                     part.num_parts,
-                     part.learning_rate,
-                     part.step.value(),
-                     static_cast<uint32_t>(part.tables.size()),
+PushRecord::PushRecord(const wire::PushChunk& chunk) {
+  const Head head = {chunk.header.rank.value(),
+                     chunk.chunk,
+                     chunk.num_chunks,
+                     chunk.learning_rate,
+                     chunk.step.value(),
+                     static_cast<uint32_t>(chunk.tables.size()),
                      0,
-                     part.keys.size(),
-                     part.values.size()};
-  CHECK_EQ(part.counts.size(), part.keys.size());
+                     chunk.keys.size(),
+                     chunk.values.size()};
+  CHECK_EQ(chunk.counts.size(), chunk.keys.size());
   absl::StrAppend(&head_, BytesOf(&head, 1));
   uint64_t keys = 0, values = 0;
-  for (const wire::PushRange& range : part.tables) {
+  for (const wire::PushRange& range : chunk.tables) {
     CHECK_EQ(range.begin, keys);
     CHECK_EQ(range.value_begin, values);
     const TableShare share = {range.table.value(), static_cast<uint32_t>(range.kind), range.count,
@@ -101,23 +101,23 @@ PushRecord::PushRecord(const wire::PushPart& part) {
     keys += range.count;
     values += range.value_floats;
   }
-  CHECK_EQ(keys, part.keys.size());
-  CHECK_EQ(values, part.values.size());
-  pieces_ = {head_, BytesOf(part.keys.data(), part.keys.size()),
-             BytesOf(part.counts.data(), part.counts.size()),
-             BytesOf(part.values.data(), part.values.size())};
+  CHECK_EQ(keys, chunk.keys.size());
+  CHECK_EQ(values, chunk.values.size());
+  pieces_ = {head_, BytesOf(chunk.keys.data(), chunk.keys.size()),
+             BytesOf(chunk.counts.data(), chunk.counts.size()),
+             BytesOf(chunk.values.data(), chunk.values.size())};
 }
 
-absl::StatusOr<wire::PushPart> DecodePushRecord(absl::string_view payload) {
+absl::StatusOr<wire::PushChunk> DecodePushRecord(absl::string_view payload) {
   Head head;
   if (!Take(&payload, 1, &head)) return Contradiction("head is cut off");
-  wire::PushPart part;
-  part.header.rank = WorkerRank(head.rank);
-  part.part = head.part;
-  part.num_parts = head.num_parts;
-  part.learning_rate = head.learning_rate;
-  part.step = Step(head.step);
-  RETURN_IF_ERROR(TakeTables(head, &payload, &part));
+  wire::PushChunk chunk;
+  chunk.header.rank = WorkerRank(head.rank);
+  chunk.chunk = head.chunk;
+  chunk.num_chunks = head.num_chunks;
+  chunk.learning_rate = head.learning_rate;
+  chunk.step = Step(head.step);
+  RETURN_IF_ERROR(TakeTables(head, &payload, &chunk));
   // Before anything is sized by it.
   constexpr uint64_t kBytesPerKey = sizeof(Key) + sizeof(uint32_t);
   if (head.num_keys > payload.size() / kBytesPerKey ||
@@ -125,13 +125,13 @@ absl::StatusOr<wire::PushPart> DecodePushRecord(absl::string_view payload) {
       head.num_keys * kBytesPerKey + head.num_values * sizeof(float) != payload.size()) {
     return Contradiction("size is not that of its keys and values");
   }
-  part.keys.resize(head.num_keys);
-  part.counts.resize(head.num_keys);
-  part.values.resize(head.num_values);
-  CHECK(Take(&payload, head.num_keys, part.keys.data()));
-  CHECK(Take(&payload, head.num_keys, part.counts.data()));
-  CHECK(Take(&payload, head.num_values, part.values.data()));
-  return part;
+  chunk.keys.resize(head.num_keys);
+  chunk.counts.resize(head.num_keys);
+  chunk.values.resize(head.num_values);
+  CHECK(Take(&payload, head.num_keys, chunk.keys.data()));
+  CHECK(Take(&payload, head.num_keys, chunk.counts.data()));
+  CHECK(Take(&payload, head.num_values, chunk.values.data()));
+  return chunk;
 }
 
 }  // namespace thermocline

@@ -12,14 +12,14 @@
 
 namespace thermocline {
 
-inline constexpr uint32_t kPushPartRecord = 1;
+inline constexpr uint32_t kPushChunkRecord = 1;
 
-// The pieces of a payload; most of them lie in the part itself and are never copied.
+// The pieces of a payload; most of them lie in the chunk itself and are never copied.
 class PushRecord {
  public:
-  // `part` outlives this. REQUIRES: its ranges follow each other in keys and values, as a decoded
+  // `chunk` outlives this. REQUIRES: its ranges follow each other in keys and values, as a decoded
   // message's do.
-  explicit PushRecord(const wire::PushPart& part);
+  explicit PushRecord(const wire::PushChunk& chunk);
   PushRecord(const PushRecord&) = delete;
   PushRecord& operator=(const PushRecord&) = delete;
 
@@ -30,9 +30,9 @@ class PushRecord {
   std::vector<absl::string_view> pieces_;
 };
 
-// The part again, but for its header's job, epoch and acknowledgement: those are the log's.
+// The chunk again, but for its header's job, generation and acknowledgement: those are the log's.
 // Errors: kDataLoss (the sizes contradict each other).
-absl::StatusOr<wire::PushPart> DecodePushRecord(absl::string_view payload);
+absl::StatusOr<wire::PushChunk> DecodePushRecord(absl::string_view payload);
 
 }  // namespace thermocline
 

@@ -10,48 +10,48 @@
 namespace thermocline {
 namespace {
 
-wire::PushPart TwoTables() {
-  wire::PushPart part;
-  part.header.rank = WorkerRank(3);
-  part.part = 1;
-  part.num_parts = 2;
-  part.learning_rate = 0.5f;
-  part.step = Step(8);
-  part.tables = {{TableId(4), wire::PushKind::kGradient, 0, 2, 0, 4},
-                 {TableId(9), wire::PushKind::kAssign, 2, 1, 4, 3}};
-  for (const Key key : {Key{10}, Key{0x1122334455667788}, Key{12}}) part.keys.push_back(key);
-  for (const uint32_t count : {1u, 2u, 3u}) part.counts.push_back(count);
-  for (int i = 0; i < 7; ++i) part.values.push_back(0.25f * static_cast<float>(i));
-  return part;
+wire::PushChunk TwoTables() {
+  wire::PushChunk chunk;
+  chunk.header.rank = WorkerRank(3);
+  chunk.chunk = 1;
+  chunk.num_chunks = 2;
+  chunk.learning_rate = 0.5f;
+  chunk.step = Step(8);
+  chunk.tables = {{TableId(4), wire::PushKind::kGradient, 0, 2, 0, 4},
+                  {TableId(9), wire::PushKind::kAssign, 2, 1, 4, 3}};
+  for (const Key key : {Key{10}, Key{0x1122334455667788}, Key{12}}) chunk.keys.push_back(key);
+  for (const uint32_t count : {1u, 2u, 3u}) chunk.counts.push_back(count);
+  for (int i = 0; i < 7; ++i) chunk.values.push_back(0.25f * static_cast<float>(i));
+  return chunk;
 }
 
-std::string Payload(const wire::PushPart& part) {
-  return absl::StrJoin(PushRecord(part).pieces(), "");
+std::string Payload(const wire::PushChunk& chunk) {
+  return absl::StrJoin(PushRecord(chunk).pieces(), "");
 }
 
 TEST(PushRecordTest, ComesBack) {
-  const wire::PushPart part = TwoTables();
-  const absl::StatusOr<wire::PushPart> back = DecodePushRecord(Payload(part));
+  const wire::PushChunk chunk = TwoTables();
+  const absl::StatusOr<wire::PushChunk> back = DecodePushRecord(Payload(chunk));
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->header.rank, part.header.rank);
-  EXPECT_EQ(back->part, part.part);
-  EXPECT_EQ(back->num_parts, part.num_parts);
-  EXPECT_EQ(back->learning_rate, part.learning_rate);
-  EXPECT_EQ(back->step, part.step);
-  ASSERT_EQ(back->tables.size(), part.tables.size());
-  for (size_t t = 0; t < part.tables.size(); ++t) {
-    EXPECT_EQ(back->tables[t].table, part.tables[t].table);
-    EXPECT_EQ(back->tables[t].kind, part.tables[t].kind);
-    EXPECT_EQ(back->KeysOf(back->tables[t]), part.KeysOf(part.tables[t]));
-    EXPECT_EQ(back->CountsOf(back->tables[t]), part.CountsOf(part.tables[t]));
-    EXPECT_EQ(back->ValuesOf(back->tables[t]), part.ValuesOf(part.tables[t]));
+  EXPECT_EQ(back->header.rank, chunk.header.rank);
+  EXPECT_EQ(back->chunk, chunk.chunk);
+  EXPECT_EQ(back->num_chunks, chunk.num_chunks);
+  EXPECT_EQ(back->learning_rate, chunk.learning_rate);
+  EXPECT_EQ(back->step, chunk.step);
+  ASSERT_EQ(back->tables.size(), chunk.tables.size());
+  for (size_t t = 0; t < chunk.tables.size(); ++t) {
+    EXPECT_EQ(back->tables[t].table, chunk.tables[t].table);
+    EXPECT_EQ(back->tables[t].kind, chunk.tables[t].kind);
+    EXPECT_EQ(back->KeysOf(back->tables[t]), chunk.KeysOf(chunk.tables[t]));
+    EXPECT_EQ(back->CountsOf(back->tables[t]), chunk.CountsOf(chunk.tables[t]));
+    EXPECT_EQ(back->ValuesOf(back->tables[t]), chunk.ValuesOf(chunk.tables[t]));
   }
 }
 
 TEST(PushRecordTest, AnEmptyPushIsARecordToo) {
-  wire::PushPart part;
-  part.step = Step(0);
-  const absl::StatusOr<wire::PushPart> back = DecodePushRecord(Payload(part));
+  wire::PushChunk chunk;
+  chunk.step = Step(0);
+  const absl::StatusOr<wire::PushChunk> back = DecodePushRecord(Payload(chunk));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(back->tables.empty());
   EXPECT_TRUE(back->keys.empty());
@@ -60,7 +60,7 @@ TEST(PushRecordTest, AnEmptyPushIsARecordToo) {
 // The bytes on disk are a contract with the files of earlier builds.
 TEST(PushRecordTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(Payload(TwoTables())),
-            // rank, part, num_parts, learning_rate, step
+            // rank, chunk, num_chunks, learning_rate, step
             "03000000"
             "01000000"
             "02000000"
@@ -115,9 +115,9 @@ TEST(PushRecordTest, DamagedSizesAreNeverBelieved) {
     for (int flips = 1 + static_cast<int>(random() % 4); flips > 0; --flips) {
       damaged[random() % damaged.size()] = static_cast<char>(random());
     }
-    const absl::StatusOr<wire::PushPart> part = DecodePushRecord(damaged);
-    if (!part.ok()) continue;
-    EXPECT_EQ(Payload(*part).size(), payload.size());
+    const absl::StatusOr<wire::PushChunk> chunk = DecodePushRecord(damaged);
+    if (!chunk.ok()) continue;
+    EXPECT_EQ(Payload(*chunk).size(), payload.size());
   }
 }
 

@@ -26,8 +26,8 @@ inline size_t StoredRowBytes(const TableLayout& layout) {
   return RowValueBytes(static_cast<size_t>(layout.row_floats()));
 }
 
-// The rows of a store as they were when it was made, in the order of (slot, key). Not thread-safe;
-// the store outlives it.
+// The rows of a store as they were when it was made, in the order of (partition, key). Not
+// thread-safe; the store outlives it.
 class RowCursor {
  public:
   virtual ~RowCursor() = default;

@@ -44,11 +44,11 @@ std::string FreshDirectory(const std::string& name) {
 
 using Rows = std::map<Key, std::string>;
 
-// In the order of (slot, key).
+// In the order of (partition, key).
 std::vector<std::pair<Key, std::string>> Sorted(const Rows& rows, TableId table) {
   std::vector<std::pair<Key, std::string>> sorted(rows.begin(), rows.end());
   const auto place = [salt = TableSalt(table)](Key key) {
-    return std::make_pair(SlotOfHash(KeyHash(salt, key)), key);
+    return std::make_pair(PartitionOfHash(KeyHash(salt, key)), key);
   };
   std::sort(sorted.begin(), sorted.end(),
             [&](const auto& a, const auto& b) { return place(a.first) < place(b.first); });

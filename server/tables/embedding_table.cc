@@ -27,7 +27,7 @@ void EmbeddingTable::Impl::VisitMemory(VisitRow visit) const {
     absl::ReaderMutexLock lock(&stripe.mutex);
     stripe.index.ForEach([&](Key key, uint32_t row) {
       std::copy_n(storage.Weights(row), layout.dim, scratch.begin());
-      std::copy_n(storage.Slots(row), layout.slot_floats(), scratch.begin() + layout.dim);
+      std::copy_n(storage.State(row), layout.state_floats(), scratch.begin() + layout.dim);
       visit(key, scratch, *storage.Meta(row));
     });
   }

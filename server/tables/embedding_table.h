@@ -57,7 +57,8 @@ class EmbeddingTable {
   absl::Status GatherWeights(absl::Span<const Key> keys, uint8_t* weights,
                              ReadBack read_back = ReadBack::kKeep) const;
 
-  // The same for whole rows: weights, then slots. rows: [n, row_floats] float32, any alignment
+  // The same for whole rows: weights, then optimizer state. rows: [n, row_floats] float32, any
+  // alignment
   absl::Status GatherRows(absl::Span<const Key> keys, uint8_t* rows,
                           ReadBack read_back = ReadBack::kKeep) const;
 
@@ -68,7 +69,8 @@ class EmbeddingTable {
                               absl::Span<const float> gradients, const UpdateScalars& scalars,
                               Step step);
 
-  // Overwrites (or creates) rows with exact bytes: weights, then slots. rows: [n, row_floats]
+  // Overwrites (or creates) rows with exact bytes: weights, then optimizer state. rows: [n,
+  // row_floats]
   absl::Status AssignRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                           absl::Span<const float> rows, Step step);
 

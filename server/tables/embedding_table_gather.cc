@@ -77,7 +77,7 @@ template EmbeddingTable::Impl::GatherFunction EmbeddingTable::Impl::SelectGather
 void EmbeddingTable::Impl::GatherWhole(const KeyBatch& batch, uint8_t* rows, Misses* misses) const {
   const bool spilled = store != nullptr;
   const size_t weights_bytes = sizeof(float) * layout.dim;
-  const size_t slots_bytes = sizeof(float) * layout.slot_floats();
+  const size_t state_bytes = sizeof(float) * layout.state_floats();
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
     const TableStripe& stripe = stripes[s];
@@ -89,19 +89,19 @@ void EmbeddingTable::Impl::GatherWhole(const KeyBatch& batch, uint8_t* rows, Mis
           const uint32_t row = stripe.index.Find(entry.key, entry.place);
           if (row == 0) return row;
           PrefetchRange(storage.Weights(row), weights_bytes);
-          PrefetchRange(storage.Slots(row), slots_bytes);
+          PrefetchRange(storage.State(row), state_bytes);
           if (spilled) __builtin_prefetch(storage.Flags(row));
           return row;
         },
         [&](const Entry& entry, uint32_t row) {
-          uint8_t* out = rows + entry.position * (weights_bytes + slots_bytes);
+          uint8_t* out = rows + entry.position * (weights_bytes + state_bytes);
           if (row == 0) {
             if (!spilled) return GatherInitialRow(entry.key, out);
             misses->push_back({entry.key, entry.place, s, entry.position});
             return;
           }
           std::memcpy(out, storage.Weights(row), weights_bytes);
-          if (slots_bytes > 0) std::memcpy(out + weights_bytes, storage.Slots(row), slots_bytes);
+          if (state_bytes > 0) std::memcpy(out + weights_bytes, storage.State(row), state_bytes);
           if (spilled) storage.MarkReferenced(row);
         });
     if (spilled) Pin(stripe, absl::MakeConstSpan(*misses).subspan(old_misses));

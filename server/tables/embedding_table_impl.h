@@ -129,9 +129,9 @@ struct EmbeddingTable::Impl {
   const ApplyFunction apply;
   const RowUpdate update;  // As `apply` does it.
   TableStripes stripes;
-  // Of the snapshot there is: the slots below are read.
+  // Of the snapshot there is: the partitions below are read.
   std::atomic<bool> in_snapshot{false};
-  std::atomic<uint32_t> snapshot_slots_read{0};
+  std::atomic<uint32_t> snapshot_partitions_read{0};
   std::atomic<uint64_t> old_images{0};  // That all stripes keep.
 
   // Of a table with a store.

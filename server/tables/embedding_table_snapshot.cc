@@ -12,28 +12,28 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "server/tables/embedding_table_impl.h"
+#include "server/tables/partition_order.h"
 #include "server/tables/prefetch.h"
-#include "server/tables/slot_order.h"
 
 namespace thermocline {
 namespace {
 
 constexpr uint32_t kNotStored = UINT32_MAX;
 
-// Each time that so many slots were read, the images of their rows go. A look at all images takes
-// as long as saving them, about.
-constexpr uint32_t kSlotsPerDrop = kNumSlots / 16;
+// Each time that so many partitions were read, the images of their rows go. A look at all images
+// takes as long as saving them, about.
+constexpr uint32_t kPartitionsPerDrop = kNumPartitions / 16;
 
 }  // namespace
 
 void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row) {
-  // Nobody asks for it any more. Who reads a slot's rows says so afterwards.
-  const uint32_t slots_read = snapshot_slots_read.load(std::memory_order_acquire);
-  if (SlotOfKey(TableSalt(layout.id), key) < slots_read) return;
+  // Nobody asks for it any more. Who reads a partition's rows says so afterwards.
+  const uint32_t partitions_read = snapshot_partitions_read.load(std::memory_order_acquire);
+  if (PartitionOfKey(TableSalt(layout.id), key) < partitions_read) return;
   // It was stored before the snapshot began, or left memory since, and left its image.
   if (storage.IsAsStored(row)) return;
   const bool saved = stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim,
-                                     storage.Slots(row), layout.slot_floats());
+                                     storage.Partitions(row), layout.state_floats());
   if (saved) old_images.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -56,7 +56,7 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   void ReadFromStore(size_t position, SnapshotRows* rows);
   void Compact(SnapshotRows* rows);
   void ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows);
-  void SetRead(uint32_t slots);
+  void SetRead(uint32_t partitions);
 
   Impl* const table_;
   const uint64_t salt_;
@@ -68,8 +68,8 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   size_t next_ = 0;                // in keys_
   std::vector<Key> stored_keys_;   // The next ones of the cursor.
   UninitializedVector<uint8_t> stored_rows_;
-  size_t next_stored_ = 0;      // in stored_keys_
-  uint32_t slots_dropped_ = 0;  // The images of rows in the slots below are gone.
+  size_t next_stored_ = 0;           // in stored_keys_
+  uint32_t partitions_dropped_ = 0;  // The images of rows in the partitions below are gone.
   // The batch that is being read.
   std::vector<Key> batch_;
   std::vector<uint32_t> batch_stored_;  // Its rows in stored_rows_, or kNotStored.
@@ -82,7 +82,7 @@ EmbeddingTable::Impl::Snapshot::Snapshot(Impl* table, uint32_t oldest, uint32_t 
       all_rows_(oldest == 0),
       cut_(oldest, newest) {
   CHECK(!table_->in_snapshot.exchange(true));
-  table_->snapshot_slots_read.store(0);
+  table_->snapshot_partitions_read.store(0);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     absl::MutexLock lock(&table_->stripes[s].mutex);
     table_->stripes[s].cut = RowCut(oldest, newest);
@@ -109,21 +109,21 @@ absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
     TakeKeys();
     if (batch_.empty()) break;
     Read(rows);
-    SetRead(SlotOfKey(salt_, batch_.back()));
+    SetRead(PartitionOfKey(salt_, batch_.back()));
   }
-  if (batch_.empty()) SetRead(kNumSlots);
+  if (batch_.empty()) SetRead(kNumPartitions);
   return !rows->keys.empty();
 }
 
-// The slots below `slots` are read.
-void EmbeddingTable::Impl::Snapshot::SetRead(uint32_t slots) {
-  table_->snapshot_slots_read.store(slots, std::memory_order_release);
-  if (slots < kNumSlots && slots - slots_dropped_ < kSlotsPerDrop) return;
-  slots_dropped_ = slots;
+// The partitions below `partitions` are read.
+void EmbeddingTable::Impl::Snapshot::SetRead(uint32_t partitions) {
+  table_->snapshot_partitions_read.store(partitions, std::memory_order_release);
+  if (partitions < kNumPartitions && partitions - partitions_dropped_ < kPartitionsPerDrop) return;
+  partitions_dropped_ = partitions;
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     absl::MutexLock lock(&table_->stripes[s].mutex);
-    table_->old_images -=
-        table_->stripes[s].cut.Drop([&](Key key) { return SlotOfKey(salt_, key) < slots; });
+    table_->old_images -= table_->stripes[s].cut.Drop(
+        [&](Key key) { return PartitionOfKey(salt_, key) < partitions; });
   }
 }
 
@@ -148,7 +148,8 @@ void EmbeddingTable::Impl::Snapshot::TakeKeys() {
     const bool more = next_ < keys_.size();
     if (!more && !more_stored) return;
     const bool stored_first =
-        more_stored && (!more || !InSlotOrder(salt_, keys_[next_], stored_keys_[next_stored_]));
+        more_stored &&
+        (!more || !InPartitionOrder(salt_, keys_[next_], stored_keys_[next_stored_]));
     const Key key = stored_first ? stored_keys_[next_stored_] : keys_[next_];
     if (more && keys_[next_] == key) ++next_;
     batch_.push_back(key);
@@ -162,7 +163,7 @@ void EmbeddingTable::Impl::Snapshot::Collect() {
     groups.push_back(CopyKeys(stripe));
     if (!all_rows_) DropOthers(&groups.back());
   }
-  keys_ = SortBySlot(salt_, std::move(groups));
+  keys_ = SortByPartition(salt_, std::move(groups));
   collected_ = true;
 }
 
@@ -267,7 +268,7 @@ void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t 
                                                 SnapshotRows* rows) {
   const RowStorage& storage = table_->storage;
   const size_t dim = table_->layout.dim;
-  const size_t slot_floats = table_->layout.slot_floats();
+  const size_t state_floats = table_->layout.state_floats();
   const TableStripe& stripe = table_->stripes[s];
   const auto set_meta = [&](uint32_t position, const RowMeta& meta) {
     present_[position] = 1;
@@ -281,18 +282,18 @@ void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t 
         const uint32_t row = stripe.index.Find(entry.key, entry.place);
         if (row == 0) return row;
         PrefetchRange(storage.Weights(row), dim * sizeof(float));
-        PrefetchRange(storage.Slots(row), slot_floats * sizeof(float));
+        PrefetchRange(storage.Partitions(row), state_floats * sizeof(float));
         __builtin_prefetch(storage.Meta(row));
         return row;
       },
       [&](const Entry& entry, uint32_t row) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
-        float* out = &rows->rows[entry.position * (dim + slot_floats)];
+        float* out = &rows->rows[entry.position * (dim + state_floats)];
         if (row != 0 && stripe.cut.Contains(*storage.Meta(row))) {
           std::copy_n(storage.Weights(row), dim, out);
-          std::copy_n(storage.Slots(row), slot_floats, out + dim);
+          std::copy_n(storage.Partitions(row), state_floats, out + dim);
           set_meta(entry.position, *storage.Meta(row));
         } else if (const RowCut::Image* image = stripe.cut.Find(entry.key)) {
-          std::copy_n(image->row, dim + slot_floats, out);
+          std::copy_n(image->row, dim + state_floats, out);
           set_meta(entry.position, image->meta);
         }
       });

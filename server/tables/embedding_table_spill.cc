@@ -169,9 +169,9 @@ uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
   storage.Meta(ref.row)->count = meta.count;
   const size_t weights_bytes = layout.dim * sizeof(float);
   std::memcpy(ref.weights, stored + sizeof(meta), weights_bytes);
-  if (layout.slot_floats() > 0) {
-    std::memcpy(storage.Slots(ref.row), stored + sizeof(meta) + weights_bytes,
-                layout.slot_floats() * sizeof(float));
+  if (layout.state_floats() > 0) {
+    std::memcpy(storage.State(ref.row), stored + sizeof(meta) + weights_bytes,
+                layout.state_floats() * sizeof(float));
   }
   return ref.row;
 }
@@ -193,7 +193,7 @@ absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& all_misses, uint8_
         if (const uint32_t row = stripe.index.Find(miss.key, miss.place); row != 0) {
           std::memcpy(out, storage.Weights(row), weights_bytes);
           if (row_bytes > weights_bytes) {
-            std::memcpy(out + weights_bytes, storage.Slots(row), row_bytes - weights_bytes);
+            std::memcpy(out + weights_bytes, storage.State(row), row_bytes - weights_bytes);
           }
         } else if (stored.found[i]) {
           std::memcpy(out, found + sizeof(RowMeta), row_bytes);
@@ -337,9 +337,9 @@ void EmbeddingTable::Impl::AddToBatch(Key key, uint32_t row, SpillBatch* batch) 
   const size_t weights_bytes = layout.dim * sizeof(float);
   std::memcpy(stored, storage.Meta(row), sizeof(RowMeta));
   std::memcpy(stored + sizeof(RowMeta), storage.Weights(row), weights_bytes);
-  if (layout.slot_floats() == 0) return;
-  std::memcpy(stored + sizeof(RowMeta) + weights_bytes, storage.Slots(row),
-              layout.slot_floats() * sizeof(float));
+  if (layout.state_floats() == 0) return;
+  std::memcpy(stored + sizeof(RowMeta) + weights_bytes, storage.State(row),
+              layout.state_floats() * sizeof(float));
 }
 
 void EmbeddingTable::Impl::EraseRow(TableStripe& stripe, uint32_t place, Key key, uint32_t row) {

@@ -47,7 +47,7 @@ std::vector<float> RandomFloats(size_t n, std::mt19937_64& random) {
 class ModelTable {
  public:
   struct Row {
-    std::vector<float> floats;  // weights, then slots
+    std::vector<float> floats;  // weights, then optimizer state
     uint32_t count = 0;
   };
 

@@ -22,7 +22,7 @@ RowRef EmbeddingTable::Impl::FindForChange(const TableStripe& stripe, const Entr
   if (row == 0) return {nullptr, 0};
   float* weights = storage.Weights(row);
   PrefetchRange(weights, layout.dim * sizeof(float));
-  PrefetchRange(storage.Slots(row), layout.slot_floats() * sizeof(float));
+  PrefetchRange(storage.State(row), layout.state_floats() * sizeof(float));
   __builtin_prefetch(storage.Meta(row));
   if (store != nullptr) __builtin_prefetch(storage.Flags(row));
   return {weights, row};
@@ -49,7 +49,7 @@ RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, Key key, uint32_t place
 
 void EmbeddingTable::Impl::Initialize(Key key, RowRef ref) {
   InitialWeights(seed, layout.id, key, layout.init_scale, absl::MakeSpan(ref.weights, layout.dim));
-  InitSlots(layout.optimizer, absl::MakeSpan(storage.Slots(ref.row), layout.slot_floats()));
+  InitState(layout.optimizer, absl::MakeSpan(storage.State(ref.row), layout.state_floats()));
 }
 
 template <OptimizerKind kKind, int kDim>
@@ -81,7 +81,7 @@ void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
           if (ABSL_PREDICT_FALSE(ref.row == 0)) return;
           SaveForSnapshot(stripe, entry.key, ref.row);
           UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
-                           storage.Slots(ref.row), dim);
+                           storage.State(ref.row), dim);
           RowMeta* meta = storage.Meta(ref.row);
           meta->AddCount(counts[entry.position]);
           MarkChanged(meta, changed);
@@ -164,7 +164,7 @@ absl::Status EmbeddingTable::Impl::Overwrite(absl::Span<const Key> keys, Changed
 
 void EmbeddingTable::Impl::CopyRow(const float* from, uint32_t row) {
   std::copy_n(from, layout.dim, storage.Weights(row));
-  std::copy_n(from + layout.dim, layout.slot_floats(), storage.Slots(row));
+  std::copy_n(from + layout.dim, layout.state_floats(), storage.State(row));
 }
 
 absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
@@ -187,7 +187,7 @@ absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
   return table.ChangeMissed(misses, [&](const Impl::Miss& miss, uint32_t row, bool is_new) {
     float* weights = table.storage.Weights(row);
     if (is_new) table.Initialize(miss.key, {weights, row});
-    table.update(scalars, gradients.data() + miss.position * dim, weights, table.storage.Slots(row),
+    table.update(scalars, gradients.data() + miss.position * dim, weights, table.storage.State(row),
                  static_cast<int>(dim));
     RowMeta* meta = table.storage.Meta(row);
     meta->AddCount(counts[miss.position]);

@@ -17,8 +17,8 @@ namespace thermocline {
 // hundred keys doesn't spend its time on locks.
 inline constexpr uint32_t kNumStripes = 16;
 
-// A server owns a contiguous range of slots, so the upper 16 bits of its hashes are not uniform:
-// the stripe comes from the bits below them.
+// A server owns a contiguous range of partitions, so the upper 16 bits of its hashes are not
+// uniform: the stripe comes from the bits below them.
 inline uint32_t StripeOfHash(uint64_t key_hash) {
   return static_cast<uint32_t>(key_hash >> 40) % kNumStripes;
 }

@@ -34,15 +34,15 @@ class RowCut {
   }
 
   // Keeps what a row is, unless it is kept already: false. REQUIRES: Contains(meta)
-  bool Save(Key key, const RowMeta& meta, const float* weights, size_t dim, const float* slots,
-            size_t slot_floats) {
+  bool Save(Key key, const RowMeta& meta, const float* weights, size_t dim, const float* state,
+            size_t state_floats) {
     const auto [found, added] = images_.try_emplace(key);
     if (!added) return false;
-    if (free_.empty()) AddChunk(dim + slot_floats);
+    if (free_.empty()) AddChunk(dim + state_floats);
     float* row = free_.back();
     free_.pop_back();
     std::copy_n(weights, dim, row);
-    std::copy_n(slots, slot_floats, row + dim);
+    std::copy_n(state, state_floats, row + dim);
     found->second = {meta, row};
     return true;
   }

@@ -1,4 +1,4 @@
-// Where the rows of one table lie, by row number: weights, optimizer slots, and what is known of
+// Where the rows of one table lie, by row number: weights, optimizer state, and what is known of
 // each row: its lookups and the step of its last change.
 #ifndef THERMOCLINE_SERVER_TABLES_ROW_STORAGE_H_
 #define THERMOCLINE_SERVER_TABLES_ROW_STORAGE_H_
@@ -63,12 +63,12 @@ class RowStorage {
   uint32_t AllocateBlock();
 
   // [dim] float32, aligned to a cache line, or to its own size if that is smaller. Weights and
-  // slots lie apart: a pull reads weights alone, and with half the memory to roam in it is much
-  // faster.
+  // the optimizer state lies apart: a pull reads weights alone, and with half the memory to roam in
+  // it is much faster.
   float* Weights(uint32_t row) const { return reinterpret_cast<float*>(weights_.At(row)); }
-  // [slot_floats] float32; nullptr where the optimizer has none
-  float* Slots(uint32_t row) const {
-    return has_slots_ ? reinterpret_cast<float*>(slots_.At(row)) : nullptr;
+  // [state_floats] float32; nullptr where the optimizer has none
+  float* State(uint32_t row) const {
+    return has_state_ ? reinterpret_cast<float*>(state_.At(row)) : nullptr;
   }
   RowMeta* Meta(uint32_t row) const { return reinterpret_cast<RowMeta*>(meta_.At(row)); }
 
@@ -99,14 +99,14 @@ class RowStorage {
   size_t row_bytes() const;
 
  private:
-  const bool has_slots_;
+  const bool has_state_;
   const bool with_flags_;
   const int block_shift_;
 
   mutable absl::Mutex mutex_;  // for growth
   uint32_t end_row_ ABSL_GUARDED_BY(mutex_);
   RowSlab weights_;
-  RowSlab slots_;
+  RowSlab state_;
   RowSlab meta_;
   RowSlab flags_;
 };

@@ -57,7 +57,7 @@ class TableSet {
   // kResourceExhausted: rows can't be spilled, and there is no room for more in memory.
   absl::Status CheckRoom() const;
   uint64_t num_rows() const;
-  uint64_t row_bytes_in_memory() const;  // At most: weights and slots.
+  uint64_t row_bytes_in_memory() const;  // At most: weights and optimizer state.
   uint64_t old_image_bytes() const;
   // For the table that has the most of them.
   void CountOldImageWait();

@@ -15,7 +15,7 @@ struct SnapshotRows {
   std::vector<Key> keys;            // [n]
   std::vector<uint32_t> counts;     // [n] lookups
   std::vector<uint32_t> changed;    // [n] steps of the last change, plus 1
-  UninitializedVector<float> rows;  // [n, row_floats]: weights, then slots
+  UninitializedVector<float> rows;  // [n, row_floats]: weights, then optimizer state
 };
 
 // Made by EmbeddingTable::BeginSnapshot, and ended by its destruction, at the end or before. The
@@ -25,10 +25,10 @@ class TableSnapshot {
  public:
   virtual ~TableSnapshot() = default;
 
-  // Replaces `*rows` by the next few thousand rows, in the order of (slot, key). False: there are
-  // no more, and `*rows` is empty. The first call collects the keys, and so takes longer than the
-  // others: about a second for 10 million rows.
-  // Errors: those of reading spilled rows; the snapshot is of no use then.
+  // Replaces `*rows` by the next few thousand rows, in the order of (partition, key). False: there
+  // are no more, and `*rows` is empty. The first call collects the keys, and so takes longer than
+  // the others: about a second for 10 million rows. Errors: those of reading spilled rows; the
+  // snapshot is of no use then.
   virtual absl::StatusOr<bool> Next(SnapshotRows* rows) = 0;
 };
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/tables/embedding_table.h"
-#include "server/tables/slot_order.h"
+#include "server/tables/partition_order.h"
 #include "server/tables/testing.h"
 #include "tests/testing/test_seed.h"
 
@@ -124,7 +124,7 @@ TEST(TableSnapshotTest, LoadedRowsThatNoStepChangedAreInWholeSnapshotsOnly) {
   EXPECT_EQ(ReadAll(table.BeginSnapshot(Step(2), Step(2)).get(), layout).size(), 0u);
 }
 
-TEST(SlotOrderTest, SortsAndKeepsEachKeyOnce) {
+TEST(PartitionOrderTest, SortsAndKeepsEachKeyOnce) {
   std::mt19937_64 random(Seed());
   const uint64_t salt = TableSalt(TableId(9));
   std::vector<UninitializedVector<Key>> groups(3);
@@ -135,9 +135,9 @@ TEST(SlotOrderTest, SortsAndKeepsEachKeyOnce) {
     expected.push_back(key);
   }
   std::sort(expected.begin(), expected.end(),
-            [salt](Key a, Key b) { return InSlotOrder(salt, a, b); });
+            [salt](Key a, Key b) { return InPartitionOrder(salt, a, b); });
   expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
-  const UninitializedVector<Key> sorted = SortBySlot(salt, std::move(groups));
+  const UninitializedVector<Key> sorted = SortByPartition(salt, std::move(groups));
   EXPECT_EQ(std::vector<Key>(sorted.begin(), sorted.end()), expected);
 }
 

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "server/tables/embedding_table.h"
-#include "server/tables/slot_order.h"
+#include "server/tables/partition_order.h"
 
 namespace thermocline::testing_tables {
 
@@ -30,7 +30,7 @@ struct Row {
   uint32_t changed;  // plus 1
   std::vector<float> floats;
 };
-// Bit by bit: there are NaNs among random slots.
+// Bit by bit: there are NaNs among random state.
 inline bool operator==(const Row& a, const Row& b) {
   return a.count == b.count && a.changed == b.changed && a.floats.size() == b.floats.size() &&
          std::memcmp(a.floats.data(), b.floats.data(), a.floats.size() * sizeof(float)) == 0;
@@ -59,7 +59,7 @@ inline void AddTo(const SnapshotRows& from, const TableLayout& layout, Rows* row
   ASSERT_EQ(from.rows.size(), from.keys.size() * row_floats);
   for (size_t i = 0; i < from.keys.size(); ++i) {
     if (!rows->empty()) {
-      ASSERT_TRUE(InSlotOrder(TableSalt(layout.id), *last, from.keys[i]));
+      ASSERT_TRUE(InPartitionOrder(TableSalt(layout.id), *last, from.keys[i]));
     }
     *last = from.keys[i];
     const float* row = from.rows.data() + i * row_floats;

@@ -28,7 +28,7 @@ constexpr int64_t kDeadlineUs = 60'000'000;
 constexpr uint32_t kFillKeys = 20000;
 
 wire::Header MakeHeader(Step acked_through) {
-  return {kJob, /*epoch=*/1, WorkerRank(0), acked_through};
+  return {kJob, /*generation=*/1, WorkerRank(0), acked_through};
 }
 
 std::string MessageLimit() {
@@ -39,7 +39,7 @@ ConfigureRequest JobOf(uint32_t dim) {
   ConfigureRequest request;
   request.set_protocol_version(wire::kProtocolVersion);
   request.set_job_id(kJob);
-  request.set_epoch(1);
+  request.set_generation(1);
   request.set_num_servers(1);
   request.set_num_workers(1);
   TableSpec* table = request.add_tables();
@@ -127,23 +127,23 @@ absl::Status ThermoclineServer::Fill(uint32_t rows) {
   return WaitUntilApplied();
 }
 
-absl::Status ThermoclineServer::PushStep(absl::Span<const Key> keys, int parts) {
-  absl::BlockingCounter left(parts);
-  std::vector<absl::Status> statuses(parts);
-  for (int part = 0; part < parts; ++part) {
-    const size_t begin = keys.size() * part / parts, end = keys.size() * (part + 1) / parts;
+absl::Status ThermoclineServer::PushStep(absl::Span<const Key> keys, int chunks) {
+  absl::BlockingCounter left(chunks);
+  std::vector<absl::Status> statuses(chunks);
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const size_t begin = keys.size() * chunk / chunks, end = keys.size() * (chunk + 1) / chunks;
     PushCall call;
     call.header = MakeHeader(next_step_ - 1);
     call.step = next_step_;
-    call.part = static_cast<uint32_t>(part);
-    call.num_parts = static_cast<uint32_t>(parts);
+    call.chunk = static_cast<uint32_t>(chunk);
+    call.num_chunks = static_cast<uint32_t>(chunks);
     call.learning_rate = 0.01f;
     call.tables.push_back({kTable, wire::PushKind::kGradient, keys.subspan(begin, end - begin),
                            absl::MakeConstSpan(counts_).subspan(0, end - begin),
                            absl::MakeConstSpan(gradients_).subspan(0, (end - begin) * dim_)});
     transport_->Push(kServer, call, kDeadlineUs,
-                     [&, part](const absl::StatusOr<wire::PushAnswer>& answer) {
-                       statuses[part] = answer.status();
+                     [&, chunk](const absl::StatusOr<wire::PushAnswer>& answer) {
+                       statuses[chunk] = answer.status();
                        left.DecrementCount();
                      });
   }
@@ -210,11 +210,11 @@ Measured ThermoclineServer::Pull(const std::vector<std::vector<Key>>& key_sets, 
   return Measure(*process_, [&] { return loop.Run(seconds); });
 }
 
-Measured ThermoclineServer::Push(const std::vector<std::vector<Key>>& key_sets, int parts,
+Measured ThermoclineServer::Push(const std::vector<std::vector<Key>>& key_sets, int chunks,
                                  double seconds) {
   return Measure(*process_, [&] {
     const uint64_t pushes = Repeat(
-        seconds, [&](uint64_t i) { CHECK(PushStep(key_sets[i % key_sets.size()], parts).ok()); });
+        seconds, [&](uint64_t i) { CHECK(PushStep(key_sets[i % key_sets.size()], chunks).ok()); });
     CHECK(WaitUntilApplied().ok());
     return pushes;
   });
@@ -255,14 +255,14 @@ Measured EchoServer::Run(int in_flight, double seconds) {
   return Measure(*process_, [&] { return loop.Run(seconds); });
 }
 
-Measured EchoServer::RunGroups(int parts, double seconds) {
-  std::vector<UninitializedVector<uint8_t>> replies(parts);
+Measured EchoServer::RunGroups(int chunks, double seconds) {
+  std::vector<UninitializedVector<uint8_t>> replies(chunks);
   for (auto& reply : replies) reply.resize(reply_bytes_);
   return Measure(*process_, [&] {
     return Repeat(seconds, [&](uint64_t) {
-      absl::BlockingCounter left(parts);
-      for (int part = 0; part < parts; ++part) {
-        client_->Call(replies[part].data(), [&](const absl::Status& status) {
+      absl::BlockingCounter left(chunks);
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        client_->Call(replies[chunk].data(), [&](const absl::Status& status) {
           CHECK(status.ok());
           left.DecrementCount();
         });

@@ -43,14 +43,14 @@ class ThermoclineServer {
   // Pulls key_sets[i] for i = 0, 1, ... in turn, `in_flight` at a time.
   Measured Pull(const std::vector<std::vector<Key>>& key_sets, int in_flight, double seconds);
 
-  // Pushes gradients for key_sets[i], in `parts` parts that travel together, one push after the
+  // Pushes gradients for key_sets[i], in `chunks` chunks that travel together, one push after the
   // other. The time ends when the last one is applied.
-  Measured Push(const std::vector<std::vector<Key>>& key_sets, int parts, double seconds);
+  Measured Push(const std::vector<std::vector<Key>>& key_sets, int chunks, double seconds);
 
  private:
   explicit ThermoclineServer(uint32_t dim) : dim_(dim) {}
   absl::Status Fill(uint32_t rows);
-  absl::Status PushStep(absl::Span<const Key> keys, int parts);
+  absl::Status PushStep(absl::Span<const Key> keys, int chunks);
   absl::Status WaitUntilApplied();
 
   const uint32_t dim_;
@@ -69,8 +69,8 @@ class EchoServer {
                                                            size_t request_bytes, size_t reply_bytes,
                                                            int channels);
   Measured Run(int in_flight, double seconds);
-  // `parts` requests together, one group after the other; counts groups.
-  Measured RunGroups(int parts, double seconds);
+  // `chunks` requests together, one group after the other; counts groups.
+  Measured RunGroups(int chunks, double seconds);
 
  private:
   std::unique_ptr<ServerProcess> process_;

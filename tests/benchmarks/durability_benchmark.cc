@@ -135,17 +135,17 @@ class Server {
 
   // Pushes the next step and returns how long that took, its update of the rows included.
   double Push(const std::vector<Key>& keys, int64_t step) {
-    wire::PushPart part;
-    part.header = {kJob, config_.epoch, WorkerRank(0), kNoStep};
-    part.step = Step(step);
-    part.learning_rate = 0.01f;
+    wire::PushChunk shard;
+    shard.header = {kJob, config_.generation, WorkerRank(0), kNoStep};
+    shard.step = Step(step);
+    shard.learning_rate = 0.01f;
     const size_t floats = keys.size() * config_.tables[0].dim;
-    part.tables = {{TableId(0), wire::PushKind::kGradient, 0, keys.size(), 0, floats}};
-    part.keys.assign(keys.begin(), keys.end());
-    part.counts.assign(keys.size(), 1);
-    part.values.assign(floats, 0.5f);
+    shard.tables = {{TableId(0), wire::PushKind::kGradient, 0, keys.size(), 0, floats}};
+    shard.keys.assign(keys.begin(), keys.end());
+    shard.counts.assign(keys.size(), 1);
+    shard.values.assign(floats, 0.5f);
     const Stopwatch watch;
-    core_->Push(std::move(part),
+    core_->Push(std::move(shard),
                 [](const absl::StatusOr<wire::PushAnswer>& answer) { Must(answer.status()); });
     return Seconds(watch);
   }
@@ -153,7 +153,7 @@ class Server {
   CheckpointReply Checkpoint(CheckpointRequest::Action action, int64_t step = 0) {
     CheckpointRequest request;
     request.set_job_id(kJob);
-    request.set_epoch(config_.epoch);
+    request.set_generation(config_.generation);
     request.set_action(action);
     request.set_step(step);
     CheckpointReply result;
@@ -184,7 +184,7 @@ class Server {
 ServerConfig MakeConfig(const std::string& dir) {
   ServerConfig config;
   config.job_id = kJob;
-  config.epoch = 1;
+  config.generation = 1;
   config.durability = LogDurability::kProcess;
   TableLayout table;
   table.id = TableId(0);
@@ -295,7 +295,7 @@ class Benchmark {
       }
     }
     uint64_t bytes = 0, rows = 0;
-    for (const CheckpointFile& file : status.part().files()) {
+    for (const CheckpointFile& file : status.shard().files()) {
       bytes += file.bytes();
       rows += file.rows();
     }
@@ -307,32 +307,32 @@ class Benchmark {
         what, static_cast<unsigned long>(rows), bytes / kGb, status.write_s(),
         bytes / kGb / status.write_s(), plain_s / status.write_s(), bytes / kGb / plain_s,
         1e3 * status.pause_s(), Describe(times).c_str());
-    Commit(cut, status.part());
+    Commit(cut, status.shard());
   }
 
-  void Commit(Step cut, const CheckpointPart& part) {
+  void Commit(Step cut, const CheckpointShard& shard) {
     CheckpointManifest manifest;
     manifest.set_format_version(kCheckpointFormatVersion);
     manifest.set_job_id(kJob);
-    manifest.set_epoch(config_.epoch);
+    manifest.set_generation(config_.generation);
     manifest.set_step(cut.value());
     manifest.set_num_servers(1);
     manifest.set_num_workers(1);
     *manifest.add_tables() = TableLayoutToProto(config_.tables[0]);
-    for (const CheckpointFile& file : part.files()) *files_.Add() = file;
-    CheckpointPart* whole = manifest.add_parts();
-    *whole = part;
+    for (const CheckpointFile& file : shard.files()) *files_.Add() = file;
+    CheckpointShard* whole = manifest.add_shards();
+    *whole = shard;
     *whole->mutable_files() = files_;
     Must(CheckpointStore(&disk_, config_.checkpoint_directory).Commit(manifest));
     server_->Checkpoint(CheckpointRequest::COMMITTED, cut.value());
-    base_ = CheckpointName({config_.epoch, cut});
+    base_ = CheckpointName({config_.generation, cut});
   }
 
   void Restore() {
     server_.reset();
     DropFromPageCache(dir_);
     const double gb = BytesIn(config_.checkpoint_directory) / kGb;
-    config_.epoch = 2;
+    config_.generation = 2;
     server_ = std::make_unique<Server>(dir_, config_);
     const double processor_s = ProcessorSeconds();
     const double seconds = server_->Configure(base_);

@@ -271,22 +271,22 @@ Measured Contest::RunRedis(const std::vector<std::vector<Key>>& key_sets, int in
 
 absl::Status Contest::RunPushes(uint32_t keys, uint32_t channels) {
   const auto key_sets = MakeKeySets(options_, keys);
-  const int parts = static_cast<int>(InFlight(channels));
-  const MessageBytes bytes = PushBytes(keys / parts, options_.dim);
-  const double call_bytes = parts * static_cast<double>(bytes.request + bytes.reply);
+  const int chunks = static_cast<int>(InFlight(channels));
+  const MessageBytes bytes = PushBytes(keys / chunks, options_.dim);
+  const double call_bytes = chunks * static_cast<double>(bytes.request + bytes.reply);
   ASSIGN_OR_RETURN(const auto echo, StartEcho(EchoKind::kDelivered, bytes, channels));
   Record echo_record, push_record;
   Series of_echo;
   for (uint32_t i = 0; i <= options_.repetitions; ++i) {
-    const Measured echoes = echo->RunGroups(parts, options_.seconds);
-    const Measured pushes = server_->Push(key_sets, parts, options_.seconds);
+    const Measured echoes = echo->RunGroups(chunks, options_.seconds);
+    const Measured pushes = server_->Push(key_sets, chunks, options_.seconds);
     if (i == 0) continue;
     echo_record.Add(echoes, call_bytes, keys);
     push_record.Add(pushes, call_bytes, keys);
     of_echo.Add(PerSecond(pushes) / PerSecond(echoes));
   }
   std::printf("push: %u keys in %d parts of %.0f KB, %u channels; applied with Adagrad\n", keys,
-              parts, 1e-3 * bytes.request, channels);
+              chunks, 1e-3 * bytes.request, channels);
   echo_record.Print("echo, delivered");
   push_record.Print("push");
   PrintRatio("push / delivered", of_echo, 0);

@@ -26,8 +26,8 @@ void TryManifest(absl::string_view bytes) {
   if (!manifest.ok()) return;
   CHECK(CheckManifest(*manifest).ok());
   CHECK_EQ(TablesOf(*manifest).size(), static_cast<size_t>(manifest->tables_size()));
-  for (const CheckpointPart& part : manifest->parts()) {
-    for (const CheckpointFile& file : part.files()) CheckStaysInside(file.path());
+  for (const CheckpointShard& shard : manifest->shards()) {
+    for (const CheckpointFile& file : shard.files()) CheckStaysInside(file.path());
   }
   const auto again = DecodeManifest(EncodeManifest(*manifest), "fuzz");
   CHECK(again.ok());

@@ -38,7 +38,7 @@ std::string Repair(absl::string_view bytes, Lsn first_lsn) {
     const auto payload =
         bytes.substr(at + kRecordHeaderBytes, std::min<uint64_t>(record.payload_bytes, left));
     record.lsn = lsn;
-    record.epoch = kIdentity.epoch;
+    record.generation = kIdentity.generation;
     const auto record_header = EncodeRecordHeader(record, {payload});
     repaired.append(record_header.begin(), record_header.end());
     absl::StrAppend(&repaired, payload);
@@ -51,7 +51,7 @@ std::string Repair(absl::string_view bytes, Lsn first_lsn) {
 
 void AddSegment(SimulatedDisk* disk, Lsn first_lsn, const std::string& bytes) {
   auto file =
-      disk->Create(absl::StrCat(kDirectory, "/", SegmentName({kIdentity.epoch, first_lsn})));
+      disk->Create(absl::StrCat(kDirectory, "/", SegmentName({kIdentity.generation, first_lsn})));
   if (file.ok()) CHECK((*file)->Append({bytes}).ok());
 }
 
@@ -61,9 +61,9 @@ absl::StatusOr<std::vector<std::string>> Replay(SimulatedDisk* disk, uint64_t* t
   const auto result = ReplayPushLog(disk, kDirectory, kIdentity, kNoStep,
                                     [&](const LogRecord& record) -> absl::StatusOr<Step> {
                                       payloads.emplace_back(record.payload);
-                                      const auto part = DecodePushRecord(record.payload);
-                                      if (!part.ok()) return Step(0);
-                                      return part->step;
+                                      const auto chunk = DecodePushRecord(record.payload);
+                                      if (!chunk.ok()) return Step(0);
+                                      return chunk->step;
                                     });
   if (!result.ok()) return result.status();
   CHECK_EQ(result->records, payloads.size());

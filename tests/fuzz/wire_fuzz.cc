@@ -37,18 +37,18 @@ void TryPullRequest(absl::string_view bytes, size_t cut) {
     CHECK_EQ(proto.tables_size(), static_cast<int>(tables.size()));
     CHECK_EQ(proto.header().job_id(), pull->header.job_id);
     CHECK_EQ(proto.step(), pull->step.value());
-    CHECK_EQ(proto.with_slots(), pull->with_slots);
+    CHECK_EQ(proto.with_state(), pull->with_state);
   }
   const PullView view{pull->header,     pull->kind, pull->step,      pull->staleness_steps,
-                      pull->after_step, tables,     pull->with_slots};
+                      pull->after_step, tables,     pull->with_state};
   const auto again = DecodePullRequest(Encode(view));
   CHECK(again.ok());
   CHECK(again->keys == pull->keys);
   CHECK_EQ(again->header.job_id, pull->header.job_id);
 }
 
-void TryPushPart(absl::string_view bytes, size_t cut) {
-  const auto push = DecodePushPart(Buffer(bytes, cut));
+void TryPushChunk(absl::string_view bytes, size_t cut) {
+  const auto push = DecodePushChunk(Buffer(bytes, cut));
   if (!push.ok()) return;
   std::vector<PushSlice> tables;
   for (const PushRange& range : push->tables) {
@@ -63,9 +63,9 @@ void TryPushPart(absl::string_view bytes, size_t cut) {
     CHECK_EQ(proto.tables_size(), static_cast<int>(tables.size()));
     CHECK_EQ(proto.header().job_id(), push->header.job_id);
   }
-  const PushView view{push->header,    push->step,          push->part,
-                      push->num_parts, push->learning_rate, tables};
-  const auto again = DecodePushPart(Encode(view));
+  const PushView view{push->header,     push->step,          push->chunk,
+                      push->num_chunks, push->learning_rate, tables};
+  const auto again = DecodePushChunk(Encode(view));
   CHECK(again.ok());
   CHECK(again->keys == push->keys);
   CHECK(again->counts == push->counts);
@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       TryPullRequest(bytes, data[1]);
       break;
     case 1:
-      TryPushPart(bytes, data[1]);
+      TryPushChunk(bytes, data[1]);
       break;
     case 2:
       TryPullReply(bytes, data[1]);

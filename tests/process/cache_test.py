@@ -38,7 +38,7 @@ class CacheTest(ProcessTest):
             self.assertGreater(cache[name], 0, name)
         self.assertEqual(cache['loaded'] - cache['evicted'], cache['rows_held'])
         self.assertLessEqual(cache['rows_held'], cache['capacity_rows'])
-        self.assertLessEqual(cache['crowded_out'], cache['bypassed'])
+        self.assertLessEqual(cache['rejected_no_room'], cache['bypassed'])
         self.assertEqual((cache['window_steps'], cache['prefetch_steps']), (6, 2))
         lines = self.progress_lines(self.run_dir)
         # Every step is a line here; the last push may still wait for the one before when its line is

@@ -80,7 +80,7 @@ class CheckpointFilesTest(unittest.TestCase):
         code, out, _ = self.command('list', '--json', self.newest + '/')
         self.assertEqual(code, 0, out)
         (listed,) = json.loads(out)['checkpoints']
-        self.assertEqual((listed['name'], listed['epoch'], listed['step'], listed['status'],
+        self.assertEqual((listed['name'], listed['generation'], listed['step'], listed['status'],
                           listed['samples'], listed['servers'], listed['kind'], listed['files']),
                          ('epoch-1-step-9', 1, 9, 'whole', 80, 2, 'incremental', 4))
         sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'server-%d.sst' % server))
@@ -145,7 +145,7 @@ class CheckpointFilesTest(unittest.TestCase):
 
     def test_export_gives_every_row_and_tensor(self):
         out_file = os.path.join(self.folder, 'model.safetensors')
-        code, out, err = self.command('export', self.checkpoints, out_file, '--slots')
+        code, out, err = self.command('export', self.checkpoints, out_file, '--optimizer-state')
         self.assertEqual(code, 0, err)
         self.assertIn('epoch-1-step-9', out)
         tensors, metadata = read_safetensors(out_file)
@@ -158,7 +158,7 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(sorted(keys), [key * key for key in range(100)])
         self.assertEqual(tensors['C1.rows'][0], [100, 4])
         for at, key in enumerate(keys):
-            for name, first in (('C1.rows', 0), ('C1.slots', 4)):
+            for name, first in (('C1.rows', 0), ('C1.optimizer_state', 4)):
                 for i, value in enumerate(tensors[name][1][4 * at:4 * at + 4]):
                     self.assertAlmostEqual(value, key + 0.001 * (first + i), delta=1e-3)
         shape, weights = tensors['bottom.0.weight']  # table 2, [in, out]
@@ -170,7 +170,7 @@ class CheckpointFilesTest(unittest.TestCase):
 
     def test_bad_usage_is_exit_code_two(self):
         for arguments in ([], ['lits', self.checkpoints], ['list'], ['list', '/no/such/folder'],
-                          ['list', '--slots', self.checkpoints], ['verify', 'a', 'b'],
+                          ['list', '--optimizer-state', self.checkpoints], ['verify', 'a', 'b'],
                           ['export', self.checkpoints]):
             code, _, err = self.command(*arguments)
             self.assertEqual(code, 2, (arguments, err))

@@ -65,9 +65,9 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
         for name in ('steps', 'samples', 'auc', 'logloss'):
             self.assertEqual(summary[name], undisturbed[name], name)
-        self.assertEqual(summary['epoch'], 2)
+        self.assertEqual(summary['generation'], 2)
         self.assertEqual(summary['resumed_from_step'] % 20, 0)
-        self.assertEqual([event['epoch'] for event in self.events('resume')], [2])
+        self.assertEqual([event['generation'] for event in self.events('resume')], [2])
         # Two are kept, and the last step's is one of them.
         names = self.checkpoints()
         self.assertEqual(len(names), 2)
@@ -259,7 +259,7 @@ class CheckpointTest(ProcessTest):
         # By its path, as `checkpoint now` prints it.
         summary = self.resume('--resume-from', os.path.join(os.path.dirname(path), '..', older))
         self.assertEqual(summary['model_digest'], digest)
-        # What the new epoch made is the newest now.
+        # What the new generation made is the newest now.
         self.assertEqual(self.checkpoints()[-1], summary['checkpoints']['last'])
         again = self.thermocline('train', '--resume-from', '/tmp/' + older, '--run-dir',
                                  self.run_dir)
@@ -269,11 +269,11 @@ class CheckpointTest(ProcessTest):
     def test_one_before_stands_in_for_a_base_that_is_gone(self):
         digest = self.train(*FLAGS, '--set=checkpoint.full_every=1')['model_digest']
         older, newest = self.checkpoints()[-2:]
-        self.resume()  # Its epoch begins with the newest, and makes none.
+        self.resume()  # Its generation begins with the newest, and makes none.
         shutil.rmtree(os.path.join(self.run_dir, 'checkpoints', newest))
         resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
-        self.assertIn('checkpoint %s, with which the last epoch began, is gone; going on with %s'
+        self.assertIn('checkpoint %s, with which the last generation began, is gone; going on with %s'
                       % (newest, older), resumed.stdout)
         with open(os.path.join(self.run_dir, 'summary.json')) as file:
             self.assertEqual(json.load(file)['model_digest'], digest)
@@ -349,10 +349,10 @@ class CheckpointTest(ProcessTest):
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
         self.assertRegex(out, r'worker 1 was killed by signal 9 \(Killed\).*; going back to step '
-                              r'\d+ \(epoch 2\)')
+                              r'\d+ \(generation 2\)')
         summary = self.summary(launcher)
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
-        self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
+        self.assertEqual((summary['rollbacks'], summary['generation']), (1, 2))
         rollback, = self.events('rollback')
         self.assertEqual(rollback['step'] % 20, 0)
 
@@ -368,10 +368,10 @@ class CheckpointTest(ProcessTest):
         os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
-        self.assertRegex(out, r'; going back to step \d+ \(epoch 2\)')
+        self.assertRegex(out, r'; going back to step \d+ \(generation 2\)')
         summary = self.summary(launcher)
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
-        self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
+        self.assertEqual((summary['rollbacks'], summary['generation']), (1, 2))
 
     def test_a_worker_that_hangs_takes_the_job_back(self):
         flags = [*LONG_FLAGS, '--workers=2']
@@ -382,15 +382,15 @@ class CheckpointTest(ProcessTest):
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
         self.assertRegex(out, r'nothing has advanced for 5s \(cluster.stall_timeout_s\): worker 1 is '
-                              r'waited for: .*; going back to step \d+ \(epoch 2\)')
+                              r'waited for: .*; going back to step \d+ \(generation 2\)')
         summary = self.summary(launcher)
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
-        self.assertEqual((summary['rollbacks'], summary['epoch']), (1, 2))
+        self.assertEqual((summary['rollbacks'], summary['generation']), (1, 2))
 
     def test_a_worker_that_hangs_again_before_it_got_further_ends_the_job(self):
-        # That of the second epoch comes up, and does nothing.
+        # That of the second generation comes up, and does nothing.
         programs = self.fake_programs(worker="""
-            case "$*" in *--epoch=2*)
+            case "$*" in *--generation=2*)
               for flag in "$@"; do
                 case "$flag" in --port_file=*) echo 127.0.0.1:9 >"${flag#*=}" ;; esac
               done
@@ -405,8 +405,8 @@ class CheckpointTest(ProcessTest):
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('going back to step', out)
-        self.assertIn('(epoch 2)', out)
-        self.assertNotIn('(epoch 3)', out)
+        self.assertIn('(generation 2)', out)
+        self.assertNotIn('(generation 3)', out)
         self.assertIn('nothing has advanced for 5s', err)
         self.assertIn('the job has gone back for a stall before, and got no further since', err)
         self.assertEqual([event['field'] for event in self.events('limit')],
@@ -423,7 +423,7 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(code, 0, err)
         self.assertRegex(out, r'server 0 exited with code 1 \(.* in use.*\); not started again: it did '
                               r'not come up 5 times in a row\n')
-        self.assertRegex(out, r'server 0 exited with code 1 .*; going back to step \d+ \(epoch 2\)')
+        self.assertRegex(out, r'server 0 exited with code 1 .*; going back to step \d+ \(generation 2\)')
         summary = self.summary(launcher)
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
         self.assertEqual((summary['rollbacks'], summary['server_restarts']), (1, 5))
@@ -437,7 +437,7 @@ class CheckpointTest(ProcessTest):
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, err)
         self.assertIn('not started again: cluster.max_server_restarts is 0', out)
-        self.assertRegex(out, r'going back to step \d+ \(epoch 2\)')
+        self.assertRegex(out, r'going back to step \d+ \(generation 2\)')
         summary = self.summary(launcher)
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
         self.assertEqual((summary['rollbacks'], summary['server_restarts']), (1, 0))
@@ -491,7 +491,7 @@ class CheckpointTest(ProcessTest):
             self.assertIn('\nmodel digest %s\n' % summary['model_digest'], text)
             self.assertIn('\nthe checkpoint of the last step is missing: ', text)
         left = os.listdir(os.path.join(self.run_dir, 'checkpoints'))
-        self.assertEqual([name for name in left if name.startswith('epoch-')], [])
+        self.assertEqual([name for name in left if name.startswith('generation-')], [])
         self.assertIn('there is no checkpoint yet', err)
 
     def test_so_many_rollbacks_and_no_more(self):

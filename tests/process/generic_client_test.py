@@ -117,7 +117,7 @@ class GenericClientTest(ProcessTest):
             self.assertGreater(int(stats['tables'][0]['rows']), 0)
             self.assertGreater(int(stats['pushes_accepted']), 0)
             with self.assertRaises(grpc.RpcError) as refused:
-                client.call('thermocline.ParameterServer', 'GetDigest', job_id='other', epoch=1)
+                client.call('thermocline.ParameterServer', 'GetDigest', job_id='other', generation=1)
             self.assertEqual(refused.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)
             self.assertIn('other', refused.exception.details())
 

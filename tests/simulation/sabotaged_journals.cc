@@ -9,14 +9,14 @@
 namespace thermocline {
 namespace {
 
-// Writes each part only when the next one comes; the last dies with it.
+// Writes each chunk only when the next one comes; the last dies with it.
 class LateJournal : public PushJournal {
  public:
   explicit LateJournal(std::unique_ptr<PushJournal> real) : real_(std::move(real)) {}
 
-  absl::Status Append(const wire::PushPart& part) override {
+  absl::Status Append(const wire::PushChunk& chunk) override {
     if (held_back_.has_value()) RETURN_IF_ERROR(real_->Append(*held_back_));
-    held_back_ = part;
+    held_back_ = chunk;
     return absl::OkStatus();
   }
   void WhenDurable(Done done) override { real_->WhenDurable(std::move(done)); }
@@ -26,7 +26,7 @@ class LateJournal : public PushJournal {
 
  private:
   const std::unique_ptr<PushJournal> real_;
-  std::optional<wire::PushPart> held_back_;
+  std::optional<wire::PushChunk> held_back_;
 };
 
 }  // namespace
@@ -37,9 +37,9 @@ SabotagedJournals::SabotagedJournals(std::unique_ptr<JournalOpener> real, Server
 
 absl::StatusOr<std::unique_ptr<PushJournal>> SabotagedJournals::Open(const JournalSpec& spec,
                                                                      Visit visit) {
-  const auto sabotaged_visit = [&](wire::PushPart&& part) -> absl::Status {
-    if (saboteur_->RepeatsNow()) RETURN_IF_ERROR(visit(wire::PushPart(part)));
-    return visit(saboteur_->TamperReplayed(server_, std::move(part)));
+  const auto sabotaged_visit = [&](wire::PushChunk&& chunk) -> absl::Status {
+    if (saboteur_->RepeatsNow()) RETURN_IF_ERROR(visit(wire::PushChunk(chunk)));
+    return visit(saboteur_->TamperReplayed(server_, std::move(chunk)));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<PushJournal> journal, real_->Open(spec, sabotaged_visit));
   if (!saboteur_->Has(PlantedFault::kLoggedLate)) return journal;

@@ -5,9 +5,9 @@
 namespace thermocline {
 namespace {
 
-bool HasGradient(const wire::PushPart& part, TableId table, Key key) {
-  for (const wire::PushRange& range : part.tables) {
-    const absl::Span<const Key> keys = part.KeysOf(range);
+bool HasGradient(const wire::PushChunk& chunk, TableId table, Key key) {
+  for (const wire::PushRange& range : chunk.tables) {
+    const absl::Span<const Key> keys = chunk.KeysOf(range);
     if (range.table == table && std::find(keys.begin(), keys.end(), key) != keys.end()) return true;
   }
   return false;
@@ -29,26 +29,27 @@ bool Saboteur::RepeatsNow() {
   return fault_ == PlantedFault::kReplayedTwice && --messages_left_ == 0;
 }
 
-wire::PushPart Saboteur::Tamper(ServerIndex server, wire::PushPart part) {
-  if (fault_ == PlantedFault::kOtherEpoch && --messages_left_ == 0) ++part.header.epoch;
-  if (fault_ == PlantedFault::kAppliedTwice) ApplyAgain(server, &part);
+wire::PushChunk Saboteur::Tamper(ServerIndex server, wire::PushChunk chunk) {
+  if (fault_ == PlantedFault::kOtherGeneration && --messages_left_ == 0) ++chunk.header.generation;
+  if (fault_ == PlantedFault::kAppliedTwice) ApplyAgain(server, &chunk);
   if (fault_ == PlantedFault::kArrivalOrder && staleness_steps_ == 0) {
-    part.header.rank = RankByArrival(server, part);
-    part.header.acked_through = kNoStep;  // Of another rank.
+    chunk.header.rank = RankByArrival(server, chunk);
+    chunk.header.acked_through = kNoStep;  // Of another rank.
   }
   if (fault_ == PlantedFault::kEarlyPush) {
     if (!early_.has_value() && --messages_left_ <= 0) {
-      early_ = {part.header.rank, part.step};
+      early_ = {chunk.header.rank, chunk.step};
     }
-    if (early_ == std::make_pair(part.header.rank, part.step)) {
-      part.step = part.step + 1;
+    if (early_ == std::make_pair(chunk.header.rank, chunk.step)) {
+      chunk.step = chunk.step + 1;
     }
   }
-  return part;
+  return chunk;
 }
 
 wire::PullRequest Saboteur::Tamper(wire::PullRequest request) {
-  if (fault_ == PlantedFault::kOtherEpoch && --messages_left_ == 0) ++request.header.epoch;
+  if (fault_ == PlantedFault::kOtherGeneration && --messages_left_ == 0)
+    ++request.header.generation;
   if (fault_ == PlantedFault::kArrivalOrder && staleness_steps_ == 0)
     request.header.acked_through = kNoStep;
   if (fault_ == PlantedFault::kStaleRows && request.step > Step(0)) {
@@ -58,13 +59,13 @@ wire::PullRequest Saboteur::Tamper(wire::PullRequest request) {
   return request;
 }
 
-wire::PushPart Saboteur::TamperReplayed(ServerIndex server, wire::PushPart part) {
-  if (fault_ == PlantedFault::kAppliedInReplay) ApplyAgain(server, &part);
-  return part;
+wire::PushChunk Saboteur::TamperReplayed(ServerIndex server, wire::PushChunk chunk) {
+  if (fault_ == PlantedFault::kAppliedInReplay) ApplyAgain(server, &chunk);
+  return chunk;
 }
 
 absl::StatusOr<wire::PushAnswer> Saboteur::TamperAnswer(
-    const wire::PushPart& sent, absl::StatusOr<wire::PushAnswer> answer) const {
+    const wire::PushChunk& sent, absl::StatusOr<wire::PushAnswer> answer) const {
   if (TakesForBroken(answer.status())) return absl::UnavailableError(answer.status().message());
   if (fault_ == PlantedFault::kArrivalOrder && answer.ok()) {
     answer->accepted_through = std::min(answer->accepted_through, sent.step);
@@ -85,36 +86,36 @@ absl::StatusOr<wire::PullAnswer> Saboteur::TamperAnswer(
 }
 
 // Adds the gradients of one push to the first part of the push after it.
-void Saboteur::ApplyAgain(ServerIndex server, wire::PushPart* part) {
+void Saboteur::ApplyAgain(ServerIndex server, wire::PushChunk* chunk) {
   if (!repeated_.has_value()) {
-    if (!part->keys.empty() && --messages_left_ <= 0) repeated_ = {server, *part};
+    if (!chunk->keys.empty() && --messages_left_ <= 0) repeated_ = {server, *chunk};
     return;
   }
-  const wire::PushPart& before = repeated_->second;
-  if (repeated_->first != server || before.header.rank != part->header.rank ||
-      before.step + 1 != part->step || part->part != 0) {
+  const wire::PushChunk& before = repeated_->second;
+  if (repeated_->first != server || before.header.rank != chunk->header.rank ||
+      before.step + 1 != chunk->step || chunk->chunk != 0) {
     return;
   }
   for (const wire::PushRange& range : before.tables) {
     const size_t width = range.value_floats / std::max<size_t>(1, range.count);
     for (size_t i = 0; i < range.count && range.kind == wire::PushKind::kGradient; ++i) {
       const Key key = before.KeysOf(range)[i];
-      if (HasGradient(*part, range.table, key)) continue;
-      part->tables.push_back(
-          {range.table, range.kind, part->keys.size(), 1, part->values.size(), width});
-      part->keys.push_back(key);
-      part->counts.push_back(before.CountsOf(range)[i]);
+      if (HasGradient(*chunk, range.table, key)) continue;
+      chunk->tables.push_back(
+          {range.table, range.kind, chunk->keys.size(), 1, chunk->values.size(), width});
+      chunk->keys.push_back(key);
+      chunk->counts.push_back(before.CountsOf(range)[i]);
       const absl::Span<const float> gradient = before.ValuesOf(range).subspan(i * width, width);
-      part->values.insert(part->values.end(), gradient.begin(), gradient.end());
+      chunk->values.insert(chunk->values.end(), gradient.begin(), gradient.end());
     }
   }
 }
 
-// The workers of a step swap ranks, so that the one whose first part arrived first has rank 0.
-WorkerRank Saboteur::RankByArrival(ServerIndex server, const wire::PushPart& part) {
-  std::vector<WorkerRank>& order = arrivals_[{server, part.step}];
-  auto place = std::find(order.begin(), order.end(), part.header.rank);
-  if (place == order.end()) place = order.insert(order.end(), part.header.rank);
+// The workers of a step swap ranks, so that the one whose first chunk arrived first has rank 0.
+WorkerRank Saboteur::RankByArrival(ServerIndex server, const wire::PushChunk& chunk) {
+  std::vector<WorkerRank>& order = arrivals_[{server, chunk.step}];
+  auto place = std::find(order.begin(), order.end(), chunk.header.rank);
+  if (place == order.end()) place = order.insert(order.end(), chunk.header.rank);
   return WorkerRank(static_cast<uint32_t>(place - order.begin()));
 }
 

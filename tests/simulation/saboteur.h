@@ -18,26 +18,26 @@ namespace thermocline {
 
 enum class PlantedFault {
   kNone,
-  kForgottenLedger,  // A server starts anew in the same epoch, without what it accepted.
+  kForgottenLedger,  // A server starts anew in the same generation, without what it accepted.
   kAppliedTwice,     // A server applies an accepted push once more.
   kArrivalOrder,     // Servers merge the gradients of a step in order of arrival, not of rank.
-  kOtherEpoch,       // A request arrives with another epoch.
+  kOtherGeneration,  // A request arrives with another generation.
   kEarlyPush,        // A worker's push arrives as that of the step after.
   kStaleRows,        // A server answers a pull one step too early, and says otherwise.
   kLoggedLate,       // A server acknowledges parts of pushes before it logs them.
   kReplayedTwice,    // A server that recovers takes a record twice.
   kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
-  kOldEpochs,        // Servers take the messages of epochs before their own.
-  kEarlyCommits,  // Servers hear of a commit as soon as their own part is written. They refuse it.
-  kOldBases,      // A server that recovers begins with what its epoch began with.
+  kOldGenerations,   // Servers take the messages of generations before their own.
+  kEarlyCommits,  // Servers hear of a commit as soon as their own chunk is written. They refuse it.
+  kOldBases,      // A server that recovers begins with what its generation began with.
   kNoRequestOrder,  // What the launcher has given up is taken after what it said since.
   kSilentWorkers,   // Workers say nothing to servers that they don't read from.
-  kUnsyncedParts,   // The files that a server writes for a checkpoint are not synced.
+  kUnsyncedShards,  // The files that a server writes for a checkpoint are not synced.
   kUnsyncedNames,   // What the launcher writes has no name on the medium.
-  kOldEvaluations,  // The next epoch decides upon what the one before has scored.
+  kOldEvaluations,  // The next generation decides upon what the one before has scored.
   kSameGeneration,  // The job goes back to a checkpoint without a new generation.
   kExtraRestarts,   // Servers are started again beyond the job's limit.
-  kMissingParts,    // A part that is being written is taken for written.
+  kMissingShards,   // A chunk that is being written is taken for written.
   kBadDataIsLoss,   // The job's own fault is taken for the loss of a worker.
   kMissedEnds,      // The launcher doesn't see that a worker has ended.
   kBusyIsBroken,    // Workers take a server that refuses them for one that doesn't answer.
@@ -57,10 +57,10 @@ class Saboteur {
   bool Has(PlantedFault fault) const { return fault_ == fault; }
 
   // What the server gets in place of what was sent, and the worker in place of the answer.
-  wire::PushPart Tamper(ServerIndex server, wire::PushPart part);
+  wire::PushChunk Tamper(ServerIndex server, wire::PushChunk chunk);
   wire::PullRequest Tamper(wire::PullRequest request);
-  wire::PushPart TamperReplayed(ServerIndex server, wire::PushPart part);
-  absl::StatusOr<wire::PushAnswer> TamperAnswer(const wire::PushPart& sent,
+  wire::PushChunk TamperReplayed(ServerIndex server, wire::PushChunk chunk);
+  absl::StatusOr<wire::PushAnswer> TamperAnswer(const wire::PushChunk& sent,
                                                 absl::StatusOr<wire::PushAnswer> answer) const;
   absl::StatusOr<wire::PullAnswer> TamperAnswer(const wire::PullRequest& sent,
                                                 absl::StatusOr<wire::PullAnswer> answer) const;
@@ -69,15 +69,15 @@ class Saboteur {
   bool TakesForBroken(const absl::Status& status) const {
     return fault_ == PlantedFault::kBusyIsBroken && absl::IsResourceExhausted(status);
   }
-  void ApplyAgain(ServerIndex server, wire::PushPart* part);
-  WorkerRank RankByArrival(ServerIndex server, const wire::PushPart& part);
+  void ApplyAgain(ServerIndex server, wire::PushChunk* chunk);
+  WorkerRank RankByArrival(ServerIndex server, const wire::PushChunk& chunk);
 
   const PlantedFault fault_;
   const uint32_t staleness_steps_;
   SimRandom random_;
   int64_t messages_left_;  // Until a fault that happens once.
 
-  std::optional<std::pair<ServerIndex, wire::PushPart>> repeated_;            // kApplied...
+  std::optional<std::pair<ServerIndex, wire::PushChunk>> repeated_;           // kApplied...
   std::map<std::pair<ServerIndex, Step>, std::vector<WorkerRank>> arrivals_;  // kArrivalOrder
   std::optional<std::pair<WorkerRank, Step>> early_;                          // kEarlyPush
 };

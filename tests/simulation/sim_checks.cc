@@ -112,7 +112,7 @@ uint64_t CheckCheckpoints(const SequentialModel& model, const ServerConfig& conf
     std::string what = listed.status.ok() ? "" : listed.status.ToString();
     for (uint32_t i = 0; i < num_servers && what.empty(); ++i) {
       ServerConfig restored = config;
-      restored.epoch = 1'000'000;
+      restored.generation = 1'000'000;
       restored.num_servers = num_servers;
       restored.server_index = ServerIndex(i);
       restored.durability.reset();

@@ -107,7 +107,7 @@ std::vector<SimServer*> SimJob::servers() const {
 ServerConfig SimJob::ConfigFor(ServerIndex index) const {
   ServerConfig config;
   config.job_id = kSimJobId;
-  config.epoch = start_.generation;
+  config.generation = start_.generation;
   config.server_index = index;
   config.num_servers = num_servers_;
   config.num_workers = num_workers_;
@@ -246,7 +246,7 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
   model_.RollBack(start.base_step, num_workers_);
   workers_.resize(num_workers_);
   worker_noticed_.assign(num_workers_, false);
-  for (SimServer* server : servers()) server->BeginEpoch(ConfigFor(server->index()));
+  for (SimServer* server : servers()) server->BeginGeneration(ConfigFor(server->index()));
 }
 
 // Whatever it began with, it holds what the model held after the same step.
@@ -275,13 +275,13 @@ void SimJob::AddWorker(WorkerRank rank, Step first_step) {
   options.tables = setup_.tables;
   PsSessionOptions session;
   session.job_id = kSimJobId;
-  session.epoch = start_.generation;
+  session.generation = start_.generation;
   session.rank = rank;
   session.num_servers = num_servers_;
   session.staleness_steps = setup_.staleness_steps;
   session.tables = setup_.tables;
   session.start_step = first_step;
-  session.max_part_bytes = setup_.max_part_bytes;
+  session.max_chunk_bytes = setup_.max_chunk_bytes;
   session.max_calls_in_flight = static_cast<int>(random_.Between(1, 16));
   session.rpc_deadline_us = random_.Between(10'000, 300'000);
   session.give_up_us = kSimGiveUpMicros;
@@ -457,7 +457,7 @@ void SimJob::Resume() {
     return StartLauncher(anew);
   }
   Resize();
-  const auto next = FindNextEpoch(store_, kSimJobId, "");
+  const auto next = FindNextGeneration(store_, kSimJobId, "");
   if (next.ok()) return StartLauncher(next->start);
   if (!absl::IsNotFound(next.status())) return Fail(next.status().ToString());
   StartLauncher({});

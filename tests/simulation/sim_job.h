@@ -40,7 +40,7 @@ struct SimJobCounters {
   uint64_t rollbacks = 0;
   uint64_t resumes = 0;
   uint64_t resized = 0;    // Of those: with another number of servers or workers.
-  uint64_t restored = 0;   // Epochs that began with a checkpoint.
+  uint64_t restored = 0;   // Generations that began with a checkpoint.
   uint64_t lost_logs = 0;  // That lacked what they had acknowledged; all were noticed.
   uint64_t stalls = 0;     // Of those: because nothing advanced.
   uint64_t user_stops = 0;
@@ -71,12 +71,12 @@ class SimJob {
   const SequentialModel& model() const { return model_; }
   const SimNetwork& network() const { return *network_; }
   const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
-  // Those of the last epoch.
+  // Those of the last generation.
   std::vector<SimServer*> servers() const;
   ServerConfig ConfigFor(ServerIndex index) const;
   SimulatedDisk* checkpoints() { return &disk_; }
   CheckpointStore* store() { return &store_; }
-  // Those of the last epoch; null where the job has none.
+  // Those of the last generation; null where the job has none.
   const SimEvaluations* evaluations() const { return evaluations_.get(); }
   // REQUIRES: training is over.
   Step last_step() const { return workers_[0]->last_step(); }

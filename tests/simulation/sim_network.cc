@@ -13,12 +13,12 @@ namespace {
 std::vector<float> ReadRows(ServerCore* server, const wire::PullRequest& request) {
   std::vector<float> rows;
   for (const wire::KeyRange& range : request.tables) {
-    const absl::StatusOr<int> floats = server->FloatsOf(range.table, request.with_slots);
+    const absl::StatusOr<int> floats = server->FloatsOf(range.table, request.with_state);
     CHECK(floats.ok());
     const size_t begin = rows.size();
     rows.resize(begin + range.count * *floats);
     const absl::Status read =
-        server->ReadRows(range.table, request.KeysOf(range), request.with_slots,
+        server->ReadRows(range.table, request.KeysOf(range), request.with_state,
                          reinterpret_cast<uint8_t*>(rows.data() + begin));
     CHECK(read.ok());
   }
@@ -147,25 +147,25 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline
 
 void SimNetwork::Push(ServerIndex server, const PushCall& call,
                       const std::shared_ptr<Caller<wire::PushAnswer>>& caller) {
-  const auto part = std::make_shared<const wire::PushPart>(ToWire(call));
+  const auto chunk = std::make_shared<const wire::PushChunk>(ToWire(call));
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
   const auto deliver = [=](bool reply) {
-    Note({3, server.value(), part->header.rank.value(), static_cast<uint64_t>(part->step.value()),
-          part->part, part->keys.size()});
-    if (part->num_parts > 1) ++parts_of_many_;
+    Note({3, server.value(), chunk->header.rank.value(), static_cast<uint64_t>(chunk->step.value()),
+          chunk->chunk, chunk->keys.size()});
+    if (chunk->num_chunks > 1) ++chunks_of_many_;
     const auto answered = [=](absl::StatusOr<wire::PushAnswer> answer) {
-      answer = saboteur_->TamperAnswer(*part, std::move(answer));
+      answer = saboteur_->TamperAnswer(*chunk, std::move(answer));
       if (absl::IsResourceExhausted(answer.status()) && !servers_[server.value()]->overloaded()) {
-        ++parts_refused_;
+        ++chunks_refused_;
       }
-      Note({4, server.value(), part->header.rank.value(), Outcome(answer)});
+      Note({4, server.value(), chunk->header.rank.value(), Outcome(answer)});
       if (!reply) return;
       const auto arrive = [caller, answer] {
         if (caller->done) caller->Answered(answer);
       };
       SendReply(server, arrive, refuse);
     };
-    wire::PushPart arrived = saboteur_->Tamper(server, *part);
+    wire::PushChunk arrived = saboteur_->Tamper(server, *chunk);
     Arrive(server)->Push(std::move(arrived), answered, [=] {
       if (reply) BreakConnection(refuse);
     });

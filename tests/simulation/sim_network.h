@@ -42,10 +42,10 @@ class SimNetwork {
   // Hash of everything that travelled, in order.
   uint64_t trace() const { return trace_; }
   uint64_t messages_lost() const { return messages_lost_; }
-  // Of pushes in more than one part; every copy counts.
-  uint64_t parts_of_many() const { return parts_of_many_; }
-  // Parts for which a server had no room.
-  uint64_t parts_refused() const { return parts_refused_; }
+  // Of pushes in more than one chunk; every copy counts.
+  uint64_t chunks_of_many() const { return chunks_of_many_; }
+  // Chunks for which a server had no room.
+  uint64_t chunks_refused() const { return chunks_refused_; }
   // Answers of processes that were dead when these arrived, or would have.
   uint64_t answers_of_the_dead() const { return answers_of_the_dead_; }
 
@@ -79,8 +79,8 @@ class SimNetwork {
   Saboteur* const saboteur_;
   uint64_t trace_ = 0;
   uint64_t messages_lost_ = 0;
-  uint64_t parts_of_many_ = 0;
-  uint64_t parts_refused_ = 0;
+  uint64_t chunks_of_many_ = 0;
+  uint64_t chunks_refused_ = 0;
   uint64_t answers_of_the_dead_ = 0;
 };
 

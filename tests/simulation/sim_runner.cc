@@ -114,7 +114,7 @@ void SimRunner::Do(const action::Open& open) {
   if (options_.machine.job.has_checkpoint()) {
     JobState state;
     state.set_job_id(options_.machine.job.name());
-    state.set_epoch(start.generation);
+    state.set_generation(start.generation);
     state.set_base_checkpoint(start.base);
     opened.status = store_.Prepare();
     if (opened.status.ok()) opened.status = store_.WriteJobState(state);
@@ -294,7 +294,7 @@ absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
   if (!reply.ok()) return reply;
   numbers_->Learn(*reply);
   if (call.to_worker) return reply;
-  if (saboteur_.Has(PlantedFault::kMissingParts)) TamperStatus(&*reply);
+  if (saboteur_.Has(PlantedFault::kMissingShards)) TamperStatus(&*reply);
   if (!saboteur_.Has(PlantedFault::kEarlyCommits)) return reply;
   for (const CutStatus& cut : reply->cuts()) {
     if (cut.state() != CutStatus::WRITTEN) continue;
@@ -309,7 +309,7 @@ void SimRunner::TamperStatus(CheckpointReply* reply) const {
   for (CutStatus& cut : *reply->mutable_cuts()) {
     if (cut.state() != CutStatus::NAMED && cut.state() != CutStatus::WRITING) continue;
     cut.set_state(CutStatus::WRITTEN);
-    cut.mutable_part()->set_base_step(-1);
+    cut.mutable_chunk()->set_base_step(-1);
   }
 }
 

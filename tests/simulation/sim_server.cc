@@ -29,7 +29,7 @@ void SimServerCounters::Add(const SimServerCounters& other) {
   broken_recoveries += other.broken_recoveries;
   host_crashes += other.host_crashes;
   recoveries += other.recoveries;
-  replayed_parts += other.replayed_parts;
+  replayed_chunks += other.replayed_chunks;
   torn_ends += other.torn_ends;
   pushes_forgotten += other.pushes_forgotten;
   messages_unheard += other.messages_unheard;
@@ -93,7 +93,7 @@ ServerCore* SimServer::core() const { return process_ == nullptr ? nullptr : pro
 
 bool SimServer::process_serves() const { return process_->configured && !*process_->ended; }
 
-void SimServer::BeginEpoch(const ServerConfig& config) {
+void SimServer::BeginGeneration(const ServerConfig& config) {
   End();
   config_ = config;
   held_.reset();
@@ -149,16 +149,16 @@ void SimServer::Pull(const wire::PullRequest& request, int64_t time_left_us,
   if (!Hears()) return gone();
   if (Refuses()) return done(absl::ResourceExhaustedError("simulated: overloaded"));
   wire::PullRequest heard = request;
-  if (saboteur_->Has(PlantedFault::kOldEpochs)) heard.header.epoch = config_.epoch;
+  if (saboteur_->Has(PlantedFault::kOldGenerations)) heard.header.generation = config_.generation;
   process_->core->Pull(heard, WhileAlive(std::move(done), gone), time_left_us);
 }
 
-void SimServer::Push(wire::PushPart part, ServerCore::PushDone done, const Gone& gone) {
+void SimServer::Push(wire::PushChunk chunk, ServerCore::PushDone done, const Gone& gone) {
   if (!Hears()) return gone();
   if (Refuses()) return done(absl::ResourceExhaustedError("simulated: overloaded"));
-  if (saboteur_->Has(PlantedFault::kOldEpochs)) part.header.epoch = config_.epoch;
-  const uint32_t rank = part.header.rank.value();
-  const Step step = part.step;
+  if (saboteur_->Has(PlantedFault::kOldGenerations)) chunk.header.generation = config_.generation;
+  const uint32_t rank = chunk.header.rank.value();
+  const Step step = chunk.step;
   ServerCore::PushDone answered =
       [this, rank, step, done = std::move(done)](absl::StatusOr<wire::PushAnswer> answer) {
         if (answer.ok() && answer->accepted_through >= step && rank < acknowledged_.size()) {
@@ -166,7 +166,7 @@ void SimServer::Push(wire::PushPart part, ServerCore::PushDone done, const Gone&
         }
         done(std::move(answer));
       };
-  process_->core->Push(std::move(part), WhileAlive(std::move(answered), gone));
+  process_->core->Push(std::move(chunk), WhileAlive(std::move(answered), gone));
 }
 
 absl::StatusOr<CheckpointReply> SimServer::Checkpoint(const CheckpointRequest& request) {
@@ -318,7 +318,7 @@ void SimServer::Start() {
   CheckpointIo io;
   if (checkpoints_ != nullptr) {
     DiskDeceptions deceptions;
-    deceptions.files = saboteur_->Has(PlantedFault::kUnsyncedParts);
+    deceptions.files = saboteur_->Has(PlantedFault::kUnsyncedShards);
     process_->checkpoints = std::make_unique<ForgetfulDisk>(checkpoints_.get(), deceptions);
     io.disk = process_->checkpoints.get();
     io.scheduler = &process_->slices;
@@ -406,7 +406,7 @@ SimServer::Held SimServer::WhatIsHeld() const {
 void SimServer::AddCounters(SimServerCounters* sum) const {
   ServerStats stats;
   process_->core->FillStats(&stats);
-  sum->replayed_parts += stats.replayed_parts();
+  sum->replayed_chunks += stats.replayed_chunks();
   sum->duplicates += stats.push_duplicates();
   sum->pulls_held += stats.pulls_held();
   sum->loaded_rows += stats.loaded_rows();

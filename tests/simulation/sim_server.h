@@ -36,12 +36,12 @@ struct SimServerCounters {
   uint64_t broken_recoveries = 0;  // Of those: while they recovered.
   uint64_t host_crashes = 0;       // Of those: with their host.
   uint64_t recoveries = 0;
-  uint64_t replayed_parts = 0;
+  uint64_t replayed_chunks = 0;
   uint64_t torn_ends = 0;         // That a recovery cut off.
   uint64_t pushes_forgotten = 0;  // Accepted and not acknowledged, when a host died.
   uint64_t messages_unheard = 0;  // No process was there, or it died before it answered.
   uint64_t messages_early = 0;    // The process was not configured yet.
-  uint64_t duplicates = 0;        // Push parts that were recognized as known.
+  uint64_t duplicates = 0;        // Push chunks that were recognized as known.
   uint64_t pulls_held = 0;
   uint64_t loaded_rows = 0;  // From checkpoints.
   uint64_t overloads = 0;
@@ -77,14 +77,14 @@ class SimServer {
             Saboteur* saboteur, std::vector<std::string>* failures);
   ~SimServer();
 
-  // From now on processes are of this epoch. Its folder may hold the log of another.
-  void BeginEpoch(const ServerConfig& config);
+  // From now on processes are of this generation. Its folder may hold the log of another.
+  void BeginGeneration(const ServerConfig& config);
   // A process comes, in place of the one that died, if any did. REQUIRES: there is none
   void Start();
   // The process gets its configuration, with the checkpoint `base` ("": with no row), and recovers;
   // `done` says what came of it, unless it dies before.
   void Configure(const std::string& base, std::function<void(const absl::Status&)> done);
-  // No process is left, and none comes before the next epoch.
+  // No process is left, and none comes before the next generation.
   void End();
 
   // As ServerCore's. In place of `done`, `gone` runs where no process is there or it dies before it
@@ -92,7 +92,7 @@ class SimServer {
   using Gone = std::function<void()>;
   void Pull(const wire::PullRequest& request, int64_t time_left_us, ServerCore::PullDone done,
             const Gone& gone);
-  void Push(wire::PushPart part, ServerCore::PushDone done, const Gone& gone);
+  void Push(wire::PushChunk chunk, ServerCore::PushDone done, const Gone& gone);
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
   absl::StatusOr<uint64_t> LogBytes();
 
@@ -104,7 +104,7 @@ class SimServer {
   ServerIndex index() const { return options_.index; }
   // The process; null where there is none.
   ServerCore* core() const;
-  // A process of this epoch came back without pushes that it, or one before, had acknowledged.
+  // A process of this generation came back without pushes that it, or one before, had acknowledged.
   bool lacks_acknowledged() const { return lacks_acknowledged_; }
   // From now on it doesn't die, unless Crash is called.
   void Spare();
@@ -161,8 +161,8 @@ class SimServer {
   std::vector<std::string>* const failures_;
   SimRandom random_;
   std::mt19937_64 host_random_;
-  ServerConfig config_;  // Of the epoch.
-  uint64_t life_ = 0;    // Which epoch here it is; no process is restarted for one before.
+  ServerConfig config_;  // Of the generation.
+  uint64_t life_ = 0;    // Which generation here it is; no process is restarted for one before.
   std::unique_ptr<SimulatedDisk> disk_;
   const std::unique_ptr<SimulatedDisk> checkpoints_;
   uint64_t incarnation_ = 0;          // Of the last process.
@@ -173,7 +173,7 @@ class SimServer {
   int64_t overloaded_until_us_ = 0;
   uint64_t deaths_ = 0;
   std::vector<Step> acknowledged_;  // [num_workers] What left this server as certain.
-  // By the last process of the epoch that was configured, when it died.
+  // By the last process of the generation that was configured, when it died.
   std::optional<Held> held_;
   bool host_crashed_since_ = false;  // The log may have lost what was not synced.
   bool lacks_acknowledged_ = false;

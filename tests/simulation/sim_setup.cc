@@ -1,7 +1,7 @@
 #include "tests/simulation/sim_setup.h"
 
 #include "absl/strings/str_cat.h"
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 
 namespace thermocline {
 namespace {
@@ -29,17 +29,17 @@ void LimitPendingBytes(SimRandom* random, SimSetup* setup) {
   setup->staleness_steps = 3;
   setup->num_keys = static_cast<uint64_t>(random->Between(20, 40));
   setup->keys_per_table = static_cast<int>(10 * setup->num_keys);  // Nearly all of them.
-  setup->max_part_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(8000, 16000));
+  setup->max_chunk_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(8000, 16000));
   uint64_t push_bytes = 0;
   for (TableLayout& table : setup->tables) {
     table.dim = static_cast<int>(random->Between(16, 32));
     table.optimizer.kind = OptimizerKind::kSgd;  // Gradients are as large as rows.
     push_bytes += setup->num_keys * (sizeof(Key) + sizeof(uint32_t) + table.dim * sizeof(float));
   }
-  // Two waves; parts are at least half full, and hold gradients and rows of each table.
-  const uint64_t num_parts = 2 + push_bytes / 4000;
-  push_bytes +=
-      num_parts * (2 * sizeof(wire::PushPart) + 2 * setup->tables.size() * sizeof(wire::PushRange));
+  // Two waves; chunks are at least half full, and hold gradients and rows of each table.
+  const uint64_t num_chunks = 2 + push_bytes / 4000;
+  push_bytes += num_chunks *
+                (2 * sizeof(wire::PushChunk) + 2 * setup->tables.size() * sizeof(wire::PushRange));
   setup->limits.max_pending_push_bytes = setup->num_workers * push_bytes;
 }
 
@@ -172,7 +172,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   setup.num_steps = random->Between(5, 15);
   setup.num_keys = static_cast<uint64_t>(random->Between(5, 60));
   setup.keys_per_table = static_cast<int>(random->Between(1, 20));
-  setup.max_part_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(50, 1000));
+  setup.max_chunk_bytes = kMaxHeaderBytes + static_cast<size_t>(random->Between(50, 1000));
   setup.limits.hold_us = random->Between(5'000, 500'000);
   setup.limits.max_held_pulls = static_cast<uint32_t>(random->Between(2, 100));
   setup.limits.apply_threads = 1;
@@ -216,7 +216,7 @@ std::string Describe(const SimSetup& setup) {
   return absl::StrCat(
       setup.num_servers, " servers, ", setup.num_workers, " workers, staleness ",
       setup.staleness_steps, ", ", setup.num_steps, " steps, ", setup.tables.size(), " tables, ",
-      setup.num_keys, " keys, parts of ", setup.max_part_bytes, " bytes, drop ", setup.faults.drop,
+      setup.num_keys, " keys, parts of ", setup.max_chunk_bytes, " bytes, drop ", setup.faults.drop,
       ", duplicate ", setup.faults.duplicate, ", pending ", setup.limits.max_pending_push_bytes,
       ", rank 0 slow by ", setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
       setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",

@@ -49,7 +49,7 @@ struct SimSetup {
   uint64_t num_keys = 40;
   int keys_per_table = 8;
   int64_t slow_rank_us = 0;  // Rank 0 computes so long, at the most; the others not at all.
-  size_t max_part_bytes = 512;
+  size_t max_chunk_bytes = 512;
   ServerLimits limits;
   NetworkFaults faults;
   std::optional<LogDurability> durability;

@@ -40,7 +40,7 @@ void SimWorker::Start() {
     return Evaluate();
   }
   if (step_.value() < options_.num_steps) return PullStep();
-  step_ = step_ - 1;  // There is nothing to train: the last step was pushed in an epoch before.
+  step_ = step_ - 1;  // There is nothing to train: the last step was pushed in a generation before.
   EndTraining();
 }
 

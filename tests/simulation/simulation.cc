@@ -82,7 +82,7 @@ void Simulation::CheckServer(SimServer* server, uint64_t pushes) {
   }
   const ServerConfig config = job_.ConfigFor(server->index());
   CheckServerRows(job_.model(), config.tables, config.num_servers, server, &result_.failures);
-  server->core()->ComputeDigest(config.job_id, config.epoch,
+  server->core()->ComputeDigest(config.job_id, config.generation,
                                 [&](const absl::StatusOr<ServerCore::DigestAnswer>& answer) {
                                   if (!answer.ok()) return Fail(answer.status().ToString());
                                   result_.digest.Add(answer->digest);
@@ -108,8 +108,8 @@ void Simulation::FillResult() {
   result_.job = job_.counters();
   result_.events = job_.events();
   result_.messages_lost = network.messages_lost();
-  result_.parts_of_many = network.parts_of_many();
-  result_.parts_refused = network.parts_refused();
+  result_.chunks_of_many = network.chunks_of_many();
+  result_.chunks_refused = network.chunks_refused();
   result_.answers_of_the_dead = network.answers_of_the_dead();
   result_.max_staleness = job_.max_staleness();
   result_.digest_is_certain =

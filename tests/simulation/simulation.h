@@ -22,8 +22,8 @@ struct SimulationResult {
   uint64_t trace = 0;                 // Hash of every message in order.
   uint64_t events = 0;
   uint64_t messages_lost = 0;
-  uint64_t parts_of_many = 0;        // Parts of pushes in more than one, that arrived.
-  uint64_t parts_refused = 0;        // For lack of room.
+  uint64_t chunks_of_many = 0;       // Chunks of pushes in more than one, that arrived.
+  uint64_t chunks_refused = 0;       // For lack of room.
   uint64_t answers_of_the_dead = 0;  // Under way when the server died.
   uint64_t max_staleness = 0;        // Steps, of any rows that a worker used.
   uint64_t checkpoints_left = 0;     // At the end; each was restored.

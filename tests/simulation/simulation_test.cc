@@ -20,8 +20,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 void Add(const SimulationResult& result, SimulationResult* sum) {
   sum->events += result.events;
   sum->messages_lost += result.messages_lost;
-  sum->parts_of_many += result.parts_of_many;
-  sum->parts_refused += result.parts_refused;
+  sum->chunks_of_many += result.chunks_of_many;
+  sum->chunks_refused += result.chunks_refused;
   sum->answers_of_the_dead += result.answers_of_the_dead;
   sum->max_staleness = std::max(sum->max_staleness, result.max_staleness);
   sum->checkpoints_left += result.checkpoints_left;
@@ -32,13 +32,13 @@ void Add(const SimulationResult& result, SimulationResult* sum) {
 void Print(const SimulationResult& sum) {
   const SimServerCounters& servers = sum.servers;
   std::cout << sum.events << " events, " << sum.messages_lost << " messages lost, "
-            << servers.duplicates << " duplicates recognized, " << sum.parts_of_many
-            << " parts of several, " << sum.parts_refused << " refused, " << servers.pulls_held
+            << servers.duplicates << " duplicates recognized, " << sum.chunks_of_many
+            << " parts of several, " << sum.chunks_refused << " refused, " << servers.pulls_held
             << " pulls held, staleness up to " << sum.max_staleness << "\n"
             << servers.crashes << " processes died, " << servers.broken_writes << " in a write, "
             << servers.broken_recoveries << " in a recovery, " << servers.host_crashes
             << " with their host; " << servers.recoveries << " recovered, "
-            << servers.replayed_parts << " parts replayed, " << servers.torn_ends
+            << servers.replayed_chunks << " chunks replayed, " << servers.torn_ends
             << " torn ends cut, " << servers.pushes_forgotten
             << " pushes forgotten that nobody was told of; " << servers.messages_unheard
             << " messages unheard, " << servers.messages_early << " too early, "
@@ -68,8 +68,8 @@ void Print(const SimulationResult& sum) {
 // The seeds reach what the simulation is for.
 void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.messages_lost, 100u);
-  EXPECT_GT(sum.parts_of_many, 100u);
-  EXPECT_GT(sum.parts_refused, 10u);
+  EXPECT_GT(sum.chunks_of_many, 100u);
+  EXPECT_GT(sum.chunks_refused, 10u);
   EXPECT_GT(sum.answers_of_the_dead, 100u);
   EXPECT_GT(sum.max_staleness, 0u);
   EXPECT_GT(sum.servers.duplicates, 100u);
@@ -79,7 +79,7 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.servers.broken_recoveries, 10u);
   EXPECT_GT(sum.servers.host_crashes, 20u);
   EXPECT_GT(sum.servers.recoveries, 100u);
-  EXPECT_GT(sum.servers.replayed_parts, 1000u);
+  EXPECT_GT(sum.servers.replayed_chunks, 1000u);
   EXPECT_GT(sum.servers.torn_ends, 20u);
   EXPECT_GT(sum.servers.pushes_forgotten, 10u);
   EXPECT_GT(sum.servers.messages_unheard, 100u);
@@ -166,21 +166,21 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                          testing::Values(Planted{"ForgottenLedger", PlantedFault::kForgottenLedger},
                                          Planted{"AppliedTwice", PlantedFault::kAppliedTwice},
                                          Planted{"ArrivalOrder", PlantedFault::kArrivalOrder},
-                                         Planted{"OtherEpoch", PlantedFault::kOtherEpoch},
+                                         Planted{"OtherGeneration", PlantedFault::kOtherGeneration},
                                          Planted{"EarlyPush", PlantedFault::kEarlyPush},
                                          Planted{"StaleRows", PlantedFault::kStaleRows},
                                          Planted{"LoggedLate", PlantedFault::kLoggedLate},
                                          Planted{"ReplayedTwice", PlantedFault::kReplayedTwice},
                                          Planted{"AppliedInReplay", PlantedFault::kAppliedInReplay},
-                                         Planted{"OldEpochs", PlantedFault::kOldEpochs},
+                                         Planted{"OldGenerations", PlantedFault::kOldGenerations},
                                          Planted{"OldBases", PlantedFault::kOldBases},
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
                                          Planted{"OldEvaluations", PlantedFault::kOldEvaluations},
-                                         Planted{"UnsyncedParts", PlantedFault::kUnsyncedParts},
+                                         Planted{"UnsyncedChunks", PlantedFault::kUnsyncedShards},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames},
                                          Planted{"SameGeneration", PlantedFault::kSameGeneration},
                                          Planted{"ExtraRestarts", PlantedFault::kExtraRestarts},
-                                         Planted{"MissingParts", PlantedFault::kMissingParts},
+                                         Planted{"MissingChunks", PlantedFault::kMissingShards},
                                          Planted{"BadDataIsLoss", PlantedFault::kBadDataIsLoss},
                                          Planted{"MissedEnds", PlantedFault::kMissedEnds},
                                          Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),

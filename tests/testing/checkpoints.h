@@ -27,7 +27,8 @@ struct TestRow {
 };
 using TestRows = std::map<RowKey, TestRow>;
 
-// Table 1: sparse, 3 floats a row. Table 2: sparse, dim 2 with as many slots. Table 9: dense.
+// Table 1: sparse, 3 floats a row. Table 2: sparse, dim 2 with as many floats of state. Table 9:
+// dense.
 inline std::vector<TableLayout> TestTables() {
   std::vector<TableLayout> tables(3);
   for (TableLayout& table : tables) table.optimizer.kind = OptimizerKind::kSgd;
@@ -35,7 +36,7 @@ inline std::vector<TableLayout> TestTables() {
   tables[0].name = "small";
   tables[0].dim = 3;
   tables[1].id = TableId(2);
-  tables[1].name = "with slots";
+  tables[1].name = "with state";
   tables[1].dim = 2;
   tables[1].optimizer.kind = OptimizerKind::kAdagrad;
   tables[2].id = TableId(9);
@@ -77,7 +78,7 @@ inline CheckpointManifest EmptyManifest(const CheckpointId& id, uint32_t num_ser
   CheckpointManifest manifest;
   manifest.set_format_version(kCheckpointFormatVersion);
   manifest.set_job_id("test-1");
-  manifest.set_epoch(id.epoch);
+  manifest.set_generation(id.generation);
   manifest.set_step(id.step.value());
   manifest.set_num_servers(num_servers);
   manifest.set_num_workers(1);
@@ -85,9 +86,9 @@ inline CheckpointManifest EmptyManifest(const CheckpointId& id, uint32_t num_ser
     *manifest.add_tables() = TableLayoutToProto(table);
   }
   for (uint32_t server = 0; server < num_servers; ++server) {
-    CheckpointPart* part = manifest.add_parts();
-    part->set_server_index(server);
-    part->set_base_step(kNoStep.value());
+    CheckpointShard* shard = manifest.add_shards();
+    shard->set_server_index(server);
+    shard->set_base_step(kNoStep.value());
   }
   return manifest;
 }
@@ -101,17 +102,17 @@ inline CheckpointManifest WriteTestCheckpoint(Disk* disk, const std::string& dir
   CheckpointManifest manifest = EmptyManifest(id, num_servers);
   const ClusterMap map(num_servers);
   for (uint32_t server = 0; server < num_servers; ++server) {
-    CheckpointPart* part = manifest.mutable_parts(static_cast<int>(server));
+    CheckpointShard* shard = manifest.mutable_shards(static_cast<int>(server));
     if (base != nullptr) {
-      part->set_base_step(base->step());
-      *part->mutable_files() = base->parts(static_cast<int>(server)).files();
+      shard->set_base_step(base->step());
+      *shard->mutable_files() = base->shards(static_cast<int>(server)).files();
     }
     TestRows own;
     for (const auto& [key, row] : rows) {
-      if (map.ServerOfSlot(key.slot) == ServerIndex(server)) own[key] = row;
+      if (map.ServerOfPartition(key.partition) == ServerIndex(server)) own[key] = row;
     }
     const auto file = WriteTestRows(disk, directory, RowsFilePath(id, {ServerIndex(server)}), own);
-    if (file.has_value()) *part->add_files() = *file;
+    if (file.has_value()) *shard->add_files() = *file;
   }
   return manifest;
 }

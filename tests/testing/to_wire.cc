@@ -9,7 +9,7 @@ wire::PullRequest ToWire(const PullCall& call) {
   request.step = call.step;
   request.staleness_steps = call.staleness_steps;
   request.after_step = call.after_step;
-  request.with_slots = call.with_slots;
+  request.with_state = call.with_state;
   for (const PullSlice& slice : call.tables) {
     request.tables.push_back({slice.table, request.keys.size(), slice.keys.size()});
     request.keys.insert(request.keys.end(), slice.keys.begin(), slice.keys.end());
@@ -17,21 +17,21 @@ wire::PullRequest ToWire(const PullCall& call) {
   return request;
 }
 
-wire::PushPart ToWire(const PushCall& call) {
-  wire::PushPart part;
-  part.header = call.header;
-  part.step = call.step;
-  part.part = call.part;
-  part.num_parts = call.num_parts;
-  part.learning_rate = call.learning_rate;
+wire::PushChunk ToWire(const PushCall& call) {
+  wire::PushChunk chunk;
+  chunk.header = call.header;
+  chunk.step = call.step;
+  chunk.chunk = call.chunk;
+  chunk.num_chunks = call.num_chunks;
+  chunk.learning_rate = call.learning_rate;
   for (const wire::PushSlice& slice : call.tables) {
-    part.tables.push_back({slice.table, slice.kind, part.keys.size(), slice.keys.size(),
-                           part.values.size(), slice.values.size()});
-    part.keys.insert(part.keys.end(), slice.keys.begin(), slice.keys.end());
-    part.counts.insert(part.counts.end(), slice.counts.begin(), slice.counts.end());
-    part.values.insert(part.values.end(), slice.values.begin(), slice.values.end());
+    chunk.tables.push_back({slice.table, slice.kind, chunk.keys.size(), slice.keys.size(),
+                            chunk.values.size(), slice.values.size()});
+    chunk.keys.insert(chunk.keys.end(), slice.keys.begin(), slice.keys.end());
+    chunk.counts.insert(chunk.counts.end(), slice.counts.begin(), slice.counts.end());
+    chunk.values.insert(chunk.values.end(), slice.values.begin(), slice.values.end());
   }
-  return part;
+  return chunk;
 }
 
 }  // namespace thermocline

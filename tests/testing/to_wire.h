@@ -9,7 +9,7 @@
 namespace thermocline {
 
 wire::PullRequest ToWire(const PullCall& call);
-wire::PushPart ToWire(const PushCall& call);
+wire::PushChunk ToWire(const PushCall& call);
 
 }  // namespace thermocline
 

@@ -62,7 +62,7 @@ TEST_P(CacheTest, GivesTheBitsOfNoCache) {
   for (const char* servers : {"cluster.servers=1", "cluster.servers=3"}) {
     const Job job = MakeSmallJob(GetParam(), {servers, "train.passes=2"});
     const Outcome uncached = Train(job);
-    uint64_t hits = 0, evicted = 0, crowded_out = 0;
+    uint64_t hits = 0, evicted = 0, rejected_no_room = 0;
     for (const CacheShape& shape : Shapes()) {
       SCOPED_TRACE(Name(shape));
       const Outcome cached = Train(WithCache(job, shape));
@@ -75,12 +75,12 @@ TEST_P(CacheTest, GivesTheBitsOfNoCache) {
       EXPECT_LE(cache.rows_held(), cache.capacity_rows());
       hits += cache.hits();
       evicted += cache.evicted();
-      crowded_out += cache.crowded_out();
+      rejected_no_room += cache.rejected_no_room();
     }
     // Every path was taken.
     EXPECT_GT(hits, 0u);
     EXPECT_GT(evicted, 0u);
-    EXPECT_GT(crowded_out, 0u);
+    EXPECT_GT(rejected_no_room, 0u);
   }
 }
 
@@ -133,7 +133,7 @@ class ForgettingTransport : public Transport {
   }
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
-    if (call.step == step_ && forgotten_ < call.num_parts) {
+    if (call.step == step_ && forgotten_ < call.num_chunks) {
       ++forgotten_;
       done(wire::PushAnswer{wire::Readiness::kReady, step_ - 1});
       return;

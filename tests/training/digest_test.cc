@@ -184,8 +184,8 @@ FailedRun TrainToFailure(const Job& job) {
   InProcessTransport transport({&core});
   WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   FailedRun run;
-  run.status = RunWorker(job, {kSmallJobId, kSmallJobEpoch, WorkerRank(0)}, &transport, &scheduler,
-                         &progress)
+  run.status = RunWorker(job, {kSmallJobId, kSmallJobGeneration, WorkerRank(0)}, &transport,
+                         &scheduler, &progress)
                    .status();
   EXPECT_FALSE(IsServerLoss(run.status)) << run.status;
   core.FillStats(&run.server);

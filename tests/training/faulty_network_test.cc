@@ -86,7 +86,7 @@ struct TestServer {
       : core(ServerLimits(), scheduler) {
     ServerConfig config;
     config.job_id = "job";
-    config.epoch = 1;
+    config.generation = 1;
     config.server_index = ServerIndex(index);
     config.num_servers = kServers;
     config.num_workers = kWorkers;
@@ -224,11 +224,11 @@ Outcome RunJob(const std::vector<size_t>& cuts, double impatient, uint64_t seed)
       ImpatientTransport transport(grpc->get(), impatient, seed + rank);
       PsSessionOptions session_options;
       session_options.job_id = "job";
-      session_options.epoch = 1;
+      session_options.generation = 1;
       session_options.rank = WorkerRank(rank);
       session_options.num_servers = kServers;
       session_options.tables = Tables();
-      session_options.max_part_bytes = kMaxMessageBytes;
+      session_options.max_chunk_bytes = kMaxMessageBytes;
       session_options.give_up_us = 3600'000'000;  // A slow machine is no fault.
       session_options.max_backoff_us = 50'000;
       session_options.jitter_seed = seed + rank;

@@ -19,11 +19,11 @@ class InProcessTransport : public Transport {
   void Pull(ServerIndex server, const PullCall& call, int64_t,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
     ServerCore* core = cores_[server.value()];
-    core->Pull(ToWire(call), [core, tables = call.tables, with_slots = call.with_slots,
+    core->Pull(ToWire(call), [core, tables = call.tables, with_state = call.with_state,
                               done = std::move(done)](absl::StatusOr<wire::PullAnswer> answer) {
       if (answer.ok() && answer->readiness == wire::Readiness::kReady) {
         for (const PullSlice& slice : tables) {
-          const absl::Status read = core->ReadRows(slice.table, slice.keys, with_slots,
+          const absl::Status read = core->ReadRows(slice.table, slice.keys, with_state,
                                                    reinterpret_cast<uint8_t*>(slice.rows.data()));
           if (!read.ok()) return done(read);
         }

@@ -95,7 +95,7 @@ class ReferenceTrainer {
     std::vector<std::vector<Key>> keys(sparse_.size());
     std::vector<std::vector<float>> rows(sparse_.size()), gradients(sparse_.size());
     std::vector<std::vector<int32_t>> offsets(sparse_.size()), bags(sparse_.size());
-    std::vector<std::vector<int32_t>> slots(num_features);
+    std::vector<std::vector<int32_t>> row_indices(num_features);
     SparseBatch sparse_batch;
     sparse_batch.batch_size = batch->size;
     for (size_t t = 0; t < sparse_.size(); ++t) {
@@ -135,10 +135,11 @@ class ReferenceTrainer {
           tables_.features[f].pooling == MEAN ? PoolingMode::kMean : PoolingMode::kSum;
       const std::vector<Key>& sorted = keys[feature.table];
       for (Key key : lookups.keys) {
-        slots[f].push_back(std::lower_bound(sorted.begin(), sorted.end(), key) - sorted.begin());
+        row_indices[f].push_back(std::lower_bound(sorted.begin(), sorted.end(), key) -
+                                 sorted.begin());
       }
       feature.offsets = {lookups.offsets.data(), static_cast<int64_t>(lookups.offsets.size())};
-      feature.slots = {slots[f].data(), static_cast<int64_t>(slots[f].size())};
+      feature.row_indices = {row_indices[f].data(), static_cast<int64_t>(row_indices[f].size())};
       sparse_batch.features.push_back(feature);
     }
 

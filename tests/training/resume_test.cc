@@ -119,7 +119,7 @@ TEST(ResumeErrorTest, AStartThatTheDataDoesNotReachIsNamed) {
   WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   WorkerOptions options = From(0);
   options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch;
+  options.generation = kSmallJobGeneration;
   ASSERT_TRUE(RunWorker(job, options, &transport, servers.scheduler(), &progress).ok());
   Job shorter = job;
   shorter.mutable_data()->set_test_share(0.5);  // 750 rows: 8 steps
@@ -131,14 +131,14 @@ TEST(ResumeErrorTest, AStartThatTheDataDoesNotReachIsNamed) {
   EXPECT_FALSE(IsServerLoss(status));
 }
 
-TEST(ResumeErrorTest, AnotherEpochIsTheLossOfAServer) {
+TEST(ResumeErrorTest, AnotherGenerationIsTheLossOfAServer) {
   const Job job = MakeSmallJob("sgd {}", {});
   JobServers servers(job);
   InProcessTransport transport(servers.cores());
   WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   WorkerOptions options;
   options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch - 1;
+  options.generation = kSmallJobGeneration - 1;
   const absl::Status status =
       RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;

@@ -97,7 +97,7 @@ Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch
 ServerConfig ConfigOf(const Job& job, uint32_t index) {
   ServerConfig config;
   config.job_id = kSmallJobId;
-  config.epoch = kSmallJobEpoch;
+  config.generation = kSmallJobGeneration;
   config.server_index = ServerIndex(index);
   config.num_servers = job.cluster().servers();
   config.num_workers = job.cluster().workers();
@@ -127,7 +127,7 @@ void JobServers::AddDigest(Outcome* outcome) const {
     // No thread applies: the answer comes at once. It may be that a digest was computed just now.
     absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
     do {
-      core->ComputeDigest(kSmallJobId, kSmallJobEpoch, [&](auto given) { answer = given; });
+      core->ComputeDigest(kSmallJobId, kSmallJobGeneration, [&](auto given) { answer = given; });
     } while (absl::IsResourceExhausted(answer.status()));
     ASSERT_TRUE(answer.ok()) << answer.status();
     outcome->digest.Add(answer->digest);
@@ -140,7 +140,7 @@ Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options,
   InProcessTransport in_process(servers->cores());
   if (transport == nullptr) transport = &in_process;
   options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch;
+  options.generation = kSmallJobGeneration;
   Outcome outcome;
   outcome.workers.resize(job.cluster().workers(), absl::UnknownError("never ran"));
   std::vector<std::thread> threads;
@@ -165,7 +165,7 @@ absl::Status StatusOfRun(const Job& job, WorkerOptions options) {
   InProcessTransport transport(servers.cores());
   WorkerProgress progress(kSmallJobId, WorkerRank(0), /*fd=*/-1);
   options.job_id = kSmallJobId;
-  options.epoch = kSmallJobEpoch;
+  options.generation = kSmallJobGeneration;
   return RunWorker(job, options, &transport, servers.scheduler(), &progress).status();
 }
 

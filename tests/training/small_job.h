@@ -20,7 +20,7 @@
 namespace thermocline {
 
 inline constexpr char kSmallJobId[] = "digest";
-inline constexpr uint64_t kSmallJobEpoch = 7;
+inline constexpr uint64_t kSmallJobGeneration = 7;
 // Of one pass over the 1200 rows that are not held out.
 inline constexpr int64_t kSmallJobSteps = 12;
 
@@ -60,8 +60,8 @@ class JobServers {
   std::vector<ServerCore*> pointers_;
 };
 
-// All workers of the job, from their start to their end; `options` but for job, epoch and rank.
-// `transport` null: straight to the servers.
+// All workers of the job, from their start to their end; `options` but for job, generation and
+// rank. `transport` null: straight to the servers.
 Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options = {},
                    Transport* transport = nullptr);
 

@@ -30,7 +30,7 @@ int64_t ColumnsOf(const JobTables& tables, const CacheGroupLayout& group) {
   return columns;
 }
 
-std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_slots) {
+std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_state) {
   std::vector<CacheGroupLayout> groups;
   for (size_t t = 0; t < tables.sparse.size(); ++t) {
     const TableLayout& table = tables.sparse[t];
@@ -40,7 +40,7 @@ std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_slot
     if (group == groups.end()) {
       group = groups.emplace(groups.end());
       group->dim = table.dim;
-      group->row_floats = with_slots ? table.row_floats() : table.dim;
+      group->row_floats = with_state ? table.row_floats() : table.dim;
       group->stride = (group->row_floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
     }
     group->tables.push_back(static_cast<int32_t>(t));
@@ -79,10 +79,10 @@ uint64_t CacheLayout::capacity_bytes() const {
 }
 
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_slots, uint64_t budget_bytes) {
+                                        bool with_state, uint64_t budget_bytes) {
   CacheLayout layout;
   layout.budget_bytes = budget_bytes;
-  layout.groups = MakeGroups(tables, with_slots);
+  layout.groups = MakeGroups(tables, with_state);
   uint64_t staging_bytes = 0, least_bytes = 0;
   for (CacheGroupLayout& group : layout.groups) {
     group.staging_rows = static_cast<int32_t>(

@@ -14,8 +14,8 @@ namespace thermocline {
 struct CacheGroupLayout {
   std::vector<int32_t> tables;  // indices into JobTables::sparse
   int dim = 0;
-  int row_floats = 0;        // of a row held: weights, and slots where this worker updates them
-  int64_t stride = 0;        // floats from one row of the slab to the next
+  int row_floats = 0;  // of a row held: weights, and optimizer state where this worker updates them
+  int64_t stride = 0;  // floats from one row of the slab to the next
   int32_t staging_rows = 0;  // for the distinct keys of one batch
   int32_t capacity = 0;      // rows held
 
@@ -29,13 +29,13 @@ struct CacheLayout {
   uint64_t capacity_bytes() const;
 };
 
-// batch_samples: this worker's share of a batch. `with_slots`: rows are held with their optimizer
+// batch_samples: this worker's share of a batch. `with_state`: rows are held with their optimizer
 // state. A batch has at most one distinct key a sample and column; a column whose bags hold more is
 // counted once, and its slab grows beyond the budget if it must.
 // Errors: kInvalidArgument (the budget can't hold the rows of one batch and one more in each group,
 // and says how much is needed for what).
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_slots, uint64_t budget_bytes);
+                                        bool with_state, uint64_t budget_bytes);
 
 }  // namespace thermocline
 

@@ -40,8 +40,8 @@ JobTables TwoGroups() {
 }
 
 absl::StatusOr<CacheLayout> LayOut(const JobTables& tables, int64_t batch_samples,
-                                   uint64_t budget_bytes, bool with_slots = true) {
-  return LayOutCache(tables, batch_samples, with_slots, budget_bytes);
+                                   uint64_t budget_bytes, bool with_state = true) {
+  return LayOutCache(tables, batch_samples, with_state, budget_bytes);
 }
 
 uint64_t StagingBytes(const CacheLayout& layout) {
@@ -73,7 +73,7 @@ TEST(CacheLayoutTest, TablesOfOneDimAndOptimizerShareASlab) {
 TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) {
   struct Case {
     OptimizerKind kind;
-    int dim, floats_with_slots, stride_with_slots, stride_without;
+    int dim, floats_with_state, stride_with_state, stride_without;
   };
   for (const Case& c : {Case{OptimizerKind::kSgd, 4, 4, 4, 4},
                         {OptimizerKind::kSgd, 1, 1, 4, 4},
@@ -83,12 +83,12 @@ TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) 
     JobTables tables;
     AddTable("t", c.dim, c.kind, &tables);
     AddFeature(0, 1, &tables);
-    const auto with = LayOut(tables, 10, 1 << 20, /*with_slots=*/true);
-    const auto without = LayOut(tables, 10, 1 << 20, /*with_slots=*/false);
+    const auto with = LayOut(tables, 10, 1 << 20, /*with_state=*/true);
+    const auto without = LayOut(tables, 10, 1 << 20, /*with_state=*/false);
     ASSERT_TRUE(with.ok() && without.ok());
-    EXPECT_EQ(with->groups[0].row_floats, c.floats_with_slots);
-    EXPECT_EQ(with->groups[0].stride, c.stride_with_slots);
-    EXPECT_EQ(with->groups[0].row_bytes(), 4 * c.stride_with_slots);
+    EXPECT_EQ(with->groups[0].row_floats, c.floats_with_state);
+    EXPECT_EQ(with->groups[0].stride, c.stride_with_state);
+    EXPECT_EQ(with->groups[0].row_bytes(), 4 * c.stride_with_state);
     EXPECT_EQ(without->groups[0].row_floats, c.dim);
     EXPECT_EQ(without->groups[0].stride, c.stride_without);
   }
@@ -113,8 +113,8 @@ TEST(CacheLayoutTest, TheRowsOfABatchAndOneMoreAreTheLeast) {
       "more: 50 + 1 rows of 32 bytes for 2 tables like 'users', 10 + 1 rows of 48 bytes for 1 "
       "table like 'items'");
   // Without their state the rows of the first group have 16.
-  EXPECT_TRUE(LayOut(TwoGroups(), 10, 1344, /*with_slots=*/false).ok());
-  EXPECT_FALSE(LayOut(TwoGroups(), 10, 1343, /*with_slots=*/false).ok());
+  EXPECT_TRUE(LayOut(TwoGroups(), 10, 1344, /*with_state=*/false).ok());
+  EXPECT_FALSE(LayOut(TwoGroups(), 10, 1343, /*with_state=*/false).ok());
 }
 
 TEST(CacheLayoutTest, WhatIsLeftIsSharedByWhatABatchReads) {
@@ -167,7 +167,7 @@ TEST(CacheLayoutTest, RowsAreNumberedWith29Bits) {
   JobTables tables;
   AddTable("t", 1, OptimizerKind::kSgd, &tables);
   AddFeature(0, 1, &tables);
-  const auto layout = LayOut(tables, 10, uint64_t{1} << 40, /*with_slots=*/false);
+  const auto layout = LayOut(tables, 10, uint64_t{1} << 40, /*with_state=*/false);
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->groups[0].capacity, 1 << 29);
 }

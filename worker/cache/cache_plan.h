@@ -37,7 +37,8 @@ struct CacheCounts {
   int64_t hits = 0;  // read from the cache, nothing pulled
   int64_t loaded = 0;
   int64_t bypassed = 0;
-  int64_t crowded_out = 0;    // of those bypassed: had a later use in the window, and found no room
+  int64_t rejected_no_room =
+      0;                      // of those bypassed: had a later use in the window, and found no room
   int64_t evicted = 0;        // in kCopies too, where nothing is carried out for them
   int64_t written_ahead = 0;  // rows held that the servers got before a cut; not the plan's to know
   int64_t rows_held = 0;      // after the step

@@ -135,7 +135,7 @@ void CachePlanner::GiveRows(int32_t t, Group* group, CachePlan* cache) {
     RowOwner victim;
     const int32_t row = group->rows.Take({t, wanted.entry}, wanted.frequency, &victim);
     table.GiveRow(i, row);
-    cache->counts.crowded_out += row == kNoRow ? 1 : 0;
+    cache->counts.rejected_no_room += row == kNoRow ? 1 : 0;
     if (row == kNoRow || victim.table < 0) continue;
     tables_[victim.table]->Lose(victim.entry, row);
     ++cache->counts.evicted;

@@ -222,12 +222,12 @@ class TraceRunner {
     EXPECT_EQ(plan.counts.hits, counts_.hits);
     EXPECT_EQ(plan.counts.loaded, counts_.loaded);
     EXPECT_EQ(plan.counts.bypassed, counts_.bypassed);
-    EXPECT_EQ(plan.counts.crowded_out, counts_.crowded_out);
+    EXPECT_EQ(plan.counts.rejected_no_room, counts_.rejected_no_room);
     EXPECT_EQ(plan.counts.evicted, counts_.evicted);
     EXPECT_EQ(plan.counts.rows_held, counts_.rows_held);
     total_.hits += counts_.hits;
     total_.loaded += counts_.loaded;
-    total_.crowded_out += counts_.crowded_out;
+    total_.rejected_no_room += counts_.rejected_no_room;
     total_.evicted += counts_.evicted;
   }
 
@@ -235,7 +235,7 @@ class TraceRunner {
     const CachePlannerOptions::Group& group = trace_.options.groups[g];
     std::vector<SlabRow>& slab = slabs_[g];
     slab.resize(group.capacity);
-    const int64_t crowded_before = counts_.crowded_out;
+    const int64_t rejected_before = counts_.rejected_no_room;
     for (int32_t t : group.tables) Evict(t, plan.tables[t].evicted, &slab);
     int32_t staged = group.capacity;
     for (int32_t t : group.tables) {
@@ -249,8 +249,8 @@ class TraceRunner {
     slab.resize(group.capacity);
     for (const SlabRow& row : slab) {
       counts_.rows_held += row.held ? 1 : 0;
-      // Only where every row is needed is a key crowded out.
-      if (counts_.crowded_out > crowded_before) {
+      // Only where every row is needed is a key rejected (no room).
+      if (counts_.rejected_no_room > rejected_before) {
         EXPECT_TRUE(row.held && (UsedNow(row.key) || NextUse(row.key) >= 0));
       }
     }
@@ -320,7 +320,7 @@ class TraceRunner {
       for (const SlabRow& row : *slab) ASSERT_FALSE(row.held && row.key == key);
       slab->push_back(Pull(key, through));
       ++counts_.bypassed;
-      counts_.crowded_out += Wanted(key) ? 1 : 0;
+      counts_.rejected_no_room += Wanted(key) ? 1 : 0;
     }
   }
 
@@ -408,13 +408,13 @@ TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
     CacheCounts& total = totals[trace.options.mode];
     total.hits += runner.total().hits;
     total.loaded += runner.total().loaded;
-    total.crowded_out += runner.total().crowded_out;
+    total.rejected_no_room += runner.total().rejected_no_room;
     total.evicted += runner.total().evicted;
   }
   for (Mode mode : {Mode::kOwned, Mode::kCopies}) {  // Nothing above was idle.
     EXPECT_GT(totals[mode].hits, 10000);
     EXPECT_GT(totals[mode].loaded, 10000);
-    EXPECT_GT(totals[mode].crowded_out, 1000);
+    EXPECT_GT(totals[mode].rejected_no_room, 1000);
     EXPECT_GT(totals[mode].evicted, 1000);
   }
 }

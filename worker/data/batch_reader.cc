@@ -21,7 +21,7 @@ absl::Status Cancelled() { return absl::CancelledError("reading was cancelled");
 BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options)
     : source_(std::move(source)),
       options_(options),
-      slots_(std::max<uint32_t>(options.read_ahead_batches, 1)),
+      entries_(std::max<uint32_t>(options.read_ahead_batches, 1)),
       next_step_(options.start_step.value()),
       parse_step_(options.start_step.value()) {
   CHECK_GE(options_.batch_size, 1);
@@ -47,15 +47,15 @@ void BatchReader::Cancel() {
 
 absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
   absl::MutexLock lock(&mutex_);
-  Slot* const slot = &slots_[next_step_ % slots_.size()];
-  const auto answerable = [this, slot]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return cancelled_ || ended_ || slot->state == SlotState::kReady;
+  Entry* const entry = &entries_[next_step_ % entries_.size()];
+  const auto answerable = [this, entry]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return cancelled_ || ended_ || entry->state == EntryState::kReady;
   };
   mutex_.Await(absl::Condition(&answerable));
   if (cancelled_) return Cancelled();
   if (!ended_) {
-    absl::Status status = slot->end ? slot->status : CountBadRows(*slot);
-    if (slot->end || !status.ok()) {
+    absl::Status status = entry->end ? entry->status : CountBadRows(*entry);
+    if (entry->end || !status.ok()) {
       ended_ = true;
       final_status_ = std::move(status);
     }
@@ -65,24 +65,24 @@ absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
     progress_.fraction = 1;
     return std::unique_ptr<Batch>();
   }
-  std::unique_ptr<Batch> batch = std::move(slot->batch);
+  std::unique_ptr<Batch> batch = std::move(entry->batch);
   progress_.fraction = batch->progress;
   progress_.samples += batch->size;
   progress_.padding_ids += batch->padding_ids;
   ++progress_.steps;
-  slot->state = SlotState::kEmpty;
+  entry->state = EntryState::kEmpty;
   ++next_step_;
   return batch;
 }
 
-absl::Status BatchReader::CountBadRows(const Slot& slot) {
-  if (next_step_ == options_.start_step.value()) first_pass_ = slot.pass;
-  if (slot.pass > first_pass_) return absl::OkStatus();  // The same lines have been counted.
-  const uint64_t met = progress_.bad_lines + slot.bad_rows.size();
-  for (int64_t row : slot.bad_rows) {
+absl::Status BatchReader::CountBadRows(const Entry& entry) {
+  if (next_step_ == options_.start_step.value()) first_pass_ = entry.pass;
+  if (entry.pass > first_pass_) return absl::OkStatus();  // The same lines have been counted.
+  const uint64_t met = progress_.bad_lines + entry.bad_rows.size();
+  for (int64_t row : entry.bad_rows) {
     absl::Status why;
     if (progress_.bad_lines == 0 || progress_.bad_lines == options_.max_bad_lines) {
-      why = source_->DescribeBadRow(slot.raw, row);
+      why = source_->DescribeBadRow(entry.raw, row);
     }
     if (progress_.bad_lines == 0) progress_.first_bad_line = std::string(why.message());
     if (progress_.bad_lines == options_.max_bad_lines) return TooManyBadRows(why, met);
@@ -170,25 +170,25 @@ void BatchReader::ReadLoop() {
     skipped_ = being_skipped_;
   }
   for (int64_t step = options_.start_step.value();; ++step) {
-    Slot* const slot = &slots_[step % slots_.size()];
+    Entry* const entry = &entries_[step % entries_.size()];
     {
       absl::MutexLock lock(&mutex_);
-      const auto free = [this, slot]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return cancelled_ || slot->state == SlotState::kEmpty;
+      const auto free = [this, entry]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return cancelled_ || entry->state == EntryState::kEmpty;
       };
       mutex_.Await(absl::Condition(&free));
       if (cancelled_) return;
     }
-    const absl::StatusOr<bool> read = skipped.ok() ? ReadStep(step, slot) : skipped;
-    slot->end = !read.ok() || !*read;
-    slot->status = read.status();
+    const absl::StatusOr<bool> read = skipped.ok() ? ReadStep(step, entry) : skipped;
+    entry->end = !read.ok() || !*read;
+    entry->status = read.status();
     absl::MutexLock lock(&mutex_);
-    slot->state = slot->end ? SlotState::kReady : SlotState::kRead;
-    if (slot->end) return;
+    entry->state = entry->end ? EntryState::kReady : EntryState::kRead;
+    if (entry->end) return;
   }
 }
 
-absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
+absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Entry* entry) {
   if (options_.max_steps > 0 && static_cast<uint64_t>(step) >= options_.max_steps) return false;
   while (pass_ < options_.passes) {
     if (!pass_started_) {
@@ -196,14 +196,14 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
       at_first_row_ = true;
     }
     pass_started_ = true;
-    ASSIGN_OR_RETURN(const bool some, source_->Read(options_.batch_size, &slot->raw));
+    ASSIGN_OR_RETURN(const bool some, source_->Read(options_.batch_size, &entry->raw));
     if (some) {
-      RawBatch& raw = slot->raw;
+      RawBatch& raw = entry->raw;
       const int64_t rank = options_.rank.value();
       raw.slice_begin = SliceBegin(raw.num_rows, rank, options_.num_workers);
       raw.slice_end = SliceBegin(raw.num_rows, rank + 1, options_.num_workers);
-      slot->pass = pass_;
-      slot->begins_pass = std::exchange(at_first_row_, false);
+      entry->pass = pass_;
+      entry->begins_pass = std::exchange(at_first_row_, false);
       return true;
     }
     ++pass_;
@@ -214,41 +214,41 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Slot* slot) {
 
 void BatchReader::ParseLoop() {
   for (;;) {
-    Slot* slot;
+    Entry* entry;
     int64_t step;
     {
       absl::MutexLock lock(&mutex_);
       const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        const Slot& next = slots_[parse_step_ % slots_.size()];
-        return cancelled_ || next.state == SlotState::kRead ||
-               (next.state == SlotState::kReady && next.end);
+        const Entry& next = entries_[parse_step_ % entries_.size()];
+        return cancelled_ || next.state == EntryState::kRead ||
+               (next.state == EntryState::kReady && next.end);
       };
       mutex_.Await(absl::Condition(&work));
       step = parse_step_;
-      slot = &slots_[step % slots_.size()];
-      if (cancelled_ || slot->state == SlotState::kReady) return;
-      slot->state = SlotState::kParsing;
+      entry = &entries_[step % entries_.size()];
+      if (cancelled_ || entry->state == EntryState::kReady) return;
+      entry->state = EntryState::kParsing;
       ++parse_step_;
     }
-    slot->status = ParseStep(step, slot);
-    slot->end = !slot->status.ok();
+    entry->status = ParseStep(step, entry);
+    entry->end = !entry->status.ok();
     absl::MutexLock lock(&mutex_);
-    slot->state = SlotState::kReady;
+    entry->state = EntryState::kReady;
   }
 }
 
-absl::Status BatchReader::ParseStep(int64_t step, Slot* slot) {
-  if (slot->batch == nullptr) slot->batch = TakeSpare();
-  slot->bad_rows.clear();
-  RETURN_IF_ERROR(source_->Parse(slot->raw, slot->batch.get(), &slot->bad_rows));
-  slot->batch->step = Step(step);
-  slot->batch->global_samples = slot->raw.num_rows;
-  slot->batch->pass = slot->pass;
-  slot->batch->begins_pass = slot->begins_pass;
-  const double read = (slot->pass + slot->raw.pass_progress) / options_.passes;
+absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
+  if (entry->batch == nullptr) entry->batch = TakeSpare();
+  entry->bad_rows.clear();
+  RETURN_IF_ERROR(source_->Parse(entry->raw, entry->batch.get(), &entry->bad_rows));
+  entry->batch->step = Step(step);
+  entry->batch->global_samples = entry->raw.num_rows;
+  entry->batch->pass = entry->pass;
+  entry->batch->begins_pass = entry->begins_pass;
+  const double read = (entry->pass + entry->raw.pass_progress) / options_.passes;
   const double of_max =
       options_.max_steps == 0 ? 0 : (step + 1.0) / static_cast<double>(options_.max_steps);
-  slot->batch->progress = std::min(1.0, std::max(read, of_max));
+  entry->batch->progress = std::min(1.0, std::max(read, of_max));
   return absl::OkStatus();
 }
 

@@ -84,10 +84,10 @@ class BatchReader {
   Progress progress() const;
 
  private:
-  enum class SlotState { kEmpty, kRead, kParsing, kReady };
-  // One of the batches ahead; the steps go round the slots.
-  struct Slot {
-    SlotState state = SlotState::kEmpty;
+  enum class EntryState { kEmpty, kRead, kParsing, kReady };
+  // One of the batches ahead; the steps go round the entries.
+  struct Entry {
+    EntryState state = EntryState::kEmpty;
     bool end = false;  // No batch: reading ended here, well or with `status`.
     absl::Status status;
     uint32_t pass = 0;
@@ -104,12 +104,12 @@ class BatchReader {
   // Adds `rows` neighbouring rows, from a batch's first on, to what was skipped; returns how many
   // steps they are.
   int64_t CountSkipped(int64_t rows);
-  // Reads the rows of `step` into `slot`; false at the end of all passes.
-  absl::StatusOr<bool> ReadStep(int64_t step, Slot* slot);
-  absl::Status ParseStep(int64_t step, Slot* slot);
+  // Reads the rows of `step` into `entry`; false at the end of all passes.
+  absl::StatusOr<bool> ReadStep(int64_t step, Entry* entry);
+  absl::Status ParseStep(int64_t step, Entry* entry);
   std::unique_ptr<Batch> TakeSpare();
-  // Adds the bad rows of the slot that is handed out, or says that there are too many.
-  absl::Status CountBadRows(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the bad rows of the entry that is handed out, or says that there are too many.
+  absl::Status CountBadRows(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `last`: what is wrong with the row that is one too many. `met`: bad rows through its batch.
   absl::Status TooManyBadRows(const absl::Status& last, uint64_t met) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -125,9 +125,9 @@ class BatchReader {
 
   mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  // A slot belongs to whom its state says: reader (kEmpty), parser (kRead, kParsing), Next()
+  // A entry belongs to whom its state says: reader (kEmpty), parser (kRead, kParsing), Next()
   // (kReady). Its state is guarded by mutex_.
-  std::vector<Slot> slots_;
+  std::vector<Entry> entries_;
   int64_t next_step_ ABSL_GUARDED_BY(mutex_);   // To be handed out.
   int64_t parse_step_ ABSL_GUARDED_BY(mutex_);  // To be taken by a parser.
   Skipped skipped_ ABSL_GUARDED_BY(mutex_);

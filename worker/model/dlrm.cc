@@ -96,12 +96,12 @@ void DlrmModel::LayOutMlp(const std::string& name, MlpConfig* config, int64_t* n
 
 void DlrmModel::AllocateBuffers() {
   const int64_t blocks = arena_floats_ / kDenseBlockFloats;
-  std::vector<float> slots(blocks * SlotFloats(optimizer_, kDenseBlockFloats));
-  InitSlots(optimizer_, absl::MakeSpan(slots));
+  std::vector<float> state(blocks * StateFloats(optimizer_, kDenseBlockFloats));
+  InitState(optimizer_, absl::MakeSpan(state));
   weights_ = device_->Allocate(sizeof(float) * arena_floats_);
   gradients_ = device_->Allocate(sizeof(float) * arena_floats_);
-  slots_ = device_->Allocate(sizeof(float) * slots.size());
-  device_->CopyToDevice(slots_->data(), slots.data(), sizeof(float) * slots.size(),
+  state_ = device_->Allocate(sizeof(float) * state.size());
+  device_->CopyToDevice(state_->data(), state.data(), sizeof(float) * state.size(),
                         Stream::kCompute);
   loss_sum_ = device_->Allocate(sizeof(double));
 
@@ -117,9 +117,9 @@ void DlrmModel::AllocateBuffers() {
 
 DeviceSpan<float> DlrmModel::weights() { return {weights_->floats(), arena_floats_}; }
 DeviceSpan<float> DlrmModel::gradients() { return {gradients_->floats(), arena_floats_}; }
-DeviceSpan<float> DlrmModel::slots() {
-  return {slots_->floats(),
-          arena_floats_ / kDenseBlockFloats * SlotFloats(optimizer_, kDenseBlockFloats)};
+DeviceSpan<float> DlrmModel::state() {
+  return {state_->floats(),
+          arena_floats_ / kDenseBlockFloats * StateFloats(optimizer_, kDenseBlockFloats)};
 }
 DeviceSpan<double> DlrmModel::loss_sum() { return {static_cast<double*>(loss_sum_->data()), 1}; }
 
@@ -134,7 +134,7 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   for (const FeatureBatch& feature : batch.features) {
     const Matrix& rows = batch.tables[feature.table].rows;
     CHECK_EQ(rows.cols, shape_.dim);
-    pool_inputs_.push_back({feature.pooling, rows, feature.slots, feature.offsets});
+    pool_inputs_.push_back({feature.pooling, rows, feature.row_indices, feature.offsets});
   }
   const Matrix z = z_.Rows(batch.batch_size);
   const Matrix top_input = top_input_.Rows(batch.batch_size);

@@ -54,9 +54,9 @@ class DlrmModel {
   ~DlrmModel();
 
   const std::vector<DenseTensor>& tensors() const { return tensors_; }
-  // The arenas, in device memory; the optimizer's slots lie block by block.
+  // The arenas, in device memory; the optimizer state lie block by block.
   DeviceSpan<float> weights();    // [blocks, 256]
-  DeviceSpan<float> slots();      // [blocks, SlotFloats(dense_optimizer, 256)]
+  DeviceSpan<float> state();      // [blocks, StateFloats(dense_optimizer, 256)]
   DeviceSpan<float> gradients();  // [blocks, 256]
 
   // logits of a batch, in device memory. `dense` and `batch` stay valid through BackwardDense.
@@ -94,7 +94,7 @@ class DlrmModel {
   int64_t arena_floats_ = 0;
   std::unique_ptr<Mlp> bottom_, top_;
 
-  std::unique_ptr<DeviceBuffer> weights_, slots_, gradients_, loss_sum_;
+  std::unique_ptr<DeviceBuffer> weights_, state_, gradients_, loss_sum_;
   // Activations and their gradients, [max_batch, columns].
   struct Activation {
     std::unique_ptr<DeviceBuffer> buffer;

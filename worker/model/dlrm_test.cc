@@ -19,7 +19,7 @@ namespace {
 struct Inputs {
   std::vector<float> dense, labels;
   std::vector<std::vector<float>> rows;                     // [table][unique * dim]
-  std::vector<std::vector<int32_t>> slots, offsets;         // [feature]
+  std::vector<std::vector<int32_t>> row_indices, offsets;   // [feature]
   std::vector<std::vector<int32_t>> seg_offsets, seg_bags;  // [table]
   SparseBatch batch;
 };
@@ -41,7 +41,7 @@ Inputs MakeInputs(const Case& c, std::mt19937_64* rng) {
   int tables = 0;
   for (int t : c.tables) tables = std::max(tables, t + 1);
   in.rows.resize(tables), in.seg_offsets.resize(tables), in.seg_bags.resize(tables);
-  in.slots.resize(features), in.offsets.resize(features);
+  in.row_indices.resize(features), in.offsets.resize(features);
   std::vector<std::vector<std::vector<int32_t>>> by_key(tables);
   for (auto& keys : by_key) keys.resize(c.unique_keys);
   for (int t = 0; t < tables; ++t) {
@@ -52,11 +52,12 @@ Inputs MakeInputs(const Case& c, std::mt19937_64* rng) {
     for (int f = 0; f < features; ++f) {
       const int lookups = c.max_bag[f] < 0 ? 1 : (*rng)() % (c.max_bag[f] + 1);
       for (int l = 0; l < lookups; ++l) {
-        const int32_t slot = (*rng)() % c.unique_keys;
-        in.slots[f].push_back(slot);
-        by_key[c.tables[f]][slot].push_back(BagRow(b, f, features, c.shape.num_dense > 0 ? 1 : 0));
+        const int32_t row_index = (*rng)() % c.unique_keys;
+        in.row_indices[f].push_back(row_index);
+        by_key[c.tables[f]][row_index].push_back(
+            BagRow(b, f, features, c.shape.num_dense > 0 ? 1 : 0));
       }
-      in.offsets[f].push_back(static_cast<int32_t>(in.slots[f].size()));
+      in.offsets[f].push_back(static_cast<int32_t>(in.row_indices[f].size()));
     }
   }
   in.batch.batch_size = c.batch_size;
@@ -73,7 +74,8 @@ Inputs MakeInputs(const Case& c, std::mt19937_64* rng) {
   }
   for (int f = 0; f < features; ++f) {
     FeatureBatch feature{c.tables[f], c.poolings[f], {}, {}};
-    feature.slots = {in.slots[f].data(), static_cast<int64_t>(in.slots[f].size())};
+    feature.row_indices = {in.row_indices[f].data(),
+                           static_cast<int64_t>(in.row_indices[f].size())};
     if (c.max_bag[f] >= 0) {
       feature.offsets = {in.offsets[f].data(), static_cast<int64_t>(in.offsets[f].size())};
     }
@@ -121,7 +123,8 @@ double ReferenceLoss(const Case& c, const std::vector<DenseTensor>& tensors, con
       Doubles pooled(dim);
       const int first = in.offsets[f][b], last = in.offsets[f][b + 1];
       for (int j = first; j < last; ++j) {
-        for (int d = 0; d < dim; ++d) pooled[d] += rows[c.tables[f]][in.slots[f][j] * dim + d];
+        for (int d = 0; d < dim; ++d)
+          pooled[d] += rows[c.tables[f]][in.row_indices[f][j] * dim + d];
       }
       if (c.poolings[f] == PoolingMode::kMean && last > first) {
         for (double& x : pooled) x /= last - first;
@@ -282,7 +285,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DlrmGradientTest,
 
 void UpdateDense(Device* device, const OptimizerConfig& optimizer, int step, DlrmModel* model) {
   device->DenseUpdate(optimizer, ScalarsForStep(optimizer, 0.05f, Step(step)),
-                      model->gradients().AsConst(), model->weights(), model->slots());
+                      model->gradients().AsConst(), model->weights(), model->state());
 }
 
 // Trains a few steps and returns every bit that training left behind.
@@ -310,7 +313,7 @@ std::vector<float> Train(int threads, CpuIsaLimit isa, OptimizerKind kind, uint6
     left.push_back(static_cast<float>(model.loss_sum()[0]));
   }
   left.insert(left.end(), model.weights().data, model.weights().data + model.weights().size);
-  left.insert(left.end(), model.slots().data, model.slots().data + model.slots().size);
+  left.insert(left.end(), model.state().data, model.state().data + model.state().size);
   return left;
 }
 

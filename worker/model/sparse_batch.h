@@ -39,10 +39,10 @@ struct TableBatch {
 struct FeatureBatch {
   int32_t table = 0;  // Index into SparseBatch::tables; several features may share one.
   PoolingMode pooling = PoolingMode::kSum;
-  // Lookups of sample b are slots[offsets[b] .. offsets[b + 1]). An empty bag pools to zeros.
-  // Without offsets every sample has exactly one lookup: slots is [batch] (the fast path).
-  DeviceSpan<const int32_t> offsets;  // [batch + 1] or empty
-  DeviceSpan<const int32_t> slots;    // [lookups] row of the key in its table's `rows`
+  // Lookups of sample b are row_indices[offsets[b] .. offsets[b + 1]). An empty bag pools to zeros.
+  // Without offsets every sample has exactly one lookup: row_indices is [batch] (the fast path).
+  DeviceSpan<const int32_t> offsets;      // [batch + 1] or empty
+  DeviceSpan<const int32_t> row_indices;  // [lookups] row of the key in its table's `rows`
 };
 
 struct SparseBatch {

@@ -61,7 +61,7 @@ void BatchPlanner::PlanTable(const Batch& batch, int32_t t, BatchPlan* plan) {
     lookups += from.keys.size();
     feature.table = t;
     feature.single = HasSingleLookups(from, batch.size);
-    feature.slots.resize(from.keys.size());
+    feature.row_indices.resize(from.keys.size());
   }
   CHECK_LT(lookups, size_t{1} << 30);
   table.keys.resize(lookups);
@@ -69,7 +69,7 @@ void BatchPlanner::PlanTable(const Batch& batch, int32_t t, BatchPlan* plan) {
   BeginTable(lookups);
   if (table_features_[t].size() == 1) {
     const int32_t f = table_features_[t][0];
-    AddRun(batch.features[f].keys, plan->features[f].slots.data(), &table);
+    AddRun(batch.features[f].keys, plan->features[f].row_indices.data(), &table);
   } else {
     AddFeaturesInTurn(batch, t, plan);
   }
@@ -133,7 +133,7 @@ struct BatchPlanner::Inserter {
   }
 };
 
-void BatchPlanner::AddRun(absl::Span<const Key> keys, int32_t* slots, TablePlan* table) {
+void BatchPlanner::AddRun(absl::Span<const Key> keys, int32_t* row_indices, TablePlan* table) {
   Inserter inserter{buckets_.data(),
                     shift_,
                     buckets_in_use_ - 1,
@@ -151,7 +151,7 @@ void BatchPlanner::AddRun(absl::Span<const Key> keys, int32_t* slots, TablePlan*
       __builtin_prefetch(&inserter.buckets[homes[i]], 1);
     }
     for (size_t i = 0; i < n; ++i) {
-      slots[begin + i] = static_cast<int32_t>(inserter.FindOrAdd(from[begin + i], homes[i]));
+      row_indices[begin + i] = static_cast<int32_t>(inserter.FindOrAdd(from[begin + i], homes[i]));
     }
   }
   num_unique_ = static_cast<int32_t>(inserter.num_unique);
@@ -164,7 +164,7 @@ void BatchPlanner::AddFeaturesInTurn(const Batch& batch, int32_t t, BatchPlan* p
       const FeatureLookups& from = batch.features[f];
       const int32_t begin = from.offsets[sample];
       AddRun(absl::MakeConstSpan(from.keys).subspan(begin, from.offsets[sample + 1] - begin),
-             plan->features[f].slots.data() + begin, &plan->tables[t]);
+             plan->features[f].row_indices.data() + begin, &plan->tables[t]);
     }
   }
 }
@@ -214,12 +214,12 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   const std::vector<int32_t>& features = table_features_[t];
   const int32_t num_features = static_cast<int32_t>(feature_tables_.size());
   if (features.size() == 1 && plan->features[features[0]].single) {
-    int32_t* const slots = plan->features[features[0]].slots.data();
+    int32_t* const row_indices = plan->features[features[0]].row_indices.data();
     const int32_t size = batch.size;
     int32_t bag = BagRow(0, features[0], num_features, dense_vectors_);
     for (int32_t sample = 0; sample < size; ++sample) {
-      if (kReorder) slots[sample] = positions_[slots[sample]];
-      bags[ends[slots[sample]]++] = bag;
+      if (kReorder) row_indices[sample] = positions_[row_indices[sample]];
+      bags[ends[row_indices[sample]]++] = bag;
       bag += dense_vectors_ + num_features;
     }
     return;
@@ -228,10 +228,10 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
     for (int32_t f : features) {
       const int32_t bag = BagRow(sample, f, num_features, dense_vectors_);
       const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
-      int32_t* const slots = plan->features[f].slots.data();
+      int32_t* const row_indices = plan->features[f].row_indices.data();
       for (int32_t i = offsets[sample]; i < offsets[sample + 1]; ++i) {
-        if (kReorder) slots[i] = positions_[slots[i]];
-        bags[ends[slots[i]]++] = bag;
+        if (kReorder) row_indices[i] = positions_[row_indices[i]];
+        bags[ends[row_indices[i]]++] = bag;
       }
     }
   }

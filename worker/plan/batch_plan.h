@@ -46,9 +46,9 @@ struct TablePlan {
 };
 
 struct FeaturePlan {
-  int32_t table = 0;                   // Index into BatchPlan::tables.
-  UninitializedVector<int32_t> slots;  // [lookups] staging position of each lookup's key
-  bool single = false;                 // Every bag has exactly one lookup: no offsets needed.
+  int32_t table = 0;                         // Index into BatchPlan::tables.
+  UninitializedVector<int32_t> row_indices;  // [lookups] staging position of each lookup's key
+  bool single = false;                       // Every bag has exactly one lookup: no offsets needed.
 };
 
 // Used again and again: its vectors keep their capacity.
@@ -81,12 +81,12 @@ class BatchPlanner {
   struct Inserter;
 
   void BeginTable(size_t lookups);
-  // Finds or adds keys in turn; slots[i] = number of keys[i] by first appearance.
-  void AddRun(absl::Span<const Key> keys, int32_t* slots, TablePlan* table);
+  // Finds or adds keys in turn; row_indices[i] = number of keys[i] by first appearance.
+  void AddRun(absl::Span<const Key> keys, int32_t* row_indices, TablePlan* table);
   void AddFeaturesInTurn(const Batch& batch, int32_t table, BatchPlan* plan);
   // Turns keys and counts from first appearance into the staging order; fills positions_.
   void SortByServer(TablePlan* table);
-  // kReorder: turns the slots as well.
+  // kReorder: turns the row_indices as well.
   template <bool kReorder>
   void FillSegments(const Batch& batch, int32_t table, BatchPlan* plan);
 

@@ -77,9 +77,9 @@ void ExpectEqualsNaive(const Batch& batch, const std::vector<TableId>& tables,
     ASSERT_EQ(table.segment_bags.size(), table.segment_offsets[expected.keys.size()]);
     for (int f : features) {
       ASSERT_EQ(plan.features[f].table, static_cast<int32_t>(t));
-      ASSERT_EQ(plan.features[f].slots.size(), batch.features[f].keys.size());
+      ASSERT_EQ(plan.features[f].row_indices.size(), batch.features[f].keys.size());
       for (size_t i = 0; i < batch.features[f].keys.size(); ++i) {
-        ASSERT_EQ(table.keys[plan.features[f].slots[i]], batch.features[f].keys[i]);
+        ASSERT_EQ(table.keys[plan.features[f].row_indices[i]], batch.features[f].keys[i]);
       }
     }
   }

@@ -71,8 +71,8 @@ struct Server {
 struct CallSummary {
   const char* method;
   Step step;
-  uint32_t part;
-  uint32_t num_parts;
+  uint32_t chunk;
+  uint32_t num_chunks;
   size_t tables;
   size_t keys;
 };
@@ -82,12 +82,12 @@ CallSummary SummaryOf(const PullCall& call) {
 }
 
 CallSummary SummaryOf(const PushCall& call) {
-  return {"Push", call.step, call.part, call.num_parts, call.tables.size(), NumKeys(call)};
+  return {"Push", call.step, call.chunk, call.num_chunks, call.tables.size(), NumKeys(call)};
 }
 
 std::string Describe(const CallSummary& call) {
   std::string text = absl::StrCat(call.method, " for step ", call.step.value());
-  if (call.num_parts > 1) absl::StrAppend(&text, ", part ", call.part, " of ", call.num_parts);
+  if (call.num_chunks > 1) absl::StrAppend(&text, ", chunk ", call.chunk, " of ", call.num_chunks);
   absl::StrAppend(&text, " (", call.tables, " tables, ", call.keys, " keys)");
   return text;
 }
@@ -207,7 +207,7 @@ void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
                          std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
   const std::vector<wire::PullTableView> tables = KeysOf(call);
   const wire::PullView view = {call.header,     call.kind, call.step,      call.staleness_steps,
-                               call.after_step, tables,    call.with_slots};
+                               call.after_step, tables,    call.with_state};
   impl_->Start<wire::PullAnswer>(
       server, kPullMethod, view, deadline_us,
       [rows = RowsOf(call)](const grpc::ByteBuffer& reply) {
@@ -218,8 +218,8 @@ void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
 
 void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
-  const wire::PushView view = {call.header,    call.step,          call.part,
-                               call.num_parts, call.learning_rate, call.tables};
+  const wire::PushView view = {call.header,     call.step,          call.chunk,
+                               call.num_chunks, call.learning_rate, call.tables};
   impl_->Start<wire::PushAnswer>(server, kPushMethod, view, deadline_us, wire::DecodePushReply,
                                  SummaryOf(call), std::move(done));
 }

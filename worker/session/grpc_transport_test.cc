@@ -123,10 +123,10 @@ std::string Floats(const std::vector<float>& values) {
 }
 
 void ExpectError(const absl::Status& status, absl::StatusCode code,
-                 const std::vector<std::string>& parts) {
+                 const std::vector<std::string>& chunks) {
   EXPECT_EQ(status.code(), code) << status;
-  for (const std::string& part : parts) {
-    EXPECT_TRUE(absl::StrContains(status.message(), part)) << status << " lacks '" << part << "'";
+  for (const std::string& chunk : chunks) {
+    EXPECT_TRUE(absl::StrContains(status.message(), chunk)) << status << " lacks '" << chunk << "'";
   }
 }
 
@@ -134,14 +134,14 @@ TEST(GrpcTransport, PullArrivesAndItsRowsComeBack) {
   FakeServer server;
   server.on_pull = [](const PullRequest& request, PullReply* reply) {
     EXPECT_EQ(request.header().job_id(), "job");
-    EXPECT_EQ(request.header().epoch(), 3u);
+    EXPECT_EQ(request.header().generation(), 3u);
     EXPECT_EQ(request.header().worker_rank(), 2u);
     EXPECT_EQ(request.header().acked_through(), 4);
     EXPECT_EQ(request.kind(), PullRequest::TRAIN);
     EXPECT_EQ(request.step(), 6);
     EXPECT_EQ(request.staleness_steps(), 1u);
     EXPECT_EQ(request.after_step(), 5);
-    EXPECT_FALSE(request.with_slots());
+    EXPECT_FALSE(request.with_state());
     EXPECT_EQ(request.tables_size(), 2);
     EXPECT_EQ(request.tables(0).table(), 10u);
     Key keys[3];
@@ -165,10 +165,10 @@ TEST(GrpcTransport, PullArrivesAndItsRowsComeBack) {
   EXPECT_EQ(tables.rows_b, std::vector<float>({7, 8, 9, 10}));
 }
 
-TEST(GrpcTransport, APullMayAskForTheSlotsToo) {
+TEST(GrpcTransport, APullMayAskForTheStateToo) {
   FakeServer server;
   server.on_pull = [](const PullRequest& request, PullReply* reply) {
-    EXPECT_TRUE(request.with_slots());
+    EXPECT_TRUE(request.with_state());
     reply->set_complete_through(5);
     reply->add_tables()->set_table(10);
     reply->mutable_tables(0)->set_rows(Floats({1, 2, 3, 4, 5, 6}));
@@ -179,7 +179,7 @@ TEST(GrpcTransport, APullMayAskForTheSlotsToo) {
   const auto transport = Connect(server.address());
   TwoTables tables;
   PullCall call = tables.MakeCall();
-  call.with_slots = true;
+  call.with_state = true;
   EXPECT_TRUE(PullAndWait(transport.get(), call).ok());
   EXPECT_EQ(tables.rows_b, std::vector<float>({7, 8, 9, 10}));
 }
@@ -188,8 +188,8 @@ TEST(GrpcTransport, PushArrives) {
   FakeServer server;
   server.on_push = [](const PushRequest& request, PushReply* reply) {
     EXPECT_EQ(request.step(), 4);
-    EXPECT_EQ(request.part(), 1u);
-    EXPECT_EQ(request.num_parts(), 2u);
+    EXPECT_EQ(request.chunk(), 1u);
+    EXPECT_EQ(request.num_chunks(), 2u);
     EXPECT_EQ(request.learning_rate(), 0.5f);
     EXPECT_EQ(request.tables_size(), 1);
     EXPECT_EQ(request.tables(0).kind(), TablePush::ASSIGN);
@@ -205,8 +205,8 @@ TEST(GrpcTransport, PushArrives) {
   const std::vector<float> values = {1, 2, 3, 4};
   PushCall call;
   call.step = Step(4);
-  call.part = 1;
-  call.num_parts = 2;
+  call.chunk = 1;
+  call.num_chunks = 2;
   call.learning_rate = 0.5f;
   call.tables = {{TableId(1), wire::PushKind::kAssign, keys, counts, values}};
   const auto answer = PushAndWait(transport.get(), call);

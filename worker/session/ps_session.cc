@@ -15,7 +15,7 @@ namespace {
 // A server that is merely busy has room again before that.
 constexpr int64_t kRefusalWorthSayingMicros = 1'000'000;
 
-// Silent for too long; less in its log than it acknowledged; another job or epoch.
+// Silent for too long; less in its log than it acknowledged; another job or generation.
 bool MeansServerLoss(const absl::Status& error) {
   return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsDataLoss(error) ||
          absl::IsFailedPrecondition(error);
@@ -97,7 +97,7 @@ PsSession::Impl::Impl(const PsSessionOptions& session_options, Transport* a_tran
 }
 
 wire::Header PsSession::Impl::HeaderFor(uint32_t server) const {
-  return {options.job_id, options.epoch, options.rank, servers[server].acked_through};
+  return {options.job_id, options.generation, options.rank, servers[server].acked_through};
 }
 
 int64_t PsSession::Impl::BeginAttempt(uint32_t server, RetryState* retry) {

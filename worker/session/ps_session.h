@@ -28,7 +28,7 @@ namespace thermocline {
 
 struct PsSessionOptions {
   std::string job_id;
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   WorkerRank rank;
   uint32_t num_servers = 1;
   uint32_t staleness_steps = 0;
@@ -37,7 +37,7 @@ struct PsSessionOptions {
   Step start_step{0};
 
   // One message, its header included; only a single row may be larger.
-  size_t max_part_bytes = 512 << 10;
+  size_t max_chunk_bytes = 512 << 10;
   int max_calls_in_flight = 16;  // To one server, of one pull or push.
 
   int64_t rpc_deadline_us = 10'000'000;  // Longer than a server holds a pull.
@@ -57,7 +57,7 @@ struct PullWork {
   wire::PullKind kind = wire::PullKind::kTrain;
   Step step;
   Step after_step = kNoStep;  // The last push of this worker that must be in the rows.
-  bool with_slots = false;    // Rows are [n, row_floats]: weights, then the optimizer's slots.
+  bool with_state = false;    // Rows are [n, row_floats]: weights, then the optimizer state.
   // [num_servers]: distinct keys of that server. A server without keys is not asked.
   std::vector<std::vector<PullSlice>> slices;
 };
@@ -71,7 +71,7 @@ struct PushWork {
   // [waves][num_servers]: keys of that server, distinct per table over all waves.
   std::vector<std::vector<std::vector<wire::PushSlice>>> waves;
   // Where set, the values of the waves with lent[wave] are lent: valid from the wave's release only
-  // until `on_returned(wave)` runs, once every server has its parts. Should a server lose what it
+  // until `on_returned(wave)` runs, once every server has its chunks. Should a server lose what it
   // had (it was started again), `on_wanted(wave)` runs, and the wave is to be released again with
   // the same values at the same place. The last wave is not lent. Both run as `done` does, and
   // maybe after it.
@@ -106,11 +106,11 @@ class PsSession {
   using PushDone = std::function<void(absl::Status status)>;
   void StartPush(PushWork work, PushDone done);
 
-  // Says that the values of a wave are ready; each wave once, in any order. No server has all parts
-  // of a push before all its waves are released. The push's `done` doesn't run while this looks at
-  // the values, but maybe before it returns. Errors: kInvalidArgument (a gradient or a weight is
-  // not finite; names table and key): the session fails, nothing of the wave is sent and no server
-  // ever applies any of the push. The session's error, if it has failed.
+  // Says that the values of a wave are ready; each wave once, in any order. No server has all
+  // chunks of a push before all its waves are released. The push's `done` doesn't run while this
+  // looks at the values, but maybe before it returns. Errors: kInvalidArgument (a gradient or a
+  // weight is not finite; names table and key): the session fails, nothing of the wave is sent and
+  // no server ever applies any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step step, size_t wave);
   static constexpr size_t kLastWave = SIZE_MAX;  // whatever its number
   // Of a wave that is wanted; does nothing if the push is over by now.

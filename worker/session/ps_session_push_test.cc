@@ -1,4 +1,4 @@
-// A session's pushes: their order, their parts and waves, and what servers may know of them.
+// A session's pushes: their order, their chunks and waves, and what servers may know of them.
 #include <limits>
 #include <memory>
 #include <optional>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 #include "worker/session/ps_session.h"
 #include "worker/session/ps_session_testing.h"
 
@@ -19,12 +19,12 @@ using PsSessionPushTest = PsSessionTest;
 TEST_F(PsSessionPushTest, EveryServerGetsAPush) {
   const auto result = Push(0, {{9, 0}});  // 180 bytes, and nothing.
   ASSERT_EQ(transport_.pushes.size(), 3u);
-  EXPECT_EQ(transport_.pushes[0].call.num_parts, 2u);
-  EXPECT_EQ(transport_.pushes[0].call.part, 0u);
+  EXPECT_EQ(transport_.pushes[0].call.num_chunks, 2u);
+  EXPECT_EQ(transport_.pushes[0].call.chunk, 0u);
   EXPECT_EQ(transport_.pushes[0].call.learning_rate, 0.5f);
-  EXPECT_EQ(transport_.pushes[1].call.part, 1u);
+  EXPECT_EQ(transport_.pushes[1].call.chunk, 1u);
   EXPECT_EQ(transport_.pushes[2].server, 1u);
-  EXPECT_EQ(transport_.pushes[2].call.num_parts, 1u);
+  EXPECT_EQ(transport_.pushes[2].call.num_chunks, 1u);
   EXPECT_TRUE(transport_.pushes[2].call.tables.empty());
   transport_.AnswerPush(Accepted(-1));
   transport_.AnswerPush(Accepted(0));
@@ -92,13 +92,13 @@ TEST_F(PsSessionPushTest, WavesGoOutWhenReleased) {
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
   ASSERT_EQ(transport_.pushes.size(), 2u);
   // Server 1 gets a part of the last wave, too: else it would accept before that wave is checked.
-  EXPECT_EQ(transport_.pushes[1].call.num_parts, 2u);
+  EXPECT_EQ(transport_.pushes[1].call.num_chunks, 2u);
   transport_.AnswerPush(Accepted(-1));
   transport_.AnswerPush(Accepted(-1));
   EXPECT_TRUE(transport_.pushes.empty());
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
   ASSERT_EQ(transport_.pushes.size(), 2u);
-  EXPECT_EQ(transport_.pushes[1].call.part, 1u);
+  EXPECT_EQ(transport_.pushes[1].call.chunk, 1u);
   EXPECT_TRUE(transport_.pushes[1].call.tables.empty());
   transport_.AnswerPush(Accepted(0));
   transport_.AnswerPush(Accepted(0));
@@ -108,7 +108,7 @@ TEST_F(PsSessionPushTest, WavesGoOutWhenReleased) {
 TEST_F(PsSessionPushTest, WavesMayBeReleasedInAnyOrder) {
   const auto result = Push(0, {{0, 0}, {1, 0}, {1, 1}}, /*release=*/false);
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 2).ok());
-  EXPECT_TRUE(transport_.pushes.empty());  // Server 1 would have all its parts.
+  EXPECT_TRUE(transport_.pushes.empty());  // Server 1 would have all its chunks.
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
   ASSERT_EQ(transport_.pushes.size(), 1u);
   transport_.AnswerPush(Accepted(-1));
@@ -163,26 +163,26 @@ TEST_F(PsSessionPushTest, ALaterWaveThatIsNotFiniteKeepsThePushIncompleteEverywh
   EXPECT_EQ(session_.ReleaseWave(Step(0), 1).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(result->has_value());
   for (int i = 0; i < 2; ++i) {
-    ASSERT_LT(transport_.pushes.front().call.part + 1, transport_.pushes.front().call.num_parts);
+    ASSERT_LT(transport_.pushes.front().call.chunk + 1, transport_.pushes.front().call.num_chunks);
     transport_.AnswerPush(Accepted(-1));
   }
   EXPECT_EQ((*result)->code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(transport_.pushes.empty());
 }
 
-TEST_F(PsSessionPushTest, OnlyTheLostPartIsRepeated) {
+TEST_F(PsSessionPushTest, OnlyTheLostChunkIsRepeated) {
   const auto result = Push(0, {{9, 0}});
   transport_.AnswerPush(absl::UnavailableError(""));
   transport_.AnswerPush(Accepted(-1));
   transport_.AnswerPush(Accepted(0));
   scheduler_.Advance(Options().max_backoff_us);
   ASSERT_EQ(transport_.pushes.size(), 1u);
-  EXPECT_EQ(transport_.pushes[0].call.part, 0u);
+  EXPECT_EQ(transport_.pushes[0].call.chunk, 0u);
   transport_.AnswerPush(Accepted(0));
   EXPECT_TRUE((*result)->ok());
 }
 
-TEST_F(PsSessionPushTest, AServerThatForgotPartsGetsAllAgain) {
+TEST_F(PsSessionPushTest, AServerThatForgotChunksGetsAllAgain) {
   const auto result = Push(0, {{9, 0}});
   transport_.AnswerPush(Accepted(-1));
   transport_.AnswerPush(Accepted(-1));
@@ -197,7 +197,7 @@ TEST_F(PsSessionPushTest, AServerThatForgotPartsGetsAllAgain) {
 
 TEST_F(PsSessionPushTest, AnAcknowledgedPushEndsWhenItsBuffersAreBack) {
   const auto result = Push(0, {{9, 0}});
-  transport_.pushes.push_back(std::move(transport_.pushes.front()));  // Part 0 is answered last.
+  transport_.pushes.push_back(std::move(transport_.pushes.front()));  // Chunk 0 is answered last.
   transport_.pushes.pop_front();
   transport_.AnswerPush(Accepted(0));
   transport_.AnswerPush(Accepted(0));
@@ -226,7 +226,7 @@ TEST_F(PsSessionPushTest, APushOfSomebodyElseIsAnError) {
   transport_.AnswerPush(Accepted(0));
   transport_.AnswerPush(Accepted(0));
   EXPECT_EQ((*result)->code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(std::string((*result)->message()).find("sent it 1 of 2 parts"), std::string::npos)
+  EXPECT_NE(std::string((*result)->message()).find("sent it 1 of 2 chunks"), std::string::npos)
       << **result;
   EXPECT_EQ(session_.ReleaseWave(Step(0), 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(transport_.pushes.empty());
@@ -249,13 +249,13 @@ TEST_F(PsSessionPushTest, APushMayBeAcceptedWhoseAnswersWereLost) {
   transport_.AnswerPush(Accepted(0));
   scheduler_.Advance(Options().max_backoff_us);
   ASSERT_EQ(transport_.pushes.size(), 2u);
-  transport_.AnswerPush(Accepted(0));  // The first repeated part: both had arrived before.
+  transport_.AnswerPush(Accepted(0));  // The first repeated chunk: both had arrived before.
   EXPECT_EQ(session_.acked_through(), Step(0));
   transport_.AnswerPush(Accepted(0));
   EXPECT_TRUE((*result)->ok());
 }
 
-TEST_F(PsSessionPushTest, ALentWaveComesBackOnceEveryServerHasItsParts) {
+TEST_F(PsSessionPushTest, ALentWaveComesBackOnceEveryServerHasItsChunks) {
   const auto result = LendingPush(0, {{1, 1}, {8, 0}, {1, 1}});
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
   transport_.AnswerPush(Accepted(-1));
@@ -266,7 +266,7 @@ TEST_F(PsSessionPushTest, ALentWaveComesBackOnceEveryServerHasItsParts) {
   transport_.AnswerPush(Accepted(-1));
   EXPECT_EQ(returned_, (std::vector<size_t>{0}));
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
-  ASSERT_EQ(transport_.pushes.size(), 2u);  // 8 keys in two parts
+  ASSERT_EQ(transport_.pushes.size(), 2u);  // 8 keys in two chunks
   transport_.AnswerPush(Accepted(-1));
   EXPECT_EQ(returned_.size(), 1u);
   transport_.AnswerPush(Accepted(-1));
@@ -286,16 +286,16 @@ TEST_F(PsSessionPushTest, ALentWaveIsWantedAgainByAServerThatForgotIt) {
     if (wave < 2) transport_.AnswerPush(Accepted(-1));
   }
   EXPECT_EQ(returned_, (std::vector<size_t>{0, 1}));
-  EXPECT_EQ(wanted_, (std::vector<size_t>{0, 1}));  // by server 0, which had all its parts
+  EXPECT_EQ(wanted_, (std::vector<size_t>{0, 1}));  // by server 0, which had all its chunks
   transport_.AnswerPush(Accepted(0));               // server 1 is done
   scheduler_.Advance(Options().max_backoff_us);
   // What is at hand goes out at once, and what was lent when it is released again.
   ASSERT_EQ(transport_.pushes.size(), 1u);
-  EXPECT_EQ(transport_.pushes[0].call.part, 2u);
+  EXPECT_EQ(transport_.pushes[0].call.chunk, 2u);
   transport_.AnswerPush(Accepted(-1));
   ASSERT_TRUE(session_.ReleaseWaveAgain(Step(0), 1).ok());
   ASSERT_EQ(transport_.pushes.size(), 1u);
-  EXPECT_EQ(transport_.pushes[0].call.part, 1u);
+  EXPECT_EQ(transport_.pushes[0].call.chunk, 1u);
   transport_.AnswerPush(Accepted(-1));
   EXPECT_EQ(returned_, (std::vector<size_t>{0, 1, 1}));
   ASSERT_TRUE(session_.ReleaseWaveAgain(Step(0), 0).ok());
@@ -310,8 +310,8 @@ TEST_F(PsSessionPushTest, ALentWaveComesBackWhenItsBuffersAre) {
   const auto result = LendingPush(0, {{9, 0}, {0, 0}});
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
-  ASSERT_EQ(transport_.pushes.size(), 4u);  // of server 0: two parts, and one of the last wave
-  transport_.pushes.push_back(std::move(transport_.pushes.front()));  // Part 0 is answered last.
+  ASSERT_EQ(transport_.pushes.size(), 4u);  // of server 0: two chunks, and one of the last wave
+  transport_.pushes.push_back(std::move(transport_.pushes.front()));  // Chunk 0 is answered last.
   transport_.pushes.pop_front();
   for (int i = 0; i < 3; ++i) transport_.AnswerPush(Accepted(0));
   EXPECT_EQ(session_.acked_through(), Step(0));

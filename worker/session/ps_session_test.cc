@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 #include "worker/session/ps_session_testing.h"
 #include "worker/session/retry_policy.h"
 
@@ -28,12 +28,12 @@ TEST_F(PsSessionTest, APullIsCutAndSentAtOnce) {
   EXPECT_EQ(transport_.pulls[2].server, 1u);
   const PullCall& call = transport_.pulls[2].call;
   EXPECT_EQ(call.header.job_id, "job");
-  EXPECT_EQ(call.header.epoch, 3u);
+  EXPECT_EQ(call.header.generation, 3u);
   EXPECT_EQ(call.header.rank, WorkerRank(1));
   EXPECT_EQ(call.header.acked_through, kNoStep);
   EXPECT_EQ(call.step, Step(5));
   EXPECT_EQ(call.after_step, Step(4));
-  EXPECT_FALSE(call.with_slots);
+  EXPECT_FALSE(call.with_state);
   transport_.AnswerPull(PullReady(4));
   transport_.AnswerPull(PullReady(2));
   EXPECT_FALSE(result->has_value());
@@ -43,13 +43,13 @@ TEST_F(PsSessionTest, APullIsCutAndSentAtOnce) {
   EXPECT_EQ(session_.stats().bytes_pulled, 160u + 48u);
 }
 
-// Rows of 4 floats instead of 2: the parts hold fewer keys.
-TEST_F(PsSessionTest, APullWithSlotsIsCutByWholeRows) {
+// Rows of 4 floats instead of 2: the chunks hold fewer keys.
+TEST_F(PsSessionTest, APullWithStateIsCutByWholeRows) {
   std::vector<float> rows(4 * 10);
   PullWork work;
   work.kind = wire::PullKind::kRead;
   work.step = Step(5);
-  work.with_slots = true;
+  work.with_state = true;
   work.slices = {{{TableId(4), absl::MakeConstSpan(keys_).subspan(0, 10), absl::MakeSpan(rows)}},
                  {}};
   bool done = false;
@@ -58,7 +58,7 @@ TEST_F(PsSessionTest, APullWithSlotsIsCutByWholeRows) {
   size_t keys = 0;
   while (!transport_.pulls.empty()) {
     const PullCall& call = transport_.pulls.front().call;
-    EXPECT_TRUE(call.with_slots);
+    EXPECT_TRUE(call.with_state);
     EXPECT_EQ(call.tables[0].rows.data(), rows.data() + 4 * keys);
     EXPECT_EQ(call.tables[0].rows.size(), 4 * call.tables[0].keys.size());
     keys += call.tables[0].keys.size();
@@ -102,7 +102,7 @@ TEST_F(PsSessionTest, CallsInFlightAreBounded) {
   work.step = Step(0);
   for (int k = 0; k < 2; ++k) {
     work.slices.push_back({{TableId(4), keys_, absl::MakeSpan(rows_)}});  // 192 bytes.
-    work.slices.back().push_back(work.slices.back()[0]);                  // 5 parts.
+    work.slices.back().push_back(work.slices.back()[0]);                  // 5 chunks.
   }
   bool done = false;
   session.Pull(std::move(work), [&](absl::Status status, Step) { done = status.ok(); });
@@ -249,18 +249,18 @@ TEST_F(PsSessionTest, ARefusalIsAnAnswer) {
   }
 }
 
-// An answer costs as much work as it gives reason for, however many servers and parts there are.
+// An answer costs as much work as it gives reason for, however many servers and chunks there are.
 TEST_F(PsSessionTest, EachCallIsLookedAtOnceForEachTimeItIsSent) {
   constexpr uint32_t kServers = 32;
-  constexpr size_t kParts = 40;
+  constexpr size_t kChunks = 40;
   PsSessionOptions options = Options();
   options.num_servers = kServers;
   options.max_calls_in_flight = 2;
-  options.max_part_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 20;  // One key a part.
+  options.max_chunk_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 20;  // One key a chunk.
   PsSession session(options, &transport_, &scheduler_);
-  std::vector<Key> keys(kParts);
-  std::vector<uint32_t> counts(kParts, 1);
-  std::vector<float> rows(2 * kParts, 0.5f);
+  std::vector<Key> keys(kChunks);
+  std::vector<uint32_t> counts(kChunks, 1);
+  std::vector<float> rows(2 * kChunks, 0.5f);
   PullWork pull;
   pull.step = Step(0);
   pull.slices.assign(kServers, {{TableId(4), keys, absl::MakeSpan(rows)}});
@@ -272,16 +272,16 @@ TEST_F(PsSessionTest, EachCallIsLookedAtOnceForEachTimeItIsSent) {
   uint64_t sent = 0;
   session.Pull(pull, [&](const absl::Status& status, Step) { done += status.ok() ? 1 : 0; });
   for (; !transport_.pulls.empty(); ++sent) transport_.AnswerPull(PullReady(-1));
-  EXPECT_EQ(sent, kServers * kParts);
+  EXPECT_EQ(sent, kServers * kChunks);
   EXPECT_EQ(session.stats().calls_examined, sent);
   session.StartPush(push, [&](const absl::Status& status) { done += status.ok() ? 1 : 0; });
   ASSERT_TRUE(session.ReleaseWave(Step(0), 0).ok());
   std::vector<size_t> answered(kServers);
   for (; !transport_.pushes.empty(); ++sent) {
     const uint32_t server = transport_.pushes.front().server;
-    transport_.AnswerPush(Accepted(++answered[server] == kParts ? 0 : -1));
+    transport_.AnswerPush(Accepted(++answered[server] == kChunks ? 0 : -1));
   }
-  EXPECT_EQ(sent, 2 * kServers * kParts);
+  EXPECT_EQ(sent, 2 * kServers * kChunks);
   EXPECT_EQ(session.stats().calls_examined, sent);
   EXPECT_EQ(done, 2);
 }
@@ -363,7 +363,7 @@ TEST_F(PsSessionTest, TheLossOfAServerIsMarked) {
     return error;
   };
   for (const absl::Status& loss :
-       {absl::DataLossError("fewer steps"), absl::FailedPreconditionError("another epoch"),
+       {absl::DataLossError("fewer steps"), absl::FailedPreconditionError("another generation"),
         absl::UnavailableError("gone"), absl::DeadlineExceededError("silent")}) {
     const absl::Status error = error_of(loss);
     EXPECT_EQ(error.code(), loss.code());

@@ -1,18 +1,18 @@
 #include "worker/session/ps_session_testing.h"
 
 #include "absl/types/span.h"
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 
 namespace thermocline {
 
 PsSessionOptions PsSessionTest::Options() {
   PsSessionOptions options;
   options.job_id = "job";
-  options.epoch = 3;
+  options.generation = 3;
   options.rank = WorkerRank(1);
   options.num_servers = 2;
   options.staleness_steps = 2;
-  options.max_part_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 100;
+  options.max_chunk_bytes = kMaxHeaderBytes + kMaxSliceHeaderBytes + 100;
   TableLayout table;
   table.id = TableId(4);
   table.name = "C4";

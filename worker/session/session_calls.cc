@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/math/finite.h"
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 
 namespace thermocline {
 namespace {
@@ -32,9 +32,9 @@ void PushOperation::Release(size_t wave) {
   unreleased -= again ? 0 : 1;
   const size_t last = waves.size() - 1;
   for (ToServer& server : to) {
-    for (size_t i = 0; i < server.parts.size(); ++i) {
-      const size_t of = server.parts[i].wave;
-      if (again ? of == wave && server.parts[i].phase == CallPhase::kWaiting
+    for (size_t i = 0; i < server.chunks.size(); ++i) {
+      const size_t of = server.chunks[i].wave;
+      if (again ? of == wave && server.chunks[i].phase == CallPhase::kWaiting
                 : (of == wave && wave != last) || (of == last && unreleased == 0)) {
         server.waiting.push_back(i);
       }
@@ -58,21 +58,21 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
   pull->to.resize(options_.num_servers);
   const auto width_of = [this, &work](const PullSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
-    const size_t width = work.with_slots ? table.row_floats() : table.dim;
+    const size_t width = work.with_state ? table.row_floats() : table.dim;
     CHECK_EQ(slice.rows.size(), slice.keys.size() * width);
     return width;
   };
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    for (std::vector<PullSlice>& part :
-         SplitPull(work.slices[server], options_.max_part_bytes, width_of)) {
+    for (std::vector<PullSlice>& chunk :
+         SplitPull(work.slices[server], options_.max_chunk_bytes, width_of)) {
       PullOperation::Call call;
       call.server = ServerIndex(server);
       call.call.kind = work.kind;
       call.call.step = work.step;
       call.call.staleness_steps = options_.staleness_steps;
       call.call.after_step = work.after_step;
-      call.call.with_slots = work.with_slots;
-      call.call.tables = std::move(part);
+      call.call.with_state = work.with_state;
+      call.call.tables = std::move(chunk);
       call.bytes = BytesOf(call.call);
       pull->to[server].is_read = true;
       pull->to[server].waiting.push_back(pull->calls.size());
@@ -106,27 +106,27 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
     return width;
   };
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    std::vector<PushOperation::Part>& parts = push->to[server].parts;
+    std::vector<PushOperation::Chunk>& chunks = push->to[server].chunks;
     for (size_t wave = 0; wave < work.waves.size(); ++wave) {
       CHECK_EQ(work.waves[wave].size(), options_.num_servers);
       std::vector<std::vector<wire::PushSlice>> split =
-          SplitPush(work.waves[wave][server], options_.max_part_bytes, width_of);
+          SplitPush(work.waves[wave][server], options_.max_chunk_bytes, width_of);
       // Every server gets a part of the last wave, and so none accepts the push before it.
       if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
       for (std::vector<wire::PushSlice>& slices : split) {
-        PushOperation::Part part;
-        part.wave = wave;
-        part.call.step = work.step;
-        part.call.part = static_cast<uint32_t>(parts.size());
-        part.call.learning_rate = work.learning_rate;
-        part.call.tables = std::move(slices);
-        part.bytes = BytesOf(part.call);
-        parts.push_back(std::move(part));
+        PushOperation::Chunk chunk;
+        chunk.wave = wave;
+        chunk.call.step = work.step;
+        chunk.call.chunk = static_cast<uint32_t>(chunks.size());
+        chunk.call.learning_rate = work.learning_rate;
+        chunk.call.tables = std::move(slices);
+        chunk.bytes = BytesOf(chunk.call);
+        chunks.push_back(std::move(chunk));
         ++push->waves[wave].unanswered;
       }
     }
-    for (PushOperation::Part& part : parts) {
-      part.call.num_parts = static_cast<uint32_t>(parts.size());
+    for (PushOperation::Chunk& chunk : chunks) {
+      chunk.call.num_chunks = static_cast<uint32_t>(chunks.size());
     }
   }
   return push;
@@ -134,9 +134,9 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
 
 absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) const {
   for (const PushOperation::ToServer& to : push.to) {
-    for (const PushOperation::Part& part : to.parts) {
-      if (part.wave != wave) continue;
-      for (const wire::PushSlice& slice : part.call.tables) {
+    for (const PushOperation::Chunk& chunk : to.chunks) {
+      if (chunk.wave != wave) continue;
+      for (const wire::PushSlice& slice : chunk.call.tables) {
         const TableLayout& table = *tables_.at(slice.table);
         const bool assign = slice.kind == wire::PushKind::kAssign;
         const size_t width = slice.values.size() / slice.keys.size();

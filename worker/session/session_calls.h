@@ -51,7 +51,7 @@ struct PullOperation : Operation {
 };
 
 struct PushOperation : Operation {
-  struct Part {
+  struct Chunk {
     PushCall call;
     size_t wave = 0;
     uint64_t bytes = 0;
@@ -59,20 +59,20 @@ struct PushOperation : Operation {
     RetryState retry;
   };
   struct ToServer {
-    std::vector<Part> parts;  // By wave.
+    std::vector<Chunk> chunks;  // By wave.
     // Those in phase kWaiting of released waves, in the order in which they are sent.
     std::deque<size_t> waiting;
     int in_flight = 0;
-    size_t sent = 0;  // Parts, once or more often.
+    size_t sent = 0;  // Chunks, once or more often.
     size_t answered = 0;
     bool acknowledged = false;
-    RetryState rounds;  // All parts answered, but the push not accepted.
+    RetryState rounds;  // All chunks answered, but the push not accepted.
   };
   struct Wave {
     bool is_lent = false;    // PushWork::lent
     bool released = false;   // its values are there
     bool is_wanted = false;  // they were, and are needed again
-    size_t unanswered = 0;   // parts
+    size_t unanswered = 0;   // chunks
     size_t in_flight = 0;    // calls and checks that borrow its values
   };
   // The last wave, which every server gets a part of, waits for all the others: no server accepts

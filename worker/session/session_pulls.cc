@@ -71,7 +71,7 @@ absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
 // A pull that waits may wait for a push that another server has lost, and nobody reads from that
 // one: it is told what it has acknowledged, and answers DATA_LOSS. Such a call is not repeated; the
 // pull has to wait again for the next.
-void PsSession::Impl::TellTheOthers(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
+void PsSession::Impl::Probe(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
   if (!failure.ok()) return;
   for (uint32_t server = 0; server < options.num_servers; ++server) {
     const int64_t silent_us = scheduler->NowMicros() - servers[server].last_answer_us;
@@ -137,7 +137,7 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
       call.phase = CallPhase::kBackingOff;
       delay_us = policy.DelayAfterNotReady(&call.retry);
       ++stats.not_ready;
-      if (answer->readiness == wire::Readiness::kNotReady) TellTheOthers(pull, &actions);
+      if (answer->readiness == wire::Readiness::kNotReady) Probe(pull, &actions);
     } else if (OnError(*pull, "pull", server, answer.status(), &call.retry, &delay_us, &actions)) {
       call.phase = CallPhase::kBackingOff;
     }

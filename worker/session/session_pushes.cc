@@ -68,13 +68,13 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
   return result;
 }
 
-// The server has the part, or will not be asked to take it any more.
+// The server has the chunk, or will not be asked to take it any more.
 void PsSession::Impl::TakeAnswered(const std::shared_ptr<PushOperation>& push,
-                                   PushOperation::Part* part, Actions* actions) {
-  if (part->phase == CallPhase::kAnswered) return;
-  part->phase = CallPhase::kAnswered;
-  --push->waves[part->wave].unanswered;
-  ReturnWaveIfDone(push, part->wave, actions);
+                                   PushOperation::Chunk* chunk, Actions* actions) {
+  if (chunk->phase == CallPhase::kAnswered) return;
+  chunk->phase = CallPhase::kAnswered;
+  --push->waves[chunk->wave].unanswered;
+  ReturnWaveIfDone(push, chunk->wave, actions);
 }
 
 void PsSession::Impl::ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave,
@@ -93,18 +93,18 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
     const size_t i = to.waiting.front();
     to.waiting.pop_front();
     ++stats.calls_examined;
-    PushOperation::Part& part = to.parts[i];
-    CHECK(part.phase == CallPhase::kWaiting);
-    part.phase = CallPhase::kInFlight;
-    part.call.header = HeaderFor(server);
-    if (!part.retry.sent) ++to.sent;
+    PushOperation::Chunk& chunk = to.chunks[i];
+    CHECK(chunk.phase == CallPhase::kWaiting);
+    chunk.phase = CallPhase::kInFlight;
+    chunk.call.header = HeaderFor(server);
+    if (!chunk.retry.sent) ++to.sent;
     ++to.in_flight;
     ++push->in_flight;
-    ++push->waves[part.wave].in_flight;
-    stats.bytes_pushed += part.bytes;
+    ++push->waves[chunk.wave].in_flight;
+    stats.bytes_pushed += chunk.bytes;
     actions->push_back([self = shared_from_this(), push, server, i,
-                        deadline_us = BeginAttempt(server, &part.retry)] {
-      self->transport->Push(ServerIndex(server), push->to[server].parts[i].call, deadline_us,
+                        deadline_us = BeginAttempt(server, &chunk.retry)] {
+      self->transport->Push(ServerIndex(server), push->to[server].chunks[i].call, deadline_us,
                             [self, push, server, i](absl::StatusOr<wire::PushAnswer> answer) {
                               self->OnPushAnswer(push, server, i, answer);
                             });
@@ -115,7 +115,7 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
 void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server,
                                    size_t index, const absl::StatusOr<wire::PushAnswer>& answer) {
   PushOperation::ToServer& to = push->to[server];
-  const size_t wave = to.parts[index].wave;
+  const size_t wave = to.chunks[index].wave;
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
@@ -128,9 +128,9 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
       int64_t delay_us = 0;
       if (answer.ok()) {
         TakePushAnswer(push, server, index, *answer, &actions);
-      } else if (OnError(*push, "push", server, answer.status(), &to.parts[index].retry, &delay_us,
+      } else if (OnError(*push, "push", server, answer.status(), &to.chunks[index].retry, &delay_us,
                          &actions)) {
-        RepeatPart(push, server, index, delay_us, &actions);
+        RepeatChunk(push, server, index, delay_us, &actions);
       }
     }
     ReturnWaveIfDone(push, wave, &actions);
@@ -140,17 +140,17 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
   RunActions(&actions);
 }
 
-// A server accepts a push when it has all its parts, and gets a push after the one before was
+// A server accepts a push when it has all its chunks, and gets a push after the one before was
 // acknowledged. What it accepted beyond that came from somebody else, and this worker's gradients
 // would be taken for repetitions.
 absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t server,
                                             Step accepted_through) const {
   if (accepted_through < push.step) return absl::OkStatus();
-  const size_t sent = push.to[server].sent, parts = push.to[server].parts.size();
-  if (accepted_through == push.step && sent == parts) return absl::OkStatus();
+  const size_t sent = push.to[server].sent, chunks = push.to[server].chunks.size();
+  if (accepted_through == push.step && sent == chunks) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("server ", server, " accepted step ", accepted_through.value(), " from rank ",
-                   options.rank.value(), ", but this worker has sent it ", sent, " of ", parts,
+                   options.rank.value(), ", but this worker has sent it ", sent, " of ", chunks,
                    " parts of step ", push.step.value(),
                    " and nothing later: another process pushes as this rank"));
 }
@@ -159,62 +159,62 @@ void PsSession::Impl::TakePushAnswer(const std::shared_ptr<PushOperation>& push,
                                      size_t index, const wire::PushAnswer& answer,
                                      Actions* actions) {
   PushOperation::ToServer& to = push->to[server];
-  PushOperation::Part& part = to.parts[index];
+  PushOperation::Chunk& chunk = to.chunks[index];
   const absl::Status plausible = CheckAccepted(*push, server, answer.accepted_through);
   if (!plausible.ok()) {
     Fail(plausible, actions);
   } else if (answer.accepted_through == push->step) {
     to.acknowledged = true;
-    for (PushOperation::Part& one : to.parts) TakeAnswered(push, &one, actions);
+    for (PushOperation::Chunk& one : to.chunks) TakeAnswered(push, &one, actions);
     servers[server].acked_through = push->step;
     CHECK(servers[server].pushes.front() == push);
     servers[server].pushes.pop_front();
     push->complete = --push->unacknowledged == 0;
   } else if (answer.readiness != wire::Readiness::kReady) {
     ++stats.not_ready;
-    RepeatPart(push, server, index, policy.DelayAfterNotReady(&part.retry), actions);
+    RepeatChunk(push, server, index, policy.DelayAfterNotReady(&chunk.retry), actions);
   } else {
-    TakeAnswered(push, &part, actions);
-    if (++to.answered == to.parts.size()) RepeatPush(push, server, actions);
+    TakeAnswered(push, &chunk, actions);
+    if (++to.answered == to.chunks.size()) RepeatPush(push, server, actions);
   }
 }
 
-void PsSession::Impl::RepeatPart(const std::shared_ptr<PushOperation>& push, uint32_t server,
-                                 size_t index, int64_t delay_us, Actions* actions) {
-  push->to[server].parts[index].phase = CallPhase::kBackingOff;
+void PsSession::Impl::RepeatChunk(const std::shared_ptr<PushOperation>& push, uint32_t server,
+                                  size_t index, int64_t delay_us, Actions* actions) {
+  push->to[server].chunks[index].phase = CallPhase::kBackingOff;
   After(
       delay_us,
       [this, push, server, index](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-        push->to[server].parts[index].phase = CallPhase::kWaiting;
+        push->to[server].chunks[index].phase = CallPhase::kWaiting;
         push->to[server].waiting.push_front(index);
         SendPushes(server, later);
       },
       actions);
 }
 
-// Every part was answered and yet the push was not accepted: the server forgot some (it was
+// Every chunk was answered and yet the push was not accepted: the server forgot some (it was
 // restarted).
 void PsSession::Impl::RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server,
                                  Actions* actions) {
   PushOperation::ToServer& to = push->to[server];
   ++stats.retries;
   to.answered = 0;
-  for (PushOperation::Part& part : to.parts) {
-    part.phase = CallPhase::kBackingOff;
-    PushOperation::Wave& wave = push->waves[part.wave];
+  for (PushOperation::Chunk& chunk : to.chunks) {
+    chunk.phase = CallPhase::kBackingOff;
+    PushOperation::Wave& wave = push->waves[chunk.wave];
     ++wave.unanswered;
     if (wave.released || wave.is_wanted) continue;
     wave.is_wanted = true;
-    actions->push_back([push, number = part.wave] { push->on_wanted(number); });
+    actions->push_back([push, number = chunk.wave] { push->on_wanted(number); });
   }
   After(
       policy.DelayAfterUnaccepted(&to.rounds),
       [this, push, server](Actions* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
         PushOperation::ToServer& later_to = push->to[server];
-        for (size_t i = 0; i < later_to.parts.size(); ++i) {
-          PushOperation::Part& part = later_to.parts[i];
-          part.phase = CallPhase::kWaiting;
-          if (push->waves[part.wave].released) later_to.waiting.push_back(i);
+        for (size_t i = 0; i < later_to.chunks.size(); ++i) {
+          PushOperation::Chunk& chunk = later_to.chunks[i];
+          chunk.phase = CallPhase::kWaiting;
+          if (push->waves[chunk.wave].released) later_to.waiting.push_back(i);
         }
         SendPushes(server, later);
       },

@@ -40,7 +40,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
                              Step complete_through) const;
   void SendPulls(const std::shared_ptr<PullOperation>& pull, uint32_t server, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void TellTheOthers(const std::shared_ptr<PullOperation>& pull, Actions* actions)
+  void Probe(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnTold(PullOperation& pull, uint32_t server, const absl::Status& status);
   void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
@@ -49,7 +49,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   // Pushes.
   void StartPush(PushWork work, PushDone done);
   absl::Status ReleaseWave(Step step, size_t wave, bool again);
-  void TakeAnswered(const std::shared_ptr<PushOperation>& push, PushOperation::Part* part,
+  void TakeAnswered(const std::shared_ptr<PushOperation>& push, PushOperation::Chunk* chunk,
                     Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -61,8 +61,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void TakePushAnswer(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
                       const wire::PushAnswer& answer, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void RepeatPart(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
-                  int64_t delay_us, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void RepeatChunk(const std::shared_ptr<PushOperation>& push, uint32_t server, size_t index,
+                   int64_t delay_us, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 

@@ -31,15 +31,15 @@ struct PullCall {
   Step step;
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
-  bool with_slots = false;  // Rows are weights and the optimizer's slots.
+  bool with_state = false;  // Rows are weights and the optimizer state.
   std::vector<PullSlice> tables;
 };
 
 struct PushCall {
   wire::Header header;
   Step step;
-  uint32_t part = 0;
-  uint32_t num_parts = 1;
+  uint32_t chunk = 0;
+  uint32_t num_chunks = 1;
   float learning_rate = 0;
   std::vector<wire::PushSlice> tables;
 };

@@ -75,15 +75,15 @@ CachedSource::~CachedSource() = default;
 
 // A pull of the same share of every table's keys, into the buffers of its rows.
 PullWork CachedSource::PullOf(StepContext* context, CachedKeys TableCachePlan::*share,
-                              UploadArena::Array<float> TableOfStep::*rows, bool with_slots) const {
+                              UploadArena::Array<float> TableOfStep::*rows, bool with_state) const {
   OfStep& step = context->of_source.Get<OfStep>();
   PullWork pull;
-  pull.with_slots = with_slots;
+  pull.with_state = with_state;
   pull.slices.resize(options_.num_servers);
   for (size_t t = 0; t < step.tables.size(); ++t) {
     const CachedKeys& keys = context->cache_plan.tables[t].*share;
     UploadArena::Array<float>& to = step.tables[t].*rows;
-    const int width = with_slots ? WidthOf(t) : options_.tables[t].dim;
+    const int width = with_state ? WidthOf(t) : options_.tables[t].dim;
     to = context->upload().Reserve<float>(keys.keys.size() * width);
     AddPullSlices(SharesOf(options_.tables[t].id, keys), to.host, &pull.slices);
   }
@@ -121,11 +121,11 @@ void CachedSource::Fetch(const std::shared_ptr<StepContext>& context,
   CHECK(context->has_cache_plan);
   context->of_source.Get<OfStep>().tables.resize(options_.tables.size());
   std::vector<PullWork> pulls;
-  // What comes to stay has its slots, where this worker updates it.
+  // What comes to stay has its optimizer state, where this worker updates it.
   pulls.push_back(PullOf(context.get(), &TableCachePlan::loaded, &TableOfStep::loaded_rows,
-                         /*with_slots=*/owns_rows()));
+                         /*with_state=*/owns_rows()));
   pulls.push_back(PullOf(context.get(), &TableCachePlan::bypassed, &TableOfStep::bypassed_rows,
-                         /*with_slots=*/false));
+                         /*with_state=*/false));
   for (PullWork& pull : pulls) {
     if (owns_rows()) {
       // The only worker: its own pushes are all that a row can miss.
@@ -336,7 +336,7 @@ void CachedSource::Update(StepContext* context) {
   counts_.hits += planned.hits;
   counts_.loaded += planned.loaded;
   counts_.bypassed += planned.bypassed;
-  counts_.crowded_out += planned.crowded_out;
+  counts_.rejected_no_room += planned.rejected_no_room;
   counts_.evicted += planned.evicted;
   counts_.written_ahead += written_ahead;
   counts_.rows_held = planned.rows_held;

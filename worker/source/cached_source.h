@@ -94,7 +94,7 @@ class CachedSource : public EmbeddingSource {
   int WidthOf(size_t table) const { return slabs_[group_of_[table]]->layout().row_floats; }
 
   PullWork PullOf(StepContext* context, CachedKeys TableCachePlan::*share,
-                  UploadArena::Array<float> TableOfStep::*rows, bool with_slots) const;
+                  UploadArena::Array<float> TableOfStep::*rows, bool with_state) const;
   void StartPulls(const std::shared_ptr<StepContext>& context, std::vector<PullWork> pulls);
   void TakeEvicted(StepContext* context, size_t table, std::vector<RowCopy>* gathers);
   void GatherChosen(StepContext* context, size_t table, WrittenRows* written,

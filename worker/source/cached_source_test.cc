@@ -64,7 +64,7 @@ class Contexts {
 };
 
 struct Totals {
-  int64_t hits = 0, bypassed = 0, crowded_out = 0, evicted = 0, written_ahead = 0, cuts = 0;
+  int64_t hits = 0, bypassed = 0, rejected_no_room = 0, evicted = 0, written_ahead = 0, cuts = 0;
   uint64_t not_ready = 0, retries = 0;
 };
 
@@ -77,7 +77,7 @@ class TraceRunner {
         cluster_(trace.options.num_servers),
         dense_blocks_({DenseTable{trace.layouts.at(kDenseTable), 1, 300}}, cluster_),
         dense_weights_(dense_blocks_.arena_floats()),
-        dense_slots_(dense_blocks_.num_blocks() * dense_blocks_.slot_floats()),
+        dense_state_(dense_blocks_.num_blocks() * dense_blocks_.state_floats()),
         dense_gradients_(dense_blocks_.arena_floats()),
         batch_planner_(TableIds(), trace.feature_tables, cluster_),
         cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds(), &threads_),
@@ -107,7 +107,7 @@ class TraceRunner {
     const CacheCounts counts = source_.counts();
     totals->hits += counts.hits;
     totals->bypassed += counts.bypassed;
-    totals->crowded_out += counts.crowded_out;
+    totals->rejected_no_room += counts.rejected_no_room;
     totals->evicted += counts.evicted;
     totals->written_ahead += counts.written_ahead;
     totals->not_ready += session_.stats().not_ready;
@@ -141,7 +141,7 @@ class TraceRunner {
     options.staleness_steps = trace_.options.staleness_steps;
     for (const auto& [id, layout] : trace_.layouts) options.tables.push_back(layout);
     options.start_step = trace_.options.start_step;
-    options.max_part_bytes = trace_.max_part_bytes;
+    options.max_chunk_bytes = trace_.max_chunk_bytes;
     options.max_calls_in_flight = trace_.max_calls_in_flight;
     return options;
   }
@@ -149,7 +149,7 @@ class TraceRunner {
     const auto span = [](Floats& floats) -> DeviceSpan<float> {
       return {floats.data(), static_cast<int64_t>(floats.size())};
     };
-    return {span(dense_weights_), span(dense_slots_), span(dense_gradients_)};
+    return {span(dense_weights_), span(dense_state_), span(dense_gradients_)};
   }
   TableKey KeyOf(const StepContext& context, size_t t, int32_t u) const {
     return {trace_.options.tables[t].id.value(), context.plan.tables[t].keys[u]};
@@ -353,14 +353,14 @@ class TraceRunner {
 
   void ComputeDenseRows() {
     random_.Fill(absl::MakeSpan(dense_weights_));
-    random_.Fill(absl::MakeSpan(dense_slots_));
-    const int slot_floats = dense_blocks_.slot_floats();
+    random_.Fill(absl::MakeSpan(dense_state_));
+    const int state_floats = dense_blocks_.state_floats();
     for (int block = 0; block < kDenseBlocks; ++block) {
       const auto weights = dense_weights_.begin() + block * kDenseBlockFloats;
-      const auto slots = dense_slots_.begin() + block * slot_floats;
+      const auto state = dense_state_.begin() + block * state_floats;
       Floats& row = model_[{kDenseTable, static_cast<Key>(block)}].values;
       row.assign(weights, weights + kDenseBlockFloats);
-      row.insert(row.end(), slots, slots + slot_floats);
+      row.insert(row.end(), state, state + state_floats);
     }
   }
 
@@ -414,7 +414,7 @@ class TraceRunner {
   Contexts* const contexts_;
   const ClusterMap cluster_;
   const DenseBlocks dense_blocks_;
-  Floats dense_weights_, dense_slots_, dense_gradients_;
+  Floats dense_weights_, dense_state_, dense_gradients_;
   BatchPlanner batch_planner_;
   ThreadPool threads_{1};
   CachePlanner cache_planner_;
@@ -469,7 +469,7 @@ TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
   // Every path was taken.
   EXPECT_GT(totals.hits, 0);
   EXPECT_GT(totals.bypassed, 0);
-  EXPECT_GT(totals.crowded_out, 0);
+  EXPECT_GT(totals.rejected_no_room, 0);
   EXPECT_GT(totals.evicted, 0);
   EXPECT_GT(totals.written_ahead, 0);
   EXPECT_GT(totals.not_ready, 0u);

@@ -1,7 +1,7 @@
 #include "worker/source/cached_source_trace.h"
 
 #include "absl/strings/str_cat.h"
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 
 namespace thermocline {
 namespace {
@@ -74,9 +74,9 @@ Trace DrawTrace(uint32_t num_workers, Random* random) {
   trace.one_cut_in = random->Draw(1, 12);
   trace.most_delay_us = std::vector<int>{0, 500, 5'000, 40'000}[random->Draw(0, 3)];
   trace.one_failure_in = random->OneIn(2) ? 0 : random->Draw(3, 30);
-  trace.max_part_bytes = random->OneIn(3)
-                             ? 512 << 10
-                             : kMaxHeaderBytes + 2 * kMaxSliceHeaderBytes + random->Draw(50, 400);
+  trace.max_chunk_bytes = random->OneIn(3)
+                              ? 512 << 10
+                              : kMaxHeaderBytes + 2 * kMaxSliceHeaderBytes + random->Draw(50, 400);
   trace.max_calls_in_flight = random->Draw(1, 4);
   return trace;
 }

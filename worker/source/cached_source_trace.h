@@ -41,7 +41,7 @@ class Random {
 };
 
 struct ServerRow {
-  Floats values;  // weights, then slots
+  Floats values;  // weights, then optimizer state
   uint64_t lookups = 0;
 };
 using Rows = std::map<TableKey, ServerRow>;
@@ -58,7 +58,7 @@ struct Trace {
   // The network's.
   int most_delay_us = 0;
   int one_failure_in = 0;  // 0: none
-  size_t max_part_bytes = 0;
+  size_t max_chunk_bytes = 0;
   int max_calls_in_flight = 1;
 
   bool owns_rows() const { return options.num_workers == 1; }

@@ -10,7 +10,7 @@ namespace thermocline {
 DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster)
     : tensors_(tensors), ranges_(cluster.num_servers()) {
   CHECK(!tensors.empty());
-  slot_floats_ = tensors[0].layout.slot_floats();
+  state_floats_ = tensors[0].layout.state_floats();
   for (uint32_t server = 0; server < cluster.num_servers(); ++server) {
     int64_t first_block = 0;  // of the tensor, in the arena
     for (const DenseTable& tensor : tensors) {
@@ -33,9 +33,9 @@ DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMa
 }
 
 void DenseBlocks::Initialize(uint64_t seed, absl::Span<float> weights,
-                             absl::Span<float> slots) const {
+                             absl::Span<float> state) const {
   CHECK_EQ(weights.size(), static_cast<size_t>(arena_floats()));
-  CHECK_EQ(slots.size(), static_cast<size_t>(num_blocks() * slot_floats_));
+  CHECK_EQ(state.size(), static_cast<size_t>(num_blocks() * state_floats_));
   std::vector<float> row(row_floats());
   size_t block = 0;
   for (const DenseTable& tensor : tensors_) {
@@ -43,9 +43,9 @@ void DenseBlocks::Initialize(uint64_t seed, absl::Span<float> weights,
       InitialRow(tensor.layout, seed, static_cast<Key>(key), absl::MakeSpan(row));
       std::memcpy(&weights[block * kDenseBlockFloats], row.data(),
                   kDenseBlockFloats * sizeof(float));
-      if (slot_floats_ > 0) {
-        std::memcpy(&slots[block * slot_floats_], &row[kDenseBlockFloats],
-                    slot_floats_ * sizeof(float));
+      if (state_floats_ > 0) {
+        std::memcpy(&state[block * state_floats_], &row[kDenseBlockFloats],
+                    state_floats_ * sizeof(float));
       }
     }
   }
@@ -110,14 +110,14 @@ void DenseBlocks::UnstageWeights(absl::Span<const float> staged_weights,
 }
 
 void DenseBlocks::UnstageRows(absl::Span<const float> staged_rows, absl::Span<float> weights,
-                              absl::Span<float> slots) const {
+                              absl::Span<float> state) const {
   for (int64_t i = 0; i < num_blocks(); ++i) {
     const float* row = &staged_rows[i * row_floats()];
     std::memcpy(&weights[arena_blocks_[i] * kDenseBlockFloats], row,
                 kDenseBlockFloats * sizeof(float));
-    if (slot_floats_ > 0) {
-      std::memcpy(&slots[arena_blocks_[i] * slot_floats_], row + kDenseBlockFloats,
-                  slot_floats_ * sizeof(float));
+    if (state_floats_ > 0) {
+      std::memcpy(&state[arena_blocks_[i] * state_floats_], row + kDenseBlockFloats,
+                  state_floats_ * sizeof(float));
     }
   }
 }
@@ -131,15 +131,15 @@ void DenseBlocks::StageGradients(absl::Span<const float> gradients,
   }
 }
 
-void DenseBlocks::StageRows(absl::Span<const float> weights, absl::Span<const float> slots,
+void DenseBlocks::StageRows(absl::Span<const float> weights, absl::Span<const float> state,
                             absl::Span<float> staged_rows) const {
   for (int64_t i = 0; i < num_blocks(); ++i) {
     float* row = &staged_rows[i * row_floats()];
     std::memcpy(row, &weights[arena_blocks_[i] * kDenseBlockFloats],
                 kDenseBlockFloats * sizeof(float));
-    if (slot_floats_ > 0) {
-      std::memcpy(row + kDenseBlockFloats, &slots[arena_blocks_[i] * slot_floats_],
-                  slot_floats_ * sizeof(float));
+    if (state_floats_ > 0) {
+      std::memcpy(row + kDenseBlockFloats, &state[arena_blocks_[i] * state_floats_],
+                  state_floats_ * sizeof(float));
     }
   }
 }

@@ -1,8 +1,8 @@
 // The dense tensors of a model as rows of tables, grouped by the server that holds them.
 //
 // The model keeps its parameters in one flat arena (bottom MLP, then top MLP, each tensor from a
-// multiple of 256 floats on); a server gets the blocks that its slots own. "Staging" is the same
-// blocks in wire order: by server, then tensor, then block.
+// multiple of 256 floats on); a server gets the blocks that its partitions hold. "Staging" is the
+// same blocks in wire order: by server, then tensor, then block.
 //
 // Immutable after construction.
 #ifndef THERMOCLINE_WORKER_SOURCE_DENSE_BLOCKS_H_
@@ -27,12 +27,12 @@ class DenseBlocks {
   const std::vector<DenseTable>& tensors() const { return tensors_; }
   int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }
   int64_t arena_floats() const { return num_blocks() * kDenseBlockFloats; }
-  int slot_floats() const { return slot_floats_; }  // of one block
-  int row_floats() const { return kDenseBlockFloats + slot_floats_; }
+  int state_floats() const { return state_floats_; }  // of one block
+  int row_floats() const { return kDenseBlockFloats + state_floats_; }
 
-  // Writes the initial parameters, and optimizer slots, of every block.
-  //   weights: [arena_floats]; slots: [num_blocks, slot_floats]
-  void Initialize(uint64_t seed, absl::Span<float> weights, absl::Span<float> slots) const;
+  // Writes the initial parameters, and optimizer state, of every block.
+  //   weights: [arena_floats]; state: [num_blocks, state_floats]
+  void Initialize(uint64_t seed, absl::Span<float> weights, absl::Span<float> state) const;
 
   // [num_servers] slices over staging, for PullWork and PushWork. The staging buffers must outlive
   // them.
@@ -46,9 +46,9 @@ class DenseBlocks {
   //   staged_weights, staged_gradients: [num_blocks, 256]; staged_rows: [num_blocks, row_floats]
   void UnstageWeights(absl::Span<const float> staged_weights, absl::Span<float> weights) const;
   void UnstageRows(absl::Span<const float> staged_rows, absl::Span<float> weights,
-                   absl::Span<float> slots) const;
+                   absl::Span<float> state) const;
   void StageGradients(absl::Span<const float> gradients, absl::Span<float> staged_gradients) const;
-  void StageRows(absl::Span<const float> weights, absl::Span<const float> slots,
+  void StageRows(absl::Span<const float> weights, absl::Span<const float> state,
                  absl::Span<float> staged_rows) const;
 
  private:
@@ -65,7 +65,7 @@ class DenseBlocks {
                                                    int floats_per_block) const;
 
   std::vector<DenseTable> tensors_;
-  int slot_floats_ = 0;
+  int state_floats_ = 0;
   std::vector<Key> keys_;                   // [num_blocks] of staging position
   std::vector<int64_t> arena_blocks_;       // [num_blocks] of staging position
   std::vector<uint32_t> no_lookups_;        // [num_blocks] zeros

@@ -14,7 +14,7 @@ DenseTable Tensor(uint32_t id, int rows, int cols) {
   tensor.layout.id = TableId(id);
   tensor.layout.name = "tensor" + std::to_string(id);
   tensor.layout.dim = kDenseBlockFloats;
-  tensor.layout.optimizer.kind = OptimizerKind::kAdam;  // Two slots a weight.
+  tensor.layout.optimizer.kind = OptimizerKind::kAdam;  // Two floats of state a weight.
   tensor.layout.init_scale = 0.1f * id;
   tensor.layout.role = TableRole::kDense;
   tensor.rows = rows;
@@ -26,7 +26,7 @@ std::vector<DenseTable> Tensors() {
   return {Tensor(3, 13, 512), Tensor(4, 1, 512), Tensor(5, 100, 77), Tensor(6, 1, 1)};
 }
 
-TEST(DenseBlocksTest, EveryBlockIsOnTheServerThatOwnsItsSlotOnce) {
+TEST(DenseBlocksTest, EveryBlockIsOnTheServerThatOwnsItsPartitionOnce) {
   for (uint32_t servers : {1u, 2u, 5u}) {
     const ClusterMap cluster(servers);
     const DenseBlocks blocks(Tensors(), cluster);
@@ -62,15 +62,15 @@ TEST(DenseBlocksTest, StagingAndBackKeepsEveryFloatInItsPlace) {
   EXPECT_EQ(arena, back);
 }
 
-TEST(DenseBlocksTest, WholeRowsKeepWeightsAndSlotsInTheirPlace) {
+TEST(DenseBlocksTest, WholeRowsKeepWeightsAndStateInTheirPlace) {
   const DenseBlocks blocks(Tensors(), ClusterMap(3));
-  ASSERT_GT(blocks.slot_floats(), 0);
+  ASSERT_GT(blocks.state_floats(), 0);
   std::vector<float> weights(blocks.arena_floats());
-  std::vector<float> slots(blocks.num_blocks() * blocks.slot_floats());
+  std::vector<float> state(blocks.num_blocks() * blocks.state_floats());
   std::iota(weights.begin(), weights.end(), 0.0f);
-  std::iota(slots.begin(), slots.end(), -1e6f);
+  std::iota(state.begin(), state.end(), -1e6f);
   std::vector<float> rows(blocks.num_blocks() * blocks.row_floats());
-  blocks.StageRows(weights, slots, absl::MakeSpan(rows));
+  blocks.StageRows(weights, optimizer state, absl::MakeSpan(rows));
 
   // What is pulled lies where what is pushed lay.
   std::vector<float> pulled(rows.size());
@@ -86,20 +86,20 @@ TEST(DenseBlocksTest, WholeRowsKeepWeightsAndSlotsInTheirPlace) {
                 asked[server][i].rows.begin());
     }
   }
-  std::vector<float> weights_back(weights.size(), -1), slots_back(slots.size(), -1);
-  blocks.UnstageRows(pulled, absl::MakeSpan(weights_back), absl::MakeSpan(slots_back));
+  std::vector<float> weights_back(weights.size(), -1), state_back(state.size(), -1);
+  blocks.UnstageRows(pulled, absl::MakeSpan(weights_back), absl::MakeSpan(state_back));
   EXPECT_EQ(weights_back, weights);
-  EXPECT_EQ(slots_back, slots);
+  EXPECT_EQ(state_back, state);
 }
 
 TEST(DenseBlocksTest, InitialParametersAreTheInitialRowsOfTheTables) {
   const std::vector<DenseTable> tensors = Tensors();
   const DenseBlocks blocks(tensors, ClusterMap(2));
   std::vector<float> weights(blocks.arena_floats());
-  std::vector<float> slots(blocks.num_blocks() * blocks.slot_floats());
-  blocks.Initialize(17, absl::MakeSpan(weights), absl::MakeSpan(slots));
+  std::vector<float> state(blocks.num_blocks() * blocks.state_floats());
+  blocks.Initialize(17, absl::MakeSpan(weights), absl::MakeSpan(state));
   std::vector<float> rows(blocks.num_blocks() * blocks.row_floats());
-  blocks.StageRows(weights, slots, absl::MakeSpan(rows));
+  blocks.StageRows(weights, optimizer state, absl::MakeSpan(rows));
   for (const auto& server : blocks.AssignSlices(rows)) {
     for (const wire::PushSlice& slice : server) {
       const TableLayout& layout = tensors[slice.table.value() - 3].layout;

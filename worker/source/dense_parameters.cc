@@ -27,7 +27,7 @@ DenseParameters::DenseParameters(const DenseBlocks* blocks, const DenseArenas& a
       session_(session),
       bad_gradient_(device->Allocate(sizeof(int64_t))),
       weights_(MakeHostCopy(arenas.weights)),
-      slots_(MakeHostCopy(arenas.slots)),
+      state_(MakeHostCopy(arenas.state)),
       gradients_(MakeHostCopy(arenas.gradients)) {
   CHECK_EQ(arenas.weights.size, blocks->arena_floats());
 }
@@ -47,7 +47,7 @@ absl::Status DenseParameters::CopyToHost() {
                           Stream::kCompute);
     };
     copy(arenas_.weights, weights_);
-    copy(arenas_.slots, slots_);
+    copy(arenas_.state, state_);
     copy(arenas_.gradients, gradients_);
   }
   return device_->Synchronize();
@@ -59,29 +59,29 @@ void DenseParameters::CopyToDevice() {
     device_->CopyToDevice(to.data, from.buffer->data(), sizeof(float) * to.size, Stream::kCompute);
   };
   copy(weights_, arenas_.weights);
-  copy(slots_, arenas_.slots);
+  copy(state_, arenas_.state);
 }
 
 void DenseParameters::Initialize(uint64_t seed) {
-  blocks_->Initialize(seed, weights_.floats, slots_.floats);
+  blocks_->Initialize(seed, weights_.floats, state_.floats);
   CopyToDevice();
 }
 
-absl::Status DenseParameters::Load(Step step, bool with_slots) {
-  const int64_t row_floats = with_slots ? blocks_->row_floats() : kDenseBlockFloats;
+absl::Status DenseParameters::Load(Step step, bool with_state) {
+  const int64_t row_floats = with_state ? blocks_->row_floats() : kDenseBlockFloats;
   UninitializedVector<float> rows(blocks_->num_blocks() * row_floats);
   PullWork pull;
   pull.kind = wire::PullKind::kRead;
   pull.step = step;
-  pull.with_slots = with_slots;
-  pull.slices = with_slots ? blocks_->PullRowSlices(absl::MakeSpan(rows))
+  pull.with_state = with_state;
+  pull.slices = with_state ? blocks_->PullRowSlices(absl::MakeSpan(rows))
                            : blocks_->PullSlices(absl::MakeSpan(rows));
   const auto loaded = std::make_shared<Completion>();
   session_->Pull(std::move(pull),
                  [loaded](absl::Status status, Step) { loaded->Deliver(std::move(status)); });
   RETURN_IF_ERROR(loaded->Wait());
-  if (with_slots) {
-    blocks_->UnstageRows(rows, weights_.floats, slots_.floats);
+  if (with_state) {
+    blocks_->UnstageRows(rows, weights_.floats, state_.floats);
   } else {
     blocks_->UnstageWeights(rows, weights_.floats);
   }
@@ -111,7 +111,7 @@ void DenseParameters::Update(StepContext* context) {
                       Stream::kCompute);
   device_->DenseUpdate(optimizer,
                        ScalarsForStep(optimizer, context->learning_rate, context->step()),
-                       arenas_.gradients.AsConst(), arenas_.weights, arenas_.slots);
+                       arenas_.gradients.AsConst(), arenas_.weights, arenas_.state);
 }
 
 std::vector<std::vector<wire::PushSlice>> DenseParameters::PushShare(StepContext* context) const {
@@ -135,7 +135,7 @@ absl::Status DenseParameters::Push(StepContext* context) {
   if (!step.pushes) return absl::OkStatus();
   RETURN_IF_ERROR(CopyToHost());
   if (updated_here_) {
-    blocks_->StageRows(weights_.floats, slots_.floats, absl::MakeSpan(step.pushed));
+    blocks_->StageRows(weights_.floats, state_.floats, absl::MakeSpan(step.pushed));
   } else {
     blocks_->StageGradients(gradients_.floats, absl::MakeSpan(step.pushed));
   }

@@ -35,7 +35,7 @@ namespace thermocline {
 // The model's dense parameters in device memory, block by block (dense_blocks.h).
 struct DenseArenas {
   DeviceSpan<float> weights;    // [blocks, 256]
-  DeviceSpan<float> slots;      // [blocks, slot_floats]
+  DeviceSpan<float> state;      // [blocks, state_floats]
   DeviceSpan<float> gradients;  // [blocks, 256]
 };
 
@@ -53,7 +53,7 @@ class DenseParameters {
   // Reads them as they are once every worker's pushes up to step - 1 are in them, and waits. Where
   // they are updated here, a run that doesn't begin at step 0 does so before its first step, with
   // the optimizer's state; scoring needs the weights alone.
-  absl::Status Load(Step step, bool with_slots);
+  absl::Status Load(Step step, bool with_state);
 
   // What the step pulls; empty: nothing.
   std::vector<std::vector<PullSlice>> PullShare(StepContext* context) const;
@@ -87,7 +87,7 @@ class DenseParameters {
   Device* const device_;
   PsSession* const session_;
   const std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64, device
-  const HostCopy weights_, slots_, gradients_;        // of the arenas
+  const HostCopy weights_, state_, gradients_;        // of the arenas
 };
 
 }  // namespace thermocline

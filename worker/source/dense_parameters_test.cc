@@ -21,7 +21,7 @@ DenseTable Tensor(uint32_t id, int rows) {
   tensor.layout.id = TableId(id);
   tensor.layout.name = "tensor" + std::to_string(id);
   tensor.layout.dim = kDenseBlockFloats;
-  tensor.layout.optimizer.kind = OptimizerKind::kAdagrad;  // One slot a weight.
+  tensor.layout.optimizer.kind = OptimizerKind::kAdagrad;  // One float of state a weight.
   tensor.layout.init_scale = 0.1f;
   tensor.layout.role = TableRole::kDense;
   tensor.rows = rows;
@@ -53,7 +53,7 @@ class DenseParametersTest : public ::testing::Test {
       return {floats.data(), static_cast<int64_t>(floats.size())};
     };
     auto dense = std::make_unique<DenseParameters>(
-        &blocks_, DenseArenas{span(weights_), span(slots_), span(gradients_)}, num_workers,
+        &blocks_, DenseArenas{span(weights_), span(state_), span(gradients_)}, num_workers,
         device_.get(), session_.get());
     dense->Initialize(/*seed=*/7);
     return dense;
@@ -82,7 +82,7 @@ class DenseParametersTest : public ::testing::Test {
   const std::vector<DenseTable> tensors_ = {Tensor(3, 2), Tensor(4, 1)};
   const DenseBlocks blocks_{tensors_, ClusterMap(1)};
   std::vector<float> weights_ = std::vector<float>(blocks_.arena_floats());
-  std::vector<float> slots_ = std::vector<float>(blocks_.arena_floats());
+  std::vector<float> state_ = std::vector<float>(blocks_.arena_floats());
   std::vector<float> gradients_ = std::vector<float>(blocks_.arena_floats());
   const std::unique_ptr<Device> device_ = MakeCpuDevice({});
   VirtualScheduler scheduler_;
@@ -130,7 +130,7 @@ TEST_F(DenseParametersTest, OneWorkerUpdatesThemAndPushesRowsWhereTheStepWritesB
   const absl::Status pushed = dense->Push(&context_);
   EXPECT_TRUE(pushed.ok()) << pushed;
   std::vector<float> rows(blocks_.num_blocks() * blocks_.row_floats());
-  blocks_.StageRows(weights_, slots_, absl::MakeSpan(rows));
+  blocks_.StageRows(weights_, state_, absl::MakeSpan(rows));
   EXPECT_EQ(Pushed(), rows);
 }
 

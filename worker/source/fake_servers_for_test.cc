@@ -107,7 +107,7 @@ std::vector<Floats> FakeServers::Read(uint32_t server, const PullCall& call) {
       const Floats& row = trace_.RowOf(table_key, &servers_[server].rows).values;
       const int dim = trace_.layouts.at(slice.table.value()).dim;
       rows.back().insert(rows.back().end(), row.begin(),
-                         call.with_slots ? row.end() : row.begin() + dim);
+                         call.with_state ? row.end() : row.begin() + dim);
     }
     EXPECT_EQ(rows.back().size(), slice.rows.size());
   }
@@ -118,22 +118,22 @@ Step FakeServers::Accept(uint32_t index, const PushCall& call) {
   Server& server = servers_[index];
   if (call.step <= server.applied) return server.applied;
   EXPECT_EQ(call.step, server.applied + 1);
-  std::vector<Written>& part = server.parts[call.part];
-  part.clear();
+  std::vector<Written>& chunk = server.chunks[call.chunk];
+  chunk.clear();
   for (const wire::PushSlice& slice : call.tables) {
     const size_t width = slice.values.size() / slice.keys.size();
     for (size_t i = 0; i < slice.keys.size(); ++i) {
       const absl::Span<const float> values = slice.values.subspan(i * width, width);
-      part.push_back({{slice.table.value(), slice.keys[i]},
-                      slice.kind,
-                      slice.counts[i],
-                      Floats(values.begin(), values.end())});
+      chunk.push_back({{slice.table.value(), slice.keys[i]},
+                       slice.kind,
+                       slice.counts[i],
+                       Floats(values.begin(), values.end())});
     }
   }
-  if (server.parts.size() < call.num_parts) return server.applied;
+  if (server.chunks.size() < call.num_chunks) return server.applied;
   std::vector<Written> all;
-  for (auto& [i, some] : server.parts) all.insert(all.end(), some.begin(), some.end());
-  server.parts.clear();
+  for (auto& [i, some] : server.chunks) all.insert(all.end(), some.begin(), some.end());
+  server.chunks.clear();
   server.applied = call.step;
   Apply(index, call.step, call.learning_rate, all);
   on_applied_(index, call.step, all);

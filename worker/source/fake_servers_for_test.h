@@ -58,8 +58,8 @@ class FakeServers : public Transport {
   struct Server {
     Rows rows;
     Step applied;
-    Step others_applied;                             // with one worker: all there will be
-    std::map<uint32_t, std::vector<Written>> parts;  // of the push under way
+    Step others_applied;                              // with one worker: all there will be
+    std::map<uint32_t, std::vector<Written>> chunks;  // of the push under way
     // Several workers:
     int64_t events = 0;                                                   // pushes applied
     std::vector<int64_t> complete_at;                                     // [steps complete] event

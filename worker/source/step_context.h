@@ -27,7 +27,7 @@ namespace thermocline {
 
 // Where a step reads the rows of a table, and where it leaves the gradients of its distinct keys.
 struct TableOperands {
-  Matrix rows;       // [rows, dim] device: the slots of the plan's features are rows of it
+  Matrix rows;       // [rows, dim] device: the row indices of the plan's features are rows of it
   Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
 };
 

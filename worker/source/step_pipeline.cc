@@ -13,7 +13,7 @@ namespace {
 // Lookups read rows of the slab instead of positions among the table's distinct keys.
 void MapLookups(const CachePlan& cache, FeaturePlan* feature) {
   const int32_t* rows = cache.tables[feature->table].rows.data();
-  for (int32_t& slot : feature->slots) slot = rows[slot];
+  for (int32_t& index : feature->row_indices) index = rows[index];
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Reads and plans batches ahead of the compute, in a thread of its own. Where rows are cached, the
-// cache's plan of a step is made once the batches of its window are there, and the slots of the
-// features are rows of the cache's slabs.
+// cache's plan of a step is made once the batches of its window are there, and the row indices of
+// the features are rows of the cache's slabs.
 //
 // A context goes back into the ring when its last holder lets go of it, on any thread.
 #ifndef THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_

@@ -130,7 +130,7 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
     ASSERT_NE(one, nullptr);
     ASSERT_NE(other, nullptr);
     for (int f = 0; f < kFeatures; ++f) {
-      EXPECT_EQ(one->plan.features[f].slots, other->plan.features[f].slots);
+      EXPECT_EQ(one->plan.features[f].row_indices, other->plan.features[f].row_indices);
     }
     for (size_t t = 0; t < one->plan.tables.size(); ++t) {
       EXPECT_EQ(one->plan.tables[t].keys, other->plan.tables[t].keys);

@@ -26,7 +26,7 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
   ASSIGN_OR_RETURN(std::shared_ptr<StepContext> context, parts.held_out->Next());
   if (context == nullptr) return EvaluationResult{};
   parts.source->FetchForEvaluation(context, step);
-  if (parts.dense != nullptr) RETURN_IF_ERROR(parts.dense->Load(step, /*with_slots=*/false));
+  if (parts.dense != nullptr) RETURN_IF_ERROR(parts.dense->Load(step, /*with_state=*/false));
   while (context != nullptr) {
     // The next batch's rows travel while this one is scored.
     ASSIGN_OR_RETURN(std::shared_ptr<StepContext> next, parts.held_out->Next());

@@ -56,7 +56,7 @@ const SparseBatch& ModelStep::Describe(StepContext* context) {
     FeatureBatch& feature = batch_.features[f];
     feature.table = plan.table;
     feature.pooling = tables_.features[f].pooling == MEAN ? PoolingMode::kMean : PoolingMode::kSum;
-    feature.slots = upload(plan.slots);
+    feature.row_indices = upload(plan.row_indices);
     feature.offsets =
         plan.single ? DeviceSpan<const int32_t>{} : upload(context->batch->features[f].offsets);
   }

@@ -44,7 +44,7 @@ class ModelStep {
   absl::Status CopyLogits(std::vector<float>* logits);  // [batch] of the last Forward
 
   // The model's dense parameters, without their initial values, and their gradients.
-  DenseArenas dense() { return {model_.weights(), model_.slots(), model_.gradients()}; }
+  DenseArenas dense() { return {model_.weights(), model_.state(), model_.gradients()}; }
 
   // Operations return before the device has finished them, so that steps can be pipelined.
   bool is_asynchronous() const { return !device_->is_host_memory(); }

@@ -92,7 +92,8 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       {"hit_rate", share(static_cast<double>(hits), keys)},
       {"loaded_rate", share(static_cast<double>(loaded), keys)},
       {"bypass_rate", share(static_cast<double>(bypassed), keys)},
-      {"crowded_out_rate", share(static_cast<double>(to.crowded_out - from.crowded_out), keys)},
+      {"rejected_no_room_rate",
+       share(static_cast<double>(to.rejected_no_room - from.rejected_no_room), keys)},
       {"rows_held", to.rows_held},
       {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
       {"written_ahead_per_step",
@@ -285,7 +286,7 @@ WorkerStats WorkerProgress::Stats() const {
     cache->set_hits(counts.hits);
     cache->set_loaded(counts.loaded);
     cache->set_bypassed(counts.bypassed);
-    cache->set_crowded_out(counts.crowded_out);
+    cache->set_rejected_no_room(counts.rejected_no_room);
     cache->set_evicted(counts.evicted);
     cache->set_written_ahead(counts.written_ahead);
     cache->set_window_steps(source.window_steps());

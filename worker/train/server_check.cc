@@ -23,7 +23,7 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 std::string ProgressOf(ControlClient* client, const absl::Status& refusal, absl::Duration timeout) {
   const absl::StatusOr<ServerStats> stats = client->GetStats(timeout);
   if (!stats.ok()) return "";
-  return absl::StrCat(refusal.ToString(), " ", stats->replayed_parts(), " ", stats->loaded_rows());
+  return absl::StrCat(refusal.ToString(), " ", stats->replayed_chunks(), " ", stats->loaded_rows());
 }
 
 absl::Status AwaitServer(const ConfigureRequest& request, ControlClient* client,
@@ -54,7 +54,7 @@ absl::Status AwaitServers(const Job& job, const ServerCheckOptions& options) {
     ASSIGN_OR_RETURN(const std::unique_ptr<ControlClient> client,
                      ControlClient::Create(options.addresses[index], options.tls));
     ConfigureRequest request =
-        MakeConfigureRequest(job, options.job_id, options.epoch, ServerIndex(index));
+        MakeConfigureRequest(job, options.job_id, options.generation, ServerIndex(index));
     request.set_check_only(true);
     RETURN_IF_ERROR(AwaitServer(request, client.get(), options.patience));
   }

@@ -15,7 +15,7 @@ namespace thermocline {
 
 struct ServerCheckOptions {
   std::string job_id;
-  uint64_t epoch = 0;
+  uint64_t generation = 0;
   std::vector<std::string> addresses;  // host:port, by server index
   TlsFiles tls;
   // How long a server may say nothing new: no answer, or the same words and numbers again.

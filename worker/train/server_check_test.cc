@@ -23,7 +23,7 @@ class FakeServer : public ParameterServer::Service {
                          ConfigureReply*) override {
     EXPECT_TRUE(request->check_only());
     EXPECT_EQ(request->job_id(), "run-1");
-    EXPECT_EQ(request->epoch(), 4u);
+    EXPECT_EQ(request->generation(), 4u);
     EXPECT_EQ(request->server_index(), 0u);
     return answer(++asked);
   }
@@ -51,7 +51,7 @@ class ServerCheckTest : public testing::Test {
   absl::Status Await(absl::Duration patience, const std::string& address) {
     ServerCheckOptions options;
     options.job_id = "run-1";
-    options.epoch = 4;
+    options.generation = 4;
     options.addresses = {address};
     options.patience = patience;
     return AwaitServers(job_, options);

@@ -60,14 +60,14 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
                                 const WorkerOptions& options) {
   PsSessionOptions session;
   session.job_id = options.job_id;
-  session.epoch = options.epoch;
+  session.generation = options.generation;
   session.rank = options.rank;
   session.num_servers = job.cluster().servers();
   session.staleness_steps = job.train().staleness_steps();
   session.tables = tables.AllLayouts();
   session.start_step = options.start_step;
-  session.max_part_bytes =
-      std::min<size_t>(session.max_part_bytes, job.cluster().max_message_bytes());
+  session.max_chunk_bytes =
+      std::min<size_t>(session.max_chunk_bytes, job.cluster().max_message_bytes());
   session.give_up_us = int64_t{job.cluster().rpc_timeout_s()} * 1'000'000;
   session.jitter_seed = options.rank.value();
   session.on_notice = [](const std::string& line) { LogLine(line); };
@@ -288,7 +288,7 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
   if (options.start_step > Step(0) && run->dense.updated_here()) {
-    RETURN_IF_ERROR(run->dense.Load(options.start_step, /*with_slots=*/true));
+    RETURN_IF_ERROR(run->dense.Load(options.start_step, /*with_state=*/true));
   }
   ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
   Trainer::Parts parts;
@@ -403,7 +403,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
                      {"hits", cache.hits()},
                      {"loaded", cache.loaded()},
                      {"bypassed", cache.bypassed()},
-                     {"crowded_out", cache.crowded_out()},
+                     {"rejected_no_room", cache.rejected_no_room()},
                      {"evicted", cache.evicted()},
                      {"written_ahead", cache.written_ahead()},
                      {"rows_held", cache.rows_held()},

@@ -21,7 +21,7 @@ namespace thermocline {
 
 struct WorkerOptions {
   std::string job_id;
-  uint64_t epoch = 1;
+  uint64_t generation = 1;
   WorkerRank rank;
   // The first step; the servers hold the model as all steps before it left it.
   Step start_step{0};

@@ -26,20 +26,20 @@ grpc::Status WorkerService::Checkpoint(grpc::ServerContext*, const CheckpointReq
 
 grpc::Status WorkerService::Decide(grpc::ServerContext*, const EvaluationDecision* decision,
                                    EvaluationDecisionReply*) {
-  const absl::Status status = CheckJob(decision->job_id(), decision->epoch());
+  const absl::Status status = CheckJob(decision->job_id(), decision->generation());
   if (status.ok()) decisions_->Take(Step(decision->step()), decision->stop());
   return ToGrpcStatus(status);
 }
 
-absl::Status WorkerService::CheckJob(const std::string& job_id, uint64_t epoch) const {
-  if (job_id == job_id_ && epoch == epoch_) return absl::OkStatus();
+absl::Status WorkerService::CheckJob(const std::string& job_id, uint64_t generation) const {
+  if (job_id == job_id_ && generation == generation_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("this worker trains job '", job_id_,
-                                                    "', epoch ", epoch_, ", not job '", job_id,
-                                                    "', epoch ", epoch));
+                                                    "', generation ", generation_, ", not job '",
+                                                    job_id, "', generation ", generation));
 }
 
 absl::Status WorkerService::Act(const CheckpointRequest& request) {
-  RETURN_IF_ERROR(CheckJob(request.job_id(), request.epoch()));
+  RETURN_IF_ERROR(CheckJob(request.job_id(), request.generation()));
   if (request.action() == CheckpointRequest::STATUS) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(order_.Take(request.sequence()));

@@ -20,10 +20,10 @@ namespace thermocline {
 class WorkerService : public Worker::Service {
  public:
   // `progress`, `cuts` and `decisions` outlive the service.
-  WorkerService(std::string job_id, uint64_t epoch, const WorkerProgress* progress, NamedCuts* cuts,
-                EvaluationDecisions* decisions)
+  WorkerService(std::string job_id, uint64_t generation, const WorkerProgress* progress,
+                NamedCuts* cuts, EvaluationDecisions* decisions)
       : job_id_(std::move(job_id)),
-        epoch_(epoch),
+        generation_(generation),
         progress_(progress),
         cuts_(cuts),
         decisions_(decisions) {}
@@ -32,21 +32,21 @@ class WorkerService : public Worker::Service {
 
   // STATUS, NAME_CUT and CALL_OFF; the reply's complete_through is the last step whose push has
   // begun, accepted_through the last that every server has acknowledged. Errors:
-  // FAILED_PRECONDITION (another job or epoch; too late to name this cut; a later request was
+  // FAILED_PRECONDITION (another job or generation; too late to name this cut; a later request was
   // taken), INVALID_ARGUMENT (an action that isn't a worker's; a sequence that no launcher has).
   grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                           CheckpointReply* reply) override;
 
-  // Errors: FAILED_PRECONDITION (another job or epoch).
+  // Errors: FAILED_PRECONDITION (another job or generation).
   grpc::Status Decide(grpc::ServerContext*, const EvaluationDecision* decision,
                       EvaluationDecisionReply* reply) override;
 
  private:
-  absl::Status CheckJob(const std::string& job_id, uint64_t epoch) const;
+  absl::Status CheckJob(const std::string& job_id, uint64_t generation) const;
   absl::Status Act(const CheckpointRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string job_id_;
-  const uint64_t epoch_;
+  const uint64_t generation_;
   const WorkerProgress* const progress_;
   NamedCuts* const cuts_;
   EvaluationDecisions* const decisions_;

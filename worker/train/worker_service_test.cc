@@ -31,11 +31,11 @@ class WorkerServiceTest : public testing::Test {
     client_ = *std::move(client);
   }
   absl::StatusOr<CheckpointReply> Ask(CheckpointRequest::Action action, int64_t step,
-                                      uint64_t epoch = 3, const std::string& job_id = "job",
+                                      uint64_t generation = 3, const std::string& job_id = "job",
                                       uint64_t sequence = 0) {
     CheckpointRequest request;
     request.set_job_id(job_id);
-    request.set_epoch(epoch);
+    request.set_generation(generation);
     request.set_action(action);
     request.set_step(step);
     request.set_sequence(sequence);
@@ -53,11 +53,11 @@ class WorkerServiceTest : public testing::Test {
 TEST_F(WorkerServiceTest, WhatIsDecidedReachesWhoWaits) {
   EvaluationDecision decision;
   decision.set_job_id("job");
-  decision.set_epoch(2);
+  decision.set_generation(2);
   decision.set_step(9);
   decision.set_stop(true);
   EXPECT_EQ(client_->Decide(decision, kTimeout).code(), absl::StatusCode::kFailedPrecondition);
-  decision.set_epoch(3);
+  decision.set_generation(3);
   decision.set_stop(false);
   std::thread waits([&] { EXPECT_TRUE(decisions_.AwaitGoingOn(Step(9))); });
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
@@ -125,10 +125,10 @@ TEST_F(WorkerServiceTest, ARequestTooFarAheadOvertakesNothing) {
 }
 
 TEST_F(WorkerServiceTest, StrangersAreRefused) {
-  for (const auto& reply : {Ask(CheckpointRequest::NAME_CUT, 6, /*epoch=*/2),
+  for (const auto& reply : {Ask(CheckpointRequest::NAME_CUT, 6, /*generation=*/2),
                             Ask(CheckpointRequest::NAME_CUT, 6, 3, "other")}) {
     EXPECT_EQ(reply.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_TRUE(absl::StrContains(reply.status().message(), "job 'job', epoch 3"))
+    EXPECT_TRUE(absl::StrContains(reply.status().message(), "job 'job', generation 3"))
         << reply.status();
   }
   EXPECT_FALSE(cuts_.BeginPush(Step(6)));

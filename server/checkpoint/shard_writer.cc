@@ -1,4 +1,4 @@
-#include "server/checkpoint/part_writer.h"
+#include "server/checkpoint/shard_writer.h"
 
 #include <optional>
 #include <utility>
@@ -15,15 +15,15 @@ namespace {
 // Enough that neither side waits for the other's jitter: a slice of 128-byte rows has 0.6 MB.
 constexpr int kSlicesAhead = 4;
 
-std::vector<size_t> RowFloats(const std::vector<PartWriter::Source>& sources) {
+std::vector<size_t> RowFloats(const std::vector<ShardWriter::Source>& sources) {
   std::vector<size_t> floats;
-  for (const PartWriter::Source& source : sources) floats.push_back(source.row_floats);
+  for (const ShardWriter::Source& source : sources) floats.push_back(source.row_floats);
   return floats;
 }
 
-std::vector<TableId> Tables(const std::vector<PartWriter::Source>& sources) {
+std::vector<TableId> Tables(const std::vector<ShardWriter::Source>& sources) {
   std::vector<TableId> tables;
-  for (const PartWriter::Source& source : sources) tables.push_back(source.table);
+  for (const ShardWriter::Source& source : sources) tables.push_back(source.table);
   return tables;
 }
 
@@ -33,14 +33,14 @@ absl::Status CalledOff() { return absl::CancelledError("the cut was called off")
 
 }  // namespace
 
-std::shared_ptr<PartWriter> PartWriter::Start(const CheckpointIo& io, Spec spec, Done done) {
-  std::shared_ptr<PartWriter> writer(new PartWriter(io, std::move(spec), std::move(done)));
+std::shared_ptr<ShardWriter> ShardWriter::Start(const CheckpointIo& io, Spec spec, Done done) {
+  std::shared_ptr<ShardWriter> writer(new ShardWriter(io, std::move(spec), std::move(done)));
   absl::MutexLock lock(&writer->mutex_);
   writer->ScheduleRead();
   return writer;
 }
 
-PartWriter::PartWriter(const CheckpointIo& io, Spec spec, Done done)
+ShardWriter::ShardWriter(const CheckpointIo& io, Spec spec, Done done)
     : io_(io),
       spec_({spec.directory, spec.paths, spec.server, spec.base_step, {}, spec.on_read}),
       row_floats_(RowFloats(spec.sources)),
@@ -56,11 +56,11 @@ PartWriter::PartWriter(const CheckpointIo& io, Spec spec, Done done)
   while (lanes_.size() < io_.num_files()) lanes_.push_back(std::make_unique<Lane>());
 }
 
-PartWriter::~PartWriter() = default;
+ShardWriter::~ShardWriter() = default;
 
-void PartWriter::Cancel() { cancelled_ = true; }
+void ShardWriter::Cancel() { cancelled_ = true; }
 
-void PartWriter::Stop() {
+void ShardWriter::Stop() {
   Cancel();
   ReleaseSources();
   for (const std::unique_ptr<Lane>& lane : lanes_) {
@@ -68,7 +68,7 @@ void PartWriter::Stop() {
     lane->ended = true;
     lane->file.reset();
   }
-  CheckpointPart written;
+  CheckpointShard written;
   {
     absl::MutexLock lock(&mutex_);
     if (done_ == nullptr) return;
@@ -80,40 +80,40 @@ void PartWriter::Stop() {
   RemoveFiles(written);
 }
 
-void PartWriter::RemoveFiles(const CheckpointPart& part) {
-  for (const CheckpointFile& file : part.files()) {
+void ShardWriter::RemoveFiles(const CheckpointShard& shard) {
+  for (const CheckpointFile& file : shard.files()) {
     io_.disk->Remove(absl::StrCat(spec_.directory, "/", file.path())).IgnoreError();
   }
 }
 
-void PartWriter::ReleaseSources() {
+void ShardWriter::ReleaseSources() {
   absl::MutexLock lock(&reading_);
   sources_.clear();
 }
 
 // Whoever owns the writer may be gone when a task runs.
-void PartWriter::ScheduleRead() {
+void ShardWriter::ScheduleRead() {
   if (read_scheduled_ || all_read_ || empty_.empty()) return;
   read_scheduled_ = true;
   Scheduler* scheduler = io_.read_scheduler != nullptr ? io_.read_scheduler : io_.scheduler;
   scheduler->RunAfter(0, [weak = weak_from_this()] {
-    if (const std::shared_ptr<PartWriter> self = weak.lock()) self->RunRead();
+    if (const std::shared_ptr<ShardWriter> self = weak.lock()) self->RunRead();
   });
 }
 
-void PartWriter::ScheduleWrite(size_t lane) {
+void ShardWriter::ScheduleWrite(size_t lane) {
   if (write_scheduled_[lane] || (full_[lane].empty() && !all_read_ && !cancelled_)) return;
   write_scheduled_[lane] = true;
   Scheduler* scheduler = lane == 0 ? io_.scheduler : io_.more_schedulers[lane - 1];
   scheduler->RunAfter(0, [weak = weak_from_this(), lane] {
-    if (const std::shared_ptr<PartWriter> self = weak.lock()) self->RunWrite(lane);
+    if (const std::shared_ptr<ShardWriter> self = weak.lock()) self->RunWrite(lane);
   });
 }
 
 // Reading
 // ---------------------------------------------------------------------------------------------
 
-void PartWriter::RunRead() {
+void ShardWriter::RunRead() {
   {
     absl::MutexLock reading(&reading_);
     Slice slice;
@@ -140,7 +140,7 @@ void PartWriter::RunRead() {
 }
 
 // False: there is nothing more to read.
-absl::StatusOr<bool> PartWriter::ReadSlice(Slice* slice) {
+absl::StatusOr<bool> ShardWriter::ReadSlice(Slice* slice) {
   for (; source_ < sources_.size(); ++source_) {
     ASSIGN_OR_RETURN(const bool some, sources_[source_].snapshot->Next(&slice->rows));
     slice->source = source_;
@@ -153,7 +153,7 @@ absl::StatusOr<bool> PartWriter::ReadSlice(Slice* slice) {
 // Writing
 // ---------------------------------------------------------------------------------------------
 
-void PartWriter::RunWrite(size_t index) {
+void ShardWriter::RunWrite(size_t index) {
   Lane& lane = *lanes_[index];
   absl::StatusOr<std::optional<CheckpointFile>> file = std::optional<CheckpointFile>();
   {
@@ -172,7 +172,7 @@ void PartWriter::RunWrite(size_t index) {
   EndLane(index, std::move(file));
 }
 
-absl::StatusOr<bool> PartWriter::WriteNext(size_t index, Lane* lane) {
+absl::StatusOr<bool> ShardWriter::WriteNext(size_t index, Lane* lane) {
   std::optional<Slice> slice;
   {
     absl::MutexLock lock(&mutex_);
@@ -180,7 +180,7 @@ absl::StatusOr<bool> PartWriter::WriteNext(size_t index, Lane* lane) {
     if (cancelled_) return CalledOff();
     if (full_[index].empty()) {
       RETURN_IF_ERROR(read_status_);
-      // A part without rows goes the way of others up to here: the folder is looked at.
+      // A shard without rows goes the way of others up to here: the folder is looked at.
       if (index > 0 || lane->file != nullptr) return false;
     } else {
       slice = std::move(full_[index].front());
@@ -197,17 +197,17 @@ absl::StatusOr<bool> PartWriter::WriteNext(size_t index, Lane* lane) {
   return true;
 }
 
-// The last one to end makes the part, or removes what others have written.
-void PartWriter::EndLane(size_t index, absl::StatusOr<std::optional<CheckpointFile>> file) {
-  CheckpointPart part;
-  part.set_server_index(spec_.server.value());
-  part.set_base_step(spec_.base_step.value());
+// The last one to end makes the shard, or removes what others have written.
+void ShardWriter::EndLane(size_t index, absl::StatusOr<std::optional<CheckpointFile>> file) {
+  CheckpointShard shard;
+  shard.set_server_index(spec_.server.value());
+  shard.set_base_step(spec_.base_step.value());
   absl::Status status;
   Done done;
   {
     absl::MutexLock lock(&mutex_);
     if (done_ == nullptr) {  // Stopped meanwhile.
-      if (file.ok() && file->has_value()) *part.add_files() = **file;
+      if (file.ok() && file->has_value()) *shard.add_files() = **file;
     } else if (file.ok()) {
       files_[index] = *std::move(file);
     } else {
@@ -217,22 +217,22 @@ void PartWriter::EndLane(size_t index, absl::StatusOr<std::optional<CheckpointFi
     }
     if (--lanes_left_ > 0 && done_ != nullptr) return;
     for (const auto& written : files_) {
-      if (written.has_value() && done_ != nullptr) *part.add_files() = *written;
+      if (written.has_value() && done_ != nullptr) *shard.add_files() = *written;
     }
     status = status_;
     done = std::exchange(done_, nullptr);
   }
-  if (done == nullptr) return RemoveFiles(part);
+  if (done == nullptr) return RemoveFiles(shard);
   ReleaseSources();
   if (status.ok()) {
-    done(std::move(part));
+    done(std::move(shard));
   } else {
-    RemoveFiles(part);
+    RemoveFiles(shard);
     done(std::move(status));
   }
 }
 
-absl::Status PartWriter::OpenFile(size_t index, Lane* lane) {
+absl::Status ShardWriter::OpenFile(size_t index, Lane* lane) {
   RETURN_IF_ERROR(io_.disk->CreateDirectory(spec_.directory));
   // A process that was restarted may come to a cut whose checkpoint is there already.
   const std::string manifest =
@@ -248,7 +248,7 @@ absl::Status PartWriter::OpenFile(size_t index, Lane* lane) {
   return absl::OkStatus();
 }
 
-absl::Status PartWriter::WriteSlice(const Slice& slice, RowsFileWriter* file) {
+absl::Status ShardWriter::WriteSlice(const Slice& slice, RowsFileWriter* file) {
   const size_t row_floats = row_floats_[slice.source];
   const SnapshotRows& rows = slice.rows;
   const absl::Span<const float> values(rows.rows.data(), rows.rows.size());

@@ -1,4 +1,4 @@
-#include "worker/session/part_split.h"
+#include "worker/session/chunk_split.h"
 
 #include <algorithm>
 
@@ -20,55 +20,55 @@ wire::PushSlice Cut(const wire::PushSlice& slice, size_t begin, size_t n, size_t
 
 size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// What the next part should hold, so that the parts to come are of one size. It begins a slice, or
-// goes on with one that was cut: that header isn't in `left_bytes`.
-size_t EvenPartBytes(size_t left_bytes, size_t max_bytes) {
-  const size_t parts_left = DivideUp(left_bytes, max_bytes - kMaxSliceHeaderBytes);
-  return DivideUp(left_bytes, parts_left) + kMaxSliceHeaderBytes;
+// What the next chunk should hold, so that the chunks to come are of one size. It begins a slice,
+// or goes on with one that was cut: that header isn't in `left_bytes`.
+size_t EvenChunkBytes(size_t left_bytes, size_t max_bytes) {
+  const size_t chunks_left = DivideUp(left_bytes, max_bytes - kMaxSliceHeaderBytes);
+  return DivideUp(left_bytes, chunks_left) + kMaxSliceHeaderBytes;
 }
 
-// How many keys bring a part from `part_bytes` nearest to `aim_bytes` within `max_bytes`.
-size_t KeysToAdd(size_t part_bytes, size_t aim_bytes, size_t max_bytes, size_t key_bytes) {
-  const size_t wanted_bytes = aim_bytes - std::min(aim_bytes, part_bytes);
-  const size_t room_bytes = max_bytes - std::min(max_bytes, part_bytes);
+// How many keys bring a chunk from `chunk_bytes` nearest to `aim_bytes` within `max_bytes`.
+size_t KeysToAdd(size_t chunk_bytes, size_t aim_bytes, size_t max_bytes, size_t key_bytes) {
+  const size_t wanted_bytes = aim_bytes - std::min(aim_bytes, chunk_bytes);
+  const size_t room_bytes = max_bytes - std::min(max_bytes, chunk_bytes);
   return std::min((wanted_bytes + key_bytes / 2) / key_bytes, room_bytes / key_bytes);
 }
 
 template <typename Slice>
 std::vector<std::vector<Slice>> Split(absl::Span<const Slice> slices, size_t max_message_bytes,
                                       WidthOf<Slice> width_of) {
-  // Room for one part's slices; some, even where a single key won't fit.
+  // Room for one chunk's slices; some, even where a single key won't fit.
   const size_t max_bytes =
       std::max(max_message_bytes, kMaxHeaderBytes + kMaxSliceHeaderBytes + 1) - kMaxHeaderBytes;
-  size_t left_bytes = 0;  // Not in a part yet.
+  size_t left_bytes = 0;  // Not in a chunk yet.
   for (const Slice& slice : slices) {
     if (slice.keys.empty()) continue;
     left_bytes += kMaxSliceHeaderBytes + slice.keys.size() * KeyBytes(slice, width_of(slice));
   }
-  std::vector<std::vector<Slice>> parts;
-  size_t part_bytes = 0, aim_bytes = 0;
+  std::vector<std::vector<Slice>> chunks;
+  size_t chunk_bytes = 0, aim_bytes = 0;
   for (const Slice& slice : slices) {
     if (slice.keys.empty()) continue;
     const size_t width = width_of(slice);
     const size_t key_bytes = KeyBytes(slice, width);
     left_bytes -= kMaxSliceHeaderBytes;
     for (size_t begin = 0; begin < slice.keys.size();) {
-      part_bytes += kMaxSliceHeaderBytes;
-      size_t n = KeysToAdd(part_bytes, aim_bytes, max_bytes, key_bytes);
+      chunk_bytes += kMaxSliceHeaderBytes;
+      size_t n = KeysToAdd(chunk_bytes, aim_bytes, max_bytes, key_bytes);
       if (n == 0) {
-        parts.emplace_back();
-        part_bytes = kMaxSliceHeaderBytes;
-        aim_bytes = EvenPartBytes(left_bytes, max_bytes);
-        n = std::max<size_t>(1, KeysToAdd(part_bytes, aim_bytes, max_bytes, key_bytes));
+        chunks.emplace_back();
+        chunk_bytes = kMaxSliceHeaderBytes;
+        aim_bytes = EvenChunkBytes(left_bytes, max_bytes);
+        n = std::max<size_t>(1, KeysToAdd(chunk_bytes, aim_bytes, max_bytes, key_bytes));
       }
       n = std::min(n, slice.keys.size() - begin);
-      parts.back().push_back(Cut(slice, begin, n, width));
+      chunks.back().push_back(Cut(slice, begin, n, width));
       begin += n;
-      part_bytes += n * key_bytes;
+      chunk_bytes += n * key_bytes;
       left_bytes -= n * key_bytes;
     }
   }
-  return parts;
+  return chunks;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Cuts the work for one server into calls of about equal size.
-#ifndef THERMOCLINE_WORKER_SESSION_PART_SPLIT_H_
-#define THERMOCLINE_WORKER_SESSION_PART_SPLIT_H_
+#ifndef THERMOCLINE_WORKER_SESSION_CHUNK_SPLIT_H_
+#define THERMOCLINE_WORKER_SESSION_CHUNK_SPLIT_H_
 
 #include <cstddef>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace thermocline {
 
 // What a message takes beside keys, counts and values, at the most: once, with a job id of the
-// longest kind, and for each of its slices (tags, lengths, table, kind). part_split_test.cc holds
+// longest kind, and for each of its slices (tags, lengths, table, kind). chunk_split_test.cc holds
 // both against the codec.
 inline constexpr size_t kMaxHeaderBytes = 384;
 inline constexpr size_t kMaxSliceHeaderBytes = 32;
@@ -35,4 +35,4 @@ std::vector<std::vector<wire::PushSlice>> SplitPush(absl::Span<const wire::PushS
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_WORKER_SESSION_PART_SPLIT_H_
+#endif  // THERMOCLINE_WORKER_SESSION_CHUNK_SPLIT_H_

@@ -7,8 +7,8 @@
 // gets in between; in the simulation that is everybody. Reading and writing take turns on one
 // scheduler, or run beside each other on two. With more there are several files, one each, which
 // get the slices in turn: what is in each depends on the rows alone, and its keys ascend.
-#ifndef THERMOCLINE_SERVER_CHECKPOINT_PART_WRITER_H_
-#define THERMOCLINE_SERVER_CHECKPOINT_PART_WRITER_H_
+#ifndef THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
+#define THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
 
 #include <atomic>
 #include <cstddef>
@@ -44,11 +44,11 @@ struct CheckpointIo {
   // Each writes a file of its own beside that of `scheduler`.
   std::vector<Scheduler*> more_schedulers;
 
-  size_t num_files() const { return 1 + more_schedulers.size(); }  // At most, of a part.
+  size_t num_files() const { return 1 + more_schedulers.size(); }  // At most, of a shard.
 };
 
 // Thread-safe.
-class PartWriter : public std::enable_shared_from_this<PartWriter> {
+class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
  public:
   struct Source {
     TableId table;
@@ -60,18 +60,18 @@ class PartWriter : public std::enable_shared_from_this<PartWriter> {
     // Of the files to write, below it. [CheckpointIo::num_files]; one that gets no rows isn't made.
     std::vector<std::string> paths;
     ServerIndex server;
-    Step base_step;               // Of which the part holds the changes; kNoStep: it holds all.
+    Step base_step;               // Of which the shard holds the changes; kNoStep: it holds all.
     std::vector<Source> sources;  // By table id.
     // Runs after each slice that was read, on the thread that reads; perhaps once `done` has run.
     std::function<void()> on_read;
   };
-  // Runs once, on a scheduler's thread: with the part, whose files are on the medium; or with why
+  // Runs once, on a scheduler's thread: with the shard, whose files are on the medium; or with why
   // there is none, and then there are no files. Errors: kCancelled, kResourceExhausted,
   // kUnavailable, and those of reading rows.
-  using Done = std::function<void(absl::StatusOr<CheckpointPart>)>;
+  using Done = std::function<void(absl::StatusOr<CheckpointShard>)>;
 
-  static std::shared_ptr<PartWriter> Start(const CheckpointIo& io, Spec spec, Done done);
-  ~PartWriter();
+  static std::shared_ptr<ShardWriter> Start(const CheckpointIo& io, Spec spec, Done done);
+  ~ShardWriter();
 
   // No slice begins any more; `done` runs once the present one has ended.
   void Cancel();
@@ -92,7 +92,7 @@ class PartWriter : public std::enable_shared_from_this<PartWriter> {
     bool ended ABSL_GUARDED_BY(writing) = false;
   };
 
-  PartWriter(const CheckpointIo& io, Spec spec, Done done);
+  ShardWriter(const CheckpointIo& io, Spec spec, Done done);
 
   void ScheduleRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ScheduleWrite(size_t lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -105,7 +105,7 @@ class PartWriter : public std::enable_shared_from_this<PartWriter> {
   absl::Status OpenFile(size_t index, Lane* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane->writing);
   absl::Status WriteSlice(const Slice& slice, RowsFileWriter* file);
   void EndLane(size_t index, absl::StatusOr<std::optional<CheckpointFile>> file);
-  void RemoveFiles(const CheckpointPart& part);
+  void RemoveFiles(const CheckpointShard& shard);
   // Nothing is read any more.
   void ReleaseSources();
 
@@ -137,4 +137,4 @@ class PartWriter : public std::enable_shared_from_this<PartWriter> {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_SERVER_CHECKPOINT_PART_WRITER_H_
+#endif  // THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
