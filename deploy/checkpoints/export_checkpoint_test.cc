@@ -58,7 +58,7 @@ class ExportCheckpointTest : public testing::Test {
   }
   absl::StatusOr<ExportedCheckpoint> Export(bool optimizer_state = false) {
     ExportOptions options;
-    options.optimizer_state = state;
+    options.optimizer_state = optimizer_state;
     return ExportCheckpoint(&disk_, kDirectory, manifest_, path_, options);
   }
 

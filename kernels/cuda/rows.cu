@@ -174,10 +174,10 @@ cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, 
   if (blocks == 0) return cudaSuccess;
   if (kind == OptimizerKind::kRowWiseAdagrad) {
     LAUNCH_WITH_BARRIERS(DenseUpdateKernel, blocks, kBlockThreads, 0, stream, kind, scalars,
-                         num_rows, row_floats, state_floats, gradients, weights, optimizer state);
+                         num_rows, row_floats, state_floats, gradients, weights, state);
   } else {
     LAUNCH(DenseUpdateKernel, blocks, kBlockThreads, stream, kind, scalars, num_rows, row_floats,
-           state_floats, gradients, weights, optimizer state);
+           state_floats, gradients, weights, state);
   }
   return cudaGetLastError();
 }

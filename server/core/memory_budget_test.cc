@@ -66,7 +66,7 @@ TEST(MemoryBudgetTest, RowsAreThoseOfAServerWithoutAndSoAreCheckpoints) {
   const CutStatus cut = spilling.WriteCut(3);
   ASSERT_EQ(cut.state(), CutStatus::WRITTEN) << cut.ShortDebugString();
   CheckpointStore store(&disk, config.checkpoint_directory);
-  ASSERT_TRUE(store.Commit(*ComposeManifest(store, config, 3, {cut.chunk()})).ok());
+  ASSERT_TRUE(store.Commit(*ComposeManifest(store, config, 3, {cut.shard()})).ok());
   for (const uint64_t budget_bytes : {0, 1}) {
     ServerConfig next = WithBudgets(config, budget_bytes);
     next.generation = config.generation + 1 + budget_bytes;
@@ -168,7 +168,7 @@ TEST(MemoryBudgetTest, ARestoreThatCannotSpillEndsBeforeMemoryDoes) {
   ASSERT_TRUE(server.Configure("").ok());
   ASSERT_TRUE(server.Push(RandomChunk(0, 0, 0, 1, 0, 1, kManyKeys)).ok());
   CheckpointStore store(&disk, config.checkpoint_directory);
-  const auto manifest = ComposeManifest(store, config, 0, {server.WriteCut(0).chunk()});
+  const auto manifest = ComposeManifest(store, config, 0, {server.WriteCut(0).shard()});
   ASSERT_TRUE(store.Commit(*manifest).ok());
 
   ServerConfig next = WithBudgets(config, 1);

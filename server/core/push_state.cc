@@ -50,7 +50,7 @@ absl::StatusOr<PushState::BegunChunk> PushState::BeginChunk(wire::PushChunk&& ch
     begun.answer = {wire::Readiness::kReady, accepted_through};
     return begun;
   }
-  begun.chunks = &assembly.shards();
+  begun.chunks = &assembly.chunks();
   begun.completes = added == PushAssembly::Added::kComplete;
   return begun;
 }
@@ -62,7 +62,7 @@ absl::StatusOr<wire::PushAnswer> PushState::EndChunk(const BegunChunk& begun,
     assembly.Drop(begun.chunk);
     return recorded;
   }
-  const wire::PushChunk& chunk = assembly.shards().at(begun.chunk);
+  const wire::PushChunk& chunk = assembly.chunks().at(begun.chunk);
   pending_bytes_ += BytesOf(chunk);
   learning_rates_.emplace(chunk.step, chunk.learning_rate);
   if (begun.completes) Accept(begun.rank);
@@ -92,7 +92,7 @@ absl::Status PushState::CheckRoom(const wire::PushChunk& chunk) const {
   const uint64_t bytes = pending_bytes_ + BytesOf(chunk);
   if (bytes <= max_pending_bytes_) return absl::OkStatus();
   // One that comes again takes no room.
-  if (assemblies_[chunk.header.rank.value()].shards().count(chunk.chunk) > 0)
+  if (assemblies_[chunk.header.rank.value()].chunks().count(chunk.chunk) > 0)
     return absl::OkStatus();
   if (next) {
     const uint64_t step_bytes = BytesOfNextStep() + BytesOf(chunk);

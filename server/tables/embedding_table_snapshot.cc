@@ -33,7 +33,7 @@ void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row)
   // It was stored before the snapshot began, or left memory since, and left its image.
   if (storage.IsAsStored(row)) return;
   const bool saved = stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim,
-                                     storage.Partitions(row), layout.state_floats());
+                                     storage.State(row), layout.state_floats());
   if (saved) old_images.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -282,7 +282,7 @@ void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t 
         const uint32_t row = stripe.index.Find(entry.key, entry.place);
         if (row == 0) return row;
         PrefetchRange(storage.Weights(row), dim * sizeof(float));
-        PrefetchRange(storage.Partitions(row), state_floats * sizeof(float));
+        PrefetchRange(storage.State(row), state_floats * sizeof(float));
         __builtin_prefetch(storage.Meta(row));
         return row;
       },
@@ -290,7 +290,7 @@ void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t 
         float* out = &rows->rows[entry.position * (dim + state_floats)];
         if (row != 0 && stripe.cut.Contains(*storage.Meta(row))) {
           std::copy_n(storage.Weights(row), dim, out);
-          std::copy_n(storage.Partitions(row), state_floats, out + dim);
+          std::copy_n(storage.State(row), state_floats, out + dim);
           set_meta(entry.position, *storage.Meta(row));
         } else if (const RowCut::Image* image = stripe.cut.Find(entry.key)) {
           std::copy_n(image->row, dim + state_floats, out);

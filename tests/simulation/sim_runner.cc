@@ -309,7 +309,7 @@ void SimRunner::TamperStatus(CheckpointReply* reply) const {
   for (CutStatus& cut : *reply->mutable_cuts()) {
     if (cut.state() != CutStatus::NAMED && cut.state() != CutStatus::WRITING) continue;
     cut.set_state(CutStatus::WRITTEN);
-    cut.mutable_chunk()->set_base_step(-1);
+    cut.mutable_shard()->set_base_step(-1);
   }
 }
 

@@ -70,7 +70,7 @@ TEST(DenseBlocksTest, WholeRowsKeepWeightsAndStateInTheirPlace) {
   std::iota(weights.begin(), weights.end(), 0.0f);
   std::iota(state.begin(), state.end(), -1e6f);
   std::vector<float> rows(blocks.num_blocks() * blocks.row_floats());
-  blocks.StageRows(weights, optimizer state, absl::MakeSpan(rows));
+  blocks.StageRows(weights, state, absl::MakeSpan(rows));
 
   // What is pulled lies where what is pushed lay.
   std::vector<float> pulled(rows.size());
@@ -99,7 +99,7 @@ TEST(DenseBlocksTest, InitialParametersAreTheInitialRowsOfTheTables) {
   std::vector<float> state(blocks.num_blocks() * blocks.state_floats());
   blocks.Initialize(17, absl::MakeSpan(weights), absl::MakeSpan(state));
   std::vector<float> rows(blocks.num_blocks() * blocks.row_floats());
-  blocks.StageRows(weights, optimizer state, absl::MakeSpan(rows));
+  blocks.StageRows(weights, state, absl::MakeSpan(rows));
   for (const auto& server : blocks.AssignSlices(rows)) {
     for (const wire::PushSlice& slice : server) {
       const TableLayout& layout = tensors[slice.table.value() - 3].layout;
