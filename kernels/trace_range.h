@@ -4,7 +4,7 @@
 #ifndef THERMOCLINE_KERNELS_TRACE_RANGE_H_
 #define THERMOCLINE_KERNELS_TRACE_RANGE_H_
 
-#include "common/base/latency_histogram.h"
+#include "common/base/timing.h"
 
 namespace thermocline {
 

@@ -1,11 +1,13 @@
-// The hashes that placement and digests depend on. Their values are fixed for ever: golden values
-// are pinned in hash_test.cc.
+// The hashes that placement, digests and files depend on, and the placement itself. Their values
+// never change: hash_test.cc pins golden values.
 #ifndef THERMOCLINE_COMMON_BASE_HASH_H_
 #define THERMOCLINE_COMMON_BASE_HASH_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "common/base/check.h"
 #include "common/base/ids.h"
 
 namespace thermocline {
@@ -46,6 +48,51 @@ struct Digest {
 
 // Digest of one row. `row`: weights, then optimizer state.
 Digest RowDigest(TableId table, Key key, absl::Span<const float> row);
+
+// Which server holds a key: every server owns a contiguous range of the partitions.
+class ClusterMap {
+ public:
+  // REQUIRES: 1 <= num_servers <= kNumPartitions
+  explicit ClusterMap(uint32_t num_servers) : num_servers_(num_servers) {
+    CHECK_GE(num_servers, 1u);
+    CHECK_LE(num_servers, kNumPartitions);
+  }
+
+  uint32_t num_servers() const { return num_servers_; }
+
+  // The server of a partition: floor(partition * n / 65536), so the ranges are contiguous and even.
+  ServerIndex ServerOfPartition(uint32_t partition) const {
+    return ServerIndex(
+        static_cast<uint32_t>((static_cast<uint64_t>(partition) * num_servers_) >> 16));
+  }
+  // The partitions of a server: [begin, end). `begin` is the least partition p with
+  // floor(p * n / 65536) == server, `end` that of the next server.
+  struct PartitionRange {
+    uint32_t begin;
+    uint32_t end;
+  };
+  PartitionRange PartitionRangeOf(ServerIndex server) const {
+    CHECK_LT(server.value(), num_servers_);
+    return {FirstPartition(server.value()), FirstPartition(uint64_t{server.value()} + 1)};
+  }
+  ServerIndex ServerOfHash(uint64_t key_hash) const {
+    return ServerOfPartition(PartitionOfHash(key_hash));
+  }
+
+ private:
+  uint32_t FirstPartition(uint64_t server) const {
+    return static_cast<uint32_t>((server * kNumPartitions + num_servers_ - 1) / num_servers_);
+  }
+
+  uint32_t num_servers_;
+};
+
+// CRC-32C (Castagnoli, RFC 3720): the checksum of everything that we write to a disk.
+//
+// The checksum of what `crc` covers followed by `data`; `crc` is 0 for the first piece.
+uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes);
+
+inline uint32_t Crc32c(const void* data, size_t bytes) { return ExtendCrc32c(0, data, bytes); }
 
 }  // namespace thermocline
 

@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <string>
 #include <vector>
+
+#include "gtest/gtest.h"
 
 namespace thermocline {
 namespace {
@@ -72,6 +76,83 @@ TEST(DigestTest, AddCarriesAndWraps) {
   Digest all{~0ull, ~0ull};
   all.Add({1, 0});
   EXPECT_EQ(all, Digest{});
+}
+
+TEST(ClusterMapTest, RangesAreContiguousEvenAndComplete) {
+  for (uint32_t servers : {1u, 2u, 3u, 4u, 7u, 16u, 100u, 1000u, 65535u, 65536u}) {
+    const ClusterMap map(servers);
+    std::vector<uint32_t> partitions(servers);
+    uint32_t last = 0;
+    for (uint32_t partition = 0; partition < kNumPartitions; ++partition) {
+      const uint32_t server = map.ServerOfPartition(partition).value();
+      ASSERT_LT(server, servers);
+      ASSERT_TRUE(server == last || server == last + 1) << "partition " << partition;
+      last = server;
+      ++partitions[server];
+    }
+    for (uint32_t server = 0, next = 0; server < servers; ++server) {
+      const ClusterMap::PartitionRange range = map.PartitionRangeOf(ServerIndex(server));
+      ASSERT_EQ(range.begin, next) << "server " << server;
+      ASSERT_EQ(range.end - range.begin, partitions[server]) << "server " << server;
+      next = range.end;
+    }
+    const auto [fewest, most] = std::minmax_element(partitions.begin(), partitions.end());
+    EXPECT_GE(*fewest, kNumPartitions / servers) << servers << " servers";
+    EXPECT_LE(*most, kNumPartitions / servers + 1) << servers << " servers";
+  }
+}
+
+TEST(ClusterMapTest, PlacementIsPinned) {
+  const ClusterMap map(3);
+  EXPECT_EQ(map.ServerOfPartition(21845), ServerIndex(0));
+  EXPECT_EQ(map.ServerOfPartition(21846), ServerIndex(1));
+  EXPECT_EQ(map.ServerOfPartition(43690), ServerIndex(1));
+  EXPECT_EQ(map.ServerOfPartition(43691), ServerIndex(2));
+  EXPECT_EQ(map.ServerOfHash(KeyHash(TableSalt(TableId(7)), 42)), ServerIndex(0));
+  EXPECT_EQ(map.ServerOfHash(KeyHash(TableSalt(TableId(0)), 0)), ServerIndex(2));
+}
+
+TEST(ClusterMapTest, KeysSpreadEvenly) {
+  const ClusterMap map(4);
+  std::vector<int> keys(4);
+  const uint64_t salt = TableSalt(TableId(3));
+  for (Key key = 0; key < 100000; ++key) ++keys[map.ServerOfHash(KeyHash(salt, key)).value()];
+  for (int n : keys) EXPECT_NEAR(n, 25000, 700);  // five standard deviations
+}
+
+TEST(ClusterMapDeathTest, RefusesImpossibleNumbersOfServers) {
+  EXPECT_DEATH(ClusterMap(0), "num_servers");
+  EXPECT_DEATH(ClusterMap(kNumPartitions + 1), "num_servers");
+  EXPECT_DEATH(ClusterMap(3).PartitionRangeOf(ServerIndex(3)), "server");
+}
+
+// RFC 3720, B.4, and the check value of the catalogue of CRCs.
+TEST(Crc32cTest, PublishedValues) {
+  EXPECT_EQ(Crc32c("123456789", 9), 0xE3069283u);
+  const std::string zeros(32, '\0'), ones(32, '\xFF');
+  EXPECT_EQ(Crc32c(zeros.data(), zeros.size()), 0x8A9136AAu);
+  EXPECT_EQ(Crc32c(ones.data(), ones.size()), 0x62A8AB43u);
+  EXPECT_EQ(Crc32c("", 0), 0u);
+}
+
+TEST(Crc32cTest, PiecesGiveWhatTheWholeGives) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text.push_back(static_cast<char>(i * 37));
+  const uint32_t whole = Crc32c(text.data(), text.size());
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    const uint32_t first = Crc32c(text.data(), cut);
+    EXPECT_EQ(ExtendCrc32c(first, text.data() + cut, text.size() - cut), whole) << cut;
+  }
+}
+
+TEST(Crc32cTest, EveryFlippedBitShows) {
+  std::string text(67, 'x');
+  const uint32_t whole = Crc32c(text.data(), text.size());
+  for (size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    text[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_NE(Crc32c(text.data(), text.size()), whole) << bit;
+    text[bit / 8] ^= static_cast<char>(1 << bit % 8);
+  }
 }
 
 }  // namespace

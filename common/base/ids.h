@@ -3,10 +3,13 @@
 #ifndef THERMOCLINE_COMMON_BASE_IDS_H_
 #define THERMOCLINE_COMMON_BASE_IDS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <utility>
+
+#include "absl/strings/string_view.h"
 
 namespace thermocline {
 
@@ -51,6 +54,18 @@ inline constexpr Step kNoStep{-1};
 constexpr Step operator+(Step step, int64_t n) { return Step(step.value() + n); }
 constexpr Step operator-(Step step, int64_t n) { return Step(step.value() - n); }
 constexpr int64_t operator-(Step a, Step b) { return a.value() - b.value(); }
+
+// The last step that a job may reach: rows keep the step of their last change, plus 1, in 32 bits.
+inline constexpr Step kLastStep{(int64_t{1} << 32) - 2};
+
+// A job's id travels in every request and stands in every error: at most this many printable ASCII
+// characters. The empty id is that of a server without a job.
+inline constexpr size_t kMaxJobIdBytes = 256;
+
+inline bool IsJobId(absl::string_view id) {
+  return id.size() <= kMaxJobIdBytes &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
 
 }  // namespace thermocline
 

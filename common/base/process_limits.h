@@ -1,38 +1,32 @@
-// What a job file, or a flag of one of its processes, may ask for: above these limits a value is a
-// typo, not a wish. And what the system lets a process have.
+// What our processes agree on: the meaning of exit codes, and the range of values that a job file
+// or a process's flag may have. A value beyond its range is a typo.
 #ifndef THERMOCLINE_COMMON_BASE_PROCESS_LIMITS_H_
 #define THERMOCLINE_COMMON_BASE_PROCESS_LIMITS_H_
 
 #include <cstdint>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-
 namespace thermocline {
 
-// One row of the largest dim with Adam's state and its key still fits.
+// Exit codes.
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;  // Bad flags or a bad job file: nothing was done.
+// A worker has lost a server, or pushes that a server had acknowledged to it. The job itself is not
+// at fault.
+inline constexpr int kExitServerLost = 3;
+
+// Ranges of settings.
+//
+// A message has room for one row of the largest dim with Adam's state, and its key.
 inline constexpr int kMinMessageBytes = 64 << 10;
 inline constexpr int kMaxMessageBytes = 1 << 30;
 inline constexpr int kMaxThreads = 1024;
-// While one applies a step, another answers.
+// One thread answers while another applies a step.
 inline constexpr int kMinHandlerThreads = 2;
 inline constexpr int kMaxHeldPulls = 1 << 20;
-// A push or two of a small batch.
+// Room for one or two pushes of a small batch.
 inline constexpr int64_t kMinPendingBytes = 1 << 20;
 inline constexpr int64_t kMaxPendingBytes = int64_t{1} << 50;
-
-// Files that a process has open beside its connections: logs, data, checkpoints, gRPC's own.
-inline constexpr uint64_t kFilesBesideConnections = 64;
-
-// How many files this process may open now.
-uint64_t OpenFileLimit();
-// Raises that (the soft limit) to the hard limit. Processes that are started from then on inherit
-// it.
-void RaiseOpenFileLimit();
-
-// Whether a process with so many connections, and files beside, keeps within OpenFileLimit().
-// Errors: kFailedPrecondition (says what is needed, by `who`, and what there is).
-absl::Status CheckOpenFiles(absl::string_view who, uint64_t connections);
 
 }  // namespace thermocline
 

@@ -8,8 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/job_id.h"
-#include "common/base/last_step.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 
 namespace thermocline {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/base/crc32c.h"
+#include "common/base/hash.h"
 #include "rocksdb/file_system.h"
 
 namespace thermocline {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 
 namespace thermocline {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 
 namespace thermocline {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/base/crc32c.h"
+#include "common/base/hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"

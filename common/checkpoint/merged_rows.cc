@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 

@@ -12,9 +12,9 @@
 
 #include "absl/time/time.h"
 #include "common/base/check.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "common/checkpoint/rows_file.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
-#include "common/disk/posix_disk.h"
+#include "common/base/hash.h"
+#include "common/disk/disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"

@@ -1,9 +1,9 @@
-// The files of a server, behind an interface: tests and the simulation lose, reorder and refuse
-// what a real disk may.
+// The files of a server, behind an interface: the disks of tests and of the simulation lose,
+// reorder and refuse what a real disk may.
 //
-// What an error leaves behind: a failed Append may have written some of its bytes; after a failed
-// Sync nobody knows what is on the medium, so the process has to end (fsync is never retried).
-// Every message names the file.
+// What an error leaves: a failed Append may have written some of its bytes. After a failed Sync the
+// content of the medium is unknown, so the process has to end (fsync is never retried). Every
+// message names the file.
 #ifndef THERMOCLINE_COMMON_DISK_DISK_H_
 #define THERMOCLINE_COMMON_DISK_DISK_H_
 
@@ -27,15 +27,15 @@ class AppendFile {
   virtual ~AppendFile() = default;
 
   // Writes the pieces, one after the other.
-  // Errors: kResourceExhausted (the disk is full; says which file system, what is free there and
-  // what was to be written), kUnavailable (any other).
+  // Errors: kResourceExhausted (the disk is full; names the file system, its free space and the
+  // size of the write), kUnavailable (any other).
   virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;
-  // All that was appended before the call is on the medium. Errors: kUnavailable
+  // Puts all that was appended before the call on the medium. Errors: kUnavailable
   virtual absl::Status Sync() = 0;
-  // Cuts the end off, such as what a failed Append left. Errors: kUnavailable
+  // Shortens the file, for example to remove what a failed Append left. Errors: kUnavailable
   virtual absl::Status Truncate(uint64_t bytes) = 0;
-  // A hint that promises nothing: what was appended up to `end` had better be on its way to the
-  // medium already when Sync comes. Doesn't wait for it.
+  // A hint: starts to write what was appended up to `end` to the medium, so that the next Sync is
+  // short. Does not wait, and promises nothing.
   virtual void StartWriteback(uint64_t /*end*/) {}
 };
 
@@ -66,7 +66,7 @@ class Disk {
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
   // Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) = 0;
-  // Cuts a file and syncs it. Errors: kNotFound, kUnavailable
+  // Shortens a file and syncs it. Errors: kNotFound, kUnavailable
   virtual absl::Status Truncate(const std::string& path, uint64_t bytes) = 0;
   // Replaces `to` in one step. Errors: kNotFound, kUnavailable
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
@@ -79,17 +79,36 @@ class Disk {
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
   // Names of the files and folders in a folder, sorted. Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
-  // Files created, renamed and removed in it so far are so on the medium.
+  // Puts the creations, renames and removals in the folder so far on the medium.
   // Errors: kPermissionDenied (it must not be read), kUnavailable
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   // Errors: kFailedPrecondition (another process holds it), kUnavailable
   virtual absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) = 0;
 };
 
-// Creates a folder and those above it that are missing. Its name is on the medium then, and that of
-// every folder above that this function made.
-// Errors: kUnavailable
+// Disk on the operating system's files.
+class PosixDisk : public Disk {
+ public:
+  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
+  absl::Status Truncate(const std::string& path, uint64_t bytes) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status CreateDirectory(const std::string& path) override;
+  absl::Status RemoveDirectory(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
+  absl::Status SyncDirectory(const std::string& directory) override;
+  absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
+};
+
+// Creates a folder and the missing folders above it, and puts the names of all of them on the
+// medium. Errors: kUnavailable
 absl::Status CreateDirectories(Disk* disk, const std::string& path);
+
+// The end of the message of a write or a new file at `path` that failed with `error` (errno):
+// "; the disk is full: ext4 at /data has 40960 bytes free", or "" where the disk is not full.
+// `path` need not exist; its folder should.
+std::string DescribeFullDisk(const std::string& path, int error);
 
 }  // namespace thermocline
 

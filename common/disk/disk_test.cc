@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/disk/posix_disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"

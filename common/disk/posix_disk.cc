@@ -1,5 +1,3 @@
-#include "common/disk/posix_disk.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <mntent.h>
@@ -21,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 namespace {

@@ -12,12 +12,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/byte_size.h"
 #include "common/base/status_macros.h"
-#include "common/job/job_resolve.h"
+#include "common/base/text.h"
 #include "common/job/job_source.h"
-#include "common/job/job_tables.h"
-#include "common/job/job_validate.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {

@@ -12,8 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
-#include "common/job/did_you_mean.h"
-#include "common/job/job_path.h"
+#include "common/base/text.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

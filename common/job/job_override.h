@@ -1,17 +1,36 @@
-// Changes to one field of a job from the command line: `--set train.batch_size=2048`,
-// `--clear cache`.
+// Paths to fields of a job, and changes to one field from the command line:
+// `--set train.batch_size=2048`, `--clear cache`.
 #ifndef THERMOCLINE_COMMON_JOB_JOB_OVERRIDE_H_
 #define THERMOCLINE_COMMON_JOB_JOB_OVERRIDE_H_
 
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
+namespace google::protobuf {
+class Descriptor;
+class FieldDescriptor;
+}  // namespace google::protobuf
 
 namespace thermocline {
 
 class Job;
+
+// One step of a path to a field of a job: "train.batch_size", "table[2].settings.dim".
+struct JobPathStep {
+  const google::protobuf::FieldDescriptor* field = nullptr;
+  int index = -1;  // -1: no index was given
+};
+
+// Resolves a path against a message type.
+// Errors: kInvalidArgument: a name that the message doesn't have (with a suggestion), an index on a
+// single field, a step through a field that is no message, or a repeated message without an index.
+absl::StatusOr<std::vector<JobPathStep>> ParseJobPath(absl::string_view path,
+                                                      const google::protobuf::Descriptor* root);
+
+std::vector<std::string> FieldNames(const google::protobuf::Descriptor* message);
 
 // Applies "path.to.field=value" and returns the path.
 //
@@ -22,10 +41,11 @@ class Job;
 // Errors: kInvalidArgument (names the assignment, the path and what was wrong).
 absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job);
 
-// Takes the field at `path` out of the job: a value, a message or a whole list. One that is not
-// there may be taken out too.
+// Removes the field at `path` from the job: a value, a message or a whole list. A field that is not
+// set stays so.
 //
-// Errors: kInvalidArgument (names the path and what was wrong; an element of a list stays).
+// Errors: kInvalidArgument (names the path and what was wrong; an element of a list cannot be
+// removed).
 absl::Status ClearField(absl::string_view path, Job* job);
 
 }  // namespace thermocline

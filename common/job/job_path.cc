@@ -1,5 +1,3 @@
-#include "common/job/job_path.h"
-
 #include <google/protobuf/descriptor.h>
 
 #include "absl/status/status.h"
@@ -7,7 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
+#include "common/job/job_override.h"
 
 namespace thermocline {
 namespace {

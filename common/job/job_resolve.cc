@@ -1,11 +1,10 @@
-#include "common/job/job_resolve.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/job/job_source.h"
 #include "common/math/sparse_optimizer.h"
 #include "proto/job.pb.h"
 
@@ -18,7 +17,6 @@ constexpr float kDefaultInitScale = 0.01f;
 constexpr uint32_t kDefaultNumDense = 13;
 constexpr uint32_t kDefaultNumCategorical = 26;
 constexpr uint32_t kDefaultWindowSteps = 8;
-constexpr uint32_t kDefaultPrefetchSteps = 2;
 // No more features than this are made from a count; ValidateJob refuses what is above.
 constexpr uint32_t kMaxGeneratedFeatures = 4096;
 
@@ -153,10 +151,5 @@ void ResolveJob(Job* job) {
 }
 
 #undef SET_DEFAULT
-
-uint32_t PrefetchSteps(const Cache& cache) {
-  if (cache.has_prefetch_steps()) return cache.prefetch_steps();
-  return std::min(kDefaultPrefetchSteps, std::max(1u, cache.window_steps()) - 1);
-}
 
 }  // namespace thermocline

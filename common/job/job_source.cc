@@ -12,9 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
 #include "common/job/job_override.h"
-#include "common/job/job_path.h"
 
 namespace thermocline {
 namespace {

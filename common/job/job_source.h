@@ -1,5 +1,5 @@
-// A job as the user wrote it, and where each value came from: a line of the file, a `--set` or a
-// `--clear`.
+// The steps from a job file to a job that can run, for LoadJob: parse the file and apply flags
+// (JobSource), fill in defaults (ResolveJob), check (ValidateJob).
 #ifndef THERMOCLINE_COMMON_JOB_JOB_SOURCE_H_
 #define THERMOCLINE_COMMON_JOB_JOB_SOURCE_H_
 
@@ -16,6 +16,8 @@
 
 namespace thermocline {
 
+// A job as the user wrote it, and where each value came from: a line of the file, a `--set` or a
+// `--clear`.
 class JobSource {
  public:
   // Parses a job in protobuf's text format, takes out the fields `cleared` and applies the
@@ -33,12 +35,12 @@ class JobSource {
     std::string path;
     std::string flag;  // "--set path=value"
   };
-  // What flags changed, in the order in which they did.
+  // The changes by flags, in their order.
   const std::vector<Change>& changes() const { return changes_; }
 
   // Where the value at `path` ("train.batch_size", "table[2].settings.dim") was written: "FILE:12",
-  // or "--set ...", "--clear ..."; for a value that nobody wrote, the nearest enclosing message, or
-  // just "FILE".
+  // or "--set ...", "--clear ...". For a default: where the nearest enclosing message was written,
+  // or "FILE".
   std::string Locate(absl::string_view path) const;
 
   // kInvalidArgument: "FILE:12: `path` `what`".
@@ -52,6 +54,19 @@ class JobSource {
   std::unique_ptr<google::protobuf::TextFormat::ParseInfoTree> lines_;
   std::vector<Change> changes_;
 };
+
+// Writes every default that job.proto documents into the job, a feature for each categorical column
+// where none is named, and a table for each feature that names none. Resolving a resolved job
+// changes nothing. Leaves wrong values as they are, for ValidateJob to report.
+//
+// The exception is cache.prefetch_steps: if it were written, a resumed job with another window
+// would keep a default of the old window.
+void ResolveJob(Job* job);
+
+// Checks every value of `resolved`, the resolved form of `source`, and reports the first that is
+// wrong. Opens no files: their readers report missing data.
+// Errors: kInvalidArgument: "FILE:12: train.batch_size is 0; it must be at least 1".
+absl::Status ValidateJob(const Job& resolved, const JobSource& source);
 
 }  // namespace thermocline
 

@@ -1,5 +1,3 @@
-#include "common/job/job_validate.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,14 +6,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
 #include "common/base/ids.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
+#include "common/job/job_source.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
-#include "common/net/loopback.h"
+#include "common/net/rpc.h"
 
 namespace thermocline {
 namespace {

@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/job/job_loader.h"
-#include "common/job/job_resolve.h"
+#include "common/job/job_source.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {

@@ -1,8 +1,8 @@
-#include "common/job/learning_rate.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
+
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {

@@ -1,9 +1,8 @@
-#include "common/math/finite.h"
-
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "common/math/table_spec.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {

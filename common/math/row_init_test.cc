@@ -1,10 +1,10 @@
-#include "common/math/row_init.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <vector>
+
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

@@ -1,12 +1,44 @@
 #include "common/math/table_spec.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "common/math/row_init.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {
+namespace {
+
+// 24 random bits to [-scale, scale): the subtraction is exact, the product rounds once.
+float ToUniform(uint32_t bits, float unit) {
+  return static_cast<float>(static_cast<int32_t>(bits >> 8) - (1 << 23)) * unit;
+}
+
+constexpr uint32_t kExponent = 0x7F800000u;
+
+bool IsFinite(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (bits & kExponent) != kExponent;
+}
+
+// No early exit, so that the compiler vectorizes it.
+bool AllFinite(const float* values, size_t n) {
+  uint32_t bad = 0;
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof(bits));
+    bad |= (bits & kExponent) == kExponent ? 1u : 0u;
+  }
+  return bad == 0;
+}
+
+}  // namespace
 
 absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
   if (proto.dim() < 1 || proto.dim() > kMaxDim) {
@@ -78,6 +110,37 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
     return differs("memory_budget_bytes", here.memory_budget_bytes, there.memory_budget_bytes);
   }
   return "";
+}
+
+void InitialWeights(uint64_t seed, TableId table, Key key, float scale, absl::Span<float> weights) {
+  const uint64_t base = Mix64(Mix64(seed ^ TableSalt(table)) ^ Mix64(key));
+  const float unit = scale * (1.0f / (1 << 23));
+  size_t i = 0;
+  for (; i + 2 <= weights.size(); i += 2) {
+    const uint64_t bits = Mix64(base + i);
+    weights[i] = ToUniform(static_cast<uint32_t>(bits), unit);
+    weights[i + 1] = ToUniform(static_cast<uint32_t>(bits >> 32), unit);
+  }
+  if (i < weights.size()) weights[i] = ToUniform(static_cast<uint32_t>(Mix64(base + i)), unit);
+}
+
+size_t FindNonFinite(absl::Span<const float> values) {
+  constexpr size_t kBlock = 4096;
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const size_t n = std::min(kBlock, values.size() - begin);
+    if (AllFinite(values.data() + begin, n)) continue;
+    while (IsFinite(values[begin])) ++begin;
+    return begin;
+  }
+  return values.size();
+}
+
+size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats) {
+  for (size_t i = FindNonFinite(rows); i < rows.size(); ++i) {
+    const bool is_weight = i % row_floats < dim;
+    if (is_weight ? !IsFinite(rows[i]) : std::isnan(rows[i])) return i;
+  }
+  return rows.size();
 }
 
 }  // namespace thermocline

@@ -1,8 +1,10 @@
-// What a table is, for everybody who handles its rows. A row is `dim` weights, then its optimizer's
+// What a table is, for all who handle its rows: its layout, the values of new rows, and the check
+// for NaN and infinity (at the speed of memory). A row is `dim` weights, then its optimizer's
 // state, all float32.
 #ifndef THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -48,6 +50,10 @@ struct TableLayout {
 absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto);
 TableSpec TableLayoutToProto(const TableLayout& layout);
 
+// The initial weights of a row: a pure function of (job seed, table, key), the same on every
+// machine. Fills `weights` with values uniform in [-scale, scale), on a grid of 2^24 points.
+void InitialWeights(uint64_t seed, TableId table, Key key, float scale, absl::Span<float> weights);
+
 // Writes a new row: initial weights and optimizer state. REQUIRES: row.size() ==
 // layout.row_floats()
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row);
@@ -55,6 +61,19 @@ void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<fl
 // Names the first field in which two layouts of one table differ, or "" where they are equal:
 // "table 'C3': dim is 32 here, 16 there".
 std::string DescribeDifference(const TableLayout& here, const TableLayout& there);
+
+// The index of the first value that is NaN or infinite; values.size() where all are finite.
+size_t FindNonFinite(absl::Span<const float> values);
+
+// The same for rows with their optimizer state: index of the first weight that is NaN or infinite,
+// or state that is NaN. State may be infinite: the sum of squares of finite gradients can overflow,
+// on a server or in a worker; the row then goes on with updates of 0.
+//   rows: [n, row_floats], of which the first `dim` are weights
+size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats);
+
+// How the message of a loss or a gradient that is not finite ends.
+inline constexpr char kRateHint[] =
+    " (is train.learning_rate too high? a lower base or some warmup_steps may help)";
 
 }  // namespace thermocline
 

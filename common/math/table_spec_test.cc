@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/math/row_init.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {

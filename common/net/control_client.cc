@@ -7,8 +7,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/net/channel.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 
 namespace thermocline {
 namespace {

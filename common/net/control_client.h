@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/net/credentials.h"
+#include "common/net/rpc.h"
 #include "proto/parameter_server.grpc.pb.h"
 
 namespace thermocline {

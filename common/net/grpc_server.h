@@ -12,8 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/net/channel.h"
-#include "common/net/credentials.h"
+#include "common/net/rpc.h"
 
 namespace thermocline {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "common/base/job_id.h"
+#include "common/base/ids.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/testing/test_seed.h"
 

@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/job_id.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/wire/codec.h"
 #include "common/wire/fields.h"

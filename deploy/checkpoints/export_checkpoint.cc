@@ -13,7 +13,7 @@
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/merged_rows.h"
 #include "common/job/job_loader.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "deploy/checkpoints/safetensors_file.h"
 
 namespace thermocline {

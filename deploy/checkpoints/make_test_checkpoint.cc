@@ -1,7 +1,7 @@
 // Writes the checkpoints of testing.h to a folder: make_test_checkpoint DIRECTORY
 #include <cstdio>
 
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "deploy/checkpoints/testing.h"
 
 int main(int argc, char** argv) {

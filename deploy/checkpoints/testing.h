@@ -8,7 +8,7 @@
 #include "common/base/check.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/job/job_loader.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "tests/testing/checkpoints.h"
 
 namespace thermocline {

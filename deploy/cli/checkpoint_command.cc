@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
 #include "deploy/cli/command.h"
 
 namespace thermocline {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "deploy/checkpoints/export_checkpoint.h"
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"

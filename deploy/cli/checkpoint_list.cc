@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"

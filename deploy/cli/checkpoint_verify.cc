@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/verify_checkpoint.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"

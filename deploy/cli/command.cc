@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
 #include "deploy/cli/version.h"
 #include "deploy/controller/programs.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/base/exit_codes.h"
+#include "common/base/process_limits.h"
 #include "deploy/cli/flags.h"
 
 namespace thermocline {

@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
 
 namespace thermocline {
 namespace {

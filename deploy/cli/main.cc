@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/process_limits.h"
-#include "common/net/channel.h"
+#include "common/base/process.h"
+#include "common/net/rpc.h"
 #include "deploy/cli/command.h"
 
 int main(int argc, char** argv) {

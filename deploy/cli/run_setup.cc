@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "common/job/job_loader.h"
 #include "deploy/cli/train_job.h"
 #include "deploy/controller/checkpoint_match.h"

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "common/job/job_loader.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/version.h"

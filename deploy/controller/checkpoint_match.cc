@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/cpu_features.h"
+#include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
 
 namespace thermocline {

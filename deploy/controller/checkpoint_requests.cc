@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "deploy/controller/run_lock.h"
 
 namespace thermocline {

@@ -6,10 +6,10 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/cpu_features.h"
+#include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "deploy/controller/checkpoint_match.h"
 #include "tests/testing/checkpoints.h"
 #include "tests/testing/simulated_disk.h"

@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 namespace {

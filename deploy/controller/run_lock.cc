@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/base/stopwatch.h"
-#include "common/disk/posix_disk.h"
+#include "common/base/timing.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 namespace {

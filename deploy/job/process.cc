@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/exit_codes.h"
+#include "common/base/process_limits.h"
 
 namespace thermocline {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "deploy/console/progress_bar.h"
 #include "deploy/console/stats_table.h"
 #include "deploy/controller/metrics_log.h"

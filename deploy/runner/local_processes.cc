@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "common/base/byte_size.h"
-#include "common/base/process_limits.h"
+#include "common/base/process.h"
 #include "common/base/status_macros.h"
-#include "common/job/job_tables.h"
+#include "common/base/text.h"
+#include "common/job/resolved_job.h"
 #include "deploy/controller/json_number.h"
 #include "deploy/controller/summary.h"
 

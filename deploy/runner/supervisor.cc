@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "deploy/runner/log_tail.h"
 
 namespace thermocline {

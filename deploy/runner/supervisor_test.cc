@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "deploy/runner/log_tail.h"
 
 namespace thermocline {

@@ -7,7 +7,6 @@
 
 #include "common/base/check.h"
 #include "common/base/thread_pool.h"
-#include "common/math/finite.h"
 #include "common/math/table_spec.h"
 #include "kernels/cpu/bce.h"
 #include "kernels/cpu/cpu_buffer.h"

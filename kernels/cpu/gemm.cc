@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/base/cpu_features.h"
+#include "common/base/process.h"
 
 namespace thermocline {
 

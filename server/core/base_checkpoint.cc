@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/base/check.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "gtest/gtest.h"
 
 namespace thermocline::testing_core {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/latency_histogram.h"
+#include "common/base/timing.h"
 #include "common/wire/messages.h"
 #include "server/core/held_pulls.h"
 #include "server/core/push_state.h"

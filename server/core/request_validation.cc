@@ -4,11 +4,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/cluster_map.h"
 #include "common/base/hash.h"
-#include "common/base/last_step.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
-#include "common/math/finite.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

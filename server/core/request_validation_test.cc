@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/cluster_map.h"
 #include "common/base/hash.h"
 #include "common/math/sparse_optimizer.h"
 #include "gtest/gtest.h"

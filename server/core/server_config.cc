@@ -3,7 +3,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/job_id.h"
+#include "common/base/ids.h"
 
 namespace thermocline {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/last_step.h"
+#include "common/base/ids.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"

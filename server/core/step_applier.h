@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
-#include "common/base/latency_histogram.h"
+#include "common/base/timing.h"
 #include "server/core/gradient_merge.h"
 #include "server/core/push_assembly.h"
 #include "server/tables/apply_threads.h"

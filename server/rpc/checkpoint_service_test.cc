@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/scheduler.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "common/net/control_client.h"
 #include "common/net/grpc_server.h"
 #include "common/wire/messages.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "common/wire/codec.h"
 
 namespace thermocline {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "server/rpc/served_core.h"
 #include "tests/testing/test_certificates.h"
 

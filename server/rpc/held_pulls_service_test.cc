@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/scheduler.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "server/rpc/parameter_server_service.h"
 #include "server/rpc/served_core.h"
 

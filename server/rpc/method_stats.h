@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "common/base/latency_histogram.h"
+#include "common/base/timing.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {

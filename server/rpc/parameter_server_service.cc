@@ -6,11 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "common/base/process_limits.h"
+#include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/math/table_spec.h"
-#include "common/net/process_stats.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "common/wire/messages.h"
 #include "server/rpc/data_calls.h"
 

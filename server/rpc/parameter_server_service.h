@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/net/channel.h"
+#include "common/net/rpc.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "server/core/server_core.h"
 #include "server/rpc/admission.h"

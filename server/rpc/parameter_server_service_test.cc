@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "common/wire/messages.h"
 #include "server/rpc/served_core.h"
 

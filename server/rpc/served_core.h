@@ -13,7 +13,7 @@
 #include "common/base/scheduler.h"
 #include "common/net/control_client.h"
 #include "common/net/grpc_server.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "common/wire/messages.h"
 #include "gtest/gtest.h"
 #include "server/rpc/parameter_server_service.h"

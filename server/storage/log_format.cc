@@ -6,7 +6,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/base/crc32c.h"
 #include "common/base/hash.h"
 
 namespace thermocline {

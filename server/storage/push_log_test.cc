@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/disk/posix_disk.h"
+#include "common/disk/disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_replay.h"

@@ -4,7 +4,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/math/row_init.h"
+#include "common/math/table_spec.h"
 #include "server/tables/embedding_table_impl.h"
 #include "server/tables/prefetch.h"
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

@@ -3,8 +3,8 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
-#include "common/math/row_init.h"
 #include "common/math/row_update.h"
+#include "common/math/table_spec.h"
 #include "server/tables/embedding_table_impl.h"
 #include "server/tables/prefetch.h"
 

@@ -11,7 +11,6 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/ids.h"
-#include "common/base/last_step.h"
 #include "common/math/table_spec.h"
 #include "server/tables/row_slab.h"
 

@@ -33,7 +33,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "common/base/check.h"
-#include "common/net/mutex_tuning.h"
+#include "common/base/process.h"
 #include "server/storage/rocksdb_row_store.h"
 #include "server/tables/embedding_table.h"
 

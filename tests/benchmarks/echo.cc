@@ -6,10 +6,9 @@
 #include <thread>
 
 #include "common/base/check.h"
-#include "common/net/channel.h"
+#include "common/base/process.h"
 #include "common/net/grpc_server.h"
-#include "common/net/log.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "proto/parameter_server.grpc.pb.h"
 
 namespace thermocline {

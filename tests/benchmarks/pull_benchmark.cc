@@ -16,11 +16,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
-#include "common/base/program_flags.h"
-#include "common/net/channel.h"
-#include "common/net/log.h"
-#include "common/net/malloc_tuning.h"
-#include "common/net/mutex_tuning.h"
+#include "common/base/process.h"
+#include "common/net/rpc.h"
 #include "tests/benchmarks/echo.h"
 #include "tests/benchmarks/pull_contest.h"
 

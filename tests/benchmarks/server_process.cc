@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 
 namespace thermocline {
 

@@ -2,7 +2,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/check.h"
 #include "common/job/job_loader.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

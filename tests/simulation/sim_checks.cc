@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/testing/virtual_scheduler.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/exit_codes.h"
+#include "common/base/process_limits.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "proto/parameter_server.pb.h"
 

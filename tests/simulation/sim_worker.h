@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/base/request_order.h"
 #include "common/math/table_spec.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/disk/disk.h"

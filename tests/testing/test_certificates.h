@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "common/net/credentials.h"
+#include "common/net/rpc.h"
 
 namespace thermocline {
 

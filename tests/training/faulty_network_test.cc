@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "common/base/cluster_map.h"
 #include "common/base/completion.h"
 #include "common/base/hash.h"
 #include "common/base/scheduler.h"

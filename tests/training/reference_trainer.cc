@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
-#include "common/job/job_tables.h"
-#include "common/job/learning_rate.h"
+#include "common/job/resolved_job.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 #include "kernels/cpu/cpu_device.h"

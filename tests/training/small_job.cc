@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
+#include "common/base/text.h"
 #include "common/job/job_loader.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "gtest/gtest.h"
 #include "tests/training/in_process_transport.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 

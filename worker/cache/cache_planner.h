@@ -21,7 +21,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/base/thread_pool.h"
 #include "worker/cache/cache_plan.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
 #include "worker/cache/cache_directory.h"

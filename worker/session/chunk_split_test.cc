@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/job_id.h"
+#include "common/base/ids.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 #include "common/wire/codec.h"

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/net/status.h"
+#include "common/net/rpc.h"
 #include "common/wire/codec.h"
 
 namespace thermocline {

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/net/channel.h"
-#include "common/net/credentials.h"
+#include "common/net/rpc.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/math/finite.h"
+#include "common/math/table_spec.h"
 #include "worker/session/chunk_split.h"
 
 namespace thermocline {

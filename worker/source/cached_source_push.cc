@@ -8,10 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/cluster_map.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "common/math/finite.h"
+#include "common/math/table_spec.h"
 #include "worker/source/cached_source.h"
 #include "worker/source/cached_source_step.h"
 

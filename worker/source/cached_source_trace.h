@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/base/cluster_map.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/math/sparse_optimizer.h"

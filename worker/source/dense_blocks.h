@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/ids.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {

@@ -7,8 +7,8 @@
 #include "common/base/completion.h"
 #include "common/base/status_macros.h"
 #include "common/base/uninitialized_vector.h"
-#include "common/math/finite.h"
 #include "common/math/sparse_optimizer.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 #include "tests/testing/virtual_scheduler.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "common/base/cluster_map.h"
+#include "common/base/hash.h"
 #include "common/base/thread_pool.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"

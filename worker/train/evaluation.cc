@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/math/auc.h"
-#include "common/math/finite.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 #include "kernels/device.h"
 #include "proto/job.pb.h"
 #include "worker/model/dlrm.h"

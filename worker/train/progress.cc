@@ -9,8 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/net/log.h"
-#include "common/net/process_stats.h"
+#include "common/base/process.h"
 
 namespace thermocline {
 namespace {

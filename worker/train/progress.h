@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/base/stopwatch.h"
+#include "common/base/timing.h"
 #include "kernels/device.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/data/line_stream.h"

@@ -8,9 +8,10 @@
 #include "absl/time/clock.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
-#include "common/base/stopwatch.h"
-#include "common/job/configure_request.h"
+#include "common/base/timing.h"
+#include "common/job/resolved_job.h"
 #include "common/net/control_client.h"
+#include "proto/parameter_server.pb.h"
 #include "worker/session/retry_policy.h"
 
 namespace thermocline {

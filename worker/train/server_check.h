@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/net/credentials.h"
+#include "common/net/rpc.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

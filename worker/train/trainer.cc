@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/periodic_checkpoint.h"
-#include "common/job/learning_rate.h"
+#include "common/job/resolved_job.h"
 #include "common/math/auc.h"
-#include "common/math/finite.h"
+#include "common/math/table_spec.h"
 #include "kernels/trace_range.h"
 
 namespace thermocline {

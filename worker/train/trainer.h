@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/latency_histogram.h"
+#include "common/base/timing.h"
 #include "proto/job.pb.h"
 #include "worker/session/ps_session.h"
 #include "worker/source/dense_parameters.h"

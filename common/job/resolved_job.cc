@@ -1,17 +1,21 @@
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_size.h"
 #include "common/base/check.h"
-#include "common/base/cluster_map.h"
 #include "common/base/hash.h"
+#include "common/base/text.h"
+#include "common/math/table_spec.h"
+#include "common/wire/messages.h"
+#include "proto/parameter_server.pb.h"
 
 namespace thermocline {
 namespace {
+
+constexpr uint32_t kDefaultPrefetchSteps = 2;
 
 OptimizerConfig Config(const Optimizer& proto) {
   auto config = OptimizerFromProto(proto);
@@ -76,6 +80,16 @@ void AddMlp(const std::string& prefix, const std::vector<int>& widths,
   }
 }
 
+// Whole and half powers by multiplication and sqrt, which are exactly rounded everywhere.
+double Power(double base, double exponent) {
+  const double doubled = 2 * exponent;
+  if (doubled != std::floor(doubled) || doubled > 64) return std::pow(base, exponent);
+  double result = 1;
+  for (int i = 0; i < static_cast<int>(exponent); ++i) result *= base;
+  const bool has_half = exponent != std::floor(exponent);
+  return has_half ? result * std::sqrt(base) : result;
+}
+
 }  // namespace
 
 std::vector<TableLayout> JobTables::AllLayouts() const {
@@ -130,6 +144,49 @@ std::vector<int> TopWidths(const Job& resolved) {
   for (const uint32_t width : resolved.dlrm().top()) widths.push_back(static_cast<int>(width));
   widths.push_back(1);
   return widths;
+}
+
+float LearningRateAt(const LearningRate& schedule, Step step) {
+  const double base = schedule.base();
+  const double warmup = static_cast<double>(schedule.warmup_steps());
+  const double at = static_cast<double>(step.value());
+  if (at < warmup) return static_cast<float>(base * (at + 1) / warmup);
+  if (!schedule.has_decay()) return schedule.base();
+  const PolynomialDecay& decay = schedule.decay();
+  const double start = static_cast<double>(decay.start_step());
+  if (at < start) return schedule.base();
+  const double progress = std::min(1.0, (at - start) / static_cast<double>(decay.steps()));
+  const double rate = base * Power(1 - progress, decay.power());
+  return static_cast<float>(std::max<double>(decay.end(), rate));
+}
+
+uint32_t PrefetchSteps(const Cache& cache) {
+  if (cache.has_prefetch_steps()) return cache.prefetch_steps();
+  return std::min(kDefaultPrefetchSteps, std::max(1u, cache.window_steps()) - 1);
+}
+
+ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
+                                      uint64_t generation, ServerIndex index) {
+  ConfigureRequest request;
+  request.set_protocol_version(wire::kProtocolVersion);
+  request.set_job_id(job_id);
+  request.set_generation(generation);
+  request.set_server_index(index.value());
+  request.set_num_servers(resolved.cluster().servers());
+  request.set_num_workers(resolved.cluster().workers());
+  request.set_seed(resolved.seed());
+  request.set_staleness_steps(resolved.train().staleness_steps());
+  request.set_durability(resolved.cluster().durability());
+  if (resolved.has_checkpoint()) {
+    const CheckpointPolicy& policy = resolved.checkpoint();
+    request.set_checkpoint_directory(policy.directory());
+    request.set_checkpoint_every_steps(policy.every_steps());
+    request.set_checkpoint_full_every(policy.full_every());
+  }
+  for (const TableLayout& layout : ResolveTables(resolved).AllLayouts()) {
+    *request.add_tables() = TableLayoutToProto(layout);
+  }
+  return request;
 }
 
 }  // namespace thermocline

@@ -1,6 +1,9 @@
-#include "common/base/program_flags.h"
+#include "common/base/process.h"
+
+#include <sys/resource.h>
 
 #include "absl/flags/flag.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 ABSL_FLAG(int32_t, test_threads, 1, "");
@@ -9,6 +12,23 @@ ABSL_FLAG(std::vector<std::string>, test_servers, {}, "");
 
 namespace thermocline {
 namespace {
+
+using ::testing::HasSubstr;
+
+// Changes the limits of this process: one test.
+TEST(ProcessLimitsTest, TheSoftLimitOfOpenFilesIsRaisedToTheHardOne) {
+  const rlimit low = {100, 200};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(OpenFileLimit(), 100u);
+  EXPECT_EQ(CheckOpenFiles("a server", 100).code(), absl::StatusCode::kFailedPrecondition);
+  RaiseOpenFileLimit();
+  EXPECT_EQ(OpenFileLimit(), 200u);
+  EXPECT_TRUE(CheckOpenFiles("a server", 200 - kFilesBesideConnections).ok());
+  const absl::Status over = CheckOpenFiles("a server", 201 - kFilesBesideConnections);
+  EXPECT_EQ(over.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(over.message()), HasSubstr("a server needs 201 open files"));
+  EXPECT_THAT(std::string(over.message()), HasSubstr("the limit is 200"));
+}
 
 TEST(ProgramFlags, GoodOnes) {
   EXPECT_EQ(CheckProgramFlags({}), "");

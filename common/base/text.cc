@@ -1,20 +1,26 @@
-#include "common/job/did_you_mean.h"
+#include "common/base/text.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 
 namespace thermocline {
 namespace {
 
-// Longer inputs are no typos of ours; bounds the quadratic distance.
+constexpr std::pair<absl::string_view, int> kUnits[] = {
+    {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"B", 0}};
+
+// Bounds the quadratic distance; no name of ours is longer.
 constexpr size_t kMaxNameLength = 64;
 
-// Edits between two names: insertions, deletions, substitutions and swaps of neighbours.
+// The number of edits between two names: insertions, deletions, substitutions and swaps of
+// neighbours.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> before_last, last, row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -37,6 +43,22 @@ std::string Normalize(absl::string_view name) {
 }
 
 }  // namespace
+
+absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
+  for (const auto& [unit, shift] : kUnits) {
+    absl::string_view number = text;
+    if (!absl::ConsumeSuffix(&number, unit)) continue;
+    uint64_t value = 0;
+    const bool digits = number.find_first_not_of("0123456789") == absl::string_view::npos;
+    if (!digits || !absl::SimpleAtoi(number, &value)) break;
+    if (value >> (63 - shift) != 0) {
+      return absl::InvalidArgumentError("a size is less than 8192 PiB");
+    }
+    return value << shift;
+  }
+  return absl::InvalidArgumentError(
+      "a size is a whole number and its unit, B, KiB, MiB, GiB or TiB, such as \"512MiB\"");
+}
 
 std::string DidYouMean(absl::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kMaxNameLength) return "";

@@ -1,7 +1,7 @@
-// How long things took, recorded by many threads without a lock: a histogram of latencies (count,
-// mean, p50, p99, max) and a running total for one stage of a pipeline.
-#ifndef THERMOCLINE_COMMON_BASE_LATENCY_HISTOGRAM_H_
-#define THERMOCLINE_COMMON_BASE_LATENCY_HISTOGRAM_H_
+// How long things take: a stopwatch, a histogram of latencies (count, mean, p50, p99, max), and a
+// running total for one stage of a pipeline. Many threads record into the last two without a lock.
+#ifndef THERMOCLINE_COMMON_BASE_TIMING_H_
+#define THERMOCLINE_COMMON_BASE_TIMING_H_
 
 #include <array>
 #include <atomic>
@@ -9,7 +9,21 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace thermocline {
+
+// The time since its construction, for deadlines and durations, by the monotonic clock.
+// Thread-safe.
+class Stopwatch {
+ public:
+  absl::Duration Elapsed() const {
+    return absl::FromChrono(std::chrono::steady_clock::now() - start_);
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 struct LatencySnapshot {
   uint64_t count = 0;
@@ -97,4 +111,4 @@ class StageTimer {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_COMMON_BASE_LATENCY_HISTOGRAM_H_
+#endif  // THERMOCLINE_COMMON_BASE_TIMING_H_

@@ -1,4 +1,4 @@
-#include "common/net/credentials.h"
+#include "common/net/rpc.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,31 @@
 
 namespace thermocline {
 namespace {
+
+TEST(Status, EveryCodeSurvivesTheRoundTrip) {
+  for (int code = 0; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), code == 0 ? "" : "why");
+    EXPECT_EQ(FromGrpcStatus(ToGrpcStatus(status)), status) << code;
+    EXPECT_EQ(static_cast<int>(ToGrpcStatus(status).error_code()), code);
+  }
+}
+
+TEST(Status, AnEndWithoutAReasonIsABrokenConnection) {
+  const absl::Status silent = FromGrpcStatus(grpc::Status(grpc::StatusCode::INTERNAL, ""));
+  EXPECT_EQ(silent.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(silent.message(), "");
+}
+
+TEST(Status, LongMessagesAreCut) {
+  const grpc::Status status = ToGrpcStatus(absl::InternalError(std::string(100000, 'x')));
+  EXPECT_EQ(status.error_message(), std::string(kMaxStatusMessageBytes, 'x') + "...");
+}
+
+TEST(Status, ContextGoesInFrontAndKeepsTheCode) {
+  EXPECT_EQ(WithContext(absl::NotFoundError("no table 3"), "Pull at server 1"),
+            absl::NotFoundError("Pull at server 1: no table 3"));
+  EXPECT_TRUE(WithContext(absl::OkStatus(), "Pull").ok());
+}
 
 TEST(Credentials, PlainTextIsForLoopback) {
   const TlsFiles none;
@@ -51,6 +76,18 @@ TEST(Credentials, NameTheFileThatIsWrong) {
   const absl::Status garbage = MakeServerCredentials(files).status();
   EXPECT_EQ(garbage.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(garbage.message(), "garbage.pem")) << garbage;
+}
+
+TEST(Loopback, NamesAndAddresses) {
+  for (const char* host :
+       {"localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]", "0:0:0:0:0:0:0:1", "[0::1]"}) {
+    EXPECT_TRUE(IsLoopbackHost(host)) << host;
+  }
+  for (const char* host : {"", "0.0.0.0", "10.0.0.1", "128.0.0.1", "127.example.org",
+                           "localhost.example.org", "::", "[::]", "[::2]", "[::1", "::1]",
+                           "[127.0.0.1]", "[localhost]", "unix", "127.0.0.1:80"}) {
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "common/job/job_tables.h"
+#include "common/job/resolved_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,14 @@
-#include "common/base/program_flags.h"
+#include "common/base/process.h"
 
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <string>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/parse.h"
@@ -12,11 +18,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/process_limits.h"
 
 namespace thermocline {
 namespace {
-
-constexpr int kExitUsage = 2;
 
 // Abseil takes these out before it looks for flags.
 bool AsksForHelp(absl::string_view name) {
@@ -36,6 +44,8 @@ void ShowOurFlagsInHelp() {
   };
   absl::SetFlagsUsageConfig(config);
 }
+
+const std::chrono::steady_clock::time_point kLoaded = std::chrono::steady_clock::now();
 
 }  // namespace
 
@@ -91,6 +101,55 @@ std::vector<char*> ParseProgramFlags(absl::string_view usage, int argc, char** a
     if (AsksForHelp(argument.substr(0, argument.find('=')))) std::atexit(ExitDone);
   }
   return absl::ParseCommandLine(argc, argv);
+}
+
+void LogLine(absl::string_view text) {
+  const std::string line = absl::StrCat(
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ", text, "\n");
+  // One write, so that lines of several threads and processes don't mix.
+  const ssize_t ignored = write(STDERR_FILENO, line.data(), line.size());
+  static_cast<void>(ignored);
+}
+
+void TuneMallocForMessages() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);   // The largest value that glibc takes.
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);  // Bytes free at the heap's end before it shrinks.
+}
+
+void TurnOffMutexChecks() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
+
+uint64_t OpenFileLimit() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+}
+
+void RaiseOpenFileLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);  // Where it fails, CheckOpenFiles sees the old limit.
+}
+
+absl::Status CheckOpenFiles(absl::string_view who, uint64_t connections) {
+  const uint64_t needed = connections + kFilesBesideConnections;
+  const uint64_t available = OpenFileLimit();
+  if (needed <= available) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(who, " needs ", needed, " open files for ",
+                                                    connections, " connections; the limit is ",
+                                                    available, " (raise it with `ulimit -Hn`)"));
+}
+
+uint64_t ResidentBytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  unsigned long long total = 0, resident = 0;  // pages
+  const int read = std::fscanf(file, "%llu %llu", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+double UptimeSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - kLoaded).count();
 }
 
 }  // namespace thermocline

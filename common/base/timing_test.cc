@@ -1,4 +1,4 @@
-#include "common/base/latency_histogram.h"
+#include "common/base/timing.h"
 
 #include <algorithm>
 #include <cmath>

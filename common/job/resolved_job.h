@@ -1,0 +1,87 @@
+// What a job means to those who run it: its tables, the widths of its MLPs, the learning rate of a
+// step, and what its servers are configured with.
+//
+// Every function REQUIRES a job that LoadJob returned (or a part of one): checked, with all
+// defaults.
+#ifndef THERMOCLINE_COMMON_JOB_RESOLVED_JOB_H_
+#define THERMOCLINE_COMMON_JOB_RESOLVED_JOB_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/math/table_spec.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+class ConfigureRequest;  // proto/parameter_server.proto
+
+// One input column (or several neighbouring ones, see Feature.columns) and the table it reads.
+struct FeatureSpec {
+  std::string name;
+  int table_index = 0;  // in JobTables::sparse; also the table's id
+  Pooling pooling = SUM;
+  int columns = 1;
+};
+
+// A weight matrix or bias, kept as the rows 0 .. num_blocks()-1 of a table of its own: its floats
+// in row-major order, kDenseBlockFloats a row, the last one padded.
+struct DenseTable {
+  TableLayout layout;
+  int rows = 0;
+  int cols = 0;
+
+  int64_t num_floats() const { return int64_t{rows} * cols; }
+  int64_t num_blocks() const { return (num_floats() + kDenseBlockFloats - 1) / kDenseBlockFloats; }
+};
+
+struct JobTables {
+  std::vector<TableLayout> sparse;    // ids 0 .. S-1, in the order the features mention them
+  std::vector<FeatureSpec> features;  // in the order of the data's columns
+  // Ids S, S+1, ...: bottom.0.weight [in, out], bottom.0.bias [1, out], bottom.1.weight, ...,
+  // top.0.weight, ...
+  std::vector<DenseTable> dense;
+
+  // All layouts by id.
+  std::vector<TableLayout> AllLayouts() const;
+};
+
+JobTables ResolveTables(const Job& resolved);
+
+// The bytes of a server's memory (cluster.max_pending_size) that the pushes of dense parameters
+// take until they are applied, on the server that gets most. Several workers push the gradients of
+// a step. A single worker holds the parameters and pushes their rows at a checkpoint and at the
+// end. Counts keys, lookup counts and values alone.
+uint64_t DensePushBytes(const Job& resolved);
+
+// The dim of every table, and so of the bottom MLP's output.
+int EmbeddingDim(const Job& resolved);
+
+// Widths of the MLPs, input first: bottom {num_dense, ..., dim}, or none without dense columns;
+// top {dim + V (V - 1) / 2, ..., 1} for V vectors, each pair once: one of each feature, and the
+// bottom's output.
+std::vector<int> BottomWidths(const Job& resolved);
+std::vector<int> TopWidths(const Job& resolved);
+
+// The learning rate of a step. A pure function: the same bits on every machine for whole and half
+// powers (the default is 2); other powers use libm's pow.
+//   warm-up, steps 0 .. warmup_steps-1:  base * (step + 1) / warmup_steps
+//   decay, from decay.start_step on:     max(end, base * (1 - progress)^power),
+//                                        progress = min(1, (step - start_step) / steps)
+// REQUIRES: step >= 0
+float LearningRateAt(const LearningRate& schedule, Step step);
+
+// cache.prefetch_steps, or the default that follows from the window where the job file has none.
+uint32_t PrefetchSteps(const Cache& cache);
+
+// The request that makes a server the owner of its shard of a job. The launcher sends it, and each
+// worker sends it again to check that its servers hold the tables that it expects.
+// REQUIRES: index < job.cluster.servers
+ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
+                                      uint64_t generation, ServerIndex index);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_JOB_RESOLVED_JOB_H_

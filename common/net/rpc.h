@@ -1,0 +1,86 @@
+// What both ends of our gRPC calls share: statuses, who may connect (mutual TLS from PEM files, or
+// plain text on loopback), and gRPC's settings for the data plane.
+#ifndef THERMOCLINE_COMMON_NET_RPC_H_
+#define THERMOCLINE_COMMON_NET_RPC_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/status.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace thermocline {
+
+// absl::Status to grpc::Status and back: the one place where the two meet. The codes are the same
+// numbers in both.
+//
+// A message travels in HTTP/2 metadata, which peers limit to 8 KiB; longer ones are truncated.
+inline constexpr size_t kMaxStatusMessageBytes = 2048;
+
+grpc::Status ToGrpcStatus(const absl::Status& status);
+// gRPC ends a call whose peer disconnects with INTERNAL and no text: that becomes kUnavailable, as
+// for other broken connections. Our own programs always send a text.
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+// The same code, with "context: " before the message. An OK status stays as it is.
+absl::Status WithContext(const absl::Status& status, absl::string_view context);
+
+// Paths of PEM files; all empty means plain text. Each side shows `certificate` and accepts only
+// peers whose certificate `ca` signed.
+struct TlsFiles {
+  std::string certificate;
+  std::string private_key;
+  std::string ca;
+
+  bool empty() const { return certificate.empty() && private_key.empty() && ca.empty(); }
+};
+
+// Plain-text credentials where `files` is empty.
+// Errors: kInvalidArgument (only some of the files are named, or one holds no PEM block),
+//         kNotFound (a file can't be read; names it).
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
+    const TlsFiles& files);
+// The server demands a client certificate and verifies it.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const TlsFiles& files);
+
+// Closed by default: plain text is for loopback, unless `insecure` says otherwise.
+// Errors: kInvalidArgument (says what would be needed).
+absl::Status CheckMayListen(const std::string& address, const TlsFiles& files, bool insecure);
+
+// Whether `host` is this machine alone, out of reach of others: a name or an address without a
+// port; IPv6 with brackets or without. A name that only looks like an address of the loopback
+// network ("127.example.org") is not one.
+bool IsLoopbackHost(absl::string_view host);
+
+// Largest message by default, with its tables and rows.
+inline constexpr int kDefaultMaxMessageBytes = 4 << 20;
+// gRPC itself lets so much more through, so that a message a little over the limit gets our own
+// answer, which names the request.
+inline constexpr int kMessageSlackBytes = 64 << 10;
+
+// Keeps gRPC's own lines off stderr, unless GRPC_VERBOSITY is in the environment (ERROR, INFO,
+// DEBUG): our errors say what a user can act on. For a program's main.
+void KeepGrpcQuiet();
+
+grpc::ChannelArguments DataPlaneArguments(int max_message_bytes);
+
+// A channel with a connection of its own, shared with no other channel to the same address.
+// Connecting starts with the first call.
+std::shared_ptr<grpc::Channel> OpenChannel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+    int max_message_bytes);
+
+void SetDataPlaneOptions(int max_message_bytes, grpc::ServerBuilder* builder);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_NET_RPC_H_
