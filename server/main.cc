@@ -15,6 +15,7 @@
 #include "common/base/process.h"
 #include "common/base/process_limits.h"
 #include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "common/disk/disk.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
@@ -165,19 +166,14 @@ int Run() {
   server_options.memory_bytes = service_options.max_bytes_in_flight();
 
   PosixDisk disk;
-  ThreadScheduler sync_scheduler;  // Its tasks wait for the disk.
-  LogJournalOpener journals(&disk, &sync_scheduler, JournalOptions());
+  TaskQueue syncs(1);  // Waits for the disk of the push log.
+  LogJournalOpener journals(&disk, &syncs, JournalOptions());
   RocksDbRowStoreOpener stores(absl::StrCat(absl::GetFlag(FLAGS_data_dir), "/spill"));
   ThreadScheduler scheduler;
-  ThreadScheduler checkpoint_scheduler;       // Writes files.
-  ThreadScheduler checkpoint_read_scheduler;  // Reads rows for them.
-  std::vector<std::unique_ptr<ThreadScheduler>> more_schedulers;
-  CheckpointIo checkpoints = {&disk, &checkpoint_scheduler, &checkpoint_read_scheduler,
-                              absl::GetFlag(FLAGS_incarnation)};
-  while (checkpoints.num_files() < static_cast<size_t>(CheckpointThreads())) {
-    more_schedulers.push_back(std::make_unique<ThreadScheduler>());
-    checkpoints.more_schedulers.push_back(more_schedulers.back().get());
-  }
+  CheckpointIo checkpoints = {&disk, nullptr, absl::GetFlag(FLAGS_incarnation)};
+  checkpoints.num_files = static_cast<size_t>(CheckpointThreads());
+  TaskQueue checkpoint_tasks(static_cast<int>(CheckpointIo::MaxTasks(checkpoints.num_files)));
+  checkpoints.tasks = &checkpoint_tasks;
   ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals,
                   checkpoints, SpillTo(&stores));
   ParameterServerService service(service_options, &core);

@@ -23,7 +23,7 @@ forbid worker 'server/|deploy/|tests/|rocksdb/'
 forbid deploy 'kernels/|server/|worker/|tests/'
 
 # The job machine decides; runners carry out. (Its tests have a simulated disk.)
-forbid deploy/job 'grpc|(thread|mutex|atomic|condition_variable|chrono|fstream|filesystem|iostream)>|unistd|fcntl|sys/|poll\.h|signal\.h|absl/synchronization|absl/time/clock|common/disk/|common/net/|common/base/(process\.h|timing)|deploy/(controller|runner)/'
+forbid deploy/job 'grpc|(thread|mutex|atomic|condition_variable|chrono|fstream|filesystem|iostream)>|unistd|fcntl|sys/|poll\.h|signal\.h|absl/synchronization|absl/time/clock|common/disk/|common/net/|common/base/(process\.h|timing)|deploy/(checkpoints|runner)/'
 
 # Long files are hard to read: beyond these, split them.
 while read -r file; do

@@ -1,4 +1,5 @@
-// Time and timers as an interface: real in the programs, virtual in the simulation and in tests.
+// Time and a timer as an interface: real in the programs, virtual in the simulation and in tests.
+// Work that takes long or waits for a disk goes to a TaskQueue (common/base/task_queue.h).
 #ifndef THERMOCLINE_COMMON_BASE_SCHEDULER_H_
 #define THERMOCLINE_COMMON_BASE_SCHEDULER_H_
 
@@ -18,12 +19,12 @@ class Scheduler {
   // Monotonic; comparable within one process only.
   virtual int64_t NowMicros() const = 0;
   // Runs `task` once, no earlier than `delay_us` from now, on a thread of the scheduler's.
-  // Tasks must be short: they share one thread.
+  // REQUIRES: `task` is short and waits for nothing: what is due later waits for it.
   virtual void RunAfter(int64_t delay_us, std::function<void()> task) = 0;
 };
 
-// One thread and a queue ordered by time. Thread-safe. The destructor drops tasks that haven't
-// started and waits for the one that runs.
+// A timer: one thread, and tasks ordered by time. Thread-safe. The destructor drops tasks that
+// haven't started and waits for the one that runs.
 class ThreadScheduler : public Scheduler {
  public:
   ThreadScheduler();

@@ -2,6 +2,8 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "common/base/check.h"
 
 namespace thermocline {
@@ -10,10 +12,20 @@ namespace {
 // About 3 us: longer than the gap between two operations, far shorter than a step.
 constexpr int kSpins = 64;
 
+// ThreadPool::state_: how many threads are in the loop, whether more may join, the loop's number.
+constexpr uint64_t kOneThread = 1;
+constexpr uint64_t kThreads = (uint64_t{1} << 16) - 1;
+constexpr uint64_t kOpen = uint64_t{1} << 16;
+constexpr uint64_t kOneLoop = uint64_t{1} << 17;
+
+bool IsOpen(uint64_t state) { return (state & kOpen) != 0; }
+uint64_t NumberOf(uint64_t state) { return state / kOneLoop; }
+
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
   CHECK_GE(num_threads, 1);
+  CHECK_LE(static_cast<uint64_t>(num_threads), kThreads);
   for (int thread = 1; thread < num_threads; ++thread) {
     threads_.emplace_back([this, thread] { WorkerLoop(thread); });
   }
@@ -23,8 +35,8 @@ ThreadPool::~ThreadPool() {
   body_ = nullptr;
   {
     absl::MutexLock lock(&mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
-    work_or_done_.SignalAll();
+    state_.fetch_add(kOneLoop + kOpen, std::memory_order_release);
+    work_.SignalAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -38,21 +50,20 @@ void ThreadPool::ParallelFor(int64_t num_cells, Body body) {
   body_ = &body;
   num_cells_ = num_cells;
   next_cell_.store(0, std::memory_order_relaxed);
-  busy_workers_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
   {
     absl::MutexLock lock(&mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
-    if (sleepers_ > 0) work_or_done_.SignalAll();
+    state_.fetch_add(kOneLoop + kOpen, std::memory_order_release);
+    for (int64_t i = std::min<int64_t>(sleepers_, num_cells - 1); i > 0; --i) work_.Signal();
   }
   RunCells(body, 0);
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (busy_workers_.load(std::memory_order_acquire) == 0) return;
+  uint64_t state = state_.fetch_sub(kOpen, std::memory_order_acq_rel);
+  for (int spin = 0; (state & kThreads) != 0 && spin < kSpins; ++spin) {
     _mm_pause();
+    state = state_.load(std::memory_order_acquire);
   }
+  if ((state & kThreads) == 0) return;
   absl::MutexLock lock(&mutex_);
-  ++sleepers_;
-  while (busy_workers_.load(std::memory_order_acquire) != 0) work_or_done_.Wait(&mutex_);
-  --sleepers_;
+  while ((state_.load(std::memory_order_acquire) & kThreads) != 0) done_.Wait(&mutex_);
 }
 
 void ThreadPool::RunCells(const Body& body, int thread) {
@@ -63,32 +74,53 @@ void ThreadPool::RunCells(const Body& body, int thread) {
   }
 }
 
-int64_t ThreadPool::AwaitWork(int64_t seen) {
-  for (int spin = 0; spin < kSpins; ++spin) {
-    const int64_t generation = generation_.load(std::memory_order_acquire);
-    if (generation != seen) return generation;
-    _mm_pause();
+bool ThreadPool::HasWork(uint64_t seen) const {
+  const uint64_t state = state_.load(std::memory_order_relaxed);
+  return IsOpen(state) && NumberOf(state) != seen;
+}
+
+bool ThreadPool::TryJoin(uint64_t* seen) {
+  uint64_t state = state_.load(std::memory_order_relaxed);
+  while (IsOpen(state) && NumberOf(state) != *seen) {
+    if (!state_.compare_exchange_weak(state, state + kOneThread, std::memory_order_acquire)) {
+      continue;
+    }
+    *seen = NumberOf(state);
+    return true;
   }
-  absl::MutexLock lock(&mutex_);
-  ++sleepers_;
-  int64_t generation;
-  while ((generation = generation_.load(std::memory_order_acquire)) == seen) {
-    work_or_done_.Wait(&mutex_);
+  return false;
+}
+
+uint64_t ThreadPool::JoinNext(uint64_t seen) {
+  for (;;) {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (TryJoin(&seen)) return seen;
+      _mm_pause();
+    }
+    absl::MutexLock lock(&mutex_);
+    ++sleepers_;
+    while (!HasWork(seen)) work_.Wait(&mutex_);
+    --sleepers_;
   }
-  --sleepers_;
-  return generation;
 }
 
 void ThreadPool::WorkerLoop(int thread) {
-  for (int64_t generation = 0;;) {
-    generation = AwaitWork(generation);
+  for (uint64_t loop = 0;;) {
+    loop = JoinNext(loop);
     if (body_ == nullptr) return;
     RunCells(*body_, thread);
-    if (busy_workers_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      absl::MutexLock lock(&mutex_);
-      if (sleepers_ > 0) work_or_done_.SignalAll();
-    }
+    const uint64_t state = state_.fetch_sub(kOneThread, std::memory_order_acq_rel) - kOneThread;
+    if ((state & kThreads) != 0 || IsOpen(state)) continue;
+    absl::MutexLock lock(&mutex_);  // The caller looks, then waits, under it.
+    done_.Signal();
   }
+}
+
+void CallAll(size_t count, absl::FunctionRef<void(size_t index)> call) {
+  if (count == 0) return;
+  ThreadPool(static_cast<int>(count)).ParallelFor(static_cast<int64_t>(count), [&](int64_t i, int) {
+    call(static_cast<size_t>(i));
+  });
 }
 
 }  // namespace thermocline

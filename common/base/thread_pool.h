@@ -1,8 +1,10 @@
-// Threads that run the cells of a grid and sleep in between.
+// Threads that share the cells of a loop, and sleep in between. common/base/task_queue.h is for
+// tasks that nothing waits for, common/base/scheduler.h for what is due at a time.
 #ifndef THERMOCLINE_COMMON_BASE_THREAD_POOL_H_
 #define THERMOCLINE_COMMON_BASE_THREAD_POOL_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -13,9 +15,10 @@
 
 namespace thermocline {
 
-// A waiting thread looks for work for a few microseconds, then sleeps: a server shares the cores.
+// A waiting thread looks for work for a few microseconds, then sleeps: others need the cores, too.
 //
-// Not thread-safe: one thread at a time calls ParallelFor.
+// Not thread-safe: one thread at a time calls ParallelFor. The destructor ends the threads; no
+// ParallelFor may run then.
 class ThreadPool {
  public:
   // `num_threads` includes the one that calls ParallelFor. REQUIRES: num_threads >= 1
@@ -27,29 +30,38 @@ class ThreadPool {
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Runs body(cell, thread) once for every cell in [0, num_cells), each on some thread in
-  // [0, num_threads()), and returns when all have run. Cells start in ascending order.
+  // [0, num_threads()), and returns when all have run. Cells start in ascending order. A thread
+  // that wakes when no cell is left is not waited for.
   using Body = absl::FunctionRef<void(int64_t cell, int thread)>;
   void ParallelFor(int64_t num_cells, Body body);
 
  private:
   void WorkerLoop(int thread);
   void RunCells(const Body& body, int thread);
-  // Waits until `generation_` differs from `seen` and returns it.
-  int64_t AwaitWork(int64_t seen);
+  // Waits for a loop other than number `seen`, joins it, and returns its number.
+  uint64_t JoinNext(uint64_t seen);
+  // Joins the loop under way. False: there is none but number `seen`.
+  bool TryJoin(uint64_t* seen);
+  bool HasWork(uint64_t seen) const;
 
   std::vector<std::thread> threads_;  // Constant after construction.
 
-  // The job under way. Written by ParallelFor while every worker is idle.
+  // The loop under way. Written by ParallelFor while no thread has joined.
   const Body* body_ = nullptr;  // null: the pool ends
   int64_t num_cells_ = 0;
   std::atomic<int64_t> next_cell_{0};
-  std::atomic<int> busy_workers_{0};
-  std::atomic<int64_t> generation_{0};  // Rises with every job.
+  // The loop's number, whether threads may join it, and how many are in it (thread_pool.cc).
+  std::atomic<uint64_t> state_{0};
 
   absl::Mutex mutex_;  // Only to sleep and wake.
-  absl::CondVar work_or_done_;
-  int sleepers_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::CondVar work_;
+  absl::CondVar done_;
+  int sleepers_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads that wait for work.
 };
+
+// Runs call(i) for each i in [0, count) at once, each on a thread of its own, and returns when all
+// have returned: for calls that wait. `call` is thread-safe and returns in bounded time.
+void CallAll(size_t count, absl::FunctionRef<void(size_t index)> call);
 
 }  // namespace thermocline
 

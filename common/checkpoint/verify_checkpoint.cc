@@ -1,13 +1,12 @@
 #include "common/checkpoint/verify_checkpoint.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/merged_rows.h"
 
@@ -43,18 +42,12 @@ absl::StatusOr<VerifiedCheckpoint> VerifyShard(Disk* disk, const std::string& di
 absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(Disk* disk, const std::string& directory,
                                                     const CheckpointManifest& manifest,
                                                     int num_threads) {
-  const int num_chunks = manifest.shards_size();
-  std::vector<absl::StatusOr<VerifiedCheckpoint>> shards(num_chunks, absl::UnknownError(""));
-  std::atomic<int> next{0};
-  const auto verify_shards = [&] {
-    for (int shard; (shard = next++) < num_chunks;) {
-      shards[shard] = VerifyShard(disk, directory, manifest, shard);
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < std::min(num_threads, num_chunks); ++i) helpers.emplace_back(verify_shards);
-  verify_shards();
-  for (std::thread& helper : helpers) helper.join();
+  const int num_shards = manifest.shards_size();
+  std::vector<absl::StatusOr<VerifiedCheckpoint>> shards(num_shards, absl::UnknownError(""));
+  ThreadPool(std::clamp(num_threads, 1, std::max(1, num_shards)))
+      .ParallelFor(num_shards, [&](int64_t shard, int) {
+        shards[shard] = VerifyShard(disk, directory, manifest, static_cast<int>(shard));
+      });
 
   VerifiedCheckpoint verified;
   for (const TableSpec& table : manifest.tables()) verified.rows[TableId(table.id())] = 0;

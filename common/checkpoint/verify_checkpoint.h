@@ -22,7 +22,7 @@ struct VerifiedCheckpoint {
 };
 
 // Sizes, CRC-32C and block checksums of all files, the order of the rows, that tables and
-// partitions are right, and that every row is there. Reads everything once, the parts of several
+// partitions are right, and that every row is there. Reads everything once, the shards of several
 // servers on up to `num_threads` threads.
 //
 // REQUIRES: CheckManifest(manifest) is OK.

@@ -14,7 +14,7 @@
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/train_job.h"
-#include "deploy/controller/json_number.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -7,8 +7,8 @@
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/train_job.h"
-#include "deploy/controller/checkpoint_requests.h"
-#include "deploy/controller/run_directory.h"
+#include "deploy/runner/checkpoint_requests.h"
+#include "deploy/runner/run_directory.h"
 #include "deploy/runner/signal_watch.h"
 
 namespace thermocline {

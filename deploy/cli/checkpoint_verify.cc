@@ -12,10 +12,10 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/verify_checkpoint.h"
 #include "common/disk/disk.h"
+#include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_command.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"
-#include "deploy/controller/resume.h"
 
 namespace thermocline {
 namespace {

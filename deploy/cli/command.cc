@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/text.h"
 #include "deploy/cli/version.h"
-#include "deploy/controller/programs.h"
+#include "deploy/runner/child_process.h"
 
 namespace thermocline {
 namespace {

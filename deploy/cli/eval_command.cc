@@ -10,7 +10,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/cli/train_job.h"
-#include "deploy/controller/summary.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -16,9 +16,9 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "deploy/checkpoints/checkpoint_match.h"
+#include "deploy/checkpoints/resume.h"
 #include "deploy/cli/train_job.h"
-#include "deploy/controller/checkpoint_match.h"
-#include "deploy/controller/resume.h"
 
 namespace thermocline {
 namespace {

@@ -9,9 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "deploy/cli/flags.h"
-#include "deploy/controller/run_directory.h"
-#include "deploy/controller/run_lock.h"
 #include "deploy/runner/local_runner.h"
+#include "deploy/runner/run_directory.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -13,16 +13,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
 #include "deploy/cli/command.h"
 #include "deploy/console/format.h"
 #include "deploy/console/stats_table.h"
-#include "deploy/controller/fan_out.h"
-#include "deploy/controller/json_number.h"
-#include "deploy/controller/metrics_log.h"
-#include "deploy/controller/run_lock.h"
-#include "deploy/controller/summary.h"
+#include "deploy/runner/metrics_log.h"
+#include "deploy/runner/run_directory.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

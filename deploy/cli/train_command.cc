@@ -5,12 +5,12 @@
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
+#include "deploy/checkpoints/resume.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/cli/train_job.h"
-#include "deploy/controller/resume.h"
-#include "deploy/controller/summary.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -19,7 +19,7 @@
 #include "common/job/job_loader.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/version.h"
-#include "deploy/controller/programs.h"
+#include "deploy/runner/child_process.h"
 
 namespace thermocline {
 namespace {

@@ -1,7 +1,6 @@
 #include "deploy/clicklog/click_log.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "deploy/clicklog/click_log_writer.h"
 #include "deploy/clicklog/click_model.h"
 
@@ -84,9 +84,9 @@ class SplitGenerator {
   }
 
   absl::StatusOr<ClickLogSplit> Run(int threads) {
-    std::vector<std::thread> pool;
-    for (int i = 0; i < threads; ++i) pool.emplace_back([this] { DrawBlocks(); });
-    for (std::thread& thread : pool) thread.join();
+    std::vector<Scratch> scratch(threads);
+    ThreadPool(threads).ParallelFor(
+        blocks_, [&](int64_t number, int thread) { DrawBlock(number, &scratch[thread]); });
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(status_);
     RETURN_IF_ERROR(writer_->Finish());
@@ -98,28 +98,33 @@ class SplitGenerator {
   }
 
  private:
-  void DrawBlocks() {
+  // A thread's own.
+  struct Scratch {
     ClickBlock block;
     std::string encoded;
-    for (;;) {
-      const int64_t number = next_block_.fetch_add(1);
-      if (number >= blocks_) return;
-      const int64_t first = number * kBlockRows;
-      const int rows = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - first));
-      model_.Draw(Mix64(stream_) + static_cast<uint64_t>(number), rows, &block);
-      writer_->Encode(block, &encoded);
+  };
+
+  // Blocks are begun in order, so the one whose turn it is to be appended has a thread.
+  void DrawBlock(int64_t number, Scratch* scratch) {
+    {
       absl::MutexLock lock(&mutex_);
-      const auto turn = [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return appended_ == number || !status_.ok();
-      };
-      mutex_.Await(absl::Condition(&turn));
       if (!status_.ok()) return;
-      status_ = writer_->Append(block, encoded);
-      if (!status_.ok()) return;
-      Count(block);
-      ++appended_;
-      progress_(first + rows);
     }
+    const int64_t first = number * kBlockRows;
+    const int rows = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - first));
+    model_.Draw(Mix64(stream_) + static_cast<uint64_t>(number), rows, &scratch->block);
+    writer_->Encode(scratch->block, &scratch->encoded);
+    absl::MutexLock lock(&mutex_);
+    const auto turn = [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return appended_ == number || !status_.ok();
+    };
+    mutex_.Await(absl::Condition(&turn));
+    if (!status_.ok()) return;
+    status_ = writer_->Append(scratch->block, scratch->encoded);
+    if (!status_.ok()) return;
+    Count(scratch->block);
+    ++appended_;
+    progress_(first + rows);
   }
 
   void Count(const ClickBlock& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -140,7 +145,6 @@ class SplitGenerator {
   const int64_t blocks_;
   ClickLogWriter* const writer_;  // Append and Finish in turn; Encode at any time.
   const std::function<void(int64_t)> progress_;
-  std::atomic<int64_t> next_block_{0};
 
   absl::Mutex mutex_;
   int64_t appended_ ABSL_GUARDED_BY(mutex_) = 0;  // blocks

@@ -7,17 +7,48 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <optional>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/check.h"
 
 namespace thermocline {
 namespace {
+
+constexpr std::streamoff kTailBytes = 64 << 10;
+constexpr size_t kMaxLineBytes = 500;
+
+// Packages of the source tree that hold programs.
+constexpr const char* kPackages[] = {"server", "worker", "deploy", "tests/benchmarks"};
+
+std::vector<std::string> Candidates(absl::string_view name, const std::string& bin_dir) {
+  if (!bin_dir.empty()) return {absl::StrCat(bin_dir, "/", name)};
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return {};
+  const std::string folder = self.parent_path().string();
+  std::vector<std::string> candidates = {absl::StrCat(folder, "/", name)};
+  // The build puts this program into <root>/deploy.
+  for (const char* package : kPackages) {
+    candidates.push_back(absl::StrCat(folder, "/../", package, "/", name));
+  }
+  return candidates;
+}
+
+bool IsProgram(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
+}
 
 constexpr int kInheritedFd = 3;
 constexpr int kExecFailedCode = 127;
@@ -28,7 +59,7 @@ struct Prepared {
   std::vector<char*> argv;
   int log_fd = -1;
   int inherited_fd = -1;
-  int error_fd = -1;  // closed by a successful exec; else carries errno
+  int error_fd = -1;  // A successful exec closes it; else it carries errno.
   pid_t parent = 0;
 };
 
@@ -77,6 +108,37 @@ int MoveHigh(int fd) {
 
 }  // namespace
 
+absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::string& bin_dir) {
+  const std::vector<std::string> candidates = Candidates(name, bin_dir);
+  for (const std::string& candidate : candidates) {
+    if (!IsProgram(candidate)) continue;
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::canonical(candidate, error);
+    return error ? candidate : path.string();
+  }
+  return absl::NotFoundError(absl::StrCat("can't find the program ", name, "; looked for ",
+                                          absl::StrJoin(candidates, ", ")));
+}
+
+std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin_bytes) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff size = file.tellg();
+  const std::streamoff first = std::min(size, static_cast<std::streamoff>(begin_bytes));
+  const std::streamoff begin = std::max(first, size - kTailBytes);
+  std::string text(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (begin > first) lines.erase(lines.begin());  // It begins within a line.
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  const size_t wanted = static_cast<size_t>(std::max(0, max_lines));
+  if (lines.size() > wanted) lines.erase(lines.begin(), lines.end() - wanted);
+  for (std::string& line : lines) line.resize(std::min(line.size(), kMaxLineBytes));
+  return lines;
+}
+
 absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& options) {
   CHECK(!options.command.empty());
   Prepared prepared;
@@ -107,7 +169,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& opti
   if (pid == 0) RunChild(prepared);
   close(prepared.error_fd);
   close(prepared.log_fd);
-  if (pid > 0) setpgid(pid, pid);  // the child does so too; whoever comes first
+  if (pid > 0) setpgid(pid, pid);  // The child does so, too: its group exists after either call.
   int error = pid < 0 ? fork_error : 0;
   if (pid > 0) {
     // Ends at the child's exec or exit.
@@ -142,9 +204,10 @@ bool ChildProcess::HasEnded() {
   if (ended_) return true;
   siginfo_t info = {};
   const int got = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  CHECK_EQ(got, 0);  // only this object waits for the child
+  CHECK_EQ(got, 0);  // Only this object waits for the child.
   if (info.si_pid != pid_) return false;
-  // What the child started and left behind; its own zombie still keeps the group's number ours.
+  // Kills what the child started and left. The group still has its number while the child is a
+  // zombie.
   kill(-pid_, SIGKILL);
   CHECK_EQ(waitpid(pid_, &wait_status_, 0), pid_);
   ended_ = true;

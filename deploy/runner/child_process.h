@@ -1,5 +1,5 @@
-// A program started by this process, in a process group of its own, with its output in a log file.
-// It dies with this process, however that ends.
+// The programs that the launcher starts: where they are, a child process that runs one, and the end
+// of its log.
 #ifndef THERMOCLINE_DEPLOY_RUNNER_CHILD_PROCESS_H_
 #define THERMOCLINE_DEPLOY_RUNNER_CHILD_PROCESS_H_
 
@@ -11,8 +11,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace thermocline {
+
+// The path of `name` ("thermocline-server"): in `bin_dir` if that is given, else beside this
+// program, else where the build leaves it. Errors: kNotFound (names the places it looked at).
+absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::string& bin_dir);
+
+// The last lines, at most `max_lines`, of what a file holds after its first `begin` bytes. Each is
+// cut at 500 bytes. Reads the last 64 KiB only. Empty where the file can't be read.
+std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin = 0);
 
 struct ChildProcessOptions {
   std::string name;                  // for messages: "server 0"
@@ -21,7 +30,8 @@ struct ChildProcessOptions {
   int inherited_fd = -1;             // given to the child as file descriptor 3; -1: none
 };
 
-// Not thread-safe. Movable.
+// A program that runs in a process group of its own, with its output in a log file. It dies with
+// this process, however that ends. Not thread-safe. Movable.
 class ChildProcess {
  public:
   // REQUIRES: called on the main thread (the kernel ties the child's life to the thread that
@@ -36,7 +46,7 @@ class ChildProcess {
 
   const std::string& name() const { return options_.name; }
   const std::string& log_path() const { return options_.log_path; }
-  // The size of the log when it started: what others wrote before.
+  // The size of the log in bytes when the child started: earlier processes wrote that much.
   uint64_t log_begin() const { return log_begin_; }
   pid_t pid() const { return pid_; }
 
@@ -44,14 +54,12 @@ class ChildProcess {
   bool HasEnded();
   // What the last call of HasEnded() found.
   bool ended() const { return ended_; }
-  // REQUIRES: ended(). Whether it ended by itself with code 0.
-  bool Succeeded() const { return wait_status_ == 0; }
   // REQUIRES: ended(). Empty where a signal killed it.
   std::optional<int> exit_code() const;
   // REQUIRES: ended(). "exited with code 3", "was killed by signal 9 (Killed)".
   std::string DescribeEnd() const;
 
-  // Sends a signal to the child and all it started. Nothing where it has ended.
+  // Sends a signal to the child and to all that it started. Does nothing once it has ended.
   void Signal(int signal);
 
  private:

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
-#include "deploy/controller/summary.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 

@@ -19,10 +19,10 @@
 #include "common/base/timing.h"
 #include "deploy/console/progress_bar.h"
 #include "deploy/console/stats_table.h"
-#include "deploy/controller/metrics_log.h"
-#include "deploy/controller/run_directory.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/job_actions.h"
+#include "deploy/runner/metrics_log.h"
+#include "deploy/runner/run_directory.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -18,8 +18,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/job/resolved_job.h"
-#include "deploy/controller/json_number.h"
-#include "deploy/controller/summary.h"
+#include "deploy/runner/metrics_log.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "deploy/controller/run_directory.h"
 #include "deploy/job/job_actions.h"
 #include "deploy/job/job_events.h"
+#include "deploy/runner/run_directory.h"
 #include "deploy/runner/supervisor.h"
 #include "proto/job.pb.h"
 

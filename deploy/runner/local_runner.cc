@@ -19,17 +19,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/check.h"
+#include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
+#include "common/base/task_queue.h"
 #include "common/base/text.h"
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
-#include "deploy/controller/checkpoint_match.h"
-#include "deploy/controller/checkpoint_requests.h"
+#include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/job/job_machine.h"
-#include "deploy/runner/background_calls.h"
+#include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/process_calls.h"
 #include "deploy/runner/supervisor.h"
 
@@ -157,7 +158,8 @@ class LocalRunner {
   void Collect();
   absl::Duration UntilNextLook() const;
   void OnMetrics(absl::string_view data);
-  // Runs `call` on a thread of its own; its event comes by the mailbox.
+  // Runs `call`, which returns in bounded time, on a thread of its own; its event comes by the
+  // mailbox.
   template <typename Call>
   void InBackground(Call call) {
     background_.Run([this, call = std::move(call)] { mailbox_.Post(call()); });
@@ -205,7 +207,7 @@ class LocalRunner {
   uint64_t generation_ = 0;
   std::unique_ptr<ProcessCalls> calls_;
   std::optional<Outcome> outcome_;
-  BackgroundCalls background_;  // Uses all above.
+  TaskQueue background_{kMaxThreads};  // Uses all above.
 };
 
 void LocalRunner::Collect() {
@@ -295,7 +297,7 @@ void LocalRunner::Do(const action::StopProcesses& stop) {
   calls_->End();
   processes_.Stop(ProcessRole::kServer, stop.grace);
   // What is under way ends with the processes, and says what came of it.
-  background_.WaitForAll();
+  background_.AwaitIdle();
   // What stays costs nothing but attention.
   if (writes_checkpoints_) store_.RemoveEmptyFolders().IgnoreError();
   mailbox_.Post(event::AllStopped{});

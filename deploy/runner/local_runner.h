@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deploy/controller/run_directory.h"
 #include "deploy/job/generation.h"
 #include "deploy/runner/job_reporter.h"
 #include "deploy/runner/local_processes.h"
+#include "deploy/runner/run_directory.h"
 #include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/base/timing.h"
 #include "common/job/resolved_job.h"
-#include "deploy/controller/fan_out.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {

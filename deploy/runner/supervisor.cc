@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
-#include "deploy/runner/log_tail.h"
+#include "deploy/runner/child_process.h"
 
 namespace thermocline {
 namespace {

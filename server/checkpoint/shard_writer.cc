@@ -46,14 +46,14 @@ ShardWriter::ShardWriter(const CheckpointIo& io, Spec spec, Done done)
       row_floats_(RowFloats(spec.sources)),
       tables_(Tables(spec.sources)),
       sources_(std::move(spec.sources)),
-      full_(io.num_files()),
-      empty_(kSlicesAhead * io.num_files()),
-      write_scheduled_(io.num_files(), 0),
-      lanes_left_(io.num_files()),
-      files_(io.num_files()),
+      full_(io.num_files),
+      empty_(kSlicesAhead * io.num_files),
+      write_scheduled_(io.num_files, 0),
+      lanes_left_(io.num_files),
+      files_(io.num_files),
       done_(std::move(done)) {
-  CHECK_EQ(spec_.paths.size(), io_.num_files());
-  while (lanes_.size() < io_.num_files()) lanes_.push_back(std::make_unique<Lane>());
+  CHECK_EQ(spec_.paths.size(), io_.num_files);
+  while (lanes_.size() < io_.num_files) lanes_.push_back(std::make_unique<Lane>());
 }
 
 ShardWriter::~ShardWriter() = default;
@@ -91,12 +91,11 @@ void ShardWriter::ReleaseSources() {
   sources_.clear();
 }
 
-// Whoever owns the writer may be gone when a task runs.
+// The writer may be gone when a task runs.
 void ShardWriter::ScheduleRead() {
   if (read_scheduled_ || all_read_ || empty_.empty()) return;
   read_scheduled_ = true;
-  Scheduler* scheduler = io_.read_scheduler != nullptr ? io_.read_scheduler : io_.scheduler;
-  scheduler->RunAfter(0, [weak = weak_from_this()] {
+  io_.tasks->Run([weak = weak_from_this()] {
     if (const std::shared_ptr<ShardWriter> self = weak.lock()) self->RunRead();
   });
 }
@@ -104,8 +103,7 @@ void ShardWriter::ScheduleRead() {
 void ShardWriter::ScheduleWrite(size_t lane) {
   if (write_scheduled_[lane] || (full_[lane].empty() && !all_read_ && !cancelled_)) return;
   write_scheduled_[lane] = true;
-  Scheduler* scheduler = lane == 0 ? io_.scheduler : io_.more_schedulers[lane - 1];
-  scheduler->RunAfter(0, [weak = weak_from_this(), lane] {
+  io_.tasks->Run([weak = weak_from_this(), lane] {
     if (const std::shared_ptr<ShardWriter> self = weak.lock()) self->RunWrite(lane);
   });
 }

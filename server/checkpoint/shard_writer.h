@@ -3,9 +3,8 @@
 //   read a slice from the tables' snapshots -> up to kSlicesAhead of them wait -> add it to its
 //   file
 //
-// A slice is some thousand rows. Each schedules the next, so that whoever else shares the thread
-// gets in between; in the simulation that is everybody. Reading and writing take turns on one
-// scheduler, or run beside each other on two. With more there are several files, one each, which
+// A slice is some thousand rows. Reading it is a task, and so is writing it; each gives the next of
+// its kind, so that other tasks of the thread run in between. Where a shard has several files, they
 // get the slices in turn: what is in each depends on the rows alone, and its keys ascend.
 #ifndef THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
 #define THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
@@ -25,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
-#include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
@@ -33,18 +32,17 @@
 
 namespace thermocline {
 
-// Where checkpoints are read and written. All outlive their user; null: nowhere.
+// Where checkpoints are read and written. Disk and tasks outlive their user; null: nowhere.
 struct CheckpointIo {
-  Disk* disk = nullptr;
-  // Its tasks wait for the disk.
-  Scheduler* scheduler = nullptr;
-  // Reads rows. Null: the other does that too.
-  Scheduler* read_scheduler = nullptr;
-  uint64_t incarnation = 0;  // Of this process: see RowsFileWriterId.
-  // Each writes a file of its own beside that of `scheduler`.
-  std::vector<Scheduler*> more_schedulers;
+  // Of a shard that is being written: one that reads rows, one for each file, and one that applies
+  // a step which waited for the reading.
+  static constexpr size_t MaxTasks(size_t num_files) { return num_files + 2; }
 
-  size_t num_files() const { return 1 + more_schedulers.size(); }  // At most, of a shard.
+  Disk* disk = nullptr;
+  // Its tasks wait for the disk. With MaxTasks(num_files) threads none waits for another.
+  TaskRunner* tasks = nullptr;
+  uint64_t incarnation = 0;  // Of this process: see RowsFileWriterId.
+  size_t num_files = 1;      // At most, of a shard; each is written by a task of its own.
 };
 
 // Thread-safe.
@@ -62,10 +60,10 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
     ServerIndex server;
     Step base_step;               // Of which the shard holds the changes; kNoStep: it holds all.
     std::vector<Source> sources;  // By table id.
-    // Runs after each slice that was read, on the thread that reads; perhaps once `done` has run.
+    // Runs after each slice that was read, in the task that reads; perhaps once `done` has run.
     std::function<void()> on_read;
   };
-  // Runs once, on a scheduler's thread: with the shard, whose files are on the medium; or with why
+  // Runs once, on a thread of the tasks: with the shard, whose files are on the medium; or with why
   // there is none, and then there are no files. Errors: kCancelled, kResourceExhausted,
   // kUnavailable, and those of reading rows.
   using Done = std::function<void(absl::StatusOr<CheckpointShard>)>;

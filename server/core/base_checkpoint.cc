@@ -12,11 +12,11 @@
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/merged_rows.h"
 #include "common/math/table_spec.h"
-#include "server/tables/apply_threads.h"
 
 namespace thermocline {
 namespace {
@@ -201,7 +201,7 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
   std::vector<absl::Status> loaded(ranges.size());
   std::atomic<bool> failed{false};
   BudgetLocks budgets(tables->size());
-  ApplyThreads(num_threads).Run(ranges.size(), [&](size_t i) {
+  ThreadPool(num_threads).ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int) {
     if (failed.load()) return;
     loaded[i] = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,

@@ -29,9 +29,8 @@ void CheckpointedServer::Start() {
   spill.stores = &stores_;
   spill.on_broken = [](const absl::Status& status) { ADD_FAILURE() << status; };
   limits_.load_threads = 2;
-  // Up to three files a chunk.
-  const CheckpointIo io = {
-      disk_, writes_.get(), nullptr, ++incarnation_, {writes_.get(), writes_.get()}};
+  // Up to three files a shard.
+  const CheckpointIo io = {disk_, writes_.get(), ++incarnation_, 3};
   core_ = std::make_unique<ServerCore>(limits_, scheduler_.get(), opener_.get(), io, spill);
 }
 

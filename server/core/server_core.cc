@@ -127,12 +127,11 @@ bool ServerCore::Impl::StartApplying() {
   return applying;
 }
 
-// Applies steps in tasks of the scheduler, one step a task (RunApplier with kOne schedules the
-// next). It is called on threads that have other work: those that write a checkpoint's rows, when
-// old images no longer make steps wait, and the scheduler's own, whose other tasks run between two
-// steps.
+// Applies steps that waited for the reading of a checkpoint's rows, in tasks of the checkpoint's,
+// one step a task (RunApplier with kOne gives the next). So the thread that reads goes on reading,
+// and timers run in time however long a step takes.
 void ServerCore::Impl::ScheduleApplier() {
-  scheduler->RunAfter(0, [weak = weak_from_this()] {
+  checkpoints.tasks->Run([weak = weak_from_this()] {
     const std::shared_ptr<Impl> self = weak.lock();
     if (self == nullptr) return;
     {

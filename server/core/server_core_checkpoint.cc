@@ -126,7 +126,7 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
   const int64_t begun_us = scheduler->NowMicros();
   ShardWriter::Spec spec;
   spec.directory = config.checkpoint_directory;
-  for (uint32_t number = 0; number < checkpoints.num_files(); ++number) {
+  for (uint32_t number = 0; number < checkpoints.num_files; ++number) {
     spec.paths.push_back(RowsFilePath({config.generation, cut},
                                       {config.server_index, checkpoints.incarnation}, number));
   }

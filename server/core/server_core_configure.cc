@@ -80,7 +80,7 @@ absl::Status ServerCore::Impl::CheckMeans(const ServerConfig& config) const {
         "the job wants a push log, and this server was started without a folder for it");
   }
   if (!config.checkpoint_directory.empty() &&
-      (checkpoints.disk == nullptr || checkpoints.scheduler == nullptr)) {
+      (checkpoints.disk == nullptr || checkpoints.tasks == nullptr)) {
     return absl::FailedPreconditionError(
         "the job wants checkpoints, and this server can't write any");
   }

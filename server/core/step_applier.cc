@@ -125,8 +125,8 @@ absl::Status StepApplier::RunTasks(size_t num_tasks,
                                    const std::function<absl::Status(size_t)>& task) {
   absl::Mutex mutex;
   absl::Status first_error;
-  threads_.Run(num_tasks, [&](size_t i) {
-    absl::Status status = task(i);
+  threads_.ParallelFor(static_cast<int64_t>(num_tasks), [&](int64_t i, int) {
+    absl::Status status = task(static_cast<size_t>(i));
     if (status.ok()) return;
     absl::MutexLock lock(&mutex);
     first_error.Update(std::move(status));

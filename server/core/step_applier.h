@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/thread_pool.h"
 #include "common/base/timing.h"
 #include "server/core/gradient_merge.h"
 #include "server/core/push_assembly.h"
-#include "server/tables/apply_threads.h"
 #include "server/tables/table_set.h"
 
 namespace thermocline {
@@ -63,7 +63,7 @@ class StepApplier {
   absl::Status RunTasks(size_t num_tasks, const std::function<absl::Status(size_t)>& task);
 
   TableSet* const tables_;
-  ApplyThreads threads_;
+  ThreadPool threads_;
   std::vector<TableWork> work_;  // [tables]
   bool any_rows_ = false;
   StageTimer apply_timer_;

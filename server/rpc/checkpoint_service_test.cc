@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "common/net/control_client.h"
@@ -40,7 +41,7 @@ class TestServer {
     options.segment_bytes = 1 << 20;
     journals_ = std::make_unique<LogJournalOpener>(disk_, &syncs_, options);
     core_ = std::make_unique<ServerCore>(ServerLimits{}, &timers_, journals_.get(),
-                                         CheckpointIo{disk_, &writes_, &reads_});
+                                         CheckpointIo{disk_, &checkpoint_tasks_});
     service_ = std::make_unique<ParameterServerService>(ServiceOptions{}, core_.get());
     auto started = GrpcServer::Start(GrpcServer::Options{}, {service_.get()});
     EXPECT_TRUE(started.ok()) << started.status();
@@ -56,9 +57,8 @@ class TestServer {
 
  private:
   Disk* const disk_;
-  ThreadScheduler syncs_;
-  ThreadScheduler writes_;
-  ThreadScheduler reads_;
+  TaskQueue syncs_{1};
+  TaskQueue checkpoint_tasks_{CheckpointIo::MaxTasks(1)};
   ThreadScheduler timers_;
   std::unique_ptr<LogJournalOpener> journals_;
   std::unique_ptr<ServerCore> core_;

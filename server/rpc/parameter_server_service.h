@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/task_queue.h"
 #include "common/net/rpc.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "server/core/server_core.h"
 #include "server/rpc/admission.h"
-#include "server/rpc/handler_threads.h"
 #include "server/rpc/method_stats.h"
 
 namespace thermocline {
@@ -26,7 +26,8 @@ struct ServiceOptions {
   int max_message_bytes = kDefaultMaxMessageBytes;
   // Takes only this job where not empty; else the first job that configures it.
   std::string job_id;
-  // Take pushes, apply them, and answer the pulls they release.
+  // Take pushes, apply them, and answer the pulls they release; as many answer readers. At least 2,
+  // so that while one applies a step another takes what comes.
   int handler_threads = 2;
   // Pulls and pushes are admitted apart: held pulls must not keep out the push that releases them.
   // So are training's pulls and those of readers, which have the same limits each.
@@ -80,7 +81,7 @@ class ParameterServerService final
     Admission requests;
     Admission replies;
     MethodStats stats;
-    HandlerThreads threads;  // Last: its tasks use what is above.
+    TaskQueue threads;  // Last: its tasks use what is above.
   };
   PullLane* LaneOf(wire::PullKind kind) { return kind == wire::PullKind::kRead ? &read_ : &train_; }
 

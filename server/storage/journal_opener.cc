@@ -41,9 +41,8 @@ absl::StatusOr<std::optional<SegmentHeader>> ReadSegmentHeader(Disk* disk,
 
 }  // namespace
 
-LogJournalOpener::LogJournalOpener(Disk* disk, Scheduler* sync_scheduler,
-                                   const LogJournalOptions& options)
-    : disk_(disk), sync_scheduler_(sync_scheduler), options_(options) {}
+LogJournalOpener::LogJournalOpener(Disk* disk, TaskRunner* tasks, const LogJournalOptions& options)
+    : disk_(disk), tasks_(tasks), options_(options) {}
 
 absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const JournalSpec& spec,
                                                                     Visit visit) {
@@ -81,8 +80,8 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
   ASSIGN_OR_RETURN(std::unique_ptr<PushLog> log,
                    PushLog::Start(disk_, log_options, replayed.history));
   RETURN_IF_ERROR(RemoveOlderGenerations(identity));
-  return std::make_unique<LogJournal>(std::move(log), spec.durability, sync_scheduler_,
-                                      options_.on_broken, options_.log_line);
+  return std::make_unique<LogJournal>(std::move(log), spec.durability, tasks_, options_.on_broken,
+                                      options_.log_line);
 }
 
 // Those of another job or server, and what is damaged, are left for whoever looks into it.

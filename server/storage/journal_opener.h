@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
-#include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "common/disk/disk.h"
 #include "common/wire/messages.h"
 #include "server/storage/log_format.h"
@@ -57,8 +57,8 @@ struct LogJournalOptions {
 // Push logs in one folder, locked from Open to the end of this.
 class LogJournalOpener : public JournalOpener {
  public:
-  // `disk` and `sync_scheduler` (see LogJournal) outlive this and the journal.
-  LogJournalOpener(Disk* disk, Scheduler* sync_scheduler, const LogJournalOptions& options);
+  // `disk` and `tasks` (see LogJournal) outlive this and the journal.
+  LogJournalOpener(Disk* disk, TaskRunner* tasks, const LogJournalOptions& options);
 
   absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec, Visit visit) override;
 
@@ -66,7 +66,7 @@ class LogJournalOpener : public JournalOpener {
   absl::Status RemoveOlderGenerations(const LogIdentity& identity);
 
   Disk* const disk_;
-  Scheduler* const sync_scheduler_;
+  TaskRunner* const tasks_;
   const LogJournalOptions options_;
   std::unique_ptr<DirectoryLock> lock_;
 };

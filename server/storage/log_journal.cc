@@ -8,8 +8,8 @@
 
 namespace thermocline {
 
-// Shared with the sync under way, which may outlast the journal.
-struct LogJournal::State : std::enable_shared_from_this<LogJournal::State> {
+// Shared with the task under way, which may outlast the journal; those behind it do nothing then.
+struct LogJournal::State {
   void SyncAll();
   void EndFullSegment();
   void Break(const absl::Status& status);
@@ -17,7 +17,7 @@ struct LogJournal::State : std::enable_shared_from_this<LogJournal::State> {
 
   std::unique_ptr<PushLog> log;
   LogDurability durability = LogDurability::kProcess;
-  Scheduler* scheduler = nullptr;
+  TaskRunner* tasks = nullptr;
   OnBroken on_broken;
   LogLine log_line;
 
@@ -73,12 +73,12 @@ void LogJournal::State::NoteRoom(const absl::Status& appended) {
   if (log_line) log_line(line);
 }
 
-LogJournal::LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, Scheduler* scheduler,
+LogJournal::LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, TaskRunner* tasks,
                        OnBroken on_broken, LogLine log_line)
     : state_(std::make_shared<State>()) {
   state_->log = std::move(log);
   state_->durability = durability;
-  state_->scheduler = scheduler;
+  state_->tasks = tasks;
   state_->on_broken = std::move(on_broken);
   state_->log_line = std::move(log_line);
 }
@@ -105,7 +105,9 @@ absl::Status LogJournal::Append(const wire::PushChunk& chunk) {
     absl::MutexLock lock(&state_->mutex);
     if (std::exchange(state_->end_scheduled, true)) return status;
   }
-  state_->scheduler->RunAfter(0, [state = state_] { state->EndFullSegment(); });
+  state_->tasks->Run([weak = std::weak_ptr<State>(state_)] {
+    if (const std::shared_ptr<State> state = weak.lock()) state->EndFullSegment();
+  });
   return status;
 }
 
@@ -119,7 +121,9 @@ void LogJournal::WhenDurable(Done done) {
     state_->sync_scheduled = true;
   }
   if (!schedule) return;
-  state_->scheduler->RunAfter(0, [state = state_] { state->SyncAll(); });
+  state_->tasks->Run([weak = std::weak_ptr<State>(state_)] {
+    if (const std::shared_ptr<State> state = weak.lock()) state->SyncAll();
+  });
 }
 
 absl::Status LogJournal::DropThroughStep(Step step) {

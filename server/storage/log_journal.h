@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "server/storage/push_journal.h"
 #include "server/storage/push_log.h"
 
@@ -18,12 +18,12 @@ namespace thermocline {
 
 class LogJournal : public PushJournal {
  public:
-  // `scheduler` runs the syncs and ends full segments, which blocks its thread; it outlives this.
+  // `tasks` runs the syncs and ends full segments, which waits for the disk; it outlives this.
   // `on_broken` runs once, with the first final error: the process should end. `log_line` says when
   // the disk is full, and when it no longer is; maybe null.
   using OnBroken = std::function<void(const absl::Status&)>;
   using LogLine = std::function<void(absl::string_view)>;
-  LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, Scheduler* scheduler,
+  LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, TaskRunner* tasks,
              OnBroken on_broken, LogLine log_line = nullptr);
   // Whoever still waits gets kUnavailable.
   ~LogJournal() override;

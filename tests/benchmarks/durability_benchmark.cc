@@ -31,6 +31,7 @@
 #include "common/base/check.h"
 #include "common/base/process.h"
 #include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
@@ -111,14 +112,11 @@ class Server {
     LogJournalOptions options;
     options.directory = absl::StrCat(dir, "/log");
     options.on_broken = Must;
-    journals_ = std::make_unique<LogJournalOpener>(&disk_, &scheduler_, options);
+    journals_ = std::make_unique<LogJournalOpener>(&disk_, &syncs_, options);
     ServerLimits limits;
     limits.load_threads = absl::GetFlag(FLAGS_load_threads);
-    CheckpointIo io = {&disk_, &checkpoint_scheduler_, &read_scheduler_};
-    for (int i = 1; i < absl::GetFlag(FLAGS_checkpoint_threads); ++i) {
-      more_schedulers_.push_back(std::make_unique<ThreadScheduler>());
-      io.more_schedulers.push_back(more_schedulers_.back().get());
-    }
+    CheckpointIo io = {&disk_, &checkpoint_tasks_};
+    io.num_files = NumFiles();
     core_ = std::make_unique<ServerCore>(limits, &scheduler_, journals_.get(), io);
   }
   ~Server() { core_->Shutdown(); }
@@ -169,12 +167,15 @@ class Server {
   }
 
  private:
+  static size_t NumFiles() {
+    return static_cast<size_t>(std::max(1, absl::GetFlag(FLAGS_checkpoint_threads)));
+  }
+
   PosixDisk disk_;
   ServerConfig config_;
   ThreadScheduler scheduler_;
-  ThreadScheduler checkpoint_scheduler_;
-  ThreadScheduler read_scheduler_;
-  std::vector<std::unique_ptr<ThreadScheduler>> more_schedulers_;
+  TaskQueue syncs_{1};
+  TaskQueue checkpoint_tasks_{static_cast<int>(CheckpointIo::MaxTasks(NumFiles()))};
   std::unique_ptr<LogJournalOpener> journals_;
   std::unique_ptr<ServerCore> core_;
 };

@@ -1,4 +1,4 @@
-// The timers of one process of the simulation: they die with it.
+// The timers and tasks of one process of the simulation: they die with it.
 #ifndef THERMOCLINE_TESTS_SIMULATION_PROCESS_SCHEDULER_H_
 #define THERMOCLINE_TESTS_SIMULATION_PROCESS_SCHEDULER_H_
 
@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 #include "tests/simulation/sim_random.h"
 
 namespace thermocline {
 
-class ProcessScheduler : public Scheduler {
+class ProcessScheduler : public Scheduler, public TaskRunner {
  public:
   // Tasks run on `scheduler`, which is borrowed, up to `max_delay_us` late, and not at all once
   // `*ended`.
@@ -30,6 +31,7 @@ class ProcessScheduler : public Scheduler {
       if (!*ended) task();
     });
   }
+  void Run(std::function<void()> task) override { RunAfter(0, std::move(task)); }
 
  private:
   Scheduler* const scheduler_;

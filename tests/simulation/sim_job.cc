@@ -10,7 +10,7 @@
 #include "common/base/process_limits.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/verify_checkpoint.h"
-#include "deploy/controller/resume.h"
+#include "deploy/checkpoints/resume.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/simulation/sim_checks.h"
 

@@ -321,9 +321,9 @@ void SimServer::Start() {
     deceptions.files = saboteur_->Has(PlantedFault::kUnsyncedShards);
     process_->checkpoints = std::make_unique<ForgetfulDisk>(checkpoints_.get(), deceptions);
     io.disk = process_->checkpoints.get();
-    io.scheduler = &process_->slices;
+    io.tasks = &process_->slices;
     io.incarnation = ++incarnation_;
-    io.more_schedulers = {&process_->slices};
+    io.num_files = 2;
   }
   process_->core = std::make_unique<ServerCore>(options_.limits, &process_->timers,
                                                 process_->journals.get(), io);

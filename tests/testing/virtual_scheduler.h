@@ -1,4 +1,5 @@
-// Time for tests and the simulation: stands still while an event runs, then jumps to the next one.
+// Time and tasks for tests and the simulation: time stands still while an event runs, then jumps to
+// the next one.
 #ifndef THERMOCLINE_TESTS_TESTING_VIRTUAL_SCHEDULER_H_
 #define THERMOCLINE_TESTS_TESTING_VIRTUAL_SCHEDULER_H_
 
@@ -8,17 +9,20 @@
 #include <utility>
 
 #include "common/base/scheduler.h"
+#include "common/base/task_queue.h"
 
 namespace thermocline {
 
 // Not thread-safe: everything runs on the thread that calls RunNext.
-class VirtualScheduler : public Scheduler {
+class VirtualScheduler : public Scheduler, public TaskRunner {
  public:
   int64_t NowMicros() const override { return now_us_; }
   // Events of one time run in the order in which they were scheduled.
   void RunAfter(int64_t delay_us, std::function<void()> task) override {
     events_.emplace(now_us_ + (delay_us < 0 ? 0 : delay_us), std::move(task));
   }
+
+  void Run(std::function<void()> task) override { RunAfter(0, std::move(task)); }
 
   // Runs the next event; false where there is none.
   bool RunNext() {

@@ -1,4 +1,4 @@
-#include "deploy/controller/summary.h"
+#include "deploy/runner/summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "deploy/controller/resume.h"
+#include "deploy/checkpoints/resume.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
-#include "deploy/controller/checkpoint_match.h"
+#include "deploy/checkpoints/checkpoint_match.h"
 #include "tests/testing/checkpoints.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/test_seed.h"

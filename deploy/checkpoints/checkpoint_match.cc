@@ -1,4 +1,4 @@
-#include "deploy/controller/checkpoint_match.h"
+#include "deploy/checkpoints/checkpoint_match.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>

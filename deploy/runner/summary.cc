@@ -1,4 +1,4 @@
-#include "deploy/controller/summary.h"
+#include "deploy/runner/summary.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "deploy/console/format.h"
-#include "deploy/controller/json_number.h"
 
 namespace thermocline {
 namespace {
@@ -156,6 +155,14 @@ std::string MissingLine(const Json& summary) {
 }
 
 }  // namespace
+
+std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name) {
+  if (!json.is_object()) return std::nullopt;
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_number()) return std::nullopt;
+  const double value = found->get<double>();
+  return std::isfinite(value) ? std::optional<double>(value) : std::nullopt;
+}
 
 std::string DigestText(const Digest& digest) {
   return absl::StrFormat("%016x%016x", digest.high, digest.low);

@@ -1,4 +1,4 @@
-// Where one run of a job leaves its files:
+// Where one run of a job leaves its files, and the lock that gives a folder to one launcher:
 //   job.textproto        the job with every default filled in
 //   servers.json         addresses of the processes, for `thermocline stats --run-dir`
 //   server-N.log, worker-N.log
@@ -6,9 +6,11 @@
 //   worker-N.json        what each worker reported at its end, of its process
 //   server_stats.json    the servers' stats at the end
 //   summary.json         the result
-#ifndef THERMOCLINE_DEPLOY_CONTROLLER_RUN_DIRECTORY_H_
-#define THERMOCLINE_DEPLOY_CONTROLLER_RUN_DIRECTORY_H_
+//   lock                 held by the launcher and the processes that it starts
+#ifndef THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
+#define THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,8 +22,8 @@ namespace thermocline {
 
 class RunDirectory {
  public:
-  // Makes `path`, or runs/<job_name>-<time> where it is empty. Nobody's files are overwritten: an
-  // existing folder must be empty, but for a lock that a start which failed left.
+  // Makes `path`, or runs/<job_name>-<time> where it is empty. Overwrites no files: an existing
+  // folder must be empty, but for the lock of a start that failed.
   // Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
                                              absl::Time now);
@@ -46,6 +48,30 @@ class RunDirectory {
   std::string path_;
 };
 
+// A lock on the file `lock` in a folder. Processes that are started while it is held hold it too,
+// so that it is free only when all of them are gone, however their launcher ended. Movable.
+class RunLock {
+ public:
+  // Called once, as the wait begins: what is waited for, in a line.
+  using OnWait = std::function<void(const std::string& what)>;
+  // Waits up to `patience`: the processes of a launcher that was killed take a moment to die.
+  // Errors: kFailedPrecondition (another launcher uses the folder; names both, and the host),
+  // kResourceExhausted (the disk is full; says which, and what is free), kUnavailable.
+  static absl::StatusOr<RunLock> Take(const std::string& folder, absl::Duration patience,
+                                      const OnWait& on_wait = nullptr);
+  // Whether anybody holds it.
+  static bool IsHeld(const std::string& folder);
+
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock();
+
+ private:
+  explicit RunLock(int fd) : fd_(fd) {}
+
+  int fd_;
+};
+
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_CONTROLLER_RUN_DIRECTORY_H_
+#endif  // THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_

@@ -1,6 +1,6 @@
 // Whether a checkpoint is of a job: of its model, and of its data; and where it was made.
-#ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
-#define THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
+#ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
+#define THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
 
 #include <string>
 
@@ -29,4 +29,4 @@ std::string DescribeOrigin(const Job& job, const std::string& build,
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_MATCH_H_
+#endif  // THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_

@@ -1,4 +1,4 @@
-#include "deploy/controller/resume.h"
+#include "deploy/checkpoints/resume.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "deploy/controller/checkpoint_match.h"
+#include "deploy/checkpoints/checkpoint_match.h"
 
 namespace thermocline {
 namespace {

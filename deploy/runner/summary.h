@@ -1,6 +1,6 @@
 // The result of a run, made from what the workers reported.
-#ifndef THERMOCLINE_DEPLOY_CONTROLLER_SUMMARY_H_
-#define THERMOCLINE_DEPLOY_CONTROLLER_SUMMARY_H_
+#ifndef THERMOCLINE_DEPLOY_RUNNER_SUMMARY_H_
+#define THERMOCLINE_DEPLOY_RUNNER_SUMMARY_H_
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +15,10 @@
 
 namespace thermocline {
 
+// The finite number called `name` of an object that another program wrote. nullopt where it is
+// missing or has another type.
+std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name);
+
 // 32 hexadecimal digits, the high half first.
 std::string DigestText(const Digest& digest);
 
@@ -24,7 +28,7 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
                                                          const std::string& file);
 
 // The object of summary.json: job, steps, samples, auc, logloss, samples_per_s, wall_s, servers,
-// workers, model_digest, bad_lines, first_bad_line. What nobody reported is null.
+// workers, model_digest, bad_lines, first_bad_line. What no worker reported is null.
 //   steps: the most of any worker; samples, bad_lines: summed;
 //   auc, logloss, eval_samples, first_bad_line: the first worker's that has them; auc is null, too,
 //   where the held-out rows have one class only;
@@ -59,4 +63,4 @@ std::string RenderSummary(const nlohmann::ordered_json& summary);
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_CONTROLLER_SUMMARY_H_
+#endif  // THERMOCLINE_DEPLOY_RUNNER_SUMMARY_H_

@@ -1,4 +1,4 @@
-#include "deploy/controller/checkpoint_requests.h"
+#include "deploy/runner/checkpoint_requests.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "deploy/controller/run_lock.h"
+#include "deploy/runner/run_directory.h"
 
 namespace thermocline {
 namespace {

@@ -1,4 +1,4 @@
-#include "deploy/controller/metrics_log.h"
+#include "deploy/runner/metrics_log.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "deploy/controller/json_number.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -1,4 +1,4 @@
-#include "deploy/controller/metrics_log.h"
+#include "deploy/runner/metrics_log.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 //   checkpoint-<id>.request   made by who asks; empty. An id begins with the process's: "4711-..."
 //   checkpoint-<id>.answer    {"checkpoint": "epoch-1-step-999"} or {"error": "..."}, made by the
 //                             launcher, which then removes the request
-#ifndef THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_
-#define THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_
+#ifndef THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_
+#define THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_
 
 #include <functional>
 #include <set>
@@ -45,4 +45,4 @@ absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_CONTROLLER_CHECKPOINT_REQUESTS_H_
+#endif  // THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_

@@ -1,7 +1,7 @@
 // The events of a job: what a worker reports while it trains and what becomes of its processes,
 // kept in metrics.jsonl; and the latest progress.
-#ifndef THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
-#define THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
+#ifndef THERMOCLINE_DEPLOY_RUNNER_METRICS_LOG_H_
+#define THERMOCLINE_DEPLOY_RUNNER_METRICS_LOG_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -108,4 +108,4 @@ class MetricsLog {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_CONTROLLER_METRICS_LOG_H_
+#endif  // THERMOCLINE_DEPLOY_RUNNER_METRICS_LOG_H_

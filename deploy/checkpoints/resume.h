@@ -1,6 +1,6 @@
 // Where a job goes on that ran before, and whether a checkpoint is one of its own.
-#ifndef THERMOCLINE_DEPLOY_CONTROLLER_RESUME_H_
-#define THERMOCLINE_DEPLOY_CONTROLLER_RESUME_H_
+#ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_RESUME_H_
+#define THERMOCLINE_DEPLOY_CHECKPOINTS_RESUME_H_
 
 #include <cstdint>
 #include <optional>
@@ -55,4 +55,4 @@ absl::Status CheckUnused(const CheckpointStore& store);
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_CONTROLLER_RESUME_H_
+#endif  // THERMOCLINE_DEPLOY_CHECKPOINTS_RESUME_H_

@@ -1,4 +1,4 @@
-#include "deploy/controller/checkpoint_requests.h"
+#include "deploy/runner/checkpoint_requests.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/timing.h"
-#include "deploy/controller/run_lock.h"
+#include "deploy/runner/run_directory.h"
 
 namespace thermocline {
 namespace {

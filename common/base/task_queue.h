@@ -1,0 +1,62 @@
+// Tasks that nothing waits for: work that must not keep its caller, or that waits for a disk or
+// for another process. common/base/thread_pool.h is for the cells of a loop,
+// common/base/scheduler.h for what is due at a time.
+#ifndef THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
+#define THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace thermocline {
+
+// An interface, since the simulation and tests run the tasks of many processes on one thread.
+class TaskRunner {
+ public:
+  virtual ~TaskRunner() = default;
+  // Runs `task` once, on a thread that holds no lock of the caller's. Thread-safe.
+  virtual void Run(std::function<void()> task) = 0;
+};
+
+// A queue and threads that empty it. Thread-safe. Tasks start in the order in which they came, and
+// are destroyed when they have run. The queue has no limit of its own; its users bound what they
+// put in.
+class TaskQueue : public TaskRunner {
+ public:
+  // A thread starts when a task finds none idle, at most `max_threads`, and stays.
+  // REQUIRES: max_threads >= 1
+  explicit TaskQueue(int max_threads);
+  // Runs every task that was given, and those that these give, then ends the threads. So what tasks
+  // use is destroyed later.
+  ~TaskQueue() override;
+
+  void Run(std::function<void()> task) override;
+  // Returns when no task runs or waits to. REQUIRES: this isn't one of the tasks.
+  void AwaitIdle();
+
+ private:
+  void Loop();
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !tasks_.empty();
+  }
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return tasks_.empty() && idle_threads_ == threads_.size();
+  }
+
+  const size_t max_threads_;
+
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  size_t idle_threads_ ABSL_GUARDED_BY(mutex_) = 0;  // That wait for a task, or wake for one.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
