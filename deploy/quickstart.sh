@@ -23,4 +23,4 @@ echo "== generate a click log of $rows rows"
 
 echo "== train"
 "$thermocline" train deploy/jobs/quickstart.textproto --data "$clicklog" --servers 2 --workers 1
-echo "== the launcher is $thermocline; \"$thermocline help\" tells what else it does"
+echo "== the launcher is $thermocline; \"$thermocline help\" lists the other commands"

@@ -2,7 +2,7 @@
 """Training with a cache of a share of the rows that the data touches, beside training without.
 
     compare_cache.py DATA [--shares 0.01,0.1,1] [--dims 16,128] [--windows 8] [--batches 2048]
-                     [--rounds 5] [--peer torch_dlrm.py] [-- FLAGS OF `thermocline train`]
+                     [--rounds 5] [--peer tests/benchmarks/peers/torch_dlrm.py] [-- FLAGS OF `train`]
 
 For each dim and batch, a first run without a cache, which isn't counted, tells how many rows the data
 touches. Then runs take turns, so that a machine that slows down slows all down: in each round one

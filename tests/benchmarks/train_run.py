@@ -18,7 +18,7 @@ def run(command):
 
 def add_arguments(parser, rounds):
     """What to train, with what, and how often."""
-    parser.add_argument("data", help="folder with {train,test}_{dense,sparse,labels}.npy")
+    parser.add_argument("data", metavar="LOG", help="folder with {train,test}_{dense,sparse,labels}.npy")
     parser.add_argument("--thermocline", default=f"{ROOT}/bazel-bin/deploy/thermocline")
     parser.add_argument("--job", default=f"{ROOT}/deploy/jobs/kaggle_npy.textproto")
     parser.add_argument("--rounds", type=int, default=rounds)
@@ -34,15 +34,16 @@ def parse(parser):
     args.flags = flags
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
-    for path in (args.thermocline, args.job, f"{args.data}/train_labels.npy"):
+    log = f"{args.data}/train_labels.npy" if os.path.isdir(args.data) else args.data
+    for path in (args.thermocline, args.job, log):
         if not os.path.exists(path):
             parser.error(f"{path}: no such file")
     return args
 
 
 def train(args, flags):
-    """What a run leaves: its summary.json, the first worker's result, and the sparse tables of the
-    servers."""
+    """What a run leaves: its summary.json (and in it as window_samples_per_s those of metrics.jsonl,
+    every 20 steps), the first worker's result, and the sparse tables of the servers."""
     with tempfile.TemporaryDirectory(prefix="train_run_") as folder:
         run_dir = os.path.join(folder, "run")
 
@@ -53,4 +54,9 @@ def train(args, flags):
             + flags + args.flags)
         tables = [table for server in read("server_stats.json")["servers"]
                   for table in server["stats"]["tables"] if table["role"] == "SPARSE"]
-        return read("summary.json"), read("worker-0.json"), tables
+        summary = read("summary.json")
+        with open(os.path.join(run_dir, "metrics.jsonl")) as file:
+            events = [json.loads(line) for line in file]
+        summary["window_samples_per_s"] = [event["samples_per_s"] for event in events if
+                                           event["event"] == "progress" and event["step"] % 20 == 0]
+        return summary, read("worker-0.json"), tables
