@@ -34,7 +34,7 @@ packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   g++ clang clang-format libclang-rt-dev
   # Libraries.
-  libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libabsl-dev libcli11-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libdnnl-dev librocksdb-dev libssl-dev nlohmann-json3-dev zlib1g-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl

@@ -27,7 +27,6 @@
 #include "common/math/sparse_optimizer.h"
 #include "kernels/matrix.h"
 #include "kernels/mlp.h"
-#include "kernels/operands.h"
 
 namespace thermocline {
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Installs what is missing, then builds and runs every test. The last line is "N passed, N failed"; the
-# exit code is not 0 if any failed.
+# Installs what is missing, then builds and runs every test. Ends with a table of the stages and the line
+# "N passed, N failed"; the exit code is not 0 if any failed.
 #
-#   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan tsan fuzz
+#   tests/run.sh [STAGE...]   default: all of: unit lint format asan tsan fuzz
 #   tests/run.sh --gpu        the tests that need a GPU; fails where there is none
 #
 # unit    every test, as the programs are built for users
 # lint    who may include whom, length of files
 # format  clang-format
-# clang   builds everything with clang, thread-safety analysis as errors
-# asan    unit tests under the address and undefined-behaviour sanitizers
+# asan    unit tests under the address and undefined-behaviour sanitizers. Also compiles everything else: with
+#         clang, thread-safety analysis as errors
 # tsan    unit tests under the thread sanitizer
 # fuzz    bytes from outside, made up by libFuzzer from tests/fuzz/corpus: THERMOCLINE_FUZZ_SECONDS
-#         (default 60) for each target, as many at a time as there are processors
+#         (default 60) of a processor for each target, all at a time; uses what asan compiled
 # --gpu   the GPU's kernels against the CPU's and whole training runs on the GPU, also under the tools of
 #         compute-sanitizer where that is installed (tests/gpu_bundle_run.sh); elsewhere these tests are skipped
 #
@@ -20,10 +20,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
-((${#stages[@]})) || stages=(unit lint format clang asan tsan fuzz)
+((${#stages[@]})) || stages=(unit lint format asan tsan fuzz)
 
 passed=0
 failed=0
+summary=()  # A line for each stage.
 logs=$(mktemp -d -t thermocline-tests-XXXXXX)
 trap 'rm -rf "$logs"' EXIT
 
@@ -32,6 +33,14 @@ bazel_run() {  # VERB FLAGS...: the build's own server goes away soon after
   local verb=$1
   shift
   bazel --max_idle_secs=15 "$verb" "${extra_flags[@]}" "$@"
+}
+
+# Counts what a stage found and prints it.
+end_stage() {  # STAGE SECONDS PASSED FAILED
+  passed=$((passed + $3))
+  failed=$((failed + $4))
+  echo "== $1: $3 passed, $4 failed in $2 s"
+  summary+=("$(printf '%-8s%6d passed%6d failed%8d s' "$1" "$3" "$4" "$2")")
 }
 
 # Runs test targets and counts each. Everything after the stage's name goes to Bazel.
@@ -46,9 +55,7 @@ test_stage() {
   bad=$(grep -cE '^//\S+ +(\(cached\) )?(FAILED|TIMEOUT|NO STATUS|INCOMPLETE)' "$log")
   # A build that fails before any target is known, or has no tests at all, is one failure.
   if ((code != 0 && bad == 0)) || ((ok + bad == 0)); then bad=1; fi
-  passed=$((passed + ok))
-  failed=$((failed + bad))
-  echo "== $stage: $ok passed, $bad failed in $((SECONDS - start)) s"
+  end_stage "$stage" $((SECONDS - start)) "$ok" "$bad"
 }
 
 # Runs a command that is one check.
@@ -57,26 +64,27 @@ check_stage() {
   shift
   echo "== $stage"
   if "$@" >"$log" 2>&1; then
-    passed=$((passed + 1))
-    echo "== $stage: passed in $((SECONDS - start)) s"
+    end_stage "$stage" $((SECONDS - start)) 1 0
   else
-    failed=$((failed + 1))
     tail -n 100 "$log"
-    echo "== $stage: FAILED in $((SECONDS - start)) s"
+    end_stage "$stage" $((SECONDS - start)) 0 1
   fi
 }
 
 # Runs every fuzzer, each one check. An input that crashes one is kept, and named.
 fuzz_stage() {
-  local start=$SECONDS seconds=${THERMOCLINE_FUZZ_SECONDS:-60} log=$logs/fuzz name
+  local start=$SECONDS log=$logs/fuzz name bad=0
   local finds=${TMPDIR:-/tmp}/thermocline-fuzz-finds
   local names=(job manifest push_log rows_file wire) targets=()
   for name in "${names[@]}"; do targets+=("//tests/fuzz:${name}_fuzzer"); done
+  # They share the processors, where there are fewer.
+  local seconds=${THERMOCLINE_FUZZ_SECONDS:-60} processors
+  processors=$(nproc)
+  ((processors >= ${#names[@]})) || seconds=$((seconds * ${#names[@]} / processors))
   echo "== fuzz"
-  if ! bazel_run build --config=fuzz "${targets[@]}" >"$log" 2>&1; then
-    failed=$((failed + 1))
+  if ! bazel_run build --config=asan "${targets[@]}" >"$log" 2>&1; then
     tail -n 100 "$log"
-    echo "== fuzz: FAILED to build"
+    end_stage fuzz $((SECONDS - start)) 0 1
     return
   fi
   mkdir -p "$finds"
@@ -84,42 +92,35 @@ fuzz_stage() {
   for name in "${names[@]}"; do
     mkdir "$logs/$name"
     echo "$name"
-  done | xargs -P "$(nproc)" -I{} sh -c "bazel-bin/tests/fuzz/{}_fuzzer $logs/{} tests/fuzz/corpus/{} \
+  done | xargs -P "${#names[@]}" -I{} sh -c "bazel-bin/tests/fuzz/{}_fuzzer $logs/{} tests/fuzz/corpus/{} \
     -max_total_time=$seconds -rss_limit_mb=2048 -timeout=30 -max_len=65536 \
     -artifact_prefix=$finds/{}- >$logs/{}.log 2>&1; echo \$? >$logs/{}.code"
   for name in "${names[@]}"; do
     if [[ $(cat "$logs/$name.code") == 0 ]]; then
-      passed=$((passed + 1))
       echo "$name: $(grep '^Done' "$logs/$name.log")"
     else
-      failed=$((failed + 1))
+      bad=$((bad + 1))
       tail -n 60 "$logs/$name.log"
       echo "$name: FAILED; run bazel-bin/tests/fuzz/${name}_corpus_test on the input:" \
         "$(grep -o "Test unit written to .*" "$logs/$name.log" | sed 's/.*to //')"
     fi
   done
-  echo "== fuzz: done in $((SECONDS - start)) s"
+  end_stage fuzz $((SECONDS - start)) $((${#names[@]} - bad)) "$bad"
 }
 
 # Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
 gpu_stage() {
-  local log=$logs/gpu
+  local start=$SECONDS log=$logs/gpu ok bad
   local programs=({kernels/cuda/cuda_device,kernels/cuda/cuda_kernels,tests/training/gpu_training}_test)
   echo "== gpu"
   if ! bazel_run build "${programs[@]}" >"$log" 2>&1; then
-    failed=$((failed + 1))
     tail -n 100 "$log"
-    echo "== gpu: FAILED to build"
+    end_stage gpu $((SECONDS - start)) 0 1
     return
   fi
   tests/gpu_bundle_run.sh "${programs[@]/#/bazel-bin/}" | tee "$log"
-  passed=$((passed + $(tail -n 1 "$log" | cut -d' ' -f1)))
-  failed=$((failed + $(tail -n 1 "$log" | cut -d' ' -f3)))
-}
-
-# Only objects, and fast ones to make: the analysis is all that is wanted.
-clang_build() {
-  bazel_run build --config=clang --keep_going --output_groups=compilation_outputs //...
+  read -r ok _ bad _ < <(tail -n 1 "$log")
+  end_stage gpu $((SECONDS - start)) "$ok" "$bad"
 }
 
 if ! deploy/setup.sh --tests; then
@@ -138,8 +139,11 @@ for stage in "${stages[@]}"; do
     unit) test_stage unit //... ;;
     lint) check_stage lint tests/lint.sh ;;
     format) check_stage format tests/format.sh --check ;;
-    clang) check_stage clang clang_build ;;
-    asan) test_stage asan --config=asan "$sanitized" //... ;;
+    asan)
+      # Of what is no test, only objects: thread-safety analysis is all that is wanted of it.
+      test_stage asan --config=asan "$sanitized" --nobuild_tests_only \
+        --output_groups=compilation_outputs //...
+      ;;
     tsan)
       test_stage tsan --config=tsan "$sanitized,-notsan" \
         --test_env=TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" //...
@@ -153,5 +157,7 @@ for stage in "${stages[@]}"; do
   esac
 done
 
+printf '%s\n' "" "${summary[@]}"
+printf '%-8s%6d passed%6d failed%8d s\n\n' total "$passed" "$failed" "$SECONDS"
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -19,9 +19,8 @@
 #include "common/net/rpc.h"
 #include "worker/session/grpc_transport.h"
 #include "worker/session/retry_policy.h"
-#include "worker/train/named_cuts.h"
+#include "worker/train/launcher_orders.h"
 #include "worker/train/progress.h"
-#include "worker/train/server_check.h"
 #include "worker/train/worker.h"
 #include "worker/train/worker_device.h"
 #include "worker/train/worker_service.h"
@@ -102,8 +101,8 @@ int Run() {
     return kExitUsage;
   }
   options.start_step = Step(static_cast<int64_t>(absl::GetFlag(FLAGS_start_step)));
-  NamedCuts named_cuts(options.start_step);
-  options.named_cuts = &named_cuts;
+  NamedCheckpoints named_checkpoints(options.start_step);
+  options.named_checkpoints = &named_checkpoints;
   EvaluationDecisions decisions;
   options.decisions = &decisions;
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_servers);
@@ -123,7 +122,8 @@ int Run() {
     return kExitUsage;
   }
   WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
-  WorkerService service(options.job_id, options.generation, &progress, &named_cuts, &decisions);
+  WorkerService service(options.job_id, options.generation, &progress, &named_checkpoints,
+                        &decisions);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);

@@ -53,7 +53,7 @@ absl::Status CheckShards(const CheckpointManifest& manifest) {
   if (manifest.num_servers() < 1 || manifest.num_servers() > kNumPartitions ||
       manifest.shards_size() != static_cast<int>(manifest.num_servers())) {
     return Wrong(
-        absl::StrCat(manifest.shards_size(), " parts of ", manifest.num_servers(), " servers"));
+        absl::StrCat(manifest.shards_size(), " shards of ", manifest.num_servers(), " servers"));
   }
   std::set<std::string> paths;
   for (int i = 0; i < manifest.shards_size(); ++i) {

@@ -52,15 +52,32 @@ absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) con
   return absl::OkStatus();
 }
 
-absl::Status CheckpointStore::CheckBytes(const CheckpointManifest& manifest,
-                                         std::map<std::string, absl::Status>* known) const {
+absl::Status CheckpointStore::CheckBytes(const CheckpointManifest& manifest, ByteScan* scan) const {
   RETURN_IF_ERROR(CheckFiles(manifest));
+  std::vector<const CheckpointFile*> unread;
+  uint64_t done = 0, total = 0;
   for (const CheckpointShard& shard : manifest.shards()) {
     for (const CheckpointFile& file : shard.files()) {
-      const auto [entry, is_new] = known->try_emplace(file.path());
-      if (is_new) entry->second = CheckListedBytes(disk_, PathOf(file.path()), file);
-      RETURN_IF_ERROR(entry->second);
+      const auto known = scan->known.find(file.path());
+      if (known != scan->known.end()) {
+        RETURN_IF_ERROR(known->second);
+        continue;
+      }
+      unread.push_back(&file);
+      total += file.bytes();
     }
+  }
+  absl::Status stopped;
+  const auto on_read = [&](uint64_t bytes) {
+    done += bytes;
+    if (scan->on_progress) stopped = scan->on_progress(done, total);
+    return stopped;
+  };
+  for (const CheckpointFile* file : unread) {
+    const absl::Status found = CheckListedBytes(disk_, PathOf(file->path()), *file, on_read);
+    RETURN_IF_ERROR(stopped);  // It says nothing about the file.
+    scan->known[file->path()] = found;
+    RETURN_IF_ERROR(found);
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -26,6 +27,14 @@ struct ListedCheckpoint {
   // kUnavailable: the disk.
   absl::Status status;
   CheckpointManifest manifest;  // Where the manifest could be read.
+};
+
+// A reading of checkpoints' files, of each file once, although checkpoints share them.
+struct ByteScan {
+  // Called as a call of CheckBytes goes on: how many bytes it has read, of how many that it will
+  // read. An error ends it with that error.
+  std::function<absl::Status(uint64_t done, uint64_t total)> on_progress;
+  std::map<std::string, absl::Status> known;  // What was found of each file, by its path.
 };
 
 struct Removal {
@@ -66,10 +75,9 @@ class CheckpointStore {
   absl::StatusOr<CheckpointManifest> Load(absl::string_view name) const;
   // Whether every file that it names is there with its size. Errors: kDataLoss, kUnavailable
   absl::Status CheckFiles(const CheckpointManifest& manifest) const;
-  // The same, and reads every byte of them. What is found of each file is kept in `known`, by its
-  // path, and asked first: checkpoints share files. Errors: kDataLoss, kUnavailable
-  absl::Status CheckBytes(const CheckpointManifest& manifest,
-                          std::map<std::string, absl::Status>* known) const;
+  // The same, and reads every byte of those files that `scan` does not know yet. Errors: kDataLoss,
+  // kUnavailable, those of scan->on_progress
+  absl::Status CheckBytes(const CheckpointManifest& manifest, ByteScan* scan) const;
 
   // Removes all checkpoints but the newest `keep` whole ones and the one called `kept`, with all
   // files that those don't name,

@@ -352,5 +352,44 @@ TEST_F(CheckpointStoreTest, JobStateIsReplacedInOneStep) {
   EXPECT_THAT(std::string(damaged.message()), HasSubstr("JOB_STATE"));
 }
 
+uint64_t BytesOf(const CheckpointManifest& manifest) {
+  uint64_t bytes = 0;
+  for (const CheckpointShard& shard : manifest.shards()) {
+    for (const CheckpointFile& file : shard.files()) bytes += file.bytes();
+  }
+  return bytes;
+}
+
+TEST_F(CheckpointStoreTest, AScanReadsAFileThatCheckpointsShareOnce) {
+  const CheckpointManifest older = Save(1, 9);
+  const CheckpointManifest newer = Save(1, 19, &older);
+  uint64_t read = 0, last_total = 0;
+  ByteScan scan;
+  scan.on_progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_LE(done, total);
+    if (done == total) read += done;
+    last_total = total;
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(store_.CheckBytes(older, &scan).ok());
+  EXPECT_EQ(read, BytesOf(older));
+  EXPECT_TRUE(store_.CheckBytes(newer, &scan).ok());
+  EXPECT_EQ(read, BytesOf(newer));
+  EXPECT_EQ(last_total, BytesOf(newer) - BytesOf(older));
+  // All is known.
+  EXPECT_TRUE(store_.CheckBytes(older, &scan).ok());
+  EXPECT_EQ(read, BytesOf(newer));
+}
+
+TEST_F(CheckpointStoreTest, AScanThatIsEndedSaysNothingAboutTheFile) {
+  const CheckpointManifest manifest = Save(1, 9);
+  ByteScan scan;
+  scan.on_progress = [](uint64_t, uint64_t) { return absl::CancelledError("enough"); };
+  EXPECT_EQ(store_.CheckBytes(manifest, &scan), absl::CancelledError("enough"));
+  EXPECT_THAT(scan.known, IsEmpty());
+  scan.on_progress = nullptr;
+  EXPECT_TRUE(store_.CheckBytes(manifest, &scan).ok());
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -29,15 +29,17 @@ absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::
                      absl::StrCat("it has ", bytes, " bytes, the manifest says ", listed.bytes()));
 }
 
-absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed) {
+absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed,
+                              const OnRead& on_read) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, OpenListedFile(disk, path, listed));
-  ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(*file, 0));
+  ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(*file, 0, 0, on_read));
   if (crc == listed.crc32c()) return absl::OkStatus();
   return DamagedFile(
       path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc, listed.crc32c()));
 }
 
-absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc) {
+absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc,
+                                    const OnRead& on_read) {
   const uint64_t end = file.size();
   CHECK_LE(begin, end);
   std::vector<char> buffer(std::min<uint64_t>(end - begin, kListedFileReadBytes));
@@ -46,6 +48,7 @@ absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32
     RETURN_IF_ERROR(file.ReadAt(at, absl::MakeSpan(buffer.data(), bytes)));
     crc = ExtendCrc32c(crc, buffer.data(), bytes);
     at += bytes;
+    if (on_read) RETURN_IF_ERROR(on_read(bytes));
   }
   return crc;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,13 +26,18 @@ absl::Status DamagedFile(const std::string& path, absl::string_view what);
 absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::string& path,
                                                          const CheckpointFile& listed);
 
-// Reads every byte of such a file. Errors: those of OpenListedFile; kDataLoss also: its CRC-32C is
-// another than the manifest says.
-absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed);
+// Called after every piece that is read, with its size in bytes. An error ends the reading with it.
+using OnRead = std::function<absl::Status(uint64_t bytes)>;
+
+// Reads every byte of such a file. Errors: those of OpenListedFile and `on_read`; kDataLoss also:
+// its CRC-32C is another than the manifest says.
+absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed,
+                              const OnRead& on_read = nullptr);
 
 // CRC-32C of the bytes from `begin` to the end, behind others whose CRC-32C is `crc`.
-// REQUIRES: begin <= file.size(). Errors: kUnavailable
-absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc = 0);
+// REQUIRES: begin <= file.size(). Errors: kUnavailable, those of `on_read`
+absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc = 0,
+                                    const OnRead& on_read = nullptr);
 
 }  // namespace thermocline
 

@@ -92,7 +92,7 @@ absl::Status MergedRows::CheckRow(const Source& source) {
   }
   if (int64_t{source.row.changed} > last_step_ + 1) {
     return wrong(absl::StrCat(" was changed at step ", int64_t{source.row.changed} - 1,
-                              ", behind the cut at step ", last_step_));
+                              ", behind the checkpoint's step ", last_step_));
   }
   return absl::OkStatus();
 }

@@ -277,7 +277,7 @@ TEST_F(VerifyCheckpointTest, RowsThatCannotBeOfTheShardAreNamed) {
   expect_damaged(changed, "another server's");
   changed = manifest_;
   changed.set_step(manifest_.step() - 1);
-  expect_damaged(changed, "was changed at step 2, behind the cut at step 1");
+  expect_damaged(changed, "was changed at step 2, behind the checkpoint's step 1");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "deploy/checkpoints/resume.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -38,10 +37,10 @@ const ListedCheckpoint* Last(const Checkpoints& list, Fits fits) {
 std::vector<std::string> WholeBut(const CheckpointStore& store, const Checkpoints& list,
                                   const std::string& name) {
   std::vector<std::string> names;
-  std::map<std::string, absl::Status> known;
+  ByteScan scan;
   for (auto listed = list.rbegin(); listed != list.rend() && names.size() < kMostNamed; ++listed) {
     if (!listed->status.ok() || listed->name == name) continue;
-    if (store.CheckBytes(listed->manifest, &known).ok()) names.push_back(listed->name);
+    if (store.CheckBytes(listed->manifest, &scan).ok()) names.push_back(listed->name);
   }
   return names;
 }
@@ -61,10 +60,10 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
                                                   const Checkpoints& list, const std::string& base,
                                                   std::vector<std::string>* notices) {
   const auto id = ParseCheckpointName(base);
-  std::map<std::string, absl::Status> known;
+  ByteScan scan;
   const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
     return id.has_value() && listed.status.ok() && listed.id.generation == id->generation &&
-           listed.id.step < id->step && store.CheckBytes(listed.manifest, &known).ok();
+           listed.id.step < id->step && store.CheckBytes(listed.manifest, &scan).ok();
   });
   const std::string gone =
       absl::StrCat("checkpoint ", base, ", with which the last generation began, is gone");

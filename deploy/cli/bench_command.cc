@@ -3,7 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,22 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "deploy/cli/command.h"
+#include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
-#include "deploy/cli/train_job.h"
+#include "deploy/cli/run_setup.h"
+#include "deploy/runner/child_process.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {
-
-constexpr int kMaxRepeats = 1000;
-
-std::vector<FlagSpec> BenchTrainFlags() {
-  std::vector<FlagSpec> flags = JobFlags();
-  flags.push_back({"repeats", "N", "runs of the job; default 3"});
-  flags.push_back({"run-dir", "DIR", "holds one folder a run; default: runs/NAME-bench-TIME"});
-  return flags;
-}
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -53,16 +46,16 @@ std::string RenderResult(const std::vector<double>& rates,
       *low, *high, rates.size(), same ? digests[0] : "NOT the same in all runs");
 }
 
-int BenchTrain(const Flags& flags) {
+}  // namespace
+
+int RunBenchTrain(const BenchTrainFlags& flags) {
   SignalWatch signals;
-  const auto repeats = flags.GetInt("repeats", 3, 1, kMaxRepeats);
-  if (!repeats.ok()) return Complain(repeats.status().message(), kExitUsage);
-  const auto job = JobFromFlags(flags);
+  const auto job = LoadJobOf(flags);
   if (!job.ok()) return Complain(job.status().message(), kExitUsage);
-  const auto programs = ProgramsFromFlags(flags);
+  const auto programs = FindProgramsOf(flags);
   if (!programs.ok()) return Complain(programs.status().message(), kExitUsage);
   const auto parent =
-      RunDirectory::Create(flags.Get("run-dir"), absl::StrCat(job->name(), "-bench"), absl::Now());
+      RunDirectory::Create(flags.run_dir, absl::StrCat(job->name(), "-bench"), absl::Now());
   if (!parent.ok()) return Complain(parent.status().message(), kExitUsage);
 
   const auto fail = [&signals](absl::string_view why) {
@@ -75,7 +68,7 @@ int BenchTrain(const Flags& flags) {
   out.Write(RenderSetup(*job));
   std::vector<double> rates;
   std::vector<std::string> digests;
-  for (int64_t run = 0; run < *repeats; ++run) {
+  for (int64_t run = 0; run < flags.repeats; ++run) {
     const auto directory =
         RunDirectory::Create(parent->File(absl::StrCat("run-", run)), "", absl::Now());
     if (!directory.ok()) return fail(directory.status().message());
@@ -90,60 +83,27 @@ int BenchTrain(const Flags& flags) {
     if (!rate) return fail("the workers reported no samples/s");
     rates.push_back(*rate);
     digests.push_back(result->summary["model_digest"].get<std::string>());
-    out.Write(absl::StrFormat("run %d of %d: %.0f samples/s, AUC %s\n", run + 1, *repeats, *rate,
-                              result->summary["auc"].dump()));
+    out.Write(absl::StrFormat("run %d of %d: %.0f samples/s, AUC %s\n", run + 1, flags.repeats,
+                              *rate, result->summary["auc"].dump()));
     if (signals.stop_requests() > 0) return fail("stopped");
   }
   out.Write(RenderResult(rates, digests));
   return signals.stop_requests() > 0 ? kExitFailed : kExitDone;
 }
 
-int Bench(const std::vector<std::string>& arguments) {
-  const std::string what = arguments.empty() ? "" : arguments[0];
-  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1),
-                                      arguments.end());
-  if (what == "train") {
-    if (std::any_of(rest.begin(), rest.end(), IsHelpFlag)) {
-      std::fputs(CommandHelp(BenchCommand()).c_str(), stdout);
-      return kExitDone;
-    }
-    const auto flags = Flags::Parse(BenchTrainFlags(), rest);
-    if (flags.ok()) return BenchTrain(*flags);
-    return Complain(absl::StrCat(flags.status().message(), "; see thermocline help bench"),
+int RunBenchProgram(const std::vector<std::string>& arguments) {
+  const auto path = FindProgram("thermocline-bench-pull", "");
+  if (!path.ok()) {
+    return Complain(absl::StrCat(path.status().message(),
+                                 "; make it with: bazel build "
+                                 "//tests/benchmarks:thermocline-bench-pull"),
                     kExitUsage);
   }
-  if (what == "pull" || what == "push") {
-    return ExecProgram("thermocline-bench-pull", "//tests/benchmarks:thermocline-bench-pull",
-                       arguments);
-  }
-  return Complain("say what to measure: bench pull, bench push or bench train", kExitUsage);
-}
-
-}  // namespace
-
-Command BenchCommand() {
-  Command command;
-  command.name = "bench";
-  command.arguments = "pull|push|train [FLAGS]";
-  command.summary = "measures this machine: pulls, pushes, whole training runs";
-  command.details =
-      "bench pull, bench push: a program of its own (bazel build\n"
-      "//tests/benchmarks:thermocline-bench-pull makes it): a server and clients over loopback, "
-      "beside a bare gRPC echo of the\n"
-      "same sizes. Their flags: thermocline bench pull --help\n\n"
-      "bench train JOB: runs a job several times and prints median and spread of samples/s.\n"
-      "Its flags:\n";
-  for (const FlagSpec& flag : BenchTrainFlags()) {
-    absl::StrAppendFormat(&command.details, "  %-20s  %s\n",
-                          absl::StrCat("--", flag.name, flag.value.empty() ? "" : " ", flag.value),
-                          flag.help);
-  }
-  command.examples =
-      "  thermocline bench pull\n"
-      "  thermocline bench train deploy/jobs/kaggle_npy.textproto --data clicklog --repeats 5\n";
-  command.passes_arguments = true;
-  command.run_raw = Bench;
-  return command;
+  std::vector<char*> argv = {const_cast<char*>(path->c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(path->c_str(), argv.data());
+  return Complain(absl::StrCat("can't run ", *path, ": ", std::strerror(errno)), kExitFailed);
 }
 
 }  // namespace thermocline

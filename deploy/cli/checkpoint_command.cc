@@ -1,88 +1,298 @@
-// thermocline checkpoint: what checkpoints there are, whether they are whole, and what is in them.
-#include "deploy/cli/checkpoint_command.h"
-
+// thermocline checkpoint: lists, verifies, exports and makes checkpoints.
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/text.h"
-#include "deploy/cli/command.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "common/checkpoint/verify_checkpoint.h"
+#include "common/disk/disk.h"
+#include "common/job/job_loader.h"
+#include "deploy/checkpoints/export_checkpoint.h"
+#include "deploy/checkpoints/resume.h"
+#include "deploy/cli/checkpoint_path.h"
+#include "deploy/cli/command_line.h"
+#include "deploy/cli/console.h"
+#include "deploy/cli/run_setup.h"
+#include "deploy/console/format.h"
+#include "deploy/runner/checkpoint_requests.h"
+#include "deploy/runner/run_directory.h"
+#include "deploy/runner/signal_watch.h"
 
 namespace thermocline {
 namespace {
 
-const std::vector<CheckpointAction>& AllActions() {
-  static const auto* const actions = new std::vector<CheckpointAction>{
-      CheckpointListAction(),
-      CheckpointVerifyAction(),
-      CheckpointExportAction(),
-      CheckpointNowAction(),
-  };
-  return *actions;
-}
+using Json = nlohmann::ordered_json;
 
-int Checkpoint(const std::vector<std::string>& arguments) {
-  if (std::any_of(arguments.begin(), arguments.end(), IsHelpFlag)) {
-    std::fputs(CommandHelp(CheckpointCommand()).c_str(), stdout);
-    return kExitDone;
-  }
-  const std::string see = "; see thermocline help checkpoint";
-  if (arguments.empty()) return Complain("checkpoint: what to do is missing" + see, kExitUsage);
-  std::vector<std::string> names;
-  for (const CheckpointAction& action : AllActions()) {
-    names.push_back(action.name);
-    if (action.name != arguments[0]) continue;
-    const auto flags = Flags::Parse(action.flags, {arguments.begin() + 1, arguments.end()});
-    if (!flags.ok()) return Complain(absl::StrCat(flags.status().message(), see), kExitUsage);
-    return action.run(*flags);
-  }
-  return Complain(absl::StrCat("checkpoint: unknown action '", arguments[0], "'",
-                               DidYouMean(arguments[0], names), see),
-                  kExitUsage);
-}
-
-}  // namespace
-
+// What PATH means. A checkpoint that is passed over is named on standard error.
 absl::StatusOr<CheckpointPath> CheckpointArgument(const std::string& path) {
   std::vector<std::string> notices;
-  auto resolved = ResolveCheckpointPath(path, &notices);
-  if (!resolved.ok()) return resolved;  // Its message has all that they say.
+  auto resolved = ResolveCheckpointPath(path, /*scan=*/nullptr, &notices);
+  if (!resolved.ok()) return resolved;  // Its message repeats them.
   for (const std::string& notice : notices) Complain(notice, kExitDone);
   return resolved;
 }
 
+// "damaged", or "unreadable": another format version or a failing disk says nothing against the
+// checkpoint.
 const char* VerdictOn(const absl::Status& status) {
   if (status.ok()) return "whole";
   return absl::IsDataLoss(status) ? "damaged" : "unreadable";
 }
 
-Command CheckpointCommand() {
-  Command command;
-  command.name = "checkpoint";
-  command.arguments = "ACTION ...";
-  command.summary = "lists, verifies, exports and makes checkpoints";
-  command.details = "actions:\n";
-  for (const CheckpointAction& action : AllActions()) {
-    absl::StrAppend(&command.details, "  ", action.name, " ", action.arguments, "\n      ",
-                    action.summary, "\n");
-    for (const FlagSpec& flag : action.flags) {
-      absl::StrAppend(&command.details, "      --", flag.name, flag.value.empty() ? "" : " ",
-                      flag.value, ": ", flag.help, "\n");
+// Sums over the files of a checkpoint.
+struct Contents {
+  uint64_t files = 0, bytes = 0;
+  // Of the files that it wrote itself; it shares the others with older checkpoints.
+  uint64_t new_rows = 0, new_bytes = 0;
+  const char* kind = "";
+};
+
+Contents ContentsOf(const ListedCheckpoint& listed) {
+  Contents contents;
+  int full_shards = 0;
+  for (const CheckpointShard& shard : listed.manifest.shards()) {
+    if (shard.base_step() == kNoStep.value()) ++full_shards;
+    for (const CheckpointFile& file : shard.files()) {
+      ++contents.files;
+      contents.bytes += file.bytes();
+      if (!absl::StartsWith(file.path(), listed.name + "/")) continue;
+      contents.new_rows += file.rows();
+      contents.new_bytes += file.bytes();
     }
   }
-  absl::StrAppend(
-      &command.details,
-      "\nPATH is a checkpoint directory, a run directory, or one checkpoint\n"
-      "(DIRECTORY/epoch-1-step-999); \"best\" in one of the two is the best one (evaluate in\n"
-      "the job). Exit code 1 if anything is not whole.\n");
-  command.examples =
-      "  thermocline checkpoint list runs/quickstart-20240101-120000\n"
-      "  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints\n"
-      "  thermocline checkpoint export runs/kaggle/checkpoints/epoch-1-step-999 m.safetensors\n"
-      "  thermocline checkpoint now --run-dir runs/quickstart-20240101-120000\n";
-  command.passes_arguments = true;
-  command.run_raw = Checkpoint;
-  return command;
+  const bool full = full_shards == listed.manifest.shards_size();
+  contents.kind = full ? "full" : full_shards == 0 ? "incremental" : "mixed";
+  return contents;
+}
+
+// The best checkpoint as the newest whole one names it; "": there is none.
+std::string BestOf(const std::vector<ListedCheckpoint>& list) {
+  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+    if (listed->status.ok()) return listed->manifest.evaluations().best_checkpoint();
+  }
+  return "";
+}
+
+bool HasManifest(const ListedCheckpoint& listed) { return listed.manifest.shards_size() > 0; }
+
+std::string RenderJson(const std::string& directory, const std::vector<ListedCheckpoint>& list,
+                       const std::string& best) {
+  Json checkpoints = Json::array();
+  for (const ListedCheckpoint& listed : list) {
+    Json json = {{"name", listed.name},
+                 {"generation", listed.id.generation},
+                 {"step", listed.id.step.value()},
+                 {"status", VerdictOn(listed.status)},
+                 {"best", listed.name == best}};
+    if (!listed.status.ok()) json["reason"] = std::string(listed.status.message());
+    if (HasManifest(listed)) {
+      const Contents contents = ContentsOf(listed);
+      json["job_id"] = listed.manifest.job_id();
+      json["samples"] = listed.manifest.samples();
+      json["servers"] = listed.manifest.num_servers();
+      json["workers"] = listed.manifest.num_workers();
+      json["cpu_isa"] = listed.manifest.cpu_isa();
+      json["build"] = listed.manifest.build();
+      json["kind"] = contents.kind;
+      json["new_rows"] = contents.new_rows;
+      json["new_bytes"] = contents.new_bytes;
+      json["files"] = contents.files;
+      json["bytes"] = contents.bytes;
+    }
+    checkpoints.push_back(std::move(json));
+  }
+  const Json all = {{"directory", directory},
+                    {"read", "manifests and sizes"},  // `checkpoint verify` reads the contents.
+                    {"checkpoints", std::move(checkpoints)}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string RenderTable(const std::string& directory, const std::vector<ListedCheckpoint>& list,
+                        const std::string& best) {
+  if (list.empty()) return absl::StrCat("no checkpoint in ", directory, "\n");
+  std::vector<std::vector<std::string>> rows = {
+      {"checkpoint", "step", "generation", "samples", "servers", "new rows", "new bytes",
+       "all bytes", "kind"},
+      {}};
+  std::string not_whole;
+  for (const ListedCheckpoint& listed : list) {
+    std::vector<std::string> row = {listed.name, absl::StrCat(listed.id.step.value()),
+                                    absl::StrCat(listed.id.generation)};
+    if (HasManifest(listed)) {
+      const Contents contents = ContentsOf(listed);
+      row.insert(row.end(),
+                 {FormatCount(listed.manifest.samples()),
+                  absl::StrCat(listed.manifest.num_servers()), FormatCount(contents.new_rows),
+                  FormatBytes(contents.new_bytes), FormatBytes(contents.bytes),
+                  absl::StrCat(contents.kind, listed.name == best ? ", the best" : "")});
+    }
+    rows.push_back(std::move(row));
+    if (!listed.status.ok()) {
+      absl::StrAppend(&not_whole, listed.name, " is ", VerdictOn(listed.status), ": ",
+                      listed.status.message(), "\n");
+    }
+  }
+  return absl::StrCat(FormatTable(rows), not_whole,
+                      "contents are not read, only manifests and the sizes of files; to read every "
+                      "byte: thermocline checkpoint verify ",
+                      directory, "\n");
+}
+
+absl::StatusOr<VerifiedCheckpoint> VerifyListed(Disk* disk, const std::string& directory,
+                                                const ListedCheckpoint& listed) {
+  RETURN_IF_ERROR(listed.status);
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
+  return VerifyCheckpoint(disk, directory, listed.manifest, std::max(processors, 1));
+}
+
+std::string Describe(const VerifiedCheckpoint& verified) {
+  uint64_t rows = 0;
+  for (const auto& [table, count] : verified.rows) rows += count;
+  return absl::StrFormat("%s rows of %d tables, %s in %d files, model digest %016x%016x",
+                         FormatCount(rows), verified.rows.size(), FormatBytes(verified.bytes),
+                         verified.files, verified.model_digest.high, verified.model_digest.low);
+}
+
+// What a folder without a manifest, named as a checkpoint, is.
+std::string DescribeFolder(const std::vector<ListedCheckpoint>& list, const std::string& name) {
+  std::string needed_by;
+  for (const ListedCheckpoint& listed : list) {
+    for (const CheckpointShard& shard : listed.manifest.shards()) {
+      for (const CheckpointFile& file : shard.files()) {
+        if (absl::StartsWith(file.path(), name + "/")) needed_by = listed.name;
+      }
+    }
+  }
+  if (needed_by.empty()) {
+    return absl::StrCat(name,
+                        " has no manifest: it was never finished, or newer ones took its place");
+  }
+  return absl::StrCat(name, " is no checkpoint any more (checkpoint.keep), but ", needed_by,
+                      " needs its files");
+}
+
+}  // namespace
+
+int ListCheckpoints(const CheckpointFlags& flags) {
+  const auto path = CheckpointArgument(flags.path);
+  if (!path.ok()) return Complain(path.status().message(), kExitUsage);
+  PosixDisk disk;
+  auto list = CheckpointStore(&disk, path->directory).List();
+  if (!list.ok()) return Complain(list.status().message(), kExitFailed);
+  const std::string best = BestOf(*list);
+  if (!path->name.empty()) {
+    list->erase(std::remove_if(list->begin(), list->end(),
+                               [&](const auto& listed) { return listed.name != path->name; }),
+                list->end());
+  }
+  const std::string text = flags.json ? RenderJson(path->directory, *list, best)
+                                      : RenderTable(path->directory, *list, best);
+  std::fputs(text.c_str(), stdout);
+  for (const ListedCheckpoint& listed : *list) {
+    if (!listed.status.ok()) return kExitFailed;
+  }
+  return kExitDone;
+}
+
+int VerifyCheckpoints(const CheckpointFlags& flags) {
+  const auto path = CheckpointArgument(flags.path);
+  if (!path.ok()) return Complain(path.status().message(), kExitUsage);
+  PosixDisk disk;
+  const CheckpointStore store(&disk, path->directory);
+  const auto list = store.List();
+  if (!list.ok()) return Complain(list.status().message(), kExitFailed);
+  int verified_checkpoints = 0;
+  bool all_whole = true;
+  for (const ListedCheckpoint& listed : *list) {
+    if (!path->name.empty() && listed.name != path->name) continue;
+    const auto verified = VerifyListed(&disk, path->directory, listed);
+    if (!verified.ok() && absl::IsNotFound(store.Load(listed.name).status())) {
+      std::printf("%s was removed meanwhile: the job keeps newer ones\n", listed.name.c_str());
+      ++verified_checkpoints;
+      continue;
+    }
+    all_whole &= verified.ok();
+    ++verified_checkpoints;
+    const std::string what =
+        verified.ok() ? Describe(*verified) : std::string(verified.status().message());
+    std::printf("%s is %s: %s\n", listed.name.c_str(), VerdictOn(verified.status()), what.c_str());
+    std::fflush(stdout);
+  }
+  if (verified_checkpoints == 0) {
+    return Complain(path->name.empty() ? absl::StrCat("no checkpoint in ", path->directory)
+                                       : DescribeFolder(*list, path->name),
+                    kExitFailed);
+  }
+  if (!path->name.empty()) return all_whole ? kExitDone : kExitFailed;
+  // Damaged checkpoints have been reported above.
+  const absl::Status resumable = all_whole ? CheckResumable(store) : store.ReadJobState().status();
+  if (!resumable.ok()) {
+    std::printf("--resume would stop: %s\n", std::string(resumable.message()).c_str());
+  }
+  return all_whole && resumable.ok() ? kExitDone : kExitFailed;
+}
+
+int ExportOneCheckpoint(const CheckpointFlags& flags) {
+  const auto path = CheckpointArgument(flags.path);
+  if (!path.ok()) return Complain(path.status().message(), kExitUsage);
+  PosixDisk disk;
+  const CheckpointStore store(&disk, path->directory);
+  absl::StatusOr<std::optional<CheckpointManifest>> manifest;
+  if (path->name.empty()) {
+    manifest = store.Newest();
+  } else {
+    manifest = store.Load(path->name);
+  }
+  if (!manifest.ok()) return Complain(manifest.status().message(), kExitFailed);
+  if (!manifest->has_value()) {
+    return Complain(absl::StrCat("no checkpoint in ", path->directory), kExitFailed);
+  }
+  ExportOptions options;
+  options.optimizer_state = flags.optimizer_state;
+  const auto exported = ExportCheckpoint(&disk, path->directory, **manifest, flags.out, options);
+  const std::string name = CheckpointName({(*manifest)->generation(), Step((*manifest)->step())});
+  if (!exported.ok()) {
+    const bool removed = absl::IsNotFound(store.Load(name).status());
+    return Complain(absl::StrCat(exported.status().message(),
+                                 removed ? ": the job has removed this checkpoint meanwhile; try "
+                                           "again, or keep more (checkpoint.keep)"
+                                         : ""),
+                    kExitFailed);
+  }
+  const Digest& digest = exported->verified.model_digest;
+  std::fputs(
+      absl::StrFormat("%s: %s, %d tensors, %s, model digest %016x%016x\n", flags.out, name,
+                      exported->tensors, FormatBytes(exported->bytes), digest.high, digest.low)
+          .c_str(),
+      stdout);
+  return kExitDone;
+}
+
+int CheckpointNow(const CheckpointFlags& flags) {
+  SignalWatch signals;
+  auto job = LoadJob(flags.run_dir + "/job.textproto", {});
+  if (!job.ok()) return Complain(job.status().message(), kExitUsage);
+  if (!job->has_checkpoint()) {
+    return Complain(absl::StrCat("job '", job->name(), "' has no checkpoint policy"), kExitUsage);
+  }
+  const auto directory = RunDirectory::Open(flags.run_dir);
+  if (!directory.ok()) return Complain(directory.status().message(), kExitUsage);
+  FillCheckpointDirectory(*directory, &*job);
+  const auto name = AskForCheckpoint(flags.run_dir, absl::Seconds(flags.timeout_s), [&signals] {
+    signals.Drain();
+    return signals.stop_requests() > 0;
+  });
+  if (!name.ok()) return Complain(name.status().message(), kExitFailed);
+  std::printf("%s/%s\n", job->checkpoint().directory().c_str(), name->c_str());
+  return kExitDone;
 }
 
 }  // namespace thermocline

@@ -1,13 +1,19 @@
-// Text for a reader that may be slow, such as a pager that nobody pages on.
+// What a command shows while it runs, to a reader that may be slow: a pager may stop reading.
 #ifndef THERMOCLINE_DEPLOY_CLI_CONSOLE_H_
 #define THERMOCLINE_DEPLOY_CLI_CONSOLE_H_
 
+#include <unistd.h>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "deploy/runner/local_runner.h"
 #include "deploy/runner/signal_watch.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 
-// Writes to a file descriptor and never leaves a request to stop unheard meanwhile.
+// Writes to a file descriptor; a request to stop ends a write that waits for the reader.
 // Not thread-safe.
 class Console {
  public:
@@ -28,6 +34,21 @@ class Console {
   const int fd_;
   SignalWatch& signals_;
 };
+
+// A scan of checkpoints that draws a progress bar on the descriptor `fd` and that a request to stop
+// ends with kCancelled. The bar goes with the scan. `signals` must outlive it.
+ByteScan ScanOnConsole(int fd, SignalWatch* signals);
+
+// Runs the job and shows its progress on the descriptor `fd`. Drops what a slow reader has no room
+// for: the job never waits for it.
+absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,
+                                          const RunDirectory& directory, SignalWatch* signals,
+                                          int fd = STDOUT_FILENO);
+
+// Prints "thermocline: MESSAGE" to standard error and returns `exit_code`.
+int Complain(absl::string_view message, int exit_code);
+// Prints the same; a request to stop ends it.
+void ReportFailure(absl::string_view message, SignalWatch* signals);
 
 }  // namespace thermocline
 

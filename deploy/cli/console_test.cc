@@ -19,7 +19,7 @@ class ConsoleTest : public testing::Test {
  protected:
   ConsoleTest() : pipe_(), console_(pipe_.ends[1], &Signals()) {}
 
-  // Nobody reads: writes until there is no room. Returns the bytes there was room for.
+  // Writes until there is no room. Returns the bytes there was room for.
   size_t Fill() {
     size_t bytes = 0;
     while (console_.TryWrite("x")) ++bytes;
@@ -69,7 +69,7 @@ TEST_F(ConsoleTest, WriteWaitsForTheReader) {
   EXPECT_EQ(got, std::string(filled, 'x') + text);
 }
 
-TEST_F(ConsoleTest, ARequestToStopEndsAWriteThatNobodyReads) {
+TEST_F(ConsoleTest, ARequestToStopEndsAWriteThatWaits) {
   Fill();
   kill(getpid(), SIGINT);
   const int requests = Signals().stop_requests();
@@ -82,6 +82,18 @@ TEST_F(ConsoleTest, AReaderThatIsGoneEndsAWrite) {
   pipe_.ends[0] = -1;
   EXPECT_FALSE(console_.Write("the result"));
   EXPECT_FALSE(console_.TryWrite("progress"));
+}
+
+TEST_F(ConsoleTest, AScanIsShownAndARequestToStopEndsIt) {
+  const int requests = Signals().stop_requests();
+  const ByteScan scan = ScanOnConsole(pipe_.ends[1], &Signals());
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(scan.on_progress(1 << 20, 4 << 20),
+            absl::CancelledError("stopped by signal 2 (Interrupt)"));
+  EXPECT_EQ(Signals().stop_requests(), requests + 1);
+  const std::string line =
+      "[======>                 ]  25%  reading the checkpoint  1.0 MiB of 4.0 MiB";
+  EXPECT_EQ(Read(line.size()), line);
 }
 
 }  // namespace

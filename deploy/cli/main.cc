@@ -1,10 +1,10 @@
-// thermocline: the command line. See command.h.
+// The program thermocline.
 #include <string>
 #include <vector>
 
 #include "common/base/process.h"
 #include "common/net/rpc.h"
-#include "deploy/cli/command.h"
+#include "deploy/cli/command_line.h"
 
 int main(int argc, char** argv) {
   thermocline::KeepGrpcQuiet();

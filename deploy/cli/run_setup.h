@@ -1,14 +1,13 @@
-// From the command line of `train` and `eval` to a run that can begin: its job, its folders, and
-// the locks on them.
+// From the flags of a command to a run that can begin: its job, its folders, and the locks on them.
 #ifndef THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 #define THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deploy/cli/flags.h"
+#include "common/checkpoint/checkpoint_store.h"
+#include "deploy/cli/command_line.h"
 #include "deploy/runner/local_runner.h"
 #include "deploy/runner/run_directory.h"
 #include "proto/job.pb.h"
@@ -19,36 +18,37 @@ struct RunSetup {
   Job job;
   JobOptions options;
   RunDirectory directory;
-  std::vector<RunLock> locks;  // as long as the run takes
+  std::vector<RunLock> locks;  // held as long as the run takes
 };
 
 // A run that begins, or with --resume or --resume-from one that goes on in its run directory.
-// Errors: all of them bad usage, a bad job file, or folders that can't be used so.
-absl::StatusOr<RunSetup> SetUpTraining(const Flags& flags);
+// --resume-from best reads every byte of the newest checkpoint with `scan`. Errors: bad usage, a
+// bad job file, folders that can't be used so; those of scan->on_progress.
+absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan);
 
-// What the PATH of a checkpoint means to every command.
-struct CheckpointPath {
-  std::string directory;
-  std::string name;  // Empty: all checkpoints of the directory.
-};
-// A checkpoint directory, a run directory, or one checkpoint in its directory; "best" in one of the
-// two is the best checkpoint (Job.evaluate), as the newest whole one knows it, by every byte; newer
-// ones that are damaged are passed over, and `notices` gets a line for each. Errors: kNotFound (no
-// such folder; a run without checkpoints, or without a whole or a best one), kInvalidArgument (the
-// run directory's job can't be read).
-absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path,
-                                                     std::vector<std::string>* notices);
+// A run that scores rows with the checkpoint that --checkpoint names: a checkpoint's folder; or a
+// run directory or checkpoint directory, whose newest whole one is taken, with a notice about each
+// damaged one that is passed over; or "best" in one of those. Reads every byte of the checkpoint
+// with `scan`; one that is named, or the best, has to be whole. The run scores all rows of --data
+// or, without --data, the job's held-out rows. JOB may be left out if the checkpoint lies in a run
+// directory. Errors: as above.
+absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan);
 
-// A run that scores rows with the checkpoint that --checkpoint names: a checkpoint's folder, or a
-// run directory or checkpoint directory, of which the newest whole one is taken and newer ones are
-// named in the notices; with "/best" behind it the one that is kept as the best. One that is named,
-// or kept as the best, has to be whole. Every byte of it is read for that. Scored are all rows of
-// --data, where it is given, else the job's held-out rows. JOB may be left out where the checkpoint
-// lies in a run directory. Errors: as above.
-absl::StatusOr<RunSetup> SetUpEvaluation(const Flags& flags);
+// Prints why a run could not be set up. Returns the exit code.
+int ComplainAboutSetup(const absl::Status& why);
 
 // Which rows that run scores: "all rows of 'day_23.gz'".
 std::string DescribeScoredRows(const Data& data);
+
+// Loads the job that the flags name and change, its paths made absolute. Errors: bad usage or a bad
+// job file.
+absl::StatusOr<Job> LoadJobOf(const JobFlags& flags);
+
+// Finds the programs of servers and workers. Errors: kNotFound
+absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags);
+
+// Sets the folder of the job's checkpoints to RUN_DIR/checkpoints, if the job file names none.
+void FillCheckpointDirectory(const RunDirectory& directory, Job* job);
 
 }  // namespace thermocline
 

@@ -16,7 +16,8 @@
 #include "common/base/thread_pool.h"
 #include "common/job/job_loader.h"
 #include "common/net/control_client.h"
-#include "deploy/cli/command.h"
+#include "deploy/cli/command_line.h"
+#include "deploy/cli/console.h"
 #include "deploy/console/format.h"
 #include "deploy/console/stats_table.h"
 #include "deploy/runner/metrics_log.h"
@@ -81,18 +82,18 @@ absl::StatusOr<std::string> LatestRunDirectory() {
 }
 
 // "": addresses are given.
-absl::StatusOr<std::string> RunDirectoryFromFlags(const Flags& flags) {
-  if (flags.positional().empty()) {
-    return flags.Has("run-dir") ? flags.Get("run-dir") : LatestRunDirectory();
+absl::StatusOr<std::string> RunDirectoryOf(const StatsFlags& flags) {
+  if (flags.addresses.empty()) {
+    return flags.run_dir.empty() ? LatestRunDirectory() : flags.run_dir;
   }
-  if (!flags.Has("run-dir")) return std::string();
+  if (flags.run_dir.empty()) return std::string();
   return absl::InvalidArgumentError("give addresses or --run-dir, not both");
 }
 
-absl::StatusOr<Targets> TargetsFromFlags(const Flags& flags, const std::string& run_dir) {
+absl::StatusOr<Targets> TargetsOf(const StatsFlags& flags, const std::string& run_dir) {
   Targets targets;
-  targets.tls = {flags.Get("tls-certificate"), flags.Get("tls-private-key"), flags.Get("tls-ca")};
-  targets.servers = flags.positional();
+  targets.tls = {flags.tls_certificate, flags.tls_private_key, flags.tls_ca};
+  targets.servers = flags.addresses;
   if (!run_dir.empty()) RETURN_IF_ERROR(AddRunDirectory(run_dir, &targets));
   return targets;
 }
@@ -123,7 +124,7 @@ absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   return absl::DataLossError("its stats can't be read");
 }
 
-// What the processes of a run that has ended said last.
+// The last stats of the processes of a run that has ended.
 Reports ReportsLeftIn(const std::string& run_dir) {
   Reports reports;
   const Json left = ReadJson(run_dir + "/server_stats.json");
@@ -150,7 +151,7 @@ Reports ReportsLeftIn(const std::string& run_dir) {
   }
 }
 
-// Whether all processes of the run are gone. Runs without a lock (`bench train`) are asked.
+// Whether all processes of the run are gone. Runs without a lock (`bench train`) count as running.
 bool HasEnded(const std::string& run_dir) {
   return std::filesystem::exists(run_dir + "/lock") && !RunLock::IsHeld(run_dir);
 }
@@ -220,12 +221,12 @@ std::string DescribeProgress(const Json& progress) {
   return absl::StrCat("last progress: step ", count("step"), ", ", count("samples"), " samples\n");
 }
 
-// Shows what a run that has ended left. Returns the exit code: whether it ended well.
+// Shows the result of a run that has ended. Returns the exit code: 0 if it ended well.
 int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
   const MetricsTail tail = ReadMetricsTail(run_dir + "/metrics.jsonl");
   const bool done = tail.end.has_value() && TextAt(*tail.end, "status") == "OK";
   const std::string reason =
-      tail.end.has_value() ? TextAt(*tail.end, "reason") : "its launcher ended without a word";
+      tail.end.has_value() ? TextAt(*tail.end, "reason") : "its launcher was killed";
   // Whether summary.json is of that launch: trained to its end, it may have failed nevertheless.
   const bool trained = done || (tail.end.has_value() && tail.end->contains("has_summary") &&
                                 (*tail.end)["has_summary"] == true);
@@ -253,69 +254,37 @@ int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
   return done ? kExitDone : kExitFailed;
 }
 
-int Stats(const Flags& flags) {
-  const auto interval_s = flags.GetInt("interval", 1, 1, 3600);
-  if (!interval_s.ok()) return Complain(interval_s.status().message(), kExitUsage);
-  const auto run_dir = RunDirectoryFromFlags(flags);
+}  // namespace
+
+int RunStats(const StatsFlags& flags) {
+  const auto run_dir = RunDirectoryOf(flags);
   if (!run_dir.ok()) return Complain(run_dir.status().message(), kExitUsage);
-  const bool watch = flags.Has("watch"), as_json = flags.Has("json");
-  if (watch) {
+  if (flags.watch) {
     ExitOnStopRequest();
-    signal(SIGPIPE, SIG_IGN);  // a reader that goes away has seen enough
+    signal(SIGPIPE, SIG_IGN);  // a reader that closes its end ends the loop below
   }
   while (true) {
-    if (!run_dir->empty() && HasEnded(*run_dir)) return ShowEnded(*run_dir, as_json, watch);
-    // Each time anew: a job that goes back to a checkpoint has other servers.
-    const auto targets = TargetsFromFlags(flags, *run_dir);
+    if (!run_dir->empty() && HasEnded(*run_dir))
+      return ShowEnded(*run_dir, flags.json, flags.watch);
+    // Read each time: a job that goes back to a checkpoint starts other servers.
+    const auto targets = TargetsOf(flags, *run_dir);
     if (!targets.ok()) return Complain(targets.status().message(), kExitUsage);
     const Reports reports = Ask(*targets);
-    if (as_json) {
-      std::printf("%s\n", RenderJson(reports, /*one_line=*/watch).c_str());
+    if (flags.json) {
+      std::printf("%s\n", RenderJson(reports, /*one_line=*/flags.watch).c_str());
     } else {
       // "Go to the corner" and "clear the screen".
-      if (watch && isatty(STDOUT_FILENO)) std::fputs("\x1b[H\x1b[2J", stdout);
-      const bool between = watch && !run_dir->empty() && NoServerAnswered(reports);
+      if (flags.watch && isatty(STDOUT_FILENO)) std::fputs("\x1b[H\x1b[2J", stdout);
+      const bool between = flags.watch && !run_dir->empty() && NoServerAnswered(reports);
       std::fputs(between ? "no server answers: the run begins, goes back to a checkpoint, or ends\n"
                          : RenderTables(reports).c_str(),
                  stdout);
     }
     std::fflush(stdout);
-    if (!watch) return AllServersAnswered(reports) ? kExitDone : kExitFailed;
+    if (!flags.watch) return AllServersAnswered(reports) ? kExitDone : kExitFailed;
     if (std::ferror(stdout)) return kExitDone;
-    absl::SleepFor(absl::Seconds(*interval_s));
+    absl::SleepFor(absl::Seconds(flags.interval_s));
   }
-}
-
-}  // namespace
-
-Command StatsCommand() {
-  Command command;
-  command.name = "stats";
-  command.arguments = "[ADDRESS...] [FLAGS]";
-  command.summary = "what servers and workers are doing";
-  command.details =
-      "Asks the servers at the addresses (host:port), or those of a run directory with its\n"
-      "workers; by default those of the latest run under runs/. Shows rows and memory, keys "
-      "pulled\n"
-      "and pushed, latencies, held pulls, duplicates and staleness. Of a run that has ended: its\n"
-      "result, and what its processes said last. Exit code 1 if a server does not answer, or the\n"
-      "run ended without a result.\n";
-  command.examples =
-      "  thermocline stats 127.0.0.1:40001 127.0.0.1:40002\n"
-      "  thermocline stats --run-dir runs/quickstart-20240101-120000 --watch\n"
-      "  thermocline stats --json | jq '.servers[].stats.tables[].rows'\n";
-  command.flags = {
-      {"run-dir", "DIR", "the servers and workers of this run"},
-      {"watch", "", "shows them again and again, until the run ends or Ctrl-C"},
-      {"interval", "SECONDS", "between two looks with --watch; default 1"},
-      {"json", "",
-       "prints JSON, fields as in proto/parameter_server.proto; with --watch one line a look"},
-      {"tls-certificate", "FILE", "PEM: the certificate to show"},
-      {"tls-private-key", "FILE", "PEM: its key"},
-      {"tls-ca", "FILE", "PEM: who must have signed the servers' certificates"},
-  };
-  command.run = Stats;
-  return command;
 }
 
 }  // namespace thermocline

@@ -6,10 +6,9 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "deploy/checkpoints/resume.h"
-#include "deploy/cli/command.h"
+#include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/cli/train_job.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
@@ -38,10 +37,15 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
                       "thermocline train --resume --run-dir ", setup.directory.path());
 }
 
-int RunTrain(const Flags& flags) {
+}  // namespace
+
+int RunTrain(const TrainFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
-  const auto setup = SetUpTraining(flags);
-  if (!setup.ok()) return Complain(setup.status().message(), kExitUsage);
+  const absl::StatusOr<RunSetup> setup = [&] {
+    ByteScan scan = ScanOnConsole(STDOUT_FILENO, &signals);
+    return SetUpTraining(flags, &scan);
+  }();
+  if (!setup.ok()) return ComplainAboutSetup(setup.status());
 
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   const auto fail = [&](const absl::Status& why) {
@@ -58,42 +62,6 @@ int RunTrain(const Flags& flags) {
   Console(STDOUT_FILENO, &signals).Write(text);
   if (!result->shortfall.ok()) return fail(result->shortfall);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
-}
-
-}  // namespace
-
-Command TrainCommand() {
-  Command command;
-  command.name = "train";
-  command.arguments = "[JOB] [FLAGS]";
-  command.summary = "runs a job: servers and workers as processes on this machine";
-  command.details =
-      "Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's\n"
-      "text format; deploy/jobs has examples) and supervises it until the model is trained and\n"
-      "evaluated. Ctrl-C stops all of it.\n\n"
-      "The run directory gets the job as it was run (job.textproto), one log for each process,\n"
-      "metrics.jsonl, worker-N.json, server_stats.json, summary.json, and the checkpoints.\n"
-      "`thermocline stats --run-dir DIR` shows what the processes do, and afterwards what they "
-      "left.\n\n"
-      "--resume goes on with a job that has checkpoints, however it was stopped, at the sample\n"
-      "behind its newest one. JOB may be left out. Another JOB, or flags, may change all but what\n"
-      "makes a step other samples or a row another row (batch size, seed, tables, optimizers,\n"
-      "features, how the data is read): servers, workers, passes, learning rate, cache and so "
-      "on.\n";
-  command.examples =
-      "  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt\n"
-      "  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2\n"
-      "  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7\n"
-      "  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8\n";
-  command.flags = JobFlags();
-  command.flags.push_back(
-      {"run-dir", "DIR", "default: runs/NAME-TIME; must not hold files, but with --resume"});
-  command.flags.push_back({"resume", "", "goes on with the run in --run-dir"});
-  command.flags.push_back(
-      {"resume-from", "NAME",
-       "resumes from this checkpoint (name or path, or \"best\"), not the newest"});
-  command.run = RunTrain;
-  return command;
 }
 
 }  // namespace thermocline

@@ -155,7 +155,7 @@ class SplitGenerator {
   std::vector<std::vector<bool>> seen_ ABSL_GUARDED_BY(mutex_);  // [26][cardinality]
 };
 
-// Without held-out rows of its own, a log must not stand beside those of another one.
+// Refuses a folder with another log's held-out rows if this log has none: a job would use them.
 absl::Status CheckNoOtherTestFiles(const ClickLogOptions& options) {
   if (options.test_rows > 0) return absl::OkStatus();
   for (const char* name :

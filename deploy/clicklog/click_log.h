@@ -50,13 +50,12 @@ struct ClickLogSummary {
   std::vector<int64_t> cardinalities;  // Of the 26 columns.
 };
 
-// Called now and then, by one thread at a time.
+// Called after each block of rows, by one thread at a time.
 using ClickLogProgress = std::function<void(int64_t rows_done, int64_t rows_total)>;
 
-// The same options give the same bytes. A text file gets its name when it is complete, and an .npy
-// file is readable then only.
-// Errors: kInvalidArgument (names the option), kNotFound, kPermissionDenied, kUnavailable (the
-// file).
+// The same options give the same bytes. Until a file is complete, a text file has another name and
+// an .npy file cannot be read. Errors: kInvalidArgument (names the option), kNotFound,
+// kPermissionDenied, kUnavailable (the file).
 absl::StatusOr<ClickLogSummary> GenerateClickLog(const ClickLogOptions& options,
                                                  const ClickLogProgress& progress);
 

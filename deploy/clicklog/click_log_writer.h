@@ -23,7 +23,7 @@ class ClickLogWriter {
                                                                 const std::string& folder,
                                                                 const std::string& split);
 
-  // Does what can be done to a block before its turn. Thread-safe.
+  // Encodes a block, before its turn to be appended. Thread-safe.
   virtual void Encode(const ClickBlock& block, std::string* encoded) const = 0;
   // Appends a block, encoded by Encode.
   virtual absl::Status Append(const ClickBlock& block, const std::string& encoded) = 0;

@@ -26,7 +26,7 @@ constexpr std::array<Owner, kClickSparse> kOwner = {
 
 // Columns up to this many values repeat values over owners, popular ones more; larger ones are ids.
 constexpr int64_t kMaxAttributeValues = 200'000;
-// Share of ids that are drawn on their own, whoever the owner is.
+// Share of ids that are drawn independently of the row's user, item and context.
 constexpr double kNoise = 0.03;
 
 constexpr double kMeanCount = 3;

@@ -40,7 +40,7 @@ class ClickModel {
 
   const std::vector<int64_t>& cardinalities() const { return cardinalities_; }
 
-  // Draws `rows` rows; what comes out is a function of the stream alone.
+  // Draws `rows` rows, which depend on `stream` alone.
   void Draw(uint64_t stream, int rows, ClickBlock* block) const;
 
  private:

@@ -13,7 +13,7 @@
 
 namespace thermocline {
 
-// What the reporting worker does where it is no step: "counting lines", "evaluating".
+// What the reporting worker does between steps: "counting lines", "evaluating".
 struct PhaseProgress {
   std::string name;
   uint64_t done = 0;
@@ -30,7 +30,7 @@ struct Progress {
   std::optional<double> loss;      // mean per sample since the report before
   std::optional<double> hit_rate;  // of the reporting worker's cache, in [0, 1]
   std::optional<double> auc;       // of the last batch, as far as the reporting worker computed it
-  std::optional<PhaseProgress> phase;  // under way; the figures above are of the steps before
+  std::optional<PhaseProgress> phase;  // now under way; the figures above are of earlier steps
 };
 
 // "[=====>    ]  45%  step 120  ..." without a line end; `elapsed` gives the time left. In a phase:
@@ -40,13 +40,13 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed);
 // Not thread-safe.
 class ProgressBar {
  public:
-  // Writes a text whole, or drops it and returns false where its reader is not ready: progress is
-  // not worth waiting for.
+  // Writes the whole text, or drops it and returns false if the reader is not ready: a job does not
+  // wait for its progress bar.
   using Sink = std::function<bool(absl::string_view text)>;
 
   // Draws on `out`, as on a terminal if `is_terminal`.
   ProgressBar(Sink out, bool is_terminal) : out_(std::move(out)), is_terminal_(is_terminal) {}
-  // Ends the line that stands.
+  // Removes the line that it has drawn.
   ~ProgressBar() { Clear(); }
 
   // `elapsed`: since the job began.

@@ -21,7 +21,7 @@ struct WorkerReport {
 
 // One line a server.
 std::string RenderServerStats(const std::vector<ServerReport>& servers);
-// One line a table, summed over the servers; the dense tensors share one. Empty where there are
+// One line a table, summed over the servers; the dense tensors share one. Empty if there are
 // none.
 std::string RenderTableStats(const std::vector<ServerReport>& servers);
 // One line a worker.

@@ -49,7 +49,7 @@ absl::StatusOr<CheckpointManifest> Compose(const CheckpointOptions& options,
     if (shard->base_step() < 0) continue;
     const auto base = committed.find(Step(shard->base_step()));
     if (base == committed.end()) {
-      return absl::AbortedError(absl::StrCat("server ", i, " builds on the cut of step ",
+      return absl::AbortedError(absl::StrCat("server ", i, " builds on the checkpoint of step ",
                                              shard->base_step(), ", which is not kept"));
     }
     shard->clear_files();
@@ -210,7 +210,7 @@ void CheckpointCoordinator::TakeStatus(const CheckpointAnswers& answers) {
                      "beyond step ", accepted.value(), ", and all workers have step ",
                      acknowledged_.value(), " acknowledged"));
   }
-  wishes_.OnStatus(progress_.Furthest());
+  clients_.OnStatus(progress_.Furthest());
   const std::set<Step> open = OpenSteps();
   to_settle_.assign(open.rbegin(), open.rend());
 }
@@ -290,8 +290,8 @@ void CheckpointCoordinator::Commit(Step step) {
 void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exist) {
   CHECK(is_committing());
   if (phase_ == Phase::kNotingEvaluations) {
-    wishes_.Answer(step_, status.ok() ? absl::StatusOr<std::string>(newest_) : status,
-                   /*exact_too=*/true);
+    clients_.Answer(step_, status.ok() ? absl::StatusOr<std::string>(newest_) : status,
+                    /*exact_too=*/true);
     return EndRound();
   }
   if (absl::IsUnavailable(status) && may_exist) {
@@ -314,8 +314,8 @@ void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exi
     log_bytes_ = 0;
     notifier_.Send(CheckpointRequest::COMMITTED, step_);
     next_try_ = 0;
-    wishes_.Answer(step_, newest_,
-                   /*exact_too=*/false);  // NameExactly sees that it has its evaluation.
+    clients_.Answer(step_, newest_,
+                    /*exact_too=*/false);  // NameExactly sees that it has its evaluation.
   }
   SettleNext();
 }
@@ -337,7 +337,7 @@ void CheckpointCoordinator::CallOff(Step step, const std::string& reason) {
   events_.push_back(std::move(event));
   if (failures_ < kMostFailures || last_) return;
   failures_ = 0;
-  wishes_.Answer(step, absl::AbortedError(reason), /*exact_too=*/true);
+  clients_.Answer(step, absl::AbortedError(reason), /*exact_too=*/true);
 }
 
 void CheckpointCoordinator::OnServerReplaced(size_t index) {

@@ -14,11 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
-#include "deploy/job/checkpoint_call.h"
-#include "deploy/job/checkpoint_notifier.h"
-#include "deploy/job/checkpoint_options.h"
+#include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/checkpoint_progress.h"
-#include "deploy/job/checkpoint_wishes.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {
@@ -54,7 +51,7 @@ class CheckpointCoordinator {
   // Answers: a name, or kAborted (three named checkpoints were called off). There are none where
   // the generation ends before. Behind the step of an exact wish no worker pushes before its
   // answer.
-  CheckpointWishes& wishes() { return wishes_; }
+  CheckpointClients& clients() { return clients_; }
   // This checkpoint stays, however old it is; "": none does. At first the best of the base.
   void Keep(const std::string& name) { kept_ = name; }
   // Training is over: `last` is the last step. Makes a checkpoint of it, where the end or a request
@@ -114,7 +111,7 @@ class CheckpointCoordinator {
   const CheckpointOptions options_;
   CheckpointProgress progress_;
   CheckpointNotifier notifier_;
-  CheckpointWishes wishes_;
+  CheckpointClients clients_;
 
   Phase phase_ = Phase::kIdle;
   CheckpointOperation operation_;

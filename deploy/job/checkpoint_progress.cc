@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@ CheckpointVerdict Lost(std::string reason) {
   verdict.reason = std::move(reason);
   return verdict;
 }
+
+constexpr int kAttemptsAtWorker = 5;
 
 }  // namespace
 
@@ -104,6 +107,114 @@ bool CheckpointProgress::MayLackPushes() const {
   return std::any_of(servers_.begin(), servers_.end(), [](const Server& server) {
     return server.incarnation > 0 && server.stands_still;
   });
+}
+
+void CheckpointNotifier::Send(CheckpointRequest::Action action, Step step) {
+  for (size_t i = 0; i < incarnations_.size(); ++i) {
+    messages_.push_back({{false, i, action, step}, incarnations_[i]});
+  }
+  if (action == CheckpointRequest::CALL_OFF) CallOffAtWorkers(step);
+}
+
+void CheckpointNotifier::CallOffAtWorkers(Step step) {
+  for (size_t i = 0; i < num_workers_; ++i) {
+    messages_.push_back({{true, i, CheckpointRequest::CALL_OFF, step}});
+  }
+}
+
+bool CheckpointNotifier::IsVoid(const Message& message) const {
+  return !message.call.to_worker && message.incarnation != incarnations_[message.call.index];
+}
+
+void CheckpointNotifier::DropDone() {
+  messages_.erase(
+      std::remove_if(messages_.begin(), messages_.end(),
+                     [this](const Message& each) { return each.is_done || IsVoid(each); }),
+      messages_.end());
+}
+
+// In order: a server that learns of a later checkpoint takes an earlier one for settled.
+std::vector<CheckpointCall> CheckpointNotifier::CallsToServers(const std::vector<bool>& answers) {
+  DropDone();
+  asked_.clear();
+  std::vector<CheckpointCall> calls;
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    const CheckpointCall& call = messages_[i].call;
+    if (call.to_worker || !answers[call.index]) continue;
+    asked_.push_back(i);
+    calls.push_back(call);
+  }
+  return calls;
+}
+
+std::vector<CheckpointCall> CheckpointNotifier::CallsToWorkers() {
+  DropDone();
+  asked_.clear();
+  std::set<Step> not_at_all_servers;
+  for (const Message& message : messages_) {
+    if (!message.call.to_worker) not_at_all_servers.insert(message.call.step);
+  }
+  std::vector<CheckpointCall> calls;
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    const CheckpointCall& call = messages_[i].call;
+    if (!call.to_worker || not_at_all_servers.count(call.step) > 0) continue;
+    asked_.push_back(i);
+    calls.push_back(call);
+  }
+  return calls;
+}
+
+// A refusal is an answer: another process has replaced the server, or the worker has ended.
+void CheckpointNotifier::OnAnswers(const CheckpointAnswers& answers) {
+  CHECK_EQ(answers.size(), asked_.size());
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Message& message = messages_[asked_[i]];
+    ++message.attempts;
+    message.is_done = !IsUnanswered(answers[i].status()) ||
+                      (message.call.to_worker && message.attempts >= kAttemptsAtWorker);
+  }
+  asked_.clear();
+  DropDone();
+}
+
+bool CheckpointNotifier::IsPending(Step step) const {
+  return std::any_of(messages_.begin(), messages_.end(), [&](const Message& message) {
+    return message.call.step == step && !IsVoid(message);
+  });
+}
+
+std::optional<Step> CheckpointClients::exact() const {
+  for (const Client& client : clients_) {
+    if (client.is_exact) return client.at_least;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> CheckpointClients::Unanswered() const {
+  std::vector<std::string> ids;
+  for (const Client& client : clients_) {
+    if (!client.is_exact) ids.push_back(client.id);
+  }
+  return ids;
+}
+
+void CheckpointClients::OnStatus(Step furthest) {
+  for (Client& client : clients_) {
+    if (!client.at_least) client.at_least = furthest;
+  }
+}
+
+void CheckpointClients::Answer(Step step, const absl::StatusOr<std::string>& result,
+                               bool exact_too) {
+  const auto waits = [&](const Client& client) {
+    if (client.is_exact) return !exact_too || *client.at_least != step;
+    return !client.at_least || *client.at_least > step;
+  };
+  const auto middle = std::stable_partition(clients_.begin(), clients_.end(), waits);
+  for (auto client = middle; client != clients_.end(); ++client) {
+    answers_.push_back({client->id, result});
+  }
+  clients_.erase(middle, clients_.end());
 }
 
 }  // namespace thermocline

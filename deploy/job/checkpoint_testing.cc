@@ -111,7 +111,7 @@ void CoordinatorDriver::Poll() {
   if (coordinator_.finished()) return;
   coordinator_.BeginRound();
   while (!coordinator_.is_idle()) CarryOut(coordinator_.TakeOperation());
-  for (CheckpointAnswer& answer : coordinator_.wishes().TakeAnswers())
+  for (CheckpointAnswer& answer : coordinator_.clients().TakeAnswers())
     answers.push_back(std::move(answer));
 }
 

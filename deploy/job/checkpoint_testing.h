@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/job/checkpoint_call.h"
 #include "deploy/job/checkpoint_coordinator.h"
-#include "deploy/job/checkpoint_options.h"
+#include "deploy/job/checkpoint_operations.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"
 

@@ -1,22 +1,66 @@
-// Where a generation of a job begins: from there on its processes train until one is lost that
-// can't be replaced. Its number fences all that they say.
+// A generation of a job: where it begins, how many samples its steps have read, and what its end
+// means. The processes of a generation train until one is lost that can't be replaced.
 #ifndef THERMOCLINE_DEPLOY_JOB_GENERATION_H_
 #define THERMOCLINE_DEPLOY_JOB_GENERATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "common/base/ids.h"
 
 namespace thermocline {
 
+// Its number is the fence: processes refuse requests and files of older generations.
 struct GenerationStart {
   uint64_t generation = 1;
   std::string base;          // A checkpoint's name; "": from the beginning.
-  Step base_step = kNoStep;  // Training goes on behind it.
+  Step base_step = kNoStep;  // Training continues with the step after it.
   uint64_t base_samples = 0;
 
   Step first_step() const { return base_step + 1; }
+};
+
+// How a generation ended, and what follows: the next generation, or the end of the job.
+struct Outcome {
+  enum class What {
+    kTrained,
+    kStoppedByUser,
+    kFailed,     // The next generation would fail the same way.
+    kLost,       // A process died, or lost pushes that it had acknowledged.
+    kStalled,    // Nothing advanced.
+    kUncertain,  // A checkpoint may be on the medium or not: no generation may follow by itself.
+  };
+  What what = What::kFailed;
+  absl::Status status;         // OK: the job is done.
+  std::string failure_reason;  // One line; "": going back to a checkpoint does not help.
+  bool goes_back = false;      // The job goes on with `next`; else it has ended.
+  GenerationStart next;
+};
+
+// Counts the samples that the steps up to one have read: what a worker reported last, and whole
+// batches from there on. A pass may end with a shorter batch, so the count is exact only where no
+// pass ended in between; only what users see depends on it. Not thread-safe.
+class SampleCounter {
+ public:
+  explicit SampleCounter(uint32_t batch_size) : batch_size_(batch_size) {}
+
+  // After `steps` steps, `samples` were read.
+  void Report(int64_t steps, uint64_t samples) {
+    steps_ = steps;
+    samples_ = static_cast<int64_t>(samples);
+  }
+
+  uint64_t Through(Step cut) const {
+    const int64_t further = cut.value() + 1 - steps_;
+    return static_cast<uint64_t>(std::max<int64_t>(0, samples_ + further * batch_size_));
+  }
+
+ private:
+  const int64_t batch_size_;
+  int64_t steps_ = 0;
+  int64_t samples_ = 0;
 };
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// What the job machine knows of one generation, and what ends with that.
+// What the job machine knows of one generation. The next generation begins with a new one.
 #ifndef THERMOCLINE_DEPLOY_JOB_GENERATION_STATE_H_
 #define THERMOCLINE_DEPLOY_JOB_GENERATION_STATE_H_
 
@@ -15,10 +15,10 @@
 #include "common/base/ids.h"
 #include "deploy/console/stats_table.h"
 #include "deploy/job/checkpoint_coordinator.h"
-#include "deploy/job/evaluation_coordinator.h"
+#include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/job_machine.h"
-#include "deploy/job/process_table.h"
+#include "deploy/job/process.h"
 #include "deploy/job/stall_watch.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
@@ -45,7 +45,7 @@ struct GenerationState {
   absl::Duration stall_began, last_write;
   std::optional<uint64_t> checkpoint_bytes;
   std::vector<std::string> full_disks;  // [num_servers], as ServerStats.push_log_full.
-  bool server_given_up = false;         // One that ended and is not started again.
+  bool is_server_lost = false;          // A server ended and is not started again.
   uint32_t restarts = 0;
   Stage settles_from = Stage::kOpening;
   // Times; infinite: nothing is due.

@@ -1,4 +1,4 @@
-// What a job machine wants done, and what it says to people.
+// The actions that a job machine wants carried out, and what it reports to users.
 #ifndef THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_
 #define THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_
 
@@ -13,30 +13,12 @@
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "deploy/console/stats_table.h"
-#include "deploy/job/checkpoint_options.h"
-#include "deploy/job/evaluation_board.h"
+#include "deploy/job/checkpoint_operations.h"
+#include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/process.h"
 
 namespace thermocline {
-
-// What happened to a job and what follows from it: the next generation, or its end.
-struct Outcome {
-  enum class What {
-    kTrained,
-    kStoppedByUser,
-    kFailed,     // For a reason that would come again.
-    kLost,       // A process, or what one had acknowledged.
-    kStalled,    // Nothing advanced.
-    kUncertain,  // Whether a checkpoint is on the medium: no generation may follow by itself.
-  };
-  What what = What::kFailed;
-  absl::Status status;         // OK: the job is done.
-  std::string failure_reason;  // Where going back to a checkpoint may help, in one line.
-  bool goes_back = false;      // The job goes on with `next`; else it has ended.
-  GenerationStart next;
-};
-
 namespace action {
 
 // Makes the generation the current one, durably, before anything is done in it; server logs begin
@@ -104,7 +86,7 @@ struct AnswerRequest {
 struct Finish {  // The last action.
   Outcome outcome;
 };
-// What people see.
+// What users see.
 struct Tell {
   std::string text;  // A line.
 };

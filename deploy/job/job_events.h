@@ -1,9 +1,9 @@
-// What a job machine is told, and what it wants done.
+// The events that a job machine takes.
 //
-// Events of processes carry their id, others the generation: what is of another than the one that
-// is there is dropped. What has to be durable before something is done is decided by the order: the
-// machine acts in a generation only after its Opened, and tells servers of a checkpoint only after
-// its Committed.
+// An event of a process carries the id of the process, any other event the generation. The machine
+// drops events of earlier processes and generations. Order makes things durable in time: the
+// machine acts in a generation only after its Opened, and informs servers of a checkpoint only
+// after its Committed.
 #ifndef THERMOCLINE_DEPLOY_JOB_JOB_EVENTS_H_
 #define THERMOCLINE_DEPLOY_JOB_JOB_EVENTS_H_
 
@@ -18,9 +18,8 @@
 #include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "deploy/console/stats_table.h"
-#include "deploy/job/checkpoint_call.h"
-#include "deploy/job/checkpoint_options.h"
-#include "deploy/job/evaluation_board.h"
+#include "deploy/job/checkpoint_operations.h"
+#include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/process.h"
 #include "proto/checkpoint.pb.h"
@@ -42,8 +41,8 @@ struct ProcessStarted {  // It serves at `address`.
   ProcessId id;
   std::string address;
 };
-// Of a worker that ends well, its result (`steps`: how many the job had when it ended) has come
-// before, and so has all that it reports. kDataLoss: it left none.
+// The result of a worker that ended well, before its ProcessEnded and after all that it reports.
+// `steps`: how many the job had when the worker ended; kDataLoss: the worker left no result.
 struct WorkerResult {
   ProcessId id;
   absl::StatusOr<int64_t> steps;
@@ -52,11 +51,12 @@ struct ProcessEnded {
   ProcessId id;
   ProcessEnd end;
 };
-struct NotStarted {  // No process was made.
+struct NotStarted {  // The process could not be made.
   ProcessId id;
   absl::Status why;
 };
-// The answer to Configure. OK: Configured. kUnavailable, kDeadlineExceeded: not yet. Else Refused.
+// The answer to Configure. OK: the server is configured. kUnavailable, kDeadlineExceeded: not yet.
+// Any other error: the server refuses.
 struct Configured {
   ProcessId id;
   absl::Status status;
@@ -109,7 +109,7 @@ struct UserStop {
   std::string how;  // "stopped by signal 2 (Interrupt)"
 };
 struct AllStopped {};  // The answer to StopProcesses: no process is left.
-// Something that the job needs can't be done here.
+// The runner can't do something that the job needs.
 struct RunnerFailed {
   absl::Status status;
 };

@@ -222,7 +222,7 @@ void JobMachine::State::OnServerEnd(size_t index) {
   GenerationState& g = generation_;
   ProcessState& server = g.processes.servers[index];
   const bool has_log = options_.job.cluster().durability() != NONE;
-  if (!has_log || !IsConfiguredOnce() || g.server_given_up) return Settle();
+  if (!has_log || !IsConfiguredOnce() || g.is_server_lost) return Settle();
   const RestartPolicy::Decision decision = budgets_.restarts.OnEnd(index, server.came_up, reached_);
   const std::string name = ProcessName(ProcessRole::kServer, index);
   const std::string end = absl::StrCat(name, " ", server.end->how);
@@ -232,7 +232,7 @@ void JobMachine::State::OnServerEnd(size_t index) {
       Do(action::ReportLimit{"cluster.max_server_restarts", end,
                              options_.job.cluster().max_server_restarts()});
     }
-    g.server_given_up = true;
+    g.is_server_lost = true;
     return Settle();
   }
   ++g.restarts;
@@ -296,7 +296,7 @@ void JobMachine::State::BeginTraining() {
   if (!writes_checkpoints_) return;
   g.checkpoints = std::make_unique<CheckpointCoordinator>(OptionsOfCheckpoints());
   g.round_at = now_;
-  for (const std::string& id : requests_) g.checkpoints->wishes().Add(id);
+  for (const std::string& id : requests_) g.checkpoints->clients().Add(id);
   requests_.clear();
 }
 
@@ -326,7 +326,7 @@ CheckpointOptions JobMachine::State::OptionsOfCheckpoints() {
 
 void JobMachine::State::On(const event::CheckpointRequested& requested) {
   if (generation_.checkpoints != nullptr && IsRunning()) {
-    generation_.checkpoints->wishes().Add(requested.id);
+    generation_.checkpoints->clients().Add(requested.id);
   } else {
     requests_.push_back(requested.id);
   }

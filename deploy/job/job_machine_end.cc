@@ -136,7 +136,8 @@ void JobMachine::State::ConcludeIfStopped() {
   if (stage_ != Stage::kStopping || !g.all_stopped) return;
   if (g.checkpoints != nullptr && g.checkpoints->is_committing()) return;
   if (g.checkpoints != nullptr) {
-    for (std::string& id : g.checkpoints->wishes().Unanswered()) requests_.push_back(std::move(id));
+    for (std::string& id : g.checkpoints->clients().Unanswered())
+      requests_.push_back(std::move(id));
   }
   Outcome outcome = Judge();
   if (outcome.goes_back) {

@@ -11,11 +11,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "deploy/job/budgets.h"
-#include "deploy/job/checkpoint_options.h"
+#include "deploy/job/checkpoint_operations.h"
+#include "deploy/job/generation.h"
 #include "deploy/job/generation_state.h"
 #include "deploy/job/job_machine.h"
 #include "deploy/job/process.h"
-#include "deploy/job/sample_counter.h"
 
 namespace thermocline {
 

@@ -28,7 +28,7 @@ const ProcessEnd kDone = {0, "exited with code 0", ""};
 const ProcessEnd kBadData = {1, "exited with code 1 (NaN)", "exited with code 1; log"};
 const ProcessEnd kLostServer = {3, "exited with code 3", "exited with code 3; log"};
 
-// Carries out by hand what the machine wants, and keeps it.
+// Carries out the actions of the machine by hand, and keeps them.
 class JobMachineTest : public testing::Test {
  protected:
   JobMachineTest() {
@@ -63,7 +63,7 @@ class JobMachineTest : public testing::Test {
   void Take(const JobEvent& event) { Keep(machine().Take(now_, event)); }
   void Keep(std::vector<JobAction> actions) {
     for (JobAction& action : actions) {
-      if (const auto* tell = std::get_if<action::Tell>(&action)) told_.push_back(tell->text);
+      if (const auto* tell = std::get_if<action::Tell>(&action)) lines_.push_back(tell->text);
       if (const auto* start = std::get_if<action::StartProcess>(&action)) {
         processes_[start->id.Name()] = start->id;
       }
@@ -161,13 +161,30 @@ class JobMachineTest : public testing::Test {
     }
     ADD_FAILURE() << "no stall";
   }
+  // 40 steps. The machine has the servers' stats and asks for the digest.
+  void TrainToTheEnd() {
+    Train();
+    EndWorkers(40);
+    Take(Status(39, 80));  // The look that was under way.
+    Take(Status(39, 80));
+  }
   void Settle() { Wait(JobMachine::kSettle); }
+  // What ended is judged, and no process is left. Keeps the actions that follow only.
+  void StopAll() {
+    actions_.clear();
+    Take(event::AllStopped{});
+  }
+  void SettleAndStop() {
+    Settle();
+    StopAll();
+  }
+  Outcome Finished() { return Only<action::Finish>().outcome; }
 
   JobMachineOptions options_;
   std::unique_ptr<JobMachine> machine_;
   absl::Duration now_;
   std::vector<JobAction> actions_;
-  std::vector<std::string> told_;
+  std::vector<std::string> lines_;
   std::map<std::string, ProcessId> processes_;
 };
 
@@ -185,9 +202,8 @@ TEST_F(JobMachineTest, NothingIsDoneInAGenerationThatIsNotOnTheMedium) {
 TEST_F(JobMachineTest, AGenerationThatCanNotBeOpenedEndsTheJob) {
   Take(event::Opened{1, absl::UnavailableError("disk"), {}});
   EXPECT_EQ(machine().stage(), Stage::kStopping);
-  actions_.clear();
-  Take(event::AllStopped{});
-  const Outcome outcome = Only<action::Finish>().outcome;
+  StopAll();
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kFailed);
   EXPECT_EQ(outcome.status, absl::UnavailableError("disk"));
   EXPECT_FALSE(outcome.goes_back);
@@ -208,7 +224,7 @@ TEST_F(JobMachineTest, AJobThatGoesWell) {
   Take(event::ResultWritten{});
   EXPECT_EQ(Only<action::StopProcesses>().grace, absl::Seconds(5));
   Take(event::AllStopped{});
-  const Outcome outcome = Only<action::Finish>().outcome;
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kTrained);
   EXPECT_EQ(outcome.status, absl::OkStatus());
   EXPECT_EQ(machine().stage(), Stage::kEnded);
@@ -229,10 +245,8 @@ TEST_F(JobMachineTest, AProcessThatDoesNotComeUpIsNamed) {
 TEST_F(JobMachineTest, AServerThatRefusesItsConfigurationEndsTheJob) {
   StartServers();
   Take(event::Configured{Id("server 1"), absl::DataLossError("damaged")});
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
-  const Outcome outcome = Only<action::Finish>().outcome;
+  SettleAndStop();
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.status, absl::DataLossError("damaged"));
   EXPECT_FALSE(outcome.goes_back);
 }
@@ -248,7 +262,7 @@ TEST_F(JobMachineTest, AServerIsStartedAgainWhereItWas) {
   const action::StartProcess start = All<action::StartProcess>().at(0);
   EXPECT_EQ(start.id.incarnation, 2u);
   EXPECT_EQ(start.address, "at server 1");
-  EXPECT_THAT(told_, ElementsAre("server 1 was killed by signal 9 (Killed); started again"));
+  EXPECT_THAT(lines_, ElementsAre("server 1 was killed by signal 9 (Killed); started again"));
   actions_.clear();
   Take(event::ProcessStarted{first, "stale"});  // Of the process before: void.
   Take(event::ProcessEnded{first, kKilled});
@@ -270,11 +284,10 @@ TEST_F(JobMachineTest, BeyondTheBudgetTheJobGoesBack) {
     Wait(absl::Seconds(5));
   }
   EXPECT_EQ(Id("server 0").incarnation, 3u);
-  EXPECT_THAT(told_, ::testing::Contains("server 0 was killed by signal 9 (Killed); not started "
-                                         "again: cluster.max_server_restarts is 2"));
+  EXPECT_THAT(lines_, ::testing::Contains("server 0 was killed by signal 9 (Killed); not started "
+                                          "again: cluster.max_server_restarts is 2"));
   EXPECT_EQ(All<action::ReportLimit>().at(0).limit, 2u);
-  actions_.clear();
-  Take(event::AllStopped{});
+  StopAll();
   EXPECT_EQ(Only<action::Open>().start.generation, 2u);
 }
 
@@ -300,12 +313,10 @@ TEST_F(JobMachineTest, WhyAServerCanNotBeStartedAgainIsSaid) {
   Train();
   End("server 0", kKilled);
   Take(event::NotStarted{Id("server 0"), absl::NotFoundError("no such program")});
-  EXPECT_THAT(told_, ::testing::Contains("server 0 can't be started again: no such program"));
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
+  EXPECT_THAT(lines_, ::testing::Contains("server 0 can't be started again: no such program"));
+  SettleAndStop();
   EXPECT_EQ(Only<action::Open>().start.generation, 2u);
-  EXPECT_THAT(told_.back(), HasSubstr("can't be started again: no such program; going back to"));
+  EXPECT_THAT(lines_.back(), HasSubstr("can't be started again: no such program; going back to"));
 }
 
 // The process that comes would remove its shard.
@@ -332,10 +343,8 @@ TEST_F(JobMachineTest, WhatTheJobCausedBeatsALoss) {
   EXPECT_EQ(machine().stage(), Stage::kSettling);
   now_ += absl::Milliseconds(100);
   End("worker 0", kBadData);
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
-  const Outcome outcome = Only<action::Finish>().outcome;
+  SettleAndStop();
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kFailed);
   EXPECT_EQ(outcome.status, absl::AbortedError("worker 0 exited with code 1; log\n"
                                                "worker 1 exited with code 3; log"));
@@ -348,14 +357,13 @@ TEST_F(JobMachineTest, ALossTakesTheJobBackToTheNewestCheckpoint) {
   End("worker 1", kKilled);
   Settle();
   EXPECT_EQ(machine().stage(), Stage::kStopping);
-  actions_.clear();
-  Take(event::AllStopped{});
+  StopAll();
   const GenerationStart next = Only<action::Open>().start;
   EXPECT_EQ(next.generation, 2u);
   EXPECT_EQ(next.base, "epoch-1-step-9");
   EXPECT_EQ(next.first_step(), Step(10));
   EXPECT_EQ(next.base_samples, 100u);
-  EXPECT_EQ(told_.back(),
+  EXPECT_EQ(lines_.back(),
             "worker 1 was killed by signal 9 (Killed); going back to step 10 (generation 2)");
 }
 
@@ -363,9 +371,7 @@ TEST_F(JobMachineTest, TheNextGenerationWaitsForAManifestThatIsBeingWritten) {
   Train();
   WriteCheckpoint(9);
   End("worker 1", kKilled);
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
+  SettleAndStop();
   EXPECT_THAT(All<action::Open>(), IsEmpty());
   Take(event::Committed{1, absl::OkStatus(), false});
   EXPECT_EQ(Only<action::Open>().start.base, "epoch-1-step-9");
@@ -379,7 +385,7 @@ TEST_F(JobMachineTest, WhereAManifestIsInDoubtNoGenerationFollows) {
   Take(event::AllStopped{});
   actions_.clear();
   Take(event::Committed{1, absl::UnavailableError("disk"), /*may_exist=*/true});
-  const Outcome outcome = Only<action::Finish>().outcome;
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kUncertain);
   EXPECT_EQ(outcome.status, absl::UnavailableError("disk"));
 }
@@ -388,10 +394,8 @@ TEST_F(JobMachineTest, WithoutCheckpointsALossEndsTheJob) {
   options_.job.clear_checkpoint();
   Train();
   End("worker 0", kKilled);
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
-  const Outcome outcome = Only<action::Finish>().outcome;
+  SettleAndStop();
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kLost);
   EXPECT_EQ(outcome.status, absl::AbortedError("worker 0 was killed; log"));
 }
@@ -400,12 +404,10 @@ TEST_F(JobMachineTest, RollbacksAreLimited) {
   for (int i = 0; i < 3; ++i) {
     Train();
     End("worker 0", kKilled);
-    Settle();
-    actions_.clear();
-    Take(event::AllStopped{});
+    SettleAndStop();
   }
-  EXPECT_EQ(Only<action::Finish>().outcome.what, What::kLost);
-  EXPECT_EQ(told_.back(),
+  EXPECT_EQ(Finished().what, What::kLost);
+  EXPECT_EQ(lines_.back(),
             "worker 0 was killed by signal 9 (Killed); not going back: "
             "checkpoint.max_rollbacks is 2");
 }
@@ -415,22 +417,18 @@ TEST_F(JobMachineTest, ALogThatLostWhatItHadAcknowledgedTakesTheJobBack) {
   End("server 0", kKilled);
   Take(event::ProcessStarted{Id("server 0"), "at server 0"});
   Take(event::Configured{Id("server 0"), absl::DataLossError("its log is damaged")});
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
+  SettleAndStop();
   EXPECT_EQ(Only<action::Open>().start.generation, 2u);
-  EXPECT_THAT(told_.back(), HasSubstr("server 0 can't recover: its log is damaged; going back"));
+  EXPECT_THAT(lines_.back(), HasSubstr("server 0 can't recover: its log is damaged; going back"));
 }
 
 TEST_F(JobMachineTest, AStallTakesTheJobBackOnce) {
   for (int i = 0; i < 2; ++i) {
     Train();
     Stall();
-    Settle();
-    actions_.clear();
-    Take(event::AllStopped{});
+    SettleAndStop();
   }
-  const Outcome outcome = Only<action::Finish>().outcome;
+  const Outcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kStalled);
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(outcome.status.message()),
@@ -442,10 +440,8 @@ TEST_F(JobMachineTest, EndsAreJudgedBeforeAStall) {
   Train();
   Stall();
   End("worker 1", kKilled);
-  Settle();
-  actions_.clear();
-  Take(event::AllStopped{});
-  EXPECT_EQ(told_.back(),
+  SettleAndStop();
+  EXPECT_EQ(lines_.back(),
             "worker 1 was killed by signal 9 (Killed); going back to the beginning (generation 2)");
 }
 
@@ -470,10 +466,8 @@ TEST_F(JobMachineTest, TheUsersStopEndsTheJobInEveryStage) {
     if (stage == Stage::kStopping) Settle();
     ASSERT_EQ(machine().stage(), stage);
     Take(event::UserStop{"stopped by signal 2 (Interrupt)"});
-    Settle();
-    actions_.clear();
-    Take(event::AllStopped{});
-    const Outcome outcome = Only<action::Finish>().outcome;
+    SettleAndStop();
+    const Outcome outcome = Finished();
     EXPECT_EQ(outcome.what, What::kStoppedByUser);
     EXPECT_EQ(outcome.status, absl::CancelledError("stopped by signal 2 (Interrupt)"));
   }
@@ -486,9 +480,8 @@ TEST_F(JobMachineTest, AStopWhileTheDigestIsAskedForKeepsTheResult) {
   Take(event::UserStop{"stopped by signal 2 (Interrupt)"});
   EXPECT_EQ(All<action::WriteResult>().size(), 1u);
   Take(event::ResultWritten{});
-  actions_.clear();
-  Take(event::AllStopped{});
-  EXPECT_EQ(Only<action::Finish>().outcome.status,
+  StopAll();
+  EXPECT_EQ(Finished().status,
             absl::CancelledError("the model is trained, but summary.json lacks its digest: stopped "
                                  "by signal 2 (Interrupt)"));
 }
@@ -498,10 +491,7 @@ TEST_F(JobMachineTest, AStopWhileTheDigestIsAskedForKeepsTheResult) {
 
 TEST_F(JobMachineTest, AServerThatDiesWhileItIsAskedIsAskedAgain) {
   options_.job.clear_checkpoint();
-  Train();
-  EndWorkers(40);
-  Take(Status(39, 80));
-  Take(Status(39, 80));
+  TrainToTheEnd();
   Take(event::DigestReady{1, absl::UnavailableError("connection lost")});
   EXPECT_EQ(machine().stage(), Stage::kAsking);
   End("server 1", kKilled);
@@ -515,18 +505,14 @@ TEST_F(JobMachineTest, AServerThatDiesWhileItIsAskedIsAskedAgain) {
 
 TEST_F(JobMachineTest, WithoutADigestTheResultIsKeptAndTheJobFails) {
   options_.job.clear_checkpoint();
-  Train();
-  EndWorkers(40);
-  Take(Status(39, 80));
-  Take(Status(39, 80));
+  TrainToTheEnd();
   Take(event::DigestReady{1, absl::UnavailableError("connection lost")});
   EXPECT_THAT(All<action::WriteResult>(), IsEmpty());
   Wait(absl::Seconds(1));  // No server has died meanwhile.
   EXPECT_EQ(All<action::WriteResult>().size(), 1u);
   Take(event::ResultWritten{});
-  actions_.clear();
-  Take(event::AllStopped{});
-  EXPECT_EQ(Only<action::Finish>().outcome.status,
+  StopAll();
+  EXPECT_EQ(Finished().status,
             absl::UnavailableError("the model is trained, but summary.json lacks its digest: "
                                    "connection lost"));
 }
@@ -537,10 +523,8 @@ TEST_F(JobMachineTest, AWorkerWithoutAResultEndsTheJob) {
   End("worker 0", kDone);
   Take(event::WorkerResult{Id("worker 1"), 40});
   End("worker 1", kDone);
-  actions_.clear();
-  Take(event::AllStopped{});
-  EXPECT_EQ(Only<action::Finish>().outcome.status,
-            absl::DataLossError("worker-0.json holds nothing"));
+  StopAll();
+  EXPECT_EQ(Finished().status, absl::DataLossError("worker-0.json holds nothing"));
 }
 
 TEST_F(JobMachineTest, RequestsForCheckpointsOutliveAGeneration) {

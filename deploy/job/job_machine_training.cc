@@ -196,7 +196,7 @@ void JobMachine::State::WorkOnCheckpoints() {
 
 void JobMachine::State::ReportCheckpoints() {
   GenerationState& g = generation_;
-  for (CheckpointAnswer& answer : g.checkpoints->wishes().TakeAnswers()) {
+  for (CheckpointAnswer& answer : g.checkpoints->clients().TakeAnswers()) {
     if (!answer.id.empty()) {
       Do(action::AnswerRequest{std::move(answer)});
     } else if (g.evaluations != nullptr) {
@@ -236,7 +236,8 @@ void JobMachine::State::WorkOnEvaluations() {
   if (g.evaluations == nullptr || stage_ < Stage::kTraining || !IsRunning()) return;
   EvaluationCoordinator& evaluations = *g.evaluations;
   const std::vector<uint32_t> running = g.processes.RunningWorkers();
-  if (const std::optional<Step> step = evaluations.Begin()) g.checkpoints->wishes().AddExact(*step);
+  if (const std::optional<Step> step = evaluations.Begin())
+    g.checkpoints->clients().AddExact(*step);
   if (std::optional<EvaluationEvent> event = evaluations.TakeDecided(running)) {
     Do(action::ReportEvaluation{*std::move(event)});
     g.decide_at = now_;

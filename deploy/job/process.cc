@@ -38,4 +38,66 @@ absl::Status FailureStatus(const std::vector<ProcessFailure>& failures) {
       }));
 }
 
+// ProcessTable
+// ------------------------------------------------------------------------------------------------
+
+ProcessId ProcessTable::Begin(ProcessRole role, size_t index) {
+  ProcessState& process = role == ProcessRole::kServer ? servers[index] : workers[index];
+  ++process.incarnation;
+  process.is_running = true;
+  process.came_up = false;
+  process.is_configured = false;
+  process.end.reset();
+  process.start_at.reset();
+  process.configure_at.reset();
+  return Id(role, index);
+}
+
+std::vector<std::string> ProcessTable::Addresses(ProcessRole role) const {
+  std::vector<std::string> addresses;
+  for (const ProcessState& process : Of(role)) addresses.push_back(process.address);
+  return addresses;
+}
+
+std::vector<uint32_t> ProcessTable::RunningWorkers() const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < workers.size(); ++rank) {
+    if (workers[rank].is_running) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<ProcessFailure> ProcessTable::Failures() const {
+  std::vector<ProcessFailure> failures;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    if (!servers[i].end.has_value() || servers[i].start_at.has_value()) continue;
+    failures.push_back(
+        {ProcessRole::kServer, ProcessName(ProcessRole::kServer, i), *servers[i].end});
+  }
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (!workers[i].end.has_value() || workers[i].ended_well()) continue;
+    failures.push_back(
+        {ProcessRole::kWorker, ProcessName(ProcessRole::kWorker, i), *workers[i].end});
+  }
+  return failures;
+}
+
+std::optional<size_t> ProcessTable::FirstNotUp(ProcessRole role) const {
+  const std::vector<ProcessState>& of_role = Of(role);
+  for (size_t i = 0; i < of_role.size(); ++i) {
+    if (!of_role[i].came_up && !of_role[i].ended_well()) return i;
+  }
+  return std::nullopt;
+}
+
+bool ProcessTable::AllConfigured() const {
+  return std::all_of(servers.begin(), servers.end(),
+                     [](const ProcessState& server) { return server.is_configured; });
+}
+
+bool ProcessTable::AllWorkersEndedWell() const {
+  return std::all_of(workers.begin(), workers.end(),
+                     [](const ProcessState& worker) { return worker.ended_well(); });
+}
+
 }  // namespace thermocline

@@ -68,7 +68,7 @@ def read_safetensors(path):
     return tensors, metadata
 
 
-# --- The rows of keys that have none ---------------------------------------------------------------------------
+# --- Initial rows, of keys that were never trained -------------------------------------------------------------
 #
 # Torch has no unsigned 64-bit integers: keys and hashes are int64 tensors of the same bits, whose sums and
 # products wrap around.
@@ -79,7 +79,7 @@ def _signed(bits):
 
 
 def _shift_right(x, n):
-    """Of the 64 bits of an int64 tensor: zeros come in, whatever the sign."""
+    """Shifts the 64 bits of an int64 tensor; zeros come in, whatever the sign."""
     return (x >> n) & ((1 << (64 - n)) - 1)
 
 
@@ -170,7 +170,7 @@ class ThermoclineDlrm(nn.Module):
 
     @classmethod
     def load(cls, path):
-        """Reads an export. ValueError: it isn't one."""
+        """Reads an export. Raises ValueError if the file is not one."""
         tensors, metadata = read_safetensors(path)
         if 'model' not in metadata:
             raise ValueError('%s has no "model" in its metadata: no export of Thermocline, or of an old one'
@@ -247,7 +247,7 @@ def _parse_line(line, num_dense, num_features):
 
 
 def _lines(path):
-    """The lines of a text file, plain or gzip, without their ends; blank ones at the file's end are none."""
+    """The lines of a text file, plain or gzip, without their ends; blank lines at the file's end are skipped."""
     with open(path, 'rb') as file:
         is_gzip = file.read(2) == b'\x1f\x8b'
     blanks = 0
@@ -310,7 +310,7 @@ def _read_npy(folder, config, batch_size, test_share, max_bad_rows):
     split = 'test' if own_rows and not test_share else 'train'
 
     def load(kind, columns):
-        if columns == 0:  # A file of what there is none of is not read.
+        if columns == 0:  # The file may be missing: the model has no such columns.
             return np.zeros((len(all_labels), 0), np.float32)
         array = np.load(os.path.join(folder, '%s_%s.npy' % (split, kind)), mmap_mode='r')
         return array.reshape(len(array), columns)

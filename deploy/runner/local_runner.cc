@@ -212,9 +212,7 @@ class LocalRunner {
 
 void LocalRunner::Collect() {
   if (signals_.stop_requests() > 0 && !std::exchange(is_stop_delivered_, true)) {
-    const int signal = signals_.last_stop_signal();
-    mailbox_.Post(
-        event::UserStop{absl::StrCat("stopped by signal ", signal, " (", strsignal(signal), ")")});
+    mailbox_.Post(event::UserStop{signals_.stop_reason()});
   }
   for (JobEvent& event : processes_.TakeEvents()) {
     // A new connection for each process; those to one that has ended are closed.

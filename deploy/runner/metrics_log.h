@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "deploy/console/progress_bar.h"
-#include "deploy/job/evaluation_board.h"
+#include "deploy/job/evaluations.h"
 
 namespace thermocline {
 

@@ -15,7 +15,7 @@
 #include "common/base/hash.h"
 #include "common/net/control_client.h"
 #include "deploy/console/stats_table.h"
-#include "deploy/job/checkpoint_call.h"
+#include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/job_actions.h"
 #include "proto/job.pb.h"
 

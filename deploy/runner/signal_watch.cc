@@ -4,8 +4,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <initializer_list>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 
 namespace thermocline {
@@ -38,6 +40,11 @@ SignalWatch::~SignalWatch() {
   Drain();
   close(fd_);
   CHECK_EQ(pthread_sigmask(SIG_SETMASK, &previous_mask_, nullptr), 0);
+}
+
+std::string SignalWatch::stop_reason() const {
+  return absl::StrCat("stopped by signal ", last_stop_signal_, " (", strsignal(last_stop_signal_),
+                      ")");
 }
 
 void SignalWatch::Drain() {

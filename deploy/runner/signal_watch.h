@@ -4,6 +4,8 @@
 
 #include <signal.h>
 
+#include <string>
+
 namespace thermocline {
 
 class SignalWatch {
@@ -25,6 +27,8 @@ class SignalWatch {
   // How often SIGINT, SIGTERM or SIGHUP came, and the last of them (0: none).
   int stop_requests() const { return stop_requests_; }
   int last_stop_signal() const { return last_stop_signal_; }
+  // "stopped by signal 2 (Interrupt)", of the last one. REQUIRES: stop_requests() > 0
+  std::string stop_reason() const;
 
  private:
   sigset_t previous_mask_;

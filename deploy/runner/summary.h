@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/hash.h"
-#include "deploy/job/evaluation_board.h"
+#include "deploy/job/evaluations.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 

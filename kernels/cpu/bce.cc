@@ -1,6 +1,5 @@
-#include "kernels/cpu/bce.h"
-
 #include "kernels/bce_arithmetic.h"
+#include "kernels/cpu/cpu_operations.h"
 
 namespace thermocline {
 

@@ -1,11 +1,10 @@
-#include "kernels/cpu/bce.h"
-
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/bce_arithmetic.h"
+#include "kernels/cpu/cpu_operations.h"
 #include "kernels/random_for_test.h"
 
 namespace thermocline {

@@ -8,13 +8,10 @@
 #include "common/base/check.h"
 #include "common/base/thread_pool.h"
 #include "common/math/table_spec.h"
-#include "kernels/cpu/bce.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/cpu_mlp.h"
-#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/cpu_operations.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/interaction.h"
-#include "kernels/cpu/rows.h"
 
 namespace thermocline {
 namespace {

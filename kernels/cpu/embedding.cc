@@ -1,10 +1,9 @@
-#include "kernels/cpu/embedding.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"
 #include "common/math/table_spec.h"
+#include "kernels/cpu/cpu_operations.h"
 
 namespace thermocline {
 namespace {

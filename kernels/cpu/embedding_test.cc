@@ -1,11 +1,10 @@
-#include "kernels/cpu/embedding.h"
-
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_operations.h"
 #include "kernels/random_for_test.h"
 
 namespace thermocline {

@@ -1,5 +1,3 @@
-#include "kernels/cpu/interaction.h"
-
 #include <immintrin.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <type_traits>
 
 #include "common/base/check.h"
+#include "kernels/cpu/cpu_operations.h"
 #include "kernels/cpu/lane_sum.h"
 
 namespace thermocline {

@@ -1,5 +1,3 @@
-#include "kernels/cpu/interaction.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_operations.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/random_for_test.h"
 

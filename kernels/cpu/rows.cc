@@ -1,10 +1,9 @@
-#include "kernels/cpu/rows.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"
 #include "common/math/row_update.h"
+#include "kernels/cpu/cpu_operations.h"
 
 namespace thermocline {
 namespace {

@@ -1,5 +1,3 @@
-#include "kernels/cpu/rows.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/cpu_operations.h"
 #include "kernels/random_for_test.h"
 
 namespace thermocline {

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "common/math/sparse_optimizer.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/operands.h"
+#include "kernels/matrix.h"
 
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {

@@ -33,11 +33,11 @@ absl::Status CheckpointCuts::Name(Step step, bool possible) {
   }
   if (!possible) {
     return absl::FailedPreconditionError(
-        absl::StrCat("it is too late for a cut at step ", step.value()));
+        absl::StrCat("it is too late for a checkpoint of step ", step.value()));
   }
   if (cuts_.size() >= kMaxOpenCuts) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(cuts_.size(), " cuts are open: commit them or call them off"));
+        absl::StrCat(cuts_.size(), " checkpoints are open: commit them or call them off"));
   }
   called_off_.erase(step);
   CutStatus& cut = cuts_[step];
@@ -48,14 +48,14 @@ absl::Status CheckpointCuts::Name(Step step, bool possible) {
 
 absl::StatusOr<CheckpointShard> CheckpointCuts::CallOff(Step step) {
   if (step <= committed_ && !IsOpen(step)) {
-    return absl::FailedPreconditionError(absl::StrCat("the cut at step ", step.value(),
+    return absl::FailedPreconditionError(absl::StrCat("the checkpoint of step ", step.value(),
                                                       " can't be called off: that of step ",
                                                       committed_.value(), " is committed"));
   }
   CheckpointShard removed;
   const auto cut = cuts_.find(step);
   if (cut != cuts_.end()) {
-    // It may be called off for what it builds on, which somebody has removed.
+    // It may be called off because what it builds on was removed.
     const bool builds = cut->second.state() == CutStatus::WRITTEN &&
                         cut->second.shard().base_step() != kNoStep.value();
     if (builds) increments_ = full_every_;
@@ -81,7 +81,7 @@ absl::Status CheckpointCuts::Commit(Step step, Step complete_through) {
     // shard builds on nothing.
     increments_ = full_every_;
     return absl::FailedPreconditionError(absl::StrCat("a checkpoint of step ", step.value(),
-                                                      " is committed, and its cut here is ",
+                                                      " is committed, and here it is ",
                                                       CutStatus::State_Name(cut->second.state())));
   }
   // A server that was restarted since doesn't know what it wrote before.

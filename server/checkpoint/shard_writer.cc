@@ -29,7 +29,7 @@ std::vector<TableId> Tables(const std::vector<ShardWriter::Source>& sources) {
 
 std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-absl::Status CalledOff() { return absl::CancelledError("the cut was called off"); }
+absl::Status CalledOff() { return absl::CancelledError("the checkpoint was called off"); }
 
 }  // namespace
 

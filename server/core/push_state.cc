@@ -13,7 +13,8 @@ PushState::PushState(uint32_t num_workers, uint64_t max_pending_bytes, Step base
     : max_pending_bytes_(max_pending_bytes),
       ledger_(num_workers, base),
       assemblies_(num_workers),
-      accepted_(num_workers, base),
+      next_step_(base + 1),
+      accepted_(num_workers),
       complete_through_(base) {}
 
 absl::Status PushState::CheckAcknowledged(const wire::Header& header) const {
@@ -81,14 +82,14 @@ absl::Status PushState::ReplayChunk(wire::PushChunk&& chunk) {
   if (answer.readiness == wire::Readiness::kReady && counters_.duplicates == duplicates) {
     return absl::OkStatus();
   }
-  return absl::DataLossError("a part of a push that doesn't follow those before it");
+  return absl::DataLossError("a chunk of a push that doesn't follow those before it");
 }
 
 // The pushes that the next apply waits for are let in beyond the limit, up to twice of it: refusing
 // them would keep the memory from ever being freed. What waits for later steps is within the limit,
 // so they find room as long as they are, too; beyond it they might wait for ever.
 absl::Status PushState::CheckRoom(const wire::PushChunk& chunk) const {
-  const bool next = chunk.step == accepted_.next_step();
+  const bool next = chunk.step == next_step_;
   const uint64_t bytes = pending_bytes_ + BytesOf(chunk);
   if (bytes <= max_pending_bytes_) return absl::OkStatus();
   // One that comes again takes no room.
@@ -98,7 +99,7 @@ absl::Status PushState::CheckRoom(const wire::PushChunk& chunk) const {
     const uint64_t step_bytes = BytesOfNextStep() + BytesOf(chunk);
     if (step_bytes > max_pending_bytes_) {
       return absl::OutOfRangeError(
-          absl::StrCat("the pushes of step ", accepted_.next_step().value(), " have ", step_bytes,
+          absl::StrCat("the pushes of step ", next_step_.value(), " have ", step_bytes,
                        " bytes and more; this server holds at most ", max_pending_bytes_,
                        " until they are applied (cluster.max_pending_size)"));
     }
@@ -111,9 +112,12 @@ absl::Status PushState::CheckRoom(const wire::PushChunk& chunk) const {
 
 // That have come so far, of all workers.
 uint64_t PushState::BytesOfNextStep() const {
-  uint64_t bytes = accepted_.bytes_of_next();
+  uint64_t bytes = 0;
+  for (const std::deque<AssembledPush>& queue : accepted_) {
+    if (!queue.empty()) bytes += queue.front().bytes;
+  }
   for (const PushAssembly& assembly : assemblies_) {
-    if (!assembly.empty() && assembly.step() == accepted_.next_step()) {
+    if (!assembly.empty() && assembly.step() == next_step_) {
       bytes += assembly.bytes();
     }
   }
@@ -134,13 +138,25 @@ absl::Status PushState::CheckLearningRate(const wire::PushChunk& chunk) const {
 void PushState::Accept(WorkerRank rank) {
   AssembledPush push = assemblies_[rank.value()].Take();
   ledger_.Accept(rank, push.step);
-  accepted_.Add(std::move(push));
+  std::deque<AssembledPush>& queue = accepted_[rank.value()];
+  CHECK_EQ(push.step, next_step_ + static_cast<int64_t>(queue.size()));
+  num_waiting_ += queue.empty() ? 1 : 0;
+  queue.push_back(std::move(push));
   ++counters_.accepted;
 }
 
 PushState::CompleteStep PushState::TakeNext() {
-  const Step step = accepted_.next_step();
-  return {step, accepted_.TakeNext()};
+  CHECK(NextIsComplete());
+  CompleteStep next;
+  next.step = next_step_;
+  next.pushes.reserve(accepted_.size());
+  for (std::deque<AssembledPush>& queue : accepted_) {
+    next.pushes.push_back(std::move(queue.front()));
+    queue.pop_front();
+    num_waiting_ -= queue.empty() ? 1 : 0;
+  }
+  next_step_ = next_step_ + 1;
+  return next;
 }
 
 void PushState::MarkApplied(const CompleteStep& applied) {

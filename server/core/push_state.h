@@ -7,6 +7,7 @@
 #define THERMOCLINE_SERVER_CORE_PUSH_STATE_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -15,10 +16,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/wire/messages.h"
-#include "server/core/accepted_pushes.h"
-#include "server/core/distinct_keys.h"
-#include "server/core/push_assembly.h"
-#include "server/core/push_ledger.h"
+#include "server/core/push_acceptance.h"
 #include "server/storage/push_journal.h"
 
 namespace thermocline {
@@ -60,24 +58,25 @@ class PushState {
   // Where it was recorded, the chunk counts, and accepts its push where no chunk is missing. Else
   // nothing of it is kept, and the error is the answer. REQUIRES: !begun.answer
   absl::StatusOr<wire::PushAnswer> EndChunk(const BegunChunk& begun, absl::Status recorded);
-  // Takes a part in one go, without a journal.
+  // Takes a chunk in one go, without a journal.
   absl::StatusOr<wire::PushAnswer> TakeChunk(wire::PushChunk&& chunk);
   // Takes a chunk that a journal gave back. Errors: kDataLoss (it isn't what a journal would hold),
   // and those of taking it.
   absl::Status ReplayChunk(wire::PushChunk&& chunk);
 
-  // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
-  bool NextIsComplete() const { return accepted_.NextIsComplete(); }
+  // Whether every worker's push for the next step is accepted.
+  bool NextIsComplete() const { return num_waiting_ == accepted_.size(); }
   struct CompleteStep {
     Step step;
     std::vector<AssembledPush> pushes;
   };
+  // Moves the pushes of the next step out, in rank order. REQUIRES: NextIsComplete()
   CompleteStep TakeNext();
   // Says that what TakeNext gave is in the rows.
   void MarkApplied(const CompleteStep& applied);
 
   // Whether a cut can be at `step`: nothing beyond it is in the rows or was taken to be applied.
-  bool CanCutAt(Step step) const { return accepted_.next_step() <= step + 1; }
+  bool CanCutAt(Step step) const { return next_step_ <= step + 1; }
 
   // The pushes of every worker up to this step are in the rows.
   Step complete_through() const { return complete_through_; }
@@ -96,7 +95,9 @@ class PushState {
   const uint64_t max_pending_bytes_;
   PushLedger ledger_;
   std::vector<PushAssembly> assemblies_;  // [num_workers]
-  AcceptedPushes accepted_;
+  Step next_step_;                        // Is applied next; everything before it was taken.
+  std::vector<std::deque<AssembledPush>> accepted_;  // [num_workers], each from next_step_ on
+  size_t num_waiting_ = 0;                           // Queues of these that are not empty.
   Step complete_through_;
   // By step, of the pushes that came for steps beyond complete_through_.
   std::map<Step, float> learning_rates_;
@@ -112,7 +113,7 @@ class PushRecorder {
   // From now on every chunk is written to `journal`, which outlives this.
   void WriteTo(PushJournal* journal) { journal_ = journal; }
 
-  // Checks the push where no part of it is missing, and writes the chunk to the journal.
+  // Checks the push where no chunk of it is missing, and writes the chunk to the journal.
   // Errors: kInvalidArgument (the push has a key twice), the journal's.
   absl::Status Record(const PushState::BegunChunk& begun);
 

@@ -292,7 +292,7 @@ TEST(ServerRecoveryTest, WhileItRecoversItAsksForPatience) {
   EXPECT_EQ(opener.answers, 2);
   EXPECT_EQ(opener.again,
             absl::UnavailableError(
-                "recovering: 0 rows are loaded, 1 parts of pushes are replayed so far"));
+                "recovering: 0 rows are loaded, 1 chunks of pushes are replayed so far"));
 }
 
 // "Unavailable" would have it asked for ever.

@@ -12,6 +12,8 @@
 
 namespace thermocline {
 
+absl::Status ShuttingDown() { return absl::UnavailableError("this server is shutting down"); }
+
 // Pulls
 // ------------------------------------------------------------------------------------------------
 
@@ -30,11 +32,11 @@ PullTicket ServerCore::Impl::Pull(const wire::PullRequest& request, PullDone don
   const absl::Status valid = (*found)->validation.CheckPull(request);
   if (!valid.ok()) return refuse(valid);
 
-  absl::StatusOr<PullGate::Admitted> admitted = ShuttingDown();
+  absl::StatusOr<WaitingPulls::Admitted> admitted = ShuttingDown();
   {
     absl::MutexLock lock(&mutex);
     if (!shut_down) {
-      admitted = gate.Admit(request, *pushes, scheduler->NowMicros(), time_left_us, &done);
+      admitted = waiting_pulls.Admit(request, *pushes, scheduler->NowMicros(), time_left_us, &done);
       ArmTimer();
     }
   }
@@ -47,13 +49,13 @@ void ServerCore::Impl::DropPull(PullTicket ticket) {
   PullDone done;
   {
     absl::MutexLock lock(&mutex);
-    done = gate.Drop(ticket);
+    done = waiting_pulls.Drop(ticket);
   }
   if (done) done(absl::CancelledError("the caller has gone"));
 }
 
 void ServerCore::Impl::ArmTimer() {
-  const std::optional<int64_t> delay_us = gate.ArmTimer(scheduler->NowMicros());
+  const std::optional<int64_t> delay_us = waiting_pulls.ArmTimer(scheduler->NowMicros());
   if (!delay_us.has_value()) return;
   scheduler->RunAfter(*delay_us, [weak = weak_from_this()] {
     if (const std::shared_ptr<Impl> self = weak.lock()) self->ExpireHeldPulls();
@@ -61,13 +63,13 @@ void ServerCore::Impl::ArmTimer() {
 }
 
 void ServerCore::Impl::ExpireHeldPulls() {
-  std::vector<PullGate::Released> expired;
+  std::vector<WaitingPulls::Released> expired;
   {
     absl::MutexLock lock(&mutex);
-    expired = gate.TakeExpired(*pushes, scheduler->NowMicros());
+    expired = waiting_pulls.TakeExpired(*pushes, scheduler->NowMicros());
     ArmTimer();
   }
-  for (const PullGate::Released& pull : expired) pull.done(pull.answer);
+  for (const WaitingPulls::Released& pull : expired) pull.done(pull.answer);
 }
 
 // Pushes
@@ -195,13 +197,14 @@ absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::Comp
     return absl::Status(applied.code(),
                         absl::StrCat("step ", step.step.value(), ": ", applied.message()));
   }
-  std::vector<PullGate::Released> released;
+  std::vector<WaitingPulls::Released> released;
   {
     absl::MutexLock lock(&mutex);
     pushes->MarkApplied(step);
-    released = gate.TakeReady(*pushes, gate.num_held() > 0 ? scheduler->NowMicros() : 0);
+    released =
+        waiting_pulls.TakeReady(*pushes, waiting_pulls.num_held() > 0 ? scheduler->NowMicros() : 0);
   }
-  for (const PullGate::Released& pull : released) pull.done(pull.answer);
+  for (const WaitingPulls::Released& pull : released) pull.done(pull.answer);
   return absl::OkStatus();  // The pushes' memory goes back here, after the workers got their
                             // answers.
 }
@@ -296,7 +299,7 @@ void ServerCore::Impl::FillStats(ServerStats* stats) const {
   stats->set_checkpoint_step(kNoStep.value());
   stats->set_complete_through(kNoStep.value());
   absl::MutexLock lock(&mutex);
-  gate.FillStats(stats);
+  waiting_pulls.FillStats(stats);
   stats->set_recovery_s(recovery_s);
   if (pushes.has_value()) pushes->FillStats(stats);
   if (cuts.has_value()) stats->set_checkpoint_step(cuts->committed().value());
@@ -310,7 +313,7 @@ void ServerCore::Impl::Shutdown() {
     absl::MutexLock lock(&mutex);
     shut_down = true;
     writer = std::move(shard_writer);
-    dropped = gate.TakeAll();
+    dropped = waiting_pulls.TakeAll();
     digest = std::exchange(digest_waiting, nullptr);
   }
   for (const PullDone& done : dropped) done(ShuttingDown());

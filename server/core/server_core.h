@@ -20,9 +20,8 @@
 #include "common/base/scheduler.h"
 #include "common/wire/messages.h"
 #include "server/checkpoint/shard_writer.h"
-#include "server/core/held_pulls.h"
-#include "server/core/pull_gate.h"
 #include "server/core/server_config.h"
+#include "server/core/waiting_pulls.h"
 #include "server/storage/journal_opener.h"
 #include "server/storage/row_store.h"
 
@@ -70,9 +69,9 @@ class ServerCore {
   //         the job's, rank out of range), kDataLoss (acked_through is ahead of the ledger),
   //         kResourceExhausted (admission); where recovering failed, what did: kDataLoss, else
   //         kAborted.
-  using PullDone = PullGate::Done;
+  using PullDone = WaitingPulls::Done;
   PullTicket Pull(const wire::PullRequest& request, PullDone done,
-                  int64_t time_left_us = PullGate::kNoDeadline);
+                  int64_t time_left_us = WaitingPulls::kNoDeadline);
 
   // Answers a pull with kCancelled if it is held still: its caller has gone.
   void DropPull(PullTicket ticket);

@@ -82,7 +82,7 @@ absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step s
   if (manifest->job_id() != config.job_id) return wrong("it is of job '", manifest->job_id(), "'");
   // The shards are those of all its servers, by index.
   if (manifest->num_servers() != config.num_servers) {
-    return wrong("it has parts of ", manifest->num_servers(), " servers, of ", config.num_servers);
+    return wrong("it has shards of ", manifest->num_servers(), " servers, of ", config.num_servers);
   }
   return absl::OkStatus();
 }
@@ -92,7 +92,7 @@ absl::Status ServerCore::Impl::TakeCheckpointAction(const CheckpointRequest& req
   if (request.action() == CheckpointRequest::STATUS) return absl::OkStatus();
   const Step step(request.step());
   if (step < Step(0) || step > kLastStep) {
-    return absl::InvalidArgumentError(absl::StrCat("a cut at step ", step.value()));
+    return absl::InvalidArgumentError(absl::StrCat("a checkpoint of step ", step.value()));
   }
   if (owned_job->config.checkpoint_directory.empty()) {
     return absl::FailedPreconditionError("the job has no folder for checkpoints");
@@ -147,7 +147,7 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
   absl::MutexLock lock(&mutex);
   max_old_image_bytes = std::max(limits.min_old_image_bytes, static_cast<uint64_t>(share_bytes));
   if (shut_down || !cuts->IsOpen(cut)) {  // Called off meanwhile.
-    cuts->End(absl::CancelledError("the cut was called off"), 0);
+    cuts->End(absl::CancelledError("the checkpoint was called off"), 0);
     return;
   }
   shard_writer = ShardWriter::Start(

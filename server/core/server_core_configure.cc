@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "proto/parameter_server.pb.h"
 #include "server/core/base_checkpoint.h"
 #include "server/core/server_core_impl.h"
 
@@ -12,18 +13,18 @@ namespace thermocline {
 
 namespace {
 
-// A server that was restarted is configured again: whoever asks before that comes again.
+// A server that was restarted is configured again: a caller that comes before that comes again.
 absl::Status NotConfigured() { return absl::UnavailableError("this server is not configured yet"); }
 
-// A launcher that is told kUnavailable asks again, since the server might not be up yet. This one
-// is up, and won't get further than it did.
+// A launcher that gets kUnavailable asks again, since the server might not be up yet. This one is
+// up, and won't get further than it did.
 absl::Status ForGood(const absl::Status& status) {
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
   return absl::AbortedError(status.message());
 }
 
-// What everybody else is told then, who would try again after many an error. For lost data a job
-// may go back to a checkpoint.
+// What other callers get then: an error after which they do not try again. For lost data a job may
+// go back to a checkpoint.
 absl::Status CantRecover(const absl::Status& why) {
   const absl::StatusCode code =
       absl::IsDataLoss(why) ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted;
@@ -31,6 +32,30 @@ absl::Status CantRecover(const absl::Status& why) {
 }
 
 }  // namespace
+
+ServedJob::ServedJob(const ServerConfig& job_config, int apply_threads,
+                     std::vector<TableSpill> spills)
+    : config(job_config),
+      validation(config),
+      tables(config.tables, config.seed, std::move(spills)),
+      applier(&tables, apply_threads) {}
+
+absl::StatusOr<TableSet::Entry*> ServedJob::FindTable(TableId table) {
+  const size_t position = tables.Find(table);
+  if (position < tables.size()) return &tables.at(position);
+  return absl::NotFoundError(absl::StrCat("server ", config.server_index.value(),
+                                          " has no table with id ", table.value()));
+}
+
+void ServedJob::FillStats(ServerStats* stats) const {
+  applier.apply_timer().CopyTo("apply", stats->add_stages());
+  applier.merge_timer().CopyTo("merge", stats->add_stages());
+  stats->set_job_id(config.job_id);
+  stats->set_generation(config.generation);
+  stats->set_server_index(config.server_index.value());
+  stats->set_num_servers(config.num_servers);
+  tables.FillStats(stats);
+}
 
 absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
   ServedJob* found = job.load(std::memory_order_acquire);
@@ -121,7 +146,7 @@ absl::Status ServerCore::Impl::CompareConfigured(const ServerConfig& config) con
   if (!recovering) return recovery;
   return absl::UnavailableError(absl::StrCat("recovering: ", loaded_rows.load(),
                                              " rows are loaded, ", replayed_chunks.load(),
-                                             " parts of pushes are replayed so far"));
+                                             " chunks of pushes are replayed so far"));
 }
 
 // Nobody else uses the tables, the applier or the pushes before `job` is set.

@@ -1,4 +1,4 @@
-// ServerCore's state and steps, for the files that make it up.
+// ServerCore's state and steps, for the files server_core*.cc that make it up.
 #ifndef THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
 #define THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
 
@@ -17,16 +17,29 @@
 #include "common/base/timing.h"
 #include "server/checkpoint/checkpoint_cuts.h"
 #include "server/checkpoint/shard_writer.h"
-#include "server/core/pull_gate.h"
 #include "server/core/push_state.h"
-#include "server/core/served_job.h"
+#include "server/core/request_validation.h"
 #include "server/core/server_core.h"
+#include "server/core/step_applier.h"
+#include "server/core/waiting_pulls.h"
+#include "server/tables/table_set.h"
 
 namespace thermocline {
 
-inline absl::Status ShuttingDown() {
-  return absl::UnavailableError("this server is shutting down");
-}
+absl::Status ShuttingDown();
+
+// What Configure makes of a server: its tables, and what checks and applies requests to them.
+// Thread-safe but for `applier`, which one thread at a time may use.
+struct ServedJob {
+  ServedJob(const ServerConfig& job_config, int apply_threads, std::vector<TableSpill> spills);
+  absl::StatusOr<TableSet::Entry*> FindTable(TableId table);  // Errors: kNotFound.
+  void FillStats(ServerStats* stats) const;
+
+  const ServerConfig config;
+  const RequestValidation validation;
+  TableSet tables;
+  StepApplier applier;
+};
 
 struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   Impl(const ServerLimits& server_limits, Scheduler* a_scheduler, JournalOpener* journal_opener,
@@ -36,7 +49,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
         journals(journal_opener),
         checkpoints(checkpoint_io),
         spill(spill_io),
-        gate(server_limits.max_held_pulls, server_limits.hold_us) {}
+        waiting_pulls(server_limits.max_held_pulls, server_limits.hold_us) {}
 
   // In server_core_configure.cc.
   absl::StatusOr<ServedJob*> FindJob() const;
@@ -60,7 +73,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   absl::StatusOr<wire::PushAnswer> TakeChunk(wire::PushChunk chunk, bool* apply)
       ABSL_LOCKS_EXCLUDED(accept_mutex, mutex);
 
-  // Whoever sets `applying` applies; nobody else touches the applier or changes rows.
+  // The thread that sets `applying` applies; no other touches the applier or changes rows.
   bool StartApplying() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   enum class Steps { kAll, kOne };
   void RunApplier(ServedJob* current_job, Steps steps = Steps::kAll);
@@ -69,6 +82,12 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   bool CanVisitRows() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return !applying || !apply_error.ok();
   }
+
+  void ComputeDigest(const std::string& job_id, uint64_t generation, DigestDone done);
+  void AnswerDigest(const ServedJob& current_job, const DigestDone& done);
+  absl::Status VisitRows(TableId table, const RowVisitor& visit);
+  void FillStats(ServerStats* stats) const;
+  void Shutdown();
 
   // In server_core_checkpoint.cc.
   void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
@@ -82,13 +101,6 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointShard>& chunk);
   void RemoveFiles(const CheckpointShard& chunk);
 
-  // In server_core.cc.
-  void ComputeDigest(const std::string& job_id, uint64_t generation, DigestDone done);
-  void AnswerDigest(const ServedJob& current_job, const DigestDone& done);
-  absl::Status VisitRows(TableId table, const RowVisitor& visit);
-  void FillStats(ServerStats* stats) const;
-  void Shutdown();
-
   const ServerLimits limits;
   Scheduler* const scheduler;
   JournalOpener* const journals;  // May be null.
@@ -100,11 +112,10 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   std::atomic<uint64_t> loaded_rows{0};
   std::atomic<uint64_t> replayed_chunks{0};
   std::unique_ptr<PushJournal> journal;  // Fixed once `job` is set; null without durability.
-  mutable StageTimer validate_timer;
-  mutable StageTimer accept_timer;
+  mutable StageTimer validate_timer, accept_timer;
   StageTimer read_timer;
 
-  // Held while a chunk is taken, written to the journal included: so the journal has parts in the
+  // Held while a chunk is taken and written to the journal: so the journal has chunks in the
   // order in which they count. Pulls, stats and the applier don't wait for it.
   absl::Mutex accept_mutex ABSL_ACQUIRED_BEFORE(mutex);
   PushRecorder recorder ABSL_GUARDED_BY(accept_mutex);
@@ -121,12 +132,12 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
       ABSL_GUARDED_BY(mutex);                               // While a cut is being written.
   uint64_t max_old_image_bytes ABSL_GUARDED_BY(mutex) = 0;  // Of this cut.
   bool waits_for_images ABSL_GUARDED_BY(mutex) = false;     // A step that is complete does.
-  PullGate gate ABSL_GUARDED_BY(mutex);
+  WaitingPulls waiting_pulls ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
   absl::Status apply_error ABSL_GUARDED_BY(mutex);  // Then nothing is applied any more.
   bool shut_down ABSL_GUARDED_BY(mutex) = false;
-  // At most one digest is wanted at a time; the applying thread computes it, and then no other for
-  // as long as that took.
+  // One digest at a time; the applying thread computes it, and then no other for as long as it
+  // took.
   bool digest_wanted ABSL_GUARDED_BY(mutex) = false;
   DigestDone digest_waiting ABSL_GUARDED_BY(mutex);  // Until it is begun.
   std::optional<DigestAnswer> last_digest ABSL_GUARDED_BY(mutex);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -99,7 +100,7 @@ TEST(HeldPullsService, ReadersHavePlacesOfTheirOwn) {
 // Before admission sees a message, gRPC holds it: with its memory used up it refuses calls, and
 // serves on.
 TEST(HeldPullsService, WhatGrpcHoldsIsBounded) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(ABSL_HAVE_THREAD_SANITIZER) || defined(ABSL_HAVE_ADDRESS_SANITIZER)
   GTEST_SKIP() << "calls that the sanitizer slows down leave one another room";
 #endif
   constexpr int kCalls = 32;

@@ -1,4 +1,8 @@
-// Finds the journal of a server's job, and what it holds.
+// Finds the push log of a server's job, gives back what it holds, and goes on with it.
+//
+// A crash of the host may leave anything of what was not synced: half a record, or a later one
+// without an earlier. That is cut off, and said. What was synced must be there whole: damage there
+// stops the recovery.
 #ifndef THERMOCLINE_SERVER_STORAGE_JOURNAL_OPENER_H_
 #define THERMOCLINE_SERVER_STORAGE_JOURNAL_OPENER_H_
 
@@ -16,34 +20,40 @@
 #include "common/disk/disk.h"
 #include "common/wire/messages.h"
 #include "server/storage/log_format.h"
-#include "server/storage/log_journal.h"
 #include "server/storage/push_journal.h"
+#include "server/storage/push_log.h"
 
 namespace thermocline {
 
-struct JournalSpec {
-  std::string job_id;
-  uint64_t generation = 0;
-  uint32_t server_index = 0;
-  LogDurability durability = LogDurability::kProcess;
-  // The pushes of every worker up to this step are in the rows already.
-  Step base = kNoStep;
+struct LogRecord {
+  Lsn lsn;
+  uint32_t type = 0;
+  absl::string_view payload;  // valid during the visit
+  std::string where;          // file and offset, for messages
 };
 
-class JournalOpener {
- public:
-  virtual ~JournalOpener() = default;
+using LogVisitor = absl::FunctionRef<absl::StatusOr<Step>(const LogRecord&)>;
 
-  // Gives back, in order, every chunk that was appended for this job, generation and server, but
-  // for those of pushes up to the base; then the journal that goes on from there. What is left of
-  // older generations is removed. Once in the life of a process. Errors: kFailedPrecondition (in
-  // use by another process, not of this job, or of another format: says what to do), kDataLoss
-  // (damaged, or chunks behind the base are gone: names file and offset), kUnavailable (the disk),
-  // and what `visit` returns.
-  using Visit = absl::FunctionRef<absl::Status(wire::PushChunk&&)>;
-  virtual absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec,
-                                                            Visit visit) = 0;
+struct ReplayResult {
+  LogHistory history;
+  uint64_t records = 0;  // that are left
+  // Where the torn end began, and what was cut off; empty and 0 where there was none.
+  std::string torn_at;
+  uint64_t torn_bytes = 0;
 };
+
+// Visits the records of the log of `identity` in `directory`; segments of another generation are
+// left alone. Segments whose records are all of steps up to `covered` may have been dropped from
+// its beginning. Cuts a torn end off. All that is left is synced.
+//
+// `visit` gives the record's step (as PushLog::Append took it).
+//
+// REQUIRES: nobody writes to the log (Disk::Lock).
+// Errors: kDataLoss (damage in what was synced, a gap, another format or job: names file and
+// offset), the disk's, and what `visit` returns.
+absl::StatusOr<ReplayResult> ReplayPushLog(Disk* disk, const std::string& directory,
+                                           const LogIdentity& identity, Step covered,
+                                           LogVisitor visit);
 
 struct LogJournalOptions {
   std::string directory;  // made where it is missing; its parent exists

@@ -9,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/log_format.h"
-#include "server/storage/push_record.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/virtual_scheduler.h"
 

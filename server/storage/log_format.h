@@ -1,7 +1,7 @@
 // The bytes of a push log: segments of records (docs/formats.md). All integers are little-endian.
 //
 //   segment   header (64 bytes), then records, one after the other
-//   record    header (40 bytes), payload, zeros up to a multiple of 8
+//   record    header (40 bytes), payload (one chunk of a push), zeros up to a multiple of 8
 //
 // Records are numbered from 1 across segments, without a gap: the log sequence number (LSN).
 #ifndef THERMOCLINE_SERVER_STORAGE_LOG_FORMAT_H_
@@ -12,10 +12,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/wire/messages.h"
 
 namespace thermocline {
 
@@ -98,6 +101,29 @@ std::array<char, kRecordHeaderBytes> EncodeRecordHeader(
 RecordHeader PeekRecordHeader(absl::string_view bytes);
 // Whether header and payload are what was written. `record`: RecordBytes(payload_bytes) bytes.
 bool RecordIsIntact(absl::string_view record);
+
+inline constexpr uint32_t kPushChunkRecord = 1;
+
+// The pieces of the payload that is a chunk of a push; most of them lie in the chunk itself and are
+// never copied.
+class PushRecord {
+ public:
+  // `chunk` outlives this. REQUIRES: its ranges follow each other in keys and values, as a decoded
+  // message's do.
+  explicit PushRecord(const wire::PushChunk& chunk);
+  PushRecord(const PushRecord&) = delete;
+  PushRecord& operator=(const PushRecord&) = delete;
+
+  const std::vector<absl::string_view>& pieces() const { return pieces_; }
+
+ private:
+  std::string head_;
+  std::vector<absl::string_view> pieces_;
+};
+
+// The chunk again, but for its header's job, generation and acknowledgement: those are the log's.
+// Errors: kDataLoss (the sizes contradict each other).
+absl::StatusOr<wire::PushChunk> DecodePushRecord(absl::string_view payload);
 
 }  // namespace thermocline
 

@@ -1,12 +1,16 @@
-// Where a server writes the parts of pushes before they count.
+// Where a server writes the chunks of pushes before they count, and gets them back when it starts.
+// Interfaces: the simulation has journals that lose what they were given.
 #ifndef THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
 #define THERMOCLINE_SERVER_STORAGE_PUSH_JOURNAL_H_
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/wire/messages.h"
 
@@ -41,6 +45,30 @@ class PushJournal {
 
   // Why the last Append was refused for want of room on the disk; "": it was not. Thread-safe.
   virtual std::string full() const = 0;
+};
+
+struct JournalSpec {
+  std::string job_id;
+  uint64_t generation = 0;
+  uint32_t server_index = 0;
+  LogDurability durability = LogDurability::kProcess;
+  // The pushes of every worker up to this step are in the rows already.
+  Step base = kNoStep;
+};
+
+class JournalOpener {
+ public:
+  virtual ~JournalOpener() = default;
+
+  // Gives back, in order, every chunk that was appended for this job, generation and server, but
+  // for those of pushes up to the base; then the journal that goes on from there. What is left of
+  // older generations is removed. Once in the life of a process. Errors: kFailedPrecondition (in
+  // use by another process, not of this job, or of another format: says what to do), kDataLoss
+  // (damaged, or chunks behind the base are gone: names file and offset), kUnavailable (the disk),
+  // and what `visit` returns.
+  using Visit = absl::FunctionRef<absl::Status(wire::PushChunk&&)>;
+  virtual absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec,
+                                                            Visit visit) = 0;
 };
 
 }  // namespace thermocline

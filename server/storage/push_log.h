@@ -1,9 +1,11 @@
-// The write side of a push log: what a server accepted, in order, before it says so.
+// The write side of a push log: what a server accepted, in order, before it says so. PushLog writes
+// records; LogJournal is the journal on it.
 #ifndef THERMOCLINE_SERVER_STORAGE_PUSH_LOG_H_
 #define THERMOCLINE_SERVER_STORAGE_PUSH_LOG_H_
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +17,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/task_queue.h"
 #include "common/disk/disk.h"
 #include "server/storage/log_format.h"
+#include "server/storage/push_journal.h"
 
 namespace thermocline {
 
@@ -54,8 +58,7 @@ struct LogHistory {
 // Thread-safe.
 class PushLog {
  public:
-  // Starts a segment behind `history`, which is what a replay found. `disk` outlives the log.
-  // Errors: the disk's.
+  // Starts a segment behind `history`, what a replay found. `disk` outlives it. Errors: the disk's.
   static absl::StatusOr<std::unique_ptr<PushLog>> Start(Disk* disk, const PushLogOptions& options,
                                                         const LogHistory& history = {});
 
@@ -115,6 +118,31 @@ class PushLog {
   Lsn last_ ABSL_GUARDED_BY(mutex_);
   Step newest_ ABSL_GUARDED_BY(mutex_);  // of all records there ever were
   Lsn synced_through_ ABSL_GUARDED_BY(mutex_);
+};
+
+// PushJournal on a push log.
+class LogJournal : public PushJournal {
+ public:
+  // `tasks` runs the syncs and ends full segments, which waits for the disk; it outlives this.
+  // `on_broken` gets the first final error: the process should end. `log_line`, if not null, says
+  // when the disk is full, and when it no longer is.
+  using OnBroken = std::function<void(const absl::Status&)>;
+  using LogLine = std::function<void(absl::string_view)>;
+  LogJournal(std::unique_ptr<PushLog> log, LogDurability durability, TaskRunner* tasks,
+             OnBroken on_broken, LogLine log_line = nullptr);
+  ~LogJournal() override;  // Those that still wait get kUnavailable.
+
+  absl::Status Append(const wire::PushChunk& chunk) override;
+  void WhenDurable(Done done) override;
+  absl::Status DropThroughStep(Step step) override;
+  uint64_t bytes() const override;
+  std::string full() const override;
+
+  const PushLog& log() const;
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-"""One fuzz target: a fuzzer (--config=fuzz), and a test that feeds its corpus to it once."""
+"""One fuzz target: a fuzzer (--config=asan), and a test that feeds its corpus to it once."""
 
 def fuzz_target(name, deps):
     srcs = [name + "_fuzz.cc", "fuzz_target.h"]

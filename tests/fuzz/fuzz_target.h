@@ -1,5 +1,5 @@
-// What every fuzz target defines. In a plain build replay_main.cc feeds it files; in one with
-// --config=fuzz libFuzzer makes inputs up.
+// What every fuzz target defines. In its corpus_test replay_main.cc feeds it files; in its fuzzer
+// (--config=asan) libFuzzer makes inputs up.
 #ifndef THERMOCLINE_TESTS_FUZZ_FUZZ_TARGET_H_
 #define THERMOCLINE_TESTS_FUZZ_FUZZ_TARGET_H_
 

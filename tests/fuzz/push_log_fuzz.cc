@@ -1,6 +1,12 @@
 // Push logs: one or two segments, replayed. The first byte says whether checksums are repaired
 // first, which reaches what lies behind them; the next two where the second segment begins, the
 // fourth its first record.
+//
+// A repaired segment has the present version of the format and no damaged record. So the corpus has
+// damage_before_a_begun_segment, which is not repaired: EncodeSegmentHeader, two records of
+// EncodeRecordHeader with the payload of `one`, the last of them with a bit changed 8 bytes before
+// its end; then 11 bytes of the header of a segment that begins with record 3. A new
+// kLogFormatVersion needs a new one.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -10,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/check.h"
-#include "server/storage/log_replay.h"
-#include "server/storage/push_record.h"
+#include "server/storage/journal_opener.h"
+#include "server/storage/log_format.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/testing/simulated_disk.h"
 

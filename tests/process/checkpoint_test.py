@@ -8,7 +8,8 @@ import signal
 import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, wait_for
+from harness import (DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, set_signals,
+                     wait_for)
 
 FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
 # So many that a job is killed long before its end.
@@ -167,6 +168,21 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(older.returncode, 0, older.stderr)
         self.assertIn('checkpoint %s is passed over' % last, older.stdout)
         self.assertNotIn('\ncheckpoint %s\n' % last, older.stdout)
+
+    def test_ctrl_c_ends_eval_while_it_reads_the_checkpoint(self):
+        self.train(*FLAGS)
+
+        def interrupt():
+            """Leaves a Ctrl-C to be found as soon as the program looks for one."""
+            set_signals()
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            os.kill(os.getpid(), signal.SIGINT)
+        run_dir = self.run_dir + '-eval'
+        code, out, err = self.finish(self.start('--checkpoint', self.run_dir, command='eval',
+                                                run_dir=run_dir, preexec_fn=interrupt))
+        self.assertEqual((code, err), (1, 'thermocline: stopped by signal 2 (Interrupt)\n'))
+        self.assertRegex(out, r'^\[[=> ]{24}\] +\d+%  reading the checkpoint  \S+ \S+ of ')
+        self.assertFalse(os.path.exists(run_dir))
 
     def test_what_eval_passes_over(self):
         self.train(*FLAGS, '--set=checkpoint.full_every=1')

@@ -6,6 +6,7 @@ Every wait has a deadline that only a hanging program reaches; nothing sleeps to
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -207,6 +208,19 @@ class ProcessTest(unittest.TestCase):
             if mark in command:
                 return pid
         raise AssertionError('no %s among %s' % (name, children(launcher.pid)))
+
+    def logged_server_pids(self, launcher, servers):
+        """Process ids of the servers 0 .. servers-1 as their logs say, also of servers that have ended.
+
+        Empty until all have logged theirs.
+        """
+        pids = []
+        for index in range(servers):
+            log = os.path.join(launcher.run_dir, 'server-%d.log' % index)
+            if os.path.exists(log):
+                with open(log) as file:
+                    pids += [int(pid) for pid in re.findall(r', process (\d+)\n', file.read())[-1:]]
+        return pids if len(pids) == servers else []
 
     def kill_and_take_port(self, launcher, name):
         """Kills a server and listens at its address before the launcher can start it again.

@@ -90,10 +90,8 @@ class InterruptTest(ProcessTest):
 
     def test_ctrl_c_while_the_servers_are_asked_for_the_result(self):
         launcher = self.start_with_server_1_stopped_at_the_end()
-        pids = wait_for(lambda: len(children(launcher.pid)) == 3 and list(children(launcher.pid)),
-                        'all processes')
-        server = self.pid_of(launcher, 'server 1')
-        wait_for(lambda: process_state(server) == 'T' and len(children(launcher.pid)) == 2,
+        pids = wait_for(lambda: self.logged_server_pids(launcher, 2), 'the servers')
+        wait_for(lambda: process_state(pids[1]) == 'T' and len(children(launcher.pid)) == 2,
                  'the end of the worker')
         launcher.send_signal(signal.SIGINT)
         code, _, err = self.finish(launcher)

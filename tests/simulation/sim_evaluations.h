@@ -10,7 +10,7 @@
 
 #include "common/base/ids.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/job/evaluation_board.h"
+#include "deploy/job/evaluations.h"
 #include "proto/checkpoint.pb.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_setup.h"

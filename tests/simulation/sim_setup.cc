@@ -1,7 +1,7 @@
 #include "tests/simulation/sim_setup.h"
 
 #include "absl/strings/str_cat.h"
-#include "worker/session/chunk_split.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {

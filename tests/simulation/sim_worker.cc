@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/periodic_checkpoint.h"
+#include "proto/job.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/session/retry_policy.h"
 
@@ -25,7 +26,7 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
       random_(options.seed),
       transport_(std::move(transport)),
       session_(session_options, transport_.get(), &scheduler_),
-      cuts_(options.start_step),
+      checkpoints_(options.start_step),
       step_(options.start_step) {}
 
 SimWorker::~SimWorker() {
@@ -47,8 +48,8 @@ void SimWorker::Start() {
 absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& request) {
   const Step step(request.step());
   RETURN_IF_ERROR(order_.Take(request.sequence()));
-  if (request.action() == CheckpointRequest::NAME_CUT) RETURN_IF_ERROR(cuts_.Name(step));
-  if (request.action() == CheckpointRequest::CALL_OFF) cuts_.CallOff(step);
+  if (request.action() == CheckpointRequest::NAME_CUT) RETURN_IF_ERROR(checkpoints_.Name(step));
+  if (request.action() == CheckpointRequest::CALL_OFF) checkpoints_.CallOff(step);
   CheckpointReply reply;
   reply.set_accepted_through(session_.acked_through().value());
   return reply;
@@ -125,13 +126,15 @@ void SimWorker::ReadAside() {
 
 bool SimWorker::EvaluatesAfter(Step step) const {
   if (options_.evaluate_every_steps == 0) return false;
-  const auto next = static_cast<uint64_t>(step.value() + 1);
-  return next % options_.evaluate_every_steps == 0 || step.value() + 1 >= options_.num_steps;
+  thermocline::Evaluate policy;
+  policy.set_every_steps(options_.evaluate_every_steps);
+  const int64_t steps = step.value() + 1;
+  return EvaluationIsDue(policy, steps, /*pass_ended=*/0) || steps >= options_.num_steps;
 }
 
-bool SimWorker::WritesBackAt(Step cut) const {
-  return IsPeriodicCheckpoint(cut, options_.checkpoint_every_steps) || named_.count(cut) > 0 ||
-         EvaluatesAfter(cut) || cut.value() + 1 == options_.num_steps;
+bool SimWorker::WritesBackAt(Step step) const {
+  return IsPeriodicCheckpoint(step, options_.checkpoint_every_steps) || named_.count(step) > 0 ||
+         EvaluatesAfter(step) || step.value() + 1 == options_.num_steps;
 }
 
 // Rank 0 scores the model after this step; all wait for what follows.
@@ -195,7 +198,7 @@ void SimWorker::GoOn() {
 }
 
 void SimWorker::EndTraining() {
-  cuts_.EndTraining();
+  checkpoints_.EndTraining();
   finished_ = true;
 }
 
@@ -271,7 +274,7 @@ std::vector<ModelUpdate> SimWorker::MakeUpdates(const Blocks& rows) const {
 }
 
 void SimWorker::PushStep(std::vector<ModelUpdate> updates) {
-  if (cuts_.BeginPush(step_)) named_.insert(step_);
+  if (checkpoints_.BeginPush(step_)) named_.insert(step_);
   ModelPush model_push;
   model_push.step = step_;
   model_push.learning_rate = 0.01f * static_cast<float>(1 + step_.value());

@@ -21,7 +21,7 @@
 #include "tests/simulation/sim_random.h"
 #include "tests/testing/virtual_scheduler.h"
 #include "worker/session/ps_session.h"
-#include "worker/train/named_cuts.h"
+#include "worker/train/launcher_orders.h"
 
 namespace thermocline {
 
@@ -36,7 +36,7 @@ struct SimWorkerOptions {
   uint32_t staleness_steps = 0;
   Step start_step{0};
   int64_t num_steps = 10;
-  uint64_t checkpoint_every_steps = 0;  // 0: none but named cuts.
+  uint64_t checkpoint_every_steps = 0;  // 0: only named ones.
   uint64_t evaluate_every_steps = 0;    // 0: never.
   uint64_t num_keys = 40;               // Distinct keys of a table.
   int keys_per_table = 8;               // Pulled in a step.
@@ -67,8 +67,8 @@ class SimWorker {
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
   Step last_step() const { return step_; }  // REQUIRES: done()
-  // Whether it knew of the cut when it pushed the step: a worker that holds rows writes them back.
-  bool WritesBackAt(Step cut) const;
+  // Whether a worker that holds rows would write them back with the push of `step`.
+  bool WritesBackAt(Step step) const;
   WorkerRank rank() const { return options_.rank; }
   const PsSession& session() const { return session_; }
   uint64_t pushes() const { return pushes_; }  // Begun.
@@ -119,7 +119,7 @@ class SimWorker {
   SimRandom random_;
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
-  NamedCuts cuts_;
+  NamedCheckpoints checkpoints_;
   std::set<Step> named_;  // Cuts that were so when their step was pushed.
   RequestOrder order_;
 

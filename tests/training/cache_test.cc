@@ -1,5 +1,5 @@
 // A worker with a cache trains the bits of one without, whatever the budget and the window, with
-// cuts, resumes and slow servers in between; several workers keep their bound of staleness.
+// checkpoints, resumes and slow servers in between; several workers keep their bound of staleness.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -19,7 +19,7 @@
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "tests/training/write_back_watch.h"
-#include "worker/train/named_cuts.h"
+#include "worker/train/launcher_orders.h"
 #include "worker/train/worker.h"
 
 namespace thermocline {
@@ -171,7 +171,7 @@ TEST_P(CacheTest, WritesBackInPieces) {
     most_forgotten = std::max(most_forgotten, transport.forgotten());
     EXPECT_EQ(Hex(repeated.digest), Hex(uncached.digest));
   }
-  EXPECT_GT(most_forgotten, 10u) << "no cut had more parts than pieces are held at a time";
+  EXPECT_GT(most_forgotten, 10u) << "no checkpoint had more parts than pieces are held at a time";
 }
 
 TEST_P(CacheTest, ResumesWithTheBitsOfNoCache) {
@@ -204,14 +204,14 @@ TEST_P(CacheTest, ACutLeavesTheWholeModelOnTheServers) {
     SCOPED_TRACE(Name(shape));
     const Job job = WithCache(plain, shape);
     JobServers servers(job);
-    NamedCuts cuts(Step(0));
-    ASSERT_TRUE(cuts.Name(Step(7)).ok());
+    NamedCheckpoints checkpoints(Step(0));
+    ASSERT_TRUE(checkpoints.Name(Step(7)).ok());
     WriteBackWatch watch(&servers, [](Step) {});
     WorkerOptions options;
-    options.named_cuts = &cuts;
+    options.named_checkpoints = &checkpoints;
     RunWorkers(job, &servers, options, &watch);
     for (const auto& [step, digest] : expected) {
-      EXPECT_EQ(watch.digests().at(step), digest) << "cut " << step;
+      EXPECT_EQ(watch.digests().at(step), digest) << "checkpoint of step " << step;
     }
   }
 }

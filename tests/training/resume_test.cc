@@ -1,6 +1,6 @@
 // A model that was trained to a step and then, by new workers, from there on is the model that was
-// trained in one go; cuts leave all of it on the servers; a checkpoint is evaluated as the model it
-// is.
+// trained in one go; checkpoints leave all of it on the servers; a checkpoint is evaluated as the
+// model it is.
 #include <functional>
 #include <map>
 #include <set>
@@ -16,7 +16,7 @@
 #include "tests/training/small_job.h"
 #include "tests/training/write_back_watch.h"
 #include "worker/session/retry_policy.h"
-#include "worker/train/named_cuts.h"
+#include "worker/train/launcher_orders.h"
 #include "worker/train/worker.h"
 
 namespace thermocline {
@@ -165,33 +165,35 @@ TEST(EvalOnlyTest, TheModelOnTheServersIsScoredAndNotTouched) {
   }
 }
 
-// After a cut, periodic or named, the servers hold what they would hold had training ended there.
+// After a checkpoint, periodic or named, the servers hold what they would hold had training ended
+// there.
 TEST(CutTest, TheServersHoldTheWholeModelAfterACut) {
   const Job job = MakeSmallJob("adam {}", {"checkpoint.every_steps=5"});
   const Job without_cuts = MakeSmallJob("adam {}", {});
   JobServers servers(job);
-  NamedCuts cuts(Step(0));
-  ASSERT_TRUE(cuts.Name(Step(6)).ok());
-  ASSERT_TRUE(cuts.Name(Step(8)).ok());
+  NamedCheckpoints checkpoints(Step(0));
+  ASSERT_TRUE(checkpoints.Name(Step(6)).ok());
+  ASSERT_TRUE(checkpoints.Name(Step(8)).ok());
   WriteBackWatch watch(&servers, [&](Step step) {
-    if (step == Step(7)) cuts.CallOff(Step(8));
+    if (step == Step(7)) checkpoints.CallOff(Step(8));
     if (step == Step(2)) {
-      EXPECT_EQ(cuts.Name(Step(2)).code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(checkpoints.Name(Step(2)).code(), absl::StatusCode::kFailedPrecondition);
     }
   });
   WorkerOptions options;
-  options.named_cuts = &cuts;
+  options.named_checkpoints = &checkpoints;
   const Outcome outcome = RunWorkers(job, &servers, options, &watch);
   std::set<int64_t> steps;
   for (const auto& [step, digest] : watch.digests()) {
     steps.insert(step);
     Job ending = without_cuts;
     ending.mutable_train()->set_max_steps(step + 1);
-    EXPECT_EQ(digest, Hex(TrainInOneGo(ending).digest)) << "cut " << step;
+    EXPECT_EQ(digest, Hex(TrainInOneGo(ending).digest)) << "checkpoint of step " << step;
   }
   EXPECT_EQ(steps, (std::set<int64_t>{4, 6, 9, 11}));
   EXPECT_EQ(Hex(outcome.digest), Hex(TrainInOneGo(without_cuts).digest));
-  EXPECT_EQ(cuts.Name(Step(1000)).code(), absl::StatusCode::kFailedPrecondition);  // It is over.
+  EXPECT_EQ(checkpoints.Name(Step(1000)).code(),
+            absl::StatusCode::kFailedPrecondition);  // It is over.
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-#include "worker/cache/cache_layout.h"
-
 #include <algorithm>
 #include <string>
 
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
+#include "worker/cache/device_slab.h"
 
 namespace thermocline {
 namespace {

@@ -1,5 +1,3 @@
-#include "worker/cache/cache_layout.h"
-
 #include <random>
 #include <string>
 #include <utility>
@@ -7,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_seed.h"
+#include "worker/cache/device_slab.h"
 
 namespace thermocline {
 namespace {

@@ -1,21 +1,52 @@
-// The rows of one table group on a worker's device: those the cache holds, then staging for the
-// rows of one step that bypass it. Beside the memory it keeps, on the host, whose row each is and
-// what the servers don't know of it yet.
-//
-// Not thread-safe; its memory is used in the order of the device's operations.
+// A worker's cache in device memory: how its budget is divided, and the slab of rows of each table
+// group.
 #ifndef THERMOCLINE_WORKER_CACHE_DEVICE_SLAB_H_
 #define THERMOCLINE_WORKER_CACHE_DEVICE_SLAB_H_
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/job/resolved_job.h"
 #include "kernels/device.h"
-#include "worker/cache/cache_layout.h"
 #include "worker/cache/held_rows.h"
 
 namespace thermocline {
 
+// The slab of one table group: the tables of the same dim and optimizer.
+struct CacheGroupLayout {
+  std::vector<int32_t> tables;  // indices into JobTables::sparse
+  int dim = 0;
+  int row_floats = 0;  // of a row held: weights, and optimizer state where this worker updates them
+  int64_t stride = 0;  // floats from one row of the slab to the next
+  int32_t staging_rows = 0;  // for the distinct keys of one batch
+  int32_t capacity = 0;      // rows held
+
+  int64_t row_bytes() const { return stride * static_cast<int64_t>(sizeof(float)); }
+};
+
+struct CacheLayout {
+  uint64_t budget_bytes = 0;
+  std::vector<CacheGroupLayout> groups;
+  int64_t capacity_rows() const;
+  uint64_t capacity_bytes() const;
+};
+
+// Divides a budget. batch_samples: this worker's share of a batch. `with_state`: rows are held with
+// their optimizer state. A batch has at most one distinct key a sample and column; a column whose
+// bags hold more counts as one key, and its slab may grow beyond the budget. Errors:
+// kInvalidArgument (the budget has no room for the rows of one batch and one more in each group;
+// says how much is needed, and for what).
+absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
+                                        bool with_state, uint64_t budget_bytes);
+
+// The rows of one table group on the device: those of the cache, then staging for the rows of one
+// step that bypass it. On the host it keeps the key of each row, and which rows are newer than the
+// servers'.
+//
+// Not thread-safe; its memory is used in the order of the device's operations.
 class DeviceSlab {
  public:
   // `device` outlives it.
@@ -26,19 +57,19 @@ class DeviceSlab {
   Matrix Rows(int cols) const {
     return FloatMatrix(memory_->floats(), num_rows_, cols, layout_.stride);
   }
-  // Those of the cache.
+  // The rows of the cache.
   Matrix CachedRows() const {
     return FloatMatrix(memory_->floats(), layout_.capacity, layout_.row_floats, layout_.stride);
   }
-  // Makes room for so many rows in staging. Where there isn't, the slab moves, by way of the host,
-  // so that the device never holds two of them; and the device is waited for.
-  // Errors: the device's (kResourceExhausted: the rows held are lost).
+  // Makes room for `rows` rows in staging. If there is too little, waits for the device and moves
+  // the slab by way of the host, so that the device never holds two of them. Errors: the device's
+  // (kResourceExhausted: the rows held are lost).
   absl::Status ReserveStaging(int32_t rows);
-  // How many it makes room for where `staging` rows are less than `needed`: twice as many, or what
-  // is needed. No count of rows goes beyond an int32.
+  // The new size of staging where `staging` rows are less than `needed`: twice as many, or
+  // `needed`. All row counts fit into an int32.
   static int32_t GrownStaging(int32_t staging, int32_t needed);
 
-  // What there is in the rows of the cache.
+  // The contents of the cache's rows.
   HeldRows& held() { return held_; }
   bool IsCached(int32_t row) const { return row < layout_.capacity; }
 

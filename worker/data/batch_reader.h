@@ -19,7 +19,6 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
 #include "worker/data/batch.h"
-#include "worker/data/batch_source.h"
 
 namespace thermocline {
 

@@ -1,5 +1,3 @@
-#include "worker/data/byte_source.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "worker/data/line_stream.h"
 
 namespace thermocline {
 namespace {

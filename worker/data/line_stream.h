@@ -1,9 +1,9 @@
-// The lines of a text file, in bulk. Blank lines at the end of the file are no lines; a blank line
-// before others is one.
+// A data file as bytes, and as lines.
 #ifndef THERMOCLINE_WORKER_DATA_LINE_STREAM_H_
 #define THERMOCLINE_WORKER_DATA_LINE_STREAM_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,16 +11,35 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/base/uninitialized_vector.h"
-#include "worker/data/batch_source.h"
-#include "worker/data/byte_source.h"
+#include "worker/data/batch.h"
 
 namespace thermocline {
+
+// The bytes of a data file from first to last, inflated where it is gzip. Not thread-safe.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+
+  // Plain, or gzip (one or more members) by its first two bytes.
+  // Errors: kNotFound, kPermissionDenied, kInvalidArgument (a directory), kUnavailable (other).
+  static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path);
+
+  // Fills the front of `buffer` and returns how much of it; 0 at the end only.
+  // Errors: kDataLoss (gzip that is truncated or corrupt: file and offset), kUnavailable (disk).
+  virtual absl::StatusOr<size_t> Read(absl::Span<char> buffer) = 0;
+
+  // Bytes of the file that are consumed, and its size; for progress.
+  virtual int64_t position() const = 0;
+  virtual int64_t size() const = 0;
+  virtual bool compressed() const = 0;
+};
 
 // Longest line; bounds the memory that a file without newlines takes.
 inline constexpr size_t kMaxLineBytes = 16 << 20;
 
-// How far a pass over a file is that hands out no row. It may take long, and nothing else shows it.
+// The progress of a scan, which may take long and hands out no row.
 struct ScanProgress {
   int64_t done_bytes = 0;   // of the file as it lies on the disk
   int64_t total_bytes = 0;  // 0: not known (a pipe)
@@ -33,7 +52,8 @@ using OnScan = std::function<void(const ScanProgress&)>;
 // (its first bytes are those of a binary format: says which, and what reads it).
 absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan = {});
 
-// Not thread-safe.
+// The lines of a text file, in bulk. Blank lines at the end of the file do not count; a blank line
+// before others does. Not thread-safe.
 class LineStream {
  public:
   // `cancelled` outlives the stream; once it is set, calls return kCancelled.
@@ -44,9 +64,9 @@ class LineStream {
   // Errors: as CountLines; kInvalidArgument (a line is too long: file and line).
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
-  // Reads up to `count` lines into num_rows, text, line_begin and first_line of `raw`, each ended
-  // by
-  // '\n', also the last of a file that isn't. Errors: as Skip.
+  // Reads up to `count` lines into num_rows, text, line_begin and first_line of `raw`. Each ends
+  // with
+  // '\n', even the last of a file that has none there. Errors: as Skip.
   absl::Status Read(int64_t count, RawBatch* raw);
 
   // Share of the file's bytes that is consumed.
@@ -58,11 +78,11 @@ class LineStream {
 
   // Steps over blank lines to the next other line; false at the end of the file.
   absl::StatusOr<bool> FindContent();
-  // Reads the next block behind what is left of this one; false at the end of the file.
+  // Reads the next block after the rest of this one; false at the end of the file.
   absl::StatusOr<bool> Refill();
   // Skip, without the last report of `on_scan_`.
   absl::StatusOr<int64_t> SkipLines(int64_t count);
-  // Ends at the newline of the line at position_, maybe blocks away. Copies it behind
+  // Ends at the newline of the line at position_, maybe blocks away. Appends it at
   // text[*used] unless `text` is null.
   absl::Status TakeLine(UninitializedVector<char>* text, size_t* used);
 

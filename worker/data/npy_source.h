@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/disk/npy.h"
-#include "worker/data/batch_source.h"
+#include "worker/data/batch.h"
 
 namespace thermocline {
 

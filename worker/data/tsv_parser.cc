@@ -1,5 +1,3 @@
-#include "worker/data/tsv_parser.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "worker/data/tsv_source.h"
 
 namespace thermocline {
 namespace {

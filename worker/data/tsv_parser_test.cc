@@ -1,10 +1,9 @@
-#include "worker/data/tsv_parser.h"
-
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "worker/data/tsv_source.h"
 
 namespace thermocline {
 namespace {

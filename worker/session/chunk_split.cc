@@ -1,6 +1,6 @@
-#include "worker/session/chunk_split.h"
-
 #include <algorithm>
+
+#include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {

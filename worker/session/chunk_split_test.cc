@@ -1,5 +1,3 @@
-#include "worker/session/chunk_split.h"
-
 #include <random>
 #include <string>
 #include <vector>
@@ -10,6 +8,7 @@
 #include "common/wire/codec.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_seed.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/session/chunk_split.h"
 #include "worker/session/ps_session_testing.h"
 #include "worker/session/retry_policy.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {

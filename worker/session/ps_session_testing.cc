@@ -1,7 +1,7 @@
 #include "worker/session/ps_session_testing.h"
 
 #include "absl/types/span.h"
-#include "worker/session/chunk_split.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 

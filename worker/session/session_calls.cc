@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/math/table_spec.h"
-#include "worker/session/chunk_split.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {

@@ -1,8 +1,6 @@
 // How a worker's requests reach the servers: gRPC in the program (grpc_transport.h), a seeded
-// network in the simulation. One call is one message; retries and splitting live above
-// (ps_session.h).
-//
-// Thread-safe.
+// network in the simulation. One call is one message; the split of a step's work into calls is
+// here, retries are the session's (ps_session.h).
 #ifndef THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 
@@ -11,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
@@ -52,6 +51,7 @@ size_t NumKeys(const Call& call) {
   return keys;
 }
 
+// Thread-safe.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -64,11 +64,33 @@ class Transport {
   virtual void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                     std::function<void(absl::StatusOr<wire::PushAnswer>)> done) = 0;
 
-  // A session that failed needs no answers any more: ends every call, under way or later, with
-  // kCancelled as soon as may be. Returns at once. A transport that several sessions share does
+  // Ends every call, under way or later, with kCancelled as soon as possible: the session has
+  // failed and needs no answers. Returns at once. A transport that several sessions share does
   // nothing.
   virtual void Close() = 0;
 };
+
+// The most that a message takes beside keys, counts and values: once, with the longest job id, and
+// for each of its slices (tags, lengths, table, kind). chunk_split_test.cc compares both with the
+// codec.
+inline constexpr size_t kMaxHeaderBytes = 384;
+inline constexpr size_t kMaxSliceHeaderBytes = 32;
+
+// Floats in one row or gradient of a slice.
+template <typename Slice>
+using WidthOf = absl::FunctionRef<size_t(const Slice&)>;
+
+// Splits the work for one server into calls of at most `max_message_bytes` on the wire, in the
+// order of the keys: few, and of about equal size. Only a call of a single key may be larger.
+// Slices without keys vanish; without any key the result is empty.
+//
+// A pull's keys and rows count together, although they travel in two messages: both keep the limit.
+std::vector<std::vector<PullSlice>> SplitPull(absl::Span<const PullSlice> slices,
+                                              size_t max_message_bytes,
+                                              WidthOf<PullSlice> width_of);
+std::vector<std::vector<wire::PushSlice>> SplitPush(absl::Span<const wire::PushSlice> slices,
+                                                    size_t max_message_bytes,
+                                                    WidthOf<wire::PushSlice> width_of);
 
 }  // namespace thermocline
 

@@ -21,13 +21,11 @@
 #include "common/math/table_spec.h"
 #include "kernels/device.h"
 #include "kernels/transfer.h"
-#include "worker/cache/cache_layout.h"
 #include "worker/cache/cache_planner.h"
 #include "worker/cache/device_slab.h"
 #include "worker/cache/held_rows.h"
 #include "worker/session/ps_session.h"
 #include "worker/source/embedding_source.h"
-#include "worker/source/remote_source.h"
 
 namespace thermocline {
 

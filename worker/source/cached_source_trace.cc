@@ -1,7 +1,7 @@
 #include "worker/source/cached_source_trace.h"
 
 #include "absl/strings/str_cat.h"
-#include "worker/session/chunk_split.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {

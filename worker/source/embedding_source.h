@@ -1,11 +1,11 @@
 // Where a trainer's rows come from and where its gradients go. Implementations: RemoteSource (pull
-// and push every step), CachedSource (hot rows stay on the device).
+// and push every step), CachedSource (hot rows stay on the device, cached_source.h).
 //
 // One thread calls it, for each step in order: Fetch, Await, Update, Push, FinishPush. Up to
 // fetch_ahead() later steps may be fetched before a step's Push. A trainer that pipelines its steps
 // (trainer.h) calls Await and Update of the next step before Push, too, unless the step writes back
-// or the next one awaits its push. Whatever fetches and pushes meet fails their session: its
-// owner drains and cancels it (ps_session.h).
+// or the next one awaits its push. An error of a fetch or a push fails the session,
+// which its owner drains and cancels (ps_session.h).
 //
 // The dense parameters are not the source's (dense_parameters.h). But a worker has one push a step,
 // so their share of a step's pull and push goes along with the rows.
@@ -19,7 +19,10 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/math/table_spec.h"
 #include "common/wire/messages.h"
+#include "kernels/device.h"
+#include "worker/session/ps_session.h"
 #include "worker/session/transport.h"
 #include "worker/source/step_context.h"
 
@@ -60,9 +63,8 @@ class EmbeddingSource {
   virtual void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) = 0;
 };
 
-// What implementations make pulls and pushes of: the keys of one table, as slices for each server.
-
-// Distinct keys of a table, server by server.
+// The distinct keys of a table, server by server. Implementations make slices of pulls and pushes
+// of them.
 struct KeyShares {
   TableId table;
   absl::Span<const Key> keys;
@@ -86,6 +88,45 @@ void AddPushSlices(const KeyShares& shares, wire::PushKind kind,
                    absl::Span<const uint32_t> counts,  // [keys]
                    absl::Span<const float> values,
                    std::vector<std::vector<wire::PushSlice>>* slices);
+
+struct RemoteSourceOptions {
+  uint32_t num_servers = 1;
+  uint32_t num_workers = 1;
+  uint32_t staleness_steps = 0;
+  std::vector<TableLayout> tables;  // the plan's
+};
+
+// Without a cache: every step pulls its rows from the servers and pushes their gradients back. With
+// a CPU device this is XDL's CPU-only arm, with a GPU its CPU-GPU arm.
+class RemoteSource : public EmbeddingSource {
+ public:
+  // All that is pointed to outlives the source.
+  RemoteSource(const RemoteSourceOptions& options, PsSession* session, Device* device)
+      : options_(options), session_(session), device_(device) {}
+
+  int fetch_ahead() const override { return static_cast<int>(options_.staleness_steps); }
+  void Fetch(const std::shared_ptr<StepContext>& context,
+             const std::vector<std::vector<PullSlice>>& dense) override;
+  Step AwaitsPushOf(const StepContext& context) const override {
+    return context.step() - 1 - options_.staleness_steps;
+  }
+  absl::Status Await(StepContext* context) override;
+  void Update(StepContext* context) override;
+  absl::Status Push(const std::shared_ptr<StepContext>& context,
+                    std::vector<std::vector<wire::PushSlice>> dense) override;
+  absl::Status FinishPush(StepContext* context) override;
+  void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) override;
+
+ private:
+  struct OfStep;
+
+  void StartPull(const std::shared_ptr<StepContext>& context, PullWork pull,
+                 const std::vector<std::vector<PullSlice>>& dense);
+
+  const RemoteSourceOptions options_;
+  PsSession* const session_;
+  Device* const device_;
+};
 
 }  // namespace thermocline
 

@@ -1,11 +1,10 @@
-#include "worker/source/remote_source.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "common/base/completion.h"
 #include "common/base/status_macros.h"
 #include "kernels/transfer.h"
+#include "worker/source/embedding_source.h"
 
 namespace thermocline {
 

@@ -59,18 +59,4 @@ absl::StatusOr<EvaluationResult> ScoreHeldOut(
   return result;
 }
 
-void EvaluationDecisions::Take(Step step, bool stop) {
-  absl::MutexLock lock(&mutex_);
-  if (step < decided_) return;  // A retry that came late.
-  decided_ = step;
-  stop_ = stop;
-}
-
-bool EvaluationDecisions::AwaitGoingOn(Step step) {
-  absl::MutexLock lock(&mutex_);
-  const auto is_decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return decided_ >= step; };
-  mutex_.Await(absl::Condition(&is_decided));
-  return decided_ > step || !stop_;
-}
-
 }  // namespace thermocline

@@ -1,10 +1,10 @@
-// The model of a job on its device, fed with step contexts: what the trainer and the evaluation
-// share.
-//
-// Not thread-safe.
+// The model as it computes a step: what the trainer and the evaluation share.
 #ifndef THERMOCLINE_WORKER_TRAIN_MODEL_STEP_H_
 #define THERMOCLINE_WORKER_TRAIN_MODEL_STEP_H_
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -20,6 +20,7 @@
 
 namespace thermocline {
 
+// The model of a job on its device, fed with step contexts. Not thread-safe.
 class ModelStep {
  public:
   // `device` outlives it. max_batch: samples in the largest batch of this worker, evaluation
@@ -62,6 +63,30 @@ class ModelStep {
   SparseBatch batch_;  // of the last Forward
   std::vector<Matrix> embedding_gradients_;
   Matrix logits_;
+};
+
+// How stale the rows were that a worker computed with. The staleness of step t is t - 1 - c, where
+// the pushes of every worker up to c were in all of its rows. Thread-safe and wait-free.
+class StalenessMeter {
+ public:
+  // The rows of `step` are complete through `complete_through`. One thread at a time.
+  void Record(Step step, Step complete_through) {
+    const int64_t missing = std::max<int64_t>(0, step - 1 - complete_through);
+    max_.store(std::max(max(), static_cast<uint64_t>(missing)), std::memory_order_relaxed);
+    sum_.fetch_add(missing, std::memory_order_relaxed);
+    steps_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  uint64_t max() const { return max_.load(std::memory_order_relaxed); }
+  double mean() const {
+    const uint64_t steps = steps_.load(std::memory_order_relaxed);
+    return steps == 0 ? 0 : static_cast<double>(sum_.load(std::memory_order_relaxed)) / steps;
+  }
+
+ private:
+  std::atomic<uint64_t> max_{0};
+  std::atomic<uint64_t> sum_{0};
+  std::atomic<uint64_t> steps_{0};
 };
 
 }  // namespace thermocline

@@ -1,5 +1,3 @@
-#include "worker/train/server_check.h"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "common/net/control_client.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/session/retry_policy.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {
@@ -20,7 +19,7 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 
-// Changes whenever the server gets on; "" where nobody answers.
+// A text that changes whenever the server advances; "" where there is no answer.
 std::string ProgressOf(ControlClient* client, const absl::Status& refusal, absl::Duration timeout) {
   const absl::StatusOr<ServerStats> stats = client->GetStats(timeout);
   if (!stats.ok()) return "";

@@ -1,5 +1,3 @@
-#include "worker/train/server_check.h"
-
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "worker/session/retry_policy.h"
+#include "worker/train/worker.h"
 
 namespace thermocline {
 namespace {

@@ -23,15 +23,6 @@ uint32_t PassBefore(const StepContext* next, uint32_t passes) {
   return next->batch->pass + (next->batch->begins_pass ? 0 : 1);
 }
 
-// Whether an evaluation is due after the last step even if there were more passes.
-bool IsScheduledEnd(const Evaluate& policy, uint64_t max_steps, const TrainerReport& report) {
-  if (policy.every_steps() > 0) {
-    return static_cast<uint64_t>(report.steps) % policy.every_steps() == 0;
-  }
-  const bool ends_a_pass = max_steps == 0 || static_cast<uint64_t>(report.steps) < max_steps;
-  return ends_a_pass && report.pass % policy.every_passes() == 0;
-}
-
 }  // namespace
 
 Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
@@ -63,7 +54,7 @@ absl::Status Trainer::TrainSteps() {
   }
   if (next_ == nullptr) RETURN_IF_ERROR(EndAtOnce());
   bool goes_on = true;
-  if (next_ == nullptr || EvaluationComesBefore(*next_)) {
+  if (next_ == nullptr || EvaluationIsDueBefore(*next_)) {
     ASSIGN_OR_RETURN(goes_on, EvaluateHere());
   }
   while (goes_on && next_ != nullptr) {
@@ -86,14 +77,14 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
   }
   RETURN_IF_ERROR(Compute(context.get()));
-  // Of the data, or before an evaluation.
-  const bool last = fetched_.empty() && (next_ == nullptr || EvaluationComesBefore(*next_));
+  // The last step of the data, or before an evaluation.
+  const bool last = fetched_.empty() && (next_ == nullptr || EvaluationIsDueBefore(*next_));
   context->writes_back = WritesBack(context->step(), last);
   if (pipelines_steps_) {
     RETURN_IF_ERROR(ComputeDense(context.get()));
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
     pipelined_ = context;
-    // What is written back, or reported, is the model of this step.
+    // A write-back and a report need the model of this very step.
     if (!context->writes_back && !ReportsAfter(report_.steps + 1, last)) return absl::OkStatus();
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/0));
   } else {
@@ -110,10 +101,10 @@ absl::Status Trainer::PlanNext() {
   return absl::OkStatus();
 }
 
-// Begins fetches until as many steps as the source allows are on their way. `queued_beyond`: steps
-// after the one pushed last that were fetched and are not in fetched_ any more.
+// Begins fetches until as many steps as the source allows are on their way. queued_beyond: fetched
+// steps after the one pushed last that have left fetched_.
 absl::Status Trainer::FetchAhead(size_t queued_beyond) {
-  while (next_ != nullptr && !EvaluationComesBefore(*next_) &&
+  while (next_ != nullptr && !EvaluationIsDueBefore(*next_) &&
          fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
     {
       const TraceRange range("fetch");
@@ -147,14 +138,15 @@ absl::Status Trainer::Compute(StepContext* context) {
   return absl::OkStatus();
 }
 
-// The servers' rows after the last step, and after a cut, are the whole model.
+// After the last step, and after a step with a checkpoint, the servers have the whole model.
 bool Trainer::WritesBack(Step step, bool last) {
-  const bool named = parts_.named_cuts != nullptr && parts_.named_cuts->BeginPush(step);
+  const bool named =
+      parts_.named_checkpoints != nullptr && parts_.named_checkpoints->BeginPush(step);
   return last || named || IsPeriodicCheckpoint(step, job_.checkpoint().every_steps());
 }
 
-// The servers answer the next fetch once they have applied this push: while the rest is computed
-// here. Nothing is pushed from a loss that is not finite.
+// Pushes the gradients of the embeddings first, so that the servers apply them and answer the next
+// fetch while the rest is computed here. A loss that is not finite ends the job before any push.
 absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context,
                                      size_t queued_beyond) {
   {
@@ -169,7 +161,7 @@ absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context
   return FetchAhead(queued_beyond);
 }
 
-// What is left of the backward pass, and the update of the dense parameters where it is done here.
+// The rest of the backward pass, and the update of the dense parameters if they live here.
 absl::Status Trainer::ComputeDense(StepContext* context) {
   {
     const StageRange stage("backward dense", &stages_.backward_dense);
@@ -189,7 +181,7 @@ absl::Status Trainer::FinishPush(StepContext* context) {
   return parts_.source->FinishPush(context);
 }
 
-// Looks at the results of the pipelined step, if there is one, and pushes it.
+// Waits for the results of the pipelined step, if there is one, and pushes them.
 absl::Status Trainer::FinishPipelined(size_t queued_beyond) {
   if (pipelined_ == nullptr) return absl::OkStatus();
   const std::shared_ptr<StepContext> context = std::exchange(pipelined_, nullptr);
@@ -234,7 +226,7 @@ absl::Status Trainer::Report(const StepContext& context) {
   return absl::OkStatus();
 }
 
-// A run that goes on where training was over has nothing to do.
+// A run that resumes after the last step has nothing to do.
 absl::Status Trainer::EndAtOnce() {
   if (report_.steps > 0) {
     report_.progress = 1;
@@ -249,17 +241,13 @@ absl::Status Trainer::EndAtOnce() {
           : ""));
 }
 
-// Whether the step before `next` is evaluated, and hasn't been yet. Nothing of `next` begins before
-// that is over: an evaluation may find that there is no next step.
-bool Trainer::EvaluationComesBefore(const StepContext& next) const {
-  const Evaluate& policy = job_.evaluate();
+// Whether an evaluation of the step before `next` is due and not yet over. No fetch of `next`
+// begins before it is over: training may end with the evaluation.
+bool Trainer::EvaluationIsDueBefore(const StepContext& next) const {
   const Step step = next.step() - 1;
   if (!parts_.evaluate || step < Step(0) || evaluated_ == step) return false;
-  if (policy.every_steps() > 0) {
-    return static_cast<uint64_t>(next.step().value()) % policy.every_steps() == 0;
-  }
-  return policy.every_passes() > 0 && next.batch->begins_pass &&
-         next.batch->pass % policy.every_passes() == 0;
+  return EvaluationIsDue(job_.evaluate(), next.step().value(),
+                         next.batch->begins_pass ? next.batch->pass : 0);
 }
 
 absl::StatusOr<bool> Trainer::EvaluateHere() {
@@ -268,8 +256,11 @@ absl::StatusOr<bool> Trainer::EvaluateHere() {
   place.step = Step(report_.steps - 1);
   place.pass = report_.pass;
   place.learning_rate = report_.learning_rate;
-  place.is_scheduled =
-      next_ != nullptr || IsScheduledEnd(job_.evaluate(), job_.train().max_steps(), report_);
+  // At the end of training: whether it is due even if there were more passes.
+  const uint64_t max_steps = job_.train().max_steps();
+  const bool ends_a_pass = max_steps == 0 || static_cast<uint64_t>(report_.steps) < max_steps;
+  place.is_scheduled = next_ != nullptr || EvaluationIsDue(job_.evaluate(), report_.steps,
+                                                           ends_a_pass ? report_.pass : 0);
   evaluated_ = place.step;
   return parts_.evaluate(place);
 }

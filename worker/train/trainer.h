@@ -27,9 +27,8 @@
 #include "worker/source/embedding_source.h"
 #include "worker/source/step_pipeline.h"
 #include "worker/train/evaluation.h"
+#include "worker/train/launcher_orders.h"
 #include "worker/train/model_step.h"
-#include "worker/train/named_cuts.h"
-#include "worker/train/staleness_meter.h"
 
 namespace thermocline {
 
@@ -70,8 +69,8 @@ class Trainer {
     EmbeddingSource* source = nullptr;
     DenseParameters* dense = nullptr;
     ModelStep* model = nullptr;
-    PsSession* session = nullptr;     // the source's and the dense parameters'
-    NamedCuts* named_cuts = nullptr;  // null: none is named
+    PsSession* session = nullptr;                   // the source's and the dense parameters'
+    NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named
     // Where the job evaluates while it trains. The servers have, or get, the whole model after the
     // step; nothing of later ones is under way. False: it was the last step.
     std::function<absl::StatusOr<bool>(const EvaluationPlace& place)> evaluate;
@@ -113,7 +112,7 @@ class Trainer {
   bool ReportsAfter(int64_t steps, bool last) const;
   absl::Status Report(const StepContext& context);
   absl::Status EndAtOnce();
-  bool EvaluationComesBefore(const StepContext& next) const;
+  bool EvaluationIsDueBefore(const StepContext& next) const;
   absl::StatusOr<bool> EvaluateHere();
 
   const Job job_;

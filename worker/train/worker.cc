@@ -24,7 +24,7 @@
 #include "worker/source/cached_source.h"
 #include "worker/source/dense_blocks.h"
 #include "worker/source/dense_parameters.h"
-#include "worker/source/remote_source.h"
+#include "worker/source/embedding_source.h"
 #include "worker/train/model_step.h"
 
 namespace thermocline {
@@ -296,7 +296,7 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
   parts.dense = &run->dense;
   parts.model = &run->model;
   parts.session = &run->session;
-  parts.named_cuts = options.named_cuts;
+  parts.named_checkpoints = options.named_checkpoints;
   absl::Duration evaluating;
   if (run->job.has_evaluate()) {
     parts.evaluate = [&](const EvaluationPlace& place) {
@@ -355,7 +355,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   progress->Watch(run.Watched());
   const absl::Cleanup stop_watching = [progress] { progress->Watch({}); };
   if (!options.eval_only) RETURN_IF_ERROR(TrainPart(&run, progress, &result));
-  if (options.named_cuts != nullptr) options.named_cuts->EndTraining();
+  if (options.named_checkpoints != nullptr) options.named_checkpoints->EndTraining();
   const Step last = Step(result.steps) - 1;
   if (options.rank == WorkerRank(0) && (options.eval_only || result.evaluated_step != last)) {
     EvaluationPlace place;

@@ -1,4 +1,4 @@
-// One worker of a job, from its job file to its result: connects to the servers, trains, evaluates.
+// One worker of a job, from its job file to its result: waits for the servers, trains, evaluates.
 #ifndef THERMOCLINE_WORKER_TRAIN_WORKER_H_
 #define THERMOCLINE_WORKER_TRAIN_WORKER_H_
 
@@ -6,18 +6,38 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
+#include "common/net/rpc.h"
 #include "proto/job.pb.h"
 #include "worker/session/transport.h"
 #include "worker/train/evaluation.h"
-#include "worker/train/named_cuts.h"
+#include "worker/train/launcher_orders.h"
 #include "worker/train/progress.h"
 #include "worker/train/worker_device.h"
 
 namespace thermocline {
+
+struct ServerCheckOptions {
+  std::string job_id;
+  uint64_t generation = 0;
+  std::vector<std::string> addresses;  // host:port, by server index
+  TlsFiles tls;
+  // How long a server may go without an answer that shows progress.
+  absl::Duration patience = absl::Seconds(30);
+};
+
+// Waits until each server serves the job with the tables that this worker expects (Configure with
+// check_only). A server that loads a checkpoint or replays its push log is waited for while it
+// advances. Errors name the server's address. kFailedPrecondition: it is configured differently,
+// and says in what. kUnavailable, kDeadlineExceeded: no progress within `patience`; marked as a
+// loss of the server (retry_policy.h).
+absl::Status AwaitServers(const Job& job, const ServerCheckOptions& options);
 
 struct WorkerOptions {
   std::string job_id;
@@ -27,7 +47,7 @@ struct WorkerOptions {
   Step start_step{0};
   // Trains nothing: rank 0 scores the held-out rows with that model.
   bool eval_only = false;
-  NamedCuts* named_cuts = nullptr;  // null: none is named. Outlives the run.
+  NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named. Outlives the run.
   // Of the evaluations of job.evaluate; null: training always goes on. Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   // For tests: less than what CachedSourceOptions say.

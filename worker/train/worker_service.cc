@@ -15,7 +15,7 @@ grpc::Status WorkerService::GetStats(grpc::ServerContext*, const GetStatsRequest
 grpc::Status WorkerService::Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                                        CheckpointReply* reply) {
   const absl::Status status = Act(*request);
-  reply->set_complete_through(cuts_->begun().value());
+  reply->set_complete_through(checkpoints_->begun().value());
   reply->set_accepted_through(progress_->AckedThrough().value());
   {
     absl::MutexLock lock(&mutex_);
@@ -45,9 +45,9 @@ absl::Status WorkerService::Act(const CheckpointRequest& request) {
   RETURN_IF_ERROR(order_.Take(request.sequence()));
   switch (request.action()) {
     case CheckpointRequest::NAME_CUT:
-      return cuts_->Name(Step(request.step()));
+      return checkpoints_->Name(Step(request.step()));
     case CheckpointRequest::CALL_OFF:
-      cuts_->CallOff(Step(request.step()));
+      checkpoints_->CallOff(Step(request.step()));
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(

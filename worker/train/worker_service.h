@@ -1,4 +1,4 @@
-// A worker's own RPCs: its stats, the cuts that it is told of, and what follows from evaluations.
+// A worker's own RPCs: its stats, and the launcher's orders (launcher_orders.h).
 #ifndef THERMOCLINE_WORKER_TRAIN_WORKER_SERVICE_H_
 #define THERMOCLINE_WORKER_TRAIN_WORKER_SERVICE_H_
 
@@ -12,28 +12,29 @@
 #include "common/base/request_order.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "worker/train/evaluation.h"
-#include "worker/train/named_cuts.h"
+#include "worker/train/launcher_orders.h"
 #include "worker/train/progress.h"
 
 namespace thermocline {
 
 class WorkerService : public Worker::Service {
  public:
-  // `progress`, `cuts` and `decisions` outlive the service.
+  // `progress`, `checkpoints` and `decisions` outlive the service.
   WorkerService(std::string job_id, uint64_t generation, const WorkerProgress* progress,
-                NamedCuts* cuts, EvaluationDecisions* decisions)
+                NamedCheckpoints* checkpoints, EvaluationDecisions* decisions)
       : job_id_(std::move(job_id)),
         generation_(generation),
         progress_(progress),
-        cuts_(cuts),
+        checkpoints_(checkpoints),
         decisions_(decisions) {}
 
   grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override;
 
   // STATUS, NAME_CUT and CALL_OFF; the reply's complete_through is the last step whose push has
   // begun, accepted_through the last that every server has acknowledged. Errors:
-  // FAILED_PRECONDITION (another job or generation; too late to name this cut; a later request was
-  // taken), INVALID_ARGUMENT (an action that isn't a worker's; a sequence that no launcher has).
+  // FAILED_PRECONDITION (another job or generation; too late for this checkpoint; a later
+  // request was taken), INVALID_ARGUMENT (an action that workers do not have; a sequence out of the
+  // range of launchers).
   grpc::Status Checkpoint(grpc::ServerContext*, const CheckpointRequest* request,
                           CheckpointReply* reply) override;
 
@@ -48,7 +49,7 @@ class WorkerService : public Worker::Service {
   const std::string job_id_;
   const uint64_t generation_;
   const WorkerProgress* const progress_;
-  NamedCuts* const cuts_;
+  NamedCheckpoints* const checkpoints_;
   EvaluationDecisions* const decisions_;
   absl::Mutex mutex_;  // Requests act one after the other.
   RequestOrder order_ ABSL_GUARDED_BY(mutex_);

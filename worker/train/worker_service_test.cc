@@ -42,10 +42,10 @@ class WorkerServiceTest : public testing::Test {
     return client_->CheckpointWorker(request, kTimeout);
   }
 
-  NamedCuts cuts_{Step(5)};
+  NamedCheckpoints checkpoints_{Step(5)};
   EvaluationDecisions decisions_;
   WorkerProgress progress_{"job", WorkerRank(1), /*fd=*/-1};
-  WorkerService service_{"job", 3, &progress_, &cuts_, &decisions_};
+  WorkerService service_{"job", 3, &progress_, &checkpoints_, &decisions_};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<ControlClient> client_;
 };
@@ -80,9 +80,9 @@ TEST_F(WorkerServiceTest, NamesAndCallsOffCuts) {
   EXPECT_EQ(reply->complete_through(), 4);
   ASSERT_TRUE(Ask(CheckpointRequest::NAME_CUT, 7).ok());
   ASSERT_TRUE(Ask(CheckpointRequest::CALL_OFF, 7).ok());
-  EXPECT_FALSE(cuts_.BeginPush(Step(5)));
-  EXPECT_TRUE(cuts_.BeginPush(Step(6)));
-  EXPECT_FALSE(cuts_.BeginPush(Step(7)));
+  EXPECT_FALSE(checkpoints_.BeginPush(Step(5)));
+  EXPECT_TRUE(checkpoints_.BeginPush(Step(6)));
+  EXPECT_FALSE(checkpoints_.BeginPush(Step(7)));
   reply = Ask(CheckpointRequest::STATUS, 0);
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->complete_through(), 7);
@@ -103,7 +103,7 @@ TEST_F(WorkerServiceTest, SaysWhatEveryServerHasAcknowledged) {
 }
 
 TEST_F(WorkerServiceTest, ACutThatIsTooLateIsRefusedWithTheStepItIsAt) {
-  EXPECT_FALSE(cuts_.BeginPush(Step(5)));
+  EXPECT_FALSE(checkpoints_.BeginPush(Step(5)));
   const absl::Status late = Ask(CheckpointRequest::NAME_CUT, 5).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(late.message(), "this worker is at step 5")) << late;
@@ -113,7 +113,7 @@ TEST_F(WorkerServiceTest, ARequestThatALaterOneHasOvertakenIsRefused) {
   ASSERT_TRUE(Ask(CheckpointRequest::CALL_OFF, 6, 3, "job", 2).ok());
   EXPECT_EQ(Ask(CheckpointRequest::NAME_CUT, 6, 3, "job", 1).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_FALSE(cuts_.BeginPush(Step(6)));
+  EXPECT_FALSE(checkpoints_.BeginPush(Step(6)));
 }
 
 TEST_F(WorkerServiceTest, ARequestTooFarAheadOvertakesNothing) {
@@ -131,7 +131,7 @@ TEST_F(WorkerServiceTest, StrangersAreRefused) {
     EXPECT_TRUE(absl::StrContains(reply.status().message(), "job 'job', generation 3"))
         << reply.status();
   }
-  EXPECT_FALSE(cuts_.BeginPush(Step(6)));
+  EXPECT_FALSE(checkpoints_.BeginPush(Step(6)));
 }
 
 TEST_F(WorkerServiceTest, CommittingIsNoWorkersBusiness) {

@@ -1,0 +1,87 @@
+#include "deploy/cli/checkpoint_path.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/disk/disk.h"
+#include "common/job/job_loader.h"
+
+namespace thermocline {
+namespace {
+
+absl::StatusOr<ListedCheckpoint> NewestWhole(const CheckpointStore& store, ByteScan* scan,
+                                             std::vector<std::string>* notices) {
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, store.List());
+  std::string passed_over;
+  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+    absl::Status status = listed->status;
+    if (status.ok() && scan != nullptr) status = store.CheckBytes(listed->manifest, scan);
+    if (status.ok()) return *listed;
+    if (absl::IsCancelled(status)) return status;
+    notices->push_back(
+        absl::StrCat("checkpoint ", listed->name, " is passed over: ", status.message()));
+    absl::StrAppend(&passed_over, "; ", listed->name, ": ", status.message());
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no whole checkpoint in ", store.directory(), passed_over));
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
+                                              std::vector<std::string>* notices) {
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(const ListedCheckpoint newest,
+                   NewestWhole(CheckpointStore(&disk, directory), scan, notices));
+  const std::string& best = newest.manifest.evaluations().best_checkpoint();
+  if (!best.empty()) return CheckpointPath{directory, best};
+  return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory, " is kept as the best"));
+}
+
+absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,
+                                                     const std::string& name, ByteScan* scan,
+                                                     std::vector<std::string>* notices) {
+  if (name.empty()) return NewestWhole(store, scan, notices);
+  ListedCheckpoint named;
+  named.name = name;
+  ASSIGN_OR_RETURN(named.manifest, store.Load(name));
+  const absl::Status status = store.CheckBytes(named.manifest, scan);
+  if (status.ok()) return named;
+  if (absl::IsCancelled(status)) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("checkpoint ", name, " can't be used: ", status.message()));
+}
+
+absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan* scan,
+                                                     std::vector<std::string>* notices) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::filesystem::path as_path(path);
+  if (!std::filesystem::is_directory(path)) {
+    if (as_path.filename() != "best") {
+      return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
+    }
+    const std::string parent = as_path.parent_path().string();
+    ASSIGN_OR_RETURN(const CheckpointPath of,
+                     ResolveCheckpointPath(parent.empty() ? "." : parent, scan, notices));
+    return BestCheckpoint(of.directory, scan, notices);
+  }
+  if (ParseCheckpointName(as_path.filename().string()).has_value()) {
+    const std::string directory = as_path.parent_path().string();
+    return CheckpointPath{directory.empty() ? "." : directory, as_path.filename().string()};
+  }
+  const std::string job_file = path + "/job.textproto";
+  if (!std::filesystem::exists(job_file)) return CheckpointPath{path, ""};
+  ASSIGN_OR_RETURN(const Job job, LoadJob(job_file, {}));
+  std::string directory = job.checkpoint().directory();
+  if (directory.empty()) directory = path + "/checkpoints";
+  if (!job.has_checkpoint() && !std::filesystem::is_directory(directory)) {
+    return absl::NotFoundError(absl::StrCat("the job in '", path,
+                                            "' has no checkpoint policy (`checkpoint {}`), and "
+                                            "so no checkpoints"));
+  }
+  return CheckpointPath{directory, ""};
+}
+
+}  // namespace thermocline

@@ -1,0 +1,41 @@
+// What the path of a checkpoint means on the command line.
+#ifndef THERMOCLINE_DEPLOY_CLI_CHECKPOINT_PATH_H_
+#define THERMOCLINE_DEPLOY_CLI_CHECKPOINT_PATH_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/checkpoint/checkpoint_store.h"
+
+namespace thermocline {
+
+struct CheckpointPath {
+  std::string directory;
+  std::string name;  // Empty: all checkpoints of the directory.
+};
+
+// `path` is a checkpoint directory, a run directory, or one checkpoint in its directory; "best" in
+// one of the first two is the best checkpoint (Job.evaluate), as the newest whole one knows it.
+// With a `scan`, every byte of that newest one is read to know that it is whole, and `notices` gets
+// a line for each damaged one that is passed over; without (null), sizes suffice.
+//
+// Errors: kNotFound (no such folder; a run without checkpoints, or without a whole or a best one),
+// kInvalidArgument (the run directory's job can't be read), those of scan->on_progress.
+absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan* scan,
+                                                     std::vector<std::string>* notices);
+
+// The best checkpoint in a checkpoint directory; otherwise as above.
+absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
+                                              std::vector<std::string>* notices);
+
+// The checkpoint called `name`, or, if that is empty, the newest whole one; whole by every byte.
+// `notices` as above. Errors: kNotFound, kDataLoss, kFailedPrecondition (another format version),
+// kUnavailable, those of scan->on_progress.
+absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,
+                                                     const std::string& name, ByteScan* scan,
+                                                     std::vector<std::string>* notices);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CLI_CHECKPOINT_PATH_H_

@@ -1,0 +1,122 @@
+// What goes into the coordinator of checkpoints and comes out of it: the options of the job, the
+// calls and file operations that it wants carried out, and the events that users see.
+#ifndef THERMOCLINE_DEPLOY_JOB_CHECKPOINT_OPERATIONS_H_
+#define THERMOCLINE_DEPLOY_JOB_CHECKPOINT_OPERATIONS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/parameter_server.pb.h"
+
+namespace thermocline {
+
+// One call to a server or worker. A runner makes calls to different processes at the same time, and
+// calls to one process in order; after an unanswered call it makes no further one to that process.
+struct CheckpointCall {
+  bool to_worker = false;
+  size_t index = 0;  // Of the server, or rank of the worker.
+  CheckpointRequest::Action action = CheckpointRequest::STATUS;
+  Step step = kNoStep;  // STATUS ignores it.
+};
+
+// The answers to calls, in their order. After kUnavailable or kDeadlineExceeded the process may
+// have carried out the call or not. A call that the runner did not make has kUnavailable.
+using CheckpointAnswers = std::vector<absl::StatusOr<CheckpointReply>>;
+
+// Whether the process may have missed the call, so that it has to be repeated.
+inline bool IsUnanswered(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+// Makes the requests of one launcher in one generation, and numbers them. Not thread-safe.
+class CheckpointRequestNumbers {
+ public:
+  CheckpointRequestNumbers(std::string job_id, uint64_t generation)
+      : job_id_(std::move(job_id)), generation_(generation) {}
+
+  CheckpointRequest Next(CheckpointRequest::Action action, Step step) {
+    CheckpointRequest request;
+    request.set_job_id(job_id_);
+    request.set_generation(generation_);
+    request.set_action(action);
+    if (action == CheckpointRequest::STATUS) return request;
+    request.set_step(step.value());
+    request.set_sequence(++sequence_);
+    return request;
+  }
+  // Takes a process's answer. Where the process has seen a higher number, of another launcher, the
+  // next request gets a number above that.
+  void Learn(const CheckpointReply& reply) {
+    sequence_ = std::max(sequence_, reply.newest_sequence());
+  }
+
+ private:
+  const std::string job_id_;
+  const uint64_t generation_;
+  uint64_t sequence_ = 0;
+};
+
+struct CheckpointOptions {
+  size_t num_servers = 1;
+  size_t num_workers = 1;
+  CheckpointManifest manifest;       // Of every checkpoint: all but step, samples and shards.
+  std::string base;                  // What the generation begins with; "": nothing.
+  CheckpointManifest base_manifest;  // Of that.
+  Step base_step = kNoStep;
+  uint64_t every_steps = 0;
+  bool at_end = true;
+  uint32_t keep = 1;
+  uint64_t max_log_bytes = UINT64_MAX;  // A larger push log makes a checkpoint.
+  uint32_t staleness_steps = 0;
+  // The samples that the steps up to `step` have read, and the state of the evaluations up to it.
+  // The latter is empty where the job has no evaluations.
+  std::function<uint64_t(Step step)> samples_through = [](Step) { return uint64_t{0}; };
+  std::function<EvaluationState(Step step)> evaluations_through;
+};
+
+// Writes the manifest; the checkpoint exists once that is durable.
+struct CommitCheckpoint {
+  std::string name;
+  CheckpointManifest manifest;
+};
+// As CheckpointStore::RemoveUnneeded.
+struct RemoveCheckpoints {
+  uint32_t keep = 1;
+  std::vector<std::string> in_progress;
+  std::string kept;
+};
+using CheckpointOperation =
+    std::variant<std::monostate, std::vector<CheckpointCall>, CommitCheckpoint, RemoveCheckpoints>;
+
+// The answer to a request for a checkpoint: its name, or why there is none.
+struct CheckpointAnswer {
+  std::string id;
+  absl::StatusOr<std::string> name;
+};
+
+// For users.
+struct CheckpointEvent {
+  enum Kind { kCommitted, kCalledOff, kNotRemoved };
+  Kind kind = kCommitted;
+  Step step;
+  std::string name;
+  std::string reason;    // Why it was called off, or why old ones are not removed.
+  bool is_full = false;  // No server builds on an older one.
+  uint64_t bytes = 0;    // Written for it.
+  double pause_s = 0;    // The longest of any server, as is write_s.
+  double write_s = 0;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_JOB_CHECKPOINT_OPERATIONS_H_

@@ -1,0 +1,126 @@
+#include "deploy/job/evaluations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+
+namespace thermocline {
+namespace {
+
+EvaluationState Fresh(Evaluate::Metric metric) {
+  EvaluationState state;
+  state.set_metric(metric);
+  state.set_last_step(kNoStep.value());
+  state.set_best_step(kNoStep.value());
+  return state;
+}
+
+}  // namespace
+
+EvaluationBoard::EvaluationBoard(const Evaluate& policy, uint64_t generation,
+                                 const EvaluationState& before)
+    : policy_(policy), generation_(generation) {
+  const bool counts = before.evaluations() > 0 && before.metric() == policy.metric();
+  states_.push_back(counts ? before : Fresh(policy.metric()));
+}
+
+// What has no value of the metric is never the best: the AUC of rows that all have one label.
+bool EvaluationBoard::IsBetter(const EvaluationReport& report, const EvaluationState& state) const {
+  const bool is_loss = policy_.metric() == Evaluate::LOGLOSS;
+  const double now = is_loss ? -report.logloss : report.auc;
+  const double best = is_loss ? -state.best_logloss() : state.best_auc();
+  if (std::isnan(now)) return false;
+  return state.best_step() < 0 || now > best;
+}
+
+bool EvaluationBoard::Stops(const EvaluationState& state) const {
+  return policy_.patience() > 0 && state.without_improvement() >= policy_.patience();
+}
+
+EvaluationBoard::Verdict EvaluationBoard::Take(const EvaluationReport& report) {
+  EvaluationState state = states_.back();
+  const int64_t step = report.step.value();
+  if (step <= state.last_step()) {
+    return {step == state.last_step() && step == state.best_step(),
+            step == state.last_step() && Stops(state)};
+  }
+  Verdict verdict;
+  state.set_last_step(step);
+  state.set_evaluations(state.evaluations() + 1);
+  verdict.is_best = IsBetter(report, state);
+  if (verdict.is_best) {
+    state.set_best_step(step);
+    state.set_best_auc(report.auc);
+    state.set_best_logloss(report.logloss);
+    state.set_without_improvement(0);
+    best_checkpoint_before_ = state.best_checkpoint();
+    // The manifest of this very step names itself.
+    if (policy_.keep_best()) state.set_best_checkpoint(CheckpointName({generation_, report.step}));
+  } else if (report.is_scheduled) {
+    state.set_without_improvement(state.without_improvement() + 1);
+  }
+  verdict.stops = report.is_scheduled && Stops(state);
+  states_.push_back(std::move(state));
+  return verdict;
+}
+
+void EvaluationBoard::SetBestCheckpoint(const absl::StatusOr<std::string>& name) {
+  states_.back().set_best_checkpoint(name.ok() ? *name : best_checkpoint_before_);
+}
+
+EvaluationState EvaluationBoard::Through(Step cut) const {
+  const auto after = std::find_if(states_.begin() + 1, states_.end(), [cut](const auto& state) {
+    return state.last_step() > cut.value();
+  });
+  return *(after - 1);
+}
+
+EvaluationState EvaluationBoard::latest() const { return states_.back(); }
+
+// The decision on its way to the workers
+// ------------------------------------------------------------------------------------------------
+
+std::optional<Step> EvaluationCoordinator::Begin() {
+  if (stage_ != Stage::kIdle || reports_.empty()) return std::nullopt;
+  event_ = {};
+  event_.report = reports_.front();
+  reports_.pop_front();
+  event_.verdict = board_.Take(event_.report);
+  stage_ = Stage::kDecided;
+  if (!event_.verdict.is_best || !keeps_best_) return std::nullopt;
+  stage_ = Stage::kMakingCheckpoint;
+  return event_.report.step;
+}
+
+void EvaluationCoordinator::OnCheckpoint(const absl::StatusOr<std::string>& name) {
+  CHECK(stage_ == Stage::kMakingCheckpoint);
+  board_.SetBestCheckpoint(name);
+  event_.checkpoint_error = name.status();
+  stage_ = Stage::kDecided;
+}
+
+std::optional<EvaluationEvent> EvaluationCoordinator::TakeDecided(
+    const std::vector<uint32_t>& running_ranks) {
+  if (stage_ != Stage::kDecided) return std::nullopt;
+  stage_ = Stage::kDeciding;
+  event_.state = board_.latest();
+  unanswered_ = {running_ranks.begin(), running_ranks.end()};
+  return event_;
+}
+
+std::vector<uint32_t> EvaluationCoordinator::Unanswered(
+    const std::vector<uint32_t>& running_ranks) {
+  std::vector<uint32_t> ranks;
+  for (const uint32_t rank : running_ranks) {
+    if (unanswered_.count(rank) > 0) ranks.push_back(rank);
+  }
+  if (ranks.empty() && stage_ == Stage::kDeciding) stage_ = Stage::kIdle;
+  return ranks;
+}
+
+void EvaluationCoordinator::OnAnswered(uint32_t rank) { unanswered_.erase(rank); }
+
+}  // namespace thermocline

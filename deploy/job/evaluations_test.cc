@@ -1,0 +1,206 @@
+#include "deploy/job/evaluations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace thermocline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Evaluate Policy(uint32_t patience, Evaluate::Metric metric = Evaluate::AUC) {
+  Evaluate policy;
+  policy.set_every_steps(10);
+  policy.set_metric(metric);
+  policy.set_patience(patience);
+  policy.set_keep_best(true);
+  return policy;
+}
+
+EvaluationReport Report(int64_t step, double auc, double logloss = 0.5) {
+  EvaluationReport report;
+  report.step = Step(step);
+  report.is_scheduled = true;
+  report.auc = auc;
+  report.logloss = logloss;
+  return report;
+}
+
+// The verdicts on scores 10 steps apart: 'b' best, '-' nothing, 's' stop.
+std::string Verdicts(EvaluationBoard* board, const std::vector<double>& scores, int64_t first = 9) {
+  std::string text;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const auto verdict = board->Take(Report(first + 10 * static_cast<int64_t>(i), scores[i]));
+    EXPECT_FALSE(verdict.is_best && verdict.stops);
+    text += verdict.is_best ? 'b' : verdict.stops ? 's' : '-';
+  }
+  return text;
+}
+
+TEST(EvaluationBoardTest, StopsAfterSoManyInARowWithoutImprovement) {
+  EvaluationBoard board(Policy(2), 1, {});
+  // An equal score is no improvement.
+  EXPECT_EQ(Verdicts(&board, {0.6, 0.6, 0.7, 0.65, 0.7}), "b-b-s");
+  const EvaluationState state = board.latest();
+  EXPECT_EQ(state.evaluations(), 5u);
+  EXPECT_EQ(state.best_step(), 29);
+  EXPECT_EQ(state.best_auc(), 0.7);
+  EXPECT_EQ(state.best_checkpoint(), "epoch-1-step-29");
+  EXPECT_EQ(state.without_improvement(), 2u);
+}
+
+TEST(EvaluationBoardTest, WithoutPatienceNothingStops) {
+  EvaluationBoard board(Policy(0), 1, {});
+  EXPECT_EQ(Verdicts(&board, {0.6, 0.5, 0.4, 0.3}), "b---");
+}
+
+TEST(EvaluationBoardTest, OfTheLoglossLessIsBetter) {
+  EvaluationBoard board(Policy(0, Evaluate::LOGLOSS), 1, {});
+  EXPECT_TRUE(board.Take(Report(9, 0.5, 0.7)).is_best);
+  EXPECT_FALSE(board.Take(Report(19, 0.9, 0.71)).is_best);
+  EXPECT_TRUE(board.Take(Report(29, 0.4, 0.69)).is_best);
+}
+
+// Rows of one label have no AUC.
+TEST(EvaluationBoardTest, WithoutANumberItIsNeverTheBest) {
+  EvaluationBoard board(Policy(0), 1, {});
+  EXPECT_EQ(Verdicts(&board, {std::nan(""), std::nan(""), 0.1, std::nan("")}), "--b-");
+}
+
+TEST(EvaluationBoardTest, TheOneAtTheEndCountsAsTheBestButNotForThePatience) {
+  EvaluationBoard board(Policy(1), 1, {});
+  EXPECT_TRUE(board.Take(Report(9, 0.6)).is_best);
+  EvaluationReport last = Report(12, 0.5);
+  last.is_scheduled = false;
+  EXPECT_FALSE(board.Take(last).stops);
+  EXPECT_EQ(board.latest().without_improvement(), 0u);
+  last.step = Step(14);
+  last.auc = 0.7;
+  EXPECT_TRUE(board.Take(last).is_best);
+}
+
+// Wherever a job is cut and goes on from a checkpoint, with another generation, it decides the
+// same.
+TEST(EvaluationBoardTest, GoesOnFromAnyCheckpointAsIfNothingHadHappened) {
+  const std::vector<double> scores = {0.5, 0.6, 0.55, 0.65, 0.64, 0.63};
+  EvaluationBoard whole(Policy(2), 1, {});
+  EXPECT_EQ(Verdicts(&whole, scores), "bb-b-s");
+  for (int64_t cut = 0; cut < 60; ++cut) {
+    EvaluationBoard after(Policy(2), 2, whole.Through(Step(cut)));
+    // The evaluation of the cut's own step is repeated.
+    const auto first = static_cast<size_t>(cut / 10);
+    const int64_t first_step = 9 + 10 * static_cast<int64_t>(first);
+    const std::string verdicts =
+        Verdicts(&after, {scores.begin() + static_cast<int64_t>(first), scores.end()}, first_step);
+    EXPECT_EQ(verdicts, std::string("bb-b-s").substr(first)) << "cut " << cut;
+    EXPECT_EQ(after.latest().without_improvement(), 2u) << cut;
+    EXPECT_EQ(after.latest().evaluations(), 6u) << cut;
+    EXPECT_EQ(after.latest().best_step(), 39) << cut;
+    EXPECT_EQ(after.latest().best_checkpoint(), cut >= 39 ? "epoch-1-step-39" : "epoch-2-step-39")
+        << cut;
+  }
+}
+
+TEST(EvaluationBoardTest, WhatWasStoppedStaysSoUnlessThePatienceGrows) {
+  EvaluationBoard before(Policy(1), 1, {});
+  EXPECT_EQ(Verdicts(&before, {0.6, 0.5}), "bs");
+  EvaluationBoard same(Policy(1), 2, before.latest());
+  EXPECT_TRUE(same.Take(Report(19, 0.5)).stops);
+  EvaluationBoard patient(Policy(2), 2, before.latest());
+  EXPECT_FALSE(patient.Take(Report(19, 0.5)).stops);
+  EXPECT_TRUE(patient.Take(Report(29, 0.5)).stops);
+}
+
+TEST(EvaluationBoardTest, AnotherMetricBeginsAnew) {
+  EvaluationBoard before(Policy(3), 1, {});
+  EXPECT_EQ(Verdicts(&before, {0.6, 0.5}), "b-");
+  EvaluationBoard after(Policy(3, Evaluate::LOGLOSS), 2, before.latest());
+  EXPECT_TRUE(after.Take(Report(19, 0.5)).is_best);
+  EXPECT_EQ(after.latest().evaluations(), 1u);
+}
+
+TEST(EvaluationBoardTest, WhereTheCheckpointCannotBeMadeTheOneBeforeStands) {
+  EvaluationBoard board(Policy(0), 1, {});
+  EXPECT_TRUE(board.Take(Report(9, 0.5)).is_best);
+  board.SetBestCheckpoint(std::string("epoch-1-step-9"));
+  EXPECT_TRUE(board.Take(Report(19, 0.6)).is_best);
+  board.SetBestCheckpoint(absl::AbortedError("disk full"));
+  EXPECT_EQ(board.latest().best_step(), 19);
+  EXPECT_EQ(board.latest().best_checkpoint(), "epoch-1-step-9");
+}
+
+// The coordinator
+// ------------------------------------------------------------------------------------------------
+
+EvaluationReport ReportOf(int64_t step, double auc) {
+  EvaluationReport report;
+  report.step = Step(step);
+  report.is_scheduled = true;
+  report.auc = auc;
+  return report;
+}
+
+class EvaluationCoordinatorTest : public testing::Test {
+ protected:
+  EvaluationCoordinatorTest() {
+    policy_.set_every_steps(10);
+    policy_.set_patience(1);
+    policy_.set_keep_best(true);
+  }
+  Evaluate policy_;
+};
+
+TEST_F(EvaluationCoordinatorTest, TheBestHasItsCheckpointBeforeAnyWorkerLearnsOfIt) {
+  EvaluationCoordinator evaluations(policy_, 1, {}, /*keeps_best=*/true);
+  EXPECT_EQ(evaluations.Begin(), std::nullopt);
+  evaluations.Take(ReportOf(9, 0.6));
+  EXPECT_EQ(evaluations.Begin(), Step(9));
+  EXPECT_EQ(evaluations.Begin(), std::nullopt);
+  EXPECT_FALSE(evaluations.TakeDecided({0, 1}).has_value());
+  evaluations.OnCheckpoint(std::string("epoch-1-step-9"));
+  const auto decided = evaluations.TakeDecided({0, 1});
+  ASSERT_TRUE(decided.has_value());
+  EXPECT_TRUE(decided->verdict.is_best);
+  EXPECT_EQ(decided->state.best_checkpoint(), "epoch-1-step-9");
+  EXPECT_TRUE(evaluations.is_deciding());
+  EXPECT_FALSE(evaluations.TakeDecided({0, 1}).has_value());
+}
+
+TEST_F(EvaluationCoordinatorTest, WithoutACheckpointItIsDecidedAllTheSame) {
+  EvaluationCoordinator evaluations(policy_, 1, {}, /*keeps_best=*/true);
+  evaluations.Take(ReportOf(9, 0.6));
+  evaluations.Begin();
+  evaluations.OnCheckpoint(absl::AbortedError("disk full"));
+  const auto decided = evaluations.TakeDecided({0});
+  ASSERT_TRUE(decided.has_value());
+  EXPECT_EQ(decided->checkpoint_error, absl::AbortedError("disk full"));
+  EXPECT_EQ(decided->state.best_checkpoint(), "");
+}
+
+TEST_F(EvaluationCoordinatorTest, TheNextReportWaitsForEveryWorkerThatRuns) {
+  EvaluationCoordinator evaluations(policy_, 1, {}, /*keeps_best=*/false);
+  evaluations.Take(ReportOf(9, 0.6));
+  evaluations.Take(ReportOf(19, 0.5));
+  EXPECT_EQ(evaluations.Begin(), std::nullopt);
+  ASSERT_TRUE(evaluations.TakeDecided({0, 1, 2}).has_value());
+  EXPECT_FALSE(evaluations.stops());
+  evaluations.OnAnswered(1);
+  EXPECT_THAT(evaluations.Unanswered({0, 1, 2}), ElementsAre(0, 2));
+  evaluations.Begin();
+  EXPECT_EQ(evaluations.step(), Step(9));
+  evaluations.OnAnswered(0);
+  EXPECT_THAT(evaluations.Unanswered({0, 1}), IsEmpty());  // Worker 2 has ended.
+  EXPECT_FALSE(evaluations.is_deciding());
+  evaluations.Begin();
+  ASSERT_TRUE(evaluations.TakeDecided({0, 1}).has_value());
+  EXPECT_EQ(evaluations.step(), Step(19));
+  EXPECT_TRUE(evaluations.stops());
+}
+
+}  // namespace
+}  // namespace thermocline

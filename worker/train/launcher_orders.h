@@ -1,0 +1,72 @@
+// What a launcher orders while a worker trains, on its way from the worker's RPCs to the training
+// thread: checkpoints at named steps, and the decisions on evaluations.
+#ifndef THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
+#define THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
+
+#include <cstdint>
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/ids.h"
+
+namespace thermocline {
+
+class Evaluate;  // proto/job.proto
+
+// The steps that the launcher has named for a checkpoint: with the push of such a step the worker
+// writes back what it alone holds. Thread-safe.
+class NamedCheckpoints {
+ public:
+  // No push of `start_step` or later has begun.
+  explicit NamedCheckpoints(Step start_step) : begun_(start_step - 1) {}
+
+  // Names `step`. May be repeated. Errors: kFailedPrecondition (its push has begun: says which step
+  // the worker is at; training is over).
+  absl::Status Name(Step step);
+  // Takes the name back. Does nothing if the step's push has begun, or if it was not named.
+  void CallOff(Step step);
+  // Whether `step` was named; from now on it is too late to name it. REQUIRES: the steps ascend.
+  bool BeginPush(Step step);
+  // Refuses every name from now on.
+  void EndTraining();
+  // The last step whose push has begun.
+  Step begun() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  Step begun_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<Step> named_ ABSL_GUARDED_BY(mutex_);  // Beyond begun_.
+};
+
+// Whether the job file asks for an evaluation of the model after `steps` steps, counted from the
+// beginning of the job. pass_ended: the pass that ends with these steps, from 1; 0: none does.
+bool EvaluationIsDue(const Evaluate& policy, int64_t steps, uint32_t pass_ended);
+
+// When an evaluation takes place.
+struct EvaluationPlace {
+  Step step = kNoStep;        // Its model is the one after this step.
+  uint32_t pass = 0;          // Of the step, from 1.
+  float learning_rate = 0;    // Of the step.
+  bool is_scheduled = false;  // By Job.evaluate, not only because training ends.
+};
+
+// The launcher's decisions on evaluations. Thread-safe.
+class EvaluationDecisions {
+ public:
+  // Takes what follows from the evaluation of `step`, and of all before it.
+  void Take(Step step, bool stop);
+  // Waits for the decision on the evaluation of `step`. False: training ends.
+  bool AwaitGoingOn(Step step);
+
+ private:
+  absl::Mutex mutex_;
+  Step decided_ ABSL_GUARDED_BY(mutex_) = kNoStep;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
