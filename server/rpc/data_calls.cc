@@ -22,7 +22,7 @@ absl::Status RefusedByAdmission(const char* what, uint64_t limit) {
 int64_t TimeLeftUs(const grpc::CallbackServerContext& context) {
   using std::chrono::system_clock;
   const system_clock::time_point deadline = context.deadline();
-  if (deadline == system_clock::time_point::max()) return PullGate::kNoDeadline;
+  if (deadline == system_clock::time_point::max()) return WaitingPulls::kNoDeadline;
   return std::chrono::duration_cast<std::chrono::microseconds>(deadline - system_clock::now())
       .count();
 }
