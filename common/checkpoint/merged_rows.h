@@ -1,5 +1,5 @@
-// The rows of one server's shard of a checkpoint, out of the files that make it up: a row of a
-// later file replaces that of an earlier one.
+// The rows of one server's shard of a checkpoint, out of the files that make it up: a row of a later
+// file replaces that of an earlier one.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 
@@ -32,7 +32,7 @@ struct RowRange {
 // (the disk).
 class MergedRows {
  public:
-  // The shard of server `shard`. Reads only the blocks that the range needs; where the server has
+  // The part of server `shard`. Reads only the blocks that the range needs; where the server has
   // none of the partitions, nothing at all.
   //
   // REQUIRES: CheckManifest(manifest) is OK, 0 <= shard < shards_size()

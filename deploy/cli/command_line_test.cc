@@ -172,7 +172,7 @@ TEST(CommandLine, ANumberOutOfRangeNamesItsFlag) {
               absl::StrCat("thermocline: --interval: '", number,
                            "' is not a whole number in [1, 3600]; see thermocline help stats\n"));
   }
-  // Not eight, which would be accepted.
+  // Decimal: read as octal it would be 1024, which is in range.
   EXPECT_THAT(ErrorOf({"generate", "folder", "--threads", "02000"}), HasSubstr("'02000'"));
   EXPECT_THAT(ErrorOf({"generate", "folder", "--format", "csv"}),
               HasSubstr("--format: csv not in"));
@@ -189,7 +189,9 @@ TEST(CommandLine, TakesEveryForm) {
            {"--insecure", "--", "/no/job"}}) {
     EXPECT_THAT(ErrorOf(Join({"train"}, arguments)), HasSubstr("/no/job"));
   }
-  EXPECT_THAT(ErrorOf({"train", "--", "--no-job"}), HasSubstr("--no-job: "));
+  const std::string error = ErrorOf({"train", "--", "--no-job"});
+  EXPECT_THAT(error, HasSubstr("--no-job"));
+  EXPECT_THAT(error, testing::Not(HasSubstr("unknown flag")));
   EXPECT_THAT(ErrorOf({"stats", "a:1", "--run-dir=b", "--", "c:2"}), HasSubstr("not both"));
   // A name of a command is an argument behind another command.
   EXPECT_THAT(ErrorOf({"checkpoint", "list", "list"}), HasSubstr("there is no folder 'list'"));

@@ -106,7 +106,6 @@ class CheckpointNotifier {
     int attempts = 0;
     bool is_done = false;
   };
-
   bool IsVoid(const Message& message) const;
   void DropDone();
 

@@ -41,7 +41,7 @@ int64_t PrefetchDistance(int32_t dim) {
 }
 
 // Rows to be read in the order of `indices`, up to `end`. They are scattered over a buffer larger
-// than L2: whoever reads one has another one fetched.
+// than L2: a read of one row prefetches another.
 template <int kDim>
 struct RowsInOrder {
   const Matrix rows;

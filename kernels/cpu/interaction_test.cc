@@ -15,7 +15,7 @@ namespace {
 struct Shape {
   int32_t batch, vectors, dim;
   int32_t columns() const { return dim + vectors * (vectors - 1) / 2; }
-  // One sample stands alone, without padding: nothing may be written behind it.
+  // One sample stands alone, without padding: nothing may be written after it.
   int64_t ld() const { return batch == 1 ? columns() : PaddedColumns(columns()) + 8; }
 };
 
@@ -42,12 +42,12 @@ std::vector<float> RandomVectors(std::mt19937_64* rng, const Shape& s) {
 }
 
 std::vector<float> Forward(const Shape& s, std::vector<float> z, int threads) {
-  constexpr int kBehind = 8;
+  constexpr int kPastEnd = 8;
   ThreadPool pool(threads);
-  std::vector<float> out(s.batch * s.ld() + kBehind, 77);
+  std::vector<float> out(s.batch * s.ld() + kPastEnd, 77);
   CpuInteractionForward(FloatMatrix(z.data(), s.batch, s.vectors * s.dim), s.vectors,
                         FloatMatrix(out.data(), s.batch, s.columns(), s.ld()), &pool);
-  for (int i = 0; i < kBehind; ++i) EXPECT_EQ(out[s.batch * s.ld() + i], 77);
+  for (int i = 0; i < kPastEnd; ++i) EXPECT_EQ(out[s.batch * s.ld() + i], 77);
   return out;
 }
 

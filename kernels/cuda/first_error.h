@@ -1,5 +1,5 @@
-// What went wrong first on a device. Operations ask ok() before they begin, so that after an error
-// nothing more is done until somebody has been told of it.
+// The first error of a device. Operations check ok() before they begin, so that nothing runs
+// between an error and the call that returns it.
 #ifndef THERMOCLINE_KERNELS_CUDA_FIRST_ERROR_H_
 #define THERMOCLINE_KERNELS_CUDA_FIRST_ERROR_H_
 

@@ -146,7 +146,7 @@ TEST_F(MemoryTest, ACaptureOfAWaitIsNone) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
-// Operations that are queued use memory that is freed behind them: freeing waits for them. (CUDA
+// Queued operations use memory that is freed after they were queued: freeing waits for them. (CUDA
 // doesn't say that cudaFree does; the emulation's frees at once.)
 TEST_F(MemoryTest, FreeingWaitsForWhatUsesTheMemory) {
   constexpr int32_t kFloats = 1000;
@@ -224,7 +224,7 @@ TEST_F(MemoryTest, TooLargeAnAllocationIsReportedOnce) {
   const std::unique_ptr<DeviceBuffer> small = device_->Allocate(sizeof(float));
   const std::unique_ptr<DeviceBuffer> huge = device_->Allocate(size_t{1} << 50);
   EXPECT_EQ(huge->data(), nullptr);
-  // Until somebody has been told, nothing more is done.
+  // Until the error has been returned, no operation runs.
   const float one = 1;
   device_->CopyToDevice(small->data(), &one, sizeof(one), Stream::kCompute);
   EXPECT_EQ(device_->Allocate(4)->data(), nullptr);

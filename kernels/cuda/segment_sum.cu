@@ -11,7 +11,7 @@
 //
 // Of the segments longer than a window, at most two have a chunk that starts in a given window: one
 // that began before the window (partial w.0), and the last that begins in it (partial w.1). So
-// every window has two teams and two places for partial sums, and nobody needs to count chunks.
+// every window has two teams and two places for partial sums, and no thread needs to count chunks.
 #include <vector>
 
 #include "kernels/cuda/operations.h"

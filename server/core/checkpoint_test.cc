@@ -618,6 +618,31 @@ TEST_F(CheckpointTest, StepsWaitWhereOldImagesAreAsManyAsTheyMayBe) {
   }
 }
 
+TEST_F(CheckpointTest, AStepThatWaitsForOldImagesIsAppliedByTheNextProcess) {
+  SimulatedDisk disk;
+  CheckpointedServer server(&disk, Config());
+  server.limits().max_old_image_share = 0;
+  server.limits().min_old_image_bytes = 0;
+  server.Die();
+  ASSERT_TRUE(CheckpointStore(&disk, kCheckpoints).Prepare().ok());
+  ASSERT_TRUE(server.Configure().ok());
+  ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 0).ok());
+  for (int64_t step = 0; step < 5; ++step) ASSERT_TRUE(server.Push(RandomChunk(0, step)).ok());
+  EXPECT_EQ(server.Stats().complete_through(), 1);
+  EXPECT_EQ(server.Stats().accepted_through(0), 4);
+  EXPECT_EQ(server.Stats().tables(0).old_image_waits(), 1u);
+
+  server.Die();
+  ASSERT_TRUE(server.Configure().ok());
+  EXPECT_EQ(server.Stats().complete_through(), 4);
+  EXPECT_EQ(server.Stats().accepted_through(0), 4);
+  EXPECT_EQ(server.Stats().pending_push_bytes(), 0u);
+  CheckpointedServer undisturbed(&disk_, Config(), "/undisturbed");
+  ASSERT_TRUE(undisturbed.Configure().ok());
+  for (int64_t step = 0; step < 5; ++step) ASSERT_TRUE(undisturbed.Push(RandomChunk(0, step)).ok());
+  EXPECT_TRUE(server.ComputeDigest() == undisturbed.ComputeDigest());
+}
+
 TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
   const auto server = Server(Config());
   Train(server.get(), 0, 2);

@@ -30,7 +30,7 @@ enum class PlantedFault {
   kOldGenerations,   // Servers take the messages of generations before their own.
   kEarlyCommits,  // Servers hear of a commit as soon as their own chunk is written. They refuse it.
   kOldBases,      // A server that recovers begins with what its generation began with.
-  kNoRequestOrder,  // What the launcher has given up is taken after what it said since.
+  kNoRequestOrder,  // An abandoned request of the launcher is accepted after later ones.
   kSilentWorkers,   // Workers say nothing to servers that they don't read from.
   kUnsyncedShards,  // The files that a server writes for a checkpoint are not synced.
   kUnsyncedNames,   // What the launcher writes has no name on the medium.

@@ -52,7 +52,7 @@ class SequentialModel {
   Step complete_through() const { return next_step_ - 1; }
 
   // Everything is again as it was after `step`; the workers, of another number perhaps, push what
-  // comes behind it anew. REQUIRES: step <= complete_through()
+  // comes after it anew. REQUIRES: step <= complete_through()
   void RollBack(Step step, uint32_t num_workers);
 
   // Whether `weights` are those of the row after some step in [from, to].

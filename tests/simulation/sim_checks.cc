@@ -67,7 +67,7 @@ std::string Restore(const SequentialModel& model, ServerConfig config, const Che
   ServerStats stats;
   core.FillStats(&stats);
   if (stats.complete_through() != id.step.value()) {
-    return absl::StrCat("begins behind step ", stats.complete_through());
+    return absl::StrCat("begins after step ", stats.complete_through());
   }
   return DescribeRows(
       &core, RowsOf(model.RowsAfter(id.step), {config.num_servers, config.server_index.value()}));
@@ -90,7 +90,7 @@ void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout
   const Step through(stats.complete_through());
   std::string what;
   if (through > model.complete_through()) {
-    what = "nobody pushed that much";
+    what = "no worker pushed that much";
   } else {
     what = DescribeRows(server->core(),
                         RowsOf(model.RowsAfter(through), {num_servers, server->index().value()}));

@@ -234,7 +234,7 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
   if (status.ok()) newest_generation_ = start.generation;  // Else nothing is done in it.
   if (start.base_step < newest_committed_) {
     Fail(absl::StrCat("the checkpoint of step ", newest_committed_.value(),
-                      " was committed, and the next generation begins behind step ",
+                      " was committed, and the next generation begins after step ",
                       start.base_step.value()));
   }
   start_ = start;

@@ -64,7 +64,7 @@ class SimJob {
   void Run();
   // All servers that can die do so once more, and come back.
   void CrashServers();
-  // What is still under way arrives; nobody dies any more.
+  // Messages under way arrive; no process dies any more.
   void Drain();
 
   const SimSetup& setup() const { return setup_; }

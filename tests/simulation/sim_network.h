@@ -67,7 +67,7 @@ class SimNetwork {
   void SendRequest(const std::function<void(bool reply)>& deliver, const Refuse& refuse);
   // `server` has just answered.
   void SendReply(ServerIndex server, const std::function<void()>& arrive, const Refuse& refuse);
-  // There is nobody at the other end; the caller may hear of that.
+  // No process is at the other end; the caller may get an error.
   void BreakConnection(const Refuse& refuse);
   int64_t Delay();
   void Note(std::initializer_list<uint64_t> what);

@@ -263,7 +263,7 @@ void SimRunner::CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size
   });
 }
 
-// Of the calls that the launcher gave up some arrive later, as long as the process is there that
+// Some calls that the launcher abandoned arrive later, as long as the process is there that
 // they were sent to.
 absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
   CheckpointRequest request = numbers_->Next(call.action, call.step);

@@ -124,8 +124,10 @@ class SimServer {
     std::vector<int64_t> accepted_through;  // [num_workers]
     int64_t complete_through = 0;
     uint64_t pending_bytes = 0;
+    bool waited_for_images = false;  // A step did, which was accepted.
 
-    bool operator==(const Held& other) const;
+    // Whether the next process, which replays what was held, holds it all.
+    bool IsHeldBy(const Held& next) const;
     std::string ToString() const;
   };
 

@@ -64,7 +64,7 @@ void ChooseDurability(SimRandom* random, SimSetup* setup) {
   setup->crash_at_end = random->Chance(0.5);
 }
 
-// A launcher that makes checkpoints, and goes back to them: anybody may die.
+// A launcher that makes checkpoints, and goes back to them: any process may die.
 void ChooseCheckpoints(SimRandom* random, SimSetup* setup) {
   CheckpointSetup& checkpoints = setup->checkpoints.emplace();
   setup->num_steps = random->Between(10, 40);

@@ -30,7 +30,7 @@ struct CheckpointSetup {
   bool at_end = true;
   uint64_t max_log_bytes = UINT64_MAX;
   int64_t poll_us = 20'000;    // Between two rounds of the launcher, at the most.
-  int64_t notice_us = 50'000;  // Until it sees that somebody died, at the most.
+  int64_t notice_us = 50'000;  // Until it sees that a process died, at the most.
 };
 
 // How a job is evaluated while it trains. Where it makes checkpoints, the best is kept.

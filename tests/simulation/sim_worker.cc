@@ -94,7 +94,7 @@ void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status
   if (complete_through < step_ - 1 - options_.staleness_steps) {
     Fail(absl::StrCat("rows only complete through ", complete_through.value()));
   }
-  // In sync mode nobody can have applied this step yet.
+  // In sync mode no server can have applied this step yet.
   const Step newest = options_.staleness_steps == 0 ? step_ - 1 : model_->complete_through();
   CheckRows(*rows, complete_through, newest);
   std::vector<ModelUpdate> updates = MakeUpdates(*rows);

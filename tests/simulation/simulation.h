@@ -33,7 +33,7 @@ struct SimulationResult {
   Step last_step;            // That was trained.
   Step best_step = kNoStep;  // By its evaluations, where the job has any.
   Digest digest;             // Of the model that the servers held at the end.
-  // It is a matter of the job alone: nobody saw rows that depended on who came first.
+  // It depends on the job alone: no row that was read depended on the order of arrivals.
   bool digest_is_certain = false;
 };
 

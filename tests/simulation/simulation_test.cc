@@ -40,7 +40,7 @@ void Print(const SimulationResult& sum) {
             << " with their host; " << servers.recoveries << " recovered, "
             << servers.replayed_chunks << " chunks replayed, " << servers.torn_ends
             << " torn ends cut, " << servers.pushes_forgotten
-            << " pushes forgotten that nobody was told of; " << servers.messages_unheard
+            << " pushes forgotten that were not acknowledged; " << servers.messages_unheard
             << " messages unheard, " << servers.messages_early << " too early, "
             << sum.answers_of_the_dead << " answers of the dead; " << servers.overloads
             << " overloads\n";

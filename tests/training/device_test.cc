@@ -1,5 +1,5 @@
 // Whole training runs on a device of its own: the CUDA kernels, on a GPU or run by the emulation on
-// this machine. Its memory isn't the host's and its streams lag, so that whoever forgets to copy,
+// this machine. Its memory isn't the host's and its streams lag, so that code that forgets to copy,
 // or to wait, reads stale bytes.
 #include <memory>
 #include <string>

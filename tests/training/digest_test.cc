@@ -160,7 +160,7 @@ TEST(TrainingTest, BoundedStalenessTrainsEveryStepOnce) {
   }
 }
 
-// It is behind itself: what it fetches ahead lacks its own last pushes.
+// The rows that it fetches ahead lack its own last pushes.
 TEST(TrainingTest, OneWorkerIsStaleToo) {
   for (const int bound : {0, 2}) {
     const Job job = MakeSmallJob(
@@ -171,7 +171,7 @@ TEST(TrainingTest, OneWorkerIsStaleToo) {
   }
 }
 
-// One worker and one server; what a worker that fails has left behind.
+// One worker and one server; what a failed worker leaves.
 struct FailedRun {
   absl::Status status;
   ServerStats server;

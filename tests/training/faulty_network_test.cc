@@ -79,7 +79,7 @@ class ImpatientTransport : public Transport {
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A server behind its proxy.
+// A server that is reached through its proxy.
 struct TestServer {
   TestServer(uint32_t index, std::vector<size_t> cuts, Scheduler* scheduler)
       : core(ServerLimits(), scheduler) {

@@ -37,7 +37,7 @@ void CacheDirectory::FindOrAdd(absl::Span<const Key> keys, int32_t* entries) {
   }
 }
 
-// Whether a key is new is anybody's guess, so both cases run through the same instructions.
+// Branches on whether a key is new would be mispredicted, so both cases run the same instructions.
 void CacheDirectory::FindOrAddSome(const Key* keys, const uint32_t* tags, size_t n,
                                    int32_t* entries) {
   Bucket* const buckets = buckets_.data();
@@ -114,7 +114,7 @@ void CacheDirectory::Remove(absl::Span<const int32_t> entries) {
   free_.insert(free_.end(), entries.begin(), entries.end());
 }
 
-// Keys behind the bucket move up, so that none is cut off from the bucket it belongs to.
+// Later keys move up, so that no empty bucket stands between a key and the bucket it belongs to.
 inline void CacheDirectory::Empty(uint64_t bucket) {
   const uint64_t mask = buckets_.size() - 1;
   for (uint64_t next = (bucket + 1) & mask; buckets_[next].entry != kNone;

@@ -1,4 +1,4 @@
-// What a cache planner knows of each key of a table that it has to remember.
+// What a cache planner remembers of each key of a table.
 #ifndef THERMOCLINE_WORKER_CACHE_CACHE_DIRECTORY_H_
 #define THERMOCLINE_WORKER_CACHE_CACHE_DIRECTORY_H_
 
@@ -21,7 +21,7 @@ struct alignas(32) CacheEntry {
   int32_t row = kNoRow;   // of the cache
   int32_t step = -1;      // the last one that pulled the key; -1: none since the entry was made
   // UseBit(n): step n, admitted and not planned yet, uses the key. Exact while fewer than 32 such
-  // steps are known; kCopies alone goes by it, and nothing but what is worth loading.
+  // steps are known. Only kCopies reads it, to decide what is worth loading.
   uint32_t coming_uses = 0;
   uint32_t bucket = 0;  // the directory's own
   uint8_t uses = 0;     // steps that used the key since the entry was made; stops at 127
@@ -48,14 +48,13 @@ class CacheDirectory {
   size_t size() const { return entries_.size() - 1 - free_.size(); }
 
  private:
-  // Whether a bucket holds the key in question is decided without a look at its entry, but for one
-  // in 2^32.
+  // The tag decides whether a bucket holds a key; the entry is read only for one key in 2^32.
   struct Bucket {
     uint32_t tag;   // the upper half of the key's hash; the bucket it belongs to is in its front
     int32_t entry;  // kNone: the bucket is empty
   };
   static constexpr int32_t kNone = -1;
-  static constexpr int32_t kScratch = 0;  // no key's entry: written where there is nothing to write
+  static constexpr int32_t kScratch = 0;  // no key's entry: takes writes that have no target
 
   uint64_t Home(uint32_t tag) const { return tag >> shift_; }
   // Entries of n distinct keys with these tags; there is room for as many new ones.
@@ -69,7 +68,8 @@ class CacheDirectory {
   const uint64_t salt_;
   std::vector<CacheEntry> entries_;
   std::vector<int32_t> free_;  // numbers of entries
-  // Linear probing, at most 3/8 full; a key is in no bucket behind an empty one.
+  // Linear probing, at most 3/8 full; no empty bucket stands between a key and the bucket it
+  // belongs to.
   std::vector<Bucket> buckets_;
   int shift_;  // 32 - log2(buckets_.size())
 };

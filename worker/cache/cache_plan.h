@@ -25,7 +25,7 @@ struct CachedKeys {
 struct TableCachePlan {
   UninitializedVector<int32_t> rows;  // [num_unique] in the batch plan's staging order
   CachedKeys evicted;   // leave the cache, for keys loaded of any table of the group; kOwned only
-  CachedKeys loaded;    // are pulled into the cache, or once more where a copy has grown too old
+  CachedKeys loaded;    // are pulled into the cache: misses, and copies that have grown too old
   CachedKeys bypassed;  // are pulled into staging
   UninitializedVector<int32_t> bypassed_positions;  // [bypassed] u of each, ascending
 
@@ -40,7 +40,7 @@ struct CacheCounts {
   int64_t rejected_no_room =
       0;                      // of those bypassed: had a later use in the window, and found no room
   int64_t evicted = 0;        // in kCopies too, where nothing is carried out for them
-  int64_t written_ahead = 0;  // rows held that the servers got before a cut; not the plan's to know
+  int64_t written_ahead = 0;  // rows held and written back early; CachedSource counts them
   int64_t rows_held = 0;      // after the step
 };
 

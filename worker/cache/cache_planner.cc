@@ -11,7 +11,7 @@ namespace thermocline {
 namespace {
 
 // Bits of the `count` steps that follow `step`.
-uint32_t UseBitsBehind(int32_t step, int count) {
+uint32_t UseBitsAfter(int32_t step, int count) {
   uint32_t bits = 0;
   for (int i = 1; i <= std::min(count, 31); ++i) bits |= UseBit(step + i);
   return bits;
@@ -79,7 +79,7 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
 //   step > q + window_steps.
 // - Evicted at q: not used by those steps either. The entry goes with the row; no push before that
 //   matters, as q was later.
-// What was pushed before the first step admitted is none of this planner's.
+// Pushes before the first step admitted are not bounded here.
 void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
   CHECK_EQ(step.value(), step_ + 1);
   CHECK_LE(step.value(), admitted_);
@@ -89,7 +89,7 @@ void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
   at.step = static_cast<int32_t>(step_);
   at.owned = options_.mode == CachePlannerOptions::Mode::kOwned;
   at.copy_steps = options_.copy_steps;
-  at.worthwhile_uses = UseBitsBehind(at.step, std::min(options_.window_steps, options_.copy_steps));
+  at.worthwhile_uses = UseBitsAfter(at.step, std::min(options_.window_steps, options_.copy_steps));
   cache->counts = CacheCounts();
   cache->pushed_through = kNoStep;
   const Step before_window = step - options_.window_steps - 1;

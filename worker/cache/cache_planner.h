@@ -1,11 +1,10 @@
 // Decides, batch by batch and ahead of the compute, which embedding rows a worker keeps on its
-// device: the cache's plan (docs/architecture.md, "Rows
-// beside the compute").
+// device: the cache's plan (docs/architecture.md, "Rows beside the compute").
 //
 // Every table group has a slab: rows [0, capacity) are the cache's, those from `capacity` on are
 // staging, for the rows of one step that bypass the cache. A plan names rows of the slab only, so
-// whoever carries it out needs no directory; and it depends on the batches alone, so it may be made
-// any number of steps before it is carried out. Plans are carried out in the order of the steps:
+// CachedSource, which carries it out, needs no directory. It depends on the batches alone, so it
+// can be made any number of steps ahead. Plans are carried out in the order of the steps:
 //
 //   evicted rows leave their slab rows, loaded ones come into theirs, bypassed ones into staging;
 //   then the step computes, reading rows[u] for its unique key u.

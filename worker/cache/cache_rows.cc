@@ -8,7 +8,7 @@
 namespace thermocline {
 namespace {
 
-// A search ends behind so many lines without a victim, at about the cost of a few misses of the
+// A search ends after so many lines without a victim, at about the cost of a few misses of the
 // processor's cache; the next one goes on there.
 constexpr int kMaxLines = 64;
 

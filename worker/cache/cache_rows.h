@@ -20,8 +20,9 @@ struct RowOwner {
 
 // A row is needed while a step of the window uses it. The victim is a row not needed, of low
 // frequency: a clock goes round the rows, line by line of 64, takes the rows not needed that one
-// step has used, and halves the frequencies of the rows it passes. So what was popular once doesn't
-// stay for ever; on click logs it does as well as the exact lowest frequency, or better.
+// step has used, and halves the frequencies of the rows it passes. So a row that was
+// popular once does not stay for ever. On click logs the hit rate is that of the exact lowest
+// frequency, or better.
 //
 // Not thread-safe.
 class CacheRows {

@@ -39,8 +39,8 @@ class Appender {
   int32_t size_ = 0;
 };
 
-// Writes to the front of a vector, which has room for one more than there may be: what is written
-// but not kept is written over.
+// Writes to the front of a vector that has room for one element more than can be kept: an element
+// that is not kept is overwritten by the next.
 template <typename T>
 class Filter {
  public:
@@ -78,7 +78,8 @@ void CacheTable::Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan*
   needed.End();
 }
 
-// Whether a key is in the cache, and used later, is anybody's guess, so there is no branch for it.
+// A branch on whether a key is in the cache, or is used later, would be mispredicted: there is
+// none.
 void CacheTable::FindMisses(const CacheTableStep& at, const TablePlan& plan, TableCachePlan* to) {
   const int32_t n = plan.num_unique();
   CHECK_EQ(to->entries.size(), plan.keys.size());
@@ -169,7 +170,7 @@ void CacheTable::Fill(const CacheTableStep& at, const TablePlan& plan, int32_t f
   directory_.Remove(dropped_);
 }
 
-// By server; of one server in the order they gave up.
+// By server; the keys of one server in the order in which they lost their rows.
 void CacheTable::ListEvicted(bool owned, CachedKeys* evicted) {
   const uint32_t num_servers = cluster_map_.num_servers();
   const size_t n = owned ? victims_.size() : 0;

@@ -1,5 +1,5 @@
-// One table's part of planning a cache (cache_planner.h). What is done here for different tables
-// may be done at the same time; what tables of a group share, the rows, is the planner's.
+// One table's part of planning a cache (cache_planner.h). Different tables can be planned at the
+// same time. The rows, which the tables of a group share, are the planner's.
 #ifndef THERMOCLINE_WORKER_CACHE_CACHE_TABLE_H_
 #define THERMOCLINE_WORKER_CACHE_CACHE_TABLE_H_
 
@@ -16,7 +16,7 @@
 
 namespace thermocline {
 
-// What a step goes by, whatever the table.
+// The settings of a step, the same for all tables.
 struct CacheTableStep {
   int32_t step = 0;
   bool owned = true;             // CachePlannerOptions::Mode::kOwned
@@ -38,7 +38,7 @@ class CacheTable {
 
   // Finds the keys that aren't in the cache, or whose copies have grown too old.
   void FindMisses(const CacheTableStep& at, const TablePlan& plan, TableCachePlan* to);
-  // Of those not in the cache, the ones that had better be, in staging order.
+  // The misses that are worth loading, in staging order.
   int32_t num_wanted() const { return static_cast<int32_t>(wanted_.size()); }
   struct Wanted {
     int32_t u;
@@ -47,7 +47,7 @@ class CacheTable {
   };
   Wanted wanted(int32_t i) const { return wanted_[i]; }
   void GiveRow(int32_t i, int32_t row) { given_[i] = row; }  // kNoRow at first
-  // The key of the entry gives its row up for another key, maybe of another table.
+  // The key of the entry loses its row to another key, maybe of another table.
   void Lose(int32_t entry, int32_t row) { victims_.push_back({entry, row}); }
   // Of the misses, once rows are given.
   int32_t num_bypassed() const;
@@ -56,7 +56,7 @@ class CacheTable {
   // The last push of any key that this step pulls and the directory knows; -1: none. kOwned only.
   int32_t last_push() const { return last_push_; }
 
-  // The plan, with `first_staged` as the first row of staging; forgets what is of no use any more.
+  // The plan, with `first_staged` as the first row of staging; forgets entries without further use.
   void Fill(const CacheTableStep& at, const TablePlan& plan, int32_t first_staged,
             TableCachePlan* to);
 

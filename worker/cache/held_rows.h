@@ -1,4 +1,4 @@
-// Whose row each one of a slab is, and what the servers don't know of it yet.
+// The key of each row of a slab, and which rows are newer than the servers'.
 //
 // Not thread-safe.
 #ifndef THERMOCLINE_WORKER_CACHE_HELD_ROWS_H_
@@ -27,18 +27,18 @@ class HeldRows {
   // REQUIRES: what it was before is not unwritten.
   void Hold(int32_t row, int32_t table, Key key, Step complete_through);
 
-  // Counts an update that stands for so many lookups, one or more; the sum stops at the most there
-  // can be, as the servers' counts do.
+  // Counts an update that stands for so many lookups, one or more. The sum saturates, as the
+  // servers' counts do.
   void AddUpdate(int32_t row, uint32_t lookups);
 
   void Prefetch(int32_t row) const { __builtin_prefetch(rows_.data() + row, 1); }
 
-  // The lookups of the updates that the servers don't know; the caller tells them. 0: they have the
-  // same row.
+  // The lookups of the updates that the servers do not have; the caller sends them. 0: the servers
+  // have the same row.
   uint32_t TakeUnwritten(int32_t row);
 
   // Takes the unwritten row that has waited longest; rows that were updated again while they waited
-  // get a second chance, behind the others. REQUIRES: num_unwritten() > 0
+  // get a second chance and go to the end of the queue. REQUIRES: num_unwritten() > 0
   struct Unwritten {
     int32_t row;
     uint32_t lookups;

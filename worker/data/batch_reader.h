@@ -62,7 +62,7 @@ class BatchReader {
   // Ends the reading: Next() returns kCancelled from now on, also where it waits already.
   void Cancel();
 
-  // What lies before start_step. Malformed lines count as samples: nobody looked.
+  // What lies before start_step. Malformed lines count as samples: they were not parsed.
   struct Skipped {
     int64_t steps = 0;
     uint64_t samples = 0;         // That this worker would have been handed.

@@ -238,7 +238,7 @@ TEST(BatchReader, WholePassesAreSkippedWithoutReadingThem) {
   EXPECT_EQ(script.rows_skipped, 10 + 5);
 }
 
-TEST(BatchReader, AStartBehindTheEndIsAnError) {
+TEST(BatchReader, AStartAfterTheEndIsAnError) {
   FakeScript script;
   script.rows = 7;
   BatchReaderOptions options;
@@ -385,7 +385,7 @@ TEST(BatchReader, OneBadLineTooMany) {
   auto reader = MakeReader(&script, options);
   const Seen seen = ReadAll(reader.get());
   EXPECT_EQ(seen.rows.size(), 1u);
-  // Those of its batch are counted as well; nobody has looked further.
+  // Those of its batch are counted as well; later rows were not read.
   EXPECT_EQ(seen.status,
             absl::InvalidArgumentError("bad row 15; data.max_bad_lines allows each worker 2 such "
                                        "lines, but worker 0 has met 4; the first was bad row 1"));
@@ -409,7 +409,7 @@ TEST(BatchReader, CancelWakesWhoWaits) {
   EXPECT_EQ(reader->Next().status().code(), absl::StatusCode::kCancelled);
 }
 
-// The queue is full and nobody takes a batch.
+// The queue is full and no batch is taken.
 TEST(BatchReader, DestructionDoesNotWaitForAConsumer) {
   FakeScript script;
   script.rows = 1000000;

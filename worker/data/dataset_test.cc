@@ -192,8 +192,8 @@ TEST(Dataset, AStartAmidTheDataContinuesTheSameOrder) {
   }
 }
 
-// A line number in an error is the file's, also behind lines that were passed over.
-TEST(DatasetTsv, MalformedLineIsNamedBehindAStart) {
+// A line number in an error is the file's, also after skipped lines.
+TEST(DatasetTsv, MalformedLineIsNamedAfterAStart) {
   TempFolder folder;
   const std::string path = folder.Write("train.tsv", TsvRows(7) + "1\t2\n");
   auto dataset = Dataset::Open(MakeJob(Data::CRITEO_TSV, path));

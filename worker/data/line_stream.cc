@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
 
-// Makes room for `bytes` more behind the first `used`, and the padding.
+// Makes room for `bytes` more after the first `used`, and the padding.
 void Reserve(size_t used, size_t bytes, UninitializedVector<char>* text) {
   const size_t wanted = used + bytes + kTextPadding;
   if (text->size() < wanted) text->resize(std::max(wanted, 2 * text->size()));

@@ -1,8 +1,8 @@
 // The sparse half of one batch, as the model reads it: which rows were staged, which lookups they
 // serve, and which gradients they receive. Made by worker/sparse's plan, consumed by worker/model.
 //
-// Everything points into device memory (on the CPU device: host memory) owned by whoever made the
-// batch, and stays valid until the model has worked through it.
+// Everything points into device memory (on the CPU device: host memory) owned by the caller that
+// made the batch, and stays valid until the model has worked through it.
 #ifndef THERMOCLINE_WORKER_MODEL_SPARSE_BATCH_H_
 #define THERMOCLINE_WORKER_MODEL_SPARSE_BATCH_H_
 

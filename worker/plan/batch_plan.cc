@@ -112,8 +112,8 @@ struct BatchPlanner::Inserter {
   // Cheaper than KeyHash, which is needed for distinct keys alone. The upper bits are good.
   uint64_t Home(Key key) const { return ((key ^ (key >> 32)) * 0x9E3779B97F4A7C15u) >> shift; }
 
-  // Whether a key is new is anybody's guess, so both cases run through the same instructions; only
-  // a bucket that another key holds is a branch.
+  // Branches on whether a key is new would be mispredicted, so both cases run the same
+  // instructions; only a bucket that another key holds is a branch.
   uint32_t FindOrAdd(Key key, uint64_t home) {
     for (uint64_t i = home;; i = (i + 1) & mask) {
       const uint32_t held = buckets[i];

@@ -30,7 +30,7 @@ class GrpcTransport final : public Transport {
 
   // `done` runs on a thread of gRPC's: it must not block. Errors name method, server, step and
   // keys. kOutOfRange: the message, or its reply, would be over the limit. kResourceExhausted: the
-  // server is full. kUnavailable: nobody listens there, or the connection broke. Errors of the
+  // server is full. kUnavailable: no process listens there, or the connection broke. Errors of the
   // server: server_core.h.
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;

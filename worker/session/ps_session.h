@@ -6,7 +6,7 @@
 //
 // Any error that a retry can't mend fails the whole session and closes its transport: every
 // callback gets it, with server and step in its message, once the calls under way have returned
-// their borrowed buffers. An error that tells of the loss of a server is marked (retry_policy.h).
+// their borrowed buffers. An error that means the loss of a server is marked (retry_policy.h).
 #ifndef THERMOCLINE_WORKER_SESSION_PS_SESSION_H_
 #define THERMOCLINE_WORKER_SESSION_PS_SESSION_H_
 
@@ -33,7 +33,7 @@ struct PsSessionOptions {
   uint32_t num_servers = 1;
   uint32_t staleness_steps = 0;
   std::vector<TableLayout> tables;
-  // The first step that is pushed; what comes before it is in what the servers began with.
+  // The first step that is pushed; the servers began with the model of the step before.
   Step start_step{0};
 
   // One message, its header included; only a single row may be larger.
@@ -47,8 +47,8 @@ struct PsSessionOptions {
   int64_t not_ready_delay_us = 1'000;  // Doubles up to 50 times itself.
   uint64_t jitter_seed = 0;
 
-  // Says, in a line, that a server refuses calls for want of room (its disk may be full), and that
-  // it takes them again. Null: nothing is said.
+  // Gets a line when a server refuses calls for lack of room (its disk may be full), and another
+  // when it takes them again. May be null.
   std::function<void(const std::string& line)> on_notice;
 };
 
@@ -71,9 +71,9 @@ struct PushWork {
   // [waves][num_servers]: keys of that server, distinct per table over all waves.
   std::vector<std::vector<std::vector<wire::PushSlice>>> waves;
   // Where set, the values of the waves with lent[wave] are lent: valid from the wave's release only
-  // until `on_returned(wave)` runs, once every server has its chunks. Should a server lose what it
-  // had (it was started again), `on_wanted(wave)` runs, and the wave is to be released again with
-  // the same values at the same place. The last wave is not lent. Both run as `done` does, and
+  // until `on_returned(wave)` runs, once every server has its chunks. If a restarted
+  // server has lost chunks, `on_wanted(wave)` runs, and the wave is to be released again with the
+  // same values at the same place. The last wave is not lent. Both run as `done` does, and
   // maybe after it.
   std::vector<bool> lent;  // [waves], or empty
   std::function<void(size_t wave)> on_returned, on_wanted;
@@ -113,7 +113,7 @@ class PsSession {
   // no server ever applies any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step step, size_t wave);
   static constexpr size_t kLastWave = SIZE_MAX;  // whatever its number
-  // Of a wave that is wanted; does nothing if the push is over by now.
+  // Releases a wave that is wanted; does nothing if the push is over by now.
   absl::Status ReleaseWaveAgain(Step step, size_t wave);
 
   // Waits until every pull and push begun so far is over: each `done` has run. The session's error.

@@ -133,11 +133,11 @@ TEST_F(PsSessionTest, ErrorsThatMayPassAreRepeated) {
 
 TEST_F(PsSessionTest, NotReadyIsRepeatedForever) {
   const auto result = Pull(0, {1, 0});
-  for (int i = 0; i < 1000; ++i) {  // Far beyond the time after which it gives up.
+  for (int i = 0; i < 1000; ++i) {  // Far beyond the time after which a server counts as lost.
     scheduler_.Advance(5'000'000);
     transport_.AnswerPull(
         wire::PullAnswer{i % 2 == 0 ? Readiness::kNotReady : Readiness::kRecovering, kNoStep});
-    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // Of the other server, which is told.
+    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // Of the other server, which is probed.
     scheduler_.Advance(50 * Options().not_ready_delay_us);
     ASSERT_EQ(transport_.pulls.size(), 1u);
   }
@@ -163,7 +163,7 @@ TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
     ASSERT_EQ(transport_.pulls.size(), 2u);
     transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
     transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
-    ASSERT_EQ(transport_.pulls.size(), 1u) << "told once";
+    ASSERT_EQ(transport_.pulls.size(), 1u) << "probed once";
     const auto& asked = transport_.pulls.front();
     EXPECT_EQ(asked.server, 1u);
     EXPECT_TRUE(asked.call.tables.empty());
@@ -216,7 +216,7 @@ TEST_F(PsSessionTest, GivesUpOnASilentServer) {
   EXPECT_EQ(session_.status(), **result);
 }
 
-// Far beyond the time after which a silent server is given up; the launcher sees a stall.
+// Far beyond the time after which a silent server counts as lost; the launcher sees a stall.
 TEST_F(PsSessionTest, WaitsForAServerThatHasNoRoom) {
   const auto result = Pull(0, {1, 0});
   const int64_t start_us = scheduler_.NowMicros();
@@ -342,7 +342,7 @@ TEST_F(PsSessionTest, DrainWaitsUntilEveryCallbackHasRun) {
   drain.join();
 }
 
-// What a return to a checkpoint may mend is told from what it can't.
+// An error that a return to a checkpoint may mend is marked, any other is not.
 TEST_F(PsSessionTest, TheLossOfAServerIsMarked) {
   const auto error_of = [&](absl::StatusOr<wire::PullAnswer> answer) {
     PsSession session(Options(), &transport_, &scheduler_);

@@ -1,5 +1,5 @@
-// What a worker makes of a server's errors: when a call is repeated, when the worker gives up, and
-// the mark of an error that says that a server was lost.
+// How a worker treats a server's errors: when it repeats a call, when it takes the server for lost,
+// and the mark of an error that means such a loss.
 #ifndef THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 #define THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 
@@ -39,8 +39,8 @@ class RetryPolicy {
 
   // What follows an error. Unavailable and DeadlineExceeded are repeated until the server was
   // silent for too long. ResourceExhausted is repeated always: a server without room is busy, not
-  // broken, and what can never have room gets another error. A job that waits too long for it has
-  // stalled, which its launcher sees.
+  // broken, and a request that can never have room gets another error. A job that waits too long
+  // for it has stalled, which its launcher sees.
   struct Decision {
     bool repeat = false;
     int64_t delay_us = 0;

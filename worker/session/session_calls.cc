@@ -111,7 +111,7 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
       CHECK_EQ(work.waves[wave].size(), options_.num_servers);
       std::vector<std::vector<wire::PushSlice>> split =
           SplitPush(work.waves[wave][server], options_.max_chunk_bytes, width_of);
-      // Every server gets a part of the last wave, and so none accepts the push before it.
+      // Every server gets a chunk of the last wave, and so none accepts the push before it.
       if (split.empty() && wave + 1 == work.waves.size()) split.emplace_back();
       for (std::vector<wire::PushSlice>& slices : split) {
         PushOperation::Chunk chunk;

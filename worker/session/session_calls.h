@@ -1,4 +1,4 @@
-// The pulls and pushes that a session has under way, cut into calls.
+// The pulls and pushes that a session has under way, split into calls.
 #ifndef THERMOCLINE_WORKER_SESSION_SESSION_CALLS_H_
 #define THERMOCLINE_WORKER_SESSION_SESSION_CALLS_H_
 
@@ -71,11 +71,11 @@ struct PushOperation : Operation {
   struct Wave {
     bool is_lent = false;    // PushWork::lent
     bool released = false;   // its values are there
-    bool is_wanted = false;  // they were, and are needed again
+    bool is_wanted = false;  // to be released again
     size_t unanswered = 0;   // chunks
     size_t in_flight = 0;    // calls and checks that borrow its values
   };
-  // The last wave, which every server gets a part of, waits for all the others: no server accepts
+  // The last wave, of which every server gets a chunk, waits for all the others: no server accepts
   // the push before all of it is checked, whatever the order of the releases. REQUIRES: `wave` was
   // not released before, or is wanted.
   void Release(size_t wave);

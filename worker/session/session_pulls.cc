@@ -10,8 +10,8 @@
 namespace thermocline {
 namespace {
 
-constexpr int64_t kToldRecentlyUs = 1'000'000;
-constexpr int64_t kTellDeadlineUs = 1'000'000;
+constexpr int64_t kProbeIntervalUs = 1'000'000;
+constexpr int64_t kProbeDeadlineUs = 1'000'000;
 
 }  // namespace
 
@@ -56,7 +56,7 @@ void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, uint
   }
 }
 
-// The promise of bounded staleness doesn't rest on the servers alone.
+// The worker checks the staleness bound, too.
 absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
                                             const PullOperation::Call& call,
                                             Step complete_through) const {
@@ -68,39 +68,41 @@ absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
       pull.needs_through.value()));
 }
 
-// A pull that waits may wait for a push that another server has lost, and nobody reads from that
-// one: it is told what it has acknowledged, and answers DATA_LOSS. Such a call is not repeated; the
-// pull has to wait again for the next.
+// Sends its `acked_through` to every server that the pull does not read from: the pull may wait for
+// a push that such a server acknowledged and has lost, and that server then answers DATA_LOSS. A
+// probe is not repeated; the pull's next NOT_READY sends another.
 void PsSession::Impl::Probe(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
   if (!failure.ok()) return;
   for (uint32_t server = 0; server < options.num_servers; ++server) {
     const int64_t silent_us = scheduler->NowMicros() - servers[server].last_answer_us;
-    if (pull->to[server].is_read || servers[server].is_being_told || silent_us < kToldRecentlyUs) {
+    if (pull->to[server].is_read || servers[server].is_being_probed ||
+        silent_us < kProbeIntervalUs) {
       continue;
     }
-    servers[server].is_being_told = true;
+    servers[server].is_being_probed = true;
     ++pull->in_flight;
     const auto call = std::make_shared<PullCall>();
     call->header = HeaderFor(server);
     call->step = options.start_step;  // Whose rows every server has.
     call->staleness_steps = options.staleness_steps;
     actions->push_back([self = shared_from_this(), pull, server, call] {
-      const int64_t deadline_us = std::min(kTellDeadlineUs, self->options.rpc_deadline_us);
+      const int64_t deadline_us = std::min(kProbeDeadlineUs, self->options.rpc_deadline_us);
       self->transport->Pull(
           ServerIndex(server), *call, deadline_us,
           [self, pull, server, call](const absl::StatusOr<wire::PullAnswer>& answer) {
-            self->OnTold(*pull, server, answer.status());
+            self->OnProbeAnswer(*pull, server, answer.status());
           });
     });
   }
 }
 
-void PsSession::Impl::OnTold(PullOperation& pull, uint32_t server, const absl::Status& status) {
+void PsSession::Impl::OnProbeAnswer(PullOperation& pull, uint32_t server,
+                                    const absl::Status& status) {
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
     --pull.in_flight;
-    servers[server].is_being_told = false;
+    servers[server].is_being_probed = false;
     NoteAnswer(server, status);
     if (absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) {
       Fail(MarkServerLoss(DescribeError(pull, "pull", server, status)), &actions);

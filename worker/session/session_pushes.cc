@@ -34,7 +34,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
     if (!failure.ok()) return failure;
     const auto found = pushes.find(step);
     if (again && found == pushes.end()) return absl::OkStatus();
-    // The push can't be over: parts of its last wave wait for this release.
+    // The push can't be over: chunks of its last wave wait for this release.
     CHECK(found != pushes.end());
     push = found->second;
     if (wave == kLastWave) wave = push->waves.size() - 1;
@@ -44,7 +44,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
     ++push->in_flight;  // Borrows the values.
     ++push->waves[wave].in_flight;
   }
-  // Without the mutex: no part of this wave is sent yet, so nobody else looks at its values.
+  // Without the mutex: no chunk of this wave is sent yet, so no other thread reads its values.
   const absl::Status finite = calls.CheckFinite(*push, wave);
   absl::Status result;
   Actions actions;
@@ -141,8 +141,8 @@ void PsSession::Impl::OnPushAnswer(const std::shared_ptr<PushOperation>& push, u
 }
 
 // A server accepts a push when it has all its chunks, and gets a push after the one before was
-// acknowledged. What it accepted beyond that came from somebody else, and this worker's gradients
-// would be taken for repetitions.
+// acknowledged. If it has accepted more, another process pushes as this rank, and the server would
+// take this worker's gradients for repetitions.
 absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t server,
                                             Step accepted_through) const {
   if (accepted_through < push.step) return absl::OkStatus();
@@ -151,7 +151,7 @@ absl::Status PsSession::Impl::CheckAccepted(const PushOperation& push, uint32_t 
   return absl::FailedPreconditionError(
       absl::StrCat("server ", server, " accepted step ", accepted_through.value(), " from rank ",
                    options.rank.value(), ", but this worker has sent it ", sent, " of ", chunks,
-                   " parts of step ", push.step.value(),
+                   " chunks of step ", push.step.value(),
                    " and nothing later: another process pushes as this rank"));
 }
 

@@ -1,4 +1,5 @@
-// A session's state, and the transitions that answers and timers cause. Pulls live in
+// A session's state, and the transitions that answers and timers cause (docs/architecture.md, "The
+// worker's session"). Pulls live in
 // session_pulls.cc, pushes in session_pushes.cc, what both need in ps_session.cc.
 #ifndef THERMOCLINE_WORKER_SESSION_SESSION_STATE_H_
 #define THERMOCLINE_WORKER_SESSION_SESSION_STATE_H_
@@ -42,7 +43,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Probe(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  void OnTold(PullOperation& pull, uint32_t server, const absl::Status& status);
+  void OnProbeAnswer(PullOperation& pull, uint32_t server, const absl::Status& status);
   void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
                     const absl::StatusOr<wire::PullAnswer>& answer);
 
@@ -74,7 +75,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   bool OnError(const Operation& operation, const char* what, uint32_t server,
                const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // A server refuses a `what` ("push") for want of room, or has taken one.
+  // A server refuses a `what` ("push") for lack of room, or has taken one.
   void NoteRefusal(const char* what, uint32_t server, const absl::Status& error, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void NoteTaken(const char* what, uint32_t server, Actions* actions)
@@ -95,11 +96,11 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   struct Server {
     int64_t last_answer_us = INT64_MIN / 2;
     Step acked_through = kNoStep;
-    // What it has refused for want of room since it took one; "": nothing.
+    // The kind of call that it refuses for lack of room, until it takes one; "": none.
     absl::string_view refuses;
     int64_t refuses_since_us = 0;
     bool refusal_is_said = false;
-    bool is_being_told = false;  // What it has acknowledged, by a call that reads nothing.
+    bool is_being_probed = false;  // By a call that reads nothing and says what it acknowledged.
     // Pushes it hasn't acknowledged, in step order; only the first one is sent.
     std::deque<std::shared_ptr<PushOperation>> pushes;
   };

@@ -326,7 +326,7 @@ void CachedSource::Update(StepContext* context) {
     }
     FindBadGradient(context);
     device_->SparseUpdate(updates);
-    // Behind the update: the servers get the rows as of this step.
+    // Queued after the update: the servers get the rows as of this step.
     written_ahead = WriteAhead(context, &gathers);
     device_->GatherRows(gathers);
   }

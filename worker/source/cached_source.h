@@ -1,5 +1,5 @@
 // An EmbeddingSource that keeps rows in the device's memory and carries out the plans of a
-// CachePlanner: what a step reads is there before it runs, what comes back stays.
+// CachePlanner: the rows that a step reads are on the device before it runs, and stay there.
 //
 // With one worker the rows held are updated in place and are newer than the servers'; they come
 // back as whole rows when they are evicted, all of them at steps that write back, and some ahead
@@ -35,14 +35,14 @@ struct CachedSourceOptions : RemoteSourceOptions {
   int window_steps = 8;
   int prefetch_steps = 2;  // less than window_steps
   // One worker: of the rows held, those that are newer than their server's are at most so many
-  // bytes a server after each step, as evenly as keys are spread. It bounds what a cut pushes, far
-  // below what a server takes of one push.
+  // bytes a server after each step, as evenly as keys are spread. It bounds the push of a
+  // checkpoint, far below what a server takes of one push.
   uint64_t max_unwritten_bytes = uint64_t{1} << 30;
-  // And it comes to the host in pieces of about so many bytes, of which a few are there at a time.
+  // The rows of a write-back come to the host in pieces of about so many bytes, a few at a time.
   uint64_t write_back_piece_bytes = uint64_t{32} << 20;
 };
 
-// The distances that a cache uses; what is asked for is the most.
+// The distances that a cache uses: at most those of the job.
 struct CacheDistances {
   int prefetch_steps = 0;
   // Several workers: a row pulled for step p is read through step p + copy_steps. Its pull asks for

@@ -1,5 +1,5 @@
-// What a cached step sends back: gradients of rows that aren't held, rows that leave, and at a cut
-// all that the servers don't know.
+// What a cached step sends back: gradients of rows that aren't held, rows that leave, and at a
+// checkpoint all that the servers don't know.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -99,8 +99,8 @@ void CachedSource::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<ui
   }
 }
 
-// Bounds what a cut will have to push. A row written ahead is held on and has been neither evicted
-// nor bypassed in this step, so that no key comes twice in its push.
+// Bounds the push of a checkpoint. A row written ahead stays in the cache and has been neither
+// evicted nor bypassed in this step, so that no key comes twice in its push.
 int64_t CachedSource::WriteAhead(StepContext* context, std::vector<RowCopy>* gathers) {
   OfStep& step = context->of_source.Get<OfStep>();
   ChooseUnwritten(max_unwritten_share_, std::numeric_limits<uint64_t>::max());
@@ -152,7 +152,7 @@ void CachedSource::AddPieces(const std::shared_ptr<WrittenBack>& written, PushWo
   }
 }
 
-// The rows come to the host, behind what the device was given so far.
+// Queues the copies of the rows to the host, after all that the device was given so far.
 absl::Status CachedSource::FillPiece(size_t p, StepTransfers* transfers, WrittenBack* written) {
   const WrittenBack::Piece& piece = written->pieces[p];
   transfers->upload.Clear();

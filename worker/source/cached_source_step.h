@@ -1,5 +1,5 @@
 // What a CachedSource keeps with a step (cached_source.h): its share of the step's transfers, and
-// what a cut writes back.
+// what a step with a checkpoint writes back.
 #ifndef THERMOCLINE_WORKER_SOURCE_CACHED_SOURCE_STEP_H_
 #define THERMOCLINE_WORKER_SOURCE_CACHED_SOURCE_STEP_H_
 
@@ -20,7 +20,7 @@
 
 namespace thermocline {
 
-// Rows of one table that the servers don't know, on their way to them.
+// Rows of one table that are newer than the servers', on their way to them.
 struct CachedSource::WrittenRows {
   CachedKeys keys;
   UninitializedVector<uint32_t> counts;  // [keys] lookups
@@ -49,7 +49,7 @@ struct CachedSource::OfStep {
 // Everything that the cache alone holds, for one push, in pieces. Where they are few, the values
 // stay until the push is acknowledged. Else they are lent to the session: a place is filled anew
 // once every server has the piece in it, and the training thread waits for the acknowledgement,
-// so that rows stay as they are and can be read again, should a server lose what it had.
+// so that rows stay as they are and can be read again if a restarted server has lost pieces.
 struct CachedSource::WrittenBack {
   struct Table {
     CachedKeys keys;
@@ -92,7 +92,7 @@ struct CachedSource::WrittenBack {
     is_here[*found] = true;
     return found;
   }
-  // What the session says, on any thread.
+  // The session's callbacks, on any thread.
   void Return(size_t piece) {
     absl::MutexLock lock(&mutex);
     is_here[piece] = false;

@@ -16,7 +16,7 @@ void ForEachShare(const KeyShares& shares, Visit visit) {
 }
 
 template <typename Values>
-size_t WidthOf(const KeyShares& shares, const Values& values) {
+size_t FloatsPerKey(const KeyShares& shares, const Values& values) {
   if (shares.keys.empty()) return 0;
   const size_t width = values.size() / shares.keys.size();
   CHECK_EQ(values.size(), shares.keys.size() * width);
@@ -34,7 +34,7 @@ void AddPullSlices(const std::vector<std::vector<PullSlice>>& more,
 
 void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,
                    std::vector<std::vector<PullSlice>>* slices) {
-  const size_t width = WidthOf(shares, rows);
+  const size_t width = FloatsPerKey(shares, rows);
   ForEachShare(shares, [&](size_t server, size_t begin, size_t count) {
     (*slices)[server].push_back({shares.table, shares.keys.subspan(begin, count),
                                  rows.subspan(begin * width, count * width)});
@@ -44,7 +44,7 @@ void AddPullSlices(const KeyShares& shares, absl::Span<float> rows,
 void AddPushSlices(const KeyShares& shares, wire::PushKind kind, absl::Span<const uint32_t> counts,
                    absl::Span<const float> values,
                    std::vector<std::vector<wire::PushSlice>>* slices) {
-  const size_t width = WidthOf(shares, values);
+  const size_t width = FloatsPerKey(shares, values);
   ForEachShare(shares, [&](size_t server, size_t begin, size_t count) {
     (*slices)[server].push_back({shares.table, kind, shares.keys.subspan(begin, count),
                                  counts.subspan(begin, count),

@@ -1,5 +1,4 @@
-// What a worker tells about itself while it runs: JSON lines for the controller, stats for
-// everybody.
+// What a worker reports while it runs: JSON lines for the launcher, stats for all callers.
 #ifndef THERMOCLINE_WORKER_TRAIN_PROGRESS_H_
 #define THERMOCLINE_WORKER_TRAIN_PROGRESS_H_
 
@@ -60,7 +59,7 @@ class WorkerProgress {
   // Writes an "eval" line. What it took doesn't count for the rate of the window that is open.
   void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
                     absl::Duration taken);
-  // Says what the user should know in the log and, with a "warning" line, on the console.
+  // Reports a warning to the user: in the log, and with a "warning" line on the console.
   void Warn(const std::string& text) const;
 
   WorkerStats Stats() const;
@@ -80,7 +79,7 @@ class WorkerProgress {
     std::optional<absl::Duration> written;  // its last line
   };
   Phase Begin(absl::string_view name, const char* unit) const;
-  // Takes how far it is; the line that says so, where it is time for one, else "".
+  // Records how far the phase is. Returns a line if one is due, else "".
   std::string Advance(uint64_t done, int64_t total, Phase* phase)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its last line, where it has written one, else "".
@@ -89,7 +88,7 @@ class WorkerProgress {
 
   // Nothing for "". Not under mutex_: the reader may be slow.
   void WriteLine(const std::string& line) const ABSL_LOCKS_EXCLUDED(mutex_, write_mutex_);
-  // What the device does in another way than it was asked to, when that changes.
+  // The device's new fallbacks: what it does in another way than it was asked to.
   std::vector<std::string> NewFallbacks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<StageStats> Stages() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // What has been counted so far; a window is the difference of two.

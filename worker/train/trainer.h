@@ -5,7 +5,7 @@
 //   push        the embeddings' gradients: now the servers can answer the next step's fetch
 //   compute     the dense gradients, while those rows travel; update of the dense parameters
 //   push        what the dense parameters send; the push is whole
-//   checkpoint  a step before a cut writes back: its push has all that the worker alone holds
+//   checkpoint  a step with a checkpoint writes back: its push has all that the worker alone holds
 //
 // Steps are pipelined on a device of its own, which is so kept busy: where the next step doesn't
 // need what this one pushes, it is queued on the device before this one's results are looked at and

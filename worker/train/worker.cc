@@ -99,7 +99,8 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
                                                   const WorkerOptions& worker) {
   CachedSourceOptions options = {UncachedOptions(job, tables)};
   options.start_step = worker.start_step;
-  // A cut's push fits into a server's room, beside the dense parameters and what else waits there.
+  // A checkpoint's push fits into a server's room, beside the dense parameters and what else waits
+  // there.
   ASSIGN_OR_RETURN(uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
   room_bytes -= std::min(room_bytes, DensePushBytes(job));
   options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);

@@ -59,7 +59,7 @@ class Scheduler {
   uint32_t Exchange(uint32_t bits, int source) {
     Thread& self = *threads_[threadIdx.x];
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
-    // Two places, by turns: nobody is two exchanges ahead of a thread that has yet to read.
+    // Two places, by turns: no thread is two exchanges ahead of one that has yet to read.
     const int parity = self.exchanges++ % 2;
     self.exchanged[parity] = bits;
     Switch(State::kAtWarpBarrier);

@@ -23,7 +23,7 @@ namespace {
 
 std::atomic<int64_t> graph_launches{0}, host_allocations{0}, spinning_waits{0};
 
-// Allocations end at a page that nobody may touch, as nearly as this allows.
+// Allocations end at an inaccessible page, as nearly as this allows.
 constexpr size_t kAlignment = 16;
 // One in so many calls lets a stream run at once.
 constexpr int kHastyCalls = 8;

@@ -4,7 +4,7 @@
 //
 // What it is strict about, where a program could do wrong without noticing on some GPUs:
 //   - Device memory cannot be touched by the host: it is protected but while the device works, and
-//     every allocation is followed by a page that nobody may touch. It begins as NaNs.
+//     every allocation is followed by an inaccessible page. It begins as NaNs.
 //   - Everything given to a stream happens late, copies included: at the latest when the host waits
 //     for it, at the earliest at any later call. Which, is decided by a seeded generator.
 //   - Streams are ordered by events only.
