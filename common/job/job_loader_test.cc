@@ -70,7 +70,7 @@ TEST(ParseJob, FillsInTheDocumentedDefaults) {
 
 TEST(ParseJob, MakesFeaturesAndTables) {
   const Job job = Parse(kSmallest);
-  ASSERT_EQ(job.feature_size(), 26);
+  ASSERT_EQ(job.feature_size(), 26 + 13);
   ASSERT_EQ(job.table_size(), 26);
   EXPECT_EQ(job.feature(0).name(), "C1");
   EXPECT_EQ(job.feature(25).table(), "C26");

@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "common/job/job_data.h"
 #include "common/job/job_source.h"
 #include "common/math/sparse_optimizer.h"
 #include "proto/job.pb.h"
@@ -13,12 +13,7 @@ namespace {
 
 constexpr uint32_t kDefaultDim = 16;
 constexpr float kDefaultInitScale = 0.01f;
-// Criteo's columns.
-constexpr uint32_t kDefaultNumDense = 13;
-constexpr uint32_t kDefaultNumCategorical = 26;
 constexpr uint32_t kDefaultWindowSteps = 8;
-// No more features than this are made from a count; ValidateJob refuses what is above.
-constexpr uint32_t kMaxGeneratedFeatures = 4096;
 
 // Sets `field` of `message` where the user left it out. For proto3 `optional` fields.
 #define SET_DEFAULT(message, field, value)                        \
@@ -59,31 +54,6 @@ void ResolveSettings(const TableSettings& fallback, TableSettings* settings) {
   }
 }
 
-void ResolveData(bool has_features, Data* data) {
-  SET_DEFAULT(data, num_dense, kDefaultNumDense);
-  if (!has_features) SET_DEFAULT(data, num_categorical, kDefaultNumCategorical);
-  SET_DEFAULT(data, read_ahead_batches, 4);
-  // The npy convention has its own files of held-out rows; a share of the others is held out on
-  // request only.
-  const bool has_test_rows = !data->test_path().empty() || data->format() == Data::DLRM_NPY;
-  SET_DEFAULT(data, test_share, has_test_rows ? 0 : 0.1);
-}
-
-void ResolveFeatures(Job* job) {
-  if (job->feature_size() == 0) {
-    const uint32_t count = std::min(job->data().num_categorical(), kMaxGeneratedFeatures);
-    for (uint32_t i = 1; i <= count; ++i) job->add_feature()->set_name(absl::StrCat("C", i));
-  }
-  uint32_t columns = 0;
-  for (Feature& feature : *job->mutable_feature()) {
-    if (feature.table().empty()) feature.set_table(feature.name());
-    if (feature.pooling() == POOLING_UNSPECIFIED) feature.set_pooling(SUM);
-    SET_DEFAULT(&feature, columns, 1);
-    columns += feature.columns();
-  }
-  SET_DEFAULT(job->mutable_data(), num_categorical, columns);
-}
-
 void ResolveTables(Job* job) {
   ResolveDefaultTable(job->mutable_default_table());
   std::set<std::string> names;
@@ -92,10 +62,10 @@ void ResolveTables(Job* job) {
     ResolveSettings(job->default_table(), table.mutable_settings());
   }
   // A table under a feature's own name needs no stanza; any other name must be defined.
-  for (const Feature& feature : job->feature()) {
-    if (feature.table() != feature.name() || !names.insert(feature.table()).second) continue;
+  for (const Feature* feature : EmbeddedFeatures(*job)) {
+    if (feature->table() != feature->name() || !names.insert(feature->table()).second) continue;
     Table* table = job->add_table();
-    table->set_name(feature.table());
+    table->set_name(feature->table());
     *table->mutable_settings() = job->default_table();
   }
 }
@@ -137,8 +107,7 @@ void ResolveCheckpoint(CheckpointPolicy* policy) {
 }  // namespace
 
 void ResolveJob(Job* job) {
-  ResolveData(job->feature_size() > 0, job->mutable_data());
-  ResolveFeatures(job);
+  ResolveData(job);
   ResolveTables(job);
   ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
   ResolveTrain(job->mutable_train());

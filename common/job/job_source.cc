@@ -29,16 +29,25 @@ std::string Quoted(const std::string& message, int n) {
   return index < parts.size() ? parts[index] : "";
 }
 
+// Adds the values of the enum field `name` of `type` and of the messages defined within it.
+void AddEnumValues(const Descriptor* type, const std::string& name, std::set<std::string>* values) {
+  const FieldDescriptor* field = type->FindFieldByName(name);
+  if (field != nullptr && field->enum_type() != nullptr) {
+    for (int v = 0; v < field->enum_type()->value_count(); ++v) {
+      values->insert(field->enum_type()->value(v)->name());
+    }
+  }
+  for (int i = 0; i < type->nested_type_count(); ++i) {
+    AddEnumValues(type->nested_type(i), name, values);
+  }
+}
+
 // The values of every enum field called `name`, in any message of a job.
 std::vector<std::string> EnumValuesOf(const std::string& name) {
   std::set<std::string> values;
   const auto* file = Job::descriptor()->file();
   for (int i = 0; i < file->message_type_count(); ++i) {
-    const FieldDescriptor* field = file->message_type(i)->FindFieldByName(name);
-    if (field == nullptr || field->enum_type() == nullptr) continue;
-    for (int v = 0; v < field->enum_type()->value_count(); ++v) {
-      values.insert(field->enum_type()->value(v)->name());
-    }
+    AddEnumValues(file->message_type(i), name, &values);
   }
   return {values.begin(), values.end()};
 }
@@ -127,14 +136,16 @@ class ErrorList : public google::protobuf::io::ErrorCollector {
   void AddError(int line, int column, const std::string& message) override {
     Position position = {line, column};
     const bool one_too_many = IsAboutOneTooMany(message);
+    const bool is_unknown_value = absl::StrContains(message, "Unknown enumeration value");
     if (absl::StrContains(message, "has no field named")) {
       position = LastWordBefore(text_, position, Quoted(message, 1));
-    } else if (one_too_many || absl::StrContains(message, "Unknown enumeration value")) {
+    } else if (one_too_many || is_unknown_value) {
       position = LastWordBefore(text_, position, Quoted(message, 0));
     }
     std::string what = Explain(message);
-    // What is one too many names itself: fields in its braces have no part in it.
-    const std::string field = one_too_many ? "" : FieldAt(text_, position.line);
+    // What is one too many names itself, as does a wrong value: others on its line have no part in
+    // it.
+    const std::string field = one_too_many || is_unknown_value ? "" : FieldAt(text_, position.line);
     if (!field.empty() && !absl::StrContains(what, field)) {
       what = absl::StrCat("field '", field, "': ", what);
     }

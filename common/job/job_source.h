@@ -5,6 +5,7 @@
 
 #include <google/protobuf/text_format.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,9 +56,9 @@ class JobSource {
   std::vector<Change> changes_;
 };
 
-// Writes every default that job.proto documents into the job, a feature for each categorical column
-// where none is named, and a table for each feature that names none. Resolving a resolved job
-// changes nothing. Leaves wrong values as they are, for ValidateJob to report.
+// Writes every default that job.proto documents into the job, a feature for each column
+// (job_data.h), and a table for each feature that names none. Resolving a resolved job changes
+// nothing. Leaves wrong values as they are, for ValidateJob to report.
 //
 // The exception is cache.prefetch_steps: if it were written, a resumed job with another window
 // would keep a default of the old window.
@@ -67,6 +68,17 @@ void ResolveJob(Job* job);
 // wrong. Opens no files: their readers report missing data.
 // Errors: kInvalidArgument: "FILE:12: train.batch_size is 0; it must be at least 1".
 absl::Status ValidateJob(const Job& resolved, const JobSource& source);
+
+// Its parts for `data` and for what the features read and become.
+absl::Status ValidateData(const Job& resolved, const JobSource& source);
+absl::Status ValidateFeatures(const Job& resolved, const JobSource& source);
+
+// kInvalidArgument, at `path`, where `value` is not in [low, high].
+absl::Status CheckRange(const JobSource& source, absl::string_view path, uint64_t value,
+                        uint64_t low, uint64_t high);
+
+// kInvalidArgument where `name` is empty, too long or has other than letters, digits, '_' and '-'.
+absl::Status CheckName(const JobSource& source, absl::string_view path, absl::string_view name);
 
 }  // namespace thermocline
 

@@ -10,6 +10,7 @@
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/job/job_data.h"
 #include "common/job/job_source.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
@@ -29,10 +30,9 @@ constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kMaxTableLookups = (uint64_t{1} << 30) - 1;
 constexpr uint64_t kMaxProcesses = 1024;
 constexpr uint64_t kMaxLayerWidth = 65536;
-constexpr uint64_t kMaxColumns = 4096;
 constexpr uint64_t kMaxChannels = 64;
+constexpr size_t kMaxNameLength = 128;
 constexpr uint64_t kMaxTimeoutS = 24 * 3600;
-constexpr uint64_t kMaxReadAheadBatches = 1024;
 // A worker holds the batches of its window.
 constexpr uint64_t kMaxWindowSteps = 1024;
 constexpr uint64_t kMaxCheckpoints = 1'000'000;
@@ -40,17 +40,16 @@ constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;
 constexpr uint64_t kMaxSizeBytes = uint64_t{1} << 50;
 // Less than a few pushes would make a checkpoint of every step.
 constexpr uint64_t kMinLogBytes = 1 << 20;
-constexpr size_t kMaxNameLength = 128;
 
 class Validator {
  public:
   Validator(const Job& job, const JobSource& source) : job_(job), source_(source) {}
 
   absl::Status Run() const {
-    RETURN_IF_ERROR(CheckName("name", job_.name()));
-    RETURN_IF_ERROR(CheckData());
+    RETURN_IF_ERROR(CheckName(source_, "name", job_.name()));
+    RETURN_IF_ERROR(ValidateData(job_, source_));
     RETURN_IF_ERROR(CheckSettings("default_table", job_.default_table()));
-    RETURN_IF_ERROR(CheckFeatures());
+    RETURN_IF_ERROR(ValidateFeatures(job_, source_));
     RETURN_IF_ERROR(CheckTables());
     RETURN_IF_ERROR(CheckDims());
     RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
@@ -66,13 +65,7 @@ class Validator {
 
  private:
   absl::Status Range(absl::string_view path, uint64_t value, uint64_t low, uint64_t high) const {
-    if (value < low) {
-      return source_.Error(path, absl::StrCat("is ", value, "; it must be at least ", low));
-    }
-    if (value > high) {
-      return source_.Error(path, absl::StrCat("is ", value, "; it must be at most ", high));
-    }
-    return absl::OkStatus();
+    return CheckRange(source_, path, value, low, high);
   }
 
   // "512MiB", between `low_bytes` and a pebibyte.
@@ -82,47 +75,6 @@ class Validator {
       return source_.Error(path, absl::StrCat("is '", text, "'; ", bytes.status().message()));
     }
     return Range(path, *bytes, low_bytes, kMaxSizeBytes);
-  }
-
-  absl::Status CheckName(absl::string_view path, absl::string_view name) const {
-    if (name.empty()) return source_.Error(path, "is empty; it needs a name");
-    if (name.size() > kMaxNameLength) {
-      return source_.Error(path, absl::StrCat("is longer than ", kMaxNameLength, " letters"));
-    }
-    for (const char c : name) {
-      if (!absl::ascii_isalnum(c) && c != '_' && c != '-') {
-        return source_.Error(
-            path, absl::StrCat("is '", name, "'; letters, digits, '_' and '-' are allowed"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckData() const {
-    const Data& data = job_.data();
-    if (data.format() == Data::FORMAT_UNSPECIFIED) {
-      return source_.Error("data.format", "is not set; it is one of CRITEO_TSV, DLRM_NPY");
-    }
-    if (data.path().empty()) {
-      return source_.Error("data.path", "is empty; give it in the job file or with --data");
-    }
-    if (!(data.test_share() >= 0 && data.test_share() < 1)) {
-      return source_.Error("data.test_share",
-                           absl::StrCat("is ", data.test_share(), "; it must be in [0, 1)"));
-    }
-    if (data.format() == Data::DLRM_NPY && !data.test_path().empty()) {
-      return source_.Error("data.test_path", "is for CRITEO_TSV; DLRM_NPY reads test_*.npy");
-    }
-    if (!data.test_path().empty() && data.test_share() > 0) {
-      return source_.Error("data.test_share", "is set, and data.test_path as well; choose one");
-    }
-    RETURN_IF_ERROR(Range("data.num_dense", data.num_dense(), 0, kMaxColumns));
-    RETURN_IF_ERROR(Range("data.num_categorical", data.num_categorical(), 0, kMaxColumns));
-    if (data.num_dense() == 0 && data.num_categorical() == 0) {
-      return source_.Error("data.num_dense",
-                           "is 0, and data.num_categorical as well: there is nothing to train on");
-    }
-    return Range("data.read_ahead_batches", data.read_ahead_batches(), 1, kMaxReadAheadBatches);
   }
 
   absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer) const {
@@ -157,46 +109,12 @@ class Validator {
     return CheckOptimizer(path + ".optimizer", settings.optimizer());
   }
 
-  absl::Status CheckFeatures() const {
-    std::map<std::string, int> seen;
-    uint64_t columns = 0;
-    for (int i = 0; i < job_.feature_size(); ++i) {
-      const Feature& feature = job_.feature(i);
-      const std::string path = absl::StrCat("feature[", i, "]");
-      RETURN_IF_ERROR(CheckName(path + ".name", feature.name()));
-      const auto [first, is_new] = seen.emplace(feature.name(), i);
-      if (!is_new) {
-        return source_.Error(
-            path + ".name",
-            absl::StrCat("is '", feature.name(), "', as is feature[", first->second, "].name"));
-      }
-      RETURN_IF_ERROR(Range(path + ".columns", feature.columns(), 1, kMaxColumns));
-      if (job_.data().format() == Data::CRITEO_TSV && feature.columns() != 1) {
-        return source_.Error(path + ".columns",
-                             absl::StrCat("is ", feature.columns(),
-                                          "; in CRITEO_TSV a bag is one column, its values "
-                                          "separated by commas"));
-      }
-      if (job_.data().format() == Data::CRITEO_TSV && feature.has_padding_id()) {
-        return source_.Error(path + ".padding_id",
-                             "is for DLRM_NPY; in CRITEO_TSV a bag has no padding");
-      }
-      columns += feature.columns();
-    }
-    if (columns != job_.data().num_categorical()) {
-      return source_.Error("data.num_categorical",
-                           absl::StrCat("is ", job_.data().num_categorical(),
-                                        ", but the features read ", columns, " columns"));
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status CheckTables() const {
     std::map<std::string, int> tables;
     std::vector<std::string> names;
     for (int i = 0; i < job_.table_size(); ++i) {
       const std::string path = absl::StrCat("table[", i, "]");
-      RETURN_IF_ERROR(CheckName(path + ".name", job_.table(i).name()));
+      RETURN_IF_ERROR(CheckName(source_, path + ".name", job_.table(i).name()));
       const auto [first, is_new] = tables.emplace(job_.table(i).name(), i);
       if (!is_new) {
         return source_.Error(
@@ -207,12 +125,14 @@ class Validator {
       names.push_back(job_.table(i).name());
     }
     std::map<std::string, int> unread = tables;
+    const std::vector<int> stanzas = FeatureStanzas(source_.job());
     for (int i = 0; i < job_.feature_size(); ++i) {
+      if (IsNumeric(job_.feature(i))) continue;
       const std::string& table = job_.feature(i).table();
       unread.erase(table);
       if (tables.count(table) > 0) continue;
       return source_.Error(
-          absl::StrCat("feature[", i, "].table"),
+          absl::StrCat("feature[", stanzas[i], "].table"),
           absl::StrCat("is '", table, "', but there is no such table", DidYouMean(table, names)));
     }
     if (unread.empty()) return absl::OkStatus();
@@ -260,15 +180,17 @@ class Validator {
   }
 
   // Samples of a batch that one worker can number: a bag for each feature and one more, and the
-  // lookups of a table, as far as the job tells them (a bag in CRITEO_TSV is as long as its line
-  // says).
+  // lookups of a table, as far as the job tells them (a list in text is as long as its line says,
+  // and a sequence at most as long as the job does).
   uint64_t MaxSamplesOfWorker() const {
     std::map<std::string, uint64_t> columns;
-    for (const Feature& feature : job_.feature()) columns[feature.table()] += feature.columns();
+    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
+    for (const Feature* feature : features) {
+      columns[feature->table()] += std::max(feature->columns(), feature->sequence().max_length());
+    }
     uint64_t most = 1;
     for (const auto& [table, count] : columns) most = std::max(most, count);
-    return std::min(kMaxBags / (static_cast<uint64_t>(job_.feature_size()) + 1),
-                    kMaxTableLookups / most);
+    return std::min(kMaxBags / (features.size() + 1), kMaxTableLookups / most);
   }
 
   // `samples` is the share of the batch at `path` that one worker computes.
@@ -278,7 +200,7 @@ class Validator {
     if (samples <= most) return absl::OkStatus();
     return source_.Error(
         path, absl::StrCat("is ", batch, ", which gives a worker batches of ", samples,
-                           " samples; with ", job_.feature_size(), " features of ",
+                           " samples; with ", EmbeddedFeatures(job_).size(), " features of ",
                            job_.data().num_categorical(), " columns it takes at most ", most));
   }
 
@@ -375,13 +297,15 @@ class Validator {
       return source_.Error("evaluate.keep_best",
                            "needs a checkpoint policy; write `checkpoint {}`, too");
     }
-    const Data& data = job_.data();
-    if (data.format() != Data::CRITEO_TSV || !data.test_path().empty() || data.test_share() > 0) {
+    const Data data = DescribeData(job_.data());
+    if (IsNpy(data) || data.has_test() || data.split().last_share() > 0 ||
+        !data.split().column().empty()) {
       return absl::OkStatus();
     }
-    return source_.Error("evaluate",
-                         "needs held-out rows: set data.test_path, or data.test_share "
-                         "above 0");
+    return source_.Error("evaluate", job_.data().has_train()
+                                         ? "needs held-out rows: set data.test, or data.split"
+                                         : "needs held-out rows: set data.test_path, or "
+                                           "data.test_share above 0");
   }
 
   absl::Status CheckDevice() const {
@@ -395,7 +319,7 @@ class Validator {
     if (cache.budget().empty()) {
       return source_.Error("cache.budget", "is missing; write a size, such as \"256MiB\"");
     }
-    if (job_.feature_size() == 0) {
+    if (EmbeddedFeatures(job_).empty()) {
       return source_.Error("cache.budget", "is set, but there are no categorical columns");
     }
     RETURN_IF_ERROR(CheckSize("cache.budget", cache.budget(), kMinMemoryBudgetBytes));
@@ -438,6 +362,31 @@ class Validator {
 };
 
 }  // namespace
+
+absl::Status CheckRange(const JobSource& source, absl::string_view path, uint64_t value,
+                        uint64_t low, uint64_t high) {
+  if (value < low) {
+    return source.Error(path, absl::StrCat("is ", value, "; it must be at least ", low));
+  }
+  if (value > high) {
+    return source.Error(path, absl::StrCat("is ", value, "; it must be at most ", high));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckName(const JobSource& source, absl::string_view path, absl::string_view name) {
+  if (name.empty()) return source.Error(path, "is empty; it needs a name");
+  if (name.size() > kMaxNameLength) {
+    return source.Error(path, absl::StrCat("is longer than ", kMaxNameLength, " letters"));
+  }
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(c) && c != '_' && c != '-') {
+      return source.Error(
+          path, absl::StrCat("is '", name, "'; letters, digits, '_' and '-' are allowed"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ValidateJob(const Job& resolved, const JobSource& source) {
   return Validator(resolved, source).Run();

@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
              "j:1: name is 'a/b'; letters, digits, '_' and '-' are allowed"},
         Case{"format: CRITEO_TSV", "",
              "j:2: data.format is not set; it is one of CRITEO_TSV, "
-             "DLRM_NPY"},
+             "DLRM_NPY (or describe the files with data.train)"},
         Case{"\"log.tsv\"", "\"\"",
              "j:4: data.path is empty; give it in the job file or with "
              "--data"},

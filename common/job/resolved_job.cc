@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/text.h"
+#include "common/job/job_data.h"
 #include "common/math/table_spec.h"
 #include "common/wire/messages.h"
 #include "proto/parameter_server.pb.h"
@@ -43,16 +44,16 @@ void AddSparse(const Job& resolved, JobTables* tables) {
   std::map<std::string, const Table*> by_name;
   for (const Table& table : resolved.table()) by_name[table.name()] = &table;
   std::map<std::string, int> index;
-  for (const Feature& feature : resolved.feature()) {
+  for (const Feature* feature : EmbeddedFeatures(resolved)) {
     const auto [entry, is_new] =
-        index.emplace(feature.table(), static_cast<int>(tables->sparse.size()));
+        index.emplace(feature->table(), static_cast<int>(tables->sparse.size()));
     if (is_new) {
-      const auto table = by_name.find(feature.table());
+      const auto table = by_name.find(feature->table());
       CHECK(table != by_name.end());
       tables->sparse.push_back(SparseLayout(*table->second, tables->sparse.size()));
     }
     tables->features.push_back(
-        {feature.name(), entry->second, feature.pooling(), static_cast<int>(feature.columns())});
+        {feature->name(), entry->second, feature->pooling(), static_cast<int>(feature->columns())});
   }
 }
 
@@ -139,7 +140,8 @@ std::vector<int> BottomWidths(const Job& resolved) {
 }
 
 std::vector<int> TopWidths(const Job& resolved) {
-  const int vectors = resolved.feature_size() + (resolved.data().num_dense() > 0 ? 1 : 0);
+  const int vectors = static_cast<int>(EmbeddedFeatures(resolved).size()) +
+                      (resolved.data().num_dense() > 0 ? 1 : 0);
   std::vector<int> widths = {EmbeddingDim(resolved) + vectors * (vectors - 1) / 2};
   for (const uint32_t width : resolved.dlrm().top()) widths.push_back(static_cast<int>(width));
   widths.push_back(1);

@@ -9,11 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/job/job_data.h"
+#include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
 
@@ -31,15 +34,22 @@ const TableLayout* Find(const std::vector<TableLayout>& tables, const std::strin
   return found == tables.end() ? nullptr : &*found;
 }
 
-// Of a field that is not repeated.
 std::string ValueText(const Message& message, const FieldDescriptor& field) {
-  std::string text;
-  google::protobuf::TextFormat::PrintFieldValueToString(message, &field, -1, &text);
-  return text;
+  std::vector<std::string> values;
+  const int count = field.is_repeated() ? message.GetReflection()->FieldSize(message, &field) : 1;
+  for (int i = 0; i < count; ++i) {
+    google::protobuf::TextFormat::Printer printer;
+    printer.SetSingleLineMode(true);
+    values.emplace_back();
+    printer.PrintFieldValueToString(message, &field, field.is_repeated() ? i : -1, &values.back());
+  }
+  std::string text = absl::StrJoin(values, ", ");
+  const bool is_many = field.is_repeated() || field.message_type() != nullptr;
+  return is_many ? absl::StrCat("{", absl::StripAsciiWhitespace(text), "}") : text;
 }
 
 // The first field that differs, but for those of `ignored`: new fields matter until somebody says
-// otherwise. REQUIRES: of one type, without repeated fields
+// otherwise. REQUIRES: of one type
 absl::Status CheckFields(const Message& here, const Message& there,
                          const std::set<std::string>& ignored, const std::string& prefix) {
   const auto* type = here.GetDescriptor();
@@ -55,18 +65,39 @@ absl::Status CheckFields(const Message& here, const Message& there,
   return absl::OkStatus();
 }
 
-absl::Status CheckFeatures(const Job& job, const CheckpointManifest& manifest,
+// Of one kind: those that read tables, or the numeric ones.
+absl::Status CheckFeatures(const std::vector<const Feature*>& here,
+                           const std::vector<const Feature*>& before, absl::string_view kind,
                            const std::set<std::string>& ignored) {
-  const auto& before = manifest.job().feature();
-  if (job.feature_size() != before.size()) {
-    return Differs(absl::StrCat("the job has ", job.feature_size(),
+  if (here.size() != before.size()) {
+    return Differs(absl::StrCat("the job has ", here.size(), kind,
                                 " features, and the checkpoint was made with ", before.size()));
   }
-  for (int i = 0; i < before.size(); ++i) {
-    RETURN_IF_ERROR(
-        CheckFields(job.feature(i), before[i], ignored, absl::StrCat("feature[", i, "].")));
+  for (size_t i = 0; i < before.size(); ++i) {
+    RETURN_IF_ERROR(CheckFields(*here[i], *before[i], ignored, absl::StrCat("feature[", i, "].")));
   }
   return absl::OkStatus();
+}
+
+// As programs of today resolve it: older ones listed fewer features.
+Job JobOf(const CheckpointManifest& manifest) {
+  Job job = manifest.job();
+  ResolveJob(&job);
+  return job;
+}
+
+// What says the same in both forms says it in the same words.
+Data WithoutPaths(const Job& job, bool described) {
+  Data data = described ? DescribeData(job.data()) : job.data();
+  data.clear_path();
+  data.clear_test_path();
+  if (data.has_train()) data.mutable_train()->clear_path();
+  if (data.has_test()) data.mutable_test()->clear_path();
+  data.clear_max_bad_lines();
+  data.clear_read_ahead_batches();
+  if (described) data.clear_num_dense();  // The features tell it.
+  if (described) data.clear_num_categorical();
+  return data;
 }
 
 }  // namespace
@@ -90,8 +121,10 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
     const std::string difference = DescribeRowDifference(table, *Find(there, table.name));
     if (!difference.empty()) return Differs(difference + ", in the checkpoint");
   }
-  // How many columns a bag has, and what is padding in them, is a matter of the data.
-  return CheckFeatures(job, manifest, {"columns", "padding_id"});
+  // Where a feature's ids come from is a matter of the data.
+  const Job before = JobOf(manifest);
+  return CheckFeatures(EmbeddedFeatures(job), EmbeddedFeatures(before), "",
+                       {"columns", "padding_id", "column", "categorical", "sequence", "cross"});
 }
 
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
@@ -101,10 +134,12 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
                                 ", and the checkpoint was made with ", before,
                                 ": a step would be other samples"));
   }
-  RETURN_IF_ERROR(CheckFields(job.data(), manifest.job().data(),
-                              {"path", "test_path", "max_bad_lines", "read_ahead_batches"},
-                              "data."));
-  return CheckFeatures(job, manifest, {});
+  const Job there = JobOf(manifest);
+  const bool described = job.data().has_train() || there.data().has_train();
+  RETURN_IF_ERROR(
+      CheckFields(WithoutPaths(job, described), WithoutPaths(there, described), {}, "data."));
+  RETURN_IF_ERROR(CheckFeatures(EmbeddedFeatures(job), EmbeddedFeatures(there), "", {}));
+  return CheckFeatures(NumericFeatures(job), NumericFeatures(there), " numeric", {});
 }
 
 std::string ResolvedCpuIsa(const Job& job) {

@@ -1,5 +1,7 @@
 #include "deploy/checkpoints/export_checkpoint.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,7 +14,9 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/merged_rows.h"
+#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
+#include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
 #include "deploy/checkpoints/safetensors_file.h"
 
@@ -40,16 +44,46 @@ absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
       " doesn't describe its tables"));
 }
 
-// What computing with the tensors takes beside them (docs/formats.md), as JSON.
+// The format by which other programs read such data: described text is CRITEO_TSV where it means
+// what that means, else DESCRIBED, which only the job in the export tells more of.
+std::string FormatName(const Job& resolved) {
+  if (!resolved.data().has_train()) return Data::Format_Name(resolved.data().format());
+  if (IsNpy(resolved.data())) return Data::Format_Name(Data::DLRM_NPY);
+  if (!resolved.data().train().has_criteo_tsv()) return "DESCRIBED";
+  Job plain;
+  plain.mutable_data()->set_format(Data::CRITEO_TSV);
+  plain.mutable_data()->set_num_dense(resolved.data().train().criteo_tsv().integers());
+  for (const Feature* feature : EmbeddedFeatures(resolved)) {
+    Feature* const same = plain.add_feature();
+    same->set_name(feature->name());
+    same->set_table(feature->table());
+    same->set_pooling(feature->pooling());
+  }
+  ResolveJob(&plain);
+  const auto all_equal = [](const std::vector<const Feature*>& a,
+                            const std::vector<const Feature*>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const Feature* x, const Feature* y) {
+                        return google::protobuf::util::MessageDifferencer::Equals(*x, *y);
+                      });
+  };
+  const bool is_plain =
+      plain.data().num_categorical() == resolved.data().train().criteo_tsv().categories() &&
+      all_equal(EmbeddedFeatures(plain), EmbeddedFeatures(resolved)) &&
+      all_equal(NumericFeatures(plain), NumericFeatures(resolved));
+  return is_plain ? Data::Format_Name(Data::CRITEO_TSV) : "DESCRIBED";
+}
+
+// What computing with the tensors takes beside them (docs/formats.md), as JSON. `job`: resolved.
 std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
   using Json = nlohmann::ordered_json;
   Json features = Json::array(), sparse = Json::array();
-  for (const Feature& feature : job.feature()) {
-    const Json padding = feature.has_padding_id() ? Json(feature.padding_id()) : Json();
-    features.push_back({{"name", feature.name()},
-                        {"table", feature.table()},
-                        {"pooling", Pooling_Name(feature.pooling())},
-                        {"columns", feature.columns()},
+  for (const Feature* feature : EmbeddedFeatures(job)) {
+    const Json padding = feature->has_padding_id() ? Json(feature->padding_id()) : Json();
+    features.push_back({{"name", feature->name()},
+                        {"table", feature->table()},
+                        {"pooling", Pooling_Name(feature->pooling())},
+                        {"columns", feature->columns()},
                         {"padding_id", padding}});
   }
   for (const TableLayout& table : tables.sparse) {
@@ -60,9 +94,9 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
   }
   const Json model = {{"seed", seed},
                       {"data",
-                       {{"format", Data::Format_Name(job.data().format())},
+                       {{"format", FormatName(job)},
                         {"num_dense", job.data().num_dense()},
-                        {"test_share", job.data().test_share()}}},
+                        {"test_share", DescribeData(job.data()).split().last_share()}}},
                       {"features", std::move(features)},
                       {"tables", std::move(sparse)},
                       {"bottom", BottomWidths(job)},

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/job/job_data.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
@@ -31,9 +32,9 @@ std::string RenderSetup(const Job& job) {
   return absl::StrFormat(
       "setup: job %s, data %s, batch %u, %u servers x %u threads, %u workers x %u threads, "
       "%u hardware threads\n",
-      job.name(), job.data().path(), job.train().batch_size(), job.cluster().servers(),
-      job.cluster().server_threads(), job.cluster().workers(), job.cluster().worker_threads(),
-      std::thread::hardware_concurrency());
+      job.name(), DescribeData(job.data()).train().path(0), job.train().batch_size(),
+      job.cluster().servers(), job.cluster().server_threads(), job.cluster().workers(),
+      job.cluster().worker_threads(), std::thread::hardware_concurrency());
 }
 
 std::string RenderResult(const std::vector<double>& rates,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/runner/summary.h"
 

@@ -1,11 +1,6 @@
 #include "deploy/cli/run_setup.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -23,6 +18,7 @@
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/job_files.h"
 #include "deploy/runner/child_process.h"
 
 namespace thermocline {
@@ -31,72 +27,6 @@ namespace {
 // How long to wait for the processes of a killed launcher to die: one may be in the middle of a
 // write.
 constexpr absl::Duration kLockPatience = absl::Seconds(10);
-
-// The first of test_*.npy in the folder of a DLRM_NPY job's data; "": there is none.
-std::string HeldOutFile(const Data& data) {
-  if (data.format() != Data::DLRM_NPY) return "";
-  for (const char* name : {"test_dense.npy", "test_sparse.npy", "test_labels.npy"}) {
-    if (std::filesystem::exists(std::filesystem::path(data.path()) / name)) return name;
-  }
-  return "";
-}
-
-std::string Absolute(const std::string& path) {
-  if (path.empty()) return path;
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  return error ? path : absolute.lexically_normal().string();
-}
-
-// The run directory's job file must mean the same from any working directory.
-void MakePathsAbsolute(Job* job) {
-  for (std::string* path :
-       {job->mutable_data()->mutable_path(), job->mutable_data()->mutable_test_path()}) {
-    *path = Absolute(*path);
-  }
-  if (job->has_checkpoint()) {
-    std::string* directory = job->mutable_checkpoint()->mutable_directory();
-    *directory = Absolute(*directory);
-  }
-  if (!job->cluster().has_tls()) return;
-  Tls* tls = job->mutable_cluster()->mutable_tls();
-  for (std::string* path :
-       {tls->mutable_certificate(), tls->mutable_private_key(), tls->mutable_ca()}) {
-    *path = Absolute(*path);
-  }
-}
-
-// Finds an unreadable file before the processes start, each of which would fail on it.
-absl::Status CheckReadable(const std::string& field, const std::string& path) {
-  if (path.empty() || access(path.c_str(), R_OK) == 0) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(field, " '", path, "': ", std::strerror(errno)));
-}
-
-// Held-out rows come from files of their own or from a share of the others, not from both.
-absl::Status CheckHeldOut(const Data& data) {
-  const std::string own = HeldOutFile(data);
-  if (own.empty() || data.test_share() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("data.test_share is ", data.test_share(), ", and ",
-                                                 data.path(), " has ", own,
-                                                 " as well; choose one"));
-}
-
-absl::Status CheckFiles(const Job& job) {
-  const Data& data = job.data();
-  RETURN_IF_ERROR(CheckReadable("data.path", data.path()));
-  RETURN_IF_ERROR(CheckReadable("data.test_path", data.test_path()));
-  const bool is_folder = std::filesystem::is_directory(data.path());
-  if (is_folder != (data.format() == Data::DLRM_NPY)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "data.path '", data.path(), "' is a ", is_folder ? "folder" : "file", "; the format ",
-        Data::Format_Name(data.format()), " reads a ", is_folder ? "file" : "folder"));
-  }
-  RETURN_IF_ERROR(CheckHeldOut(data));
-  const Tls& tls = job.cluster().tls();
-  RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
-  RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));
-  return CheckReadable("cluster.tls.ca", tls.ca());
-}
 
 // Loads the job of flags.job or, if that is empty, of the file `default_path`, changed by the
 // flags, then by `more_overrides`, and without the fields `more_cleared`.
@@ -126,7 +56,7 @@ absl::StatusOr<Job> LoadChangedJob(const JobFlags& flags, const std::string& def
                         absl::StrReplaceAll(job.status().message(), spellings));
   }
   MakePathsAbsolute(&*job);
-  RETURN_IF_ERROR(CheckFiles(*job));
+  RETURN_IF_ERROR(CheckJobFiles(*job));
   return job;
 }
 
@@ -245,33 +175,12 @@ std::string JobFileBeside(const CheckpointPath& path) {
   return std::filesystem::exists(file, error) ? file.string() : "";
 }
 
-void ScoreAllRows(Data* data) {
-  if (data->format() == Data::CRITEO_TSV) {
-    data->set_test_path(data->path());
-    data->set_test_share(0);
-    return;
-  }
-  // Of a folder with test_*.npy those are scored. Else all others: those from row
-  // int(rows * (1 - test_share)) on.
-  if (HeldOutFile(*data).empty()) data->set_test_share(std::nextafter(1.0, 0.0));
-}
-
 }  // namespace
 
 absl::StatusOr<Job> LoadJobOf(const JobFlags& flags) { return LoadChangedJob(flags, ""); }
 
 int ComplainAboutSetup(const absl::Status& why) {
   return Complain(why.message(), absl::IsCancelled(why) ? kExitFailed : kExitUsage);
-}
-
-std::string DescribeScoredRows(const Data& data) {
-  if (!data.test_path().empty()) return absl::StrCat("all rows of '", data.test_path(), "'");
-  if (!HeldOutFile(data).empty()) return absl::StrCat("all rows of '", data.path(), "/test_*.npy'");
-  const bool is_npy = data.format() == Data::DLRM_NPY;
-  const std::string rows = absl::StrCat("rows of '", data.path(), is_npy ? "/train_*.npy'" : "'");
-  if (is_npy && data.test_share() > 1 - 1e-9) return absl::StrCat("all ", rows);
-  return absl::StrCat("the last ", data.test_share() * 100, "% of the ", rows,
-                      " (data.test_share)");
 }
 
 absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) {
@@ -296,10 +205,13 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   ASSIGN_OR_RETURN(const CheckpointPath path,
                    ResolveCheckpointPath(flags.checkpoint, scan, &options.notices));
   // What is held out of the job's own data doesn't matter to other data.
-  std::vector<std::string> overrides;
-  if (flags.data.has_value()) overrides = {"data.test_path=\"\"", "data.test_share=0"};
-  ASSIGN_OR_RETURN(
-      Job job, LoadChangedJob(flags, JobFileBeside(path), overrides, {"evaluate"}, JobUse::kRead));
+  std::vector<std::string> overrides, cleared = {"evaluate"};
+  if (flags.data.has_value()) {
+    overrides = {"data.test_path=\"\"", "data.test_share=0"};
+    cleared.insert(cleared.end(), {"data.test", "data.split"});
+  }
+  ASSIGN_OR_RETURN(Job job,
+                   LoadChangedJob(flags, JobFileBeside(path), overrides, cleared, JobUse::kRead));
   if (flags.data.has_value()) ScoreAllRows(job.mutable_data());
   PosixDisk disk;
   const CheckpointStore store(&disk, path.directory);

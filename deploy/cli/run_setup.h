@@ -37,9 +37,6 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
 // Prints why a run could not be set up. Returns the exit code.
 int ComplainAboutSetup(const absl::Status& why);
 
-// Which rows that run scores: "all rows of 'day_23.gz'".
-std::string DescribeScoredRows(const Data& data);
-
 // Loads the job that the flags name and change, its paths made absolute. Errors: bad usage or a bad
 // job file.
 absl::StatusOr<Job> LoadJobOf(const JobFlags& flags);

@@ -350,7 +350,11 @@ def read_log(path, config, batch_size=4096, test_share=0.0, max_bad_rows=0) -> I
                 data.test_share holds out
     Raises ValueError at malformed row number max_bad_rows + 1, which names it.
     """
-    reader = {'CRITEO_TSV': _read_tsv, 'DLRM_NPY': _read_npy}[config['data']['format']]
+    readers = {'CRITEO_TSV': _read_tsv, 'DLRM_NPY': _read_npy}
+    if config['data']['format'] not in readers:
+        raise ValueError('the model was trained on described data (data.train of its job), which '
+                         'this program cannot read; make its inputs by docs/formats.md')
+    reader = readers[config['data']['format']]
     return reader(path, config, batch_size, test_share, max_bad_rows)
 
 

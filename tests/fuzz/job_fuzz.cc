@@ -1,6 +1,7 @@
 // Job files: whatever is accepted can be resolved, and its text gives the same job.
 #include "absl/strings/string_view.h"
 #include "common/base/check.h"
+#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -14,6 +15,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(again.ok());
   CHECK_EQ(again->SerializeAsString(), job->SerializeAsString());
   const JobTables tables = ResolveTables(*job);
-  CHECK_EQ(tables.features.size(), static_cast<size_t>(job->feature_size()));
+  CHECK_EQ(tables.features.size(), EmbeddedFeatures(*job).size());
   return 0;
 }

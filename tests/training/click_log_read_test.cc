@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/job/job_source.h"
 #include "deploy/clicklog/click_log.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
@@ -79,6 +80,7 @@ std::unique_ptr<Dataset> Generate(ClickLogFormat format, const std::string& fold
   job.mutable_train()->set_batch_size(512);
   job.mutable_train()->set_eval_batch_size(512);
   job.mutable_train()->set_passes(1);
+  ResolveJob(&job);
   auto dataset = Dataset::Open(job);
   EXPECT_TRUE(dataset.ok()) << dataset.status();
   return dataset.ok() ? *std::move(dataset) : nullptr;

@@ -2,11 +2,13 @@
 #ifndef THERMOCLINE_WORKER_DATA_BATCH_H_
 #define THERMOCLINE_WORKER_DATA_BATCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
@@ -61,23 +63,62 @@ struct RawBatch {
   // Share of the pass that is read with this batch, in (0, 1].
   double pass_progress = 0;
 
-  // Text formats: row i of the batch is text[line_begin[i] .. line_begin[i + 1]), newline included.
-  // At least kTextPadding readable bytes follow the last.
+  // Text formats: row i of the batch is text[line_begin[i] .. line_begin[i + 1]), newline included;
+  // a row with line ends in quotes is several lines of its file. At least kTextPadding readable
+  // bytes follow the last.
   UninitializedVector<char> text;
   UninitializedVector<uint64_t> line_begin;  // [num_rows + 1]
-  uint64_t first_line = 0;                   // Line number in the file of row 0, from 1.
+  // Where rows come from: those from `row` on, up to that of the next entry, are lines of one file,
+  // one after the other. In the order of `row`.
+  struct Origin {
+    int64_t row = 0;
+    int file = 0;
+    int64_t line = 0;  // from 1; the first of the row's
+  };
+  std::vector<Origin> origins;
+
+  // Back to no rows of text.
+  void ClearText() {
+    num_rows = 0;
+    line_begin.assign(1, 0);
+    origins.clear();
+  }
+  // Says where row `num_rows`, the next to be added, comes from.
+  void AddOrigin(int file, int64_t line) {
+    if (!origins.empty()) {
+      const Origin& last = origins.back();
+      if (last.file == file && last.line + (num_rows - last.row) == line) return;
+    }
+    origins.push_back({num_rows, file, line});
+  }
+  // REQUIRES: a row of text
+  Origin OriginOf(int64_t at) const {
+    auto origin = std::upper_bound(origins.begin(), origins.end(), at,
+                                   [](int64_t value, const Origin& o) { return value < o.row; });
+    --origin;
+    return {at, origin->file, origin->line + (at - origin->row)};
+  }
+  absl::string_view TextOf(int64_t row) const {
+    return {text.data() + line_begin[row], line_begin[row + 1] - line_begin[row]};
+  }
 };
 
 inline constexpr size_t kTextPadding = 64;
 
-// Where batches come from: the reading and the parsing of a format, which BatchReader runs on
-// threads of its own. Implementations: TsvSource, NpySource.
+// Makes room for `bytes` more after the first `used` of `text`, and the padding.
+inline void ReserveText(size_t used, size_t bytes, UninitializedVector<char>* text) {
+  const size_t wanted = used + bytes + kTextPadding;
+  if (text->size() < wanted) text->resize(std::max(wanted, 2 * text->size()));
+}
+
+// Where batches come from: the reading and the parsing of a format, rows in order from a position,
+// which BatchReader runs on threads of its own. Implementations: TextSource, NpySource.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
 
-  // Starts the split from its first row. Called before each pass.
-  virtual absl::Status Rewind() = 0;
+  // Starts the split from its first row. Called before each pass that is read, with its number.
+  virtual absl::Status Rewind(uint32_t pass) = 0;
 
   // Reads up to `batch_size` rows; false (and no row) at the end of the pass. Sets everything in
   // `raw` but the slice. Errors: kDataLoss, kNotFound, kInvalidArgument, each with the file.

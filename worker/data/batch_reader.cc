@@ -143,7 +143,7 @@ int64_t BatchReader::CountSkipped(int64_t rows) {
 absl::Status BatchReader::SkipSteps() {
   int64_t left = options_.start_step.value();
   while (left > 0 && pass_ < options_.passes) {
-    RETURN_IF_ERROR(source_->Rewind());
+    RETURN_IF_ERROR(source_->Rewind(pass_));
     ASSIGN_OR_RETURN(const int64_t rows, source_->Skip(left * options_.batch_size));
     const int64_t steps = CountSkipped(rows);
     left -= steps;
@@ -192,7 +192,7 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Entry* entry) {
   if (options_.max_steps > 0 && static_cast<uint64_t>(step) >= options_.max_steps) return false;
   while (pass_ < options_.passes) {
     if (!pass_started_) {
-      RETURN_IF_ERROR(source_->Rewind());
+      RETURN_IF_ERROR(source_->Rewind(pass_));
       at_first_row_ = true;
     }
     pass_started_ = true;

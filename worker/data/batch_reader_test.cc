@@ -32,7 +32,7 @@ class FakeSource : public BatchSource {
  public:
   explicit FakeSource(FakeScript* script) : script_(script) {}
 
-  absl::Status Rewind() override {
+  absl::Status Rewind(uint32_t) override {
     next_row_ = 0;
     return absl::OkStatus();
   }

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -136,6 +137,56 @@ class GzipSource : public ByteSource {
   int members_ = 0;
 };
 
+class ZstdSource : public ByteSource {
+ public:
+  ZstdSource(std::string path, std::unique_ptr<ByteSource> file)
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        buffer_(kCompressedBufferBytes),
+        stream_(ZSTD_createDStream()) {
+    CHECK(stream_ != nullptr);
+  }
+  ~ZstdSource() override { ZSTD_freeDStream(stream_); }
+
+  absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
+    ZSTD_outBuffer out = {buffer.data(), buffer.size(), 0};
+    while (out.pos == 0 && out.size > 0) {
+      if (in_.pos == in_.size) {
+        ASSIGN_OR_RETURN(const size_t n, file_->Read(absl::MakeSpan(buffer_)));
+        in_ = {buffer_.data(), n, 0};
+        if (n == 0 && !in_frame_) return size_t{0};
+        // What it has decompressed may not have found room yet.
+        if (n == 0 && !may_hold_more_) {
+          return absl::DataLossError(absl::StrCat(path_, ": zstd data is cut off at byte ",
+                                                  file_->position(), ", the end of the file"));
+        }
+      }
+      const size_t result = ZSTD_decompressStream(stream_, &out, &in_);
+      if (ZSTD_isError(result) != 0) {
+        return absl::DataLossError(absl::StrCat(path_, ": corrupt zstd data near byte ", position(),
+                                                ": ", ZSTD_getErrorName(result)));
+      }
+      in_frame_ = result != 0;
+      may_hold_more_ = out.pos == out.size;
+    }
+    return out.pos;
+  }
+  int64_t position() const override {
+    return file_->position() - static_cast<int64_t>(in_.size - in_.pos);
+  }
+  int64_t size() const override { return file_->size(); }
+  bool compressed() const override { return true; }
+
+ private:
+  const std::string path_;
+  const std::unique_ptr<ByteSource> file_;
+  std::vector<char> buffer_;
+  ZSTD_DStream* const stream_;
+  ZSTD_inBuffer in_ = {nullptr, 0, 0};
+  bool in_frame_ = false;
+  bool may_hold_more_ = false;  // The last call filled all the room that it had.
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path) {
@@ -151,10 +202,15 @@ absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& 
   if (S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a file"));
   }
-  unsigned char magic[2] = {0, 0};
-  const bool gzip = pread(fd, magic, sizeof(magic), 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
-  if (!gzip) return plain;
-  return std::make_unique<GzipSource>(path, std::move(plain));
+  unsigned char magic[4] = {0, 0, 0, 0};
+  const ssize_t n = pread(fd, magic, sizeof(magic), 0);
+  if (n >= 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
+    return std::make_unique<GzipSource>(path, std::move(plain));
+  }
+  if (n == 4 && magic[0] == 0x28 && magic[1] == 0xb5 && magic[2] == 0x2f && magic[3] == 0xfd) {
+    return std::make_unique<ZstdSource>(path, std::move(plain));
+  }
+  return plain;
 }
 
 }  // namespace thermocline

@@ -52,6 +52,27 @@ TEST(ByteSource, GzipByItsBytesNotItsName) {
   EXPECT_EQ(*ReadAll(folder.Write("named.gz", "plain"), 10), "plain");
 }
 
+TEST(ByteSource, ZstdByItsBytes) {
+  TempFolder folder;
+  const std::string text = Noise(2 << 20);
+  for (const size_t piece : {size_t{777}, size_t{100'000}, size_t{4} << 20}) {
+    EXPECT_EQ(*ReadAll(folder.Write("a.txt", Zstd(text)), piece), text);
+  }
+  EXPECT_EQ(*ReadAll(folder.Write("two.zst", Zstd("ab") + Zstd("") + Zstd("cd")), 10), "abcd");
+  EXPECT_EQ(*ReadAll(folder.Write("empty.zst", Zstd("")), 10), "");
+  const std::string whole = Zstd(text);
+  const std::string path = folder.Write("cut.zst", whole.substr(0, whole.size() / 2));
+  for (const size_t piece : {size_t{777}, size_t{4} << 20}) {
+    EXPECT_EQ(ReadAll(path, piece).status(),
+              absl::DataLossError(absl::StrCat(path, ": zstd data is cut off at byte ",
+                                               whole.size() / 2, ", the end of the file")));
+  }
+  std::string wrong = whole;
+  wrong[4] = '\xff';  // What the frame's header says of it.
+  EXPECT_EQ(ReadAll(folder.Write("wrong.zst", wrong), 1000).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
 TEST(ByteSource, GzipMembersFollowEachOther) {
   TempFolder folder;
   EXPECT_EQ(*ReadAll(folder.Write("two.gz", Gzip("ab") + Gzip("") + Gzip("cd")), 10), "abcd");

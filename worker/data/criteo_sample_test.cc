@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/job/job_source.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
 #include "worker/data/dataset.h"
@@ -50,6 +51,7 @@ TEST(CriteoSample, HasTheFiguresThatAreKnownOfIt) {
   job.mutable_train()->set_eval_batch_size(4096);
   job.mutable_train()->set_passes(1);
 
+  ResolveJob(&job);
   auto dataset = Dataset::Open(job);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->rows(Split::kTrain), 123425);

@@ -11,20 +11,23 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
+#include "common/job/job_data.h"
 #include "proto/job.pb.h"
-#include "worker/data/line_stream.h"
 #include "worker/data/npy_source.h"
-#include "worker/data/tsv_source.h"
+#include "worker/data/row_stream.h"
+#include "worker/data/text_parser.h"
+#include "worker/data/text_source.h"
 
 namespace thermocline {
 namespace {
 
-// Rows [begin, end) of a file or set of files; end < 0: through the end, not counted.
+// Rows [begin, end) of npy files.
 struct RowRange {
   int64_t begin = 0;
   int64_t end = 0;
 
-  int64_t size() const { return end < 0 ? -1 : end - begin; }
+  int64_t size() const { return end - begin; }
 };
 
 int64_t CutOf(int64_t rows, double test_share) {
@@ -65,45 +68,111 @@ class DatasetBase : public Dataset {
   BatchReaderOptions test_;
 };
 
-class TsvDataset : public DatasetBase {
+// The files of `files`, and in `*columns` what they call their columns.
+absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, ColumnNames* columns) {
+  TextFiles found;
+  for (const std::string& path : files.path()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListFiles(path));
+    found.paths.insert(found.paths.end(), paths.begin(), paths.end());
+  }
+  if (files.has_csv()) {
+    found.format.separator = files.csv().separator().at(0);
+    found.format.quotes = files.csv().quotes();
+  }
+  if (files.has_csv() && files.csv().header()) {
+    ASSIGN_OR_RETURN(found.header, ReadHeader(found.paths[0], found.format));
+    *columns = {found.header, absl::StrCat("the header of ", found.paths[0])};
+  } else {
+    *columns = {TextColumns(files), "data.train.csv.column"};
+  }
+  return found;
+}
+
+class TextDataset : public DatasetBase {
  public:
-  TsvDataset(const Job& job, OnDatasetScan on_scan)
-      : DatasetBase(job),
-        train_path_(job.data().path()),
-        test_path_(job.data().test_path()),
-        num_dense_(static_cast<int>(job.data().num_dense())),
-        on_scan_(std::move(on_scan)) {
-    for (const Feature& feature : job.feature()) feature_names_.push_back(feature.name());
-  }
-
-  // Cuts the file in two, or only makes sure that the files are there.
-  absl::Status CutRows(double test_share) {
-    train_rows_ = RowRange{0, -1};
-    if (!test_path_.empty()) {
-      test_rows_ = RowRange{0, -1};
-      RETURN_IF_ERROR(ByteSource::Open(test_path_).status());
-    } else if (test_share > 0) {
-      ASSIGN_OR_RETURN(const int64_t rows, CountLines(train_path_, Scan("counting lines")));
-      train_rows_.end = CutOf(rows, test_share);
-      test_rows_ = RowRange{train_rows_.end, rows};
-      return absl::OkStatus();
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
+                                                       OnDatasetScan on_scan) {
+    std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(on_scan)));
+    ColumnNames columns;
+    ASSIGN_OR_RETURN(TextFiles train, FindFiles(data.train(), &columns));
+    dataset->train_files_ = dataset->test_files_ = std::make_shared<TextFiles>(std::move(train));
+    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, &columns));
+    if (data.train().has_criteo_tsv()) {
+      const bool is_short = !job.data().has_train();
+      columns.source =
+          absl::StrCat("1 label + ", is_short ? "data.num_dense=" : "criteo_tsv.integers=",
+                       data.train().criteo_tsv().integers(), " + ",
+                       is_short ? "data.num_categorical=" : "criteo_tsv.categories=",
+                       data.train().criteo_tsv().categories());
     }
-    return ByteSource::Open(train_path_).status();
+    ASSIGN_OR_RETURN(TextParser parser, TextParser::Make(job, data, std::move(columns)));
+    dataset->parser_ = std::make_shared<TextParser>(std::move(parser));
+    RETURN_IF_ERROR(dataset->SplitRows(data));
+    if (data.has_shuffle()) {
+      dataset->train_rows_.shuffle_rows = data.shuffle().block_rows();
+      dataset->train_rows_.shuffle_seed = job.seed();
+    }
+    return dataset;
   }
 
-  int64_t rows(Split split) const override { return range(split).size(); }
+  int64_t rows(Split split) const override {
+    const TextRange& rows = range(split);
+    return rows.end < 0 ? -1 : rows.end - rows.begin;
+  }
 
  protected:
   std::unique_ptr<BatchSource> MakeSource(Split split, Step start_step) override {
-    const bool own_file = split == Split::kTest && !test_path_.empty();
-    return std::make_unique<TsvSource>(
-        own_file ? test_path_ : train_path_, range(split).begin, range(split).end, num_dense_,
-        feature_names_,
+    return std::make_unique<TextSource>(
+        split == Split::kTrain ? train_files_ : test_files_, parser_, range(split),
         Scan(split == Split::kTest ? "skipping to the held-out rows"
                                    : absl::StrCat("skipping to step ", start_step.value())));
   }
 
  private:
+  TextDataset(const Job& job, OnDatasetScan on_scan)
+      : DatasetBase(job), on_scan_(std::move(on_scan)) {}
+
+  absl::Status OpenTest(const Data& data, ColumnNames* columns) {
+    ColumnNames of_test;
+    ASSIGN_OR_RETURN(TextFiles test, FindFiles(data.test(), &of_test));
+    if (of_test.names != columns->names ||
+        test.format.separator != train_files_->format.separator ||
+        test.format.quotes != train_files_->format.quotes) {
+      return absl::InvalidArgumentError(absl::StrCat("data.test: ", test.paths[0],
+                                                     " has other columns, or another separator, "
+                                                     "than ",
+                                                     train_files_->paths[0]));
+    }
+    test_files_ = std::make_shared<TextFiles>(std::move(test));
+    return absl::OkStatus();
+  }
+
+  // Counts rows where that is needed, or only makes sure that the files are there.
+  absl::Status SplitRows(const Data& data) {
+    if (!data.split().column().empty()) {
+      train_rows_.rows = TextRange::Rows::kTrain;
+      test_rows_.rows = TextRange::Rows::kHeldOut;
+    } else if (!data.has_test()) {
+      if (data.split().last_share() > 0) {
+        ASSIGN_OR_RETURN(const int64_t rows, CountRows(*train_files_, Scan("counting lines")));
+        train_rows_.end = CutOf(rows, data.split().last_share());
+        test_rows_.begin = train_rows_.end;
+        test_rows_.end = rows;
+        return absl::OkStatus();
+      }
+      test_rows_.end = 0;
+    }
+    RETURN_IF_ERROR(CheckReadable(*train_files_));
+    return data.has_test() ? CheckReadable(*test_files_) : absl::OkStatus();
+  }
+
+  static absl::Status CheckReadable(const TextFiles& files) {
+    for (const std::string& path : files.paths) {
+      RETURN_IF_ERROR(ByteSource::Open(path).status());
+    }
+    return absl::OkStatus();
+  }
+
   OnScan Scan(std::string what) const {
     if (!on_scan_) return {};
     return [on_scan = on_scan_, what = std::move(what)](const ScanProgress& progress) {
@@ -111,17 +180,14 @@ class TsvDataset : public DatasetBase {
     };
   }
 
-  const RowRange& range(Split split) const {
+  const TextRange& range(Split split) const {
     return split == Split::kTrain ? train_rows_ : test_rows_;
   }
 
-  const std::string train_path_;
-  const std::string test_path_;  // "": a share of train_path_, or none
-  const int num_dense_;
   const OnDatasetScan on_scan_;
-  std::vector<std::string> feature_names_;
-  RowRange train_rows_;
-  RowRange test_rows_;
+  std::shared_ptr<const TextFiles> train_files_, test_files_;
+  std::shared_ptr<const TextParser> parser_;
+  TextRange train_rows_, test_rows_;
 };
 
 NpyFeature FeatureOf(const Feature& feature) {
@@ -138,7 +204,7 @@ NpyFeature FeatureOf(const Feature& feature) {
 
 class NpyDataset : public DatasetBase {
  public:
-  explicit NpyDataset(const Job& job) : DatasetBase(job), folder_(job.data().path()) {
+  NpyDataset(const Job& job, const Data& data) : DatasetBase(job), folder_(data.train().path(0)) {
     shape_.num_dense = static_cast<int>(job.data().num_dense());
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
   }
@@ -185,8 +251,10 @@ class NpyDataset : public DatasetBase {
   RowRange test_rows_;
 };
 
-absl::Status CheckJob(const Job& job) {
-  if (job.data().path().empty()) return absl::InvalidArgumentError("data.path is not set");
+absl::Status CheckJob(const Job& job, const Data& data) {
+  if (data.train().path().empty() || data.train().path(0).empty()) {
+    return absl::InvalidArgumentError("data.path is not set");
+  }
   if (job.feature().empty() && job.data().num_dense() == 0) {
     return absl::InvalidArgumentError("no feature is listed, and data.num_dense is 0");
   }
@@ -202,21 +270,15 @@ absl::Status CheckJob(const Job& job) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, OnDatasetScan on_scan) {
-  RETURN_IF_ERROR(CheckJob(job));
-  switch (job.data().format()) {
-    case Data::CRITEO_TSV: {
-      auto dataset = std::make_unique<TsvDataset>(job, std::move(on_scan));
-      RETURN_IF_ERROR(dataset->CutRows(job.data().test_share()));
-      return dataset;
-    }
-    case Data::DLRM_NPY: {
-      auto dataset = std::make_unique<NpyDataset>(job);
-      RETURN_IF_ERROR(dataset->OpenFiles(job.data().test_share()));
-      return dataset;
-    }
-    default:
-      return absl::InvalidArgumentError("data.format is not set");
+  const Data data = DescribeData(job.data());
+  RETURN_IF_ERROR(CheckJob(job, data));
+  if (!job.data().has_train() && job.data().format() == Data::FORMAT_UNSPECIFIED) {
+    return absl::InvalidArgumentError("data.format is not set");
   }
+  if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(on_scan));
+  auto dataset = std::make_unique<NpyDataset>(job, data);
+  RETURN_IF_ERROR(dataset->OpenFiles(data.split().last_share()));
+  return dataset;
 }
 
 absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(const Job& job, Split split,

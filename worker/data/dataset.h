@@ -28,8 +28,8 @@ class Dataset {
   virtual ~Dataset() = default;
 
   // Finds the files of `job` (resolved: every default filled in, features listed), checks their
-  // types and shapes and splits them. Where a share of a text file is held out, its rows are
-  // counted first: the cut is int(rows * (1 - test_share)), and malformed lines count as rows.
+  // types, shapes and headers, and splits them. Where a share of text files is held out, its rows
+  // are counted first: the cut is int(rows * (1 - last_share)), and malformed lines count as rows.
   // `on_scan` also serves the readers, which it has to outlive.
   // Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong dtype or shape, or a
   // field of the job); each names the file or the field.
@@ -43,7 +43,7 @@ class Dataset {
                                                                   uint32_t num_workers,
                                                                   Step start_step) = 0;
 
-  // Rows of a split, or -1 where the file was not counted.
+  // Rows of a split, or -1 where they were not counted.
   virtual int64_t rows(Split split) const = 0;
 };
 

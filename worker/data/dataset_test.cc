@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/disk/npy.h"
+#include "common/job/job_source.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
 #include "worker/data/test_files.h"
@@ -33,6 +34,23 @@ Job MakeJob(Data::Format format, const std::string& path) {
   job.mutable_train()->set_eval_batch_size(4);
   job.mutable_train()->set_passes(1);
   return job;
+}
+
+// Text without held-out rows, unless the job says so.
+Job Resolved(Job job) {
+  if (job.data().format() != Data::CRITEO_TSV) return job;
+  if (!job.data().has_test_share()) job.mutable_data()->set_test_share(0);
+  ResolveJob(&job);
+  return job;
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const Job& job, OnDatasetScan on_scan = {}) {
+  return Dataset::Open(Resolved(job), std::move(on_scan));
+}
+
+absl::StatusOr<std::unique_ptr<BatchReader>> OpenJobReader(const Job& job, Split split,
+                                                           WorkerRank rank, uint32_t num_workers) {
+  return OpenReader(Resolved(job), split, rank, num_workers);
 }
 
 // Row i has label i % 2, dense i and i + 1, keys i and 1000 + i.
@@ -80,7 +98,7 @@ struct Read {
 // Reads a split; checks that every row is as TsvRows made it.
 Read ReadSplit(const Job& job, Split split, uint32_t rank = 0, uint32_t num_workers = 1) {
   Read read;
-  auto reader = OpenReader(job, split, WorkerRank(rank), num_workers);
+  auto reader = OpenJobReader(job, split, WorkerRank(rank), num_workers);
   read.status = reader.status();
   if (!reader.ok()) return read;
   for (;;) {
@@ -115,7 +133,7 @@ TEST(DatasetTsv, LastShareIsHeldOut) {
     EXPECT_TRUE(train.status.ok()) << train.status;
     EXPECT_EQ(train.keys, (Keys{{0, 1, 2}, {3, 4, 5}, {6}}));
     EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{7, 8, 9}}));
-    auto dataset = Dataset::Open(job);
+    auto dataset = OpenDataset(job);
     EXPECT_EQ((*dataset)->rows(Split::kTrain), 7);
     EXPECT_EQ((*dataset)->rows(Split::kTest), 3);
   }
@@ -129,7 +147,7 @@ TEST(DatasetTsv, TestFileAndPasses) {
   job.mutable_train()->set_passes(2);
   EXPECT_EQ(ReadSplit(job, Split::kTrain).keys, (Keys{{0, 1, 2}, {3}, {0, 1, 2}, {3}}));
   EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{0, 1, 2, 3}, {4}}));
-  EXPECT_EQ((*Dataset::Open(job))->rows(Split::kTrain), -1);  // Nobody had to count.
+  EXPECT_EQ((*OpenDataset(job))->rows(Split::kTrain), -1);  // Not counted.
 }
 
 TEST(DatasetTsv, ScansAreNamed) {
@@ -137,7 +155,7 @@ TEST(DatasetTsv, ScansAreNamed) {
   Job job = MakeJob(Data::CRITEO_TSV, folder.Write("all", TsvRows(10)));
   job.mutable_data()->set_test_share(0.25);
   std::vector<std::string> ended;
-  auto dataset = Dataset::Open(job, [&](absl::string_view what, const ScanProgress& progress) {
+  auto dataset = OpenDataset(job, [&](absl::string_view what, const ScanProgress& progress) {
     EXPECT_GT(progress.done_bytes, 0);
     if (progress.is_over) ended.emplace_back(what);
   });
@@ -170,7 +188,7 @@ TEST(Dataset, AStartAmidTheDataContinuesTheSameOrder) {
   jobs[1].mutable_data()->set_test_share(0.25);  // int(11 * 0.75) = 8 rows
   for (Job& job : jobs) {
     job.mutable_train()->set_passes(2);
-    auto dataset = Dataset::Open(job);
+    auto dataset = OpenDataset(job);
     ASSERT_TRUE(dataset.ok()) << dataset.status();
     const Keys whole = {{0, 1, 2}, {3, 4, 5}, {6, 7}, {0, 1, 2}, {3, 4, 5}, {6, 7}};
     for (size_t start = 0; start <= whole.size(); ++start) {
@@ -196,7 +214,7 @@ TEST(Dataset, AStartAmidTheDataContinuesTheSameOrder) {
 TEST(DatasetTsv, MalformedLineIsNamedAfterAStart) {
   TempFolder folder;
   const std::string path = folder.Write("train.tsv", TsvRows(7) + "1\t2\n");
-  auto dataset = Dataset::Open(MakeJob(Data::CRITEO_TSV, path));
+  auto dataset = OpenDataset(MakeJob(Data::CRITEO_TSV, path));
   ASSERT_TRUE(dataset.ok());
   auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(2));
   ASSERT_TRUE(reader.ok());
@@ -230,7 +248,7 @@ TEST(DatasetTsv, MalformedLineIsNamed) {
   const Read strict = ReadSplit(job, Split::kTrain);
   EXPECT_EQ(strict.keys, (Keys{{0, 1, 2}}));
   EXPECT_EQ(strict.status, absl::InvalidArgumentError(
-                               path + ":5: column 4 ('A'): 'xyz' is not a hexadecimal number"));
+                               path + ":5: column 4 ('C1'): 'xyz' is not a hexadecimal number"));
 
   job.mutable_data()->set_max_bad_lines(1);
   EXPECT_EQ(ReadSplit(job, Split::kTrain).status,
@@ -239,7 +257,7 @@ TEST(DatasetTsv, MalformedLineIsNamed) {
                 ":10: 2 columns, not 5 (1 label + data.num_dense=2 + data.num_categorical=2); "
                 "data.max_bad_lines allows each worker 1 such line, but worker 0 has met 2; the "
                 "first was " +
-                path + ":5: column 4 ('A'): 'xyz' is not a hexadecimal number"));
+                path + ":5: column 4 ('C1'): 'xyz' is not a hexadecimal number"));
 
   job.mutable_data()->set_max_bad_lines(2);
   const Read lenient = ReadSplit(job, Split::kTrain);
@@ -261,7 +279,7 @@ TEST(DatasetTsv, AnNpyFileIsNamed) {
                                  "their folder");
   EXPECT_EQ(ReadSplit(job, Split::kTrain).status, named);
   job.mutable_data()->set_test_share(0.5);
-  EXPECT_EQ(Dataset::Open(job).status(), named);
+  EXPECT_EQ(OpenDataset(job).status(), named);
 }
 
 // Malformed lines count as rows for the cut, and line numbers are the file's in both parts.
@@ -281,12 +299,12 @@ TEST(DatasetTsv, MissingAndTruncatedFiles) {
   const absl::Status not_found =
       absl::NotFoundError(missing + ": cannot open: No such file or directory");
   Job job = MakeJob(Data::CRITEO_TSV, missing);
-  EXPECT_EQ(Dataset::Open(job).status(), not_found);
+  EXPECT_EQ(OpenDataset(job).status(), not_found);
   job.mutable_data()->set_test_share(0.1);
-  EXPECT_EQ(Dataset::Open(job).status(), not_found);
+  EXPECT_EQ(OpenDataset(job).status(), not_found);
   job = MakeJob(Data::CRITEO_TSV, folder.Write("train.tsv", TsvRows(7)));
   job.mutable_data()->set_test_path(missing);
-  EXPECT_EQ(Dataset::Open(job).status(), not_found);
+  EXPECT_EQ(OpenDataset(job).status(), not_found);
 
   const std::string whole = Gzip(TsvRows(20000));
   const std::string cut = folder.Write("cut.tsv.gz", whole.substr(0, whole.size() / 2));
@@ -297,7 +315,7 @@ TEST(DatasetTsv, MissingAndTruncatedFiles) {
   EXPECT_EQ(read.status, data_loss);
   EXPECT_GT(read.keys.size(), 1000u);
   job.mutable_data()->set_test_share(0.1);
-  EXPECT_EQ(Dataset::Open(job).status(), data_loss);
+  EXPECT_EQ(OpenDataset(job).status(), data_loss);
 }
 
 TEST(DatasetTsv, FileThatShrankSinceItWasCounted) {
@@ -305,7 +323,7 @@ TEST(DatasetTsv, FileThatShrankSinceItWasCounted) {
   const std::string path = folder.Write("a.tsv", TsvRows(10));
   Job job = MakeJob(Data::CRITEO_TSV, path);
   job.mutable_data()->set_test_share(0.2);
-  auto dataset = Dataset::Open(job);
+  auto dataset = OpenDataset(job);
   ASSERT_TRUE(dataset.ok());
   folder.Write("a.tsv", TsvRows(5));
   auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
@@ -322,7 +340,7 @@ TEST(DatasetNpy, TrainAndTestFiles) {
   Job job = MakeJob(Data::DLRM_NPY, folder.path());
   EXPECT_EQ(ReadSplit(job, Split::kTrain).keys, (Keys{{0, 1, 2}, {3, 4, 5}, {6}}));
   EXPECT_EQ(ReadSplit(job, Split::kTest).keys, (Keys{{50, 51}}));
-  EXPECT_EQ((*Dataset::Open(job))->rows(Split::kTrain), 7);
+  EXPECT_EQ((*OpenDataset(job))->rows(Split::kTrain), 7);
 }
 
 TEST(DatasetNpy, ShareWhereTestFilesAreAbsent) {
@@ -343,7 +361,7 @@ TEST(DatasetNpy, BagsOfSeveralColumnsSkipPadding) {
   WriteNpy<float>(train + "_labels.npy", "<f4", 0, {1, 0});
   Job job = MakeJob(Data::DLRM_NPY, folder.path());
   job.mutable_feature(0)->set_columns(3);
-  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  auto reader = OpenJobReader(job, Split::kTrain, WorkerRank(0), 1);
   ASSERT_TRUE(reader.ok()) << reader.status();
   auto batch = (*reader)->Next();
   ASSERT_TRUE(batch.ok());
@@ -369,7 +387,7 @@ std::unique_ptr<Batch> ReadIds(Job job, const std::string& dtype, uint32_t colum
   WriteNpy<T>(train + "_sparse.npy", dtype, columns + 1, ids);
   WriteNpy<float>(train + "_labels.npy", "<f4", 0, std::vector<float>(rows));
   job.mutable_feature(0)->set_columns(columns);
-  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  auto reader = OpenJobReader(job, Split::kTrain, WorkerRank(0), 1);
   CHECK(reader.ok());
   auto batch = (*reader)->Next();
   CHECK(batch.ok());
@@ -448,7 +466,7 @@ TEST(DatasetNpy, OnlyDenseAndOnlySparseColumns) {
   const std::string train = folder.path() + "/train";
   Job job = MakeJob(Data::DLRM_NPY, folder.path());
   const auto read = [&](const Job& of) {
-    auto reader = OpenReader(of, Split::kTrain, WorkerRank(0), 1);
+    auto reader = OpenJobReader(of, Split::kTrain, WorkerRank(0), 1);
     CHECK(reader.ok());
     return std::move(*(*reader)->Next());
   };
@@ -475,14 +493,14 @@ TEST(DatasetTsv, OnlyDenseAndOnlySparseColumns) {
   TempFolder folder;
   Job job = MakeJob(Data::CRITEO_TSV, folder.Write("sparse.tsv", "1\ta\tb\n0\t\tc\n1\td\n"));
   job.mutable_data()->set_num_dense(0);
-  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  auto reader = OpenJobReader(job, Split::kTrain, WorkerRank(0), 1);
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ((*reader)->Next().status(),
             absl::InvalidArgumentError(
                 job.data().path() +
                 ":3: 2 columns, not 3 (1 label + data.num_dense=0 + data.num_categorical=2)"));
   job.mutable_data()->set_max_bad_lines(1);
-  reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  reader = OpenJobReader(job, Split::kTrain, WorkerRank(0), 1);
   ASSERT_TRUE(reader.ok());
   auto batch = (*reader)->Next();
   ASSERT_TRUE(batch.ok()) << batch.status();
@@ -492,8 +510,9 @@ TEST(DatasetTsv, OnlyDenseAndOnlySparseColumns) {
 
   job = MakeJob(Data::CRITEO_TSV, folder.Write("dense.tsv", "1\t2\t3\r\n0\t\t5\n1\t\t6\t7\n"));
   job.clear_feature();
+  job.mutable_data()->set_num_categorical(0);
   job.mutable_data()->set_max_bad_lines(1);
-  reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  reader = OpenJobReader(job, Split::kTrain, WorkerRank(0), 1);
   ASSERT_TRUE(reader.ok());
   batch = (*reader)->Next();
   ASSERT_TRUE(batch.ok()) << batch.status();
@@ -508,8 +527,7 @@ TEST(DatasetNpy, WrongFilesAreNamed) {
   const std::string train = folder.path() + "/train";
   const Job job = MakeJob(Data::DLRM_NPY, folder.path());
   const auto invalid = [&](const std::string& file, const std::string& message) {
-    EXPECT_EQ(Dataset::Open(job).status(),
-              absl::InvalidArgumentError(train + file + ": " + message));
+    EXPECT_EQ(OpenDataset(job).status(), absl::InvalidArgumentError(train + file + ": " + message));
     WriteNpyRows(train, 0, 4);
   };
   WriteNpyRows(train, 0, 4);
@@ -529,16 +547,16 @@ TEST(DatasetNpy, WrongFilesAreNamed) {
 
   const std::string sparse = train + "_sparse.npy";
   std::filesystem::resize_file(sparse, std::filesystem::file_size(sparse) - 1);
-  EXPECT_EQ(Dataset::Open(job).status(),
+  EXPECT_EQ(OpenDataset(job).status(),
             absl::DataLossError(sparse +
                                 ": the file is cut off: 31 bytes of data, int32 [4, 2] needs 32"));
   std::filesystem::remove(sparse);
-  EXPECT_EQ(Dataset::Open(job).status(),
+  EXPECT_EQ(OpenDataset(job).status(),
             absl::NotFoundError(sparse + ": cannot open: No such file or directory"));
   // Half a test split is no test split left out.
   WriteNpyRows(train, 0, 4);
   WriteNpy<int32_t>(folder.path() + "/test_labels.npy", "<i4", 1, {1});
-  EXPECT_EQ(Dataset::Open(job).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenDataset(job).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(DatasetNpy, ValuesThatAreNoneAreNamed) {
@@ -554,7 +572,7 @@ TEST(DatasetNpy, ValuesThatAreNoneAreNamed) {
   EXPECT_EQ(ReadSplit(job, Split::kTrain).status,
             absl::InvalidArgumentError(train + "_dense.npy: row 1, column 1: inf is not finite"));
   job.mutable_data()->set_max_bad_lines(1);
-  auto reader = OpenReader(job, Split::kTrain, WorkerRank(0), 1);
+  auto reader = OpenJobReader(job, Split::kTrain, WorkerRank(0), 1);
   auto batch = (*reader)->Next();
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_EQ((*batch)->size, 2);
@@ -563,7 +581,7 @@ TEST(DatasetNpy, ValuesThatAreNoneAreNamed) {
 }
 
 TEST(Dataset, JobsWithoutWhatIsNeeded) {
-  const auto error = [](const Job& job) { return Dataset::Open(job).status(); };
+  const auto error = [](const Job& job) { return OpenDataset(job).status(); };
   Job job = MakeJob(Data::CRITEO_TSV, "");
   EXPECT_EQ(error(job), absl::InvalidArgumentError("data.path is not set"));
   job = MakeJob(Data::FORMAT_UNSPECIFIED, "a");

@@ -13,12 +13,7 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
-
-// Makes room for `bytes` more after the first `used`, and the padding.
-void Reserve(size_t used, size_t bytes, UninitializedVector<char>* text) {
-  const size_t wanted = used + bytes + kTextPadding;
-  if (text->size() < wanted) text->resize(std::max(wanted, 2 * text->size()));
-}
+constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";  // Of UTF-8; not part of the text.
 
 void Report(const OnScan& on_scan, const ByteSource& source, bool is_over) {
   if (on_scan) on_scan({source.position(), source.size(), is_over});
@@ -36,23 +31,21 @@ constexpr BinaryFormat kBinaryFormats[] = {
      "is a NumPy array (.npy); data.format: DLRM_NPY reads those, and data.path is then their "
      "folder"},
     {0, "PK\3\4",
-     "is a zip archive or NumPy's .npz; unzip it: data.format: CRITEO_TSV reads text, plain or "
-     "gzip, and DLRM_NPY a folder of .npy files"},
+     "is a zip archive or NumPy's .npz; unzip it: text is read plain or compressed with gzip or "
+     "zstd, and DLRM_NPY reads a folder of .npy files"},
     {0, "PAR1",
-     "is a Parquet file, which no data.format reads; convert it to tab-separated text (CRITEO_TSV) "
-     "or a folder of .npy files (DLRM_NPY)"},
+     "is a Parquet file, which can't be read yet; convert it to CSV (data.train.csv) or a folder "
+     "of "
+     ".npy files (DLRM_NPY)"},
     {0, "\x1f\x8b", "is gzip within gzip; inflate it once: gunzip"},
-    {0, "\x28\xb5\x2f\xfd",
-     "is compressed with zstd; data.format: CRITEO_TSV reads text, plain or gzip: unzstd"},
+    {0, "\x28\xb5\x2f\xfd", "is zstd within a compressed file; decompress it once"},
     {0,
      "\xfd"
      "7zXZ",
-     "is compressed with xz; data.format: CRITEO_TSV reads text, plain or gzip: unxz"},
+     "is compressed with xz; text is read plain or compressed with gzip or zstd: unxz"},
     {0, "BZh",
-     "is compressed with bzip2; data.format: CRITEO_TSV reads text, plain or gzip: bunzip2"},
-    {257, "ustar",
-     "is a tar archive; unpack it (tar -xf) and name the log in it: data.format: CRITEO_TSV reads "
-     "text, plain or gzip"},
+     "is compressed with bzip2; text is read plain or compressed with gzip or zstd: bunzip2"},
+    {257, "ustar", "is a tar archive; unpack it (tar -xf) and name the log in it"},
 };
 
 // Of the first bytes of a file, inflated. Errors: kInvalidArgument (they are those of a binary
@@ -89,16 +82,20 @@ absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_sca
 }
 
 LineStream::LineStream(std::string path, std::unique_ptr<ByteSource> source,
-                       const std::atomic<bool>* cancelled)
+                       const std::atomic<bool>* cancelled, const LineFormat& format, int file)
     : path_(std::move(path)),
       source_(std::move(source)),
       cancelled_(cancelled),
+      format_(format),
+      file_(file),
       block_(kBlockBytes) {}
 
 absl::StatusOr<std::unique_ptr<LineStream>> LineStream::Open(const std::string& path,
-                                                             const std::atomic<bool>* cancelled) {
+                                                             const std::atomic<bool>* cancelled,
+                                                             const LineFormat& format, int file) {
   ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> source, ByteSource::Open(path));
-  return std::unique_ptr<LineStream>(new LineStream(path, std::move(source), cancelled));
+  return std::unique_ptr<LineStream>(
+      new LineStream(path, std::move(source), cancelled, format, file));
 }
 
 absl::StatusOr<bool> LineStream::Refill() {
@@ -111,7 +108,9 @@ absl::StatusOr<bool> LineStream::Refill() {
   ASSIGN_OR_RETURN(const size_t n, source_->Read(absl::MakeSpan(block_).subspan(end_)));
   end_ += n;
   if (!std::exchange(is_checked_, true)) {
-    RETURN_IF_ERROR(CheckIsText(path_, absl::string_view(block_.data(), end_)));
+    const absl::string_view head(block_.data(), end_);
+    RETURN_IF_ERROR(CheckIsText(path_, head));
+    if (absl::StartsWith(head, kByteOrderMark)) position_ = kByteOrderMark.size();
   }
   if (on_scan_ != nullptr) Report(*on_scan_, *source_, /*is_over=*/false);
   return n > 0;
@@ -136,25 +135,48 @@ absl::StatusOr<bool> LineStream::FindContent() {
   }
 }
 
+LineStream::Place LineStream::PlaceAfter(Place place, absl::string_view bytes) const {
+  if (place != Place::kQuoted && place != Place::kQuoteInQuotes &&
+      std::memchr(bytes.data(), '"', bytes.size()) == nullptr) {
+    return bytes.back() == format_.separator ? Place::kColumnBegin : Place::kPlain;
+  }
+  for (const char c : bytes) {
+    if (place == Place::kQuoted) {
+      if (c == '"') place = Place::kQuoteInQuotes;
+    } else if (c == '"' && place != Place::kPlain) {
+      place = Place::kQuoted;
+    } else {
+      place = c == format_.separator ? Place::kColumnBegin : Place::kPlain;
+    }
+  }
+  return place;
+}
+
 absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used) {
+  const int64_t first_line = line_++;
   size_t length = 0;
+  Place place = Place::kColumnBegin;
   for (bool last = false; !last;) {
     const char* const begin = block_.data() + position_;
     const void* const newline = std::memchr(begin, '\n', end_ - position_);
-    last = newline != nullptr;
-    const size_t n = last ? static_cast<const char*>(newline) + 1 - begin : end_ - position_;
+    const size_t n =
+        newline != nullptr ? static_cast<const char*>(newline) + 1 - begin : end_ - position_;
     length += n;
     if (length > kMaxLineBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path_, ":", line_, ": the line is longer than ", kMaxLineBytes, " bytes"));
+          absl::StrCat(path_, ":", first_line, ": the line is longer than ", kMaxLineBytes,
+                       " bytes", place == Place::kQuoted ? "; a quote in it is not closed" : ""));
     }
+    if (format_.quotes && n > 0) place = PlaceAfter(place, absl::string_view(begin, n));
+    last = newline != nullptr && place != Place::kQuoted;
+    if (newline != nullptr && !last) ++line_;
     if (text != nullptr) {
-      Reserve(*used, n + 1, text);
+      ReserveText(*used, n + 1, text);
       std::memcpy(text->data() + *used, begin, n);
       *used += n;
     }
     position_ += n;
-    if (!last) {
+    if (!last && position_ == end_) {
       ASSIGN_OR_RETURN(const bool more, Refill());
       if (!more) {  // The file's last line has no newline: it gets one.
         if (text != nullptr) (*text)[(*used)++] = '\n';
@@ -180,41 +202,35 @@ absl::StatusOr<int64_t> LineStream::SkipLines(int64_t count) {
     if (!more) break;
     if (blanks_ > 0) {
       --blanks_;
+      ++line_;
     } else {
       RETURN_IF_ERROR(TakeLine(nullptr, nullptr));
     }
     ++skipped;
-    ++line_;
   }
   return skipped;
 }
 
-absl::Status LineStream::Read(int64_t count, RawBatch* raw) {
-  raw->first_line = line_;
-  raw->num_rows = 0;
-  raw->line_begin.resize(count + 1);
-  size_t used = 0;
-  while (raw->num_rows < count) {
+absl::StatusOr<int64_t> LineStream::Append(int64_t count, RawBatch* raw) {
+  int64_t added = 0;
+  raw->line_begin.reserve(raw->num_rows + count + 1);
+  size_t used = raw->line_begin.back();
+  for (; added < count; ++added) {
     ASSIGN_OR_RETURN(const bool more, FindContent());
     if (!more) break;
-    raw->line_begin[raw->num_rows] = used;
+    raw->AddOrigin(file_, line_);
     if (blanks_ > 0) {
       --blanks_;
-      Reserve(used, 1, &raw->text);
+      ++line_;
+      ReserveText(used, 1, &raw->text);
       raw->text[used++] = '\n';
     } else {
       RETURN_IF_ERROR(TakeLine(&raw->text, &used));
     }
+    raw->line_begin.push_back(used);
     ++raw->num_rows;
-    ++line_;
   }
-  raw->line_begin[raw->num_rows] = used;
-  return absl::OkStatus();
-}
-
-double LineStream::progress() const {
-  if (source_->size() == 0) return 1;
-  return std::min(1.0, static_cast<double>(source_->position()) / source_->size());
+  return added;
 }
 
 }  // namespace thermocline

@@ -17,17 +17,19 @@
 
 namespace thermocline {
 
-// The bytes of a data file from first to last, inflated where it is gzip. Not thread-safe.
+// The bytes of a data file from first to last, decompressed where it is gzip or zstd. Not
+// thread-safe.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
 
-  // Plain, or gzip (one or more members) by its first two bytes.
+  // Plain, or gzip (one or more members) or zstd (one or more frames) by its first bytes.
   // Errors: kNotFound, kPermissionDenied, kInvalidArgument (a directory), kUnavailable (other).
   static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path);
 
   // Fills the front of `buffer` and returns how much of it; 0 at the end only.
-  // Errors: kDataLoss (gzip that is truncated or corrupt: file and offset), kUnavailable (disk).
+  // Errors: kDataLoss (compressed data that are truncated or corrupt: file and offset),
+  // kUnavailable (disk).
   virtual absl::StatusOr<size_t> Read(absl::Span<char> buffer) = 0;
 
   // Bytes of the file that are consumed, and its size; for progress.
@@ -48,33 +50,43 @@ struct ScanProgress {
 // Called on the thread that reads: with every block, and once when the scan is over.
 using OnScan = std::function<void(const ScanProgress&)>;
 
-// Counts the lines of a file in one pass over its bytes. Errors: as ByteSource; kInvalidArgument
-// (its first bytes are those of a binary format: says which, and what reads it).
+// What divides text into lines: a line end within a column that `quotes` enclose is none.
+struct LineFormat {
+  char separator = '\t';  // between columns
+  bool quotes = false;    // A column may stand in double quotes.
+};
+
+// Counts the lines of a file without quotes in one pass over its bytes. Errors: as ByteSource;
+// kInvalidArgument (its first bytes are those of a binary format: says which, and what reads it).
 absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan = {});
 
-// The lines of a text file, in bulk. Blank lines at the end of the file do not count; a blank line
+// The lines of a text file, in bulk; where columns may be quoted, a line is a row of the file with
+// all its line ends. Blank lines at the end of the file do not count; a blank line
 // before others does. Not thread-safe.
 class LineStream {
  public:
-  // `cancelled` outlives the stream; once it is set, calls return kCancelled.
+  // `cancelled` outlives the stream; once it is set, calls return kCancelled. `file` is the number
+  // of the file in the origins of rows.
   static absl::StatusOr<std::unique_ptr<LineStream>> Open(const std::string& path,
-                                                          const std::atomic<bool>* cancelled);
+                                                          const std::atomic<bool>* cancelled,
+                                                          const LineFormat& format = {},
+                                                          int file = 0);
 
   // Skips `count` lines, or those that are left; returns how many.
   // Errors: as CountLines; kInvalidArgument (a line is too long: file and line).
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
-  // Reads up to `count` lines into num_rows, text, line_begin and first_line of `raw`. Each ends
-  // with
-  // '\n', even the last of a file that has none there. Errors: as Skip.
-  absl::Status Read(int64_t count, RawBatch* raw);
+  // Adds up to `count` lines to the rows of text in `raw`. Each ends with '\n', even the last of a
+  // file that has none there. Returns how many. Errors: as Skip.
+  absl::StatusOr<int64_t> Append(int64_t count, RawBatch* raw);
 
-  // Share of the file's bytes that is consumed.
-  double progress() const;
+  // Bytes of the file that are consumed, and all of them (0: not known).
+  int64_t position() const { return source_->position(); }
+  int64_t size() const { return source_->size(); }
 
  private:
   LineStream(std::string path, std::unique_ptr<ByteSource> source,
-             const std::atomic<bool>* cancelled);
+             const std::atomic<bool>* cancelled, const LineFormat& format, int file);
 
   // Steps over blank lines to the next other line; false at the end of the file.
   absl::StatusOr<bool> FindContent();
@@ -85,10 +97,16 @@ class LineStream {
   // Ends at the newline of the line at position_, maybe blocks away. Appends it at
   // text[*used] unless `text` is null.
   absl::Status TakeLine(UninitializedVector<char>* text, size_t* used);
+  // Where the end of a line's bytes so far stands within a column.
+  enum class Place { kColumnBegin, kPlain, kQuoted, kQuoteInQuotes };
+  // The place after `bytes` more.
+  Place PlaceAfter(Place place, absl::string_view bytes) const;
 
   const std::string path_;
   const std::unique_ptr<ByteSource> source_;
   const std::atomic<bool>* const cancelled_;
+  const LineFormat format_;
+  const int file_;
   UninitializedVector<char> block_;
   size_t position_ = 0;              // in block_
   size_t end_ = 0;                   // of the bytes in block_

@@ -191,7 +191,7 @@ NpySource::NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shap
   CHECK_LE(end_, files_->rows());
 }
 
-absl::Status NpySource::Rewind() {
+absl::Status NpySource::Rewind(uint32_t) {
   next_row_ = begin_;
   return absl::OkStatus();
 }

@@ -60,7 +60,7 @@ class NpySource : public BatchSource {
   NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
             int64_t end);
 
-  absl::Status Rewind() override;
+  absl::Status Rewind(uint32_t pass) override;
   absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
   absl::StatusOr<int64_t> Skip(int64_t rows) override;
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -51,6 +52,15 @@ inline std::string Gzip(const std::string& text) {
   CHECK_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
   out.resize(stream.total_out);
   deflateEnd(&stream);
+  return out;
+}
+
+// One zstd frame.
+inline std::string Zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  const size_t size = ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3);
+  CHECK(ZSTD_isError(size) == 0);
+  out.resize(size);
   return out;
 }
 

@@ -21,7 +21,7 @@ class FakeSource : public BatchSource {
  public:
   FakeSource(int64_t rows, int64_t error_row) : rows_(rows), error_row_(error_row) {}
 
-  absl::Status Rewind() override {
+  absl::Status Rewind(uint32_t) override {
     next_row_ = 0;
     return absl::OkStatus();
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/periodic_checkpoint.h"
+#include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
 #include "common/math/auc.h"
 #include "common/math/table_spec.h"
@@ -233,12 +234,16 @@ absl::Status Trainer::EndAtOnce() {
     on_report_(report_);
     return absl::OkStatus();
   }
-  const Data& data = job_.data();
+  const Data data = DescribeData(job_.data());
+  const Data::Split& split = data.split();
+  const char* const share =
+      job_.data().has_train() ? "; data.split.last_share " : "; data.test_share ";
   return absl::FailedPreconditionError(absl::StrCat(
-      "'", data.path(), "' has not a single row to train on",
-      data.test_share() > 0
-          ? absl::StrCat("; data.test_share ", data.test_share(), " of them is held out")
-          : ""));
+      "'", data.train().path(0), "' has not a single row to train on",
+      !split.column().empty()  ? absl::StrCat("; those whose ", split.column(), " is ",
+                                              split.test_from(), " or more are held out")
+      : split.last_share() > 0 ? absl::StrCat(share, split.last_share(), " of them is held out")
+                               : ""));
 }
 
 // Whether an evaluation of the step before `next` is due and not yet over. No fetch of `next`

@@ -1,0 +1,171 @@
+#include "deploy/cli/job_files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
+#include "common/job/job_data.h"
+
+namespace thermocline {
+namespace {
+
+std::string Absolute(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.lexically_normal().string();
+}
+
+// The first of test_*.npy in the folder of an npy job's data, in either form; "": there is none.
+std::string HeldOutFile(const Data& data) {
+  if (!IsNpy(data)) return "";
+  const std::filesystem::path folder(DescribeData(data).train().path(0));
+  for (const char* name : {"test_dense.npy", "test_sparse.npy", "test_labels.npy"}) {
+    if (std::filesystem::exists(folder / name)) return name;
+  }
+  return "";
+}
+
+// Finds an unreadable file before the processes start, each of which would fail on it.
+absl::Status CheckReadable(const std::string& field, const std::string& path) {
+  if (path.empty() || access(path.c_str(), R_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(field, " '", path, "': ", std::strerror(errno)));
+}
+
+// The same for what may be a folder or a pattern.
+absl::Status CheckFilesAt(const std::string& field, const std::string& path) {
+  const auto files = ListFiles(path);
+  if (!files.ok()) {
+    return absl::Status(files.status().code(), absl::StrCat(field, " ", files.status().message()));
+  }
+  for (const std::string& file : *files) RETURN_IF_ERROR(CheckReadable(field, file));
+  return absl::OkStatus();
+}
+
+// Held-out rows come from files of their own or from a share of the others, not from both.
+absl::Status CheckHeldOut(const Job& job) {
+  const Data data = DescribeData(job.data());
+  const std::string own = HeldOutFile(data);
+  const double share = data.split().last_share();
+  if (own.empty() || share == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(job.data().has_train() ? "data.split.last_share is " : "data.test_share is ",
+                   share, ", and ", data.train().path(0), " has ", own, " as well; choose one"));
+}
+
+absl::Status CheckDescribedFiles(const Data& data) {
+  for (const std::string& path : data.train().path()) {
+    if (!IsNpy(data)) {
+      RETURN_IF_ERROR(CheckFilesAt("data.train.path", path));
+    } else if (!std::filesystem::is_directory(path)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.train.path '", path, "' is not a folder; npy reads a folder"));
+    }
+  }
+  for (const std::string& path : data.test().path()) {
+    RETURN_IF_ERROR(CheckFilesAt("data.test.path", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShortFormFiles(const Data& data) {
+  const bool is_npy = IsNpy(data);
+  if (is_npy || std::filesystem::exists(data.path())) {
+    RETURN_IF_ERROR(CheckReadable("data.path", data.path()));
+  } else if (!ListFiles(data.path()).ok()) {  // It may be a pattern.
+    return CheckReadable("data.path", data.path());
+  }
+  if (!data.test_path().empty() && !ListFiles(data.test_path()).ok()) {
+    RETURN_IF_ERROR(CheckReadable("data.test_path", data.test_path()));
+  }
+  const bool is_folder = std::filesystem::is_directory(data.path());
+  if (is_folder == is_npy) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.path '", data.path(), "' is a ", is_folder ? "folder" : "file", "; the format ",
+      Data::Format_Name(data.format()), " reads a ", is_folder ? "file" : "folder"));
+}
+
+// "'a.csv'", or "'a.csv' and 2 more paths".
+std::string Paths(const Data::Files& files) {
+  return files.path_size() == 1
+             ? absl::StrCat("'", files.path(0), "'")
+             : absl::StrCat("'", files.path(0), "' and ", files.path_size() - 1, " more paths");
+}
+
+}  // namespace
+
+void MakePathsAbsolute(Job* job) {
+  Data* const data = job->mutable_data();
+  for (std::string* path : {data->mutable_path(), data->mutable_test_path()}) {
+    *path = Absolute(*path);
+  }
+  const auto make_absolute = [](Data::Files* files) {
+    for (std::string& path : *files->mutable_path()) path = Absolute(path);
+  };
+  if (data->has_train()) make_absolute(data->mutable_train());
+  if (data->has_test()) make_absolute(data->mutable_test());
+  if (job->has_checkpoint()) {
+    std::string* directory = job->mutable_checkpoint()->mutable_directory();
+    *directory = Absolute(*directory);
+  }
+  if (!job->cluster().has_tls()) return;
+  Tls* tls = job->mutable_cluster()->mutable_tls();
+  for (std::string* path :
+       {tls->mutable_certificate(), tls->mutable_private_key(), tls->mutable_ca()}) {
+    *path = Absolute(*path);
+  }
+}
+
+absl::Status CheckJobFiles(const Job& job) {
+  RETURN_IF_ERROR(job.data().has_train() ? CheckDescribedFiles(job.data())
+                                         : CheckShortFormFiles(job.data()));
+  RETURN_IF_ERROR(CheckHeldOut(job));
+  const Tls& tls = job.cluster().tls();
+  RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
+  RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));
+  return CheckReadable("cluster.tls.ca", tls.ca());
+}
+
+void ScoreAllRows(Data* data) {
+  if (!IsNpy(*data)) {
+    if (data->has_train()) {
+      *data->mutable_test() = data->train();
+      data->clear_split();
+    } else {
+      data->set_test_path(data->path());
+      data->set_test_share(0);
+    }
+    return;
+  }
+  // Of a folder with test_*.npy those are scored. Else all others: those from row
+  // int(rows * (1 - test_share)) on.
+  if (!HeldOutFile(*data).empty()) return;
+  const double all = std::nextafter(1.0, 0.0);
+  data->has_train() ? data->mutable_split()->set_last_share(all) : data->set_test_share(all);
+}
+
+std::string DescribeScoredRows(const Data& written) {
+  const Data data = DescribeData(written);
+  if (data.has_test()) return absl::StrCat("all rows of ", Paths(data.test()));
+  const std::string& first = data.train().path(0);
+  if (!HeldOutFile(data).empty()) return absl::StrCat("all rows of '", first, "/test_*.npy'");
+  const std::string rows = absl::StrCat(
+      "rows of ", IsNpy(data) ? absl::StrCat("'", first, "/train_*.npy'") : Paths(data.train()));
+  const Data::Split& split = data.split();
+  if (!split.column().empty()) {
+    return absl::StrCat("the ", rows, " whose ", split.column(), " is ", split.test_from(),
+                        " or more (data.split)");
+  }
+  if (IsNpy(data) && split.last_share() > 1 - 1e-9) return absl::StrCat("all ", rows);
+  return absl::StrCat("the last ", split.last_share() * 100, "% of the ", rows,
+                      written.has_train() ? " (data.split.last_share)" : " (data.test_share)");
+}
+
+}  // namespace thermocline

@@ -1,0 +1,172 @@
+"""Described data: the same model as by the short form, and a CSV from its files to a score."""
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import unittest
+
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest
+
+MODEL = """
+dlrm { bottom: [32] top: [32] }
+default_table { dim: 8 }
+train { batch_size: 256 learning_rate { base: 0.02 } }
+cluster { worker_threads: 1 }
+"""
+
+SHORT = """
+name: "short" seed: 7
+data { format: CRITEO_TSV path: "%s" test_share: 0.2 }
+""" + MODEL
+
+DESCRIBED = """
+name: "described" seed: 7
+data {
+  train { path: "%s" criteo_tsv {} }
+  split { last_share: 0.2 }
+  label { column: "label" }
+}
+feature { column: "I1..I13" numeric { missing: 0 transform { log1p {} } } }
+feature { column: "C1..C26" categorical { id: HEX } }
+""" + MODEL
+
+# Every column of the log by a name of this job's own.
+AS_CSV = """
+name: "csv" seed: 7
+data {
+  train {
+    path: "%s/day-*"
+    csv { separator: "\\t" column: ["label", "I1..I13", "C1..C26"] }
+  }
+  split { last_share: 0.2 }
+  label { column: "label" }
+}
+feature { column: "C1..C26" categorical { id: HEX separator: "," } }
+feature { column: "I1..I13" numeric { missing: 0 transform { log1p {} } } }
+""" + MODEL
+
+SHOP = """
+name: "shop" seed: 3
+data {
+  train { path: "%s" csv { header: true } }
+  split { column: "day" test_from: "2026-11-20" }
+  label { column: "event" positive: ["buy", "cart"] }
+  shuffle { block_rows: 500 }
+}
+feature { column: ["user", "item"] categorical {} }
+feature { column: "history" table: "item" pooling: MEAN sequence { max_length: 3 } }
+feature { column: "price" numeric { missing: 0 transform { log1p {} } } }
+feature { name: "user_x_item" cross { of: ["user", "item"] buckets: 1000 } }
+checkpoint { every_steps: 7 }
+""" + MODEL
+
+
+class DataTest(ProcessTest):
+    def write_job(self, text, name):
+        path = '%s-%s.textproto' % (self.run_dir, name)
+        with open(path, 'w') as job:
+            job.write(text)
+        return path
+
+    def digest(self, text, name, *flags):
+        summary = self.train(*flags, job=self.write_job(text, name),
+                             run_dir='%s-%s' % (self.run_dir, name))
+        return summary['model_digest'], summary['eval_samples']
+
+    def test_described_criteo_is_the_short_form(self):
+        folder = self.run_dir + '-data'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=3000',
+                        '--test-rows=0', '--shrink=1000', '--threads=1'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        path = os.path.join(folder, 'train.tsv')
+        with open(path) as file:
+            lines = file.readlines()
+        days = self.run_dir + '-days'
+        os.mkdir(days)
+        for day, (begin, end) in enumerate([(0, 1), (1, 1700), (1700, len(lines))]):
+            with gzip.open('%s/day-%d.gz' % (days, day), 'wt') as file:
+                file.writelines(lines[begin:end])
+        short = self.digest(SHORT % path, 'short')
+        self.assertEqual(self.digest(DESCRIBED % path, 'described'), short)
+        self.assertEqual(self.digest(AS_CSV % days, 'csv'), short)
+        # What either form means is in the run directory, and trains to the same model.
+        with open(self.run_dir + '-short/job.textproto') as job:
+            resolved = job.read()
+        self.assertIn('log1p', resolved)
+        self.assertEqual(self.digest(resolved, 'resolved'), short)
+
+    def test_a_csv_is_trained_resumed_and_scored(self):
+        random.seed(1)
+        path = self.run_dir + '.csv'
+        rows = 0
+        with open(path, 'w') as file:
+            file.write('day,user,item,"the, price",price,history,event\n')
+            for i in range(4000):
+                day = '2026-11-%02d' % random.randint(1, 24)
+                rows += day >= '2026-11-20'
+                item = random.randint(0, 50)
+                event = random.choice(['buy', 'cart'] if item % 3 == 0 else ['view', 'buy'])
+                history = '|'.join(str(random.randint(0, 50)) for _ in range(random.randint(0, 6)))
+                file.write('%s,u%d,i%d,"a ""b""\n,c",%s,%s,%s\n' % (
+                    day, random.randint(0, 99), item, random.choice(['', '3.5', '20']), history,
+                    event))
+        job = self.write_job(SHOP % path, 'job')
+        summary = self.train(job=job, run_dir=self.run_dir)
+        self.assertEqual(summary['eval_samples'], rows)
+        self.assertEqual(summary['samples'], 4000 - rows)
+        self.assertGreater(summary['auc'], 0.6)
+        scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json',
+                                  '--run-dir', self.run_dir + '-eval')
+        self.assertEqual(scored.returncode, 0, scored.stderr)
+        self.assertEqual(json.loads(scored.stdout)['auc'], summary['auc'])
+        # All rows of other data, wherever they would be held out.
+        scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json', '--data', path,
+                                  '--run-dir', self.run_dir + '-all')
+        self.assertEqual(scored.returncode, 0, scored.stderr)
+        self.assertEqual(json.loads(scored.stdout)['eval_samples'], 4000)
+
+        # Ended in the middle of a block, and resumed: the same model. Of other rows a step may not be.
+        whole, self.run_dir = self.run_dir, self.run_dir + '-half'
+        self.train('--set=train.max_steps=5', job=job, run_dir=self.run_dir)
+        for flag, said in (('--set=data.shuffle.block_rows=400',
+                            'data.shuffle is {block_rows: 400}, and the checkpoint was made with '
+                            '{block_rows: 500}'),
+                           ('--set=data.split.test_from=2026-11-21', 'data.split is {'),
+                           ('--set=feature[4].numeric.missing=1', 'feature[0].numeric is {')):
+            refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir, flag,
+                                       '--clear=train.max_steps')
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(said, refused.stderr)
+        resumed = self.resume('--clear=train.max_steps')
+        self.assertEqual(resumed['resumed_from_step'], 5)
+        self.assertEqual(resumed['model_digest'], summary['model_digest'], whole)
+
+    def test_what_is_wrong_is_named(self):
+        path = self.run_dir + '.csv'
+        with open(path, 'w') as file:
+            file.write('day,user,item,price,history,event\n2026-11-01,u,i,x,,buy\n')
+        code, _, err = self.finish(self.start(job=self.write_job(SHOP % path, 'a')))
+        self.assertEqual(code, 1)
+        self.assertIn("%s:2: column 4 ('price'): 'x' is not a number" % path, err)
+        code, _, err = self.finish(self.start(
+            '--set=feature[0].column=["user", "itm"]', job=self.write_job(SHOP % path, 'b'),
+            run_dir=self.run_dir + '-b'))
+        self.assertEqual(code, 2)
+        self.assertIn("names 'item', but there is no such feature", err)
+        code, _, err = self.finish(self.start(
+            '--set=feature[0].column=["usr", "item"]', '--set=feature[3].cross.of=["usr", "item"]',
+            job=self.write_job(SHOP % path, 'c'), run_dir=self.run_dir + '-c'))
+        self.assertEqual(code, 1)
+        self.assertIn("names the column 'usr', but the header of %s has no such column (did you "
+                      "mean 'user'?)" % path, err)
+        code, _, err = self.finish(self.start('--data', self.run_dir + '-none-*',
+                                              job=self.write_job(SHOP % path, 'd'),
+                                              run_dir=self.run_dir + '-d'))
+        self.assertEqual(code, 2)
+        self.assertIn('no file matches the pattern', err)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

@@ -1,0 +1,307 @@
+#include "worker/data/column_values.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+
+namespace thermocline {
+namespace {
+
+constexpr int kLog1pEntries = 4096;
+constexpr size_t kMaxIntegerDigits = 18;  // Always fit an int64.
+constexpr size_t kMaxHexDigits = 16;
+constexpr uint8_t kNotHex = 0xff;
+
+constexpr std::array<uint8_t, 256> MakeHexTable() {
+  std::array<uint8_t, 256> table = {};
+  for (int c = 0; c < 256; ++c) {
+    table[c] = c >= '0' && c <= '9'   ? c - '0'
+               : c >= 'a' && c <= 'f' ? c - 'a' + 10
+               : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                      : kNotHex;
+  }
+  return table;
+}
+constexpr std::array<uint8_t, 256> kHex = MakeHexTable();
+
+double Log1p(double value) { return std::log1p(std::max(value, 0.0)); }
+
+// Up to 18 digits, with a sign or without: most numbers of click logs.
+inline bool ParseShortInteger(absl::string_view text, int64_t* number) {
+  const bool negative = !text.empty() && text[0] == '-';
+  if (negative) text.remove_prefix(1);
+  if (text.empty() || text.size() > kMaxIntegerDigits) return false;
+  int64_t value = 0;
+  for (const char c : text) {
+    const unsigned digit = static_cast<unsigned char>(c) - '0';
+    if (digit > 9) return false;
+    value = value * 10 + digit;
+  }
+  *number = negative ? -value : value;
+  return true;
+}
+
+// The 64 bits of an integer in [-2^63, 2^64).
+bool ParseInteger(absl::string_view text, int64_t* number) {
+  if (ParseShortInteger(text, number)) return true;
+  const char* const end = text.data() + text.size();
+  std::from_chars_result result = std::from_chars(text.data(), end, *number);
+  if (result.ec == std::errc::result_out_of_range) {
+    uint64_t large = 0;
+    result = std::from_chars(text.data(), end, large);
+    *number = static_cast<int64_t>(large);
+  }
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+inline bool ParseHex(absl::string_view text, Key* key) {
+  if (text.empty() || text.size() > kMaxHexDigits) return false;
+  Key value = 0;
+  for (const char c : text) {
+    const uint8_t digit = kHex[static_cast<unsigned char>(c)];
+    if (digit == kNotHex) return false;
+    value = value << 4 | digit;
+  }
+  *key = value;
+  return value != kEmptyCategoryKey;
+}
+
+}  // namespace
+
+std::optional<double> ParseNumber(absl::string_view text) {
+  int64_t integer;
+  if (ParseShortInteger(text, &integer)) return static_cast<double>(integer);
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const std::from_chars_result result = std::from_chars(text.data(), end, number);
+  if (text.empty() || result.ec != std::errc() || result.ptr != end || !std::isfinite(number)) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+Key HashText(absl::string_view text) {
+  uint64_t hash = Mix64(text.size());
+  while (!text.empty()) {
+    uint64_t word = 0;
+    const size_t bytes = std::min(text.size(), sizeof(word));
+    std::memcpy(&word, text.data(), bytes);  // Little-endian, as all machines that we build for.
+    hash = Mix64(hash ^ word);
+    text.remove_prefix(bytes);
+  }
+  return hash == kEmptyCategoryKey ? 0 : hash;
+}
+
+std::string QuoteText(absl::string_view text) {
+  constexpr size_t kShown = 40;
+  return absl::StrCat("'", absl::CHexEscape(text.substr(0, kShown)),
+                      text.size() > kShown ? "..." : "", "'");
+}
+
+// ---- NumberReader
+
+NumberReader::NumberReader(const Feature::Numeric& numeric)
+    : transforms_(numeric.transform().begin(), numeric.transform().end()) {
+  float value;
+  if (numeric.has_missing() && Transform(numeric.missing(), &value)) missing_ = value;
+  if (transforms_.size() != 1 || !transforms_[0].has_log1p()) return;
+  log1p_.resize(kLog1pEntries);
+  for (int i = 0; i < kLog1pEntries; ++i) log1p_[i] = static_cast<float>(Log1p(i));
+}
+
+bool NumberReader::Transform(double number, float* value) const {
+  for (const Feature::Numeric::Transform& transform : transforms_) {
+    if (transform.has_log1p()) {
+      number = Log1p(number);
+    } else if (transform.has_clip()) {
+      if (transform.clip().has_min()) number = std::max(number, transform.clip().min());
+      if (transform.clip().has_max()) number = std::min(number, transform.clip().max());
+    } else {
+      number = (number - transform.standardize().mean()) / transform.standardize().std();
+    }
+  }
+  *value = static_cast<float>(number);
+  return std::isfinite(*value);
+}
+
+bool NumberReader::Read(absl::string_view text, float* value) const {
+  if (text.empty()) {
+    *value = missing_.value_or(0);
+    return missing_.has_value();
+  }
+  int64_t integer;
+  if (ParseShortInteger(text, &integer)) {
+    if (!log1p_.empty() && integer < kLog1pEntries) {
+      *value = integer < 0 ? 0 : log1p_[integer];
+      return true;
+    }
+    return Transform(static_cast<double>(integer), value);
+  }
+  const std::optional<double> number = ParseNumber(text);
+  return number.has_value() && Transform(*number, value);
+}
+
+std::string NumberReader::Describe(absl::string_view text) const {
+  float value;
+  if (Read(text, &value)) return "";
+  if (text.empty()) return "it is empty, and numeric.missing says nothing of that";
+  return absl::StrCat(QuoteText(text), ParseNumber(text).has_value() ? " is too large a number"
+                                                                     : " is not a number");
+}
+
+// ---- KeyReader
+
+KeyReader::KeyReader(const Feature& feature)
+    : missing_(feature.categorical().missing()),
+      buckets_(feature.categorical().buckets()),
+      start_(feature.categorical().substring().start()),
+      length_(feature.categorical().substring().length()),
+      boundaries_(feature.categorical().boundaries().begin(),
+                  feature.categorical().boundaries().end()),
+      max_length_(feature.sequence().max_length()),
+      keeps_first_(feature.sequence().keep() == Feature::Sequence::FIRST) {
+  const Feature::Categorical& categorical = feature.categorical();
+  if (categorical.has_min()) min_ = categorical.min();
+  if (!categorical.separator().empty()) separator_ = categorical.separator()[0];
+  if (length_ == 0) length_ = absl::string_view::npos;
+  kind_ = !boundaries_.empty()                                ? Kind::kBoundaries
+          : categorical.id() == Feature::Categorical::INTEGER ? Kind::kInteger
+          : categorical.id() == Feature::Categorical::HEX     ? Kind::kHex
+                                                              : Kind::kString;
+}
+
+absl::string_view KeyReader::Substring(absl::string_view text) const {
+  return text.substr(std::min(start_, text.size()), length_);
+}
+
+inline KeyReader::Result KeyReader::ReadOne(absl::string_view text, Key* key) const {
+  text = Substring(text);
+  if (text.empty()) return Result::kMissing;
+  switch (kind_) {
+    case Kind::kHex:
+      if (!ParseHex(text, key)) return Result::kMalformed;
+      if (buckets_ > 0) *key = Mix64(*key) % buckets_;
+      return Result::kKey;
+    case Kind::kInteger: {
+      int64_t number;
+      if (!ParseInteger(text, &number)) return Result::kMalformed;
+      // An integer above 2^63 - 1 has negative bits, and is no small number.
+      if (min_.has_value() && number < *min_ && (number >= 0 || text[0] == '-')) {
+        return Result::kMissing;
+      }
+      *key = static_cast<Key>(number);
+      if (*key == kEmptyCategoryKey) return Result::kMissing;
+      if (buckets_ > 0) *key = Mix64(*key) % buckets_;
+      return Result::kKey;
+    }
+    case Kind::kBoundaries: {
+      const std::optional<double> number = ParseNumber(text);
+      if (!number.has_value()) return Result::kMalformed;
+      *key =
+          std::upper_bound(boundaries_.begin(), boundaries_.end(), *number) - boundaries_.begin();
+      return Result::kKey;
+    }
+    case Kind::kString:
+      *key = HashText(text);
+      if (buckets_ > 0) *key %= buckets_;
+      return Result::kKey;
+  }
+  return Result::kMalformed;
+}
+
+inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
+  Key key;
+  switch (ReadOne(text, &key)) {
+    case Result::kKey:
+      keys->Add(key);
+      return true;
+    case Result::kMissing:
+      if (missing_ == Feature::Categorical::MALFORMED) return false;
+      if (missing_ == Feature::Categorical::OWN_KEY) keys->Add(kEmptyCategoryKey);
+      return true;
+    case Result::kMalformed:
+      return false;
+  }
+  return false;
+}
+
+bool KeyReader::Read(absl::string_view text, KeyBuffer* keys) const {
+  if (separator_ == 0 || text.empty()) return AddOne(text, keys);
+  const size_t begin = keys->size;
+  for (;;) {
+    const size_t end = text.find(separator_);
+    const absl::string_view value = text.substr(0, end);
+    if (value.empty() || !AddOne(value, keys)) return false;
+    if (end == text.npos) break;
+    text.remove_prefix(end + 1);
+  }
+  const size_t count = keys->size - begin;
+  if (max_length_ == 0 || count <= max_length_) return true;
+  if (!keeps_first_) {
+    Key* const first = keys->keys->data() + begin;
+    std::copy(first + (count - max_length_), first + count, first);
+  }
+  keys->size = begin + max_length_;
+  return true;
+}
+
+std::string KeyReader::DescribeOne(absl::string_view text) const {
+  Key key;
+  const Result result = ReadOne(text, &key);
+  if (result == Result::kKey) return "";
+  if (result == Result::kMissing) {
+    return missing_ == Feature::Categorical::MALFORMED
+               ? absl::StrCat(QuoteText(text), " is missing, which categorical.missing refuses")
+               : "";
+  }
+  text = Substring(text);
+  if (kind_ == Kind::kBoundaries) return absl::StrCat(QuoteText(text), " is not a number");
+  if (kind_ == Kind::kInteger) {
+    return absl::StrCat(QuoteText(text), " is not an integer of 64 bits");
+  }
+  if (!std::all_of(text.begin(), text.end(), [](unsigned char c) { return kHex[c] != kNotHex; })) {
+    return absl::StrCat(QuoteText(text), " is not a hexadecimal number");
+  }
+  if (text.size() > kMaxHexDigits) {
+    return absl::StrCat(QuoteText(text), " has more than ", kMaxHexDigits, " digits");
+  }
+  return absl::StrCat(QuoteText(text), " is reserved for empty columns");
+}
+
+std::string KeyReader::Describe(absl::string_view text) const {
+  if (separator_ == 0 || text.empty()) return DescribeOne(text);
+  for (;;) {
+    const size_t end = text.find(separator_);
+    const absl::string_view value = text.substr(0, end);
+    if (value.empty()) return "an empty value among several";
+    std::string wrong = DescribeOne(value);
+    if (!wrong.empty() || end == text.npos) return wrong;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// ---- CrossKeys, ValueSplit
+
+Key CrossKeys(const std::vector<Key>& keys, uint64_t buckets) {
+  uint64_t hash = Mix64(keys.size());
+  for (const Key key : keys) hash = Mix64(hash ^ key);
+  if (buckets > 0) return hash % buckets;
+  return hash == kEmptyCategoryKey ? 0 : hash;
+}
+
+ValueSplit::ValueSplit(int column, absl::string_view test_from)
+    : column_(column), from_(test_from), number_(ParseNumber(test_from)) {}
+
+std::optional<bool> ValueSplit::IsHeldOut(absl::string_view value) const {
+  if (!number_.has_value()) return value >= absl::string_view(from_);
+  const std::optional<double> number = ParseNumber(value);
+  if (!number.has_value()) return std::nullopt;
+  return *number >= *number_;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,109 @@
+// What the text of one column becomes: a number, or keys. docs/formats.md has the arithmetic.
+#ifndef THERMOCLINE_WORKER_DATA_COLUMN_VALUES_H_
+#define THERMOCLINE_WORKER_DATA_COLUMN_VALUES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/base/uninitialized_vector.h"
+#include "proto/job.pb.h"
+#include "worker/data/batch.h"
+
+namespace thermocline {
+
+// A decimal number, finite; no sign '+', no spaces. Empty: there is none in all of `text`.
+std::optional<double> ParseNumber(absl::string_view text);
+
+// The key of a text: a hash of its bytes, never kEmptyCategoryKey.
+Key HashText(absl::string_view text);
+
+// `text` for a message: in quotes, escaped, cut to 40 bytes.
+std::string QuoteText(absl::string_view text);
+
+// The keys of one feature while a batch is parsed. `keys` has room for more than `size`.
+struct KeyBuffer {
+  UninitializedVector<Key>* keys;
+  size_t size = 0;
+
+  void Add(Key key) {
+    if (size == keys->size()) keys->resize(std::max<size_t>(64, 2 * size));
+    (*keys)[size++] = key;
+  }
+};
+
+// Immutable.
+class NumberReader {
+ public:
+  // REQUIRES: of a resolved, valid job
+  explicit NumberReader(const Feature::Numeric& numeric);
+
+  // False: `text` is malformed.
+  bool Read(absl::string_view text, float* value) const;
+  // What is wrong with `text`; "" where nothing is.
+  std::string Describe(absl::string_view text) const;
+
+ private:
+  // In float64; false where the result is not finite as a float32.
+  bool Transform(double number, float* value) const;
+
+  std::optional<float> missing_;  // Transformed.
+  std::vector<Feature::Numeric::Transform> transforms_;
+  std::vector<float> log1p_;  // Of small integers, where that is the only transform.
+};
+
+// Immutable.
+class KeyReader {
+ public:
+  // REQUIRES: a feature with a column of its own, of a resolved, valid job
+  explicit KeyReader(const Feature& feature);
+
+  // Adds the keys of `text`. False: it is malformed, and some may have been added.
+  bool Read(absl::string_view text, KeyBuffer* keys) const;
+  // What is wrong with `text`; "" where nothing is.
+  std::string Describe(absl::string_view text) const;
+
+ private:
+  enum class Kind { kString, kInteger, kHex, kBoundaries };
+  enum class Result { kKey, kMissing, kMalformed };
+
+  Result ReadOne(absl::string_view text, Key* key) const;
+  bool AddOne(absl::string_view text, KeyBuffer* keys) const;
+  std::string DescribeOne(absl::string_view text) const;
+  absl::string_view Substring(absl::string_view text) const;
+
+  Kind kind_ = Kind::kString;
+  Feature::Categorical::Missing missing_;
+  std::optional<int64_t> min_;
+  uint64_t buckets_;
+  size_t start_, length_;
+  std::vector<double> boundaries_;
+  char separator_ = 0;     // 0: one value
+  size_t max_length_ = 0;  // 0: no sequence
+  bool keeps_first_ = false;
+};
+
+// The key of several features' keys together. Never kEmptyCategoryKey.
+Key CrossKeys(const std::vector<Key>& keys, uint64_t buckets);
+
+// Which rows a value of a column holds out (data.split.column).
+class ValueSplit {
+ public:
+  ValueSplit(int column, absl::string_view test_from);
+
+  int column() const { return column_; }
+  // Empty: the value is not a number, and has to be.
+  std::optional<bool> IsHeldOut(absl::string_view value) const;
+
+ private:
+  int column_;
+  std::string from_;
+  std::optional<double> number_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_COLUMN_VALUES_H_

@@ -1,0 +1,103 @@
+// Rows of text become samples: the one parser of all text formats. Columns are found by their
+// names once; a line is split at its separators, and each column is read as the features say.
+#ifndef THERMOCLINE_WORKER_DATA_TEXT_PARSER_H_
+#define THERMOCLINE_WORKER_DATA_TEXT_PARSER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+#include "worker/data/batch.h"
+#include "worker/data/column_values.h"
+#include "worker/data/line_stream.h"
+
+namespace thermocline {
+
+// A line in its columns, which point into the line or into `unquoted`.
+struct LineColumns {
+  std::vector<absl::string_view> columns;
+  std::string unquoted;  // Of columns with a doubled quote.
+  int misquoted = -1;    // The first column whose quotes are wrong; -1: none.
+};
+
+// `line` without its line end.
+void SplitLine(absl::string_view line, const LineFormat& format, LineColumns* out);
+
+// `line` without "\n" or "\r\n" at its end.
+absl::string_view WithoutLineEnd(absl::string_view line);
+
+// Names of columns: no label, no number, no empty column.
+bool LooksLikeHeader(const std::vector<absl::string_view>& columns);
+
+// Where the names of columns come from.
+struct ColumnNames {
+  std::vector<std::string> names;
+  std::string source;  // "the header of day-1.csv", for messages
+};
+
+// Immutable; thread-safe.
+class TextParser {
+ public:
+  // `data`: of the job, in the long form (DescribeData), text. Errors: kInvalidArgument (a column
+  // that the job names is not there: says where it is named, and which one may be meant).
+  static absl::StatusOr<TextParser> Make(const Job& job, const Data& data, ColumnNames columns);
+
+  // Fills size, dense, labels and features of `batch` from the rows [begin, end) of `raw`. Rows
+  // that are malformed are left out, and their numbers added to `bad`.
+  void ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
+                 std::vector<int64_t>* bad) const;
+
+  // What is wrong with a malformed line, the first column that is:
+  //   "column 17 ('C3'): 'xyz' is not a hexadecimal number"
+  //   "39 columns, not 40 (the header of day-1.csv)"
+  // Of a file that seems to have another separator, or a header that it should not, it says so and
+  // what to do.
+  std::string Describe(absl::string_view line) const;
+
+  // Whether data.split.column holds a line out. Malformed ones are not.
+  bool IsHeldOut(absl::string_view line, LineColumns* scratch) const;
+
+  const LineFormat& format() const { return format_; }
+  const std::vector<std::string>& column_names() const { return columns_.names; }
+
+ private:
+  struct Number {
+    int column;
+    NumberReader reader;
+  };
+  struct Keys {
+    int column = -1;                  // -1: a cross
+    std::optional<KeyReader> reader;  // Of `column`.
+    std::vector<int> cross;           // features
+    uint64_t buckets = 0;
+  };
+
+  TextParser() = default;
+
+  absl::Status AddFeatures(const Job& job);
+  absl::StatusOr<int> Find(absl::string_view column, absl::string_view named_by) const;
+  // `dense`, `label`: of the row. Adds to `features`, also where it returns false.
+  bool ParseRow(const LineColumns& line, float* dense, float* label,
+                std::vector<KeyBuffer>* features) const;
+  bool ParseLabel(absl::string_view text, float* label) const;
+  std::string DescribeCount(absl::string_view line, size_t columns) const;
+  std::string DescribeColumn(int column, absl::string_view text) const;
+
+  bool is_criteo_ = false;
+  LineFormat format_;
+  ColumnNames columns_;
+  std::vector<int> labels_;
+  std::vector<std::string> positive_;
+  std::vector<Number> numbers_;
+  std::vector<Keys> features_;
+  std::optional<ValueSplit> split_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_TEXT_PARSER_H_
