@@ -1,5 +1,5 @@
-// The rows of one server's shard of a checkpoint, out of the files that make it up: a row of a later
-// file replaces that of an earlier one.
+// The rows of one server's shard of a checkpoint, out of the files that make it up: a row of a
+// later file replaces that of an earlier one.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 
