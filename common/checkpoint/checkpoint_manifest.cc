@@ -7,6 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/base/check.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
@@ -14,19 +16,35 @@
 namespace thermocline {
 namespace {
 
-constexpr char kGenerationPrefix[] = "epoch-", kStepPrefix[] = "-step-";
+constexpr char kStepPrefix[] = "step-", kGenerationPrefix[] = "generation-";
+constexpr char kOldPrefix[] = "epoch-", kOldMiddle[] = "-step-";
+constexpr int kStepDigits = 9;  // At least: names sort by step.
 
-// "epoch-1-step-999/NAME", NAME being one file and no other of ours.
-bool IsRowsFilePath(absl::string_view path) {
-  const size_t slash = path.find('/');
-  if (slash == absl::string_view::npos || !ParseCheckpointName(path.substr(0, slash)).has_value()) {
-    return false;
-  }
-  const absl::string_view name = path.substr(slash + 1);
+bool IsRowsFileName(absl::string_view name) {
   return name.size() <= 255 && absl::EndsWith(name, ".sst") && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
          });
+}
+
+// Of "FOLDER/NAME", NAME being one file of rows and no other of ours; nullopt: `path` is no such.
+std::optional<uint64_t> GenerationOfPath(absl::string_view path) {
+  const size_t slash = path.find('/');
+  if (slash == absl::string_view::npos) return std::nullopt;
+  const auto folder = ParseCheckpointName(path.substr(0, slash));
+  const absl::string_view name = path.substr(slash + 1);
+  if (!folder.has_value() || !IsRowsFileName(name)) return std::nullopt;
+  return GenerationOfFile(*folder, name);
+}
+
+// Digits alone: no sign, no blank.
+template <typename Number>
+std::optional<Number> ParseDigits(absl::string_view text) {
+  Number number = 0;
+  const bool all_digits =
+      std::all_of(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
+  if (!all_digits || !absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number;
 }
 
 absl::Status Wrong(absl::string_view what) { return absl::DataLossError(what); }
@@ -65,8 +83,12 @@ absl::Status CheckShards(const CheckpointManifest& manifest) {
       return Wrong(absl::StrCat("the part of server ", i, " builds on step ", shard.base_step()));
     }
     for (const CheckpointFile& file : shard.files()) {
-      if (!IsRowsFilePath(file.path())) {
+      const auto generation = GenerationOfPath(file.path());
+      if (!generation.has_value()) {
         return Wrong(absl::StrCat("'", file.path(), "' is no rows file's path"));
+      }
+      if (*generation > manifest.generation()) {
+        return Wrong(absl::StrCat("'", file.path(), "' is of a later generation"));
       }
       if (!paths.insert(file.path()).second) {
         return Wrong(absl::StrCat("'", file.path(), "' stands twice"));
@@ -83,31 +105,57 @@ absl::Status At(const std::string& path, const absl::Status& status) {
 
 }  // namespace
 
-std::string CheckpointName(const CheckpointId& id) {
-  CHECK_GE(id.step.value(), 0);
-  return absl::StrCat(kGenerationPrefix, id.generation, kStepPrefix, id.step.value());
+std::string CheckpointName(Step step) {
+  CHECK_GE(step.value(), 0);
+  return absl::StrFormat("%s%0*d", kStepPrefix, kStepDigits, step.value());
 }
 
-std::optional<CheckpointId> ParseCheckpointName(absl::string_view name) {
-  const size_t middle = name.find(kStepPrefix);
-  if (!absl::StartsWith(name, kGenerationPrefix) || middle == absl::string_view::npos) {
+std::string OldCheckpointName(const CheckpointId& id) {
+  CHECK_GE(id.step.value(), 0);
+  return absl::StrCat(kOldPrefix, id.generation, kOldMiddle, id.step.value());
+}
+
+std::optional<Step> ParseShortName(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, kStepPrefix)) return std::nullopt;
+  const auto step = ParseDigits<int64_t>(name);
+  if (!step.has_value()) return std::nullopt;
+  return Step(*step);
+}
+
+std::optional<CheckpointFolder> ParseCheckpointName(absl::string_view name) {
+  if (const std::optional<Step> step = ParseShortName(name); step.has_value()) {
+    if (name != CheckpointName(*step)) return std::nullopt;  // Fewer digits, or more zeros.
+    return CheckpointFolder{*step, std::nullopt};
+  }
+  absl::string_view rest = name;
+  const size_t middle = name.find(kOldMiddle);
+  if (!absl::ConsumePrefix(&rest, kOldPrefix) || middle == absl::string_view::npos ||
+      middle < sizeof(kOldPrefix) - 1) {
     return std::nullopt;
   }
-  const size_t generation_at = sizeof(kGenerationPrefix) - 1;
-  CheckpointId id;
-  int64_t step = 0;
-  if (middle < generation_at ||
-      !absl::SimpleAtoi(name.substr(generation_at, middle - generation_at), &id.generation) ||
-      !absl::SimpleAtoi(name.substr(middle + sizeof(kStepPrefix) - 1), &step) || step < 0) {
+  const auto generation =
+      ParseDigits<uint64_t>(name.substr(sizeof(kOldPrefix) - 1, middle + 1 - sizeof(kOldPrefix)));
+  const auto step = ParseDigits<int64_t>(name.substr(middle + sizeof(kOldMiddle) - 1));
+  if (!generation.has_value() || !step.has_value() ||
+      name != OldCheckpointName({*generation, Step(*step)})) {
     return std::nullopt;
   }
-  id.step = Step(step);
-  if (name != CheckpointName(id)) return std::nullopt;  // leading zeros, signs, blanks
-  return id;
+  return CheckpointFolder{Step(*step), *generation};
+}
+
+std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::string_view file) {
+  if (folder.generation.has_value()) return folder.generation;
+  if (!absl::ConsumePrefix(&file, kGenerationPrefix)) return std::nullopt;
+  const absl::string_view digits = file.substr(0, file.find('-'));
+  const auto generation = ParseDigits<uint64_t>(digits);
+  // A server would write the number so.
+  if (!generation.has_value() || digits != absl::StrCat(*generation)) return std::nullopt;
+  return generation;
 }
 
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer, uint32_t number) {
-  std::string path = absl::StrCat(CheckpointName(id), "/server-", writer.server.value());
+  std::string path = absl::StrCat(CheckpointName(id.step), "/", kGenerationPrefix, id.generation,
+                                  "-server-", writer.server.value());
   if (number > 0) absl::StrAppend(&path, "-", number);
   if (writer.incarnation > 0) absl::StrAppend(&path, ".", writer.incarnation);
   return path + ".sst";
@@ -135,6 +183,26 @@ absl::StatusOr<CheckpointManifest> DecodeManifest(absl::string_view bytes,
   const absl::Status checked = CheckManifest(manifest);
   if (!checked.ok()) return At(path, checked);
   return manifest;
+}
+
+std::optional<CheckpointId> ReadManifestId(absl::string_view bytes) {
+  const auto payload = DecodeFrameOfAnyVersion(kManifestFormat.magic, bytes, "");
+  CheckpointManifest manifest;
+  if (!payload.ok() || !manifest.ParseFromString(*payload) || manifest.step() < 0 ||
+      manifest.step() > kLastStep.value()) {
+    return std::nullopt;
+  }
+  return IdOf(manifest);
+}
+
+CheckpointId IdOf(const CheckpointManifest& manifest) {
+  return {manifest.generation(), Step(manifest.step())};
+}
+
+std::optional<CheckpointId> BestCheckpointOf(const EvaluationState& evaluations) {
+  const auto folder = ParseCheckpointName(evaluations.best_checkpoint());
+  if (!folder.has_value()) return std::nullopt;
+  return CheckpointId{folder->generation.value_or(evaluations.best_generation()), folder->step};
 }
 
 std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest) {

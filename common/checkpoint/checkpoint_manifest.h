@@ -1,8 +1,10 @@
 // The names and the small files of a checkpoint directory (docs/formats.md):
 //
 //   DIRECTORY/JOB_STATE
-//   DIRECTORY/epoch-1-step-999/server-0.1.sst   rows of one server
-//   DIRECTORY/epoch-1-step-999/MANIFEST         written last
+//   DIRECTORY/step-000000999/generation-1-server-0.1.sst   rows of one server
+//   DIRECTORY/step-000000999/MANIFEST                      written last
+//
+// Earlier programs wrote DIRECTORY/epoch-1-step-999/server-0.1.sst, and those stay readable.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 
@@ -27,6 +29,7 @@ inline constexpr FrameFormat kJobStateFormat = {"TclnJobS", kCheckpointFormatVer
 inline constexpr char kManifestName[] = "MANIFEST";
 inline constexpr char kJobStateName[] = "JOB_STATE";
 
+// What tells checkpoints apart: two generations may make one of the same step.
 struct CheckpointId {
   uint64_t generation = 0;
   Step step;  // The cut
@@ -35,9 +38,20 @@ struct CheckpointId {
     return a.generation == b.generation && a.step == b.step;
   }
 };
-// "epoch-1-step-999". REQUIRES: step >= 0
-std::string CheckpointName(const CheckpointId& id);
-std::optional<CheckpointId> ParseCheckpointName(absl::string_view name);
+// Its folder: "step-000000999". That of another generation's checkpoint of the same step is the
+// same: whose is there, its manifest says. REQUIRES: step >= 0
+std::string CheckpointName(Step step);
+// What earlier programs called it: "epoch-1-step-999".
+std::string OldCheckpointName(const CheckpointId& id);
+
+struct CheckpointFolder {
+  Step step;
+  std::optional<uint64_t> generation;  // Of all that lies in it; nullopt: the name is a new one.
+};
+// nullopt: it is the name of no such folder.
+std::optional<CheckpointFolder> ParseCheckpointName(absl::string_view name);
+// What people may write for short: "step-999" is the step 999. nullopt: it is none.
+std::optional<Step> ParseShortName(absl::string_view name);
 
 // Who writes rows files: no two processes have both in common within a generation. So one that is
 // believed dead, and isn't, writes and removes no file but its own.
@@ -46,10 +60,14 @@ struct RowsFileWriterId {
   // Counts the processes of this server in a generation, from 1. 0: only one is ever started.
   uint64_t incarnation = 0;
 };
-// What it calls its files: "epoch-1-step-999/server-0.2.sst" for incarnation 2, without ".2" for 0;
-// of several, "server-0-<number>.2.sst" from the second on.
+// What it calls its files: "step-000000999/generation-1-server-0.2.sst" for incarnation 2, without
+// ".2" for 0; of several, "generation-1-server-0-<number>.2.sst" from the second on. So no process
+// writes or removes a file of another generation either.
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                          uint32_t number = 0);
+// The generation of the process that wrote a file of a checkpoint's folder; nullopt: the names
+// don't say.
+std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::string_view file);
 
 // What a shard's files hold, however they were damaged or mixed up: every path lies in the folder
 // of a checkpoint, every shard is there once, the tables make sense. Errors: kDataLoss (says what
@@ -59,6 +77,11 @@ absl::Status CheckManifest(const CheckpointManifest& manifest);
 std::string EncodeManifest(const CheckpointManifest& manifest);
 // A whole file. `path` is for messages. Errors: as CheckManifest and DecodeFrame.
 absl::StatusOr<CheckpointManifest> DecodeManifest(absl::string_view bytes, const std::string& path);
+// Whose it is, of any format version; nullopt: it is damaged.
+std::optional<CheckpointId> ReadManifestId(absl::string_view bytes);
+CheckpointId IdOf(const CheckpointManifest& manifest);
+// Of the best model; nullopt: there is none.
+std::optional<CheckpointId> BestCheckpointOf(const EvaluationState& evaluations);
 
 // By table id. REQUIRES: CheckManifest is OK.
 std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest);

@@ -27,7 +27,8 @@ CheckpointManifest SmallManifest() {
   table->mutable_optimizer()->mutable_sgd();
   CheckpointShard* shard = manifest.add_shards();
   shard->set_base_step(49);
-  for (const char* path : {"epoch-2-step-49/server-0.sst", "epoch-2-step-99/server-0.sst"}) {
+  for (const char* path : {"step-000000049/generation-2-server-0.1.sst",
+                           "step-000000099/generation-2-server-0.1.sst"}) {
     CheckpointFile* file = shard->add_files();
     file->set_path(path);
     file->set_bytes(4096);
@@ -38,19 +39,64 @@ CheckpointManifest SmallManifest() {
 }
 
 TEST(CheckpointNameTest, NamesAndBack) {
-  const CheckpointId id{3, Step(1000)};
-  EXPECT_EQ(CheckpointName(id), "epoch-3-step-1000");
-  EXPECT_TRUE(ParseCheckpointName("epoch-3-step-1000") == id);
-  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}), "epoch-3-step-1000/server-2.sst");
-  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}, 1), "epoch-3-step-1000/server-2-1.sst");
-  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2), 4}), "epoch-3-step-1000/server-2.4.sst");
-  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2), 4}, 11), "epoch-3-step-1000/server-2-11.4.sst");
-  for (const char* bad :
-       {"", "epoch-", "epoch-3", "epoch-3-step-", "epoch-3-step--1", "epoch-03-step-1",
-        "epoch-3-step-1 ", "epoch--step-1", "epoch-3-step-+1", "epoch-3-step-01", "epoch-step-1",
-        "xepoch-3-step-1", "epoch-3-step-1/..", "epoch-3-step-9223372036854775808"}) {
+  EXPECT_EQ(CheckpointName(Step(1000)), "step-000001000");
+  EXPECT_EQ(CheckpointName(Step(1234567890123)), "step-1234567890123");
+  EXPECT_EQ(OldCheckpointName({3, Step(1000)}), "epoch-3-step-1000");
+  for (const char* name : {"step-000001000", "epoch-3-step-1000", "step-1234567890123"}) {
+    ASSERT_TRUE(ParseCheckpointName(name).has_value()) << name;
+  }
+  EXPECT_EQ(ParseCheckpointName("step-000001000")->step, Step(1000));
+  EXPECT_EQ(ParseCheckpointName("step-000001000")->generation, std::nullopt);
+  EXPECT_EQ(ParseCheckpointName("epoch-3-step-1000")->step, Step(1000));
+  EXPECT_EQ(ParseCheckpointName("epoch-3-step-1000")->generation, 3u);
+  EXPECT_EQ(ParseShortName("step-1000"), Step(1000));
+  EXPECT_EQ(ParseShortName("step-0000000001000"), Step(1000));
+  for (const char* bad : {"",
+                          "epoch-",
+                          "epoch-3",
+                          "epoch-3-step-",
+                          "epoch-3-step--1",
+                          "epoch-03-step-1",
+                          "epoch-3-step-1 ",
+                          "epoch--step-1",
+                          "epoch-3-step-+1",
+                          "epoch-3-step-01",
+                          "epoch-step-1",
+                          "xepoch-3-step-1",
+                          "epoch-3-step-1/..",
+                          "epoch-3-step-9223372036854775808",
+                          "step-",
+                          "step-1",
+                          "step-00000001",
+                          "step-0000000001",
+                          "step--00000001",
+                          "step-+00000001",
+                          "step-00000000x",
+                          "step-000000001 ",
+                          "xstep-000000001",
+                          "step-000000001/..",
+                          "step-9223372036854775808"}) {
     EXPECT_FALSE(ParseCheckpointName(bad).has_value()) << bad;
   }
+}
+
+TEST(CheckpointNameTest, FilesOfTwoGenerationsInOneFolderHaveTheirOwnNames) {
+  const CheckpointId id{3, Step(1000)};
+  const RowsFileWriterId writer{ServerIndex(2), 4};
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}), "step-000001000/generation-3-server-2.sst");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}, 1), "step-000001000/generation-3-server-2-1.sst");
+  EXPECT_EQ(RowsFilePath(id, writer), "step-000001000/generation-3-server-2.4.sst");
+  EXPECT_EQ(RowsFilePath(id, writer, 11), "step-000001000/generation-3-server-2-11.4.sst");
+  EXPECT_NE(RowsFilePath({30, Step(1000)}, writer), RowsFilePath(id, writer));
+  const CheckpointFolder folder = *ParseCheckpointName("step-000001000");
+  EXPECT_EQ(GenerationOfFile(folder, "generation-3-server-2.4.sst"), 3u);
+  for (const char* other : {"server-2.4.sst", "MANIFEST", "MANIFEST.tmp", "generation-", "",
+                            "generation-3", "generation-03-server-2.sst", "generation--3-s.sst",
+                            "generation-x-server-2.sst", "Generation-3-server-2.sst"}) {
+    EXPECT_NE(GenerationOfFile(folder, other), 3u) << other;
+  }
+  EXPECT_EQ(GenerationOfFile(folder, "server-2.4.sst"), std::nullopt);
+  EXPECT_EQ(GenerationOfFile(*ParseCheckpointName("epoch-5-step-9"), "server-2.4.sst"), 5u);
 }
 
 // docs/formats.md shows these bytes.
@@ -58,12 +104,57 @@ TEST(ManifestTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(EncodeManifest(SmallManifest())),
             "54636c6e4d6e6674"
             "01000000"
-            "72000000"
-            "3696b5fc"
-            "080112016a180220c60130014a0c080412024331180222020a00525610621a280a1c"
-            "65706f63682d322d737465702d34392f7365727665722d302e7373741080201d7856"
-            "341220071a280a1c65706f63682d322d737465702d39392f7365727665722d302e73"
-            "73741080201d785634122007");
+            "8e000000"
+            "e05c0c95"
+            "080112016a180220c60130014a0c080412024331180222020a00527210621a360a2a"
+            "737465702d3030303030303034392f67656e65726174696f6e2d322d736572766572"
+            "2d302e312e7373741080201d7856341220071a360a2a737465702d30303030303030"
+            "39392f67656e65726174696f6e2d322d7365727665722d302e312e7373741080201d"
+            "785634122007");
+}
+
+// The same of an earlier program, whose folders and files had other names.
+TEST(ManifestTest, ManifestsOfEarlierProgramsStayReadable) {
+  const std::string bytes = absl::HexStringToBytes(
+      "54636c6e4d6e6674"
+      "01000000"
+      "72000000"
+      "3696b5fc"
+      "080112016a180220c60130014a0c080412024331180222020a00525610621a280a1c"
+      "65706f63682d322d737465702d34392f7365727665722d302e7373741080201d7856"
+      "341220071a280a1c65706f63682d322d737465702d39392f7365727665722d302e73"
+      "73741080201d785634122007");
+  const auto manifest = DecodeManifest(bytes, "M");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  CheckpointManifest expected = SmallManifest();
+  auto* files = expected.mutable_shards(0)->mutable_files();
+  files->at(0).set_path("epoch-2-step-49/server-0.sst");
+  files->at(1).set_path("epoch-2-step-99/server-0.sst");
+  EXPECT_EQ(manifest->SerializeAsString(), expected.SerializeAsString());
+  EXPECT_EQ(EncodeManifest(*manifest), bytes);
+}
+
+TEST(ManifestTest, WhoseItIsCanBeReadOfAnyVersion) {
+  CheckpointManifest manifest = SmallManifest();
+  manifest.set_format_version(7);
+  const std::string bytes = EncodeFrame({kManifestFormat.magic, 7}, manifest.SerializeAsString());
+  EXPECT_EQ(DecodeManifest(bytes, "M").status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(ReadManifestId(bytes).has_value());
+  EXPECT_TRUE(*ReadManifestId(bytes) == (CheckpointId{2, Step(99)}));
+  std::string damaged = bytes;
+  damaged[30] = static_cast<char>(damaged[30] ^ 1);
+  EXPECT_FALSE(ReadManifestId(damaged).has_value());
+  EXPECT_FALSE(ReadManifestId("").has_value());
+}
+
+TEST(ManifestTest, TheBestIsThatOfOneGeneration) {
+  EvaluationState state;
+  EXPECT_FALSE(BestCheckpointOf(state).has_value());
+  state.set_best_checkpoint("epoch-4-step-9");
+  EXPECT_TRUE(*BestCheckpointOf(state) == (CheckpointId{4, Step(9)}));
+  state.set_best_checkpoint("step-000000009");
+  state.set_best_generation(5);
+  EXPECT_TRUE(*BestCheckpointOf(state) == (CheckpointId{5, Step(9)}));
 }
 
 TEST(ManifestTest, GivesTheManifestBack) {
@@ -113,7 +204,12 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
       {[](auto* m) { m->mutable_shards(0)->set_base_step(-2); }, kDataLoss, "step -2"},
       {[](auto* m) { *m->add_tables() = m->tables(0); }, kDataLoss, "table id 4 stands twice"},
       {[](auto* m) { m->mutable_tables(0)->set_dim(0); }, kDataLoss, "table 'C1'"},
-      {path("epoch-2-step-99/server-0.sst"), kDataLoss, "stands twice"},
+      {path("step-000000099/generation-2-server-0.1.sst"), kDataLoss, "stands twice"},
+      {path("step-000000049/generation-3-server-0.1.sst"), kDataLoss, "of a later generation"},
+      {path("epoch-3-step-49/server-0.sst"), kDataLoss, "of a later generation"},
+      {path("step-000000049/server-0.1.sst"), kDataLoss, "no rows file's path"},
+      {path("step-49/generation-2-server-0.1.sst"), kDataLoss, "no rows file's path"},
+      {path("step-000000049/generation-2-/../x.sst"), kDataLoss, "no rows file's path"},
       {path("/etc/x.sst"), kDataLoss, "'/etc/x.sst' is no rows file's path"},
       {path("epoch-2-step-49/../x.sst"), kDataLoss, "no rows file's path"},
       {path("epoch-2-step-49/.sst"), kDataLoss, "no rows file's path"},

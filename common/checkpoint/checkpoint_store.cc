@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -16,10 +17,6 @@ std::string ManifestPath(const std::string& folder) {
   return absl::StrCat(folder, "/", kManifestName);
 }
 
-CheckpointId IdOf(const CheckpointManifest& manifest) {
-  return {manifest.generation(), Step(manifest.step())};
-}
-
 // A generation may begin with a checkpoint older than the newest: what it makes comes after what it
 // left behind, whatever the steps.
 bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
@@ -27,6 +24,26 @@ bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
 }
 
 }  // namespace
+
+absl::StatusOr<const ListedCheckpoint*> FindByName(const std::vector<ListedCheckpoint>& list,
+                                                   const std::string& name) {
+  const std::optional<Step> step = ParseShortName(name);
+  std::vector<const ListedCheckpoint*> of_step;
+  for (const ListedCheckpoint& listed : list) {
+    if (listed.name == name) return &listed;
+    if (step == listed.id.step) of_step.push_back(&listed);
+  }
+  if (of_step.empty()) {
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint '", name, "'"));
+  }
+  if (of_step.size() == 1) return of_step[0];
+  std::string names;
+  for (const ListedCheckpoint* listed : of_step) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", listed->name, " (generation ",
+                    listed->id.generation, ")");
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' may be any of ", names));
+}
 
 std::string CheckpointStore::PathOf(absl::string_view name) const {
   return absl::StrCat(directory_, "/", name);
@@ -36,11 +53,43 @@ absl::Status CheckpointStore::Prepare() { return CreateDirectories(disk_, direct
 
 absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest) {
   RETURN_IF_ERROR(CheckFiles(manifest));
-  const std::string folder = PathOf(CheckpointName(IdOf(manifest)));
+  const CheckpointId id = IdOf(manifest);
+  ASSIGN_OR_RETURN(const std::string name, FolderOf(id));
+  RETURN_IF_ERROR(CheckIsNewest(name, id));
   // A server without rows has written nothing: the folder may be missing.
-  RETURN_IF_ERROR(disk_->CreateDirectory(folder));
+  RETURN_IF_ERROR(disk_->CreateDirectory(PathOf(name)));
   RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
-  return WriteWholeFile(disk_, EncodeManifest(manifest), ManifestPath(folder));
+  return WriteWholeFile(disk_, EncodeManifest(manifest), ManifestPath(PathOf(name)));
+}
+
+// Where it lies already, or belongs.
+absl::StatusOr<std::string> CheckpointStore::FolderOf(const CheckpointId& id) const {
+  std::string old_name = OldCheckpointName(id);
+  const absl::Status old = disk_->Open(ManifestPath(PathOf(old_name))).status();
+  if (old.ok()) return old_name;
+  if (!absl::IsNotFound(old)) return old;
+  return CheckpointName(id.step);
+}
+
+// Whether no later generation has begun, as far as can be seen, that may have made a checkpoint
+// like this, or will.
+absl::Status CheckpointStore::CheckIsNewest(const std::string& name, const CheckpointId& id) const {
+  const auto is_over = [&](uint64_t generation, absl::string_view has) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "generation ", generation, has, "; this one is of generation ", id.generation));
+  };
+  const auto there = ReadWholeFile(disk_, ManifestPath(PathOf(name)));
+  if (absl::IsUnavailable(there.status())) return there.status();
+  const std::optional<CheckpointId> made = there.ok() ? ReadManifestId(*there) : std::nullopt;
+  if (made == id) return absl::OkStatus();  // Written again, perhaps in a later generation.
+  if (made.has_value() && made->generation > id.generation) {
+    return is_over(made->generation, absl::StrCat(" has made the checkpoint ", name));
+  }
+  const auto state = ReadJobState();
+  if (absl::IsDataLoss(state.status())) return absl::OkStatus();  // It says nothing.
+  RETURN_IF_ERROR(state.status());
+  if (!state->has_value() || (*state)->generation() <= id.generation) return absl::OkStatus();
+  return is_over((*state)->generation(), " has begun");
 }
 
 absl::Status CheckpointStore::CheckFiles(const CheckpointManifest& manifest) const {
@@ -82,35 +131,73 @@ absl::Status CheckpointStore::CheckBytes(const CheckpointManifest& manifest, Byt
   return absl::OkStatus();
 }
 
-// Oldest first.
-absl::StatusOr<std::vector<CheckpointId>> CheckpointStore::Folders() const {
+absl::StatusOr<std::vector<CheckpointStore::Folder>> CheckpointStore::Folders() const {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(directory_));
-  std::vector<CheckpointId> ids;
+  std::vector<Folder> folders;
   for (const std::string& name : names) {
-    const auto id = ParseCheckpointName(name);
-    if (id.has_value()) ids.push_back(*id);
+    const auto says = ParseCheckpointName(name);
+    if (says.has_value()) folders.push_back({name, *says});
   }
-  std::sort(ids.begin(), ids.end(), IsOlder);
-  return ids;
+  return folders;
 }
 
 absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
-  ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
   std::vector<ListedCheckpoint> list;
-  for (const CheckpointId& id : folders) {
+  for (const Folder& folder : folders) {
     ListedCheckpoint listed;
-    listed.id = id;
-    listed.name = CheckpointName(id);
-    auto manifest = Load(listed.name);
+    listed.name = folder.name;
+    auto manifest = Load(folder.name);
     if (absl::IsNotFound(manifest.status())) continue;
     listed.status = manifest.status();
     if (manifest.ok()) {
       listed.manifest = *std::move(manifest);
+      listed.id = IdOf(listed.manifest);
       listed.status = CheckFiles(listed.manifest);
+    } else {
+      listed.id.step = folder.says.step;
+      ASSIGN_OR_RETURN(listed.id.generation, GenerationOfDamaged(folder));
     }
     list.push_back(std::move(listed));
   }
+  std::sort(list.begin(), list.end(), [](const ListedCheckpoint& a, const ListedCheckpoint& b) {
+    return a.id == b.id ? a.name < b.name : IsOlder(a.id, b.id);
+  });
   return list;
+}
+
+// Of a folder whose manifest can't be read.
+absl::StatusOr<uint64_t> CheckpointStore::GenerationOfDamaged(const Folder& folder) const {
+  if (folder.says.generation.has_value()) return *folder.says.generation;
+  const auto bytes = ReadWholeFile(disk_, ManifestPath(PathOf(folder.name)));
+  const std::optional<CheckpointId> id = bytes.ok() ? ReadManifestId(*bytes) : std::nullopt;
+  if (id.has_value() && id->step == folder.says.step) return id->generation;
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
+  std::optional<uint64_t> newest;
+  for (const std::string& file : files) {
+    newest = std::max(newest, GenerationOfFile(folder.says, file));  // nullopt: the least.
+  }
+  if (newest.has_value()) return *newest;
+  return NewestGeneration();
+}
+
+absl::StatusOr<uint64_t> CheckpointStore::NewestGeneration() const {
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
+  uint64_t newest = 0;
+  for (const Folder& folder : folders) {
+    newest = std::max(newest, folder.says.generation.value_or(0));
+    const auto files = disk_->List(PathOf(folder.name));
+    if (absl::IsNotFound(files.status())) continue;
+    RETURN_IF_ERROR(files.status());
+    for (const std::string& file : *files) {
+      newest = std::max(newest, GenerationOfFile(folder.says, file).value_or(0));
+    }
+    // One without rows of its own.
+    const auto bytes = ReadWholeFile(disk_, ManifestPath(PathOf(folder.name)));
+    const std::optional<CheckpointId> id = bytes.ok() ? ReadManifestId(*bytes) : std::nullopt;
+    if (id.has_value()) newest = std::max(newest, id->generation);
+  }
+  return newest;
 }
 
 absl::StatusOr<std::optional<CheckpointManifest>> CheckpointStore::Newest() const {
@@ -120,106 +207,28 @@ absl::StatusOr<std::optional<CheckpointManifest>> CheckpointStore::Newest() cons
   return std::move(list.back().manifest);
 }
 
-absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name) const {
-  const auto id = ParseCheckpointName(name);
-  if (!id.has_value()) {
+absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name,
+                                                         uint64_t generation) const {
+  const auto says = ParseCheckpointName(name);
+  if (!says.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no checkpoint's name"));
   }
   const std::string path = ManifestPath(PathOf(name));
   ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(disk_, path));
   ASSIGN_OR_RETURN(CheckpointManifest manifest, DecodeManifest(bytes, path));
-  if (!(IdOf(manifest) == *id)) {
-    return absl::DataLossError(absl::StrCat("'", path, "' is of ", CheckpointName(IdOf(manifest))));
+  const CheckpointId id = IdOf(manifest);
+  const auto is_of = [&](absl::string_view what) {
+    return absl::StrCat("'", path, "' is of step ", id.step.value(), " of generation ",
+                        id.generation, what);
+  };
+  if (id.step != says->step || id.generation != says->generation.value_or(id.generation)) {
+    return absl::DataLossError(is_of(""));
+  }
+  if (generation != 0 && id.generation != generation) {
+    return absl::NotFoundError(
+        is_of(absl::StrCat(": it has taken the place of generation ", generation, "'s")));
   }
   return manifest;
-}
-
-absl::Status CheckpointStore::RemoveManifest(const std::string& name, uint64_t* removed) {
-  const std::string folder = PathOf(name);
-  const absl::Status status = disk_->Remove(ManifestPath(folder));
-  if (status.ok()) ++*removed;
-  if (!status.ok() && !absl::IsNotFound(status)) return status;
-  // Also where it was gone: who removed it may have died before this.
-  return disk_->SyncDirectory(folder);
-}
-
-absl::Status CheckpointStore::RemoveFiles(const std::string& name,
-                                          const std::set<std::string>& needed, uint64_t* removed) {
-  const std::string folder = PathOf(name);
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(folder));
-  bool empty = true;
-  for (const std::string& file : files) {
-    if (needed.count(absl::StrCat(name, "/", file)) != 0) {
-      empty = false;
-      continue;
-    }
-    const absl::Status status = disk_->Remove(absl::StrCat(folder, "/", file));
-    if (absl::IsNotFound(status)) continue;  // Its server was faster.
-    RETURN_IF_ERROR(status);
-    ++*removed;
-  }
-  if (!empty) return absl::OkStatus();
-  const absl::Status status = disk_->RemoveDirectory(folder);
-  // A server that hasn't heard yet that its cut was called off writes into it: another time.
-  return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
-}
-
-absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(uint32_t keep,
-                                                        const std::vector<std::string>& in_progress,
-                                                        const std::string& kept_name) {
-  CHECK_GE(keep, 1u);
-  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
-  std::set<std::string> untouched(in_progress.begin(), in_progress.end());
-  std::set<std::string> needed;  // files
-  std::optional<CheckpointId> newest;
-  const ListedCheckpoint* foreign = nullptr;  // The newest of another format version.
-  uint32_t kept = 0;
-  for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
-    if (absl::IsUnavailable(listed->status)) return listed->status;
-    if (!listed->status.ok()) {
-      if (foreign == nullptr && absl::IsFailedPrecondition(listed->status)) foreign = &*listed;
-      untouched.insert(listed->name);
-      continue;
-    }
-    if (!newest.has_value()) newest = listed->id;
-    if (kept == keep && listed->name != kept_name) continue;
-    if (kept < keep) ++kept;
-    untouched.insert(listed->name);
-    for (const CheckpointShard& shard : listed->manifest.shards()) {
-      for (const CheckpointFile& file : shard.files()) needed.insert(file.path());
-    }
-  }
-  Removal removal;
-  if (!newest.has_value()) return removal;
-  ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
-  std::vector<std::string> unneeded;
-  for (const CheckpointId& id : folders) {
-    const std::string name = CheckpointName(id);
-    // What is behind the newest may be being written.
-    if (untouched.count(name) != 0 || IsOlder(*newest, id)) continue;
-    // Which files those name, nobody here knows: surely none that came later.
-    if (foreign != nullptr && IsOlder(id, foreign->id)) {
-      removal.held_back = absl::StrCat("what is older than ", foreign->name,
-                                       " stays, which may need it: ", foreign->status.message());
-    } else {
-      unneeded.push_back(name);
-    }
-  }
-  // First every manifest: none outlives a file of its own or of an older checkpoint.
-  for (const std::string& name : unneeded) RETURN_IF_ERROR(RemoveManifest(name, &removal.files));
-  for (const std::string& name : unneeded) {
-    RETURN_IF_ERROR(RemoveFiles(name, needed, &removal.files));
-  }
-  return removal;
-}
-
-absl::Status CheckpointStore::RemoveEmptyFolders() {
-  ASSIGN_OR_RETURN(const std::vector<CheckpointId> folders, Folders());
-  for (const CheckpointId& id : folders) {
-    const absl::Status status = disk_->RemoveDirectory(PathOf(CheckpointName(id)));
-    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {
@@ -237,6 +246,155 @@ absl::Status CheckpointStore::WriteJobState(JobState state) {
     RETURN_IF_ERROR(disk_->SyncDirectory(PathOf(state.base_checkpoint())));
   }
   return WriteWholeFile(disk_, EncodeJobState(state), PathOf(kJobStateName));
+}
+
+// Removal
+// ------------------------------------------------------------------------------------------------
+
+// What a removal leaves alone: decided before anything goes.
+class CheckpointStore::Keeping {
+ public:
+  // `list` outlives this.
+  Keeping(const std::vector<ListedCheckpoint>& list, uint32_t keep,
+          const std::vector<CheckpointId>& in_progress, const std::optional<CheckpointId>& kept)
+      : in_progress_(in_progress) {
+    for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
+      with_manifest_[listed->name] = &*listed;
+      if (!listed->status.ok()) {
+        if (foreign_ == nullptr && absl::IsFailedPrecondition(listed->status)) foreign_ = &*listed;
+        continue;
+      }
+      if (!newest_.has_value()) newest_ = listed->id;
+      if (keep == 0 && !(kept == listed->id)) continue;
+      if (keep > 0) --keep;
+      whole_.insert(listed->name);
+      for (const CheckpointShard& shard : listed->manifest.shards()) {
+        for (const CheckpointFile& file : shard.files()) needed_.insert(file.path());
+      }
+    }
+  }
+
+  bool has_newest() const { return newest_.has_value(); }
+  // Why files stay that are not needed otherwise; "": none do.
+  const std::string& held_back() const { return held_back_; }
+
+  // `files`: all that lie in it.
+  FolderRemoval Judge(const Folder& folder, const std::vector<std::string>& files);
+
+ private:
+  // Not because another checkpoint needs it, but since it may be being written, or be of use to
+  // what this program can't read.
+  bool MustStay(const CheckpointId& id) {
+    // What is behind the newest may be being written.
+    if (IsOlder(*newest_, id) || Contains(id)) return true;
+    // Which files those name can't be known: surely none that came later.
+    if (foreign_ == nullptr || !IsOlder(id, foreign_->id)) return false;
+    held_back_ = absl::StrCat("what is older than ", foreign_->name,
+                              " stays, which may need it: ", foreign_->status.message());
+    return true;
+  }
+  bool Contains(const CheckpointId& id) const {
+    return std::find(in_progress_.begin(), in_progress_.end(), id) != in_progress_.end();
+  }
+
+  const std::vector<CheckpointId>& in_progress_;
+  std::map<std::string, const ListedCheckpoint*> with_manifest_;  // By folder.
+  std::set<std::string> whole_;                                   // Folders of kept ones.
+  std::set<std::string> needed_;                                  // Paths
+  std::optional<CheckpointId> newest_;                            // That is whole.
+  const ListedCheckpoint* foreign_ = nullptr;  // The newest of another format version.
+  std::string held_back_;
+};
+
+struct CheckpointStore::FolderRemoval {
+  std::string name;
+  std::vector<std::string> files;  // But for the manifest.
+  bool manifest = false;
+  bool folder = false;  // Goes, too.
+};
+
+CheckpointStore::FolderRemoval CheckpointStore::Keeping::Judge(
+    const Folder& folder, const std::vector<std::string>& files) {
+  FolderRemoval removal;
+  removal.name = folder.name;
+  const auto found = with_manifest_.find(folder.name);
+  const ListedCheckpoint* const there = found == with_manifest_.end() ? nullptr : found->second;
+  const bool is_kept = whole_.count(folder.name) != 0;
+  if (there != nullptr && !there->status.ok()) return removal;  // For people to look at.
+  removal.manifest = there != nullptr && !is_kept && !MustStay(there->id);
+  const bool manifest_stays = there != nullptr && !removal.manifest;
+  size_t staying = manifest_stays ? 1 : 0;
+  for (const std::string& file : files) {
+    if (file == kManifestName) continue;
+    // Of no generation: nothing of a server's.
+    const std::optional<uint64_t> generation = GenerationOfFile(folder.says, file);
+    const CheckpointId id = {generation.value_or(0), folder.says.step};
+    const bool goes_with_manifest = !generation.has_value() || (there && id == there->id);
+    if (needed_.count(absl::StrCat(folder.name, "/", file)) != 0 ||
+        (manifest_stays && goes_with_manifest) || MustStay(id)) {
+      ++staying;
+    } else {
+      removal.files.push_back(file);
+    }
+  }
+  // A server may have made the folder, and be about to write there, of a later step.
+  const CheckpointId last = {folder.says.generation.value_or(newest_->generation),
+                             folder.says.step};
+  removal.folder = staying == 0 && !MustStay(last);
+  return removal;
+}
+
+absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
+    uint32_t keep, const std::vector<CheckpointId>& in_progress,
+    const std::optional<CheckpointId>& kept) {
+  CHECK_GE(keep, 1u);
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
+  for (const ListedCheckpoint& listed : list) {
+    if (absl::IsUnavailable(listed.status)) return listed.status;
+  }
+  Removal removal;
+  Keeping keeping(list, keep, in_progress, kept);
+  if (!keeping.has_newest()) return removal;
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
+  std::vector<FolderRemoval> removals;
+  for (const Folder& folder : folders) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
+    removals.push_back(keeping.Judge(folder, files));
+  }
+  removal.held_back = keeping.held_back();
+  // First every manifest: none outlives a file of its own or of an older checkpoint. Nor does one
+  // come back after a crash that was removed or replaced before, by a launcher that died meanwhile.
+  for (const FolderRemoval& each : removals) {
+    if (each.manifest) {
+      RETURN_IF_ERROR(disk_->Remove(ManifestPath(PathOf(each.name))));
+      ++removal.files;
+    }
+    RETURN_IF_ERROR(disk_->SyncDirectory(PathOf(each.name)));
+  }
+  for (const FolderRemoval& each : removals) RETURN_IF_ERROR(RemoveFiles(each, &removal.files));
+  return removal;
+}
+
+absl::Status CheckpointStore::RemoveFiles(const FolderRemoval& removal, uint64_t* removed) {
+  for (const std::string& file : removal.files) {
+    const absl::Status status = disk_->Remove(absl::StrCat(PathOf(removal.name), "/", file));
+    if (absl::IsNotFound(status)) continue;  // Its server was faster.
+    RETURN_IF_ERROR(status);
+    ++*removed;
+  }
+  if (!removal.folder) return absl::OkStatus();
+  const absl::Status status = disk_->RemoveDirectory(PathOf(removal.name));
+  // A server that hasn't heard yet that its cut was called off writes into it: another time.
+  return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
+}
+
+absl::Status CheckpointStore::RemoveEmptyFolders() {
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
+  for (const Folder& folder : folders) {
+    const absl::Status status = disk_->RemoveDirectory(PathOf(folder.name));
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +20,9 @@
 namespace thermocline {
 
 struct ListedCheckpoint {
-  std::string name;
+  std::string name;  // Of its folder.
+  // Of a manifest that can't be read: what the names of files tell of the generation, the newest
+  // where there are several or none, so that it is not passed over for an older one.
   CheckpointId id;
   // kDataLoss: damaged (file and reason); kFailedPrecondition: another format version;
   // kUnavailable: the disk.
@@ -36,6 +37,11 @@ struct ByteScan {
   std::function<absl::Status(uint64_t done, uint64_t total)> on_progress;
   std::map<std::string, absl::Status> known;  // What was found of each file, by its path.
 };
+
+// The checkpoint that people call `name`: its folder, or "step-999" for short, with any number of
+// zeros. Errors: kNotFound, kInvalidArgument (several have that step: names them)
+absl::StatusOr<const ListedCheckpoint*> FindByName(const std::vector<ListedCheckpoint>& list,
+                                                   const std::string& name);
 
 struct Removal {
   uint64_t files = 0;  // So many went.
@@ -56,41 +62,49 @@ class CheckpointStore {
   // Makes the directory, and those above it, where they are missing. Errors: kUnavailable
   absl::Status Prepare();
 
-  // From now on the checkpoint exists, through any crash. Again for the same manifest: OK.
+  // From now on the checkpoint exists, through any crash, and one of the same step by an earlier
+  // generation no longer does. Again for the same checkpoint: OK.
+  //
+  // That no launcher of an earlier generation is left that may still commit is a matter of the run
+  // lock: one that is gets an error, but might slip between the look and the write.
   //
   // REQUIRES: CheckManifest(manifest) is OK.
   // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
-  // kResourceExhausted, kUnavailable; it may or may not exist then.
+  // kFailedPrecondition (a later generation has begun, or has made this checkpoint),
+  // kResourceExhausted, kUnavailable; it may or may not exist after the last two.
   absl::Status Commit(const CheckpointManifest& manifest);
 
-  // Oldest first: by generation, then step. A checkpoint is whole (status OK) if its manifest can
-  // be read and every file it names has its size. Folders without a manifest are none. Errors:
-  // kNotFound (no such directory), kUnavailable
+  // Oldest first: by generation, then step, then name. A checkpoint is whole (status OK) if its
+  // manifest can be read and every file it names has its size. Folders without a manifest are none.
+  // Errors: kNotFound (no such directory), kUnavailable
   absl::StatusOr<std::vector<ListedCheckpoint>> List() const;
   // The last of List(); nullopt: there is none. Where it isn't whole, its error: what to go on with
   // instead is for people to say.
   absl::StatusOr<std::optional<CheckpointManifest>> Newest() const;
-  // Reads the manifest; no other file. Errors: kInvalidArgument (no checkpoint's name), kNotFound,
-  // kDataLoss, kFailedPrecondition, kUnavailable
-  absl::StatusOr<CheckpointManifest> Load(absl::string_view name) const;
+  // Reads the manifest in the folder `name`; no other file. `generation`: that made it; 0: any.
+  // Errors: kInvalidArgument (no checkpoint's name), kNotFound (also where another generation's has
+  // taken its place), kDataLoss, kFailedPrecondition, kUnavailable
+  absl::StatusOr<CheckpointManifest> Load(absl::string_view name, uint64_t generation = 0) const;
+  // The newest generation of which there is any file. Errors: kUnavailable
+  absl::StatusOr<uint64_t> NewestGeneration() const;
   // Whether every file that it names is there with its size. Errors: kDataLoss, kUnavailable
   absl::Status CheckFiles(const CheckpointManifest& manifest) const;
   // The same, and reads every byte of those files that `scan` does not know yet. Errors: kDataLoss,
   // kUnavailable, those of scan->on_progress
   absl::Status CheckBytes(const CheckpointManifest& manifest, ByteScan* scan) const;
 
-  // Removes all checkpoints but the newest `keep` whole ones and the one called `kept`, with all
-  // files that those don't name,
-  // and what aborted ones left. Not touched: the folders named in `in_progress`, cuts behind the
-  // newest whole checkpoint (later generations, or later steps of its generation: they may be being
-  // written), damaged checkpoints' own folders (for people to look at), what is older than a
-  // checkpoint of another format version (it may need it). Without a whole checkpoint nothing is.
-  // Servers may remove files of theirs at the same time.
+  // Removes all checkpoints but the newest `keep` whole ones and `kept`, with all files that those
+  // don't name, and what replaced and aborted ones left. Not touched: files of those `in_progress`,
+  // files behind the newest whole checkpoint (of later generations, or later steps of its
+  // generation: they may be being written), damaged checkpoints' own folders (for people to look
+  // at), what is older than a checkpoint of another format version (it may need it). Without a
+  // whole checkpoint nothing is. Servers may write and remove files of theirs at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.
-  absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep, const std::vector<std::string>& in_progress,
-                                         const std::string& kept = "");
+  absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep,
+                                         const std::vector<CheckpointId>& in_progress,
+                                         const std::optional<CheckpointId>& kept = std::nullopt);
 
   // Removes the folders of checkpoints in which nothing lies: cuts that were called off. REQUIRES:
   // no server writes. Errors: kUnavailable
@@ -104,11 +118,19 @@ class CheckpointStore {
   absl::Status WriteJobState(JobState state);
 
  private:
+  struct Folder {
+    std::string name;
+    CheckpointFolder says;
+  };
+  struct FolderRemoval;
+  class Keeping;
+
   std::string PathOf(absl::string_view name) const;
-  absl::StatusOr<std::vector<CheckpointId>> Folders() const;
-  absl::Status RemoveManifest(const std::string& name, uint64_t* removed);
-  absl::Status RemoveFiles(const std::string& name, const std::set<std::string>& needed,
-                           uint64_t* removed);
+  absl::StatusOr<std::vector<Folder>> Folders() const;
+  absl::StatusOr<uint64_t> GenerationOfDamaged(const Folder& folder) const;
+  absl::StatusOr<std::string> FolderOf(const CheckpointId& id) const;
+  absl::Status CheckIsNewest(const std::string& name, const CheckpointId& id) const;
+  absl::Status RemoveFiles(const FolderRemoval& removal, uint64_t* removed);
 
   Disk* const disk_;
   const std::string directory_;

@@ -69,12 +69,30 @@ class CheckpointStoreTest : public testing::Test {
     disk_.SetContent(Path(file), bytes);
   }
 
+  // As an earlier program left it.
+  CheckpointManifest SaveOld(uint64_t generation, int64_t step) {
+    const std::string folder = OldCheckpointName({generation, Step(step)});
+    CheckpointManifest manifest = Write(generation, step);
+    EXPECT_TRUE(disk_.CreateDirectory(Path(folder)).ok());
+    for (CheckpointShard& shard : *manifest.mutable_shards()) {
+      for (CheckpointFile& file : *shard.mutable_files()) {
+        const std::string path =
+            absl::StrCat(folder, "/", file.path().substr(file.path().find("server-")));
+        EXPECT_TRUE(disk_.Rename(Path(file.path()), Path(path)).ok());
+        file.set_path(path);
+      }
+    }
+    EXPECT_TRUE(disk_.RemoveDirectory(Path(CheckpointName(Step(step)))).ok());
+    EXPECT_TRUE(WriteWholeFile(&disk_, EncodeManifest(manifest), Path(folder + "/MANIFEST")).ok());
+    return manifest;
+  }
+
   // As a later version of this program leaves one that builds on `older`.
   void SaveOfAnotherVersion(const CheckpointManifest& older) {
     CheckpointManifest manifest = older;
     manifest.set_step(older.step() + 1);
     manifest.set_format_version(kCheckpointFormatVersion + 1);
-    const std::string folder = Path(CheckpointName({older.generation(), Step(manifest.step())}));
+    const std::string folder = Path(CheckpointName(Step(manifest.step())));
     ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
     const std::string bytes = EncodeFrame({kManifestFormat.magic, kCheckpointFormatVersion + 1},
                                           manifest.SerializeAsString());
@@ -91,24 +109,25 @@ TEST_F(CheckpointStoreTest, ACheckpointExistsOnceItsManifestDoes) {
   EXPECT_FALSE(store_.Newest()->has_value());
   const CheckpointManifest manifest = Write(1, 9);
   EXPECT_THAT(Names(), IsEmpty());
-  EXPECT_EQ(store_.Load("epoch-1-step-9").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_.Load("step-000000009").status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(store_.Commit(manifest).ok());
   EXPECT_TRUE(store_.Commit(manifest).ok());
-  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-9"));
-  const auto loaded = store_.Load("epoch-1-step-9");
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
+  const auto loaded = store_.Load("step-000000009");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->SerializeAsString(), manifest.SerializeAsString());
   EXPECT_EQ((**store_.Newest()).SerializeAsString(), manifest.SerializeAsString());
-  EXPECT_EQ(store_.Load("epoch-1").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_.Load("step-9").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CheckpointStoreTest, ListsByGenerationThenStep) {
   Save(3, 5);
   Save(1, 10);
-  Save(2, 9);
-  Save(2, 10);
-  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-10", "epoch-2-step-9", "epoch-2-step-10",
-                                   "epoch-3-step-5"));
+  SaveOld(2, 9);
+  SaveOld(1, 9);
+  Save(2, 11);
+  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-9", "step-000000010", "epoch-2-step-9",
+                                   "step-000000011", "step-000000005"));
   const CheckpointStore nowhere(&disk_, "/nowhere");
   EXPECT_EQ(nowhere.List().status().code(), absl::StatusCode::kNotFound);
 }
@@ -118,8 +137,8 @@ TEST_F(CheckpointStoreTest, CommitRefusesWhatIsNotThere) {
   manifest.mutable_shards(1)->mutable_files(0)->set_bytes(5);
   const absl::Status size = store_.Commit(manifest);
   EXPECT_EQ(size.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(size.message()), HasSubstr("epoch-1-step-9/server-1.sst"));
-  ASSERT_TRUE(disk_.Remove(Path("epoch-1-step-9/server-1.sst")).ok());
+  EXPECT_THAT(std::string(size.message()), HasSubstr("step-000000009/generation-1-server-1.sst"));
+  ASSERT_TRUE(disk_.Remove(Path("step-000000009/generation-1-server-1.sst")).ok());
   EXPECT_EQ(store_.Commit(manifest).code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Names(), IsEmpty());
 }
@@ -128,23 +147,24 @@ TEST_F(CheckpointStoreTest, DamageIsListedWithItsReason) {
   Save(1, 1);
   Save(1, 2);
   Save(1, 3);
-  Damage("epoch-1-step-1/MANIFEST");
-  ASSERT_TRUE(disk_.Truncate(Path("epoch-1-step-3/server-0.sst"), 100).ok());
+  Damage("step-000000001/MANIFEST");
+  ASSERT_TRUE(disk_.Truncate(Path("step-000000003/generation-1-server-0.sst"), 100).ok());
   EXPECT_THAT(Names(),
-              ElementsAre("epoch-1-step-1 damaged", "epoch-1-step-2", "epoch-1-step-3 damaged"));
+              ElementsAre("step-000000001 damaged", "step-000000002", "step-000000003 damaged"));
   const auto list = store_.List();
   EXPECT_EQ((*list)[0].status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string((*list)[0].status.message()), HasSubstr("epoch-1-step-1/MANIFEST"));
-  EXPECT_THAT(std::string((*list)[2].status.message()), HasSubstr("epoch-1-step-3/server-0.sst"));
+  EXPECT_THAT(std::string((*list)[0].status.message()), HasSubstr("step-000000001/MANIFEST"));
+  EXPECT_THAT(std::string((*list)[2].status.message()),
+              HasSubstr("step-000000003/generation-1-server-0.sst"));
   const absl::Status newest = store_.Newest().status();
   EXPECT_EQ(newest.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(newest.message()), HasSubstr("epoch-1-step-3/server-0.sst"));
+  EXPECT_THAT(std::string(newest.message()), HasSubstr("step-000000003/generation-1-server-0.sst"));
   // A manifest that was copied elsewhere.
-  ASSERT_TRUE(disk_.CreateDirectory(Path("epoch-1-step-7")).ok());
-  ASSERT_TRUE((*disk_.Create(Path("epoch-1-step-7/MANIFEST")))
-                  ->Append({disk_.Content(Path("epoch-1-step-2/MANIFEST"))})
+  ASSERT_TRUE(disk_.CreateDirectory(Path("step-000000007")).ok());
+  ASSERT_TRUE((*disk_.Create(Path("step-000000007/MANIFEST")))
+                  ->Append({disk_.Content(Path("step-000000002/MANIFEST"))})
                   .ok());
-  EXPECT_EQ(store_.Load("epoch-1-step-7").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store_.Load("step-000000007").status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
@@ -153,13 +173,15 @@ TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
   Save(1, 3, &second);
   Save(1, 4);
   EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 2u);  // Two manifests; step 3 needs the files.
-  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-3", "epoch-1-step-4"));
-  EXPECT_THAT(Files("epoch-1-step-1"), ElementsAre("server-0.sst", "server-1.sst"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000003", "step-000000004"));
+  EXPECT_THAT(Files("step-000000001"),
+              ElementsAre("generation-1-server-0.sst", "generation-1-server-1.sst"));
   EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 0u);
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 7u);
-  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-4"));
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000004"));
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 0u);
-  EXPECT_THAT(Files("epoch-1-step-4"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
+  EXPECT_THAT(Files("step-000000004"),
+              ElementsAre("MANIFEST", "generation-1-server-0.sst", "generation-1-server-1.sst"));
 }
 
 // The second generation began with step 9 of the first.
@@ -170,10 +192,10 @@ TEST_F(CheckpointStoreTest, WhatANewGenerationLeftBehindIsOlder) {
   EXPECT_EQ((**store_.Newest()).SerializeAsString(), first.SerializeAsString());
   Save(2, 19, &first);
   Write(2, 24);  // being written
-  ASSERT_TRUE(store_.RemoveUnneeded(2, {"epoch-2-step-24"}).ok());
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-14", "epoch-2-step-19"));
+  ASSERT_TRUE(store_.RemoveUnneeded(2, {{2, Step(24)}}).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000014", "step-000000019"));
   EXPECT_THAT(*disk_.List(kDirectory),
-              ElementsAre("epoch-2-step-14", "epoch-2-step-19", "epoch-2-step-24"));
+              ElementsAre("step-000000014", "step-000000019", "step-000000024"));
 }
 
 TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
@@ -185,46 +207,47 @@ TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
   Write(2, 11);  // being written
   Write(3, 5);   // of a generation that has just begun
   Save(1, 2);
-  Damage("epoch-1-step-2/MANIFEST");
+  Damage("step-000000002/MANIFEST");
   ASSERT_TRUE(disk_.CreateDirectory(Path("somebody's")).ok());
   ASSERT_TRUE(store_.WriteJobState({}).ok());
-  EXPECT_EQ(store_.RemoveUnneeded(1, {"epoch-2-step-8"})->files, 4u);
+  EXPECT_EQ(store_.RemoveUnneeded(1, {{2, Step(8)}})->files, 4u);
   EXPECT_THAT(*disk_.List(kDirectory),
-              ElementsAre("JOB_STATE", "epoch-1-step-2", "epoch-2-step-10", "epoch-2-step-11",
-                          "epoch-2-step-8", "epoch-3-step-5", "somebody's"));
-  EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("MANIFEST", "server-0.sst", "server-1.sst"));
+              ElementsAre("JOB_STATE", "somebody's", "step-000000002", "step-000000005",
+                          "step-000000008", "step-000000010", "step-000000011"));
+  EXPECT_THAT(Files("step-000000002"),
+              ElementsAre("MANIFEST", "generation-1-server-0.sst", "generation-1-server-1.sst"));
 }
 
 TEST_F(CheckpointStoreTest, EmptyFoldersGo) {
   Save(1, 9);
   Write(1, 29);  // Without a manifest.
   ASSERT_TRUE(disk_.CreateDirectory(Path("epoch-1-step-19")).ok());
-  ASSERT_TRUE(disk_.CreateDirectory(Path("epoch-2-step-39")).ok());
+  ASSERT_TRUE(disk_.CreateDirectory(Path("step-000000039")).ok());
   ASSERT_TRUE(disk_.CreateDirectory(Path("notes")).ok());
   ASSERT_TRUE(store_.RemoveEmptyFolders().ok());
-  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-29", "epoch-1-step-9", "notes"));
-  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-9"));
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("notes", "step-000000009", "step-000000029"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
 }
 
 TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
   Save(1, 1);
   Save(1, 2);
   Save(1, 3);
-  const std::string raced = Path("epoch-1-step-1/server-0.sst");
+  const std::string raced = Path("step-000000001/generation-1-server-0.sst");
   disk_.on_remove = [&](const std::string& path) {
     if (path == raced) {
       EXPECT_TRUE(disk_.SimulatedDisk::Remove(path).ok());
-    } else if (path == Path("epoch-1-step-2/server-1.sst")) {
-      EXPECT_TRUE(disk_.Create(Path("epoch-1-step-2/server-2.sst")).ok());
+    } else if (path == Path("step-000000002/generation-1-server-1.sst")) {
+      EXPECT_TRUE(disk_.Create(Path("step-000000002/generation-1-server-2.sst")).ok());
     }
   };
   const auto removed = store_.RemoveUnneeded(1, {});
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_EQ(removed->files, 5u);  // Of two manifests and four shards.
-  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-2", "epoch-1-step-3"));
-  EXPECT_THAT(Files("epoch-1-step-2"), ElementsAre("server-2.sst"));
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000002", "step-000000003"));
+  EXPECT_THAT(Files("step-000000002"), ElementsAre("generation-1-server-2.sst"));
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 1u);
-  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-1-step-3"));
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000003"));
 }
 
 // Nobody here can tell which files it names: none goes that was there before it.
@@ -235,25 +258,154 @@ TEST_F(CheckpointStoreTest, WhatACheckpointOfAnotherVersionMayNeedStays) {
   Save(3, 15);
   Save(3, 16);
   Save(3, 17);
-  const std::vector<std::string> older = Files("epoch-2-step-10");
+  const std::vector<std::string> older = Files("step-000000010");
   auto removal = store_.RemoveUnneeded(2, {});
   ASSERT_TRUE(removal.ok()) << removal.status();
   EXPECT_EQ(removal->files, 3u);
-  EXPECT_THAT(removal->held_back, HasSubstr("older than epoch-2-step-11 stays"));
+  EXPECT_THAT(removal->held_back, HasSubstr("older than step-000000011 stays"));
   EXPECT_THAT(removal->held_back, HasSubstr("format version 2"));
   EXPECT_THAT(*disk_.List(kDirectory),
-              ElementsAre("epoch-1-step-5", "epoch-2-step-10", "epoch-2-step-11", "epoch-3-step-16",
-                          "epoch-3-step-17"));
-  EXPECT_EQ(Files("epoch-2-step-10"), older);
+              ElementsAre("step-000000005", "step-000000010", "step-000000011", "step-000000016",
+                          "step-000000017"));
+  EXPECT_EQ(Files("step-000000010"), older);
   // Once it is gone the others go.
-  ASSERT_TRUE(disk_.Remove(Path("epoch-2-step-11/MANIFEST")).ok());
+  ASSERT_TRUE(disk_.Remove(Path("step-000000011/MANIFEST")).ok());
   removal = store_.RemoveUnneeded(2, {});
   ASSERT_TRUE(removal.ok()) << removal.status();
   EXPECT_EQ(removal->held_back, "");
-  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("epoch-3-step-16", "epoch-3-step-17"));
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000016", "step-000000017"));
   // One that holds nothing back is not worth a word.
   SaveOfAnotherVersion(EmptyManifest({2, Step(10)}, 2));
   EXPECT_EQ(store_.RemoveUnneeded(2, {})->held_back, "");
+}
+
+// The second generation began with step 5 of the first, and comes to the steps that it left behind.
+TEST_F(CheckpointStoreTest, ALaterGenerationTakesThePlaceOfAStepsCheckpoint) {
+  const CheckpointManifest base = Save(1, 5);
+  const CheckpointManifest first = Save(1, 9, &base);
+  const CheckpointManifest left = Save(1, 14, &first);
+  const CheckpointManifest manifest = Write(2, 9);
+  EXPECT_EQ(store_.Load("step-000000009", 2).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(store_.CheckFiles(first).ok());
+  ASSERT_TRUE(store_.Commit(manifest).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000005", "step-000000014", "step-000000009"));
+  EXPECT_TRUE(store_.Load("step-000000009", 2).ok());
+  EXPECT_EQ(store_.Load("step-000000009", 1).status().code(), absl::StatusCode::kNotFound);
+  // Step 14 of the first still builds on the one that is gone.
+  ASSERT_TRUE(store_.RemoveUnneeded(2, {}).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000014", "step-000000009"));
+  EXPECT_THAT(Files("step-000000009"),
+              ElementsAre("MANIFEST", "generation-1-server-0.sst", "generation-1-server-1.sst",
+                          "generation-2-server-0.sst", "generation-2-server-1.sst"));
+  ASSERT_TRUE(store_.RemoveUnneeded(1, {}, IdOf(left)).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000014", "step-000000009"));
+  // Its name is no name of the one that was replaced.
+  ASSERT_TRUE(store_.RemoveUnneeded(1, {}, IdOf(first)).ok());
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000009"));
+  EXPECT_THAT(Files("step-000000009"),
+              ElementsAre("MANIFEST", "generation-2-server-0.sst", "generation-2-server-1.sst"));
+}
+
+TEST_F(CheckpointStoreTest, AnEarlierGenerationTakesNoPlace) {
+  const CheckpointManifest late = Write(1, 9);
+  const CheckpointManifest later = Save(2, 9);
+  const absl::Status refused = store_.Commit(late);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("generation 2 has made the checkpoint step-000000009"));
+  EXPECT_TRUE(store_.Load("step-000000009", 2).ok());
+  // Nor the name of a step that the later generation has still to come to.
+  const CheckpointManifest base = Save(1, 4);
+  const CheckpointManifest next = Write(1, 14);
+  JobState state;
+  state.set_job_id("test-1");
+  state.set_generation(2);
+  ASSERT_TRUE(store_.WriteJobState(state).ok());
+  EXPECT_EQ(store_.Commit(next).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store_.Load("step-000000014").status().code(), absl::StatusCode::kNotFound);
+  // What it made before may be written again: with the evaluation of its step.
+  EXPECT_TRUE(store_.Commit(base).ok());
+  EXPECT_TRUE(store_.Commit(later).ok());
+}
+
+TEST_F(CheckpointStoreTest, AnEarlierProgramsCheckpointsStandBesideNewOnes) {
+  CheckpointManifest old = SaveOld(1, 9);
+  Save(1, 7);
+  const CheckpointManifest same_step = Save(2, 9);
+  EXPECT_THAT(Names(), ElementsAre("step-000000007", "epoch-1-step-9", "step-000000009"));
+  // It is written again where it lies.
+  old.set_samples(77);
+  ASSERT_TRUE(store_.Commit(old).ok());
+  EXPECT_EQ(store_.Load("epoch-1-step-9")->samples(), 77u);
+  EXPECT_TRUE(store_.Load("step-000000009", 2).ok());
+  // An increment of its generation builds on it.
+  const CheckpointManifest increment = Save(1, 12, &old);
+  EXPECT_EQ(increment.shards(0).files(0).path(), "epoch-1-step-9/server-0.sst");
+  EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 4u);  // Step 7, and a manifest.
+  EXPECT_THAT(Names(), ElementsAre("step-000000012", "step-000000009"));
+  EXPECT_THAT(Files("epoch-1-step-9"), ElementsAre("server-0.sst", "server-1.sst"));
+  ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000009"));
+}
+
+// None is passed over because its manifest can't say whose it is.
+TEST_F(CheckpointStoreTest, ADamagedOneStandsWhereItsFilesSay) {
+  Save(1, 20);
+  Save(2, 10);
+  Save(3, 5);
+  Write(4, 3);
+  Damage("step-000000010/MANIFEST");
+  EXPECT_THAT(Names(), ElementsAre("step-000000020", "step-000000010 damaged", "step-000000005"));
+  Write(5, 10);  // Whose then? Rather the newest's.
+  EXPECT_THAT(Names(), ElementsAre("step-000000020", "step-000000005", "step-000000010 damaged"));
+  EXPECT_EQ(*store_.NewestGeneration(), 5u);
+  // One without files of its own.
+  ASSERT_TRUE(store_.Commit(EmptyManifest({1, Step(30)}, 2)).ok());
+  Damage("step-000000030/MANIFEST");
+  EXPECT_EQ(store_.List()->back().name, "step-000000030");
+  // It stays for people to look at, with all that lies beside it.
+  const std::vector<std::string> files = Files("step-000000010");
+  ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+  EXPECT_EQ(Files("step-000000010"), files);
+  EXPECT_EQ(Files("step-000000003"),
+            std::vector<std::string>({"generation-4-server-0.sst", "generation-4-server-1.sst"}));
+}
+
+// A server of this generation has just made the folder, in which nothing lies yet.
+TEST_F(CheckpointStoreTest, AFolderOfALaterStepStaysForItsServer) {
+  Save(1, 19);
+  Save(2, 9);
+  EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 3u);
+  EXPECT_THAT(Files("step-000000019"), IsEmpty());
+  ASSERT_TRUE(store_.RemoveEmptyFolders().ok());
+  EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000009"));
+}
+
+TEST_F(CheckpointStoreTest, ACrashLeavesTheReplacedOneOrTheNewOneWhole) {
+  int replaced = 0, stayed = 0;
+  for (int64_t step = 1; step <= 60; ++step) {
+    const CheckpointManifest first = Save(1, step);
+    const CheckpointManifest second = Write(2, step);
+    disk_.DieAfter(static_cast<int>(random_() % 8));
+    bool committed = store_.Commit(second).ok();
+    // The next launcher sees what may not be on the medium.
+    if (random_() % 2 == 0) {
+      disk_.CrashProcess();
+      Save(3, 0);
+      disk_.DieAfter(static_cast<int>(random_() % 16));
+      store_.RemoveUnneeded(2, {}).status().IgnoreError();
+    }
+    disk_.CrashHost(&random_);
+    for (const std::string& name : Names()) EXPECT_THAT(name, Not(HasSubstr("damaged")));
+    const auto there = store_.Load(CheckpointName(Step(step)));
+    ASSERT_TRUE(there.ok()) << there.status();
+    EXPECT_TRUE(!committed || there->generation() == 2);
+    ++(there->generation() == 2 ? replaced : stayed);
+    ASSERT_TRUE(disk_.Remove(Path(CheckpointName(Step(step)) + "/MANIFEST")).ok());
+    disk_.Remove(Path("step-000000000/MANIFEST")).IgnoreError();
+  }
+  EXPECT_GT(replaced, 10);
+  EXPECT_GT(stayed, 10);
 }
 
 TEST_F(CheckpointStoreTest, ACrashDuringRemovalLeavesWholeCheckpointsOnly) {
@@ -266,15 +418,15 @@ TEST_F(CheckpointStoreTest, ACrashDuringRemovalLeavesWholeCheckpointsOnly) {
     const bool done = store_.RemoveUnneeded(1, {}).ok();
     disk_.CrashHost(&random_);
     for (const std::string& name : Names()) EXPECT_THAT(name, Not(HasSubstr("damaged")));
-    EXPECT_THAT(Names(), Contains("epoch-1-step-4"));
+    EXPECT_THAT(Names(), Contains("step-000000004"));
     if (done) break;
   }
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
-  EXPECT_THAT(Names(), ElementsAre("epoch-1-step-4"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000004"));
 }
 
 TEST_F(CheckpointStoreTest, WhatAnErrorLeftOfARemovalIsRemovedForGood) {
-  for (int operations = 0; operations < 12; ++operations) {
+  for (int operations = 0; operations < 20; ++operations) {
     const int64_t step = 10 * operations;
     const CheckpointManifest full = Save(1, step + 1);
     Save(1, step + 2, &full);
@@ -285,7 +437,7 @@ TEST_F(CheckpointStoreTest, WhatAnErrorLeftOfARemovalIsRemovedForGood) {
     ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
     disk_.CrashHost(&random_);
     for (const std::string& name : Names()) EXPECT_THAT(name, Not(HasSubstr("damaged")));
-    EXPECT_THAT(Names(), Contains(CheckpointName({1, Step(step + 3)})));
+    EXPECT_THAT(Names(), Contains(CheckpointName(Step(step + 3))));
   }
 }
 
@@ -298,7 +450,7 @@ TEST_F(CheckpointStoreTest, JobStateNamesABaseThatIsOnTheMedium) {
     store_.Commit(manifest).IgnoreError();
     disk_.CrashProcess();
     const std::vector<std::string> names = Names();
-    if (names.empty() || names.back() != CheckpointName({1, Step(step)})) continue;
+    if (names.empty() || names.back() != CheckpointName(Step(step))) continue;
     ++found;
     JobState state;
     state.set_job_id("j");
@@ -319,7 +471,7 @@ TEST_F(CheckpointStoreTest, ACrashDuringCommitLeavesItWholeOrAbsent) {
     const bool committed = store_.Commit(manifest).ok();
     disk_.CrashHost(&random_);
     const std::vector<std::string> names = Names();
-    const bool there = !names.empty() && names.back() == CheckpointName({1, Step(step)});
+    const bool there = !names.empty() && names.back() == CheckpointName(Step(step));
     EXPECT_TRUE(there || !committed);
     for (const std::string& name : names) EXPECT_THAT(name, Not(HasSubstr("damaged")));
     ++(there ? whole : absent);

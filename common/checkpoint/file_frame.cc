@@ -41,15 +41,15 @@ std::string EncodeFrame(const FrameFormat& format, absl::string_view payload) {
   return bytes;
 }
 
-absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
-                                        const std::string& path) {
+absl::StatusOr<std::string> DecodeFrameOfAnyVersion(const char* magic, absl::string_view bytes,
+                                                    const std::string& path) {
   if (bytes.size() < kFrameHeaderBytes) {
     return absl::DataLossError(absl::StrCat("'", path, "' is cut short: ", bytes.size(),
                                             " bytes, its header alone has ", kFrameHeaderBytes));
   }
-  if (bytes.substr(0, kMagicBytes) != format.magic) {
+  if (bytes.substr(0, kMagicBytes) != magic) {
     return absl::DataLossError(
-        absl::StrCat("'", path, "' is damaged: it doesn't begin with ", format.magic));
+        absl::StrCat("'", path, "' is damaged: it doesn't begin with ", magic));
   }
   const absl::string_view payload = bytes.substr(kFrameHeaderBytes);
   if (Load(bytes, kLengthAt) != payload.size()) {
@@ -60,13 +60,19 @@ absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_
   if (Load(bytes, kCrcAt) != Checksum(bytes, payload)) {
     return absl::DataLossError(absl::StrCat("'", path, "' is damaged: its checksum is wrong"));
   }
+  return std::string(payload);
+}
+
+absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
+                                        const std::string& path) {
+  ASSIGN_OR_RETURN(std::string payload, DecodeFrameOfAnyVersion(format.magic, bytes, path));
   // Only now is the version more than a random number.
   if (Load(bytes, kVersionAt) != format.version) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", path, "' has format version ", Load(bytes, kVersionAt),
                      "; this program knows version ", format.version));
   }
-  return std::string(payload);
+  return payload;
 }
 
 absl::StatusOr<std::string> ReadWholeFile(Disk* disk, const std::string& path) {

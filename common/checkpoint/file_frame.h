@@ -38,6 +38,10 @@ std::string EncodeFrame(const FrameFormat& format, absl::string_view payload);
 absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
                                         const std::string& path);
 
+// The same, of whatever version: the frame is the same in all. Errors: kDataLoss
+absl::StatusOr<std::string> DecodeFrameOfAnyVersion(const char* magic, absl::string_view bytes,
+                                                    const std::string& path);
+
 // The bytes of a file that may have a frame.
 // Errors: kNotFound, kDataLoss (larger than any frame), kUnavailable
 absl::StatusOr<std::string> ReadWholeFile(Disk* disk, const std::string& path);

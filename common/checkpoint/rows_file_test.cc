@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kPath[] = "epoch-1-step-9/server-0.sst";
+constexpr char kPath[] = "step-000000009/generation-1-server-0.sst";
 
 struct Row {
   uint32_t lookups, changed;
@@ -139,7 +139,7 @@ TEST_F(RowsFileTest, WithoutRowsThereIsNoFile) {
   const auto file = Write(&disk_, "/d", {});
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_FALSE(file->has_value());
-  EXPECT_THAT(*disk_.List("/d/epoch-1-step-9"), IsEmpty());
+  EXPECT_THAT(*disk_.List("/d/step-000000009"), IsEmpty());
 }
 
 TEST_F(RowsFileTest, WhatIsNotFinishedIsRemovedAndWhatADeadProcessLeftReplaced) {
@@ -147,9 +147,9 @@ TEST_F(RowsFileTest, WhatIsNotFinishedIsRemovedAndWhatADeadProcessLeftReplaced) 
   {
     const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
     ASSERT_TRUE(writer->Add(TableId(1), 5, 1, 1, {1.0f}).ok());
-    EXPECT_THAT(*disk_.List("/d/epoch-1-step-9"), ElementsAre("server-0.sst"));
+    EXPECT_THAT(*disk_.List("/d/step-000000009"), ElementsAre("server-0.sst"));
   }
-  EXPECT_THAT(*disk_.List("/d/epoch-1-step-9"), IsEmpty());
+  EXPECT_THAT(*disk_.List("/d/step-000000009"), IsEmpty());
   auto dying = *RowsFileWriter::Create(&disk_, "/d", kPath);
   disk_.CrashProcess();
   const auto file = Write(&disk_, "/d", rows);
@@ -163,7 +163,7 @@ TEST_F(RowsFileTest, ErrorsOfTheDiskStayWhatTheyAre) {
   const absl::Status full = Write(&disk_, "/d", rows).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr(kPath));
-  EXPECT_THAT(*disk_.List("/d/epoch-1-step-9"), IsEmpty());
+  EXPECT_THAT(*disk_.List("/d/step-000000009"), IsEmpty());
   disk_.SetFreeBytes(UINT64_MAX);
   for (int operations = 0;; ++operations) {
     disk_.FailAfter(operations);

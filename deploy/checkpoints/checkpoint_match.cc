@@ -148,7 +148,7 @@ std::string ResolvedCpuIsa(const Job& job) {
   return CpuIsa_Name(CpuHasAvx512() ? AVX512 : AVX2);
 }
 
-std::string DescribeOrigin(const Job& job, const std::string& build,
+std::string DescribeOrigin(const Job& job, const std::string& build, const std::string& name,
                            const CheckpointManifest& manifest) {
   std::vector<std::string> differences;
   const auto compare = [&](const char* what, const std::string& before, const std::string& here) {
@@ -161,8 +161,7 @@ std::string DescribeOrigin(const Job& job, const std::string& build,
   }
   compare("build", manifest.build(), build);
   if (differences.empty()) return "";
-  return absl::StrCat("checkpoint ", CheckpointName({manifest.generation(), Step(manifest.step())}),
-                      " was made with ", absl::StrJoin(differences, ", "));
+  return absl::StrCat("checkpoint ", name, " was made with ", absl::StrJoin(differences, ", "));
 }
 
 }  // namespace thermocline

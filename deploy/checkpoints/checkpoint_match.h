@@ -22,9 +22,9 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
 // What a job's workers compute with on this machine: "AVX2" or "AVX512", whatever the job wishes.
 std::string ResolvedCpuIsa(const Job& job);
 
-// In what the processes that made the checkpoint were others than those of `job` here, of `build`,
-// in a line; "": in nothing that is recorded.
-std::string DescribeOrigin(const Job& job, const std::string& build,
+// In what the processes that made the checkpoint `name` were others than those of `job` here, of
+// `build`, in a line; "": in nothing that is recorded.
+std::string DescribeOrigin(const Job& job, const std::string& build, const std::string& name,
                            const CheckpointManifest& manifest);
 
 }  // namespace thermocline

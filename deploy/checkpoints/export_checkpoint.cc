@@ -39,9 +39,9 @@ absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
     return DescribeRowDifference(job_table, table).empty();
   };
   if (std::equal(layouts.begin(), layouts.end(), saved.begin(), saved.end(), same)) return tables;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the job in the manifest of ", CheckpointName({manifest.generation(), Step(manifest.step())}),
-      " doesn't describe its tables"));
+  return absl::FailedPreconditionError(absl::StrCat("the job in the manifest of ",
+                                                    CheckpointName(Step(manifest.step())),
+                                                    " doesn't describe its tables"));
 }
 
 // The format by which other programs read such data: described text is CRITEO_TSV where it means

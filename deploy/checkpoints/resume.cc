@@ -57,13 +57,18 @@ std::string Instead(const CheckpointStore& store, const Checkpoints& list,
 // those that its own generation made before: of an earlier one, people may have left what came last
 // behind.
 absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
-                                                  const Checkpoints& list, const std::string& base,
+                                                  const Checkpoints& list, const JobState& state,
                                                   std::vector<std::string>* notices) {
-  const auto id = ParseCheckpointName(base);
+  const std::string& base = state.base_checkpoint();
+  const auto folder = ParseCheckpointName(base);
+  if (!folder.has_value()) {
+    return absl::DataLossError(absl::StrCat("'", base, "' is no checkpoint's name"));
+  }
+  const uint64_t generation = folder->generation.value_or(state.base_generation());
   ByteScan scan;
   const ListedCheckpoint* before = Last(list, [&](const ListedCheckpoint& listed) {
-    return id.has_value() && listed.status.ok() && listed.id.generation == id->generation &&
-           listed.id.step < id->step && store.CheckBytes(listed.manifest, &scan).ok();
+    return listed.status.ok() && listed.id.generation == generation &&
+           listed.id.step < folder->step && store.CheckBytes(listed.manifest, &scan).ok();
   });
   const std::string gone =
       absl::StrCat("checkpoint ", base, ", with which the last generation began, is gone");
@@ -81,24 +86,19 @@ absl::StatusOr<const ListedCheckpoint*> Choose(const CheckpointStore& store,
                                                const std::optional<JobState>& state,
                                                const std::string& name,
                                                std::vector<std::string>* notices) {
-  const auto by_name = [&](const std::string& wanted) {
-    return Last(list, [&](const ListedCheckpoint& listed) { return listed.name == wanted; });
-  };
-  if (!name.empty()) {
-    const ListedCheckpoint* chosen = by_name(name);
-    if (chosen == nullptr) {
-      return absl::NotFoundError(absl::StrCat("there is no checkpoint '", name, "'"));
-    }
-    return chosen;
-  }
+  if (!name.empty()) return FindByName(list, name);
   if (!state.has_value()) return list.empty() ? nullptr : &list.back();
   const ListedCheckpoint* newest = Last(list, [&](const ListedCheckpoint& listed) {
     return listed.id.generation == state->generation();
   });
   if (newest != nullptr || state->base_checkpoint().empty()) return newest;
-  const ListedCheckpoint* base = by_name(state->base_checkpoint());
+  const ListedCheckpoint* base = Last(list, [&](const ListedCheckpoint& listed) {
+    const bool is_other = listed.status.ok() && state->base_generation() != 0 &&
+                          listed.id.generation != state->base_generation();
+    return listed.name == state->base_checkpoint() && !is_other;
+  });
   if (base != nullptr) return base;
-  return InPlaceOf(store, list, state->base_checkpoint(), notices);
+  return InPlaceOf(store, list, *state, notices);
 }
 
 absl::Status CheckJobId(const std::string& here, const std::string& there,
@@ -128,10 +128,9 @@ absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
   if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job_id, state->job_id(), kJobStateName));
   ResumePoint point;
   GenerationStart& start = point.start;
-  start.generation = state.has_value() ? state->generation() : 0;
-  for (const ListedCheckpoint& listed : list)
-    start.generation = std::max(start.generation, listed.id.generation);
-  ++start.generation;
+  const absl::StatusOr<uint64_t> newest = store.NewestGeneration();
+  if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
+  start.generation = 1 + std::max(newest.value_or(0), state.has_value() ? state->generation() : 0);
   ASSIGN_OR_RETURN(const ListedCheckpoint* chosen,
                    Choose(store, list, state, name, &point.notices));
   if (chosen == nullptr) return point;
@@ -143,6 +142,7 @@ absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
   RETURN_IF_ERROR(CheckJobId(job_id, chosen->manifest.job_id(), "the checkpoint"));
   start.base = chosen->name;
   start.base_step = chosen->id.step;
+  start.base_generation = chosen->id.generation;
   start.base_samples = chosen->manifest.samples();
   point.base = chosen->manifest;
   return point;
@@ -154,7 +154,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const 
   if (!point.base.has_value()) return point;
   RETURN_IF_ERROR(CheckModel(job, *point.base));
   RETURN_IF_ERROR(CheckData(job, *point.base));
-  std::string origin = DescribeOrigin(job, build, *point.base);
+  std::string origin = DescribeOrigin(job, build, point.start.base, *point.base);
   if (!origin.empty()) point.notices.push_back(std::move(origin));
   return point;
 }

@@ -23,14 +23,14 @@ struct ResumePoint {
 };
 
 // The next generation of the job `job_id`, whose checkpoints are in `store`. It begins with the
-// checkpoint called `name`; "": with the newest of the last generation, or with what that one began
-// with.
+// checkpoint called `name` (FindByName); "": with the newest of the last generation, or with what
+// that one began with.
 //
 // A damaged checkpoint is never passed over in silence: an older one is taken where people say so.
 // Where somebody removed what the last generation began with, the one before of the same generation
 // stands in for it, and a notice says so. Errors: kNotFound (no job was run there; no such
-// checkpoint), kDataLoss (the checkpoint is damaged), kFailedPrecondition (it is not this job's),
-// kUnavailable.
+// checkpoint), kInvalidArgument (several may be meant), kDataLoss (the checkpoint is damaged),
+// kFailedPrecondition (it is not this job's), kUnavailable.
 absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
                                                const std::string& job_id, const std::string& name);
 

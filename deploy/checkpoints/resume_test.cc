@@ -63,11 +63,22 @@ class ResumeTest : public testing::Test {
     const absl::Status committed = store_.Commit(ManifestAt(generation, step));
     EXPECT_TRUE(committed.ok()) << committed;
   }
-  void Write(uint64_t generation, const std::string& base) {
+  // As earlier programs made them.
+  void CommitOld(uint64_t generation, int64_t step) {
+    const std::string folder =
+        absl::StrCat(kDirectory, "/", OldCheckpointName({generation, Step(step)}));
+    ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
+    ASSERT_TRUE(WriteWholeFile(&disk_, EncodeManifest(ManifestAt(generation, step)),
+                               absl::StrCat(folder, "/", kManifestName))
+                    .ok());
+  }
+  // `base_generation`: 0: as earlier programs wrote it.
+  void Write(uint64_t generation, const std::string& base, uint64_t base_generation = 0) {
     JobState state;
     state.set_job_id(job_.name());
     state.set_generation(generation);
     state.set_base_checkpoint(base);
+    state.set_base_generation(base_generation);
     EXPECT_TRUE(store_.WriteJobState(state).ok());
   }
   void Damage(const std::string& name) {
@@ -108,11 +119,11 @@ TEST_F(ResumeTest, FromTheNewestOfTheLastGeneration) {
   Commit(1, 9);
   Commit(2, 29);
   Commit(2, 39);
-  Write(2, "epoch-1-step-9");
+  Write(2, "step-000000009", 1);
   const auto start = Find();
   ASSERT_TRUE(start.ok()) << start.status();
   EXPECT_EQ(start->generation, 3u);
-  EXPECT_EQ(start->base, "epoch-2-step-39");
+  EXPECT_EQ(start->base, "step-000000039");
   EXPECT_EQ(start->first_step(), Step(40));
   EXPECT_EQ(start->base_samples, 640u);
 }
@@ -120,15 +131,15 @@ TEST_F(ResumeTest, FromTheNewestOfTheLastGeneration) {
 TEST_F(ResumeTest, FromWhatTheLastGenerationBeganWithIfItMadeNone) {
   Commit(1, 9);
   Commit(1, 19);  // People decided not to go on with this one.
-  Write(2, "epoch-1-step-9");
-  EXPECT_EQ(Find()->base, "epoch-1-step-9");
+  Write(2, "step-000000009", 1);
+  EXPECT_EQ(Find()->base, "step-000000009");
   EXPECT_EQ(Find()->generation, 3u);
 }
 
 TEST_F(ResumeTest, WithoutJobStateFromTheNewest) {
   Commit(1, 9);
   Commit(4, 19);
-  EXPECT_EQ(Find()->base, "epoch-4-step-19");
+  EXPECT_EQ(Find()->base, "step-000000019");
   EXPECT_EQ(Find()->generation, 5u);
 }
 
@@ -136,47 +147,94 @@ TEST_F(ResumeTest, ADamagedOneIsNamedAndNotPassedOver) {
   Commit(1, 9);
   Commit(1, 19);
   Write(1, "");
-  Damage("epoch-1-step-19");
+  Damage("step-000000019");
   const auto start = Find();
   EXPECT_EQ(start.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(start.status().message(), HasSubstr("epoch-1-step-19"));
-  EXPECT_THAT(start.status().message(), HasSubstr("every byte: epoch-1-step-9"));
+  EXPECT_THAT(start.status().message(), HasSubstr("step-000000019"));
+  EXPECT_THAT(start.status().message(), HasSubstr("every byte: step-000000009"));
   // Newer increments may use its files.
   EXPECT_THAT(start.status().message(), Not(HasSubstr("remove")));
-  const auto chosen = Find("epoch-1-step-9");
+  const auto chosen = Find("step-000000009");
   ASSERT_TRUE(chosen.ok()) << chosen.status();
-  EXPECT_EQ(chosen->base, "epoch-1-step-9");
+  EXPECT_EQ(chosen->base, "step-000000009");
   EXPECT_EQ(chosen->generation, 2u);
 }
 
 TEST_F(ResumeTest, AMissingOne) {
-  Write(2, "epoch-1-step-9");
+  Write(2, "step-000000009", 1);
   EXPECT_EQ(Find().status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Find("epoch-1-step-8").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Find("step-000000008").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
-  Commit(1, 29);  // Left behind: the second generation began elsewhere.
+  Commit(1, 49);  // Left behind: the second generation began elsewhere.
   Commit(2, 9);
   Commit(2, 19);
   Commit(2, 39);
-  Write(3, "epoch-2-step-29");
+  Write(3, "step-000000029", 2);
   const auto point = FindResumePoint(store_, job_, kBuild, "");
   ASSERT_TRUE(point.ok()) << point.status();
-  EXPECT_EQ(point->start.base, "epoch-2-step-19");
+  EXPECT_EQ(point->start.base, "step-000000019");
   EXPECT_EQ(point->start.generation, 4u);
   EXPECT_THAT(
       point->notices,
-      ElementsAre("checkpoint epoch-2-step-29, with which the last generation began, is gone; "
-                  "going on with epoch-2-step-19, the newest whole one that its generation made "
+      ElementsAre("checkpoint step-000000029, with which the last generation began, is gone; "
+                  "going on with step-000000019, the newest whole one that its generation made "
                   "before"));
-  Damage("epoch-2-step-19");
-  EXPECT_EQ(Find()->base, "epoch-2-step-9");
+  Damage("step-000000019");
+  EXPECT_EQ(Find()->base, "step-000000009");
   // Which of the other lines led there, nobody knows.
-  Damage("epoch-2-step-9");
+  Damage("step-000000009");
   const absl::Status none = Find().status();
   EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(none.message()), EndsWith("byte: epoch-2-step-39, epoch-1-step-29"));
+  EXPECT_THAT(std::string(none.message()), EndsWith("byte: step-000000039, step-000000049"));
+}
+
+// Another generation's lies there now, that no generation since began with.
+TEST_F(ResumeTest, ABaseThatWasReplacedIsGone) {
+  Commit(1, 9);
+  Commit(2, 19);
+  Write(3, "step-000000019", 1);
+  EXPECT_EQ(Find()->base, "step-000000009");
+  Write(3, "step-000000019", 2);
+  EXPECT_EQ(Find()->base, "step-000000019");
+  EXPECT_EQ(Find()->base_generation, 2u);
+}
+
+TEST_F(ResumeTest, AStepNamesACheckpointWhereThereIsOne) {
+  Commit(2, 9);
+  CommitOld(1, 19);
+  for (const char* name : {"step-9", "step-09", "step-000000009"}) {
+    ASSERT_TRUE(Find(name).ok()) << Find(name).status();
+    EXPECT_EQ(Find(name)->base, "step-000000009");
+  }
+  for (const char* name : {"step-19", "epoch-1-step-19"}) {
+    ASSERT_TRUE(Find(name).ok()) << Find(name).status();
+    EXPECT_EQ(Find(name)->base, "epoch-1-step-19");
+    EXPECT_EQ(Find(name)->base_generation, 1u);
+  }
+  for (const char* name : {"step-29", "epoch-2-step-9", "step-", "step-x", "9", "Step-9"}) {
+    EXPECT_EQ(Find(name).status().code(), absl::StatusCode::kNotFound) << name;
+  }
+  Commit(2, 19);
+  const absl::Status both = Find("step-19").status();
+  EXPECT_EQ(both.code(), absl::StatusCode::kInvalidArgument) << both;
+  EXPECT_THAT(std::string(both.message()),
+              HasSubstr("'step-19' may be any of epoch-1-step-19 (generation 1), step-000000019 "
+                        "(generation 2)"));
+  // The folders' own names say which.
+  EXPECT_EQ(Find("step-000000019")->base_generation, 2u);
+  EXPECT_EQ(Find("epoch-1-step-19")->base_generation, 1u);
+}
+
+// JOB_STATE and the manifests are gone, or damaged: files of a server tell of its generation.
+TEST_F(ResumeTest, TheNextGenerationIsAboveEveryOneThatWroteAFile) {
+  Commit(1, 9);
+  TestRows rows;
+  rows[RowKeyOf(TableId(1), 7)] = {1, 1, {1, 2, 3}};
+  WriteTestRows(&disk_, kDirectory, RowsFilePath({7, Step(29)}, {ServerIndex(0), 1}), rows);
+  EXPECT_EQ(Find()->base, "step-000000009");
+  EXPECT_EQ(Find()->generation, 8u);
 }
 
 TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
@@ -185,9 +243,9 @@ TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
   Commit(1, 19);
   Write(1, "");
   EXPECT_EQ(InsteadOfDamagedBase(store_), std::nullopt);
-  Write(2, "epoch-1-step-19");
-  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("epoch-1-step-9")));
-  Damage("epoch-1-step-9");
+  Write(2, "step-000000019", 1);
+  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("step-000000009")));
+  Damage("step-000000009");
   EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(IsEmpty()));
   Commit(2, 29);
   EXPECT_EQ(InsteadOfDamagedBase(store_), std::nullopt);
@@ -206,32 +264,32 @@ TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
     ASSERT_TRUE(store_.Commit(manifest).ok());
     before = manifest;
   }
-  Write(2, "epoch-1-step-19");
+  Write(2, "step-000000019", 1);
   const std::string path = absl::StrCat(kDirectory, "/", before.shards(0).files(0).path());
-  ASSERT_EQ(path, "checkpoints/epoch-1-step-19/server-0.sst");
+  ASSERT_EQ(path, "checkpoints/step-000000019/generation-1-server-0.sst");
   std::string content = disk_.Content(path);
   content[content.size() / 2] ^= 1;
   disk_.SetContent(path, content);
-  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("epoch-1-step-9")));
+  EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("step-000000009")));
   // Nor does it stand in for one that is gone.
-  Write(2, "epoch-1-step-39");
+  Write(2, "step-000000039", 1);
   const auto next = FindNextGeneration(store_, job_.name(), "");
   ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_EQ(next->start.base, "epoch-1-step-9");
-  Write(2, "epoch-1-step-19");
-  Damage("epoch-1-step-19");
+  EXPECT_EQ(next->start.base, "step-000000009");
+  Write(2, "step-000000019", 1);
+  Damage("step-000000019");
   const absl::Status refused = Find().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(refused.message()), EndsWith("whole, by every byte: epoch-1-step-9"));
+  EXPECT_THAT(std::string(refused.message()), EndsWith("whole, by every byte: step-000000009"));
 }
 
 TEST_F(ResumeTest, WhetherAJobCanGoOnIsKnownWithoutItsJobFile) {
   EXPECT_EQ(CheckResumable(store_).code(), absl::StatusCode::kNotFound);
   Commit(1, 9);
   EXPECT_TRUE(CheckResumable(store_).ok());
-  Write(2, "epoch-1-step-9");
+  Write(2, "step-000000009", 1);
   EXPECT_TRUE(CheckResumable(store_).ok());
-  Write(2, "epoch-1-step-4");
+  Write(2, "step-000000004", 1);
   EXPECT_EQ(CheckResumable(store_).code(), absl::StatusCode::kDataLoss);
   CheckpointManifest others = ManifestAt(2, 19);
   others.set_job_id("other");
@@ -294,10 +352,10 @@ TEST_F(ResumeTest, OtherInstructionsAndBuildsAreReported) {
   EXPECT_THAT(notices("AVX2", kBuild), IsEmpty());
   EXPECT_THAT(notices("AUTO", ""), IsEmpty());  // Nobody knows.
   EXPECT_THAT(notices("AVX512", kBuild),
-              ElementsAre("checkpoint epoch-1-step-9 was made with cpu_isa AVX512 (this run: "
+              ElementsAre("checkpoint step-000000009 was made with cpu_isa AVX512 (this run: "
                           "AVX2)"));
   EXPECT_THAT(notices("AVX512", "1.0"),
-              ElementsAre("checkpoint epoch-1-step-9 was made with cpu_isa AVX512 (this run: "
+              ElementsAre("checkpoint step-000000009 was made with cpu_isa AVX512 (this run: "
                           "AVX2), build 1.0 (this run: 2.0)"));
 }
 

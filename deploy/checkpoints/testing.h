@@ -44,7 +44,7 @@ inline void MakeExportedRows(const JobTables& tables, TestRows* rows) {
   }
 }
 
-// Commits epoch-1-step-4 (full; other values) and epoch-1-step-9 (incremental) of two servers in
+// Commits step-000000004 (full; other values) and step-000000009 (incremental) of two servers in
 // `directory`. Returns the manifest of the latter and in `rows` what it holds.
 // `overrides` change the job.
 inline CheckpointManifest MakeExportedCheckpoint(Disk* disk, const std::string& directory,

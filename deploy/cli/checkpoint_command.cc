@@ -73,25 +73,27 @@ Contents ContentsOf(const ListedCheckpoint& listed) {
   return contents;
 }
 
-// The best checkpoint as the newest whole one names it; "": there is none.
-std::string BestOf(const std::vector<ListedCheckpoint>& list) {
+using BestCheckpointId = std::optional<CheckpointId>;
+
+// The best checkpoint as the newest whole one names it; nullopt: there is none.
+BestCheckpointId BestOf(const std::vector<ListedCheckpoint>& list) {
   for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
-    if (listed->status.ok()) return listed->manifest.evaluations().best_checkpoint();
+    if (listed->status.ok()) return BestCheckpointOf(listed->manifest.evaluations());
   }
-  return "";
+  return std::nullopt;
 }
 
 bool HasManifest(const ListedCheckpoint& listed) { return listed.manifest.shards_size() > 0; }
 
 std::string RenderJson(const std::string& directory, const std::vector<ListedCheckpoint>& list,
-                       const std::string& best) {
+                       const BestCheckpointId& best) {
   Json checkpoints = Json::array();
   for (const ListedCheckpoint& listed : list) {
     Json json = {{"name", listed.name},
                  {"generation", listed.id.generation},
                  {"step", listed.id.step.value()},
                  {"status", VerdictOn(listed.status)},
-                 {"best", listed.name == best}};
+                 {"best", best == listed.id}};
     if (!listed.status.ok()) json["reason"] = std::string(listed.status.message());
     if (HasManifest(listed)) {
       const Contents contents = ContentsOf(listed);
@@ -116,7 +118,7 @@ std::string RenderJson(const std::string& directory, const std::vector<ListedChe
 }
 
 std::string RenderTable(const std::string& directory, const std::vector<ListedCheckpoint>& list,
-                        const std::string& best) {
+                        const BestCheckpointId& best) {
   if (list.empty()) return absl::StrCat("no checkpoint in ", directory, "\n");
   std::vector<std::vector<std::string>> rows = {
       {"checkpoint", "step", "generation", "samples", "servers", "new rows", "new bytes",
@@ -132,7 +134,7 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
                  {FormatCount(listed.manifest.samples()),
                   absl::StrCat(listed.manifest.num_servers()), FormatCount(contents.new_rows),
                   FormatBytes(contents.new_bytes), FormatBytes(contents.bytes),
-                  absl::StrCat(contents.kind, listed.name == best ? ", the best" : "")});
+                  absl::StrCat(contents.kind, best == listed.id ? ", the best" : "")});
     }
     rows.push_back(std::move(row));
     if (!listed.status.ok()) {
@@ -179,6 +181,28 @@ std::string DescribeFolder(const std::vector<ListedCheckpoint>& list, const std:
                       " needs its files");
 }
 
+// Removed by the job since it was read, or replaced.
+bool IsGone(const CheckpointStore& store, const ListedCheckpoint& listed) {
+  return absl::IsNotFound(store.Load(listed.name, listed.manifest.generation()).status());
+}
+
+// The checkpoint called `name`; "": the newest.
+absl::StatusOr<ListedCheckpoint> ChooseToExport(const CheckpointStore& store,
+                                                const std::string& name) {
+  ListedCheckpoint chosen;
+  if (!name.empty()) {
+    chosen.name = name;
+    ASSIGN_OR_RETURN(chosen.manifest, store.Load(name));
+    return chosen;
+  }
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, store.List());
+  if (list.empty())
+    return absl::NotFoundError(absl::StrCat("no checkpoint in ", store.directory()));
+  chosen = list.back();
+  RETURN_IF_ERROR(chosen.status);
+  return chosen;
+}
+
 }  // namespace
 
 int ListCheckpoints(const CheckpointFlags& flags) {
@@ -187,7 +211,7 @@ int ListCheckpoints(const CheckpointFlags& flags) {
   PosixDisk disk;
   auto list = CheckpointStore(&disk, path->directory).List();
   if (!list.ok()) return Complain(list.status().message(), kExitFailed);
-  const std::string best = BestOf(*list);
+  const BestCheckpointId best = BestOf(*list);
   if (!path->name.empty()) {
     list->erase(std::remove_if(list->begin(), list->end(),
                                [&](const auto& listed) { return listed.name != path->name; }),
@@ -214,7 +238,7 @@ int VerifyCheckpoints(const CheckpointFlags& flags) {
   for (const ListedCheckpoint& listed : *list) {
     if (!path->name.empty() && listed.name != path->name) continue;
     const auto verified = VerifyListed(&disk, path->directory, listed);
-    if (!verified.ok() && absl::IsNotFound(store.Load(listed.name).status())) {
+    if (!verified.ok() && IsGone(store, listed)) {
       std::printf("%s was removed meanwhile: the job keeps newer ones\n", listed.name.c_str());
       ++verified_checkpoints;
       continue;
@@ -245,22 +269,14 @@ int ExportOneCheckpoint(const CheckpointFlags& flags) {
   if (!path.ok()) return Complain(path.status().message(), kExitUsage);
   PosixDisk disk;
   const CheckpointStore store(&disk, path->directory);
-  absl::StatusOr<std::optional<CheckpointManifest>> manifest;
-  if (path->name.empty()) {
-    manifest = store.Newest();
-  } else {
-    manifest = store.Load(path->name);
-  }
-  if (!manifest.ok()) return Complain(manifest.status().message(), kExitFailed);
-  if (!manifest->has_value()) {
-    return Complain(absl::StrCat("no checkpoint in ", path->directory), kExitFailed);
-  }
+  const auto chosen = ChooseToExport(store, path->name);
+  if (!chosen.ok()) return Complain(chosen.status().message(), kExitFailed);
   ExportOptions options;
   options.optimizer_state = flags.optimizer_state;
-  const auto exported = ExportCheckpoint(&disk, path->directory, **manifest, flags.out, options);
-  const std::string name = CheckpointName({(*manifest)->generation(), Step((*manifest)->step())});
+  const auto exported =
+      ExportCheckpoint(&disk, path->directory, chosen->manifest, flags.out, options);
   if (!exported.ok()) {
-    const bool removed = absl::IsNotFound(store.Load(name).status());
+    const bool removed = IsGone(store, *chosen);
     return Complain(absl::StrCat(exported.status().message(),
                                  removed ? ": the job has removed this checkpoint meanwhile; try "
                                            "again, or keep more (checkpoint.keep)"
@@ -269,7 +285,7 @@ int ExportOneCheckpoint(const CheckpointFlags& flags) {
   }
   const Digest& digest = exported->verified.model_digest;
   std::fputs(
-      absl::StrFormat("%s: %s, %d tensors, %s, model digest %016x%016x\n", flags.out, name,
+      absl::StrFormat("%s: %s, %d tensors, %s, model digest %016x%016x\n", flags.out, chosen->name,
                       exported->tensors, FormatBytes(exported->bytes), digest.high, digest.low)
           .c_str(),
       stdout);

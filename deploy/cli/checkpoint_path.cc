@@ -35,9 +35,17 @@ absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, Byte
   PosixDisk disk;
   ASSIGN_OR_RETURN(const ListedCheckpoint newest,
                    NewestWhole(CheckpointStore(&disk, directory), scan, notices));
-  const std::string& best = newest.manifest.evaluations().best_checkpoint();
-  if (!best.empty()) return CheckpointPath{directory, best};
-  return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory, " is kept as the best"));
+  const EvaluationState& known = newest.manifest.evaluations();
+  const std::string& best = known.best_checkpoint();
+  if (best.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no checkpoint in ", directory, " is kept as the best"));
+  }
+  // Another generation's may have its name by now.
+  const auto there = CheckpointStore(&disk, directory).Load(best, known.best_generation());
+  if (!absl::IsNotFound(there.status())) return CheckpointPath{directory, best};
+  return absl::NotFoundError(
+      absl::StrCat("the best checkpoint is gone: ", there.status().message()));
 }
 
 absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,
@@ -59,13 +67,18 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan*
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const std::filesystem::path as_path(path);
   if (!std::filesystem::is_directory(path)) {
-    if (as_path.filename() != "best") {
+    const std::string name = as_path.filename().string();
+    if (name != "best" && !ParseShortName(name).has_value()) {
       return absl::NotFoundError(absl::StrCat("there is no folder '", path, "'"));
     }
     const std::string parent = as_path.parent_path().string();
     ASSIGN_OR_RETURN(const CheckpointPath of,
                      ResolveCheckpointPath(parent.empty() ? "." : parent, scan, notices));
-    return BestCheckpoint(of.directory, scan, notices);
+    if (name == "best") return BestCheckpoint(of.directory, scan, notices);
+    PosixDisk disk;
+    ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, of.directory).List());
+    ASSIGN_OR_RETURN(const ListedCheckpoint* found, FindByName(list, name));
+    return CheckpointPath{of.directory, found->name};
   }
   if (ParseCheckpointName(as_path.filename().string()).has_value()) {
     const std::string directory = as_path.parent_path().string();

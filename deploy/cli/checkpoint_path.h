@@ -15,13 +15,15 @@ struct CheckpointPath {
   std::string name;  // Empty: all checkpoints of the directory.
 };
 
-// `path` is a checkpoint directory, a run directory, or one checkpoint in its directory; "best" in
-// one of the first two is the best checkpoint (Job.evaluate), as the newest whole one knows it.
-// With a `scan`, every byte of that newest one is read to know that it is whole, and `notices` gets
-// a line for each damaged one that is passed over; without (null), sizes suffice.
+// `path` is a checkpoint directory, a run directory, or one checkpoint in its directory. "step-999"
+// in one of the first two is the checkpoint of that step (FindByName), and "best" the best
+// checkpoint (Job.evaluate), as the newest whole one knows it. With a `scan`, every byte of that
+// newest one is read to know that it is whole, and `notices` gets a line for each damaged one that
+// is passed over; without (null), sizes suffice.
 //
-// Errors: kNotFound (no such folder; a run without checkpoints, or without a whole or a best one),
-// kInvalidArgument (the run directory's job can't be read), those of scan->on_progress.
+// Errors: kNotFound (no such folder or checkpoint; a run without checkpoints, or without a whole or
+// a best one), kInvalidArgument (the run directory's job can't be read; several checkpoints have
+// that step), those of scan->on_progress.
 absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan* scan,
                                                      std::vector<std::string>* notices);
 

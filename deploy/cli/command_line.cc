@@ -117,7 +117,7 @@ void AddEval(CLI::App* app, Action* action) {
       R"(Starts the job's servers with the rows of a checkpoint, and one worker that scores all rows of
 --data or, without --data, the held-out rows of the job's data. Trains nothing.
 
-PATH is a checkpoint's folder, such as RUN_DIR/checkpoints/epoch-1-step-999; or a run directory:
+PATH is a checkpoint's folder, such as RUN_DIR/step-999; or a run directory:
 its newest whole checkpoint; or RUN_DIR/best: the checkpoint of the best evaluation. JOB may be left
 out if the checkpoint lies in a run directory, which has the job. The job's model must be the
 checkpoint's: if not, the error names the difference, and the exit code is 2.
@@ -207,7 +207,7 @@ examples:
 }
 
 constexpr char kCheckpointPath[] =
-    R"(PATH is a checkpoint directory, a run directory, or one checkpoint (DIRECTORY/epoch-1-step-999);
+    R"(PATH is a checkpoint directory, a run directory, or one checkpoint (DIRECTORY/step-999);
 DIRECTORY/best is the checkpoint of the best evaluation (`evaluate` in the job).)";
 
 void AddCheckpoint(CLI::App* app, Action* action) {
@@ -220,7 +220,7 @@ Exit code 1 if a checkpoint is not whole.
 examples:
   thermocline checkpoint list runs/quickstart-20240101-120000
   thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints
-  thermocline checkpoint export runs/kaggle/checkpoints/epoch-1-step-999 m.safetensors
+  thermocline checkpoint export runs/kaggle/step-999 m.safetensors
   thermocline checkpoint now --run-dir runs/quickstart-20240101-120000)"));
   command->require_subcommand(1);
   const auto add = [&](const char* name, const char* summary, int (*run)(const CheckpointFlags&)) {

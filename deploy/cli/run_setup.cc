@@ -98,7 +98,7 @@ absl::StatusOr<std::string> CheckpointToResume(const std::string& wanted,
   }
   if (wanted.find('/') == std::string::npos) return wanted;
   const std::filesystem::path as_path = WithoutSlash(wanted);
-  if (as_path.filename() == "best") {
+  if (as_path.filename() == "best" || ParseShortName(as_path.filename().string()).has_value()) {
     ASSIGN_OR_RETURN(path, ResolveCheckpointPath(as_path.string(), scan, notices));
   } else {
     path = {as_path.parent_path().string(), as_path.filename().string()};
@@ -220,11 +220,12 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   const CheckpointManifest& manifest = base.manifest;
   options.start.base = base.name;
   RETURN_IF_ERROR(CheckModel(job, manifest));
+  options.start.base_generation = manifest.generation();
   options.start.generation = manifest.generation() + 1;
   options.start.base_step = Step(manifest.step());
   options.start.base_samples = manifest.samples();
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
-  std::string origin = DescribeOrigin(job, options.programs.build, manifest);
+  std::string origin = DescribeOrigin(job, options.programs.build, base.name, manifest);
   if (!origin.empty()) options.notices.push_back(std::move(origin));
   // One worker scores; nothing is written that would have to last.
   job.set_name(manifest.job_id());

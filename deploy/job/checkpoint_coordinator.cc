@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/checkpoint_manifest.h"
 
 namespace thermocline {
 namespace {
@@ -71,11 +70,7 @@ CheckpointCoordinator::CheckpointCoordinator(CheckpointOptions options)
       newest_(options_.base),
       newest_step_(options_.base_step) {
   if (!options_.evaluations_through) return;
-  kept_ = options_.evaluations_through(options_.base_step).best_checkpoint();
-}
-
-std::string CheckpointCoordinator::NameOf(Step step) const {
-  return CheckpointName({options_.manifest.generation(), step});
+  kept_ = BestCheckpointOf(options_.evaluations_through(options_.base_step));
 }
 
 // Rounds
@@ -283,7 +278,7 @@ void CheckpointCoordinator::Commit(Step step) {
   if (!manifest.ok()) return CallOff(step, std::string(manifest.status().message()));
   phase_ = Phase::kCommitting;
   step_ = step;
-  operation_ = CommitCheckpoint{NameOf(step), *std::move(manifest)};
+  operation_ = CommitCheckpoint{CheckpointName(step), *std::move(manifest)};
   composed_ = std::get<CommitCheckpoint>(operation_).manifest;
 }
 
@@ -302,7 +297,7 @@ void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exi
   } else {
     manifest_ = std::move(composed_);
     committed_[step_] = {manifest_.shards().begin(), manifest_.shards().end()};
-    newest_ = NameOf(step_);
+    newest_ = CheckpointName(step_);
     newest_step_ = step_;
     events_.push_back(CommittedEvent(newest_, step_, progress_.Shards(step_)));
     named_.erase(step_);
@@ -332,7 +327,7 @@ void CheckpointCoordinator::CallOff(Step step, const std::string& reason) {
   CheckpointEvent event;
   event.kind = CheckpointEvent::kCalledOff;
   event.step = step;
-  event.name = NameOf(step);
+  event.name = CheckpointName(step);
   event.reason = reason;
   events_.push_back(std::move(event));
   if (failures_ < kMostFailures || last_) return;
@@ -368,7 +363,9 @@ void CheckpointCoordinator::RemoveOld() {
   removal_due_ = !open.empty();
   RemoveCheckpoints removal;
   removal.keep = options_.keep + (open.empty() ? 0 : 1);
-  for (const Step step : open) removal.in_progress.push_back(NameOf(step));
+  for (const Step step : open) {
+    removal.in_progress.push_back({options_.manifest.generation(), step});
+  }
   removal.kept = kept_;
   while (committed_.size() > removal.keep) committed_.erase(committed_.begin());
   phase_ = Phase::kRemoving;

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/checkpoint_manifest.h"
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/checkpoint_progress.h"
 #include "proto/checkpoint.pb.h"
@@ -52,8 +53,8 @@ class CheckpointCoordinator {
   // the generation ends before. Behind the step of an exact wish no worker pushes before its
   // answer.
   CheckpointClients& clients() { return clients_; }
-  // This checkpoint stays, however old it is; "": none does. At first the best of the base.
-  void Keep(const std::string& name) { kept_ = name; }
+  // This checkpoint stays, however old it is; nullopt: none does. At first the best of the base.
+  void Keep(const std::optional<CheckpointId>& id) { kept_ = id; }
   // Training is over: `last` is the last step. Makes a checkpoint of it, where the end or a request
   // wants one, and completes or calls off the others.
   void Finish(Step last) { last_ = last; }
@@ -64,6 +65,7 @@ class CheckpointCoordinator {
 
   const std::string& newest() const { return newest_; }  // What it began with, or one made since.
   Step newest_step() const { return newest_step_; }
+  uint64_t newest_generation() const { return manifest_.generation(); }  // 0: there is none.
   std::vector<CheckpointEvent> TakeEvents() { return std::exchange(events_, {}); }
 
  private:
@@ -106,7 +108,6 @@ class CheckpointCoordinator {
   void EndRound();
   void RemoveOld();
   std::set<Step> OpenSteps() const;
-  std::string NameOf(Step step) const;
 
   const CheckpointOptions options_;
   CheckpointProgress progress_;
@@ -128,7 +129,8 @@ class CheckpointCoordinator {
   std::set<Step> settled_;                  // Servers may still show them.
   int failures_ = 0;                        // Of named ones, since the last commit.
   uint64_t log_bytes_ = 0, log_floor_ = 0;  // Floor: the least since the last checkpoint.
-  std::string last_failure_, kept_;
+  std::string last_failure_;
+  std::optional<CheckpointId> kept_;
   std::string not_removed_;                       // Why old ones stayed the last time.
   std::optional<std::set<Step>> removed_beside_;  // Open ones at the removal since the commit.
   bool removal_due_ = false, is_ending_ = false, is_over_ = false, is_halted_ = false;

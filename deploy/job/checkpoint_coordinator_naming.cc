@@ -107,6 +107,7 @@ void CheckpointCoordinator::NoteEvaluations(Step step) {
   if (!options_.evaluations_through) return clients_.Answer(step, newest_, /*exact_too=*/true);
   EvaluationState evaluations = options_.evaluations_through(step);
   evaluations.set_best_checkpoint(newest_);
+  evaluations.set_best_generation(newest_generation());
   // Bytes, since an AUC may be no number.
   if (manifest_.evaluations().SerializeAsString() == evaluations.SerializeAsString()) {
     return clients_.Answer(step, newest_, /*exact_too=*/true);

@@ -29,14 +29,14 @@ TEST_F(CheckpointCoordinatorTest, CommitsAPeriodicCutOnceAllHaveWrittenIt) {
   EXPECT_EQ(coordinator().newest(), "");
   cluster_.Write(1, 9);
   Poll();
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-9"));
-  EXPECT_EQ(coordinator().newest(), "epoch-2-step-9");
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
+  EXPECT_EQ(coordinator().newest(), "step-000000009");
   EXPECT_EQ(coordinator().newest_step(), Step(9));
   for (const auto& server : cluster_.servers_) {
     EXPECT_EQ(server.committed, 9);
     EXPECT_THAT(server.cuts, IsEmpty());
   }
-  const auto manifest = store_.Load("epoch-2-step-9");
+  const auto manifest = store_.Load("step-000000009");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->samples(), 100u);
   EXPECT_EQ(manifest->shards_size(), 2);
@@ -57,15 +57,15 @@ TEST_F(CheckpointCoordinatorTest, AnIncrementNamesTheFilesOfItsBaseFirst) {
   cluster_.Write(0, 19, /*base=*/9);
   cluster_.Write(1, 19);  // This one writes all rows.
   Poll();
-  const auto manifest = store_.Load("epoch-2-step-19");
+  const auto manifest = store_.Load("step-000000019");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   ASSERT_EQ(manifest->shards(0).files_size(), 2);
-  EXPECT_EQ(manifest->shards(0).files(0).path(), "epoch-2-step-9/server-0.sst");
-  EXPECT_EQ(manifest->shards(0).files(1).path(), "epoch-2-step-19/server-0.sst");
+  EXPECT_EQ(manifest->shards(0).files(0).path(), "step-000000009/generation-2-server-0.sst");
+  EXPECT_EQ(manifest->shards(0).files(1).path(), "step-000000019/generation-2-server-0.sst");
   EXPECT_EQ(manifest->shards(0).base_step(), 9);
   EXPECT_EQ(manifest->shards(1).files_size(), 1);
   // The first checkpoint is gone, but for the file that the second needs.
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-19"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000019"));
   EXPECT_TRUE(store_.CheckFiles(*manifest).ok());
 }
 
@@ -77,7 +77,7 @@ TEST_F(CheckpointCoordinatorTest, KeepsAsManyAsTheJobWants) {
     cluster_.WriteAll(cut, cut - 1);
     Poll();
   }
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-3", "epoch-2-step-4"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000003", "step-000000004"));
 }
 
 TEST_F(CheckpointCoordinatorTest, KeptFilesAreReadAgainOnlyAfterAChange) {
@@ -89,14 +89,14 @@ TEST_F(CheckpointCoordinatorTest, KeptFilesAreReadAgainOnlyAfterAChange) {
     if (step == 2) cluster_.Begin(0, 3);  // The next one is under way for long.
     Poll();
   }
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-0", "epoch-2-step-1", "epoch-2-step-2"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000000", "step-000000001", "step-000000002"));
   const int opened = disk_.opened;
   Poll(10);
   EXPECT_EQ(disk_.opened, opened);
   cluster_.AdvanceTo(3);
   cluster_.WriteAll(3);
   Poll();
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-2", "epoch-2-step-3"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000002", "step-000000003"));
 }
 
 TEST_F(CheckpointCoordinatorTest, AServerThatDoesNotAnswerIsAskedOnceARound) {
@@ -148,7 +148,7 @@ TEST_F(CheckpointCoordinatorTest, WhoDoesNotAnswerIsToldLater) {
   cluster_.WriteAll(9);
   cluster_.servers_[1].is_deaf = true;
   Poll(3);
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-9"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
   EXPECT_EQ(cluster_.servers_[0].committed, 9);
   EXPECT_EQ(cluster_.servers_[1].committed, -1);
   EXPECT_EQ(coordinator().TakeEvents().size(), 1u);  // Once, though one server shows the cut still.
@@ -176,7 +176,7 @@ TEST_F(CheckpointCoordinatorTest, ARequestNamesACutThatNobodyHasBegun) {
   cluster_.WriteAll(*cut);
   Poll();
   ASSERT_EQ(Answers("a").size(), 1u);
-  EXPECT_EQ(*Answers("a")[0], absl::StrCat("epoch-2-step-", *cut));
+  EXPECT_EQ(*Answers("a")[0], CheckpointName(Step(*cut)));
 }
 
 TEST_F(CheckpointCoordinatorTest, ARequestTakesThePeriodicCutThatComesNext) {
@@ -189,7 +189,7 @@ TEST_F(CheckpointCoordinatorTest, ARequestTakesThePeriodicCutThatComesNext) {
   cluster_.WriteAll(9);
   Poll();
   ASSERT_EQ(Answers("a").size(), 1u);
-  EXPECT_EQ(*Answers("a")[0], "epoch-2-step-9");
+  EXPECT_EQ(*Answers("a")[0], "step-000000009");
 }
 
 TEST_F(CheckpointCoordinatorTest, ACheckpointOfWhatWasBeforeIsNoAnswer) {
@@ -198,7 +198,7 @@ TEST_F(CheckpointCoordinatorTest, ACheckpointOfWhatWasBeforeIsNoAnswer) {
   cluster_.WriteAll(9);
   coordinator().clients().Add("a");
   Poll();
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-9"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
   EXPECT_THAT(Answers("a"), IsEmpty());
   EXPECT_THAT(coordinator().clients().Unanswered(), ElementsAre("a"));
 }
@@ -258,7 +258,7 @@ TEST_F(CheckpointCoordinatorTest, AtTheEndTheLastStepHasACheckpoint) {
   Poll(2);
   EXPECT_TRUE(coordinator().finished());
   EXPECT_TRUE(coordinator().error().ok());
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-39"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000039"));
 }
 
 TEST_F(CheckpointCoordinatorTest, AtTheEndAServerThatLostPushesIsNoticed) {
@@ -288,14 +288,14 @@ TEST_F(CheckpointCoordinatorTest, NoneAtTheEndWhereNoneIsWanted) {
 }
 
 TEST_F(CheckpointCoordinatorTest, NoneAtTheEndOfAGenerationWithoutSteps) {
-  options_.base = "epoch-1-step-39";
+  options_.base = "step-000000039";
   options_.base_step = Step(39);
   cluster_.AdvanceTo(39);
   coordinator().Finish(Step(39));
   Poll();
   EXPECT_TRUE(coordinator().finished());
   EXPECT_TRUE(coordinator().error().ok());
-  EXPECT_EQ(coordinator().newest(), "epoch-1-step-39");
+  EXPECT_EQ(coordinator().newest(), "step-000000039");
 }
 
 TEST_F(CheckpointCoordinatorTest, ACutThatTrainingDoesNotReachIsCalledOff) {
@@ -311,7 +311,7 @@ TEST_F(CheckpointCoordinatorTest, ACutThatTrainingDoesNotReachIsCalledOff) {
   cluster_.WriteAll(39);
   Poll(2);
   ASSERT_EQ(Answers("a").size(), 1u);
-  EXPECT_EQ(*Answers("a")[0], "epoch-2-step-39");
+  EXPECT_EQ(*Answers("a")[0], "step-000000039");
   EXPECT_TRUE(coordinator().finished());
 }
 
@@ -355,7 +355,7 @@ TEST_F(CheckpointCoordinatorTest, OnlyTriesOfTheLastStepCountAtTheEnd) {
   Poll(2);
   EXPECT_TRUE(coordinator().finished());
   EXPECT_TRUE(coordinator().error().ok());
-  EXPECT_EQ(coordinator().newest(), "epoch-2-step-5");
+  EXPECT_EQ(coordinator().newest(), "step-000000005");
 }
 
 TEST_F(CheckpointCoordinatorTest, AServerThatBeganAnewWritesItsShardAgain) {
@@ -376,19 +376,19 @@ TEST_F(CheckpointCoordinatorTest, AServerThatBeganAnewWritesItsShardAgain) {
   EXPECT_EQ(NamedCut(0), 39);
   cluster_.Write(0, 39);
   Poll(2);
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-39"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000039"));
   EXPECT_TRUE(coordinator().finished());
 }
 
 TEST_F(CheckpointCoordinatorTest, ARestartedServerBeginsWithTheNewest) {
   options_.every_steps = 10;
-  options_.base = "epoch-1-step-4";
+  options_.base = "step-000000004";
   options_.base_step = Step(4);
-  EXPECT_EQ(ReplaceServer(1), "epoch-1-step-4");
+  EXPECT_EQ(ReplaceServer(1), "step-000000004");
   cluster_.AdvanceTo(9);
   cluster_.WriteAll(9);
   Poll();
-  EXPECT_EQ(ReplaceServer(1), "epoch-2-step-9");
+  EXPECT_EQ(ReplaceServer(1), "step-000000009");
   // It passes the next cut while it recovers, and never writes it.
   cluster_.AdvanceTo(20);
   cluster_.Write(0, 19);
@@ -412,16 +412,20 @@ TEST_F(CheckpointCoordinatorTest, AFullDiskCallsTheCutOff) {
   cluster_.AdvanceTo(19);
   cluster_.WriteAll(19);
   Poll();
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-19"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000019"));
 }
 
 TEST_F(CheckpointCoordinatorTest, WhatStaysForAnotherVersionIsSaidOnce) {
-  const std::string foreign = absl::StrCat(kTestCheckpoints, "/epoch-1-step-5");
-  for (const std::string& folder : {absl::StrCat(kTestCheckpoints, "/epoch-1-step-4"), foreign}) {
-    ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
-  }
+  const std::string foreign = absl::StrCat(kTestCheckpoints, "/step-000000005");
+  ASSERT_TRUE(disk_.CreateDirectory(foreign).ok());
+  TestRows rows;
+  rows[RowKeyOf(TableId(1), 7)] = {1, 1, {1, 2, 3}};
+  WriteTestRows(&disk_, kTestCheckpoints, RowsFilePath({1, Step(4)}, {ServerIndex(0)}), rows);
   const FrameFormat later = {kManifestFormat.magic, kCheckpointFormatVersion + 1};
-  ASSERT_TRUE(WriteWholeFile(&disk_, EncodeFrame(later, ""), foreign + "/MANIFEST").ok());
+  ASSERT_TRUE(WriteWholeFile(&disk_,
+                             EncodeFrame(later, EmptyManifest({1, Step(5)}, 1).SerializeAsString()),
+                             foreign + "/MANIFEST")
+                  .ok());
   options_.every_steps = 10;
   std::vector<std::string> said;
   for (const int64_t cut : {9, 19, 29}) {
@@ -432,9 +436,9 @@ TEST_F(CheckpointCoordinatorTest, WhatStaysForAnotherVersionIsSaidOnce) {
       if (event.kind == CheckpointEvent::kNotRemoved) said.push_back(event.reason);
     }
   }
-  EXPECT_THAT(said, ElementsAre(HasSubstr("older than epoch-1-step-5 stays")));
-  EXPECT_TRUE(disk_.List(absl::StrCat(kTestCheckpoints, "/epoch-1-step-4")).ok());
-  EXPECT_EQ(disk_.List(absl::StrCat(kTestCheckpoints, "/epoch-2-step-9")).status().code(),
+  EXPECT_THAT(said, ElementsAre(HasSubstr("older than step-000000005 stays")));
+  EXPECT_TRUE(disk_.List(absl::StrCat(kTestCheckpoints, "/step-000000004")).ok());
+  EXPECT_EQ(disk_.List(absl::StrCat(kTestCheckpoints, "/step-000000009")).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -442,7 +446,9 @@ TEST_F(CheckpointCoordinatorTest, AFileThatIsNotThereCallsTheCutOff) {
   options_.every_steps = 10;
   cluster_.AdvanceTo(9);
   cluster_.WriteAll(9);
-  ASSERT_TRUE(disk_.Remove(absl::StrCat(kTestCheckpoints, "/epoch-2-step-9/server-1.sst")).ok());
+  ASSERT_TRUE(
+      disk_.Remove(absl::StrCat(kTestCheckpoints, "/step-000000009/generation-2-server-1.sst"))
+          .ok());
   Poll();
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_THAT(coordinator().TakeEvents().at(0).reason, HasSubstr("server-1.sst' is missing"));
@@ -475,7 +481,7 @@ TEST_F(CheckpointCoordinatorTest, ACommitThatFailsAnywhereIsNeverHalf) {
       const auto events = coordinator.TakeEvents();
       std::mt19937_64 random(operation);
       disk.CrashHost(&random);
-      const bool exists = store.Load("epoch-2-step-9").ok();
+      const bool exists = store.Load("step-000000009").ok();
       if (!coordinator.error().ok()) {
         EXPECT_EQ(coordinator.error().code(), absl::StatusCode::kUnavailable);
         EXPECT_EQ(cluster.servers_[0].committed, -1);
@@ -526,8 +532,8 @@ TEST_F(CheckpointEvaluationTest, MakesTheCheckpointOfJustOneStep) {
   cluster_.WriteAll(7);
   Poll();
   ASSERT_EQ(Answers("").size(), 1u);
-  EXPECT_EQ(*Answers("")[0], "epoch-2-step-7");
-  const auto manifest = store_.Load("epoch-2-step-7");
+  EXPECT_EQ(*Answers("")[0], "step-000000007");
+  const auto manifest = store_.Load("step-000000007");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->evaluations().last_step(), 7);
   EXPECT_EQ(manifest->evaluations().best_step(), 7);
@@ -548,8 +554,8 @@ TEST_F(CheckpointEvaluationTest, ACutBeyondTheStepThatIsWantedIsCalledOff) {
   cluster_.WriteAll(7);
   Poll();
   ASSERT_EQ(Answers("").size(), 1u);
-  EXPECT_EQ(*Answers("")[0], "epoch-2-step-7");
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-7"));
+  EXPECT_EQ(*Answers("")[0], "step-000000007");
+  EXPECT_THAT(Names(), ElementsAre("step-000000007"));
 }
 
 TEST_F(CheckpointEvaluationTest, ACheckpointThatIsThereLearnsOfItsEvaluation) {
@@ -559,15 +565,15 @@ TEST_F(CheckpointEvaluationTest, ACheckpointThatIsThereLearnsOfItsEvaluation) {
   cluster_.AdvanceTo(9);
   cluster_.WriteAll(9);
   Poll();
-  EXPECT_EQ(store_.Load("epoch-2-step-9")->evaluations().best_checkpoint(), "");
+  EXPECT_EQ(store_.Load("step-000000009")->evaluations().best_checkpoint(), "");
   state.set_best_step(9);
   coordinator().clients().AddExact(Step(9));
   Poll();
   ASSERT_EQ(Answers("").size(), 1u);
-  EXPECT_EQ(*Answers("")[0], "epoch-2-step-9");
-  EXPECT_EQ(store_.Load("epoch-2-step-9")->evaluations().best_step(), 9);
-  EXPECT_EQ(store_.Load("epoch-2-step-9")->evaluations().best_checkpoint(), "epoch-2-step-9");
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-9"));
+  EXPECT_EQ(*Answers("")[0], "step-000000009");
+  EXPECT_EQ(store_.Load("step-000000009")->evaluations().best_step(), 9);
+  EXPECT_EQ(store_.Load("step-000000009")->evaluations().best_checkpoint(), "step-000000009");
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
 }
 
 TEST_F(CheckpointEvaluationTest, SaysWhyTheCheckpointOfAStepCanNotBeMade) {
@@ -587,19 +593,20 @@ TEST_F(CheckpointEvaluationTest, TheOneThatIsKeptStaysWhateverComesAfter) {
   options_.every_steps = 10;
   options_.keep = 2;
   EvaluationState state;  // Of the base.
-  state.set_best_checkpoint("epoch-2-step-19");
+  state.set_best_checkpoint("step-000000019");
+  state.set_best_generation(kTestGeneration);
   options_.evaluations_through = [&](Step) { return state; };
   for (int64_t cut = 9; cut < 60; cut += 10) {
     cluster_.AdvanceTo(cut);
     cluster_.WriteAll(cut);
     Poll();
   }
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-19", "epoch-2-step-49", "epoch-2-step-59"));
-  coordinator().Keep("epoch-2-step-49");
+  EXPECT_THAT(Names(), ElementsAre("step-000000019", "step-000000049", "step-000000059"));
+  coordinator().Keep(CheckpointId{kTestGeneration, Step(49)});
   cluster_.AdvanceTo(69);
   cluster_.WriteAll(69);
   Poll();
-  EXPECT_THAT(Names(), ElementsAre("epoch-2-step-49", "epoch-2-step-59", "epoch-2-step-69"));
+  EXPECT_THAT(Names(), ElementsAre("step-000000049", "step-000000059", "step-000000069"));
 }
 
 // The evaluation is over while the manifest is written, which was composed without it.
@@ -616,12 +623,12 @@ TEST_F(CheckpointEvaluationTest, ACommitThatOvertakesItsEvaluationIsNoAnswerYet)
   coordinator().clients().AddExact(Step(9));
   Poll();
   ASSERT_EQ(Answers().size(), 1u);
-  EXPECT_EQ(*Answers()[0], "epoch-2-step-9");
-  const auto manifest = store_.Load("epoch-2-step-9");
+  EXPECT_EQ(*Answers()[0], "step-000000009");
+  const auto manifest = store_.Load("step-000000009");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->evaluations().evaluations(), 1u);
   EXPECT_EQ(manifest->evaluations().best_step(), 9);
-  EXPECT_EQ(manifest->evaluations().best_checkpoint(), "epoch-2-step-9");
+  EXPECT_EQ(manifest->evaluations().best_checkpoint(), "step-000000009");
 }
 
 TEST_F(CheckpointEvaluationTest, ARequestMeanwhileGetsTheSameCheckpoint) {
@@ -634,9 +641,9 @@ TEST_F(CheckpointEvaluationTest, ARequestMeanwhileGetsTheSameCheckpoint) {
   cluster_.WriteAll(7);
   Poll();
   ASSERT_EQ(Answers().size(), 1u);
-  EXPECT_EQ(*Answers()[0], "epoch-2-step-7");
+  EXPECT_EQ(*Answers()[0], "step-000000007");
   ASSERT_EQ(Answers("a").size(), 1u);
-  EXPECT_EQ(*Answers("a")[0], "epoch-2-step-7");
+  EXPECT_EQ(*Answers("a")[0], "step-000000007");
 }
 
 // Workers that wait at step 7 ask no server for anything, so none of them would notice.

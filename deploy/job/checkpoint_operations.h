@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/checkpoint/checkpoint_manifest.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/parameter_server.pb.h"
 
@@ -92,8 +94,8 @@ struct CommitCheckpoint {
 // As CheckpointStore::RemoveUnneeded.
 struct RemoveCheckpoints {
   uint32_t keep = 1;
-  std::vector<std::string> in_progress;
-  std::string kept;
+  std::vector<CheckpointId> in_progress;
+  std::optional<CheckpointId> kept;
 };
 using CheckpointOperation =
     std::variant<std::monostate, std::vector<CheckpointCall>, CommitCheckpoint, RemoveCheckpoints>;

@@ -121,7 +121,9 @@ void CoordinatorDriver::CarryOut(const CheckpointOperation& operation) {
   } else if (const auto* commit = std::get_if<CommitCheckpoint>(&operation)) {
     if (on_composed) on_composed();
     const absl::Status status = store_.Commit(commit->manifest);
-    coordinator_.OnCommitted(status, !absl::IsNotFound(store_.Load(commit->name).status()));
+    coordinator_.OnCommitted(
+        status,
+        !absl::IsNotFound(store_.Load(commit->name, commit->manifest.generation()).status()));
   } else if (const auto* removal = std::get_if<RemoveCheckpoints>(&operation)) {
     const auto removed = store_.RemoveUnneeded(removal->keep, removal->in_progress, removal->kept);
     coordinator_.OnRemoved(removed.ok() ? removed->held_back

@@ -20,9 +20,9 @@ EvaluationState Fresh(Evaluate::Metric metric) {
 
 }  // namespace
 
-EvaluationBoard::EvaluationBoard(const Evaluate& policy, uint64_t generation,
+EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                                  const EvaluationState& before)
-    : policy_(policy), generation_(generation) {
+    : policy_(policy), start_(start) {
   const bool counts = before.evaluations() > 0 && before.metric() == policy.metric();
   states_.push_back(counts ? before : Fresh(policy.metric()));
 }
@@ -57,8 +57,13 @@ EvaluationBoard::Verdict EvaluationBoard::Take(const EvaluationReport& report) {
     state.set_best_logloss(report.logloss);
     state.set_without_improvement(0);
     best_checkpoint_before_ = state.best_checkpoint();
+    best_generation_before_ = state.best_generation();
     // The manifest of this very step names itself.
-    if (policy_.keep_best()) state.set_best_checkpoint(CheckpointName({generation_, report.step}));
+    if (policy_.keep_best()) {
+      const bool is_base = report.step <= start_.base_step;
+      state.set_best_checkpoint(is_base ? start_.base : CheckpointName(report.step));
+      state.set_best_generation(is_base ? start_.base_generation : start_.generation);
+    }
   } else if (report.is_scheduled) {
     state.set_without_improvement(state.without_improvement() + 1);
   }
@@ -68,7 +73,12 @@ EvaluationBoard::Verdict EvaluationBoard::Take(const EvaluationReport& report) {
 }
 
 void EvaluationBoard::SetBestCheckpoint(const absl::StatusOr<std::string>& name) {
-  states_.back().set_best_checkpoint(name.ok() ? *name : best_checkpoint_before_);
+  if (name.ok()) {
+    states_.back().set_best_checkpoint(*name);
+  } else {
+    states_.back().set_best_checkpoint(best_checkpoint_before_);
+    states_.back().set_best_generation(best_generation_before_);
+  }
 }
 
 EvaluationState EvaluationBoard::Through(Step cut) const {

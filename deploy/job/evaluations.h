@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "deploy/job/generation.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 
@@ -34,7 +35,8 @@ class EvaluationBoard {
  public:
   // `before`: how the evaluations stood at the checkpoint that the generation begins with. They
   // don't count where the metric is another one now.
-  EvaluationBoard(const Evaluate& policy, uint64_t generation, const EvaluationState& before);
+  EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
+                  const EvaluationState& before);
 
   struct Verdict {
     bool is_best = false;
@@ -57,10 +59,11 @@ class EvaluationBoard {
   bool Stops(const EvaluationState& state) const;
 
   const Evaluate policy_;
-  const uint64_t generation_;
+  const GenerationStart start_;
   // The first is that of the checkpoint; one more for each evaluation.
   std::vector<EvaluationState> states_;
   std::string best_checkpoint_before_;
+  uint64_t best_generation_before_ = 0;
 };
 
 // What was decided, for users.
@@ -77,9 +80,9 @@ struct EvaluationEvent {
 class EvaluationCoordinator {
  public:
   // `before`: as EvaluationBoard takes it. `keeps_best`: whether the best model has a checkpoint.
-  EvaluationCoordinator(const Evaluate& policy, uint64_t generation, const EvaluationState& before,
-                        bool keeps_best)
-      : keeps_best_(keeps_best), board_(policy, generation, before) {}
+  EvaluationCoordinator(const Evaluate& policy, const GenerationStart& start,
+                        const EvaluationState& before, bool keeps_best)
+      : keeps_best_(keeps_best), board_(policy, start, before) {}
 
   void Take(const EvaluationReport& report) { reports_.push_back(report); }
 

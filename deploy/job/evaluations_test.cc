@@ -43,24 +43,24 @@ std::string Verdicts(EvaluationBoard* board, const std::vector<double>& scores, 
 }
 
 TEST(EvaluationBoardTest, StopsAfterSoManyInARowWithoutImprovement) {
-  EvaluationBoard board(Policy(2), 1, {});
+  EvaluationBoard board(Policy(2), {1}, {});
   // An equal score is no improvement.
   EXPECT_EQ(Verdicts(&board, {0.6, 0.6, 0.7, 0.65, 0.7}), "b-b-s");
   const EvaluationState state = board.latest();
   EXPECT_EQ(state.evaluations(), 5u);
   EXPECT_EQ(state.best_step(), 29);
   EXPECT_EQ(state.best_auc(), 0.7);
-  EXPECT_EQ(state.best_checkpoint(), "epoch-1-step-29");
+  EXPECT_EQ(state.best_checkpoint(), "step-000000029");
   EXPECT_EQ(state.without_improvement(), 2u);
 }
 
 TEST(EvaluationBoardTest, WithoutPatienceNothingStops) {
-  EvaluationBoard board(Policy(0), 1, {});
+  EvaluationBoard board(Policy(0), {1}, {});
   EXPECT_EQ(Verdicts(&board, {0.6, 0.5, 0.4, 0.3}), "b---");
 }
 
 TEST(EvaluationBoardTest, OfTheLoglossLessIsBetter) {
-  EvaluationBoard board(Policy(0, Evaluate::LOGLOSS), 1, {});
+  EvaluationBoard board(Policy(0, Evaluate::LOGLOSS), {1}, {});
   EXPECT_TRUE(board.Take(Report(9, 0.5, 0.7)).is_best);
   EXPECT_FALSE(board.Take(Report(19, 0.9, 0.71)).is_best);
   EXPECT_TRUE(board.Take(Report(29, 0.4, 0.69)).is_best);
@@ -68,12 +68,12 @@ TEST(EvaluationBoardTest, OfTheLoglossLessIsBetter) {
 
 // Rows of one label have no AUC.
 TEST(EvaluationBoardTest, WithoutANumberItIsNeverTheBest) {
-  EvaluationBoard board(Policy(0), 1, {});
+  EvaluationBoard board(Policy(0), {1}, {});
   EXPECT_EQ(Verdicts(&board, {std::nan(""), std::nan(""), 0.1, std::nan("")}), "--b-");
 }
 
 TEST(EvaluationBoardTest, TheOneAtTheEndCountsAsTheBestButNotForThePatience) {
-  EvaluationBoard board(Policy(1), 1, {});
+  EvaluationBoard board(Policy(1), {1}, {});
   EXPECT_TRUE(board.Take(Report(9, 0.6)).is_best);
   EvaluationReport last = Report(12, 0.5);
   last.is_scheduled = false;
@@ -88,10 +88,10 @@ TEST(EvaluationBoardTest, TheOneAtTheEndCountsAsTheBestButNotForThePatience) {
 // same.
 TEST(EvaluationBoardTest, GoesOnFromAnyCheckpointAsIfNothingHadHappened) {
   const std::vector<double> scores = {0.5, 0.6, 0.55, 0.65, 0.64, 0.63};
-  EvaluationBoard whole(Policy(2), 1, {});
+  EvaluationBoard whole(Policy(2), {1}, {});
   EXPECT_EQ(Verdicts(&whole, scores), "bb-b-s");
   for (int64_t cut = 0; cut < 60; ++cut) {
-    EvaluationBoard after(Policy(2), 2, whole.Through(Step(cut)));
+    EvaluationBoard after(Policy(2), {2}, whole.Through(Step(cut)));
     // The evaluation of the cut's own step is repeated.
     const auto first = static_cast<size_t>(cut / 10);
     const int64_t first_step = 9 + 10 * static_cast<int64_t>(first);
@@ -101,37 +101,56 @@ TEST(EvaluationBoardTest, GoesOnFromAnyCheckpointAsIfNothingHadHappened) {
     EXPECT_EQ(after.latest().without_improvement(), 2u) << cut;
     EXPECT_EQ(after.latest().evaluations(), 6u) << cut;
     EXPECT_EQ(after.latest().best_step(), 39) << cut;
-    EXPECT_EQ(after.latest().best_checkpoint(), cut >= 39 ? "epoch-1-step-39" : "epoch-2-step-39")
-        << cut;
+    EXPECT_EQ(after.latest().best_checkpoint(), "step-000000039") << cut;
+    EXPECT_EQ(after.latest().best_generation(), cut >= 39 ? 1u : 2u) << cut;
   }
 }
 
 TEST(EvaluationBoardTest, WhatWasStoppedStaysSoUnlessThePatienceGrows) {
-  EvaluationBoard before(Policy(1), 1, {});
+  EvaluationBoard before(Policy(1), {1}, {});
   EXPECT_EQ(Verdicts(&before, {0.6, 0.5}), "bs");
-  EvaluationBoard same(Policy(1), 2, before.latest());
+  EvaluationBoard same(Policy(1), {2}, before.latest());
   EXPECT_TRUE(same.Take(Report(19, 0.5)).stops);
-  EvaluationBoard patient(Policy(2), 2, before.latest());
+  EvaluationBoard patient(Policy(2), {2}, before.latest());
   EXPECT_FALSE(patient.Take(Report(19, 0.5)).stops);
   EXPECT_TRUE(patient.Take(Report(29, 0.5)).stops);
 }
 
+// Its manifest was written before the evaluation of its step had come.
+TEST(EvaluationBoardTest, TheBestMayBeTheBaseThatAnotherGenerationMade) {
+  GenerationStart start;
+  start.generation = 3;
+  start.base = "epoch-2-step-9";
+  start.base_step = Step(9);
+  start.base_generation = 2;
+  EvaluationBoard board(Policy(0), start, {});
+  EXPECT_TRUE(board.Take(Report(9, 0.5)).is_best);
+  EXPECT_EQ(board.latest().best_checkpoint(), "epoch-2-step-9");
+  EXPECT_EQ(board.latest().best_generation(), 2u);
+  EXPECT_TRUE(board.Take(Report(19, 0.6)).is_best);
+  EXPECT_EQ(board.latest().best_checkpoint(), "step-000000019");
+  EXPECT_EQ(board.latest().best_generation(), 3u);
+  board.SetBestCheckpoint(absl::AbortedError("disk full"));
+  EXPECT_EQ(board.latest().best_checkpoint(), "epoch-2-step-9");
+  EXPECT_EQ(board.latest().best_generation(), 2u);
+}
+
 TEST(EvaluationBoardTest, AnotherMetricBeginsAnew) {
-  EvaluationBoard before(Policy(3), 1, {});
+  EvaluationBoard before(Policy(3), {1}, {});
   EXPECT_EQ(Verdicts(&before, {0.6, 0.5}), "b-");
-  EvaluationBoard after(Policy(3, Evaluate::LOGLOSS), 2, before.latest());
+  EvaluationBoard after(Policy(3, Evaluate::LOGLOSS), {2}, before.latest());
   EXPECT_TRUE(after.Take(Report(19, 0.5)).is_best);
   EXPECT_EQ(after.latest().evaluations(), 1u);
 }
 
 TEST(EvaluationBoardTest, WhereTheCheckpointCannotBeMadeTheOneBeforeStands) {
-  EvaluationBoard board(Policy(0), 1, {});
+  EvaluationBoard board(Policy(0), {1}, {});
   EXPECT_TRUE(board.Take(Report(9, 0.5)).is_best);
-  board.SetBestCheckpoint(std::string("epoch-1-step-9"));
+  board.SetBestCheckpoint(std::string("step-000000009"));
   EXPECT_TRUE(board.Take(Report(19, 0.6)).is_best);
   board.SetBestCheckpoint(absl::AbortedError("disk full"));
   EXPECT_EQ(board.latest().best_step(), 19);
-  EXPECT_EQ(board.latest().best_checkpoint(), "epoch-1-step-9");
+  EXPECT_EQ(board.latest().best_checkpoint(), "step-000000009");
 }
 
 // The coordinator
@@ -156,23 +175,23 @@ class EvaluationCoordinatorTest : public testing::Test {
 };
 
 TEST_F(EvaluationCoordinatorTest, TheBestHasItsCheckpointBeforeAnyWorkerLearnsOfIt) {
-  EvaluationCoordinator evaluations(policy_, 1, {}, /*keeps_best=*/true);
+  EvaluationCoordinator evaluations(policy_, {1}, {}, /*keeps_best=*/true);
   EXPECT_EQ(evaluations.Begin(), std::nullopt);
   evaluations.Take(ReportOf(9, 0.6));
   EXPECT_EQ(evaluations.Begin(), Step(9));
   EXPECT_EQ(evaluations.Begin(), std::nullopt);
   EXPECT_FALSE(evaluations.TakeDecided({0, 1}).has_value());
-  evaluations.OnCheckpoint(std::string("epoch-1-step-9"));
+  evaluations.OnCheckpoint(std::string("step-000000009"));
   const auto decided = evaluations.TakeDecided({0, 1});
   ASSERT_TRUE(decided.has_value());
   EXPECT_TRUE(decided->verdict.is_best);
-  EXPECT_EQ(decided->state.best_checkpoint(), "epoch-1-step-9");
+  EXPECT_EQ(decided->state.best_checkpoint(), "step-000000009");
   EXPECT_TRUE(evaluations.is_deciding());
   EXPECT_FALSE(evaluations.TakeDecided({0, 1}).has_value());
 }
 
 TEST_F(EvaluationCoordinatorTest, WithoutACheckpointItIsDecidedAllTheSame) {
-  EvaluationCoordinator evaluations(policy_, 1, {}, /*keeps_best=*/true);
+  EvaluationCoordinator evaluations(policy_, {1}, {}, /*keeps_best=*/true);
   evaluations.Take(ReportOf(9, 0.6));
   evaluations.Begin();
   evaluations.OnCheckpoint(absl::AbortedError("disk full"));
@@ -183,7 +202,7 @@ TEST_F(EvaluationCoordinatorTest, WithoutACheckpointItIsDecidedAllTheSame) {
 }
 
 TEST_F(EvaluationCoordinatorTest, TheNextReportWaitsForEveryWorkerThatRuns) {
-  EvaluationCoordinator evaluations(policy_, 1, {}, /*keeps_best=*/false);
+  EvaluationCoordinator evaluations(policy_, {1}, {}, /*keeps_best=*/false);
   evaluations.Take(ReportOf(9, 0.6));
   evaluations.Take(ReportOf(19, 0.5));
   EXPECT_EQ(evaluations.Begin(), std::nullopt);

@@ -18,6 +18,7 @@ struct GenerationStart {
   std::string base;          // A checkpoint's name; "": from the beginning.
   Step base_step = kNoStep;  // Training continues with the step after it.
   uint64_t base_samples = 0;
+  uint64_t base_generation = 0;  // That made the base; 0: any.
 
   Step first_step() const { return base_step + 1; }
 };

@@ -37,6 +37,7 @@ struct StartProcess {
 struct Configure {
   ProcessId id;
   std::string base;
+  uint64_t base_generation = 0;  // That made it; 0: any.
 };
 // Answer: StatusAnswered.
 struct AskStatus {

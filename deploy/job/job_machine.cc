@@ -110,7 +110,7 @@ void JobMachine::State::On(const event::Opened& opened) {
   generation_.base = opened.base;
   if (options_.job.has_evaluate() && !options_.eval_only) {
     generation_.evaluations = std::make_unique<EvaluationCoordinator>(
-        options_.job.evaluate(), generation_.start.generation, opened.base.evaluations(),
+        options_.job.evaluate(), generation_.start, opened.base.evaluations(),
         writes_checkpoints_ && options_.job.evaluate().keep_best());
   }
   StartServers();
@@ -178,8 +178,12 @@ void JobMachine::State::ConfigureServers() {
 void JobMachine::State::Configure(size_t server) {
   const GenerationState& g = generation_;
   generation_.processes.servers[server].configure_at.reset();
-  Do(action::Configure{g.processes.Id(ProcessRole::kServer, server),
-                       g.checkpoints == nullptr ? g.start.base : g.checkpoints->newest()});
+  const ProcessId id = g.processes.Id(ProcessRole::kServer, server);
+  if (g.checkpoints == nullptr) {
+    Do(action::Configure{id, g.start.base, g.start.base_generation});
+  } else {
+    Do(action::Configure{id, g.checkpoints->newest(), g.checkpoints->newest_generation()});
+  }
 }
 
 void JobMachine::State::On(const event::Configured& configured) {

@@ -209,6 +209,7 @@ GenerationStart JobMachine::State::NextStart() const {
   if (g.checkpoints != nullptr) {
     next.base = g.checkpoints->newest();
     next.base_step = g.checkpoints->newest_step();
+    next.base_generation = g.checkpoints->newest_generation();
   }
   next.base_samples = next.base.empty() ? 0 : samples_.Through(next.base_step);
   ++next.generation;

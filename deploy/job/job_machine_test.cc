@@ -331,7 +331,7 @@ TEST_F(JobMachineTest, NoServerStartsWhileAManifestIsWritten) {
   Take(event::Committed{1, absl::OkStatus(), false});
   EXPECT_EQ(All<action::StartProcess>().size(), 1u);
   Take(event::ProcessStarted{Id("server 0"), "at server 0"});
-  EXPECT_EQ(All<action::Configure>().at(0).base, "epoch-1-step-9");
+  EXPECT_EQ(All<action::Configure>().at(0).base, "step-000000009");
 }
 
 // Judgements
@@ -360,7 +360,8 @@ TEST_F(JobMachineTest, ALossTakesTheJobBackToTheNewestCheckpoint) {
   StopAll();
   const GenerationStart next = Only<action::Open>().start;
   EXPECT_EQ(next.generation, 2u);
-  EXPECT_EQ(next.base, "epoch-1-step-9");
+  EXPECT_EQ(next.base, "step-000000009");
+  EXPECT_EQ(next.base_generation, 1u);
   EXPECT_EQ(next.first_step(), Step(10));
   EXPECT_EQ(next.base_samples, 100u);
   EXPECT_EQ(lines_.back(),
@@ -374,7 +375,7 @@ TEST_F(JobMachineTest, TheNextGenerationWaitsForAManifestThatIsBeingWritten) {
   SettleAndStop();
   EXPECT_THAT(All<action::Open>(), IsEmpty());
   Take(event::Committed{1, absl::OkStatus(), false});
-  EXPECT_EQ(Only<action::Open>().start.base, "epoch-1-step-9");
+  EXPECT_EQ(Only<action::Open>().start.base, "step-000000009");
 }
 
 TEST_F(JobMachineTest, WhereAManifestIsInDoubtNoGenerationFollows) {
@@ -538,7 +539,7 @@ TEST_F(JobMachineTest, RequestsForCheckpointsOutliveAGeneration) {
   Take(event::Committed{2, absl::OkStatus(), false});
   const action::AnswerRequest answer = All<action::AnswerRequest>().at(0);
   EXPECT_EQ(answer.answer.id, "a");
-  EXPECT_EQ(*answer.answer.name, "epoch-2-step-9");
+  EXPECT_EQ(*answer.answer.name, "step-000000009");
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ void JobMachine::State::ReportCheckpoints() {
       Do(action::AnswerRequest{std::move(answer)});
     } else if (g.evaluations != nullptr) {
       g.evaluations->OnCheckpoint(answer.name);
-      g.checkpoints->Keep(g.evaluations->board().latest().best_checkpoint());
+      g.checkpoints->Keep(BestCheckpointOf(g.evaluations->board().latest()));
     }
   }
   for (CheckpointEvent& event : g.checkpoints->TakeEvents()) {

@@ -1,7 +1,7 @@
 // How other programs ask a running launcher for a checkpoint: with files in its run directory.
 //
 //   checkpoint-<id>.request   made by who asks; empty. An id begins with the process's: "4711-..."
-//   checkpoint-<id>.answer    {"checkpoint": "epoch-1-step-999"} or {"error": "..."}, made by the
+//   checkpoint-<id>.answer    {"checkpoint": "step-000000999"} or {"error": "..."}, made by the
 //                             launcher, which then removes the request
 #ifndef THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_
 #define THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_

@@ -63,12 +63,12 @@ TEST_F(CheckpointRequestsTest, AnAnswerReachesWhoAsked) {
   EXPECT_THAT(requests.TakeNew(), IsEmpty());  // Once is enough.
   std::thread asks_too([&] { second = AskForCheckpoint(folder_, kSoon, Never); });
   const std::string other_id = Await(&requests);
-  requests.Answer(id, "epoch-1-step-9");
+  requests.Answer(id, "step-000000009");
   requests.Answer(other_id, absl::AbortedError("server 0: disk full"));
   asks.join();
   asks_too.join();
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(*first, "epoch-1-step-9");
+  EXPECT_EQ(*first, "step-000000009");
   EXPECT_EQ(second.status(), absl::AbortedError("server 0: disk full"));
   EXPECT_THAT(Files(), IsEmpty());
 }
@@ -99,7 +99,7 @@ TEST_F(CheckpointRequestsTest, WhoGivesUpLeavesNothing) {
             absl::StatusCode::kCancelled);
   EXPECT_THAT(Files(), IsEmpty());
   CheckpointRequests requests(folder_);
-  requests.Answer("gone", "epoch-1-step-9");
+  requests.Answer("gone", "step-000000009");
   EXPECT_THAT(Files(), IsEmpty());
 }
 

@@ -270,6 +270,7 @@ absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManife
     state.set_job_id(job_.name());
     state.set_generation(start.generation);
     state.set_base_checkpoint(start.base);
+    state.set_base_generation(start.base_generation);
     RETURN_IF_ERROR(store_.WriteJobState(state));
     ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List(directory_.path()));
     for (const std::string& name : names) {
@@ -281,7 +282,7 @@ absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManife
   // After JOB_STATE: a job file says that there is something to resume.
   RETURN_IF_ERROR(reporter_.OnOpen());
   if (!writes_checkpoints_ || start.base.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(*base, store_.Load(start.base));
+  ASSIGN_OR_RETURN(*base, store_.Load(start.base, start.base_generation));
   return absl::OkStatus();
 }
 
@@ -360,8 +361,10 @@ void LocalRunner::Do(const action::Commit& commit) {
     event::Committed committed;
     committed.generation = commit.generation;
     committed.status = store_.Commit(commit.checkpoint.manifest);
-    committed.may_exist = absl::IsUnavailable(committed.status) &&
-                          !absl::IsNotFound(store_.Load(commit.checkpoint.name).status());
+    committed.may_exist =
+        absl::IsUnavailable(committed.status) &&
+        !absl::IsNotFound(
+            store_.Load(commit.checkpoint.name, commit.checkpoint.manifest.generation()).status());
     return committed;
   });
 }

@@ -66,6 +66,7 @@ absl::Status ProcessCalls::Configure(const action::Configure& configure) const {
   ConfigureRequest request =
       MakeConfigureRequest(job_, job_.name(), generation_, ServerIndex(configure.id.index));
   request.set_base_checkpoint(configure.base);
+  request.set_base_generation(configure.base_generation);
   return server->Configure(request, kConfigureTimeout).status();
 }
 

@@ -126,7 +126,7 @@ std::string Counted(const Json& json, const char* name, const char* one, const c
   return count == 0 ? "" : absl::StrCat(FormatCount(count), " ", count == 1 ? one : many);
 }
 
-// "1 rollback, 2 restarts of servers, 5 checkpoints, the last epoch-2-step-999"; "" where nothing
+// "1 rollback, 2 restarts of servers, 5 checkpoints, the last step-000000999"; "" where nothing
 // of it happened.
 std::string HistoryLine(const Json& summary) {
   std::vector<std::string> events = {

@@ -78,7 +78,7 @@ TEST(Summary, ARunThatTrainedNothingKeepsTheCountsOfTheOneBefore) {
       R"({"steps": 100, "samples": 2000, "auc": 0.7, "samples_per_s": 950.5, "wall_s": 3.5,
           "servers": 2, "bad_lines": 3, "first_bad_line": "log.tsv:7: no label",
           "padding_ids": 9, "server_restarts": 1, "rollbacks": 2,
-          "checkpoints": {"committed": 4, "called_off": 1, "last": "epoch-1-step-9"},
+          "checkpoints": {"committed": 4, "called_off": 1, "last": "step-000000009"},
           "evaluations": {"best_step": 7}})");
   const Json again = Json::parse(
       R"({"steps": 100, "samples": 2000, "auc": 0.75, "samples_per_s": null, "wall_s": 0.5,
@@ -128,10 +128,10 @@ TEST(Summary, TellsWhatHappenedToTheJob) {
   EXPECT_THAT(RenderSummary(summary), Not(HasSubstr("rollback")));
   summary["rollbacks"] = 1;
   summary["server_restarts"] = 2;
-  summary["checkpoints"] = {{"committed", 5}, {"last", "epoch-2-step-199"}};
+  summary["checkpoints"] = {{"committed", 5}, {"last", "step-000000199"}};
   EXPECT_THAT(RenderSummary(summary),
               HasSubstr("1 rollback, 2 restarts of servers, 5 checkpoints, the last "
-                        "epoch-2-step-199\n"));
+                        "step-000000199\n"));
 }
 
 TEST(Summary, OfAnEvaluation) {
@@ -195,10 +195,10 @@ TEST(Summary, SaysTheLastAndTheBestOfSeveralEvaluations) {
   EXPECT_THAT(text, HasSubstr("AUC 0.6630  logloss 0.5000\n"
                               "best AUC 0.7571  logloss 0.4500  after step 1199; training ended "
                               "early, 2 evaluations brought nothing better\n"));
-  state.set_best_checkpoint("epoch-1-step-1199");
+  state.set_best_checkpoint("step-000001199");
   summary["evaluations"] = SummarizeEvaluations(state, false);
   text = RenderSummary(summary);
-  EXPECT_THAT(text, HasSubstr("after step 1199, checkpoint epoch-1-step-1199\n"));
+  EXPECT_THAT(text, HasSubstr("after step 1199, checkpoint step-000001199\n"));
 }
 
 TEST(Summary, DescribesAnEvaluationAndWhatFollows) {
@@ -208,10 +208,10 @@ TEST(Summary, DescribesAnEvaluationAndWhatFollows) {
   event.report.auc = 0.75;
   event.report.logloss = 0.5;
   event.verdict.is_best = true;
-  event.state.set_best_checkpoint("epoch-1-step-99");
+  event.state.set_best_checkpoint("step-000000099");
   EXPECT_EQ(DescribeEvaluation(event, 2),
             "evaluation after step 99 (pass 1): AUC 0.7500  logloss 0.5000; the best so far, kept "
-            "as epoch-1-step-99");
+            "as step-000000099");
   event.checkpoint_error = absl::AbortedError("disk full");
   EXPECT_THAT(DescribeEvaluation(event, 2), HasSubstr("can't be made: disk full"));
   event.verdict = {/*is_best=*/false, /*stops=*/true};

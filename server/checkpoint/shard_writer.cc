@@ -7,7 +7,7 @@
 #include "absl/types/span.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/checkpoint_store.h"
 
 namespace thermocline {
 namespace {
@@ -42,7 +42,13 @@ std::shared_ptr<ShardWriter> ShardWriter::Start(const CheckpointIo& io, Spec spe
 
 ShardWriter::ShardWriter(const CheckpointIo& io, Spec spec, Done done)
     : io_(io),
-      spec_({spec.directory, spec.paths, spec.server, spec.base_step, {}, spec.on_read}),
+      spec_({spec.directory,
+             spec.paths,
+             spec.server,
+             spec.generation,
+             spec.base_step,
+             {},
+             spec.on_read}),
       row_floats_(RowFloats(spec.sources)),
       tables_(Tables(spec.sources)),
       sources_(std::move(spec.sources)),
@@ -232,15 +238,15 @@ void ShardWriter::EndLane(size_t index, absl::StatusOr<std::optional<CheckpointF
 
 absl::Status ShardWriter::OpenFile(size_t index, Lane* lane) {
   RETURN_IF_ERROR(io_.disk->CreateDirectory(spec_.directory));
-  // A process that was restarted may come to a cut whose checkpoint is there already.
-  const std::string manifest =
-      absl::StrCat(spec_.directory, "/", FolderOf(spec_.paths[index]), "/", kManifestName);
-  const absl::Status found = io_.disk->Open(manifest).status();
-  if (found.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("'", manifest, "' is there: the checkpoint is whole"));
+  // A process that was restarted may come to a cut whose checkpoint is there already, and one that
+  // is taken for dead to that of a later generation. An earlier one's is replaced by the commit.
+  const std::string folder = FolderOf(spec_.paths[index]);
+  const auto there = CheckpointStore(io_.disk, spec_.directory).Load(folder);
+  if (absl::IsUnavailable(there.status())) return there.status();
+  if (there.ok() && there->generation() >= spec_.generation) {
+    return absl::FailedPreconditionError(absl::StrCat("the checkpoint ", folder, " of generation ",
+                                                      there->generation(), " is there already"));
   }
-  if (!absl::IsNotFound(found)) return found;
   ASSIGN_OR_RETURN(lane->file,
                    RowsFileWriter::Create(io_.disk, spec_.directory, spec_.paths[index]));
   return absl::OkStatus();

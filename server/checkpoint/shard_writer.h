@@ -58,6 +58,7 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
     // Of the files to write, below it. [CheckpointIo::num_files]; one that gets no rows isn't made.
     std::vector<std::string> paths;
     ServerIndex server;
+    uint64_t generation = 0;
     Step base_step;               // Of which the shard holds the changes; kNoStep: it holds all.
     std::vector<Source> sources;  // By table id.
     // Runs after each slice that was read, in the task that reads; perhaps once `done` has run.

@@ -163,7 +163,8 @@ absl::Status CheckWholeShards(const std::string& directory, const CheckpointMani
 
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config) {
   const CheckpointStore store(disk, config.checkpoint_directory);
-  ASSIGN_OR_RETURN(CheckpointManifest base, store.Load(config.base_checkpoint));
+  ASSIGN_OR_RETURN(CheckpointManifest base,
+                   store.Load(config.base_checkpoint, config.base_generation));
   const auto refuse = [&](const auto&... what) {
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint '", config.base_checkpoint, "' is of another model: ", what...));

@@ -17,7 +17,8 @@ namespace thermocline {
 
 // Reads the manifest of config.base_checkpoint. REQUIRES: there is one.
 // Errors: kFailedPrecondition (of another job, other tables, another seed or a later generation:
-// names the difference; another format), kNotFound, kDataLoss (damaged), kUnavailable (the disk),
+// names the difference; another format), kNotFound (also where another generation's than
+// config.base_generation lies there), kDataLoss (damaged), kUnavailable (the disk),
 // kInvalidArgument (no name).
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config);
 

@@ -171,7 +171,7 @@ class DisturbedRun {
     if (planted_ == Planted::kEarlyDrop) {
       if (!manifest.ok() || !store_.Commit(*manifest).ok()) return;
       server_.Checkpoint(CheckpointRequest::COMMITTED, cut.step()).IgnoreError();
-      const std::string name = CheckpointName({server_.config().generation, Step(cut.step())});
+      const std::string name = CheckpointName(Step(cut.step()));
       Require(disk_.Remove(absl::StrCat(kCheckpoints, "/", name, "/MANIFEST")));
       return;
     }
@@ -241,13 +241,13 @@ class DisturbedRun {
     return **written;
   }
 
-  std::vector<std::string> Open() {
-    std::vector<std::string> names;
+  std::vector<CheckpointId> Open() {
+    std::vector<CheckpointId> open;
     const auto reply = server_.Checkpoint(CheckpointRequest::STATUS);
     for (const CutStatus& cut : reply->cuts()) {
-      names.push_back(CheckpointName({server_.config().generation, Step(cut.step())}));
+      open.push_back({server_.config().generation, Step(cut.step())});
     }
-    return names;
+    return open;
   }
 
   bool IsWriting() {
@@ -299,7 +299,7 @@ class DisturbedRun {
       const auto all = store_.List();
       return all.ok() && all->size() > 1 ? (*all)[all->size() - 2].name : "";
     }
-    return newest.has_value() ? CheckpointName({newest->generation(), Step(newest->step())}) : "";
+    return newest.has_value() ? CheckpointName(Step(newest->step())) : "";
   }
 
   void CheckRows() {
@@ -321,8 +321,7 @@ class DisturbedRun {
       config.num_servers = num_servers;
       config.server_index = ServerIndex(i);
       CheckpointedServer server(&disk_, config, "/other");
-      const absl::Status loaded =
-          server.Configure(CheckpointName({newest->generation(), Step(newest->step())}));
+      const absl::Status loaded = server.Configure(CheckpointName(Step(newest->step())));
       if (!loaded.ok()) return Require(loaded);
       for (auto& [key, row] : server.Rows()) {
         Require(rows.emplace(key, row).second, "two servers hold a row");

@@ -64,7 +64,7 @@ class CheckpointTest : public testing::Test {
     for (CheckpointedServer* server : servers) {
       EXPECT_TRUE(server->Checkpoint(CheckpointRequest::COMMITTED, step).ok());
     }
-    return CheckpointName({config.generation, Step(step)});
+    return CheckpointName(Step(step));
   }
   bool Exists(const std::string& path) { return disk_.Open(path).ok(); }
 
@@ -143,7 +143,7 @@ TEST_F(CheckpointTest, ANamedCutMustNotBeTooLate) {
   EXPECT_EQ(server->CutAt(2)->state(), CutStatus::WRITING);
   EXPECT_EQ(name(2), StatusCode::kOk);
   EXPECT_EQ(server->CutAt(4)->state(), CutStatus::NAMED);
-  EXPECT_EQ(Commit({server.get()}, 2), "epoch-5-step-2");
+  EXPECT_EQ(Commit({server.get()}, 2), "step-000000002");
   EXPECT_EQ(name(2), StatusCode::kFailedPrecondition);
 }
 
@@ -223,7 +223,8 @@ TEST_F(CheckpointTest, CalledOffAtAnyMomentLeavesNothing) {
     ASSERT_TRUE(server.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
     EXPECT_FALSE(server.CutAt(2).has_value());
     EXPECT_EQ(server.WriteCut(2).state(), CutStatus().state());
-    EXPECT_FALSE(disk.Open("/checkpoints/epoch-5-step-2/server-0.1.sst").ok()) << slices;
+    EXPECT_FALSE(disk.Open("/checkpoints/step-000000002/generation-5-server-0.1.sst").ok())
+        << slices;
     // It is over: the next is written.
     ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 3).ok());
     Train(&server, 3, 3);
@@ -239,8 +240,8 @@ TEST_F(CheckpointTest, AFullDiskFailsTheCutAlone) {
   const CutStatus cut = server->WriteCut(2);
   EXPECT_EQ(cut.state(), CutStatus::FAILED);
   EXPECT_THAT(cut.error(), HasSubstr("disk full"));
-  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/epoch-5-step-2/server-0.1.sst"));
-  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.1.sst"));
+  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/step-000000002/generation-5-server-0.1.sst"));
+  EXPECT_FALSE(Exists("/checkpoints/step-000000002/generation-5-server-0.1.sst"));
   disk_.SetFreeBytes(1 << 20);
   Train(server.get(), 3, 3);
   EXPECT_FALSE(server->broken());
@@ -287,13 +288,13 @@ TEST_F(CheckpointTest, TheLogShrinksForAManifestAlone) {
     EXPECT_EQ(server->CutAt(19)->state(), CutStatus::WRITTEN);
     EXPECT_EQ(server->Stats().checkpoint_step(), -1);
   };
-  expect_refused("epoch-5-step-19 is not committed");
+  expect_refused("step-000000019 is not committed");
   auto manifest = ComposeManifest(store_, server->config(), 19, {cut.shard()});
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   // As if it had been put there by hand.
   const auto write = [&](const CheckpointManifest& other) {
-    disk_.Remove("/checkpoints/epoch-5-step-19/MANIFEST").IgnoreError();
-    auto file = disk_.Create("/checkpoints/epoch-5-step-19/MANIFEST");
+    disk_.Remove("/checkpoints/step-000000019/MANIFEST").IgnoreError();
+    auto file = disk_.Create("/checkpoints/step-000000019/MANIFEST");
     ASSERT_TRUE(file.ok()) << file.status();
     const std::string bytes = EncodeManifest(other);
     ASSERT_TRUE((*file)->Append({bytes}).ok());
@@ -305,11 +306,11 @@ TEST_F(CheckpointTest, TheLogShrinksForAManifestAlone) {
   other = *manifest;
   other.set_step(18);
   write(other);
-  expect_refused("is of epoch-5-step-18");
+  expect_refused("is of step 18 of generation 5");
   other = *manifest;
   other.set_generation(4);
   write(other);
-  expect_refused("is of epoch-4-step-19");
+  expect_refused("is of step 19 of generation 4: it has taken the place of generation 5's");
   other = *manifest;
   other.set_num_servers(2);
   other.add_shards()->set_server_index(1);
@@ -409,7 +410,7 @@ TEST_F(CheckpointTest, ANewGenerationStartsWithAFullShardAndWithoutTheOldLog) {
   Train(server.get(), 6, 6);
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 6).ok());
   EXPECT_EQ(server->WriteCut(6).shard().base_step(), -1);
-  EXPECT_EQ(Commit({server.get()}, 6), "epoch-6-step-6");
+  EXPECT_EQ(Commit({server.get()}, 6), "step-000000006");
 }
 
 TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
@@ -439,12 +440,12 @@ TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
   refused([](ServerConfig* c) { c->tables.pop_back(); }, "it has 2 tables, the job has 1");
   refused([](ServerConfig* c) { c->tables[1].id = TableId(9); }, "no table 'T1'");
   const auto same = [](ServerConfig*) {};
-  EXPECT_EQ(configure(same, "epoch-1-step-1").code(), StatusCode::kNotFound);
+  EXPECT_EQ(configure(same, "step-000000001").code(), StatusCode::kNotFound);
   EXPECT_EQ(configure(same, "../x").code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(
       configure([](ServerConfig* c) { c->tables[0].memory_budget_bytes = 1 << 20; }, name).ok());
   // A damaged file is named, and the server never serves.
-  const std::string path = "/checkpoints/epoch-5-step-1/server-0.1.sst";
+  const std::string path = "/checkpoints/step-000000001/generation-5-server-0.1.sst";
   std::string content = disk_.Content(path);
   content[40] ^= 1;
   disk_.SetContent(path, content);
@@ -495,7 +496,7 @@ TEST_F(CheckpointTest, ACommitEndsWhatAReplayTookForACutAgain) {
   Commit({server.get()}, 5);
   EXPECT_FALSE(server->CutAt(2).has_value());
   // As far as the server knows, it is committed, and the launcher's message got lost.
-  EXPECT_TRUE(Exists("/checkpoints/epoch-5-step-2/server-0.2.sst"));
+  EXPECT_TRUE(Exists("/checkpoints/step-000000002/generation-5-server-0.2.sst"));
   Train(server.get(), 6, 8);
   EXPECT_EQ(server->WriteCut(8).shard().base_step(), 5);
 }
@@ -513,8 +514,47 @@ TEST_F(CheckpointTest, AWholeCheckpointIsNotWrittenAgain) {
   ASSERT_TRUE(server->Configure().ok());
   const CutStatus again = server->WriteCut(2);
   EXPECT_EQ(again.state(), CutStatus::FAILED);
-  EXPECT_THAT(again.error(), HasSubstr("epoch-5-step-2/MANIFEST' is there"));
+  EXPECT_THAT(again.error(),
+              HasSubstr("the checkpoint step-000000002 of generation 5 is there already"));
   EXPECT_TRUE(store_.CheckFiles(*manifest).ok());
+}
+
+// Of the generation before, whose job went back behind it: the next one takes its place. To a
+// process that missed the next generation the other way round.
+TEST_F(CheckpointTest, TwoGenerationsMakeACheckpointOfTheSameStep) {
+  ServerConfig config = Config();
+  const auto late = Server(config);
+  Train(late.get(), 0, 2);
+  ASSERT_TRUE(late->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  ++config.generation;
+  const auto next = Server(config);
+  Train(next.get(), 0, 2);
+  ASSERT_TRUE(next->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  const auto earlier = ComposeManifest(store_, Config(), 2, {late->WriteCut(2).shard()});
+  ASSERT_TRUE(earlier.ok()) << earlier.status();
+  ASSERT_TRUE(store_.Commit(*earlier).ok());
+  const auto manifest = ComposeManifest(store_, config, 2, {next->WriteCut(2).shard()});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  // What is there now is none of its own.
+  const absl::Status refused = next->Checkpoint(CheckpointRequest::COMMITTED, 2).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
+  ASSERT_TRUE(store_.Commit(*manifest).ok());
+  EXPECT_TRUE(next->Checkpoint(CheckpointRequest::COMMITTED, 2).ok());
+  EXPECT_TRUE(store_.CheckFiles(*earlier).ok());  // Each has its own.
+  late->Die();
+  ASSERT_TRUE(late->Configure().ok());
+  Train(late.get(), 0, 2);
+  ASSERT_TRUE(late->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
+  EXPECT_THAT(late->WriteCut(2).error(),
+              HasSubstr("step-000000002 of generation 6 is there already"));
+  // Who was to begin with the one that is gone doesn't begin with the other.
+  ServerConfig after = Config();
+  after.generation = 7;
+  after.base_generation = 5;
+  EXPECT_EQ(CheckpointedServer(&disk_, after, "/a").Configure("step-000000002").code(),
+            StatusCode::kNotFound);
+  after.base_generation = 6;
+  EXPECT_TRUE(CheckpointedServer(&disk_, after, "/b").Configure("step-000000002").ok());
 }
 
 // It stood still while another process took its place.
@@ -535,7 +575,7 @@ TEST_F(CheckpointTest, AProcessTakenForDeadTouchesNoFileOfTheNext) {
       const auto manifest = ComposeManifest(store, Config(), 2, {next.WriteCut(2).shard()});
       ASSERT_TRUE(manifest.ok()) << manifest.status();
       ASSERT_TRUE(CheckpointStore(&disk, kCheckpoints).Commit(*manifest).ok());
-      const std::string path = "/checkpoints/epoch-5-step-2/server-0.2.sst";
+      const std::string path = "/checkpoints/step-000000002/generation-5-server-0.2.sst";
       const std::string content = disk.Content(path);
       if (called_off) {
         ASSERT_TRUE(late.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
@@ -602,7 +642,7 @@ TEST_F(CheckpointTest, StepsWaitWhereOldImagesAreAsManyAsTheyMayBe) {
         EXPECT_TRUE(went_on_early);
       }
       if (end != std::string("written")) {  // Nothing is left of what any thread wrote.
-        const auto left = disk.List("/checkpoints/epoch-5-step-0");
+        const auto left = disk.List("/checkpoints/step-000000000");
         EXPECT_TRUE(!left.ok() || left->empty());
       }
       EXPECT_EQ(server.Stats().complete_through(), 4);
@@ -649,7 +689,7 @@ TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
   ASSERT_TRUE(server->WriteSlice());
   server->core()->Shutdown();
-  EXPECT_FALSE(Exists("/checkpoints/epoch-5-step-2/server-0.1.sst"));
+  EXPECT_FALSE(Exists("/checkpoints/step-000000002/generation-5-server-0.1.sst"));
   server->WriteSlice();
 }
 

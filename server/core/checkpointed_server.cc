@@ -127,7 +127,7 @@ absl::StatusOr<CheckpointManifest> ComposeManifest(const CheckpointStore& store,
     *whole = chunk;
     if (chunk.base_step() < 0) continue;
     const absl::StatusOr<CheckpointManifest> base =
-        store.Load(CheckpointName({config.generation, Step(chunk.base_step())}));
+        store.Load(CheckpointName(Step(chunk.base_step())));
     if (!base.ok()) return base.status();
     *whole->mutable_files() = base->shards(static_cast<int>(chunk.server_index())).files();
     whole->mutable_files()->MergeFrom(chunk.files());

@@ -71,7 +71,7 @@ TEST(MemoryBudgetTest, RowsAreThoseOfAServerWithoutAndSoAreCheckpoints) {
     ServerConfig next = WithBudgets(config, budget_bytes);
     next.generation = config.generation + 1 + budget_bytes;
     CheckpointedServer restored(&disk, next, absl::StrCat("/restored-", budget_bytes));
-    ASSERT_TRUE(restored.Configure(CheckpointName({config.generation, Step(3)})).ok());
+    ASSERT_TRUE(restored.Configure(CheckpointName(Step(3))).ok());
     EXPECT_TRUE(restored.Rows() == at_cut);
   }
 }
@@ -173,7 +173,7 @@ TEST(MemoryBudgetTest, ARestoreThatCannotSpillEndsBeforeMemoryDoes) {
 
   ServerConfig next = WithBudgets(config, 1);
   next.generation = config.generation + 1;
-  next.base_checkpoint = CheckpointName({config.generation, Step(0)});
+  next.base_checkpoint = CheckpointName(Step(0));
   FullStores stores;
   VirtualScheduler scheduler;
   SpillIo spill;

@@ -35,6 +35,7 @@ struct ServerConfig {
   // The checkpoint in it that this server begins with; empty: with no row. Not part of what must be
   // the same when a server is configured again.
   std::string base_checkpoint;
+  uint64_t base_generation = 0;         // That made it; 0: any.
   uint64_t checkpoint_every_steps = 0;  // A cut after every so many steps; 0: only those named.
   uint32_t checkpoint_full_every = 1;   // Every so many checkpoints hold all rows.
 };

@@ -26,7 +26,7 @@ TEST(ServerConfigTest, RefusesBadValuesByName) {
       {[](ServerConfig* c) { c->num_workers = 0; }, "num_workers 0"},
       {[](ServerConfig* c) { c->num_workers = kMaxWorkers + 1; }, "num_workers 4097"},
       {[](ServerConfig* c) { c->checkpoint_full_every = 0; }, "checkpoint_full_every is 0"},
-      {[](ServerConfig* c) { c->base_checkpoint = "epoch-1-step-9"; }, "without a directory"},
+      {[](ServerConfig* c) { c->base_checkpoint = "step-000000009"; }, "without a directory"},
       {[](ServerConfig* c) { c->tables.clear(); }, "no tables"},
       {[](ServerConfig* c) { c->tables[1].id = TableId(0); }, "id 0"},
       {[](ServerConfig* c) { c->tables[1].name = "T0"; }, "name 'T0'"},
@@ -60,7 +60,7 @@ TEST(ServerConfigTest, NamesTheDifference) {
   EXPECT_EQ(DescribeDifference(here, there), "checkpoint_directory is  here, /there there");
   EXPECT_EQ(DescribeDifference(there, here), "");  // That leaves it to us.
   there = here;
-  there.base_checkpoint = "epoch-1-step-9";
+  there.base_checkpoint = "step-000000009";
   EXPECT_EQ(DescribeDifference(here, there), "");
   there = here;
   there.tables[1].dim = 8;

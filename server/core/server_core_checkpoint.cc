@@ -70,13 +70,13 @@ absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step s
     if (step <= cuts->committed()) return absl::OkStatus();
   }
   const CheckpointStore store(checkpoints.disk, config.checkpoint_directory);
-  const std::string name = CheckpointName({config.generation, step});
+  const std::string name = CheckpointName(step);
   const auto wrong = [&name](const auto&... what) {
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint ", name, " is not committed: ", what...));
   };
-  const absl::StatusOr<CheckpointManifest> manifest =
-      store.Load(name);  // Of this generation and step.
+  // An earlier generation's of the same step says nothing of these pushes.
+  const absl::StatusOr<CheckpointManifest> manifest = store.Load(name, config.generation);
   if (absl::IsUnavailable(manifest.status())) return manifest.status();
   if (!manifest.ok()) return wrong(manifest.status().message());
   if (manifest->job_id() != config.job_id) return wrong("it is of job '", manifest->job_id(), "'");
@@ -131,6 +131,7 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
                                       {config.server_index, checkpoints.incarnation}, number));
   }
   spec.server = config.server_index;
+  spec.generation = config.generation;
   spec.base_step = base_step;
   for (size_t i = 0; i < current_job->tables.size(); ++i) {
     EmbeddingTable& table = current_job->tables.at(i).table;

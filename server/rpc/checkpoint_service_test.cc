@@ -164,7 +164,7 @@ class CheckpointServiceTest : public testing::Test {
     *manifest.mutable_tables() = Job().tables();
     *manifest.add_shards() = cut.shard();
     if (cut.shard().base_step() >= 0) {
-      const auto base = store_->Load(CheckpointName({1, Step(cut.shard().base_step())}));
+      const auto base = store_->Load(CheckpointName(Step(cut.shard().base_step())));
       ASSERT_TRUE(base.ok()) << base.status();
       *manifest.mutable_shards(0)->mutable_files() = base->shards(0).files();
       manifest.mutable_shards(0)->mutable_files()->MergeFrom(cut.shard().files());
@@ -221,7 +221,8 @@ TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
 
   TestServer restored(&disk_, folder_ + "/other-log");
   ConfigureRequest next = Job(2);
-  next.set_base_checkpoint(absl::StrCat("epoch-1-step-", kSteps));
+  next.set_base_checkpoint(CheckpointName(Step(kSteps)));
+  next.set_base_generation(1);
   next.set_check_only(true);
   EXPECT_EQ(restored.control()->Configure(next, kTimeout).status().code(),
             absl::StatusCode::kUnavailable);

@@ -57,6 +57,7 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   ASSIGN_OR_RETURN(config.durability, DurabilityFromProto(request.durability()));
   config.checkpoint_directory = request.checkpoint_directory();
   config.base_checkpoint = request.base_checkpoint();
+  config.base_generation = request.base_generation();
   config.checkpoint_every_steps = request.checkpoint_every_steps();
   config.checkpoint_full_every = std::max(1u, request.checkpoint_full_every());
   for (const TableSpec& table : request.tables()) {

@@ -324,7 +324,7 @@ class Benchmark {
     *whole->mutable_files() = files_;
     Must(CheckpointStore(&disk_, config_.checkpoint_directory).Commit(manifest));
     server_->Checkpoint(CheckpointRequest::COMMITTED, cut.value());
-    base_ = CheckpointName({config_.generation, cut});
+    base_ = CheckpointName(cut);
   }
 
   void Restore() {

@@ -15,7 +15,7 @@
 namespace thermocline {
 namespace {
 
-constexpr char kFile[] = "epoch-1-step-1/server-0.sst";
+constexpr char kFile[] = "step-000000001/generation-1-server-0.sst";
 
 using Rows = std::map<RowKey, std::vector<float>>;
 
@@ -64,7 +64,7 @@ std::string Damage(std::string bytes, const uint8_t* data, size_t size) {
 void TryRead(const std::string& bytes) {
   SimulatedDisk disk;
   CHECK(disk.CreateDirectory("/d").ok());
-  CHECK(disk.CreateDirectory("/d/epoch-1-step-1").ok());
+  CHECK(disk.CreateDirectory("/d/step-000000001").ok());
   CHECK((*disk.Create(absl::StrCat("/d/", kFile)))->Append({bytes}).ok());
   // A manifest that agrees on the size must not help.
   CheckpointFile file = Good().file;

@@ -52,7 +52,7 @@ class CheckpointFilesTest(unittest.TestCase):
         self.run_dir = os.path.join(self.folder, 'run')
         self.checkpoints = os.path.join(self.run_dir, 'checkpoints')
         subprocess.run([MAKE_TEST_CHECKPOINT, self.checkpoints], check=True)
-        self.newest = os.path.join(self.checkpoints, 'epoch-1-step-9')
+        self.newest = os.path.join(self.checkpoints, 'step-000000009')
 
     def command(self, *arguments):
         """(exit code, standard output, standard error)"""
@@ -72,9 +72,9 @@ class CheckpointFilesTest(unittest.TestCase):
         code, out, _ = self.command('list', self.checkpoints)
         self.assertEqual(code, 0, out)
         lines = out.splitlines()
-        self.assertIn('epoch-1-step-4', lines[2])
+        self.assertIn('step-000000004', lines[2])
         self.assertTrue(lines[2].endswith('full'), out)
-        self.assertIn('epoch-1-step-9', lines[3])
+        self.assertIn('step-000000009', lines[3])
         self.assertTrue(lines[3].endswith('incremental'), out)
 
         code, out, _ = self.command('list', '--json', self.newest + '/')
@@ -82,17 +82,17 @@ class CheckpointFilesTest(unittest.TestCase):
         (listed,) = json.loads(out)['checkpoints']
         self.assertEqual((listed['name'], listed['generation'], listed['step'], listed['status'],
                           listed['samples'], listed['servers'], listed['kind'], listed['files']),
-                         ('epoch-1-step-9', 1, 9, 'whole', 80, 2, 'incremental', 4))
-        sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'server-%d.sst' % server))
-                 for step in ('epoch-1-step-4', 'epoch-1-step-9') for server in (0, 1)]
+                         ('step-000000009', 1, 9, 'whole', 80, 2, 'incremental', 4))
+        sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'generation-1-server-%d.sst' % server))
+                 for step in ('step-000000004', 'step-000000009') for server in (0, 1)]
         self.assertEqual((listed['new_bytes'], listed['bytes']), (sum(sizes[2:]), sum(sizes)))
 
-        os.remove(os.path.join(self.checkpoints, 'epoch-1-step-9', 'server-1.sst'))
-        self.damage('epoch-1-step-4', 'MANIFEST')
+        os.remove(os.path.join(self.checkpoints, 'step-000000009', 'generation-1-server-1.sst'))
+        self.damage('step-000000004', 'MANIFEST')
         code, out, _ = self.command('list', self.checkpoints)
         self.assertEqual(code, 1)
-        self.assertIn('epoch-1-step-4/MANIFEST', out)
-        self.assertIn('epoch-1-step-9/server-1.sst\' is missing', out)
+        self.assertIn('step-000000004/MANIFEST', out)
+        self.assertIn('step-000000009/generation-1-server-1.sst\' is missing', out)
 
     def test_another_format_version_is_no_damage(self):
         path = os.path.join(self.newest, 'MANIFEST')
@@ -105,7 +105,7 @@ class CheckpointFilesTest(unittest.TestCase):
         for action in ('list', 'verify'):
             code, out, _ = self.command(action, self.checkpoints)
             self.assertEqual(code, 1, out)
-            self.assertIn("epoch-1-step-9 is unreadable: '%s' has format version 2" % path, out)
+            self.assertIn("step-000000009 is unreadable: '%s' has format version 2" % path, out)
             self.assertNotIn('damaged', out)
         listed = json.loads(self.command('list', '--json', self.checkpoints)[1])['checkpoints']
         self.assertEqual([each['status'] for each in listed], ['whole', 'unreadable'])
@@ -115,15 +115,15 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(code, 0, out)
         self.assertEqual(out.count('is whole'), 2)
         self.assertRegex(out, r'model digest [0-9a-f]{32}\n')
-        self.damage('epoch-1-step-9', 'server-0.sst')
+        self.damage('step-000000009', 'generation-1-server-0.sst')
         code, out, _ = self.command('verify', self.checkpoints)
         self.assertEqual(code, 1)
-        self.assertIn('epoch-1-step-4 is whole', out)
-        self.assertIn('epoch-1-step-9 is damaged', out)
-        self.assertIn('epoch-1-step-9/server-0.sst', out)
+        self.assertIn('step-000000004 is whole', out)
+        self.assertIn('step-000000009 is damaged', out)
+        self.assertIn('step-000000009/generation-1-server-0.sst', out)
         self.assertEqual(self.command('verify', self.newest)[0], 1)
         self.assertEqual(self.command('verify', os.path.join(self.checkpoints,
-                                                             'epoch-1-step-4'))[0], 0)
+                                                             'step-000000004'))[0], 0)
 
     def test_verify_fails_where_a_resume_would(self):
         path = os.path.join(self.checkpoints, 'JOB_STATE')
@@ -141,13 +141,13 @@ class CheckpointFilesTest(unittest.TestCase):
             job.write(harness.JOB % {'data': '/nowhere'})
         code, out, _ = self.command('list', self.run_dir)
         self.assertEqual(code, 0, out)
-        self.assertIn('epoch-1-step-9', out)
+        self.assertIn('step-000000009', out)
 
     def test_export_gives_every_row_and_tensor(self):
         out_file = os.path.join(self.folder, 'model.safetensors')
         code, out, err = self.command('export', self.checkpoints, out_file, '--optimizer-state')
         self.assertEqual(code, 0, err)
-        self.assertIn('epoch-1-step-9', out)
+        self.assertIn('step-000000009', out)
         tensors, metadata = read_safetensors(out_file)
         self.assertEqual(metadata['step'], '9')
         self.assertIn(metadata['model_digest'], out)

@@ -42,7 +42,7 @@ class CheckpointTest(ProcessTest):
         folder = os.path.join(run_dir or self.run_dir, 'checkpoints')
         names = [name for name in os.listdir(folder)
                  if os.path.exists(os.path.join(folder, name, 'MANIFEST'))]
-        # epoch-1-step-99
+        # step-000000099
         return sorted(names, key=lambda name: [int(number) for number in name.split('-')[1::2]])
 
     def wait_for_checkpoints(self, launcher, count):
@@ -72,7 +72,7 @@ class CheckpointTest(ProcessTest):
         # Two are kept, and the last step's is one of them.
         names = self.checkpoints()
         self.assertEqual(len(names), 2)
-        self.assertEqual(names[-1], 'epoch-2-step-%d' % (40 * PASSES - 1))
+        self.assertEqual(names[-1], 'step-%09d' % (40 * PASSES - 1))
         self.assertEqual(summary['checkpoints']['last'], names[-1])
 
         # The job is done: nothing is left to train, and the model is as it was.
@@ -188,7 +188,7 @@ class CheckpointTest(ProcessTest):
         self.train(*FLAGS, '--set=checkpoint.full_every=1')
         oldest, older, newest = self.checkpoints()
         folder = os.path.join(self.run_dir, 'checkpoints')
-        with open(os.path.join(folder, newest, 'server-0.1.sst'), 'r+b') as file:
+        with open(os.path.join(folder, newest, 'generation-1-server-0.1.sst'), 'r+b') as file:
             file.seek(1000)
             byte = file.read(1)[0]
             file.seek(1000)
@@ -259,7 +259,7 @@ class CheckpointTest(ProcessTest):
     def test_rows_that_are_damaged_end_the_job(self):
         digest = self.train(*FLAGS, '--set=checkpoint.full_every=1')['model_digest']
         older, newest = self.checkpoints()[-2:]
-        path = os.path.join(self.run_dir, 'checkpoints', newest, 'server-1.1.sst')
+        path = os.path.join(self.run_dir, 'checkpoints', newest, 'generation-1-server-1.1.sst')
         with open(path, 'r+b') as file:
             file.seek(1000)
             byte = file.read(1)[0]
@@ -488,7 +488,7 @@ class CheckpointTest(ProcessTest):
         self.assertIn("the model is trained, but its checkpoint can't be written: ", err)
         self.assertIn('File too large', err)
         # It was tried three times, which is said once.
-        name = 'epoch-1-step-%d' % (40 * PASSES - 1)
+        name = 'step-%09d' % (40 * PASSES - 1)
         self.assertEqual(out.count('checkpoint %s was called off: ' % name), 1, out)
         self.assertEqual([event['name'] for event in self.events('checkpoint_called_off')],
                          [name] * 3)
@@ -507,7 +507,7 @@ class CheckpointTest(ProcessTest):
             self.assertIn('\nmodel digest %s\n' % summary['model_digest'], text)
             self.assertIn('\nthe checkpoint of the last step is missing: ', text)
         left = os.listdir(os.path.join(self.run_dir, 'checkpoints'))
-        self.assertEqual([name for name in left if name.startswith('generation-')], [])
+        self.assertEqual([name for name in left if name.startswith('step-')], [])
         self.assertIn('there is no checkpoint yet', err)
 
     def test_so_many_rollbacks_and_no_more(self):

@@ -74,7 +74,7 @@ class EvaluationTest(ProcessTest):
         self.assertIn('evaluation after step %d (pass 1): AUC %.4f' %
                       (STEPS_OF_A_PASS - 1, evaluations[0]['auc']), out)
         self.assertIn('(3 of 3 without improvement); training ends', out)
-        name = 'epoch-1-step-%d' % best['best_step']
+        name = 'step-%09d' % best['best_step']
         self.assertEqual(best['best_checkpoint'], name)
         self.assertIn('best AUC %.4f' % best['best_auc'], out)
         self.assertIn('after step %d, checkpoint %s' % (best['best_step'], name), out)
@@ -218,7 +218,7 @@ class EvaluationTest(ProcessTest):
             wait_for(lambda: process_state(launcher.pid) == 'T', 'the launcher to stop')
             evaluations = self.events('eval')
             step = evaluations[-1]['step']
-            manifest = 'checkpoints/epoch-1-step-%d/MANIFEST' % step
+            manifest = 'checkpoints/step-%09d/MANIFEST' % step
             if (evaluations[-1]['auc'] == max(event['auc'] for event in evaluations)
                     and not os.path.exists(os.path.join(self.run_dir, manifest))
                     and self.phases() == ['waiting for the decision', 'waiting for the evaluation']):

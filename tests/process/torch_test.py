@@ -115,8 +115,7 @@ class TorchTest(ProcessTest):
     def evaluate(self, name, *flags):
         """The summary of `thermocline eval` with the run's checkpoint."""
         checkpoints = os.path.join(self.run_dir, 'checkpoints')
-        newest = max((name for name in os.listdir(checkpoints) if name.startswith('generation-')),
-                     key=lambda name: int(name.rsplit('-', 1)[1]))
+        newest = max(name for name in os.listdir(checkpoints) if name.startswith('step-'))
         folder = '%s-eval-%s' % (self.run_dir, name)
         done = self.thermocline('eval', os.path.join(self.run_dir, 'job.textproto'), '--checkpoint',
                                 os.path.join(checkpoints, newest), '--run-dir', folder, *flags)

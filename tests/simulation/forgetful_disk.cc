@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 
 namespace thermocline {
@@ -21,9 +23,27 @@ class UnsyncedFile : public AppendFile {
   const std::unique_ptr<AppendFile> file_;
 };
 
+// What follows "generation-N" in the name of a rows file.
+absl::string_view WithoutGeneration(absl::string_view path) {
+  const size_t server = path.find("-server-");
+  return server == absl::string_view::npos ? "" : path.substr(server);
+}
+
 }  // namespace
 
+void ForgetfulDisk::RemoveOfOtherGenerations(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/'));
+  const auto files = disk_.List(folder);
+  if (!files.ok() || WithoutGeneration(path).empty()) return;
+  for (const std::string& file : *files) {
+    if (WithoutGeneration(file) == WithoutGeneration(path)) {
+      disk_.Remove(absl::StrCat(folder, "/", file)).IgnoreError();
+    }
+  }
+}
+
 absl::StatusOr<std::unique_ptr<AppendFile>> ForgetfulDisk::Create(const std::string& path) {
+  if (deceptions_.generations) RemoveOfOtherGenerations(path);
   ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, disk_.Create(path));
   if (!deceptions_.files) return file;
   return std::make_unique<UnsyncedFile>(std::move(file));

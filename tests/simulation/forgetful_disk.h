@@ -13,6 +13,8 @@ namespace thermocline {
 struct DiskDeceptions {
   bool files = false;  // Sync does nothing ...
   bool names = false;  // ... nor does SyncDirectory.
+  // A new file takes the place of another generation's, as if their names were the same.
+  bool generations = false;
 };
 
 class ForgetfulDisk : public Disk {
@@ -49,6 +51,8 @@ class ForgetfulDisk : public Disk {
   }
 
  private:
+  void RemoveOfOtherGenerations(const std::string& path);
+
   Disk& disk_;
   const DiskDeceptions deceptions_;
 };

@@ -30,17 +30,18 @@ enum class PlantedFault {
   kOldGenerations,   // Servers take the messages of generations before their own.
   kEarlyCommits,  // Servers hear of a commit as soon as their own chunk is written. They refuse it.
   kOldBases,      // A server that recovers begins with what its generation began with.
-  kNoRequestOrder,  // An abandoned request of the launcher is accepted after later ones.
-  kSilentWorkers,   // Workers say nothing to servers that they don't read from.
-  kUnsyncedShards,  // The files that a server writes for a checkpoint are not synced.
-  kUnsyncedNames,   // What the launcher writes has no name on the medium.
-  kOldEvaluations,  // The next generation decides upon what the one before has scored.
-  kSameGeneration,  // The job goes back to a checkpoint without a new generation.
-  kExtraRestarts,   // Servers are started again beyond the job's limit.
-  kMissingShards,   // A chunk that is being written is taken for written.
-  kBadDataIsLoss,   // The job's own fault is taken for the loss of a worker.
-  kMissedEnds,      // The launcher doesn't see that a worker has ended.
-  kBusyIsBroken,    // Workers take a server that refuses them for one that doesn't answer.
+  kNoRequestOrder,   // An abandoned request of the launcher is accepted after later ones.
+  kSilentWorkers,    // Workers say nothing to servers that they don't read from.
+  kUnsyncedShards,   // The files that a server writes for a checkpoint are not synced.
+  kSharedFileNames,  // A server's file takes the place of an earlier generation's of its step.
+  kUnsyncedNames,    // What the launcher writes has no name on the medium.
+  kOldEvaluations,   // The next generation decides upon what the one before has scored.
+  kSameGeneration,   // The job goes back to a checkpoint without a new generation.
+  kExtraRestarts,    // Servers are started again beyond the job's limit.
+  kMissingShards,    // A chunk that is being written is taken for written.
+  kBadDataIsLoss,    // The job's own fault is taken for the loss of a worker.
+  kMissedEnds,       // The launcher doesn't see that a worker has ended.
+  kBusyIsBroken,     // Workers take a server that refuses them for one that doesn't answer.
 };
 
 class Saboteur {

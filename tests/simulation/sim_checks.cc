@@ -57,20 +57,20 @@ std::string DescribeRows(ServerCore* core, const SequentialModel::Rows& expected
   return "";
 }
 
-std::string Restore(const SequentialModel& model, ServerConfig config, const CheckpointId& id,
-                    Disk* disk) {
-  config.base_checkpoint = CheckpointName(id);
+std::string Restore(const SequentialModel::Rows& expected, ServerConfig config,
+                    const ListedCheckpoint& listed, Disk* disk) {
+  config.base_checkpoint = listed.name;
+  config.base_generation = listed.id.generation;
   VirtualScheduler scheduler;
   ServerCore core({}, &scheduler, nullptr, {disk, &scheduler});
   const absl::Status configured = core.Configure(config);
   if (!configured.ok()) return configured.ToString();
   ServerStats stats;
   core.FillStats(&stats);
-  if (stats.complete_through() != id.step.value()) {
+  if (stats.complete_through() != listed.id.step.value()) {
     return absl::StrCat("begins after step ", stats.complete_through());
   }
-  return DescribeRows(
-      &core, RowsOf(model.RowsAfter(id.step), {config.num_servers, config.server_index.value()}));
+  return DescribeRows(&core, RowsOf(expected, {config.num_servers, config.server_index.value()}));
 }
 
 }  // namespace
@@ -100,15 +100,16 @@ void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout
                                    through.value(), ": ", what));
 }
 
-uint64_t CheckCheckpoints(const SequentialModel& model, const ServerConfig& config,
-                          uint32_t num_servers, Disk* disk, const CheckpointStore& store,
-                          std::vector<std::string>* failures) {
+uint64_t CheckCheckpoints(const SequentialModel& model, const LeftBehind& left_behind,
+                          const ServerConfig& config, uint32_t num_servers, Disk* disk,
+                          const CheckpointStore& store, std::vector<std::string>* failures) {
   const auto list = store.List();
   if (!list.ok()) {
     failures->push_back(list.status().ToString());
     return 0;
   }
   for (const ListedCheckpoint& listed : *list) {
+    const auto left = left_behind.find({listed.id.generation, listed.id.step});
     std::string what = listed.status.ok() ? "" : listed.status.ToString();
     for (uint32_t i = 0; i < num_servers && what.empty(); ++i) {
       ServerConfig restored = config;
@@ -116,7 +117,8 @@ uint64_t CheckCheckpoints(const SequentialModel& model, const ServerConfig& conf
       restored.num_servers = num_servers;
       restored.server_index = ServerIndex(i);
       restored.durability.reset();
-      what = Restore(model, restored, listed.id, disk);
+      what = Restore(left != left_behind.end() ? left->second : model.RowsAfter(listed.id.step),
+                     restored, listed, disk);
     }
     if (!what.empty()) failures->push_back(absl::StrCat("checkpoint ", listed.name, ": ", what));
   }

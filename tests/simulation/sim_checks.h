@@ -3,7 +3,9 @@
 #define THERMOCLINE_TESTS_SIMULATION_SIM_CHECKS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/hash.h"
@@ -25,11 +27,15 @@ Digest DigestOf(const SequentialModel::Rows& rows);
 void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout>& tables,
                      uint32_t num_servers, SimServer* server, std::vector<std::string>* failures);
 
-// Every checkpoint that is left is whole, and `num_servers` servers that begin with it hold the
-// model of its step. Returns how many there are.
-uint64_t CheckCheckpoints(const SequentialModel& model, const ServerConfig& config,
-                          uint32_t num_servers, Disk* disk, const CheckpointStore& store,
-                          std::vector<std::string>* failures);
+// By generation and step: what checkpoints hold that the job left behind, once it had gone back to
+// an older one. The others hold the model of their step.
+using LeftBehind = std::map<std::pair<uint64_t, Step>, SequentialModel::Rows>;
+
+// Every checkpoint that is left is whole, and `num_servers` servers that begin with it hold what it
+// is of. Returns how many there are.
+uint64_t CheckCheckpoints(const SequentialModel& model, const LeftBehind& left_behind,
+                          const ServerConfig& config, uint32_t num_servers, Disk* disk,
+                          const CheckpointStore& store, std::vector<std::string>* failures);
 
 }  // namespace thermocline
 

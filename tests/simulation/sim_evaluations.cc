@@ -91,14 +91,15 @@ std::string SimEvaluations::CheckBest(const CheckpointStore& store) const {
   const EvaluationState& state = state_;
   const std::string& name = state.best_checkpoint();
   const std::string about = absl::StrCat("the best checkpoint '", name, "': ");
-  const auto manifest = store.Load(name);
+  const auto manifest = store.Load(name, state.best_generation());
   if (!manifest.ok()) return absl::StrCat(about, manifest.status().ToString());
   if (manifest->step() != state.best_step()) {
     return absl::StrCat(about, "step ", state.best_step(), " is the best");
   }
   const EvaluationState& known = manifest->evaluations();
   if (known.last_step() == state.best_step() && known.best_step() == state.best_step() &&
-      known.best_auc() == state.best_auc() && known.best_checkpoint() == name) {
+      known.best_auc() == state.best_auc() && known.best_checkpoint() == name &&
+      known.best_generation() == state.best_generation()) {
     return "";
   }
   return absl::StrCat(about, "its manifest says ", known.ShortDebugString());

@@ -42,6 +42,7 @@ struct LauncherFaults {
   double stop_by_user = 0;       // The user stops the job, once.
   double bad_data = 0;           // A worker ends because of the job itself, once; others lose it.
   double take_host = 0;          // Of the launcher's deaths: what it didn't sync may be lost.
+  double resume_older = 0;       // Of the new launchers: the user names an older checkpoint.
   bool resizes_servers = false;  // The next launcher goes on with another number of them.
   bool resizes_workers = false;
   // Of its calls: lost on the way, there or back; or they arrive after the launcher gave them up.

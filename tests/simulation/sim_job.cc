@@ -42,6 +42,8 @@ void SimJobCounters::Add(const SimJobCounters& other) {
   resumes += other.resumes;
   resized += other.resized;
   restored += other.restored;
+  older += other.older;
+  made_again += other.made_again;
   lost_logs += other.lost_logs;
   stalls += other.stalls;
   user_stops += other.user_stops;
@@ -118,6 +120,7 @@ ServerConfig SimJob::ConfigFor(ServerIndex index) const {
   if (!setup_.checkpoints.has_value()) return config;
   config.checkpoint_directory = kSimCheckpoints;
   config.base_checkpoint = start_.base;
+  config.base_generation = start_.base_generation;
   config.checkpoint_every_steps = setup_.checkpoints->every_steps;
   config.checkpoint_full_every = setup_.checkpoints->full_every;
   return config;
@@ -239,10 +242,12 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
   }
   start_ = start;
   newest_base_ = start.base;
+  newest_base_generation_ = start.base_generation;
   stall_may_be_ = false;
   trace_ = Mix64(trace_ ^ Mix64(start.generation) ^ static_cast<uint64_t>(start.base_step.value()));
   if (!start.base.empty()) ++counters_.restored;
   if (!status.ok()) return;
+  LeaveBehind(start.base_step);
   model_.RollBack(start.base_step, num_workers_);
   workers_.resize(num_workers_);
   worker_noticed_.assign(num_workers_, false);
@@ -347,6 +352,10 @@ void SimJob::OnRollback(const action::ReportStart& start) {
 void SimJob::OnCommitted(const CheckpointEvent& event) {
   newest_committed_ = std::max(newest_committed_, event.step);
   newest_base_ = event.name;
+  newest_base_generation_ = start_.generation;
+  for (const auto& [id, rows] : left_behind_) {
+    if (id.second == event.step) ++counters_.made_again;
+  }
   const auto manifest = store_.Load(event.name);
   if (!manifest.ok()) return Fail(manifest.status().ToString());
   const auto verified = VerifyCheckpoint(&disk_, kSimCheckpoints, *manifest);
@@ -457,10 +466,38 @@ void SimJob::Resume() {
     return StartLauncher(anew);
   }
   Resize();
-  const auto next = FindNextGeneration(store_, kSimJobId, "");
+  const auto next = FindNextGeneration(store_, kSimJobId, ChooseOlder());
   if (next.ok()) return StartLauncher(next->start);
   if (!absl::IsNotFound(next.status())) return Fail(next.status().ToString());
   StartLauncher({});
+}
+
+// A checkpoint that the user wants the job to go on with instead of the newest; "": none. Its best
+// may be gone: such a one is not chosen, so that the best can be checked at the end.
+std::string SimJob::ChooseOlder() {
+  if (!random_.Chance(setup_.launcher.resume_older)) return "";
+  const auto list = store_.List();
+  if (!list.ok() || list->size() < 2) return "";
+  const ListedCheckpoint& chosen = (*list)[random_.Below(list->size() - 1)];
+  const auto best = BestCheckpointOf(chosen.manifest.evaluations());
+  const bool has_best = std::any_of(
+      list->begin(), list->end(), [&](const ListedCheckpoint& other) { return best == other.id; });
+  if (!chosen.status.ok() || (best.has_value() && !has_best)) return "";
+  ++counters_.older;
+  newest_committed_ = chosen.id.step;
+  return chosen.name;
+}
+
+// Their steps will be trained again, not always with the same model.
+void SimJob::LeaveBehind(Step base) {
+  if (!setup_.checkpoints.has_value()) return;
+  const auto list = store_.List();
+  if (!list.ok()) return;
+  for (const ListedCheckpoint& listed : *list) {
+    const auto id = std::make_pair(listed.id.generation, listed.id.step);
+    if (!listed.status.ok() || id.second <= base || left_behind_.count(id) > 0) continue;
+    left_behind_[id] = model_.RowsAfter(id.second);
+  }
 }
 
 void SimJob::Resize() {
@@ -498,7 +535,7 @@ void SimJob::CrashServers() {
   // Only what is on the medium for sure comes back with certainty.
   const bool host = setup_.crashes.take_host > 0;
   if (host && setup_.durability != LogDurability::kHost) return;
-  for (SimServer* server : servers()) server->Crash(newest_base_);
+  for (SimServer* server : servers()) server->Crash(newest_base_, newest_base_generation_);
 }
 
 void SimJob::Drain() {

@@ -17,6 +17,7 @@
 #include "tests/simulation/forgetful_disk.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sequential_model.h"
+#include "tests/simulation/sim_checks.h"
 #include "tests/simulation/sim_evaluations.h"
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
@@ -39,10 +40,12 @@ struct SimJobCounters {
   uint64_t worker_deaths = 0;
   uint64_t rollbacks = 0;
   uint64_t resumes = 0;
-  uint64_t resized = 0;    // Of those: with another number of servers or workers.
-  uint64_t restored = 0;   // Generations that began with a checkpoint.
-  uint64_t lost_logs = 0;  // That lacked what they had acknowledged; all were noticed.
-  uint64_t stalls = 0;     // Of those: because nothing advanced.
+  uint64_t resized = 0;     // Of those: with another number of servers or workers.
+  uint64_t restored = 0;    // Generations that began with a checkpoint.
+  uint64_t older = 0;       // Of those: with one that the user named.
+  uint64_t made_again = 0;  // Checkpoints of a step of which an earlier generation left one.
+  uint64_t lost_logs = 0;   // That lacked what they had acknowledged; all were noticed.
+  uint64_t stalls = 0;      // Of those: because nothing advanced.
   uint64_t user_stops = 0;
   uint64_t job_faults = 0;  // Ends of a worker that the job itself had caused.
   uint64_t failures = 0;    // Jobs that ended before they were done, but for those two.
@@ -69,6 +72,7 @@ class SimJob {
 
   const SimSetup& setup() const { return setup_; }
   const SequentialModel& model() const { return model_; }
+  const LeftBehind& left_behind() const { return left_behind_; }
   const SimNetwork& network() const { return *network_; }
   const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
   // Those of the last generation.
@@ -113,6 +117,8 @@ class SimJob {
   void KillLauncher();
   void EndLauncher(bool takes_host);
   void Resume();
+  std::string ChooseOlder();
+  void LeaveBehind(Step base);
   void Resize();
   // Runs `task` unless the launcher is dead by then.
   void Later(int64_t delay_us, const std::function<void()>& task);
@@ -149,9 +155,11 @@ class SimJob {
   int user_stops_left_ = 1;
   int job_faults_left_ = 1;
   bool stall_may_be_ = false;
-  bool disk_dies_soon_ = false;  // That of the launcher, in one of its next writes.
-  std::string newest_base_;      // Of the generation, or committed since.
-  uint64_t max_staleness_ = 0;   // Of workers that have gone.
+  bool disk_dies_soon_ = false;          // That of the launcher, in one of its next writes.
+  std::string newest_base_;              // Of the generation, or committed since ...
+  uint64_t newest_base_generation_ = 0;  // ... by this one.
+  LeftBehind left_behind_;
+  uint64_t max_staleness_ = 0;  // Of workers that have gone.
   uint64_t trace_ = 0;
   SimJobCounters counters_;  // Of launchers that have gone.
 };

@@ -116,11 +116,12 @@ void SimRunner::Do(const action::Open& open) {
     state.set_job_id(options_.machine.job.name());
     state.set_generation(start.generation);
     state.set_base_checkpoint(start.base);
+    state.set_base_generation(start.base_generation);
     opened.status = store_.Prepare();
     if (opened.status.ok()) opened.status = store_.WriteJobState(state);
     if (*options_.ended) return;
     if (opened.status.ok() && !start.base.empty()) {
-      const auto base = store_.Load(start.base);
+      const auto base = store_.Load(start.base, start.base_generation);
       opened.status = base.status();
       if (base.ok()) opened.base = *base;
     }
@@ -147,7 +148,7 @@ void SimRunner::Do(const action::StartProcess& start) {
 }
 
 void SimRunner::StartServer(const action::StartProcess& start) {
-  world_.servers[start.id.index]->Start();
+  world_.servers[start.id.index]->Start(start.id.incarnation);
   PostOf(start.id, random_.Between(0, options_.notice_us),
          event::ProcessStarted{start.id, absl::StrCat("server-", start.id.index)});
 }
@@ -188,13 +189,17 @@ void SimRunner::OnWorkerEnded(size_t rank, std::optional<int> exit_code, int64_t
 
 void SimRunner::Do(const action::Configure& configure) {
   std::string base = configure.base;
-  if (saboteur_.Has(PlantedFault::kOldBases)) base = machine_.start().base;
+  uint64_t base_generation = configure.base_generation;
+  if (saboteur_.Has(PlantedFault::kOldBases)) {
+    base = machine_.start().base;
+    base_generation = machine_.start().base_generation;
+  }
   // It isn't up yet, for all that is known.
   if (configure.id.incarnation > 1 && LosesCall()) {
     return PostOf(configure.id, CallMicros(), event::Configured{configure.id, Gone()});
   }
   world_.servers[configure.id.index]->Configure(
-      base, [this, id = configure.id, alive = alive_](const absl::Status& status) {
+      base, base_generation, [this, id = configure.id, alive = alive_](const absl::Status& status) {
         if (*alive) PostOf(id, CallMicros(), event::Configured{id, status});
       });
 }
@@ -363,8 +368,10 @@ void SimRunner::Do(const action::Commit& commit) {
     committed.generation = commit.generation;
     committed.status = store_.Commit(commit.checkpoint.manifest);
     if (*options_.ended) return;
-    committed.may_exist = absl::IsUnavailable(committed.status) &&
-                          !absl::IsNotFound(store_.Load(commit.checkpoint.name).status());
+    committed.may_exist =
+        absl::IsUnavailable(committed.status) &&
+        !absl::IsNotFound(
+            store_.Load(commit.checkpoint.name, commit.checkpoint.manifest.generation()).status());
     Post(CallMicros(), std::move(committed));
   });
 }

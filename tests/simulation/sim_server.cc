@@ -247,12 +247,13 @@ void SimServer::Spare() {
   }
 }
 
-void SimServer::Crash(const std::string& base) {
+void SimServer::Crash(const std::string& base, uint64_t base_generation) {
   if (!durable() || process_ == nullptr || *process_->ended) return;
   Spare();
   Fall();
-  Start();
+  Start(incarnation_ + 1);
   config_.base_checkpoint = base;
+  config_.base_generation = base_generation;
   const absl::Status status = ConfigureNow();
   if (!status.ok()) Fail(absl::StrCat("can't be configured: ", status.ToString()));
 }
@@ -298,7 +299,7 @@ void SimServer::Forget() {
   if (checkpoints_ != nullptr) checkpoints_->CrashProcess();
   held_.reset();
   std::fill(acknowledged_.begin(), acknowledged_.end(), kNoStep);
-  Start();
+  Start(incarnation_ + 1);
   const absl::Status status = ConfigureNow();
   if (!status.ok()) Fail(absl::StrCat("can't be configured: ", status.ToString()));
 }
@@ -306,28 +307,33 @@ void SimServer::Forget() {
 // Recoveries
 // ------------------------------------------------------------------------------------------------
 
-void SimServer::Configure(const std::string& base, std::function<void(const absl::Status&)> done) {
+void SimServer::Configure(const std::string& base, uint64_t base_generation,
+                          std::function<void(const absl::Status&)> done) {
   if (process_ == nullptr || *process_->ended) return;
-  InProcess(random_.Between(0, options_.faults.configure_us), [this, base, done = std::move(done)] {
+  const int64_t delay_us = random_.Between(0, options_.faults.configure_us);
+  InProcess(delay_us, [this, base, base_generation, done = std::move(done)] {
     config_.base_checkpoint = base;
+    config_.base_generation = base_generation;
     const std::shared_ptr<bool> ended = process_->ended;
     const absl::Status status = ConfigureNow();
     if (!*ended) done(status);
   });
 }
 
-void SimServer::Start() {
+void SimServer::Start(uint64_t incarnation) {
   Note(kStarted);
+  incarnation_ = incarnation;
   process_ = std::make_unique<Process>(scheduler_, options_.faults, random_.Next());
   if (durable()) process_->journals = MakeJournals();
   CheckpointIo io;
   if (checkpoints_ != nullptr) {
     DiskDeceptions deceptions;
     deceptions.files = saboteur_->Has(PlantedFault::kUnsyncedShards);
+    deceptions.generations = saboteur_->Has(PlantedFault::kSharedFileNames);
     process_->checkpoints = std::make_unique<ForgetfulDisk>(checkpoints_.get(), deceptions);
     io.disk = process_->checkpoints.get();
     io.tasks = &process_->slices;
-    io.incarnation = ++incarnation_;
+    io.incarnation = incarnation_;
     io.num_files = 2;
   }
   process_->core = std::make_unique<ServerCore>(options_.limits, &process_->timers,

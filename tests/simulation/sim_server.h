@@ -80,10 +80,12 @@ class SimServer {
   // From now on processes are of this generation. Its folder may hold the log of another.
   void BeginGeneration(const ServerConfig& config);
   // A process comes, in place of the one that died, if any did. REQUIRES: there is none
-  void Start();
-  // The process gets its configuration, with the checkpoint `base` ("": with no row), and recovers;
-  // `done` says what came of it, unless it dies before.
-  void Configure(const std::string& base, std::function<void(const absl::Status&)> done);
+  // `incarnation`: among this server's processes of the generation, from 1.
+  void Start(uint64_t incarnation);
+  // The process gets its configuration, with the checkpoint `base` ("": with no row) that
+  // `base_generation` made, and recovers; `done` says what came of it, unless it dies before.
+  void Configure(const std::string& base, uint64_t base_generation,
+                 std::function<void(const absl::Status&)> done);
   // No process is left, and none comes before the next generation.
   void End();
 
@@ -97,7 +99,7 @@ class SimServer {
   absl::StatusOr<uint64_t> LogBytes();
 
   // Kills the process, and another recovers at once with `base`.
-  void Crash(const std::string& base);
+  void Crash(const std::string& base, uint64_t base_generation);
   // A planted fault: the server starts anew, without what it accepted.
   void Forget();
 

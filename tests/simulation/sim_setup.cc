@@ -145,8 +145,8 @@ std::string DescribeCheckpoints(const SimSetup& setup) {
                       checkpoints.at_end ? ", one at the end" : "", ", log below ",
                       checkpoints.max_log_bytes, ", up to ", faults.max_deaths,
                       " deaths of the launcher, ", faults.max_worker_deaths, " of workers, lose ",
-                      faults.lose_call, " calls, late ", faults.late_call,
-                      faults.resizes_servers ? ", other servers" : "",
+                      faults.lose_call, " calls, late ", faults.late_call, ", older ",
+                      faults.resume_older, faults.resizes_servers ? ", other servers" : "",
                       faults.resizes_workers ? ", other workers" : "", ", old images below ",
                       setup.limits.min_old_image_bytes);
 }
@@ -197,6 +197,9 @@ SimSetup ChooseSetup(SimRandom* random) {
   if (setup.checkpoints.has_value() && random->Chance(0.5)) LimitOldImages(random, &setup);
   setup.max_server_restarts = static_cast<uint32_t>(random->Between(0, 6));
   setup.max_rollbacks = static_cast<uint32_t>(random->Between(0, 4));
+  if (setup.checkpoints.has_value() && random->Chance(0.5)) {
+    setup.launcher.resume_older = 0.1 * random->Between(1, 10);
+  }
   return setup;
 }
 

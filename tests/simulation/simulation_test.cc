@@ -54,11 +54,13 @@ void Print(const SimulationResult& sum) {
             << job.broken_writes << " in a write, " << job.launcher_hosts << " with their host, "
             << job.worker_deaths << " workers; " << job.rollbacks << " rollbacks, " << job.resumes
             << " resumed, " << job.resized << " with others, " << job.restored
-            << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.lost_logs
-            << " losses of a log noticed, " << job.stalls << " of them by a stall; "
-            << servers.image_waits << " waits of a step for a checkpoint's rows; "
-            << checkpoints.restarts << " restarts of servers, " << job.user_stops
-            << " stops by the user, " << job.job_faults << " faults of the job, " << job.failures
+            << " from a checkpoint of " << servers.loaded_rows << " rows in all, " << job.older
+            << " from an older one, " << job.made_again << " checkpoints of a step made again, "
+            << job.lost_logs << " losses of a log noticed, " << job.stalls
+            << " of them by a stall; " << servers.image_waits
+            << " waits of a step for a checkpoint's rows; " << checkpoints.restarts
+            << " restarts of servers, " << job.user_stops << " stops by the user, "
+            << job.job_faults << " faults of the job, " << job.failures
             << " jobs started again by people\n"
             << job.evaluations.decided << " evaluations decided, " << job.evaluations.best
             << " were the best so far, " << job.evaluations.unmade
@@ -98,6 +100,8 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.checkpoints.restarts, 100u);
   EXPECT_GT(sum.job.resized, 20u);
   EXPECT_GT(sum.job.restored, 30u);
+  EXPECT_GT(sum.job.older, 10u);
+  EXPECT_GT(sum.job.made_again, 10u);
   EXPECT_GT(sum.job.lost_logs, 3u);
   EXPECT_GT(sum.job.checkpoints.committed, 200u);
   EXPECT_GT(sum.job.checkpoints.increments, 50u);
@@ -177,6 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
                                          Planted{"OldEvaluations", PlantedFault::kOldEvaluations},
                                          Planted{"UnsyncedChunks", PlantedFault::kUnsyncedShards},
+                                         Planted{"SharedFileNames", PlantedFault::kSharedFileNames},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames},
                                          Planted{"SameGeneration", PlantedFault::kSameGeneration},
                                          Planted{"ExtraRestarts", PlantedFault::kExtraRestarts},
