@@ -48,8 +48,8 @@ std::string ValueText(const Message& message, const FieldDescriptor& field) {
   return is_many ? absl::StrCat("{", absl::StripAsciiWhitespace(text), "}") : text;
 }
 
-// The first field that differs, but for those of `ignored`: new fields matter until somebody says
-// otherwise. REQUIRES: of one type
+// The first field that differs, but for those of `ignored`: new fields matter. REQUIRES: of one
+// type
 absl::Status CheckFields(const Message& here, const Message& there,
                          const std::set<std::string>& ignored, const std::string& prefix) {
   const auto* type = here.GetDescriptor();
@@ -65,8 +65,15 @@ absl::Status CheckFields(const Message& here, const Message& there,
   return absl::OkStatus();
 }
 
-// Of one kind: those that read tables, or the numeric ones.
-absl::Status CheckFeatures(const std::vector<const Feature*>& here,
+// The place of `feature`, which is one of the job's.
+int IndexOf(const Job& job, const Feature* feature) {
+  int index = 0;
+  while (&job.feature(index) != feature) ++index;
+  return index;
+}
+
+// Of one kind: those that read tables, or the numeric ones. `here`: features of `job`.
+absl::Status CheckFeatures(const Job& job, const std::vector<const Feature*>& here,
                            const std::vector<const Feature*>& before, absl::string_view kind,
                            const std::set<std::string>& ignored) {
   if (here.size() != before.size()) {
@@ -74,7 +81,8 @@ absl::Status CheckFeatures(const std::vector<const Feature*>& here,
                                 " features, and the checkpoint was made with ", before.size()));
   }
   for (size_t i = 0; i < before.size(); ++i) {
-    RETURN_IF_ERROR(CheckFields(*here[i], *before[i], ignored, absl::StrCat("feature[", i, "].")));
+    RETURN_IF_ERROR(CheckFields(*here[i], *before[i], ignored,
+                                absl::StrCat("feature[", IndexOf(job, here[i]), "].")));
   }
   return absl::OkStatus();
 }
@@ -123,7 +131,7 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
   }
   // Where a feature's ids come from is a matter of the data.
   const Job before = JobOf(manifest);
-  return CheckFeatures(EmbeddedFeatures(job), EmbeddedFeatures(before), "",
+  return CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(before), "",
                        {"columns", "padding_id", "column", "categorical", "sequence", "cross"});
 }
 
@@ -138,8 +146,8 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
   const bool described = job.data().has_train() || there.data().has_train();
   RETURN_IF_ERROR(
       CheckFields(WithoutPaths(job, described), WithoutPaths(there, described), {}, "data."));
-  RETURN_IF_ERROR(CheckFeatures(EmbeddedFeatures(job), EmbeddedFeatures(there), "", {}));
-  return CheckFeatures(NumericFeatures(job), NumericFeatures(there), " numeric", {});
+  RETURN_IF_ERROR(CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(there), "", {}));
+  return CheckFeatures(job, NumericFeatures(job), NumericFeatures(there), " numeric", {});
 }
 
 std::string ResolvedCpuIsa(const Job& job) {

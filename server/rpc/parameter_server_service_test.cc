@@ -127,7 +127,7 @@ TEST(ParameterServerService, StrangersAreRefused) {
   PushRequest push = PushOf(0, {1}, {1, 2, 3, 4});
   push.mutable_header()->set_job_id("other");
   ExpectError(server.Push(push), absl::StatusCode::kFailedPrecondition,
-              {"Push at server 0", "step 0, part 0 of 1", "1 keys", "other"});
+              {"Push at server 0", "step 0, chunk 0 of 1", "1 keys", "other"});
   push = PushOf(0, {1}, {1, 2, 3, 4});
   push.mutable_header()->set_generation(6);
   ExpectError(server.Push(push), absl::StatusCode::kFailedPrecondition, {"generation", "6", "7"});

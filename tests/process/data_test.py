@@ -134,7 +134,7 @@ class DataTest(ProcessTest):
                             'data.shuffle is {block_rows: 400}, and the checkpoint was made with '
                             '{block_rows: 500}'),
                            ('--set=data.split.test_from=2026-11-21', 'data.split is {'),
-                           ('--set=feature[4].numeric.missing=1', 'feature[0].numeric is {')):
+                           ('--set=feature[3].numeric.missing=1', 'feature[3].numeric is {')):
             refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir, flag,
                                        '--clear=train.max_steps')
             self.assertEqual(refused.returncode, 2)
