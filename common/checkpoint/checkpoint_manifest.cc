@@ -146,7 +146,9 @@ std::optional<CheckpointFolder> ParseCheckpointName(absl::string_view name) {
 std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::string_view file) {
   if (folder.generation.has_value()) return folder.generation;
   if (!absl::ConsumePrefix(&file, kGenerationPrefix)) return std::nullopt;
-  const absl::string_view digits = file.substr(0, file.find('-'));
+  const size_t end = file.find('-');
+  if (end == absl::string_view::npos) return std::nullopt;
+  const absl::string_view digits = file.substr(0, end);
   const auto generation = ParseDigits<uint64_t>(digits);
   // A server would write the number so.
   if (!generation.has_value() || digits != absl::StrCat(*generation)) return std::nullopt;

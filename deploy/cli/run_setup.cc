@@ -98,7 +98,10 @@ absl::StatusOr<std::string> CheckpointToResume(const std::string& wanted,
   }
   if (wanted.find('/') == std::string::npos) return wanted;
   const std::filesystem::path as_path = WithoutSlash(wanted);
-  if (as_path.filename() == "best" || ParseShortName(as_path.filename().string()).has_value()) {
+  const std::string name = as_path.filename().string();
+  // Not a folder's whole name.
+  const bool is_short = ParseShortName(name).has_value() && !ParseCheckpointName(name).has_value();
+  if (name == "best" || is_short) {
     ASSIGN_OR_RETURN(path, ResolveCheckpointPath(as_path.string(), scan, notices));
   } else {
     path = {as_path.parent_path().string(), as_path.filename().string()};
