@@ -147,7 +147,7 @@ TEST_F(RowsFileTest, WhatIsNotFinishedIsRemovedAndWhatADeadProcessLeftReplaced) 
   {
     const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
     ASSERT_TRUE(writer->Add(TableId(1), 5, 1, 1, {1.0f}).ok());
-    EXPECT_THAT(*disk_.List("/d/step-000000009"), ElementsAre("server-0.sst"));
+    EXPECT_THAT(*disk_.List("/d/step-000000009"), ElementsAre("generation-1-server-0.sst"));
   }
   EXPECT_THAT(*disk_.List("/d/step-000000009"), IsEmpty());
   auto dying = *RowsFileWriter::Create(&disk_, "/d", kPath);
