@@ -77,8 +77,12 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan*
     if (name == "best") return BestCheckpoint(of.directory, scan, notices);
     PosixDisk disk;
     ASSIGN_OR_RETURN(const auto list, CheckpointStore(&disk, of.directory).List());
-    ASSIGN_OR_RETURN(const ListedCheckpoint* found, FindByName(list, name));
-    return CheckpointPath{of.directory, found->name};
+    const auto found = FindByName(list, name);
+    if (absl::IsNotFound(found.status())) {
+      return absl::NotFoundError(absl::StrCat("there is no checkpoint '", path, "'"));
+    }
+    RETURN_IF_ERROR(found.status());
+    return CheckpointPath{of.directory, (*found)->name};
   }
   if (ParseCheckpointName(as_path.filename().string()).has_value()) {
     const std::string directory = as_path.parent_path().string();
