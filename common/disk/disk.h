@@ -64,6 +64,8 @@ class Disk {
   // A new file. It survives a crash of the host only after SyncDirectory of its folder.
   // Errors: kAlreadyExists, kResourceExhausted, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
+  // An existing file, to go on at its end. Errors: kNotFound, kUnavailable
+  virtual absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) = 0;
   // Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) = 0;
   // Shortens a file and syncs it. Errors: kNotFound, kUnavailable
@@ -90,6 +92,7 @@ class Disk {
 class PosixDisk : public Disk {
  public:
   absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
   absl::Status Truncate(const std::string& path, uint64_t bytes) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;

@@ -70,6 +70,16 @@ TEST_P(DiskTest, AppendsReadsAndCuts) {
   EXPECT_EQ(middle, 'n');
 }
 
+TEST_P(DiskTest, GoesOnAtTheEndOfAFile) {
+  EXPECT_EQ(disk_->OpenToAppend(Path("a")).status().code(), absl::StatusCode::kNotFound);
+  Write("a", "one ");
+  auto file = disk_->OpenToAppend(Path("a"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->Append({"two"}).ok());
+  EXPECT_TRUE((*file)->Sync().ok());
+  EXPECT_EQ(ReadAll(disk_.get(), Path("a")), "one two");
+}
+
 TEST_P(DiskTest, ManyPiecesInOneAppend) {
   std::vector<std::string> texts;
   std::string all;

@@ -207,6 +207,11 @@ absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::Create(const std::string&
   return std::make_unique<PosixAppendFile>(path, std::move(fd));
 }
 
+absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::OpenToAppend(const std::string& path) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", path, O_WRONLY | O_APPEND));
+  return std::make_unique<PosixAppendFile>(path, std::move(fd));
+}
+
 absl::StatusOr<std::unique_ptr<ReadFile>> PosixDisk::Open(const std::string& path) {
   ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", path, O_RDONLY));
   struct stat info;

@@ -251,15 +251,10 @@ class Replay {
   }
 
   // Cuts the end off that is torn, and has all that is left on the medium: the last two segments
-  // may not be.
+  // may not be. A segment without a record stays: if it is the only one, nothing else says what
+  // came before.
   absl::Status SettleEnd() {
-    std::vector<LogSegment>& kept = result_.history.segments;
-    // Not a single record: its name will be that of the next.
-    if (!kept.empty() && kept.back().last < kept.back().first) {
-      RETURN_IF_ERROR(disk_->Remove(segments_[kept.size() - 1].path));
-      RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
-      kept.pop_back();
-    }
+    const std::vector<LogSegment>& kept = result_.history.segments;
     for (size_t i = kept.size() - std::min<size_t>(kept.size(), 2); i < kept.size(); ++i) {
       RETURN_IF_ERROR(disk_->Truncate(segments_[i].path, kept[i].bytes));
     }

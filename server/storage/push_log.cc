@@ -24,12 +24,22 @@ absl::StatusOr<std::unique_ptr<PushLog>> PushLog::Start(Disk* disk, const PushLo
   std::unique_ptr<PushLog> log(new PushLog(disk, options, history));
   const Lsn first = history.last + 1;
   const std::string path = log->PathOf(first);
+  if (!history.segments.empty() && history.segments.back().number == first) {
+    ASSIGN_OR_RETURN(std::shared_ptr<AppendFile> last, disk->OpenToAppend(path));
+    absl::MutexLock lock(&log->mutex_);
+    log->file_ = std::move(last);
+    return log;
+  }
   ASSIGN_OR_RETURN(std::shared_ptr<AppendFile> file, disk->Create(path));
   EndedFile none;
   absl::Status status = log->SwitchTo(file, first, &none);
   if (status.ok()) status = file->Sync();
   if (status.ok()) status = disk->SyncDirectory(options.directory);
-  if (status.ok()) return log;
+  if (status.ok()) {
+    absl::MutexLock lock(&log->mutex_);
+    log->header_is_synced_ = true;
+    return log;
+  }
   disk->Remove(path).IgnoreError();  // it holds nothing
   return status;
 }
@@ -159,6 +169,7 @@ absl::Status PushLog::EndSegment(uint64_t min_bytes) {
   if (!status.ok()) return Break(std::move(status));
   absl::MutexLock lock(&mutex_);
   synced_through_ = std::max(synced_through_, ended.last);
+  header_is_synced_ = true;
   return absl::OkStatus();
 }
 
@@ -175,6 +186,7 @@ absl::Status PushLog::SwitchTo(std::shared_ptr<AppendFile> next, Lsn number, End
   absl::MutexLock lock(&mutex_);
   *ended = {std::move(file_), last_};
   file_ = std::move(next);
+  header_is_synced_ = false;
   segments_.push_back({number, header.first_lsn, last_, kNoStep, bytes.size()});
   return absl::OkStatus();
 }
@@ -186,9 +198,9 @@ absl::Status PushLog::DropThroughStep(Step through) {
     Lsn number;
     {
       absl::MutexLock lock(&mutex_);
-      if (segments_.size() == 1 || segments_.front().newest > through) return absl::OkStatus();
-      // Until it is synced the next one's header needn't be on the medium, either.
-      if (segments_.front().last > synced_through_) return absl::OkStatus();
+      // The first one that is left says what came before: its header must be on the medium.
+      const size_t kept = header_is_synced_ ? 1 : 2;
+      if (segments_.size() <= kept || segments_.front().newest > through) return absl::OkStatus();
       number = segments_.front().number;
     }
     RETURN_IF_ERROR(disk_->Remove(PathOf(number)));

@@ -58,7 +58,7 @@ struct LogHistory {
 // Thread-safe.
 class PushLog {
  public:
-  // Starts a segment behind `history`, what a replay found. `disk` outlives it. Errors: the disk's.
+  // Goes on behind `history`, what a replay found. `disk` outlives it. Errors: the disk's.
   static absl::StatusOr<std::unique_ptr<PushLog>> Start(Disk* disk, const PushLogOptions& options,
                                                         const LogHistory& history = {});
 
@@ -109,12 +109,12 @@ class PushLog {
   // One sync, or end of a segment, at a time. When free, no segment but the last has a chunk that
   // isn't synced, unless the log is broken.
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(append_mutex_);
-  // Held while a record is written.
-  absl::Mutex append_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  absl::Mutex append_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // Held while a record is written.
   mutable absl::Mutex mutex_;  // Never during a disk operation.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<AppendFile> file_ ABSL_GUARDED_BY(mutex_);
   std::deque<LogSegment> segments_ ABSL_GUARDED_BY(mutex_);  // the last one is being written
+  bool header_is_synced_ ABSL_GUARDED_BY(mutex_) = true;  // the last one's
   Lsn last_ ABSL_GUARDED_BY(mutex_);
   Step newest_ ABSL_GUARDED_BY(mutex_);  // of all records there ever were
   Lsn synced_through_ ABSL_GUARDED_BY(mutex_);

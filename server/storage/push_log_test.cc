@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
 #include "common/disk/disk.h"
 #include "gmock/gmock.h"
@@ -93,9 +94,39 @@ TEST_F(PushLogTest, AnEmptyFolderIsAnEmptyLog) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->history.last, Lsn(41));
   EXPECT_EQ(again->history.newest, Step(7));
-  EXPECT_THAT(*disk_.List(kFolder), IsEmpty());
+  EXPECT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(42))));
   Start(again->history);
   EXPECT_EQ(Replay(Step(6)).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// A segment without a record may be all that says how far the log had come.
+TEST_F(PushLogTest, ARecoveryThatIsCutShortForgetsNothing) {
+  {
+    const auto log = Start({}, 200);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(Append(log.get(), std::string(60, 'x')).ok());
+    ASSERT_TRUE(log->DropThroughStep(Step(99)).ok());
+  }
+  ASSERT_THAT(*disk_.List(kFolder), ElementsAre(Name(Lsn(5))));
+  std::mt19937_64 random(1);
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    disk_.CrashHost(&random);
+    disk_.DieAfter(attempt % 8);
+    const auto replayed = Replay(Step(99));
+    if (!replayed.ok()) {
+      ASSERT_EQ(replayed.status().code(), absl::StatusCode::kUnavailable) << replayed.status();
+      continue;
+    }
+    ASSERT_EQ(replayed->history.last, Lsn(4));
+    ASSERT_EQ(replayed->history.newest, Step(2));
+    PushLog::Start(&disk_, Options(), replayed->history).status().IgnoreError();
+  }
+  disk_.CrashHost(&random);
+  EXPECT_EQ(Replay(Step(1)).status().code(), absl::StatusCode::kDataLoss);
+  const auto replayed = Replay(Step(2));
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_EQ(*Start(replayed->history)->Append(1, Step(3), {"more"}), Lsn(5));
+  ASSERT_TRUE(Replay(Step(2)).ok());
+  EXPECT_THAT(payloads_, ElementsAre("more"));
 }
 
 TEST_F(PushLogTest, SegmentsFollowEachOtherAndAreDropped) {
@@ -138,6 +169,7 @@ class BusyDisk : public SimulatedDisk {
  public:
   // Runs in the middle of every operation but an append, and of none that it brings about itself.
   std::function<void(const std::string& operation)> meanwhile;
+  std::function<void()> before_remove;
 
   absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override {
     ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, SimulatedDisk::Create(path));
@@ -145,6 +177,7 @@ class BusyDisk : public SimulatedDisk {
     return std::make_unique<File>(this, std::move(file));
   }
   absl::Status Remove(const std::string& path) override {
+    if (before_remove) before_remove();
     Run("remove");
     return SimulatedDisk::Remove(path);
   }
@@ -176,7 +209,7 @@ class BusyDisk : public SimulatedDisk {
     meanwhile(operation);
     running_ = false;
   }
-  bool running_ = false;
+  inline static thread_local bool running_ = false;
 };
 
 TEST_F(PushLogTest, AppendWaitsForNoOperationButItsWrite) {
@@ -214,6 +247,36 @@ TEST_F(PushLogTest, AppendWaitsForNoOperationButItsWrite) {
                                       });
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   EXPECT_EQ(replayed->history.last, last);
+}
+
+// Else a host that dies then leaves a log that says nothing of what came before.
+TEST_F(PushLogTest, TheSegmentBeforeOneThatIsBeingBegunIsNotDropped) {
+  BusyDisk disk;
+  ASSERT_TRUE(disk.CreateDirectory(kFolder).ok());
+  const auto log = *PushLog::Start(&disk, Options(200));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Append(log.get(), std::string(60, 'x')).ok());
+  absl::Notification removes, begun;
+  std::thread dropping;
+  int syncs = 0;
+  disk.before_remove = [&] {
+    if (!removes.HasBeenNotified()) removes.Notify();
+    begun.WaitForNotification();
+  };
+  disk.meanwhile = [&, main = std::this_thread::get_id()](const std::string& operation) {
+    if (std::this_thread::get_id() != main || operation != "sync") return;
+    if (++syncs != 3) return;  // That of the new segment's header.
+    begun.Notify();
+    dropping.join();
+    EXPECT_THAT(*disk.List(kFolder), ElementsAre(Name(Lsn(5)), Name(Lsn(7))));
+  };
+  dropping = std::thread([&] { EXPECT_TRUE(log->DropThroughStep(Step(99)).ok()); });
+  removes.WaitForNotification();
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(log->Append(1, Step(3), {std::string(60, 'x')}).ok());
+  ASSERT_TRUE(log->EndFullSegment().ok());
+  EXPECT_EQ(syncs, 3);
+  ASSERT_FALSE(dropping.joinable());
+  ASSERT_TRUE(log->DropThroughStep(Step(99)).ok());
+  EXPECT_THAT(*disk.List(kFolder), ElementsAre(Name(Lsn(7))));
 }
 
 // The end of a segment goes to the medium when the next one is written already.
@@ -544,10 +607,23 @@ class RandomLogTest : public PushLogTest {
 
   void Crash(std::unique_ptr<PushLog>* log, std::mt19937_64* random, uint64_t segment_bytes,
              Step covered, uint64_t* synced, std::vector<std::string>* appended) {
-    const bool host = (*random)() % 2 == 0;
+    bool host = (*random)() % 2 == 0;
     *synced = std::max(*synced, (*log)->synced_through().value());
     log->reset();
     host ? disk_.CrashHost(random) : disk_.CrashProcess();
+    // Recoveries that are cut short.
+    while ((*random)() % 3 == 0) {
+      disk_.DieAfter(static_cast<int>((*random)() % 8));
+      const auto cut_short = Replay(covered);
+      if (cut_short.ok()) {
+        PushLog::Start(&disk_, Options(), cut_short->history).status().IgnoreError();
+      } else {
+        ASSERT_EQ(cut_short.status().code(), absl::StatusCode::kUnavailable) << cut_short.status();
+      }
+      const bool with_host = (*random)() % 2 == 0;
+      with_host ? disk_.CrashHost(random) : disk_.CrashProcess();
+      host = host || with_host;
+    }
     const auto replayed = Replay(covered);
     ASSERT_TRUE(replayed.ok()) << replayed.status();
     const uint64_t last = replayed->history.last.value();

@@ -49,4 +49,10 @@ absl::StatusOr<std::unique_ptr<AppendFile>> ForgetfulDisk::Create(const std::str
   return std::make_unique<UnsyncedFile>(std::move(file));
 }
 
+absl::StatusOr<std::unique_ptr<AppendFile>> ForgetfulDisk::OpenToAppend(const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, disk_.OpenToAppend(path));
+  if (!deceptions_.files) return file;
+  return std::make_unique<UnsyncedFile>(std::move(file));
+}
+
 }  // namespace thermocline

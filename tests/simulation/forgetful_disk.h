@@ -24,6 +24,7 @@ class ForgetfulDisk : public Disk {
       : disk_(*disk), deceptions_(deceptions) {}
 
   absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
     return disk_.Open(path);
   }

@@ -216,6 +216,15 @@ absl::StatusOr<std::unique_ptr<AppendFile>> SimulatedDisk::Create(const std::str
   return std::make_unique<OpenAppendFile>(path, state_, std::move(file), id_, process.incarnation);
 }
 
+absl::StatusOr<std::unique_ptr<AppendFile>> SimulatedDisk::OpenToAppend(const std::string& path) {
+  absl::MutexLock lock(&state_->mutex);
+  const Process& process = state_->processes[id_];
+  const auto found = state_->files.find(path);
+  if (found == state_->files.end()) return Missing(path);
+  if (process.dead) return Failed(path);
+  return std::make_unique<OpenAppendFile>(path, state_, found->second, id_, process.incarnation);
+}
+
 absl::StatusOr<std::unique_ptr<ReadFile>> SimulatedDisk::Open(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->files.find(path);

@@ -31,6 +31,7 @@ class SimulatedDisk : public Disk {
   std::unique_ptr<SimulatedDisk> Share();
 
   absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
   absl::Status Truncate(const std::string& path, uint64_t bytes) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
