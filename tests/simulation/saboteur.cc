@@ -85,7 +85,7 @@ absl::StatusOr<wire::PullAnswer> Saboteur::TamperAnswer(
   return answer;
 }
 
-// Adds the gradients of one push to the first part of the push after it.
+// Adds the gradients of one push to the first chunk of the push after it.
 void Saboteur::ApplyAgain(ServerIndex server, wire::PushChunk* chunk) {
   if (!repeated_.has_value()) {
     if (!chunk->keys.empty() && --messages_left_ <= 0) repeated_ = {server, *chunk};

@@ -24,11 +24,11 @@ enum class PlantedFault {
   kOtherGeneration,  // A request arrives with another generation.
   kEarlyPush,        // A worker's push arrives as that of the step after.
   kStaleRows,        // A server answers a pull one step too early, and says otherwise.
-  kLoggedLate,       // A server acknowledges parts of pushes before it logs them.
+  kLoggedLate,       // A server acknowledges chunks of pushes before it logs them.
   kReplayedTwice,    // A server that recovers takes a record twice.
   kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
   kOldGenerations,   // Servers take the messages of generations before their own.
-  kEarlyCommits,  // Servers hear of a commit as soon as their own chunk is written. They refuse it.
+  kEarlyCommits,  // Servers hear of a commit as soon as their own shard is written. They refuse it.
   kOldBases,      // A server that recovers begins with what its generation began with.
   kNoRequestOrder,   // An abandoned request of the launcher is accepted after later ones.
   kSilentWorkers,    // Workers say nothing to servers that they don't read from.
@@ -38,7 +38,7 @@ enum class PlantedFault {
   kOldEvaluations,   // The next generation decides upon what the one before has scored.
   kSameGeneration,   // The job goes back to a checkpoint without a new generation.
   kExtraRestarts,    // Servers are started again beyond the job's limit.
-  kMissingShards,    // A chunk that is being written is taken for written.
+  kMissingShards,    // A shard that is being written is taken for written.
   kBadDataIsLoss,    // The job's own fault is taken for the loss of a worker.
   kMissedEnds,       // The launcher doesn't see that a worker has ended.
   kBusyIsBroken,     // Workers take a server that refuses them for one that doesn't answer.

@@ -33,7 +33,7 @@ void Print(const SimulationResult& sum) {
   const SimServerCounters& servers = sum.servers;
   std::cout << sum.events << " events, " << sum.messages_lost << " messages lost, "
             << servers.duplicates << " duplicates recognized, " << sum.chunks_of_many
-            << " parts of several, " << sum.chunks_refused << " refused, " << servers.pulls_held
+            << " chunks of several, " << sum.chunks_refused << " refused, " << servers.pulls_held
             << " pulls held, staleness up to " << sum.max_staleness << "\n"
             << servers.crashes << " processes died, " << servers.broken_writes << " in a write, "
             << servers.broken_recoveries << " in a recovery, " << servers.host_crashes
@@ -180,12 +180,12 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"OldBases", PlantedFault::kOldBases},
                                          Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder},
                                          Planted{"OldEvaluations", PlantedFault::kOldEvaluations},
-                                         Planted{"UnsyncedChunks", PlantedFault::kUnsyncedShards},
+                                         Planted{"UnsyncedShards", PlantedFault::kUnsyncedShards},
                                          Planted{"SharedFileNames", PlantedFault::kSharedFileNames},
                                          Planted{"UnsyncedNames", PlantedFault::kUnsyncedNames},
                                          Planted{"SameGeneration", PlantedFault::kSameGeneration},
                                          Planted{"ExtraRestarts", PlantedFault::kExtraRestarts},
-                                         Planted{"MissingChunks", PlantedFault::kMissingShards},
+                                         Planted{"MissingShards", PlantedFault::kMissingShards},
                                          Planted{"BadDataIsLoss", PlantedFault::kBadDataIsLoss},
                                          Planted{"MissedEnds", PlantedFault::kMissedEnds},
                                          Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),
