@@ -363,9 +363,8 @@ absl::Status SimServer::ConfigureNow() {
   const absl::Status status = process_->core->Configure(config_);
   if (*ended) return absl::UnavailableError("simulated: it died");
   if (!status.ok()) {
-    if (!absl::IsDataLoss(status) || !LogMayLack()) {
-      Fail(absl::StrCat("can't be configured: ", status.ToString()));
-    }
+    // Not even where pushes may be gone with the host: what is left is the beginning of a log.
+    Fail(absl::StrCat("can't be configured: ", status.ToString()));
     return status;
   }
   if (std::exchange(process_->configured, true)) return status;
