@@ -110,11 +110,11 @@ class PushLog {
   // isn't synced, unless the log is broken.
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(append_mutex_);
   absl::Mutex append_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // Held while a record is written.
-  mutable absl::Mutex mutex_;  // Never during a disk operation.
+  mutable absl::Mutex mutex_;                              // Never during a disk operation.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<AppendFile> file_ ABSL_GUARDED_BY(mutex_);
   std::deque<LogSegment> segments_ ABSL_GUARDED_BY(mutex_);  // the last one is being written
-  bool header_is_synced_ ABSL_GUARDED_BY(mutex_) = true;  // the last one's
+  bool header_is_synced_ ABSL_GUARDED_BY(mutex_) = true;     // the last one's
   Lsn last_ ABSL_GUARDED_BY(mutex_);
   Step newest_ ABSL_GUARDED_BY(mutex_);  // of all records there ever were
   Lsn synced_through_ ABSL_GUARDED_BY(mutex_);

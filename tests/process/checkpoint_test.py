@@ -273,6 +273,9 @@ class CheckpointTest(ProcessTest):
                              'whole, by every byte: %s' % (self.run_dir, older))
         # By its path, as `checkpoint now` prints it.
         summary = self.resume('--resume-from', os.path.join(os.path.dirname(path), '..', older))
+        # The fourth generation made the damaged one again, in its folder.
+        self.assertEqual(summary['checkpoints']['last'], newest)
+        self.assertIn('generation-4-server-1.1.sst', os.listdir(os.path.dirname(path)))
         self.assertEqual(summary['model_digest'], digest)
         # What the new generation made is the newest now.
         self.assertEqual(self.checkpoints()[-1], summary['checkpoints']['last'])

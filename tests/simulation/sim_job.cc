@@ -483,6 +483,8 @@ std::string SimJob::ChooseOlder() {
   const bool has_best = std::any_of(
       list->begin(), list->end(), [&](const ListedCheckpoint& other) { return best == other.id; });
   if (!chosen.status.ok() || (best.has_value() && !has_best)) return "";
+  // The model has gone on without it.
+  if (left_behind_.count({chosen.id.generation, chosen.id.step}) > 0) return "";
   ++counters_.older;
   newest_committed_ = chosen.id.step;
   return chosen.name;

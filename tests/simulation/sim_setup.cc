@@ -68,9 +68,9 @@ void ChooseDurability(SimRandom* random, SimSetup* setup) {
 void ChooseCheckpoints(SimRandom* random, SimSetup* setup) {
   CheckpointSetup& checkpoints = setup->checkpoints.emplace();
   setup->num_steps = random->Between(10, 40);
-  if (random->Chance(0.8)) checkpoints.every_steps = static_cast<uint64_t>(random->Between(1, 10));
+  if (random->Chance(0.8)) checkpoints.every_steps = static_cast<uint64_t>(random->Between(1, 6));
   checkpoints.full_every = static_cast<uint32_t>(random->Between(1, 4));
-  checkpoints.keep = static_cast<uint32_t>(random->Between(1, 3));
+  checkpoints.keep = static_cast<uint32_t>(random->Between(1, 6));
   checkpoints.at_end = random->Chance(0.8);
   if (random->Chance(0.3)) {
     checkpoints.max_log_bytes = static_cast<uint64_t>(random->Between(1'000, 50'000));
@@ -80,10 +80,10 @@ void ChooseCheckpoints(SimRandom* random, SimSetup* setup) {
   LauncherFaults& faults = setup->launcher;
   faults.request = random->Chance(0.5) ? 0.02 * random->Between(1, 10) : 0;
   if (random->Chance(0.2)) return;  // The servers alone.
-  faults.max_deaths = static_cast<int>(random->Between(0, 3));
+  faults.max_deaths = static_cast<int>(random->Between(0, 6));
   faults.max_worker_deaths = static_cast<int>(random->Between(0, 3));
-  faults.stop = 0.01 * random->Between(0, 6);
-  faults.break_write = 0.02 * random->Between(0, 10);
+  faults.stop = 0.005 * random->Between(0, 8);
+  faults.break_write = 0.01 * random->Between(1, 10);
   faults.fail_write = 0.01 * random->Between(0, 3);
   faults.stop_worker = 0.01 * random->Between(0, 5);
   if (random->Chance(0.3)) faults.stop_by_user = 0.01 * random->Between(1, 5);
@@ -133,7 +133,7 @@ std::string DescribeEvaluations(const SimSetup& setup) {
 // So little room for the old images of rows that steps wait until a checkpoint has read them.
 void LimitOldImages(SimRandom* random, SimSetup* setup) {
   setup->limits.max_old_image_share = 0;
-  setup->limits.min_old_image_bytes = random->Chance(0.5) ? 0 : random->Below(1000);
+  setup->limits.min_old_image_bytes = random->Chance(0.8) ? 0 : random->Below(1000);
 }
 
 std::string DescribeCheckpoints(const SimSetup& setup) {
@@ -194,11 +194,11 @@ SimSetup ChooseSetup(SimRandom* random) {
   }
   if (random->Chance(0.3)) ChooseOverload(random, &setup);
   if (random->Chance(0.4)) ChooseEvaluations(random, &setup);
-  if (setup.checkpoints.has_value() && random->Chance(0.5)) LimitOldImages(random, &setup);
+  if (setup.checkpoints.has_value() && random->Chance(0.8)) LimitOldImages(random, &setup);
   setup.max_server_restarts = static_cast<uint32_t>(random->Between(0, 6));
   setup.max_rollbacks = static_cast<uint32_t>(random->Between(0, 4));
-  if (setup.checkpoints.has_value() && random->Chance(0.5)) {
-    setup.launcher.resume_older = 0.1 * random->Between(1, 10);
+  if (setup.checkpoints.has_value() && random->Chance(0.8)) {
+    setup.launcher.resume_older = 0.1 * random->Between(6, 10);
   }
   return setup;
 }
@@ -216,15 +216,16 @@ SimSetup Undisturbed(SimSetup setup) {
 }
 
 std::string Describe(const SimSetup& setup) {
-  return absl::StrCat(
-      setup.num_servers, " servers, ", setup.num_workers, " workers, staleness ",
-      setup.staleness_steps, ", ", setup.num_steps, " steps, ", setup.tables.size(), " tables, ",
-      setup.num_keys, " keys, parts of ", setup.max_chunk_bytes, " bytes, drop ", setup.faults.drop,
-      ", duplicate ", setup.faults.duplicate, ", pending ", setup.limits.max_pending_push_bytes,
-      ", rank 0 slow by ", setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
-      setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
-      setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
-      DescribeDurability(setup), DescribeCheckpoints(setup), DescribeEvaluations(setup));
+  return absl::StrCat(setup.num_servers, " servers, ", setup.num_workers, " workers, staleness ",
+                      setup.staleness_steps, ", ", setup.num_steps, " steps, ", setup.tables.size(),
+                      " tables, ", setup.num_keys, " keys, chunks of ", setup.max_chunk_bytes,
+                      " bytes, drop ", setup.faults.drop, ", duplicate ", setup.faults.duplicate,
+                      ", pending ", setup.limits.max_pending_push_bytes, ", rank 0 slow by ",
+                      setup.slow_rank_us, " us, refuse ", setup.faults.refuse, ", straggle ",
+                      setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
+                      setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
+                      DescribeDurability(setup), DescribeCheckpoints(setup),
+                      DescribeEvaluations(setup));
 }
 
 }  // namespace thermocline
