@@ -25,7 +25,7 @@ TransferBlocks::Place TransferBlocks::Take(size_t bytes) {
     AddBlock(std::max(kMinBlockBytes + size_bytes(), taken));
   }
   Block& block = blocks_.back();
-  const Place place = {block.device_bytes() + block.used, block.host_bytes() + block.used};
+  const Place place = {block.DeviceAt(block.used), block.HostAt(block.used)};
   block.used += taken;
   return place;
 }

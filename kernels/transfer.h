@@ -41,8 +41,7 @@ class TransferBlocks {
   void ForEachNew(Visit visit) {
     for (Block& block : blocks_) {
       if (block.visited == block.used) continue;
-      visit(block.device_bytes() + block.visited, block.host_bytes() + block.visited,
-            block.used - block.visited);
+      visit(block.DeviceAt(block.visited), block.HostAt(block.visited), block.used - block.visited);
       block.visited = block.used;
     }
   }
@@ -54,9 +53,12 @@ class TransferBlocks {
     size_t size = 0;
     size_t used = 0;
     size_t visited = 0;
-    uint8_t* host_bytes() { return static_cast<uint8_t*>(host->data()); }
-    uint8_t* device_bytes() {
-      return device == nullptr ? host_bytes() : static_cast<uint8_t*>(device->data());
+    // Null where the memory could not be allocated; the device has the error.
+    uint8_t* HostAt(size_t offset) { return At(*host, offset); }
+    uint8_t* DeviceAt(size_t offset) { return At(device == nullptr ? *host : *device, offset); }
+    static uint8_t* At(DeviceBuffer& buffer, size_t offset) {
+      auto* const bytes = static_cast<uint8_t*>(buffer.data());
+      return bytes == nullptr ? nullptr : bytes + offset;
     }
   };
   void AddBlock(size_t bytes);
