@@ -16,6 +16,7 @@ namespace thermocline {
 namespace {
 
 constexpr uint64_t kMaxReadAheadBatches = 1024;
+constexpr uint64_t kMaxParserThreads = 256;
 constexpr uint64_t kMaxSequenceLength = 65536;
 // A worker holds a block's text.
 constexpr uint64_t kMaxShuffleRows = 1 << 24;
@@ -46,6 +47,10 @@ class DataValidator {
       if (IsNpy(data_)) return source_.Error("data.shuffle", "is for text; npy is read in order");
       RETURN_IF_ERROR(CheckRange(source_, "data.shuffle.block_rows", data_.shuffle().block_rows(),
                                  2, kMaxShuffleRows));
+    }
+    if (data_.has_parser_threads()) {
+      RETURN_IF_ERROR(
+          CheckRange(source_, "data.parser_threads", data_.parser_threads(), 1, kMaxParserThreads));
     }
     return CheckRange(source_, "data.read_ahead_batches", data_.read_ahead_batches(), 1,
                       kMaxReadAheadBatches);

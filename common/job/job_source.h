@@ -60,8 +60,8 @@ class JobSource {
 // (job_data.h), and a table for each feature that names none. Resolving a resolved job changes
 // nothing. Leaves wrong values as they are, for ValidateJob to report.
 //
-// The exception is cache.prefetch_steps: if it were written, a resumed job with another window
-// would keep a default of the old window.
+// Exceptions are cache.prefetch_steps and data.parser_threads: if they were written, a resumed job
+// with another window, or on another machine, would keep the old one's default.
 void ResolveJob(Job* job);
 
 // Checks every value of `resolved`, the resolved form of `source`, and reports the first that is

@@ -103,6 +103,7 @@ Data WithoutPaths(const Job& job, bool described) {
   if (data.has_test()) data.mutable_test()->clear_path();
   data.clear_max_bad_lines();
   data.clear_read_ahead_batches();
+  data.clear_parser_threads();
   if (described) data.clear_num_dense();  // The features tell it.
   if (described) data.clear_num_categorical();
   return data;

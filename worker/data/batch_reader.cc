@@ -21,7 +21,7 @@ absl::Status Cancelled() { return absl::CancelledError("reading was cancelled");
 BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options)
     : source_(std::move(source)),
       options_(options),
-      entries_(std::max<uint32_t>(options.read_ahead_batches, 1)),
+      entries_(std::max({options.read_ahead_batches, options.parser_threads, 1u})),
       next_step_(options.start_step.value()),
       parse_step_(options.start_step.value()) {
   CHECK_GE(options_.batch_size, 1);

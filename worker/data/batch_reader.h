@@ -34,8 +34,10 @@ struct BatchReaderOptions {
   // The first step that is handed out; the rows of those before it are passed over. The steps and
   // their rows are those of a reader that begins at step 0.
   Step start_step{0};
-  uint32_t read_ahead_batches = 4;  // At least 1.
-  uint32_t parser_threads = 1;      // Beside the thread that reads (and inflates).
+  uint32_t read_ahead_batches = 4;  // At least 1, and parser_threads.
+  // Beside the thread that reads (and inflates). Each parses a batch at a time; the batches are the
+  // same for any number.
+  uint32_t parser_threads = 1;
 };
 
 // Next() is for one thread at a time; all else is thread-safe.

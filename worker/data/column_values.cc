@@ -1,5 +1,7 @@
 #include "worker/data/column_values.h"
 
+#include <immintrin.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -31,6 +33,25 @@ constexpr std::array<uint8_t, 256> kHex = MakeHexTable();
 
 double Log1p(double value) { return std::log1p(std::max(value, 0.0)); }
 
+// Little-endian, as all machines that we build for.
+template <typename T>
+T Load(const char* from) {
+  T word;
+  std::memcpy(&word, from, sizeof(word));
+  return word;
+}
+
+// `text` as a number of 8 bytes, filled up with zeros. REQUIRES: 1 to 7 bytes
+inline uint64_t LoadUpTo7(absl::string_view text) {
+  const char* const data = text.data();
+  const size_t n = text.size();
+  if (n >= 4) {  // Its first and last four bytes, which may overlap.
+    return Load<uint32_t>(data) | uint64_t{Load<uint32_t>(data + n - 4)} << (8 * (n - 4));
+  }
+  const auto byte = [data](size_t i) { return uint64_t{static_cast<uint8_t>(data[i])} << (8 * i); };
+  return byte(0) | byte(n / 2) | byte(n - 1);
+}
+
 // Up to 18 digits, with a sign or without: most numbers of click logs.
 inline bool ParseShortInteger(absl::string_view text, int64_t* number) {
   const bool negative = !text.empty() && text[0] == '-';
@@ -59,7 +80,24 @@ bool ParseInteger(absl::string_view text, int64_t* number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
+// Eight digits, the length of Criteo's ids.
+inline bool ParseEightHex(const char* text, Key* key) {
+  const __m128i c = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(text));
+  const __m128i digit = _mm_sub_epi8(c, _mm_set1_epi8('0'));
+  const __m128i letter = _mm_sub_epi8(_mm_or_si128(c, _mm_set1_epi8(0x20)), _mm_set1_epi8('a'));
+  const __m128i is_digit = _mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit);
+  const __m128i is_letter = _mm_cmpeq_epi8(_mm_min_epu8(letter, _mm_set1_epi8(5)), letter);
+  if ((_mm_movemask_epi8(_mm_or_si128(is_digit, is_letter)) & 0xff) != 0xff) return false;
+  const __m128i values = _mm_blendv_epi8(_mm_add_epi8(letter, _mm_set1_epi8(10)), digit, is_digit);
+  // Pairs of digits as bytes, the first pair first.
+  const __m128i pairs = _mm_maddubs_epi16(values, _mm_set1_epi16(0x0110));
+  const auto bytes = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_packus_epi16(pairs, pairs)));
+  *key = __builtin_bswap32(bytes);
+  return true;
+}
+
 inline bool ParseHex(absl::string_view text, Key* key) {
+  if (text.size() == 8) return ParseEightHex(text.data(), key);
   if (text.empty() || text.size() > kMaxHexDigits) return false;
   Key value = 0;
   for (const char c : text) {
@@ -87,13 +125,8 @@ std::optional<double> ParseNumber(absl::string_view text) {
 
 Key HashText(absl::string_view text) {
   uint64_t hash = Mix64(text.size());
-  while (!text.empty()) {
-    uint64_t word = 0;
-    const size_t bytes = std::min(text.size(), sizeof(word));
-    std::memcpy(&word, text.data(), bytes);  // Little-endian, as all machines that we build for.
-    hash = Mix64(hash ^ word);
-    text.remove_prefix(bytes);
-  }
+  for (; text.size() >= 8; text.remove_prefix(8)) hash = Mix64(hash ^ Load<uint64_t>(text.data()));
+  if (!text.empty()) hash = Mix64(hash ^ LoadUpTo7(text));
   return hash == kEmptyCategoryKey ? 0 : hash;
 }
 
@@ -169,6 +202,8 @@ KeyReader::KeyReader(const Feature& feature)
   if (categorical.has_min()) min_ = categorical.min();
   if (!categorical.separator().empty()) separator_ = categorical.separator()[0];
   if (length_ == 0) length_ = absl::string_view::npos;
+  is_plain_number_ = start_ == 0 && length_ == absl::string_view::npos &&
+                     kHex[static_cast<unsigned char>(separator_)] == kNotHex;
   kind_ = !boundaries_.empty()                                ? Kind::kBoundaries
           : categorical.id() == Feature::Categorical::INTEGER ? Kind::kInteger
           : categorical.id() == Feature::Categorical::HEX     ? Kind::kHex
@@ -232,6 +267,12 @@ inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
 
 bool KeyReader::Read(absl::string_view text, KeyBuffer* keys) const {
   if (separator_ == 0 || text.empty()) return AddOne(text, keys);
+  // A text that is a number as a whole has no separator. Most of Criteo's columns are such.
+  Key number;
+  if (kind_ == Kind::kHex && is_plain_number_ && ParseHex(text, &number)) {
+    keys->Add(buckets_ > 0 ? Mix64(number) % buckets_ : number);
+    return true;
+  }
   const size_t begin = keys->size;
   for (;;) {
     const size_t end = text.find(separator_);

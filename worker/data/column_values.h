@@ -81,7 +81,10 @@ class KeyReader {
   uint64_t buckets_;
   size_t start_, length_;
   std::vector<double> boundaries_;
-  char separator_ = 0;     // 0: one value
+  char separator_ = 0;  // 0: one value
+  // A text of hexadecimal digits alone is one value, all of it: no substring, and the separator is
+  // none of them.
+  bool is_plain_number_ = false;
   size_t max_length_ = 0;  // 0: no sequence
   bool keeps_first_ = false;
 };

@@ -2,9 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,13 @@ int64_t CutOf(int64_t rows, double test_share) {
   return static_cast<int64_t>(static_cast<double>(rows) * (1 - test_share));
 }
 
+// The job's workers may all be on this host.
+uint32_t ParserThreads(const Job& job) {
+  if (job.data().has_parser_threads()) return job.data().parser_threads();
+  const uint32_t workers = std::max(job.cluster().workers(), 1u);
+  return std::clamp(std::thread::hardware_concurrency() / workers, 1u, 8u);
+}
+
 // What both formats share: the options of readers.
 class DatasetBase : public Dataset {
  public:
@@ -43,6 +52,7 @@ class DatasetBase : public Dataset {
     train_.max_steps = job.train().max_steps();
     train_.max_bad_lines = job.data().max_bad_lines();
     train_.read_ahead_batches = job.data().read_ahead_batches();
+    train_.parser_threads = ParserThreads(job);
     test_ = train_;
     test_.batch_size = job.train().eval_batch_size();
     test_.passes = 1;

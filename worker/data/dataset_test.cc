@@ -232,6 +232,25 @@ TEST(DatasetTsv, WorkersShareEveryBatch) {
   EXPECT_EQ(ReadSplit(job, Split::kTrain, 1, 2).keys, (Keys{{2, 3}, {5, 6}}));
 }
 
+// Whether few are read ahead, and with bad lines.
+TEST(DatasetTsv, BatchesAreTheSameForAnyNumberOfParsers) {
+  TempFolder folder;
+  Job job = MakeJob(Data::CRITEO_TSV, folder.Write("a.tsv", TsvRows(200) + "1\t2\n" + TsvRows(99)));
+  job.mutable_data()->set_max_bad_lines(1);
+  job.mutable_data()->set_read_ahead_batches(1);
+  job.mutable_data()->set_parser_threads(1);
+  const Read one = ReadSplit(job, Split::kTrain);
+  EXPECT_EQ(one.bad_lines, 1u);
+  EXPECT_EQ(one.keys.size(), 100u);
+  for (const uint32_t threads : {2, 5, 8}) {
+    job.mutable_data()->set_parser_threads(threads);
+    const Read read = ReadSplit(job, Split::kTrain);
+    EXPECT_TRUE(read.status.ok()) << read.status;
+    EXPECT_EQ(read.keys, one.keys);
+    EXPECT_EQ(read.bad_lines, 1u);
+  }
+}
+
 TEST(DatasetTsv, NothingHeldOutIsNoBatch) {
   TempFolder folder;
   const Job job = MakeJob(Data::CRITEO_TSV, folder.Write("a.tsv", TsvRows(7)));

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -17,26 +18,40 @@
 namespace thermocline {
 namespace {
 
-void SplitPlain(absl::string_view line, char separator, std::vector<absl::string_view>* columns) {
+// Bytes that are compared at a time.
+constexpr int kSplitBytes = 32;
+
+// A bit for each of the kSplitBytes at `p` that is `wanted`.
+inline uint32_t MatchesAt(const char* p, __m256i wanted) {
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, wanted)));
+}
+
+// Returns how many there are, at the front of `columns`.
+size_t SplitPlain(absl::string_view line, char separator, std::vector<absl::string_view>* columns) {
   const char* begin = line.data();
   const char* const end = begin + line.size();
-  const char* p = begin;
-  const __m128i wanted = _mm_set1_epi8(separator);
-  for (; end - p >= 16; p += 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    auto mask = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, wanted)));
-    for (; mask != 0; mask &= mask - 1) {
-      const char* const at = p + __builtin_ctz(mask);
-      columns->emplace_back(begin, at - begin);
+  const __m256i wanted = _mm256_set1_epi8(separator);
+  size_t count = 0;
+  const auto add_columns = [&](const char* p, uint32_t matches) {
+    // Room for a column at every byte, and the last.
+    if (columns->size() < count + kSplitBytes + 1) columns->resize(2 * count + kSplitBytes + 1);
+    absl::string_view* to = columns->data() + count;
+    for (; matches != 0; matches &= matches - 1) {
+      const char* const at = p + __builtin_ctz(matches);
+      *to++ = absl::string_view(begin, at - begin);
       begin = at + 1;
     }
-  }
-  for (; p < end; ++p) {
-    if (*p != separator) continue;
-    columns->emplace_back(begin, p - begin);
-    begin = p + 1;
-  }
-  columns->emplace_back(begin, end - begin);
+    count = to - columns->data();
+  };
+  const char* p = begin;
+  for (; end - p >= kSplitBytes; p += kSplitBytes) add_columns(p, MatchesAt(p, wanted));
+  char rest[kSplitBytes] = {};
+  if (p < end) std::memcpy(rest, p, end - p);
+  const uint32_t matches = MatchesAt(rest, wanted) & ((uint32_t{1} << (end - p)) - 1);
+  add_columns(p, matches);
+  (*columns)[count++] = absl::string_view(begin, end - begin);
+  return count;
 }
 
 // Takes a column that begins with a quote from the front of `*rest`; false where other text follows
@@ -90,7 +105,7 @@ absl::string_view WithoutLineEnd(absl::string_view line) {
   return absl::StripSuffix(line, "\r");
 }
 
-bool LooksLikeHeader(const std::vector<absl::string_view>& columns) {
+bool LooksLikeHeader(absl::Span<const absl::string_view> columns) {
   return columns.size() > 1 &&
          std::all_of(columns.begin(), columns.end(), [](absl::string_view column) {
            column = absl::StripPrefix(column, "\"");
@@ -99,29 +114,31 @@ bool LooksLikeHeader(const std::vector<absl::string_view>& columns) {
 }
 
 void SplitLine(absl::string_view line, const LineFormat& format, LineColumns* out) {
-  out->columns.clear();
   out->misquoted = -1;
   if (!format.quotes || line.find('"') == line.npos) {
-    SplitPlain(line, format.separator, &out->columns);
+    const size_t count = SplitPlain(line, format.separator, &out->storage);
+    out->columns = absl::MakeConstSpan(out->storage.data(), count);
     return;
   }
+  out->storage.clear();
   out->unquoted.clear();
   out->unquoted.reserve(line.size());  // Columns point into it.
   for (absl::string_view rest = line;;) {
     absl::string_view column;
     if (!rest.empty() && rest.front() == '"') {
       if (!TakeQuoted(&rest, format.separator, &column, &out->unquoted)) {
-        out->misquoted = static_cast<int>(out->columns.size());
-        return;
+        out->misquoted = static_cast<int>(out->storage.size());
+        break;
       }
     } else {
       column = rest.substr(0, rest.find(format.separator));
       rest.remove_prefix(column.size());
     }
-    out->columns.push_back(column);
-    if (rest.empty()) return;
+    out->storage.push_back(column);
+    if (rest.empty()) break;
     rest.remove_prefix(1);
   }
+  out->columns = out->storage;
 }
 
 // ---- what the job says
@@ -324,7 +341,7 @@ std::string TextParser::Describe(absl::string_view line) const {
   if (line.empty()) return "the line is empty";
   LineColumns split;
   SplitLine(line, format_, &split);
-  const std::vector<absl::string_view>& columns = split.columns;
+  const absl::Span<const absl::string_view> columns = split.columns;
   if (split.misquoted >= 0) {
     return absl::StrCat("column ", split.misquoted + 1,
                         " begins with a quote that is not closed at its end (a quote within "

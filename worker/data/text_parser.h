@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch.h"
 #include "worker/data/column_values.h"
@@ -18,11 +19,14 @@
 
 namespace thermocline {
 
-// A line in its columns, which point into the line or into `unquoted`.
+// A line in its columns, which point into the line or into `unquoted`. Used again and again: its
+// memory stays.
 struct LineColumns {
-  std::vector<absl::string_view> columns;
+  absl::Span<const absl::string_view> columns;  // In `storage`.
+  int misquoted = -1;  // The first column whose quotes are wrong; -1: none.
+
+  std::vector<absl::string_view> storage;
   std::string unquoted;  // Of columns with a doubled quote.
-  int misquoted = -1;    // The first column whose quotes are wrong; -1: none.
 };
 
 // `line` without its line end.
@@ -32,7 +36,7 @@ void SplitLine(absl::string_view line, const LineFormat& format, LineColumns* ou
 absl::string_view WithoutLineEnd(absl::string_view line);
 
 // Names of columns: no label, no number, no empty column.
-bool LooksLikeHeader(const std::vector<absl::string_view>& columns);
+bool LooksLikeHeader(absl::Span<const absl::string_view> columns);
 
 // Where the names of columns come from.
 struct ColumnNames {

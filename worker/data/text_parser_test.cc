@@ -1,10 +1,12 @@
 #include "worker/data/text_parser.h"
 
+#include <cctype>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/job/job_data.h"
@@ -109,6 +111,32 @@ TEST(CriteoText, SixteenDigitsAreAKey) {
   const TextParser parser = CriteoParser(0, 1);
   EXPECT_EQ(Parse(parser, {"0\tfffffffffffffffe"}).batch.features[0].keys[0], ~Key{1});
   EXPECT_EQ(Parse(parser, {"0\t0123456789ABCDEF"}).batch.features[0].keys[0], 0x0123456789ABCDEFu);
+}
+
+// Every byte in every place of eight, the usual length, and of seven.
+TEST(CriteoText, HexadecimalDigitsAreTheOnlyOnes) {
+  const TextParser parser = CriteoParser(0, 1);
+  for (const std::string number : {"89abcdef", "9abcdef"}) {
+    for (size_t place = 0; place < number.size(); ++place) {
+      std::vector<std::string> lines;
+      std::vector<int64_t> bad;
+      UninitializedVector<Key> keys;
+      for (int c = 0; c < 256; ++c) {
+        if (c == '\t' || c == '\n' || c == '\r' || c == ',') continue;
+        std::string text = number;
+        text[place] = static_cast<char>(c);
+        if (std::isxdigit(c) != 0) {
+          keys.push_back(std::stoull(text, nullptr, 16));
+        } else {
+          bad.push_back(static_cast<int64_t>(lines.size()));
+        }
+        lines.push_back("1\t" + text);
+      }
+      const Parsed parsed = Parse(parser, lines);
+      EXPECT_EQ(parsed.bad, bad);
+      EXPECT_EQ(parsed.batch.features[0].keys, keys);
+    }
+  }
 }
 
 TEST(CriteoText, MalformedLinesAreLeftOutAndSaidWhy) {
@@ -224,6 +252,22 @@ std::vector<std::vector<Key>> KeysOfLines(const TextParser& parser,
 
 using Bags = std::vector<std::vector<Key>>;
 
+// Separators at every place, in lines of all lengths: as a plain search finds them.
+TEST(DescribedText, LinesSplitAtEverySeparator) {
+  uint64_t state = 1;
+  LineColumns split;
+  for (size_t length = 0; length < 140; ++length) {
+    for (const uint64_t one_in : {1, 2, 7, 50}) {
+      std::string line(length, 'x');
+      for (char& c : line)
+        c = Mix64(state++) % one_in == 0 ? ',' : static_cast<char>(state % 128 | 64);
+      SplitLine(line, {',', false}, &split);
+      const std::vector<std::string> wanted = absl::StrSplit(line, ',');
+      ASSERT_EQ(std::vector<std::string>(split.columns.begin(), split.columns.end()), wanted);
+    }
+  }
+}
+
 TEST(DescribedText, QuotesAndSeparators) {
   const TextParser comma = DescribedParser(R"(feature { column: "a" categorical {} })");
   EXPECT_EQ(KeysOfLines(comma, {"x,,,1,", "\"x\",,,1,", "\"x,y\",,,0,\"\"", "\"x\"\"y\",,,0,",
@@ -283,6 +327,12 @@ TEST(DescribedText, TheHashOfTextIsFixed) {
   EXPECT_EQ(HashText("12345678"), Mix64(Mix64(8) ^ 0x3837363534333231));
   EXPECT_EQ(HashText("123456789"), Mix64(Mix64(Mix64(9) ^ 0x3837363534333231) ^ 0x39));
   EXPECT_EQ(HashText("85f751fd"), 0xdd945e02dcc5fabfu);
+  const std::string text = "\xff\x01gHzA\x80-";
+  for (size_t bytes = 1; bytes <= text.size(); ++bytes) {
+    uint64_t number = 0;
+    for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<uint8_t>(text[i]);
+    EXPECT_EQ(HashText(text.substr(0, bytes)), Mix64(Mix64(bytes) ^ number));
+  }
 }
 
 TEST(DescribedText, SequencesKeepTheirLastOrFirst) {
