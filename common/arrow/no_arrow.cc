@@ -1,0 +1,28 @@
+// What a build without Arrow C++ has in its place.
+#include "absl/strings/str_cat.h"
+#include "common/arrow/object_store.h"
+#include "common/arrow/parquet.h"
+
+namespace thermocline {
+
+absl::Status RequireArrow(absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      what,
+      ": Parquet and s3:// need Arrow C++, which this build does not have; deploy/setup.sh "
+      "fetches it from PyPI (the pyarrow wheel), and the next build uses it"));
+}
+
+absl::StatusOr<std::unique_ptr<ParquetFile>> ParquetFile::Open(const std::string& path,
+                                                               ObjectStore*) {
+  return RequireArrow(path);
+}
+
+absl::StatusOr<std::unique_ptr<ParquetWriter>> ParquetWriter::Create(const std::string& path) {
+  return RequireArrow(path);
+}
+
+absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Open(const ObjectStoreOptions&) {
+  return RequireArrow("s3://");
+}
+
+}  // namespace thermocline
