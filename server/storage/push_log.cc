@@ -160,7 +160,13 @@ absl::Status PushLog::EndSegment(uint64_t min_bytes) {
   absl::Status status = next.status();
   if (status.ok()) {
     status = SwitchTo(*next, number, &ended);
-    if (!status.ok()) disk_->Remove(PathOf(number)).IgnoreError();  // It holds nothing.
+    if (!status.ok()) {
+      // It has no header: beside a later segment it would read as damage, so its name must go from
+      // the medium, too.
+      absl::Status removed = disk_->Remove(PathOf(number));
+      if (removed.ok()) removed = disk_->SyncDirectory(options_.directory);
+      if (!removed.ok()) status = std::move(removed);
+    }
   }
   if (absl::IsResourceExhausted(status)) return absl::OkStatus();
   if (status.ok()) status = ended.file->Sync();
