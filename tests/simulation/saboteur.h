@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/wire/messages.h"
+#include "server/storage/journal_opener.h"
 #include "tests/simulation/sim_random.h"
 
 namespace thermocline {
@@ -81,6 +83,20 @@ class Saboteur {
   std::optional<std::pair<ServerIndex, wire::PushChunk>> repeated_;           // kApplied...
   std::map<std::pair<ServerIndex, Step>, std::vector<WorkerRank>> arrivals_;  // kArrivalOrder
   std::optional<std::pair<WorkerRank, Step>> early_;                          // kEarlyPush
+};
+
+// Journals that a saboteur tampers with: what they replay, and when they write.
+class SabotagedJournals : public JournalOpener {
+ public:
+  // `saboteur` outlives this.
+  SabotagedJournals(std::unique_ptr<JournalOpener> real, ServerIndex server, Saboteur* saboteur);
+
+  absl::StatusOr<std::unique_ptr<PushJournal>> Open(const JournalSpec& spec, Visit visit) override;
+
+ private:
+  const std::unique_ptr<JournalOpener> real_;
+  const ServerIndex server_;
+  Saboteur* const saboteur_;
 };
 
 }  // namespace thermocline

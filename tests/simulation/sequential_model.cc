@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/hash.h"
@@ -35,15 +36,22 @@ SequentialModel::SequentialModel(std::vector<TableLayout> layouts, uint64_t seed
       queues_(num_workers),
       pushed_through_(num_workers, kNoStep) {
   for (const TableLayout& layout : layouts_) rows_[layout.id];
-  after_[kNoStep] = rows_;
+  after_[kNoStep] = std::make_shared<const Rows>(rows_);
 }
 
-void SequentialModel::RollBack(Step step, uint32_t num_workers) {
+bool SequentialModel::Follows(const Line& line) const {
+  const auto& [step, rows] = *line.rbegin();
+  const auto found = after_.find(step);
+  return found != after_.end() && found->second == rows;
+}
+
+void SequentialModel::GoBack(Line line, uint32_t num_workers) {
+  const Step step = line.rbegin()->first;
+  after_ = std::move(line);
   queues_.assign(num_workers, {});
   pushed_through_.assign(num_workers, step);
   next_step_ = step + 1;
-  rows_ = after_.at(step);
-  after_.erase(after_.upper_bound(step), after_.end());
+  rows_ = *after_.at(step);
 }
 
 void SequentialModel::AddPush(WorkerRank rank, ModelPush push) {
@@ -97,7 +105,7 @@ void SequentialModel::ApplyNext() {
       row->changed = next_step_;
     }
   }
-  after_[next_step_] = rows_;
+  after_[next_step_] = std::make_shared<const Rows>(rows_);
   next_step_ = next_step_ + 1;
 }
 
@@ -107,7 +115,7 @@ bool SequentialModel::HadWeights(TableId table, Key key, absl::Span<const float>
     // A faulty server may claim a step that its generation doesn't have: no row is of it.
     const auto tables = after_.find(step);
     if (tables == after_.end()) continue;
-    const auto& rows = tables->second.at(table);
+    const auto& rows = tables->second->at(table);
     const auto row = rows.find(key);
     if (row == rows.end()) {
       if (SameBits(weights, InitialWeights(table, key))) return true;
@@ -129,7 +137,7 @@ SequentialModel::Row* SequentialModel::RowOf(TableId table, Key key) {
 
 double SequentialModel::ScoreAfter(Step step, uint64_t num_keys) const {
   ModelScore score;
-  for (const auto& [table, rows] : after_.at(step)) {
+  for (const auto& [table, rows] : RowsAfter(step)) {
     for (uint64_t i = 0; i < num_keys; ++i) {
       const Key key = Mix64(i);
       const auto row = rows.find(key);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -51,10 +52,6 @@ class SequentialModel {
   void AddPush(WorkerRank rank, ModelPush push);
   Step complete_through() const { return next_step_ - 1; }
 
-  // Everything is again as it was after `step`; the workers, of another number perhaps, push what
-  // comes after it anew. REQUIRES: step <= complete_through()
-  void RollBack(Step step, uint32_t num_workers);
-
   // Whether `weights` are those of the row after some step in [from, to].
   bool HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
                   Step to) const;
@@ -66,7 +63,18 @@ class SequentialModel {
   };
   using Rows = std::map<TableId, std::map<Key, Row>>;
   // Rows that some push has touched, as they were after a step; kNoStep: before the first.
-  const Rows& RowsAfter(Step step) const { return after_.at(step); }
+  const Rows& RowsAfter(Step step) const { return *after_.at(step); }
+
+  // The rows after every step from kNoStep on. Trained twice, a step may have two results, each on
+  // a line of its own.
+  using Line = std::map<Step, std::shared_ptr<const Rows>>;
+  Line LineThrough(Step step) const { return {after_.begin(), after_.upper_bound(step)}; }
+  // Whether the last step of `line` is one that the present rows come from.
+  bool Follows(const Line& line) const;
+  // The rows are again those at the end of `line`; the workers, of another number perhaps, push
+  // what comes after it anew.
+  void GoBack(Line line, uint32_t num_workers);
+
   // Of all tables' first `num_keys` keys, Mix64(0) and so on.
   double ScoreAfter(Step step, uint64_t num_keys) const;
   std::vector<float> InitialWeights(TableId table, Key key) const;
@@ -82,7 +90,7 @@ class SequentialModel {
   std::vector<Step> pushed_through_;           // [num_workers]
   Step next_step_{0};
   Rows rows_;
-  std::map<Step, Rows> after_;  // From kNoStep on, every step.
+  Line after_;
 };
 
 }  // namespace thermocline

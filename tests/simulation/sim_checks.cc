@@ -100,7 +100,7 @@ void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout
                                    through.value(), ": ", what));
 }
 
-uint64_t CheckCheckpoints(const SequentialModel& model, const LeftBehind& left_behind,
+uint64_t CheckCheckpoints(const SequentialModel& model, const CheckpointLines& lines,
                           const ServerConfig& config, uint32_t num_servers, Disk* disk,
                           const CheckpointStore& store, std::vector<std::string>* failures) {
   const auto list = store.List();
@@ -109,7 +109,9 @@ uint64_t CheckCheckpoints(const SequentialModel& model, const LeftBehind& left_b
     return 0;
   }
   for (const ListedCheckpoint& listed : *list) {
-    const auto left = left_behind.find({listed.id.generation, listed.id.step});
+    const auto line = lines.find({listed.id.generation, listed.id.step});
+    const SequentialModel::Rows& expected =
+        line != lines.end() ? *line->second.rbegin()->second : model.RowsAfter(listed.id.step);
     std::string what = listed.status.ok() ? "" : listed.status.ToString();
     for (uint32_t i = 0; i < num_servers && what.empty(); ++i) {
       ServerConfig restored = config;
@@ -117,8 +119,7 @@ uint64_t CheckCheckpoints(const SequentialModel& model, const LeftBehind& left_b
       restored.num_servers = num_servers;
       restored.server_index = ServerIndex(i);
       restored.durability.reset();
-      what = Restore(left != left_behind.end() ? left->second : model.RowsAfter(listed.id.step),
-                     restored, listed, disk);
+      what = Restore(expected, restored, listed, disk);
     }
     if (!what.empty()) failures->push_back(absl::StrCat("checkpoint ", listed.name, ": ", what));
   }

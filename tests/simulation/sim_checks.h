@@ -27,13 +27,13 @@ Digest DigestOf(const SequentialModel::Rows& rows);
 void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout>& tables,
                      uint32_t num_servers, SimServer* server, std::vector<std::string>* failures);
 
-// By generation and step: what checkpoints hold that the job left behind, once it had gone back to
-// an older one. The others hold the model of their step.
-using LeftBehind = std::map<std::pair<uint64_t, Step>, SequentialModel::Rows>;
+// By generation and step: what checkpoints of earlier generations hold at the end of each line. The
+// others hold the present model's rows of their step.
+using CheckpointLines = std::map<std::pair<uint64_t, Step>, SequentialModel::Line>;
 
 // Every checkpoint that is left is whole, and `num_servers` servers that begin with it hold what it
 // is of. Returns how many there are.
-uint64_t CheckCheckpoints(const SequentialModel& model, const LeftBehind& left_behind,
+uint64_t CheckCheckpoints(const SequentialModel& model, const CheckpointLines& lines,
                           const ServerConfig& config, uint32_t num_servers, Disk* disk,
                           const CheckpointStore& store, std::vector<std::string>* failures);
 

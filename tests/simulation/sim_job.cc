@@ -43,6 +43,7 @@ void SimJobCounters::Add(const SimJobCounters& other) {
   resized += other.resized;
   restored += other.restored;
   older += other.older;
+  left += other.left;
   made_again += other.made_again;
   lost_logs += other.lost_logs;
   stalls += other.stalls;
@@ -247,8 +248,10 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
   trace_ = Mix64(trace_ ^ Mix64(start.generation) ^ static_cast<uint64_t>(start.base_step.value()));
   if (!start.base.empty()) ++counters_.restored;
   if (!status.ok()) return;
-  LeaveBehind(start.base_step);
-  model_.RollBack(start.base_step, num_workers_);
+  KeepLines();
+  const auto base = lines_.find({start.base_generation, start.base_step});
+  model_.GoBack(base != lines_.end() ? base->second : model_.LineThrough(start.base_step),
+                num_workers_);
   workers_.resize(num_workers_);
   worker_noticed_.assign(num_workers_, false);
   for (SimServer* server : servers()) server->BeginGeneration(ConfigFor(server->index()));
@@ -353,7 +356,7 @@ void SimJob::OnCommitted(const CheckpointEvent& event) {
   newest_committed_ = std::max(newest_committed_, event.step);
   newest_base_ = event.name;
   newest_base_generation_ = start_.generation;
-  for (const auto& [id, rows] : left_behind_) {
+  for (const auto& [id, line] : lines_) {
     if (id.second == event.step) ++counters_.made_again;
   }
   const auto manifest = store_.Load(event.name);
@@ -472,33 +475,44 @@ void SimJob::Resume() {
   StartLauncher({});
 }
 
+bool SimJob::IsLeftBehind(const CheckpointId& id) const {
+  const auto line = lines_.find({id.generation, id.step});
+  return line != lines_.end() && !model_.Follows(line->second);
+}
+
 // A checkpoint that the user wants the job to go on with instead of the newest; "": none. Its best
 // may be gone: such a one is not chosen, so that the best can be checked at the end.
 std::string SimJob::ChooseOlder() {
   if (!random_.Chance(setup_.launcher.resume_older)) return "";
   const auto list = store_.List();
   if (!list.ok() || list->size() < 2) return "";
-  const ListedCheckpoint& chosen = (*list)[random_.Below(list->size() - 1)];
+  std::vector<size_t> left_behind;
+  for (size_t i = 0; i < list->size(); ++i) {
+    if (IsLeftBehind((*list)[i].id)) left_behind.push_back(i);
+  }
+  const bool is_left = !left_behind.empty() && random_.Chance(0.8);
+  const size_t index =
+      is_left ? left_behind[random_.Below(left_behind.size())] : random_.Below(list->size() - 1);
+  const ListedCheckpoint& chosen = (*list)[index];
   const auto best = BestCheckpointOf(chosen.manifest.evaluations());
   const bool has_best = std::any_of(
       list->begin(), list->end(), [&](const ListedCheckpoint& other) { return best == other.id; });
   if (!chosen.status.ok() || (best.has_value() && !has_best)) return "";
-  // The model has gone on without it.
-  if (left_behind_.count({chosen.id.generation, chosen.id.step}) > 0) return "";
   ++counters_.older;
+  if (IsLeftBehind(chosen.id)) ++counters_.left;
   newest_committed_ = chosen.id.step;
   return chosen.name;
 }
 
-// Their steps will be trained again, not always with the same model.
-void SimJob::LeaveBehind(Step base) {
+// Before the job goes back: steps that will be trained again do not always make the same model.
+void SimJob::KeepLines() {
   if (!setup_.checkpoints.has_value()) return;
   const auto list = store_.List();
   if (!list.ok()) return;
   for (const ListedCheckpoint& listed : *list) {
-    const auto id = std::make_pair(listed.id.generation, listed.id.step);
-    if (!listed.status.ok() || id.second <= base || left_behind_.count(id) > 0) continue;
-    left_behind_[id] = model_.RowsAfter(id.second);
+    if (!listed.status.ok()) continue;
+    const auto [line, is_new] = lines_.try_emplace({listed.id.generation, listed.id.step});
+    if (is_new) line->second = model_.LineThrough(listed.id.step);
   }
 }
 

@@ -43,6 +43,7 @@ struct SimJobCounters {
   uint64_t resized = 0;     // Of those: with another number of servers or workers.
   uint64_t restored = 0;    // Generations that began with a checkpoint.
   uint64_t older = 0;       // Of those: with one that the user named.
+  uint64_t left = 0;        // Of those: with one that the job had left behind.
   uint64_t made_again = 0;  // Checkpoints of a step of which an earlier generation left one.
   uint64_t lost_logs = 0;   // That lacked what they had acknowledged; all were noticed.
   uint64_t stalls = 0;      // Of those: because nothing advanced.
@@ -72,7 +73,7 @@ class SimJob {
 
   const SimSetup& setup() const { return setup_; }
   const SequentialModel& model() const { return model_; }
-  const LeftBehind& left_behind() const { return left_behind_; }
+  const CheckpointLines& lines() const { return lines_; }
   const SimNetwork& network() const { return *network_; }
   const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
   // Those of the last generation.
@@ -118,7 +119,9 @@ class SimJob {
   void EndLauncher(bool takes_host);
   void Resume();
   std::string ChooseOlder();
-  void LeaveBehind(Step base);
+  // Whether the model has gone on from an earlier step of another line.
+  bool IsLeftBehind(const CheckpointId& id) const;
+  void KeepLines();
   void Resize();
   // Runs `task` unless the launcher is dead by then.
   void Later(int64_t delay_us, const std::function<void()>& task);
@@ -158,7 +161,7 @@ class SimJob {
   bool disk_dies_soon_ = false;          // That of the launcher, in one of its next writes.
   std::string newest_base_;              // Of the generation, or committed since ...
   uint64_t newest_base_generation_ = 0;  // ... by this one.
-  LeftBehind left_behind_;
+  CheckpointLines lines_;
   uint64_t max_staleness_ = 0;  // Of workers that have gone.
   uint64_t trace_ = 0;
   SimJobCounters counters_;  // Of launchers that have gone.

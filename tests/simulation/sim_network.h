@@ -15,19 +15,11 @@
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_setup.h"
 #include "tests/testing/virtual_scheduler.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {
-
-struct NetworkFaults {
-  double drop = 0;       // Of each request and each reply.
-  double duplicate = 0;  // Of each request; the copy's reply is lost.
-  double refuse = 0;     // The call fails at once with kUnavailable.
-  double straggle = 0;   // A message takes up to `straggle_us`, past deadlines and later steps.
-  int64_t delay_us = 2'000;
-  int64_t straggle_us = 500'000;
-};
 
 class SimNetwork {
  public:

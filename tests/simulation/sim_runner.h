@@ -14,9 +14,9 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/job/job_machine.h"
 #include "tests/simulation/saboteur.h"
-#include "tests/simulation/sim_faults.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_setup.h"
 #include "tests/simulation/sim_worker.h"
 #include "tests/testing/virtual_scheduler.h"
 

@@ -13,7 +13,6 @@
 #include "server/storage/journal_opener.h"
 #include "tests/simulation/forgetful_disk.h"
 #include "tests/simulation/process_scheduler.h"
-#include "tests/simulation/sabotaged_journals.h"
 
 namespace thermocline {
 namespace {

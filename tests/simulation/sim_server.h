@@ -20,8 +20,8 @@
 #include "server/core/server_config.h"
 #include "server/core/server_core.h"
 #include "tests/simulation/saboteur.h"
-#include "tests/simulation/sim_faults.h"
 #include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_setup.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/virtual_scheduler.h"
 

@@ -130,25 +130,27 @@ std::string DescribeEvaluations(const SimSetup& setup) {
                       setup.evaluations->patience);
 }
 
-// So little room for the old images of rows that steps wait until a checkpoint has read them.
+// So little room for the old images of rows, and often so slow a disk, that steps wait until a
+// checkpoint has read them.
 void LimitOldImages(SimRandom* random, SimSetup* setup) {
   setup->limits.max_old_image_share = 0;
   setup->limits.min_old_image_bytes = random->Chance(0.8) ? 0 : random->Below(1000);
+  if (random->Chance(0.5)) setup->crashes.slice_us = random->Between(50'000, 500'000);
 }
 
 std::string DescribeCheckpoints(const SimSetup& setup) {
   if (!setup.checkpoints.has_value()) return ", no checkpoints";
   const CheckpointSetup& checkpoints = *setup.checkpoints;
   const LauncherFaults& faults = setup.launcher;
-  return absl::StrCat(", checkpoints every ", checkpoints.every_steps, " steps, all rows every ",
-                      checkpoints.full_every, ", keep ", checkpoints.keep,
-                      checkpoints.at_end ? ", one at the end" : "", ", log below ",
-                      checkpoints.max_log_bytes, ", up to ", faults.max_deaths,
-                      " deaths of the launcher, ", faults.max_worker_deaths, " of workers, lose ",
-                      faults.lose_call, " calls, late ", faults.late_call, ", older ",
-                      faults.resume_older, faults.resizes_servers ? ", other servers" : "",
-                      faults.resizes_workers ? ", other workers" : "", ", old images below ",
-                      setup.limits.min_old_image_bytes);
+  return absl::StrCat(
+      ", checkpoints every ", checkpoints.every_steps, " steps, all rows every ",
+      checkpoints.full_every, ", keep ", checkpoints.keep,
+      checkpoints.at_end ? ", one at the end" : "", ", log below ", checkpoints.max_log_bytes,
+      ", up to ", faults.max_deaths, " deaths of the launcher, ", faults.max_worker_deaths,
+      " of workers, lose ", faults.lose_call, " calls, late ", faults.late_call, ", older ",
+      faults.resume_older, faults.resizes_servers ? ", other servers" : "",
+      faults.resizes_workers ? ", other workers" : "", ", old images below ",
+      setup.limits.min_old_image_bytes, ", slices of ", setup.crashes.slice_us, " us");
 }
 
 std::string DescribeDurability(const SimSetup& setup) {

@@ -92,8 +92,8 @@ void Simulation::CheckServer(SimServer* server, uint64_t pushes) {
 void Simulation::CheckCheckpointsLeft() {
   const auto num_servers = static_cast<uint32_t>(random_.Between(1, 5));
   result_.checkpoints_left =
-      CheckCheckpoints(job_.model(), job_.left_behind(), job_.ConfigFor(ServerIndex(0)),
-                       num_servers, job_.checkpoints(), *job_.store(), &result_.failures);
+      CheckCheckpoints(job_.model(), job_.lines(), job_.ConfigFor(ServerIndex(0)), num_servers,
+                       job_.checkpoints(), *job_.store(), &result_.failures);
   if (!job_.setup().checkpoints->at_end) return;
   const auto newest = job_.store()->Newest();
   if (!newest.ok() || !newest->has_value() || (*newest)->step() != last().value()) {
