@@ -1,4 +1,5 @@
-// RocksDB's view of a Disk: enough of a file system to write and to read single SST files.
+// RocksDB for rows files: their settings, and a view of a Disk that is enough of a file system to
+// write and to read single SST files.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_DISK_ENV_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_DISK_ENV_H_
 
@@ -10,6 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "common/disk/disk.h"
 #include "rocksdb/env.h"
+#include "rocksdb/options.h"
+#include "rocksdb/table.h"
 
 namespace thermocline {
 
@@ -40,6 +43,24 @@ class DiskActivity {
 
 // An environment over `disk`, which outlives it. A new file replaces one that is there.
 std::unique_ptr<rocksdb::Env> NewDiskEnv(Disk* disk, std::shared_ptr<DiskActivity> activity);
+
+// The settings that make our SST files what docs/formats.md says.
+inline rocksdb::Options RowsFileOptions(rocksdb::Env* env) {
+  rocksdb::BlockBasedTableOptions table;
+  table.format_version = 5;
+  table.checksum = rocksdb::kXXH3;
+  table.no_block_cache = true;  // Every block is read once.
+  // Measured with rows of 128 bytes: smaller and larger blocks are slower, as are other distances
+  // between the keys that are written whole.
+  table.block_size = 64 << 10;
+  table.block_size_deviation = 0;
+  table.block_restart_interval = 16;
+  rocksdb::Options options;
+  options.env = env;
+  options.compression = rocksdb::kNoCompression;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
 
 }  // namespace thermocline
 

@@ -8,7 +8,6 @@
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/listed_file.h"
 #include "common/checkpoint/rows_file.h"
-#include "common/checkpoint/rows_file_options.h"
 #include "rocksdb/perf_level.h"
 #include "rocksdb/sst_file_reader.h"
 

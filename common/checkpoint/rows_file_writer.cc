@@ -5,7 +5,6 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/rows_file.h"
-#include "common/checkpoint/rows_file_options.h"
 #include "rocksdb/sst_file_writer.h"
 
 namespace thermocline {

@@ -1,5 +1,5 @@
 // Matrix products on the device, in a stream's order. Implementations: CublasLtGemm
-// (cublaslt_gemm.h); plain loops of the emulation (emulation/emulated_gemm.h).
+// (cublaslt_gemm.h); EmulatedGemm (emulation/emulated_device.cc).
 #ifndef THERMOCLINE_KERNELS_CUDA_GEMM_H_
 #define THERMOCLINE_KERNELS_CUDA_GEMM_H_
 

@@ -16,8 +16,7 @@
 #include "common/net/rpc.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "server/core/server_core.h"
-#include "server/rpc/admission.h"
-#include "server/rpc/method_stats.h"
+#include "server/rpc/call_counts.h"
 
 namespace thermocline {
 

@@ -4,16 +4,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <numeric>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/uninitialized_vector.h"
-#include "tests/benchmarks/closed_loop.h"
 #include "tests/benchmarks/pull_contest.h"
 
 namespace thermocline {
@@ -26,6 +31,48 @@ constexpr absl::Duration kStartTimeout = absl::Seconds(30);
 constexpr int64_t kDeadlineUs = 60'000'000;
 // Filling the tables: keys in one request.
 constexpr uint32_t kFillKeys = 20000;
+
+double SecondsNow() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Starts call `lane`, one of `in_flight`; `done` runs when it has ended.
+using StartCall = std::function<void(int lane, std::function<void(absl::Status)> done)>;
+
+// A fixed number of asynchronous calls are in flight until enough have been made. CHECKs that every
+// call succeeds.
+class ClosedLoop {
+ public:
+  ClosedLoop(StartCall start, int in_flight) : start_(std::move(start)), lanes_left_(in_flight) {}
+
+  // Runs for about `seconds`; returns the number of calls.
+  uint64_t Run(double seconds) {
+    end_ = SecondsNow() + seconds;
+    for (int lane = lanes_left_ - 1; lane >= 0; --lane) Next(lane);
+    absl::MutexLock lock(&mutex_, absl::Condition(&finished_));
+    return calls_.load();
+  }
+
+ private:
+  void Next(int lane) {
+    start_(lane, [this, lane](const absl::Status& status) {
+      if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+      CHECK(status.ok());
+      calls_.fetch_add(1, std::memory_order_relaxed);
+      if (SecondsNow() < end_) return Next(lane);
+      if (lanes_left_.fetch_sub(1) != 1) return;
+      absl::MutexLock lock(&mutex_);
+      finished_ = true;
+    });
+  }
+
+  const StartCall start_;
+  double end_ = 0;
+  std::atomic<uint64_t> calls_{0};
+  std::atomic<int> lanes_left_;
+  absl::Mutex mutex_;
+  bool finished_ = false;  // guarded by mutex_
+};
 
 wire::Header MakeHeader(Step acked_through) {
   return {kJob, /*generation=*/1, WorkerRank(0), acked_through};

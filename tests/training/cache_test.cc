@@ -18,7 +18,6 @@
 #include "tests/testing/test_seed.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
-#include "tests/training/write_back_watch.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/worker.h"
 

@@ -14,7 +14,6 @@
 #include "server/core/server_core.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
-#include "tests/training/write_back_watch.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/worker.h"

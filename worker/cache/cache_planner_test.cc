@@ -14,8 +14,8 @@
 #include "common/base/hash.h"
 #include "common/base/thread_pool.h"
 #include "gtest/gtest.h"
+#include "tests/testing/key_of_hash.h"
 #include "tests/testing/test_seed.h"
-#include "worker/plan/key_of_hash.h"
 
 namespace thermocline {
 namespace {

@@ -1,6 +1,6 @@
-// For tests: keys made to collide.
-#ifndef THERMOCLINE_WORKER_PLAN_KEY_OF_HASH_H_
-#define THERMOCLINE_WORKER_PLAN_KEY_OF_HASH_H_
+// Keys of chosen hashes: made to collide, or to lie on one server.
+#ifndef THERMOCLINE_TESTS_TESTING_KEY_OF_HASH_H_
+#define THERMOCLINE_TESTS_TESTING_KEY_OF_HASH_H_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ static_assert(KeyHash(5, KeyOfHash(5, 0x0123456789ABCDEFull)) == 0x0123456789ABC
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_WORKER_PLAN_KEY_OF_HASH_H_
+#endif  // THERMOCLINE_TESTS_TESTING_KEY_OF_HASH_H_
