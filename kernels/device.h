@@ -37,7 +37,7 @@ class DeviceEvent {
   virtual absl::Status Wait() = 0;  // on the host; errors: as Device::Synchronize
 };
 
-// What a device does in another way than it was asked to, since it has no other.
+// How often a device used a slower or more exact way than it was asked for.
 struct DeviceFallbacks {
   int64_t failed_captures = 0;          // calls of Capture that gave null
   int64_t full_precision_products = 0;  // shapes computed in kFloat32, not in MlpConfig::precision
@@ -59,11 +59,12 @@ class Device {
   // Whether device memory is host memory (the CPU's is): the host may use it whenever the device
   // doesn't.
   virtual bool is_host_memory() const = 0;
-  // Where there is not so much left, data() is null and Synchronize() says so; operations called
-  // after that do nothing.
+  // Where too little memory is left, data() is null and Synchronize() returns the error; operations
+  // called after that do nothing.
   virtual std::unique_ptr<DeviceBuffer> Allocate(size_t bytes) = 0;
-  // `buffer` with so many bytes, of which the first `kept_bytes` are as they were and the others
-  // anything; elsewhere, maybe. Waits for the device, whose memory never holds both. As Allocate.
+  // Returns `buffer` with `bytes` bytes, perhaps at another address. Keeps the first `kept_bytes`;
+  // the values of the others are undefined. Waits for the device, and never holds both buffers in
+  // its memory. Errors: as Allocate.
   virtual std::unique_ptr<DeviceBuffer> Grow(std::unique_ptr<DeviceBuffer> buffer,
                                              size_t kept_bytes, size_t bytes) = 0;
   // Host memory that the device copies from and to without delay.
@@ -74,7 +75,7 @@ class Device {
   virtual void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) = 0;
 
   virtual std::unique_ptr<DeviceEvent> MakeEvent() = 0;
-  // The event stands for all that `stream` was given so far.
+  // The event is reached when all that `stream` was given so far has run.
   virtual void Record(Stream stream, DeviceEvent* event) = 0;
   // What `stream` is given from now on runs after the event.
   virtual void WaitFor(Stream stream, const DeviceEvent& event) = 0;

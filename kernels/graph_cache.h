@@ -61,8 +61,8 @@ class GraphCache {
     uint64_t last_run = 0;
   };
 
-  // Evicts the graph that has been idle longest, if that is long enough: evicting one that comes
-  // again soon, for another that does too, would mean to capture all the time.
+  // Evicts the graph that has been idle longest, if that is long enough: if graphs that are still
+  // in use replaced each other, every run would capture.
   bool EvictIdle() {
     const auto oldest = std::min_element(
         entries_.begin(), entries_.end(),

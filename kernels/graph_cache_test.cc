@@ -57,7 +57,7 @@ TEST(GraphCacheTest, RunsThenCapturesThenReplays) {
   Copying copying(device.get(), 8);
   for (int time = 1; time <= 5; ++time) {
     const auto value = static_cast<float>(time);
-    EXPECT_EQ(copying.CopyOf(value, 0), value);  // What lies there then, not when it was captured.
+    EXPECT_EQ(copying.CopyOf(value, 0), value);  // The value at the replay, not at the capture.
     EXPECT_EQ(copying.calls(), std::min(time, 2));
   }
   EXPECT_EQ(copying.CopyOf(7, 1), 7);
@@ -87,7 +87,7 @@ TEST(GraphCacheTest, AnIdleGraphIsEvicted) {
   EXPECT_EQ(copying.calls(), 6);
 }
 
-// A copy from ordinary memory waits, which no capture survives; it is done all the same.
+// A copy from ordinary memory waits, which ends a capture; the work is still done.
 TEST(GraphCacheTest, WorkThatCannotBeCapturedRunsEachTimeAndIsCounted) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   const std::unique_ptr<DeviceBuffer> memory = device->Allocate(sizeof(float));

@@ -1,4 +1,4 @@
-// Device memory, views of it, and what the operations of a device (device.h) are given. Views own
+// Device memory, views of it, and the operands of a device's operations (device.h). Views own
 // nothing; on the CPU device they point to host memory.
 #ifndef THERMOCLINE_KERNELS_MATRIX_H_
 #define THERMOCLINE_KERNELS_MATRIX_H_

@@ -34,11 +34,11 @@ class StepBenchmark {
   // `device` outlives this.
   StepBenchmark(Device* device, int32_t batch, MlpPrecision precision);
 
-  // Those of a step, and what a cache of rows on the device needs besides.
+  // The operations of a step, and those of a cache of rows on the device.
   std::vector<BenchmarkOperation> StepOperations();
   std::vector<BenchmarkOperation> CacheOperations();
   double lookups_per_key() const;
-  // Of the last batch, divided by its samples.
+  // The loss of the last batch, divided by its samples.
   double Loss();
 
  private:

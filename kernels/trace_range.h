@@ -1,6 +1,6 @@
 // Named ranges of a thread's time, for profilers of GPUs: Nsight Systems shows them above what the
 // device does meanwhile. They are NVTX ranges where the build has a CUDA toolkit, and cost next to
-// nothing without a profiler; elsewhere they are nothing.
+// nothing without a profiler; without a toolkit they do nothing.
 #ifndef THERMOCLINE_KERNELS_TRACE_RANGE_H_
 #define THERMOCLINE_KERNELS_TRACE_RANGE_H_
 
@@ -25,7 +25,7 @@ class TraceRange {
   TraceRange& operator=(const TraceRange&) = delete;
 };
 
-// A stage of a step: a range whose time is counted too.
+// A stage of a step: a range that also counts its time.
 class StageRange {
  public:
   StageRange(const char* name, StageTimer* timer) : range_(name), time_(timer) {}

@@ -1,10 +1,10 @@
 // Many small arrays on their way to a device, or back, in few copies. On a device whose memory is
 // the host's nothing is copied.
 //
-// An arena is used again and again and keeps its memory: what it gave out is valid until its next
-// Clear(), and the caller sees to it that the device has finished with it before that. Memory that
-// a device copies from without delay takes long to allocate, and may make it wait: Clear() sees to
-// more than was used so far, so that a step allocates only where it is far larger than all before.
+// An arena is reused and keeps its memory: its arrays are valid until the next Clear(), and the
+// caller makes sure that the device has finished with them before. Pinned memory takes long to
+// allocate, and its allocation may make the device wait: Clear() allocates more than was used so
+// far, so that a step allocates only if it is far larger than all before.
 //
 // Not thread-safe.
 #ifndef THERMOCLINE_KERNELS_TRANSFER_H_
@@ -32,7 +32,7 @@ class TransferBlocks {
   };
   // 64-byte aligned, on both sides.
   Place Take(size_t bytes);
-  // Makes room for what was used since the last time, or for `expected_bytes`, and some more.
+  // Makes room for the bytes used since the last call, or for `expected_bytes`, and some more.
   void Clear(size_t expected_bytes);
   size_t used_bytes() const;
 

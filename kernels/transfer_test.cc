@@ -36,8 +36,8 @@ TEST(UploadArenaTest, OnTheHostsMemoryNothingIsCopied) {
   EXPECT_EQ(arena.Add(absl::MakeConstSpan(values)).data, values.data());
 }
 
-// Far more than one block, again and again; arrays are whole wherever they came to lie, and what
-// was sent before is not disturbed by what is added later.
+// Far more than one block, again and again; every array arrives whole, and later arrays do not
+// overwrite those sent before.
 TEST(UploadArenaTest, BringsArraysOfAnySizeOverManySteps) {
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice();
   UploadArena arena(device.get());

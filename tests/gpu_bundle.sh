@@ -17,7 +17,7 @@ read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
 programs=({kernels/cuda/cuda_device,kernels/cuda/cuda_kernels,tests/training/gpu_training}_test
   kernels/kernels_benchmark deploy/thermocline server/thermocline-server worker/thermocline-worker)
 bazel build "${flags[@]}" "${programs[@]}"
-# Without a toolkit the tests would pack well, and find no GPU anywhere.
+# Without a toolkit the tests could be packed, but would find no GPU anywhere.
 if [[ -z $(find -L bazel-bin/kernels/cuda -name "*.cu.pic.o" -print -quit) ]]; then
   echo "no CUDA toolkit on this machine: nothing of this would run on a GPU" >&2
   exit 1

@@ -63,7 +63,7 @@ for program in "${programs[@]}"; do
   check "$name" "$program"
   case $name in
     *kernels_test)
-      # What is not about memory or races takes long under them.
+      # Tests that are not about memory or races take long under them.
       sanitize "$program" '-*TooLargeAnAllocation*:*AnEventsWaitReportsErrors:*ACaptureOfAWait*:MlpTest.LowerPrecisions' \
         memcheck racecheck initcheck synccheck
       ;;

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What the compiler doesn't check: who may include whom, how long files are, include guards.
+# What the compiler doesn't check: which folder may include which, how long files are, include
+# guards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/sources.sh
 errors=0
 
-# FOLDER PATTERN: no file below FOLDER may include what matches PATTERN, but for what tests share; that
-# only tests include that, Bazel sees to (testonly).
+# FOLDER PATTERN: no file below FOLDER may include files that match PATTERN, except those that tests
+# share, which Bazel allows only tests to use (testonly).
 forbid() {
   local found
   found=$(sources | grep "^$1/" | xargs -r grep -nE "^#include [<\"]($2)" |

@@ -6,7 +6,7 @@
 #   tests/run.sh --gpu        the tests that need a GPU; fails where there is none
 #
 # unit    every test, as the programs are built for users
-# lint    who may include whom, length of files
+# lint    which folder may include which, length of files
 # format  clang-format
 # clang   compiles everything with clang, thread-safety analysis as errors, for asan and fuzz
 # asan    unit tests under the address and undefined-behaviour sanitizers

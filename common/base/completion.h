@@ -12,7 +12,7 @@ namespace thermocline {
 
 class Completion {
  public:
-  // Forgets what was delivered. REQUIRES: nobody waits, and nothing is still to be delivered.
+  // Forgets what was delivered. REQUIRES: no thread waits, and no Deliver() is still to come.
   void Reset() {
     absl::MutexLock lock(&mutex_);
     done_ = false;

@@ -26,8 +26,8 @@ Digest RowDigest(TableId table, Key key, absl::Span<const float> row) {
   return digest;
 }
 
-// One chain of the processor's own instruction: 8 bytes in 3 cycles, several times what a disk
-// takes.
+// One chain of the processor's own instruction: 8 bytes in 3 cycles, several times as fast as a
+// disk.
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes) {
   const auto* at = static_cast<const uint8_t*>(data);
   uint64_t state = ~crc;

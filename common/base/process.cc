@@ -26,7 +26,7 @@
 namespace thermocline {
 namespace {
 
-// Abseil takes these out before it looks for flags.
+// Abseil handles these before it looks for flags.
 bool AsksForHelp(absl::string_view name) {
   return name == "help" || name == "helpfull" || name == "helpshort" || name == "helppackage" ||
          name == "helpon" || name == "helpmatch" || name == "version";
@@ -92,7 +92,7 @@ std::vector<char*> ParseProgramFlags(absl::string_view usage, int argc, char** a
     std::fprintf(stderr, "%s: %s\n", argv[0], wrong.c_str());
     std::exit(kExitUsage);
   }
-  // Abseil ends with code 1 after it has shown its page.
+  // Abseil would exit with code 1 after it has printed its help.
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
     if (argument == "--") break;
@@ -127,7 +127,7 @@ void RaiseOpenFileLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);  // Where it fails, CheckOpenFiles sees the old limit.
+  setrlimit(RLIMIT_NOFILE, &limit);  // If it fails, CheckOpenFiles sees the old limit.
 }
 
 absl::Status CheckOpenFiles(absl::string_view who, uint64_t connections) {

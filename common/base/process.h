@@ -1,5 +1,5 @@
-// What a program does about itself: its command line, its log, the allocator and mutexes that it
-// runs with, the files it may open, and what it reports in its stats.
+// The setup of a program's own process: its command line, its log, allocator and mutexes, the limit
+// of open files, and the figures for its stats.
 #ifndef THERMOCLINE_COMMON_BASE_PROCESS_H_
 #define THERMOCLINE_COMMON_BASE_PROCESS_H_
 
@@ -23,8 +23,7 @@ std::vector<char*> ParseProgramFlags(absl::string_view usage, int argc, char** a
 std::string CheckProgramFlags(const std::vector<std::string>& arguments);
 
 // Writes a line of this process's log to stderr: "2024-06-11T09:28:20.123Z text". Thread-safe; a
-// line is written whole. What is visible from outside is a statistic, not a log line: log starts,
-// ends and errors.
+// line is written whole. State belongs in the stats, not in the log: log starts, ends and errors.
 void LogLine(absl::string_view text);
 
 // Sets glibc's allocator for messages of about a megabyte. By default it maps every block from
@@ -51,8 +50,8 @@ uint64_t OpenFileLimit();
 // later.
 void RaiseOpenFileLimit();
 
-// Checks that OpenFileLimit() suffices for `connections` and kFilesBesideConnections.
-// Errors: kFailedPrecondition (names `who`, what it needs, and the limit).
+// Checks that OpenFileLimit() suffices for `connections` and kFilesBesideConnections. Errors:
+// kFailedPrecondition (names `who`, the program, what it needs, and the limit).
 absl::Status CheckOpenFiles(absl::string_view who, uint64_t connections);
 
 // Memory of this process that is in RAM (VmRSS), or 0 where /proc can't be read.

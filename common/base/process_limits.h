@@ -1,5 +1,5 @@
-// What our processes agree on: the meaning of exit codes, and the range of values that a job file
-// or a process's flag may have. A value beyond its range is a typo.
+// Agreements between our processes: the meaning of exit codes, and the ranges of values in job
+// files and flags.
 #ifndef THERMOCLINE_COMMON_BASE_PROCESS_LIMITS_H_
 #define THERMOCLINE_COMMON_BASE_PROCESS_LIMITS_H_
 

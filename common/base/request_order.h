@@ -1,5 +1,5 @@
-// Requests of one sender that may arrive after it gave them up: those that a later one has
-// overtaken must not be taken any more.
+// The order of one sender's requests, which may arrive after the sender's call has timed out: a
+// request that comes after a later one must not be accepted.
 #ifndef THERMOCLINE_COMMON_BASE_REQUEST_ORDER_H_
 #define THERMOCLINE_COMMON_BASE_REQUEST_ORDER_H_
 
@@ -13,8 +13,8 @@ namespace thermocline {
 // Not thread-safe.
 class RequestOrder {
  public:
-  // Far more than a sender counts between two requests to one process: a higher one is not its own,
-  // and would overtake all that it will ever send.
+  // Far more than a sender counts between two requests to one process. A number beyond that is not
+  // the sender's, and would make every later request of it too late.
   static constexpr uint64_t kMaxAhead = uint64_t{1} << 32;
 
   // `sequence` rises from one request to the next; 0: the request has no order.

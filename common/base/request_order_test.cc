@@ -16,7 +16,7 @@ TEST(RequestOrderTest, TakesWhatNoLaterOneHasOvertaken) {
   EXPECT_TRUE(order.Take(8).ok());
 }
 
-// As a stray request would be: all that are to come would be overtaken.
+// A stray request with such a number would make all later ones too late.
 TEST(RequestOrderTest, RefusesWhatIsTooFarAhead) {
   RequestOrder order;
   EXPECT_EQ(order.Take(uint64_t{1} << 63).code(), absl::StatusCode::kInvalidArgument);

@@ -53,7 +53,7 @@ void ThreadScheduler::Run() {
     tasks_.erase(tasks_.begin());
     mutex_.Unlock();
     task();
-    task = nullptr;  // Its captures die outside the lock.
+    task = nullptr;  // Its captures are destroyed outside the lock.
     mutex_.Lock();
   }
 }

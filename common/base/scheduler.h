@@ -19,7 +19,7 @@ class Scheduler {
   // Monotonic; comparable within one process only.
   virtual int64_t NowMicros() const = 0;
   // Runs `task` once, no earlier than `delay_us` from now, on a thread of the scheduler's.
-  // REQUIRES: `task` is short and waits for nothing: what is due later waits for it.
+  // REQUIRES: `task` is short and does not wait: later tasks wait for it.
   virtual void RunAfter(int64_t delay_us, std::function<void()> task) = 0;
 };
 

@@ -23,7 +23,7 @@ TaskQueue::~TaskQueue() {
 void TaskQueue::Run(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   tasks_.push_back(std::move(task));
-  // A task that comes while this stops is given by one that runs: its thread takes it next.
+  // While the queue stops, only running tasks queue others: their threads take those next.
   if (tasks_.size() <= idle_threads_ || threads_.size() == max_threads_ || stopping_) return;
   ++idle_threads_;
   threads_.emplace_back([this] { Loop(); });
@@ -45,7 +45,7 @@ void TaskQueue::Loop() {
       tasks_.pop_front();
     }
     task();
-    task = nullptr;  // Its captures die before the queue counts as idle.
+    task = nullptr;  // Its captures are destroyed before the queue counts as idle.
     absl::MutexLock lock(&mutex_);
     ++idle_threads_;
   }

@@ -1,6 +1,6 @@
-// Tasks that nothing waits for: work that must not keep its caller, or that waits for a disk or
-// for another process. common/base/thread_pool.h is for the cells of a loop,
-// common/base/scheduler.h for what is due at a time.
+// Tasks in the background: work that must not delay its caller, or that waits for a disk or for
+// another process. common/base/thread_pool.h is for the cells of a loop, common/base/scheduler.h
+// for what is due at a time.
 #ifndef THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
 #define THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
 
@@ -23,20 +23,20 @@ class TaskRunner {
   virtual void Run(std::function<void()> task) = 0;
 };
 
-// A queue and threads that empty it. Thread-safe. Tasks start in the order in which they came, and
-// are destroyed when they have run. The queue has no limit of its own; its users bound what they
-// put in.
+// A queue and the threads that run its tasks. Thread-safe. Tasks start in the order of their Run
+// calls, and are destroyed when they have run. The queue has no limit: its users bound the number
+// of tasks.
 class TaskQueue : public TaskRunner {
  public:
   // A thread starts when a task finds none idle, at most `max_threads`, and stays.
   // REQUIRES: max_threads >= 1
   explicit TaskQueue(int max_threads);
-  // Runs every task that was given, and those that these give, then ends the threads. So what tasks
-  // use is destroyed later.
+  // Runs every queued task, and those that they queue, then ends the threads. Objects that tasks
+  // use must outlive the queue.
   ~TaskQueue() override;
 
   void Run(std::function<void()> task) override;
-  // Returns when no task runs or waits to. REQUIRES: this isn't one of the tasks.
+  // Returns when no task is queued or runs. REQUIRES: not called by a task.
   void AwaitIdle();
 
  private:

@@ -1,5 +1,5 @@
-// Threads that share the cells of a loop, and sleep in between. common/base/task_queue.h is for
-// tasks that nothing waits for, common/base/scheduler.h for what is due at a time.
+// Threads that share the iterations ("cells") of a loop, and sleep between loops. For tasks in the
+// background see common/base/task_queue.h, for timers common/base/scheduler.h.
 #ifndef THERMOCLINE_COMMON_BASE_THREAD_POOL_H_
 #define THERMOCLINE_COMMON_BASE_THREAD_POOL_H_
 
@@ -15,7 +15,7 @@
 
 namespace thermocline {
 
-// A waiting thread looks for work for a few microseconds, then sleeps: others need the cores, too.
+// A waiting thread spins for a few microseconds, then sleeps, since other processes need the cores.
 //
 // Not thread-safe: one thread at a time calls ParallelFor. The destructor ends the threads; no
 // ParallelFor may run then.

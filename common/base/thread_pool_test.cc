@@ -32,8 +32,8 @@ TEST(ThreadPoolTest, EveryCellRunsOnce) {
   }
 }
 
-// What a job wrote is there when ParallelFor returns, without atomics; jobs follow closely, so
-// that some find the workers awake and some asleep.
+// Cells write without atomics, and their writes are visible when ParallelFor returns. Loops follow
+// closely, so that some find the threads awake and some asleep.
 TEST(ThreadPoolTest, JobsSeeWhatEarlierOnesWrote) {
   ThreadPool pool(3);
   std::vector<int64_t> values(37, 0);
@@ -89,7 +89,7 @@ TEST(CallAll, CallsAllAtOnceAndWaitsForThem) {
   EXPECT_EQ(calls, std::vector<int>(kCalls, 1));
 }
 
-// One that hasn't returned holds all up, the first as well as the last.
+// CallAll waits for every call, the first as well as the last.
 TEST(CallAll, WaitsForTheSlowest) {
   for (const size_t slow : {0, 1, 2}) {
     absl::Notification go_on;

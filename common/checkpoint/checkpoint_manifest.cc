@@ -27,7 +27,8 @@ bool IsRowsFileName(absl::string_view name) {
          });
 }
 
-// Of "FOLDER/NAME", NAME being one file of rows and no other of ours; nullopt: `path` is no such.
+// The generation in "FOLDER/NAME", where NAME is that of a rows file; nullopt: `path` has another
+// form.
 std::optional<uint64_t> GenerationOfPath(absl::string_view path) {
   const size_t slash = path.find('/');
   if (slash == absl::string_view::npos) return std::nullopt;
@@ -37,7 +38,7 @@ std::optional<uint64_t> GenerationOfPath(absl::string_view path) {
   return GenerationOfFile(*folder, name);
 }
 
-// Digits alone: no sign, no blank.
+// Only digits: no sign, no blank.
 template <typename Number>
 std::optional<Number> ParseDigits(absl::string_view text) {
   Number number = 0;
@@ -150,7 +151,7 @@ std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::s
   if (end == absl::string_view::npos) return std::nullopt;
   const absl::string_view digits = file.substr(0, end);
   const auto generation = ParseDigits<uint64_t>(digits);
-  // A server would write the number so.
+  // Servers write the number without leading zeros.
   if (!generation.has_value() || digits != absl::StrCat(*generation)) return std::nullopt;
   return generation;
 }

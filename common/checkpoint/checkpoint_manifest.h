@@ -29,7 +29,7 @@ inline constexpr FrameFormat kJobStateFormat = {"TclnJobS", kCheckpointFormatVer
 inline constexpr char kManifestName[] = "MANIFEST";
 inline constexpr char kJobStateName[] = "JOB_STATE";
 
-// What tells checkpoints apart: two generations may make one of the same step.
+// Identifies a checkpoint: two generations may each make one of the same step.
 struct CheckpointId {
   uint64_t generation = 0;
   Step step;  // The cut
@@ -39,28 +39,30 @@ struct CheckpointId {
   }
 };
 // Its folder: "step-000000999". That of another generation's checkpoint of the same step is the
-// same: whose is there, its manifest says. REQUIRES: step >= 0
+// same: the manifest says which is there. REQUIRES: step >= 0
 std::string CheckpointName(Step step);
-// What earlier programs called it: "epoch-1-step-999".
+// Its name in earlier programs: "epoch-1-step-999".
 std::string OldCheckpointName(const CheckpointId& id);
 
 struct CheckpointFolder {
   Step step;
-  std::optional<uint64_t> generation;  // Of all that lies in it; nullopt: the name is a new one.
+  // Of everything in the folder; nullopt: a name of the present form, without a generation.
+  std::optional<uint64_t> generation;
 };
 // nullopt: it is the name of no such folder.
 std::optional<CheckpointFolder> ParseCheckpointName(absl::string_view name);
-// What people may write for short: "step-999" is the step 999. nullopt: it is none.
+// The short form for users: "step-999" is step 999. nullopt: `name` is not of that form.
 std::optional<Step> ParseShortName(absl::string_view name);
 
-// Who writes rows files: no two processes have both in common within a generation. So one that is
-// believed dead, and isn't, writes and removes no file but its own.
+// Names the process that writes rows files: no two processes of a generation have both numbers in
+// common. So a process that is believed dead, but still runs, writes and removes only its own
+// files.
 struct RowsFileWriterId {
   ServerIndex server;
   // Counts the processes of this server in a generation, from 1. 0: only one is ever started.
   uint64_t incarnation = 0;
 };
-// What it calls its files: "step-000000999/generation-1-server-0.2.sst" for incarnation 2, without
+// The path of its file: "step-000000999/generation-1-server-0.2.sst" for incarnation 2, without
 // ".2" for 0; of several, "generation-1-server-0-<number>.2.sst" from the second on. So no process
 // writes or removes a file of another generation either.
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
@@ -69,23 +71,23 @@ std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
 // don't say.
 std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::string_view file);
 
-// What a shard's files hold, however they were damaged or mixed up: every path lies in the folder
-// of a checkpoint, every shard is there once, the tables make sense. Errors: kDataLoss (says what
-// is wrong), kFailedPrecondition (another format version).
+// Checks a manifest that may be damaged or mixed up: every path lies in the folder of a checkpoint,
+// every shard appears once, the tables are valid. Errors: kDataLoss (says what is wrong),
+// kFailedPrecondition (another format version).
 absl::Status CheckManifest(const CheckpointManifest& manifest);
 // REQUIRES: CheckManifest is OK.
 std::string EncodeManifest(const CheckpointManifest& manifest);
 // A whole file. `path` is for messages. Errors: as CheckManifest and DecodeFrame.
 absl::StatusOr<CheckpointManifest> DecodeManifest(absl::string_view bytes, const std::string& path);
-// Whose it is, of any format version; nullopt: it is damaged.
+// Its generation and step, of any format version; nullopt: it is damaged.
 std::optional<CheckpointId> ReadManifestId(absl::string_view bytes);
 CheckpointId IdOf(const CheckpointManifest& manifest);
-// Of the best model; nullopt: there is none.
+// The checkpoint of the best model; nullopt: there is none.
 std::optional<CheckpointId> BestCheckpointOf(const EvaluationState& evaluations);
 
 // By table id. REQUIRES: CheckManifest is OK.
 std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest);
-// As DescribeDifference, of what their rows are: where those may be held makes no difference.
+// As DescribeDifference, for the content of rows only: memory budgets make no difference.
 std::string DescribeRowDifference(TableLayout here, TableLayout there);
 
 // Errors: as DecodeFrame; kDataLoss also for a base that is no name.

@@ -17,8 +17,8 @@ std::string ManifestPath(const std::string& folder) {
   return absl::StrCat(folder, "/", kManifestName);
 }
 
-// A generation may begin with a checkpoint older than the newest: what it makes comes after what it
-// left behind, whatever the steps.
+// A generation may begin with a checkpoint older than the newest: its checkpoints count as newer
+// than those it left behind, whatever their steps.
 bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
   return std::tie(a.generation, a.step) < std::tie(b.generation, b.step);
 }
@@ -62,7 +62,7 @@ absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest) {
   return WriteWholeFile(disk_, EncodeManifest(manifest), ManifestPath(PathOf(name)));
 }
 
-// Where it lies already, or belongs.
+// The folder in which it lies, or which it will get.
 absl::StatusOr<std::string> CheckpointStore::FolderOf(const CheckpointId& id) const {
   std::string old_name = OldCheckpointName(id);
   const absl::Status old = disk_->Open(ManifestPath(PathOf(old_name))).status();
@@ -71,8 +71,8 @@ absl::StatusOr<std::string> CheckpointStore::FolderOf(const CheckpointId& id) co
   return CheckpointName(id.step);
 }
 
-// Whether no later generation has begun, as far as can be seen, that may have made a checkpoint
-// like this, or will.
+// An error where a later generation has begun, which may make, or have made, a checkpoint of the
+// same step.
 absl::Status CheckpointStore::CheckIsNewest(const std::string& name, const CheckpointId& id) const {
   const auto is_over = [&](uint64_t generation, absl::string_view has) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -86,7 +86,8 @@ absl::Status CheckpointStore::CheckIsNewest(const std::string& name, const Check
     return is_over(made->generation, absl::StrCat(" has made the checkpoint ", name));
   }
   const auto state = ReadJobState();
-  if (absl::IsDataLoss(state.status())) return absl::OkStatus();  // It says nothing.
+  // A damaged JOB_STATE shows nothing.
+  if (absl::IsDataLoss(state.status())) return absl::OkStatus();
   RETURN_IF_ERROR(state.status());
   if (!state->has_value() || (*state)->generation() <= id.generation) return absl::OkStatus();
   return is_over((*state)->generation(), " has begun");
@@ -124,7 +125,7 @@ absl::Status CheckpointStore::CheckBytes(const CheckpointManifest& manifest, Byt
   };
   for (const CheckpointFile* file : unread) {
     const absl::Status found = CheckListedBytes(disk_, PathOf(file->path()), *file, on_read);
-    RETURN_IF_ERROR(stopped);  // It says nothing about the file.
+    RETURN_IF_ERROR(stopped);  // The error of on_progress says nothing about the file.
     scan->known[file->path()] = found;
     RETURN_IF_ERROR(found);
   }
@@ -192,7 +193,7 @@ absl::StatusOr<uint64_t> CheckpointStore::NewestGeneration() const {
     for (const std::string& file : *files) {
       newest = std::max(newest, GenerationOfFile(folder.says, file).value_or(0));
     }
-    // One without rows of its own.
+    // A checkpoint without rows of its own.
     const auto bytes = ReadWholeFile(disk_, ManifestPath(PathOf(folder.name)));
     const std::optional<CheckpointId> id = bytes.ok() ? ReadManifestId(*bytes) : std::nullopt;
     if (id.has_value()) newest = std::max(newest, id->generation);
@@ -251,7 +252,7 @@ absl::Status CheckpointStore::WriteJobState(JobState state) {
 // Removal
 // ------------------------------------------------------------------------------------------------
 
-// What a removal leaves alone: decided before anything goes.
+// Which files a removal keeps: decided before anything is removed.
 class CheckpointStore::Keeping {
  public:
   // `list` outlives this.
@@ -275,19 +276,20 @@ class CheckpointStore::Keeping {
   }
 
   bool has_newest() const { return newest_.has_value(); }
-  // Why files stay that are not needed otherwise; "": none do.
+  // Why files stay that no checkpoint needs; "": none do.
   const std::string& held_back() const { return held_back_; }
 
   // `files`: all that lie in it.
   FolderRemoval Judge(const Folder& folder, const std::vector<std::string>& files);
 
  private:
-  // Not because another checkpoint needs it, but since it may be being written, or be of use to
-  // what this program can't read.
+  // Whether it must stay for another reason than that a checkpoint needs it: it may be being
+  // written, or a checkpoint of another format version may need it.
   bool MustStay(const CheckpointId& id) {
-    // What is behind the newest may be being written.
+    // A checkpoint after the newest whole one may be being written.
     if (IsOlder(*newest_, id) || Contains(id)) return true;
-    // Which files those name can't be known: surely none that came later.
+    // It is unknown which files a manifest of another version names, but it names none that came
+    // later.
     if (foreign_ == nullptr || !IsOlder(id, foreign_->id)) return false;
     held_back_ = absl::StrCat("what is older than ", foreign_->name,
                               " stays, which may need it: ", foreign_->status.message());
@@ -320,13 +322,13 @@ CheckpointStore::FolderRemoval CheckpointStore::Keeping::Judge(
   const auto found = with_manifest_.find(folder.name);
   const ListedCheckpoint* const there = found == with_manifest_.end() ? nullptr : found->second;
   const bool is_kept = whole_.count(folder.name) != 0;
-  if (there != nullptr && !there->status.ok()) return removal;  // For people to look at.
+  if (there != nullptr && !there->status.ok()) return removal;  // Kept for the user to inspect.
   removal.manifest = there != nullptr && !is_kept && !MustStay(there->id);
   const bool manifest_stays = there != nullptr && !removal.manifest;
   size_t staying = manifest_stays ? 1 : 0;
   for (const std::string& file : files) {
     if (file == kManifestName) continue;
-    // Of no generation: nothing of a server's.
+    // A file without a generation is not a server's.
     const std::optional<uint64_t> generation = GenerationOfFile(folder.says, file);
     const CheckpointId id = {generation.value_or(0), folder.says.step};
     const bool goes_with_manifest = !generation.has_value() || (there && id == there->id);
@@ -337,7 +339,7 @@ CheckpointStore::FolderRemoval CheckpointStore::Keeping::Judge(
       removal.files.push_back(file);
     }
   }
-  // A server may have made the folder, and be about to write there, of a later step.
+  // A server may have made this folder of a later step, and be about to write there.
   const CheckpointId last = {folder.says.generation.value_or(newest_->generation),
                              folder.says.step};
   removal.folder = staying == 0 && !MustStay(last);
@@ -362,8 +364,9 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
     removals.push_back(keeping.Judge(folder, files));
   }
   removal.held_back = keeping.held_back();
-  // First every manifest: none outlives a file of its own or of an older checkpoint. Nor does one
-  // come back after a crash that was removed or replaced before, by a launcher that died meanwhile.
+  // Manifests go first, so that none outlives its own files or those of an older checkpoint. The
+  // sync also covers removals and replacements by a launcher that died before its sync, which a
+  // crash could undo.
   for (const FolderRemoval& each : removals) {
     if (each.manifest) {
       RETURN_IF_ERROR(disk_->Remove(ManifestPath(PathOf(each.name))));
@@ -384,7 +387,8 @@ absl::Status CheckpointStore::RemoveFiles(const FolderRemoval& removal, uint64_t
   }
   if (!removal.folder) return absl::OkStatus();
   const absl::Status status = disk_->RemoveDirectory(PathOf(removal.name));
-  // A server that hasn't heard yet that its cut was called off writes into it: another time.
+  // A server that does not know yet that its cut was called off still writes into it: a later
+  // removal takes it.
   return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }
 

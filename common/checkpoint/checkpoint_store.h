@@ -1,4 +1,4 @@
-// A directory of checkpoints: which there are, which are whole, and what may go.
+// A directory of checkpoints: which exist, which are whole, and which may be removed.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
 
@@ -21,8 +21,8 @@ namespace thermocline {
 
 struct ListedCheckpoint {
   std::string name;  // Of its folder.
-  // Of a manifest that can't be read: what the names of files tell of the generation, the newest
-  // where there are several or none, so that it is not passed over for an older one.
+  // Where the manifest can't be read, the generation comes from the names of files: the newest if
+  // they name several, or none. So an older checkpoint is not taken in its place.
   CheckpointId id;
   // kDataLoss: damaged (file and reason); kFailedPrecondition: another format version;
   // kUnavailable: the disk.
@@ -30,23 +30,23 @@ struct ListedCheckpoint {
   CheckpointManifest manifest;  // Where the manifest could be read.
 };
 
-// A reading of checkpoints' files, of each file once, although checkpoints share them.
+// Reads the files of checkpoints, and each file only once although checkpoints share them.
 struct ByteScan {
-  // Called as a call of CheckBytes goes on: how many bytes it has read, of how many that it will
-  // read. An error ends it with that error.
+  // CheckBytes calls it with the number of bytes that it has read and will read. An error ends
+  // CheckBytes with that error.
   std::function<absl::Status(uint64_t done, uint64_t total)> on_progress;
-  std::map<std::string, absl::Status> known;  // What was found of each file, by its path.
+  std::map<std::string, absl::Status> known;  // The result for each file, by its path.
 };
 
-// The checkpoint that people call `name`: its folder, or "step-999" for short, with any number of
-// zeros. Errors: kNotFound, kInvalidArgument (several have that step: names them)
+// The checkpoint that the user calls `name`: its folder, or "step-999" for short, with any number
+// of zeros. Errors: kNotFound, kInvalidArgument (several have that step: names them)
 absl::StatusOr<const ListedCheckpoint*> FindByName(const std::vector<ListedCheckpoint>& list,
                                                    const std::string& name);
 
 struct Removal {
-  uint64_t files = 0;  // So many went.
-  // Why others did not, that are not needed otherwise: a checkpoint of another format version may
-  // need them. "": none stayed for that.
+  uint64_t files = 0;  // The number of files removed.
+  // Why others stayed that no checkpoint needs: one of another format version may need them. "":
+  // none stayed for that reason.
   std::string held_back;
 };
 
@@ -62,11 +62,11 @@ class CheckpointStore {
   // Makes the directory, and those above it, where they are missing. Errors: kUnavailable
   absl::Status Prepare();
 
-  // From now on the checkpoint exists, through any crash, and one of the same step by an earlier
-  // generation no longer does. Again for the same checkpoint: OK.
+  // When it returns, the checkpoint exists and survives any crash; one of the same step by an
+  // earlier generation no longer exists. May be repeated for the same checkpoint.
   //
-  // That no launcher of an earlier generation is left that may still commit is a matter of the run
-  // lock: one that is gets an error, but might slip between the look and the write.
+  // The run lock keeps launchers of earlier generations from committing. This call refuses them as
+  // well, but could miss one that commits at the same moment.
   //
   // REQUIRES: CheckManifest(manifest) is OK.
   // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
@@ -78,8 +78,8 @@ class CheckpointStore {
   // manifest can be read and every file it names has its size. Folders without a manifest are none.
   // Errors: kNotFound (no such directory), kUnavailable
   absl::StatusOr<std::vector<ListedCheckpoint>> List() const;
-  // The last of List(); nullopt: there is none. Where it isn't whole, its error: what to go on with
-  // instead is for people to say.
+  // The last of List(); nullopt: there is none. Its error where it is not whole: the user chooses
+  // another.
   absl::StatusOr<std::optional<CheckpointManifest>> Newest() const;
   // Reads the manifest in the folder `name`; no other file. `generation`: that made it; 0: any.
   // Errors: kInvalidArgument (no checkpoint's name), kNotFound (also where another generation's has
@@ -87,18 +87,19 @@ class CheckpointStore {
   absl::StatusOr<CheckpointManifest> Load(absl::string_view name, uint64_t generation = 0) const;
   // The newest generation of which there is any file. Errors: kUnavailable
   absl::StatusOr<uint64_t> NewestGeneration() const;
-  // Whether every file that it names is there with its size. Errors: kDataLoss, kUnavailable
+  // Whether every file of the manifest exists with its size. Errors: kDataLoss, kUnavailable
   absl::Status CheckFiles(const CheckpointManifest& manifest) const;
   // The same, and reads every byte of those files that `scan` does not know yet. Errors: kDataLoss,
   // kUnavailable, those of scan->on_progress
   absl::Status CheckBytes(const CheckpointManifest& manifest, ByteScan* scan) const;
 
   // Removes all checkpoints but the newest `keep` whole ones and `kept`, with all files that those
-  // don't name, and what replaced and aborted ones left. Not touched: files of those `in_progress`,
-  // files behind the newest whole checkpoint (of later generations, or later steps of its
-  // generation: they may be being written), damaged checkpoints' own folders (for people to look
-  // at), what is older than a checkpoint of another format version (it may need it). Without a
-  // whole checkpoint nothing is. Servers may write and remove files of theirs at the same time.
+  // don't name, and the files of replaced and aborted checkpoints. Does not touch: files of those
+  // `in_progress`, files behind the newest whole checkpoint (of later generations, or later steps
+  // of its generation: they may be being written), damaged checkpoints' own folders (the user may
+  // inspect them), files older than a checkpoint of another format version (it may need them).
+  // Removes nothing where there is no whole checkpoint. Servers may write and remove their own
+  // files at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.
@@ -112,9 +113,9 @@ class CheckpointStore {
 
   // nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;
-  // On the medium when it returns, as is the checkpoint that it names as a base: a launcher that
-  // died may have left it there without that. format_version is filled in.
-  // Errors: kNotFound (there is no folder of the base), kResourceExhausted, kUnavailable
+  // When it returns, the file is on the medium, and so is the manifest of the base that it names,
+  // which a launcher that died may have left unsynced. format_version is filled in. Errors:
+  // kNotFound (there is no folder of the base), kResourceExhausted, kUnavailable
   absl::Status WriteJobState(JobState state);
 
  private:

@@ -23,7 +23,7 @@ using ::testing::Not;
 
 constexpr char kDirectory[] = "/run/checkpoints";
 
-// A server may remove a file when the store is about to, or write one.
+// A server may remove or write a file while the store removes files.
 class SharedDisk : public SimulatedDisk {
  public:
   absl::Status Remove(const std::string& path) override {
@@ -87,7 +87,7 @@ class CheckpointStoreTest : public testing::Test {
     return manifest;
   }
 
-  // As a later version of this program leaves one that builds on `older`.
+  // Writes a manifest of a later format version, which builds on `older`.
   void SaveOfAnotherVersion(const CheckpointManifest& older) {
     CheckpointManifest manifest = older;
     manifest.set_step(older.step() + 1);
@@ -251,7 +251,7 @@ TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000003"));
 }
 
-// Nobody here can tell which files it names: none goes that was there before it.
+// This program cannot know which files it names, so no file that was there before it is removed.
 TEST_F(CheckpointStoreTest, WhatACheckpointOfAnotherVersionMayNeedStays) {
   Save(1, 5);
   const CheckpointManifest base = Save(2, 10);
@@ -275,7 +275,7 @@ TEST_F(CheckpointStoreTest, WhatACheckpointOfAnotherVersionMayNeedStays) {
   ASSERT_TRUE(removal.ok()) << removal.status();
   EXPECT_EQ(removal->held_back, "");
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000016", "step-000000017"));
-  // One that holds nothing back is not worth a word.
+  // A checkpoint for which no file stays is not reported.
   SaveOfAnotherVersion(EmptyManifest({2, Step(10)}, 2));
   EXPECT_EQ(store_.RemoveUnneeded(2, {})->held_back, "");
 }
@@ -300,7 +300,7 @@ TEST_F(CheckpointStoreTest, ALaterGenerationTakesThePlaceOfAStepsCheckpoint) {
                           "generation-2-server-0.sst", "generation-2-server-1.sst"));
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}, IdOf(left)).ok());
   EXPECT_THAT(Names(), ElementsAre("step-000000014", "step-000000009"));
-  // Its name is no name of the one that was replaced.
+  // Its name does not mean the replaced checkpoint.
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}, IdOf(first)).ok());
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000009", "step-000000014"));
   EXPECT_THAT(Files("step-000000014"), IsEmpty());
@@ -325,7 +325,7 @@ TEST_F(CheckpointStoreTest, AnEarlierGenerationTakesNoPlace) {
   ASSERT_TRUE(store_.WriteJobState(state).ok());
   EXPECT_EQ(store_.Commit(next).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store_.Load("step-000000014").status().code(), absl::StatusCode::kNotFound);
-  // What it made before may be written again: with the evaluation of its step.
+  // Its own checkpoint may be committed again, with the evaluation of its step.
   EXPECT_TRUE(store_.Commit(base).ok());
   EXPECT_TRUE(store_.Commit(later).ok());
 }
@@ -335,7 +335,7 @@ TEST_F(CheckpointStoreTest, AnEarlierProgramsCheckpointsStandBesideNewOnes) {
   Save(1, 7);
   const CheckpointManifest same_step = Save(2, 9);
   EXPECT_THAT(Names(), ElementsAre("step-000000007", "epoch-1-step-9", "step-000000009"));
-  // It is written again where it lies.
+  // It is committed again in its old folder.
   old.set_samples(77);
   ASSERT_TRUE(store_.Commit(old).ok());
   EXPECT_EQ(store_.Load("epoch-1-step-9")->samples(), 77u);
@@ -351,7 +351,7 @@ TEST_F(CheckpointStoreTest, AnEarlierProgramsCheckpointsStandBesideNewOnes) {
   EXPECT_THAT(Files("step-000000012"), IsEmpty());
 }
 
-// None is passed over because its manifest can't say whose it is.
+// A folder is not skipped because its manifest is damaged.
 TEST_F(CheckpointStoreTest, ADamagedOneStandsWhereItsFilesSay) {
   Save(1, 20);
   Save(2, 10);
@@ -359,14 +359,14 @@ TEST_F(CheckpointStoreTest, ADamagedOneStandsWhereItsFilesSay) {
   Write(4, 3);
   Damage("step-000000010/MANIFEST");
   EXPECT_THAT(Names(), ElementsAre("step-000000020", "step-000000010 damaged", "step-000000005"));
-  Write(5, 10);  // Whose then? Rather the newest's.
+  Write(5, 10);  // Of unknown generation: taken for the newest.
   EXPECT_THAT(Names(), ElementsAre("step-000000020", "step-000000005", "step-000000010 damaged"));
   EXPECT_EQ(*store_.NewestGeneration(), 5u);
   // One without files of its own.
   ASSERT_TRUE(store_.Commit(EmptyManifest({1, Step(30)}, 2)).ok());
   Damage("step-000000030/MANIFEST");
   EXPECT_EQ(store_.List()->back().name, "step-000000030");
-  // It stays for people to look at, with all that lies beside it.
+  // It stays for the user to inspect, with all files beside it.
   const std::vector<std::string> files = Files("step-000000010");
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
   EXPECT_EQ(Files("step-000000010"), files);
@@ -384,8 +384,8 @@ TEST_F(CheckpointStoreTest, AFolderOfALaterStepStaysForItsServer) {
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000009"));
 }
 
-// What a launcher that died replaced, and the next one takes for replaced, may not be so on the
-// medium.
+// A replacement that a launcher made before it died may not be on the medium, although the next
+// launcher sees it.
 TEST_F(CheckpointStoreTest, ACrashLeavesTheReplacedOneOrTheNewOneWhole) {
   int replaced = 0, stayed = 0;
   for (int run = 0; run < 200; ++run) {
@@ -453,7 +453,7 @@ TEST_F(CheckpointStoreTest, WhatAnErrorLeftOfARemovalIsRemovedForGood) {
   }
 }
 
-// It was there, and not for certain, when its launcher died.
+// Its launcher died before the manifest was certainly on the medium.
 TEST_F(CheckpointStoreTest, JobStateNamesABaseThatIsOnTheMedium) {
   int found = 0;
   for (int64_t step = 1; step <= 60; ++step) {
@@ -540,7 +540,7 @@ TEST_F(CheckpointStoreTest, AScanReadsAFileThatCheckpointsShareOnce) {
   EXPECT_TRUE(store_.CheckBytes(newer, &scan).ok());
   EXPECT_EQ(read, BytesOf(newer));
   EXPECT_EQ(last_total, BytesOf(newer) - BytesOf(older));
-  // All is known.
+  // Every file is known by now.
   EXPECT_TRUE(store_.CheckBytes(older, &scan).ok());
   EXPECT_EQ(read, BytesOf(newer));
 }

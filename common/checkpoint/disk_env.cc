@@ -62,7 +62,7 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
   RandomAccessFile(std::unique_ptr<ReadFile> file, std::shared_ptr<DiskActivity> activity)
       : file_(std::move(file)), activity_(std::move(activity)) {}
 
-  // Fewer bytes than asked for where the file ends, as RocksDB expects it.
+  // Returns fewer bytes at the end of the file, as RocksDB expects.
   IOStatus Read(uint64_t offset, size_t bytes, const IOOptions&, Slice* result, char* scratch,
                 IODebugContext*) const override {
     const uint64_t size = file_->size();
@@ -116,7 +116,7 @@ class DiskFileSystem : public rocksdb::FileSystem {
     return IOStatus::OK();
   }
 
-  // What neither SstFileWriter nor SstFileReader uses.
+  // Functions that neither SstFileWriter nor SstFileReader uses.
   IOStatus NewSequentialFile(const std::string&, const FileOptions&,
                              std::unique_ptr<rocksdb::FSSequentialFile>*,
                              IODebugContext*) override {

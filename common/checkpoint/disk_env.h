@@ -16,22 +16,23 @@
 
 namespace thermocline {
 
-// What became of the files of one environment. Thread-safe.
+// The errors, sizes and checksums of the files of one environment. Thread-safe.
 class DiskActivity {
  public:
-  // The first error a Disk gave; RocksDB's own statuses tell less.
+  // The first error a Disk gave; RocksDB's own statuses say less.
   absl::Status error() const;
   void Record(const absl::Status& status);
 
-  // Counts and checksums of what is written, where it is one file. Set and read by whoever writes.
+  // Counts and checksums of what is written, where it is one file. Only the writing thread uses
+  // them.
   uint64_t bytes = 0;
   uint32_t crc32c = 0;
   uint64_t tail_begin = UINT64_MAX;  // May be set while nothing behind it is written.
   uint32_t tail_crc32c = 0;          // Of what lies behind it.
   void Count(const char* data, size_t size);
 
-  // The checksum of what was read of the one file, from its beginning up to the first gap. By
-  // whoever reads.
+  // The checksum of the bytes read of the one file, from its beginning up to the first gap. Only
+  // the reading thread uses it.
   uint64_t read_through = 0;
   uint32_t read_crc32c = 0;
   void CountRead(uint64_t offset, const char* data, size_t size);

@@ -66,7 +66,7 @@ absl::StatusOr<std::string> DecodeFrameOfAnyVersion(const char* magic, absl::str
 absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
                                         const std::string& path) {
   ASSIGN_OR_RETURN(std::string payload, DecodeFrameOfAnyVersion(format.magic, bytes, path));
-  // Only now is the version more than a random number.
+  // The checksum is right, so the version can be trusted.
   if (Load(bytes, kVersionAt) != format.version) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", path, "' has format version ", Load(bytes, kVersionAt),

@@ -1,5 +1,5 @@
-// The frame around the small files of a checkpoint directory (docs/formats.md): whoever reads one
-// gets exactly the payload that was written, or an error. All integers are little-endian.
+// The frame around the small files of a checkpoint directory (docs/formats.md): a program that
+// reads one gets exactly the payload that was written, or an error. All integers are little-endian.
 //
 //   0  8 bytes  magic, by kind of file
 //   8  uint32   format version
@@ -21,7 +21,7 @@
 namespace thermocline {
 
 inline constexpr size_t kFrameHeaderBytes = 20;
-// Far above any manifest; keeps a damaged file from sizing our buffers.
+// Far above any manifest. Bounds the memory that a damaged file can ask for.
 inline constexpr uint32_t kMaxFramePayloadBytes = 1u << 28;
 
 struct FrameFormat {
@@ -38,7 +38,7 @@ std::string EncodeFrame(const FrameFormat& format, absl::string_view payload);
 absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
                                         const std::string& path);
 
-// The same, of whatever version: the frame is the same in all. Errors: kDataLoss
+// The same for any version: the frame is the same in all. Errors: kDataLoss
 absl::StatusOr<std::string> DecodeFrameOfAnyVersion(const char* magic, absl::string_view bytes,
                                                     const std::string& path);
 

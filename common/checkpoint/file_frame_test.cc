@@ -77,7 +77,7 @@ TEST(WriteWholeFileTest, ACrashAnywhereLeavesTheOldFileOrTheNew) {
       EXPECT_TRUE(*bytes == before || *bytes == after);
       EXPECT_TRUE(!written || *bytes == after);
       ++(*bytes == before ? old_files : new_files);
-      // What is left is in nobody's way.
+      // A leftover file does not disturb the next write.
       EXPECT_TRUE(WriteWholeFile(&disk, before, "/d/F").ok());
       EXPECT_EQ(*ReadWholeFile(&disk, "/d/F"), before);
       EXPECT_THAT(*disk.List("/d"), ElementsAre("F"));

@@ -1,4 +1,4 @@
-// A file that a manifest lists, held against what the manifest says of it.
+// A file that a manifest lists, checked against the manifest's entry.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
 
@@ -16,7 +16,7 @@
 
 namespace thermocline {
 
-// How much of such a file is read at a time.
+// Bytes of such a file that are read at a time.
 inline constexpr size_t kListedFileReadBytes = 1 << 20;
 
 // kDataLoss: "'path' is damaged: ..."

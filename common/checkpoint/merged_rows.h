@@ -1,5 +1,5 @@
-// The rows of one server's shard of a checkpoint, out of the files that make it up: a row of a
-// later file replaces that of an earlier one.
+// The rows of one server's shard of a checkpoint, merged from its files: a row of a later file
+// replaces that of an earlier one.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 
@@ -32,8 +32,8 @@ struct RowRange {
 // (the disk).
 class MergedRows {
  public:
-  // The part of server `shard`. Reads only the blocks that the range needs; where the server has
-  // none of the partitions, nothing at all.
+  // The part of server `shard`. Reads only the blocks that the range needs; nothing where the
+  // server has none of the partitions.
   //
   // REQUIRES: CheckManifest(manifest) is OK, 0 <= shard < shards_size()
   static absl::StatusOr<std::unique_ptr<MergedRows>> Open(Disk* disk, const std::string& directory,
@@ -45,7 +45,7 @@ class MergedRows {
   // The next row, in the order of keys. False: there is none.
   absl::StatusOr<bool> Next(SavedRow* row);
 
-  // Whether every byte of the shard's files is what the manifest says: see RowsFileReader.
+  // Whether every byte of the shard's files is as the manifest says: see RowsFileReader.
   absl::Status CheckBytes() const;
 
   // Rows of the files that Next has read, replaced ones too.

@@ -1,4 +1,5 @@
-// Which steps have a checkpoint by the job file alone, so that every process knows them.
+// Which steps have a checkpoint by checkpoint.every_steps, so that every process knows them without
+// being asked.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_PERIODIC_CHECKPOINT_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_PERIODIC_CHECKPOINT_H_
 

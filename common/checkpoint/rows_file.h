@@ -26,12 +26,12 @@ struct SavedRow {
       values;  // Weights, then optimizer state; valid until the reader's next call.
 };
 
-// One thread at a time. What isn't finished is removed with the writer.
+// One thread at a time. The destructor removes an unfinished file.
 class RowsFileWriter {
  public:
   // `path`: as CheckpointFile has it, below `directory`, which exists; the folder of `path` is made
-  // where it is missing. A file that is there is what a dead process left, and is replaced.
-  // Errors: kResourceExhausted, kUnavailable
+  // where it is missing. Replaces an existing file, which a dead process has left. Errors:
+  // kResourceExhausted, kUnavailable
   static absl::StatusOr<std::unique_ptr<RowsFileWriter>> Create(Disk* disk, std::string directory,
                                                                 std::string path);
   ~RowsFileWriter();
@@ -74,11 +74,11 @@ class RowsFileReader {
   // The next row, at first the file's first. False: there is none. Checks that the partition is the
   // key's and that the keys ascend.
   absl::StatusOr<bool> Next(SavedRow* row);
-  // Goes on, forwards or back, with the first row that isn't before `key`.
+  // Moves, forwards or back, to the first row that isn't before `key`.
   void Seek(const RowKey& key);
 
-  // Whether every byte of the file is what the manifest says. Reads only what Next hasn't come to,
-  // which is little once it has given all rows. Also kDataLoss: one isn't.
+  // Whether every byte of the file is as the manifest says. Reads only the bytes that Next has not
+  // read, which are few once it has returned all rows. Also kDataLoss: a byte differs.
   absl::Status CheckBytes() const;
 
   const std::string& path() const;  // Directory included

@@ -26,7 +26,7 @@ struct Setup {
   int repeats = 5;
 };
 
-// Time of the clock and of this thread's processor: other work on the machine counts in one only.
+// Wall time and CPU time of this thread: other work on the machine counts only in the first.
 class Timer {
  public:
   Timer() : cpu_s_(CpuSeconds()) {}

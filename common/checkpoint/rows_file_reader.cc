@@ -14,11 +14,11 @@
 namespace thermocline {
 namespace {
 
-// Enough for a disk, and little beside what is read of a table by one of many threads.
+// Enough for a disk, and little compared with the part of a table that one of many threads reads.
 constexpr size_t kReadAheadBytes = 256 << 10;
 
 // RocksDB reads the end of a file (where its blocks lie, its properties) without verifying it
-// first: it would allocate what a damaged one asks for, skip checksums, or stop the process.
+// first: with a damaged one it would allocate any size, skip checksums, or stop the process.
 absl::Status CheckTail(const ReadFile& file, const CheckpointFile& listed,
                        const std::string& path) {
   if (listed.tail_bytes() > file.size()) return DamagedFile(path, "too short");
@@ -51,7 +51,7 @@ struct RowsFileReader::Rep {
   const std::unique_ptr<rocksdb::Env> env;
   rocksdb::SstFileReader sst;
   std::unique_ptr<rocksdb::Iterator> rows;
-  bool positioned = false;  // `rows` stands at the row that is next.
+  bool positioned = false;  // `rows` is positioned at the next row.
   std::optional<RowKey> last_key;
   std::vector<float> values;
 };
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
     ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened, OpenListedFile(disk, rep->path, file));
     RETURN_IF_ERROR(CheckTail(*opened, file, rep->path));
   }
-  // Nobody asks what it counts for each thread, every comparison of keys among it.
+  // Turns off counters per thread that are never read, one of every comparison of keys among them.
   rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
   const rocksdb::Status opened = rep->sst.Open(rep->path);
   if (!opened.ok()) return rep->Error(opened);
@@ -115,7 +115,7 @@ absl::StatusOr<bool> RowsFileReader::Next(SavedRow* row) {
   }
   if (!rep_->rows->Valid()) {
     if (!rep_->rows->status().ok()) return rep_->Error(rep_->rows->status());
-    rep_->positioned = true;  // There is none behind it either.
+    rep_->positioned = true;  // There is no later row either.
     return false;
   }
   const rocksdb::Slice key_bytes = rep_->rows->key(), value = rep_->rows->value();

@@ -214,7 +214,7 @@ TEST_F(RowsFileTest, CutAndForeignFilesAreNamed) {
   };
   for (size_t bytes = 0; bytes < good.size(); bytes += 1 + bytes / 50) {
     expect_damaged(good.substr(0, bytes), file);
-    // A manifest that agrees doesn't help.
+    // Also where the manifest has the same wrong size.
     CheckpointFile shorter = file;
     shorter.set_bytes(bytes);
     expect_damaged(good.substr(0, bytes), shorter);

@@ -1,4 +1,4 @@
-// Reading every byte of a checkpoint, to know that it can be restored and what it holds.
+// Reads every byte of a checkpoint, to find out whether it can be restored and what it holds.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_
 
@@ -15,7 +15,7 @@
 namespace thermocline {
 
 struct VerifiedCheckpoint {
-  Digest model_digest;               // Of all live rows: what servers that restore it say.
+  Digest model_digest;               // Of all live rows: the digest of servers that restore it.
   std::map<TableId, uint64_t> rows;  // Live ones, of every table
   uint64_t files = 0;
   uint64_t bytes = 0;

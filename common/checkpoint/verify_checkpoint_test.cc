@@ -195,7 +195,7 @@ TEST_F(VerifyCheckpointTest, EveryFlippedByteAndCutOfEveryFileIsFound) {
   EXPECT_TRUE(VerifyCheckpoint(&disk_, kDirectory, manifest_).ok());
 }
 
-// A disk that counts what is read of it.
+// A disk that counts the bytes read.
 class CountingDisk : public SimulatedDisk {
  public:
   std::atomic<uint64_t> bytes_read{0};
@@ -240,7 +240,8 @@ TEST_F(VerifyCheckpointTest, ReadsEveryByteOnceOnAnyNumberOfThreads) {
     const auto verified = VerifyCheckpoint(&disk, kDirectory, manifest, threads);
     ASSERT_TRUE(verified.ok()) << verified.status();
     EXPECT_GE(disk.bytes_read.load(), verified->bytes);
-    EXPECT_LT(disk.bytes_read.load(), verified->bytes * 5 / 4);  // The ends of files come again.
+    // The ends of files are read twice.
+    EXPECT_LT(disk.bytes_read.load(), verified->bytes * 5 / 4);
     if (!digest.has_value()) digest = verified->model_digest;
     EXPECT_TRUE(verified->model_digest == *digest);
     EXPECT_EQ(verified->files, 3u);

@@ -26,7 +26,8 @@ absl::Status CreateDirectories(Disk* disk, const std::string& path) {
     RETURN_IF_ERROR(disk->CreateDirectory(path));
     return disk->SyncDirectory(folder);
   }
-  // Who made it may have died before this. A folder that we may not look into is not ours to sync.
+  // The process that made it may have died before it synced the name. A folder that we may not read
+  // need not be synced.
   const absl::Status synced = disk->SyncDirectory(folder);
   return absl::IsPermissionDenied(synced) ? absl::OkStatus() : synced;
 }

@@ -1,7 +1,7 @@
-// The files of a server, behind an interface: the disks of tests and of the simulation lose,
-// reorder and refuse what a real disk may.
+// Files behind an interface: the disks of tests and of the simulation lose, reorder and refuse
+// writes as a real disk may.
 //
-// What an error leaves: a failed Append may have written some of its bytes. After a failed Sync the
+// After an error: a failed Append may have written some of its bytes. After a failed Sync the
 // content of the medium is unknown, so the process has to end (fsync is never retried). Every
 // message names the file.
 #ifndef THERMOCLINE_COMMON_DISK_DISK_H_

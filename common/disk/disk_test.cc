@@ -29,7 +29,7 @@ std::string ReadAll(Disk* disk, const std::string& path) {
   return text;
 }
 
-// What both disks must do alike.
+// Behaviour that both disks share.
 class DiskTest : public testing::TestWithParam<std::function<std::unique_ptr<Disk>()>> {
  protected:
   DiskTest() : disk_(GetParam()()), folder_(MakeFolder()) {}
@@ -210,7 +210,7 @@ TEST(SimulatedDiskTest, AHostsCrashMayForgetAnUnsyncedFolderAndAllInIt) {
     if (names.ok()) EXPECT_THAT(*names, ElementsAre("a"));
     ++(names.ok() ? kept : lost);
     EXPECT_EQ(disk.Open("/d/a").ok(), names.ok());
-    // A folder that somebody made and died is as unsure as before.
+    // A folder whose maker died may still be lost.
     ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
     disk.CrashHost(&random);
     EXPECT_TRUE(disk.List("/d").ok());

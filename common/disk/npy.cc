@@ -25,7 +25,7 @@ namespace {
 
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kVersionEnd = 8;
-// What we write: room enough for any number of rows, so that the header can be written last.
+// Of files that we write: enough for any number of rows, so that the header can be written last.
 constexpr size_t kWrittenHeaderBytes = 128;
 // More than any header of numbers has.
 constexpr size_t kMaxHeaderBytes = 64 << 10;
@@ -210,7 +210,7 @@ absl::StatusOr<std::unique_ptr<NpyWriter>> NpyWriter::Create(
   if (file == nullptr) return SystemError(path, "cannot create", errno);
   std::unique_ptr<NpyWriter> writer(new NpyWriter(path, file, std::move(header)));
   std::setvbuf(file, nullptr, _IOFBF, 1 << 20);
-  // Zeros, which no reader takes for a header, until Finish().
+  // Zeros until Finish(): no reader takes them for a header.
   const char zeros[kWrittenHeaderBytes] = {};
   if (std::fwrite(zeros, 1, sizeof(zeros), file) != sizeof(zeros)) return writer->Error();
   return writer;

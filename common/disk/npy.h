@@ -25,7 +25,7 @@ struct NpyHeader {
   int element_bytes() const;  // 0: a dtype that isn't a plain little-endian number
 };
 
-// "float32", "int64", ...; `dtype` itself where it is nothing known.
+// "float32", "int64", ...; `dtype` itself where it is unknown.
 std::string NpyDtypeName(absl::string_view dtype);
 // "[100, 13]"
 std::string NpyShapeName(const std::vector<int64_t>& shape);
@@ -35,8 +35,8 @@ std::string NpyShapeName(const std::vector<int64_t>& shape);
 // order), kDataLoss (`bytes` ends within the header).
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes, const std::string& path);
 
-// A file's array, mapped into memory for reading. Whoever shortens the file meanwhile kills the
-// process.
+// A file's array, mapped into memory for reading. A process that shortens the file meanwhile kills
+// this one (SIGBUS).
 class MappedNpy {
  public:
   // Errors: as ParseNpyHeader; kNotFound; kDataLoss also where elements are missing (wanted and

@@ -55,7 +55,7 @@ std::string FileSystemOf(const std::string& path) {
     const absl::string_view at = entry.mnt_dir;
     const bool is_above = at == "/" || (absl::StartsWith(real, at) &&
                                         (real.size() == at.size() || real[at.size()] == '/'));
-    // Of those at the same place the last one hides the others.
+    // Of file systems mounted at the same place the last one hides the others.
     if (!is_above || at.size() < longest) continue;
     longest = at.size();
     found = absl::StrCat(entry.mnt_type, " at ", at);
@@ -64,7 +64,8 @@ std::string FileSystemOf(const std::string& path) {
   return found;
 }
 
-// What people need to make room for a write of `bytes` that failed with `error`.
+// The error of a write of `bytes` that failed with `error`; says where to make room if the disk is
+// full.
 absl::Status WriteError(const std::string& path, int fd, uint64_t bytes, int error) {
   absl::Status status = ErrorOf("write", path, error);
   struct statvfs space;
@@ -151,7 +152,7 @@ class PosixAppendFile : public AppendFile {
 
   void StartWriteback(uint64_t end) override {
     if (end <= written_back_) return;
-    // What it may fail at, Sync will meet.
+    // Ignores errors: Sync returns them.
     sync_file_range(fd_.get(), static_cast<off64_t>(written_back_),
                     static_cast<off64_t>(end - written_back_), SYNC_FILE_RANGE_WRITE);
     written_back_ = end;

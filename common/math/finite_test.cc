@@ -23,7 +23,7 @@ TEST(FiniteTest, FindsTheFirstAtAnyPlace) {
     for (size_t at = 0; at < size; at += 1 + size / 13) {
       std::vector<float> values(size, 1.5f);
       values[at] = bad[at % 4];
-      values[size - 1] = bad[(at + 1) % 4];  // A later one is not what is reported.
+      values[size - 1] = bad[(at + 1) % 4];  // Only the first one is reported.
       EXPECT_EQ(FindNonFinite(values), at) << "size " << size;
     }
   }

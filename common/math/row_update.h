@@ -1,5 +1,5 @@
 // The loops behind sparse_optimizer.h's RowUpdate, inline: for a caller that knows the optimizer
-// and perhaps `dim` when it is compiled. The arithmetic of every optimizer stands here, once.
+// and perhaps `dim` when it is compiled. The only place with the arithmetic of the optimizers.
 //
 // The same bits with any compiler, dim known or not: no FMA contraction, no reassociation, no libm
 // beyond the exactly rounded sqrt. The functions of one element are also those of the GPU's

@@ -17,7 +17,7 @@
 namespace thermocline {
 namespace {
 
-constexpr int kDim = 19;  // no multiple of anything: the vector loops' ends run too
+constexpr int kDim = 19;  // not a multiple of the vector width: the loops' remainders run, too
 
 uint32_t Bits(float value) {
   uint32_t bits;
@@ -101,8 +101,8 @@ TEST(RowUpdateTest, AdamHasItsGoldenBits) {
   EXPECT_EQ(Fold(row), 0x6b673c89254af7f0ull);
 }
 
-// The golden values above would miss a contraction that their inputs don't show; these inputs do.
-// 1 - a * a with a = 1 + 2^-12 loses 2^-24 where the product is rounded.
+// A contraction might not change the golden values above; it changes these. 1 - a * a with a = 1 +
+// 2^-12 loses 2^-24 where the product is rounded.
 TEST(RowUpdateTest, ProductsAreRoundedBeforeTheyAreSubtracted) {
   UpdateScalars scalars;
   scalars.learning_rate = 1 + 1.0f / 4096;

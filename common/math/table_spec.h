@@ -1,5 +1,5 @@
-// What a table is, for all who handle its rows: its layout, the values of new rows, and the check
-// for NaN and infinity (at the speed of memory). A row is `dim` weights, then its optimizer's
+// What a table is, for all code that handles its rows: its layout, the values of new rows, and the
+// check for NaN and infinity (at the speed of memory). A row is `dim` weights, then its optimizer's
 // state, all float32.
 #ifndef THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
@@ -17,7 +17,7 @@ namespace thermocline {
 
 class TableSpec;  // proto/parameter_server.proto
 
-// Largest dim of a table; keeps one row far below a message.
+// Largest dim of a table; a row is far smaller than a message.
 inline constexpr int kMaxDim = 4096;
 // Initial weights beyond this are a mistake, not a model.
 inline constexpr float kMaxInitScale = 1e6f;
@@ -71,7 +71,7 @@ size_t FindNonFinite(absl::Span<const float> values);
 //   rows: [n, row_floats], of which the first `dim` are weights
 size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats);
 
-// How the message of a loss or a gradient that is not finite ends.
+// The end of the error message for a loss or gradient that is not finite.
 inline constexpr char kRateHint[] =
     " (is train.learning_rate too high? a lower base or some warmup_steps may help)";
 

@@ -15,8 +15,8 @@ namespace {
 // Stats of thousands of tables stay far below this.
 constexpr int kMaxControlMessageBytes = 64 << 20;
 
-// Calls `method` of `stub`; an error begins with its name and the address, and the process says who
-// it is: "Configure at 127.0.0.1:4000: server 0: ...".
+// Calls `method` of `stub`; an error begins with its name and the address, then the process names
+// itself: "Configure at 127.0.0.1:4000: server 0: ...".
 template <typename Reply, typename Stub, typename Request>
 absl::StatusOr<Reply> Call(Stub& stub,
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -30,7 +30,8 @@ absl::StatusOr<Reply> Call(Stub& stub,
   if (status.ok()) return reply;
   const absl::Status error = FromGrpcStatus(status);
   absl::string_view message = error.message();
-  absl::ConsumePrefix(&message, absl::StrCat(name, " at "));  // It names the call, too.
+  // The server's message names the call, too.
+  absl::ConsumePrefix(&message, absl::StrCat(name, " at "));
   return WithContext(absl::Status(error.code(), message), absl::StrCat(name, " at ", address));
 }
 

@@ -25,7 +25,7 @@ class ControlClient {
 
   const std::string& address() const { return address_; }
 
-  // Every error names the method and the address. Of all methods: kUnavailable (nobody listens
+  // Every error names the method and the address. Of all methods: kUnavailable (no process listens
   // there, or the handshake failed), kDeadlineExceeded.
 
   // Also kFailedPrecondition (another protocol version; configured already, and differently),

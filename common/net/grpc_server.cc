@@ -46,7 +46,7 @@ absl::StatusOr<HostPort> ParseAddress(const std::string& address) {
   return parsed;
 }
 
-// gRPC only says that it couldn't bind: ask the system why.
+// gRPC says only that it couldn't bind, so this asks the system why.
 std::string WhyNotListen(const HostPort& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

@@ -23,8 +23,8 @@ class GrpcServer {
     TlsFiles tls;
     bool insecure = false;  // allows plain text beyond loopback
     int max_message_bytes = kDefaultMaxMessageBytes;
-    // What gRPC may hold of all calls together, messages that it receives included; with more it
-    // reads no further, and refuses with RESOURCE_EXHAUSTED. 0: no limit.
+    // The most memory that gRPC may use for all calls together, received messages included; beyond
+    // that it stops reading, and refuses calls with RESOURCE_EXHAUSTED. 0: no limit.
     uint64_t memory_bytes = 0;
     // For which health checks are answered beside "", the server itself: ...::service_full_name().
     std::string service;

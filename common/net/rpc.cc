@@ -144,7 +144,7 @@ grpc::ChannelArguments DataPlaneArguments(int max_message_bytes) {
   // Despite its name: how long one attempt to connect may take. TLS on a busy machine needs more
   // than the back-off.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  // Retries are ours: they know which requests may be repeated.
+  // We retry ourselves, since only we know which requests may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   return arguments;
 }

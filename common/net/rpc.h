@@ -19,8 +19,8 @@
 
 namespace thermocline {
 
-// absl::Status to grpc::Status and back: the one place where the two meet. The codes are the same
-// numbers in both.
+// absl::Status to grpc::Status and back: the only conversion between the two. The codes are the
+// same numbers in both.
 //
 // A message travels in HTTP/2 metadata, which peers limit to 8 KiB; longer ones are truncated.
 inline constexpr size_t kMaxStatusMessageBytes = 2048;
@@ -56,15 +56,15 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
 // Errors: kInvalidArgument (says what would be needed).
 absl::Status CheckMayListen(const std::string& address, const TlsFiles& files, bool insecure);
 
-// Whether `host` is this machine alone, out of reach of others: a name or an address without a
-// port; IPv6 with brackets or without. A name that only looks like an address of the loopback
-// network ("127.example.org") is not one.
+// Whether `host` means the loopback network, which no other machine reaches: a name or an address
+// without a port; IPv6 with brackets or without. A name that only looks like an address of the
+// loopback network ("127.example.org") is not one.
 bool IsLoopbackHost(absl::string_view host);
 
 // Largest message by default, with its tables and rows.
 inline constexpr int kDefaultMaxMessageBytes = 4 << 20;
-// gRPC itself lets so much more through, so that a message a little over the limit gets our own
-// answer, which names the request.
+// gRPC's own limit is higher by this much, so that a message a little over ours gets our own error,
+// which names the request.
 inline constexpr int kMessageSlackBytes = 64 << 10;
 
 // Keeps gRPC's own lines off stderr, unless GRPC_VERBOSITY is in the environment (ERROR, INFO,

@@ -2,8 +2,8 @@
 // proto/parameter_server.proto, without going through protobuf's classes. Keys and rows are copied
 // once, between their place in memory and the gRPC slice.
 //
-// Decoding takes bytes from anybody: every length is checked before anything is allocated, and what
-// is allocated is bounded by the message's own size.
+// Decoding takes bytes from any sender: every length is checked before anything is allocated, and
+// what is allocated is bounded by the message's own size.
 #ifndef THERMOCLINE_COMMON_WIRE_CODEC_H_
 #define THERMOCLINE_COMMON_WIRE_CODEC_H_
 
@@ -24,7 +24,8 @@ namespace thermocline::wire {
 // Most tables a message may name: a bound on what decoding allocates.
 inline constexpr size_t kMaxTablesPerMessage = 16384;
 
-// ---- The client's side: requests from spans, replies into spans. Views borrow what they name.
+// ---- The client's side: requests from spans, replies into spans. Views borrow the memory that
+// they point to.
 
 struct PullTableView {
   TableId table;
@@ -68,11 +69,11 @@ absl::StatusOr<PushAnswer> DecodePushReply(const grpc::ByteBuffer& bytes);
 // ---- The server's side.
 
 // Errors of both: kInvalidArgument (malformed; keys, counts or values of the wrong size; unknown
-// kind). Values must be the same number of floats for every key; how many is for those to check who
-// know the table.
+// kind). Values must be the same number of floats for every key; how many is checked by the callers
+// that know the table.
 absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes);
-// What DecodePullRequest would say of the kind, before anything is allocated for the request;
-// kTrain where it would fail.
+// The kind as DecodePullRequest returns it, without allocating anything for the request; kTrain
+// where decoding would fail.
 PullKind PeekPullKind(const grpc::ByteBuffer& bytes);
 absl::StatusOr<PushChunk> DecodePushChunk(const grpc::ByteBuffer& bytes);
 

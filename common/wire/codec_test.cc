@@ -395,7 +395,7 @@ TEST(Codec, AnAbsentStepIsNoneAndStepZeroIsNot) {
   const auto zero = DecodePullRequest(ToBuffer(pull.SerializeAsString()));
   EXPECT_EQ(zero->header.acked_through, Step(0));
   EXPECT_EQ(zero->after_step, Step(0));
-  // So does -1.
+  // -1 leaves bytes, too.
   pull.mutable_header()->set_acked_through(-1);
   pull.set_after_step(-1);
   const auto none = DecodePullRequest(ToBuffer(pull.SerializeAsString()));
@@ -530,7 +530,7 @@ TEST(Codec, HostileBytesNeverDoMoreThanFail) {
       EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status))
           << status;
     }
-    // What is taken is what protobuf takes, and means the same.
+    // Our decoder accepts only what protobuf accepts, with the same meaning.
     if (pull.ok()) {
       ::thermocline::PullRequest proto;
       ASSERT_TRUE(proto.ParseFromString(bytes)) << round;

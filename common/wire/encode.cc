@@ -74,7 +74,7 @@ void Signed(Sink& sink, uint32_t field, int64_t value) {
   Unsigned(sink, field, WireFormatLite::ZigZagEncode64(value));
 }
 
-// None leaves no bytes; step 0 does.
+// kNoStep leaves no bytes; step 0 leaves some.
 template <typename Sink>
 void OptionalStep(Sink& sink, uint32_t field, Step step) {
   if (step == kNoStep) return;
@@ -196,7 +196,7 @@ grpc::Slice UninitializedSlice(size_t bytes) {
   return grpc::Slice(grpc_slice_malloc(bytes), grpc::Slice::STEAL_REF);
 }
 
-// A slice of one's own may be written to until it is handed to gRPC.
+// We may write to our own slice until it is handed to gRPC.
 uint8_t* Writable(const grpc::Slice& slice) { return const_cast<uint8_t*>(slice.begin()); }
 
 template <typename Message>

@@ -1,5 +1,5 @@
-// Field numbers of the data plane's messages in proto/parameter_server.proto. codec_test.cc holds
-// them against the generated classes.
+// Field numbers of the data plane's messages in proto/parameter_server.proto. codec_test.cc
+// compares them with the generated classes.
 #ifndef THERMOCLINE_COMMON_WIRE_FIELDS_H_
 #define THERMOCLINE_COMMON_WIRE_FIELDS_H_
 

@@ -51,7 +51,7 @@ struct PullRequest {
 
 enum class PushKind { kGradient = 0, kAssign = 1 };
 
-// One table's keys in a push, where they lie.
+// One table's keys in a push; the spans borrow them.
 struct PushSlice {
   TableId table;
   PushKind kind = PushKind::kGradient;

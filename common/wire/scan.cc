@@ -77,7 +77,7 @@ void CopyBulk(const grpc::ByteBuffer& bytes, std::vector<BulkCopy>* copies) {
       while (at >= slice_end) {
         const void* data;
         int size;
-        CHECK(reader.Next(&data, &size));  // the first pass has been here
+        CHECK(reader.Next(&data, &size));  // the first pass has read it
         slice = static_cast<const char*>(data);
         slice_begin = slice_end;
         slice_end += static_cast<size_t>(size);

@@ -45,7 +45,7 @@ constexpr uint32_t Fixed32Tag(uint32_t field) {
   return WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_FIXED32);
 }
 
-// Tags and lengths in longer varints are malformed to protobuf's parser, so they are here.
+// Tags and lengths in longer varints are malformed to protobuf's parser, and so to this one.
 inline constexpr int kMaxVarint32Bytes = 5;
 
 // Reads fields up to the current limit. `read_field(tag)` reads one field's value; it hands fields

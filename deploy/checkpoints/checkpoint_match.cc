@@ -65,14 +65,15 @@ absl::Status CheckFields(const Message& here, const Message& there,
   return absl::OkStatus();
 }
 
-// The place of `feature`, which is one of the job's.
+// The index of `feature`, which is one of the job's.
 int IndexOf(const Job& job, const Feature* feature) {
   int index = 0;
   while (&job.feature(index) != feature) ++index;
   return index;
 }
 
-// Of one kind: those that read tables, or the numeric ones. `here`: features of `job`.
+// Compares features of one kind: those that read tables, or the numeric ones. `here`: features of
+// `job`.
 absl::Status CheckFeatures(const Job& job, const std::vector<const Feature*>& here,
                            const std::vector<const Feature*>& before, absl::string_view kind,
                            const std::set<std::string>& ignored) {
@@ -87,14 +88,14 @@ absl::Status CheckFeatures(const Job& job, const std::vector<const Feature*>& he
   return absl::OkStatus();
 }
 
-// As programs of today resolve it: older ones listed fewer features.
+// As this program resolves it: older programs listed fewer features.
 Job JobOf(const CheckpointManifest& manifest) {
   Job job = manifest.job();
   ResolveJob(&job);
   return job;
 }
 
-// What says the same in both forms says it in the same words.
+// So that equal data compare equal, whichever form they were written in.
 Data WithoutPaths(const Job& job, bool described) {
   Data data = described ? DescribeData(job.data()) : job.data();
   data.clear_path();
@@ -104,7 +105,7 @@ Data WithoutPaths(const Job& job, bool described) {
   data.clear_max_bad_lines();
   data.clear_read_ahead_batches();
   data.clear_parser_threads();
-  if (described) data.clear_num_dense();  // The features tell it.
+  if (described) data.clear_num_dense();  // The features imply it.
   if (described) data.clear_num_categorical();
   return data;
 }
@@ -164,7 +165,7 @@ std::string DescribeOrigin(const Job& job, const std::string& build, const std::
     if (before.empty() || before == here) return;
     differences.push_back(absl::StrCat(what, " ", before, " (this run: ", here, ")"));
   };
-  // Older checkpoints have the wish.
+  // Older checkpoints hold the value of the job file.
   if (manifest.cpu_isa() != CpuIsa_Name(AUTO)) {
     compare("cpu_isa", manifest.cpu_isa(), ResolvedCpuIsa(job));
   }

@@ -1,4 +1,4 @@
-// Whether a checkpoint is of a job: of its model, and of its data; and where it was made.
+// Whether a checkpoint belongs to a job: to its model and its data; and where it was made.
 #ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
 #define THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
 
@@ -14,16 +14,17 @@ namespace thermocline {
 // processes make no difference. Errors: kFailedPrecondition (says what differs first).
 absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 
-// Whether a step is the same samples to both: the size of batches, the features, and how the data
+// Whether a step has the same samples for both: the size of batches, the features, and how the data
 // is read. Where the data lies, how many bad lines it may have and what is read ahead make no
 // difference. Errors: kFailedPrecondition (says what differs first).
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
 
-// What a job's workers compute with on this machine: "AVX2" or "AVX512", whatever the job wishes.
+// What a job's workers compute with on this machine: "AVX2" or "AVX512", also where the job says
+// AUTO.
 std::string ResolvedCpuIsa(const Job& job);
 
-// In what the processes that made the checkpoint `name` were others than those of `job` here, of
-// `build`, in a line; "": in nothing that is recorded.
+// How the processes that made the checkpoint `name` differ from those of `job` here, of `build`, in
+// a line; "": in nothing that is recorded.
 std::string DescribeOrigin(const Job& job, const std::string& build, const std::string& name,
                            const CheckpointManifest& manifest);
 

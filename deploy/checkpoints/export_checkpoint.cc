@@ -44,8 +44,8 @@ absl::StatusOr<JobTables> JobTablesOf(const CheckpointManifest& manifest) {
                                                     " doesn't describe its tables"));
 }
 
-// The format by which other programs read such data: described text is CRITEO_TSV where it means
-// what that means, else DESCRIBED, which only the job in the export tells more of.
+// The format's name for other programs: CRITEO_TSV for described text that means the same, else
+// DESCRIBED, whose details are only in the job of the export.
 std::string FormatName(const Job& resolved) {
   if (!resolved.data().has_train()) return Data::Format_Name(resolved.data().format());
   if (IsNpy(resolved.data())) return Data::Format_Name(Data::DLRM_NPY);
@@ -74,7 +74,8 @@ std::string FormatName(const Job& resolved) {
   return is_plain ? Data::Format_Name(Data::CRITEO_TSV) : "DESCRIBED";
 }
 
-// What computing with the tensors takes beside them (docs/formats.md), as JSON. `job`: resolved.
+// What a program needs beside the tensors to compute with them (docs/formats.md), as JSON. `job`:
+// resolved.
 std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
   using Json = nlohmann::ordered_json;
   Json features = Json::array(), sparse = Json::array();
@@ -175,7 +176,7 @@ void Export::AddTensors() {
   for (const DenseTable& table : tables_.dense) {
     std::vector<uint64_t> shape = {static_cast<uint64_t>(table.rows),
                                    static_cast<uint64_t>(table.cols)};
-    // A bias is a vector; a weight of one input is a matrix still.
+    // A bias is a vector; a weight of one input is still a matrix.
     if (absl::EndsWith(table.layout.name, ".bias")) shape.erase(shape.begin());
     TableTensors& tensors = tensors_[table.layout.id];
     tensors.rows = AddTensor(table.layout.name, Type::kF32, std::move(shape));
@@ -230,7 +231,7 @@ absl::Status Export::WriteSparse(const TableLayout& layout) {
   });
 }
 
-// Blocks that nobody has ever touched are not in the checkpoint: those have their initial values.
+// Blocks that no step has touched are not in the checkpoint: they have their initial values.
 absl::Status Export::WriteDense(const DenseTable& table) {
   const TableTensors& tensors = tensors_[table.layout.id];
   const auto blocks = static_cast<uint64_t>(table.num_blocks());

@@ -14,7 +14,7 @@
 namespace thermocline {
 namespace {
 
-// How many older checkpoints are named to choose from.
+// How many older checkpoints are offered.
 constexpr size_t kMostNamed = 5;
 
 using Checkpoints = std::vector<ListedCheckpoint>;
@@ -32,7 +32,7 @@ const ListedCheckpoint* Last(const Checkpoints& list, Fits fits) {
   return found == list.rend() ? nullptr : &*found;
 }
 
-// What people may choose instead of `name`, newest first. Reads every byte: an increment may need
+// What the user may choose instead of `name`, newest first. Reads every byte: an increment may need
 // the very file that is damaged.
 std::vector<std::string> WholeBut(const CheckpointStore& store, const Checkpoints& list,
                                   const std::string& name) {
@@ -53,9 +53,9 @@ std::string Instead(const CheckpointStore& store, const Checkpoints& list,
                       absl::StrJoin(names, ", "));
 }
 
-// The base of the last generation is gone, by somebody's hand. Surely of the same line are only
-// those that its own generation made before: of an earlier one, people may have left what came last
-// behind.
+// The user has removed the base of the last generation. Only earlier checkpoints of the base's own
+// generation are certain to lie before it: the job may have gone back behind the last ones of an
+// earlier generation.
 absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
                                                   const Checkpoints& list, const JobState& state,
                                                   std::vector<std::string>* notices) {
@@ -80,7 +80,7 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
   return before;
 }
 
-// What the generation after begins with; null: nothing.
+// What the next generation begins with; null: nothing.
 absl::StatusOr<const ListedCheckpoint*> Choose(const CheckpointStore& store,
                                                const Checkpoints& list,
                                                const std::optional<JobState>& state,
@@ -175,7 +175,7 @@ std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointSto
 absl::Status CheckResumable(const CheckpointStore& store) {
   ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
   const auto state = store.ReadJobState();
-  // Where it can't be read FindNextGeneration says so, whatever the job.
+  // Where the state can't be read, FindNextGeneration returns the error, whatever the job.
   const bool is_known = state.ok() && state->has_value();
   const std::string job_id = is_known       ? (*state)->job_id()
                              : list.empty() ? ""

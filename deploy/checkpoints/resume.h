@@ -1,4 +1,4 @@
-// Where a job goes on that ran before, and whether a checkpoint is one of its own.
+// Where a job that ran before continues, and whether a checkpoint is one of its own.
 #ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_RESUME_H_
 #define THERMOCLINE_DEPLOY_CHECKPOINTS_RESUME_H_
 
@@ -19,38 +19,37 @@ namespace thermocline {
 struct ResumePoint {
   GenerationStart start;
   std::optional<CheckpointManifest> base;  // Of start.base; nullopt: that is "".
-  std::vector<std::string> notices;        // What people should know about it, in lines.
+  std::vector<std::string> notices;        // Lines that the user should read.
 };
 
 // The next generation of the job `job_id`, whose checkpoints are in `store`. It begins with the
 // checkpoint called `name` (FindByName); "": with the newest of the last generation, or with what
 // that one began with.
 //
-// A damaged checkpoint is never passed over in silence: an older one is taken where people say so.
-// Where somebody removed what the last generation began with, the one before of the same generation
-// stands in for it, and a notice says so. Errors: kNotFound (no job was run there; no such
-// checkpoint), kInvalidArgument (several may be meant), kDataLoss (the checkpoint is damaged),
-// kFailedPrecondition (it is not this job's), kUnavailable.
+// A damaged checkpoint is never skipped in silence: an older one is taken only where the user names
+// it. Where the user has removed the checkpoint with which the last generation began, the one
+// before it of the same generation replaces it, and a notice says so. Errors: kNotFound (no job was
+// run there; no such checkpoint), kInvalidArgument (several may be meant), kDataLoss (the
+// checkpoint is damaged), kFailedPrecondition (it is not this job's), kUnavailable.
 absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
                                                const std::string& job_id, const std::string& name);
 
 // The same for a job as it is now, run by `build`. A notice says where the checkpoint was made by
-// another one, or with other instructions. Errors: also kFailedPrecondition (model or data differ
-// from the checkpoint's: says in what).
+// another build, or with other CPU instructions. Errors: also kFailedPrecondition (model or data
+// differ from the checkpoint's: says in what).
 absl::StatusOr<ResumePoint> FindResumePoint(const CheckpointStore& store, const Job& job,
                                             const std::string& build, const std::string& name);
 
-// Whether the job that was run there can go on by itself (--resume), as far as the checkpoints
-// tell. Errors: those of FindNextGeneration.
+// Whether --resume alone can continue the job that was run there, as far as the checkpoints show.
+// Errors: those of FindNextGeneration.
 absl::Status CheckResumable(const CheckpointStore& store);
 
-// After a loss of data: the whole checkpoints that people may go on with instead of what the last
-// generation began with, newest first; every byte of them is read. nullopt: that generation got
-// further, and
-// --resume takes it up.
+// After a loss of data: the whole checkpoints that the user may continue from instead of the last
+// generation's base, newest first; reads every byte of them. nullopt: that generation made a
+// checkpoint, and --resume continues from it.
 std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointStore& store);
 
-// For a job that begins: kAlreadyExists where the directory holds what another run left.
+// For a job that begins: kAlreadyExists where the directory holds files of another run.
 absl::Status CheckUnused(const CheckpointStore& store);
 
 }  // namespace thermocline

@@ -130,7 +130,7 @@ TEST_F(ResumeTest, FromTheNewestOfTheLastGeneration) {
 
 TEST_F(ResumeTest, FromWhatTheLastGenerationBeganWithIfItMadeNone) {
   Commit(1, 9);
-  Commit(1, 19);  // People decided not to go on with this one.
+  Commit(1, 19);  // The user decided not to continue with this one.
   Write(2, "step-000000009", 1);
   EXPECT_EQ(Find()->base, "step-000000009");
   EXPECT_EQ(Find()->generation, 3u);
@@ -183,14 +183,14 @@ TEST_F(ResumeTest, TheOneBeforeStandsInForABaseThatIsGone) {
                   "before"));
   Damage("step-000000019");
   EXPECT_EQ(Find()->base, "step-000000009");
-  // Which of the other lines led there, nobody knows.
+  // It is not known from which of the others it continued.
   Damage("step-000000009");
   const absl::Status none = Find().status();
   EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(none.message()), EndsWith("byte: step-000000039, step-000000049"));
 }
 
-// Another generation's lies there now, that no generation since began with.
+// A checkpoint of another generation is there now, with which no later generation began.
 TEST_F(ResumeTest, ABaseThatWasReplacedIsGone) {
   Commit(1, 9);
   Commit(2, 19);
@@ -252,7 +252,7 @@ TEST_F(ResumeTest, WhatIsLeftInsteadOfADamagedBase) {
 }
 
 TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
-  // The first stands for itself, the third is an increment of the second.
+  // The first is complete alone, the third is an increment of the second.
   std::mt19937_64 random(TestSeed());
   CheckpointManifest before;
   for (const int64_t step : {9, 19, 29}) {
@@ -271,7 +271,7 @@ TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
   content[content.size() / 2] ^= 1;
   disk_.SetContent(path, content);
   EXPECT_THAT(InsteadOfDamagedBase(store_), Optional(ElementsAre("step-000000009")));
-  // Nor does it stand in for one that is gone.
+  // Nor does it replace a checkpoint that is gone.
   Write(2, "step-000000039", 1);
   const auto next = FindNextGeneration(store_, job_.name(), "");
   ASSERT_TRUE(next.ok()) << next.status();
@@ -351,7 +351,7 @@ TEST_F(ResumeTest, OtherInstructionsAndBuildsAreReported) {
     return point->notices;
   };
   EXPECT_THAT(notices("AVX2", kBuild), IsEmpty());
-  EXPECT_THAT(notices("AUTO", ""), IsEmpty());  // Nobody knows.
+  EXPECT_THAT(notices("AUTO", ""), IsEmpty());  // It is not known.
   EXPECT_THAT(notices("AVX512", kBuild),
               ElementsAre("checkpoint step-000000009 was made with cpu_isa AVX512 (this run: "
                           "AVX2)"));

@@ -46,7 +46,7 @@ std::string MakeHeader(const std::vector<SafetensorsEntry>& tensors,
       (*ends)[i] = at = end;
     }
   }
-  // A name that isn't UTF-8 becomes one that is.
+  // Replaces what isn't UTF-8 in names.
   std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();

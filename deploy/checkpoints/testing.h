@@ -25,7 +25,7 @@ inline constexpr char kExportedJob[] = R"(
 )";
 
 // Fills `rows` with every block of the dense tensors but bottom.1.weight's first, and some rows of
-// table C1; C2 stays empty. Every float tells where it belongs: 1000 * table + key + 0.001 * index.
+// table C1; C2 stays empty. Every float shows its place: 1000 * table + key + 0.001 * index.
 inline void MakeExportedRows(const JobTables& tables, TestRows* rows) {
   const auto add = [&](const TableLayout& layout, Key key) {
     TestRow row;

@@ -1,5 +1,5 @@
-// Writes a synthetic click log with the shape of Criteo's Kaggle log: for trying out, for tests and
-// for measurements that need any number of rows.
+// Writes a synthetic click log with the shape of Criteo's Kaggle log: for first trials, tests and
+// measurements that need any number of rows.
 //
 // Ids are skewed (Zipf) and correlated: a row draws a user, an item and a context, and each of the
 // 26 columns is an attribute of one of them, so that popular ids turn up together, as they do in

@@ -140,7 +140,7 @@ TEST(ClickLog, IdsFitTheirTablesAndAreSkewed) {
   EXPECT_GT(static_cast<double>(top) / (26.0 * options.rows), 0.5);
 }
 
-// Knowing the planted model is worth something, but not everything; both splits are drawn from it.
+// The planted model predicts well, but not perfectly; both splits are drawn from it.
 TEST(ClickLog, PlantedModelIsWorthLearning) {
   ClickLogOptions options = SmallOptions(ClickLogFormat::kNpy);
   options.rows = 20000;
@@ -213,7 +213,7 @@ TEST(Zipf, CoversItsRangeAndPrefersTheFirst) {
       EXPECT_GE(zipf(i / 1000.0), last);
       last = zipf(i / 1000.0);
     }
-    // The first tenth of the ids has more than its share.
+    // The first tenth of the ids gets more than a tenth of the rows.
     EXPECT_LT(zipf(0.11), 100);
   }
 }

@@ -17,7 +17,7 @@ constexpr int64_t kShrinkAbove = 10'000;
 constexpr int64_t kMinCardinality = 3;
 constexpr int64_t kContexts = 50'000;
 
-// Whom a column describes.
+// What a column describes.
 enum Owner { kUser, kItem, kContext, kOwners };
 constexpr std::array<Owner, kClickSparse> kOwner = {
     kItem, kItem,    kUser, kUser,    kContext, kContext, kItem,    kItem,    kContext,

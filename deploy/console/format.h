@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers and tables as text for users.
 #ifndef THERMOCLINE_DEPLOY_CONSOLE_FORMAT_H_
 #define THERMOCLINE_DEPLOY_CONSOLE_FORMAT_H_
 

@@ -44,7 +44,7 @@ TEST(RenderProgress, APhaseStandsInPlaceOfTheSteps) {
   progress.phase = PhaseProgress{"evaluating", 4096, 4096, "samples", 5};
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)),
             "[========================] 100%  evaluating  4,096 of 4,096 samples");
-  // A pipe has no size, and a file of held-out rows isn't counted.
+  // Where the total is unknown: a pipe has no size, and a file of held-out rows isn't counted.
   progress.phase = PhaseProgress{"counting lines", 512, 0, "bytes", 5};
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)), "counting lines  512 B");
   progress.phase = PhaseProgress{"evaluating", 8192, 0, "samples", 5};

@@ -1,4 +1,4 @@
-// The stats of servers and workers, for people and for programs.
+// The stats of servers and workers, as text for users and as JSON for programs.
 #ifndef THERMOCLINE_DEPLOY_CONSOLE_STATS_TABLE_H_
 #define THERMOCLINE_DEPLOY_CONSOLE_STATS_TABLE_H_
 

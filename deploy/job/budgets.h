@@ -36,8 +36,8 @@ class RestartPolicy {
  public:
   static constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);  // Of the second restart.
   static constexpr absl::Duration kLongestDelay = absl::Seconds(5);
-  // Starts in a row in which a server didn't come up, after which a job that can go back to a
-  // checkpoint does: the servers of its next generation listen on other ports.
+  // After so many starts in a row in which a server didn't come up, the job goes back to a
+  // checkpoint if it can: the servers of its next generation listen on other ports.
   static constexpr uint32_t kFailedStarts = 5;
 
   // `max_restarts`: of all servers together, before the job gets further.
@@ -48,7 +48,7 @@ class RestartPolicy {
     bool restart = false;
     absl::Duration delay;  // From the server's end on.
     std::string why_not;
-    bool is_exhausted = false;  // For want of restarts.
+    bool is_exhausted = false;  // No restart is left.
   };
   // `came_up`: the process served before it ended. `reached`: as in Budget.
   Decision OnEnd(size_t server, bool came_up, Step reached);
@@ -69,7 +69,7 @@ class RestartPolicy {
 struct JobBudgets {
   RestartPolicy restarts;  // cluster.max_server_restarts
   Budget rollbacks;        // checkpoint.max_rollbacks
-  Budget stalls{1};        // What stalls again before the job got further would stall for ever.
+  Budget stalls{1};        // A job that stalls twice at one step would stall for ever.
 };
 
 }  // namespace thermocline

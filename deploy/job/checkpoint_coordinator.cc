@@ -80,8 +80,8 @@ void CheckpointCoordinator::BeginRound() {
   CHECK(is_idle());
   // Training is over when every push is acknowledged.
   if (is_ending_) return AskServers(*last_);
-  // Workers that wait for a decision don't ask a server for anything, so that they would not notice
-  // that one which began anew, and accepts nothing, has lost what it acknowledged.
+  // Workers that wait for a decision send nothing to the servers, so they cannot notice that a
+  // restarted server has lost pushes that it had acknowledged.
   if (!progress_.MayLackPushes()) return AskServers(kNoStep);
   std::vector<CheckpointCall> calls;
   for (size_t rank = 0; rank < options_.num_workers; ++rank) calls.push_back({true, rank});
@@ -233,7 +233,7 @@ void CheckpointCoordinator::SettleNext() {
     } else if (verdict.kind == CheckpointVerdict::kLost) {
       CallOff(step, verdict.reason);
     } else {
-      // Those that began anew since it was named.
+      // Servers that were restarted since it was named.
       std::vector<size_t> unaware = verdict.there;
       if (named_.count(step) > 0) {
         unaware.insert(unaware.end(), verdict.ahead.begin(), verdict.ahead.end());
@@ -290,7 +290,8 @@ void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exi
     return EndRound();
   }
   if (absl::IsUnavailable(status) && may_exist) {
-    // It may be there, and may be lost again: neither to be counted on nor to be called off.
+    // The manifest may exist, and a crash may still lose it: the checkpoint is neither committed
+    // nor called off.
     error_ = status;
   } else if (!status.ok()) {
     CallOff(step_, std::string(status.message()));
@@ -319,8 +320,8 @@ void CheckpointCoordinator::CallOff(Step step, const std::string& reason) {
   const bool was_named = named_.erase(step) > 0;
   settled_.insert(step);
   notifier_.Send(CheckpointRequest::CALL_OFF, step);
-  // At the end only tries to write the last step count: neither a step beyond it, nor a server that
-  // has still to put another one away.
+  // At the end only attempts to write the last step count: not a step beyond it, and not the
+  // refusal of a server that is busy with another checkpoint.
   const bool counts = !last_ || (step == *last_ && !absl::StrContains(reason, ": busy"));
   if (was_named && counts) ++failures_;
   last_failure_ = reason;
@@ -350,10 +351,11 @@ void CheckpointCoordinator::OnLogBytes(uint64_t bytes) {
 // ------------------------------------------------------------------------------------------------
 
 void CheckpointCoordinator::RemoveOld() {
-  // What is being written may build on the newest but one, if its server had not taken the newest
-  // when it began.
+  // A shard that is being written may build on the last checkpoint but one, if its server began it
+  // before it learned of the newest commit.
   const std::set<Step> open = OpenSteps();
-  // Each time the files of all that are kept are looked at: only once something has changed.
+  // A removal looks at the files of every checkpoint that is kept, so it runs only when something
+  // has changed.
   if (removed_beside_ == open) {
     ++rounds_;
     phase_ = Phase::kIdle;

@@ -46,12 +46,12 @@ class CheckpointCoordinator {
   }
   // Nothing further is begun; a manifest that is being written still gets its answer.
   void Halt();
-  // Another process takes a server's place, with newest(): its unfinished shards are void.
+  // Another process replaces a server and begins with newest(): unfinished shards are void.
   void OnServerReplaced(size_t index);
 
-  // Answers: a name, or kAborted (three named checkpoints were called off). There are none where
-  // the generation ends before. Behind the step of an exact wish no worker pushes before its
-  // answer.
+  // Clients get the name of a checkpoint, or kAborted (three named checkpoints were called off), or
+  // no answer where the generation ends first. Until a request for an exact step is answered, no
+  // worker pushes a later step.
   CheckpointClients& clients() { return clients_; }
   // This checkpoint stays, however old it is; nullopt: none does. At first the best of the base.
   void Keep(const std::optional<CheckpointId>& id) { kept_ = id; }
@@ -75,7 +75,7 @@ class CheckpointCoordinator {
     kAcknowledged,    // The workers say which of their pushes are acknowledged, ...
     kStatus,          // ... and all servers how their checkpoints stand.
     kCommitting,      // A whole one.
-    kNamingAgain,     // To servers that don't have one that is under way, and can take it on.
+    kNamingAgain,     // At servers that lack a checkpoint under way and can still make it.
     kTellingServers,  // What was committed or called off; and then the workers.
     kTellingWorkers,
     kNamingAtWorkers,    // A step that no worker has begun ...
@@ -123,7 +123,7 @@ class CheckpointCoordinator {
   std::vector<bool> answered_;              // [num_servers], in this round.
   Step acknowledged_ = kNoStep;             // By all servers, as far as it matters.
   Step furthest_ = kNoStep;                 // That any server has applied.
-  int64_t steps_ahead_ = 0;                 // Of that; 0: no step is being looked for.
+  int64_t steps_ahead_ = 0;                 // Beyond that, to name; 0: none is looked for.
   uint64_t rounds_ = 0, next_try_ = 0;      // Next: to name the last step, or an exact one.
   std::set<Step> named_;                    // By us, and not settled.
   std::set<Step> settled_;                  // Servers may still show them.

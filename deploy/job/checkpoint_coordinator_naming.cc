@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kFirstStepsAhead = 2;
 constexpr int64_t kMostStepsAhead = 1024;
 constexpr int kMostFailures = 3;  // Of the last step.
-// About two seconds: what a disk or a server lacks may be there then.
+// About two seconds: by then a full disk may have room, or a server may be back.
 constexpr uint64_t kRoundsBetweenTries = 10;
 
 }  // namespace
@@ -41,9 +41,9 @@ void CheckpointCoordinator::NameWhatIsWanted() {
   // worth it only once the log has grown by half the limit since.
   const uint64_t limit = options_.max_log_bytes;
   const bool log_is_long = log_bytes_ > limit && log_bytes_ - log_floor_ > limit / 2;
-  // No exact wish is among them here.
+  // None of them waits for an exact step here.
   if (!log_is_long && clients_.empty()) return;
-  // What is being written may be what is wanted; besides, a server writes one at a time.
+  // A checkpoint under way may satisfy the request, and a server writes one at a time.
   if (!OpenSteps().empty()) return;
   if (std::count(answered_.begin(), answered_.end(), false) > 0) return;
   furthest_ = progress_.Furthest();
@@ -57,7 +57,7 @@ void CheckpointCoordinator::NameFurtherAhead() {
   for (; steps_ahead_ <= kMostStepsAhead; steps_ahead_ *= 2) {
     const Step step = begun + steps_ahead_;
     for (Step next = furthest_ + 1; next <= step; next = next + 1) {
-      if (IsPeriodicCheckpoint(next, options_.every_steps)) return EndRound();  // It will do.
+      if (IsPeriodicCheckpoint(next, options_.every_steps)) return EndRound();  // That one serves.
     }
     if (notifier_.IsPending(step)) continue;
     step_ = step;
@@ -77,17 +77,17 @@ void CheckpointCoordinator::OnNotNamed(const absl::Status& status, bool workers_
   } else {
     notifier_.CallOffAtWorkers(step_);
   }
-  // Not a matter of steps where a process doesn't answer: another round may have more luck.
+  // Where a process does not answer, a later step would not help: the next round tries again.
   steps_ahead_ = IsUnanswered(status) ? kMostStepsAhead + 1 : 2 * steps_ahead_;
   TellServers();
 }
 
-// Whether a checkpoint is wanted of just the step that the servers are at, or come to.
+// Whether a checkpoint is wanted of exactly the step that the servers have applied, or will apply.
 bool CheckpointCoordinator::NameExactly() {
   const std::optional<Step> exact = clients_.exact();
   if (!exact.has_value()) return false;
   const Step step = *exact;
-  // The workers wait for this one: they don't get to a step that was named beyond it.
+  // The workers wait for this checkpoint, so they never reach a step that was named beyond it.
   std::vector<Step> beyond;
   std::copy_if(named_.begin(), named_.end(), std::back_inserter(beyond),
                [step](Step named) { return named > step; });
@@ -102,13 +102,13 @@ bool CheckpointCoordinator::NameExactly() {
   return true;
 }
 
-// The newest checkpoint, of `step`, takes its evaluation in where that came only after its commit.
+// Adds the evaluation of `step` to the newest checkpoint, where it came only after the commit.
 void CheckpointCoordinator::NoteEvaluations(Step step) {
   if (!options_.evaluations_through) return clients_.Answer(step, newest_, /*exact_too=*/true);
   EvaluationState evaluations = options_.evaluations_through(step);
   evaluations.set_best_checkpoint(newest_);
   evaluations.set_best_generation(newest_generation());
-  // Bytes, since an AUC may be no number.
+  // Compares bytes, since an AUC may be NaN.
   if (manifest_.evaluations().SerializeAsString() == evaluations.SerializeAsString()) {
     return clients_.Answer(step, newest_, /*exact_too=*/true);
   }

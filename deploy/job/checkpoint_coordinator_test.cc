@@ -307,7 +307,7 @@ TEST_F(CheckpointCoordinatorTest, ACutThatTrainingDoesNotReachIsCalledOff) {
   cluster_.AdvanceTo(39);
   coordinator().Finish(Step(39));
   Poll(3);
-  EXPECT_EQ(NamedCut(0), 39);  // Who asked gets the last step's.
+  EXPECT_EQ(NamedCut(0), 39);  // The request gets that of the last step.
   cluster_.WriteAll(39);
   Poll(2);
   ASSERT_EQ(Answers("a").size(), 1u);
@@ -335,7 +335,7 @@ TEST_F(CheckpointCoordinatorTest, AnEndWithoutItsCheckpointIsAnError) {
 TEST_F(CheckpointCoordinatorTest, OnlyTriesOfTheLastStepCountAtTheEnd) {
   cluster_.AdvanceTo(5);
   coordinator().clients().Add("a");
-  for (int attempt = 0; attempt < 2; ++attempt) {  // One more, and who asked would learn why.
+  for (int attempt = 0; attempt < 2; ++attempt) {  // After one more, the request would fail.
     Poll();
     cluster_.Fail(0, *NamedCut(0), "disk full");
     Poll();
@@ -681,7 +681,7 @@ TEST_F(CheckpointEvaluationTest, WhatIsNotYetAcknowledgedIsNotLost) {
   Poll(5);
   EXPECT_EQ(coordinator().error(), absl::OkStatus());
   cluster_.workers_[1].acked = 7;
-  cluster_.workers_[1].answers = false;  // Who doesn't answer may lack it.
+  cluster_.workers_[1].answers = false;  // A worker that doesn't answer may lack it.
   Poll(5);
   EXPECT_EQ(coordinator().error(), absl::OkStatus());
   cluster_.servers_[1].accepted_through = 7;

@@ -1,5 +1,5 @@
-// For tests of the coordinator of checkpoints: servers and workers that do by hand what checkpoints
-// ask of them, and a coordinator over them.
+// For tests of the coordinator of checkpoints: servers and workers whose state the test sets, and a
+// coordinator over them.
 #ifndef THERMOCLINE_DEPLOY_JOB_CHECKPOINT_TESTING_H_
 #define THERMOCLINE_DEPLOY_JOB_CHECKPOINT_TESTING_H_
 
@@ -28,7 +28,7 @@ class FakeCluster {
  public:
   struct Server {
     bool answers = true;
-    bool is_deaf = false;  // Answers STATUS alone.
+    bool is_deaf = false;  // Answers STATUS only.
     int64_t complete_through = -1;
     std::map<int64_t, CutStatus> cuts;
     int64_t committed = -1;
@@ -49,7 +49,7 @@ class FakeCluster {
                                             Step cut);
   absl::StatusOr<CheckpointReply> AskWorker(size_t rank, CheckpointRequest::Action action,
                                             Step cut);
-  // As a runner: no call to a process behind one that was not answered.
+  // As a runner does: after an unanswered call, makes no further call to that process.
   CheckpointAnswers Call(const std::vector<CheckpointCall>& calls);
 
   void Begin(size_t server, int64_t cut);
@@ -61,9 +61,9 @@ class FakeCluster {
 
   std::vector<Server> servers_;
   std::vector<Worker> workers_;
-  int rounds_of_all_ = 0;         // In which all servers may be asked at once.
+  int rounds_of_all_ = 0;         // Rounds in which all servers were asked at once.
   std::vector<size_t> unheeded_;  // Servers that were asked and didn't answer.
-  int workers_asked_ = 0;         // How they stand.
+  int workers_asked_ = 0;         // Of calls for their status.
 
  private:
   Disk& disk_;
@@ -110,10 +110,10 @@ class CheckpointCoordinatorTest : public testing::Test {
   void Poll(int rounds = 1);
   // The answers to a request; "": to that for the step of an evaluation.
   std::vector<absl::StatusOr<std::string>> Answers(const std::string& id = "");
-  // Another process takes the place of a server. What it begins with.
+  // Another process replaces the server. Returns the checkpoint that it begins with.
   std::string ReplaceServer(size_t index);
   std::vector<std::string> Names() const;
-  // The cut that a server was told of, if it is one.
+  // The one cut that the server knows of; nullopt: it knows of none, or of several.
   std::optional<int64_t> NamedCut(size_t server) const;
 
   CountingDisk disk_;

@@ -84,8 +84,7 @@ TEST(EvaluationBoardTest, TheOneAtTheEndCountsAsTheBestButNotForThePatience) {
   EXPECT_TRUE(board.Take(last).is_best);
 }
 
-// Wherever a job is cut and goes on from a checkpoint, with another generation, it decides the
-// same.
+// A job that goes on from any checkpoint, in another generation, decides the same.
 TEST(EvaluationBoardTest, GoesOnFromAnyCheckpointAsIfNothingHadHappened) {
   const std::vector<double> scores = {0.5, 0.6, 0.55, 0.65, 0.64, 0.63};
   EvaluationBoard whole(Policy(2), {1}, {});

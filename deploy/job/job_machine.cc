@@ -96,8 +96,8 @@ absl::Duration JobMachine::State::next_tick() const {
   return next;
 }
 
-// The first process of a generation waits for the answer: nothing is done in one that is not on the
-// medium.
+// The first process of a generation starts after the answer: nothing happens in a generation that
+// is not on the medium.
 void JobMachine::State::Open(const GenerationStart& start) {
   generation_ = GenerationState(start, options_.job.cluster());
   stage_ = Stage::kOpening;
@@ -173,8 +173,8 @@ void JobMachine::State::ConfigureServers() {
   if (!generation_.start.base.empty()) generation_.look_at = now_;
 }
 
-// Loads the rows of its base and replays its log, in the background: it is asked until that is
-// done.
+// The server loads the rows of its base and replays its log in the background: the call is repeated
+// until that is done.
 void JobMachine::State::Configure(size_t server) {
   const GenerationState& g = generation_;
   generation_.processes.servers[server].configure_at.reset();
@@ -221,7 +221,7 @@ void JobMachine::State::On(const event::ProcessEnded& ended) {
   if (!process->ended_well()) Settle();
 }
 
-// Workers repeat what it didn't acknowledge.
+// Workers repeat the pushes that the server did not acknowledge.
 void JobMachine::State::OnServerEnd(size_t index) {
   GenerationState& g = generation_;
   ProcessState& server = g.processes.servers[index];

@@ -12,7 +12,7 @@ constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
 
 constexpr absl::Duration kFinalStatusTimeout = absl::Seconds(10);
-// Until a server that broke its connection is seen to be dead.
+// From a broken connection until the server's end is seen.
 constexpr absl::Duration kDeathNotice = absl::Seconds(1);
 
 }  // namespace
@@ -68,7 +68,7 @@ void JobMachine::State::OnNoDigest(const absl::Status& status) {
   generation_.restart_seen_by = now_ + kDeathNotice;
 }
 
-// The workers' results stand, whatever becomes of the servers now.
+// The workers' results are valid, whether or not the servers still answer.
 void JobMachine::State::WriteResult(absl::StatusOr<Digest> digest) {
   GenerationState& g = generation_;
   stage_ = Stage::kWritingResult;
@@ -86,7 +86,7 @@ void JobMachine::State::On(const event::ResultWritten& written) {
 // Failures
 // ------------------------------------------------------------------------------------------------
 
-// What can't be done here would not be done better by another generation.
+// Another generation would fail in the same way.
 void JobMachine::State::Fail(const absl::Status& status) {
   if (!IsRunning()) return;
   generation_.fatal = status;
@@ -103,7 +103,7 @@ void JobMachine::State::On(const event::UserStop& stop) {
   if (IsRunning()) Stop();
 }
 
-// Collects what else ends: all of it is judged together.
+// Waits for other processes that end: all failures are judged together.
 void JobMachine::State::Settle() {
   if (!IsRunning()) return;
   generation_.settles_from = stage_;
@@ -148,8 +148,8 @@ void JobMachine::State::ConcludeIfStopped() {
   }
 }
 
-// The user's stop comes first, then what the job itself caused. What the machine knows for certain
-// beats ends of processes that may follow from it, and both beat that nothing advances.
+// The order of causes: the user's stop, failures that the job itself caused, what the machine knows
+// for certain, ends of processes that may follow from it, and a stall.
 JobMachine::State::Cause JobMachine::State::FindCause() const {
   using What = Outcome::What;
   const GenerationState& g = generation_;

@@ -134,7 +134,8 @@ class JobMachineTest : public testing::Test {
     }
     return answered;
   }
-  // Servers that stand at a step, and have written a shard where `shard` says so.
+  // Answers of servers that have applied a step, and where `shard` is set have written their
+  // shards.
   CheckpointAnswers Answers(int64_t complete_through, bool shard = false) {
     CheckpointReply reply;
     reply.set_complete_through(complete_through);

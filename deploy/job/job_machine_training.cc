@@ -11,7 +11,7 @@ namespace {
 // How often the servers are asked whether the job advances.
 constexpr absl::Duration kLongestLookPeriod = absl::Seconds(1);
 constexpr int kLooksWithinStallTimeout = 4;
-// A process that doesn't answer keeps nothing else waiting for long.
+// Short, so that a process that does not answer delays nothing else for long.
 constexpr absl::Duration kLookTimeout = absl::Seconds(2);
 
 constexpr absl::Duration kRoundPeriod = absl::Milliseconds(200);
@@ -57,7 +57,7 @@ void JobMachine::State::On(const event::StatusAnswered& answered) {
   Do(action::AskDigest{g.start.generation, g.last, StallTimeout()});
 }
 
-// Loading takes as long as it takes, as long as every server gets further.
+// Loading may take any time while every server advances.
 void JobMachine::State::LookAtConfiguring(const event::StatusAnswered& answered) {
   for (size_t i = 0; i < answered.servers.size(); ++i) {
     ProcessState& server = generation_.processes.servers[i];
@@ -71,7 +71,7 @@ void JobMachine::State::LookAtConfiguring(const event::StatusAnswered& answered)
   }
 }
 
-// Work takes as long as it takes, as long as something advances.
+// A step may take any time while something advances.
 void JobMachine::State::Look(const event::StatusAnswered& answered) {
   GenerationState& g = generation_;
   const absl::Duration now = now_ - g.stall_began;
@@ -153,7 +153,7 @@ void JobMachine::State::On(const event::CheckpointAnswered& answered) {
   }
 }
 
-// Also where the generation ends: the next one begins with what was committed.
+// Counts also where the generation ends: the next one begins with the committed checkpoint.
 void JobMachine::State::On(const event::Committed& committed) {
   if (!IsOurs(committed.generation)) return;
   generation_.checkpoints->OnCommitted(committed.status, committed.may_exist);

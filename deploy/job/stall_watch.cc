@@ -29,7 +29,7 @@ void StallWatch::Look(const std::vector<ServerReport>& servers,
   for (size_t i = 0; i < servers.size(); ++i) {
     if (!servers[i].stats.ok()) continue;
     reached_ = std::max(reached_, Step(servers[i].stats->complete_through()));
-    // One that was restarted counts anew.
+    // A restarted server counts from 0.
     const uint64_t refused = servers[i].stats->requests_refused();
     refused_lately_[i] = refused < refused_[i] ? refused : refused - refused_[i];
     refused_[i] = refused;

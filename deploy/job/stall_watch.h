@@ -45,8 +45,8 @@ class StallWatch {
   // Servers, by index, that didn't answer the last look, have no room for their push log, or
   // refused requests since the look before it.
   std::vector<size_t> ServersWaitedFor() const;
-  // Who is waited for, as far as the last look tells: ServersWaitedFor, and those of the `ranks`,
-  // workers that run, whose pushes are the oldest.
+  // What the job waits for, as far as the last look shows: ServersWaitedFor, and those of the
+  // running workers `ranks` whose pushes are the oldest.
   //   "server 0 at 127.0.0.1:4000 does not answer: ..."
   //   "server 0 at 127.0.0.1:4000 has no room: 7 requests were refused since the look before"
   //   "worker 1 is waited for: its last push is of step 41"

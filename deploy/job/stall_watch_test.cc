@@ -64,12 +64,12 @@ TEST(StallWatch, WorkersThatScanOrEvaluateAdvance) {
   EXPECT_EQ(watch.last_advance(), absl::Seconds(1));
   watch.Look({server}, {At(0, "counting lines", 1), At(1, "counting lines", 5)}, absl::Seconds(2));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(2));
-  // One that hangs gets no further, whether it answers or not.
+  // A worker that hangs does not advance, whether it answers or not.
   watch.Look({server}, {At(0, "skipping to step 9", 1), SilentWorker()}, absl::Seconds(3));
   watch.Look({server}, {At(0, "skipping to step 9", 1), At(1, "counting lines", 5)},
              absl::Seconds(4));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(2));
-  // The answer of one alone is enough, also where another has ended.
+  // One worker that advances is enough, also where another has ended.
   watch.Look({server}, {At(1, "evaluating", 6)}, absl::Seconds(5));
   EXPECT_EQ(watch.last_advance(), absl::Seconds(5));
 }
@@ -94,7 +94,7 @@ TEST(StallWatch, WhatWasReachedIsTheFurthestThatAnybodyHasSaid) {
   second.stats->set_complete_through(8);
   watch.Look({first, second}, {}, absl::Seconds(1));
   EXPECT_EQ(watch.reached(), Step(8));
-  // It is silent, or has come back and recovers still.
+  // It does not answer, or it was restarted and still recovers.
   watch.Look({first, Silent()}, {}, absl::Seconds(2));
   EXPECT_EQ(watch.reached(), Step(8));
 }
@@ -113,7 +113,7 @@ TEST(StallWatch, NamesTheWorkersWhosePushesAreTheOldest) {
   watch.Look({Report(9, 0, {41, 41, 41}), Report(8, 0, {41, 40, 41})}, {}, absl::Seconds(1));
   EXPECT_THAT(watch.Behind({0, 1, 2}), ElementsAre(1));
   EXPECT_EQ(watch.WhoIsWaitedFor({0, 1, 2}), "worker 1 is waited for: its last push is of step 40");
-  // One that has ended is waited for by nobody.
+  // A worker that has ended is not waited for.
   EXPECT_THAT(watch.Behind({0, 2}), ElementsAre(0, 2));
   watch.Look({Report(9, 0, {0, -1, 0}), Report(8, 0, {0, 0, 0})}, {}, absl::Seconds(1));
   EXPECT_EQ(watch.WhoIsWaitedFor({0, 1, 2}), "worker 1 is waited for: it has pushed nothing");
@@ -127,7 +127,7 @@ TEST(StallWatch, NamesTheServersThatHaveNoRoom) {
   watch.Look({full, other}, {}, absl::Seconds(1));
   full.stats->set_requests_refused(12);
   watch.Look({full, other}, {}, absl::Seconds(2));
-  EXPECT_EQ(watch.last_advance(), absl::Seconds(1));  // A refusal is none.
+  EXPECT_EQ(watch.last_advance(), absl::Seconds(1));  // A refusal is no advance.
   EXPECT_EQ(
       watch.WhoIsWaitedFor({0}),
       "server 0 at a:1 has no room: 7 requests were refused since the look before; worker 0 is "

@@ -46,7 +46,7 @@ std::vector<std::string> Waiting(const std::string& directory) {
   return ids;
 }
 
-// Whether who asked has died. Its process id begins the id.
+// Whether the client has died. The id begins with its process id.
 bool IsOrphan(absl::string_view id) {
   pid_t asks;
   return absl::SimpleAtoi(id.substr(0, id.find('-')), &asks) && asks > 0 && kill(asks, 0) != 0 &&
@@ -91,7 +91,7 @@ void CheckpointRequests::Answer(const std::string& id,
     json["error"] = std::string(checkpoint.status().message());
   }
   const std::string request = FileOf(run_directory_, id, kRequest);
-  // Who asked and left took the request along: nobody would remove the answer.
+  // The client has withdrawn the request, and would not remove an answer.
   if (access(request.c_str(), F_OK) != 0) return;
   const std::string path = FileOf(run_directory_, id, kAnswer);
   const std::string temporary = path + ".tmp";
@@ -126,7 +126,7 @@ absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
   };
   const Stopwatch watch;
   while (true) {
-    // In this order: a launcher answers before it ends.
+    // Reads the lock first: a launcher answers before it ends.
     const bool anybody_there = RunLock::IsHeld(run_directory);
     if (const auto answer = ReadAnswer(answer_file)) return *answer;
     if (!anybody_there) return nobody_there;

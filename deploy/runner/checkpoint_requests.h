@@ -1,6 +1,7 @@
 // How other programs ask a running launcher for a checkpoint: with files in its run directory.
 //
-//   checkpoint-<id>.request   made by who asks; empty. An id begins with the process's: "4711-..."
+//   checkpoint-<id>.request made by the client; empty. An id begins with the client's process id:
+//   "4711-..."
 //   checkpoint-<id>.answer    {"checkpoint": "step-000000999"} or {"error": "..."}, made by the
 //                             launcher, which then removes the request
 #ifndef THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_
@@ -22,12 +23,12 @@ class CheckpointRequests {
   explicit CheckpointRequests(std::string run_directory)
       : run_directory_(std::move(run_directory)) {}
 
-  // The ids of requests that were not there at the call before. Removes those whose process is
-  // gone.
+  // The ids of requests that have come since the call before. Removes requests of clients that have
+  // died.
   std::vector<std::string> TakeNew();
-  // Nobody learns of it where it can't be written: who asked gives up in time.
+  // Ignores an answer that can't be written: the client's wait times out.
   void Answer(const std::string& id, const absl::StatusOr<std::string>& checkpoint);
-  // Answers all that are there, taken or not.
+  // Answers all requests, taken or not.
   void RefuseAll(const absl::Status& why);
 
  private:
@@ -36,9 +37,9 @@ class CheckpointRequests {
 };
 
 // Asks the launcher of `run_directory` and waits for the name of the checkpoint. Leaves no file.
-// `stopped` is asked now and then whether to give up.
-// Errors: kFailedPrecondition (no launcher runs there), kDeadlineExceeded, kCancelled (`stopped`),
-// kAborted (what the launcher says), kUnavailable (files can't be written).
+// Calls `stopped` now and then; true ends the wait. Errors: kFailedPrecondition (no launcher runs
+// there), kDeadlineExceeded, kCancelled (`stopped`), kAborted (what the launcher says),
+// kUnavailable (files can't be written).
 absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
                                              absl::Duration timeout,
                                              const std::function<bool()>& stopped);

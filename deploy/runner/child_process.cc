@@ -131,7 +131,7 @@ std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  if (begin > first) lines.erase(lines.begin());  // It begins within a line.
+  if (begin > first) lines.erase(lines.begin());  // The first line is incomplete.
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   const size_t wanted = static_cast<size_t>(std::max(0, max_lines));
   if (lines.size() > wanted) lines.erase(lines.begin(), lines.end() - wanted);
@@ -156,7 +156,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& opti
   }
   prepared.log_fd = MoveHigh(log_fd);
   struct stat log_info = {};
-  fstat(prepared.log_fd, &log_info);  // Left at 0 where it has no size.
+  fstat(prepared.log_fd, &log_info);  // Stays 0 where the log has no size.
   int error_pipe[2];
   if (pipe2(error_pipe, O_CLOEXEC) != 0) {
     const int error = errno;
@@ -206,8 +206,8 @@ bool ChildProcess::HasEnded() {
   const int got = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
   CHECK_EQ(got, 0);  // Only this object waits for the child.
   if (info.si_pid != pid_) return false;
-  // Kills what the child started and left. The group still has its number while the child is a
-  // zombie.
+  // Kills processes that the child started and left behind. The group keeps its number while the
+  // child is a zombie.
   kill(-pid_, SIGKILL);
   CHECK_EQ(waitpid(pid_, &wait_status_, 0), pid_);
   ended_ = true;

@@ -42,7 +42,7 @@ absl::Status JobReporter::OnOpen() {
   has_summary_ = false;
   if (options_.is_resumed && !job_before_.has_value()) job_before_ = ReadJob();
   Job job = job_;
-  // The run directory may be moved, or copied.
+  // Leaves the default out, since the run directory may be moved or copied.
   if (job.checkpoint().directory() == directory_.CheckpointDirectory()) {
     job.mutable_checkpoint()->clear_directory();
   }
@@ -55,7 +55,7 @@ std::string JobReporter::ReadJob() const {
 }
 
 absl::StatusOr<JobResult> JobReporter::OnEnd(const absl::Status& status) {
-  // A job that could not be trained at all is not what --resume should go on with.
+  // --resume should not continue a job that could not be trained at all.
   if (!status.ok() && !trained_ && job_before_.has_value() && !job_before_->empty()) {
     const absl::Status restored = directory_.Write("job.textproto", *job_before_);
     if (!restored.ok()) Tell(std::string(restored.message()));
@@ -92,7 +92,7 @@ void JobReporter::OnDevice(uint32_t rank, const std::string& warning) {
   ReportDeviceWarnings(job_.cluster().workers());
 }
 
-// Once so many workers have said what they compute on.
+// When so many workers have reported their devices.
 void JobReporter::ReportDeviceWarnings(size_t num_ranks) {
   for (const DeviceWarnings::Warning& warning : device_warnings_.Take(num_ranks)) {
     Append({{"event", "warning"}, {"ranks", warning.ranks}, {"text", warning.text}});
@@ -159,7 +159,7 @@ void JobReporter::Report(const action::ReportCheckpoint& report) {
   Append(std::move(json));
 }
 
-// The same checkpoint may be tried again and again. Bytes and the like in the reason change.
+// The same checkpoint may be tried repeatedly, and numbers in the reason change.
 void JobReporter::TellOfCallOff(const CheckpointEvent& event) {
   std::string words = event.reason;
   words.erase(std::remove_if(words.begin(), words.end(), absl::ascii_isdigit), words.end());
@@ -225,7 +225,7 @@ absl::Status JobReporter::WriteResult(const action::WriteResult& result,
       absl::StrCat("the model is trained, but its result can't be kept: ", written.message()));
 }
 
-// What processes report at their end. The result doesn't hang on these files.
+// The reports of processes at their end. The result does not depend on these files.
 void JobReporter::WriteReports(const std::vector<Json>& workers,
                                const std::vector<ServerReport>& servers) {
   const auto write = [this](const std::string& name, const std::string& text) {

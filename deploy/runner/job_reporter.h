@@ -1,4 +1,4 @@
-// What people see of a job: its lines on the console, metrics.jsonl, summary.json and the files
+// What users see of a job: its lines on the console, metrics.jsonl, summary.json and the files
 // beside it.
 #ifndef THERMOCLINE_DEPLOY_RUNNER_JOB_REPORTER_H_
 #define THERMOCLINE_DEPLOY_RUNNER_JOB_REPORTER_H_
@@ -39,8 +39,8 @@ struct JobResult {
 struct JobObserver {
   std::function<void(const std::vector<std::string>& addresses)> on_servers_up;
   std::function<void(const Progress& progress)> on_progress;
-  // Something that the user should know, in a line: a server was started again, the job went back
-  // to a checkpoint, a checkpoint was called off.
+  // A line that the user should read: a server was restarted, the job went back to a checkpoint, a
+  // checkpoint was called off.
   std::function<void(const std::string& text)> on_notice;
   std::function<void()> on_training_done;
 };

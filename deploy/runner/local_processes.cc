@@ -55,7 +55,7 @@ std::string ListenAddress(const std::string& host) {
   return bare_ipv6 ? absl::StrCat("[", host, "]:0") : absl::StrCat(host, ":0");
 }
 
-// Whether the processes of a job, which inherit our limit, can be connected as they will be.
+// Checks that the processes of a job, which inherit our limit, can open their connections.
 absl::Status CheckOpenFilesOf(const Cluster& cluster) {
   const uint64_t servers = cluster.servers(), workers = cluster.workers();
   RETURN_IF_ERROR(CheckOpenFiles("the launcher", servers + workers));
@@ -130,7 +130,7 @@ void LocalProcesses::BeginGeneration(std::function<void(absl::string_view data)>
 // ------------------------------------------------------------------------------------------------
 
 absl::Status LocalProcesses::Start(const action::StartProcess& start) {
-  // That of the process before would be taken for this one's.
+  // Otherwise the port file of the process before would be taken for this one's.
   RETURN_IF_ERROR(directory_.Remove(FileName(start.id.Name(), "port")));
   RETURN_IF_ERROR(start.id.role == ProcessRole::kServer ? StartServer(start) : StartWorker(start));
   coming_up_.push_back(start.id);
@@ -231,7 +231,7 @@ event::WorkerResult LocalProcesses::ReadResult(const ProcessId& id) {
 
 std::vector<JobEvent> LocalProcesses::TakeEvents() {
   std::vector<JobEvent> events;
-  // In this order: a process writes its file before it ends.
+  // Ends first: a process writes its port file before it ends.
   std::vector<Supervisor::Ended> ended = supervisor_.TakeEnded();
   ended.insert(ended.begin(), held_back_.begin(), held_back_.end());
   held_back_.clear();

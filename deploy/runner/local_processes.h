@@ -47,7 +47,8 @@ class LocalProcesses {
   // What happened to processes since the call before, in the order in which the job machine is to
   // learn of it. A worker that ended well ends here once its metrics have been read.
   std::vector<JobEvent> TakeEvents();
-  // Whether any process has still to come up: it says so with a file, which nothing waits for.
+  // Whether any process has still to come up. Its port file shows that it has; the loop polls for
+  // it.
   bool AnyComesUp() const { return !coming_up_.empty(); }
   // No process is left.
   void Stop(ProcessRole role, absl::Duration grace);

@@ -83,7 +83,7 @@ class Mailbox {
  public:
   Mailbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { CHECK_GE(fd_, 0); }
 
-  // Readable when something was posted; whoever reads it closes it.
+  // Readable when something was posted; its reader closes it.
   int fd() const { return fd_; }
   void Post(JobEvent event) {
     absl::MutexLock lock(&mutex_);
@@ -295,9 +295,9 @@ void LocalRunner::Do(const action::StopProcesses& stop) {
   processes_.Stop(ProcessRole::kWorker, stop.grace);
   calls_->End();
   processes_.Stop(ProcessRole::kServer, stop.grace);
-  // What is under way ends with the processes, and says what came of it.
+  // Tasks under way end when the processes have ended, and post their results.
   background_.AwaitIdle();
-  // What stays costs nothing but attention.
+  // An error is ignored: empty folders do no harm.
   if (writes_checkpoints_) store_.RemoveEmptyFolders().IgnoreError();
   mailbox_.Post(event::AllStopped{});
 }
@@ -383,7 +383,7 @@ void LocalRunner::Do(const action::WriteResult& result) {
   mailbox_.Post(event::ResultWritten{reporter_.WriteResult(result, processes_.results())});
 }
 
-// All that lies in the folders of checkpoints now: it changes while servers write.
+// The size of all files in the folders of checkpoints: it changes while servers write.
 uint64_t LocalRunner::CheckpointBytes() const {
   if (!writes_checkpoints_) return 0;
   uint64_t bytes = 0;

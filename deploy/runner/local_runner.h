@@ -19,7 +19,7 @@ struct JobOptions {
   JobPrograms programs;
   GenerationStart start;
   bool is_resumed = false;
-  std::vector<std::string> notices;  // Told as it begins.
+  std::vector<std::string> notices;  // Shown as the job begins.
   // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
   bool eval_only = false;
 };

@@ -14,7 +14,7 @@
 namespace thermocline {
 namespace {
 
-// A worker's lines are a few hundred bytes; a longer one without end is no line of ours.
+// A worker's lines are a few hundred bytes; anything longer is not a worker's line.
 constexpr size_t kMaxLineBytes = 1 << 20;
 
 constexpr std::streamoff kTailBytes = 256 << 10;
@@ -39,7 +39,7 @@ MetricsTail ReadMetricsTail(const std::string& path) {
     if (!json.is_object() || !json.contains("event")) continue;  // The first may be cut.
     const auto& event = json["event"];
     if (event == "progress") tail.progress = json;
-    // Nothing follows an end but the next launch.
+    // After an end comes only the next launch.
     tail.end.reset();
     if (event == "end") tail.end = json;
   }
@@ -100,7 +100,7 @@ void MetricsLog::WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed)
         << std::flush;
 }
 
-// What isn't finite is null in JSON.
+// Numbers that are not finite are null in JSON.
 void MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
   const auto step = NumberAt(json, "step");
   if (!step || *step < 0) return;

@@ -43,9 +43,9 @@ class DeviceWarnings {
     std::vector<uint32_t> ranks;  // ascending
   };
 
-  // What a worker says of its device; empty: nothing is unusual. It may say so again.
+  // Keeps a worker's report of its device; empty: nothing is unusual. May be repeated.
   void Set(uint32_t rank, const std::string& text) { of_rank_[rank] = text; }
-  // Once `num_ranks` workers have said something: the warnings whose texts no earlier call gave.
+  // When `num_ranks` workers have reported: the warnings that no earlier call returned.
   std::vector<Warning> Take(size_t num_ranks);
 
  private:
@@ -67,7 +67,7 @@ class MetricsLog {
   // counted.
   void Append(absl::string_view data, absl::Duration elapsed);
 
-  // Another worker reports from now on: what the last one began to say is dropped.
+  // Another worker reports from now on: drops the unfinished line of the last one.
   void DropPartialLine() {
     partial_.clear();
     progress_.phase.reset();

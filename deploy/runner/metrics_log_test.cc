@@ -65,7 +65,7 @@ TEST(MetricsLog, TheTailSaysHowFarTheJobGotAndHowItEnded) {
   const auto add = [&](const std::string& line) {
     std::ofstream(path, std::ios::app) << line << "\n";
   };
-  // What is far from the end isn't read: no line of a metrics file is this long.
+  // Text far from the end isn't read: no line of a metrics file is this long.
   add("{\"event\": \"end\", \"text\": \"" + std::string(300 << 10, 'x') + "\"}");
   EXPECT_FALSE(ReadMetricsTail(path).end.has_value());
   add(R"({"event": "progress", "step": 20})");
@@ -112,7 +112,7 @@ TEST(DeviceWarnings, EachIsGivenOnceWithItsRanks) {
   warnings.Set(0, "the driver is too old");
   warnings.Set(0, "the driver is too old");
   warnings.Set(3, "there is no cuBLASLt");
-  EXPECT_EQ(take(4), Lines());  // Rank 1 has said nothing yet.
+  EXPECT_EQ(take(4), Lines());  // Rank 1 has not reported yet.
   warnings.Set(1, "");
   EXPECT_EQ(take(4),
             (Lines{"workers 0, 2: the driver is too old", "worker 3: there is no cuBLASLt"}));
@@ -124,7 +124,7 @@ TEST(DeviceWarnings, EachIsGivenOnceWithItsRanks) {
   EXPECT_EQ(take(4), Lines{"worker 1: there is no driver"});
 }
 
-// Where a worker ended before it had said anything.
+// Where a worker ended before its report.
 TEST(DeviceWarnings, AtTheEndThoseKnownAreGiven) {
   DeviceWarnings warnings;
   EXPECT_TRUE(warnings.Take(0).empty());
@@ -200,7 +200,7 @@ TEST(MetricsLog, OfAPhaseTheFirstAndTheLastLineAreKept) {
   say("evaluating", 95, "");
   EXPECT_EQ((*log)->phase_events(), 4u);
   EXPECT_EQ((*log)->progress_events(), 0u);
-  // The worker is gone, and what it did with it.
+  // The worker is gone; its unfinished line goes too.
   (*log)->DropPartialLine();
   EXPECT_FALSE((*log)->progress().phase.has_value());
   std::vector<int> kept;

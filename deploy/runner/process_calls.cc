@@ -116,8 +116,8 @@ absl::StatusOr<CheckpointReply> ProcessCalls::CallOne(const CheckpointCall& call
   }
   const auto reply = client->CheckpointWorker(request, kCallTimeout);
   if (!absl::IsFailedPrecondition(reply.status())) return reply;
-  // A number that isn't ours may have come before this one; servers are asked how they stand
-  // anyway.
+  // The server may have seen a higher number of another launcher; the next round asks for its
+  // status anyway.
   const auto status =
       client->CheckpointWorker(Next(CheckpointRequest::STATUS, call.step), kCallTimeout);
   if (status.ok()) Learn(*status);
@@ -155,7 +155,7 @@ std::vector<bool> ProcessCalls::Decide(const action::Decide& decide) const {
   return {answered.begin(), answered.end()};
 }
 
-// The server may be computing another's digest, or have done so just before.
+// The server may be computing a digest for another client, or just have done so.
 absl::StatusOr<GetDigestReply> ProcessCalls::AwaitDigest(const action::AskDigest& ask,
                                                          size_t index) const {
   const Stopwatch watch;

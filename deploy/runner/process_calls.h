@@ -27,12 +27,12 @@ class ProcessCalls {
   // `job` must outlive it.
   ProcessCalls(const Job& job, uint64_t generation);
 
-  // A process serves there: calls go to it over a new connection. (One that has failed, or is tried
-  // too early, waits for seconds before it is tried again.) Errors: those of ControlClient::Create.
+  // The process serves at `address`: calls go to it over a new connection. (gRPC waits for seconds
+  // before it retries a connection that has failed.) Errors: those of ControlClient::Create.
   absl::Status Connect(ProcessRole role, size_t index, const std::string& address);
   // Its calls fail from now on.
   void Disconnect(ProcessRole role, size_t index);
-  // No call is begun any more; a server that is asked to stop waits for its clients a while.
+  // No further call begins, since a server that stops waits a while for its clients.
   void End();
 
   absl::Status Configure(const action::Configure& configure) const;
@@ -40,7 +40,8 @@ class ProcessCalls {
   std::vector<ServerReport> ServerStats(absl::Duration timeout) const;
   std::vector<WorkerReport> WorkerStats(absl::Duration timeout) const;
   CheckpointAnswers Call(const std::vector<CheckpointCall>& calls);
-  // By rank, as in `decide`: whether a worker answered. A refusal is an answer: it doesn't wait.
+  // By rank, as in `decide`: whether a worker answered. A refusal counts as an answer: that worker
+  // does not wait for the decision.
   std::vector<bool> Decide(const action::Decide& decide) const;
   absl::StatusOr<Digest> GetDigest(const action::AskDigest& ask) const;
 

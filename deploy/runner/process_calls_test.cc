@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-// Keeps what is decided, and says that it is of the job or not.
+// Keeps the decisions, and accepts or refuses them.
 class FakeWorker : public Worker::Service {
  public:
   explicit FakeWorker(bool refuses = false) : refuses_(refuses) {
@@ -60,7 +60,7 @@ class ProcessCallsTest : public testing::Test {
   Job job_;
 };
 
-// One that refuses has answered; one that is gone keeps it from no other.
+// A worker that refuses has answered; one that is gone does not keep the decision from the others.
 TEST_F(ProcessCallsTest, EveryWorkerLearnsOfADecision) {
   ProcessCalls calls(job_, 3);
   FakeWorker first, other(/*refuses=*/true);

@@ -40,7 +40,7 @@ absl::Status MakeParents(const std::string& path) {
   return error ? MakeError(path, error.value()) : absl::OkStatus();
 }
 
-// The nearest folder above it that is there.
+// The nearest folder above it that exists.
 std::filesystem::path FolderAbove(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::path above = path.parent_path();
@@ -50,7 +50,7 @@ std::filesystem::path FolderAbove(const std::filesystem::path& path) {
   return above;
 }
 
-// What a job keeps in a run directory is on the medium only if the names of the new folders are.
+// Files in a run directory survive a crash only if the names of the new folders do.
 absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem::path& above) {
   PosixDisk disk;
   for (std::filesystem::path name = made; name != above; name = name.parent_path()) {
@@ -61,7 +61,7 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
   return absl::OkStatus();
 }
 
-// Whether nothing is in a folder, but a lock: whoever takes it next finds out whether it is held.
+// Whether a folder is empty but for a lock. Taking the lock then shows whether it is held.
 bool IsUnused(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
@@ -98,7 +98,7 @@ std::string DescribeUse(const std::string& folder) {
                       " uses ", folder);
 }
 
-// Who holds the lock, for the messages above.
+// Writes which process holds the lock, for the messages above.
 absl::Status WriteHolder(int fd, const std::string& path) {
   const std::string holder = absl::StrCat(getpid(), " ", HostName(), "\n");
   const ssize_t written = pwrite(fd, holder.data(), holder.size(), 0);

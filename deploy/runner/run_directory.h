@@ -59,7 +59,7 @@ class RunLock {
   // kResourceExhausted (the disk is full; says which, and what is free), kUnavailable.
   static absl::StatusOr<RunLock> Take(const std::string& folder, absl::Duration patience,
                                       const OnWait& on_wait = nullptr);
-  // Whether anybody holds it.
+  // Whether any process holds it.
   static bool IsHeld(const std::string& folder);
 
   RunLock(RunLock&& other) noexcept;

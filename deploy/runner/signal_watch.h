@@ -11,11 +11,11 @@ namespace thermocline {
 class SignalWatch {
  public:
   // Blocks SIGCHLD and those of SIGINT, SIGTERM and SIGHUP that are not ignored, for this thread
-  // and all it starts, and ignores SIGPIPE. Who started us may want a signal ignored: nohup does
-  // with SIGHUP, a shell's `&` with SIGINT. SIGCHLD gets its default action, without which children
+  // and all it starts, and ignores SIGPIPE. The parent process may want a signal ignored: nohup
+  // ignores SIGHUP, a shell's `&` SIGINT. SIGCHLD gets its default action, without which children
   // would leave no exit code. REQUIRES: called on the main thread before other threads exist.
   SignalWatch();
-  // Takes what waits and restores the mask, so that Ctrl-C ends the program.
+  // Takes the pending signals and restores the mask, so that Ctrl-C ends the program.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

@@ -48,10 +48,10 @@ std::optional<double> Largest(const std::vector<Json>& results, const char* name
 }
 
 std::optional<double> SamplesPerSecond(const std::vector<Json>& results) {
-  // Of this run alone, as the seconds.
+  // Of this run only, like the seconds.
   auto samples = Sum(results, "new_samples");
   if (!samples) samples = Sum(results, "samples");
-  // Nothing was trained: a job that was done is resumed, or evaluated.
+  // Nothing was trained: a complete job was resumed, or it was only evaluated.
   if (samples == 0.0) return std::nullopt;
   const auto seconds = Largest(results, "train_s");
   if (samples && seconds && *seconds > 0) return *samples / *seconds;
@@ -74,7 +74,7 @@ std::string Count(const Json& summary, const char* name) {
   return value ? FormatCount(static_cast<uint64_t>(*value)) : "unknown";
 }
 
-// An AUC, or why there is none.
+// The AUC, or why there is none.
 std::string AucText(double auc) {
   return std::isnan(auc) ? "n/a (only one class)" : absl::StrFormat("%.4f", auc);
 }
@@ -93,7 +93,7 @@ std::string ScoreLine(const Json& summary) {
   return line + "\n";
 }
 
-// What was the best of several evaluations; "" where there was one alone.
+// The best of several evaluations; "" where there was only one.
 std::string BestLine(const Json& summary) {
   const auto found = summary.find("evaluations");
   if (found == summary.end() || !found->is_object()) return "";
@@ -144,7 +144,7 @@ std::string HistoryLine(const Json& summary) {
   return events.empty() ? "" : absl::StrJoin(events, ", ") + "\n";
 }
 
-// Why the last step has no checkpoint; "" where it has one, or should have none.
+// Why the last step has no checkpoint; "" where it has one, or where none was wanted.
 std::string MissingLine(const Json& summary) {
   const auto checkpoints = summary.find("checkpoints");
   if (checkpoints == summary.end() || !checkpoints->is_object()) return "";
@@ -198,7 +198,7 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
 }
 
 bool TrainedAnything(const std::vector<Json>& results) {
-  // Who doesn't say has trained.
+  // A worker that reports no number of steps has trained.
   return std::any_of(results.begin(), results.end(), [](const Json& result) {
     return NumberAt(result, "new_samples").value_or(1) > 0;
   });

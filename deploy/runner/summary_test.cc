@@ -96,7 +96,7 @@ TEST(Summary, ARunThatTrainedNothingKeepsTheCountsOfTheOneBefore) {
   evaluated["evaluations"] = {{"best_step", 9}};
   EXPECT_TRUE(KeepCounts(before, &evaluated));
   EXPECT_EQ(evaluated["evaluations"]["best_step"], 9);
-  // One of another step has nothing to do with it.
+  // A summary of another step is not used.
   Json further = again;
   further["steps"] = 101;
   const Json unchanged = further;
@@ -163,7 +163,7 @@ TEST(Summary, RowsOfOneClassHaveNoAuc) {
   Json with_evaluations = summary;
   with_evaluations["evaluations"] = evaluations;
   EXPECT_THAT(RenderSummary(with_evaluations), Not(HasSubstr("best")));
-  // By the logloss there is a best.
+  // By the logloss one of them is the best.
   event.state.set_best_step(99);
   event.state.set_best_auc(std::nan(""));
   event.state.set_best_logloss(0.5);

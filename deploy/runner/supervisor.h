@@ -30,8 +30,8 @@ class Supervisor {
   // Calls `reader` with what comes from `fd` during Poll, and with "" once at its end. Closes `fd`.
   void ReadFrom(int fd, std::function<void(absl::string_view)> reader);
 
-  // Sleeps until a signal, something to read, or `timeout`, and takes the signals in. A process
-  // that ends is a signal.
+  // Sleeps until a signal comes (also for a process that ends), there is something to read, or
+  // `timeout` is over. Takes the signals.
   void Poll(absl::Duration timeout);
 
   struct Ended {

@@ -42,7 +42,7 @@ class SupervisorTest : public testing::Test {
     EXPECT_TRUE(supervisor_.Start(id, Shell(id.Name(), script)).ok());
     return id;
   }
-  // Waits for so many ends.
+  // Waits until `count` processes have ended.
   std::vector<Supervisor::Ended> TakeEnded(size_t count) {
     std::vector<Supervisor::Ended> all;
     while (all.size() < count) {
@@ -166,8 +166,8 @@ TEST_F(SupervisorTest, ChildrenRunInTheirOwnGroupWithDefaultSignals) {
   EXPECT_THAT(lines.back(), HasSubstr("0000000000000000"));
 }
 
-// Asked to end, this child asks us to stop once more, and goes on. Were that not heeded, the grace
-// would outlast the test.
+// Asked to end, this child sends us a second stop signal and goes on. If that were ignored, the
+// grace would outlast the test.
 TEST_F(SupervisorTest, ASecondStopRequestEndsTheGrace) {
   SignalWatch signals;
   Supervisor supervisor(&signals);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
-// From here on memory comes from the kernel, zero already, and takes room only where it is used.
+// From this size on memory comes from the kernel: already zero, and resident only where it is used.
 constexpr size_t kMappedBytes = size_t{64} << 20;
 
 void* AllocateZeroed(size_t bytes) {

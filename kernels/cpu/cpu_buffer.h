@@ -17,8 +17,8 @@ class CpuBuffer : public DeviceBuffer {
 
   void* data() override { return data_; }
 
-  // Keeps the first `kept_bytes`; the others are anything. Large memory moves without being copied.
-  // REQUIRES: kept_bytes are there, before and after.
+  // Keeps the first `kept_bytes`; the values of the others are undefined. Large memory moves
+  // without being copied. REQUIRES: kept_bytes are there, before and after.
   void Resize(size_t kept_bytes, size_t bytes);
 
  private:

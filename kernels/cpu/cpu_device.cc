@@ -18,13 +18,13 @@ namespace {
 
 constexpr int64_t kDenseBlocksPerCell = 64;
 
-// Everything is over when the call that asked for it returns.
+// Every operation has finished when its call returns.
 class PastEvent : public DeviceEvent {
  public:
   absl::Status Wait() override { return absl::OkStatus(); }
 };
 
-// Nothing is gained by keeping more than the function.
+// Replay calls the function again: a capture saves nothing on a CPU.
 class CapturedFunction : public CapturedWork {
  public:
   explicit CapturedFunction(std::function<void()> work) : work_(std::move(work)) {}

@@ -132,7 +132,7 @@ void CpuMlp::MakeGradientCells() {
       }
     }
   }
-  // The longest first, so that no thread is left alone with one at the end.
+  // The longest first, so that the threads finish at about the same time.
   std::stable_sort(gradient_cells_.begin(), gradient_cells_.end(),
                    [](const GradientCell& a, const GradientCell& b) {
                      return int64_t{a.num_rows} * a.num_columns >
@@ -235,7 +235,7 @@ void CpuMlp::BackwardRows(const float* parameters, Matrix output, Matrix output_
     const Layer& layer = layers_[i];
     const PanelView<const float> dy = GradientOf(i, output_gradient);
     const PanelView<float> dx = i > 0 ? layers_[i - 1].gradient.View() : ViewOf(input_gradient);
-    // What the ReLU below let through; nothing is below the first layer.
+    // The output of the ReLU of the layer below; the first layer has none.
     PanelView<const float> activation;
     if (i > 0) activation = layers_[i - 1].output.View().AsConst();
     if (layer.out == 1) {

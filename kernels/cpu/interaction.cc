@@ -79,8 +79,8 @@ inline void StoreDots(__m128 four, int32_t n, float* to) {
   }
 }
 
-// Fetches `floats` numbers that lie where those at `from` do, one sample on: a sample is more than
-// the processor foresees by itself. Beyond the last sample it does nothing.
+// Prefetches `floats` numbers at the place of `from` in the next sample, which the hardware's
+// prefetcher does not reach. Does nothing beyond the last sample.
 inline void PrefetchOfNextSample(const float* from, int32_t vectors, int32_t dim, int32_t floats) {
   constexpr int32_t kFloatsPerLine = 16;
   for (int32_t d = 0; d < floats; d += kFloatsPerLine) {

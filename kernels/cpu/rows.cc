@@ -13,7 +13,7 @@ constexpr int64_t kRowsPerCell = 512;
 // Rows fetched ahead of their use; they are scattered over a slab larger than any cache.
 constexpr int64_t kPrefetchDistance = 12;
 constexpr int64_t kFloatsPerLine = 16;
-// Fewer are done before another thread has woken up.
+// Below that, the work is done before another thread has woken up.
 constexpr int64_t kFloatsWorthThreads = 256 << 10;
 
 void PrefetchRow(const Matrix& matrix, int64_t row, int32_t floats) {
@@ -35,8 +35,8 @@ void UpdateRows(const RowUpdateGroup& group, int64_t begin, int64_t end) {
   }
 }
 
-// visit(item, begin, end) for cells of the count(item) rows of every item, of `width(item)` floats
-// each; in parallel where that is worth it.
+// Calls visit(item, begin, end) for cells of the count(item) rows of every item, of `width(item)`
+// floats each; in parallel if there are enough.
 template <typename Item, typename Count, typename Width, typename Visit>
 void ForEachCell(absl::Span<const Item> items, ThreadPool* pool, Count count, Width width,
                  Visit visit) {

@@ -38,7 +38,7 @@ TEST_P(RowsTest, UpdatesTheTargetsThatAreRowsAndNoOther) {
   group.optimizer.kind = GetParam();
   group.scalars = ScalarsForStep(group.optimizer, 0.1f, Step(3));
   const int row_floats = kDim + StateFloats(group.optimizer, kDim);
-  // Targets beyond the rows are staging: their memory is not the group's to change.
+  // Targets beyond the rows are staging rows, which the update must not change.
   const int in_slab = kRows - 500;
   const std::vector<int32_t> targets = DistinctRows(kRows, 20000, &rng_);
   std::vector<float> slab = RandomFloats(&rng_, int64_t{kRows} * kStride);

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kWorkspaceBytes = 32 << 20;
 
 // The largest power of two that divides an address, up to what every array of an arena has
-// (kernels/transfer.cc): where in an arena an array came to lie must not choose its algorithm, and
-// so the bits.
+// (kernels/transfer.cc): an array's place in its arena must not change the algorithm, and so the
+// bits.
 uint32_t AlignmentOf(const void* pointer) {
   constexpr uintptr_t kMost = 64;
   const auto address = reinterpret_cast<uintptr_t>(pointer) | kMost;
@@ -142,7 +142,7 @@ class CublasLtGemm : public Gemm {
                           call.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS));
       RETURN_IF_ERROR(SetBias(call, *plan));
     }
-    // Column-major: rows and columns of what is stored, which is transposed where the call says so.
+    // Column-major: the rows and columns as stored; `transposed` operands are stored transposed.
     const auto layout = [this](cublasLtMatrixLayout_t* to, int64_t rows, int64_t columns,
                                int64_t ld) {
       return Check(lt_.cublasLtMatrixLayoutCreate(to, CUDA_R_32F, static_cast<uint64_t>(rows),

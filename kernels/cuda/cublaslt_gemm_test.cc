@@ -1,4 +1,4 @@
-// What CublasLtGemm asks of the library, without a GPU: a stand-in for cuBLASLt does on the host
+// The calls of CublasLtGemm to the library, without a GPU: a fake cuBLASLt computes on the host
 // what the real one's documentation says, on column-major matrices.
 #include "kernels/cuda/cublaslt_gemm.h"
 
@@ -30,7 +30,7 @@ struct Layout {
   int64_t rows, columns, ld;
 };
 
-// What the last calls were given, and what is alive.
+// The arguments of the last calls, and the number of live objects.
 int heuristics_asked = 0, alive = 0;
 bool refuses_low_precision = false;
 std::map<int, uint64_t> preferences;
@@ -141,7 +141,7 @@ cublasStatus_t Matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
 
 }  // namespace
 
-// The little of the CUDA runtime that it needs; there is no GPU.
+// The part of the CUDA runtime that it needs; there is no GPU.
 extern "C" {
 cudaError_t CUDARTAPI cudaMalloc(void** memory, size_t) {
   *memory = &alive;
@@ -268,7 +268,7 @@ TEST_F(CublasLtGemmTest, FallsBackToFullPrecision) {
   Test(call, 1);
   EXPECT_EQ(last_compute, CUBLAS_COMPUTE_32F);
   EXPECT_EQ(gemm_->num_full_precision_shapes(), 1) << "and that is said";
-  // One that was asked for in full precision is none.
+  // A shape that was asked for in full precision is not counted.
   call.precision = MlpPrecision::kFloat32;
   Test(call, 1);
   EXPECT_EQ(gemm_->num_full_precision_shapes(), 1);

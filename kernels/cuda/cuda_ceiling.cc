@@ -16,7 +16,7 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{512} << 20;
-constexpr int64_t kRandomFloats = 1 << 20;  // then they come again
+constexpr int64_t kRandomFloats = 1 << 20;  // repeated to fill larger memory
 constexpr int kRuns = 10;
 constexpr int kTimesPerRun = 10;
 

@@ -1,5 +1,4 @@
-// What a GPU can do at most, measured on random data: beside that, benchmarks of kernels say
-// something.
+// The most that a GPU can do, measured on random data: benchmarks of kernels are compared with it.
 #ifndef THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_
 #define THERMOCLINE_KERNELS_CUDA_CUDA_CEILING_H_
 

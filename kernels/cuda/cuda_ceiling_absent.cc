@@ -1,4 +1,4 @@
-// What is linked where no CUDA toolkit was found at build time.
+// Linked where no CUDA toolkit was found at build time.
 #include "kernels/cuda/cuda_ceiling.h"
 
 namespace thermocline {

@@ -2,7 +2,7 @@
 // products. Pooling, segment sums, interactions, updates and loss gradients have the bits of
 // CpuDevice; matrix products, and what is computed from them, agree with it up to rounding.
 //
-// This header is there with and without a CUDA toolkit; without, the functions say so.
+// Builds without a CUDA toolkit have these functions, too: they return kUnimplemented.
 #ifndef THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_
 #define THERMOCLINE_KERNELS_CUDA_CUDA_DEVICE_H_
 
@@ -32,8 +32,8 @@ struct CudaDeviceInfo {
   int64_t free_bytes = 0;  // when it was asked
 };
 
-// The GPUs that this process may use ($CUDA_VISIBLE_DEVICES has its say), at least 1. What a device
-// has made (events, MLPs, captured work) is destroyed before it; its buffers may outlive it.
+// The GPUs that this process may use (as $CUDA_VISIBLE_DEVICES limits them), at least 1. What a
+// device has made (events, MLPs, captured work) is destroyed before it; its buffers may outlive it.
 // Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, or no such GPU),
 // kFailedPrecondition (there is a GPU that can't be used: its driver is older than the CUDA runtime
 // of this program, it is too old itself, or there is no cuBLASLt library: the message says which),

@@ -1,4 +1,4 @@
-// What a program meets that asks for a GPU where there may be none.
+// The errors that a program gets where there may be no GPU.
 #include "kernels/cuda/cuda_device.h"
 
 #include <cstdlib>

@@ -24,7 +24,7 @@ TEST(EmulatedDeviceTest, AThreadThatWaitsForTheDeviceSleeps) {
     device->CopyToDevice(buffer->data(), host->data(), 4, Stream::kCopy);
     device->Record(Stream::kCopy, event.get());
     EXPECT_TRUE(event->Wait().ok());
-    // Looking at an event that is not reached leaves no error behind for a launch to find.
+    // A query of an event that is not reached leaves no error that a later launch would report.
     device->InteractionForward(FloatMatrix(buffer->floats(), 1, 1), 1,
                                FloatMatrix(buffer->floats(), 1, 1));
     EXPECT_TRUE(device->Synchronize().ok());
@@ -32,8 +32,8 @@ TEST(EmulatedDeviceTest, AThreadThatWaitsForTheDeviceSleeps) {
   EXPECT_EQ(NumEmulatedSpinningWaits(), before);
 }
 
-// Each of the ways in which a device finds the memory of destroyed buffers: there is room for one
-// buffer at a time.
+// Every way in which a device reuses the memory of destroyed buffers: there is room for one buffer
+// at a time.
 TEST(EmulatedDeviceTest, MemoryOfDestroyedBuffersIsFoundAgain) {
   constexpr size_t kBytes = 1 << 20;
   EmulatedDeviceOptions options;

@@ -22,7 +22,7 @@ class FirstError {
   }
   void Record(cudaError_t error, absl::string_view operation) {
     if (error == cudaSuccess) return;
-    // It is also CUDA's last error, which would be taken for the next launch's.
+    // Clears CUDA's last error too, which the next launch would report.
     static_cast<void>(cudaGetLastError());
     const absl::StatusCode code = error == cudaErrorMemoryAllocation
                                       ? absl::StatusCode::kResourceExhausted

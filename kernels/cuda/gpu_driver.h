@@ -1,4 +1,4 @@
-// Which GPUs the CUDA runtime offers, and why there are none: a machine without a GPU, one whose
+// Which GPUs the CUDA runtime offers, or why it offers none: a machine without a GPU, one whose
 // driver is older than the toolkit that this program was built with, GPUs too old for its kernels.
 // Asks without a context on any GPU, which would take time and memory.
 #ifndef THERMOCLINE_KERNELS_CUDA_GPU_DRIVER_H_

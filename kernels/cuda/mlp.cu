@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kColumnThreads = 64;
 constexpr int64_t kMinChunkRows = 32;
-// Rows that a thread has on their way from memory at a time. All are loaded before the first is
-// stored, which the compiler can't do itself: a store might change what a later load reads.
+// Rows that a thread loads at a time. All are loaded before the first is stored, which the compiler
+// can't do itself: a store might change what a later load reads.
 constexpr int kRowsInFlight = 8;
 
 int64_t ChunkRows(int64_t rows) {

@@ -22,8 +22,8 @@ namespace THERMOCLINE_CUDA_NAMESPACE {
 namespace {
 
 constexpr int kPartialsPerWindow = 2;
-// Rows that a thread has on their way from memory at a time. All are loaded before the first is
-// added: where loads and sums take turns, the compiler keeps two or three.
+// Rows that a thread loads at a time. All are loaded before the first is added: where loads and
+// sums take turns, the compiler keeps two or three.
 constexpr int kRowsInFlight = 8;
 
 struct SegmentWork {

@@ -23,7 +23,7 @@ struct DroppedMemory {
   bool is_host_memory = false;  // of cudaHostAlloc, else of cudaMalloc
 };
 
-// An error here was met before, and is the device's to report.
+// Ignores errors: an earlier operation met the same error, and the device reports it.
 void Free(int ordinal, absl::Span<const DroppedMemory> dropped) {
   if (dropped.empty() || cudaSetDevice(ordinal) != cudaSuccess) return;
   static_cast<void>(cudaDeviceSynchronize());  // What was queued may use the memory.
@@ -110,7 +110,7 @@ class StreamDevice::Event : public DeviceEvent {
   }
   absl::Status Wait() override {
     if (event_ == nullptr) return device_->error_.Take();
-    // After an error too: the host may be about to reuse memory.
+    // Waits after an error, too: the host may be about to reuse memory.
     device_->Check(cudaSetDevice(device_->ordinal_), "choosing the device");
     if (!IsReached()) device_->Check(cudaEventSynchronize(event_), "waiting for an event");
     return device_->error_.Take();
@@ -124,7 +124,8 @@ class StreamDevice::Event : public DeviceEvent {
       if (state == cudaSuccess) return true;
       if (state != cudaErrorNotReady) return false;
     }
-    static_cast<void>(cudaGetLastError());  // That it isn't ready is no error of a launch.
+    // Clears cudaErrorNotReady, which the next launch would report.
+    static_cast<void>(cudaGetLastError());
     return false;
   }
 
@@ -220,7 +221,7 @@ std::unique_ptr<DeviceBuffer> StreamDevice::AllocateHost(size_t bytes) {
   if (Begin()) {
     Check(cudaHostAlloc(&data, at_least_one, cudaHostAllocDefault), "allocating pinned memory");
   }
-  // After an error there is memory still, for those who fill it before they learn of the error; the
+  // Returns memory even after an error, for callers that fill it before they see the error; the
   // device copies nothing from or to it any more.
   if (data == nullptr) return std::make_unique<OrdinaryBuffer>(at_least_one);
   std::fill_n(static_cast<char*>(data), at_least_one, 0);
@@ -239,8 +240,8 @@ void StreamDevice::Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind
                         const void* host, Stream stream) {
   if (bytes == 0 || !Begin()) return;
   Check(cudaMemcpyAsync(to, from, bytes, kind, Get(stream)), "copying between host and device");
-  // Whether CUDA is done with pageable memory when its call returns is left open by its
-  // documentation ("may be asynchronous"): only waiting makes it so.
+  // CUDA's documentation does not say whether a copy of pageable memory has finished when the call
+  // returns ("may be asynchronous"), so this waits.
   if (!IsAllocatedHost(host)) {
     Check(cudaStreamSynchronize(Get(stream)), "copying between host and device");
   }
@@ -294,7 +295,7 @@ std::unique_ptr<CapturedWork> StreamDevice::Capture(std::function<void()> work) 
   FreeDropped();  // A capture may need the memory, and can't free it.
   auto captured = std::make_unique<Graph>(ordinal_);
   cudaGraph_t graph = nullptr;
-  // Relaxed: scratch may grow meanwhile, and cuBLASLt may do what it does for a new shape.
+  // Relaxed: meanwhile scratch may grow, and cuBLASLt may allocate for a new shape.
   Check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeRelaxed), "beginning a capture");
   if (error_.ok()) {
     captured_scratch_ = &captured->scratch_;
@@ -307,7 +308,7 @@ std::unique_ptr<CapturedWork> StreamDevice::Capture(std::function<void()> work) 
   }
   if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
   if (error_.ok()) return captured;
-  // Nothing was run: an error that isn't the capture's comes again when the work is done without.
+  // Nothing was run: an error of the work itself comes again when it runs without a capture.
   static_cast<void>(error_.Take());
   failed_captures_.fetch_add(1, std::memory_order_relaxed);
   return nullptr;

@@ -69,7 +69,7 @@ class StreamDevice : public Device {
   class Event;
   class Graph;
 
-  // Makes this device the calling thread's. False after an error: then there is nothing to do.
+  // Makes this device the calling thread's. False after an error: the caller then does nothing.
   bool Begin();
   void Check(cudaError_t error, const char* operation) { error_.Record(error, operation); }
   cudaStream_t Get(Stream stream) const { return stream == Stream::kCompute ? compute_ : copy_; }
@@ -87,7 +87,7 @@ class StreamDevice : public Device {
   void ReplaceScratch(size_t bytes);
 
   const int ordinal_;
-  // What an operation waits for is given to neither: memory of Allocate is set to zero there.
+  // setup_ clears new memory: Allocate waits for it, but not for queued operations.
   cudaStream_t compute_ = nullptr, copy_ = nullptr, setup_ = nullptr;
   FirstError error_;
   const std::shared_ptr<Dropped>

@@ -32,7 +32,7 @@ constexpr int kDim = 8;
 constexpr Key kKeys = 3000;
 constexpr int64_t kEvery = 10;
 
-// One server process but for main.
+// All of a server process except main.
 class TestServer {
  public:
   TestServer(Disk* disk, const std::string& data_dir) : disk_(disk) {
@@ -136,7 +136,7 @@ class CheckpointServiceTest : public testing::Test {
     done.WaitForNotification();
   }
 
-  // Commits what is written, calls off what failed; true once there is neither.
+  // Commits written cuts and calls off failed ones; true when there are none of either.
   bool Control(ControlClient* control) {
     const auto reply = control->Checkpoint(Action(CheckpointRequest::STATUS), kTimeout);
     EXPECT_TRUE(reply.ok()) << reply.status();
@@ -192,7 +192,7 @@ TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   });
   std::thread looker([&] {
     while (!trained) {
-      // Again and again: some are refused.
+      // Repeated: some are refused.
       const absl::Status digest = server.control()->GetDigest("job", 1, kTimeout).status();
       EXPECT_TRUE(digest.ok() || absl::IsResourceExhausted(digest)) << digest;
       EXPECT_TRUE(server.control()->GetStats(kTimeout).ok());
@@ -204,7 +204,7 @@ TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   looker.join();
   while (!Control(server.control())) {
   }
-  // The last step is a cut; where that one failed, it is named once more a step later.
+  // The last step is a cut; if that cut failed, another is named a step later.
   Push(server.core(), kSteps);
   ASSERT_TRUE(
       server.control()->Checkpoint(Action(CheckpointRequest::NAME_CUT, kSteps), kTimeout).ok());

@@ -80,8 +80,8 @@ absl::Status ParameterServerService::PullCall::ReserveForRequest(uint64_t bytes)
 void ParameterServerService::PullCall::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
   const bool held = std::this_thread::get_id() != start_thread_ || !starting_;
   if (!held && !MayReadDisk()) return Reply(answer);
-  // This thread applies pushes, runs timers or is gRPC's; it has better things to do than to gather
-  // rows that it didn't come for, or to wait for a disk. Readers keep no push waiting.
+  // This thread applies pushes, runs timers or is gRPC's: it must not gather the rows of another
+  // call's pull, or wait for a disk. The threads of readers delay no push.
   lane_->threads.Run([this, answer = std::move(answer)] {
     resumed_us_ = MonotonicMicros();
     Reply(answer);
@@ -140,11 +140,11 @@ std::string ParameterServerService::PullCall::Describe() const {
 
 void ParameterServerService::PullCall::FinishWith(const absl::Status& status) {
   lane_->stats.End(status.ok(), handled_us_ + MonotonicMicros() - resumed_us_);
-  Finish(ToGrpcStatus(status));  // May be the last thing this object does.
+  Finish(ToGrpcStatus(status));  // May destroy this object.
 }
 
 void ParameterServerService::PullCall::OnDone() {
-  // Only now are the reply's bytes off our hands.
+  // Only now has gRPC sent the reply's bytes.
   lane_->replies.Release(reply_bytes_);
   lane_->requests.Release(request_bytes_);
   if (admitted_) lane_->requests.Leave();
@@ -183,7 +183,7 @@ void ParameterServerService::PushCall::Take() {
   if (!chunk.ok()) return FinishWith(WithContext(chunk.status(), service_->Where("Push")));
   request_.Clear();
   const std::string what = DescribePush(*chunk);
-  // Once `done` has run, this object may be gone while the core still applies.
+  // When `done` has run, this object may be destroyed while the core still applies.
   service_->core_->Push(*std::move(chunk), [this, what](absl::StatusOr<wire::PushAnswer> answer) {
     OnAnswer(what, answer);
   });
@@ -201,7 +201,7 @@ void ParameterServerService::PushCall::OnAnswer(const std::string& what,
 
 void ParameterServerService::PushCall::FinishWith(const absl::Status& status) {
   service_->push_stats_.End(status.ok(), MonotonicMicros() - start_us_);
-  Finish(ToGrpcStatus(status));  // May be the last thing this object does.
+  Finish(ToGrpcStatus(status));  // May destroy this object.
 }
 
 void ParameterServerService::PushCall::OnDone() {

@@ -17,9 +17,8 @@
 
 namespace thermocline {
 
-// Runs on gRPC's thread: decode, ask the core, gather, reply. Where the core holds the pull,
-// nothing but this object waits, and the reply is made on a handler thread; so it is where rows may
-// be on the disk.
+// Runs on gRPC's thread: decode, ask the core, gather, reply. A held pull keeps no thread waiting;
+// its reply is made on a handler thread, as is that of a pull whose rows may be on the disk.
 class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
  public:
   PullCall(ParameterServerService* service, grpc::CallbackServerContext* context,
@@ -43,10 +42,10 @@ class ParameterServerService::PullCall final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const reply_;
   const std::thread::id start_thread_ = std::this_thread::get_id();
-  bool starting_ = true;  // Of interest to that thread alone.
+  bool starting_ = true;  // Only that thread reads it.
   PullTicket ticket_ = kNoTicket;
   bool admitted_ = false;
-  uint64_t request_bytes_ = 0;  // Reserved, and so are those:
+  uint64_t request_bytes_ = 0;  // Reserved, like reply_bytes_.
   uint64_t reply_bytes_ = 0;
   int64_t resumed_us_;      // When handling began, or began again after the hold.
   int64_t handled_us_ = 0;  // Before that.

@@ -1,4 +1,4 @@
-// How a server listens, and what a client sees of it that has none of our code.
+// How a server listens, and what a client without our code sees of it.
 #include "common/net/grpc_server.h"
 
 #include <google/protobuf/descriptor.h>

@@ -1,4 +1,5 @@
-// Pulls that a real server holds: who ends them, and what they may take up.
+// Pulls that a real server holds: what ends them, and how much memory and how many places they
+// take.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -69,7 +70,7 @@ TEST(HeldPullsService, AdmissionRefusesAndCounts) {
   EXPECT_EQ(server.control->GetStats(kTimeout)->requests_refused(), 2u);
 }
 
-// Readers that are held, or refused, leave training its places, and the other way round.
+// Held and refused readers take no places of training, and the other way round.
 TEST(HeldPullsService, ReadersHavePlacesOfTheirOwn) {
   ServiceOptions options;
   options.max_pulls = 1;
@@ -97,8 +98,8 @@ TEST(HeldPullsService, ReadersHavePlacesOfTheirOwn) {
   EXPECT_TRUE(read_status.ok()) << read_status;
 }
 
-// Before admission sees a message, gRPC holds it: with its memory used up it refuses calls, and
-// serves on.
+// gRPC holds a message before admission sees it: with its memory used up it refuses calls, and goes
+// on serving.
 TEST(HeldPullsService, WhatGrpcHoldsIsBounded) {
 #if defined(ABSL_HAVE_THREAD_SANITIZER) || defined(ABSL_HAVE_ADDRESS_SANITIZER)
   GTEST_SKIP() << "calls that the sanitizer slows down leave one another room";
@@ -157,7 +158,7 @@ TEST(HeldPullsService, TheBytesOfHeldPullsAreBounded) {
   EXPECT_TRUE(server.Push(PushOf(0, {}, {})).ok());
   held.join();
   EXPECT_TRUE(held_status.ok()) << held_status;
-  // The room is there again once the server's end of the call has ended, too.
+  // The bytes are free again when the server's side of the call has ended, too.
   const absl::Time deadline = absl::Now() + kTimeout;
   absl::Status again;
   do {

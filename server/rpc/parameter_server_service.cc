@@ -147,8 +147,8 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
   });
 }
 
-// A cut is named on a handler thread, as a digest is computed: one that begins at once may have
-// pushes to be applied behind it.
+// A cut is named on a handler thread, as a digest is computed: after a cut that begins at once,
+// pushes may have to be applied.
 absl::StatusOr<CheckpointReply> ParameterServerService::TakeCheckpoint(
     const CheckpointRequest& request) {
   absl::StatusOr<CheckpointReply> answer = absl::UnknownError("no answer");
@@ -159,7 +159,7 @@ absl::StatusOr<CheckpointReply> ParameterServerService::TakeCheckpoint(
       answered.Notify();
     });
   };
-  // The others remove files.
+  // The other actions remove files, and would keep a handler thread waiting for the disk.
   request.action() == CheckpointRequest::NAME_CUT ? train_.threads.Run(take) : take();
   answered.WaitForNotification();
   return answer;
@@ -174,8 +174,8 @@ grpc::Status ParameterServerService::Checkpoint(grpc::ServerContext*,
   });
 }
 
-// On a handler thread: whoever computes a digest goes on to apply what was completed meanwhile, and
-// the answer doesn't wait for that.
+// On a handler thread: the call that computes a digest then applies the steps that were completed
+// meanwhile, and the answer doesn't wait for that.
 absl::StatusOr<ServerCore::DigestAnswer> ParameterServerService::ComputeDigest(
     const GetDigestRequest& request) {
   absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");

@@ -25,18 +25,18 @@ struct ServiceOptions {
   int max_message_bytes = kDefaultMaxMessageBytes;
   // Takes only this job where not empty; else the first job that configures it.
   std::string job_id;
-  // Take pushes, apply them, and answer the pulls they release; as many answer readers. At least 2,
-  // so that while one applies a step another takes what comes.
+  // Threads that take pushes, apply them, and answer the pulls they release; as many more answer
+  // readers. At least 2, so that while one applies a step another takes what comes.
   int handler_threads = 2;
-  // Pulls and pushes are admitted apart: held pulls must not keep out the push that releases them.
-  // So are training's pulls and those of readers, which have the same limits each.
+  // Limits of pulls and of pushes are separate: held pulls must not keep out the push that releases
+  // them. So are the limits of training's pulls and of readers', of the same size each.
   uint64_t max_pulls = 8192;              // Held ones included.
   uint64_t max_pull_bytes = 1ull << 30;   // Of their requests, encoded and decoded.
   uint64_t max_reply_bytes = 1ull << 30;  // Of replies that aren't sent yet.
-  uint64_t max_pushes = 1024;             // Being taken; what waits then is the core's.
+  uint64_t max_pushes = 1024;             // Being taken; later the core holds them.
   uint64_t max_push_bytes = 1ull << 30;
 
-  // All that they let in.
+  // The most bytes of all calls that are admitted.
   uint64_t max_bytes_in_flight() const {
     return 2 * (max_pull_bytes + max_reply_bytes) + max_push_bytes;
   }

@@ -85,7 +85,7 @@ TEST(ParameterServerService, ConfigureIsIdempotentAndNamesDifferences) {
   other_version.set_protocol_version(wire::kProtocolVersion + 41);
   ExpectError(server.Configure(other_version), absl::StatusCode::kFailedPrecondition,
               {"version 43", "version 2", "of one build"});
-  other_version.set_protocol_version(1);  // Whose pushes name a first and a last step.
+  other_version.set_protocol_version(1);  // In that version a push had a first and a last step.
   ExpectError(server.Configure(other_version), absl::StatusCode::kFailedPrecondition,
               {"version 1,", "version 2"});
   ConfigureRequest no_optimizer = JobOf(1);
@@ -143,7 +143,7 @@ TEST(ParameterServerService, AReaderNeedsNeitherRankNorAcknowledgement) {
   read.clear_after_step();
   read.mutable_header()->clear_acked_through();
   EXPECT_TRUE(server.Pull(read).ok());
-  // A worker that was acknowledged step 0 knows of more than this server.
+  // A worker whose step 0 was acknowledged knows more than this server.
   read.mutable_header()->set_acked_through(0);
   EXPECT_EQ(server.Pull(read).code(), absl::StatusCode::kDataLoss);
   read.set_kind(PullRequest::TRAIN);
@@ -180,7 +180,7 @@ TEST(ParameterServerService, WrongTablesAndSizesAreRefused) {
   push = PushOf(0, {1}, {1, 2, 3, 4});
   push.mutable_tables(0)->clear_counts();
   ExpectError(server.Push(push), absl::StatusCode::kInvalidArgument, {"counts"});
-  // Nothing of all this was kept.
+  // None of these pushes was kept.
   EXPECT_EQ(server.control->GetStats(kTimeout)->pushes_accepted(), 0u);
 }
 
@@ -211,7 +211,7 @@ TEST(ParameterServerService, MessagesOverTheLimitAreRefused) {
   options.max_message_bytes = 1 << 20;
   ServedCore server(options);
   ASSERT_TRUE(server.Configure(JobOf(1)).ok());
-  // A little over the limit: our own words.
+  // A little over the limit: our own error message.
   std::vector<Key> keys((1 << 17) + 10);
   ExpectError(server.Pull(PullOf(0, keys)), absl::StatusCode::kOutOfRange,
               {"Pull at server 0", "the request has", "1048576"});

@@ -1,4 +1,4 @@
-// For tests: a core that a gRPC server on a free port serves, and what clients send it.
+// For tests: a core behind a gRPC server on a free port, and the requests that clients send it.
 #ifndef THERMOCLINE_SERVER_RPC_SERVED_CORE_H_
 #define THERMOCLINE_SERVER_RPC_SERVED_CORE_H_
 
@@ -28,7 +28,7 @@ ConfigureRequest JobOf(uint32_t workers);
 PullRequest PullOf(int64_t step, const std::vector<Key>& keys);
 // values: [keys, kDim]
 PushRequest PushOf(int64_t step, const std::vector<Key>& keys, const std::vector<float>& values);
-// `parts` are of its message.
+// Its message contains all of `parts`.
 void ExpectError(const absl::Status& status, absl::StatusCode code,
                  const std::vector<std::string>& parts);
 // float32, packed.
@@ -79,7 +79,7 @@ struct ServedCore {
     return Push(request, &reply);
   }
 
-  // Until so many pulls are held; each poll is a round trip.
+  // Waits until `pulls` pulls are held; each poll is a round trip.
   void AwaitPullsWaiting(uint64_t pulls) {
     const absl::Time deadline = absl::Now() + kTimeout;
     while (true) {

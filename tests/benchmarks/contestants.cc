@@ -29,7 +29,7 @@ constexpr TableId kTable{1};
 constexpr ServerIndex kServer{0};
 constexpr absl::Duration kStartTimeout = absl::Seconds(30);
 constexpr int64_t kDeadlineUs = 60'000'000;
-// Filling the tables: keys in one request.
+// Keys in one request while the tables are filled.
 constexpr uint32_t kFillKeys = 20000;
 
 double SecondsNow() {

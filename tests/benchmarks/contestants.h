@@ -1,4 +1,4 @@
-// Who takes part in the contest of pull_benchmark.cc, each with a server process of its own.
+// The servers that pull_benchmark.cc compares, each in a process of its own.
 #ifndef THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
 #define THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
 
@@ -62,7 +62,7 @@ class ThermoclineServer {
   std::vector<uint32_t> counts_;
 };
 
-// A bare gRPC server that answers every request with as many bytes.
+// A bare gRPC server that answers every request with the same number of bytes.
 class EchoServer {
  public:
   static absl::StatusOr<std::unique_ptr<EchoServer>> Start(EchoKind kind, const std::string& folder,
@@ -81,7 +81,7 @@ class EchoServer {
 // A redis-server without persistence, on a Unix socket, with a row for every key.
 class RedisServer {
  public:
-  // `rows_of` is where the rows come from.
+  // The rows are read from `rows_of`.
   static absl::StatusOr<std::unique_ptr<RedisServer>> Start(const std::string& folder, uint32_t dim,
                                                             uint32_t rows,
                                                             ThermoclineServer* rows_of);

@@ -1,4 +1,4 @@
-// What checkpoints and recovery of one server cost: the real core, log and files, without gRPC.
+// The cost of checkpoints and recovery of one server: the real core, log and files, without gRPC.
 //
 //   fill        pushes that create all rows, and fill the push log
 //   replay      a server that died comes back from that log
@@ -89,7 +89,7 @@ void DropFromPageCache(const std::string& folder) {
   }
 }
 
-// Seconds for writing `bytes` the plain way.
+// Seconds for writing `bytes` with plain writes and one fsync.
 double PlainWrite(const std::string& path, uint64_t bytes) {
   const std::vector<char> piece(1 << 20, 'x');
   const Stopwatch watch;
@@ -242,7 +242,7 @@ class Benchmark {
         gb, seconds, seconds / gb, seconds / resident_gb_, resident_gb_);
   }
 
-  // The distinct ones of draws from a power law over all rows.
+  // Draws keys from a power law over all rows, and returns the distinct ones.
   std::vector<Key> DrawKeys() {
     const double rows = static_cast<double>(absl::GetFlag(FLAGS_rows));
     const double skew = absl::GetFlag(FLAGS_skew);

@@ -71,7 +71,7 @@ class PeersTest(unittest.TestCase):
 
     @unittest.skipIf(torch is None, "no PyTorch")
     def test_plain_pytorch_trains(self):
-        # The category says what is a click: a pass finds it.
+        # The category determines the click: a pass learns it.
         self.convert([(i % 2, "1", "ab" if i % 2 else "cd") for i in range(4000)])
         done = subprocess.run(
             [sys.executable, os.path.join(PEERS, "torch_dlrm.py"), self.folder, "--batch", "32", "--bottom", "16",

@@ -38,7 +38,7 @@ ABSL_FLAG(
     "A request's keys are the distinct ones of draws from a power law with this exponent, as in "
     "click logs; 0: uniform, the worst case for every cache");
 ABSL_FLAG(uint64_t, seed, 1, "Of the keys");
-// How the echo server is started; for this program's own use.
+// Starts the echo server; for this program's own use.
 ABSL_FLAG(std::string, serve_echo_port_file, "", "(internal) serve echoes, write the port here");
 ABSL_FLAG(uint64_t, serve_echo_bytes, 0, "(internal) bytes of an echo's reply");
 ABSL_FLAG(bool, serve_echo_untouched, false, "(internal) kind of echo, see echo.h");

@@ -48,10 +48,10 @@ absl::StatusOr<std::string> FindServer(const std::string& given) {
       absl::StrCat("no thermocline-server near ", folder.string(), "; --server names it"));
 }
 
-// Sets of n distinct keys below options.rows, each as a batch of click data would ask for them.
+// Sets of n distinct keys below options.rows, drawn as a batch of click data would read them.
 std::vector<std::vector<Key>> MakeKeySets(const ContestOptions& options, uint32_t n) {
   std::mt19937_64 rng(options.seed);
-  // Which key has which rank in popularity has nothing to do with where its row lies.
+  // A key's popularity does not depend on the place of its row.
   std::vector<Key> by_rank(options.rows);
   std::iota(by_rank.begin(), by_rank.end(), Key{0});
   std::shuffle(by_rank.begin(), by_rank.end(), rng);

@@ -1,5 +1,5 @@
-// MANIFEST and JOB_STATE. The first byte says what the others are: a file, or a frame's payload,
-// which reaches what lies behind the checksum.
+// MANIFEST and JOB_STATE. The first byte says what the others are: a whole file, or a frame's
+// payload, which reaches the code behind the checksum.
 #include <string>
 #include <vector>
 
@@ -32,7 +32,7 @@ void TryManifest(absl::string_view bytes) {
   const auto again = DecodeManifest(EncodeManifest(*manifest), "fuzz");
   CHECK(again.ok());
   CHECK_EQ(again->SerializeAsString(), manifest->SerializeAsString());
-  // What an export does with it.
+  // As an export reads it.
   const auto job = ParseJob(JobToText(manifest->job()), "fuzz", {});
   if (job.ok()) ResolveTables(*job);
 }

@@ -1,5 +1,5 @@
 // Push logs: one or two segments, replayed. The first byte says whether checksums are repaired
-// first, which reaches what lies behind them; the next two where the second segment begins, the
+// first, which reaches the code behind them; the next two where the second segment begins, the
 // fourth its first record.
 //
 // A repaired segment has the present version of the format and no damaged record. So the corpus has
@@ -102,7 +102,7 @@ void TryPushLog(absl::string_view first, absl::string_view second, Lsn second_ls
     CHECK(Contents(disk, *disk.List(kDirectory)) == before);  // Damage is never "repaired".
     return;
   }
-  // What was cut off is gone: the same records again, and nothing torn.
+  // The torn end was cut off: a second replay gives the same records, and nothing torn.
   const auto again = Replay(&disk, &torn_bytes);
   CHECK(again.ok());
   CHECK(*again == *payloads);

@@ -45,7 +45,7 @@ const GoodFile& Good() {
   return *good;
 }
 
-// Five bytes a change: a place (4), and what it is combined with; 0 cuts the file off there.
+// Five bytes a change: a place (4), and the byte to XOR there; 0 cuts the file off at the place.
 std::string Damage(std::string bytes, const uint8_t* data, size_t size) {
   constexpr size_t kChange = 5;
   for (; size >= kChange && !bytes.empty(); data += kChange, size -= kChange) {
@@ -66,7 +66,7 @@ void TryRead(const std::string& bytes) {
   CHECK(disk.CreateDirectory("/d").ok());
   CHECK(disk.CreateDirectory("/d/step-000000001").ok());
   CHECK((*disk.Create(absl::StrCat("/d/", kFile)))->Append({bytes}).ok());
-  // A manifest that agrees on the size must not help.
+  // Also where the manifest has the same wrong size.
   CheckpointFile file = Good().file;
   file.set_bytes(bytes.size());
   const auto reader = RowsFileReader::Open(&disk, "/d", file);

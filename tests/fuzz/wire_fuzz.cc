@@ -1,5 +1,5 @@
 // The data plane's messages. The first byte says which, the second where the buffer is cut into two
-// slices. What the codec accepts, protobuf must read alike.
+// slices. Protobuf must read what the codec accepts with the same result.
 #include <algorithm>
 #include <string>
 #include <vector>

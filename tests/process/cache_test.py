@@ -72,7 +72,7 @@ class CacheTest(ProcessTest):
     def test_a_resumed_job_may_change_its_cache_and_go_without(self):
         undisturbed = self.train('--set=train.passes=4', run_dir=self.run_dir + '-uncached')
         self.train(*CACHED, '--set=checkpoint.every_steps=7')
-        # Nobody asked for a prefetch of 2 steps: it gives way to the smaller window.
+        # The prefetch of 2 steps is a default: it yields to the smaller window.
         self.resume('--set=cache.window_steps=1', '--set=train.passes=2')
         cache = self.worker()['cache']
         self.assertEqual((cache['window_steps'], cache['prefetch_steps']), (1, 0))

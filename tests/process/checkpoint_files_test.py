@@ -133,7 +133,7 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(code, 1, out)
         self.assertEqual(out.count('is whole'), 2)
         self.assertIn("--resume would stop: '%s' is cut short" % path, out)
-        # One checkpoint by itself is whole.
+        # The newest checkpoint alone is whole.
         self.assertEqual(self.command('verify', self.newest)[0], 0)
 
     def test_a_run_directory_stands_for_its_checkpoints(self):
@@ -152,7 +152,7 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(metadata['step'], '9')
         self.assertIn(metadata['model_digest'], out)
         self.assertIn(metadata['model_digest'], self.command('verify', self.newest)[1])
-        # Every float says where it belongs: 1000 * table + key + 0.001 * index in the row.
+        # Every float shows its place: 1000 * table + key + 0.001 * index in the row.
         shape, keys = tensors['C1.keys']
         self.assertEqual(shape, [100])
         self.assertEqual(sorted(keys), [key * key for key in range(100)])

@@ -12,7 +12,7 @@ from harness import (DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, set
                      wait_for)
 
 FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
-# So many that a job is killed long before its end.
+# Enough that a job is killed long before its end.
 PASSES = 20
 LONG_FLAGS = ['--servers=2', '--set=train.passes=%d' % PASSES, '--set=checkpoint.every_steps=20']
 
@@ -158,7 +158,7 @@ class CheckpointTest(ProcessTest):
                                        name=form)
             self.assertEqual(rows[form]['eval_samples'], 500)
             self.assertIn("all rows of '%s" % path, rows[form]['rows'])
-        # A newest checkpoint that is damaged is passed over, and said to be.
+        # Skips a damaged newest checkpoint, and says so.
         manifest = os.path.join(self.run_dir, 'checkpoints', last, 'MANIFEST')
         with open(manifest, 'r+b') as file:
             file.truncate(10)
@@ -192,7 +192,7 @@ class CheckpointTest(ProcessTest):
             byte = file.read(1)[0]
             file.seek(1000)
             file.write(bytes([byte ^ 1]))
-        # Its files have their sizes; more is not looked at, and said.
+        # Its files have their sizes; the list does not read more, and says so.
         listed = self.thermocline('checkpoint', 'list', self.run_dir)
         self.assertEqual(listed.returncode, 0, listed.stderr)
         self.assertIn('contents are not read', listed.stdout)
@@ -233,7 +233,7 @@ class CheckpointTest(ProcessTest):
             done = self.thermocline(*command, '--set=cluster.cpu_isa=AVX2')
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(said, done.stdout)
-        # Of one's own there is nothing to say.
+        # A job's own checkpoint gives no notice.
         self.assertNotIn('was made with', self.thermocline(
             'train', '--resume', '--run-dir', self.run_dir,
             '--set=cluster.cpu_isa=AVX512').stdout)
@@ -318,7 +318,7 @@ class CheckpointTest(ProcessTest):
         self.assertNotEqual(paths[0], paths[1])
         verified = self.thermocline('checkpoint', 'verify', paths[1])
         self.assertEqual(verified.returncode, 0, verified.stdout + verified.stderr)
-        # Nobody else gets into this run meanwhile.
+        # No other launcher can take this run meanwhile.
         second = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
         self.assertEqual(second.returncode, 2)
         said = r'another launcher \(process %d on host \S+\) uses %s' % (launcher.pid, self.run_dir)
@@ -406,7 +406,7 @@ class CheckpointTest(ProcessTest):
         self.assertEqual((summary['rollbacks'], summary['generation']), (1, 2))
 
     def test_a_worker_that_hangs_again_before_it_got_further_ends_the_job(self):
-        # That of the second generation comes up, and does nothing.
+        # The worker of the second generation serves, and does nothing.
         programs = self.fake_programs(worker="""
             case "$*" in *--generation=2*)
               for flag in "$@"; do
@@ -489,7 +489,7 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(code, 1, out)
         self.assertIn("the model is trained, but its checkpoint can't be written: ", err)
         self.assertIn('File too large', err)
-        # It was tried three times, which is said once.
+        # It was tried three times, and reported once.
         name = 'step-%09d' % (40 * PASSES - 1)
         self.assertEqual(out.count('checkpoint %s was called off: ' % name), 1, out)
         self.assertEqual([event['name'] for event in self.events('checkpoint_called_off')],

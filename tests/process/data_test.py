@@ -91,7 +91,7 @@ class DataTest(ProcessTest):
         short = self.digest(SHORT % path, 'short')
         self.assertEqual(self.digest(DESCRIBED % path, 'described'), short)
         self.assertEqual(self.digest(AS_CSV % days, 'csv'), short)
-        # What either form means is in the run directory, and trains to the same model.
+        # The run directory has the resolved form of both, which train the same model.
         with open(self.run_dir + '-short/job.textproto') as job:
             resolved = job.read()
         self.assertIn('log1p', resolved)
@@ -121,7 +121,7 @@ class DataTest(ProcessTest):
                                   '--run-dir', self.run_dir + '-eval')
         self.assertEqual(scored.returncode, 0, scored.stderr)
         self.assertEqual(json.loads(scored.stdout)['auc'], summary['auc'])
-        # All rows of other data, wherever they would be held out.
+        # All rows of other data, whichever of them would be held out.
         scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json', '--data', path,
                                   '--run-dir', self.run_dir + '-all')
         self.assertEqual(scored.returncode, 0, scored.stderr)

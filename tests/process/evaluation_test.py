@@ -11,7 +11,7 @@ import unittest
 
 from harness import DEADLINE_S, THERMOCLINE, ProcessTest, process_state, stop, wait_for
 
-# The small log is learned by heart within a few passes: from then on every evaluation is worse.
+# The model overfits the small log within a few passes: from then on every evaluation is worse.
 MOST_PASSES = 40
 FLAGS = ['--set=train.passes=%d' % MOST_PASSES, '--set=train.learning_rate.base=0.05',
          '--set=evaluate.every_passes=1', '--set=evaluate.patience=3',
@@ -127,7 +127,7 @@ class EvaluationTest(ProcessTest):
                                      os.path.join(self.run_dir + '-plain', 'best'))
         self.assertEqual(elsewhere.returncode, 2)
 
-        # What has ended so stays so, until there is more patience.
+        # A job that was stopped early stays so until its patience grows.
         again = self.resume()
         self.assert_same(again, summary)
         more = self.resume('--set=evaluate.patience=4')
@@ -178,7 +178,7 @@ class EvaluationTest(ProcessTest):
             else:
                 self.assertIn('\n' + scored, result.stdout)
 
-        # It decides nothing.
+        # An AUC of one class decides nothing, so it is refused.
         flags.append('--set=evaluate.every_steps=2')
         code, _, err = self.finish(self.start(*flags, run_dir=self.run_dir + '-auc'))
         self.assertEqual(code, 1)
@@ -187,7 +187,7 @@ class EvaluationTest(ProcessTest):
                              run_dir=self.run_dir + '-loss')
         self.assertIsNone(by_loss['evaluations']['best_auc'])
         self.assertIsNotNone(by_loss['evaluations']['best_logloss'])
-        # Of the last step alone nothing depends on it.
+        # It is allowed where it is only of the last step, and decides nothing.
         flags[-1] = '--set=evaluate.every_steps=100'
         at_end = self.train(*flags, run_dir=self.run_dir + '-end')
         self.assertIsNone(at_end['evaluations']['best_step'])
@@ -245,7 +245,7 @@ class EvaluationTest(ProcessTest):
         undisturbed = self.undisturbed(*WAITING_FLAGS)
         launcher = self.start(*WAITING_FLAGS)
         step = self.stop_where_workers_wait(launcher)
-        # By hand, too, somebody wants a checkpoint.
+        # The user asks for a checkpoint as well.
         now = subprocess.Popen([THERMOCLINE, 'checkpoint', 'now', '--run-dir', self.run_dir],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(now.kill)

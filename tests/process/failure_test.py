@@ -132,7 +132,7 @@ class FailureTest(ProcessTest):
         self.assertIsNone(summary['model_digest'])
         self.assertEqual(summary['steps'], 40)
         self.assertGreater(summary['auc'], 0.5)
-        # The worker lives for a moment only, too short to count on seeing it; the logs stay.
+        # The worker may end before it is seen; the logs stay.
         pids = self.logged_server_pids(launcher, 2)
         self.assertEqual(len(pids), 2)
         self.assert_all_gone(pids)

@@ -155,7 +155,7 @@ class RecoveryTest(ProcessTest):
         launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC',
                                    '--set=cluster.max_server_restarts=1')
         pids = list(children(launcher.pid))
-        # It gets no further meanwhile.
+        # Training does not advance meanwhile.
         os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGSTOP)
 
         def kill_server():

@@ -44,7 +44,7 @@ checkpoint { }
 cluster { worker_threads: 1 }
 """
 
-# What has no dense columns has no bottom MLP either.
+# A model without dense columns has no bottom MLP.
 NPY_JOB = """
 name: "small"
 seed: 5

@@ -110,7 +110,7 @@ class TrainTest(ProcessTest):
     def test_bounded_staleness(self):
         summary = self.train('--workers=2', '--set=train.staleness_steps=3')
         self.assertEqual(summary['samples'], 10000)
-        # How stale depends on the machine; digest_test makes it happen. The bound holds everywhere.
+        # The staleness depends on the machine (digest_test forces it); the bound holds everywhere.
         for rank in range(2):
             worker = read_json(self.run_dir, 'worker-%d.json' % rank)
             self.assertLessEqual(worker['mean_staleness'], worker['max_staleness'])
@@ -210,7 +210,7 @@ class TrainTest(ProcessTest):
             self.assertEqual(read_json(run_dir + '-eval', 'summary.json')['auc'], whole['auc'])
 
     def test_negative_ids_are_keys_and_padding_is_counted(self):
-        # Half of the ids are negative, and each says what the label is. Of the two columns of a bag
+        # Half of the ids are negative, and each determines the label. Of the two columns of a bag
         # one is padding.
         random.seed(7)
         ids = [random.randrange(-2**63, 2**63) for _ in range(40)]
@@ -325,7 +325,7 @@ train { batch_size: 50 passes: 10 learning_rate { base: 0.1 } }
             stats = subprocess.Popen([THERMOCLINE, 'stats', '--run-dir', self.run_dir, *flags],
                                      stdout=subprocess.DEVNULL, preexec_fn=set_signals)
             self.addCleanup(stats.kill)
-            # It has connected, or is about to: it can't end by itself with this code.
+            # It has connected, or is about to: it can't exit with this code by itself.
             wait_for(lambda: stats.poll() is None and self.threads(stats.pid) > 1, 'its threads')
             stats.send_signal(signal.SIGINT)
             self.assertEqual(stats.wait(DEADLINE_S), code)

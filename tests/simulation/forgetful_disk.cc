@@ -23,7 +23,7 @@ class UnsyncedFile : public AppendFile {
   const std::unique_ptr<AppendFile> file_;
 };
 
-// What follows "generation-N" in the name of a rows file.
+// The part after "generation-N" in the name of a rows file.
 absl::string_view WithoutGeneration(absl::string_view path) {
   const size_t server = path.find("-server-");
   return server == absl::string_view::npos ? "" : path.substr(server);

@@ -1,4 +1,4 @@
-// A disk that says that something is on the medium, and has done nothing for it.
+// A disk that reports success for a sync that it did not do.
 #ifndef THERMOCLINE_TESTS_SIMULATION_FORGETFUL_DISK_H_
 #define THERMOCLINE_TESTS_SIMULATION_FORGETFUL_DISK_H_
 

@@ -1,4 +1,4 @@
-// The timers and tasks of one process of the simulation: they die with it.
+// The timers and tasks of one process of the simulation: they end with it.
 #ifndef THERMOCLINE_TESTS_SIMULATION_PROCESS_SCHEDULER_H_
 #define THERMOCLINE_TESTS_SIMULATION_PROCESS_SCHEDULER_H_
 

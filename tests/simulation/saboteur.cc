@@ -18,7 +18,7 @@ bool HasGradient(const wire::PushChunk& chunk, TableId table, Key key) {
   return false;
 }
 
-// Writes each chunk only when the next one comes; the last dies with it.
+// Writes each chunk only when the next one comes; the last is lost with the process.
 class LateJournal : public PushJournal {
  public:
   explicit LateJournal(std::unique_ptr<PushJournal> real) : real_(std::move(real)) {}

@@ -1,5 +1,5 @@
-// Faults that no process, no network and no disk is supposed to have, planted between them, so that
-// a test can see that the simulation finds them.
+// Faults planted in processes, network and disks, so that a test can check that the simulation
+// finds them.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
 #define THERMOCLINE_TESTS_SIMULATION_SABOTEUR_H_
 
@@ -25,25 +25,26 @@ enum class PlantedFault {
   kArrivalOrder,     // Servers merge the gradients of a step in order of arrival, not of rank.
   kOtherGeneration,  // A request arrives with another generation.
   kEarlyPush,        // A worker's push arrives as that of the step after.
-  kStaleRows,        // A server answers a pull one step too early, and says otherwise.
+  kStaleRows,        // A server answers a pull one step too early, and claims the right step.
   kLoggedLate,       // A server acknowledges chunks of pushes before it logs them.
   kReplayedTwice,    // A server that recovers takes a record twice.
   kAppliedInReplay,  // A server that recovers applies a push twice, and its ledger doesn't see it.
   kOldGenerations,   // Servers take the messages of generations before their own.
-  kEarlyCommits,  // Servers hear of a commit as soon as their own shard is written. They refuse it.
-  kOldBases,      // A server that recovers begins with what its generation began with.
+  // Servers are sent a commit as soon as their own shard is written. They refuse it.
+  kEarlyCommits,
+  kOldBases,         // A server that recovers begins with the base of its generation.
   kNoRequestOrder,   // An abandoned request of the launcher is accepted after later ones.
-  kSilentWorkers,    // Workers say nothing to servers that they don't read from.
+  kSilentWorkers,    // Workers do not probe servers that they don't read from.
   kUnsyncedShards,   // The files that a server writes for a checkpoint are not synced.
   kSharedFileNames,  // A server's file takes the place of an earlier generation's of its step.
-  kUnsyncedNames,    // What the launcher writes has no name on the medium.
-  kOldEvaluations,   // The next generation decides upon what the one before has scored.
+  kUnsyncedNames,    // The launcher does not sync the names of its files.
+  kOldEvaluations,   // The next generation uses evaluations of the one before.
   kSameGeneration,   // The job goes back to a checkpoint without a new generation.
   kExtraRestarts,    // Servers are started again beyond the job's limit.
   kMissingShards,    // A shard that is being written is taken for written.
   kBadDataIsLoss,    // The job's own fault is taken for the loss of a worker.
-  kMissedEnds,       // The launcher doesn't see that a worker has ended.
-  kBusyIsBroken,     // Workers take a server that refuses them for one that doesn't answer.
+  kMissedEnds,       // The launcher does not notice that a worker has ended.
+  kBusyIsBroken,     // Workers treat a refusal as if the server did not answer.
 };
 
 class Saboteur {
@@ -59,7 +60,7 @@ class Saboteur {
   // Faults that are there all the time.
   bool Has(PlantedFault fault) const { return fault_ == fault; }
 
-  // What the server gets in place of what was sent, and the worker in place of the answer.
+  // Return what the server gets in place of the request, and the worker in place of the answer.
   wire::PushChunk Tamper(ServerIndex server, wire::PushChunk chunk);
   wire::PullRequest Tamper(wire::PullRequest request);
   wire::PushChunk TamperReplayed(ServerIndex server, wire::PushChunk chunk);

@@ -112,7 +112,7 @@ void SequentialModel::ApplyNext() {
 bool SequentialModel::HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
                                  Step to) const {
   for (Step step = from; step <= to; step = step + 1) {
-    // A faulty server may claim a step that its generation doesn't have: no row is of it.
+    // A faulty server may claim a step that its generation doesn't have.
     const auto tables = after_.find(step);
     if (tables == after_.end()) continue;
     const auto& rows = tables->second->at(table);

@@ -1,6 +1,7 @@
-// What the servers must hold, computed the plain way: one map per table, one step after the other,
-// gradients added in rank order. Keeps every state a row ever had, so that a pull can be checked
-// against the step it claims, and a server's rows against the step they stand at.
+// The rows that the servers must hold, computed in the simplest way: one map per table, one step
+// after the other, gradients added in rank order. Keeps every state of a row, so that a pull can be
+// checked against the step that it claims, and a server's rows against the step that it has
+// applied.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_
 #define THERMOCLINE_TESTS_SIMULATION_SEQUENTIAL_MODEL_H_
 
@@ -27,8 +28,8 @@ struct ModelUpdate {
   std::vector<float> values;  // [dim] or [row_floats]
 };
 
-// What stands for an evaluation's metric: a number in [0, 1) that depends on every bit of the
-// weights that are added, in any order.
+// Takes the place of an evaluation's metric: a number in [0, 1) that depends on every bit of the
+// added weights, but not on their order.
 class ModelScore {
  public:
   void Add(TableId table, Key key, absl::Span<const float> weights);

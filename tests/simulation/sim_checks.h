@@ -1,4 +1,4 @@
-// What servers and checkpoints hold, against the plain model.
+// Compares the rows of servers and checkpoints with the sequential model.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_CHECKS_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_CHECKS_H_
 
@@ -21,9 +21,9 @@ namespace thermocline {
 
 Digest DigestOf(const SequentialModel::Rows& rows);
 
-// Every row of a server, its state, its count and when it last changed, bit for bit, against the
-// model after the step up to which the server has applied; and no row that no push created. What
-// differs is appended to `failures`.
+// Compares every row of a server, its state, its count and its last change, bit for bit, with the
+// model after the last step that the server has applied. The server must have no other rows.
+// Differences are appended to `failures`.
 void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout>& tables,
                      uint32_t num_servers, SimServer* server, std::vector<std::string>* failures);
 
@@ -31,8 +31,8 @@ void CheckServerRows(const SequentialModel& model, const std::vector<TableLayout
 // others hold the present model's rows of their step.
 using CheckpointLines = std::map<std::pair<uint64_t, Step>, SequentialModel::Line>;
 
-// Every checkpoint that is left is whole, and `num_servers` servers that begin with it hold what it
-// is of. Returns how many there are.
+// Checks that every remaining checkpoint is whole, and that `num_servers` servers that begin with
+// it hold its rows. Returns the number of checkpoints.
 uint64_t CheckCheckpoints(const SequentialModel& model, const CheckpointLines& lines,
                           const ServerConfig& config, uint32_t num_servers, Disk* disk,
                           const CheckpointStore& store, std::vector<std::string>* failures);

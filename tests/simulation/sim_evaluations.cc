@@ -8,7 +8,7 @@
 namespace thermocline {
 namespace {
 
-// The plain way to count: all scores, one after the other.
+// A simple recount of all scores, one after the other.
 struct Recount {
   Step end;  // The last evaluation.
   Step best = kNoStep;
@@ -86,7 +86,7 @@ void SimEvaluations::CheckEnd(const SequentialModel& model, Step last, uint64_t 
   if (!wrong.empty()) failures->push_back(wrong);
 }
 
-// The checkpoint of the best step is there, and says so itself.
+// The checkpoint of the best step exists, and its manifest names it as the best.
 std::string SimEvaluations::CheckBest(const CheckpointStore& store) const {
   const EvaluationState& state = state_;
   const std::string& name = state.best_checkpoint();

@@ -1,5 +1,5 @@
-// What a launcher makes of the evaluations of a job. What was decided is checked at the end against
-// a plain recount of the model's scores.
+// The launcher's decisions about the evaluations of a job. At the end they are compared with a
+// simple recount of the model's scores.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_EVALUATIONS_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_EVALUATIONS_H_
 
@@ -45,7 +45,7 @@ class SimEvaluations {
   std::string CheckBest(const CheckpointStore& store) const;
 
   const EvaluationSetup setup_;
-  EvaluationState state_;  // As it was decided last.
+  EvaluationState state_;  // After the last decision.
   bool keeps_best_ = false;
   std::set<Step> unmade_;  // Best steps of all generations without a checkpoint.
   SimEvaluationCounters counters_;

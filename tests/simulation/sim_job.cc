@@ -257,7 +257,7 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
   for (SimServer* server : servers()) server->BeginGeneration(ConfigFor(server->index()));
 }
 
-// Whatever it began with, it holds what the model held after the same step.
+// Whatever base and log a server began with, its rows are the model's after the same step.
 void SimJob::OnServing(SimServer* server) {
   CheckServerRows(model_, setup_.tables, num_servers_, server, &failures_);
 }
@@ -315,13 +315,13 @@ void SimJob::OnFinish(const Outcome& outcome) {
     return;
   }
   ++counters_.failures;
-  EndLauncher(/*takes_host=*/false);  // A person starts it again.
+  EndLauncher(/*takes_host=*/false);  // The user starts it again.
 }
 
 // Losses
 // ------------------------------------------------------------------------------------------------
 
-// A worker misses what a server had acknowledged: none may say so unless that is so.
+// A worker reports that a server lost acknowledged pushes: a failure unless a server did lose some.
 void SimJob::OnWorkerLost(SimWorker* worker, const absl::Status& why) {
   const std::vector<SimServer*> all = servers();
   if (!setup_.checkpoints.has_value() ||
@@ -350,8 +350,8 @@ void SimJob::OnRollback(const action::ReportStart& start) {
   if (!stall_may_be_) Fail("nothing advances, and it should have been noticed why");
 }
 
-// What was committed can be read, every byte, and is the model after that step, with what workers
-// alone would hold.
+// Every byte of a committed checkpoint can be read, and it is the whole model after its step,
+// including rows that only workers would hold.
 void SimJob::OnCommitted(const CheckpointEvent& event) {
   newest_committed_ = std::max(newest_committed_, event.step);
   newest_base_ = event.name;
@@ -443,7 +443,7 @@ void SimJob::KillLauncher() {
   EndLauncher(takes_host);
 }
 
-// Everything that it started goes with it.
+// Every process that it started ends with it.
 void SimJob::EndLauncher(bool takes_host) {
   *launcher_ended_ = true;
   counters_ = counters();
@@ -480,8 +480,8 @@ bool SimJob::IsLeftBehind(const CheckpointId& id) const {
   return line != lines_.end() && !model_.Follows(line->second);
 }
 
-// A checkpoint that the user wants the job to go on with instead of the newest; "": none. Its best
-// may be gone: such a one is not chosen, so that the best can be checked at the end.
+// A checkpoint from which the user continues the job instead of the newest; "": none. Never one
+// whose best checkpoint was removed, so that the best can be checked at the end.
 std::string SimJob::ChooseOlder() {
   if (!random_.Chance(setup_.launcher.resume_older)) return "";
   const auto list = store_.List();
@@ -518,7 +518,7 @@ void SimJob::KeepLines() {
 
 void SimJob::Resize() {
   const uint32_t servers = num_servers_, workers = num_workers_;
-  // With a limit on what is pending there is room for one push of every worker, and no more.
+  // With a limit on pending pushes there is room for one push of every worker, and no more.
   const bool limited =
       setup_.limits.max_pending_push_bytes != ServerLimits().max_pending_push_bytes;
   if (setup_.launcher.resizes_servers) {
@@ -548,7 +548,7 @@ void SimJob::Run() {
 }
 
 void SimJob::CrashServers() {
-  // Only what is on the medium for sure comes back with certainty.
+  // With a crash of the host, only a synced log comes back for certain.
   const bool host = setup_.crashes.take_host > 0;
   if (host && setup_.durability != LogDurability::kHost) return;
   for (SimServer* server : servers()) server->Crash(newest_base_, newest_base_generation_);

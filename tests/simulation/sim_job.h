@@ -1,5 +1,5 @@
-// A job of the simulation across its launchers: what dies, and what people do about it. Everything
-// that follows from that is decided by the real job machine.
+// A job of the simulation across its launchers: decides what dies, and what the user does then. The
+// real job machine decides everything else.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_JOB_H_
 
@@ -149,7 +149,7 @@ class SimJob {
   GenerationStart start_;
   uint32_t num_servers_;
   uint32_t num_workers_;
-  std::vector<bool> worker_noticed_;  // By rank: its end has been said.
+  std::vector<bool> worker_noticed_;  // By rank: its end was reported.
   uint64_t newest_generation_ = 0;
   bool finished_ = false;
   Step newest_committed_ = kNoStep;

@@ -189,7 +189,7 @@ void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver, con
   }
 }
 
-// An answer may outlive who gave it, or go with the connection.
+// An answer may arrive after its process has died, or be lost with the connection.
 void SimNetwork::SendReply(ServerIndex server, const std::function<void()>& arrive,
                            const Refuse& refuse) {
   if (random_.Chance(faults_.drop)) {

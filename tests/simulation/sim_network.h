@@ -1,6 +1,6 @@
 // A network that loses, doubles, delays and so reorders messages, as a seed says. A worker sees it
-// as a Transport; at its other end it calls servers, as the gRPC service would. It may keep to
-// itself that one of them died, and carries what a worker has sent on when that is dead.
+// as a Transport; at its other end it calls servers, as the gRPC service would. It may hide the
+// death of a server from its callers, and delivers a worker's messages after that worker has died.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_NETWORK_H_
 
@@ -31,7 +31,7 @@ class SimNetwork {
   // with kCancelled.
   std::unique_ptr<Transport> Connect();
 
-  // Hash of everything that travelled, in order.
+  // Hash of all messages, in order.
   uint64_t trace() const { return trace_; }
   uint64_t messages_lost() const { return messages_lost_; }
   // Of pushes in more than one chunk; every copy counts.

@@ -65,7 +65,7 @@ void SimRunner::Post(int64_t delay_us, JobEvent event) {
   RunLater(delay_us, [this, event = std::move(event)] { Deliver(event); });
 }
 
-// What is said of one place comes in the order in which it happened.
+// Events of one process arrive in the order in which they happened.
 void SimRunner::PostOf(const ProcessId& id, int64_t delay_us, JobEvent event) {
   int64_t& said_us = said_us_[{id.role, id.index}];
   said_us = std::max(said_us, scheduler_.NowMicros() + delay_us);
@@ -153,7 +153,7 @@ void SimRunner::StartServer(const action::StartProcess& start) {
          event::ProcessStarted{start.id, absl::StrCat("server-", start.id.index)});
 }
 
-// So many in a row are allowed. It is decided now, and happens later.
+// Checks the number of restarts in a row here, where they are decided; they happen later.
 void SimRunner::Do(const action::ReportRestart&) {
   ++counters_.restarts;
   if (machine_.reached() > restarted_at_) restarts_ = 0;
@@ -194,7 +194,7 @@ void SimRunner::Do(const action::Configure& configure) {
     base = machine_.start().base;
     base_generation = machine_.start().base_generation;
   }
-  // It isn't up yet, for all that is known.
+  // As far as the launcher knows, the server isn't up yet.
   if (configure.id.incarnation > 1 && LosesCall()) {
     return PostOf(configure.id, CallMicros(), event::Configured{configure.id, Gone()});
   }

@@ -34,7 +34,7 @@ struct SimLauncherCounters {
   void Add(const SimLauncherCounters& other);
 };
 
-// What is around a launcher.
+// The environment of a launcher.
 struct SimWorld {
   std::vector<SimServer*> servers;
   std::function<SimWorker*(size_t rank)> worker;  // Null: it is dead.
@@ -71,7 +71,7 @@ class SimRunner {
   const JobMachine& machine() const { return machine_; }
   uint64_t generation() const { return machine_.start().generation; }
 
-  // What processes and people do.
+  // Events of processes and of the user.
   void OnServerEnded(size_t index);
   void OnWorkerEnded(size_t rank, std::optional<int> exit_code, int64_t steps = 0);
   void OnScored(const EvaluationReport& report);

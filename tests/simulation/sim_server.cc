@@ -56,7 +56,7 @@ std::string SimServer::Held::ToString() const {
                       " bytes pending");
 }
 
-// What dies with a process. The core goes first.
+// The state that ends with a process. The core is destroyed first.
 struct SimServer::Process {
   Process(Scheduler* scheduler, const CrashFaults& faults, uint64_t seed)
       : timers(scheduler, ended, 0, 0),
@@ -90,7 +90,7 @@ SimServer::SimServer(const SimServerOptions& options, SimServerEvents events,
       overloads_left_(options.overload.max_times) {}
 
 SimServer::~SimServer() {
-  Bury();  // While what its last answers touch is there.
+  Bury();  // While the objects that its last answers use exist.
 }
 
 ServerCore* SimServer::core() const { return process_ == nullptr ? nullptr : process_->core.get(); }
@@ -115,7 +115,7 @@ void SimServer::End() {
 // Messages
 // ------------------------------------------------------------------------------------------------
 
-// An answer that the process gives while it dies leads nowhere.
+// Drops an answer that the process gives while it dies.
 template <typename Done>
 Done SimServer::WhileAlive(Done done, const Gone& gone) {
   return [this, ended = process_->ended, done = std::move(done), gone](auto answer) {
@@ -222,7 +222,7 @@ void SimServer::ArmDisk() {
   disk->DieAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)), [this] { OnDiskDeath(); });
 }
 
-// The log says that it can't go on, and why: its disk is dead.
+// The log reports its final error: its disk is dead.
 void SimServer::OnBroken(const absl::Status& why) {
   CHECK(absl::IsUnavailable(why));
   CHECK(*process_->ended);
@@ -257,7 +257,7 @@ void SimServer::Crash(const std::string& base, uint64_t base_generation) {
   if (!status.ok()) Fail(absl::StrCat("can't be configured: ", status.ToString()));
 }
 
-// Nothing of the process gets to a disk any more.
+// The process writes nothing more to a disk.
 void SimServer::Bury() {
   if (process_ == nullptr) return;
   if (!*process_->ended) ++deaths_;
@@ -362,7 +362,7 @@ absl::Status SimServer::ConfigureNow() {
   const absl::Status status = process_->core->Configure(config_);
   if (*ended) return absl::UnavailableError("simulated: it died");
   if (!status.ok()) {
-    // Not even where pushes may be gone with the host: what is left is the beginning of a log.
+    // An error even where pushes were lost with the host: the rest of the log is a valid beginning.
     Fail(absl::StrCat("can't be configured: ", status.ToString()));
     return status;
   }
@@ -376,8 +376,8 @@ absl::Status SimServer::ConfigureNow() {
   return status;
 }
 
-// The death of a process takes nothing of a log; that of a host only what was never acknowledged,
-// where the job wants that.
+// The death of a process loses nothing of a log. The death of a host loses only pushes that were
+// not acknowledged, where the job's durability promises that.
 void SimServer::CheckRecovered() {
   const Held now = WhatIsHeld();
   Note(kRecovered);
@@ -388,7 +388,7 @@ void SimServer::CheckRecovered() {
     const Step through(now.accepted_through[rank]);
     if (through < acknowledged_[rank] && LogMayLack()) {
       lacks_acknowledged_ = true;
-      acknowledged_[rank] = through;  // Whoever knows of more will notice.
+      acknowledged_[rank] = through;  // A worker that had more acknowledged will notice.
     } else if (through < acknowledged_[rank]) {
       Fail(absl::StrCat("acknowledged step ", acknowledged_[rank].value(), " to rank ", rank,
                         ", and holds it no longer"));

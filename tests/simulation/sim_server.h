@@ -52,7 +52,7 @@ struct SimServerCounters {
 
 class SimServer;
 
-// What becomes of a server.
+// The events of a server.
 struct SimServerEvents {
   // It is configured, and has recovered.
   std::function<void(SimServer*)> on_serving;
@@ -63,7 +63,7 @@ struct SimServerEvents {
 struct SimServerOptions {
   ServerIndex index;
   ServerLimits limits;
-  CrashFaults faults;  // Only where there is a push log or a launcher that does something about it.
+  CrashFaults faults;  // Only where there is a push log, or a launcher that reacts.
   OverloadFaults overload;
   uint64_t seed = 0;
 };
@@ -83,7 +83,7 @@ class SimServer {
   // `incarnation`: among this server's processes of the generation, from 1.
   void Start(uint64_t incarnation);
   // The process gets its configuration, with the checkpoint `base` ("": with no row) that
-  // `base_generation` made, and recovers; `done` says what came of it, unless it dies before.
+  // `base_generation` made, and recovers; `done` gets the result, unless the process dies first.
   void Configure(const std::string& base, uint64_t base_generation,
                  std::function<void(const absl::Status&)> done);
   // No process is left, and none comes before the next generation.
@@ -111,7 +111,7 @@ class SimServer {
   // From now on it doesn't die, unless Crash is called.
   void Spare();
   bool serving() const { return process_ != nullptr && process_serves(); }
-  // It refuses all that comes now.
+  // Whether it refuses all pulls and pushes now.
   bool overloaded() const { return scheduler_->NowMicros() < overloaded_until_us_; }
   // Deaths so far: rises as soon as a process is lost.
   uint64_t deaths() const { return deaths_; }
@@ -121,14 +121,14 @@ class SimServer {
 
  private:
   struct Process;
-  // What one process held and the next must hold again.
+  // The state of one process that the next must recover.
   struct Held {
     std::vector<int64_t> accepted_through;  // [num_workers]
     int64_t complete_through = 0;
     uint64_t pending_bytes = 0;
-    bool waited_for_images = false;  // A step did, which was accepted.
+    bool waited_for_images = false;  // An accepted step waited.
 
-    // Whether the next process, which replays what was held, holds it all.
+    // Whether the next process has recovered all of it.
     bool IsHeldBy(const Held& next) const;
     std::string ToString() const;
   };
@@ -166,7 +166,8 @@ class SimServer {
   SimRandom random_;
   std::mt19937_64 host_random_;
   ServerConfig config_;  // Of the generation.
-  uint64_t life_ = 0;    // Which generation here it is; no process is restarted for one before.
+  // Counts generations: a restart that was scheduled in an earlier one is dropped.
+  uint64_t life_ = 0;
   std::unique_ptr<SimulatedDisk> disk_;
   const std::unique_ptr<SimulatedDisk> checkpoints_;
   uint64_t incarnation_ = 0;          // Of the last process.
@@ -176,7 +177,7 @@ class SimServer {
   int overloads_left_;
   int64_t overloaded_until_us_ = 0;
   uint64_t deaths_ = 0;
-  std::vector<Step> acknowledged_;  // [num_workers] What left this server as certain.
+  std::vector<Step> acknowledged_;  // [num_workers] The steps that it has acknowledged.
   // By the last process of the generation that was configured, when it died.
   std::optional<Held> held_;
   bool host_crashed_since_ = false;  // The log may have lost what was not synced.

@@ -51,7 +51,7 @@ void ChooseDurability(SimRandom* random, SimSetup* setup) {
   crashes.stop = 0.01 * random->Between(0, 10);
   crashes.break_write = 0.01 * random->Between(0, 10);
   crashes.break_recovery = 0.1 * random->Between(0, 5);
-  // What survives the process alone needs the host, or a checkpoint to go back to.
+  // A log that survives only the process needs its host, or a checkpoint to go back to.
   if (setup->durability == LogDurability::kHost) {
     crashes.take_host = 0.1 * random->Between(0, 10);
   } else if (setup->checkpoints.has_value()) {

@@ -43,7 +43,7 @@ struct CrashFaults {
   uint64_t segment_bytes = 1000;
 };
 
-// Of one server: it refuses every pull and push for a while, as one without room does.
+// Of one server: it refuses every pull and push for a while, like a server without room.
 struct OverloadFaults {
   int max_times = 0;
   double begin = 0;  // After so many of the messages.
@@ -70,12 +70,13 @@ struct LauncherFaults {
   double late_call = 0;
   int64_t call_us = 0;  // There and back, at the most: the others go on meanwhile.
   int64_t late_us = 200'000;
-  double request = 0;  // Somebody asks for a checkpoint.
+  double request = 0;  // The user asks for a checkpoint.
 };
 
 // A worker gives a silent server up after so long ...
 inline constexpr int64_t kSimGiveUpMicros = 20'000'000;
-// ... and waits for one that refuses it, here at most so long. Two of those are no stall yet.
+// ... and waits for one that refuses it, here at most so long. Two such periods are not yet a
+// stall.
 inline constexpr int64_t kMaxOverloadMicros = 25'000'000;
 
 // How a job makes checkpoints.
@@ -119,8 +120,8 @@ struct SimSetup {
 };
 
 SimSetup ChooseSetup(SimRandom* random);
-// The same job on one server that never dies, with workers that don't, over a kind network, without
-// a checkpoint.
+// The same job on one server that never dies, with workers that don't, over a faultless network,
+// without a checkpoint.
 SimSetup Undisturbed(SimSetup setup);
 // In one line.
 std::string Describe(const SimSetup& setup);

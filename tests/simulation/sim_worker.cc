@@ -41,7 +41,7 @@ void SimWorker::Start() {
     return Evaluate();
   }
   if (step_.value() < options_.num_steps) return PullStep();
-  step_ = step_ - 1;  // There is nothing to train: the last step was pushed in a generation before.
+  step_ = step_ - 1;  // Nothing is left to train: an earlier generation has pushed the last step.
   EndTraining();
 }
 
@@ -55,8 +55,8 @@ absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& r
   return reply;
 }
 
-// What a worker does is a function of the job, its rank and the step: done over, it is the same,
-// also where other servers hold the keys.
+// A worker's keys and gradients depend only on the job, its rank and the step: a repeated step is
+// the same, also with another number of servers.
 SimRandom SimWorker::DataRandom(TableId table, Key key) const {
   const uint64_t job = Mix64(options_.data_seed ^ Mix64(options_.rank.value()));
   return SimRandom(Mix64(job ^ static_cast<uint64_t>(step_.value())) ^
@@ -137,7 +137,7 @@ bool SimWorker::WritesBackAt(Step step) const {
          EvaluatesAfter(step) || step.value() + 1 == options_.num_steps;
 }
 
-// Rank 0 scores the model after this step; all wait for what follows.
+// Rank 0 scores the model after this step; all workers wait for the decision.
 void SimWorker::Evaluate() {
   waits_for_decision_ = true;
   if (options_.rank == WorkerRank(0)) Score();

@@ -29,8 +29,8 @@ class CheckpointReply;  // proto/parameter_server.proto
 class CheckpointRequest;
 
 struct SimWorkerOptions {
-  uint64_t seed = 0;       // Of when it does things.
-  uint64_t data_seed = 0;  // With rank and step: of what it does.
+  uint64_t seed = 0;       // Decides when it acts.
+  uint64_t data_seed = 0;  // With rank and step: decides its keys and gradients.
   WorkerRank rank;
   uint32_t num_servers = 1;
   uint32_t staleness_steps = 0;
@@ -62,7 +62,7 @@ class SimWorker {
 
   void Start();
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
-  // What follows from the evaluation of `step`; later ones count for earlier ones, too.
+  // The decision about the evaluation of `step`; a later one counts for earlier steps, too.
   void Decide(Step step, bool stop);
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
@@ -120,7 +120,7 @@ class SimWorker {
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
   NamedCheckpoints checkpoints_;
-  std::set<Step> named_;  // Cuts that were so when their step was pushed.
+  std::set<Step> named_;  // The cuts that were named when their step was pushed.
   RequestOrder order_;
 
   Step step_;

@@ -23,9 +23,10 @@ class Simulation {
   SimulationResult Run() {
     job_.Run();
     if (result_.failures.empty()) {
-      // Everything is acknowledged, and so survives what the job's durability promises to survive.
+      // Everything is acknowledged, so it must survive the crashes that the job's durability
+      // covers.
       if (job_.setup().crash_at_end) job_.CrashServers();
-      // Late copies of old messages still arrive; nothing may come of them.
+      // Late copies of old messages still arrive; they must change nothing.
       job_.Drain();
     }
     if (result_.failures.empty()) CheckEnd();

@@ -1,6 +1,6 @@
 // Runs a whole job (servers, workers and a launcher that die and come back, a bad network, disks
 // that forget) in one thread from one seed, and checks that no push is lost, doubled or misplaced,
-// and that checkpoints are what they say.
+// and that checkpoints hold the model of their step.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIMULATION_H_
 
@@ -41,7 +41,7 @@ struct SimulationResult {
 // which must be found.
 SimulationResult RunSimulation(uint64_t seed, PlantedFault planted = PlantedFault::kNone);
 
-// The job of the same seed, and nothing ever goes wrong.
+// Runs the job of the same seed without any fault.
 SimulationResult RunUndisturbed(uint64_t seed);
 
 }  // namespace thermocline

@@ -67,7 +67,7 @@ void Print(const SimulationResult& sum) {
             << " of them without a checkpoint, " << job.evaluations.stopped << " ended training\n";
 }
 
-// The seeds reach what the simulation is for.
+// Checks that the seeds reach every kind of fault.
 void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.messages_lost, 100u);
   EXPECT_GT(sum.chunks_of_many, 100u);
@@ -115,7 +115,7 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.evaluations.stopped, 20u);
 }
 
-// In sync mode, whatever died, was rolled back and resumed.
+// In sync mode the model is the undisturbed one, whatever died, was rolled back or resumed.
 void CheckDigest(uint64_t seed, const SimulationResult& result) {
   if (!result.digest_is_certain || !result.failures.empty()) return;
   const SimulationResult undisturbed = RunUndisturbed(seed);
@@ -153,7 +153,7 @@ struct Planted {
   PlantedFault fault;
 };
 
-// The simulation is worth something if it finds what is wrong.
+// The simulation must find faults that are planted in it.
 class PlantedFaultTest : public testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedFaultTest, IsFound) {
@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),
                          [](const auto& info) { return info.param.name; });
 
-// That a checkpoint is committed is in its manifest, whatever a server hears.
+// Only its manifest shows that a checkpoint is committed; what a server is sent does not.
 TEST(SimulationTest, CommitsWithoutAManifestAreRefused) {
   uint64_t committed = 0;
   for (uint64_t seed = 1; seed <= 100; ++seed) {

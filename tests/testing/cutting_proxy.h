@@ -1,4 +1,4 @@
-// A TCP relay in front of a server that breaks connections in the middle of what they carry.
+// A TCP relay in front of a server that breaks connections in the middle of messages.
 #ifndef THERMOCLINE_TESTS_TESTING_CUTTING_PROXY_H_
 #define THERMOCLINE_TESTS_TESTING_CUTTING_PROXY_H_
 
@@ -18,7 +18,7 @@ class CuttingProxy {
   // Relays to `target` (127.0.0.1:port). The i-th connection is broken once it has carried cuts[i]
   // bytes to the server, at once where that is 0; those after the last of `cuts` never.
   CuttingProxy(const std::string& target, std::vector<size_t> cuts);
-  // Breaks what is left.
+  // Breaks the remaining connections.
   ~CuttingProxy();
   CuttingProxy(const CuttingProxy&) = delete;
   CuttingProxy& operator=(const CuttingProxy&) = delete;

@@ -37,7 +37,7 @@ bool SimulatedDisk::State::TakeFailure(int process) {
   return true;
 }
 
-// On the medium the name means what it means now, or it means again what it means there.
+// keep: the medium gets the name's present meaning; else the name gets the medium's meaning back.
 void SimulatedDisk::State::SettleName(const std::string& path, bool keep) {
   auto& files_from = keep ? files : synced_files;
   auto& files_to = keep ? synced_files : files;
@@ -57,7 +57,7 @@ void SimulatedDisk::State::SettleName(const std::string& path, bool keep) {
   changed.erase(path);
 }
 
-// What lay in folders that are gone is gone.
+// Removes the files of folders that were lost.
 void SimulatedDisk::State::DropOrphans() {
   const auto lost = [&](std::string path) ABSL_SHARED_LOCKS_REQUIRED(mutex) {
     while (path != "/" && path != ".") {

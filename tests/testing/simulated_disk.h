@@ -1,5 +1,5 @@
-// A disk in memory that does what real ones may: lose what was not synced, keep later pages and
-// lose earlier ones, forget names and folders, run full, fail.
+// A disk in memory with the faults that real disks may have: it loses unsynced data, keeps later
+// pages and loses earlier ones, forgets names and folders, runs full, and fails.
 //
 // Thread-safe.
 #ifndef THERMOCLINE_TESTS_TESTING_SIMULATED_DISK_H_
@@ -27,7 +27,7 @@ class SimulatedDisk : public Disk {
   SimulatedDisk() : SimulatedDisk(std::make_shared<State>()) {}
 
   // The same files as a process on another host sees them. Each of the two dies and fails alone,
-  // and takes along only what it wrote itself; the free bytes are of both.
+  // and loses only its own writes; they share the free bytes.
   std::unique_ptr<SimulatedDisk> Share();
 
   absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
@@ -43,11 +43,11 @@ class SimulatedDisk : public Disk {
   absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
 
   // The process dies: locks are released, open files are closed (their Append fails from now on).
-  // All that was written stays.
+  // All written data stays.
   void CrashProcess();
   // The host dies too. Of each file that was written since its last sync every page and the new
-  // length are kept or lost, by chance; so is every unsynced change of a folder: a new folder goes
-  // with all that is in it.
+  // length are kept or lost, by chance; so is every unsynced change of a folder: a lost folder
+  // takes its files with it.
   void CrashHost(std::mt19937_64* random);
 
   // Bytes that may still be appended, over all files; the append that would pass it writes what
@@ -55,8 +55,9 @@ class SimulatedDisk : public Disk {
   void SetFreeBytes(uint64_t bytes);
   // The n-th write or sync from now on (0: the next) fails with kUnavailable. Appends write half.
   void FailAfter(int operations);
-  // The same, and nothing that would follow happens: the process died in the middle. CrashProcess
-  // or CrashHost has to follow. `died` runs then, in the middle of it, and must not use the disk.
+  // The same, and every later operation fails as well: the process died in the middle. The caller
+  // must then call CrashProcess or CrashHost. `died` runs at the moment of death, and must not use
+  // the disk.
   void DieAfter(int operations, std::function<void()> died = nullptr);
 
   // The content of a file as a reader sees it, to look at and to damage.
@@ -85,9 +86,10 @@ class SimulatedDisk : public Disk {
     // As the medium has them, by path.
     std::map<std::string, std::shared_ptr<File>> synced_files ABSL_GUARDED_BY(mutex);
     std::set<std::string> synced_directories ABSL_GUARDED_BY(mutex) = {".", "/"};
-    // Names that differ on the medium, and who changed them last.
+    // Names that differ on the medium, and the process that changed them last.
     std::map<std::string, int> changed ABSL_GUARDED_BY(mutex);
-    std::map<std::string, int> locks ABSL_GUARDED_BY(mutex);  // by folder: who holds it
+    // by folder: the process that holds it
+    std::map<std::string, int> locks ABSL_GUARDED_BY(mutex);
     uint64_t free_bytes ABSL_GUARDED_BY(mutex) = UINT64_MAX;
     std::vector<Process> processes ABSL_GUARDED_BY(mutex);
 

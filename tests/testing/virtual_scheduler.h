@@ -1,5 +1,5 @@
-// Time and tasks for tests and the simulation: time stands still while an event runs, then jumps to
-// the next one.
+// Virtual time for tests and the simulation: it stands still while an event runs, then jumps to the
+// next one.
 #ifndef THERMOCLINE_TESTS_TESTING_VIRTUAL_SCHEDULER_H_
 #define THERMOCLINE_TESTS_TESTING_VIRTUAL_SCHEDULER_H_
 

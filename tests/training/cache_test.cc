@@ -1,5 +1,5 @@
-// A worker with a cache trains the bits of one without, whatever the budget and the window, with
-// checkpoints, resumes and slow servers in between; several workers keep their bound of staleness.
+// A worker with a cache trains the same bits as one without, for any budget and window, with
+// checkpoints, resumes and slow servers; several workers keep the staleness bound.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -30,7 +30,7 @@ struct CacheShape {
   int prefetch_steps;
 };
 
-// From hardly a row beyond those of one batch to all there are.
+// From hardly more rows than one batch needs to all rows.
 std::vector<CacheShape> Shapes() {
   std::vector<CacheShape> shapes;
   for (const char* budget : {"29000B", "32KiB", "64KiB", "1MiB"}) {
@@ -120,7 +120,7 @@ TEST(CacheLimitTest, WritesBackNoMoreThanServersTake) {
   EXPECT_EQ(Hex(bounded.digest), Hex(Train(job).digest));
 }
 
-// Takes the parts of one step's push without keeping them, once: a server that is started again.
+// Drops the chunks of one step's push, once, as a restarted server would.
 class ForgettingTransport : public Transport {
  public:
   ForgettingTransport(const JobServers* servers, Step step)

@@ -1,4 +1,4 @@
-// What deploy/clicklog writes, worker/data reads: the same rows from every format.
+// worker/data reads what deploy/clicklog writes: the same rows from every format.
 #include <stdlib.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// A device that lacks memory, at whatever point of a run it notices: the job ends with an error
-// that says so, and never crashes.
+// A device that runs out of memory at any point of a run: the job ends with an error that says so,
+// and never crashes.
 #include <cstddef>
 
 #include "absl/strings/match.h"

@@ -1,5 +1,5 @@
-// A step's products reach a device as graphs, captured once for each of the few places that batches
-// come to lie in. Nothing but speed depends on it, so it would be lost without a word.
+// A step's products reach a device as graphs, captured once for each of the few addresses of
+// batches. Only speed depends on it, so no other test would notice its loss.
 #include <unistd.h>
 
 #include <memory>

@@ -171,7 +171,7 @@ TEST(TrainingTest, OneWorkerIsStaleToo) {
   }
 }
 
-// One worker and one server; what a failed worker leaves.
+// One worker and one server; the state that a failed worker leaves.
 struct FailedRun {
   absl::Status status;
   ServerStats server;

@@ -1,5 +1,5 @@
-// Evaluations while a job trains change nothing in its model, see just the model of their step, and
-// end training on all workers at the same step.
+// Evaluations while a job trains do not change its model, score exactly the model of their step,
+// and end training on all workers at the same step.
 #include "worker/train/evaluation.h"
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace thermocline {
 namespace {
 
-// No step of a test's job comes to this.
+// Beyond the last step of every job here.
 constexpr Step kNever{1000};
 
 struct Shape {
@@ -104,7 +104,8 @@ TEST(EvaluationTest, EndsTrainingWithAPass) {
   }
 }
 
-// A job that was killed between a checkpoint and the evaluation of its step goes on with that.
+// A job that was killed between a checkpoint and the evaluation of its step continues with that
+// evaluation.
 TEST(EvaluationTest, ARunBeginsWithTheEvaluationOfTheStepBefore) {
   for (const char* policy : {"evaluate.every_steps=6", "evaluate.every_passes=1"}) {
     for (const int workers : {1, 2}) {
@@ -132,7 +133,7 @@ TEST(EvaluationTest, ARunBeginsWithTheEvaluationOfTheStepBefore) {
   }
 }
 
-// Where others could run ahead of worker 0, they end at the same step all the same.
+// Workers that could run ahead of worker 0 still end at the same step.
 TEST(EvaluationTest, StaleWorkersEndAtTheSameStep) {
   for (const char* budget : {"", "1MiB"}) {
     SCOPED_TRACE(budget);

@@ -1,6 +1,6 @@
 // Sessions, the transport, gRPC, the service and the server cores, over connections that break in
-// the middle of messages, with calls whose time is too short: the rows get the same bits as over
-// connections that hold.
+// the middle of messages, with calls whose deadlines are too short: the rows get the same bits as
+// over connections that hold.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -94,7 +94,7 @@ struct TestServer {
     EXPECT_TRUE(core.Configure(config).ok());
     ServiceOptions options;
     options.max_message_bytes = kMaxMessageBytes;
-    options.max_pushes = 4;  // Refuses some; they come again.
+    options.max_pushes = 4;  // Refuses some, which are repeated.
     service = std::make_unique<ParameterServerService>(options, &core);
     GrpcServer::Options server_options;
     server_options.max_message_bytes = kMaxMessageBytes;

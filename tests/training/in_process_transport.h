@@ -1,5 +1,5 @@
 // Transport that calls server cores of the same process: everything but gRPC is real. And one that
-// looks at the servers meanwhile.
+// notes the servers' digests meanwhile.
 #ifndef THERMOCLINE_TESTS_TRAINING_IN_PROCESS_TRANSPORT_H_
 #define THERMOCLINE_TESTS_TRAINING_IN_PROCESS_TRANSPORT_H_
 

@@ -1,6 +1,6 @@
 // The plainest trainer that gives the bits the system promises: one process, one thread, rows in a
-// std::map, no servers, no plan, no wire. What it shares with the product is the device's
-// arithmetic, the optimizers' update of one row, and the readers.
+// std::map, no servers, no plan, no wire. It shares with the product only the device's arithmetic,
+// the optimizers' update of one row, and the readers.
 #ifndef THERMOCLINE_TESTS_TRAINING_REFERENCE_TRAINER_H_
 #define THERMOCLINE_TESTS_TRAINING_REFERENCE_TRAINER_H_
 

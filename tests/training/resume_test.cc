@@ -1,6 +1,5 @@
-// A model that was trained to a step and then, by new workers, from there on is the model that was
-// trained in one go; checkpoints leave all of it on the servers; a checkpoint is evaluated as the
-// model it is.
+// A model that new workers train on from some step equals a model trained in one run; checkpoints
+// leave the whole model on the servers; an evaluation of a checkpoint scores exactly its model.
 #include <functional>
 #include <map>
 #include <set>

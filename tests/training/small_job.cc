@@ -124,7 +124,7 @@ JobServers::~JobServers() {
 
 void JobServers::AddDigest(Outcome* outcome) const {
   for (ServerCore* core : pointers_) {
-    // No thread applies: the answer comes at once. It may be that a digest was computed just now.
+    // No thread applies: the answer comes at once. The server may just have computed a digest.
     absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
     do {
       core->ComputeDigest(kSmallJobId, kSmallJobGeneration, [&](auto given) { answer = given; });

@@ -1,4 +1,4 @@
-// A small job with everything in it, its servers in this process, and its workers: everything but
+// A small job that uses every feature, with its servers and workers in this process: everything but
 // gRPC and the launcher is real.
 #ifndef THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_
 #define THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_
@@ -42,7 +42,7 @@ struct Outcome {
   std::vector<absl::StatusOr<WorkerResult>> workers;
 };
 
-// The servers of a job, which keep what they hold from one run of its workers to the next.
+// The servers of a job, which keep their rows from one run of its workers to the next.
 class JobServers {
  public:
   explicit JobServers(const Job& job);

@@ -1,4 +1,4 @@
-// What a profiler sees of a training run: this program is its own profiler.
+// The ranges that a profiler sees of a training run: this program is its own profiler.
 #include <nvtx3/nvToolsExt.h>
 
 #include <set>

@@ -1,4 +1,4 @@
-// What a cache planner remembers of each key of a table.
+// The state of each key of a table in a cache planner.
 #ifndef THERMOCLINE_WORKER_CACHE_CACHE_DIRECTORY_H_
 #define THERMOCLINE_WORKER_CACHE_CACHE_DIRECTORY_H_
 
@@ -23,7 +23,7 @@ struct alignas(32) CacheEntry {
   // UseBit(n): step n, admitted and not planned yet, uses the key. Exact while fewer than 32 such
   // steps are known. Only kCopies reads it, to decide what is worth loading.
   uint32_t coming_uses = 0;
-  uint32_t bucket = 0;  // the directory's own
+  uint32_t bucket = 0;  // used by the directory only
   uint8_t uses = 0;     // steps that used the key since the entry was made; stops at 127
 };
 static_assert(sizeof(CacheEntry) == 32);
@@ -35,7 +35,8 @@ class CacheDirectory {
   // `salt`: TableSalt of the table.
   explicit CacheDirectory(uint64_t salt);
 
-  // entries[i]: number of the entry of keys[i], made where there is none. The keys are distinct.
+  // Sets entries[i] to the number of the entry of keys[i], which it makes if there is none. The
+  // keys are distinct.
   void FindOrAdd(absl::Span<const Key> keys, int32_t* entries);
 
   // Distinct entries, each there.

@@ -91,7 +91,7 @@ TEST(CacheDirectoryTest, WhatIsRemovedIsForgottenAndItsNumberGivenAgain) {
   EXPECT_EQ(FindOrAdd(&directory, 1), kept);
 }
 
-// The directory beside hash maps of the standard library.
+// Runs the directory and hash maps of the standard library side by side.
 class Twins {
  public:
   explicit Twins(std::mt19937_64* random) : random_(*random), directory_(kSalt) {}
@@ -146,7 +146,7 @@ class Twins {
     CacheEntry& entry = directory_[number];
     if (is_new) {
       ASSERT_TRUE(numbers_.insert(number).second) << "one number for two keys";
-      // No more numbers than there were keys at a time, but for some made ahead.
+      // At most as many numbers as there ever were keys, and some made ahead.
       ASSERT_LE(number, static_cast<int32_t>(std::max(most_, numbers_.size())) + 64);
       ExpectNew(entry, key);
       entry = {key, 1, last_row_, 2, 3, entry.bucket, 4};
@@ -195,7 +195,7 @@ TEST(CacheDirectoryTest, DoesAsHashMapsDo) {
     Twins twins(&random);
     for (int step = 0; step < 60; ++step) {
       twins.FindOrAddSome(pool);
-      // It grows, shrinks, and is emptied now and then.
+      // The directory grows, shrinks, and is emptied now and then.
       const int most_percent = is_large ? 3 : draw(0, 3) == 0 ? 100 : 20;
       if (draw(0, 1) == 0) twins.RemoveSome(draw(0, most_percent));
       if (step % 20 == 19) twins.ExpectTheSame();

@@ -144,7 +144,7 @@ TEST(CacheLayoutTest, ABudgetIsUsedUpAndNeverExceeded) {
                  &tables);
     }
     const int64_t batch_samples = draw(1, 4096);
-    // The message tells the least.
+    // The message names the least budget.
     const std::string message(LayOut(tables, batch_samples, 1).status().message());
     const size_t number = message.find("at least ") + 9;
     const uint64_t least = std::stoull(message.substr(number));

@@ -1,5 +1,5 @@
-// What a step does with a worker's cache of embedding rows: made by CachePlanner, carried out by
-// CachedSource.
+// The changes that a step makes to a worker's cache of embedding rows: CachePlanner makes them,
+// CachedSource carries them out.
 #ifndef THERMOCLINE_WORKER_CACHE_CACHE_PLAN_H_
 #define THERMOCLINE_WORKER_CACHE_CACHE_PLAN_H_
 

@@ -121,7 +121,7 @@ void CachePlanner::PlanGroup(Group* group, CachePlan* cache) {
     first_staged_[t] = next_staged;
     next_staged += tables_[t]->num_bypassed();
   }
-  // Rows that this step uses are needed up to here.
+  // The rows that this step uses are reserved until here.
   for (const int32_t t : group->tables) {
     for (const int32_t row : tables_[t]->released()) group->rows.Release(row);
   }

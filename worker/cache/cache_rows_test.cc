@@ -46,7 +46,7 @@ TEST(CacheRowsTest, RowsNeverHeldComeFirst) {
     const Taken taken = Take(&rows, 100 + row, 1);
     EXPECT_EQ(taken.row, row);
     EXPECT_EQ(taken.victim, -1);
-    rows.Release(row);  // Nobody is given up while there is room.
+    rows.Release(row);  // No row is evicted while there is room.
   }
   EXPECT_EQ(rows.num_held(), 3);
   EXPECT_EQ(Take(&rows, 103, 1).victim, 100);

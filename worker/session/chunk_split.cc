@@ -20,8 +20,8 @@ wire::PushSlice Cut(const wire::PushSlice& slice, size_t begin, size_t n, size_t
 
 size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// What the next chunk should hold, so that the chunks to come are of one size. It begins a slice,
-// or goes on with one that was cut: that header isn't in `left_bytes`.
+// The bytes for the next chunk, so that all remaining chunks get the same size. The chunk begins a
+// slice or continues a cut one; that slice's header is not in `left_bytes`.
 size_t EvenChunkBytes(size_t left_bytes, size_t max_bytes) {
   const size_t chunks_left = DivideUp(left_bytes, max_bytes - kMaxSliceHeaderBytes);
   return DivideUp(left_bytes, chunks_left) + kMaxSliceHeaderBytes;
@@ -37,7 +37,7 @@ size_t KeysToAdd(size_t chunk_bytes, size_t aim_bytes, size_t max_bytes, size_t 
 template <typename Slice>
 std::vector<std::vector<Slice>> Split(absl::Span<const Slice> slices, size_t max_message_bytes,
                                       WidthOf<Slice> width_of) {
-  // Room for one chunk's slices; some, even where a single key won't fit.
+  // Room for one chunk's slices; at least some bytes, even where a single key does not fit.
   const size_t max_bytes =
       std::max(max_message_bytes, kMaxHeaderBytes + kMaxSliceHeaderBytes + 1) - kMaxHeaderBytes;
   size_t left_bytes = 0;  // Not in a chunk yet.

@@ -159,7 +159,7 @@ TEST(ChunkSplitTest, ChunksAreEvenAndTogetherTheWhole) {
     const size_t largest_key = 12 + 4 * 300;
     const size_t max_bytes = 10 * largest_key + random() % 30000;
     const auto chunks = SplitPush(layout.pushes, kMaxHeaderBytes + max_bytes, WidthOfTable);
-    // A chunk is left with less room than the next key and its slice's header need.
+    // A chunk may waste less than the next key and its slice's header need.
     const size_t wasted = largest_key + kMaxSliceHeaderBytes * layout.keys.size();
     EXPECT_LE(chunks.size(), 1 + layout.Bytes(12) / (max_bytes - wasted));
     const size_t even = chunks.empty() ? 0 : layout.Bytes(12) / chunks.size();

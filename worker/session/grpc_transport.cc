@@ -45,7 +45,7 @@ class CallsInFlight {
     absl::MutexLock lock(&mutex_);
     calls_.erase(call);
   }
-  // And every later one.
+  // Later calls are cancelled, too.
   void CancelAll() {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
@@ -67,7 +67,7 @@ struct Server {
   std::atomic<uint32_t> next_stub{0};
 };
 
-// What an error says of a call: kept instead of the call, which owns vectors.
+// What an error message says about a call. Kept instead of the call, which owns vectors.
 struct CallSummary {
   const char* method;
   Step step;
@@ -92,8 +92,9 @@ std::string Describe(const CallSummary& call) {
   return text;
 }
 
-// gRPC says RESOURCE_EXHAUSTED of a message over its limit, as a full server says of its queue. The
-// second may pass, the first never: it gets the code of our own limit.
+// gRPC returns RESOURCE_EXHAUSTED for a message over its limit, as a full server does for its
+// queue. A retry may help in the second case, never in the first: that one gets the code of our own
+// limit.
 absl::Status CallError(const grpc::Status& status) {
   const absl::Status error = FromGrpcStatus(status);
   if (absl::IsResourceExhausted(error) && absl::StrContains(error.message(), "larger than max")) {

@@ -1,5 +1,4 @@
-// The transport against a server made of protobuf's own classes, so that the two don't share a
-// codec.
+// The transport against a server of protobuf's own classes, so that the two share no codec.
 #include "worker/session/grpc_transport.h"
 
 #include <gtest/gtest.h>
@@ -276,7 +275,7 @@ TEST(GrpcTransport, RequestsOverTheLimitAreNotSent) {
               {"200 keys", "limit is 1000"});
 }
 
-// A server, or a reply, that gRPC itself finds too large is no server that is full.
+// A request or reply over gRPC's own limit does not mean that the server is full.
 TEST(GrpcTransport, MessagesOverGrpcsOwnLimitAreOutOfRange) {
   FakeServer server;
   server.on_pull = [](const PullRequest&, PullReply* reply) {

@@ -12,10 +12,11 @@
 namespace thermocline {
 namespace {
 
-// A server that is merely busy has room again before that.
+// A server that is only busy has room again before that.
 constexpr int64_t kRefusalWorthSayingMicros = 1'000'000;
 
-// Silent for too long; less in its log than it acknowledged; another job or generation.
+// The server was silent for too long, lacks pushes that it acknowledged, or is of another job or
+// generation.
 bool MeansServerLoss(const absl::Status& error) {
   return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsDataLoss(error) ||
          absl::IsFailedPrecondition(error);
@@ -200,7 +201,7 @@ void PsSession::Impl::FinishIfDone(const Operation& operation, Actions* actions)
   actions->push_back(
       [self = shared_from_this(), finished = std::move(finished), status = std::move(status)] {
         {
-          // Taken out first: `done` may hold what owns this session. It goes before Drain returns.
+          // Moved out first: `done` may own this session. It is destroyed before Drain returns.
           const std::function<void(absl::Status)> finish = std::move(finished->finish);
           finish(status);
         }
@@ -213,7 +214,7 @@ void PsSession::Impl::Fail(absl::Status error, Actions* actions) {
   if (!failure.ok()) return;
   failure = std::move(error);
   for (Server& server : servers) server.pushes.clear();
-  // Until then no operation ends: the transport may go after the last one.
+  // Until then no operation ends: the transport may be destroyed after the last one.
   closing = true;
   actions->push_back([self = shared_from_this()] { self->CloseTransport(); });
 }

@@ -4,7 +4,7 @@
 // A state machine over a Transport and a Scheduler: no threads of its own, and nothing but Drain
 // blocks. Answers come through callbacks, which may run before the call returns. Thread-safe.
 //
-// Any error that a retry can't mend fails the whole session and closes its transport: every
+// Any error that a retry cannot overcome fails the whole session and closes its transport: every
 // callback gets it, with server and step in its message, once the calls under way have returned
 // their borrowed buffers. An error that means the loss of a server is marked (retry_policy.h).
 #ifndef THERMOCLINE_WORKER_SESSION_PS_SESSION_H_
@@ -84,7 +84,7 @@ struct PsSessionStats {
   uint64_t not_ready = 0;     // Calls repeated because the server said so.
   uint64_t bytes_pulled = 0;  // Keys and rows of answered pulls.
   uint64_t bytes_pushed = 0;  // Keys, counts and values sent, retries included.
-  // Waiting calls looked at in order to find what to send next.
+  // Waiting calls examined to find the next one to send.
   uint64_t calls_examined = 0;
 };
 
@@ -112,7 +112,7 @@ class PsSession {
   // weight is not finite; names table and key): the session fails, nothing of the wave is sent and
   // no server ever applies any of the push. The session's error, if it has failed.
   absl::Status ReleaseWave(Step step, size_t wave);
-  static constexpr size_t kLastWave = SIZE_MAX;  // whatever its number
+  static constexpr size_t kLastWave = SIZE_MAX;  // The last wave of the push.
   // Releases a wave that is wanted; does nothing if the push is over by now.
   absl::Status ReleaseWaveAgain(Step step, size_t wave);
 

@@ -147,7 +147,7 @@ TEST_F(PsSessionTest, NotReadyIsRepeatedForever) {
   EXPECT_TRUE((*result)->ok());
 }
 
-// It may be the other server that has lost what this one waits for.
+// The other server may have lost the push that this one waits for.
 TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
   const auto push = Push(0, {{1, 1}});
   transport_.AnswerPush(Accepted(0));
@@ -172,7 +172,8 @@ TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
     if (round % 2 == 0) {
       transport_.AnswerPull(PullReady(-1));
     } else {
-      transport_.AnswerPull(absl::UnavailableError("down"));  // No matter of these pulls.
+      // An error of a probe does not fail these pulls.
+      transport_.AnswerPull(absl::UnavailableError("down"));
     }
     EXPECT_FALSE(result->has_value());
     scheduler_.Advance(1'000'000);
@@ -233,7 +234,7 @@ TEST_F(PsSessionTest, WaitsForAServerThatHasNoRoom) {
   EXPECT_TRUE((*result)->ok());
 }
 
-// A server that says that it is full is there: its silence begins after that.
+// A server that refuses a call is alive: the time of silence begins after the refusal.
 TEST_F(PsSessionTest, ARefusalIsAnAnswer) {
   const auto result = Pull(0, {1, 0});
   for (int i = 0; i < 3; ++i) {
@@ -249,7 +250,7 @@ TEST_F(PsSessionTest, ARefusalIsAnAnswer) {
   }
 }
 
-// An answer costs as much work as it gives reason for, however many servers and chunks there are.
+// The work for an answer does not grow with the number of servers and chunks.
 TEST_F(PsSessionTest, EachCallIsLookedAtOnceForEachTimeItIsSent) {
   constexpr uint32_t kServers = 32;
   constexpr size_t kChunks = 40;
@@ -298,13 +299,13 @@ TEST_F(PsSessionTest, AnErrorThatStaysFailsEverythingOnceBuffersAreBack) {
   const auto push = Push(0, {{1, 1}}, /*release=*/false);
   transport_.AnswerPull(absl::DataLossError("lost"));
   EXPECT_EQ((*bad)->code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(transport_.closed, 1);                          // What is under way shall end soon.
+  EXPECT_EQ(transport_.closed, 1);                          // Calls under way are to end soon.
   EXPECT_EQ((*push)->code(), absl::StatusCode::kDataLoss);  // Nothing of it was sent.
   EXPECT_FALSE(other->has_value());                         // Server 1 may still write its rows.
   transport_.AnswerPull(absl::UnavailableError(""));
   EXPECT_EQ((*other)->code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(std::string((*other)->message()).find("server 0, step 3"), std::string::npos);
-  // Nothing works any more.
+  // Every later call fails.
   EXPECT_EQ(session_.ReleaseWave(Step(0), 0).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ((*Pull(4, {1, 1}))->code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ((*Push(1, {{1, 1}}, false))->code(), absl::StatusCode::kDataLoss);
@@ -342,7 +343,7 @@ TEST_F(PsSessionTest, DrainWaitsUntilEveryCallbackHasRun) {
   drain.join();
 }
 
-// An error that a return to a checkpoint may mend is marked, any other is not.
+// An error from which a checkpoint may recover is marked, any other is not.
 TEST_F(PsSessionTest, TheLossOfAServerIsMarked) {
   const auto error_of = [&](absl::StatusOr<wire::PullAnswer> answer) {
     PsSession session(Options(), &transport_, &scheduler_);
@@ -377,7 +378,7 @@ TEST_F(PsSessionTest, TheLossOfAServerIsMarked) {
     EXPECT_EQ(error.code(), other.code());
     EXPECT_FALSE(IsServerLoss(error)) << error;
   }
-  EXPECT_FALSE(IsServerLoss(error_of(PullReady(-2))));  // Staler than it says.
+  EXPECT_FALSE(IsServerLoss(error_of(PullReady(-2))));  // Staler than it claims.
 }
 
 }  // namespace

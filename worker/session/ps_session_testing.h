@@ -80,14 +80,14 @@ class PsSessionTest : public ::testing::Test {
       int64_t step, const std::vector<std::vector<size_t>>& waves);
   PushWork WorkOf(int64_t step, const std::vector<std::vector<size_t>>& waves) const;
   std::shared_ptr<std::optional<absl::Status>> Start(PushWork work);
-  // What is under way must end before the session goes.
+  // Calls under way must end before the session is destroyed.
   void TearDown() override;
 
   std::vector<Key> keys_ = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21};
   std::vector<uint32_t> counts_ = std::vector<uint32_t>(12, 1);
   std::vector<float> rows_ = std::vector<float>(24, 0.5f);
   Step pulled_through_;
-  std::vector<size_t> returned_, wanted_;  // lent waves, as the session says so
+  std::vector<size_t> returned_, wanted_;  // lent waves, as on_returned and on_wanted named them
   VirtualScheduler scheduler_;
   FakeTransport transport_;
   PsSession session_{Options(), &transport_, &scheduler_};

@@ -1,5 +1,5 @@
 // How a worker treats a server's errors: when it repeats a call, when it takes the server for lost,
-// and the mark of an error that means such a loss.
+// and how an error is marked that means such a loss.
 #ifndef THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 #define THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 

@@ -67,13 +67,13 @@ TEST(RetryPolicyTest, GivesUpAfterSilenceOfTheServer) {
   EXPECT_EQ(policy.BeginAttempt(start_us, 0, &state), 10'000'000);
   const absl::Status error = absl::UnavailableError("");
   EXPECT_TRUE(policy.AfterError(error, start_us + 19'999'999, 0, &state).repeat);
-  // Somebody else's call was answered meanwhile.
+  // Another call was answered meanwhile.
   EXPECT_TRUE(
       policy.AfterError(error, start_us + 30'000'000, start_us + 15'000'000, &state).repeat);
   EXPECT_FALSE(policy.AfterError(error, start_us + 20'000'000, 0, &state).repeat);
 }
 
-// Busy is not broken, for hours if need be.
+// A busy server is not lost, even after hours.
 TEST(RetryPolicyTest, ARefusedCallIsRepeatedWithoutEnd) {
   RetryPolicy policy(Options());
   RetryState state;

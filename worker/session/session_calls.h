@@ -26,7 +26,7 @@ struct Operation {
   uint64_t id = 0;
   Step step;              // In messages.
   size_t in_flight = 0;   // Calls and checks that borrow buffers.
-  bool complete = false;  // Nothing is left to ask for.
+  bool complete = false;  // Every answer has come.
   std::function<void(absl::Status)> finish;
 };
 
@@ -39,7 +39,7 @@ struct PullOperation : Operation {
     RetryState retry;
   };
   struct ToServer {
-    bool is_read = false;        // It gets some of the calls.
+    bool is_read = false;        // Some of the calls go to it.
     std::deque<size_t> waiting;  // Those in phase kWaiting, in the order in which they are sent.
     int in_flight = 0;
   };
@@ -66,11 +66,12 @@ struct PushOperation : Operation {
     size_t sent = 0;  // Chunks, once or more often.
     size_t answered = 0;
     bool acknowledged = false;
-    RetryState rounds;  // All chunks answered, but the push not accepted.
+    // Of rounds in which all chunks were answered and the push was not accepted.
+    RetryState rounds;
   };
   struct Wave {
     bool is_lent = false;    // PushWork::lent
-    bool released = false;   // its values are there
+    bool released = false;   // its values are ready
     bool is_wanted = false;  // to be released again
     size_t unanswered = 0;   // chunks
     size_t in_flight = 0;    // calls and checks that borrow its values
@@ -82,7 +83,7 @@ struct PushOperation : Operation {
 
   std::vector<ToServer> to;  // [num_servers]
   std::vector<Wave> waves;
-  size_t unreleased = 0;      // Waves that never were.
+  size_t unreleased = 0;      // Waves that were never released.
   size_t unacknowledged = 0;  // Servers.
   std::function<void(size_t wave)> on_returned, on_wanted;
 };

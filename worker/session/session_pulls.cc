@@ -56,7 +56,7 @@ void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, uint
   }
 }
 
-// The worker checks the staleness bound, too.
+// The worker checks the staleness bound as well.
 absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
                                             const PullOperation::Call& call,
                                             Step complete_through) const {
@@ -83,7 +83,7 @@ void PsSession::Impl::Probe(const std::shared_ptr<PullOperation>& pull, Actions*
     ++pull->in_flight;
     const auto call = std::make_shared<PullCall>();
     call->header = HeaderFor(server);
-    call->step = options.start_step;  // Whose rows every server has.
+    call->step = options.start_step;  // Every server has the rows of that step.
     call->staleness_steps = options.staleness_steps;
     actions->push_back([self = shared_from_this(), pull, server, call] {
       const int64_t deadline_us = std::min(kProbeDeadlineUs, self->options.rpc_deadline_us);

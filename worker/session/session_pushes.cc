@@ -44,7 +44,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
     ++push->in_flight;  // Borrows the values.
     ++push->waves[wave].in_flight;
   }
-  // Without the mutex: no chunk of this wave is sent yet, so no other thread reads its values.
+  // Needs no mutex: no chunk of this wave is sent yet, so no other thread reads its values.
   const absl::Status finite = calls.CheckFinite(*push, wave);
   absl::Status result;
   Actions actions;
@@ -68,7 +68,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
   return result;
 }
 
-// The server has the chunk, or will not be asked to take it any more.
+// The server has the chunk, or it will not be sent again.
 void PsSession::Impl::TakeAnswered(const std::shared_ptr<PushOperation>& push,
                                    PushOperation::Chunk* chunk, Actions* actions) {
   if (chunk->phase == CallPhase::kAnswered) return;

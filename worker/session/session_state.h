@@ -70,7 +70,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   // Both.
   wire::Header HeaderFor(uint32_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   int64_t BeginAttempt(uint32_t server, RetryState* retry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // What came back of a call: OK, or its error. A refusal for lack of room is an answer.
+  // Notes that a call returned: OK, or its error. A refusal for lack of room is an answer.
   void NoteAnswer(uint32_t server, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool OnError(const Operation& operation, const char* what, uint32_t server,
                const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
@@ -100,7 +100,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
     absl::string_view refuses;
     int64_t refuses_since_us = 0;
     bool refusal_is_said = false;
-    bool is_being_probed = false;  // By a call that reads nothing and says what it acknowledged.
+    bool is_being_probed = false;  // By a pull without keys that carries acked_through.
     // Pushes it hasn't acknowledged, in step order; only the first one is sent.
     std::deque<std::shared_ptr<PushOperation>> pushes;
   };
@@ -113,7 +113,8 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   mutable absl::Mutex mutex;
   RetryPolicy policy ABSL_GUARDED_BY(mutex);
   absl::Status failure ABSL_GUARDED_BY(mutex);
-  bool closing ABSL_GUARDED_BY(mutex) = false;  // Failed, and the transport isn't closed yet.
+  // The session has failed, and the transport is still open.
+  bool closing ABSL_GUARDED_BY(mutex) = false;
   std::vector<Server> servers ABSL_GUARDED_BY(mutex);  // [num_servers]
   std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id
   std::map<Step, std::shared_ptr<PushOperation>> pushes ABSL_GUARDED_BY(mutex);      // by step

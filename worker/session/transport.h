@@ -70,7 +70,7 @@ class Transport {
   virtual void Close() = 0;
 };
 
-// The most that a message takes beside keys, counts and values: once, with the longest job id, and
+// The most bytes of a message beside keys, counts and values: once, with the longest job id, and
 // for each of its slices (tags, lengths, table, kind). chunk_split_test.cc compares both with the
 // codec.
 inline constexpr size_t kMaxHeaderBytes = 384;

@@ -11,7 +11,7 @@
 namespace thermocline {
 namespace {
 
-// What is known of a row held is prefetched so many rows ahead.
+// The metadata of held rows is prefetched so many rows ahead.
 constexpr size_t kRowsAhead = 16;
 
 // Of the rows of each slab.
@@ -21,7 +21,7 @@ double MaxUnwrittenShare(const CachedSourceOptions& options) {
   return max_bytes < capacity_bytes ? max_bytes / capacity_bytes : 1;
 }
 
-// A step's pulls, over when the last of them is.
+// A step's pulls; done when the last of them is.
 struct PullsOfStep {
   absl::Mutex mutex;
   size_t under_way ABSL_GUARDED_BY(mutex) = 0;
@@ -121,14 +121,14 @@ void CachedSource::Fetch(const std::shared_ptr<StepContext>& context,
   CHECK(context->has_cache_plan);
   context->of_source.Get<OfStep>().tables.resize(options_.tables.size());
   std::vector<PullWork> pulls;
-  // What comes to stay has its optimizer state, where this worker updates it.
+  // Rows that enter the cache come with their optimizer state where this worker updates them.
   pulls.push_back(PullOf(context.get(), &TableCachePlan::loaded, &TableOfStep::loaded_rows,
                          /*with_state=*/owns_rows()));
   pulls.push_back(PullOf(context.get(), &TableCachePlan::bypassed, &TableOfStep::bypassed_rows,
                          /*with_state=*/false));
   for (PullWork& pull : pulls) {
     if (owns_rows()) {
-      // The only worker: its own pushes are all that a row can miss.
+      // The only worker: a row can lack only its own pushes.
       pull.after_step = std::max(context->cache_plan.pushed_through, options_.start_step - 1);
       pull.step = pull.after_step + 1;
     } else {
@@ -140,7 +140,7 @@ void CachedSource::Fetch(const std::shared_ptr<StepContext>& context,
   StartPulls(context, std::move(pulls));
 }
 
-// The rows that leave, and that the servers don't know, come to the host.
+// Copies evicted rows that are newer than the servers' to the host.
 void CachedSource::TakeEvicted(StepContext* context, size_t t, std::vector<RowCopy>* gathers) {
   const CachedKeys& evicted = context->cache_plan.tables[t].evicted;
   HeldRows& held = SlabOf(t).held();
@@ -155,7 +155,7 @@ void CachedSource::TakeEvicted(StepContext* context, size_t t, std::vector<RowCo
   GatherChosen(context, t, &context->of_source.Get<OfStep>().tables[t].evicted, gathers);
 }
 
-// What was chosen of the table comes to the host.
+// Copies the chosen rows of the table to the host.
 void CachedSource::GatherChosen(StepContext* context, size_t t, WrittenRows* written,
                                 std::vector<RowCopy>* gathers) {
   TakeChosen(t, &written->keys, &written->counts);
@@ -168,7 +168,7 @@ void CachedSource::GatherChosen(StepContext* context, size_t t, WrittenRows* wri
                       FloatMatrix(written->rows.device.data, count, width)});
 }
 
-// What was pulled goes to its rows of the slab.
+// Copies pulled rows to their places in the slab.
 void CachedSource::PlacePulled(StepContext* context, size_t t, std::vector<RowCopy>* scatters) {
   const TableOfStep& table = context->of_source.Get<OfStep>().tables[t];
   const TableCachePlan& plan = context->cache_plan.tables[t];
@@ -176,7 +176,7 @@ void CachedSource::PlacePulled(StepContext* context, size_t t, std::vector<RowCo
   const auto place = [&](const CachedKeys& keys, DeviceSpan<const float> packed, int width) {
     if (keys.size() == 0) return;
     scatters->push_back({slab.Rows(width), context->upload().Add(absl::MakeConstSpan(keys.rows)),
-                         // Only read.
+                         // The device only reads it.
                          FloatMatrix(const_cast<float*>(packed.data), keys.size(), width)});
   };
   place(plan.loaded, table.loaded_rows.device, WidthOf(t));
@@ -201,8 +201,8 @@ void CachedSource::PlaceBypassedGradients(StepContext* context, size_t t) {
   }
 }
 
-// Where the step's gradients go: to the host, or, where rows are updated here, only those of the
-// rows that aren't held.
+// Places for the step's gradients on the host; where rows are updated here, only of rows that are
+// not held.
 absl::Status CachedSource::PlaceGradients(StepContext* context) {
   OfStep& step = context->of_source.Get<OfStep>();
   size_t floats = 0;
@@ -233,8 +233,8 @@ absl::Status CachedSource::PlaceGradients(StepContext* context) {
   return absl::OkStatus();
 }
 
-// Of all that the step reads: what was pulled for it, and copies that are older. The promise of
-// bounded staleness doesn't rest on the plan alone.
+// Over all rows that the step reads: those pulled for it, and older copies. Checked here, so that
+// bounded staleness does not depend on the plan alone.
 absl::Status CachedSource::FindCompleteThrough(StepContext* context) {
   if (owns_rows()) {
     context->complete_through = context->step() - 1;
@@ -266,7 +266,7 @@ absl::Status CachedSource::Await(StepContext* context) {
     RETURN_IF_ERROR(slabs_[g]->ReserveStaging(staging[g]));
   }
   std::vector<RowCopy> gathers, scatters;
-  // All that leaves before anything comes: a row may go from one table to another.
+  // Evictions of all tables come before loads: a row of the slab may go from one table to another.
   for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(context, t, &gathers);
   for (size_t t = 0; t < options_.tables.size(); ++t) PlacePulled(context, t, &scatters);
   RETURN_IF_ERROR(FindCompleteThrough(context));
@@ -293,8 +293,8 @@ void CachedSource::CountLookups(const StepContext& context, size_t t) {
   }
 }
 
-// A server checks what it is pushed, and so must who updates rows in its place. The host looks
-// before anything of the step is pushed (CheckGradients).
+// A server checks the pushes that it gets; a worker that updates rows in its place must do the
+// same. The host looks before anything of the step is pushed (CheckGradients).
 void CachedSource::FindBadGradient(StepContext* context) {
   int64_t floats = 0;
   for (const TableOperands& table : context->tables) {

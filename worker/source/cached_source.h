@@ -1,10 +1,10 @@
 // An EmbeddingSource that keeps rows in the device's memory and carries out the plans of a
 // CachePlanner: the rows that a step reads are on the device before it runs, and stay there.
 //
-// With one worker the rows held are updated in place and are newer than the servers'; they come
-// back as whole rows when they are evicted, all of them at steps that write back, and some ahead
-// of either when too many are newer. With several a row held is a copy that is read for some steps,
-// and every step pushes its gradients.
+// With one worker, held rows are updated in place and become newer than the servers' rows. They
+// return to the servers as whole rows: when they are evicted, all of them at steps that write back,
+// and some earlier when too many are newer. With several workers, a held row is a copy that is read
+// for some steps, and every step pushes its gradients.
 //
 // Why no pull reads a row too early: it names the last push that must be in its rows, which is the
 // plan's pushed_through (cache_planner.h); pushes reach a server in the order of their steps, so
@@ -122,7 +122,7 @@ class CachedSource : public EmbeddingSource {
 
   std::vector<std::unique_ptr<DeviceSlab>> slabs_;  // [groups]
   std::vector<size_t> group_of_;                    // [tables]
-  // Rows chosen to be written: [tables * servers]. Empty but for a moment.
+  // Rows chosen to be written: [tables * servers]. Used only within a call.
   std::vector<std::vector<HeldRows::Unwritten>> chosen_;
   // One worker: the gradients of the step under way, of all tables one after the other.
   std::unique_ptr<DeviceBuffer> gradients_;

@@ -1,5 +1,5 @@
-// What a cached step sends back: gradients of rows that aren't held, rows that leave, and at a
-// checkpoint all that the servers don't know.
+// What a cached step pushes: gradients of rows that are not held, evicted rows, and at a checkpoint
+// all rows that are newer than the servers'.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -19,7 +19,7 @@ namespace {
 
 // Pieces of a write-back that are on the host at a time.
 constexpr size_t kPiecesHeld = 4;
-// In a push that writes back, a piece is the wave of its number and one.
+// In a push that writes back, piece p is wave p + 1.
 constexpr size_t kFirstPieceWave = 1;
 
 }  // namespace
@@ -44,7 +44,7 @@ void CachedSource::AddGradients(const StepContext& context, const OfStep& step,
   }
 }
 
-// Of the rows held nothing is pushed, so that nothing else would find it.
+// Gradients of held rows are not pushed, so no other check would find a bad one.
 absl::Status CachedSource::CheckGradients(StepContext* context) const {
   if (!owns_rows()) return absl::OkStatus();
   int64_t at = context->outcome()->bad_row_gradient;
@@ -61,8 +61,8 @@ absl::Status CachedSource::CheckGradients(StepContext* context) const {
   return absl::OkStatus();
 }
 
-// Takes rows that the servers don't know until these are no more than `share` of each slab, or
-// about `most_bytes` are taken. Whether there are more.
+// Chooses rows that are newer than the servers', until at most `share` of each slab is newer or
+// about `most_bytes` are chosen. Returns whether there are more.
 bool CachedSource::ChooseUnwritten(double share, uint64_t most_bytes) {
   const ClusterMap cluster(options_.num_servers);
   uint64_t bytes = 0;
@@ -152,7 +152,7 @@ void CachedSource::AddPieces(const std::shared_ptr<WrittenBack>& written, PushWo
   }
 }
 
-// Queues the copies of the rows to the host, after all that the device was given so far.
+// Queues the copies of the rows to the host, after all operations queued so far.
 absl::Status CachedSource::FillPiece(size_t p, StepTransfers* transfers, WrittenBack* written) {
   const WrittenBack::Piece& piece = written->pieces[p];
   transfers->upload.Clear();
@@ -218,8 +218,8 @@ absl::Status CachedSource::Push(const std::shared_ptr<StepContext>& context,
   return written == nullptr ? absl::OkStatus() : SendPieces(context->step(), written.get());
 }
 
-// A piece that was lent is read again from the device where a server has lost it, so that this
-// thread waits, and changes no row, until the push is acknowledged.
+// Waits until the push is acknowledged, and changes no row meanwhile: a lent piece that a restarted
+// server has lost is read again from the device.
 absl::Status CachedSource::FinishPush(StepContext* context) {
   OfStep& step = context->of_source.Get<OfStep>();
   const std::shared_ptr<WrittenBack> written = std::exchange(step.lending, nullptr);

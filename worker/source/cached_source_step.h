@@ -1,5 +1,5 @@
-// What a CachedSource keeps with a step (cached_source.h): its share of the step's transfers, and
-// what a step with a checkpoint writes back.
+// The state of a CachedSource in a step (cached_source.h): its transfers, and the rows that a step
+// with a checkpoint writes back.
 #ifndef THERMOCLINE_WORKER_SOURCE_CACHED_SOURCE_STEP_H_
 #define THERMOCLINE_WORKER_SOURCE_CACHED_SOURCE_STEP_H_
 
@@ -35,7 +35,7 @@ struct CachedSource::TableOfStep {
   DownloadArena::Array<float> bypassed_gradients;  // [bypassed, dim]
   DownloadArena::Array<float> gradients;           // several workers: [num_unique, dim]
   WrittenRows evicted;                             // as they were before the step
-  WrittenRows written_ahead;                       // held on; as the step leaves them
+  WrittenRows written_ahead;                       // they stay in the cache; values after the step
   DeviceSpan<const int32_t> rows;                  // the plan's, on the device
   DeviceSpan<const int32_t> bypassed_positions;    // the plan's, on the device
 };
@@ -46,10 +46,11 @@ struct CachedSource::OfStep {
   std::shared_ptr<WrittenBack> lending;  // between Push and FinishPush
 };
 
-// Everything that the cache alone holds, for one push, in pieces. Where they are few, the values
-// stay until the push is acknowledged. Else they are lent to the session: a place is filled anew
-// once every server has the piece in it, and the training thread waits for the acknowledgement,
-// so that rows stay as they are and can be read again if a restarted server has lost pieces.
+// All rows of the cache that are newer than the servers', for one push, in pieces. If there are few
+// pieces, their values stay until the push is acknowledged. Otherwise they are lent to the session:
+// a place is reused when every server has its piece, and the training thread waits for the
+// acknowledgement, so that rows do not change and can be read again if a restarted server has lost
+// pieces.
 struct CachedSource::WrittenBack {
   struct Table {
     CachedKeys keys;
@@ -75,7 +76,7 @@ struct CachedSource::WrittenBack {
     if (!is_over) is_here[piece] = true;
     return !is_over;
   }
-  // Waits until a piece is wanted again whose place is free, and takes that. Empty: the push is
+  // Waits until a piece with a free place is wanted again, and takes its place. Empty: the push is
   // over.
   std::optional<size_t> TakeWanted() {
     std::optional<size_t> found;

@@ -28,12 +28,13 @@
 namespace thermocline {
 namespace {
 
-// Of the scheduler, for one fetch or the end of a trace: far more than any needs.
+// Events of the scheduler for one fetch or the end of a trace: far more than any needs.
 constexpr int kMostEvents = 200'000;
 // StepContext::complete_through until the fetch is over.
 constexpr Step kNotFetched = kNoStep - 1;
 
-// As a pipeline's ring: used again when the last holder lets go. Outlives the traces.
+// Like a pipeline's ring: a context is reused when its last holder releases it. Outlives the
+// traces.
 class Contexts {
  public:
   explicit Contexts(Device* device) : device_(device) {}
@@ -50,7 +51,7 @@ class Contexts {
     return std::shared_ptr<StepContext>(context,
                                         [this](StepContext* idle) { idle_.push_back(idle); });
   }
-  // As a pipeline hands it out. (A context keeps its transfers here.)
+  // Begins a context as a pipeline does. (Here it keeps its transfers.)
   void Begin(StepContext* context) const {
     context->Begin(context->transfers == nullptr ? std::make_unique<StepTransfers>(device_)
                                                  : std::move(context->transfers));
@@ -115,8 +116,8 @@ class TraceRunner {
     for (const auto& [step, model] : models_) totals->cuts += model.is_cut ? 1 : 0;
   }
 
-  // A gradient of a row held is NaN, at the first step from the given one that has a row held.
-  // Whether there was one.
+  // Makes a gradient of a held row NaN, at the first step from `step` on that has one. Returns
+  // whether there was one.
   bool RunToABadGradient(int step) {
     bad_step_ = trace_.options.start_step + step;
     Train();
@@ -155,7 +156,7 @@ class TraceRunner {
     return {trace_.options.tables[t].id.value(), context.plan.tables[t].keys[u]};
   }
 
-  // The trainer's side of things; see worker/train/trainer.cc.
+  // Does what a trainer does (worker/train/trainer.cc).
   void Train() {
     next_ = PlanNext();
     FetchAhead(0);
@@ -178,7 +179,7 @@ class TraceRunner {
     const absl::Status fetched = source_.Await(context.get());
     ASSERT_TRUE(fetched.ok()) << fetched;
     dense_.Receive(context.get());
-    if (bad_message_.empty()) CheckRows(*context);  // Else they hold what came of it.
+    if (bad_message_.empty()) CheckRows(*context);  // After a NaN the rows are wrong.
     Compute(*context);
     SpoilAGradient(*context);
     context->learning_rate = LearningRateOf(context->step());
@@ -223,7 +224,7 @@ class TraceRunner {
     }
   }
 
-  // As a pipeline: a step is planned when the batches of its window are there.
+  // Like a pipeline: plans a step when the batches of its window are there.
   std::shared_ptr<StepContext> PlanNext() {
     while (steps_made_ < trace_.num_steps &&
            window_.size() <= static_cast<size_t>(trace_.options.window_steps)) {
@@ -302,7 +303,7 @@ class TraceRunner {
     }
   }
 
-  // Gradients at random, and what follows from them.
+  // Draws random gradients and updates the expected model.
   void Compute(const StepContext& context) {
     const Step step = context.step();
     Gradients gradients;
@@ -371,7 +372,8 @@ class TraceRunner {
     trace_.owns_rows() ? CheckModel(server, step) : CheckPush(server, step, written);
   }
 
-  // A cut leaves the whole model on the servers, any other step all but what may be unwritten.
+  // After a cut the servers have the whole model; after any other step, all but the rows that may
+  // be unwritten.
   void CheckModel(uint32_t server, Step step) {
     const ModelOfStep& model = models_.at(step);
     uint64_t& unwritten_bytes = unwritten_bytes_[step];  // on all servers
@@ -435,7 +437,7 @@ class TraceRunner {
   std::deque<std::shared_ptr<StepContext>> window_, fetched_;
   std::shared_ptr<StepContext> next_, pipelined_;
   std::optional<Step> bad_step_;
-  std::string bad_message_;  // once its gradient is spoilt
+  std::string bad_message_;  // set with the bad gradient
   bool ended_ = false;       // since it was found
 
   VirtualScheduler scheduler_;
@@ -477,7 +479,7 @@ TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
   EXPECT_GT(totals.cuts, 3000);
 }
 
-// No server sees the gradients of rows held; before the step is pushed the worker itself looks.
+// No server sees the gradients of held rows, so the worker checks them before the step is pushed.
 TEST_F(CachedSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
   const uint64_t seed = TestSeed();
   int found = 0;

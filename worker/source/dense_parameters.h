@@ -3,7 +3,8 @@
 //
 // With one worker they live on its device: every step updates them there, and a step that writes
 // back brings them to the servers. With several they live on the servers: every step pulls them and
-// pushes their gradients. That is decided here; the calls of a step are the same, in this order:
+// pushes their gradients. This class hides the difference; the calls of a step are the same, in
+// this order:
 //
 //   PullShare   before the source's Fetch
 //   Receive     after its Await, before the forward pass

@@ -35,8 +35,8 @@ class EmbeddingSource {
   // Steps that may be fetched beyond the one being computed.
   virtual int fetch_ahead() const = 0;
 
-  // Begins to bring the rows of `context`; they arrive as the servers' steps allow.
-  // dense: [num_servers] what the same pull brings for the dense parameters; empty: nothing.
+  // Begins to bring the rows of `context`; the servers answer when their steps allow it. dense:
+  // [num_servers] what the same pull brings for the dense parameters; empty: nothing.
   virtual void Fetch(const std::shared_ptr<StepContext>& context,
                      const std::vector<std::vector<PullSlice>>& dense) = 0;
   // The last step whose push the rows of `context` wait for: its Push comes before Await.
@@ -45,17 +45,17 @@ class EmbeddingSource {
   // operations that the device is given next.
   virtual absl::Status Await(StepContext* context) = 0;
 
-  // Queues on the device what follows the gradients in context->tables: rows held there are
-  // updated with context->learning_rate, what is to be pushed begins its way to the host.
+  // Queues the device's work after the gradients in context->tables: held rows are updated with
+  // context->learning_rate, and what the step pushes is copied to the host.
   virtual void Update(StepContext* context) = 0;
 
   // Begins the push of the step, which the device has finished. Where context->writes_back, the
-  // servers must have everything afterwards, so whatever the worker alone holds is part of it. The
-  // source holds `context` until the push is acknowledged.
-  // dense: [num_servers] the push's last wave, which the dense parameters release; empty: none.
+  // push also holds every row that only the worker has, so that the servers have the whole model
+  // afterwards. The source holds `context` until the push is acknowledged. dense: [num_servers] the
+  // push's last wave, which the dense parameters release; empty: none.
   virtual absl::Status Push(const std::shared_ptr<StepContext>& context,
                             std::vector<std::vector<wire::PushSlice>> dense) = 0;
-  // Once all waves are released: does what the push still needs of this thread.
+  // After all waves are released: does the work of the push that is left for this thread.
   virtual absl::Status FinishPush(StepContext* context) = 0;
 
   // Evaluation: reads rows as they are once every worker's pushes up to step - 1 are in them. Then
@@ -63,8 +63,8 @@ class EmbeddingSource {
   virtual void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) = 0;
 };
 
-// The distinct keys of a table, server by server. Implementations make slices of pulls and pushes
-// of them.
+// The distinct keys of a table, server by server, of which implementations make the slices of pulls
+// and pushes.
 struct KeyShares {
   TableId table;
   absl::Span<const Key> keys;
@@ -77,7 +77,7 @@ KeyShares SharesOf(TableId table, const Keys& keys) {
   return {table, keys.keys, keys.server_begin};
 }
 
-// Adds the slices of other keys, [num_servers] or empty.
+// Adds slices of other keys, [num_servers] or empty.
 void AddPullSlices(const std::vector<std::vector<PullSlice>>& more,
                    std::vector<std::vector<PullSlice>>* slices);
 // Both add a slice for each server that has keys; the spans must outlive the slices.

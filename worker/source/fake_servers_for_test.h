@@ -29,8 +29,8 @@ struct Written {
   Floats values;
 };
 
-// All servers, and where there are two workers the other one, whose pushes come from nowhere. What
-// a real server would refuse fails the test.
+// All servers and, where there are two workers, the pushes of the other one. A request that a real
+// server would refuse fails the test.
 class FakeServers : public Transport {
  public:
   // Called when a server has applied this worker's push.

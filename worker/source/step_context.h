@@ -1,7 +1,7 @@
 // One step on its way through a worker: its batch and plan, the rows it reads and the gradients it
 // makes, and the memory in which they travel between host and device. All parts of the step share
-// it; what one part alone needs is that part's private state (PrivateStepState). A few contexts go
-// round in a ring, so that their memory is allocated once.
+// it; each part's own state is private to it (PrivateStepState). A few contexts are reused in turn,
+// so that their memory is allocated once.
 #ifndef THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_
 #define THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_
 
@@ -31,7 +31,7 @@ struct TableOperands {
   Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
 };
 
-// What a step tells the host once the device has finished it.
+// What the host learns of a step when the device has finished it.
 struct StepOutcome {
   double loss_sum = 0;
   int64_t bad_gradient = 0;  // the first float of the dense gradients that is not finite
@@ -40,8 +40,8 @@ struct StepOutcome {
   int64_t bad_row_gradient = 0;
 };
 
-// What a step needs between host and device from its fetch on: much less often at a time than
-// steps are planned ahead.
+// The memory for a step's transfers between host and device, needed from its fetch on: many fewer
+// are in use than steps are planned ahead.
 struct StepTransfers {
   // `device` outlives it.
   explicit StepTransfers(Device* device)
@@ -57,7 +57,7 @@ struct StepTransfers {
   std::unique_ptr<DeviceBuffer> outcome_memory;
 };
 
-// The most bytes that steps brought to the device and back, each.
+// The most bytes that any step copied to the device, and back.
 struct TransferSizes {
   size_t upload = 0;
   size_t download = 0;
@@ -67,11 +67,11 @@ struct TransferSizes {
   }
 };
 
-// What one part of the worker keeps with a step, in a type that only it knows.
+// The state of one part of the worker in a step, of a type that only that part knows.
 class PrivateStepState {
  public:
-  // Made when it is first asked for; stays with the context when that goes round. REQUIRES: one
-  // type for a context's life.
+  // Made by the first call; stays when the context is reused. REQUIRES: one type for a context's
+  // life.
   template <typename State>
   State& Get() {
     if (!state_.has_value()) state_ = std::make_shared<State>();
@@ -110,9 +110,9 @@ struct StepContext {
   DownloadArena& download() { return transfers->download; }
   StepOutcome* outcome() { return static_cast<StepOutcome*>(transfers->outcome_memory->data()); }
 
-  // `idle`: nothing of it is used any more, by the device neither. The batch's own arrays come
-  // first: with the same transfers, those of a whole batch lie at the same place each time.
-  // `expected`: what the step will bring, so that all is allocated now.
+  // `idle`: neither the host nor the device uses it any more. The batch's own arrays come first, so
+  // that with the same transfers a full batch's arrays have the same addresses each time.
+  // `expected`: the bytes that the step will need, which are allocated now.
   void Begin(std::unique_ptr<StepTransfers> idle, const TransferSizes& expected = {}) {
     transfers = std::move(idle);
     upload().Clear(expected.upload);

@@ -99,7 +99,7 @@ void StepPipeline::Run() {
       PassOn(context);
       continue;
     }
-    // The steps before an error, too, are whole.
+    // Steps before an error are still complete.
     PassOnWindow(0);
     absl::MutexLock lock(&mutex_);
     idle_.push_back(context);

@@ -2,7 +2,7 @@
 // cache's plan of a step is made once the batches of its window are there, and the row indices of
 // the features are rows of the cache's slabs.
 //
-// A context goes back into the ring when its last holder lets go of it, on any thread.
+// A context is reused when its last holder releases it, on any thread.
 #ifndef THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
 #define THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
 
@@ -26,7 +26,7 @@ namespace thermocline {
 
 struct StepPipelineOptions {
   Device* device = nullptr;  // outlives the contexts; used in Next()
-  // Plan the tables of a batch side by side. Outlive the pipeline. Used by its thread only, until
+  // Plan the tables of a batch in parallel. Outlive the pipeline. Used by its thread only, until
   // Next() has ended, and maybe by its cache_planner.
   ThreadPool* threads = nullptr;
   int depth = 1;  // contexts in the ring, at least one more than are held at a time
@@ -65,7 +65,7 @@ class StepPipeline {
   const std::unique_ptr<BatchReader> reader_;
   const size_t window_steps_;
 
-  // Of the thread alone, and of those that help it.
+  // Used only by the thread and its helpers.
   ThreadPool* const threads_;
   std::vector<BatchPlanner> planners_;                 // one for each thread
   const std::unique_ptr<CachePlanner> cache_planner_;  // null: rows aren't cached
@@ -75,7 +75,7 @@ class StepPipeline {
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<StepContext>> ring_;
   std::vector<StepContext*> idle_ ABSL_GUARDED_BY(mutex_);
-  // As many as have been needed at a time; the one used last is taken first.
+  // As many as were ever in use together; the one used last is taken first.
   std::vector<std::unique_ptr<StepTransfers>> idle_transfers_ ABSL_GUARDED_BY(mutex_);
   TransferSizes largest_transfers_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepContext*> ready_ ABSL_GUARDED_BY(mutex_);

@@ -156,8 +156,7 @@ TEST(StepPipelineTest, AHeldStepStaysAsItWasWhileOthersGoRound) {
             keys);
 }
 
-// Contexts wait in the ring by the dozen; what they need on the device is made for those handed
-// out.
+// Dozens of contexts wait in the ring; memory on the device is allocated only for those handed out.
 TEST(StepPipelineTest, StepsThatAreNotHeldShareTheirTransfers) {
   auto pipeline = MakePipeline(/*rows=*/200, /*depth=*/8);
   std::set<const StepTransfers*> transfers;

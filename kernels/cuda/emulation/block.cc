@@ -32,7 +32,7 @@ class Scheduler {
  public:
   void RunBlock(int num_threads, size_t shared_bytes, const std::function<void()>& function) {
     function_ = &function;
-    // Quiet NaNs, as floats and as doubles: what is read before it was written shows.
+    // Quiet NaNs, as floats and as doubles, so that reads of unwritten memory show.
     shared_.assign((shared_bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t), ~uint64_t{0});
     while (static_cast<int>(threads_.size()) < num_threads) AddThread();
     num_threads_ = num_threads;
@@ -48,7 +48,7 @@ class Scheduler {
         if (threads_[t]->state == State::kAtBlockBarrier) threads_[t]->state = State::kRunning;
       }
       if (finished == num_threads) return;
-      CHECK_EQ(finished, 0);  // A thread has returned before a barrier that others wait at.
+      CHECK_EQ(finished, 0);  // Some thread has returned before a barrier at which others wait.
     }
   }
 

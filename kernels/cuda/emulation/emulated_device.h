@@ -1,6 +1,6 @@
 // The CUDA device without a GPU, for tests: its own code and kernels, compiled for the host
-// (runtime.h). What it is strict about stands there: device memory that only the device touches,
-// work and copies that happen late, streams ordered by events only.
+// (runtime.h). It is strict (see there): only the device touches device memory, work and copies
+// happen late, only events order streams.
 #ifndef THERMOCLINE_KERNELS_CUDA_EMULATION_EMULATED_DEVICE_H_
 #define THERMOCLINE_KERNELS_CUDA_EMULATION_EMULATED_DEVICE_H_
 
@@ -17,7 +17,7 @@ namespace thermocline {
 
 struct EmulatedDeviceOptions {
   size_t memory_bytes = size_t{4} << 30;
-  uint64_t seed = 1;  // of how late things happen
+  uint64_t seed = 1;  // decides how late things happen
   bool refuses_captures = false;
   // As CudaDeviceOptions have it.
   std::optional<size_t> initial_scratch_bytes;
@@ -25,8 +25,8 @@ struct EmulatedDeviceOptions {
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});
 
-// What CountCudaDevices and UsableCudaDevices (cuda_device.h) say where the CUDA runtime finds
-// this: their own code, on the emulated runtime.
+// The results of CountCudaDevices and UsableCudaDevices (cuda_device.h) where the CUDA runtime
+// finds this: the same code, on the emulated runtime.
 struct EmulatedDriverOptions {
   int driver_version = 13000;             // as CUDA counts them; 0: there is no driver
   int runtime_version = 13000;            // of the toolkit that the program was built with

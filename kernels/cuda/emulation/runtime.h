@@ -1,8 +1,8 @@
 // The part of the CUDA runtime that the CUDA device uses, on the host, for tests: launch.h includes
 // it instead of <cuda_runtime.h>, so that the same kernels and the same device run without a GPU.
-// It says nothing about speed, and cannot see races between threads of a block.
+// It does not measure speed, and cannot find races between threads of a block.
 //
-// What it is strict about, where a program could do wrong without noticing on some GPUs:
+// It is strict where a wrong program might pass on some GPUs:
 //   - Device memory cannot be touched by the host: it is protected but while the device works, and
 //     every allocation is followed by an inaccessible page. It begins as NaNs.
 //   - Everything given to a stream happens late, copies included: at the latest when the host waits
@@ -78,8 +78,8 @@ int64_t NumHostAllocations();
 int64_t NumSpinningWaits();
 
 const char* cudaGetErrorString(cudaError_t error);
-// These four say what EmulatedDriverOptions (emulated_device.h) said last; emulated devices are
-// made regardless.
+// These four return the values of the last EmulatedDriverOptions (emulated_device.h); emulated
+// devices can be made regardless.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
@@ -114,7 +114,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 // Runs `work` in the stream's order, as a kernel of one thread would.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
-// What launches of a wrong shape leave for cudaGetLastError.
+// False, and an error for cudaGetLastError, for a launch of a wrong shape.
 bool ShapeIsValid(unsigned blocks, int threads, size_t shared_bytes);
 
 // `thread` is a kernel with its arguments.

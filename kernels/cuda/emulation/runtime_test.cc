@@ -1,4 +1,4 @@
-// The emulation notices what it promises to notice.
+// The emulation reports the faults that runtime.h lists.
 #include "kernels/cuda/emulation/runtime.h"
 
 #include <cmath>
