@@ -19,11 +19,11 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_ceiling.h"
 #include "kernels/cuda/cuda_device.h"
@@ -39,7 +39,7 @@ constexpr int kTimesPerRepeat = 20;
 struct Options {
   std::string device = "cpu";
   int32_t batch = 2048;
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int threads = HardwareThreads();
   int repeats = 50;
   std::string isa = "auto";
   std::string precision = "float32";

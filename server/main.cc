@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +15,7 @@
 #include "common/base/process_limits.h"
 #include "common/base/scheduler.h"
 #include "common/base/task_queue.h"
+#include "common/base/thread_pool.h"
 #include "common/disk/disk.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
@@ -85,15 +85,13 @@ absl::Status CheckFlags() {
 
 int LoadThreads() {
   const int wanted = absl::GetFlag(FLAGS_load_threads);
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
-  return wanted > 0 ? wanted : std::clamp(processors, 1, kMaxThreads);
+  return wanted > 0 ? wanted : std::min(HardwareThreads(), kMaxThreads);
 }
 
 // Beside one that reads rows: a few keep a disk busy.
 int CheckpointThreads() {
   const int wanted = absl::GetFlag(FLAGS_checkpoint_threads);
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
-  return wanted > 0 ? wanted : std::clamp(processors / 4, 1, 4);
+  return wanted > 0 ? wanted : std::clamp(HardwareThreads() / 4, 1, 4);
 }
 
 // Blocks the signals that end us, for all threads to come; main waits for them.

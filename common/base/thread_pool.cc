@@ -116,6 +116,10 @@ void ThreadPool::WorkerLoop(int thread) {
   }
 }
 
+int HardwareThreads() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // Which may say 0.
+}
+
 void CallAll(size_t count, absl::FunctionRef<void(size_t index)> call) {
   if (count == 0) return;
   ThreadPool(static_cast<int>(count)).ParallelFor(static_cast<int64_t>(count), [&](int64_t i, int) {

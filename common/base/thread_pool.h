@@ -59,6 +59,9 @@ class ThreadPool {
   int sleepers_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads that wait for work.
 };
 
+// How many threads the machine runs at a time; 1 where it does not say.
+int HardwareThreads();
+
 // Runs call(i) for each i in [0, count) at once, each on a thread of its own, and returns when all
 // have returned: for calls that wait. `call` is thread-safe and returns in bounded time.
 void CallAll(size_t count, absl::FunctionRef<void(size_t index)> call);

@@ -65,6 +65,8 @@ TEST(ThreadPoolTest, ThreadsThatWakeLateJoinTheNextLoopOnly) {
   }
 }
 
+TEST(HardwareThreads, IsAtLeastOne) { EXPECT_GE(HardwareThreads(), 1); }
+
 // Each call waits for all others to begin: one after the other they would wait for ever.
 TEST(CallAll, CallsAllAtOnceAndWaitsForThem) {
   constexpr size_t kCalls = 8;

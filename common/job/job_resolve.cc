@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <set>
 #include <string>
-#include <thread>
 
+#include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
 #include "common/job/job_source.h"
 #include "common/math/sparse_optimizer.h"
@@ -82,7 +82,7 @@ void ResolveTrain(Train* train) {
 void ResolveCluster(Cluster* cluster) {
   SET_DEFAULT(cluster, servers, 1);
   SET_DEFAULT(cluster, workers, 1);
-  SET_DEFAULT(cluster, worker_threads, std::max(1u, std::thread::hardware_concurrency()));
+  SET_DEFAULT(cluster, worker_threads, static_cast<uint32_t>(HardwareThreads()));
   SET_DEFAULT(cluster, server_threads, 1);
   SET_DEFAULT(cluster, max_message_bytes, 4u << 20);
   SET_DEFAULT(cluster, channels_per_server, 2);

@@ -6,12 +6,12 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
@@ -31,10 +31,10 @@ double Median(std::vector<double> values) {
 std::string RenderSetup(const Job& job) {
   return absl::StrFormat(
       "setup: job %s, data %s, batch %u, %u servers x %u threads, %u workers x %u threads, "
-      "%u hardware threads\n",
+      "%d hardware threads\n",
       job.name(), DescribeData(job.data()).train().path(0), job.train().batch_size(),
       job.cluster().servers(), job.cluster().server_threads(), job.cluster().workers(),
-      job.cluster().worker_threads(), std::thread::hardware_concurrency());
+      job.cluster().worker_threads(), HardwareThreads());
 }
 
 std::string RenderResult(const std::vector<double>& rates,

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -11,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/verify_checkpoint.h"
 #include "common/disk/disk.h"
@@ -151,8 +151,7 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
 absl::StatusOr<VerifiedCheckpoint> VerifyListed(Disk* disk, const std::string& directory,
                                                 const ListedCheckpoint& listed) {
   RETURN_IF_ERROR(listed.status);
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());  // Or 0.
-  return VerifyCheckpoint(disk, directory, listed.manifest, std::max(processors, 1));
+  return VerifyCheckpoint(disk, directory, listed.manifest, HardwareThreads());
 }
 
 std::string Describe(const VerifiedCheckpoint& verified) {

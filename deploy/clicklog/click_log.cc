@@ -6,7 +6,6 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -192,9 +191,7 @@ absl::StatusOr<ClickLogSummary> GenerateClickLog(const ClickLogOptions& options,
     return absl::UnavailableError(
         absl::StrCat(options.folder, ": cannot make the folder: ", error.message()));
   }
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : HardwareThreads();
   const ClickModel model(options.users, options.items, options.skew, options.shrink);
   ClickLogSummary summary;
   summary.cardinalities = model.cardinalities();

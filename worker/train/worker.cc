@@ -6,7 +6,6 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -40,8 +39,8 @@ constexpr int kContextsBeyondFetched = 6;
 // hosts have many, takes batches faster than a thread plans them. The job's workers may all be on
 // this host.
 int NumPlanningThreads(const Job& job) {
-  const uint32_t cores = std::thread::hardware_concurrency();
-  return static_cast<int>(std::clamp(cores / 4 / job.cluster().workers(), 1u, 8u));
+  const int workers = static_cast<int>(job.cluster().workers());
+  return std::clamp(HardwareThreads() / 4 / workers, 1, 8);
 }
 
 // Samples of the largest batch that is trained here.
