@@ -63,7 +63,7 @@ class FakeCluster {
   std::vector<Worker> workers_;
   int rounds_of_all_ = 0;         // Rounds in which all servers were asked at once.
   std::vector<size_t> unheeded_;  // Servers that were asked and didn't answer.
-  int workers_asked_ = 0;         // Of calls for their status.
+  int workers_asked_ = 0;         // Calls for a worker's status.
 
  private:
   Disk& disk_;

@@ -116,8 +116,8 @@ absl::StatusOr<CheckpointReply> ProcessCalls::CallOne(const CheckpointCall& call
   }
   const auto reply = client->CheckpointWorker(request, kCallTimeout);
   if (!absl::IsFailedPrecondition(reply.status())) return reply;
-  // The server may have seen a higher number of another launcher; the next round asks for its
-  // status anyway.
+  // The worker may have seen a higher number of another launcher, which its status shows. (Servers
+  // are asked for their status in every round.)
   const auto status =
       client->CheckpointWorker(Next(CheckpointRequest::STATUS, call.step), kCallTimeout);
   if (status.ok()) Learn(*status);
