@@ -40,6 +40,8 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:0",
           "host:port for the worker's own calls; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
 ABSL_FLAG(int32_t, progress_fd, -1, "Write progress as JSON lines to this file descriptor");
+ABSL_FLAG(std::string, data_index, "",
+          "Folder of the indexes of text files, which rank 0 makes; empty: none is kept");
 ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file");
 
 namespace thermocline {
@@ -92,6 +94,8 @@ int Run() {
   options.generation = absl::GetFlag(FLAGS_generation);
   options.rank = WorkerRank(absl::GetFlag(FLAGS_rank));
   options.eval_only = absl::GetFlag(FLAGS_eval_only);
+  options.data_index.folder = absl::GetFlag(FLAGS_data_index);
+  options.data_index.writes = options.rank == WorkerRank(0);
   options.make_device = [](const Job& job) {
     return MakeWorkerDevice(job, absl::GetFlag(FLAGS_local_rank));
   };

@@ -222,6 +222,9 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
                    LoadWholeCheckpoint(store, path.name, scan, &options.notices));
   const CheckpointManifest& manifest = base.manifest;
   options.start.base = base.name;
+  if (const std::string file = JobFileBeside(path); !file.empty()) {
+    options.data_index = std::filesystem::path(file).parent_path() / "data_index";
+  }
   RETURN_IF_ERROR(CheckModel(job, manifest));
   options.start.base_generation = manifest.generation();
   options.start.generation = manifest.generation() + 1;

@@ -102,11 +102,12 @@ std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
 
 LocalProcesses::LocalProcesses(const Job& job, const JobPrograms& programs,
                                const RunDirectory& directory, bool eval_only,
-                               Supervisor* supervisor)
+                               std::string data_index, Supervisor* supervisor)
     : job_(job),
       programs_(programs),
       directory_(directory),
       eval_only_(eval_only),
+      data_index_(std::move(data_index)),
       supervisor_(*supervisor),
       result_fds_(job.cluster().workers(), -1),
       results_(job.cluster().workers()) {}
@@ -168,6 +169,7 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
       absl::StrCat("--servers=", absl::StrJoin(start.servers, ",")),
       absl::StrCat("--port_file=", ProcessFile(directory_, options.name, "port")),
       absl::StrCat("--result_file=/dev/fd/", result_fds_[rank]),
+      absl::StrCat("--data_index=", data_index_),
   };
   if (start.first_step > Step(0)) {
     options.command.push_back(absl::StrCat("--start_step=", start.first_step.value()));

@@ -33,9 +33,9 @@ std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
 // Not thread-safe; lives on the main thread.
 class LocalProcesses {
  public:
-  // All must outlive it.
+  // All references must outlive it. `data_index`: the folder of the workers' indexes of text files.
   LocalProcesses(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
-                 bool eval_only, Supervisor* supervisor);
+                 bool eval_only, std::string data_index, Supervisor* supervisor);
   ~LocalProcesses();
 
   // A generation begins: there are no results yet. `on_metrics` gets what rank 0 reports, during
@@ -69,6 +69,7 @@ class LocalProcesses {
   const JobPrograms& programs_;
   const RunDirectory& directory_;
   const bool eval_only_;
+  const std::string data_index_;
   Supervisor& supervisor_;
   std::function<void(absl::string_view)> on_metrics_;
   uint64_t metrics_of_ = 0;  // Which pipe of metrics is rank 0's.

@@ -113,7 +113,9 @@ class LocalRunner {
         reporter_(*reporter),
         store_(&disk_, job.checkpoint().directory()),
         supervisor_(signals),
-        processes_(job, options.programs, directory, options.eval_only, &supervisor_),
+        processes_(job, options.programs, directory, options.eval_only,
+                   options.data_index.empty() ? directory.File("data_index") : options.data_index,
+                   &supervisor_),
         requests_(directory.path()),
         machine_(MachineOptions(job, options, directory)) {
     supervisor_.ReadFrom(mailbox_.fd(), [](absl::string_view) {});

@@ -22,6 +22,8 @@ struct JobOptions {
   std::vector<std::string> notices;  // Shown as the job begins.
   // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
   bool eval_only = false;
+  // The folder of the workers' indexes of text files; "": RUN_DIR/data_index.
+  std::string data_index;
 };
 
 // Carries out what the job machine (deploy/job/job_machine.h) wants done: with child processes,

@@ -1,3 +1,5 @@
+#include "worker/data/byte_source.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "worker/data/line_stream.h"
 
 namespace thermocline {
 namespace {
@@ -21,6 +22,7 @@ namespace {
 constexpr size_t kCompressedBufferBytes = 256 << 10;
 // zlib: 15 bits of window, and a gzip header and trailer around the data.
 constexpr int kGzipWindowBits = 15 + 16;
+constexpr int kRawWindowBits = -15;  // The deflated data alone.
 
 absl::Status FileError(const std::string& path, const char* what, int error) {
   const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
@@ -52,6 +54,13 @@ class PlainSource : public ByteSource {
       if (errno != EINTR) return FileError(path_, "cannot read", errno);
     }
   }
+  absl::Status Restart(const RestartPoint& point) override {
+    if (lseek(fd_, point.file_offset, SEEK_SET) != point.file_offset) {
+      return FileError(path_, "cannot seek", errno);
+    }
+    position_ = point.file_offset;
+    return absl::OkStatus();
+  }
   int64_t position() const override { return position_; }
   int64_t size() const override { return size_; }
   bool compressed() const override { return false; }
@@ -63,10 +72,48 @@ class PlainSource : public ByteSource {
   int64_t position_ = 0;
 };
 
-class GzipSource : public ByteSource {
+// What compressed sources share: the places where reading may begin again.
+class CompressedSource : public ByteSource {
+ public:
+  CompressedSource(std::string path, std::unique_ptr<ByteSource> file)
+      : path_(std::move(path)), file_(std::move(file)), buffer_(kCompressedBufferBytes) {}
+
+  void CollectPoints(int64_t every_bytes, std::function<void(RestartPoint)> on_point) override {
+    every_bytes_ = every_bytes;
+    on_point_ = std::move(on_point);
+  }
+  int64_t size() const override { return file_->size(); }
+  bool compressed() const override { return true; }
+
+ protected:
+  // `offset`: of the text that was decompressed so far.
+  bool WantsPoint(int64_t offset) const {
+    return on_point_ != nullptr && offset - last_point_ >= every_bytes_;
+  }
+  void GivePoint(RestartPoint point) {
+    last_point_ = point.offset;
+    on_point_(std::move(point));
+  }
+  absl::Status RestartFile(const RestartPoint& point, int64_t file_offset) {
+    offset_ = last_point_ = point.offset;
+    return file_->Restart({file_offset, file_offset, -1, ""});
+  }
+
+  const std::string path_;
+  const std::unique_ptr<ByteSource> file_;
+  std::vector<char> buffer_;
+  int64_t offset_ = 0;  // of the text at the begin of a Read, after it at its end
+
+ private:
+  int64_t every_bytes_ = 0;
+  std::function<void(RestartPoint)> on_point_;
+  int64_t last_point_ = 0;
+};
+
+class GzipSource : public CompressedSource {
  public:
   GzipSource(std::string path, std::unique_ptr<ByteSource> file)
-      : path_(std::move(path)), file_(std::move(file)), buffer_(kCompressedBufferBytes) {
+      : CompressedSource(std::move(path), std::move(file)) {
     CHECK_EQ(inflateInit2(&stream_, kGzipWindowBits), Z_OK);
   }
   ~GzipSource() override { inflateEnd(&stream_); }
@@ -81,19 +128,45 @@ class GzipSource : public ByteSource {
         ASSIGN_OR_RETURN(const bool more, BeginMember());
         if (!more) return size_t{0};
       }
-      if (stream_.avail_in == 0 && file_ended_) {
-        return absl::DataLossError(absl::StrCat(path_, ": gzip data is cut off at byte ",
-                                                file_->position(), ", the end of the file"));
-      }
-      RETURN_IF_ERROR(Inflate());
+      if (stream_.avail_in == 0 && file_ended_) return CutOff();
+      RETURN_IF_ERROR(Inflate(wanted));
     }
+    offset_ += static_cast<int64_t>(wanted - stream_.avail_out);
     return wanted - stream_.avail_out;
   }
+
+  absl::Status Restart(const RestartPoint& point) override {
+    const bool in_member = point.bits >= 0;
+    RETURN_IF_ERROR(RestartFile(point, point.file_offset - (point.bits > 0 ? 1 : 0)));
+    file_ended_ = false;
+    stream_.avail_in = 0;
+    in_member_ = is_raw_ = in_member;
+    members_ = 1;
+    if (!in_member) return absl::OkStatus();
+    CHECK_EQ(inflateReset2(&stream_, kRawWindowBits), Z_OK);
+    RETURN_IF_ERROR(Refill());
+    if (stream_.avail_in == 0) return CutOff();
+    if (point.bits > 0) {
+      --stream_.avail_in;
+      const int byte = *stream_.next_in++;
+      if (inflatePrime(&stream_, point.bits, byte >> (8 - point.bits)) != Z_OK) return BadPoint();
+    }
+    std::vector<Bytef> window(kWindowBytes);
+    uLongf size = window.size();
+    if (uncompress(window.data(), &size, reinterpret_cast<const Bytef*>(point.window.data()),
+                   point.window.size()) != Z_OK ||
+        inflateSetDictionary(&stream_, window.data(), static_cast<uInt>(size)) != Z_OK) {
+      return BadPoint();
+    }
+    return absl::OkStatus();
+  }
   int64_t position() const override { return file_->position() - stream_.avail_in; }
-  int64_t size() const override { return file_->size(); }
-  bool compressed() const override { return true; }
 
  private:
+  // What a match may refer to.
+  static constexpr size_t kWindowBytes = 32 << 10;
+  static constexpr int kTrailerBytes = 8;  // Of a member: checksum and length.
+
   absl::Status Refill() {
     if (file_ended_) return absl::OkStatus();
     ASSIGN_OR_RETURN(const size_t n, file_->Read(absl::MakeSpan(buffer_)));
@@ -103,6 +176,14 @@ class GzipSource : public ByteSource {
     return absl::OkStatus();
   }
 
+  absl::Status CutOff() const {
+    return absl::DataLossError(absl::StrCat(path_, ": gzip data is cut off at byte ",
+                                            file_->position(), ", the end of the file"));
+  }
+  absl::Status BadPoint() const {
+    return absl::DataLossError(absl::StrCat(path_, ": reading can't begin at byte ", position()));
+  }
+
   // Between members: false at the end of the file. Zeros after the last member are padding.
   absl::StatusOr<bool> BeginMember() {
     while (members_ > 0 && stream_.avail_in > 0 && *stream_.next_in == 0) {
@@ -110,40 +191,67 @@ class GzipSource : public ByteSource {
       if (--stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
     }
     if (stream_.avail_in == 0) return false;
-    CHECK_EQ(inflateReset(&stream_), Z_OK);
+    if (WantsPoint(offset_)) GivePoint({offset_, position(), -1, ""});
+    CHECK_EQ(inflateReset2(&stream_, kGzipWindowBits), Z_OK);
     in_member_ = true;
     return true;
   }
 
-  absl::Status Inflate() {
-    const int result = inflate(&stream_, Z_NO_FLUSH);
+  // `wanted`: the room for text as the Read began.
+  absl::Status Inflate(size_t wanted) {
+    const bool seeks_point = WantsPoint(offset_);
+    const int result = inflate(&stream_, seeks_point ? Z_BLOCK : Z_NO_FLUSH);
     if (result == Z_STREAM_END) {
       in_member_ = false;
       ++members_;
+      if (std::exchange(is_raw_, false)) RETURN_IF_ERROR(SkipTrailer());
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
       return absl::DataLossError(absl::StrCat(path_, ": corrupt gzip data near byte ", position(),
                                               ": ",
                                               stream_.msg != nullptr ? stream_.msg : "zlib error"));
+    } else if (seeks_point && (stream_.data_type & 128) != 0 && (stream_.data_type & 64) == 0) {
+      GiveBlockPoint(offset_ + static_cast<int64_t>(wanted - stream_.avail_out));
     }
     return absl::OkStatus();
   }
 
-  const std::string path_;
-  const std::unique_ptr<ByteSource> file_;
-  std::vector<char> buffer_;
+  // A block of the member ended here, which is not its last.
+  void GiveBlockPoint(int64_t offset) {
+    std::vector<Bytef> window(kWindowBytes);
+    uInt size = 0;
+    if (inflateGetDictionary(&stream_, window.data(), &size) != Z_OK) return;
+    uLongf packed = compressBound(size);
+    std::string text(packed, '\0');
+    if (compress2(reinterpret_cast<Bytef*>(text.data()), &packed, window.data(), size,
+                  Z_BEST_SPEED) != Z_OK) {
+      return;
+    }
+    text.resize(packed);
+    GivePoint({offset, position(), stream_.data_type & 7, std::move(text)});
+  }
+
+  // Behind a member that was begun amid it: zlib knows only of the deflated data then.
+  absl::Status SkipTrailer() {
+    for (int left = kTrailerBytes; left > 0; --left) {
+      if (stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
+      if (stream_.avail_in == 0) return CutOff();
+      ++stream_.next_in;
+      --stream_.avail_in;
+    }
+    return absl::OkStatus();
+  }
+
   z_stream stream_ = {};
   bool file_ended_ = false;
   bool in_member_ = false;
+  bool is_raw_ = false;  // The member was begun amid it.
   int members_ = 0;
 };
 
-class ZstdSource : public ByteSource {
+class ZstdSource : public CompressedSource {
  public:
   ZstdSource(std::string path, std::unique_ptr<ByteSource> file)
-      : path_(std::move(path)),
-        file_(std::move(file)),
-        buffer_(kCompressedBufferBytes),
-        stream_(ZSTD_createDStream()) {
+      : CompressedSource(std::move(path), std::move(file)), stream_(ZSTD_createDStream()) {
     CHECK(stream_ != nullptr);
   }
   ~ZstdSource() override { ZSTD_freeDStream(stream_); }
@@ -161,6 +269,7 @@ class ZstdSource : public ByteSource {
                                                   file_->position(), ", the end of the file"));
         }
       }
+      if (!in_frame_ && WantsPoint(offset_)) GivePoint({offset_, position(), -1, ""});
       const size_t result = ZSTD_decompressStream(stream_, &out, &in_);
       if (ZSTD_isError(result) != 0) {
         return absl::DataLossError(absl::StrCat(path_, ": corrupt zstd data near byte ", position(),
@@ -169,18 +278,22 @@ class ZstdSource : public ByteSource {
       in_frame_ = result != 0;
       may_hold_more_ = out.pos == out.size;
     }
+    offset_ += static_cast<int64_t>(out.pos);
     return out.pos;
+  }
+
+  absl::Status Restart(const RestartPoint& point) override {
+    RETURN_IF_ERROR(RestartFile(point, point.file_offset));
+    CHECK_EQ(ZSTD_isError(ZSTD_initDStream(stream_)), 0u);
+    in_ = {nullptr, 0, 0};
+    in_frame_ = may_hold_more_ = false;
+    return absl::OkStatus();
   }
   int64_t position() const override {
     return file_->position() - static_cast<int64_t>(in_.size - in_.pos);
   }
-  int64_t size() const override { return file_->size(); }
-  bool compressed() const override { return true; }
 
  private:
-  const std::string path_;
-  const std::unique_ptr<ByteSource> file_;
-  std::vector<char> buffer_;
   ZSTD_DStream* const stream_;
   ZSTD_inBuffer in_ = {nullptr, 0, 0};
   bool in_frame_ = false;

@@ -1,9 +1,10 @@
+#include "worker/data/byte_source.h"
+
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "worker/data/line_stream.h"
 #include "worker/data/test_files.h"
 
 namespace thermocline {

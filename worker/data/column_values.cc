@@ -1,9 +1,6 @@
 #include "worker/data/column_values.h"
 
-#include <immintrin.h>
-
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -15,23 +12,17 @@ namespace thermocline {
 namespace {
 
 constexpr int kLog1pEntries = 4096;
-constexpr size_t kMaxIntegerDigits = 18;  // Always fit an int64.
-constexpr size_t kMaxHexDigits = 16;
-constexpr uint8_t kNotHex = 0xff;
-
-constexpr std::array<uint8_t, 256> MakeHexTable() {
-  std::array<uint8_t, 256> table = {};
-  for (int c = 0; c < 256; ++c) {
-    table[c] = c >= '0' && c <= '9'   ? c - '0'
-               : c >= 'a' && c <= 'f' ? c - 'a' + 10
-               : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                      : kNotHex;
-  }
-  return table;
-}
-constexpr std::array<uint8_t, 256> kHex = MakeHexTable();
-
 double Log1p(double value) { return std::log1p(std::max(value, 0.0)); }
+
+// One for all columns, so that it stays in the nearest cache. [kLog1pEntries]
+const float* Log1pTable() {
+  static const std::array<float, kLog1pEntries>* const table = [] {
+    auto* const values = new std::array<float, kLog1pEntries>;
+    for (int i = 0; i < kLog1pEntries; ++i) (*values)[i] = static_cast<float>(Log1p(i));
+    return values;
+  }();
+  return table->data();
+}
 
 // Little-endian, as all machines that we build for.
 template <typename T>
@@ -52,76 +43,7 @@ inline uint64_t LoadUpTo7(absl::string_view text) {
   return byte(0) | byte(n / 2) | byte(n - 1);
 }
 
-// Up to 18 digits, with a sign or without: most numbers of click logs.
-inline bool ParseShortInteger(absl::string_view text, int64_t* number) {
-  const bool negative = !text.empty() && text[0] == '-';
-  if (negative) text.remove_prefix(1);
-  if (text.empty() || text.size() > kMaxIntegerDigits) return false;
-  int64_t value = 0;
-  for (const char c : text) {
-    const unsigned digit = static_cast<unsigned char>(c) - '0';
-    if (digit > 9) return false;
-    value = value * 10 + digit;
-  }
-  *number = negative ? -value : value;
-  return true;
-}
-
-// The 64 bits of an integer in [-2^63, 2^64).
-bool ParseInteger(absl::string_view text, int64_t* number) {
-  if (ParseShortInteger(text, number)) return true;
-  const char* const end = text.data() + text.size();
-  std::from_chars_result result = std::from_chars(text.data(), end, *number);
-  if (result.ec == std::errc::result_out_of_range) {
-    uint64_t large = 0;
-    result = std::from_chars(text.data(), end, large);
-    *number = static_cast<int64_t>(large);
-  }
-  return result.ec == std::errc() && result.ptr == end;
-}
-
-// Eight digits, the length of Criteo's ids.
-inline bool ParseEightHex(const char* text, Key* key) {
-  const __m128i c = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(text));
-  const __m128i digit = _mm_sub_epi8(c, _mm_set1_epi8('0'));
-  const __m128i letter = _mm_sub_epi8(_mm_or_si128(c, _mm_set1_epi8(0x20)), _mm_set1_epi8('a'));
-  const __m128i is_digit = _mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit);
-  const __m128i is_letter = _mm_cmpeq_epi8(_mm_min_epu8(letter, _mm_set1_epi8(5)), letter);
-  if ((_mm_movemask_epi8(_mm_or_si128(is_digit, is_letter)) & 0xff) != 0xff) return false;
-  const __m128i values = _mm_blendv_epi8(_mm_add_epi8(letter, _mm_set1_epi8(10)), digit, is_digit);
-  // Pairs of digits as bytes, the first pair first.
-  const __m128i pairs = _mm_maddubs_epi16(values, _mm_set1_epi16(0x0110));
-  const auto bytes = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_packus_epi16(pairs, pairs)));
-  *key = __builtin_bswap32(bytes);
-  return true;
-}
-
-inline bool ParseHex(absl::string_view text, Key* key) {
-  if (text.size() == 8) return ParseEightHex(text.data(), key);
-  if (text.empty() || text.size() > kMaxHexDigits) return false;
-  Key value = 0;
-  for (const char c : text) {
-    const uint8_t digit = kHex[static_cast<unsigned char>(c)];
-    if (digit == kNotHex) return false;
-    value = value << 4 | digit;
-  }
-  *key = value;
-  return value != kEmptyCategoryKey;
-}
-
 }  // namespace
-
-std::optional<double> ParseNumber(absl::string_view text) {
-  int64_t integer;
-  if (ParseShortInteger(text, &integer)) return static_cast<double>(integer);
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const std::from_chars_result result = std::from_chars(text.data(), end, number);
-  if (text.empty() || result.ec != std::errc() || result.ptr != end || !std::isfinite(number)) {
-    return std::nullopt;
-  }
-  return number;
-}
 
 Key HashText(absl::string_view text) {
   uint64_t hash = Mix64(text.size());
@@ -143,8 +65,7 @@ NumberReader::NumberReader(const Feature::Numeric& numeric)
   float value;
   if (numeric.has_missing() && Transform(numeric.missing(), &value)) missing_ = value;
   if (transforms_.size() != 1 || !transforms_[0].has_log1p()) return;
-  log1p_.resize(kLog1pEntries);
-  for (int i = 0; i < kLog1pEntries; ++i) log1p_[i] = static_cast<float>(Log1p(i));
+  log1p_ = Log1pTable();
 }
 
 bool NumberReader::Transform(double number, float* value) const {
@@ -162,14 +83,14 @@ bool NumberReader::Transform(double number, float* value) const {
   return std::isfinite(*value);
 }
 
-bool NumberReader::Read(absl::string_view text, float* value) const {
+bool NumberReader::ReadAny(absl::string_view text, float* value) const {
   if (text.empty()) {
     *value = missing_.value_or(0);
     return missing_.has_value();
   }
   int64_t integer;
   if (ParseShortInteger(text, &integer)) {
-    if (!log1p_.empty() && integer < kLog1pEntries) {
+    if (log1p_ != nullptr && integer < kLog1pEntries) {
       *value = integer < 0 ? 0 : log1p_[integer];
       return true;
     }
@@ -202,12 +123,13 @@ KeyReader::KeyReader(const Feature& feature)
   if (categorical.has_min()) min_ = categorical.min();
   if (!categorical.separator().empty()) separator_ = categorical.separator()[0];
   if (length_ == 0) length_ = absl::string_view::npos;
-  is_plain_number_ = start_ == 0 && length_ == absl::string_view::npos &&
-                     kHex[static_cast<unsigned char>(separator_)] == kNotHex;
   kind_ = !boundaries_.empty()                                ? Kind::kBoundaries
           : categorical.id() == Feature::Categorical::INTEGER ? Kind::kInteger
           : categorical.id() == Feature::Categorical::HEX     ? Kind::kHex
                                                               : Kind::kString;
+  is_plain_hex_ = kind_ == Kind::kHex && buckets_ == 0 && start_ == 0 &&
+                  length_ == absl::string_view::npos &&
+                  kHex[static_cast<unsigned char>(separator_)] == kNotHex;
 }
 
 absl::string_view KeyReader::Substring(absl::string_view text) const {
@@ -265,14 +187,12 @@ inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
   return false;
 }
 
-bool KeyReader::Read(absl::string_view text, KeyBuffer* keys) const {
-  if (separator_ == 0 || text.empty()) return AddOne(text, keys);
-  // A text that is a number as a whole has no separator. Most of Criteo's columns are such.
-  Key number;
-  if (kind_ == Kind::kHex && is_plain_number_ && ParseHex(text, &number)) {
-    keys->Add(buckets_ > 0 ? Mix64(number) % buckets_ : number);
+bool KeyReader::ReadAny(absl::string_view text, KeyBuffer* keys) const {
+  if (text.empty() && missing_ == Feature::Categorical::OWN_KEY) {
+    keys->Add(kEmptyCategoryKey);
     return true;
   }
+  if (separator_ == 0 || text.empty()) return AddOne(text, keys);
   const size_t begin = keys->size;
   for (;;) {
     const size_t end = text.find(separator_);
@@ -284,7 +204,7 @@ bool KeyReader::Read(absl::string_view text, KeyBuffer* keys) const {
   const size_t count = keys->size - begin;
   if (max_length_ == 0 || count <= max_length_) return true;
   if (!keeps_first_) {
-    Key* const first = keys->keys->data() + begin;
+    Key* const first = keys->data + begin;
     std::copy(first + (count - max_length_), first + count, first);
   }
   keys->size = begin + max_length_;

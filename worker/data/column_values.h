@@ -12,11 +12,9 @@
 #include "common/base/uninitialized_vector.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch.h"
+#include "worker/data/number_text.h"
 
 namespace thermocline {
-
-// A decimal number, finite; no sign '+', no spaces. Empty: there is none in all of `text`.
-std::optional<double> ParseNumber(absl::string_view text);
 
 // The key of a text: a hash of its bytes, never kEmptyCategoryKey.
 Key HashText(absl::string_view text);
@@ -24,14 +22,25 @@ Key HashText(absl::string_view text);
 // `text` for a message: in quotes, escaped, cut to 40 bytes.
 std::string QuoteText(absl::string_view text);
 
-// The keys of one feature while a batch is parsed. `keys` has room for more than `size`.
+// The keys of one feature while a batch is parsed. `keys` has room for more than `size`, and
+// changes its size here alone.
 struct KeyBuffer {
+  explicit KeyBuffer(UninitializedVector<Key>* keys)
+      : keys(keys), data(keys->data()), capacity(keys->size()) {}
+
   UninitializedVector<Key>* keys;
+  Key* data;  // Of `keys`.
+  size_t capacity;
   size_t size = 0;
 
   void Add(Key key) {
-    if (size == keys->size()) keys->resize(std::max<size_t>(64, 2 * size));
-    (*keys)[size++] = key;
+    if (size == capacity) Grow();
+    data[size++] = key;
+  }
+  void Grow() {
+    keys->resize(std::max<size_t>(64, 2 * size));
+    data = keys->data();
+    capacity = keys->size();
   }
 };
 
@@ -42,17 +51,32 @@ class NumberReader {
   explicit NumberReader(const Feature::Numeric& numeric);
 
   // False: `text` is malformed.
-  bool Read(absl::string_view text, float* value) const;
+  bool Read(absl::string_view text, float* value) const {
+    // Up to three digits: most numbers of click logs.
+    const size_t n = text.size();
+    if (log1p_ != nullptr && n - 1 < 3) {
+      static constexpr unsigned kFirst[] = {0, 0, 10, 100}, kSecond[] = {0, 0, 0, 10};
+      const auto digit = [text](size_t i) { return static_cast<unsigned char>(text[i]) - 48u; };
+      const unsigned first = digit(0), second = digit(n / 2), last = digit(n - 1);
+      if (first <= 9 && second <= 9 && last <= 9) {
+        *value = log1p_[kFirst[n] * first + kSecond[n] * second + last];
+        return true;
+      }
+    }
+    return ReadAny(text, value);
+  }
   // What is wrong with `text`; "" where nothing is.
   std::string Describe(absl::string_view text) const;
 
  private:
+  bool ReadAny(absl::string_view text, float* value) const;
   // In float64; false where the result is not finite as a float32.
   bool Transform(double number, float* value) const;
 
   std::optional<float> missing_;  // Transformed.
   std::vector<Feature::Numeric::Transform> transforms_;
-  std::vector<float> log1p_;  // Of small integers, where that is the only transform.
+  // Of small integers, where that is the only transform; else null.
+  const float* log1p_ = nullptr;
 };
 
 // Immutable.
@@ -62,7 +86,15 @@ class KeyReader {
   explicit KeyReader(const Feature& feature);
 
   // Adds the keys of `text`. False: it is malformed, and some may have been added.
-  bool Read(absl::string_view text, KeyBuffer* keys) const;
+  bool Read(absl::string_view text, KeyBuffer* keys) const {
+    // Criteo's ids.
+    Key key;
+    if (is_plain_hex_ && text.size() == 8 && ParseEightHex(text.data(), &key)) {
+      keys->Add(key);
+      return true;
+    }
+    return ReadAny(text, keys);
+  }
   // What is wrong with `text`; "" where nothing is.
   std::string Describe(absl::string_view text) const;
 
@@ -70,6 +102,7 @@ class KeyReader {
   enum class Kind { kString, kInteger, kHex, kBoundaries };
   enum class Result { kKey, kMissing, kMalformed };
 
+  bool ReadAny(absl::string_view text, KeyBuffer* keys) const;
   Result ReadOne(absl::string_view text, Key* key) const;
   bool AddOne(absl::string_view text, KeyBuffer* keys) const;
   std::string DescribeOne(absl::string_view text) const;
@@ -82,9 +115,9 @@ class KeyReader {
   size_t start_, length_;
   std::vector<double> boundaries_;
   char separator_ = 0;  // 0: one value
-  // A text of hexadecimal digits alone is one value, all of it: no substring, and the separator is
-  // none of them.
-  bool is_plain_number_ = false;
+  // A text of hexadecimal digits is its key, as a whole: there are no buckets, no substring, and
+  // the separator is no digit.
+  bool is_plain_hex_ = false;
   size_t max_length_ = 0;  // 0: no sequence
   bool keeps_first_ = false;
 };

@@ -16,6 +16,7 @@
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
 #include "proto/job.pb.h"
+#include "worker/data/byte_source.h"
 #include "worker/data/npy_source.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/text_parser.h"
@@ -98,15 +99,35 @@ absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, ColumnNames* colum
   return found;
 }
 
+// An index for each file.
+void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOptions& options,
+                TextFiles* files) {
+  const Data::Split& split = data.split();
+  const auto column = std::find(columns.names.begin(), columns.names.end(), split.column());
+  // What decides which rows a file has, and which of them are held out.
+  const std::string reading =
+      absl::StrCat("separator=", int{files->format.separator}, " quotes=", files->format.quotes,
+                   " header=", !files->header.empty(),
+                   split.column().empty() ? ""
+                                          : absl::StrCat(" columns=", columns.names.size(),
+                                                         " split=", column - columns.names.begin(),
+                                                         ",", split.test_from()));
+  for (const std::string& path : files->paths) {
+    files->indexes.push_back(std::make_shared<TextIndex>(path, reading, options));
+  }
+}
+
 class TextDataset : public DatasetBase {
  public:
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
-                                                       OnDatasetScan on_scan) {
+                                                       OnDatasetScan on_scan,
+                                                       const TextIndexOptions& index) {
     std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(on_scan)));
     ColumnNames columns;
     ASSIGN_OR_RETURN(TextFiles train, FindFiles(data.train(), &columns));
+    AddIndexes(data, columns, index, &train);
     dataset->train_files_ = dataset->test_files_ = std::make_shared<TextFiles>(std::move(train));
-    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, &columns));
+    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, index, &columns));
     if (data.train().has_criteo_tsv()) {
       const bool is_short = !job.data().has_train();
       columns.source =
@@ -142,7 +163,7 @@ class TextDataset : public DatasetBase {
   TextDataset(const Job& job, OnDatasetScan on_scan)
       : DatasetBase(job), on_scan_(std::move(on_scan)) {}
 
-  absl::Status OpenTest(const Data& data, ColumnNames* columns) {
+  absl::Status OpenTest(const Data& data, const TextIndexOptions& index, ColumnNames* columns) {
     ColumnNames of_test;
     ASSIGN_OR_RETURN(TextFiles test, FindFiles(data.test(), &of_test));
     if (of_test.names != columns->names ||
@@ -153,6 +174,7 @@ class TextDataset : public DatasetBase {
                                                      "than ",
                                                      train_files_->paths[0]));
     }
+    AddIndexes(data, of_test, index, &test);
     test_files_ = std::make_shared<TextFiles>(std::move(test));
     return absl::OkStatus();
   }
@@ -164,7 +186,7 @@ class TextDataset : public DatasetBase {
       test_rows_.rows = TextRange::Rows::kHeldOut;
     } else if (!data.has_test()) {
       if (data.split().last_share() > 0) {
-        ASSIGN_OR_RETURN(const int64_t rows, CountRows(*train_files_, Scan("counting lines")));
+        ASSIGN_OR_RETURN(const int64_t rows, CountRows(train_files_, Scan("counting lines")));
         train_rows_.end = CutOf(rows, data.split().last_share());
         test_rows_.begin = train_rows_.end;
         test_rows_.end = rows;
@@ -279,13 +301,14 @@ absl::Status CheckJob(const Job& job, const Data& data) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, OnDatasetScan on_scan) {
+absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, OnDatasetScan on_scan,
+                                                       const TextIndexOptions& index) {
   const Data data = DescribeData(job.data());
   RETURN_IF_ERROR(CheckJob(job, data));
   if (!job.data().has_train() && job.data().format() == Data::FORMAT_UNSPECIFIED) {
     return absl::InvalidArgumentError("data.format is not set");
   }
-  if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(on_scan));
+  if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(on_scan), index);
   auto dataset = std::make_unique<NpyDataset>(job, data);
   RETURN_IF_ERROR(dataset->OpenFiles(data.split().last_share()));
   return dataset;

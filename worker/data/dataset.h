@@ -11,6 +11,7 @@
 #include "common/base/ids.h"
 #include "worker/data/batch_reader.h"
 #include "worker/data/line_stream.h"
+#include "worker/data/text_index.h"
 
 namespace thermocline {
 
@@ -30,10 +31,11 @@ class Dataset {
   // Finds the files of `job` (resolved: every default filled in, features listed), checks their
   // types, shapes and headers, and splits them. Where a share of text files is held out, its rows
   // are counted first: the cut is int(rows * (1 - last_share)), and malformed lines count as rows.
-  // `on_scan` also serves the readers, which it has to outlive.
+  // `on_scan` also serves the readers, which it has to outlive. `index`: of text files.
   // Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong dtype or shape, or a
   // field of the job); each names the file or the field.
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, OnDatasetScan on_scan = {});
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, OnDatasetScan on_scan = {},
+                                                       const TextIndexOptions& index = {});
 
   // kTrain: in global batches of train.batch_size, train.passes times, up to train.max_steps, from
   // `start_step` on.

@@ -62,25 +62,6 @@ absl::Status CheckIsText(const std::string& path, absl::string_view head) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ByteSource> source, ByteSource::Open(path));
-  UninitializedVector<char> block(kBlockBytes);
-  int64_t newlines = 0;
-  int64_t lines = 0;  // through the last byte that isn't part of a blank line
-  for (bool first = true;; first = false) {
-    ASSIGN_OR_RETURN(const size_t n, source->Read(absl::MakeSpan(block)));
-    if (first) RETURN_IF_ERROR(CheckIsText(path, absl::string_view(block.data(), n)));
-    Report(on_scan, *source, /*is_over=*/n == 0);
-    if (n == 0) return lines;
-    size_t content = n;  // Bytes through the last that is no line end.
-    while (content > 0 && (block[content - 1] == '\n' || block[content - 1] == '\r')) --content;
-    const auto start = block.begin();
-    newlines += std::count(start, start + content, '\n');
-    if (content > 0) lines = newlines + 1;
-    newlines += std::count(start + content, start + n, '\n');
-  }
-}
-
 LineStream::LineStream(std::string path, std::unique_ptr<ByteSource> source,
                        const std::atomic<bool>* cancelled, const LineFormat& format, int file)
     : path_(std::move(path)),
@@ -103,6 +84,7 @@ absl::StatusOr<bool> LineStream::Refill() {
     return absl::CancelledError("reading was cancelled");
   }
   std::memmove(block_.data(), block_.data() + position_, end_ - position_);
+  block_offset_ += static_cast<int64_t>(position_);
   end_ -= position_;
   position_ = 0;
   ASSIGN_OR_RETURN(const size_t n, source_->Read(absl::MakeSpan(block_).subspan(end_)));
@@ -114,6 +96,27 @@ absl::StatusOr<bool> LineStream::Refill() {
   }
   if (on_scan_ != nullptr) Report(*on_scan_, *source_, /*is_over=*/false);
   return n > 0;
+}
+
+absl::Status LineStream::Restart(const Place& place, const RestartPoint& point) {
+  RETURN_IF_ERROR(source_->Restart(point));
+  position_ = end_ = 0;
+  block_offset_ = point.offset;
+  blanks_ = 0;
+  is_checked_ = true;
+  const auto no_line = [&] {
+    return absl::DataLossError(absl::StrCat(path_, ": no line begins at byte ", place.offset));
+  };
+  // Through the line end before the place.
+  while (block_offset_ + static_cast<int64_t>(position_) < place.offset) {
+    ASSIGN_OR_RETURN(const bool more, Refill());
+    if (!more) return no_line();
+    position_ =
+        static_cast<size_t>(std::min(static_cast<int64_t>(end_), place.offset - block_offset_));
+  }
+  if (position_ == 0 || block_[position_ - 1] != '\n') return no_line();
+  line_ = place.line;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> LineStream::FindContent() {
@@ -135,18 +138,18 @@ absl::StatusOr<bool> LineStream::FindContent() {
   }
 }
 
-LineStream::Place LineStream::PlaceAfter(Place place, absl::string_view bytes) const {
-  if (place != Place::kQuoted && place != Place::kQuoteInQuotes &&
+LineStream::InColumn LineStream::After(InColumn place, absl::string_view bytes) const {
+  if (place != InColumn::kQuoted && place != InColumn::kQuoteInQuotes &&
       std::memchr(bytes.data(), '"', bytes.size()) == nullptr) {
-    return bytes.back() == format_.separator ? Place::kColumnBegin : Place::kPlain;
+    return bytes.back() == format_.separator ? InColumn::kBegin : InColumn::kPlain;
   }
   for (const char c : bytes) {
-    if (place == Place::kQuoted) {
-      if (c == '"') place = Place::kQuoteInQuotes;
-    } else if (c == '"' && place != Place::kPlain) {
-      place = Place::kQuoted;
+    if (place == InColumn::kQuoted) {
+      if (c == '"') place = InColumn::kQuoteInQuotes;
+    } else if (c == '"' && place != InColumn::kPlain) {
+      place = InColumn::kQuoted;
     } else {
-      place = c == format_.separator ? Place::kColumnBegin : Place::kPlain;
+      place = c == format_.separator ? InColumn::kBegin : InColumn::kPlain;
     }
   }
   return place;
@@ -155,7 +158,7 @@ LineStream::Place LineStream::PlaceAfter(Place place, absl::string_view bytes) c
 absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used) {
   const int64_t first_line = line_++;
   size_t length = 0;
-  Place place = Place::kColumnBegin;
+  InColumn place = InColumn::kBegin;
   for (bool last = false; !last;) {
     const char* const begin = block_.data() + position_;
     const void* const newline = std::memchr(begin, '\n', end_ - position_);
@@ -163,12 +166,12 @@ absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used)
         newline != nullptr ? static_cast<const char*>(newline) + 1 - begin : end_ - position_;
     length += n;
     if (length > kMaxLineBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, ":", first_line, ": the line is longer than ", kMaxLineBytes,
-                       " bytes", place == Place::kQuoted ? "; a quote in it is not closed" : ""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path_, ":", first_line, ": the line is longer than ", kMaxLineBytes, " bytes",
+          place == InColumn::kQuoted ? "; a quote in it is not closed" : ""));
     }
-    if (format_.quotes && n > 0) place = PlaceAfter(place, absl::string_view(begin, n));
-    last = newline != nullptr && place != Place::kQuoted;
+    if (format_.quotes && n > 0) place = After(place, absl::string_view(begin, n));
+    last = newline != nullptr && place != InColumn::kQuoted;
     if (newline != nullptr && !last) ++line_;
     if (text != nullptr) {
       ReserveText(*used, n + 1, text);

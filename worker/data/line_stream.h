@@ -1,42 +1,22 @@
-// A data file as bytes, and as lines.
+// A data file as lines.
 #ifndef THERMOCLINE_WORKER_DATA_LINE_STREAM_H_
 #define THERMOCLINE_WORKER_DATA_LINE_STREAM_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/uninitialized_vector.h"
 #include "worker/data/batch.h"
+#include "worker/data/byte_source.h"
 
 namespace thermocline {
-
-// The bytes of a data file from first to last, decompressed where it is gzip or zstd. Not
-// thread-safe.
-class ByteSource {
- public:
-  virtual ~ByteSource() = default;
-
-  // Plain, or gzip (one or more members) or zstd (one or more frames) by its first bytes.
-  // Errors: kNotFound, kPermissionDenied, kInvalidArgument (a directory), kUnavailable (other).
-  static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path);
-
-  // Fills the front of `buffer` and returns how much of it; 0 at the end only.
-  // Errors: kDataLoss (compressed data that are truncated or corrupt: file and offset),
-  // kUnavailable (disk).
-  virtual absl::StatusOr<size_t> Read(absl::Span<char> buffer) = 0;
-
-  // Bytes of the file that are consumed, and its size; for progress.
-  virtual int64_t position() const = 0;
-  virtual int64_t size() const = 0;
-  virtual bool compressed() const = 0;
-};
 
 // Longest line; bounds the memory that a file without newlines takes.
 inline constexpr size_t kMaxLineBytes = 16 << 20;
@@ -56,10 +36,6 @@ struct LineFormat {
   bool quotes = false;    // A column may stand in double quotes.
 };
 
-// Counts the lines of a file without quotes in one pass over its bytes. Errors: as ByteSource;
-// kInvalidArgument (its first bytes are those of a binary format: says which, and what reads it).
-absl::StatusOr<int64_t> CountLines(const std::string& path, const OnScan& on_scan = {});
-
 // The lines of a text file, in bulk; where columns may be quoted, a line is a row of the file with
 // all its line ends. Blank lines at the end of the file do not count; a blank line
 // before others does. Not thread-safe.
@@ -73,12 +49,32 @@ class LineStream {
                                                           int file = 0);
 
   // Skips `count` lines, or those that are left; returns how many.
-  // Errors: as CountLines; kInvalidArgument (a line is too long: file and line).
+  // Errors: as ByteSource; kInvalidArgument (a line is too long: file and line; the file's first
+  // bytes are those of a binary format: says which, and what reads it).
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
   // Adds up to `count` lines to the rows of text in `raw`. Each ends with '\n', even the last of a
   // file that has none there. Returns how many. Errors: as Skip.
   absl::StatusOr<int64_t> Append(int64_t count, RawBatch* raw);
+
+  // Where the line begins that is handed out next; offset < 0: in the middle of blank lines, which
+  // may be the file's last.
+  struct Place {
+    int64_t offset = -1;  // in the text
+    int64_t line = 0;     // of the file, from 1
+  };
+  Place place() const {
+    return {blanks_ > 0 ? -1 : block_offset_ + static_cast<int64_t>(position_), line_};
+  }
+  // Goes on at a place that was one before, reading from `point` on, which lies before it.
+  // Errors: as ByteSource::Restart; kDataLoss (no line begins there). What is read after an error
+  // is not determined.
+  absl::Status Restart(const Place& place, const RestartPoint& point);
+  // As of ByteSource.
+  void CollectPoints(int64_t every_bytes, std::function<void(RestartPoint)> on_point) {
+    source_->CollectPoints(every_bytes, std::move(on_point));
+  }
+  bool compressed() const { return source_->compressed(); }
 
   // Bytes of the file that are consumed, and all of them (0: not known).
   int64_t position() const { return source_->position(); }
@@ -98,9 +94,9 @@ class LineStream {
   // text[*used] unless `text` is null.
   absl::Status TakeLine(UninitializedVector<char>* text, size_t* used);
   // Where the end of a line's bytes so far stands within a column.
-  enum class Place { kColumnBegin, kPlain, kQuoted, kQuoteInQuotes };
-  // The place after `bytes` more.
-  Place PlaceAfter(Place place, absl::string_view bytes) const;
+  enum class InColumn { kBegin, kPlain, kQuoted, kQuoteInQuotes };
+  // The same after `bytes` more.
+  InColumn After(InColumn place, absl::string_view bytes) const;
 
   const std::string path_;
   const std::unique_ptr<ByteSource> source_;
@@ -108,6 +104,7 @@ class LineStream {
   const LineFormat format_;
   const int file_;
   UninitializedVector<char> block_;
+  int64_t block_offset_ = 0;         // of block_ in the text
   size_t position_ = 0;              // in block_
   size_t end_ = 0;                   // of the bytes in block_
   bool is_checked_ = false;          // The file's first bytes are those of text.

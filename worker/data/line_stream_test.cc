@@ -36,7 +36,7 @@ std::vector<std::string> LinesOf(const RawBatch& raw) {
   return lines;
 }
 
-// All lines, in batches of `batch`. Checks that CountLines agrees.
+// All lines, in batches of `batch`. Checks that skipping counts as many.
 std::vector<std::string> ReadLines(const std::string& path, int64_t batch) {
   auto lines = OpenLines(path);
   std::vector<std::string> all;
@@ -48,7 +48,7 @@ std::vector<std::string> ReadLines(const std::string& path, int64_t batch) {
     }
     for (std::string& line : LinesOf(raw)) all.push_back(std::move(line));
   } while (raw.num_rows == batch);
-  EXPECT_EQ(*CountLines(path), static_cast<int64_t>(all.size())) << path;
+  EXPECT_EQ(*OpenLines(path)->Skip(INT64_MAX), static_cast<int64_t>(all.size())) << path;
   return all;
 }
 
@@ -120,7 +120,7 @@ TEST(LineStream, ScansSayHowFarTheyAre) {
       }
       reports.push_back(progress);
     };
-    EXPECT_EQ(*CountLines(path, on_scan), kLines);
+    EXPECT_EQ(*OpenLines(path)->Skip(INT64_MAX, on_scan), kLines);
     EXPECT_GE(reports.size(), 8u);
     EXPECT_TRUE(reports.back().is_over);
     EXPECT_EQ(reports.back().done_bytes, bytes);
@@ -166,7 +166,7 @@ TEST(LineStream, BinaryFilesAreNamed) {
         EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << what;
         EXPECT_EQ(status.message().rfind(path + ": the file " + what, 0), 0u) << status;
       };
-      expect_named(CountLines(path).status());
+      expect_named(OpenLines(path)->Skip(INT64_MAX).status());
       expect_named(OpenLines(path)->Skip(1).status());
       RawBatch raw;
       expect_named(ReadInto(OpenLines(path).get(), 1, &raw));

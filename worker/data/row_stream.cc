@@ -10,8 +10,8 @@
 namespace thermocline {
 namespace {
 
-// Rows that are read at a time where a filter judges them.
-constexpr int64_t kFilteredRows = 1024;
+// Rows that are read at a time: where a filter judges them, and between looks at the place.
+constexpr int64_t kRowsAtATime = 1024;
 
 absl::StatusOr<std::vector<std::string>> TakeHeader(const std::string& path,
                                                     const LineFormat& format, LineStream* lines) {
@@ -50,12 +50,9 @@ absl::StatusOr<std::vector<std::string>> ReadHeader(const std::string& path,
   return names;
 }
 
-absl::StatusOr<int64_t> CountRows(const TextFiles& files, const OnScan& on_scan) {
-  if (files.paths.size() == 1 && files.header.empty() && !files.format.quotes) {
-    return CountLines(files.paths[0], on_scan);
-  }
+absl::StatusOr<int64_t> CountRows(std::shared_ptr<const TextFiles> files, const OnScan& on_scan) {
   const std::atomic<bool> never{false};
-  RowStream rows(std::make_shared<TextFiles>(files), {}, &never);
+  RowStream rows(std::move(files), {}, &never);
   RETURN_IF_ERROR(rows.Rewind());
   return rows.Skip(INT64_MAX, on_scan);
 }
@@ -75,19 +72,35 @@ absl::Status RowStream::Rewind() {
   next_file_ = 0;
   bytes_before_ = 0;
   lines_ = nullptr;
-  read_.ClearText();
-  read_row_ = 0;
   return NextFile().status();
+}
+
+TextIndex* RowStream::index() const {
+  return has_index_ ? files_->indexes[next_file_ - 1].get() : nullptr;
 }
 
 absl::StatusOr<bool> RowStream::NextFile() {
   if (next_file_ == static_cast<int>(files_->paths.size())) return false;
   if (lines_ != nullptr) bytes_before_ += lines_->size();
-  ASSIGN_OR_RETURN(
-      lines_, LineStream::Open(files_->paths[next_file_], cancelled_, files_->format, next_file_));
   ++next_file_;
-  if (!files_->header.empty()) RETURN_IF_ERROR(CheckHeader());
+  has_index_ = !files_->indexes.empty() && files_->indexes[next_file_ - 1]->Prepare();
+  RETURN_IF_ERROR(OpenFile());
   return true;
+}
+
+absl::Status RowStream::OpenFile() {
+  ASSIGN_OR_RETURN(lines_, LineStream::Open(files_->paths[next_file_ - 1], cancelled_,
+                                            files_->format, next_file_ - 1));
+  seen_ = {};
+  is_passed_ = false;
+  kept_.clear();
+  next_kept_ = 0;
+  if (!files_->header.empty()) RETURN_IF_ERROR(CheckHeader());
+  if (TextIndex* const noted = index(); noted != nullptr) {
+    lines_->CollectPoints(noted->point_bytes(),
+                          [noted](RestartPoint point) { noted->Note(std::move(point)); });
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RowStream::CheckHeader() {
@@ -108,7 +121,7 @@ absl::Status RowStream::CheckHeader() {
 }
 
 OnScan RowStream::OfAll(const OnScan& on_scan) const {
-  if (!on_scan || files_->paths.size() == 1) return on_scan;
+  if (!on_scan) return {};
   const int64_t files = static_cast<int64_t>(files_->paths.size());
   return [&on_scan, before = bytes_before_, begun = int64_t{next_file_},
           files](const ScanProgress& progress) {
@@ -117,58 +130,112 @@ OnScan RowStream::OfAll(const OnScan& on_scan) const {
   };
 }
 
-absl::StatusOr<int64_t> RowStream::SkipFiltered(int64_t count, const OnScan& on_scan) {
-  int64_t skipped = 0;
-  RawBatch dropped;
-  while (skipped < count) {
-    dropped.ClearText();
-    ASSIGN_OR_RETURN(const int64_t rows,
-                     Append(std::min(count - skipped, kFilteredRows), &dropped));
-    if (rows == 0) break;
-    skipped += rows;
-    if (on_scan) OfAll(on_scan)({lines_->position(), lines_->size(), false});
+void RowStream::NoteRead(int64_t rows) {
+  seen_.rows += rows;
+  TextIndex* const noted = index();
+  if (noted == nullptr) return;
+  const LineStream::Place place = lines_->place();
+  if (rows == 0) {
+    noted->NoteEnd(seen_);
+  } else if (noted->WantsPlace(place.offset)) {
+    noted->Note(RowPlace{place.offset, place.line, seen_});
   }
-  return skipped;
+}
+
+absl::StatusOr<int64_t> RowStream::ReadRows(int64_t count, RawBatch* raw) {
+  const int64_t wanted = std::min(count, kRowsAtATime);
+  int64_t rows = 0;
+  if (!filter_.is_held_out) {
+    ASSIGN_OR_RETURN(rows, lines_->Append(wanted, raw));
+  } else {
+    raw->ClearText();
+    kept_.clear();
+    next_kept_ = 0;
+    ASSIGN_OR_RETURN(rows, lines_->Append(kRowsAtATime, raw));
+    for (int64_t row = 0; row < rows; ++row) {
+      const bool is_held_out = filter_.is_held_out(raw->TextOf(row));
+      if (is_held_out) ++seen_.held_out;
+      if (is_held_out == filter_.wants_held_out) kept_.push_back(row);
+    }
+  }
+  NoteRead(rows);
+  return rows;
+}
+
+absl::Status RowStream::GoTowards(int64_t row) {
+  if (index() == nullptr) return absl::OkStatus();
+  const int64_t here = std::max<int64_t>(lines_->place().offset, 0);
+  const auto way = index()->Find(here, lines_->compressed(), [this, row](const RowCount& before) {
+    return filter_.Count(before) <= row;
+  });
+  if (!way.has_value()) return absl::OkStatus();
+  const absl::Status gone = lines_->Restart({way->place.offset, way->place.line}, way->point);
+  if (absl::IsCancelled(gone)) return gone;
+  if (gone.ok()) {
+    seen_ = way->place.before;
+    return absl::OkStatus();
+  }
+  // The file is not what was noted: from its first row, without the index.
+  index()->Drop();
+  has_index_ = false;
+  return OpenFile();
+}
+
+absl::StatusOr<int64_t> RowStream::SkipInFile(int64_t count, const OnScan& on_scan) {
+  // Those that are judged already.
+  const auto judged = std::min<int64_t>(count, static_cast<int64_t>(kept_.size() - next_kept_));
+  next_kept_ += judged;
+  if (judged == count || is_passed_) return judged;
+  const int64_t first = rows_before();
+  const int64_t last = first + std::min(count - judged, INT64_MAX - first);
+  const auto all = index() != nullptr ? index()->rows() : std::nullopt;
+  if (all.has_value() && filter_.Count(*all) <= last) {
+    seen_ = *all;
+    is_passed_ = true;
+    return judged + rows_before() - first;
+  }
+  RETURN_IF_ERROR(GoTowards(last));
+  while (rows_before() < last) {
+    int64_t rows = 0;
+    if (filter_.is_held_out) {
+      ASSIGN_OR_RETURN(rows, ReadRows(kRowsAtATime, &read_));
+      const int64_t beyond = std::max<int64_t>(rows_before() - last, 0);
+      next_kept_ = kept_.size() - beyond;
+      if (on_scan) on_scan({lines_->position(), lines_->size(), false});
+    } else {
+      ASSIGN_OR_RETURN(rows, lines_->Skip(std::min(last - rows_before(), kRowsAtATime), on_scan));
+      NoteRead(rows);
+    }
+    if (rows == 0) break;
+  }
+  return judged + std::max<int64_t>(std::min(rows_before(), last) - first, 0);
 }
 
 absl::StatusOr<int64_t> RowStream::Skip(int64_t count, const OnScan& on_scan) {
   int64_t skipped = 0;
-  if (filter_) {
-    ASSIGN_OR_RETURN(skipped, SkipFiltered(count, on_scan));
-  } else {
-    const bool is_one = files_->paths.size() == 1;
-    for (bool more = true; more && skipped < count;) {
-      ASSIGN_OR_RETURN(const int64_t rows, lines_->Skip(count - skipped, OfAll(on_scan)));
-      skipped += rows;
-      if (is_one) return skipped;  // It has reported the end.
-      if (skipped == count) break;
-      ASSIGN_OR_RETURN(more, NextFile());
-    }
+  for (bool more = true; more && skipped < count;) {
+    ASSIGN_OR_RETURN(const int64_t rows, SkipInFile(count - skipped, OfAll(on_scan)));
+    skipped += rows;
+    if (skipped == count) break;
+    ASSIGN_OR_RETURN(more, NextFile());
   }
-  if (on_scan) on_scan({bytes_before_ + lines_->position(), bytes_before_ + lines_->size(), true});
+  if (on_scan) on_scan({bytes_before_ + position(), bytes_before_ + lines_->size(), true});
   return skipped;
 }
 
 absl::StatusOr<int64_t> RowStream::Append(int64_t count, RawBatch* raw) {
   int64_t added = 0;
   while (added < count) {
-    if (filter_ && read_row_ < read_.num_rows) {
-      if (filter_(read_.TextOf(read_row_))) {
-        AppendRow(read_, read_row_, raw);
-        ++added;
-      }
-      ++read_row_;
+    if (next_kept_ < kept_.size()) {
+      AppendRow(read_, kept_[next_kept_++], raw);
+      ++added;
       continue;
     }
     int64_t rows = 0;
-    if (filter_) {
-      read_.ClearText();
-      read_row_ = 0;
-      ASSIGN_OR_RETURN(rows, lines_->Append(kFilteredRows, &read_));
-    } else {
-      ASSIGN_OR_RETURN(rows, lines_->Append(count - added, raw));
-      added += rows;
+    if (!is_passed_) {
+      ASSIGN_OR_RETURN(rows, ReadRows(count - added, filter_.is_held_out ? &read_ : raw));
     }
+    if (!filter_.is_held_out) added += rows;
     if (rows > 0) continue;
     ASSIGN_OR_RETURN(const bool more, NextFile());
     if (!more) break;
@@ -179,7 +246,7 @@ absl::StatusOr<int64_t> RowStream::Append(int64_t count, RawBatch* raw) {
 double RowStream::progress() const {
   const int64_t known = bytes_before_ + lines_->size();
   if (known == 0) return 1;
-  const double of_begun = static_cast<double>(bytes_before_ + lines_->position()) / known;
+  const double of_begun = static_cast<double>(bytes_before_ + position()) / known;
   return std::min(1.0, of_begun * next_file_ / files_->paths.size());
 }
 

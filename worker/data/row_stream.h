@@ -14,12 +14,15 @@
 #include "absl/strings/string_view.h"
 #include "worker/data/batch.h"
 #include "worker/data/line_stream.h"
+#include "worker/data/text_index.h"
 #include "worker/data/text_parser.h"
 
 namespace thermocline {
 
 struct TextFiles {
   std::vector<std::string> paths;  // At least one.
+  // Of each file; {}: rows are found by reading all that is before them.
+  std::vector<std::shared_ptr<TextIndex>> indexes;
   LineFormat format;
   // The first line of each file is this header; {}: there is none.
   std::vector<std::string> header;
@@ -31,23 +34,34 @@ absl::StatusOr<std::vector<std::string>> ReadHeader(const std::string& path,
                                                     const LineFormat& format);
 
 // All rows. Errors: as RowStream.
-absl::StatusOr<int64_t> CountRows(const TextFiles& files, const OnScan& on_scan);
+absl::StatusOr<int64_t> CountRows(std::shared_ptr<const TextFiles> files, const OnScan& on_scan);
+
+// Which rows of the files a stream has.
+struct RowFilter {
+  // Empty: no row is held out, and the stream has them all.
+  std::function<bool(absl::string_view line)> is_held_out;
+  bool wants_held_out = false;
+
+  // How many of `rows` the stream has.
+  int64_t Count(const RowCount& rows) const {
+    if (!is_held_out) return rows.rows;
+    return wants_held_out ? rows.held_out : rows.rows - rows.held_out;
+  }
+};
 
 // Not thread-safe.
 class RowStream {
  public:
-  // Whether a row belongs to the stream. Empty: all do.
-  using Filter = std::function<bool(absl::string_view line)>;
-
   // Once `*cancelled`, which outlives the stream, is set, calls return kCancelled.
-  RowStream(std::shared_ptr<const TextFiles> files, Filter filter,
+  RowStream(std::shared_ptr<const TextFiles> files, RowFilter filter,
             const std::atomic<bool>* cancelled)
       : files_(std::move(files)), filter_(std::move(filter)), cancelled_(cancelled) {}
 
   // Back to the first row. Errors: those of the first file.
   absl::Status Rewind();
 
-  // Skips `count` rows, or those that are left; returns how many. Errors: as LineStream;
+  // Skips `count` rows, or those that are left; returns how many. Reads no more of the files than
+  // their indexes leave to be read. Errors: as LineStream;
   // kInvalidArgument (a file's header is another than the first one's: says where).
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
@@ -61,19 +75,36 @@ class RowStream {
  private:
   // Opens the next file; false: there is none.
   absl::StatusOr<bool> NextFile();
+  absl::Status OpenFile();
   absl::Status CheckHeader();
-  absl::StatusOr<int64_t> SkipFiltered(int64_t count, const OnScan& on_scan);
+  // Reads up to `count` rows of the file: into `raw` those that the filter keeps, or, without one,
+  // all. Returns how many were read.
+  absl::StatusOr<int64_t> ReadRows(int64_t count, RawBatch* raw);
+  // Skips up to `count` of the stream's rows in this file; returns how many.
+  absl::StatusOr<int64_t> SkipInFile(int64_t count, const OnScan& on_scan);
+  // Goes on at the last place known that is before the stream's row `row` of this file.
+  absl::Status GoTowards(int64_t row);
+  // Counts rows that lines_ gave, the place after them included; 0: the file has no more.
+  void NoteRead(int64_t rows);
+  TextIndex* index() const;
+  int64_t position() const { return is_passed_ ? lines_->size() : lines_->position(); }
+  // Those of this file, up to where lines_ is.
+  int64_t rows_before() const { return filter_.Count(seen_); }
   // Reports of one file as those of all.
   OnScan OfAll(const OnScan& on_scan) const;
 
   const std::shared_ptr<const TextFiles> files_;
-  const Filter filter_;
+  const RowFilter filter_;
   const std::atomic<bool>* const cancelled_;
   std::unique_ptr<LineStream> lines_;  // Of file next_file_ - 1.
+  bool has_index_ = false;             // The file's may be used.
+  bool is_passed_ = false;             // All of the file was skipped; lines_ may stand before that.
+  RowCount seen_;                      // Rows of the file before the place of lines_.
   int next_file_ = 0;
-  int64_t bytes_before_ = 0;  // Of the files before lines_.
-  RawBatch read_;             // Rows that the filter has not judged yet, from read_row_ on.
-  int64_t read_row_ = 0;
+  int64_t bytes_before_ = 0;   // Of the files before lines_.
+  RawBatch read_;              // Rows that the filter has judged,
+  std::vector<int64_t> kept_;  // those of them that are the stream's,
+  size_t next_kept_ = 0;       // and the first of these that is not handed out.
 };
 
 // Adds row `row` of `from` to `to`.

@@ -19,39 +19,69 @@ namespace thermocline {
 namespace {
 
 // Bytes that are compared at a time.
-constexpr int kSplitBytes = 32;
+constexpr size_t kSplitBytes = 64;
 
 // A bit for each of the kSplitBytes at `p` that is `wanted`.
-inline uint32_t MatchesAt(const char* p, __m256i wanted) {
-  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, wanted)));
+inline uint64_t MatchesAt(const char* p, __m256i wanted) {
+  const auto half = [wanted](const char* from) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, wanted)));
+  };
+  return half(p) | uint64_t{half(p + 32)} << 32;
 }
 
-// Returns how many there are, at the front of `columns`.
-size_t SplitPlain(absl::string_view line, char separator, std::vector<absl::string_view>* columns) {
-  const char* begin = line.data();
-  const char* const end = begin + line.size();
+// Finds the separators of a line, and counts them. Their number in a block is hard to predict, so a
+// dozen places are written whether or not there are so many. ends: room for all, and kSplitBytes.
+size_t FindSeparators(absl::string_view line, char separator, uint32_t* ends) {
+  constexpr int kAtOnce = 12;
   const __m256i wanted = _mm256_set1_epi8(separator);
   size_t count = 0;
-  const auto add_columns = [&](const char* p, uint32_t matches) {
-    // Room for a column at every byte, and the last.
-    if (columns->size() < count + kSplitBytes + 1) columns->resize(2 * count + kSplitBytes + 1);
-    absl::string_view* to = columns->data() + count;
-    for (; matches != 0; matches &= matches - 1) {
-      const char* const at = p + __builtin_ctz(matches);
-      *to++ = absl::string_view(begin, at - begin);
-      begin = at + 1;
+  const auto add = [&](size_t offset, uint64_t matches) {
+    const auto found = static_cast<size_t>(__builtin_popcountll(matches));
+    for (size_t written = 0; written == 0 || written < found; written += kAtOnce) {
+      for (int i = 0; i < kAtOnce; ++i, matches &= matches - 1) {
+        ends[count + written + i] = static_cast<uint32_t>(offset + _tzcnt_u64(matches));
+      }
     }
-    count = to - columns->data();
+    count += found;
   };
-  const char* p = begin;
-  for (; end - p >= kSplitBytes; p += kSplitBytes) add_columns(p, MatchesAt(p, wanted));
+  size_t offset = 0;
+  for (; offset + kSplitBytes <= line.size(); offset += kSplitBytes) {
+    add(offset, MatchesAt(line.data() + offset, wanted));
+  }
+  if (offset == line.size()) return count;
   char rest[kSplitBytes] = {};
-  if (p < end) std::memcpy(rest, p, end - p);
-  const uint32_t matches = MatchesAt(rest, wanted) & ((uint32_t{1} << (end - p)) - 1);
-  add_columns(p, matches);
-  (*columns)[count++] = absl::string_view(begin, end - begin);
+  std::memcpy(rest, line.data() + offset, line.size() - offset);
+  add(offset, MatchesAt(rest, wanted) & ((uint64_t{1} << (line.size() - offset)) - 1));
   return count;
+}
+
+// The columns of a line without quotes, by the places of their separators and the line's end.
+struct PlainColumns {
+  const char* line;
+  const uint32_t* ends;
+  size_t count;
+
+  size_t size() const { return count; }
+  absl::string_view operator[](size_t i) const {
+    const uint32_t begin = i == 0 ? 0 : ends[i - 1] + 1;
+    return {line + begin, ends[i] - begin};
+  }
+};
+
+// They point into `ends`.
+PlainColumns SplitPlain(absl::string_view line, char separator,
+                        UninitializedVector<uint32_t>* ends) {
+  if (ends->size() < line.size() + 2 * kSplitBytes) {
+    ends->resize(2 * line.size() + 2 * kSplitBytes);
+  }
+  const size_t separators = FindSeparators(line, separator, ends->data());
+  (*ends)[separators] = static_cast<uint32_t>(line.size());
+  return {line.data(), ends->data(), separators + 1};
+}
+
+inline bool MayHaveQuotes(absl::string_view line, const LineFormat& format) {
+  return format.quotes && std::memchr(line.data(), '"', line.size()) != nullptr;
 }
 
 // Takes a column that begins with a quote from the front of `*rest`; false where other text follows
@@ -101,8 +131,9 @@ std::string DescribeCommas(absl::string_view line) {
 }  // namespace
 
 absl::string_view WithoutLineEnd(absl::string_view line) {
-  line = absl::StripSuffix(line, "\n");
-  return absl::StripSuffix(line, "\r");
+  if (!line.empty() && line.back() == '\n') line.remove_suffix(1);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
 }
 
 bool LooksLikeHeader(absl::Span<const absl::string_view> columns) {
@@ -115,12 +146,13 @@ bool LooksLikeHeader(absl::Span<const absl::string_view> columns) {
 
 void SplitLine(absl::string_view line, const LineFormat& format, LineColumns* out) {
   out->misquoted = -1;
-  if (!format.quotes || line.find('"') == line.npos) {
-    const size_t count = SplitPlain(line, format.separator, &out->storage);
-    out->columns = absl::MakeConstSpan(out->storage.data(), count);
+  out->storage.clear();
+  if (!MayHaveQuotes(line, format)) {
+    const PlainColumns columns = SplitPlain(line, format.separator, &out->ends);
+    for (size_t i = 0; i < columns.size(); ++i) out->storage.push_back(columns[i]);
+    out->columns = out->storage;
     return;
   }
-  out->storage.clear();
   out->unquoted.clear();
   out->unquoted.reserve(line.size());  // Columns point into it.
   for (absl::string_view rest = line;;) {
@@ -218,23 +250,24 @@ bool TextParser::ParseLabel(absl::string_view text, float* label) const {
   return true;
 }
 
-bool TextParser::ParseRow(const LineColumns& line, float* dense, float* label,
+template <typename Columns>
+bool TextParser::ParseRow(const Columns& columns, float* dense, float* label,
                           std::vector<KeyBuffer>* features) const {
-  if (line.misquoted >= 0 || line.columns.size() != columns_.names.size()) return false;
+  if (columns.size() != columns_.names.size()) return false;
   for (size_t i = labels_.size(); i-- > 0;) {  // The first is read last, and stays.
-    if (!ParseLabel(line.columns[labels_[i]], label)) return false;
+    if (!ParseLabel(columns[labels_[i]], label)) return false;
   }
   for (const Number& number : numbers_) {
-    if (!number.reader.Read(line.columns[number.column], dense++)) return false;
+    if (!number.reader.Read(columns[number.column], dense++)) return false;
   }
   bool has_cross = false;
   for (size_t f = 0; f < features_.size(); ++f) {
     const Keys& keys = features_[f];
     has_cross |= keys.column < 0;
     if (keys.column < 0) continue;
-    if (!keys.reader->Read(line.columns[keys.column], &(*features)[f])) return false;
+    if (!keys.reader->Read(columns[keys.column], &(*features)[f])) return false;
   }
-  if (split_.has_value() && !split_->IsHeldOut(line.columns[split_->column()])) return false;
+  if (split_.has_value() && !split_->IsHeldOut(columns[split_->column()])) return false;
   if (!has_cross) return true;
   std::vector<Key> values;
   for (size_t f = 0; f < features_.size(); ++f) {
@@ -242,11 +275,20 @@ bool TextParser::ParseRow(const LineColumns& line, float* dense, float* label,
     values.clear();
     for (const int of : features_[f].cross) {
       const KeyBuffer& component = (*features)[of];
-      values.push_back((*component.keys)[component.size - 1]);
+      values.push_back(component.data[component.size - 1]);
     }
     (*features)[f].Add(CrossKeys(values, features_[f].buckets));
   }
   return true;
+}
+
+bool TextParser::ParseLine(absl::string_view line, float* dense, float* label,
+                           std::vector<KeyBuffer>* features, LineColumns* scratch) const {
+  if (!MayHaveQuotes(line, format_)) {
+    return ParseRow(SplitPlain(line, format_.separator, &scratch->ends), dense, label, features);
+  }
+  SplitLine(line, format_, scratch);
+  return scratch->misquoted < 0 && ParseRow(scratch->columns, dense, label, features);
 }
 
 void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
@@ -265,14 +307,13 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
     feature.keys.resize(std::max(feature.keys.capacity(), rows));
     feature.offsets.resize(rows + 1);
     feature.offsets[0] = 0;
-    features.push_back(KeyBuffer{&feature.keys});
+    features.emplace_back(&feature.keys);
   }
   LineColumns line;
   size_t row = 0;
   for (int64_t i = begin; i < end; ++i) {
     float* const dense = batch->dense.data() + row * stride;
-    SplitLine(WithoutLineEnd(raw.TextOf(i)), format_, &line);
-    if (!ParseRow(line, dense, &batch->labels[row], &features)) {
+    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), dense, &batch->labels[row], &features, &line)) {
       bad->push_back(i);
       for (size_t f = 0; f < features.size(); ++f) {
         features[f].size = batch->features[f].offsets[row];

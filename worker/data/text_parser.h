@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/uninitialized_vector.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch.h"
 #include "worker/data/column_values.h"
@@ -26,6 +27,7 @@ struct LineColumns {
   int misquoted = -1;  // The first column whose quotes are wrong; -1: none.
 
   std::vector<absl::string_view> storage;
+  UninitializedVector<uint32_t> ends;
   std::string unquoted;  // Of columns with a doubled quote.
 };
 
@@ -86,7 +88,10 @@ class TextParser {
   absl::Status AddFeatures(const Job& job);
   absl::StatusOr<int> Find(absl::string_view column, absl::string_view named_by) const;
   // `dense`, `label`: of the row. Adds to `features`, also where it returns false.
-  bool ParseRow(const LineColumns& line, float* dense, float* label,
+  bool ParseLine(absl::string_view line, float* dense, float* label,
+                 std::vector<KeyBuffer>* features, LineColumns* scratch) const;
+  template <typename Columns>
+  bool ParseRow(const Columns& columns, float* dense, float* label,
                 std::vector<KeyBuffer>* features) const;
   bool ParseLabel(absl::string_view text, float* label) const;
   std::string DescribeCount(absl::string_view line, size_t columns) const;

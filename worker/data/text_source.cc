@@ -35,11 +35,12 @@ TextSource::TextSource(std::shared_ptr<const TextFiles> files,
   CHECK(range_.end < 0 || range_.end >= range_.begin);
 }
 
-RowStream::Filter TextSource::MakeFilter() const {
+RowFilter TextSource::MakeFilter() const {
   if (range_.rows == TextRange::Rows::kAll) return {};
-  const bool wanted = range_.rows == TextRange::Rows::kHeldOut;
-  return [parser = parser_, wanted, scratch = std::make_shared<LineColumns>()](
-             absl::string_view line) { return parser->IsHeldOut(line, scratch.get()) == wanted; };
+  return {[parser = parser_, scratch = std::make_shared<LineColumns>()](absl::string_view line) {
+            return parser->IsHeldOut(line, scratch.get());
+          },
+          range_.rows == TextRange::Rows::kHeldOut};
 }
 
 absl::Status TextSource::TooFewRows(int64_t found) const {
@@ -97,12 +98,13 @@ absl::StatusOr<int64_t> TextSource::SkipShuffled(int64_t rows) {
       const int64_t count = std::min(of_block, rows - skipped);
       order_position_ += count;
       skipped += count;
-    } else if (rows - skipped >= range_.shuffle_rows) {  // Nothing of this block is wanted.
-      ASSIGN_OR_RETURN(const int64_t count, rows_.Skip(range_.shuffle_rows, on_scan_));
-      ++blocks_;
+    } else if (rows - skipped >= range_.shuffle_rows) {  // Nothing of these blocks is wanted.
+      const int64_t blocks = (rows - skipped) / range_.shuffle_rows;
+      ASSIGN_OR_RETURN(const int64_t count, rows_.Skip(blocks * range_.shuffle_rows, on_scan_));
+      blocks_ += blocks;
       taken_rows_ += count;
       skipped += count;
-      if (count < range_.shuffle_rows) break;
+      if (count < blocks * range_.shuffle_rows) break;
     } else {
       ASSIGN_OR_RETURN(const bool more, NextBlock());
       if (!more) break;

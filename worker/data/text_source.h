@@ -46,7 +46,7 @@ class TextSource : public BatchSource {
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
 
  private:
-  RowStream::Filter MakeFilter() const;
+  RowFilter MakeFilter() const;
   // What was counted is no longer there.
   absl::Status TooFewRows(int64_t found) const;
   // `rows`, or those that are left of the range.

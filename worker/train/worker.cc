@@ -344,9 +344,12 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     RETURN_IF_ERROR(CheckHostMemory(cached_options.layout, *device.device));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> dataset,
-                   Dataset::Open(job, [progress](absl::string_view what, const ScanProgress& scan) {
-                     progress->OnScan(what, scan);
-                   }));
+                   Dataset::Open(
+                       job,
+                       [progress](absl::string_view what, const ScanProgress& scan) {
+                         progress->OnScan(what, scan);
+                       },
+                       options.data_index));
   Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,
           transport, scheduler);
   RETURN_IF_ERROR(CheckMemory(&run));

@@ -15,6 +15,7 @@
 #include "common/base/scheduler.h"
 #include "common/net/rpc.h"
 #include "proto/job.pb.h"
+#include "worker/data/text_index.h"
 #include "worker/session/transport.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/launcher_orders.h"
@@ -50,6 +51,7 @@ struct WorkerOptions {
   NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named. Outlives the run.
   // Of the evaluations of job.evaluate; null: training always goes on. Outlives the run.
   EvaluationDecisions* decisions = nullptr;
+  TextIndexOptions data_index;
   // For tests: less than what CachedSourceOptions say.
   std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
   // What it computes on.

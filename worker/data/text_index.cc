@@ -1,0 +1,281 @@
+#include "worker/data/text_index.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "common/base/process.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::string_view kMagic = "TclnTxIx";
+constexpr uint32_t kVersion = 1;
+constexpr size_t kHeaderBytes = 16;  // Magic, version, checksum.
+constexpr int64_t kIdentityBytes = 64 << 10;
+
+template <typename T>
+void Put(T value, std::string* to) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));  // Little-endian, as all machines that we build for.
+  to->append(bytes, sizeof(T));
+}
+
+void PutText(absl::string_view text, std::string* to) {
+  Put(static_cast<uint32_t>(text.size()), to);
+  to->append(text.data(), text.size());
+}
+
+// Takes values from the front of `bytes`; once they are too few, zeros.
+class Taker {
+ public:
+  explicit Taker(absl::string_view bytes) : left_(bytes) {}
+
+  template <typename T>
+  T Take() {
+    T value = 0;
+    const absl::string_view from = TakeBytes(sizeof(T));
+    if (from.size() == sizeof(T)) std::memcpy(&value, from.data(), sizeof(T));
+    return value;
+  }
+  absl::string_view TakeText() { return TakeBytes(Take<uint32_t>()); }
+  // So many things of at least `bytes` each follow; 0 where there can't be so many.
+  uint64_t TakeCount(size_t bytes) {
+    const auto count = Take<uint64_t>();
+    if (count <= left_.size() / bytes) return count;
+    is_short_ = true;
+    return 0;
+  }
+  bool is_whole() const { return !is_short_ && left_.empty(); }
+
+ private:
+  absl::string_view TakeBytes(size_t bytes) {
+    if (is_short_ || bytes > left_.size()) {
+      is_short_ = true;
+      return {};
+    }
+    const absl::string_view taken = left_.substr(0, bytes);
+    left_.remove_prefix(bytes);
+    return taken;
+  }
+
+  absl::string_view left_;
+  bool is_short_ = false;
+};
+
+uint32_t ChecksumOf(absl::string_view file) {
+  const uint32_t begin = Crc32c(file.data(), kHeaderBytes - sizeof(uint32_t));
+  return ExtendCrc32c(begin, file.data() + kHeaderBytes, file.size() - kHeaderBytes);
+}
+
+void PutPlace(const RowPlace& place, std::string* to) {
+  for (const int64_t value : {place.offset, place.line, place.before.rows, place.before.held_out}) {
+    Put(value, to);
+  }
+}
+
+RowPlace TakePlace(Taker* from) {
+  RowPlace place;
+  place.offset = from->Take<int64_t>();
+  place.line = from->Take<int64_t>();
+  place.before.rows = from->Take<int64_t>();
+  place.before.held_out = from->Take<int64_t>();
+  return place;
+}
+
+}  // namespace
+
+std::optional<TextIndex::Identity> TextIndex::IdentityOf(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return std::nullopt;
+  const absl::Cleanup close_file = [fd] { close(fd); };
+  struct stat info;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  Identity identity;
+  identity.size = info.st_size;
+  identity.modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  std::string bytes(static_cast<size_t>(std::min<int64_t>(info.st_size, kIdentityBytes)), '\0');
+  const auto size = static_cast<ssize_t>(bytes.size());
+  if (pread(fd, bytes.data(), bytes.size(), 0) != size) return std::nullopt;
+  identity.head_crc = Crc32c(bytes.data(), bytes.size());
+  if (pread(fd, bytes.data(), bytes.size(), info.st_size - size) != size) return std::nullopt;
+  identity.tail_crc = Crc32c(bytes.data(), bytes.size());
+  return identity;
+}
+
+bool TextIndex::Prepare() {
+  const std::optional<Identity> identity = IdentityOf(path_);
+  absl::MutexLock lock(&mutex_);
+  if (!(identity_ == identity)) Forget();
+  identity_ = identity;
+  if (!identity_.has_value()) return false;
+  if (!std::exchange(is_loaded_, true)) Load();
+  return true;
+}
+
+void TextIndex::Forget() {
+  places_.clear();
+  points_.clear();
+  rows_.reset();
+  written_offset_ = 0;
+}
+
+void TextIndex::Drop() {
+  absl::MutexLock lock(&mutex_);
+  Forget();
+}
+
+bool TextIndex::WantsPlace(int64_t offset) const {
+  absl::MutexLock lock(&mutex_);
+  if (!identity_.has_value()) return false;
+  return offset - (places_.empty() ? 0 : places_.back().offset) >= options_.row_bytes;
+}
+
+void TextIndex::Note(const RowPlace& place) {
+  if (!WantsPlace(place.offset)) return;
+  absl::MutexLock lock(&mutex_);
+  places_.push_back(place);
+  if (place.offset - written_offset_ >= options_.write_bytes) Save();
+}
+
+void TextIndex::Note(RestartPoint point) {
+  absl::MutexLock lock(&mutex_);
+  const int64_t last = points_.empty() ? 0 : points_.back().offset;
+  if (identity_.has_value() && point.offset - last >= options_.point_bytes) {
+    points_.push_back(std::move(point));
+  }
+}
+
+void TextIndex::NoteEnd(const RowCount& rows) {
+  absl::MutexLock lock(&mutex_);
+  if (!identity_.has_value() || rows_.has_value()) return;
+  rows_ = rows;
+  Save();
+}
+
+std::optional<RowCount> TextIndex::rows() const {
+  absl::MutexLock lock(&mutex_);
+  return rows_;
+}
+
+std::optional<TextIndex::Way> TextIndex::WayTo(const RowPlace& place, int64_t offset,
+                                               bool compressed) const {
+  if (place.offset <= offset) return std::nullopt;
+  // The byte before the row is read, too: it shows that a row begins there.
+  if (!compressed) return Way{place, {place.offset - 1, place.offset - 1, -1, ""}};
+  const auto end = std::partition_point(
+      points_.begin(), points_.end(),
+      [&place](const RestartPoint& point) { return point.offset < place.offset; });
+  if (end == points_.begin() || (end - 1)->offset <= offset) return std::nullopt;
+  return Way{place, *(end - 1)};
+}
+
+// ---- the file
+
+std::string TextIndex::FileName() const {
+  // The names of two files that meet are no harm: what is in the file says whose it is.
+  uint64_t hash = Mix64(path_.size());
+  for (const char c : absl::StrCat(path_, "\n", reading_)) {
+    hash = Mix64(hash ^ static_cast<uint8_t>(c));
+  }
+  return absl::StrCat(options_.folder, "/", absl::Hex(hash, absl::kZeroPad16), ".index");
+}
+
+std::string TextIndex::Encode() const {
+  std::string bytes(kMagic);
+  Put(kVersion, &bytes);
+  Put(uint32_t{0}, &bytes);
+  PutText(path_, &bytes);
+  PutText(reading_, &bytes);
+  Put(identity_->size, &bytes);
+  Put(identity_->modified_ns, &bytes);
+  Put(identity_->head_crc, &bytes);
+  Put(identity_->tail_crc, &bytes);
+  Put(rows_.has_value() ? rows_->rows : int64_t{-1}, &bytes);
+  Put(rows_.has_value() ? rows_->held_out : int64_t{-1}, &bytes);
+  Put(uint64_t{places_.size()}, &bytes);
+  for (const RowPlace& place : places_) PutPlace(place, &bytes);
+  Put(uint64_t{points_.size()}, &bytes);
+  for (const RestartPoint& point : points_) {
+    Put(point.offset, &bytes);
+    Put(point.file_offset, &bytes);
+    Put(static_cast<int32_t>(point.bits), &bytes);
+    PutText(point.window, &bytes);
+  }
+  const uint32_t checksum = ChecksumOf(bytes);
+  std::memcpy(bytes.data() + kHeaderBytes - sizeof(checksum), &checksum, sizeof(checksum));
+  return bytes;
+}
+
+bool TextIndex::Decode(absl::string_view bytes) {
+  if (bytes.size() < kHeaderBytes || !absl::StartsWith(bytes, kMagic)) return false;
+  Taker taker(bytes.substr(kMagic.size()));
+  if (taker.Take<uint32_t>() != kVersion || taker.Take<uint32_t>() != ChecksumOf(bytes)) {
+    return false;
+  }
+  if (taker.TakeText() != path_ || taker.TakeText() != reading_) return false;
+  Identity identity;
+  identity.size = taker.Take<int64_t>();
+  identity.modified_ns = taker.Take<int64_t>();
+  identity.head_crc = taker.Take<uint32_t>();
+  identity.tail_crc = taker.Take<uint32_t>();
+  if (!(identity == *identity_)) return false;
+  const RowCount rows = {taker.Take<int64_t>(), taker.Take<int64_t>()};
+  std::vector<RowPlace> places(taker.TakeCount(4 * sizeof(int64_t)));
+  for (RowPlace& place : places) place = TakePlace(&taker);
+  std::vector<RestartPoint> points(taker.TakeCount(2 * sizeof(int64_t) + 2 * sizeof(int32_t)));
+  for (RestartPoint& point : points) {
+    point.offset = taker.Take<int64_t>();
+    point.file_offset = taker.Take<int64_t>();
+    point.bits = taker.Take<int32_t>();
+    point.window = std::string(taker.TakeText());
+  }
+  if (!taker.is_whole()) return false;
+  places_ = std::move(places);
+  points_ = std::move(points);
+  if (rows.rows >= 0) rows_ = rows;
+  if (!places_.empty()) written_offset_ = places_.back().offset;
+  return true;
+}
+
+void TextIndex::Load() {
+  if (options_.folder.empty()) return;
+  std::ifstream file(FileName(), std::ios::binary);
+  if (!file) return;
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Decode(bytes);
+}
+
+void TextIndex::Save() {
+  if (!places_.empty()) written_offset_ = places_.back().offset;
+  if (!options_.writes || options_.folder.empty() || cannot_write_) return;
+  // What was noted is of the file that was opened.
+  if (!(IdentityOf(path_) == identity_)) return;
+  const std::string name = FileName();
+  const std::string temporary = absl::StrCat(name, ".", getpid(), ".tmp");
+  std::error_code error;
+  std::filesystem::create_directories(options_.folder, error);
+  std::ofstream file(temporary, std::ios::binary);
+  file << Encode();
+  file.close();
+  if (file.good() && std::rename(temporary.c_str(), name.c_str()) == 0) return;
+  cannot_write_ = true;
+  LogLine(absl::StrCat("can't write ", temporary, ": ", std::strerror(errno),
+                       "; a worker that goes on amid ", path_, " has to read what lies before"));
+  std::remove(temporary.c_str());
+}
+
+}  // namespace thermocline

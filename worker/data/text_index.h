@@ -1,0 +1,127 @@
+// Where rows begin in a text file: gathered as the file is read the first time, kept in a file of
+// the run directory (docs/formats.md), so that a later reader goes to a row within seconds.
+#ifndef THERMOCLINE_WORKER_DATA_TEXT_INDEX_H_
+#define THERMOCLINE_WORKER_DATA_TEXT_INDEX_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/data/byte_source.h"
+
+namespace thermocline {
+
+// Rows of a file before some place of it, without its header.
+struct RowCount {
+  int64_t rows = 0;
+  int64_t held_out = 0;  // of `rows`, as data.split.column says
+};
+
+// A row's begin.
+struct RowPlace {
+  int64_t offset = 0;  // in the text, more than 0
+  int64_t line = 0;    // of the file, from 1
+  RowCount before;
+};
+
+struct TextIndexOptions {
+  // Where files are kept; "": nowhere, and what is known lives as long as the object.
+  std::string folder;
+  // Whether they are written here, or only read.
+  bool writes = false;
+  // Bytes of text between places of rows, and between points where compressed text is read again.
+  int64_t row_bytes = 4 << 20;
+  int64_t point_bytes = 64 << 20;
+  // Bytes of the file between writes, before its end is known.
+  int64_t write_bytes = int64_t{1} << 30;
+};
+
+// Thread-safe: several readers of a file share it.
+class TextIndex {
+ public:
+  // `reading`: all that decides which rows the file has, and which of them are held out.
+  TextIndex(std::string path, std::string reading, TextIndexOptions options)
+      : path_(std::move(path)), reading_(std::move(reading)), options_(std::move(options)) {}
+
+  // Called before each reading of the file. Takes what is kept of it the first time; forgets what
+  // is known if the file is no longer the same by its size, time, first and last bytes. False: it
+  // is no regular file, or can't be read; then nothing is known or noted.
+  bool Prepare();
+
+  // Whether a place is far enough from the last to be noted.
+  bool WantsPlace(int64_t offset) const;
+  void Note(const RowPlace& place);
+  void Note(RestartPoint point);
+  // The file has so many rows.
+  void NoteEnd(const RowCount& rows);
+
+  // All rows, once they are known.
+  std::optional<RowCount> rows() const;
+  // How to get to a place that lies beyond byte `offset` of the text, the last of those for which
+  // is_before(place.before); false from some place on, for all after it. Reading begins at `point`.
+  struct Way {
+    RowPlace place;
+    RestartPoint point;
+  };
+  template <typename IsBefore>
+  std::optional<Way> Find(int64_t offset, bool compressed, const IsBefore& is_before) const {
+    absl::MutexLock lock(&mutex_);
+    const auto end =
+        std::partition_point(places_.begin(), places_.end(),
+                             [&](const RowPlace& place) { return is_before(place.before); });
+    if (end == places_.begin()) return std::nullopt;
+    return WayTo(*(end - 1), offset, compressed);
+  }
+
+  // Forgets all: it has led astray.
+  void Drop();
+
+  int64_t point_bytes() const { return options_.point_bytes; }
+
+ private:
+  // What tells a file from others, and from itself after a change.
+  struct Identity {
+    int64_t size = -1;
+    int64_t modified_ns = 0;
+    uint32_t head_crc = 0, tail_crc = 0;
+    friend bool operator==(const Identity& a, const Identity& b) {
+      return a.size == b.size && a.modified_ns == b.modified_ns && a.head_crc == b.head_crc &&
+             a.tail_crc == b.tail_crc;
+    }
+  };
+  static std::optional<Identity> IdentityOf(const std::string& path);
+
+  std::optional<Way> WayTo(const RowPlace& place, int64_t offset, bool compressed) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string FileName() const;
+  std::string Encode() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False, and nothing known: the bytes are none of this file's index.
+  bool Decode(absl::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where the file can't be written, says so once and goes on without.
+  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  const std::string reading_;
+  const TextIndexOptions options_;
+
+  mutable absl::Mutex mutex_;
+  std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // Empty: Prepare() was false.
+  bool is_loaded_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<RowPlace> places_ ABSL_GUARDED_BY(mutex_);      // ascending
+  std::vector<RestartPoint> points_ ABSL_GUARDED_BY(mutex_);  // ascending
+  std::optional<RowCount> rows_ ABSL_GUARDED_BY(mutex_);
+  int64_t written_offset_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last place in the file.
+  bool cannot_write_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_TEXT_INDEX_H_
