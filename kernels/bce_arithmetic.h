@@ -59,7 +59,7 @@ THERMOCLINE_HOST_DEVICE inline double ExpOfMinusAbs(double x) {
   return ExpOfNegative(-(kMaxMagnitude < magnitude ? kMaxMagnitude : magnitude));
 }
 
-// The loss of one sample; *gradient = (sigmoid(logit) - label) * scale.
+// The loss of one sample, unweighted; *gradient = (sigmoid(logit) - label) * scale.
 THERMOCLINE_HOST_DEVICE inline double BceOfSample(float logit, float label, float scale,
                                                   float* gradient) {
   const double x = logit;
@@ -68,6 +68,15 @@ THERMOCLINE_HOST_DEVICE inline double BceOfSample(float logit, float label, floa
   const double sigmoid = (x >= 0 ? 1.0 : e) / (1 + e);
   *gradient = static_cast<float>(sigmoid - y) * scale;
   return (x < 0 ? 0.0 : x) - x * y + Log1pOfUnit(e);
+}
+
+// Sample i of several; weights: null where each is 1.
+THERMOCLINE_HOST_DEVICE inline double WeightedBce(float logit, const float* labels,
+                                                  const float* weights, int64_t i, float scale,
+                                                  float* gradient) {
+  if (weights == nullptr) return BceOfSample(logit, labels[i], scale, gradient);
+  const double loss = BceOfSample(logit, labels[i], weights[i] * scale, gradient);
+  return static_cast<double>(weights[i]) * loss;
 }
 
 }  // namespace thermocline

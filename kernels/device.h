@@ -125,10 +125,11 @@ class Device {
                                    Matrix output_gradient,  // like output
                                    Matrix z_gradient) = 0;  // like z
 
-  // Binary cross entropy with logits:
-  //   loss_sum[0] = sum of log(1 + exp(x)) - y x;  gradient = (sigmoid(x) - y) * scale
+  // Binary cross entropy with logits, a sample weighted by w:
+  //   loss_sum[0] = sum of w (log(1 + exp(x)) - y x);  gradient = (sigmoid(x) - y) * (w scale)
   virtual void BceWithLogits(Matrix logits,                     // [batch, 1] float32
                              DeviceSpan<const float> labels,    // [batch] 0 or 1
+                             DeviceSpan<const float> weights,   // [batch], or none: each is 1
                              float scale,                       // 1 / samples of the global batch
                              Matrix logits_gradient,            // [batch, 1] float32
                              DeviceSpan<double> loss_sum) = 0;  // [1]

@@ -180,7 +180,7 @@ std::vector<BenchmarkOperation> StepBenchmark::ForwardOperations() {
        0,
        {},
        [=] {
-         device_->BceWithLogits(logits_, labels_, 1.0f / static_cast<float>(batch_),
+         device_->BceWithLogits(logits_, labels_, {}, 1.0f / static_cast<float>(batch_),
                                 logits_gradient_, loss_);
        }},
   };

@@ -185,8 +185,8 @@ TEST(ValidateData, NamesLineAndField) {
                 "'y'?)"},
            Case{"label {", "format: CRITEO_TSV label {",
                 "j:3: data.format is set, and data.train as well; choose one"},
-           Case{"label {", "weight: 'n1' label {",
-                "j:3: data.weight is set, but samples can't be weighted yet: all count the same"},
+           Case{"label {", "weight: 'N1' label {",
+                "j:3: data.weight names 'N1', but there is no such column (did you mean 'n1'?)"},
            Case{"label {", "split { last_share: 1 } label {",
                 "j:3: data.split.last_share is 1; it must be in [0, 1)"},
            Case{"label {", "split { column: 'n1' } label {",
@@ -232,6 +232,9 @@ TEST(ValidateFeatures, NamesLineAndField) {
            Case{"buckets: 100", "boundaries: 2 buckets: 3",
                 "j:5: feature[0].categorical.buckets is set beside boundaries, which make few keys "
                 "by themselves"},
+           Case{"buckets: 100", "weights: 'w'",
+                "j:5: feature[0].categorical.weights is refused: all values of a list count the "
+                "same yet"},
            Case{"buckets: 100", "min: 2", "j:5: feature[0].categorical.min goes with id: INTEGER"},
            Case{"buckets: 100", "separator: ','",
                 "j:5: feature[0].categorical.separator is ','; it must be one character, and not "

@@ -39,19 +39,16 @@ class DataValidator {
                            "is 0, and data.num_categorical as well: there is nothing to train on");
     }
     if (!data_.weight().empty()) {
-      return source_.Error("data.weight",
-                           "is set, but samples can't be weighted yet: all count "
-                           "the same");
+      if (IsNpy(data_)) return source_.Error("data.weight", "is for text; npy has no such column");
+      RETURN_IF_ERROR(CheckColumn("data.weight", data_.weight()));
     }
     if (data_.has_shuffle()) {
       if (IsNpy(data_)) return source_.Error("data.shuffle", "is for text; npy is read in order");
       RETURN_IF_ERROR(CheckRange(source_, "data.shuffle.block_rows", data_.shuffle().block_rows(),
                                  2, kMaxShuffleRows));
     }
-    if (data_.has_parser_threads()) {
-      RETURN_IF_ERROR(
-          CheckRange(source_, "data.parser_threads", data_.parser_threads(), 1, kMaxParserThreads));
-    }
+    const uint64_t threads = data_.has_parser_threads() ? data_.parser_threads() : 1;
+    RETURN_IF_ERROR(CheckRange(source_, "data.parser_threads", threads, 1, kMaxParserThreads));
     return CheckRange(source_, "data.read_ahead_batches", data_.read_ahead_batches(), 1,
                       kMaxReadAheadBatches);
   }
@@ -358,6 +355,10 @@ class FeatureValidator {
   absl::Status CheckCategorical(int i) const {
     const Feature& feature = job_.feature(i);
     const Feature::Categorical& categorical = feature.categorical();
+    if (!categorical.weights().empty()) {
+      return source_.Error(PathOf(i, "categorical.weights"),
+                           "is refused: all values of a list count the same yet");
+    }
     const bool has_boundaries = categorical.boundaries_size() > 0;
     if (has_boundaries && categorical.id() != Feature::Categorical::ID_UNSPECIFIED) {
       return source_.Error(PathOf(i, "categorical.id"), "is set beside boundaries; choose one");

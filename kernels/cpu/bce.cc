@@ -4,10 +4,12 @@
 namespace thermocline {
 
 double CpuBceWithLogits(const float* logits, int64_t logits_stride, const float* labels,
-                        int64_t batch, float scale, float* gradient, int64_t gradient_stride) {
+                        const float* weights, int64_t batch, float scale, float* gradient,
+                        int64_t gradient_stride) {
   double sum = 0;
   for (int64_t i = 0; i < batch; ++i) {
-    sum += BceOfSample(logits[i * logits_stride], labels[i], scale, &gradient[i * gradient_stride]);
+    sum += WeightedBce(logits[i * logits_stride], labels, weights, i, scale,
+                       &gradient[i * gradient_stride]);
   }
   return sum;
 }

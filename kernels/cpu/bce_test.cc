@@ -28,8 +28,8 @@ TEST(BceTest, LossAndGradientAgreeWithLibm) {
   std::vector<float> labels, gradient(batch * stride, 77);
   for (int64_t i = 0; i < batch; ++i) labels.push_back(static_cast<float>(rng() % 2));
   const float scale = 1.0f / 512;
-  const double sum =
-      CpuBceWithLogits(logits.data(), stride, labels.data(), batch, scale, gradient.data(), stride);
+  const double sum = CpuBceWithLogits(logits.data(), stride, labels.data(), nullptr, batch, scale,
+                                      gradient.data(), stride);
   double expected = 0;
   for (int64_t i = 0; i < batch; ++i) {
     const double p = 1 / (1 + std::exp(-static_cast<double>(logits[i * stride])));
@@ -47,9 +47,9 @@ TEST(BceTest, GradientAgreesWithFiniteDifferences) {
       const float points[] = {x - step, x + step};
       const float labels[] = {label, label};
       float ignored, gradient;
-      const double down = CpuBceWithLogits(&points[0], 1, labels, 1, 1, &ignored, 1);
-      const double up = CpuBceWithLogits(&points[1], 1, labels, 1, 1, &ignored, 1);
-      CpuBceWithLogits(&x, 1, labels, 1, 1, &gradient, 1);
+      const double down = CpuBceWithLogits(&points[0], 1, labels, nullptr, 1, 1, &ignored, 1);
+      const double up = CpuBceWithLogits(&points[1], 1, labels, nullptr, 1, 1, &ignored, 1);
+      CpuBceWithLogits(&x, 1, labels, nullptr, 1, 1, &gradient, 1);
       const double width = static_cast<double>(points[1]) - points[0];
       ASSERT_NEAR(gradient, (up - down) / width, 2e-6) << x;
     }
@@ -60,9 +60,9 @@ TEST(BceTest, ExtremeLogitsStayFinite) {
   const float logits[] = {1e30f, -1e30f, 1e30f, -1e30f};
   const float labels[] = {1, 0, 0, 1};
   float gradient[4];
-  const double right = CpuBceWithLogits(logits, 1, labels, 2, 1, gradient, 1);
+  const double right = CpuBceWithLogits(logits, 1, labels, nullptr, 2, 1, gradient, 1);
   EXPECT_NEAR(right, 0, 1e-12);
-  const double wrong = CpuBceWithLogits(logits + 2, 1, labels + 2, 2, 1, gradient + 2, 1);
+  const double wrong = CpuBceWithLogits(logits + 2, 1, labels + 2, nullptr, 2, 1, gradient + 2, 1);
   EXPECT_NEAR(wrong, 2 * static_cast<double>(1e30f), 1e20);
   EXPECT_EQ(gradient[2], 1);
   EXPECT_EQ(gradient[3], -1);

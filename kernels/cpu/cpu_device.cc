@@ -98,10 +98,12 @@ class CpuDevice : public Device {
     CpuInteractionBackward(z, vectors, output_gradient, z_gradient, &pool_);
   }
 
-  void BceWithLogits(Matrix logits, DeviceSpan<const float> labels, float scale,
-                     Matrix logits_gradient, DeviceSpan<double> loss_sum) override {
+  void BceWithLogits(Matrix logits, DeviceSpan<const float> labels, DeviceSpan<const float> weights,
+                     float scale, Matrix logits_gradient, DeviceSpan<double> loss_sum) override {
     CHECK_EQ(labels.size, logits.rows);
-    loss_sum[0] = CpuBceWithLogits(logits.floats(), logits.ld, labels.data, labels.size, scale,
+    CHECK(weights.empty() || weights.size == labels.size);
+    loss_sum[0] = CpuBceWithLogits(logits.floats(), logits.ld, labels.data,
+                                   weights.empty() ? nullptr : weights.data, labels.size, scale,
                                    logits_gradient.floats(), logits_gradient.ld);
   }
 

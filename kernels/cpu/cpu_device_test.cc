@@ -62,10 +62,16 @@ TEST(CpuDeviceTest, BceFillsLossAndGradient) {
   const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
   std::vector<float> logits = {0, 0, 0}, labels = {1, 0, 1}, gradient(3, 77);
   double loss = 77;
-  device->BceWithLogits(FloatMatrix(logits.data(), 3, 1), {labels.data(), 3}, 0.5f,
+  device->BceWithLogits(FloatMatrix(logits.data(), 3, 1), {labels.data(), 3}, {}, 0.5f,
                         FloatMatrix(gradient.data(), 3, 1), {&loss, 1});
   EXPECT_NEAR(loss, 3 * 0.6931471805599453, 1e-12);
   EXPECT_EQ(gradient, std::vector<float>({-0.25f, 0.25f, -0.25f}));
+  // Weighted, and divided by the number of samples all the same.
+  const std::vector<float> weights = {2, 0, 0.5f};
+  device->BceWithLogits(FloatMatrix(logits.data(), 3, 1), {labels.data(), 3}, {weights.data(), 3},
+                        0.5f, FloatMatrix(gradient.data(), 3, 1), {&loss, 1});
+  EXPECT_NEAR(loss, 2.5 * 0.6931471805599453, 1e-12);
+  EXPECT_EQ(gradient, std::vector<float>({-0.5f, 0, -0.125f}));
 }
 
 }  // namespace

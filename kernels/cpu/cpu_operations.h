@@ -14,9 +14,11 @@ namespace thermocline {
 
 // bce.cc: binary cross entropy with logits.
 //
-// Returns the sum of the losses; gradient[i * gradient_stride] = (sigmoid - label) * scale.
+// Returns the sum of the weighted losses; gradient[i * gradient_stride] = (sigmoid - label) *
+// (weight * scale). weights: [batch], or null: each is 1.
 double CpuBceWithLogits(const float* logits, int64_t logits_stride, const float* labels,
-                        int64_t batch, float scale, float* gradient, int64_t gradient_stride);
+                        const float* weights, int64_t batch, float scale, float* gradient,
+                        int64_t gradient_stride);
 
 // embedding.cc: pooling of embedding rows, and sums of their gradients.
 void CpuPoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,

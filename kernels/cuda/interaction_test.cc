@@ -62,8 +62,10 @@ TEST_F(InteractionTest, KeepsZerosOfBothSigns) {
 TEST_F(InteractionTest, BceWithLogits) {
   for (int32_t batch : {0, 1, 255, 256, 257, 70000}) {
     for (int64_t ld : {1, 8}) {
+      const bool has_weights = ld == 8;
       std::vector<float> logits = RandomFloats(&rng_, batch * ld, 30);
-      std::vector<float> labels(batch);
+      std::vector<float> labels(batch), weights(batch);
+      for (float& weight : weights) weight = static_cast<float>(rng_() % 100) / 7;
       for (float& label : labels) label = rng_() % 3 == 0 ? 1.0f : 0.0f;
       if (batch > 100) {
         logits[7 * ld] = 800;
@@ -75,8 +77,9 @@ TEST_F(InteractionTest, BceWithLogits) {
         float* const gradient = uploads->Put(std::vector<float>(batch * ld, 77));
         double* const loss = uploads->Put(std::vector<double>{77});
         device->BceWithLogits(FloatMatrix(uploads->Put(logits), batch, 1, ld),
-                              uploads->PutSpan(labels), 1.0f / 64,
-                              FloatMatrix(gradient, batch, 1, ld), {loss, 1});
+                              uploads->PutSpan(labels),
+                              has_weights ? uploads->PutSpan(weights) : DeviceSpan<const float>{},
+                              1.0f / 64, FloatMatrix(gradient, batch, 1, ld), {loss, 1});
         losses.push_back(uploads->Get(loss, 1)[0]);
         return uploads->Get(gradient, batch * ld);
       });

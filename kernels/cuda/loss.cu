@@ -21,13 +21,13 @@ __device__ double SumOfBlock(double value, double* shared) {
 }
 
 // threads: [batch]; partials: [blocks], the sum of each block's losses
-__global__ void BceKernel(Matrix logits, const float* labels, float scale, Matrix logits_gradient,
-                          double* partials) {
+__global__ void BceKernel(Matrix logits, const float* labels, const float* weights, float scale,
+                          Matrix logits_gradient, double* partials) {
   SHARED_MEMORY(double, shared);
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   double loss = 0;
   if (i < logits.rows) {
-    loss = BceOfSample(*RowOf(logits, i), labels[i], scale, RowOf(logits_gradient, i));
+    loss = WeightedBce(*RowOf(logits, i), labels, weights, i, scale, RowOf(logits_gradient, i));
   }
   const double sum = SumOfBlock(loss, shared);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
@@ -60,14 +60,14 @@ __global__ void FindNonFiniteKernel(DeviceSpan<const float> values, int64_t* ind
 
 int64_t BceScratchDoubles(int64_t batch) { return CeilDiv(batch, kBlockThreads); }
 
-cudaError_t LaunchBceWithLogits(Matrix logits, const float* labels, float scale,
-                                Matrix logits_gradient, double* loss_sum, double* scratch,
-                                cudaStream_t stream) {
+cudaError_t LaunchBceWithLogits(Matrix logits, const float* labels, const float* weights,
+                                float scale, Matrix logits_gradient, double* loss_sum,
+                                double* scratch, cudaStream_t stream) {
   const int64_t blocks = BceScratchDoubles(logits.rows);
   const int64_t shared_bytes = kBlockThreads * sizeof(double);
   if (blocks > 0) {
     LAUNCH_WITH_BARRIERS(BceKernel, blocks, kBlockThreads, shared_bytes, stream, logits, labels,
-                         scale, logits_gradient, scratch);
+                         weights, scale, logits_gradient, scratch);
   }
   LAUNCH_WITH_BARRIERS(AddLossesKernel, 1, kBlockThreads, shared_bytes, stream, scratch, blocks,
                        loss_sum);

@@ -41,9 +41,10 @@ cudaError_t LaunchInteractionBackward(Matrix z, int32_t vectors, Matrix output_g
 
 // loss.cu. Scratch: one partial sum a block.
 int64_t BceScratchDoubles(int64_t batch);
-cudaError_t LaunchBceWithLogits(Matrix logits, const float* labels, float scale,
-                                Matrix logits_gradient, double* loss_sum, double* scratch,
-                                cudaStream_t stream);
+cudaError_t LaunchBceWithLogits(Matrix logits, const float* labels,
+                                const float* weights,  // null: each is 1
+                                float scale, Matrix logits_gradient, double* loss_sum,
+                                double* scratch, cudaStream_t stream);
 cudaError_t LaunchFindNonFinite(DeviceSpan<const float> values, int64_t* index,
                                 cudaStream_t stream);
 

@@ -385,15 +385,18 @@ void StreamDevice::InteractionBackward(Matrix z, int32_t vectors, Matrix output_
         "InteractionBackward");
 }
 
-void StreamDevice::BceWithLogits(Matrix logits, DeviceSpan<const float> labels, float scale,
+void StreamDevice::BceWithLogits(Matrix logits, DeviceSpan<const float> labels,
+                                 DeviceSpan<const float> weights, float scale,
                                  Matrix logits_gradient, DeviceSpan<double> loss_sum) {
   CHECK_EQ(labels.size, logits.rows);
+  CHECK(weights.empty() || weights.size == labels.size);
   if (!Begin()) return;
   void* const scratch = Scratch(sizeof(double) * BceScratchDoubles(logits.rows));
   if (scratch == nullptr) return;
-  Check(LaunchBceWithLogits(logits, labels.data, scale, logits_gradient, loss_sum.data,
-                            static_cast<double*>(scratch), compute_),
-        "BceWithLogits");
+  Check(
+      LaunchBceWithLogits(logits, labels.data, weights.empty() ? nullptr : weights.data, scale,
+                          logits_gradient, loss_sum.data, static_cast<double*>(scratch), compute_),
+      "BceWithLogits");
 }
 
 void StreamDevice::FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) {

@@ -55,8 +55,8 @@ class StreamDevice : public Device {
   void InteractionForward(Matrix z, int32_t vectors, Matrix output) override;
   void InteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient,
                            Matrix z_gradient) override;
-  void BceWithLogits(Matrix logits, DeviceSpan<const float> labels, float scale,
-                     Matrix logits_gradient, DeviceSpan<double> loss_sum) override;
+  void BceWithLogits(Matrix logits, DeviceSpan<const float> labels, DeviceSpan<const float> weights,
+                     float scale, Matrix logits_gradient, DeviceSpan<double> loss_sum) override;
   void FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) override;
   void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
                    DeviceSpan<const float> gradients, DeviceSpan<float> weights,

@@ -101,6 +101,22 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(info.param).substr(0, std::string(info.param).find(' '));
     });
 
+// Here a sample's label is its weight: only clicks count.
+TEST(WeightsTest, WeightedSamplesGiveTheReferencesBits) {
+  for (const int workers : {1, 2}) {
+    const std::vector<std::string> of_workers = {"cluster.workers=" + std::to_string(workers)};
+    const Job plain = MakeJobOfColumns(2, 3, of_workers);
+    const Job weighted = MakeJobOfColumns(2, 3, {of_workers[0], "data.weight='label'"});
+    const std::string reference = ReferenceDigest(weighted);
+    EXPECT_NE(reference, ReferenceDigest(plain));
+    const Outcome outcome = Train(weighted);
+    EXPECT_EQ(Hex(outcome.digest), reference);
+    ASSERT_TRUE(outcome.workers[0].ok());
+    // The loss is that of the clicks, which a model without other samples soon expects.
+    EXPECT_LT(outcome.workers[0]->stats.loss(), 0.1);
+  }
+}
+
 // The numbers of dense and of categorical columns.
 class ColumnsTest : public testing::TestWithParam<std::pair<int, int>> {
  protected:

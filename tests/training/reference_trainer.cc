@@ -150,9 +150,10 @@ class ReferenceTrainer {
       gradient_views.push_back(FloatMatrix(
           gradients[t].data(), static_cast<int32_t>(keys[t].size()), tables_.sparse[t].dim));
     }
-    model_.BackwardToEmbeddings({batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
-                                1.0f / static_cast<float>(job_.train().batch_size()),
-                                gradient_views);
+    model_.BackwardToEmbeddings(
+        {batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
+        {batch->weights.data(), static_cast<int64_t>(batch->weights.size())},
+        1.0f / static_cast<float>(job_.train().batch_size()), gradient_views);
     model_.BackwardDense();
     RETURN_IF_ERROR(device_->Synchronize());
     for (size_t t = 0; t < sparse_.size(); ++t) {

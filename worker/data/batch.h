@@ -45,6 +45,7 @@ struct Batch {
   int dense_stride = 0;                  // PaddedDenseColumns(num_dense)
   UninitializedVector<float> dense;      // [size, dense_stride], columns from num_dense on are 0
   UninitializedVector<float> labels;     // [size], 0 or 1
+  UninitializedVector<float> weights;    // [size], 0 or more; empty where the job has none
   std::vector<FeatureLookups> features;  // In the job's order.
 
   absl::Span<const float> dense_row(int sample) const {  // [num_dense]

@@ -92,7 +92,12 @@ absl::Status BatchReader::CountBadRows(const Entry& entry) {
 }
 
 absl::Status BatchReader::TooManyBadRows(const absl::Status& last, uint64_t met) const {
-  if (options_.max_bad_lines == 0) return last;
+  if (options_.max_bad_lines == 0) {
+    if (met == 1) return last;
+    return absl::Status(last.code(),
+                        absl::StrCat(last.message(), "; ", met - 1, " more in this batch ",
+                                     met == 2 ? "is" : "are", " malformed, too"));
+  }
   return absl::Status(last.code(),
                       absl::StrCat(last.message(), "; data.max_bad_lines allows each worker ",
                                    options_.max_bad_lines,

@@ -352,7 +352,8 @@ TEST(BatchReader, FirstBadLineIsAnErrorByDefault) {
   auto reader = MakeReader(&script, options);
   const Seen seen = ReadAll(reader.get());
   EXPECT_EQ(seen.rows.size(), 1u);
-  EXPECT_EQ(seen.status, absl::InvalidArgumentError("bad row 15"));
+  EXPECT_EQ(seen.status,
+            absl::InvalidArgumentError("bad row 15; 1 more in this batch is malformed, too"));
   EXPECT_EQ(reader->progress().bad_lines, 0u);  // None was skipped.
 }
 

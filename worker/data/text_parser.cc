@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -230,6 +231,9 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
     parser.labels_.push_back(label);
   }
   parser.positive_.assign(data.label().positive().begin(), data.label().positive().end());
+  if (!data.weight().empty()) {
+    ASSIGN_OR_RETURN(parser.weight_, parser.Find(data.weight(), "data.weight"));
+  }
   if (!data.split().column().empty()) {
     ASSIGN_OR_RETURN(const int column, parser.Find(data.split().column(), "data.split.column"));
     parser.split_.emplace(column, data.split().test_from());
@@ -239,6 +243,14 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
 }
 
 // ---- rows
+
+// A finite number of 0 or more.
+static bool ParseWeight(absl::string_view text, float* weight) {
+  const std::optional<double> number = ParseNumber(text);
+  if (!number.has_value()) return false;
+  *weight = static_cast<float>(*number);
+  return *weight >= 0 && std::isfinite(*weight);
+}
 
 bool TextParser::ParseLabel(absl::string_view text, float* label) const {
   if (!positive_.empty()) {
@@ -251,14 +263,15 @@ bool TextParser::ParseLabel(absl::string_view text, float* label) const {
 }
 
 template <typename Columns>
-bool TextParser::ParseRow(const Columns& columns, float* dense, float* label,
+bool TextParser::ParseRow(const Columns& columns, RowValues values,
                           std::vector<KeyBuffer>* features) const {
   if (columns.size() != columns_.names.size()) return false;
   for (size_t i = labels_.size(); i-- > 0;) {  // The first is read last, and stays.
-    if (!ParseLabel(columns[labels_[i]], label)) return false;
+    if (!ParseLabel(columns[labels_[i]], values.label)) return false;
   }
+  if (weight_ >= 0 && !ParseWeight(columns[weight_], values.weight)) return false;
   for (const Number& number : numbers_) {
-    if (!number.reader.Read(columns[number.column], dense++)) return false;
+    if (!number.reader.Read(columns[number.column], values.dense++)) return false;
   }
   bool has_cross = false;
   for (size_t f = 0; f < features_.size(); ++f) {
@@ -269,26 +282,26 @@ bool TextParser::ParseRow(const Columns& columns, float* dense, float* label,
   }
   if (split_.has_value() && !split_->IsHeldOut(columns[split_->column()])) return false;
   if (!has_cross) return true;
-  std::vector<Key> values;
+  std::vector<Key> keys;
   for (size_t f = 0; f < features_.size(); ++f) {
     if (features_[f].column >= 0) continue;
-    values.clear();
+    keys.clear();
     for (const int of : features_[f].cross) {
       const KeyBuffer& component = (*features)[of];
-      values.push_back(component.data[component.size - 1]);
+      keys.push_back(component.data[component.size - 1]);
     }
-    (*features)[f].Add(CrossKeys(values, features_[f].buckets));
+    (*features)[f].Add(CrossKeys(keys, features_[f].buckets));
   }
   return true;
 }
 
-bool TextParser::ParseLine(absl::string_view line, float* dense, float* label,
+bool TextParser::ParseLine(absl::string_view line, RowValues values,
                            std::vector<KeyBuffer>* features, LineColumns* scratch) const {
   if (!MayHaveQuotes(line, format_)) {
-    return ParseRow(SplitPlain(line, format_.separator, &scratch->ends), dense, label, features);
+    return ParseRow(SplitPlain(line, format_.separator, &scratch->ends), values, features);
   }
   SplitLine(line, format_, scratch);
-  return scratch->misquoted < 0 && ParseRow(scratch->columns, dense, label, features);
+  return scratch->misquoted < 0 && ParseRow(scratch->columns, values, features);
 }
 
 void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
@@ -300,6 +313,7 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   batch->dense_stride = stride;
   batch->dense.resize(rows * stride);
   batch->labels.resize(rows);
+  batch->weights.resize(weight_ >= 0 ? rows : 0);
   batch->features.resize(features_.size());
   std::vector<KeyBuffer> features;
   features.reserve(features_.size());
@@ -313,7 +327,9 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   size_t row = 0;
   for (int64_t i = begin; i < end; ++i) {
     float* const dense = batch->dense.data() + row * stride;
-    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), dense, &batch->labels[row], &features, &line)) {
+    const RowValues values = {dense, &batch->labels[row],
+                              weight_ >= 0 ? &batch->weights[row] : nullptr};
+    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), values, &features, &line)) {
       bad->push_back(i);
       for (size_t f = 0; f < features.size(); ++f) {
         features[f].size = batch->features[f].offsets[row];
@@ -329,6 +345,7 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   batch->size = static_cast<int>(row);
   batch->dense.resize(row * stride);
   batch->labels.resize(row);
+  if (weight_ >= 0) batch->weights.resize(row);
   for (size_t f = 0; f < features.size(); ++f) {
     batch->features[f].keys.resize(features[f].size);
     batch->features[f].offsets.resize(row + 1);
@@ -362,6 +379,9 @@ std::string TextParser::DescribeColumn(int column, absl::string_view text) const
   float ignored;
   if (std::count(labels_.begin(), labels_.end(), column) > 0 && !ParseLabel(text, &ignored)) {
     return absl::StrCat(QuoteText(text), " is not 0 or 1");
+  }
+  if (column == weight_ && !ParseWeight(text, &ignored)) {
+    return absl::StrCat(QuoteText(text), " is not a weight: a number, 0 or more");
   }
   std::string wrong;
   for (const Number& number : numbers_) {

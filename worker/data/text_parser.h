@@ -53,8 +53,8 @@ class TextParser {
   // that the job names is not there: says where it is named, and which one may be meant).
   static absl::StatusOr<TextParser> Make(const Job& job, const Data& data, ColumnNames columns);
 
-  // Fills size, dense, labels and features of `batch` from the rows [begin, end) of `raw`. Rows
-  // that are malformed are left out, and their numbers added to `bad`.
+  // Fills size, dense, labels, weights and features of `batch` from the rows [begin, end) of `raw`.
+  // Rows that are malformed are left out, and their numbers added to `bad`.
   void ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
                  std::vector<int64_t>* bad) const;
 
@@ -87,12 +87,17 @@ class TextParser {
 
   absl::Status AddFeatures(const Job& job);
   absl::StatusOr<int> Find(absl::string_view column, absl::string_view named_by) const;
-  // `dense`, `label`: of the row. Adds to `features`, also where it returns false.
-  bool ParseLine(absl::string_view line, float* dense, float* label,
-                 std::vector<KeyBuffer>* features, LineColumns* scratch) const;
+  // What a row becomes beside its keys. weight: null where the job has none.
+  struct RowValues {
+    float* dense;
+    float* label;
+    float* weight;
+  };
+  // Adds to `features`, also where it returns false.
+  bool ParseLine(absl::string_view line, RowValues values, std::vector<KeyBuffer>* features,
+                 LineColumns* scratch) const;
   template <typename Columns>
-  bool ParseRow(const Columns& columns, float* dense, float* label,
-                std::vector<KeyBuffer>* features) const;
+  bool ParseRow(const Columns& columns, RowValues values, std::vector<KeyBuffer>* features) const;
   bool ParseLabel(absl::string_view text, float* label) const;
   std::string DescribeCount(absl::string_view line, size_t columns) const;
   std::string DescribeColumn(int column, absl::string_view text) const;
@@ -102,6 +107,7 @@ class TextParser {
   ColumnNames columns_;
   std::vector<int> labels_;
   std::vector<std::string> positive_;
+  int weight_ = -1;  // Its column; -1: none.
   std::vector<Number> numbers_;
   std::vector<Keys> features_;
   std::optional<ValueSplit> split_;

@@ -392,6 +392,19 @@ TEST(DescribedText, NumbersAreTransformedInOrder) {
   EXPECT_EQ(strict.Describe("1e39,,,0,"), "column 1 ('a'): '1e39' is too large a number");
 }
 
+TEST(DescribedText, SamplesHaveWeights) {
+  const std::string feature = "feature { column: 'a' categorical {} }";
+  const TextParser parser = DescribedParser(feature, "label { column: 'label' } weight: 'when'");
+  const Parsed parsed = Parse(parser, {"x,,,1,2", "x,,,0,0", "x,,,1,-1", "x,,,0,1e-3", "x,,,1,",
+                                       "x,,,1,nan", "x,,,1,1e39", "x,,,1,7"});
+  EXPECT_EQ(parsed.batch.weights, (UninitializedVector<float>{2, 0, 1e-3f, 7}));
+  EXPECT_EQ(parsed.batch.labels, (UninitializedVector<float>{1, 0, 0, 1}));
+  EXPECT_EQ(parsed.bad, (std::vector<int64_t>{2, 4, 5, 6}));
+  EXPECT_EQ(parser.Describe("x,,,1,-1"),
+            "column 5 ('when'): '-1' is not a weight: a number, 0 or more");
+  EXPECT_TRUE(Parse(DescribedParser(feature), {"x,,,1,2"}).batch.weights.empty());
+}
+
 TEST(DescribedText, LabelsAndWhatIsHeldOut) {
   const std::string feature = "feature { column: 'b' categorical {} }";
   const Parsed two = Parse(DescribedParser(feature, "label { column: ['label', 'a'] }"),

@@ -140,7 +140,7 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   const Matrix top_input = top_input_.Rows(batch.batch_size);
   const Matrix logits = logits_.Rows(batch.batch_size);
   device_->PoolForward(pool_inputs_, shape_.dim, dense_vectors(), z);
-  graphs_.Run({kForward, dense.rows, dense.data, dense.ld, 0}, [&] {
+  graphs_.Run({kForward, dense.rows, dense.data, nullptr, dense.ld, 0}, [&] {
     if (bottom_) bottom_->Forward(weights().AsConst(), dense, FirstVector(z, shape_.dim));
     device_->InteractionForward(z, vectors(), top_input);
     top_->Forward(weights().AsConst(), top_input, logits);
@@ -148,7 +148,9 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   return logits;
 }
 
-void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels, float inverse_global_batch,
+void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels,
+                                     DeviceSpan<const float> sample_weights,
+                                     float inverse_global_batch,
                                      absl::Span<const Matrix> embedding_gradients) {
   CHECK_EQ(embedding_gradients.size(), batch_->tables.size());
   const int32_t batch_size = batch_->batch_size;
@@ -156,8 +158,12 @@ void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels, float inver
   const Matrix logits_gradient = logits_gradient_.Rows(batch_size);
   const Matrix top_input_gradient = top_input_gradient_.Rows(batch_size);
   const Matrix z_gradient = z_gradient_.Rows(batch_size);
-  graphs_.Run({kBackwardData, batch_size, labels.data, 1, inverse_global_batch}, [&] {
-    device_->BceWithLogits(logits, labels, inverse_global_batch, logits_gradient, loss_sum());
+  const auto key = std::make_tuple(
+      int{kBackwardData}, batch_size, static_cast<const void*>(labels.data),
+      static_cast<const void*>(sample_weights.data), int64_t{1}, inverse_global_batch);
+  graphs_.Run(key, [&] {
+    device_->BceWithLogits(logits, labels, sample_weights, inverse_global_batch, logits_gradient,
+                           loss_sum());
     top_->BackwardData(weights().AsConst(), logits, logits_gradient, top_input_gradient);
     device_->InteractionBackward(z_.Rows(batch_size), vectors(), top_input_gradient, z_gradient);
   });
@@ -176,7 +182,7 @@ void DlrmModel::BackwardDense() {
   const int32_t batch_size = batch_->batch_size;
   const Matrix bottom_output = FirstVector(z_.Rows(batch_size), shape_.dim);
   const Matrix bottom_gradient = FirstVector(z_gradient_.Rows(batch_size), shape_.dim);
-  graphs_.Run({kBackwardParameters, batch_size, dense_.data, dense_.ld, 0}, [&] {
+  graphs_.Run({kBackwardParameters, batch_size, dense_.data, nullptr, dense_.ld, 0}, [&] {
     if (bottom_) {
       bottom_->BackwardData(weights().AsConst(), bottom_output, bottom_gradient, Matrix());
     }

@@ -66,9 +66,11 @@ class DlrmModel {
   Matrix Forward(Matrix dense,  // [batch, num_dense] float32, device
                  const SparseBatch& batch);
 
-  // Loss of the batch, then the gradients of the embeddings: embedding_gradients[t] = per unique
-  // key of batch.tables[t] the sum over its lookups, in staging order.
-  void BackwardToEmbeddings(DeviceSpan<const float> labels,  // [batch] 0 or 1
+  // Loss of the batch (device.h: BceWithLogits), then the gradients of the embeddings:
+  // embedding_gradients[t] = per unique key of batch.tables[t] the sum over its lookups, in staging
+  // order.
+  void BackwardToEmbeddings(DeviceSpan<const float> labels,          // [batch] 0 or 1
+                            DeviceSpan<const float> sample_weights,  // [batch], or none: each is 1
                             float inverse_global_batch,
                             absl::Span<const Matrix> embedding_gradients);  // [num_unique, dim]
 
@@ -107,9 +109,9 @@ class DlrmModel {
   Activation top_input_, top_input_gradient_;  // [max_batch, dim + pairs]
   Activation logits_, logits_gradient_;        // [max_batch, 1]
 
-  // By part of the step, samples of the batch, the input that isn't the model's own, its leading
-  // dimension, and the gradient's scale.
-  GraphCache<std::tuple<int, int32_t, const void*, int64_t, float>> graphs_;
+  // By part of the step, samples of the batch, the inputs that aren't the model's own, their
+  // leading dimension, and the gradient's scale.
+  GraphCache<std::tuple<int, int32_t, const void*, const void*, int64_t, float>> graphs_;
 
   // The batch under way.
   Matrix dense_;

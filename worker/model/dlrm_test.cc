@@ -238,7 +238,7 @@ TEST_P(DlrmGradientTest, AgreesWithFiniteDifferences) {
 
   const Matrix logits = model.Forward(
       FloatMatrix(const_cast<float*>(in.dense.data()), c.batch_size, c.shape.num_dense), in.batch);
-  model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, 1.0f / c.batch_size, g.matrices);
+  model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, {}, 1.0f / c.batch_size, g.matrices);
   model.BackwardDense();
   ASSERT_TRUE(device->Synchronize().ok());
 
@@ -306,7 +306,8 @@ std::vector<float> Train(int threads, CpuIsaLimit isa, OptimizerKind kind, uint6
     Gradients g = MakeGradients(c, in);
     model.Forward(FloatMatrix(const_cast<float*>(in.dense.data()), c.batch_size, c.shape.num_dense),
                   in.batch);
-    model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, 1.0f / c.batch_size, g.matrices);
+    model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, {}, 1.0f / c.batch_size,
+                               g.matrices);
     model.BackwardDense();
     UpdateDense(device.get(), optimizer, step, &model);
     for (const auto& e : g.embeddings) left.insert(left.end(), e.begin(), e.end());
@@ -347,7 +348,8 @@ TEST(DlrmTest, LossFallsWhenTrained) {
   for (int step = 0; step < 200; ++step) {
     model.Forward(FloatMatrix(const_cast<float*>(in.dense.data()), c.batch_size, c.shape.num_dense),
                   in.batch);
-    model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, 1.0f / c.batch_size, g.matrices);
+    model.BackwardToEmbeddings({in.labels.data(), c.batch_size}, {}, 1.0f / c.batch_size,
+                               g.matrices);
     model.BackwardDense();
     UpdateDense(device.get(), optimizer, step, &model);
     last = model.loss_sum()[0];

@@ -100,8 +100,9 @@ struct StepContext {
 
   // Once the step has begun.
   std::unique_ptr<StepTransfers> transfers;
-  DeviceSpan<const float> dense;   // [batch, dense_stride] device
-  DeviceSpan<const float> labels;  // [batch] device
+  DeviceSpan<const float> dense;    // [batch, dense_stride] device
+  DeviceSpan<const float> labels;   // [batch] device
+  DeviceSpan<const float> weights;  // [batch] device; none where the job has none
 
   PrivateStepState of_source, of_dense;  // The embedding source's, the dense parameters'.
 
@@ -119,6 +120,8 @@ struct StepContext {
     download().Clear(expected.download);
     dense = upload().Add(absl::MakeConstSpan(batch->dense));
     labels = upload().Add(absl::MakeConstSpan(batch->labels));
+    weights = {};
+    if (!batch->weights.empty()) weights = upload().Add(absl::MakeConstSpan(batch->weights));
   }
 };
 

@@ -74,7 +74,8 @@ void ModelStep::Forward(StepContext* context) {
 }
 
 void ModelStep::BackwardToEmbeddings(StepContext* context) {
-  model_.BackwardToEmbeddings(context->labels, gradient_scale_, embedding_gradients_);
+  model_.BackwardToEmbeddings(context->labels, context->weights, gradient_scale_,
+                              embedding_gradients_);
   device_->CopyToHost(&context->outcome()->loss_sum, model_.loss_sum().data, sizeof(double),
                       Stream::kCompute);
 }

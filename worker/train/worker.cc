@@ -259,6 +259,13 @@ absl::Status EvaluationPart(Run* run, WorkerProgress* progress, const Evaluation
   return absl::OkStatus();
 }
 
+std::string HowRowsAreHeldOut(const Job& job) {
+  const Data::Split& split = job.data().split();
+  if (split.column().empty()) return "(data.test_share, data.test_path)";
+  return absl::StrCat("(data.split: none has a ", split.column(), " of ", split.test_from(),
+                      " or more)");
+}
+
 // While the job trains: rank 0 scores, and all wait for what follows. False: training ends.
 absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
                                        const EvaluationPlace& place, WorkerResult* result) {
@@ -266,8 +273,8 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
     RETURN_IF_ERROR(EvaluationPart(run, progress, place, result));
     if (result->evaluation.samples == 0) {
       return absl::FailedPreconditionError(
-          "the job has `evaluate`, and no row of its data is held out (data.test_share, "
-          "data.test_path)");
+          absl::StrCat("the job has `evaluate`, and no row of its data is held out ",
+                       HowRowsAreHeldOut(run->job)));
     }
     // One that nothing depends on may have none.
     if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
