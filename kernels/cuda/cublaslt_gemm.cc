@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "kernels/cuda/cublaslt_library.h"
 
 namespace thermocline {
 namespace cuda {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/cublaslt_library.h"
 #include "kernels/random_for_test.h"
 
 namespace {

@@ -1,5 +1,3 @@
-#include "kernels/cuda/cublaslt_library.h"
-
 #include <dlfcn.h>
 
 #include <string>
@@ -7,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cuda_library_folder.h"
+#include "kernels/cuda/cublaslt_gemm.h"
 
 namespace thermocline {
 namespace cuda {
