@@ -26,6 +26,13 @@ Digest RowDigest(TableId table, Key key, absl::Span<const float> row) {
   return digest;
 }
 
+Digest CandidateDigest(TableId table, Key key, uint32_t count) {
+  Digest digest = RowDigest(table, key, {});
+  digest.low = Mix64(digest.low ^ count);
+  digest.high = Mix64(digest.high + count);
+  return digest;
+}
+
 // One chain of the processor's own instruction: 8 bytes in 3 cycles, several times as fast as a
 // disk.
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes) {

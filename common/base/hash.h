@@ -49,6 +49,9 @@ struct Digest {
 // Digest of one row. `row`: weights, then optimizer state.
 Digest RowDigest(TableId table, Key key, absl::Span<const float> row);
 
+// Digest of a key that has no row yet, and was looked up `count` times.
+Digest CandidateDigest(TableId table, Key key, uint32_t count);
+
 // Which server holds a key: every server owns a contiguous range of the partitions.
 class ClusterMap {
  public:

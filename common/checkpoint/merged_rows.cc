@@ -29,7 +29,9 @@ absl::StatusOr<std::unique_ptr<MergedRows>> MergedRows::Open(Disk* disk,
   CHECK_LE(range.end_partition, kNumPartitions);
   std::unique_ptr<MergedRows> merged(new MergedRows(range));
   for (const TableLayout& table : TablesOf(manifest)) {
-    merged->row_floats_[table.id.value()] = static_cast<size_t>(table.row_floats());
+    merged->tables_[table.id.value()] = {static_cast<size_t>(table.row_floats()),
+                                         table.min_count > 0,
+                                         table.OldestKept(Step(manifest.step()))};
   }
   merged->last_step_ = manifest.step();
   const ClusterMap map(manifest.num_servers());
@@ -81,11 +83,11 @@ absl::Status MergedRows::CheckRow(const Source& source) {
     return absl::DataLossError(absl::StrCat("'", source.file->path(), "' is damaged: key ", key.key,
                                             " of table ", key.table.value(), what));
   };
-  const auto row_floats = row_floats_.find(key.table.value());
-  if (row_floats == row_floats_.end()) return wrong(", which the manifest doesn't know");
-  if (row_floats->second != source.row.values.size()) {
-    return wrong(
-        absl::StrCat(" has ", source.row.values.size(), " floats, not ", row_floats->second));
+  const auto table = tables_.find(key.table.value());
+  if (table == tables_.end()) return wrong(", which the manifest doesn't know");
+  const size_t floats = source.row.values.size();
+  if (floats != table->second.row_floats && !(floats == 0 && table->second.has_candidates)) {
+    return wrong(absl::StrCat(" has ", floats, " floats, not ", table->second.row_floats));
   }
   if (key.partition < first_partition_of_server_ || key.partition >= end_partition_of_server_) {
     return wrong(absl::StrCat(" is of partition ", key.partition, ", another server's"));
@@ -103,19 +105,21 @@ absl::Status MergedRows::CheckBytes() const {
 }
 
 absl::StatusOr<bool> MergedRows::Next(SavedRow* row) {
-  Source* first = nullptr;
-  for (Source& source : sources_) {
-    if (source.used && !source.done) RETURN_IF_ERROR(Advance(&source));
-    if (source.done) continue;
-    // Of equal keys the newest file's counts.
-    if (first == nullptr || !(first->row.key < source.row.key)) first = &source;
+  for (;;) {
+    Source* first = nullptr;
+    for (Source& source : sources_) {
+      if (source.used && !source.done) RETURN_IF_ERROR(Advance(&source));
+      if (source.done) continue;
+      // Of equal keys the newest file's counts.
+      if (first == nullptr || !(first->row.key < source.row.key)) first = &source;
+    }
+    if (first == nullptr) return false;
+    for (Source& source : sources_) {
+      if (!source.done && source.row.key == first->row.key) source.used = true;
+    }
+    *row = first->row;
+    if (row->changed >= tables_.at(row->key.table.value()).oldest_kept) return true;
   }
-  if (first == nullptr) return false;
-  for (Source& source : sources_) {
-    if (!source.done && source.row.key == first->row.key) source.used = true;
-  }
-  *row = first->row;
-  return true;
 }
 
 }  // namespace thermocline

@@ -1,5 +1,6 @@
 // The rows of one server's shard of a checkpoint, merged from its files: a row of a later file
-// replaces that of an earlier one.
+// replaces that of an earlier one, and what was forgotten up to the checkpoint's step is left out.
+// Candidates, keys that have a count and no row yet, come as rows without values.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 
@@ -62,11 +63,16 @@ class MergedRows {
   explicit MergedRows(const RowRange& range) : range_(range) {}
   absl::Status Advance(Source* source);
   absl::Status CheckRow(const Source& source);
+  struct Table {
+    size_t row_floats = 0;
+    bool has_candidates = false;
+    uint32_t oldest_kept = 0;  // RowMeta::changed of what is not forgotten, at least.
+  };
 
   const RowRange range_;
-  std::vector<Source> sources_;                       // Oldest first
-  absl::flat_hash_map<uint32_t, size_t> row_floats_;  // by table id
-  int64_t last_step_ = 0;                             // No row was changed later.
+  std::vector<Source> sources_;                  // Oldest first
+  absl::flat_hash_map<uint32_t, Table> tables_;  // by id
+  int64_t last_step_ = 0;                        // No row was changed later.
   uint32_t first_partition_of_server_ = 0, end_partition_of_server_ = kNumPartitions;
   uint64_t rows_read_ = 0;
 };

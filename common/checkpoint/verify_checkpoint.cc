@@ -27,6 +27,10 @@ absl::StatusOr<VerifiedCheckpoint> VerifyShard(Disk* disk, const std::string& di
   for (SavedRow row;;) {
     ASSIGN_OR_RETURN(const bool found, merged->Next(&row));
     if (!found) break;
+    if (row.values.empty()) {
+      verified.model_digest.Add(CandidateDigest(row.key.table, row.key.key, row.lookups));
+      continue;
+    }
     verified.model_digest.Add(RowDigest(row.key.table, row.key.key, row.values));
     ++verified.rows[row.key.table];
   }

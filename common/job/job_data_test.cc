@@ -250,6 +250,10 @@ TEST(ValidateFeatures, NamesLineAndField) {
                 "mean 'hist'?)"},
            Case{"of: [\"u\", \"v\"]", "of: 'u'",
                 "j:8: feature[2].cross.of names fewer than two features"},
+           Case{"buckets: 100 } }\ntable { name: \"shared\" }",
+                "min_count: 2 } }\ntable { name: 'shared' settings { min_count: 3 } }",
+                "j:5: feature[0].categorical.min_count is 2, but table 'shared', which it reads, "
+                "has 3"},
            Case{"max_length: 5", "",
                 "j:9: feature[3].sequence.max_length is 0; it must be at least 1"},
            Case{"name: \"hist\"", "name: \"u\"",

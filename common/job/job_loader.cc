@@ -56,8 +56,12 @@ bool IsTaken(absl::string_view field, const Job& resolved, const Job& written) {
     if (own == written.table().end()) return true;
     const TableSettings& settings = own->settings();
     if (field == "dim") return settings.dim() == 0;
-    if (field == "init_scale") return !settings.has_init_scale();
+    if (field == "init_scale" || field == "initializer") {
+      return !settings.has_init_scale() && !settings.has_initializer();
+    }
     if (field == "optimizer") return settings.optimizer().kind_case() == Optimizer::KIND_NOT_SET;
+    if (field == "min_count") return settings.min_count() == 0;
+    if (field == "eviction") return !settings.has_eviction();
     return settings.storage().tier_case() == Storage::TIER_NOT_SET;
   });
 }
@@ -85,7 +89,8 @@ absl::Status CheckDefaultIsTaken(const Job& resolved, const JobSource& source) {
   for (const JobSource::Change& change : source.changes()) {
     const std::vector<std::string> path = absl::StrSplit(change.path, '.');
     if (path[0] != "default_table") continue;
-    std::vector<std::string> fields = {"dim", "init_scale", "optimizer", "storage"};
+    // A table that is spelled out may say nothing of the others.
+    std::vector<std::string> fields = {"dim", "init_scale", "initializer", "optimizer", "storage"};
     if (path.size() > 1) fields = {path[1]};
     const bool is_taken = std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
       return IsTaken(field, resolved, source.job());

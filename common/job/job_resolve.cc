@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 
@@ -34,9 +35,24 @@ void ResolveOptimizer(const Optimizer& fallback, Optimizer* optimizer) {
   if (config.ok()) *optimizer = OptimizerToProto(*config);
 }
 
+// A table that says nothing begins as `fallback`. One of both is set then, unless the user set
+// both.
+void ResolveInitializer(const TableSettings& fallback, TableSettings* settings) {
+  if (settings->initializer().kind_case() != Initializer::KIND_NOT_SET) return;
+  settings->clear_initializer();
+  if (settings->has_init_scale()) return;
+  if (fallback.has_initializer()) {
+    *settings->mutable_initializer() = fallback.initializer();
+  } else {
+    settings->set_init_scale(fallback.init_scale());
+  }
+}
+
 void ResolveDefaultTable(TableSettings* settings) {
   if (settings->dim() == 0) settings->set_dim(kDefaultDim);
-  SET_DEFAULT(settings, init_scale, kDefaultInitScale);
+  TableSettings uniform;
+  uniform.set_init_scale(kDefaultInitScale);
+  ResolveInitializer(uniform, settings);
   Optimizer adagrad;
   adagrad.mutable_adagrad();
   ResolveOptimizer(adagrad, settings->mutable_optimizer());
@@ -47,18 +63,38 @@ void ResolveDefaultTable(TableSettings* settings) {
 
 void ResolveSettings(const TableSettings& fallback, TableSettings* settings) {
   if (settings->dim() == 0) settings->set_dim(fallback.dim());
-  SET_DEFAULT(settings, init_scale, fallback.init_scale());
+  ResolveInitializer(fallback, settings);
   ResolveOptimizer(fallback.optimizer(), settings->mutable_optimizer());
   if (settings->storage().tier_case() == Storage::TIER_NOT_SET) {
     *settings->mutable_storage() = fallback.storage();
   }
+  if (settings->min_count() == 0) settings->set_min_count(fallback.min_count());
+  if (!settings->has_eviction() && fallback.has_eviction()) {
+    *settings->mutable_eviction() = fallback.eviction();
+  }
+}
+
+// What features say of their tables. ValidateJob refuses those that differ.
+std::map<std::string, uint32_t> MinCountsOfFeatures(const Job& job) {
+  std::map<std::string, uint32_t> counts;
+  for (const Feature* feature : EmbeddedFeatures(job)) {
+    const uint32_t count = feature->categorical().min_count();
+    if (count > 0) counts.emplace(feature->table(), count);
+  }
+  return counts;
 }
 
 void ResolveTables(Job* job) {
   ResolveDefaultTable(job->mutable_default_table());
+  const std::map<std::string, uint32_t> min_counts = MinCountsOfFeatures(*job);
+  const auto set_min_count = [&min_counts](Table* table) {
+    const auto count = min_counts.find(table->name());
+    if (count != min_counts.end()) table->mutable_settings()->set_min_count(count->second);
+  };
   std::set<std::string> names;
   for (Table& table : *job->mutable_table()) {
     names.insert(table.name());
+    if (table.settings().min_count() == 0) set_min_count(&table);
     ResolveSettings(job->default_table(), table.mutable_settings());
   }
   // A table under a feature's own name needs no stanza; any other name must be defined.
@@ -67,6 +103,7 @@ void ResolveTables(Job* job) {
     Table* table = job->add_table();
     table->set_name(feature->table());
     *table->mutable_settings() = job->default_table();
+    set_min_count(table);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/ids.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
@@ -25,6 +26,8 @@ constexpr uint64_t kMaxBatchSize = 1 << 24;
 constexpr uint64_t kMaxStalenessSteps = 1024;
 // Far more steps than any data has, and exact as a double.
 constexpr uint64_t kMaxSteps = 1'000'000'000'000;
+// Servers count steps in 32 bits.
+constexpr uint64_t kMaxUnusedSteps = (uint64_t{1} << 32) - 2;
 // A worker numbers the bags of its batch, and the lookups of each table in it, with int32.
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kMaxTableLookups = (uint64_t{1} << 30) - 1;
@@ -51,6 +54,7 @@ class Validator {
     RETURN_IF_ERROR(CheckSettings("default_table", job_.default_table()));
     RETURN_IF_ERROR(ValidateFeatures(job_, source_));
     RETURN_IF_ERROR(CheckTables());
+    RETURN_IF_ERROR(CheckMinCounts());
     RETURN_IF_ERROR(CheckDims());
     RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
     RETURN_IF_ERROR(CheckModel());
@@ -94,19 +98,58 @@ class Validator {
         absl::StrCat(source_.Locate(field), ": ", path, ": ", message));
   }
 
-  absl::Status CheckSettings(const std::string& path, const TableSettings& settings) const {
-    RETURN_IF_ERROR(Range(path + ".dim", settings.dim(), 1, kMaxDim));
-    // Written so that NaN fails too.
-    if (!(settings.init_scale() >= 0 && settings.init_scale() <= kMaxInitScale)) {
+  absl::Status CheckInitializer(const std::string& path, const TableSettings& settings) const {
+    if (settings.has_initializer() && settings.has_init_scale()) {
+      return source_.Error(path + ".initializer",
+                           absl::StrCat("is set, and ", path, ".init_scale as well; choose one"));
+    }
+    if (!settings.has_initializer()) {
+      // Written so that NaN fails too.
+      if (settings.init_scale() >= 0 && settings.init_scale() <= kMaxInitScale) {
+        return absl::OkStatus();
+      }
       return source_.Error(
           path + ".init_scale",
           absl::StrCat("is ", settings.init_scale(), "; it must be in [0, ", kMaxInitScale, "]"));
     }
+    InitialDistribution distribution;
+    float scale;
+    const absl::Status read = ReadInitializer(settings.initializer(), "", &distribution, &scale);
+    if (read.ok()) return read;
+    // The message begins with the value's name: "normal.std is -1; ...".
+    const auto [field, rest] = std::pair<std::string, std::string>(
+        absl::StrSplit(read.message(), absl::MaxSplits(' ', 1)));
+    return source_.Error(absl::StrCat(path, ".initializer.", field), rest);
+  }
+
+  absl::Status CheckSettings(const std::string& path, const TableSettings& settings) const {
+    RETURN_IF_ERROR(Range(path + ".dim", settings.dim(), 1, kMaxDim));
+    RETURN_IF_ERROR(CheckInitializer(path, settings));
     if (settings.storage().has_rocksdb()) {
       RETURN_IF_ERROR(CheckSize(path + ".storage.rocksdb.memory",
                                 settings.storage().rocksdb().memory(), kMinMemoryBudgetBytes));
     }
+    if (settings.has_eviction()) {
+      RETURN_IF_ERROR(Range(path + ".eviction.unused_steps", settings.eviction().unused_steps(), 1,
+                            kMaxUnusedSteps));
+    }
     return CheckOptimizer(path + ".optimizer", settings.optimizer());
+  }
+
+  absl::Status CheckMinCounts() const {
+    const std::vector<int> stanzas = FeatureStanzas(source_.job());
+    for (int i = 0; i < job_.feature_size(); ++i) {
+      const Feature& feature = job_.feature(i);
+      const uint32_t count = feature.categorical().min_count();
+      if (count == 0) continue;
+      const auto table = std::find_if(job_.table().begin(), job_.table().end(),
+                                      [&](const Table& t) { return t.name() == feature.table(); });
+      if (table == job_.table().end() || table->settings().min_count() == count) continue;
+      return source_.Error(absl::StrCat("feature[", stanzas[i], "].categorical.min_count"),
+                           absl::StrCat("is ", count, ", but table '", table->name(),
+                                        "', which it reads, has ", table->settings().min_count()));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckTables() const {

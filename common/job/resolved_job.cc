@@ -30,13 +30,21 @@ TableLayout SparseLayout(const Table& table, uint32_t id) {
   layout.name = table.name();
   layout.dim = static_cast<int>(table.settings().dim());
   layout.optimizer = Config(table.settings().optimizer());
-  layout.init_scale = table.settings().init_scale();
+  if (table.settings().has_initializer()) {
+    CHECK(ReadInitializer(table.settings().initializer(), "", &layout.distribution,
+                          &layout.init_scale)
+              .ok());  // LoadJob checked it
+  } else {
+    layout.init_scale = table.settings().init_scale();
+  }
   layout.role = TableRole::kSparse;
   if (table.settings().storage().has_rocksdb()) {
     const auto memory = ParseByteSize(table.settings().storage().rocksdb().memory());
     CHECK(memory.ok());  // LoadJob checked it
     layout.memory_budget_bytes = *memory;
   }
+  if (table.settings().min_count() > 1) layout.min_count = table.settings().min_count();
+  layout.unused_steps = table.settings().eviction().unused_steps();
   return layout;
 }
 
@@ -57,27 +65,42 @@ void AddSparse(const Job& resolved, JobTables* tables) {
   }
 }
 
-// One tensor: uniform in +-1/sqrt(fan_in), as PyTorch's nn.Linear has it for weights and biases.
-void AddTensor(const std::string& name, int rows, int cols, int fan_in,
-               const OptimizerConfig& optimizer, JobTables* tables) {
+// How a layer's weights, or its biases, begin: see LayerInitializer in proto/job.proto.
+void SetInitializer(const LayerInitializer& initializer, int in, int out, bool is_bias,
+                    TableLayout* layout) {
+  const double sum = static_cast<double>(in) + out;
+  double scale = 1.0 / std::sqrt(static_cast<double>(in));
+  if (initializer.has_glorot_uniform()) {
+    scale = is_bias ? 0 : std::sqrt(6.0 / sum);
+    if (is_bias) layout->distribution = InitialDistribution::kConstant;
+  } else if (initializer.has_reference()) {
+    scale = is_bias ? std::sqrt(1.0 / out) : std::sqrt(2.0 / sum);
+    layout->distribution = InitialDistribution::kNormal;
+  }
+  layout->init_scale = static_cast<float>(scale);
+}
+
+// One tensor of a layer from `in` to `out` values.
+void AddTensor(const std::string& layer, bool is_bias, int in, int out, const Job& resolved,
+               JobTables* tables) {
   DenseTable tensor;
   tensor.layout.id = TableId(static_cast<uint32_t>(tables->sparse.size() + tables->dense.size()));
-  tensor.layout.name = name;
+  tensor.layout.name = absl::StrCat(layer, is_bias ? ".bias" : ".weight");
   tensor.layout.dim = kDenseBlockFloats;
-  tensor.layout.optimizer = optimizer;
-  tensor.layout.init_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(fan_in)));
+  tensor.layout.optimizer = Config(resolved.dense_optimizer());
+  SetInitializer(resolved.dlrm().initializer(), in, out, is_bias, &tensor.layout);
   tensor.layout.role = TableRole::kDense;
-  tensor.rows = rows;
-  tensor.cols = cols;
+  tensor.rows = is_bias ? 1 : in;
+  tensor.cols = out;
   tables->dense.push_back(std::move(tensor));
 }
 
-void AddMlp(const std::string& prefix, const std::vector<int>& widths,
-            const OptimizerConfig& optimizer, JobTables* tables) {
-  for (size_t layer = 0; layer + 1 < widths.size(); ++layer) {
-    const std::string name = absl::StrCat(prefix, ".", layer);
-    AddTensor(name + ".weight", widths[layer], widths[layer + 1], widths[layer], optimizer, tables);
-    AddTensor(name + ".bias", 1, widths[layer + 1], widths[layer], optimizer, tables);
+void AddMlp(const std::string& prefix, const std::vector<int>& widths, const Job& resolved,
+            JobTables* tables) {
+  for (size_t i = 0; i + 1 < widths.size(); ++i) {
+    const std::string layer = absl::StrCat(prefix, ".", i);
+    AddTensor(layer, /*is_bias=*/false, widths[i], widths[i + 1], resolved, tables);
+    AddTensor(layer, /*is_bias=*/true, widths[i], widths[i + 1], resolved, tables);
   }
 }
 
@@ -102,9 +125,8 @@ std::vector<TableLayout> JobTables::AllLayouts() const {
 JobTables ResolveTables(const Job& resolved) {
   JobTables tables;
   AddSparse(resolved, &tables);
-  const OptimizerConfig dense_optimizer = Config(resolved.dense_optimizer());
-  AddMlp("bottom", BottomWidths(resolved), dense_optimizer, &tables);
-  AddMlp("top", TopWidths(resolved), dense_optimizer, &tables);
+  AddMlp("bottom", BottomWidths(resolved), resolved, &tables);
+  AddMlp("top", TopWidths(resolved), resolved, &tables);
   return tables;
 }
 

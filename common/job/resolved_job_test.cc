@@ -93,6 +93,82 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   EXPECT_EQ(tables.dense[0].layout.optimizer.kind, OptimizerKind::kRowWiseAdagrad);
 }
 
+void ExpectInitial(const TableLayout& layout, InitialDistribution distribution, float scale) {
+  EXPECT_EQ(layout.distribution, distribution) << layout.name;
+  EXPECT_FLOAT_EQ(layout.init_scale, scale) << layout.name;
+}
+
+// One table takes the default's initializer, one has its own, and one a scale of its own.
+TEST(ResolveTables, InitializersAreTheTablesOwnOrTheDefault) {
+  const char kJob[] = R"(name: "initializers"
+data { format: DLRM_NPY path: "d" num_dense: 4 num_categorical: 3 }
+default_table { dim: 8 initializer { truncated_normal { std: 0.25 } } }
+table { name: "C2" settings { initializer { by_rows { rows: 16 } } } }
+table { name: "C3" settings { init_scale: 0.5 } }
+dlrm {}
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)";
+  const Job job = Parse(kJob);
+  const JobTables tables = ResolveTables(job);
+  ASSERT_EQ(tables.sparse.size(), 3u);
+  ExpectInitial(tables.sparse[0], InitialDistribution::kTruncatedNormal, 0.25f);
+  ExpectInitial(tables.sparse[1], InitialDistribution::kUniform, 0.25f);
+  ExpectInitial(tables.sparse[2], InitialDistribution::kUniform, 0.5f);
+  // What was resolved, and is read again, is the same job.
+  const Job again = Parse(JobToText(job));
+  EXPECT_EQ(JobToText(again), JobToText(job));
+}
+
+TEST(ResolveTables, AdmissionAndEvictionAreTheTablesOwnTheFeaturesOrTheDefault) {
+  const char kJob[] = R"(name: "admission"
+data {
+  train { path: "d" csv { header: true } }
+  label { column: "y" }
+}
+default_table { dim: 8 min_count: 5 eviction { unused_steps: 100 } }
+table { name: "own" settings { min_count: 1 eviction { unused_steps: 7 } } }
+table { name: "silent" }
+feature { name: "own" categorical {} }
+feature { name: "a" table: "silent" categorical { min_count: 3 } }
+feature { name: "b" table: "silent" categorical { min_count: 3 } }
+feature { name: "c" categorical { min_count: 4 } }
+feature { name: "d" categorical {} }
+dlrm {}
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)";
+  const Job job = Parse(kJob);
+  const JobTables tables = ResolveTables(job);
+  ASSERT_EQ(tables.sparse.size(), 4u);
+  EXPECT_EQ(tables.sparse[0].min_count, 0u);  // 1: at once.
+  EXPECT_EQ(tables.sparse[0].unused_steps, 7u);
+  EXPECT_EQ(tables.sparse[1].name, "silent");
+  EXPECT_EQ(tables.sparse[1].min_count, 3u);
+  EXPECT_EQ(tables.sparse[1].unused_steps, 100u);
+  EXPECT_EQ(tables.sparse[2].min_count, 4u);
+  EXPECT_EQ(tables.sparse[3].min_count, 5u);
+  EXPECT_EQ(JobToText(Parse(JobToText(job))), JobToText(job));
+}
+
+TEST(ResolveTables, LayersBeginAsTheJobSays) {
+  const char kJob[] = R"(name: "layers"
+data { format: DLRM_NPY path: "d" num_dense: 6 num_categorical: 1 }
+default_table { dim: 18 }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)";
+  const auto bottom = [&](const std::string& initializer) {  // Weight and bias, from 6 to 18.
+    return ResolveTables(Parse(absl::StrCat(kJob, "dlrm { ", initializer, " }"))).dense;
+  };
+  std::vector<DenseTable> dense = bottom("");
+  ExpectInitial(dense[0].layout, InitialDistribution::kUniform, 1 / std::sqrt(6.0f));
+  ExpectInitial(dense[1].layout, InitialDistribution::kUniform, 1 / std::sqrt(6.0f));
+  dense = bottom("initializer { glorot_uniform {} }");
+  ExpectInitial(dense[0].layout, InitialDistribution::kUniform, 0.5f);
+  ExpectInitial(dense[1].layout, InitialDistribution::kConstant, 0);
+  dense = bottom("initializer { reference {} }");
+  ExpectInitial(dense[0].layout, InitialDistribution::kNormal, std::sqrt(2 / 24.0f));
+  ExpectInitial(dense[1].layout, InitialDistribution::kNormal, 1 / std::sqrt(18.0f));
+}
+
 TEST(DensePushBytes, GradientsOfAllWorkersOrRowsOfOne) {
   Job job = Parse(kKaggle);
   uint64_t blocks = 0;

@@ -7,17 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {
 namespace {
-
-// 24 random bits to [-scale, scale): the subtraction is exact, the product rounds once.
-float ToUniform(uint32_t bits, float unit) {
-  return static_cast<float>(static_cast<int32_t>(bits >> 8) - (1 << 23)) * unit;
-}
 
 constexpr uint32_t kExponent = 0x7F800000u;
 
@@ -38,18 +32,39 @@ bool AllFinite(const float* values, size_t n) {
   return bad == 0;
 }
 
+// In place of the scale of a uniform distribution, where there is another one: programs that don't
+// know these refuse it.
+constexpr float kNotUniform = -1;
+
+absl::Status ReadDistribution(const TableSpec& proto, TableLayout* layout) {
+  if (!proto.has_initializer()) {
+    Initializer uniform;
+    uniform.mutable_uniform()->set_scale(proto.init_scale());
+    return ReadInitializer(uniform, "init_scale", &layout->distribution, &layout->init_scale);
+  }
+  return ReadInitializer(proto.initializer(), "", &layout->distribution, &layout->init_scale);
+}
+
+void WriteDistribution(const TableLayout& layout, TableSpec* proto) {
+  proto->set_init_scale(kNotUniform);
+  switch (layout.distribution) {
+    case InitialDistribution::kUniform:
+      return proto->set_init_scale(layout.init_scale);
+    case InitialDistribution::kNormal:
+      return proto->mutable_initializer()->mutable_normal()->set_std(layout.init_scale);
+    case InitialDistribution::kTruncatedNormal:
+      return proto->mutable_initializer()->mutable_truncated_normal()->set_std(layout.init_scale);
+    case InitialDistribution::kConstant:
+      return proto->mutable_initializer()->mutable_constant()->set_value(layout.init_scale);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
   if (proto.dim() < 1 || proto.dim() > kMaxDim) {
     return absl::InvalidArgumentError(absl::StrCat(
         "table '", proto.name(), "': dim is ", proto.dim(), "; it must be in [1, ", kMaxDim, "]"));
-  }
-  // Written so that NaN fails too.
-  if (!(proto.init_scale() >= 0 && proto.init_scale() <= kMaxInitScale)) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", proto.name(), "': init_scale is ",
-                                                   proto.init_scale(), "; it must be in [0, ",
-                                                   kMaxInitScale, "]"));
   }
   if (proto.role() != TableSpec::SPARSE && proto.role() != TableSpec::DENSE) {
     return absl::InvalidArgumentError(
@@ -61,13 +76,19 @@ absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
         absl::StrCat("table '", proto.name(), "': ", optimizer.status().message()));
   }
   TableLayout layout;
+  const absl::Status initializer = ReadDistribution(proto, &layout);
+  if (!initializer.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table '", proto.name(), "': ", initializer.message()));
+  }
   layout.id = TableId(proto.id());
   layout.name = proto.name();
   layout.dim = static_cast<int>(proto.dim());
   layout.optimizer = *optimizer;
-  layout.init_scale = proto.init_scale();
   layout.role = proto.role() == TableSpec::DENSE ? TableRole::kDense : TableRole::kSparse;
   layout.memory_budget_bytes = proto.memory_budget_bytes();
+  layout.min_count = proto.min_count();
+  layout.unused_steps = proto.unused_steps();
   return layout;
 }
 
@@ -77,14 +98,24 @@ TableSpec TableLayoutToProto(const TableLayout& layout) {
   proto.set_name(layout.name);
   proto.set_dim(layout.dim);
   *proto.mutable_optimizer() = OptimizerToProto(layout.optimizer);
-  proto.set_init_scale(layout.init_scale);
+  WriteDistribution(layout, &proto);
   proto.set_role(layout.role == TableRole::kDense ? TableSpec::DENSE : TableSpec::SPARSE);
   proto.set_memory_budget_bytes(layout.memory_budget_bytes);
+  proto.set_min_count(layout.min_count);
+  proto.set_unused_steps(layout.unused_steps);
   return proto;
 }
 
+uint32_t TableLayout::OldestKept(Step step) const {
+  if (unused_steps == 0) return 0;
+  const uint64_t applied = static_cast<uint64_t>(step.value() + 1);
+  const uint64_t looked_at = applied / forget_period() * forget_period();
+  return looked_at < unused_steps ? 0 : static_cast<uint32_t>(looked_at - unused_steps + 1);
+}
+
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row) {
-  InitialWeights(seed, layout.id, key, layout.init_scale, row.first(layout.dim));
+  InitialWeights(seed, layout.id, key, layout.distribution, layout.init_scale,
+                 row.first(layout.dim));
   InitState(layout.optimizer, row.subspan(layout.dim));
 }
 
@@ -102,6 +133,10 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
   if (!(here.optimizer == there.optimizer)) {
     return absl::StrCat("table '", here.name, "': the optimizer's settings differ");
   }
+  if (here.distribution != there.distribution) {
+    return differs("initializer", InitialDistributionName(here.distribution),
+                   InitialDistributionName(there.distribution));
+  }
   if (here.init_scale != there.init_scale) {
     return differs("init_scale", here.init_scale, there.init_scale);
   }
@@ -109,19 +144,13 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
   if (here.memory_budget_bytes != there.memory_budget_bytes) {
     return differs("memory_budget_bytes", here.memory_budget_bytes, there.memory_budget_bytes);
   }
-  return "";
-}
-
-void InitialWeights(uint64_t seed, TableId table, Key key, float scale, absl::Span<float> weights) {
-  const uint64_t base = Mix64(Mix64(seed ^ TableSalt(table)) ^ Mix64(key));
-  const float unit = scale * (1.0f / (1 << 23));
-  size_t i = 0;
-  for (; i + 2 <= weights.size(); i += 2) {
-    const uint64_t bits = Mix64(base + i);
-    weights[i] = ToUniform(static_cast<uint32_t>(bits), unit);
-    weights[i + 1] = ToUniform(static_cast<uint32_t>(bits >> 32), unit);
+  if (here.min_count != there.min_count) {
+    return differs("min_count", here.min_count, there.min_count);
   }
-  if (i < weights.size()) weights[i] = ToUniform(static_cast<uint32_t>(Mix64(base + i)), unit);
+  if (here.unused_steps != there.unused_steps) {
+    return differs("eviction.unused_steps", here.unused_steps, there.unused_steps);
+  }
+  return "";
 }
 
 size_t FindNonFinite(absl::Span<const float> values) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/math/initial_weights.h"
 #include "common/math/sparse_optimizer.h"
 
 namespace thermocline {
@@ -19,8 +20,6 @@ class TableSpec;  // proto/parameter_server.proto
 
 // Largest dim of a table; a row is far smaller than a message.
 inline constexpr int kMaxDim = 4096;
-// Initial weights beyond this are a mistake, not a model.
-inline constexpr float kMaxInitScale = 1e6f;
 // Floats in one row of a dense tensor's table.
 inline constexpr int kDenseBlockFloats = 256;
 
@@ -31,28 +30,37 @@ struct TableLayout {
   std::string name;
   int dim = 0;
   OptimizerConfig optimizer;
-  float init_scale = 0;
+  InitialDistribution distribution = InitialDistribution::kUniform;
+  float init_scale = 0;  // Of the distribution.
   TableRole role = TableRole::kSparse;
   // On each server: rows beyond so much memory (index included) are spilled. 0: all stay there.
   uint64_t memory_budget_bytes = 0;
+  // Lookups in training that give a key its row; until then it is a candidate, of which servers
+  // keep the count alone. 0: the first lookup does.
+  uint32_t min_count = 0;
+  // Rows and candidates that no push has reached for so many steps are forgotten. 0: none are.
+  uint64_t unused_steps = 0;
+
+  // Forgotten ones go when this number of steps is applied, and at its multiples.
+  uint64_t forget_period() const { return unused_steps < 8 ? 1 : unused_steps / 8; }
+  // Once `step` is applied (kNoStep: before the first), what was changed last in a step before this
+  // one minus 1 is forgotten. 0: nothing is.
+  uint32_t OldestKept(Step step) const;
 
   int state_floats() const { return StateFloats(optimizer, dim); }
   int row_floats() const { return dim + state_floats(); }
 
   friend bool operator==(const TableLayout& a, const TableLayout& b) {
     return a.id == b.id && a.name == b.name && a.dim == b.dim && a.optimizer == b.optimizer &&
-           a.init_scale == b.init_scale && a.role == b.role &&
-           a.memory_budget_bytes == b.memory_budget_bytes;
+           a.distribution == b.distribution && a.init_scale == b.init_scale && a.role == b.role &&
+           a.memory_budget_bytes == b.memory_budget_bytes && a.min_count == b.min_count &&
+           a.unused_steps == b.unused_steps;
   }
 };
 
 // Errors: kInvalidArgument (names the table and the value).
 absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto);
 TableSpec TableLayoutToProto(const TableLayout& layout);
-
-// The initial weights of a row: a pure function of (job seed, table, key), the same on every
-// machine. Fills `weights` with values uniform in [-scale, scale), on a grid of 2^24 points.
-void InitialWeights(uint64_t seed, TableId table, Key key, float scale, absl::Span<float> weights);
 
 // Writes a new row: initial weights and optimizer state. REQUIRES: row.size() ==
 // layout.row_floats()

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -29,7 +30,16 @@ TEST(TableLayoutTest, RoundTrips) {
   dense.optimizer = OptimizerConfig();
   dense.optimizer.kind = OptimizerKind::kAdam;
   dense.optimizer.epsilon = 1e-8f;
-  for (const TableLayout& layout : {sparse, dense}) {
+  TableLayout normal = MakeLayout();
+  normal.distribution = InitialDistribution::kNormal;
+  TableLayout truncated = MakeLayout();
+  truncated.distribution = InitialDistribution::kTruncatedNormal;
+  TableLayout constant = MakeLayout();
+  constant.distribution = InitialDistribution::kConstant;
+  constant.init_scale = -0.5f;
+  sparse.min_count = 3;
+  dense.unused_steps = 1000;
+  for (const TableLayout& layout : {sparse, dense, normal, truncated, constant}) {
     const auto again = TableLayoutFromProto(TableLayoutToProto(layout));
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_TRUE(*again == layout);
@@ -47,6 +57,15 @@ void ExpectRefused(const TableSpec& proto, const std::string& named) {
   EXPECT_NE(message.find(named), std::string::npos) << message;
 }
 
+// A program from before there were initializers reads the scale alone: it must refuse it.
+TEST(TableLayoutTest, OnlyAUniformDistributionHasAScaleThatEarlierProgramsTake) {
+  TableLayout layout = MakeLayout();
+  EXPECT_EQ(TableLayoutToProto(layout).init_scale(), 0.5f);
+  EXPECT_FALSE(TableLayoutToProto(layout).has_initializer());
+  layout.distribution = InitialDistribution::kNormal;
+  EXPECT_LT(TableLayoutToProto(layout).init_scale(), 0);
+}
+
 TEST(TableLayoutTest, RefusesBadValuesAndNamesThem) {
   const TableSpec good = TableLayoutToProto(MakeLayout());
   TableSpec bad = good;
@@ -62,6 +81,9 @@ TEST(TableLayoutTest, RefusesBadValuesAndNamesThem) {
     bad.set_init_scale(scale);
     ExpectRefused(bad, "init_scale");
   }
+  bad = good;
+  bad.mutable_initializer()->mutable_normal()->set_std(-1);
+  ExpectRefused(bad, "normal.std is -1");
   bad = good;
   bad.set_role(static_cast<TableSpec::Role>(7));
   ExpectRefused(bad, "role 7");
@@ -88,8 +110,36 @@ TEST(TableLayoutTest, DescribeDifferenceNamesTheField) {
   there.init_scale = 1;
   EXPECT_EQ(DescribeDifference(here, there), "table 'C3': init_scale is 0.5 here, 1 there");
   there = here;
+  there.distribution = InitialDistribution::kNormal;
+  EXPECT_EQ(DescribeDifference(here, there),
+            "table 'C3': initializer is uniform here, normal there");
+  there = here;
+  there.min_count = 2;
+  EXPECT_EQ(DescribeDifference(here, there), "table 'C3': min_count is 0 here, 2 there");
+  there = here;
+  there.unused_steps = 2;
+  EXPECT_EQ(DescribeDifference(here, there),
+            "table 'C3': eviction.unused_steps is 0 here, 2 there");
+  there = here;
   there.role = TableRole::kDense;
   EXPECT_NE(DescribeDifference(here, there).find("role"), std::string::npos);
+}
+
+// Against the rule, step by step: a look at every multiple of an eighth.
+TEST(OldestKeptTest, IsWhatTheLastLookAtAllRowsLeft) {
+  for (const uint64_t unused : {1, 2, 7, 8, 16, 19, 100}) {
+    TableLayout layout = MakeLayout();
+    layout.unused_steps = unused;
+    EXPECT_EQ(layout.OldestKept(kNoStep), 0u);
+    uint32_t oldest_kept = 0;  // Of the steps of the last change, plus 1.
+    for (int64_t step = 0; step < 300; ++step) {
+      if ((step + 1) % std::max<int64_t>(1, static_cast<int64_t>(unused) / 8) == 0) {
+        while (step - (int64_t{oldest_kept} - 1) >= static_cast<int64_t>(unused)) ++oldest_kept;
+      }
+      ASSERT_EQ(layout.OldestKept(Step(step)), oldest_kept) << unused << ", step " << step;
+    }
+  }
+  EXPECT_EQ(MakeLayout().OldestKept(Step(1000)), 0u);
 }
 
 TEST(InitialRowTest, IsInitialWeightsThenInitialState) {
@@ -97,7 +147,8 @@ TEST(InitialRowTest, IsInitialWeightsThenInitialState) {
   std::vector<float> row(layout.row_floats(), 77.0f);
   InitialRow(layout, 5, 123, absl::MakeSpan(row));
   std::vector<float> weights(layout.dim);
-  InitialWeights(5, layout.id, 123, layout.init_scale, absl::MakeSpan(weights));
+  InitialWeights(5, layout.id, 123, InitialDistribution::kUniform, layout.init_scale,
+                 absl::MakeSpan(weights));
   weights.resize(layout.row_floats(), 0.25f);
   EXPECT_EQ(row, weights);
 }

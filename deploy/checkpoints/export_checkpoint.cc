@@ -88,10 +88,14 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                         {"padding_id", padding}});
   }
   for (const TableLayout& table : tables.sparse) {
-    sparse.push_back({{"name", table.name},
-                      {"id", table.id.value()},
-                      {"dim", table.dim},
-                      {"init_scale", table.init_scale}});
+    Json entry = {{"name", table.name},
+                  {"id", table.id.value()},
+                  {"dim", table.dim},
+                  {"init_scale", table.init_scale}};
+    if (table.distribution != InitialDistribution::kUniform) {
+      entry["initializer"] = std::string(InitialDistributionName(table.distribution));
+    }
+    sparse.push_back(std::move(entry));
   }
   const Json model = {{"seed", seed},
                       {"data",
@@ -213,7 +217,8 @@ absl::Status Export::ForEachRow(TableId table, Use use) {
     for (SavedRow row;;) {
       ASSIGN_OR_RETURN(const bool found, merged->Next(&row));
       if (!found) break;
-      RETURN_IF_ERROR(use(row));
+      // A key that was looked up too seldom to have a row reads as its initial row elsewhere, too.
+      if (!row.values.empty()) RETURN_IF_ERROR(use(row));
     }
   }
   return absl::OkStatus();

@@ -125,6 +125,8 @@ struct Sums {
   uint64_t tensors = 0, dim = 0, rows = 0, bytes = 0, pulled = 0, pushed = 0, created = 0;
   // Of tables with a memory budget.
   uint64_t in_memory = 0, spilled_bytes = 0, read_back = 0, spilled = 0;
+  // Of tables with a min_count, or with eviction.
+  uint64_t candidates = 0, dropped = 0, forgotten = 0;
 
   void Add(const TableStats& table) {
     dim = table.dim();
@@ -137,8 +139,12 @@ struct Sums {
     spilled_bytes += table.bytes_spilled();
     read_back += table.rows_read_back();
     spilled += table.rows_spilled();
+    candidates += table.candidates();
+    dropped += table.gradients_dropped();
+    forgotten += table.rows_forgotten();
   }
-  std::vector<std::string> Row(const std::string& name, bool with_spill) const {
+  std::vector<std::string> Row(const std::string& name, bool with_spill,
+                               bool with_admission) const {
     std::vector<std::string> row = {name,
                                     FormatCount(dim),
                                     FormatCount(rows),
@@ -146,9 +152,14 @@ struct Sums {
                                     FormatCount(pulled),
                                     FormatCount(pushed),
                                     FormatCount(created)};
-    if (!with_spill) return row;
-    row.insert(row.end(), {FormatCount(in_memory), FormatBytes(spilled_bytes), FormatCount(spilled),
-                           FormatCount(read_back)});
+    if (with_spill) {
+      row.insert(row.end(), {FormatCount(in_memory), FormatBytes(spilled_bytes),
+                             FormatCount(spilled), FormatCount(read_back)});
+    }
+    if (with_admission) {
+      row.insert(row.end(),
+                 {FormatCount(candidates), FormatCount(dropped), FormatCount(forgotten)});
+    }
     return row;
   }
 };
@@ -204,11 +215,13 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   std::map<uint32_t, std::pair<std::string, Sums>> sparse;  // by id
   std::map<uint32_t, bool> dense_ids;
   Sums dense;
-  bool with_spill = false;
+  bool with_spill = false, with_admission = false;
   for (const ServerReport& server : servers) {
     if (!server.stats.ok()) continue;
     for (const TableStats& table : server.stats->tables()) {
       with_spill = with_spill || table.rows_in_memory() > 0;
+      with_admission = with_admission || table.candidates() > 0 || table.gradients_dropped() > 0 ||
+                       table.rows_forgotten() > 0;
       if (table.role() == TableSpec::DENSE) {
         dense_ids[table.id()] = true;
         dense.Add(table);
@@ -225,9 +238,15 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   if (with_spill) {
     rows[0].insert(rows[0].end(), {"rows in memory", "on disk", "rows spilled", "rows read back"});
   }
-  for (const auto& [id, table] : sparse) rows.push_back(table.second.Row(table.first, with_spill));
+  if (with_admission) {
+    rows[0].insert(rows[0].end(), {"keys without a row", "gradients dropped", "rows forgotten"});
+  }
+  for (const auto& [id, table] : sparse) {
+    rows.push_back(table.second.Row(table.first, with_spill, with_admission));
+  }
   if (!dense_ids.empty()) {
-    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)"), with_spill));
+    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)"), with_spill,
+                             with_admission));
   }
   return FormatTable(rows);
 }

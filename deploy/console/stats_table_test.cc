@@ -63,6 +63,17 @@ TEST(StatsTable, RowsOnDiskAreShownWhereThereAreSome) {
   EXPECT_THAT(tables, ContainsRegex("T0 .* 400 +5.0 MiB +700 +60"));
 }
 
+TEST(StatsTable, KeysWithoutARowAreShownWhereThereAreSome) {
+  ServerStats stats = Stats(0);
+  EXPECT_THAT(RenderTableStats({{"127.0.0.1:1", stats}}), Not(HasSubstr("keys without a row")));
+  stats.mutable_tables(0)->set_candidates(400);
+  stats.mutable_tables(0)->set_gradients_dropped(7000);
+  stats.mutable_tables(0)->set_rows_forgotten(60);
+  const std::string tables = RenderTableStats({{"127.0.0.1:1", stats}, {"127.0.0.1:2", Stats(1)}});
+  EXPECT_THAT(tables, ContainsRegex("keys without a row +gradients dropped +rows forgotten"));
+  EXPECT_THAT(tables, ContainsRegex("T0 .* 400 +7,000 +60"));
+}
+
 TEST(StatsTable, AServerThatDoesNotAnswerIsNamed) {
   const std::string text =
       RenderServerStats({{"127.0.0.1:1", absl::UnavailableError("connection refused")}});

@@ -91,10 +91,48 @@ def mix64(x):
     return x ^ _shift_right(x, 31)
 
 
-def initial_rows(seed, table_id, keys, dim, init_scale):
-    """The rows with which keys begin, bit for bit: [keys, dim] float32, uniform in +-init_scale.
+def _horner(coefficients, x):
+    value = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        value = value * x + c
+    return value
 
-    seed, table_id: of the job and the table. keys: int64 tensor. init_scale: a float32's value.
+
+def _natural_log(x):
+    """ln of a positive float64 array, without a library's log, whose last bits differ."""
+    m, exponent = np.frexp(x)  # m in [1/2, 1)
+    small = m < math.sqrt(0.5)
+    m, exponent = np.where(small, 2 * m, m), exponent - small
+    s = (m - 1) / (m + 1)
+    return exponent * math.log(2) + 2 * s * _horner([1 / odd for odd in range(1, 22, 2)], s * s)
+
+
+def normal_quantile(p):
+    """Of a float64 array in [2^-34, 1 - 2^-34]. Wichura (1988), algorithm AS 241, PPND16."""
+    q = p - 0.5
+    r = 0.180625 - q * q
+    middle = q * _horner([3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
+                          1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
+                          3.3430575583588128105e4, 2.5090809287301226727e3], r) / _horner(
+                              [1.0, 4.2313330701600911252e1, 6.8718700749205790830e2,
+                               5.3941960214247511077e3, 2.1213794301586595867e4, 3.9307895800092710610e4,
+                               2.8729085735721942674e4, 5.2264952788528545610e3], r)
+    r = np.sqrt(-_natural_log(np.where(q < 0, p, 1 - p))) - 1.6
+    tail = _horner([1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0,
+                    3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1,
+                    2.27238449892691845833e-2, 7.74545014278341407640e-4], r) / _horner(
+                        [1.0, 2.05319162663775882187e0, 1.67638483018380384940e0,
+                         6.89767334985100004550e-1, 1.48103976427480074590e-1, 1.51986665636164571966e-2,
+                         5.47593808499534494600e-4, 1.05075007164441684324e-9], r)
+    return np.where(np.abs(q) <= 0.425, middle, np.where(q < 0, -tail, tail))
+
+
+def initial_rows(seed, table_id, keys, dim, init_scale, initializer='uniform'):
+    """The rows with which keys begin, bit for bit: [keys, dim] float32.
+
+    seed, table_id: of the job and the table. keys: int64 tensor. init_scale: a float32's value, of
+    `initializer`: 'uniform' in +-init_scale, 'normal' or 'truncated_normal' with that standard deviation, or
+    'constant'.
     """
     def scalar(bits):
         return torch.tensor(_signed(bits & _MASK), dtype=torch.int64, device=keys.device)
@@ -102,6 +140,18 @@ def initial_rows(seed, table_id, keys, dim, init_scale):
     base = mix64(mix64(scalar(seed) ^ salt) ^ mix64(keys))
     even = torch.arange(0, dim, 2, dtype=torch.int64, device=keys.device)
     bits = mix64(base[:, None] + even)  # Two weights each: the low half, then the high one.
+    if initializer == 'constant':
+        return torch.full((len(keys), dim), init_scale, dtype=torch.float32, device=keys.device)
+    if initializer in ('normal', 'truncated_normal'):
+        halves = torch.stack([bits & 0xffffffff, _shift_right(bits, 32)], dim=2)
+        halves = halves.reshape(len(keys), -1)[:, :dim].cpu().numpy()
+        p = (halves.astype(np.float64) + 0.5) * 2.0**-32
+        if initializer == 'truncated_normal':
+            p = 0.022750131948179209 + p * 0.95449973610364158
+        rows = (float(init_scale) * normal_quantile(p)).astype(np.float32)
+        return torch.from_numpy(rows).to(keys.device)
+    if initializer != 'uniform':
+        raise ValueError('this program knows no initializer %r' % initializer)
     halves = torch.stack([_shift_right(bits, 8) & 0xffffff, _shift_right(bits, 40)], dim=2)
     unit = np.float32(init_scale) * np.float32(1 / (1 << 23))
     grid = (halves - (1 << 23)).reshape(len(keys), -1)[:, :dim]
@@ -113,25 +163,26 @@ def initial_rows(seed, table_id, keys, dim, init_scale):
 class EmbeddingTable(nn.Module):
     """Rows by key. Keys without a row read as their initial row, which no gradient changes."""
 
-    def __init__(self, keys, rows, seed, table_id, init_scale):
+    def __init__(self, keys, rows, seed, table_id, init_scale, initializer='uniform'):
         """keys: [n] uint64 array, in any order. rows: [n, dim] float32 array."""
         super().__init__()
         signed = torch.from_numpy(np.array(keys).view('<i8'))
         order = torch.argsort(signed)
         self.register_buffer('keys', signed[order])  # [n] int64, ascending
         self.weight = nn.Parameter(torch.from_numpy(np.array(rows))[order])  # [n, dim]
-        self.seed, self.table_id, self.init_scale = seed, table_id, init_scale
+        self.initial = {'seed': seed, 'table_id': table_id, 'init_scale': init_scale,
+                        'initializer': initializer}
 
     def forward(self, keys):
         """keys: [m] int64, the bits of uint64. Returns [m, dim]."""
         n, dim = self.weight.shape
         if n == 0:
-            return initial_rows(self.seed, self.table_id, keys, dim, self.init_scale)
+            return initial_rows(keys=keys, dim=dim, **self.initial)
         at = torch.searchsorted(self.keys, keys).clamp(max=n - 1)
         rows = self.weight[at]
         missing = self.keys[at] != keys
         if missing.any():
-            begun = initial_rows(self.seed, self.table_id, keys[missing], dim, self.init_scale)
+            begun = initial_rows(keys=keys[missing], dim=dim, **self.initial)
             rows = rows.masked_scatter(missing[:, None], begun)
         return rows
 
@@ -164,7 +215,8 @@ class ThermoclineDlrm(nn.Module):
             self._index[name] = str(i)  # A module's name may not have dots; a table's may.
             self.tables[str(i)] = EmbeddingTable(tensors[name + '.keys'], tensors[name + '.rows'],
                                                  self.config['seed'], table['id'],
-                                                 table['init_scale'])
+                                                 table['init_scale'],
+                                                 table.get('initializer', 'uniform'))
         self.bottom = _mlp(tensors, 'bottom', relu_after_last=True)
         self.top = _mlp(tensors, 'top', relu_after_last=False)
 

@@ -258,7 +258,7 @@ absl::Status ShardWriter::WriteSlice(const Slice& slice, RowsFileWriter* file) {
   const absl::Span<const float> values(rows.rows.data(), rows.rows.size());
   for (size_t i = 0; i < rows.keys.size(); ++i) {
     RETURN_IF_ERROR(file->Add(tables_[slice.source], rows.keys[i], rows.counts[i], rows.changed[i],
-                              values.subspan(i * row_floats, row_floats)));
+                              values.subspan(i * row_floats, rows.has_row[i] ? row_floats : 0)));
   }
   return absl::OkStatus();
 }

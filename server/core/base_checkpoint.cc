@@ -42,17 +42,25 @@ std::string TableDifference(const std::vector<TableLayout>& here,
   return "";
 }
 
-// Rows of one table on their way into it.
+// Rows and candidates of one table on their way into it.
 class RowBatch {
  public:
   void Add(const SavedRow& row) {
+    if (row.values.empty()) {
+      candidates_.keys.push_back(row.key.key);
+      candidates_.counts.push_back(row.lookups);
+      candidates_.changed.push_back(row.changed);
+      return;
+    }
     keys_.push_back(row.key.key);
     counts_.push_back(row.lookups);
     changed_.push_back(row.changed);
     values_.insert(values_.end(), row.values.begin(), row.values.end());
   }
-  size_t size() const { return keys_.size(); }
+  size_t size() const { return keys_.size() + candidates_.keys.size(); }
   absl::Status LoadInto(EmbeddingTable* table) {
+    table->LoadCandidates(candidates_.keys, candidates_.counts, candidates_.changed);
+    candidates_ = Candidates();
     absl::Status loaded = table->LoadRows(keys_, counts_, changed_, values_);
     keys_.clear();
     counts_.clear();
@@ -62,6 +70,13 @@ class RowBatch {
   }
 
  private:
+  struct Candidates {
+    std::vector<Key> keys;
+    std::vector<uint32_t> counts;
+    std::vector<uint32_t> changed;
+  };
+
+  Candidates candidates_;
   std::vector<Key> keys_;
   std::vector<uint32_t> counts_;
   std::vector<uint32_t> changed_;
@@ -215,6 +230,7 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
     if (!loaded[i].ok()) failed.store(true);
   });
   for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
+  for (size_t i = 0; i < tables->size(); ++i) tables->at(i).table.ForgetUnused(Step(base.step()));
   return CheckWholeShards(config.checkpoint_directory, base, ranges, rows_read);
 }
 

@@ -26,7 +26,10 @@ absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
   const Step step = pushes[0].step;
   Collect(pushes);
   RETURN_IF_ERROR(ApplyGradients(pushes[0].learning_rate, step));
-  return any_rows_ ? AssignRows(step) : absl::OkStatus();
+  if (any_rows_) RETURN_IF_ERROR(AssignRows(step));
+  threads_.ParallelFor(static_cast<int64_t>(tables_->size()),
+                       [&](int64_t i, int) { tables_->at(i).table.ForgetUnused(step); });
+  return absl::OkStatus();
 }
 
 // Sorts the ranges of all chunks by table, without copying their content.

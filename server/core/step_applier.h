@@ -1,6 +1,7 @@
 // Applies the pushes of one step to the tables: gradients merged key by key in rank order, one
-// update a key, then written-back rows in rank order. The result depends neither on the number of
-// threads nor on how the pushes were cut into chunks.
+// update a key, then written-back rows in rank order; then what was unused for too long is
+// forgotten. The result depends neither on the number of threads nor on how the pushes were cut
+// into chunks.
 //
 // Not thread-safe: one step at a time.
 #ifndef THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_

@@ -73,6 +73,13 @@ absl::Status MemoryRowStore::Write(absl::Span<const Key> keys, absl::Span<const 
   return absl::OkStatus();
 }
 
+absl::Status MemoryRowStore::Erase(absl::Span<const Key> keys) {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(Copy(write_error_));
+  for (const Key key : keys) rows_.erase(PlaceOf(key));
+  return absl::OkStatus();
+}
+
 std::unique_ptr<RowCursor> MemoryRowStore::NewCursor() {
   absl::MutexLock lock(&mutex_);
   return std::make_unique<Cursor>(rows_, row_bytes_);

@@ -21,6 +21,7 @@ class MemoryRowStore : public RowStore {
   absl::Status MultiGet(absl::Span<const Key> keys, absl::Span<uint8_t> rows,
                         absl::Span<bool> found) override;
   absl::Status Write(absl::Span<const Key> keys, absl::Span<const uint8_t> rows) override;
+  absl::Status Erase(absl::Span<const Key> keys) override;
   std::unique_ptr<RowCursor> NewCursor() override;
   uint64_t bytes() const override;
 

@@ -107,6 +107,7 @@ class RocksDbRowStore final : public RowStore {
   absl::Status MultiGet(absl::Span<const Key> keys, absl::Span<uint8_t> rows,
                         absl::Span<bool> found) override;
   absl::Status Write(absl::Span<const Key> keys, absl::Span<const uint8_t> rows) override;
+  absl::Status Erase(absl::Span<const Key> keys) override;
   std::unique_ptr<RowCursor> NewCursor() override;
   uint64_t bytes() const override;
 
@@ -120,6 +121,8 @@ class RocksDbRowStore final : public RowStore {
     std::memcpy(row, value.data(), row_bytes_);
     return absl::OkStatus();
   }
+  // Errors: those of Write. `doing` some rows.
+  absl::Status Commit(rocksdb::WriteBatch* batch, absl::string_view doing, size_t num_rows);
   // The keys as the database has them, each with its position, in the order of the database.
   using SortedKeys = std::vector<std::pair<RowKey, size_t>>;
   SortedKeys Sorted(absl::Span<const Key> keys) const {
@@ -220,14 +223,29 @@ absl::Status RocksDbRowStore::Write(absl::Span<const Key> keys, absl::Span<const
     batch.Put({key.data(), key.size()},
               {reinterpret_cast<const char*>(rows.data()) + i * row_bytes_, row_bytes_});
   }
+  return Commit(&batch, "writing", keys.size());
+}
+
+absl::Status RocksDbRowStore::Erase(absl::Span<const Key> keys) {
+  CountNothing();
+  rocksdb::WriteBatch batch;
+  for (const auto& [row_key, i] : Sorted(keys)) {
+    const auto key = EncodeRowKey(row_key);
+    batch.Delete({key.data(), key.size()});
+  }
+  return Commit(&batch, "removing", keys.size());
+}
+
+absl::Status RocksDbRowStore::Commit(rocksdb::WriteBatch* batch, absl::string_view doing,
+                                     size_t num_rows) {
   rocksdb::WriteOptions options;
   options.disableWAL = true;
-  const rocksdb::Status written = db_->Write(options, &batch);
+  const rocksdb::Status written = db_->Write(options, batch);
   // Once a file couldn't be written, every write fails until the database is told to go on.
   if (written.IsNoSpace() && db_->Resume().ok()) {
-    return ToStatus(db_->Write(options, &batch), Doing("writing", keys.size()));
+    return ToStatus(db_->Write(options, batch), Doing(doing, num_rows));
   }
-  return ToStatus(written, Doing("writing", keys.size()));
+  return ToStatus(written, Doing(doing, num_rows));
 }
 
 std::unique_ptr<RowCursor> RocksDbRowStore::NewCursor() {

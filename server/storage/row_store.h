@@ -55,6 +55,9 @@ class RowStore {
   virtual absl::Status Write(absl::Span<const Key> keys,           // [n]
                              absl::Span<const uint8_t> rows) = 0;  // [n, row_bytes]
 
+  // Removes rows, so that they take no room any more. Missing ones are no error. Errors: as Write.
+  virtual absl::Status Erase(absl::Span<const Key> keys) = 0;
+
   // What it reads is fixed now, at no cost; nothing is read before it is asked for.
   virtual std::unique_ptr<RowCursor> NewCursor() = 0;
 

@@ -30,6 +30,7 @@ void EmbeddingTable::Impl::VisitMemory(VisitRow visit) const {
       std::copy_n(storage.State(row), layout.state_floats(), scratch.begin() + layout.dim);
       visit(key, scratch, *storage.Meta(row));
     });
+    for (const auto& [key, meta] : stripe.candidates) visit(key, {}, meta);
   }
 }
 
@@ -60,8 +61,8 @@ absl::Status EmbeddingTable::VisitRows(const RowVisitor& visit) const {
 absl::StatusOr<Digest> EmbeddingTable::ComputeDigest() const {
   const TableId table = impl_->layout.id;
   Digest digest;
-  RETURN_IF_ERROR(impl_->VisitAll([&](Key key, absl::Span<const float> row, const RowMeta&) {
-    digest.Add(RowDigest(table, key, row));
+  RETURN_IF_ERROR(impl_->VisitAll([&](Key key, absl::Span<const float> row, const RowMeta& meta) {
+    digest.Add(row.empty() ? CandidateDigest(table, key, meta.count) : RowDigest(table, key, row));
   }));
   return digest;
 }
@@ -79,7 +80,8 @@ absl::Status EmbeddingTable::CheckRoom() const {
 }
 
 uint64_t EmbeddingTable::num_rows() const {
-  return impl_->store == nullptr ? impl_->RowsInMemory() : impl_->rows_created.load();
+  if (impl_->store == nullptr) return impl_->RowsInMemory();
+  return impl_->rows_created.load() - impl_->admission.rows_forgotten();
 }
 
 uint64_t EmbeddingTable::Impl::RowsInMemory() const {
@@ -96,18 +98,31 @@ uint64_t EmbeddingTable::memory_bytes() const {
   for (const TableStripe& stripe : impl_->stripes) {
     absl::ReaderMutexLock lock(&stripe.mutex);
     bytes += stripe.index.memory_bytes() + stripe.free_rows.capacity() * sizeof(uint32_t) +
-             stripe.cut.memory_bytes();
+             stripe.cut.memory_bytes() +
+             stripe.candidates.capacity() * (sizeof(std::pair<Key, RowMeta>) + 1);
   }
   return bytes;
 }
 
 uint64_t EmbeddingTable::old_image_bytes() const {
-  return impl_->old_images.load(std::memory_order_relaxed) *
+  return impl_->snapshot.old_images.load(std::memory_order_relaxed) *
          RowCut::BytesPerImage(impl_->layout.row_floats());
 }
 
-// No row is ever erased yet.
-uint64_t EmbeddingTable::rows_created() const { return num_rows(); }
+uint64_t EmbeddingTable::rows_created() const { return num_rows() + rows_forgotten(); }
+
+uint64_t EmbeddingTable::num_candidates() const {
+  uint64_t candidates = 0;
+  for (const TableStripe& stripe : impl_->stripes) {
+    absl::ReaderMutexLock lock(&stripe.mutex);
+    candidates += stripe.candidates.size();
+  }
+  return candidates;
+}
+
+uint64_t EmbeddingTable::gradients_dropped() const { return impl_->admission.gradients_dropped(); }
+
+uint64_t EmbeddingTable::rows_forgotten() const { return impl_->admission.rows_forgotten(); }
 
 std::optional<EmbeddingTable::SpillStats> EmbeddingTable::spill_stats() const {
   if (impl_->store == nullptr) return std::nullopt;

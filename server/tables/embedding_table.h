@@ -1,6 +1,10 @@
 // The rows of one table on one server: in memory, or as many there as its budget allows and the
 // others in a store on disk. Where a row lies never shows in what it is.
 //
+// Where the layout has a min_count, a key whose lookups are fewer is a candidate: the table knows
+// its count alone, always in memory. Where it has unused_steps, ForgetUnused forgets rows and
+// candidates.
+//
 // A batch machine: one call handles all the keys of a request, grouped by lock stripe; each stripe
 // is locked once; memory is prefetched in two stages (bucket, then row); nothing is allocated per
 // key.
@@ -62,8 +66,10 @@ class EmbeddingTable {
   absl::Status GatherRows(absl::Span<const Key> keys, uint8_t* rows,
                           ReadBack read_back = ReadBack::kKeep) const;
 
-  // One optimizer update a key; rows that don't exist are created from their initial row first.
-  // `step`: the one being applied, which the rows remember as that of their last change.
+  // One optimizer update a key; rows that don't exist are created from their initial row first,
+  // once their lookups are as many as the layout wants. Until then those are counted, and the
+  // gradient is dropped. `step`: the one being applied, which the rows remember as that of their
+  // last change.
   //   counts: [n] lookups per key, added to the row's count; gradients: [n, dim]
   absl::Status ApplyGradients(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                               absl::Span<const float> gradients, const UpdateScalars& scalars,
@@ -79,20 +85,30 @@ class EmbeddingTable {
   absl::Status LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                         absl::Span<const uint32_t> changed, absl::Span<const float> rows);
 
+  // The same for candidates. REQUIRES: none of them has a row.
+  void LoadCandidates(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
+                      absl::Span<const uint32_t> changed);
+
+  // To be called once all changes of `step` are done, or it is loaded: forgets what no push has
+  // reached for layout().unused_steps steps. Looks at all rows in memory at some steps (see
+  // TableLayout::OldestKept), and does nothing at others.
+  void ForgetUnused(Step step);
+
   // Begins a snapshot of the rows as they are now, that is between two changes, as far as they
   // changed after step `changed_after`. Takes microseconds, whatever the number of rows; from then
   // on, and until the snapshot is read or destroyed, the first change of a row keeps its old image.
   // One at a time. REQUIRES: steps up to `cut` are applied, and none beyond it.
   std::unique_ptr<TableSnapshot> BeginSnapshot(Step cut, Step changed_after);
 
-  // Calls `visit` for every row, in no particular order, stripe by stripe under the stripe's lock.
-  // row: [row_floats], valid during the call. `changed`: the step that last changed it.
+  // Calls `visit` for every row and candidate, in no particular order, stripe by stripe under the
+  // stripe's lock. row: [row_floats], or empty for a candidate; valid during the call. `changed`:
+  // the step that last changed it.
   using RowVisitor =
       std::function<void(Key key, absl::Span<const float> row, uint32_t count, Step changed)>;
   // REQUIRES: where rows may be in a store, none are changed meanwhile.
   absl::Status VisitRows(const RowVisitor& visit) const;
 
-  // Sum of the rows' digests. REQUIRES: as VisitRows.
+  // Sum of the digests of rows and candidates. REQUIRES: as VisitRows.
   absl::StatusOr<Digest> ComputeDigest() const;
 
   // kResourceExhausted: the store's disk is full, and too many rows are in memory to take more.
@@ -101,6 +117,9 @@ class EmbeddingTable {
   uint64_t num_rows() const;
   uint64_t memory_bytes() const;  // rows, index and slack
   uint64_t rows_created() const;
+  uint64_t num_candidates() const;
+  uint64_t gradients_dropped() const;  // Of candidates.
+  uint64_t rows_forgotten() const;
   // Memory of the old images that the snapshot there is still needs. They go as it is read, in
   // steps. What memory_bytes() has is more: their room is kept until the snapshot's end.
   uint64_t old_image_bytes() const;

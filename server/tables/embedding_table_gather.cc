@@ -34,12 +34,12 @@ void EmbeddingTable::Impl::Gather(const KeyBatch& batch, uint8_t* weights, Misse
           if (kSpilled) __builtin_prefetch(storage.Flags(row));
           return {found, row};
         },
-        [&](const Entry& entry, const Found& found) {
+        [&](const Entry& entry, const Found& found) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
           uint8_t* out = weights + entry.position * bytes;
           if (__builtin_expect(found.weights != nullptr, true)) {
             std::memcpy(out, found.weights, bytes);
             if (kSpilled) storage.MarkReferenced(found.row);
-          } else if (kSpilled) {
+          } else if (kSpilled && !stripe.candidates.contains(entry.key)) {
             misses->push_back({entry.key, entry.place, s, entry.position});
           } else {
             GatherInitial(entry.key, out);
@@ -52,7 +52,8 @@ void EmbeddingTable::Impl::Gather(const KeyBatch& batch, uint8_t* weights, Misse
 void EmbeddingTable::Impl::GatherInitial(Key key, uint8_t* weights) const {
   thread_local std::vector<float> initial;  // `weights` may be unaligned
   initial.resize(layout.dim);
-  InitialWeights(seed, layout.id, key, layout.init_scale, absl::MakeSpan(initial));
+  InitialWeights(seed, layout.id, key, layout.distribution, layout.init_scale,
+                 absl::MakeSpan(initial));
   std::memcpy(weights, initial.data(), initial.size() * sizeof(float));
 }
 
@@ -93,10 +94,12 @@ void EmbeddingTable::Impl::GatherWhole(const KeyBatch& batch, uint8_t* rows, Mis
           if (spilled) __builtin_prefetch(storage.Flags(row));
           return row;
         },
-        [&](const Entry& entry, uint32_t row) {
+        [&](const Entry& entry, uint32_t row) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
           uint8_t* out = rows + entry.position * (weights_bytes + state_bytes);
           if (row == 0) {
-            if (!spilled) return GatherInitialRow(entry.key, out);
+            if (!spilled || stripe.candidates.contains(entry.key)) {
+              return GatherInitialRow(entry.key, out);
+            }
             misses->push_back({entry.key, entry.place, s, entry.position});
             return;
           }

@@ -18,11 +18,9 @@
 #include "common/base/ids.h"
 #include "common/math/row_update.h"
 #include "common/math/sparse_optimizer.h"
-#include "common/math/table_spec.h"
-#include "server/storage/row_store.h"
 #include "server/tables/embedding_table.h"
-#include "server/tables/row_storage.h"
 #include "server/tables/spiller.h"
+#include "server/tables/table_admission.h"
 #include "server/tables/table_miss.h"
 #include "server/tables/table_stripes.h"
 
@@ -69,6 +67,7 @@ struct EmbeddingTable::Impl {
   void SaveImage(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 
+  void ForgetStripe(TableStripe& stripe);  // After TableAdmission::Advance.
   // Rows that are not in memory are created where the table has no store, else appended to
   // `misses`, and not changed.
   template <OptimizerKind kKind, int kDim>
@@ -100,10 +99,13 @@ struct EmbeddingTable::Impl {
   // Answers pinned misses of a read, and unpins them. rows: [n, row_floats] of the whole request.
   absl::Status GatherMissed(const Misses& misses, uint8_t* rows, size_t row_floats,
                             ReadBack read_back);
+  bool IsStored(const StoredRows& stored, size_t i) const;  // And not forgotten.
   // Runs change(miss, row, is_new) for pinned misses, with the row in memory and its stripe locked,
-  // and unpins them. A new row is uninitialized but for its meta data, which are zeros.
+  // and unpins them. A new row is uninitialized but for its count. counts: lookups, by the misses'
+  // positions, for keys that must be admitted; or none.
   using ChangeMiss = absl::FunctionRef<void(const Miss&, uint32_t row, bool is_new)>;
-  absl::Status ChangeMissed(const Misses& misses, ChangeMiss change);
+  absl::Status ChangeMissed(const Misses& misses, absl::Span<const uint32_t> counts,
+                            uint32_t changed, ChangeMiss change);
   // Has rows spilled where there are too many; here, if there are far too many.
   void KeepBudget(size_t most_stripe_rows) const;
   struct SpillBatch;
@@ -129,10 +131,8 @@ struct EmbeddingTable::Impl {
   const ApplyFunction apply;
   const RowUpdate update;  // As `apply` does it.
   TableStripes stripes;
-  // Of the snapshot there is: the partitions below are read.
-  std::atomic<bool> in_snapshot{false};
-  std::atomic<uint32_t> snapshot_partitions_read{0};
-  std::atomic<uint64_t> old_images{0};  // That all stripes keep.
+  SnapshotProgress snapshot;
+  TableAdmission admission;
 
   // Of a table with a store.
   const size_t stored_row_bytes;

@@ -28,18 +28,18 @@ constexpr uint32_t kPartitionsPerDrop = kNumPartitions / 16;
 
 void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row) {
   // Nobody asks for it any more. Who reads a partition's rows says so afterwards.
-  const uint32_t partitions_read = snapshot_partitions_read.load(std::memory_order_acquire);
+  const uint32_t partitions_read = snapshot.partitions_read.load(std::memory_order_acquire);
   if (PartitionOfKey(TableSalt(layout.id), key) < partitions_read) return;
   // It was stored before the snapshot began, or left memory since, and left its image.
   if (storage.IsAsStored(row)) return;
   const bool saved = stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim,
                                      storage.State(row), layout.state_floats());
-  if (saved) old_images.fetch_add(1, std::memory_order_relaxed);
+  if (saved) snapshot.old_images.fetch_add(1, std::memory_order_relaxed);
 }
 
 class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
  public:
-  Snapshot(Impl* table, uint32_t oldest, uint32_t newest);
+  Snapshot(Impl* table, uint32_t oldest, uint32_t newest, bool all_rows);
   ~Snapshot() override;
 
   absl::StatusOr<bool> Next(SnapshotRows* rows) override;
@@ -76,13 +76,11 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   std::vector<char> present_;
 };
 
-EmbeddingTable::Impl::Snapshot::Snapshot(Impl* table, uint32_t oldest, uint32_t newest)
-    : table_(table),
-      salt_(TableSalt(table->layout.id)),
-      all_rows_(oldest == 0),
-      cut_(oldest, newest) {
-  CHECK(!table_->in_snapshot.exchange(true));
-  table_->snapshot_partitions_read.store(0);
+EmbeddingTable::Impl::Snapshot::Snapshot(Impl* table, uint32_t oldest, uint32_t newest,
+                                         bool all_rows)
+    : table_(table), salt_(TableSalt(table->layout.id)), all_rows_(all_rows), cut_(oldest, newest) {
+  CHECK(!table_->snapshot.exists.exchange(true));
+  table_->snapshot.partitions_read.store(0);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     absl::MutexLock lock(&table_->stripes[s].mutex);
     table_->stripes[s].cut = RowCut(oldest, newest);
@@ -96,9 +94,9 @@ EmbeddingTable::Impl::Snapshot::~Snapshot() {
     RowCut ended;  // Freed without the lock.
     absl::MutexLock lock(&table_->stripes[s].mutex);
     std::swap(ended, table_->stripes[s].cut);
-    table_->old_images -= ended.images().size();
+    table_->snapshot.old_images -= ended.images().size();
   }
-  CHECK(table_->in_snapshot.exchange(false));
+  CHECK(table_->snapshot.exists.exchange(false));
 }
 
 absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
@@ -117,12 +115,12 @@ absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
 
 // The partitions below `partitions` are read.
 void EmbeddingTable::Impl::Snapshot::SetRead(uint32_t partitions) {
-  table_->snapshot_partitions_read.store(partitions, std::memory_order_release);
+  table_->snapshot.partitions_read.store(partitions, std::memory_order_release);
   if (partitions < kNumPartitions && partitions - partitions_dropped_ < kPartitionsPerDrop) return;
   partitions_dropped_ = partitions;
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     absl::MutexLock lock(&table_->stripes[s].mutex);
-    table_->old_images -= table_->stripes[s].cut.Drop(
+    table_->snapshot.old_images -= table_->stripes[s].cut.Drop(
         [&](Key key) { return PartitionOfKey(salt_, key) < partitions; });
   }
 }
@@ -170,7 +168,7 @@ void EmbeddingTable::Impl::Snapshot::Collect() {
 // An apply waits for the lock: nothing but the copying is done under it, into memory that is there.
 UninitializedVector<Key> EmbeddingTable::Impl::Snapshot::CopyKeys(const TableStripe& stripe) const {
   const auto room = [&]() ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
-    return stripe.index.size() + stripe.cut.images().size() + 1;
+    return stripe.index.size() + stripe.candidates.size() + stripe.cut.images().size() + 1;
   };
   UninitializedVector<Key> keys;
   size_t wanted = 0;
@@ -183,6 +181,7 @@ UninitializedVector<Key> EmbeddingTable::Impl::Snapshot::CopyKeys(const TableStr
     wanted = room();
     if (wanted > keys.size()) continue;
     size_t n = stripe.index.CopyKeys(keys.data());
+    for (const auto& candidate : stripe.candidates) keys[n++] = candidate.first;
     for (const auto& image : stripe.cut.images()) keys[n++] = image.first;
     keys.resize(n);
     return keys;
@@ -205,6 +204,10 @@ void EmbeddingTable::Impl::Snapshot::DropOthers(UninitializedVector<Key>* keys) 
             return table_->storage.Meta(row);
           },
           [&](const Entry& entry, const RowMeta* meta) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
+            if (meta == nullptr) {
+              const auto candidate = stripe.candidates.find(entry.key);
+              if (candidate != stripe.candidates.end()) meta = &candidate->second;
+            }
             const bool belongs = (meta != nullptr && stripe.cut.Contains(*meta)) ||
                                  stripe.cut.Find(entry.key) != nullptr;
             if (belongs) (*keys)[kept++] = entry.key;  // The batch is a copy.
@@ -219,6 +222,7 @@ void EmbeddingTable::Impl::Snapshot::Read(SnapshotRows* rows) {
   rows->keys = batch_;
   rows->counts.resize(n);
   rows->changed.resize(n);
+  rows->has_row.assign(n, 1);
   rows->rows.resize(n * table_->layout.row_floats());
   present_.assign(n, 0);
   table_->stripes.ForEachBatch(batch_, [&](const KeyBatch& batch, size_t) {
@@ -254,6 +258,7 @@ void EmbeddingTable::Impl::Snapshot::Compact(SnapshotRows* rows) {
       rows->keys[kept] = rows->keys[i];
       rows->counts[kept] = rows->counts[i];
       rows->changed[kept] = rows->changed[i];
+      rows->has_row[kept] = rows->has_row[i];
       std::copy_n(&rows->rows[i * row_floats], row_floats, &rows->rows[kept * row_floats]);
     }
     ++kept;
@@ -261,6 +266,7 @@ void EmbeddingTable::Impl::Snapshot::Compact(SnapshotRows* rows) {
   rows->keys.resize(kept);
   rows->counts.resize(kept);
   rows->changed.resize(kept);
+  rows->has_row.resize(kept);
   rows->rows.resize(kept * row_floats);
 }
 
@@ -293,8 +299,13 @@ void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t 
           std::copy_n(storage.State(row), state_floats, out + dim);
           set_meta(entry.position, *storage.Meta(row));
         } else if (const RowCut::Image* image = stripe.cut.Find(entry.key)) {
-          std::copy_n(image->row, dim + state_floats, out);
+          rows->has_row[entry.position] = image->row != nullptr ? 1 : 0;
+          if (image->row != nullptr) std::copy_n(image->row, dim + state_floats, out);
           set_meta(entry.position, image->meta);
+        } else if (const auto candidate = stripe.candidates.find(entry.key);
+                   candidate != stripe.candidates.end() && stripe.cut.Contains(candidate->second)) {
+          rows->has_row[entry.position] = 0;
+          set_meta(entry.position, candidate->second);
         }
       });
 }
@@ -302,7 +313,9 @@ void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t 
 std::unique_ptr<TableSnapshot> EmbeddingTable::BeginSnapshot(Step cut, Step changed_after) {
   CHECK_LE(changed_after, cut);
   const uint32_t oldest = changed_after == kNoStep ? 0 : ChangedAt(changed_after) + 1;
-  return std::make_unique<Impl::Snapshot>(impl_.get(), oldest, ChangedAt(cut));
+  // What is forgotten may be in the store still.
+  return std::make_unique<Impl::Snapshot>(
+      impl_.get(), std::max(oldest, impl_->admission.oldest_kept()), ChangedAt(cut), oldest == 0);
 }
 
 }  // namespace thermocline

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -109,6 +110,7 @@ EmbeddingTable::Impl::Impl(const TableLayout& table_layout, uint64_t job_seed, T
       apply(SelectApply(table_layout)),
       update(SelectRowUpdate(table_layout.optimizer.kind)),
       stripes(TableSalt(table_layout.id)),
+      admission(table_layout, &snapshot),
       stored_row_bytes(StoredRowBytes(table_layout)),
       max_stripe_rows(MaxStripeRows(table_layout.memory_budget_bytes, storage.row_bytes())) {
   if (store == nullptr) return;
@@ -153,12 +155,20 @@ absl::Status EmbeddingTable::Impl::ReadMissed(absl::Span<const Miss> misses, Use
       return absl::Status(status.code(), absl::StrCat("table '", layout.name, "': reading back ",
                                                       keys.size(), " rows: ", status.message()));
     }
-    const auto found = std::count(stored.found.get(), stored.found.get() + keys.size(), true);
+    uint64_t found = 0;
+    for (size_t i = 0; i < keys.size(); ++i) found += IsStored(stored, i) ? 1 : 0;
     rows_read_back.fetch_add(found, std::memory_order_relaxed);
     use(some, stored);
     misses.remove_prefix(some.size());
   }
   return absl::OkStatus();
+}
+
+bool EmbeddingTable::Impl::IsStored(const StoredRows& stored, size_t i) const {
+  if (!stored.found[i]) return false;
+  RowMeta meta;
+  std::memcpy(&meta, stored.rows.data() + i * stored_row_bytes, sizeof(meta));
+  return admission.IsKept(meta);
 }
 
 uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
@@ -167,6 +177,7 @@ uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
   std::memcpy(&meta, stored, sizeof(meta));
   const RowRef ref = Create(stripe, miss.key, miss.place, meta.changed);
   storage.Meta(ref.row)->count = meta.count;
+  admission.CountStored(stripe, meta.changed, -1);
   const size_t weights_bytes = layout.dim * sizeof(float);
   std::memcpy(ref.weights, stored + sizeof(meta), weights_bytes);
   if (layout.state_floats() > 0) {
@@ -195,7 +206,7 @@ absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& all_misses, uint8_
           if (row_bytes > weights_bytes) {
             std::memcpy(out + weights_bytes, storage.State(row), row_bytes - weights_bytes);
           }
-        } else if (stored.found[i]) {
+        } else if (IsStored(stored, i)) {
           std::memcpy(out, found + sizeof(RowMeta), row_bytes);
           const bool room = stripe.index.size() < max_stripe_rows && !frozen.load();
           if (read_back == ReadBack::kKeep && room) Install(stripe, miss, found);
@@ -212,7 +223,9 @@ absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& all_misses, uint8_
   });
 }
 
-absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses, ChangeMiss change) {
+absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses,
+                                                absl::Span<const uint32_t> counts, uint32_t changed,
+                                                ChangeMiss change) {
   const size_t max_misses_a_budget = MaxMissesABudget(stored_row_bytes, max_stripe_rows);
   return ReadMissed(all_misses, [&](absl::Span<const Miss> misses, const StoredRows& stored) {
     size_t most_stripe_rows = 0;
@@ -226,12 +239,17 @@ absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses, Change
         for (size_t i = begin; i < end; ++i) {
           const Miss& miss = misses[i];
           uint32_t row = stripe.index.Find(miss.key, miss.place);
-          if (row == 0 && stored.found[i]) {
+          if (row == 0 && IsStored(stored, i)) {
             row = Install(stripe, miss, stored.rows.data() + i * stored_row_bytes);
           }
           const bool is_new = row == 0;
           if (is_new) {
+            const std::optional<uint32_t> count =
+                counts.empty() ? admission.TakeCandidate(stripe, miss.key)
+                               : admission.Admit(stripe, miss.key, counts[miss.position], changed);
+            if (!count.has_value()) continue;
             row = Create(stripe, miss.key, miss.place, 0).row;
+            storage.Meta(row)->count = *count;
             ++created;
           } else {
             SaveForSnapshot(stripe, miss.key, row);
@@ -260,6 +278,11 @@ void EmbeddingTable::Impl::KeepBudget(size_t most_stripe_rows) const {
 }
 
 absl::Status EmbeddingTable::Impl::SpillRound() {
+  if (layout.unused_steps > 0) {
+    const uint64_t num_rows = rows_created.load() - admission.rows_forgotten();
+    ASSIGN_OR_RETURN(const bool more, admission.RemoveForgotten(store.get(), num_rows));
+    if (more) spiller->Wake();
+  }
   SpillBatch batch(MaxBatchRows(stored_row_bytes));
   size_t swept_in_vain = 0;
   while (true) {
@@ -313,6 +336,7 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
       } else if ((now & kSpilling) != 0 || stripe.pinned.contains(key)) {
         // It stays for now.
       } else if ((now & kDirty) == 0) {
+        admission.CountStored(stripe, storage.Meta(row)->changed, 1);
         EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, key)), key, row);
         ++batch->leaving;
         --i;  // The bucket's last entry is here now.
@@ -363,6 +387,7 @@ void EmbeddingTable::Impl::FinishBatch(const SpillBatch& batch, bool written) {
       }
       // The store's snapshot may be from before it was written.
       SaveForSnapshot(stripe, batch.keys[i], batch.rows[i]);
+      admission.CountStored(stripe, storage.Meta(batch.rows[i])->changed, 1);
       EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, batch.keys[i])), batch.keys[i],
                batch.rows[i]);
     }
@@ -392,6 +417,7 @@ absl::Status EmbeddingTable::Impl::VisitStored(VisitRow visit) const {
       const uint8_t* stored = rows.data() + i * stored_row_bytes;
       RowMeta meta;
       std::memcpy(&meta, stored, sizeof(meta));
+      if (!admission.IsKept(meta)) continue;
       std::memcpy(row.data(), stored + sizeof(meta), row.size() * sizeof(float));
       visit(keys[i], row, meta);
     }

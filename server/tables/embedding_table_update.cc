@@ -1,5 +1,8 @@
 // Changing rows: one optimizer update, or exact bytes from elsewhere.
 #include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
@@ -48,7 +51,8 @@ RowRef EmbeddingTable::Impl::Create(TableStripe& stripe, Key key, uint32_t place
 }
 
 void EmbeddingTable::Impl::Initialize(Key key, RowRef ref) {
-  InitialWeights(seed, layout.id, key, layout.init_scale, absl::MakeSpan(ref.weights, layout.dim));
+  InitialWeights(seed, layout.id, key, layout.distribution, layout.init_scale,
+                 absl::MakeSpan(ref.weights, layout.dim));
   InitState(layout.optimizer, absl::MakeSpan(storage.State(ref.row), layout.state_floats()));
 }
 
@@ -58,6 +62,7 @@ void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
                                  uint32_t changed, Misses* misses) {
   const int dim = kDim > 0 ? kDim : layout.dim;
   const bool spilled = store != nullptr;
+  const bool counts_first = layout.min_count > 0;
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     if (batch.begin(s) == batch.begin(s + 1)) continue;
     TableStripe& stripe = stripes[s];
@@ -69,12 +74,17 @@ void EmbeddingTable::Impl::Apply(const KeyBatch& batch, const uint32_t* counts,
           PrefetchRange(gradients + size_t{entry.position} * dim, dim * sizeof(float));
           RowRef ref = FindForChange(stripe, entry);
           if (ref.row != 0) return ref;
-          if (spilled) {
+          if (spilled && (!counts_first || !stripe.candidates.contains(entry.key))) {
             misses->push_back({entry.key, entry.place, s, entry.position});
-          } else {
-            ref = Create(stripe, entry.key, entry.place, changed);
-            Initialize(entry.key, ref);
+            return ref;
           }
+          const std::optional<uint32_t> count =
+              admission.Admit(stripe, entry.key, counts[entry.position], changed);
+          if (!count.has_value()) return ref;
+          if (spilled) rows_created.fetch_add(1, std::memory_order_relaxed);
+          ref = Create(stripe, entry.key, entry.place, changed);
+          storage.Meta(ref.row)->count = *count;
+          Initialize(entry.key, ref);
           return ref;
         },
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
@@ -136,7 +146,12 @@ void EmbeddingTable::Impl::OverwriteBatch(const KeyBatch& batch, size_t first, C
           const RowRef ref = FindForChange(stripe, entry);
           if (ref.row != 0) return ref;
           const size_t position = first + entry.position;
-          if (!spilled) return Create(stripe, entry.key, entry.place, changed_of(position));
+          if (!spilled) {
+            const uint32_t count = admission.TakeCandidate(stripe, entry.key);
+            const RowRef created = Create(stripe, entry.key, entry.place, changed_of(position));
+            storage.Meta(created.row)->count = count;
+            return created;
+          }
           misses->push_back({entry.key, entry.place, s, position});
           return ref;
         },
@@ -158,7 +173,7 @@ absl::Status EmbeddingTable::Impl::Overwrite(absl::Span<const Key> keys, Changed
     OverwriteBatch(batch, first, changed_of, set_row, &misses);
   });
   if (misses.empty()) return absl::OkStatus();
-  return ChangeMissed(misses,
+  return ChangeMissed(misses, {}, 0,
                       [&](const Miss& miss, uint32_t row, bool) { set_row(miss.position, row); });
 }
 
@@ -184,7 +199,7 @@ absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
     for (size_t i = old_misses; i < misses.size(); ++i) misses[i].position += first;
   });
   if (misses.empty()) return absl::OkStatus();
-  return table.ChangeMissed(misses, [&](const Impl::Miss& miss, uint32_t row, bool is_new) {
+  const auto change = [&](const Impl::Miss& miss, uint32_t row, bool is_new) {
     float* weights = table.storage.Weights(row);
     if (is_new) table.Initialize(miss.key, {weights, row});
     table.update(scalars, gradients.data() + miss.position * dim, weights, table.storage.State(row),
@@ -192,7 +207,8 @@ absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
     RowMeta* meta = table.storage.Meta(row);
     meta->AddCount(counts[miss.position]);
     MarkChanged(meta, changed);
-  });
+  };
+  return table.ChangeMissed(misses, counts, changed, change);
 }
 
 absl::Status EmbeddingTable::AssignRows(absl::Span<const Key> keys,
@@ -221,13 +237,61 @@ absl::Status EmbeddingTable::LoadRows(absl::Span<const Key> keys, absl::Span<con
   CHECK_EQ(counts.size(), keys.size());
   CHECK_EQ(changed.size(), keys.size());
   CHECK_EQ(rows.size(), keys.size() * row_floats);
-  CHECK(!table.in_snapshot.load());
+  CHECK(!table.snapshot.exists.load());
   return table.Overwrite(
       keys, [&](size_t i) { return changed[i]; },
       [&](size_t i, uint32_t row) {
         table.CopyRow(rows.data() + i * row_floats, row);
         *table.storage.Meta(row) = {counts[i], changed[i]};
       });
+}
+
+void EmbeddingTable::LoadCandidates(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
+                                    absl::Span<const uint32_t> changed) {
+  Impl& table = *impl_;
+  CHECK_EQ(counts.size(), keys.size());
+  CHECK_EQ(changed.size(), keys.size());
+  CHECK(!table.snapshot.exists.load());
+  table.stripes.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
+    for (uint32_t s = 0; s < kNumStripes; ++s) {
+      TableStripe& stripe = table.stripes[s];
+      absl::MutexLock lock(&stripe.mutex);
+      for (uint32_t at = batch.begin(s); at < batch.begin(s + 1); ++at) {
+        const Impl::Entry& entry = batch.entries()[at];
+        const size_t i = first + entry.position;
+        stripe.candidates[entry.key] = {counts[i], changed[i]};
+      }
+    }
+  });
+}
+
+void EmbeddingTable::ForgetUnused(Step step) {
+  Impl& table = *impl_;
+  if (table.layout.OldestKept(step) <= table.admission.oldest_kept()) return;
+  // Rows on their way to the store would come there as if they were not forgotten.
+  absl::MutexLockMaybe no_rounds(table.store != nullptr ? table.spiller->round_mutex() : nullptr);
+  // From here on, what is read from the store doesn't come to memory if it is forgotten.
+  table.admission.Advance(step);
+  for (uint32_t s = 0; s < kNumStripes; ++s) table.ForgetStripe(table.stripes[s]);
+  if (table.store != nullptr) table.spiller->Wake();
+}
+
+// Nobody else changes rows now, so what is found while others read stays as it is.
+void EmbeddingTable::Impl::ForgetStripe(TableStripe& stripe) {
+  std::vector<std::pair<Key, uint32_t>> unused;
+  {
+    absl::ReaderMutexLock lock(&stripe.mutex);
+    stripe.index.ForEach([&](Key key, uint32_t row) {
+      if (!admission.IsKept(*storage.Meta(row))) unused.emplace_back(key, row);
+    });
+  }
+  const uint64_t salt = TableSalt(layout.id);
+  absl::MutexLock lock(&stripe.mutex);
+  for (const auto& [key, row] : unused) {
+    SaveForSnapshot(stripe, key, row);
+    EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, key)), key, row);
+  }
+  admission.ForgetOthers(stripe, unused.size());
 }
 
 }  // namespace thermocline

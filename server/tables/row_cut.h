@@ -21,7 +21,7 @@ class RowCut {
  public:
   struct Image {
     RowMeta meta;
-    float* row;  // [row_floats]
+    float* row;  // [row_floats]; null: the key had a count alone.
   };
 
   // No row belongs to it.
@@ -47,6 +47,11 @@ class RowCut {
     return true;
   }
 
+  // The same of a key without a row.
+  bool SaveCandidate(Key key, const RowMeta& meta) {
+    return images_.try_emplace(key, Image{meta, nullptr}).second;
+  }
+
   // Drops the images of keys for which `is_read(key)`; their room is used again. Gives their
   // number.
   template <typename IsRead>
@@ -54,7 +59,7 @@ class RowCut {
     const size_t before = images_.size();
     absl::erase_if(images_, [&](const std::pair<const Key, Image>& image) {
       if (!is_read(image.first)) return false;
-      free_.push_back(image.second.row);
+      if (image.second.row != nullptr) free_.push_back(image.second.row);
       return true;
     });
     return before - images_.size();

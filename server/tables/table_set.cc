@@ -23,6 +23,9 @@ void FillTableStats(const TableSet::Entry& entry, TableStats* stats) {
   stats->set_old_image_bytes(entry.table.old_image_bytes());
   stats->set_old_image_waits(entry.old_image_waits.load(std::memory_order_relaxed));
   stats->set_rows_created(entry.table.rows_created());
+  stats->set_candidates(entry.table.num_candidates());
+  stats->set_gradients_dropped(entry.table.gradients_dropped());
+  stats->set_rows_forgotten(entry.table.rows_forgotten());
   const auto spill = entry.table.spill_stats();
   if (!spill.has_value()) return;
   stats->set_rows_in_memory(spill->rows_in_memory);

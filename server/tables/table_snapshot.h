@@ -15,6 +15,7 @@ struct SnapshotRows {
   std::vector<Key> keys;            // [n]
   std::vector<uint32_t> counts;     // [n] lookups
   std::vector<uint32_t> changed;    // [n] steps of the last change, plus 1
+  std::vector<char> has_row;        // [n] 0: the key is a candidate, and has no row yet
   UninitializedVector<float> rows;  // [n, row_floats]: weights, then optimizer state
 };
 

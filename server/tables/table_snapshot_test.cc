@@ -32,11 +32,19 @@ using testing_tables::MakeLayout;
 using testing_tables::ReadAll;
 using testing_tables::Rows;
 
-class SnapshotTest : public testing::TestWithParam<OptimizerKind> {};
+struct SnapshotCase {
+  OptimizerKind kind;
+  uint32_t min_count = 0;
+  uint64_t unused_steps = 0;
+};
+
+class SnapshotTest : public testing::TestWithParam<SnapshotCase> {};
 
 TEST_P(SnapshotTest, IsTheTableAtTheCutWhateverChangesMeanwhile) {
   std::mt19937_64 random(Seed());
-  const TableLayout layout = MakeLayout(GetParam(), GetParam() == OptimizerKind::kSgd ? 16 : 5);
+  TableLayout layout = MakeLayout(GetParam().kind, GetParam().kind == OptimizerKind::kSgd ? 16 : 5);
+  layout.min_count = GetParam().min_count;
+  layout.unused_steps = GetParam().unused_steps;
   EmbeddingTable table(layout, kJobSeed);
   Changer changer(&table, 20000, Seed());
   Step base = kNoStep;
@@ -102,9 +110,15 @@ TEST(TableSnapshotTest, OldImagesGoAsItIsRead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, SnapshotTest,
-                         testing::Values(OptimizerKind::kSgd, OptimizerKind::kAdam),
+                         testing::Values(SnapshotCase{OptimizerKind::kSgd},
+                                         SnapshotCase{OptimizerKind::kAdam},
+                                         SnapshotCase{OptimizerKind::kSgd, 3},
+                                         SnapshotCase{OptimizerKind::kAdam, 0, 3},
+                                         SnapshotCase{OptimizerKind::kAdagrad, 2, 9}),
                          [](const auto& info) {
-                           return std::string(OptimizerKindName(info.param));
+                           return std::string(OptimizerKindName(info.param.kind)) +
+                                  (info.param.min_count > 0 ? "_counted" : "") +
+                                  (info.param.unused_steps > 0 ? "_forgetting" : "");
                          });
 
 TEST(TableSnapshotTest, OfAnEmptyTableIsEmptyThoughRowsComeLater) {

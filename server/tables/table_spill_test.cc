@@ -60,6 +60,8 @@ struct Case {
   Store store;
   OptimizerKind optimizer;
   uint64_t budget_bytes;
+  uint32_t min_count = 0;
+  uint64_t unused_steps = 0;
 };
 
 class SpillTest : public testing::TestWithParam<Case> {
@@ -68,6 +70,8 @@ class SpillTest : public testing::TestWithParam<Case> {
 
   SpillTest() : layout_(MakeLayout(GetParam().optimizer, 5)) {
     layout_.memory_budget_bytes = GetParam().budget_bytes;
+    layout_.min_count = GetParam().min_count;
+    layout_.unused_steps = GetParam().unused_steps;
     if (GetParam().store == Store::kRocksDb) {
       const std::string directory = testing::TempDir() + "/spill_test";
       std::filesystem::remove_all(directory);
@@ -180,10 +184,15 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{Store::kMemory, OptimizerKind::kSgd, 1},  // 8 rows a stripe
                     Case{Store::kMemory, OptimizerKind::kAdam, 100 << 10},
                     Case{Store::kMemory, OptimizerKind::kAdagrad, 1 << 20},  // All of them
-                    Case{Store::kRocksDb, OptimizerKind::kAdagrad, 50 << 10}),
+                    Case{Store::kRocksDb, OptimizerKind::kAdagrad, 50 << 10},
+                    Case{Store::kMemory, OptimizerKind::kAdagrad, 50 << 10, /*min_count=*/3},
+                    Case{Store::kMemory, OptimizerKind::kSgd, 1, 0, /*unused_steps=*/3},
+                    Case{Store::kRocksDb, OptimizerKind::kAdam, 50 << 10, 2, 9}),
     [](const auto& info) {
       return std::string(info.param.store == Store::kMemory ? "Memory" : "RocksDb") + "_" +
-             std::string(OptimizerKindName(info.param.optimizer));
+             std::string(OptimizerKindName(info.param.optimizer)) +
+             (info.param.min_count > 0 ? "_counted" : "") +
+             (info.param.unused_steps > 0 ? "_forgetting" : "");
     });
 
 // With a store whose errors the test chooses.
@@ -286,6 +295,34 @@ TEST(TableSpillTest, MemoryStaysWithinTheBudgetWhateverIsAskedFor) {
   }
   EXPECT_EQ(table.num_rows(), kKeys);
   EXPECT_GT(table.spill_stats()->rows_in_memory, 30000u);
+}
+
+TEST(TableSpillTest, ForgottenRowsLeaveTheStore) {
+  TableLayout layout = MakeLayout(OptimizerKind::kSgd, 4);
+  layout.memory_budget_bytes = 1;
+  layout.unused_steps = 2;
+  TableSpill spill;
+  spill.store = std::make_unique<MemoryRowStore>(layout);
+  EmbeddingTable table(layout, kJobSeed, std::move(spill));
+  const std::vector<Key> all = AllKeys(20000);
+  const auto apply = [&](absl::Span<const Key> keys, Step step) {
+    const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 1.0f, step);
+    ASSERT_TRUE(table
+                    .ApplyGradients(keys, std::vector<uint32_t>(keys.size(), 1),
+                                    std::vector<float>(keys.size() * 4, 1.0f), scalars, step)
+                    .ok());
+    table.ForgetUnused(step);
+  };
+  apply(all, Step(0));
+  const uint64_t all_bytes = table.spill_stats()->bytes_spilled;
+  const auto some = absl::MakeConstSpan(all).first(1000);
+  for (int64_t step = 1; step <= 2; ++step) apply(some, Step(step));
+  EXPECT_EQ(table.num_rows(), some.size());
+  EXPECT_EQ(table.rows_forgotten(), all.size() - some.size());
+  while (table.spill_stats()->bytes_spilled > all_bytes / 10) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(table.num_rows(), some.size());
 }
 
 // Rows that are used once pass through memory, and don't drive out those that every step uses.

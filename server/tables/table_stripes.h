@@ -27,10 +27,15 @@ struct alignas(kCacheLineBytes) TableStripe {
   uint32_t next_row ABSL_GUARDED_BY(mutex) = 0;
   uint32_t end_row ABSL_GUARDED_BY(mutex) = 0;  // of the block that is being filled
   RowCut cut ABSL_GUARDED_BY(mutex);
+  std::vector<uint32_t> free_rows ABSL_GUARDED_BY(mutex);  // Of rows that left memory.
+  // Keys looked up less than TableLayout::min_count times. None of them has a row.
+  absl::flat_hash_map<Key, RowMeta> candidates ABSL_GUARDED_BY(mutex);
 
   // Of a table with a memory budget.
-  std::vector<uint32_t> free_rows ABSL_GUARDED_BY(mutex);  // Of rows that left memory.
-  uint32_t clock_hand ABSL_GUARDED_BY(mutex) = 0;          // The bucket to look at next.
+  // Rows that are in the store alone, by the look at all rows at which they will be forgotten
+  // unless they change: EmbeddingTable::Impl::LookThatForgets. Where rows are forgotten.
+  absl::flat_hash_map<uint64_t, uint64_t> stored_rows ABSL_GUARDED_BY(mutex);
+  uint32_t clock_hand ABSL_GUARDED_BY(mutex) = 0;  // The bucket to look at next.
   // Keys that somebody found missing, and is reading from the store now: how many do. While a key
   // is here its row doesn't leave memory, should it come there meanwhile. So what was read is not
   // older than what the store has. Pinned with `mutex` shared at least, in one go with the look.

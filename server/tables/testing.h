@@ -27,8 +27,8 @@ inline TableLayout MakeLayout(OptimizerKind kind, int dim) {
 
 struct Row {
   uint32_t count;
-  uint32_t changed;  // plus 1
-  std::vector<float> floats;
+  uint32_t changed;           // plus 1
+  std::vector<float> floats;  // None: a candidate.
 };
 // Bit by bit: there are NaNs among random state.
 inline bool operator==(const Row& a, const Row& b) {
@@ -56,6 +56,7 @@ inline void AddTo(const SnapshotRows& from, const TableLayout& layout, Rows* row
   const size_t row_floats = layout.row_floats();
   ASSERT_EQ(from.counts.size(), from.keys.size());
   ASSERT_EQ(from.changed.size(), from.keys.size());
+  ASSERT_EQ(from.has_row.size(), from.keys.size());
   ASSERT_EQ(from.rows.size(), from.keys.size() * row_floats);
   for (size_t i = 0; i < from.keys.size(); ++i) {
     if (!rows->empty()) {
@@ -63,7 +64,7 @@ inline void AddTo(const SnapshotRows& from, const TableLayout& layout, Rows* row
     }
     *last = from.keys[i];
     const float* row = from.rows.data() + i * row_floats;
-    (*rows)[*last] = {from.counts[i], from.changed[i], {row, row + row_floats}};
+    (*rows)[*last] = {from.counts[i], from.changed[i], {row, row + row_floats * from.has_row[i]}};
   }
 }
 
@@ -100,12 +101,14 @@ class Changer {
                     ->ApplyGradients(keys, counts, RandomFloats(keys.size() * layout.dim),
                                      ScalarsForStep(layout.optimizer, 0.1f, step_), step_)
                     .ok());
-    if (random_() % 2 == 0) return;
-    const std::vector<Key> written = RandomKeys();
-    EXPECT_TRUE(table_
-                    ->AssignRows(written, std::vector<uint32_t>(written.size(), 1),
-                                 RandomFloats(written.size() * layout.row_floats()), step_)
-                    .ok());
+    if (random_() % 2 == 0) {
+      const std::vector<Key> written = RandomKeys();
+      EXPECT_TRUE(table_
+                      ->AssignRows(written, std::vector<uint32_t>(written.size(), 1),
+                                   RandomFloats(written.size() * layout.row_floats()), step_)
+                      .ok());
+    }
+    table_->ForgetUnused(step_);
   }
 
  private:

@@ -38,7 +38,7 @@ table { name: "shared" settings { dim: 7 init_scale: 0.5 optimizer { adam {} } }
 feature { name: "a" table: "shared" }
 feature { name: "b" pooling: MEAN }
 feature { name: "c" table: "shared" pooling: SUM }
-dlrm { bottom: [16] top: [16, 8] }
+dlrm { bottom: [16] top: [16, 8] initializer { reference {} } }
 train { batch_size: 64 learning_rate { base: 0.05 } }
 checkpoint { }
 cluster { worker_threads: 1 }
@@ -49,7 +49,7 @@ NPY_JOB = """
 name: "small"
 seed: 5
 data { format: DLRM_NPY path: "%(data)s" num_dense: 0 test_share: 0.25 }
-default_table { dim: 6 init_scale: 0.5 }
+default_table { dim: 6 initializer { normal { std: 0.3 } } }
 feature { name: "a" }
 feature { name: "b" columns: 3 pooling: MEAN }
 feature { name: "c" columns: 2 padding_id: 7 table: "a" }
@@ -143,6 +143,13 @@ class TorchTest(ProcessTest):
         rows = thermocline_torch.initial_rows(0, 0, torch.tensor([5, 0]), 4, 1.0)
         self.assertEqual([hex(bits) for bits in rows[1].numpy().view('<u4')],
                          ['0x3e6ab018', '0xbe5d5930', '0xbed66068', '0x3f27d36a'])
+        rows = thermocline_torch.initial_rows(42, 7, torch.tensor([123456789]), 5, np.float32(0.01), 'normal')
+        self.assertEqual([hex(bits) for bits in rows[0].numpy().view('<u4')],
+                         ['0x3b18a9e3', '0xbc8fce95', '0xbcc4f22d', '0xbc5249d5', '0x3ca02ba5'])
+        rows = thermocline_torch.initial_rows(42, 7, torch.tensor([123456789]), 5, np.float32(0.01),
+                                              'truncated_normal')
+        self.assertEqual([hex(bits) for bits in rows[0].numpy().view('<u4')],
+                         ['0x3b11995f', '0xbc7dfeac', '0xbc997e06', '0xbc424305', '0x3c894a16'])
 
     def test_logits_of_single_samples(self):
         seed = int(os.environ.get('THERMOCLINE_TEST_SEED', random.randrange(1 << 32)))

@@ -57,6 +57,10 @@ bool Saboteur::RepeatsNow() {
 wire::PushChunk Saboteur::Tamper(ServerIndex server, wire::PushChunk chunk) {
   if (fault_ == PlantedFault::kOtherGeneration && --messages_left_ == 0) ++chunk.header.generation;
   if (fault_ == PlantedFault::kAppliedTwice) ApplyAgain(server, &chunk);
+  // Each of its keys was pulled for the step.
+  if (fault_ == PlantedFault::kPullsCount) {
+    for (uint32_t& count : chunk.counts) ++count;
+  }
   if (fault_ == PlantedFault::kArrivalOrder && staleness_steps_ == 0) {
     chunk.header.rank = RankByArrival(server, chunk);
     chunk.header.acked_through = kNoStep;  // Of another rank.

@@ -88,13 +88,7 @@ void SequentialModel::ApplyNext() {
     }
   }
   for (const auto& [id, sum] : sums) {
-    const TableLayout& table = layout(id.first);
-    Row* row = RowOf(id.first, id.second);
-    SelectRowUpdate(table.optimizer.kind)(
-        ScalarsForStep(table.optimizer, pushes[0].learning_rate, next_step_), sum.gradient.data(),
-        row->floats.data(), row->floats.data() + table.dim, table.dim);
-    row->count += sum.count;
-    row->changed = next_step_;
+    ApplyGradient(id.first, id.second, sum.count, sum.gradient, pushes[0].learning_rate);
   }
   for (const ModelPush& push : pushes) {
     for (const ModelUpdate& update : push.updates) {
@@ -105,8 +99,35 @@ void SequentialModel::ApplyNext() {
       row->changed = next_step_;
     }
   }
+  ForgetUnused();
   after_[next_step_] = std::make_shared<const Rows>(rows_);
   next_step_ = next_step_ + 1;
+}
+
+void SequentialModel::ApplyGradient(TableId table, Key key, uint32_t count,
+                                    absl::Span<const float> gradient, float learning_rate) {
+  const TableLayout& of_table = layout(table);
+  Row* row = &rows_[table][key];
+  row->count += count;
+  row->changed = next_step_;
+  if (row->floats.empty() && row->count < of_table.min_count) return;
+  row = RowOf(table, key);
+  SelectRowUpdate(of_table.optimizer.kind)(
+      ScalarsForStep(of_table.optimizer, learning_rate, next_step_), gradient.data(),
+      row->floats.data(), row->floats.data() + of_table.dim, of_table.dim);
+}
+
+void SequentialModel::ForgetUnused() {
+  for (const TableLayout& table : layouts_) {
+    const auto unused = static_cast<int64_t>(table.unused_steps);
+    const int64_t steps = next_step_.value() + 1;
+    if (unused == 0 || steps % std::max<int64_t>(1, unused / 8) != 0) continue;
+    std::map<Key, Row>& rows = rows_[table.id];
+    for (auto it = rows.begin(); it != rows.end();) {
+      const auto row = it++;
+      if (next_step_ - row->second.changed >= unused) rows.erase(row);
+    }
+  }
 }
 
 bool SequentialModel::HadWeights(TableId table, Key key, absl::Span<const float> weights, Step from,
@@ -117,7 +138,7 @@ bool SequentialModel::HadWeights(TableId table, Key key, absl::Span<const float>
     if (tables == after_.end()) continue;
     const auto& rows = tables->second->at(table);
     const auto row = rows.find(key);
-    if (row == rows.end()) {
+    if (row == rows.end() || row->second.floats.empty()) {
       if (SameBits(weights, InitialWeights(table, key))) return true;
     } else if (SameBits(weights, absl::MakeConstSpan(row->second.floats).first(weights.size()))) {
       return true;
@@ -141,7 +162,7 @@ double SequentialModel::ScoreAfter(Step step, uint64_t num_keys) const {
     for (uint64_t i = 0; i < num_keys; ++i) {
       const Key key = Mix64(i);
       const auto row = rows.find(key);
-      if (row == rows.end()) {
+      if (row == rows.end() || row->second.floats.empty()) {
         score.Add(table, key, InitialWeights(table, key));
       } else {
         score.Add(table, key, absl::MakeConstSpan(row->second.floats).first(layout(table).dim));

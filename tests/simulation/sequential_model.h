@@ -58,12 +58,13 @@ class SequentialModel {
                   Step to) const;
 
   struct Row {
-    std::vector<float> floats;  // [row_floats]
+    std::vector<float> floats;  // [row_floats]; empty: the key is a candidate, and has no row yet
     uint32_t count = 0;
     Step changed;
   };
   using Rows = std::map<TableId, std::map<Key, Row>>;
-  // Rows that some push has touched, as they were after a step; kNoStep: before the first.
+  // Rows and candidates that some push has touched, and that are not forgotten, as they were after
+  // a step; kNoStep: before the first.
   const Rows& RowsAfter(Step step) const { return *after_.at(step); }
 
   // The rows after every step from kNoStep on. Trained twice, a step may have two results, each on
@@ -83,6 +84,9 @@ class SequentialModel {
 
  private:
   void ApplyNext();
+  void ApplyGradient(TableId table, Key key, uint32_t count, absl::Span<const float> gradient,
+                     float learning_rate);
+  void ForgetUnused();
   Row* RowOf(TableId table, Key key);
 
   const std::vector<TableLayout> layouts_;

@@ -40,8 +40,7 @@ std::string DescribeRows(ServerCore* core, const SequentialModel::Rows& expected
       ++visited;
       const auto found = rows.find(key);
       if (found != rows.end() && found->second.count == count && found->second.changed == changed &&
-          std::equal(row.begin(), row.end(), found->second.floats.begin(),
-                     found->second.floats.end())) {
+          row == absl::MakeConstSpan(found->second.floats)) {
         return;
       }
       difference = absl::StrCat("table ", id, ", key ", key,
@@ -78,7 +77,10 @@ std::string Restore(const SequentialModel::Rows& expected, ServerConfig config,
 Digest DigestOf(const SequentialModel::Rows& rows) {
   Digest digest;
   for (const auto& [table, of_table] : rows) {
-    for (const auto& [key, row] : of_table) digest.Add(RowDigest(table, key, row.floats));
+    for (const auto& [key, row] : of_table) {
+      digest.Add(row.floats.empty() ? CandidateDigest(table, key, row.count)
+                                    : RowDigest(table, key, row.floats));
+    }
   }
   return digest;
 }

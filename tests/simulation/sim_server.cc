@@ -100,6 +100,10 @@ bool SimServer::process_serves() const { return process_->configured && !*proces
 void SimServer::BeginGeneration(const ServerConfig& config) {
   End();
   config_ = config;
+  for (TableLayout& table : config_.tables) {
+    if (saboteur_->Has(PlantedFault::kNoAdmission)) table.min_count = 0;
+    if (saboteur_->Has(PlantedFault::kNothingForgotten)) table.unused_steps = 0;
+  }
   held_.reset();
   host_crashed_since_ = lacks_acknowledged_ = false;
   const Step base =

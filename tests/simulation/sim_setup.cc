@@ -164,6 +164,23 @@ std::string DescribeDurability(const SimSetup& setup) {
       setup.crash_at_end ? ", all at the end" : "");
 }
 
+// Keys get their rows late, and lose them. Drawn last: what the seed chooses else stays as it was.
+void ChooseAdmission(SimRandom* random, SimSetup* setup) {
+  for (TableLayout& table : setup->tables) {
+    if (random->Chance(0.4)) table.min_count = static_cast<uint32_t>(random->Between(2, 5));
+    if (random->Chance(0.4)) table.unused_steps = static_cast<uint64_t>(random->Between(1, 20));
+  }
+}
+
+std::string DescribeAdmission(const SimSetup& setup) {
+  std::string text;
+  for (const TableLayout& table : setup.tables) {
+    absl::StrAppend(&text, ", ", table.name, " from ", table.min_count, " lookups on, unused for ",
+                    table.unused_steps);
+  }
+  return text;
+}
+
 }  // namespace
 
 SimSetup ChooseSetup(SimRandom* random) {
@@ -202,6 +219,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   if (setup.checkpoints.has_value() && random->Chance(0.8)) {
     setup.launcher.resume_older = 0.1 * random->Between(6, 10);
   }
+  ChooseAdmission(random, &setup);
   return setup;
 }
 
@@ -227,7 +245,7 @@ std::string Describe(const SimSetup& setup) {
                       setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
                       setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
                       DescribeDurability(setup), DescribeCheckpoints(setup),
-                      DescribeEvaluations(setup));
+                      DescribeEvaluations(setup), DescribeAdmission(setup));
 }
 
 }  // namespace thermocline

@@ -189,7 +189,11 @@ INSTANTIATE_TEST_SUITE_P(Faults, PlantedFaultTest,
                                          Planted{"MissingShards", PlantedFault::kMissingShards},
                                          Planted{"BadDataIsLoss", PlantedFault::kBadDataIsLoss},
                                          Planted{"MissedEnds", PlantedFault::kMissedEnds},
-                                         Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken}),
+                                         Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken},
+                                         Planted{"PullsCount", PlantedFault::kPullsCount},
+                                         Planted{"NoAdmission", PlantedFault::kNoAdmission},
+                                         Planted{"NothingForgotten",
+                                                 PlantedFault::kNothingForgotten}),
                          [](const auto& info) { return info.param.name; });
 
 // Only its manifest shows that a checkpoint is committed; what a server is sent does not.

@@ -149,6 +149,62 @@ INSTANTIATE_TEST_SUITE_P(Columns, ColumnsTest,
                          testing::Values(std::pair(3, 0), std::pair(1, 0), std::pair(0, 1),
                                          std::pair(0, 3)));
 
+// Which keys have a row: not before so many lookups, and not after so many steps without one.
+class AdmissionTest : public testing::TestWithParam<std::vector<std::string>> {
+ protected:
+  static Job MakeJob(std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), GetParam().begin(), GetParam().end());
+    return MakeSmallJob("adagrad {}", overrides);
+  }
+};
+
+TEST_P(AdmissionTest, GivesTheReferencesBitsForAnyServersAndWorkers) {
+  EXPECT_NE(ReferenceDigest(MakeJob({})), ReferenceDigest(MakeSmallJob("adagrad {}", {})));
+  for (const int workers : {1, 2}) {
+    const std::string of_workers = "cluster.workers=" + std::to_string(workers);
+    const std::string reference = ReferenceDigest(MakeJob({of_workers}));
+    for (const int servers : {1, 2, 4}) {
+      const Job job = MakeJob({of_workers, "cluster.servers=" + std::to_string(servers),
+                               "cluster.server_threads=" + std::to_string(servers)});
+      EXPECT_EQ(Hex(Train(job).digest), reference) << workers << " workers, " << servers;
+    }
+  }
+}
+
+// A cache holds no rows of such a table: the servers alone know which keys have one.
+TEST_P(AdmissionTest, ACacheKeepsTheBits) {
+  const Job job = MakeJob({"cluster.servers=2"});
+  const std::string uncached = Hex(Train(job).digest);
+  for (const auto& [window, prefetch] : {std::pair(1, 0), std::pair(4, 2), std::pair(20, 6)}) {
+    const Outcome cached = Train(WithCache(job, "64KiB", window, prefetch));
+    ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+    EXPECT_EQ(Hex(cached.digest), uncached) << window;
+    EXPECT_EQ(cached.workers[0]->stats.cache().loaded(), 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, AdmissionTest,
+    testing::Values(std::vector<std::string>{"default_table.min_count=3"},
+                    std::vector<std::string>{"default_table.eviction.unused_steps=2"},
+                    std::vector<std::string>{"default_table.min_count=2",
+                                             "default_table.eviction.unused_steps=3"}),
+    [](const auto& info) { return "Case" + std::to_string(info.index); });
+
+// A table beside them that has neither rule is held all the same.
+TEST(AdmissionOfOneTableTest, ACacheHoldsTheOtherTables) {
+  const std::vector<std::vector<std::string>> rules = {
+      {"default_table.min_count=3", "table[0].settings.min_count=1"},
+      {"table[0].settings.eviction.unused_steps=2"}};
+  for (const std::vector<std::string>& rule : rules) {
+    const Job job = MakeSmallJob("adagrad {}", rule);
+    const Outcome cached = Train(WithCache(job, "64KiB", 4, 2));
+    ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+    EXPECT_EQ(Hex(cached.digest), Hex(Train(job).digest)) << rule[0];
+    EXPECT_GT(cached.workers[0]->stats.cache().loaded(), 0u) << rule[0];
+  }
+}
+
 TEST(TrainingTest, EvaluationScoresEveryHeldOutRowOnRankZeroAlone) {
   const Outcome outcome =
       Train(MakeSmallJob("adagrad {}", {"cluster.workers=2", "cluster.servers=2"}));

@@ -29,6 +29,7 @@ class ReferenceTrainer {
   explicit ReferenceTrainer(const Job& job)
       : job_(job),
         tables_(ResolveTables(job)),
+        lookups_(tables_.sparse.size()),
         sparse_(tables_.sparse.size()),
         dense_(tables_.dense.size()),
         device_(MakeCpuDevice({1, CpuIsaLimit::kAuto})),
@@ -114,6 +115,7 @@ class ReferenceTrainer {
       offsets[t].push_back(0);
       for (const auto& [key, key_bags] : lookups) {
         keys[t].push_back(key);
+        step_lookups_[{t, key}] += static_cast<uint32_t>(key_bags.size());
         const Row row = sparse_[t].count(key) ? sparse_[t][key] : NewRow(tables_.sparse[t], key);
         rows[t].insert(rows[t].end(), row.begin(), row.begin() + dim);
         bags[t].insert(bags[t].end(), key_bags.begin(), key_bags.end());
@@ -191,10 +193,37 @@ class ReferenceTrainer {
     }
   }
 
+  // Leaves the gradients of keys that have a row, or get one in this step.
+  Rows Admitted(size_t t, Step step, const Rows& gradients) {
+    Rows admitted;
+    for (const auto& [key, gradient] : gradients) {
+      Lookups& lookups = lookups_[t][key];
+      lookups.count += step_lookups_[{t, key}];
+      lookups.last = step;
+      if (sparse_[t].count(key) > 0 || lookups.count >= tables_.sparse[t].min_count) {
+        admitted[key] = gradient;
+      }
+    }
+    return admitted;
+  }
+
+  void ForgetUnused(size_t t, Step step) {
+    const auto unused = static_cast<int64_t>(tables_.sparse[t].unused_steps);
+    if (unused == 0 || (step.value() + 1) % std::max<int64_t>(1, unused / 8) != 0) return;
+    for (auto it = lookups_[t].begin(); it != lookups_[t].end();) {
+      const auto lookups = it++;
+      if (step - lookups->second.last < unused) continue;
+      sparse_[t].erase(lookups->first);
+      lookups_[t].erase(lookups);
+    }
+  }
+
   void Apply(Step step, const Gradients& sparse, const Gradients& dense) {
     for (size_t t = 0; t < sparse_.size(); ++t) {
-      ApplyTo(tables_.sparse[t], step, sparse[t], &sparse_[t]);
+      ApplyTo(tables_.sparse[t], step, Admitted(t, step, sparse[t]), &sparse_[t]);
+      ForgetUnused(t, step);
     }
+    step_lookups_.clear();
     for (size_t t = 0; t < dense_.size(); ++t) {
       ApplyTo(tables_.dense[t].layout, step, dense[t], &dense_[t]);
     }
@@ -205,6 +234,10 @@ class ReferenceTrainer {
     for (size_t t = 0; t < sparse_.size(); ++t) {
       for (const auto& [key, row] : sparse_[t]) {
         digest.Add(RowDigest(tables_.sparse[t].id, key, row));
+      }
+      for (const auto& [key, lookups] : lookups_[t]) {
+        if (sparse_[t].count(key) > 0) continue;
+        digest.Add(CandidateDigest(tables_.sparse[t].id, key, lookups.count));
       }
     }
     for (size_t t = 0; t < dense_.size(); ++t) {
@@ -217,6 +250,12 @@ class ReferenceTrainer {
 
   const Job job_;
   const JobTables tables_;
+  struct Lookups {
+    uint32_t count = 0;
+    Step last;
+  };
+  std::map<std::pair<size_t, Key>, uint32_t> step_lookups_;  // Of all workers, by table and key.
+  std::vector<std::map<Key, Lookups>> lookups_;              // Of what is not forgotten.
   std::vector<Rows> sparse_, dense_;
   const std::unique_ptr<Device> device_;
   DlrmModel model_;

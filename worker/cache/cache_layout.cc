@@ -11,8 +11,11 @@ namespace {
 // Rows begin at multiples of 16 bytes, which is what a GPU loads at once.
 constexpr int64_t kStrideFloats = 4;
 
+// Where servers decide which keys have a row, only they can tell what a gradient does to it.
+bool MayHold(const TableLayout& table) { return table.min_count == 0 && table.unused_steps == 0; }
+
 bool SameGroup(const TableLayout& a, const TableLayout& b) {
-  return a.dim == b.dim && a.optimizer == b.optimizer;
+  return a.dim == b.dim && a.optimizer == b.optimizer && MayHold(a) == MayHold(b);
 }
 
 // Above it the planner's numbers would not fit.
@@ -39,6 +42,7 @@ std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_stat
     if (group == groups.end()) {
       group = groups.emplace(groups.end());
       group->dim = table.dim;
+      group->holds_rows = MayHold(table);
       group->row_floats = with_state ? table.row_floats() : table.dim;
       group->stride = (group->row_floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
     }
@@ -52,8 +56,8 @@ absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, uint64
       absl::StrCat("cache.budget is ", layout.budget_bytes, " bytes; at least ", needed,
                    " are needed, for the rows of one batch and one more:");
   for (const CacheGroupLayout& group : layout.groups) {
-    absl::StrAppend(&message, " ", group.staging_rows, " + 1 rows of ", group.row_bytes(),
-                    " bytes for ", group.tables.size(), " table",
+    absl::StrAppend(&message, " ", group.staging_rows, group.holds_rows ? " + 1" : "", " rows of ",
+                    group.row_bytes(), " bytes for ", group.tables.size(), " table",
                     group.tables.size() == 1 ? "" : "s", " like '",
                     tables.sparse[group.tables.front()].name, "'");
     if (&group != &layout.groups.back()) absl::StrAppend(&message, ",");
@@ -86,13 +90,15 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
   for (CacheGroupLayout& group : layout.groups) {
     group.staging_rows = static_cast<int32_t>(
         std::min<int64_t>(batch_samples * ColumnsOf(tables, group), int64_t{1} << 30));
-    staging_bytes += group.staging_rows * static_cast<uint64_t>(group.row_bytes());
-    least_bytes += (group.staging_rows + uint64_t{1}) * group.row_bytes();
+    const uint64_t bytes = group.staging_rows * static_cast<uint64_t>(group.row_bytes());
+    staging_bytes += group.holds_rows ? bytes : 0;
+    least_bytes += bytes + (group.holds_rows ? group.row_bytes() : 0);
   }
   if (budget_bytes < least_bytes) return TooSmall(tables, layout, least_bytes);
   // Each group gets what is left by the bytes that a batch reads of it.
   const absl::uint128 left_bytes = budget_bytes - least_bytes;
   for (CacheGroupLayout& group : layout.groups) {
+    if (!group.holds_rows) continue;
     const absl::uint128 more =
         left_bytes * group.staging_rows / std::max<uint64_t>(staging_bytes, 1);
     group.capacity = 1 + static_cast<int32_t>(std::min<absl::uint128>(more, kMaxCapacity - 1));

@@ -69,6 +69,23 @@ TEST(CacheLayoutTest, TablesOfOneDimAndOptimizerShareASlab) {
   EXPECT_EQ(layout->budget_bytes, uint64_t{1} << 20);
 }
 
+TEST(CacheLayoutTest, TablesWhoseServersDecideWhichKeysHaveARowHaveStagingAlone) {
+  JobTables tables = TwoGroups();
+  tables.sparse[0].min_count = 2;
+  tables.sparse[1].unused_steps = 100;
+  const auto layout = LayOut(tables, 10, 1 << 20);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  ASSERT_EQ(layout->groups.size(), 3u);
+  EXPECT_THAT(layout->groups[0].tables, ElementsAre(0));
+  EXPECT_EQ(layout->groups[0].capacity, 0);
+  EXPECT_EQ(layout->groups[0].staging_rows, 20);
+  EXPECT_EQ(layout->groups[1].capacity, 0);
+  EXPECT_THAT(layout->groups[2].tables, ElementsAre(2));
+  // All that is left is its.
+  EXPECT_LE(StagingBytes(*layout) + layout->capacity_bytes(), uint64_t{1} << 20);
+  EXPECT_GT(StagingBytes(*layout) + layout->capacity_bytes(), (uint64_t{1} << 20) - 100);
+}
+
 TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) {
   struct Case {
     OptimizerKind kind;

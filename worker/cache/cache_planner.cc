@@ -94,6 +94,9 @@ void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
   cache->pushed_through = kNoStep;
   const Step before_window = step - options_.window_steps - 1;
   if (at.owned && before_window.value() >= first_step_) cache->pushed_through = before_window;
+  if (at.owned && options_.follows_every_push && step > Step(first_step_)) {
+    cache->pushed_through = step - 1;
+  }
   const auto num_tables = static_cast<int64_t>(tables_.size());
   threads_->ParallelFor(num_tables, [&](int64_t t, int) {
     tables_[t]->FindMisses(at, plan.tables[t], &cache->tables[t]);

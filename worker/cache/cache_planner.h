@@ -44,6 +44,9 @@ struct CachePlannerOptions {
   enum class Mode { kOwned, kCopies };
   Mode mode = Mode::kOwned;
   int copy_steps = 0;
+  // Rows may change in steps that don't push them, where servers forget them: every pull waits for
+  // the push before it. kOwned only.
+  bool follows_every_push = false;
 };
 
 // Not thread-safe.

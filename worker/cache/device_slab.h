@@ -23,6 +23,7 @@ struct CacheGroupLayout {
   int64_t stride = 0;  // floats from one row of the slab to the next
   int32_t staging_rows = 0;  // for the distinct keys of one batch
   int32_t capacity = 0;      // rows held
+  bool holds_rows = true;    // False: its tables decide on the servers which keys have a row.
 
   int64_t row_bytes() const { return stride * static_cast<int64_t>(sizeof(float)); }
 };

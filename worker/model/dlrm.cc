@@ -1,6 +1,5 @@
 #include "worker/model/dlrm.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -84,7 +83,6 @@ void DlrmModel::LayOutMlp(const std::string& name, MlpConfig* config, int64_t* n
       tensor.name = absl::StrCat(name, ".", i, ".", kind);
       tensor.offset = *next_offset;
       tensor.size = size;
-      tensor.init_scale = 1.0f / std::sqrt(static_cast<float>(in));
       *next_offset += tensor.num_blocks() * kDenseBlockFloats;
       tensors_.push_back(tensor);
       return tensor.offset;

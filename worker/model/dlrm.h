@@ -39,10 +39,9 @@ struct DlrmShape {
 // One weight matrix or bias. It stands at `offset` floats in the arenas of weights and gradients,
 // padded to whole blocks of kDenseBlockFloats; gradients of the padding are zero.
 struct DenseTensor {
-  std::string name;      // "bottom.0.weight", "bottom.0.bias", ..., "top.0.weight", ...
-  int64_t offset = 0;    // a multiple of kDenseBlockFloats
-  int64_t size = 0;      // floats
-  float init_scale = 0;  // 1 / sqrt(inputs of its layer)
+  std::string name;    // "bottom.0.weight", "bottom.0.bias", ..., "top.0.weight", ...
+  int64_t offset = 0;  // a multiple of kDenseBlockFloats
+  int64_t size = 0;    // floats
   int64_t num_blocks() const;
 };
 
