@@ -52,9 +52,10 @@ struct Read {
   }
 };
 
-Read ReadJob(const Job& job, Split split, uint32_t rank = 0, uint32_t workers = 1, int start = 0) {
+Read ReadJob(const Job& job, Split split, uint32_t rank = 0, uint32_t workers = 1, int start = 0,
+             const TextIndexOptions& index = {}) {
   Read read;
-  auto dataset = Dataset::Open(job);
+  auto dataset = Dataset::Open(job, {}, index);
   read.status = dataset.status();
   if (!dataset.ok()) return read;
   auto reader = (*dataset)->OpenReader(split, WorkerRank(rank), workers, Step(start));
@@ -205,6 +206,55 @@ TEST(DescribedData, ShufflingIsOfBlocksPassesAndTheSeed) {
     std::vector<Key> both = first[i];
     both.insert(both.end(), second[i].begin(), second[i].end());
     EXPECT_EQ(both, batches[i]);
+  }
+}
+
+// Wherever they begin, whichever rows are held out, and with shuffling.
+TEST(DescribedData, ReadersWithAnIndexSeeTheSameBatches) {
+  TempFolder folder;
+  folder.Write("a.csv.gz", Gzip(Rows(0, 700)));
+  folder.Write("b.csv", Rows(700, 400, "\r\n"));
+  TextIndexOptions index;
+  index.folder = folder.path() + "/index";
+  index.writes = true;
+  index.row_bytes = 200;
+  index.point_bytes = 1000;
+  for (const std::string more :
+       {"split { last_share: 0.3 }", "split { column: 'id' test_from: '650' }",
+        "split { last_share: 0.1 } shuffle { block_rows: 30 }"}) {
+    const Job job = MakeJob(Csv(folder.path() + "/?.csv*") + more, {"train.passes=2"});
+    for (const Split split : {Split::kTrain, Split::kTest}) {
+      const auto batches = ReadJob(job, split).batches;
+      EXPECT_EQ(ReadJob(job, split, 0, 1, 0, index).batches, batches);  // Makes the index.
+      EXPECT_GT(batches.size(), 25u);
+      const int starts = split == Split::kTrain ? static_cast<int>(batches.size()) : 1;
+      for (int start = 0; start < starts; start += 13) {
+        const std::vector<std::vector<Key>> rest(batches.begin() + start, batches.end());
+        EXPECT_EQ(ReadJob(job, split, 0, 1, start, index).batches, rest) << more << start;
+      }
+    }
+  }
+}
+
+// The second time the rows are counted, no byte is read for it.
+TEST(DescribedData, CountsComeFromTheIndex) {
+  TempFolder folder;
+  const Job job =
+      MakeJob(Csv(folder.Write("a.csv", Rows(0, 50'000))) + "split { last_share: 0.1 }");
+  TextIndexOptions index;
+  index.folder = folder.path() + "/index";
+  index.writes = true;
+  for (const bool again : {false, true}) {
+    int64_t scanned_bytes = 0;
+    const auto dataset = Dataset::Open(
+        job,
+        [&](absl::string_view what, const ScanProgress& progress) {
+          if (what == "counting lines" && !progress.is_over) scanned_bytes = progress.done_bytes;
+        },
+        index);
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    EXPECT_EQ((*dataset)->rows(Split::kTrain), 45'000);
+    EXPECT_EQ(scanned_bytes > 0, !again);
   }
 }
 
