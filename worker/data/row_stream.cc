@@ -76,14 +76,14 @@ absl::Status RowStream::Rewind() {
 }
 
 TextIndex* RowStream::index() const {
-  return has_index_ ? files_->indexes[next_file_ - 1].get() : nullptr;
+  return version_ > 0 ? files_->indexes[next_file_ - 1].get() : nullptr;
 }
 
 absl::StatusOr<bool> RowStream::NextFile() {
   if (next_file_ == static_cast<int>(files_->paths.size())) return false;
   if (lines_ != nullptr) bytes_before_ += lines_->size();
   ++next_file_;
-  has_index_ = !files_->indexes.empty() && files_->indexes[next_file_ - 1]->Prepare();
+  version_ = files_->indexes.empty() ? 0 : files_->indexes[next_file_ - 1]->Prepare();
   RETURN_IF_ERROR(OpenFile());
   return true;
 }
@@ -97,8 +97,9 @@ absl::Status RowStream::OpenFile() {
   next_kept_ = 0;
   if (!files_->header.empty()) RETURN_IF_ERROR(CheckHeader());
   if (TextIndex* const noted = index(); noted != nullptr) {
-    lines_->CollectPoints(noted->point_bytes(),
-                          [noted](RestartPoint point) { noted->Note(std::move(point)); });
+    lines_->CollectPoints(noted->point_bytes(), [noted, version = version_](RestartPoint point) {
+      noted->Note(version, std::move(point));
+    });
   }
   return absl::OkStatus();
 }
@@ -136,9 +137,9 @@ void RowStream::NoteRead(int64_t rows) {
   if (noted == nullptr) return;
   const LineStream::Place place = lines_->place();
   if (rows == 0) {
-    noted->NoteEnd(seen_);
-  } else if (noted->WantsPlace(place.offset)) {
-    noted->Note(RowPlace{place.offset, place.line, seen_});
+    noted->NoteEnd(version_, seen_);
+  } else if (noted->WantsPlace(version_, place.offset)) {
+    noted->Note(version_, RowPlace{place.offset, place.line, seen_});
   }
 }
 
@@ -165,9 +166,9 @@ absl::StatusOr<int64_t> RowStream::ReadRows(int64_t count, RawBatch* raw) {
 absl::Status RowStream::GoTowards(int64_t row) {
   if (index() == nullptr) return absl::OkStatus();
   const int64_t here = std::max<int64_t>(lines_->place().offset, 0);
-  const auto way = index()->Find(here, lines_->compressed(), [this, row](const RowCount& before) {
-    return filter_.Count(before) <= row;
-  });
+  const auto way =
+      index()->Find(version_, here, lines_->compressed(),
+                    [this, row](const RowCount& before) { return filter_.Count(before) <= row; });
   if (!way.has_value()) return absl::OkStatus();
   const absl::Status gone = lines_->Restart({way->place.offset, way->place.line}, way->point);
   if (absl::IsCancelled(gone)) return gone;
@@ -177,7 +178,7 @@ absl::Status RowStream::GoTowards(int64_t row) {
   }
   // The file is not what was noted: from its first row, without the index.
   index()->Drop();
-  has_index_ = false;
+  version_ = 0;
   return OpenFile();
 }
 
@@ -188,7 +189,7 @@ absl::StatusOr<int64_t> RowStream::SkipInFile(int64_t count, const OnScan& on_sc
   if (judged == count || is_passed_) return judged;
   const int64_t first = rows_before();
   const int64_t last = first + std::min(count - judged, INT64_MAX - first);
-  const auto all = index() != nullptr ? index()->rows() : std::nullopt;
+  const auto all = index() != nullptr ? index()->rows(version_) : std::nullopt;
   if (all.has_value() && filter_.Count(*all) <= last) {
     seen_ = *all;
     is_passed_ = true;

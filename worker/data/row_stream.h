@@ -97,7 +97,7 @@ class RowStream {
   const RowFilter filter_;
   const std::atomic<bool>* const cancelled_;
   std::unique_ptr<LineStream> lines_;  // Of file next_file_ - 1.
-  bool has_index_ = false;             // The file's may be used.
+  uint64_t version_ = 0;               // Of the file, for its index; 0: it has none.
   bool is_passed_ = false;             // All of the file was skipped; lines_ may stand before that.
   RowCount seen_;                      // Rows of the file before the place of lines_.
   int next_file_ = 0;

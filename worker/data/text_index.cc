@@ -116,17 +116,18 @@ std::optional<TextIndex::Identity> TextIndex::IdentityOf(const std::string& path
   return identity;
 }
 
-bool TextIndex::Prepare() {
+uint64_t TextIndex::Prepare() {
   const std::optional<Identity> identity = IdentityOf(path_);
   absl::MutexLock lock(&mutex_);
   if (!(identity_ == identity)) Forget();
   identity_ = identity;
-  if (!identity_.has_value()) return false;
+  if (!identity_.has_value()) return 0;
   if (!std::exchange(is_loaded_, true)) Load();
-  return true;
+  return version_;
 }
 
 void TextIndex::Forget() {
+  ++version_;
   places_.clear();
   points_.clear();
   rows_.reset();
@@ -138,37 +139,38 @@ void TextIndex::Drop() {
   Forget();
 }
 
-bool TextIndex::WantsPlace(int64_t offset) const {
+bool TextIndex::WantsPlace(uint64_t version, int64_t offset) const {
   absl::MutexLock lock(&mutex_);
-  if (!identity_.has_value()) return false;
+  if (version != version_) return false;
   return offset - (places_.empty() ? 0 : places_.back().offset) >= options_.row_bytes;
 }
 
-void TextIndex::Note(const RowPlace& place) {
-  if (!WantsPlace(place.offset)) return;
+void TextIndex::Note(uint64_t version, const RowPlace& place) {
   absl::MutexLock lock(&mutex_);
+  const int64_t last = places_.empty() ? 0 : places_.back().offset;
+  if (version != version_ || place.offset - last < options_.row_bytes) return;
   places_.push_back(place);
   if (place.offset - written_offset_ >= options_.write_bytes) Save();
 }
 
-void TextIndex::Note(RestartPoint point) {
+void TextIndex::Note(uint64_t version, RestartPoint point) {
   absl::MutexLock lock(&mutex_);
   const int64_t last = points_.empty() ? 0 : points_.back().offset;
-  if (identity_.has_value() && point.offset - last >= options_.point_bytes) {
+  if (version == version_ && point.offset - last >= options_.point_bytes) {
     points_.push_back(std::move(point));
   }
 }
 
-void TextIndex::NoteEnd(const RowCount& rows) {
+void TextIndex::NoteEnd(uint64_t version, const RowCount& rows) {
   absl::MutexLock lock(&mutex_);
-  if (!identity_.has_value() || rows_.has_value()) return;
+  if (version != version_ || rows_.has_value()) return;
   rows_ = rows;
   Save();
 }
 
-std::optional<RowCount> TextIndex::rows() const {
+std::optional<RowCount> TextIndex::rows(uint64_t version) const {
   absl::MutexLock lock(&mutex_);
-  return rows_;
+  return version == version_ ? rows_ : std::nullopt;
 }
 
 std::optional<TextIndex::Way> TextIndex::WayTo(const RowPlace& place, int64_t offset,

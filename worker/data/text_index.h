@@ -50,19 +50,20 @@ class TextIndex {
       : path_(std::move(path)), reading_(std::move(reading)), options_(std::move(options)) {}
 
   // Called before each reading of the file. Takes what is kept of it the first time; forgets what
-  // is known if the file is no longer the same by its size, time, first and last bytes. False: it
-  // is no regular file, or can't be read; then nothing is known or noted.
-  bool Prepare();
+  // is known if the file is no longer the same by its size, time, first and last bytes. Returns the
+  // file's version here, which the calls below are about: of another one nothing is noted or known.
+  // 0: it is no regular file, or can't be read.
+  uint64_t Prepare();
 
   // Whether a place is far enough from the last to be noted.
-  bool WantsPlace(int64_t offset) const;
-  void Note(const RowPlace& place);
-  void Note(RestartPoint point);
+  bool WantsPlace(uint64_t version, int64_t offset) const;
+  void Note(uint64_t version, const RowPlace& place);
+  void Note(uint64_t version, RestartPoint point);
   // The file has so many rows.
-  void NoteEnd(const RowCount& rows);
+  void NoteEnd(uint64_t version, const RowCount& rows);
 
   // All rows, once they are known.
-  std::optional<RowCount> rows() const;
+  std::optional<RowCount> rows(uint64_t version) const;
   // How to get to a place that lies beyond byte `offset` of the text, the last of those for which
   // is_before(place.before); false from some place on, for all after it. Reading begins at `point`.
   struct Way {
@@ -70,8 +71,10 @@ class TextIndex {
     RestartPoint point;
   };
   template <typename IsBefore>
-  std::optional<Way> Find(int64_t offset, bool compressed, const IsBefore& is_before) const {
+  std::optional<Way> Find(uint64_t version, int64_t offset, bool compressed,
+                          const IsBefore& is_before) const {
     absl::MutexLock lock(&mutex_);
+    if (version != version_) return std::nullopt;
     const auto end =
         std::partition_point(places_.begin(), places_.end(),
                              [&](const RowPlace& place) { return is_before(place.before); });
@@ -113,7 +116,8 @@ class TextIndex {
   const TextIndexOptions options_;
 
   mutable absl::Mutex mutex_;
-  std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // Empty: Prepare() was false.
+  std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // Empty: it can't be read.
+  uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;              // Of the file, counted from 1.
   bool is_loaded_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<RowPlace> places_ ABSL_GUARDED_BY(mutex_);      // ascending
   std::vector<RestartPoint> points_ ABSL_GUARDED_BY(mutex_);  // ascending

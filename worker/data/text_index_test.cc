@@ -166,11 +166,11 @@ TEST_F(TextIndexTest, LittleIsReadBeforeARow) {
     EXPECT_EQ(again.rows, Read(Files(false), Keep::kAll, 19'000, 1).rows);
     // The index counts the rows.
     const auto files = Files(true);
-    EXPECT_TRUE(files->indexes[0]->Prepare());
-    EXPECT_EQ(files->indexes[0]->rows()->rows,
+    const uint64_t version = files->indexes[0]->Prepare();
+    EXPECT_EQ(files->indexes[0]->rows(version)->rows,
               Read(Files(false), Keep::kAll, INT64_MAX, 1).skipped);
     const auto way = files->indexes[0]->Find(
-        0, bytes != text, [](const RowCount& before) { return before.rows <= 19'000; });
+        version, 0, bytes != text, [](const RowCount& before) { return before.rows <= 19'000; });
     ASSERT_TRUE(way.has_value());
     EXPECT_GT(way->point.offset, static_cast<int64_t>(text.size() / 3));
     EXPECT_GT(way->place.offset, way->point.offset);
@@ -183,11 +183,12 @@ TEST_F(TextIndexTest, APartOfAFileIsKept) {
   paths_ = {folder_.Write("a", Gzip(text))};
   Read(Files(true), Keep::kAll, 15'000, 1);
   const auto files = Files(true);
-  ASSERT_TRUE(files->indexes[0]->Prepare());
-  EXPECT_FALSE(files->indexes[0]->rows().has_value());
-  EXPECT_TRUE(files->indexes[0]
-                  ->Find(0, true, [](const RowCount& before) { return before.rows <= 14'000; })
-                  .has_value());
+  const uint64_t version = files->indexes[0]->Prepare();
+  EXPECT_FALSE(files->indexes[0]->rows(version).has_value());
+  EXPECT_TRUE(
+      files->indexes[0]
+          ->Find(version, 0, true, [](const RowCount& before) { return before.rows <= 14'000; })
+          .has_value());
   ExpectSame(files, Keep::kAll);
 }
 
@@ -212,6 +213,26 @@ TEST_F(TextIndexTest, AChangedFileIsReadAnew) {
   }
 }
 
+// A reader that has opened the file before it changed may go on with the old one.
+TEST_F(TextIndexTest, NothingIsNotedOfAFileThatWasReplaced) {
+  paths_ = {folder_.Write("a", Rows(2000))};
+  TextIndex index(paths_[0], "all rows", options_);
+  const uint64_t before = index.Prepare();
+  EXPECT_TRUE(index.WantsPlace(before, 5000));
+  std::filesystem::remove(paths_[0]);
+  EXPECT_EQ(index.Prepare(), 0u);
+  folder_.Write("a", Rows(3000));
+  const uint64_t after = index.Prepare();
+  EXPECT_FALSE(index.WantsPlace(before, 5000));
+  index.Note(before, RowPlace{5000, 9, {8, 0}});
+  index.NoteEnd(before, {2000, 0});
+  EXPECT_FALSE(index.rows(after).has_value());
+  EXPECT_FALSE(index.Find(after, 0, false, [](const RowCount&) { return true; }).has_value());
+  index.NoteEnd(after, {3000, 0});
+  EXPECT_EQ(index.rows(after)->rows, 3000);
+  EXPECT_FALSE(index.rows(before).has_value());
+}
+
 // Every byte of what is kept matters, and no damage of it is trusted.
 TEST_F(TextIndexTest, ADamagedIndexIsMadeAnew) {
   paths_ = {folder_.Write("a", Gzip(Rows(2000)))};
@@ -223,8 +244,7 @@ TEST_F(TextIndexTest, ADamagedIndexIsMadeAnew) {
   const auto is_known = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary) << bytes;
     const auto files = Files(true);
-    EXPECT_TRUE(files->indexes[0]->Prepare());
-    return files->indexes[0]->rows().has_value();
+    return files->indexes[0]->rows(files->indexes[0]->Prepare()).has_value();
   };
   EXPECT_TRUE(is_known(whole));
   for (size_t i = 0; i < whole.size(); i += i < 150 ? 1 : 997) {
@@ -266,8 +286,7 @@ TEST_F(TextIndexTest, OnlyWhoWritesWrites) {
   Read(Files(true), Keep::kAll, INT64_MAX, 1);
   EXPECT_EQ(Kept().size(), 1u);
   TextIndex other(paths_[0], "another way", options_);
-  EXPECT_TRUE(other.Prepare());
-  EXPECT_FALSE(other.rows().has_value());
+  EXPECT_FALSE(other.rows(other.Prepare()).has_value());
   // A folder that can't be made is no error.
   options_.folder = paths_[0] + "/below";
   ExpectSame(Files(true), Keep::kAll);
