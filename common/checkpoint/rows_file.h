@@ -59,6 +59,9 @@ class RowsFileWriter {
   const std::unique_ptr<Rep> rep_;
 };
 
+// What a file is read for: one row after the other, or single ones here and there.
+enum class RowsFileUse { kScan, kSingleRows };
+
 // One thread at a time.
 //
 // Errors of all calls name the file: kDataLoss (damaged), kUnavailable (the disk).
@@ -68,7 +71,8 @@ class RowsFileReader {
   // another number of rows.
   static absl::StatusOr<std::unique_ptr<RowsFileReader>> Open(Disk* disk,
                                                               const std::string& directory,
-                                                              const CheckpointFile& file);
+                                                              const CheckpointFile& file,
+                                                              RowsFileUse use = RowsFileUse::kScan);
   ~RowsFileReader();
 
   // The next row, at first the file's first. False: there is none. Checks that the partition is the

@@ -63,7 +63,8 @@ const std::string& RowsFileReader::path() const { return rep_->path; }
 
 absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
                                                                      const std::string& directory,
-                                                                     const CheckpointFile& file) {
+                                                                     const CheckpointFile& file,
+                                                                     RowsFileUse use) {
   auto rep = std::make_unique<Rep>(disk, absl::StrCat(directory, "/", file.path()), file);
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened, OpenListedFile(disk, rep->path, file));
@@ -81,7 +82,7 @@ absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
                                                " rows, the manifest says ", file.rows()));
   }
   rocksdb::ReadOptions options;
-  options.readahead_size = kReadAheadBytes;
+  if (use == RowsFileUse::kScan) options.readahead_size = kReadAheadBytes;
   options.fill_cache = false;
   rep->rows.reset(rep->sst.NewIterator(options));
   return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::move(rep)));

@@ -187,6 +187,8 @@ TEST(ValidateData, NamesLineAndField) {
                 "j:3: data.format is set, and data.train as well; choose one"},
            Case{"label {", "weight: 'N1' label {",
                 "j:3: data.weight names 'N1', but there is no such column (did you mean 'n1'?)"},
+           Case{"label {", "group: 'n4' label {",
+                "j:3: data.group names 'n4', but there is no such column"},
            Case{"label {", "split { last_share: 1 } label {",
                 "j:3: data.split.last_share is 1; it must be in [0, 1)"},
            Case{"label {", "split { column: 'n1' } label {",
@@ -274,6 +276,11 @@ TEST(ValidateFeatures, NpyHasNoNamedColumns) {
                             "j", {});
   EXPECT_EQ(job.status(),
             absl::InvalidArgumentError("j:2: feature[0].column is for text, and the data are npy"));
+  const auto grouped =
+      ParseJob(absl::StrCat("name: 'j' data { train { path: 'd' npy {} }\n group: 'b' }\n", kModel),
+               "j", {});
+  EXPECT_EQ(grouped.status(),
+            absl::InvalidArgumentError("j:2: data.group names a column; those of npy have none"));
 }
 
 }  // namespace

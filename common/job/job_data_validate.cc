@@ -42,6 +42,7 @@ class DataValidator {
       if (IsNpy(data_)) return source_.Error("data.weight", "is for text; npy has no such column");
       RETURN_IF_ERROR(CheckColumn("data.weight", data_.weight()));
     }
+    if (!data_.group().empty()) RETURN_IF_ERROR(CheckColumn("data.group", data_.group()));
     if (data_.has_shuffle()) {
       if (IsNpy(data_)) return source_.Error("data.shuffle", "is for text; npy is read in order");
       RETURN_IF_ERROR(CheckRange(source_, "data.shuffle.block_rows", data_.shuffle().block_rows(),
@@ -179,6 +180,7 @@ class DataValidator {
   // Columns that a header names are checked when it is read.
   absl::Status CheckColumn(const std::string& path, const std::string& column) const {
     if (column.empty()) return source_.Error(path, "is empty");
+    if (IsNpy(data_)) return source_.Error(path, "names a column; those of npy have none");
     const Data data = DescribeData(data_);
     const std::vector<std::string> columns = TextColumns(data.train());
     const bool is_known = std::find(columns.begin(), columns.end(), column) != columns.end();
@@ -391,8 +393,7 @@ class FeatureValidator {
     }
     if (feature.has_sequence() && separator.empty()) {
       return source_.Error(PathOf(i, "categorical.separator"),
-                           "is empty, and the feature is a "
-                           "sequence");
+                           "is empty, and the feature is a sequence");
     }
     return absl::OkStatus();
   }

@@ -102,6 +102,7 @@ Data WithoutPaths(const Job& job, bool described) {
   data.clear_test_path();
   if (data.has_train()) data.mutable_train()->clear_path();
   if (data.has_test()) data.mutable_test()->clear_path();
+  data.clear_group();  // Only evaluations read it.
   data.clear_max_bad_lines();
   data.clear_read_ahead_batches();
   data.clear_parser_threads();

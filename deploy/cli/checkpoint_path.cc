@@ -55,7 +55,8 @@ absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& stor
   ListedCheckpoint named;
   named.name = name;
   ASSIGN_OR_RETURN(named.manifest, store.Load(name));
-  const absl::Status status = store.CheckBytes(named.manifest, scan);
+  const absl::Status status =
+      scan == nullptr ? store.CheckFiles(named.manifest) : store.CheckBytes(named.manifest, scan);
   if (status.ok()) return named;
   if (absl::IsCancelled(status)) return status;
   return absl::Status(status.code(),

@@ -31,9 +31,10 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan*
 absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
                                               std::vector<std::string>* notices);
 
-// The checkpoint called `name`, or, if that is empty, the newest whole one; whole by every byte.
-// `notices` as above. Errors: kNotFound, kDataLoss, kFailedPrecondition (another format version),
-// kUnavailable, those of scan->on_progress.
+// The checkpoint called `name`, or, if that is empty, the newest whole one; whole by every byte, or
+// without a `scan` (null) by the sizes of its files. `notices` as above. Errors: kNotFound,
+// kDataLoss, kFailedPrecondition (another format version), kUnavailable, those of
+// scan->on_progress.
 absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,
                                                      const std::string& name, ByteScan* scan,
                                                      std::vector<std::string>* notices);

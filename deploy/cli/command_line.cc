@@ -1,5 +1,5 @@
 // What the command line looks like: every command with its flags and its help page. CLI11 parses it
-// and renders the pages; this is the only file that includes CLI11, which is slow to compile.
+// and renders the pages. The commands about logs are in log_pages.cc.
 #include "deploy/cli/command_line.h"
 
 #include <CLI/CLI.hpp>
@@ -17,48 +17,10 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/text.h"
+#include "deploy/cli/command_pages.h"
 #include "deploy/cli/console.h"
 
 namespace thermocline {
-namespace {
-
-// What the command line asks for; set while CLI11 parses it, run afterwards.
-using Action = std::function<int()>;
-
-// Makes `command` the action `run(flags)`.
-template <typename Flags>
-void OnCommand(CLI::App* command, Action* action, int (*run)(const Flags&),
-               const std::shared_ptr<Flags>& flags) {
-  command->callback([=] { *action = [=] { return run(*flags); }; });
-}
-
-// `summary` is one line; `details` stand below the flags on the page.
-CLI::App* AddCommand(CLI::App* parent, const char* name, const char* summary,
-                     const std::string& details) {
-  CLI::App* command = parent->add_subcommand(name, summary)->group("commands")->footer(details);
-  command->get_help_ptr()->group("flags");
-  return command;
-}
-
-// Accepts a whole number in [low, high] in decimal. (CLI11 alone reads "010" as eight.)
-CLI::Validator WholeNumber(int64_t low, int64_t high) {
-  return CLI::Validator(
-      [=](std::string& text) {
-        int64_t value = 0;
-        if (!absl::SimpleAtoi(text, &value) || value < low || value > high) {
-          return absl::StrCat("'", text, "' is not a whole number in [", low, ", ", high, "]");
-        }
-        text = absl::StrCat(value);
-        return std::string();
-      },
-      "");
-}
-
-template <typename Value>
-CLI::Option* AddValue(CLI::App* command, const char* name, Value* value, const char* type,
-                      const std::string& help) {
-  return command->add_option(name, *value, help)->type_name(type);
-}
 
 void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* run_dir_help) {
   AddValue(command, "JOB", &flags->job, "FILE", "the job file (proto/job.proto)");
@@ -80,6 +42,8 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
            "the folder of thermocline-server and thermocline-worker");
   AddValue(command, "--run-dir", &flags->run_dir, "DIR", run_dir_help);
 }
+
+namespace {
 
 void AddTrain(CLI::App* app, Action* action) {
   const auto flags = std::make_shared<TrainFlags>();
@@ -134,48 +98,49 @@ examples:
   OnCommand(command, action, RunEval, flags);
 }
 
-void AddGenerate(CLI::App* app, Action* action) {
-  constexpr int64_t kMaxRows = int64_t{1} << 40;
-  const auto flags = std::make_shared<ClickLogOptions>();
-  const auto test_rows = std::make_shared<std::optional<int64_t>>();
+void AddPredict(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<PredictFlags>();
   CLI::App* command = AddCommand(
-      app, "generate", "writes a synthetic click log with a planted model",
-      R"(Writes a click log in the shape of Criteo's Kaggle log: 13 dense and 26 categorical columns,
-skewed and correlated ids, labels from a planted model. The same flags give the same bytes. Existing
-files of the same names are overwritten. With --test-rows 0 the folder must not have held-out rows
-of another log.
+      app, "predict", "writes a score for each row of a file",
+      R"(Scores all rows of the data with a checkpoint, without servers, in bounded memory and in the order
+of the rows. The scores have the same bits as those of `eval`. The data need no labels: the column,
+or npy file, of labels may be missing.
+
+PATH is a checkpoint as for `eval`. It holds its job, which says how the data are read; --job names
+another job file with the same model.
+
+The end of OUT says how the scores are written. They are probabilities, or logits with --logits.
+  .csv   a header; then row (counted from 0), label (where the data have one), the columns of
+         --column, score
+  .npy   float32, one for each row; NaN for a malformed one
+  .parquet  the columns of .csv, where the build has Arrow
+OUT appears when all is written. A malformed line is an error, which names it; up to --max-bad-lines
+of them are left out: their numbers are missing in `row`.
 
 examples:
-  thermocline generate clicklog --rows 1000000
-  thermocline generate clicklog --format tsv.gz --rows 50000 --seed 3)");
-  AddValue(command, "FOLDER", &flags->folder, "DIR", "where to write")->required();
-  command
-      ->add_option_function<std::string>(
-          "--format",
-          [flags](const std::string& name) {
-            flags->format = name == "npy"   ? ClickLogFormat::kNpy
-                            : name == "tsv" ? ClickLogFormat::kTsv
-                                            : ClickLogFormat::kTsvGzip;
-          },
-          "npy (default), tsv or tsv.gz")
-      ->type_name("FORMAT")
-      ->check(CLI::IsMember({"npy", "tsv", "tsv.gz"}));
-  AddValue(command, "--rows", &flags->rows, "N", "rows to train on; default 1000000")
-      ->transform(WholeNumber(1, kMaxRows));
-  AddValue(command, "--test-rows", test_rows.get(), "N", "held-out rows; default a tenth of --rows")
-      ->transform(WholeNumber(0, kMaxRows));
-  AddValue(command, "--seed", &flags->seed, "N", "of all random draws; default 1")
-      ->transform(WholeNumber(0, std::numeric_limits<int64_t>::max()));
-  AddValue(command, "--skew", &flags->skew, "X",
-           "exponent of the ids' Zipf distributions; default 1.05");
-  AddValue(command, "--shrink", &flags->shrink, "X",
-           "divides the cardinalities of the large columns; default 1");
-  AddValue(command, "--threads", &flags->threads, "N", "0 (default): one for each core")
-      ->transform(WholeNumber(0, 1024));
-  command->callback([=] {
-    flags->test_rows = test_rows->value_or(flags->rows / 10);
-    *action = [=] { return RunGenerate(*flags); };
-  });
+  thermocline predict --checkpoint runs/r --data day_24.gz --out scores.csv
+  thermocline predict --checkpoint runs/r/best --data today.csv --column user,item --out s.csv)");
+  AddValue(command, "--checkpoint", &flags->checkpoint, "PATH",
+           "the checkpoint's folder, or a run directory")
+      ->required();
+  AddValue(command, "--data", &flags->data, "PATH", "the rows to score")->required();
+  AddValue(command, "--out", &flags->out, "OUT", "the file to write")->required();
+  AddValue(command, "--job", &flags->job, "FILE", "a job file, instead of the checkpoint's job");
+  AddValue(command, "--column", &flags->columns, "NAMES",
+           "columns of the data that are written beside the scores: user,item")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  AddValue(command, "--max-bad-lines", &flags->max_bad_lines, "N",
+           "malformed lines that may be left out, instead of data.max_bad_lines");
+  AddValue(command, "--memory", &flags->memory, "SIZE",
+           "for rows of the checkpoint and batches that wait for them; default 1GiB");
+  command->add_flag("--logits", flags->logits, "writes logits, not probabilities");
+  command->add_flag("--force", flags->force, "replaces an existing file OUT");
+  AddValue(command, "--set", &flags->set, "FIELD=VALUE",
+           "changes a field of the job: --set device=CPU (may be repeated)")
+      ->allow_extra_args(false);
+  AddValue(command, "--bin-dir", &flags->bin_dir, "DIR", "the folder of thermocline-predict");
+  OnCommand(command, action, RunPredict, flags);
 }
 
 void AddStats(CLI::App* app, Action* action) {
@@ -425,6 +390,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   AddTrain(&app, &action);
   AddEval(&app, &action);
+  AddPredict(&app, &action);
   AddGenerate(&app, &action);
   AddStats(&app, &action);
   AddCheckpoint(&app, &action);

@@ -41,6 +41,18 @@ struct EvalFlags : JobFlags {
   bool json = false;
 };
 
+struct PredictFlags {
+  std::string checkpoint, data, out;
+  std::string job;                   // Of another file than the checkpoint's own; "": that.
+  std::vector<std::string> set;      // "FIELD=VALUE"
+  std::vector<std::string> columns;  // That go along.
+  std::optional<std::string> max_bad_lines;
+  std::string memory = "1GiB";
+  bool logits = false;
+  bool force = false;
+  std::string bin_dir;
+};
+
 struct BenchTrainFlags : JobFlags {
   int64_t repeats = 3;
 };
@@ -67,6 +79,7 @@ struct CheckpointFlags {
 // The commands; each returns the exit code.
 int RunTrain(const TrainFlags& flags);
 int RunEval(const EvalFlags& flags);
+int RunPredict(const PredictFlags& flags);
 int RunGenerate(const ClickLogOptions& options);
 int RunStats(const StatsFlags& flags);
 int ListCheckpoints(const CheckpointFlags& flags);

@@ -22,7 +22,8 @@ Json ResultOf(const RunSetup& setup, const std::string& rows, const Json& summar
   result["checkpoint"] = setup.options.start.base;
   result["step"] = setup.options.start.base_step.value();
   result["rows"] = rows;
-  for (const char* name : {"eval_samples", "auc", "logloss", "bad_lines", "model_digest"}) {
+  for (const char* name : {"eval_samples", "auc", "gauc", "logloss", "normalized_entropy",
+                           "calibration", "bad_lines", "model_digest"}) {
     result[name] = summary.at(name);
   }
   result["run_directory"] = setup.directory.path();

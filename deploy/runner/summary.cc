@@ -85,8 +85,14 @@ bool HasScore(const Json& summary) {
 }
 
 std::string ScoreLine(const Json& summary) {
-  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))),
-                                  "  logloss ", Fixed(summary, "logloss", 4));
+  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))));
+  const auto add = [&](const char* name, const char* words) {
+    if (NumberAt(summary, name)) absl::StrAppend(&line, "  ", words, " ", Fixed(summary, name, 4));
+  };
+  add("gauc", "GAUC");
+  absl::StrAppend(&line, "  logloss ", Fixed(summary, "logloss", 4));
+  add("normalized_entropy", "normalized entropy");
+  add("calibration", "calibration");
   if (NumberAt(summary, "eval_samples")) {
     absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " held-out samples");
   }
@@ -184,7 +190,10 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["steps"] = Whole(Largest(results, "steps"));
   summary["samples"] = Whole(Sum(results, "samples"));
   summary["auc"] = Real(First(results, "auc"));
+  summary["gauc"] = Real(First(results, "gauc"));
   summary["logloss"] = Real(First(results, "logloss"));
+  summary["normalized_entropy"] = Real(First(results, "normalized_entropy"));
+  summary["calibration"] = Real(First(results, "calibration"));
   summary["eval_samples"] = Whole(First(results, "eval_samples"));
   summary["samples_per_s"] = Real(SamplesPerSecond(results));
   summary["wall_s"] = std::round(wall_s * 1000) / 1000;

@@ -27,11 +27,12 @@ std::string DigestText(const Digest& digest);
 absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text,
                                                          const std::string& file);
 
-// The object of summary.json: job, steps, samples, auc, logloss, samples_per_s, wall_s, servers,
-// workers, model_digest, bad_lines, first_bad_line. What no worker reported is null.
+// The object of summary.json: job, steps, samples, auc, gauc, logloss, normalized_entropy,
+// calibration, samples_per_s, wall_s, servers, workers, model_digest, bad_lines, first_bad_line.
+// What no worker reported is null.
 //   steps: the most of any worker; samples, bad_lines: summed;
-//   auc, logloss, eval_samples, first_bad_line: the first worker's that has them; auc is null, too,
-//   where the held-out rows have one class only;
+//   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
+//   others are null, too, where the held-out rows have one class only;
 //   samples_per_s: the samples of this run ("new_samples") over the longest "train_s", else the sum
 //   of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,

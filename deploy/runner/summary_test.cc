@@ -27,8 +27,8 @@ TEST(Summary, DigestHasTheHighHalfFirst) {
 
 TEST(Summary, PutsTheWorkersTogether) {
   const Json first = Json::parse(
-      R"({"steps": 100, "samples": 1000, "train_s": 2, "auc": 0.75, "logloss": 0.5,
-          "eval_samples": 300, "bad_lines": 1, "padding_ids": 1000})");
+      R"({"steps": 100, "samples": 1000, "train_s": 2, "auc": 0.75, "gauc": 0.625,
+          "logloss": 0.5, "normalized_entropy": 0.875, "calibration": 1.25, "eval_samples": 300, "bad_lines": 1, "padding_ids": 1000})");
   const Json second = Json::parse(
       R"({"steps": 100, "samples": 900, "train_s": 1.9, "auc": null, "bad_lines": 2, "padding_ids": 234,
           "first_bad_line": "log.tsv:7: no label"})");
@@ -37,7 +37,10 @@ TEST(Summary, PutsTheWorkersTogether) {
   EXPECT_EQ(summary["samples"], 1900);
   EXPECT_EQ(summary["samples_per_s"], 950.0);
   EXPECT_EQ(summary["auc"], 0.75);
+  EXPECT_EQ(summary["gauc"], 0.625);
   EXPECT_EQ(summary["logloss"], 0.5);
+  EXPECT_EQ(summary["normalized_entropy"], 0.875);
+  EXPECT_EQ(summary["calibration"], 1.25);
   EXPECT_EQ(summary["wall_s"], 3.142);
   EXPECT_EQ(summary["servers"], 4);
   EXPECT_EQ(summary["workers"], 2);
@@ -45,7 +48,8 @@ TEST(Summary, PutsTheWorkersTogether) {
   EXPECT_EQ(summary["padding_ids"], 1234);
   EXPECT_EQ(summary["model_digest"], "00000000000000020000000000000001");
   const std::string text = RenderSummary(summary);
-  EXPECT_THAT(text, HasSubstr("AUC 0.7500  logloss 0.5000  on 300 held-out samples\n"));
+  EXPECT_THAT(text, HasSubstr("AUC 0.7500  GAUC 0.6250  logloss 0.5000  normalized entropy 0.8750  "
+                              "calibration 1.2500  on 300 held-out samples\n"));
   EXPECT_THAT(text, HasSubstr("100 steps, 1,900 samples, 950 samples/s; 3.1 s in all\n"));
   EXPECT_EQ(summary["first_bad_line"], "log.tsv:7: no label");
   EXPECT_THAT(text, HasSubstr("3 malformed lines were skipped; log.tsv:7: no label\n"));

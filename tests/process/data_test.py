@@ -54,6 +54,7 @@ data {
   split { column: "day" test_from: "2026-11-20" }
   label { column: "event" positive: ["buy", "cart"] }
   shuffle { block_rows: 500 }
+  group: "user"
 }
 feature { column: ["user", "item"] categorical {} }
 feature { column: "history" table: "item" pooling: MEAN sequence { max_length: 3 } }
@@ -117,10 +118,19 @@ class DataTest(ProcessTest):
         self.assertEqual(summary['eval_samples'], rows)
         self.assertEqual(summary['samples'], 4000 - rows)
         self.assertGreater(summary['auc'], 0.6)
+        self.assertNotEqual(summary['gauc'], summary['auc'])
+        self.assertLess(summary['normalized_entropy'], 1)
+        self.assertAlmostEqual(summary['calibration'], 1, delta=0.2)
         scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json',
                                   '--run-dir', self.run_dir + '-eval')
         self.assertEqual(scored.returncode, 0, scored.stderr)
-        self.assertEqual(json.loads(scored.stdout)['auc'], summary['auc'])
+        metrics = ('auc', 'gauc', 'logloss', 'normalized_entropy', 'calibration')
+        result = json.loads(scored.stdout)
+        self.assertEqual([result[name] for name in metrics], [summary[name] for name in metrics])
+        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
+            events = [json.loads(line) for line in file]
+        result = [event for event in events if event['event'] == 'eval'][-1]
+        self.assertEqual([result[name] for name in metrics], [summary[name] for name in metrics])
         # All rows of other data, whichever of them would be held out.
         scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json', '--data', path,
                                   '--run-dir', self.run_dir + '-all')

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,7 +47,11 @@ struct Batch {
   UninitializedVector<float> dense;      // [size, dense_stride], columns from num_dense on are 0
   UninitializedVector<float> labels;     // [size], 0 or 1
   UninitializedVector<float> weights;    // [size], 0 or more; empty where the job has none
+  std::vector<uint64_t> groups;          // [size], equal where data.group is; {}: it is not set
   std::vector<FeatureLookups> features;  // In the job's order.
+  int64_t first_row = 0;                 // Of the slice, in its split, from 0.
+  std::vector<int64_t> left_out;         // Malformed rows of the slice, counted from its first.
+  std::vector<std::vector<std::string>> carried;  // [size] of each of DatasetOptions.
 
   absl::Span<const float> dense_row(int sample) const {  // [num_dense]
     return absl::MakeConstSpan(dense).subspan(static_cast<size_t>(sample) * dense_stride,
@@ -56,13 +61,10 @@ struct Batch {
 
 // A global batch before parsing. Used again and again: its vectors keep their capacity.
 struct RawBatch {
-  int64_t first_row = 0;  // Of the split, from 0.
-  int64_t num_rows = 0;   // Of the whole global batch.
-  // The reader's slice of it.
-  int64_t slice_begin = 0;
-  int64_t slice_end = 0;
-  // Share of the pass that is read with this batch, in (0, 1].
-  double pass_progress = 0;
+  int64_t first_row = 0;                   // Of the split, from 0.
+  int64_t num_rows = 0;                    // Of the whole global batch.
+  int64_t slice_begin = 0, slice_end = 0;  // The reader's slice of it.
+  double pass_progress = 0;  // Share of the pass that is read with this batch, in (0, 1].
 
   // Text formats: row i of the batch is text[line_begin[i] .. line_begin[i + 1]), newline included;
   // a row with line ends in quotes is several lines of its file. At least kTextPadding readable

@@ -246,6 +246,11 @@ absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
   if (entry->batch == nullptr) entry->batch = TakeSpare();
   entry->bad_rows.clear();
   RETURN_IF_ERROR(source_->Parse(entry->raw, entry->batch.get(), &entry->bad_rows));
+  entry->batch->first_row = entry->raw.first_row + entry->raw.slice_begin;
+  entry->batch->left_out.clear();
+  for (const int64_t row : entry->bad_rows) {
+    entry->batch->left_out.push_back(row - entry->raw.slice_begin);
+  }
   entry->batch->step = Step(step);
   entry->batch->global_samples = entry->raw.num_rows;
   entry->batch->pass = entry->pass;

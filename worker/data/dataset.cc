@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -117,12 +118,35 @@ void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOpt
   }
 }
 
+// Takes the label's columns out of `columns`, where the files' names for their columns don't come
+// from the files, and the first line has so many fewer.
+absl::Status TakeOutAbsentLabels(const TextFiles& files, const Data& data, ColumnNames* columns) {
+  if (!files.header.empty()) return absl::OkStatus();
+  const std::atomic<bool> cancelled{false};
+  ASSIGN_OR_RETURN(const std::unique_ptr<LineStream> lines,
+                   LineStream::Open(files.paths[0], &cancelled, files.format));
+  RawBatch raw;
+  raw.ClearText();
+  ASSIGN_OR_RETURN(const int64_t rows, lines->Append(1, &raw));
+  if (rows == 0) return absl::OkStatus();
+  LineColumns line;
+  SplitLine(WithoutLineEnd(raw.TextOf(0)), files.format, &line);
+  const auto& labels = data.label().column();
+  if (line.columns.size() + labels.size() != columns->names.size()) return absl::OkStatus();
+  const auto is_label = [&](const std::string& name) {
+    return std::find(labels.begin(), labels.end(), name) != labels.end();
+  };
+  std::vector<std::string>& names = columns->names;
+  names.erase(std::remove_if(names.begin(), names.end(), is_label), names.end());
+  return absl::OkStatus();
+}
+
 class TextDataset : public DatasetBase {
  public:
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
-                                                       OnDatasetScan on_scan,
-                                                       const TextIndexOptions& index) {
-    std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(on_scan)));
+                                                       DatasetOptions options) {
+    std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(options.on_scan)));
+    const TextIndexOptions& index = options.index;
     ColumnNames columns;
     ASSIGN_OR_RETURN(TextFiles train, FindFiles(data.train(), &columns));
     AddIndexes(data, columns, index, &train);
@@ -136,7 +160,12 @@ class TextDataset : public DatasetBase {
                        is_short ? "data.num_categorical=" : "criteo_tsv.categories=",
                        data.train().criteo_tsv().categories());
     }
-    ASSIGN_OR_RETURN(TextParser parser, TextParser::Make(job, data, std::move(columns)));
+    if (!options.needs_labels) {
+      RETURN_IF_ERROR(TakeOutAbsentLabels(*dataset->test_files_, data, &columns));
+    }
+    ASSIGN_OR_RETURN(TextParser parser,
+                     TextParser::Make(job, data, std::move(columns),
+                                      {options.needs_labels, options.carried_columns}));
     dataset->parser_ = std::make_shared<TextParser>(std::move(parser));
     RETURN_IF_ERROR(dataset->SplitRows(data));
     if (data.has_shuffle()) {
@@ -150,6 +179,7 @@ class TextDataset : public DatasetBase {
     const TextRange& rows = range(split);
     return rows.end < 0 ? -1 : rows.end - rows.begin;
   }
+  bool has_labels(Split) const override { return parser_->has_label(); }
 
  protected:
   std::unique_ptr<BatchSource> MakeSource(Split split, Step start_step) override {
@@ -241,7 +271,7 @@ class NpyDataset : public DatasetBase {
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
   }
 
-  absl::Status OpenFiles(double test_share) {
+  absl::Status OpenFiles(double test_share, bool needs_labels) {
     struct stat info;
     if (stat(folder_.c_str(), &info) != 0) {
       return absl::NotFoundError(absl::StrCat(folder_, ": ", std::strerror(errno)));
@@ -249,13 +279,20 @@ class NpyDataset : public DatasetBase {
     if (!S_ISDIR(info.st_mode)) {
       return absl::InvalidArgumentError(absl::StrCat(folder_, ": is not a folder of .npy files"));
     }
-    ASSIGN_OR_RETURN(train_, NpyFiles::Open(absl::StrCat(folder_, "/train"), shape_));
-    train_rows_ = RowRange{0, train_->rows()};
     const std::string test = absl::StrCat(folder_, "/test");
-    if (NpyFiles::AnyExists(test)) {
-      ASSIGN_OR_RETURN(test_, NpyFiles::Open(test, shape_));
+    const bool has_test = NpyFiles::AnyExists(test);
+    if (has_test) {
+      ASSIGN_OR_RETURN(test_, NpyFiles::Open(test, shape_, needs_labels));
       test_rows_ = RowRange{0, test_->rows()};
-    } else {
+      // What is only scored may lack the others.
+      if (!needs_labels && !NpyFiles::AnyExists(absl::StrCat(folder_, "/train"))) {
+        train_ = test_;
+        return absl::OkStatus();
+      }
+    }
+    ASSIGN_OR_RETURN(train_, NpyFiles::Open(absl::StrCat(folder_, "/train"), shape_, needs_labels));
+    train_rows_ = RowRange{0, train_->rows()};
+    if (!has_test) {
       test_ = train_;
       train_rows_.end = CutOf(train_->rows(), test_share);
       test_rows_ = RowRange{train_rows_.end, train_->rows()};
@@ -265,6 +302,9 @@ class NpyDataset : public DatasetBase {
 
   int64_t rows(Split split) const override {
     return (split == Split::kTrain ? train_rows_ : test_rows_).size();
+  }
+  bool has_labels(Split split) const override {
+    return (split == Split::kTrain ? train_ : test_)->labels != nullptr;
   }
 
  protected:
@@ -303,14 +343,26 @@ absl::Status CheckJob(const Job& job, const Data& data) {
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, OnDatasetScan on_scan,
                                                        const TextIndexOptions& index) {
+  DatasetOptions options;
+  options.on_scan = std::move(on_scan);
+  options.index = index;
+  return Open(job, std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOptions options) {
   const Data data = DescribeData(job.data());
   RETURN_IF_ERROR(CheckJob(job, data));
   if (!job.data().has_train() && job.data().format() == Data::FORMAT_UNSPECIFIED) {
     return absl::InvalidArgumentError("data.format is not set");
   }
-  if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(on_scan), index);
+  if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(options));
+  if (!options.carried_columns.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("column '", options.carried_columns[0],
+                     "' can't go along: the columns of npy files have ", "no names"));
+  }
   auto dataset = std::make_unique<NpyDataset>(job, data);
-  RETURN_IF_ERROR(dataset->OpenFiles(data.split().last_share()));
+  RETURN_IF_ERROR(dataset->OpenFiles(data.split().last_share(), options.needs_labels));
   return dataset;
 }
 

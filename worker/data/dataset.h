@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +25,16 @@ enum class Split { kTrain, kTest };
 // "skipping to the held-out rows". Called on the thread that scans.
 using OnDatasetScan = std::function<void(absl::string_view what, const ScanProgress&)>;
 
+struct DatasetOptions {
+  OnDatasetScan on_scan;
+  TextIndexOptions index;  // Of text files.
+  // false: the files may lack the label's column (npy: the file of labels), and what is no label is
+  // none: NaN.
+  bool needs_labels = true;
+  // Columns of text that go along with the rows (Batch::carried).
+  std::vector<std::string> carried_columns;
+};
+
 // Thread-safe.
 class Dataset {
  public:
@@ -31,9 +43,10 @@ class Dataset {
   // Finds the files of `job` (resolved: every default filled in, features listed), checks their
   // types, shapes and headers, and splits them. Where a share of text files is held out, its rows
   // are counted first: the cut is int(rows * (1 - last_share)), and malformed lines count as rows.
-  // `on_scan` also serves the readers, which it has to outlive. `index`: of text files.
+  // options.on_scan also serves the readers, which it has to outlive.
   // Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong dtype or shape, or a
   // field of the job); each names the file or the field.
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, DatasetOptions options);
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, OnDatasetScan on_scan = {},
                                                        const TextIndexOptions& index = {});
 
@@ -47,6 +60,8 @@ class Dataset {
 
   // Rows of a split, or -1 where they were not counted.
   virtual int64_t rows(Split split) const = 0;
+  // Whether its files have labels: DatasetOptions.needs_labels.
+  virtual bool has_labels(Split split) const = 0;
 };
 
 // For one split alone, from step 0 on. Several readers of one job had better share a Dataset.

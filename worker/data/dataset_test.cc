@@ -619,5 +619,79 @@ TEST(Dataset, JobsWithoutWhatIsNeeded) {
             absl::InvalidArgumentError(file + ": is not a folder of .npy files"));
 }
 
+// ---- rows without labels
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenToScore(const Job& job,
+                                                     std::vector<std::string> columns = {}) {
+  DatasetOptions options;
+  options.needs_labels = false;
+  options.carried_columns = std::move(columns);
+  return Dataset::Open(Resolved(job), options);
+}
+
+std::unique_ptr<Batch> FirstBatch(Dataset* dataset, Split split) {
+  auto reader = dataset->OpenReader(split, WorkerRank(0), 1, Step(0));
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  auto batch = (*reader)->Next();
+  EXPECT_TRUE(batch.ok()) << batch.status();
+  return *std::move(batch);
+}
+
+TEST(DatasetWithoutLabels, TextMayLackThemOrHaveOthers) {
+  const TempFolder folder;
+  const std::string without = folder.Write("without", "1\t2\ta\tb\n3\t4\tc\td\n");
+  const std::string with = folder.Write("with", "1\t1\t2\ta\tb\n?\t3\t4\tc\td\n");
+  Job job = MakeJob(Data::CRITEO_TSV, without);
+  auto dataset = OpenToScore(job, {"C2"});
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_FALSE((*dataset)->has_labels(Split::kTrain));
+  auto batch = FirstBatch(dataset->get(), Split::kTrain);
+  ASSERT_EQ(batch->size, 2);
+  EXPECT_EQ(batch->dense_row(1)[0], static_cast<float>(std::log1p(3.0)));
+  EXPECT_EQ(batch->carried, (std::vector<std::vector<std::string>>{{"b", "d"}}));
+  EXPECT_TRUE(std::isnan(batch->labels[0]));
+
+  job.mutable_data()->set_path(with);
+  dataset = OpenToScore(job);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_TRUE((*dataset)->has_labels(Split::kTrain));
+  batch = FirstBatch(dataset->get(), Split::kTrain);
+  ASSERT_EQ(batch->size, 2);
+  EXPECT_EQ(batch->labels[0], 1);
+  EXPECT_TRUE(std::isnan(batch->labels[1]));
+
+  const absl::Status no_column = OpenToScore(job, {"C3"}).status();
+  EXPECT_EQ(no_column.code(), absl::StatusCode::kInvalidArgument);
+  // Who trains needs them.
+  job.mutable_data()->set_path(without);
+  dataset = OpenDataset(job);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ((*reader)->Next().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(DatasetWithoutLabels, MalformedRowsLeaveTheirNumbers) {
+  const TempFolder folder;
+  Job job =
+      MakeJob(Data::CRITEO_TSV, folder.Write("f",
+                                             "1\t1\t2\ta\tb\nbad\n1\t1\t2\ta\tb\n1\tx\t2\ta\tb\n"
+                                             "0\t1\t2\ta\tb\n"));
+  job.mutable_data()->set_max_bad_lines(2);
+  job.mutable_train()->set_batch_size(4);
+  auto dataset = OpenToScore(job);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
+  ASSERT_TRUE(reader.ok());
+  auto batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ((*batch)->first_row, 0);
+  EXPECT_EQ((*batch)->left_out, (std::vector<int64_t>{1, 3}));
+  batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ((*batch)->first_row, 4);
+  EXPECT_TRUE((*batch)->left_out.empty());
+}
+
 }  // namespace
 }  // namespace thermocline

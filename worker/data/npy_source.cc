@@ -65,7 +65,7 @@ bool AllFinite(const uint8_t* values, int n) {
 }
 
 bool IsGoodRow(const NpyFiles& files, int num_dense, int64_t row) {
-  return IsLabel(LabelAt(*files.labels, row)) &&
+  return (files.labels == nullptr || IsLabel(LabelAt(*files.labels, row))) &&
          (num_dense == 0 ||
           AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense));
 }
@@ -136,7 +136,8 @@ void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int
   for (int64_t row = first; row < last; ++row, dense += stride) {
     if (row_bytes > 0) std::memcpy(dense, files.dense->data() + row * row_bytes, row_bytes);
     std::fill(dense + shape.num_dense, dense + stride, 0.0f);
-    batch->labels.push_back(static_cast<float>(LabelAt(*files.labels, row)));
+    batch->labels.push_back(
+        files.labels == nullptr ? NAN : static_cast<float>(LabelAt(*files.labels, row)));
   }
   int64_t column = 0;
   for (size_t f = 0; f < shape.features.size(); ++f) {
@@ -166,19 +167,23 @@ bool NpyFiles::AnyExists(const std::string& prefix) {
 }
 
 absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string& prefix,
-                                                               const NpyShape& shape) {
+                                                               const NpyShape& shape,
+                                                               bool needs_labels) {
   auto files = std::make_shared<NpyFiles>();
-  ASSIGN_OR_RETURN(files->labels,
-                   OpenChecked(absl::StrCat(prefix, "_labels.npy"), {"<i4", "<i8", "<f4"}, 1));
+  const std::string labels = absl::StrCat(prefix, "_labels.npy");
+  if (needs_labels || access(labels.c_str(), F_OK) == 0) {
+    ASSIGN_OR_RETURN(files->labels, OpenChecked(labels, {"<i4", "<i8", "<f4"}, 1));
+  }
   if (shape.num_dense > 0) {
     ASSIGN_OR_RETURN(files->dense,
                      OpenChecked(absl::StrCat(prefix, "_dense.npy"), {"<f4"}, shape.num_dense));
-    RETURN_IF_ERROR(CheckSameRows(*files->dense, *files->labels));
+    if (files->labels != nullptr) RETURN_IF_ERROR(CheckSameRows(*files->dense, *files->labels));
   }
   if (!shape.features.empty()) {
     ASSIGN_OR_RETURN(files->sparse, OpenChecked(absl::StrCat(prefix, "_sparse.npy"),
                                                 {"<i4", "<i8", "<u8"}, shape.sparse_columns()));
-    RETURN_IF_ERROR(CheckSameRows(*files->sparse, *files->labels));
+    const auto& other = files->labels != nullptr ? files->labels : files->dense;
+    if (other != nullptr) RETURN_IF_ERROR(CheckSameRows(*files->sparse, *other));
   }
   return files;
 }
@@ -240,7 +245,7 @@ absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int
 
 absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
   const int64_t file_row = raw.first_row + row;
-  const double label = LabelAt(*files_->labels, file_row);
+  const double label = files_->labels == nullptr ? 0 : LabelAt(*files_->labels, file_row);
   if (!IsLabel(label)) {
     return absl::InvalidArgumentError(absl::StrCat(files_->labels->path(), ": row ", file_row,
                                                    ": label ", label, " is not 0 or 1"));
@@ -251,7 +256,7 @@ absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
     return absl::InvalidArgumentError(absl::StrCat(files_->dense->path(), ": row ", file_row,
                                                    ", column ", c, ": ", value, " is not finite"));
   }
-  return absl::InternalError(absl::StrCat(files_->labels->path(), ": row ", file_row, " is good"));
+  return absl::InternalError(absl::StrCat("row ", file_row, " is good"));
 }
 
 }  // namespace thermocline

@@ -41,17 +41,20 @@ struct NpyShape {
 struct NpyFiles {
   std::unique_ptr<MappedNpy> dense;   // null: num_dense is 0
   std::unique_ptr<MappedNpy> sparse;  // null: there is no feature
-  std::unique_ptr<MappedNpy> labels;
+  std::unique_ptr<MappedNpy> labels;  // null: there is none, and none is needed
 
   // Maps those of PREFIX_dense.npy, ... that are read and checks dtypes, shapes and that the rows
   // agree. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (what is there and what is
   // wanted).
   static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
-                                                              const NpyShape& shape);
+                                                              const NpyShape& shape,
+                                                              bool needs_labels = true);
   // Whether any of the three exists.
   static bool AnyExists(const std::string& prefix);
 
-  int64_t rows() const { return labels->rows(); }
+  int64_t rows() const {
+    return (labels != nullptr ? labels : dense != nullptr ? dense : sparse)->rows();
+  }
 };
 
 class NpySource : public BatchSource {

@@ -218,8 +218,10 @@ absl::Status TextParser::AddFeatures(const Job& job) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, ColumnNames columns) {
+absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, ColumnNames columns,
+                                            const TextParserOptions& options) {
   TextParser parser;
+  parser.needs_labels_ = options.needs_labels;
   parser.is_criteo_ = data.train().has_criteo_tsv();
   if (!parser.is_criteo_) {
     parser.format_.separator = data.train().csv().separator().at(0);
@@ -227,12 +229,20 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
   }
   parser.columns_ = std::move(columns);
   for (const std::string& column : data.label().column()) {
-    ASSIGN_OR_RETURN(const int label, parser.Find(column, "data.label.column"));
-    parser.labels_.push_back(label);
+    const absl::StatusOr<int> label = parser.Find(column, "data.label.column");
+    if (!label.ok() && !options.needs_labels) break;
+    RETURN_IF_ERROR(label.status());
+    parser.labels_.push_back(*label);
+  }
+  for (const std::string& column : options.carried_columns) {
+    ASSIGN_OR_RETURN(parser.carried_.emplace_back(), parser.Find(column, "--column"));
   }
   parser.positive_.assign(data.label().positive().begin(), data.label().positive().end());
   if (!data.weight().empty()) {
     ASSIGN_OR_RETURN(parser.weight_, parser.Find(data.weight(), "data.weight"));
+  }
+  if (!data.group().empty()) {
+    ASSIGN_OR_RETURN(parser.group_, parser.Find(data.group(), "data.group"));
   }
   if (!data.split().column().empty()) {
     ASSIGN_OR_RETURN(const int column, parser.Find(data.split().column(), "data.split.column"));
@@ -253,6 +263,7 @@ static bool ParseWeight(absl::string_view text, float* weight) {
 }
 
 bool TextParser::ParseLabel(absl::string_view text, float* label) const {
+  *label = NAN;
   if (!positive_.empty()) {
     *label = std::find(positive_.begin(), positive_.end(), text) != positive_.end() ? 1 : 0;
     return true;
@@ -266,8 +277,9 @@ template <typename Columns>
 bool TextParser::ParseRow(const Columns& columns, RowValues values,
                           std::vector<KeyBuffer>* features) const {
   if (columns.size() != columns_.names.size()) return false;
+  *values.label = NAN;                         // Without one.
   for (size_t i = labels_.size(); i-- > 0;) {  // The first is read last, and stays.
-    if (!ParseLabel(columns[labels_[i]], values.label)) return false;
+    if (!ParseLabel(columns[labels_[i]], values.label) && needs_labels_) return false;
   }
   if (weight_ >= 0 && !ParseWeight(columns[weight_], values.weight)) return false;
   for (const Number& number : numbers_) {
@@ -296,12 +308,21 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
 }
 
 bool TextParser::ParseLine(absl::string_view line, RowValues values,
-                           std::vector<KeyBuffer>* features, LineColumns* scratch) const {
+                           std::vector<KeyBuffer>* features, LineColumns* scratch,
+                           Batch* batch) const {
+  const auto parse = [&](const auto& columns) {
+    if (!ParseRow(columns, values, features)) return false;
+    if (group_ >= 0) batch->groups.push_back(HashText(columns[group_]));
+    for (size_t c = 0; c < carried_.size(); ++c) {
+      batch->carried[c].emplace_back(columns[carried_[c]]);
+    }
+    return true;
+  };
   if (!MayHaveQuotes(line, format_)) {
-    return ParseRow(SplitPlain(line, format_.separator, &scratch->ends), values, features);
+    return parse(SplitPlain(line, format_.separator, &scratch->ends));
   }
   SplitLine(line, format_, scratch);
-  return scratch->misquoted < 0 && ParseRow(scratch->columns, values, features);
+  return scratch->misquoted < 0 && parse(scratch->columns);
 }
 
 void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
@@ -314,6 +335,8 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   batch->dense.resize(rows * stride);
   batch->labels.resize(rows);
   batch->weights.resize(weight_ >= 0 ? rows : 0);
+  batch->groups.clear();
+  batch->carried.assign(carried_.size(), {});
   batch->features.resize(features_.size());
   std::vector<KeyBuffer> features;
   features.reserve(features_.size());
@@ -329,7 +352,7 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
     float* const dense = batch->dense.data() + row * stride;
     const RowValues values = {dense, &batch->labels[row],
                               weight_ >= 0 ? &batch->weights[row] : nullptr};
-    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), values, &features, &line)) {
+    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), values, &features, &line, batch)) {
       bad->push_back(i);
       for (size_t f = 0; f < features.size(); ++f) {
         features[f].size = batch->features[f].offsets[row];
@@ -377,7 +400,8 @@ std::string TextParser::DescribeCount(absl::string_view line, size_t columns) co
 
 std::string TextParser::DescribeColumn(int column, absl::string_view text) const {
   float ignored;
-  if (std::count(labels_.begin(), labels_.end(), column) > 0 && !ParseLabel(text, &ignored)) {
+  if (needs_labels_ && std::count(labels_.begin(), labels_.end(), column) > 0 &&
+      !ParseLabel(text, &ignored)) {
     return absl::StrCat(QuoteText(text), " is not 0 or 1");
   }
   if (column == weight_ && !ParseWeight(text, &ignored)) {

@@ -46,15 +46,23 @@ struct ColumnNames {
   std::string source;  // "the header of day-1.csv", for messages
 };
 
+// As DatasetOptions has them.
+struct TextParserOptions {
+  bool needs_labels = true;
+  std::vector<std::string> carried_columns;
+};
+
 // Immutable; thread-safe.
 class TextParser {
  public:
   // `data`: of the job, in the long form (DescribeData), text. Errors: kInvalidArgument (a column
-  // that the job names is not there: says where it is named, and which one may be meant).
-  static absl::StatusOr<TextParser> Make(const Job& job, const Data& data, ColumnNames columns);
+  // that the job names, or that is to go along, is not there: says where it is named, and which one
+  // may be meant).
+  static absl::StatusOr<TextParser> Make(const Job& job, const Data& data, ColumnNames columns,
+                                         const TextParserOptions& options = {});
 
-  // Fills size, dense, labels, weights and features of `batch` from the rows [begin, end) of `raw`.
-  // Rows that are malformed are left out, and their numbers added to `bad`.
+  // Fills size, dense, labels, weights, groups, features and carried of `batch` from the rows
+  // [begin, end) of `raw`. Rows that are malformed are left out, and their numbers added to `bad`.
   void ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
                  std::vector<int64_t>* bad) const;
 
@@ -68,6 +76,7 @@ class TextParser {
   // Whether data.split.column holds a line out. Malformed ones are not.
   bool IsHeldOut(absl::string_view line, LineColumns* scratch) const;
 
+  bool has_label() const { return !labels_.empty(); }
   const LineFormat& format() const { return format_; }
   const std::vector<std::string>& column_names() const { return columns_.names; }
 
@@ -93,9 +102,9 @@ class TextParser {
     float* label;
     float* weight;
   };
-  // Adds to `features`, also where it returns false.
+  // Adds to `features`, also where it returns false, and to groups and carried columns of `batch`.
   bool ParseLine(absl::string_view line, RowValues values, std::vector<KeyBuffer>* features,
-                 LineColumns* scratch) const;
+                 LineColumns* scratch, Batch* batch) const;
   template <typename Columns>
   bool ParseRow(const Columns& columns, RowValues values, std::vector<KeyBuffer>* features) const;
   bool ParseLabel(absl::string_view text, float* label) const;
@@ -105,7 +114,10 @@ class TextParser {
   bool is_criteo_ = false;
   LineFormat format_;
   ColumnNames columns_;
+  bool needs_labels_ = true;
   std::vector<int> labels_;
+  int group_ = -1;            // -1: none
+  std::vector<int> carried_;  // Columns.
   std::vector<std::string> positive_;
   int weight_ = -1;  // Its column; -1: none.
   std::vector<Number> numbers_;

@@ -431,5 +431,15 @@ TEST(DescribedText, LabelsAndWhatIsHeldOut) {
   EXPECT_TRUE(text.IsHeldOut("a,,,0,2026-11-20T00:00:00Z", &scratch));
 }
 
+TEST(DescribedText, GroupsAreHashesOfTheirText) {
+  const std::string feature = R"(feature { column: "a" categorical {} })";
+  const TextParser parser = DescribedParser(feature, "group: 'b'");
+  const Parsed parsed = Parse(parser, {"x,u1,,1,", "y,u2,,2,", "z,\"u1\",,0,", "z,,,0,"});
+  EXPECT_EQ(parsed.bad, (std::vector<int64_t>{1}));
+  EXPECT_EQ(parsed.batch.groups,
+            (std::vector<uint64_t>{HashText("u1"), HashText("u1"), HashText("")}));
+  EXPECT_TRUE(Parse(DescribedParser(feature), {"x,u1,,1,"}).batch.groups.empty());
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -1,12 +1,12 @@
 #include "worker/train/evaluation.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/math/auc.h"
 #include "common/math/table_spec.h"
 
 namespace thermocline {
@@ -20,9 +20,15 @@ absl::Status CheckFinite(const std::vector<float>& logits, size_t samples_before
       " (counted from 0): it has diverged, or the sample's ", "dense features are too large"));
 }
 
+template <typename From, typename To>
+void Append(const From& from, To* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
 absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
                                        const std::function<void(int64_t samples)>& on_scored) {
-  std::vector<float> scores, labels, logits;
+  ScoredSamples scored;
+  std::vector<float> logits;
   ASSIGN_OR_RETURN(std::shared_ptr<StepContext> context, parts.held_out->Next());
   if (context == nullptr) return EvaluationResult{};
   parts.source->FetchForEvaluation(context, step);
@@ -34,20 +40,26 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
     RETURN_IF_ERROR(parts.source->Await(context.get()));
     parts.model->Forward(context.get());
     RETURN_IF_ERROR(parts.model->CopyLogits(&logits));
-    RETURN_IF_ERROR(CheckFinite(logits, scores.size()));
-    scores.insert(scores.end(), logits.begin(), logits.end());
-    labels.insert(labels.end(), context->batch->labels.begin(), context->batch->labels.end());
-    on_scored(static_cast<int64_t>(scores.size()));
+    RETURN_IF_ERROR(CheckFinite(logits, scored.logits.size()));
+    Append(logits, &scored.logits);
+    Append(context->batch->labels, &scored.labels);
+    Append(context->batch->weights, &scored.weights);
+    Append(context->batch->groups, &scored.groups);
+    on_scored(static_cast<int64_t>(scored.logits.size()));
     context = std::move(next);
   }
-  EvaluationResult result;
-  result.samples = static_cast<int64_t>(scores.size());
-  result.auc = Auc(scores, labels);
-  result.logloss = LogLoss(scores, labels);
-  return result;
+  return ComputeMetrics(scored);
 }
 
 }  // namespace
+
+void AddMetrics(const EvaluationResult& result, nlohmann::json* json) {
+  (*json)["auc"] = result.auc;
+  if (result.gauc.has_value()) (*json)["gauc"] = *result.gauc;
+  (*json)["logloss"] = result.logloss;
+  (*json)["normalized_entropy"] = result.normalized_entropy;
+  (*json)["calibration"] = result.calibration;
+}
 
 absl::StatusOr<EvaluationResult> ScoreHeldOut(
     const EvaluationParts& parts, Step step,

@@ -224,9 +224,8 @@ void WorkerProgress::OnEvaluation(const EvaluationResult& result, const Evaluati
                          {"step", place.step.value()},
                          {"scheduled", place.is_scheduled},
                          {"samples", result.samples},
-                         {"auc", result.auc},
-                         {"logloss", result.logloss},
                          {"learning_rate", ForPeople(place.learning_rate)}};
+  AddMetrics(result, &line);
   if (place.pass > 0) line["pass"] = place.pass;
   {
     absl::MutexLock lock(&mutex_);

@@ -10,7 +10,7 @@
 #include "common/checkpoint/periodic_checkpoint.h"
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
-#include "common/math/auc.h"
+#include "common/math/metrics.h"
 #include "common/math/table_spec.h"
 #include "kernels/trace_range.h"
 
@@ -219,7 +219,7 @@ absl::Status Trainer::Report(const StepContext& context) {
   report_.window_loss = report_.window_samples == 0 ? 0 : window_loss_sum_ / report_.window_samples;
   std::vector<float> logits;
   RETURN_IF_ERROR(parts_.model->CopyLogits(&logits));
-  report_.batch_auc = Auc(logits, context.batch->labels);
+  report_.batch_auc = Auc(logits, context.batch->labels, context.batch->weights);
   on_report_(report_);
   report_.window_samples = 0;
   report_.window_global_samples = 0;

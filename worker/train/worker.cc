@@ -399,8 +399,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
   if (result.bad_lines > 0) json["first_bad_line"] = result.first_bad_line;
   if (result.evaluation.samples > 0) {
     json["eval_samples"] = result.evaluation.samples;
-    json["auc"] = result.evaluation.auc;
-    json["logloss"] = result.evaluation.logloss;
+    AddMetrics(result.evaluation, &json);
   }
   json["device"] = result.stats.device();
   if (!result.stats.device_warning().empty()) {

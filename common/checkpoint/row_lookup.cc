@@ -1,0 +1,105 @@
+#include "common/checkpoint/row_lookup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/listed_file.h"
+
+namespace thermocline {
+namespace {
+
+// What one thread looks for at a time.
+constexpr size_t kKeysPerRange = 2048;
+
+}  // namespace
+
+// Neighbours among the wanted keys, of one shard.
+struct RowLookup::Range {
+  size_t begin = 0, end = 0;
+  uint32_t shard = 0;
+};
+
+RowLookup::RowLookup(const CheckpointManifest& manifest, ThreadPool* threads)
+    : shards_(manifest.num_servers()), last_step_(manifest.step()), threads_(threads) {
+  for (const TableLayout& table : TablesOf(manifest)) {
+    row_floats_[table.id.value()] = static_cast<size_t>(table.row_floats());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<RowLookup>> RowLookup::Open(Disk* disk, const std::string& directory,
+                                                           const CheckpointManifest& manifest,
+                                                           ThreadPool* threads) {
+  std::unique_ptr<RowLookup> lookup(new RowLookup(manifest, threads));
+  lookup->files_.resize(threads->num_threads());
+  for (std::vector<Files>& of_thread : lookup->files_) {
+    for (const CheckpointShard& shard : manifest.shards()) {
+      Files& files = of_thread.emplace_back();
+      for (auto listed = shard.files().rbegin(); listed != shard.files().rend(); ++listed) {
+        ASSIGN_OR_RETURN(files.emplace_back(),
+                         RowsFileReader::Open(disk, directory, *listed, RowsFileUse::kSingleRows));
+      }
+    }
+  }
+  return lookup;
+}
+
+std::vector<RowLookup::Range> RowLookup::RangesOf(absl::Span<const RowKey> wanted) const {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const uint32_t shard = shards_.ServerOfPartition(wanted[i].partition).value();
+    if (ranges.empty() || ranges.back().shard != shard ||
+        i - ranges.back().begin == kKeysPerRange) {
+      ranges.push_back({i, i, shard});
+    }
+    ranges.back().end = i + 1;
+  }
+  return ranges;
+}
+
+absl::Status RowLookup::CheckRow(const RowsFileReader& file, const SavedRow& row) const {
+  const auto row_floats = row_floats_.find(row.key.table.value());
+  if (row_floats != row_floats_.end() && row_floats->second == row.values.size() &&
+      int64_t{row.changed} <= last_step_ + 1) {
+    return absl::OkStatus();
+  }
+  return DamagedFile(file.path(),
+                     absl::StrCat("key ", row.key.key, " of table ", row.key.table.value(),
+                                  " has a row that can't be of this checkpoint"));
+}
+
+absl::Status RowLookup::ReadRange(absl::Span<const RowKey> wanted, const Range& range,
+                                  const Files& files, OnFound found) const {
+  std::vector<size_t> missing, still_missing;
+  for (size_t i = range.begin; i < range.end; ++i) missing.push_back(i);
+  SavedRow row;
+  for (const std::unique_ptr<RowsFileReader>& file : files) {
+    still_missing.clear();
+    for (const size_t i : missing) {
+      file->Seek(wanted[i]);
+      ASSIGN_OR_RETURN(const bool any, file->Next(&row));
+      if (!any || !(row.key == wanted[i])) {
+        still_missing.push_back(i);
+        continue;
+      }
+      RETURN_IF_ERROR(CheckRow(*file, row));
+      found(i, row);
+    }
+    std::swap(missing, still_missing);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowLookup::Read(absl::Span<const RowKey> wanted, OnFound found) {
+  const std::vector<Range> ranges = RangesOf(wanted);
+  std::vector<absl::Status> statuses(ranges.size());
+  threads_->ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int thread) {
+    statuses[i] = ReadRange(wanted, ranges[i], files_[thread][ranges[i].shard], found);
+  });
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

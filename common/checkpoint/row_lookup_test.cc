@@ -1,0 +1,86 @@
+#include "common/checkpoint/row_lookup.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/base/thread_pool.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoints.h"
+#include "tests/testing/simulated_disk.h"
+#include "tests/testing/test_seed.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "/d";
+
+// A full checkpoint and two increments, of three servers.
+class RowLookupTest : public testing::Test {
+ protected:
+  RowLookupTest() : random_(TestSeed()) {
+    EXPECT_TRUE(CreateDirectories(&disk_, kDirectory).ok());
+    for (int64_t step = 0; step < 3; ++step) {
+      TestRows changed;
+      AddRandomRows(step == 0 ? 3000 : 400, static_cast<uint32_t>(step) + 1, &random_, &changed);
+      for (const auto& [key, row] : changed) rows_[key] = row;
+      const CheckpointManifest base = manifest_;
+      manifest_ = WriteTestCheckpoint(&disk_, kDirectory, {1, Step(step)}, 3, changed,
+                                      step == 0 ? nullptr : &base);
+    }
+  }
+
+  SimulatedDisk disk_;
+  std::mt19937_64 random_;
+  CheckpointManifest manifest_;
+  TestRows rows_;
+};
+
+TEST_F(RowLookupTest, FindsTheNewestOfEachRowAndNoOther) {
+  for (const int num_threads : {1, 3}) {
+    ThreadPool threads(num_threads);
+    auto lookup = RowLookup::Open(&disk_, kDirectory, manifest_, &threads);
+    ASSERT_TRUE(lookup.ok()) << lookup.status();
+    // All rows, or a few; before, between and behind them keys without one.
+    for (const uint64_t share : {1, 50}) {
+      TestRows wanted;  // By key; of those without a row no values.
+      for (const auto& [key, row] : rows_) {
+        if (random_() % share == 0) wanted[key] = row;
+        const Key other = random_();
+        if (rows_.count(RowKeyOf(key.table, other)) == 0) wanted[RowKeyOf(key.table, other)] = {};
+      }
+      wanted[RowKeyOf(TableId(0), 5)] = wanted[RowKeyOf(TableId(77), 5)] = {};
+      std::vector<RowKey> keys;
+      for (const auto& [key, row] : wanted) keys.push_back(key);
+      std::vector<TestRow> found(keys.size());
+      const absl::Status read = (*lookup)->Read(keys, [&](size_t i, const SavedRow& row) {
+        EXPECT_EQ(row.key, keys[i]);
+        EXPECT_TRUE(found[i].values.empty());
+        found[i] = {row.lookups, row.changed, {row.values.begin(), row.values.end()}};
+      });
+      ASSERT_TRUE(read.ok()) << read;
+      for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(found[i], wanted[keys[i]]) << i;
+    }
+  }
+}
+
+TEST_F(RowLookupTest, DamageIsFoundWhereItIsRead) {
+  const std::string path = std::string(kDirectory) + "/" + manifest_.shards(1).files(0).path();
+  std::string bytes = disk_.Content(path);
+  bytes[100] ^= 1;
+  disk_.SetContent(path, bytes);
+  ThreadPool threads(1);
+  auto lookup = RowLookup::Open(&disk_, kDirectory, manifest_, &threads);
+  ASSERT_TRUE(lookup.ok()) << lookup.status();  // The damage is in the first block alone.
+  std::vector<RowKey> keys;
+  for (const auto& [key, row] : rows_) keys.push_back(key);
+  const absl::Status read = (*lookup)->Read(keys, [](size_t, const SavedRow&) {});
+  EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(read.message()), HasSubstr(path));
+}
+
+}  // namespace
+}  // namespace thermocline

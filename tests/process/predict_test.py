@@ -1,0 +1,285 @@
+"""Predictions without servers: the scores of `eval`, for any batch size and memory, in one file or none."""
+
+import csv
+import json
+import math
+import os
+import random
+import signal
+import struct
+import subprocess
+import unittest
+
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, set_signals, wait_for
+from quality_test import find_sample
+
+CHECKPOINTS = '--set=checkpoint.every_steps=30'
+
+SHOP = """
+name: "shop" seed: 3
+data {
+  train { path: "%s" csv { header: true } }
+  split { column: "day" test_from: "2026-11-20" }
+  label { column: "event" positive: "buy" }
+  group: "user"
+}
+feature { column: ["user", "item"] categorical {} }
+feature { column: "price" numeric { missing: 0 transform { log1p {} } } }
+checkpoint { every_steps: 20 }
+dlrm { bottom: [32] top: [32] }
+default_table { dim: 8 optimizer { adam {} } }
+train { batch_size: 64 learning_rate { base: 0.01 } }
+cluster { worker_threads: 1 }
+"""
+
+CRITEO = """
+name: "criteo" seed: 7
+data { format: CRITEO_TSV path: "%s" test_share: 0.2 }
+dlrm { bottom: [32] top: [32] }
+default_table { dim: 8 }
+train { batch_size: 256 learning_rate { base: 0.02 } }
+checkpoint {}
+cluster { worker_threads: 1 }
+"""
+
+
+def auc(labels, scores):
+    order = sorted(zip(scores, labels))
+    wins, negatives, positives, at = 0, 0, 0, 0
+    while at < len(order):
+        end = at
+        while end < len(order) and order[end][0] == order[at][0]:
+            end += 1
+        ties = [label for _, label in order[at:end]]
+        tied = sum(ties)
+        wins += tied * (2 * negatives + len(ties) - tied)
+        positives += tied
+        negatives += len(ties) - tied
+        at = end
+    return wins / 2 / (positives * negatives)
+
+
+def logloss(labels, logits):
+    total = 0.0
+    for label, x in zip(labels, logits):
+        total += max(x, 0.0) - x * label + math.log1p(math.exp(-abs(x)))
+    return total / len(labels)
+
+
+def logits_of(rows):
+    """Of a csv with --logits: float32, in few digits."""
+    return list(struct.unpack('<%df' % len(rows), struct.pack('<%df' % len(rows),
+                                                              *(float(row['score']) for row in rows))))
+
+
+def read_npy(path):
+    with open(path, 'rb') as file:
+        data = file.read()
+    begin = 10 + struct.unpack('<H', data[8:10])[0]
+    assert b"'<f4'" in data[:begin]
+    return struct.unpack('<%df' % ((len(data) - begin) // 4), data[begin:])
+
+
+class PredictTest(ProcessTest):
+
+    def path_of(self, name):
+        return '%s-%s' % (self.run_dir, name)
+
+    def predict(self, out, *flags, checkpoint=None, code=0):
+        """Runs predict; returns the file's rows, or what it says where it has to fail."""
+        out = self.path_of(out)
+        result = self.thermocline('predict', '--checkpoint', checkpoint or self.run_dir, '--out', out, *flags)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertFalse(os.path.exists(out + '.tmp'))
+        if code != 0:
+            return result.stderr
+        self.assertIn('scores: ' + out, result.stdout)
+        if out.endswith('.npy'):
+            return read_npy(out)
+        with open(out, newline='') as file:
+            return list(csv.DictReader(file))
+
+    def read_text(self, name):
+        with open(self.path_of(name), newline='') as file:
+            return file.read()
+
+    def eval(self, *flags):
+        result = self.thermocline('eval', '--checkpoint', self.run_dir, '--json', '--run-dir',
+                                  '%s-eval-%d' % (self.run_dir, len(os.listdir(self.folder))), *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def write_job(self, text):
+        with open(self.job, 'w') as job:
+            job.write(text)
+
+    def test_scores_are_those_of_eval(self):
+        self.train(CHECKPOINTS, '--servers=2')
+        scored = self.eval('--data', self.data, '--servers=3')
+        rows = self.predict('all.csv', '--data', self.data, '--logits')
+        self.assertEqual([int(row['row']) for row in rows], list(range(2000)))
+        labels = [int(row['label']) for row in rows]
+        logits = logits_of(rows)
+        self.assertEqual(auc(labels, logits), scored['auc'])
+        self.assertEqual(logloss(labels, logits), scored['logloss'])
+        # Whatever the batches, however often rows have to be read.
+        self.predict('small.csv', '--data', self.data, '--logits', '--memory=32KiB',
+                     '--set=train.eval_batch_size=7')
+        self.assertEqual(self.read_text('small.csv'), self.read_text('all.csv'))
+        probabilities = [1 / (1 + math.exp(-x)) for x in logits]
+        self.assertEqual([float(row['score']) for row in self.predict('p.csv', '--data', self.data)],
+                         probabilities)
+        as_float32 = struct.unpack('<2000f', struct.pack('<2000f', *probabilities))
+        self.assertEqual(self.predict('p.npy', '--data', self.data), as_float32)
+        # Another checkpoint of the run, by its short name.
+        older = self.predict('older.csv', '--data', self.data, checkpoint=self.run_dir + '/step-29')
+        self.assertNotEqual([row['score'] for row in older], [row['score'] for row in rows])
+        # A job file that is given has to have the same model.
+        self.assertIn('dim', self.predict('no.csv', '--data', self.data, '--job', self.job,
+                                          '--set=default_table.dim=16', code=2))
+        self.assertIn('a batch reads take', self.predict('no.csv', '--data', self.data, '--memory=1KiB', code=1))
+        self.assertIn('have no names', self.predict('no.npy', '--data', self.data, '--column=C1', code=1))
+        self.assertFalse(os.path.exists(self.path_of('no.csv')))
+
+    def write_shop(self, path, rows, header='day,user,item,price,event', seed=1):
+        random.seed(seed)
+        with open(path, 'w') as file:
+            file.write(header + '\n')
+            for _ in range(rows):
+                item = random.randint(0, 50)
+                row = {'day': '2026-11-%02d' % random.randint(1, 24), 'user': 'u%d' % random.randint(0, 99),
+                       'item': '"i,%d"' % item, 'price': random.choice(['', '3.5', '20']),
+                       'event': 'buy' if random.randint(0, 50) > item else 'view'}
+                file.write(','.join(row[name] for name in header.split(',')) + '\n')
+
+    def test_columns_labels_and_malformed_rows(self):
+        path = self.run_dir + '.csv'
+        self.write_shop(path, 3000)
+        self.write_job(SHOP % path)
+        self.train()
+        scored = self.eval('--data', path)
+        rows = self.predict('labels.csv', '--data', path, '--logits', '--column=item,user')
+        self.assertEqual(list(rows[0]), ['row', 'label', 'item', 'user', 'score'])
+        with open(path, newline='') as file:
+            given = list(csv.DictReader(file))
+        self.assertEqual([(row['item'], row['user']) for row in rows],
+                         [(row['item'], row['user']) for row in given])
+        labels = [int(row['label']) for row in rows]
+        self.assertEqual(labels, [int(row['event'] == 'buy') for row in given])
+        logits = logits_of(rows)
+        self.assertEqual((auc(labels, logits), logloss(labels, logits)),
+                         (scored['auc'], scored['logloss']))
+        # Users who were never seen, and neither label nor what only the training needs.
+        today = self.run_dir + '-today.csv'
+        self.write_shop(today, 300, header='price,item,user', seed=2)
+        with open(today) as file:
+            lines = file.read().splitlines()
+        lines[3] = '1,i,new'
+        plain = self.predict_lines(today, lines)
+        self.assertEqual(list(plain[0]), ['row', 'score'])
+        self.assertEqual(len(plain), 300)
+        # Malformed ones: an error that names the first; or left out, and the numbers say which.
+        lines[8] = 'dear,i,u1'
+        lines[200] = 'too,many,columns,here'
+        with open(today, 'w') as file:
+            file.write('\n'.join(lines) + '\n')
+        said = self.predict('bad.csv', '--data', today, code=1)
+        self.assertIn("%s:9: column 1 ('price'): 'dear' is not a number" % today, said)
+        said = self.predict('bad.csv', '--data', today, '--max-bad-lines=1', code=1)
+        self.assertIn(today + ':201: 4 columns', said)
+        self.assertFalse(os.path.exists(self.path_of('bad.csv')))
+        left = self.predict('bad.csv', '--data', today, '--max-bad-lines=2')
+        self.assertEqual(left, [row for row in plain if row['row'] not in ('7', '199')])
+        scores = self.predict('bad.npy', '--data', today, '--max-bad-lines=2')
+        self.assertEqual(len(scores), 300)
+        self.assertEqual([row for row, score in enumerate(scores) if math.isnan(score)], [7, 199])
+
+    def predict_lines(self, path, lines):
+        with open(path, 'w') as file:
+            file.write('\n'.join(lines) + '\n')
+        return self.predict('plain.csv', '--data', path)
+
+    def test_an_existing_file_stays(self):
+        self.train(CHECKPOINTS)
+        out = self.path_of('kept.csv')
+        with open(out, 'w') as file:
+            file.write('mine')
+        said = self.predict('kept.csv', '--data', self.data, code=2)
+        self.assertIn('--out %s is there already; --force replaces it' % out, said)
+        # A checkpoint with a damaged row.
+        checkpoint = os.path.join(self.run_dir, 'checkpoints', sorted(os.listdir(self.run_dir + '/checkpoints'))[-1])
+        rows = [name for name in os.listdir(checkpoint) if name.endswith('.sst')][0]
+        with open(os.path.join(checkpoint, rows), 'r+b') as file:
+            good = file.read()
+            file.seek(1000)
+            file.write(bytes([good[1000] ^ 1]))
+        said = self.predict('kept.csv', '--data', self.data, '--force', code=1)
+        self.assertIn(rows + "' is damaged", said)
+        self.assertEqual(self.read_text('kept.csv'), 'mine')
+        with open(os.path.join(checkpoint, rows), 'wb') as file:
+            file.write(good)
+        self.assertEqual(len(self.predict('kept.csv', '--data', self.data, '--force')), 2000)
+
+    def test_criteo_text_without_labels(self):
+        folder = self.run_dir + '-log'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=3000', '--test-rows=0',
+                        '--shrink=1000', '--threads=1'], check=True, stdout=subprocess.DEVNULL,
+                       timeout=DEADLINE_S)
+        path = os.path.join(folder, 'train.tsv')
+        self.check_criteo(path, [])
+
+    def test_the_criteo_sample(self):
+        sample = find_sample()
+        if sample is None:
+            self.skipTest('no sample; set THERMOCLINE_DATA to its folder')
+        path = self.run_dir + '.tsv'
+        with open(path, 'w') as file:
+            text = subprocess.run(['zcat', sample], capture_output=True, text=True, check=True).stdout
+            file.writelines(text.splitlines(keepends=True)[:20000])
+        self.check_criteo(path, ['--set=train.max_steps=40'])
+
+    def check_criteo(self, path, flags):
+        self.write_job(CRITEO % path)
+        self.train(*flags)
+        scored = self.eval('--data', path)
+        rows = self.predict('criteo.csv', '--data', path, '--logits', '--column=C1')
+        labels = [int(row['label']) for row in rows]
+        logits = logits_of(rows)
+        self.assertEqual((auc(labels, logits), logloss(labels, logits)),
+                         (scored['auc'], scored['logloss']))
+        unlabelled = path + '-unlabelled'
+        with open(path) as labelled, open(unlabelled, 'w') as file:
+            for line in labelled:
+                file.write(line.split('\t', 1)[1])
+        without = self.predict('unlabelled.csv', '--data', unlabelled, '--logits', '--column=C1')
+        for row in rows:
+            del row['label']
+        self.assertEqual(without, rows)
+
+    def test_ctrl_c_leaves_nothing(self):
+        folder = self.run_dir + '-log'
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=10000', '--test-rows=0',
+                        '--shrink=1000', '--threads=1'], check=True, stdout=subprocess.DEVNULL,
+                       timeout=DEADLINE_S)
+        path = os.path.join(folder, 'train.tsv')
+        self.write_job(CRITEO % path)
+        self.train()
+        # Much more than is scored before it is stopped.
+        for i in range(1000):
+            os.link(path, os.path.join(folder, 'more-%d.tsv' % i))
+        out = self.path_of('stopped.csv')
+        launcher = subprocess.Popen(
+            [THERMOCLINE, 'predict', '--checkpoint', self.run_dir, '--data', folder + '/*.tsv', '--out', out],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=set_signals)
+        self.addCleanup(launcher.kill)
+        wait_for(lambda: os.path.exists(out + '.tmp') or launcher.poll() is not None, 'the first scores')
+        launcher.send_signal(signal.SIGINT)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('stopped by signal 2', err)
+        self.assertFalse(os.path.exists(out) or os.path.exists(out + '.tmp'))
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

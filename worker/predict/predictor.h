@@ -1,0 +1,53 @@
+// Scores rows with a checkpoint, without servers: the rows of a block of batches are read from its
+// files, and the model computes as in an evaluation, with the same bits.
+#ifndef THERMOCLINE_WORKER_PREDICT_PREDICTOR_H_
+#define THERMOCLINE_WORKER_PREDICT_PREDICTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/disk/disk.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job.pb.h"
+#include "worker/data/dataset.h"
+#include "worker/predict/score_file.h"
+#include "worker/train/worker_device.h"
+
+namespace thermocline {
+
+struct PredictProgress {
+  int64_t rows = 0;     // Scored so far.
+  double fraction = 0;  // Of the data, in [0, 1].
+};
+
+struct PredictOptions {
+  std::string checkpoint_directory;
+  CheckpointManifest manifest;  // Of the checkpoint; its model is the job's.
+  // For the checkpoint's rows and the batches that wait for them. The data that are read ahead, the
+  // dense parameters and the activations of a batch come on top.
+  uint64_t memory_bytes = 0;
+  // Called after each batch; an error ends the work with it.
+  std::function<absl::Status(const PredictProgress&)> on_progress;
+};
+
+struct PredictResult {
+  int64_t rows = 0;  // Scored.
+  uint64_t bad_lines = 0;
+  std::string first_bad_line;
+  uint64_t rows_read = 0;  // Of the checkpoint's tables, those that were read again too.
+};
+
+// Scores the held-out rows of `dataset` (opened for the resolved `job`), in their order, into
+// `file`, and finishes it. A key without a row has its initial row. Errors: the data's (file, line
+// and column), the checkpoint's (the damaged file), the disk's, the device's; kResourceExhausted
+// (memory_bytes is too little for one batch); kInvalidArgument (a score is not finite).
+absl::StatusOr<PredictResult> Predict(const Job& job, const PredictOptions& options,
+                                      Dataset* dataset, WorkerDevice device, Disk* disk,
+                                      ScoreFile* file);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_PREDICT_PREDICTOR_H_

@@ -1,0 +1,219 @@
+#include "worker/predict/score_file.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/arrow/parquet.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/disk/disk.h"
+#include "common/disk/npy.h"
+
+namespace thermocline {
+namespace {
+
+constexpr size_t kFlushBytes = 1 << 20;
+
+// The fewest digits that give the same number back.
+template <typename Number>
+void AppendNumber(Number number, std::string* out) {
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number);
+  CHECK(end.ec == std::errc());
+  out->append(digits, end.ptr);
+}
+
+void AppendText(absl::string_view text, std::string* out) {
+  if (text.find_first_of(",\"\r\n") == text.npos) {
+    out->append(text.data(), text.size());
+    return;
+  }
+  *out += '"';
+  for (const char c : text) {
+    if (c == '"') *out += '"';
+    *out += c;
+  }
+  *out += '"';
+}
+
+// A header, then a line for each row: its number, its label, the carried columns, its score.
+class CsvScores : public ScoreFile {
+ public:
+  explicit CsvScores(const ScoreFileOptions& options) : ScoreFile(options) {}
+
+  absl::Status Open() {
+    ASSIGN_OR_RETURN(file_, PosixDisk().Create(temporary_));
+    text_ = "row,";
+    if (options_.has_labels) text_ += "label,";
+    for (const std::string& column : options_.columns) {
+      AppendText(column, &text_);
+      text_ += ',';
+    }
+    text_ += "score\n";
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(const ScoredBatch& scored) override {
+    for (int i = 0; i < scored.batch->size; ++i) {
+      AppendNumber(scored.rows[i], &text_);
+      text_ += ',';
+      if (options_.has_labels) {
+        const float label = scored.batch->labels[i];
+        text_ += std::isnan(label) ? "," : label != 0 ? "1," : "0,";
+      }
+      for (const std::vector<std::string>& column : scored.batch->carried) {
+        AppendText(column[i], &text_);
+        text_ += ',';
+      }
+      const float logit = scored.logits[i];
+      options_.logits ? AppendNumber(logit, &text_) : AppendNumber(Probability(logit), &text_);
+      text_ += '\n';
+    }
+    return text_.size() < kFlushBytes ? absl::OkStatus() : Flush();
+  }
+
+ private:
+  absl::Status Flush() {
+    const absl::string_view piece = text_;
+    RETURN_IF_ERROR(file_->Append({piece}));
+    text_.clear();
+    return absl::OkStatus();
+  }
+  absl::Status Close(int64_t) override {
+    RETURN_IF_ERROR(Flush());
+    return file_->Sync();
+  }
+
+  std::unique_ptr<AppendFile> file_;
+  std::string text_;
+};
+
+// float32 [rows]; NaN where a row was left out.
+class NpyScores : public ScoreFile {
+ public:
+  explicit NpyScores(const ScoreFileOptions& options) : ScoreFile(options) {}
+
+  absl::Status Open() {
+    if (!options_.columns.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options_.path, ": an npy file has scores alone; columns go along in csv"));
+    }
+    ASSIGN_OR_RETURN(writer_, NpyWriter::Create(temporary_, "<f4", {}));
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(const ScoredBatch& scored) override {
+    scores_.clear();
+    for (int i = 0; i < scored.batch->size; ++i) {
+      FillUpTo(scored.rows[i]);
+      const float logit = scored.logits[i];
+      scores_.push_back(options_.logits ? logit : static_cast<float>(Probability(logit)));
+      ++next_row_;
+    }
+    return writer_->Append(scores_.data(), static_cast<int64_t>(scores_.size()));
+  }
+
+ private:
+  void FillUpTo(int64_t row) {
+    for (; next_row_ < row; ++next_row_) scores_.push_back(NAN);
+  }
+  absl::Status Close(int64_t total_rows) override {
+    scores_.clear();
+    FillUpTo(total_rows);
+    RETURN_IF_ERROR(writer_->Append(scores_.data(), static_cast<int64_t>(scores_.size())));
+    return writer_->Finish();
+  }
+
+  std::unique_ptr<NpyWriter> writer_;
+  std::vector<float> scores_;
+  int64_t next_row_ = 0;
+};
+
+// Columns as of csv: row int64, label float32 (NaN where there is none), texts, score float64.
+class ParquetScores : public ScoreFile {
+ public:
+  explicit ParquetScores(const ScoreFileOptions& options) : ScoreFile(options) {}
+
+  absl::Status Open() {
+    ASSIGN_OR_RETURN(writer_, ParquetWriter::Create(temporary_));
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(const ScoredBatch& scored) override {
+    const Batch& batch = *scored.batch;
+    rows_.insert(rows_.end(), scored.rows.begin(), scored.rows.end());
+    if (options_.has_labels)
+      labels_.insert(labels_.end(), batch.labels.begin(), batch.labels.end());
+    texts_.resize(options_.columns.size());
+    for (size_t c = 0; c < texts_.size(); ++c) {
+      texts_[c].insert(texts_[c].end(), batch.carried[c].begin(), batch.carried[c].end());
+    }
+    for (const float logit : scored.logits) {
+      scores_.push_back(options_.logits ? logit : Probability(logit));
+    }
+    return rows_.size() < kRowsOfGroup ? absl::OkStatus() : WriteGroup();
+  }
+
+ private:
+  static constexpr size_t kRowsOfGroup = 64 << 10;
+
+  absl::Status WriteGroup() {
+    std::vector<ParquetOutput> columns;
+    columns.push_back({"row", std::exchange(rows_, {})});
+    if (options_.has_labels) columns.push_back({"label", std::exchange(labels_, {})});
+    texts_.resize(options_.columns.size());
+    for (size_t c = 0; c < texts_.size(); ++c) {
+      columns.push_back({options_.columns[c], std::exchange(texts_[c], {})});
+    }
+    columns.push_back({"score", std::exchange(scores_, {})});
+    has_group_ = true;
+    return writer_->Append(columns);
+  }
+  absl::Status Close(int64_t) override {
+    if (!rows_.empty() || !has_group_) RETURN_IF_ERROR(WriteGroup());
+    return writer_->Close();
+  }
+
+  std::unique_ptr<ParquetWriter> writer_;
+  bool has_group_ = false;
+  // Of the group that is not written yet.
+  std::vector<int64_t> rows_;
+  std::vector<float> labels_;
+  std::vector<std::vector<std::string>> texts_;
+  std::vector<double> scores_;
+};
+
+template <typename Format>
+absl::StatusOr<std::unique_ptr<ScoreFile>> Open(const ScoreFileOptions& options) {
+  auto file = std::make_unique<Format>(options);
+  RETURN_IF_ERROR(file->Open());
+  return file;
+}
+
+}  // namespace
+
+double Probability(float logit) { return 1 / (1 + std::exp(-static_cast<double>(logit))); }
+
+absl::StatusOr<std::unique_ptr<ScoreFile>> ScoreFile::Create(const ScoreFileOptions& options) {
+  if (absl::EndsWith(options.path, ".csv")) return Open<CsvScores>(options);
+  if (absl::EndsWith(options.path, ".npy")) return Open<NpyScores>(options);
+  if (absl::EndsWith(options.path, ".parquet")) return Open<ParquetScores>(options);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", options.path, "' ends in no format that scores are written in: .csv, .npy, .parquet"));
+}
+
+ScoreFile::~ScoreFile() { unlink(temporary_.c_str()); }
+
+absl::Status ScoreFile::Finish(int64_t total_rows) {
+  RETURN_IF_ERROR(Close(total_rows));
+  return PosixDisk().Rename(temporary_, options_.path);
+}
+
+}  // namespace thermocline
