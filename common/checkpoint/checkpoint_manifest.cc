@@ -225,6 +225,15 @@ std::string DescribeRowDifference(TableLayout here, TableLayout there) {
   return DescribeDifference(here, there);
 }
 
+std::string DescribeInitDifference(const TableLayout& here, const TableLayout& there) {
+  TableLayout as_there = here;
+  as_there.role = there.role;
+  as_there.dim = there.dim;
+  as_there.optimizer = there.optimizer;
+  as_there.optimizer.learning_rate_scale = here.optimizer.learning_rate_scale;
+  return DescribeDifference(here, as_there);
+}
+
 absl::StatusOr<JobState> DecodeJobState(absl::string_view bytes, const std::string& path) {
   ASSIGN_OR_RETURN(const std::string payload, DecodeFrame(kJobStateFormat, bytes, path));
   JobState state;

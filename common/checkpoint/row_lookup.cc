@@ -25,7 +25,7 @@ struct RowLookup::Range {
 RowLookup::RowLookup(const CheckpointManifest& manifest, ThreadPool* threads)
     : shards_(manifest.num_servers()), last_step_(manifest.step()), threads_(threads) {
   for (const TableLayout& table : TablesOf(manifest)) {
-    row_floats_[table.id.value()] = static_cast<size_t>(table.row_floats());
+    tables_[table.id.value()] = table;
   }
 }
 
@@ -59,11 +59,14 @@ std::vector<RowLookup::Range> RowLookup::RangesOf(absl::Span<const RowKey> wante
   return ranges;
 }
 
-absl::Status RowLookup::CheckRow(const RowsFileReader& file, const SavedRow& row) const {
-  const auto row_floats = row_floats_.find(row.key.table.value());
-  if (row_floats != row_floats_.end() && row_floats->second == row.values.size() &&
-      int64_t{row.changed} <= last_step_ + 1) {
-    return absl::OkStatus();
+absl::StatusOr<bool> RowLookup::IsRow(const RowsFileReader& file, const SavedRow& row) const {
+  const auto found = tables_.find(row.key.table.value());
+  if (found != tables_.end() && int64_t{row.changed} <= last_step_ + 1) {
+    const TableLayout& table = found->second;
+    if (row.values.empty() && table.min_count > 0) return false;
+    if (row.values.size() == static_cast<size_t>(table.row_floats())) {
+      return row.changed >= table.OldestKept(Step(last_step_));
+    }
   }
   return DamagedFile(file.path(),
                      absl::StrCat("key ", row.key.key, " of table ", row.key.table.value(),
@@ -84,8 +87,8 @@ absl::Status RowLookup::ReadRange(absl::Span<const RowKey> wanted, const Range& 
         still_missing.push_back(i);
         continue;
       }
-      RETURN_IF_ERROR(CheckRow(*file, row));
-      found(i, row);
+      ASSIGN_OR_RETURN(const bool is_row, IsRow(*file, row));
+      if (is_row) found(i, row);
     }
     std::swap(missing, still_missing);
   }

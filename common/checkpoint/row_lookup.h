@@ -16,6 +16,7 @@
 #include "common/base/thread_pool.h"
 #include "common/checkpoint/rows_file.h"
 #include "common/disk/disk.h"
+#include "common/math/table_spec.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {
@@ -33,8 +34,8 @@ class RowLookup {
                                                          const CheckpointManifest& manifest,
                                                          ThreadPool* threads);
 
-  // Calls `found(i, row)` once for each wanted[i] that has a row, on any of the threads. REQUIRES:
-  // `wanted` ascends strictly.
+  // Calls `found(i, row)` once for each wanted[i] that has a row, on any of the threads; forgotten
+  // rows and candidates (embedding_table.h) are none. REQUIRES: `wanted` ascends strictly.
   using OnFound = absl::FunctionRef<void(size_t i, const SavedRow& row)>;
   absl::Status Read(absl::Span<const RowKey> wanted, OnFound found);
 
@@ -46,13 +47,14 @@ class RowLookup {
   std::vector<Range> RangesOf(absl::Span<const RowKey> wanted) const;
   absl::Status ReadRange(absl::Span<const RowKey> wanted, const Range& range, const Files& files,
                          OnFound found) const;
-  absl::Status CheckRow(const RowsFileReader& file, const SavedRow& row) const;
+  // Whether the key has it. Errors: kDataLoss (it can't be of this checkpoint)
+  absl::StatusOr<bool> IsRow(const RowsFileReader& file, const SavedRow& row) const;
 
   const ClusterMap shards_;
   const int64_t last_step_;
   ThreadPool* const threads_;
-  std::vector<std::vector<Files>> files_;             // By thread, then shard.
-  absl::flat_hash_map<uint32_t, size_t> row_floats_;  // By table id.
+  std::vector<std::vector<Files>> files_;              // By thread, then shard.
+  absl::flat_hash_map<uint32_t, TableLayout> tables_;  // By id.
 };
 
 }  // namespace thermocline

@@ -201,6 +201,7 @@ ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& jo
   request.set_seed(resolved.seed());
   request.set_staleness_steps(resolved.train().staleness_steps());
   request.set_durability(resolved.cluster().durability());
+  if (resolved.has_init()) *request.mutable_init() = resolved.init();
   if (resolved.has_checkpoint()) {
     const CheckpointPolicy& policy = resolved.checkpoint();
     request.set_checkpoint_directory(policy.directory());

@@ -3,6 +3,7 @@
 #define THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/checkpoint.pb.h"
@@ -18,6 +19,13 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 // is read. Where the data lies, how many bad lines it may have and what is read ahead make no
 // difference. Errors: kFailedPrecondition (says what differs first).
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
+
+// Whether a new job can begin with the rows of the checkpoint (Job.init_from): the features and
+// numeric columns are called the same, in the same order; each MLP layer has the same shape; tables
+// of the same name have rows of the same kind. `notices` gets a line for what begins empty, and for
+// what is left out. Errors: kFailedPrecondition (says what differs first).
+absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,
+                       std::vector<std::string>* notices);
 
 // What a job's workers compute with on this machine: "AVX2" or "AVX512", also where the job says
 // AUTO.

@@ -183,6 +183,17 @@ absl::Status CheckResumable(const CheckpointStore& store) {
   return FindNextGeneration(store, job_id, "").status();
 }
 
+absl::Status CheckInitIsThere(Disk* disk, const InitCheckpoint& init) {
+  const absl::Status there =
+      CheckpointStore(disk, init.directory()).Load(init.name(), init.generation()).status();
+  if (!absl::IsNotFound(there)) return there;
+  return absl::NotFoundError(absl::StrCat(
+      "checkpoint ", init.name(), " in ", init.directory(),
+      ", which this job begins with (init_from), is gone, and the job has no checkpoint of its own "
+      "yet: ",
+      there.message()));
+}
+
 absl::Status CheckUnused(const CheckpointStore& store) {
   ASSIGN_OR_RETURN(const std::optional<JobState> state, store.ReadJobState());
   const absl::StatusOr<Checkpoints> list = store.List();

@@ -49,6 +49,10 @@ absl::Status CheckResumable(const CheckpointStore& store);
 // checkpoint, and --resume continues from it.
 std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointStore& store);
 
+// Whether the checkpoint that a job begins with (Job.init) is still there. Errors: kNotFound (says
+// which is gone), kDataLoss, kUnavailable
+absl::Status CheckInitIsThere(Disk* disk, const InitCheckpoint& init);
+
 // For a job that begins: kAlreadyExists where the directory holds files of another run.
 absl::Status CheckUnused(const CheckpointStore& store);
 

@@ -61,8 +61,12 @@ newest checkpoint. JOB may be left out. Another JOB, or flags, may change everyt
 defines the samples of a step or the contents of a row (batch size, seed, tables, optimizers,
 features, how the data is read): servers, workers, passes, learning rate, cache and so on.
 
+--init-from begins a new run, from step 0 on, with the rows, optimizer state and dense parameters of
+another run's checkpoint: other data, rates, seed, servers and workers. Its path is as for `eval`.
+
 examples:
   thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt
+  thermocline train job.textproto --data day_2.gz --init-from runs/day_1
   thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2
   thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7
   thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8)");
@@ -71,6 +75,8 @@ examples:
   command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
   AddValue(command, "--resume-from", &flags->resume_from, "NAME",
            "resumes from this checkpoint (name or path, or \"best\"), not the newest");
+  AddValue(command, "--init-from", &flags->init_from, "PATH",
+           "begins with the model of another run's checkpoint: its path, or the run's");
   OnCommand(command, action, RunTrain, flags);
 }
 

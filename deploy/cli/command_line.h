@@ -34,6 +34,7 @@ struct JobFlags {
 struct TrainFlags : JobFlags {
   bool resume = false;
   std::string resume_from;
+  std::string init_from;
 };
 
 struct EvalFlags : JobFlags {

@@ -111,6 +111,7 @@ void MakePathsAbsolute(Job* job) {
   };
   if (data->has_train()) make_absolute(data->mutable_train());
   if (data->has_test()) make_absolute(data->mutable_test());
+  job->set_init_from(Absolute(job->init_from()));
   if (job->has_checkpoint()) {
     std::string* directory = job->mutable_checkpoint()->mutable_directory();
     *directory = Absolute(*directory);

@@ -60,9 +60,60 @@ absl::StatusOr<Job> LoadChangedJob(const JobFlags& flags, const std::string& def
   return job;
 }
 
+// Finds what a new job begins with (init_from), and adds notices about it. Errors: those of
+// ResolveCheckpointPath; kFailedPrecondition (it doesn't fit: in what)
+absl::Status FindInit(Job* job, std::vector<std::string>* notices) {
+  job->clear_init();
+  if (job->init_from().empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const CheckpointPath path,
+                   ResolveCheckpointPath(job->init_from(), nullptr, notices));
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(
+      const ListedCheckpoint found,
+      LoadWholeCheckpoint(CheckpointStore(&disk, path.directory), path.name, nullptr, notices));
+  const CheckpointManifest& manifest = found.manifest;
+  const absl::Status fits = CheckInit(*job, manifest, notices);
+  if (!fits.ok()) {
+    return absl::Status(fits.code(), absl::StrCat("init_from ", job->init_from(),
+                                                  " does not fit: ", fits.message()));
+  }
+  InitCheckpoint* const init = job->mutable_init();
+  init->set_directory(std::filesystem::absolute(path.directory).lexically_normal().string());
+  init->set_name(found.name);
+  init->set_generation(manifest.generation());
+  init->set_steps(static_cast<uint64_t>(manifest.step() + 1) + manifest.job().init().steps());
+  notices->push_back(absl::StrCat("beginning with the rows of checkpoint ", found.name, " of job '",
+                                  manifest.job_id(), "' in ", init->directory()));
+  return absl::OkStatus();
+}
+
+// A job that goes on began with what it began with: as its checkpoint says, or its run directory.
+absl::Status KeepInit(const ResumePoint& point, const RunDirectory& directory, Job* job) {
+  Job before;
+  const std::string file = directory.File("job.textproto");
+  if (point.base.has_value()) {
+    before = point.base->job();
+  } else if (std::filesystem::exists(file)) {
+    ASSIGN_OR_RETURN(before, LoadJob(file, {}));
+  }
+  if (!job->init_from().empty() && job->init_from() != before.init_from()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "init_from is ", job->init_from(), ", and the job began with ",
+        before.init_from().empty() ? "nothing" : before.init_from(), ": a run begins once"));
+  }
+  job->set_init_from(before.init_from());
+  job->clear_init();
+  if (before.has_init()) *job->mutable_init() = before.init();
+  return absl::OkStatus();
+}
+
 // If JOB is left out, --resume takes the job as it was run.
 absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
-  if (!resumes) return LoadJobOf(flags);
+  if (!resumes) {
+    std::vector<std::string> overrides;
+    if (!flags.init_from.empty()) overrides.push_back("init_from=" + flags.init_from);
+    return LoadChangedJob(flags, "", overrides, {}, JobUse::kTrain);
+  }
   if (flags.run_dir.empty()) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
   }
@@ -72,13 +123,6 @@ absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
         "the job has no checkpoint policy (`checkpoint {}`): there is nothing to resume");
   }
   return job;
-}
-
-// A path without a slash at its end, which would hide the name.
-std::filesystem::path WithoutSlash(const std::string& text) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(text, error).lexically_normal();
-  return path.filename().empty() ? path.parent_path() : path;
 }
 
 absl::StatusOr<RunLock> TakeLock(const std::string& folder) {
@@ -97,15 +141,7 @@ absl::StatusOr<std::string> CheckpointToResume(const std::string& wanted,
     return path.name;
   }
   if (wanted.find('/') == std::string::npos) return wanted;
-  const std::filesystem::path as_path = WithoutSlash(wanted);
-  const std::string name = as_path.filename().string();
-  // Not a folder's whole name.
-  const bool is_short = ParseShortName(name).has_value() && !ParseCheckpointName(name).has_value();
-  if (name == "best" || is_short) {
-    ASSIGN_OR_RETURN(path, ResolveCheckpointPath(as_path.string(), scan, notices));
-  } else {
-    path = {as_path.parent_path().string(), as_path.filename().string()};
-  }
+  ASSIGN_OR_RETURN(path, ResolveCheckpointPath(wanted, scan, notices));
   std::error_code error;
   if (!std::filesystem::equivalent(path.directory, store.directory(), error)) {
     return absl::InvalidArgumentError(absl::StrCat("--resume-from ", wanted, " is not in ",
@@ -147,6 +183,7 @@ absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* s
   ASSIGN_OR_RETURN(const std::string name,
                    CheckpointToResume(flags.resume_from, store, scan, &options.notices));
   ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
+  RETURN_IF_ERROR(KeepInit(point, setup->directory, &setup->job));
   options.start = std::move(point.start);
   options.notices.insert(options.notices.end(), point.notices.begin(), point.notices.end());
   return absl::OkStatus();
@@ -180,7 +217,12 @@ std::string JobFileBeside(const CheckpointPath& path) {
 
 }  // namespace
 
-absl::StatusOr<Job> LoadJobOf(const JobFlags& flags) { return LoadChangedJob(flags, ""); }
+absl::StatusOr<Job> LoadJobOf(const JobFlags& flags) {
+  ASSIGN_OR_RETURN(Job job, LoadChangedJob(flags, ""));
+  std::vector<std::string> notices;
+  RETURN_IF_ERROR(FindInit(&job, &notices));
+  return job;
+}
 
 int ComplainAboutSetup(const absl::Status& why) {
   return Complain(why.message(), absl::IsCancelled(why) ? kExitFailed : kExitUsage);
@@ -188,8 +230,13 @@ int ComplainAboutSetup(const absl::Status& why) {
 
 absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) {
   const bool resumes = flags.resume || !flags.resume_from.empty();
+  if (resumes && !flags.init_from.empty()) {
+    return absl::InvalidArgumentError(
+        "--init-from begins a new run, and --resume goes on with one");
+  }
   ASSIGN_OR_RETURN(Job job, JobToTrain(flags, resumes));
   JobOptions options;
+  if (!resumes) RETURN_IF_ERROR(FindInit(&job, &options.notices));
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
   ASSIGN_OR_RETURN(RunDirectory directory,
                    resumes ? RunDirectory::Open(flags.run_dir)
@@ -208,7 +255,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   ASSIGN_OR_RETURN(const CheckpointPath path,
                    ResolveCheckpointPath(flags.checkpoint, scan, &options.notices));
   // What is held out of the job's own data doesn't matter to other data.
-  std::vector<std::string> overrides, cleared = {"evaluate"};
+  std::vector<std::string> overrides, cleared = {"evaluate", "init_from", "init"};
   if (flags.data.has_value()) {
     overrides = {"data.test_path=\"\"", "data.test_share=0"};
     cleared.insert(cleared.end(), {"data.test", "data.split"});

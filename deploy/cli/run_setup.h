@@ -37,8 +37,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
 // Prints why a run could not be set up. Returns the exit code.
 int ComplainAboutSetup(const absl::Status& why);
 
-// Loads the job that the flags name and change, its paths made absolute. Errors: bad usage or a bad
-// job file.
+// Loads the job that the flags name and change, its paths made absolute, and finds what it begins
+// with. Errors: bad usage or a bad job file.
 absl::StatusOr<Job> LoadJobOf(const JobFlags& flags);
 
 // Finds the programs of servers and workers. Errors: kNotFound

@@ -170,7 +170,7 @@ void JobMachine::State::ConfigureServers() {
     generation_.processes.servers[i].advanced_at = now_;
     Configure(i);
   }
-  if (!generation_.start.base.empty()) generation_.look_at = now_;
+  if (LoadsRows()) generation_.look_at = now_;
 }
 
 // The server loads the rows of its base and replays its log in the background: the call is repeated
@@ -196,7 +196,7 @@ void JobMachine::State::On(const event::Configured& configured) {
   }
   const bool is_first = stage_ == Stage::kConfiguring;
   // Without rows to load a server takes it at once.
-  if (IsUnanswered(status) && !(is_first && generation_.start.base.empty())) {
+  if (IsUnanswered(status) && !(is_first && !LoadsRows())) {
     server->not_configured = status;
     server->configure_at = now_ + kConfigureRetryPeriod;
     return;

@@ -111,6 +111,8 @@ class JobMachine::State {
   bool IsConfiguredOnce() const {
     return stage_ >= Stage::kStartingWorkers && stage_ <= Stage::kAsking;
   }
+  // Whether its servers begin with rows.
+  bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
   absl::Duration StallTimeout() const;
 
   const JobMachineOptions options_;

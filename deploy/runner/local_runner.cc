@@ -29,6 +29,7 @@
 #include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
 #include "deploy/checkpoints/checkpoint_match.h"
+#include "deploy/checkpoints/resume.h"
 #include "deploy/job/job_machine.h"
 #include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/process_calls.h"
@@ -281,6 +282,7 @@ absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManife
       }
     }
   }
+  if (start.base.empty() && job_.has_init()) RETURN_IF_ERROR(CheckInitIsThere(&disk_, job_.init()));
   // After JOB_STATE: a job file says that there is something to resume.
   RETURN_IF_ERROR(reporter_.OnOpen());
   if (!writes_checkpoints_ || start.base.empty()) return absl::OkStatus();

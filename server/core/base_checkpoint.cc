@@ -45,16 +45,17 @@ std::string TableDifference(const std::vector<TableLayout>& here,
 // Rows and candidates of one table on their way into it.
 class RowBatch {
  public:
-  void Add(const SavedRow& row) {
+  // `changed`: as SavedRow has it.
+  void Add(const SavedRow& row, uint32_t changed) {
     if (row.values.empty()) {
       candidates_.keys.push_back(row.key.key);
       candidates_.counts.push_back(row.lookups);
-      candidates_.changed.push_back(row.changed);
+      candidates_.changed.push_back(changed);
       return;
     }
     keys_.push_back(row.key.key);
     counts_.push_back(row.lookups);
-    changed_.push_back(row.changed);
+    changed_.push_back(changed);
     values_.insert(values_.end(), row.values.begin(), row.values.end());
   }
   size_t size() const { return keys_.size() + candidates_.keys.size(); }
@@ -96,29 +97,41 @@ class BudgetLocks {
   std::vector<absl::Mutex> mutexes_;
 };
 
-absl::Status LoadRange(MergedRows* rows, TableSet* tables, BudgetLocks* budgets,
-                       absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
-  RowBatch batch;
-  TableId table;
-  const auto load = [&]() -> absl::Status {
-    if (batch.size() == 0) return absl::OkStatus();
+// Where rows go, and who hears of them.
+struct Loading {
+  Loading(TableSet* tables, absl::FunctionRef<absl::Status(uint64_t rows)> progress)
+      : tables(tables), budgets(tables->size()), progress(progress) {}
+
+  absl::Status Load(TableId table, RowBatch* batch) {
+    if (batch->size() == 0) return absl::OkStatus();
     const size_t position = tables->Find(table);
     CHECK_LT(position, tables->size());
-    const uint64_t loaded = batch.size();
+    const uint64_t loaded = batch->size();
     // Where rows can't be spilled, they mustn't fill the memory.
     RETURN_IF_ERROR(tables->CheckRoom());
     EmbeddingTable* const into = &tables->at(position).table;
-    absl::MutexLockMaybe lock(budgets->For(position, into->layout()));
-    RETURN_IF_ERROR(batch.LoadInto(into));
+    absl::MutexLockMaybe lock(budgets.For(position, into->layout()));
+    RETURN_IF_ERROR(batch->LoadInto(into));
     return progress(loaded);
-  };
+  }
+
+  TableSet* const tables;
+  BudgetLocks budgets;
+  const absl::FunctionRef<absl::Status(uint64_t rows)> progress;
+};
+
+absl::Status LoadRange(MergedRows* rows, Loading* loading) {
+  RowBatch batch;
+  TableId table;
   SavedRow row;
   for (;;) {
     ASSIGN_OR_RETURN(const bool more, rows->Next(&row));
-    if (!more) return load();
-    if (row.key.table != table || batch.size() == kRowsPerLoad) RETURN_IF_ERROR(load());
+    if (!more) return loading->Load(table, &batch);
+    if (row.key.table != table || batch.size() == kRowsPerLoad) {
+      RETURN_IF_ERROR(loading->Load(table, &batch));
+    }
     table = row.key.table;
-    batch.Add(row);
+    batch.Add(row, row.changed);
   }
 }
 
@@ -174,6 +187,41 @@ absl::Status CheckWholeShards(const std::string& directory, const CheckpointMani
   return absl::OkStatus();
 }
 
+// A table of another run's checkpoint, and the one of the same name here.
+struct InitTable {
+  TableId there, here;
+};
+
+std::vector<InitTable> InitTablesOf(const ServerConfig& config, const CheckpointManifest& init) {
+  std::vector<InitTable> tables;
+  for (const TableLayout& there : TablesOf(init)) {
+    for (const TableLayout& here : config.tables) {
+      if (here.name == there.name) tables.push_back({there.id, here.id});
+    }
+  }
+  return tables;
+}
+
+// One table's rows in one shard. Where its id is another here, so are its rows' partitions: all are
+// read, and those of this server taken. Candidates stay those that are still too few.
+absl::Status LoadInitTable(MergedRows* rows, TableId here, const ServerConfig& config,
+                           Loading* loading) {
+  const ClusterMap servers(config.num_servers);
+  const uint64_t salt = TableSalt(here);
+  const uint32_t min_count =
+      loading->tables->at(loading->tables->Find(here)).table.layout().min_count;
+  RowBatch batch;
+  SavedRow row;
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool more, rows->Next(&row));
+    if (!more) return loading->Load(here, &batch);
+    if (servers.ServerOfHash(KeyHash(salt, row.key.key)) != config.server_index) continue;
+    if (row.values.empty() && row.lookups >= min_count) continue;
+    if (batch.size() == kRowsPerLoad) RETURN_IF_ERROR(loading->Load(here, &batch));
+    batch.Add(row, /*changed=*/0);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config) {
@@ -216,14 +264,14 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
   std::vector<uint64_t> rows_read(ranges.size());
   std::vector<absl::Status> loaded(ranges.size());
   std::atomic<bool> failed{false};
-  BudgetLocks budgets(tables->size());
+  Loading loading(tables, progress);
   ThreadPool(num_threads).ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int) {
     if (failed.load()) return;
     loaded[i] = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
                        MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].shard,
                                         ranges[i].partitions));
-      RETURN_IF_ERROR(LoadRange(rows.get(), tables, &budgets, progress));
+      RETURN_IF_ERROR(LoadRange(rows.get(), &loading));
       rows_read[i] = rows->rows_read();
       return absl::OkStatus();
     }();
@@ -232,6 +280,59 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
   for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
   for (size_t i = 0; i < tables->size(); ++i) tables->at(i).table.ForgetUnused(Step(base.step()));
   return CheckWholeShards(config.checkpoint_directory, base, ranges, rows_read);
+}
+
+absl::StatusOr<CheckpointManifest> ReadInitManifest(Disk* disk, const ServerConfig& config) {
+  const CheckpointStore store(disk, config.init_directory);
+  absl::StatusOr<CheckpointManifest> init =
+      store.Load(config.init_checkpoint, config.init_generation);
+  if (absl::IsNotFound(init.status())) {
+    return absl::NotFoundError(absl::StrCat("the checkpoint that the job begins with (init_from) ",
+                                            "is gone: ", init.status().message()));
+  }
+  RETURN_IF_ERROR(init.status());
+  for (const TableLayout& there : TablesOf(*init)) {
+    for (const TableLayout& here : config.tables) {
+      if (here.name != there.name) continue;
+      const std::string difference = DescribeInitDifference(here, there);
+      if (difference.empty()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the checkpoint '", config.init_checkpoint, "' does not fit (init_from): ", difference));
+    }
+  }
+  return init;
+}
+
+absl::Status LoadInitRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& init,
+                          int num_threads, TableSet* tables,
+                          absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
+  const auto own = ClusterMap(config.num_servers).PartitionRangeOf(config.server_index);
+  struct Piece {
+    InitTable table;
+    RangeOfShard range;
+  };
+  std::vector<Piece> pieces;
+  for (const InitTable& table : InitTablesOf(config, init)) {
+    const bool moves = table.there != table.here;
+    const ClusterMap::PartitionRange wanted =
+        moves ? ClusterMap::PartitionRange{0, kNumPartitions} : own;
+    for (RangeOfShard& range : RangesOf(init, wanted, num_threads)) {
+      range.partitions.table = table.there;
+      pieces.push_back({table, range});
+    }
+  }
+  std::vector<absl::Status> loaded(pieces.size());
+  Loading loading(tables, progress);
+  ThreadPool(num_threads).ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i, int) {
+    loaded[i] = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
+                       MergedRows::Open(disk, config.init_directory, init, pieces[i].range.shard,
+                                        pieces[i].range.partitions));
+      return LoadInitTable(rows.get(), pieces[i].table.here, config, &loading);
+    }();
+  });
+  for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -34,6 +34,17 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
                           int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress);
 
+// Reads the manifest of config.init_checkpoint. REQUIRES: there is one.
+// Errors: kFailedPrecondition (a table of the job has other rows there: names it; another format),
+// kNotFound (it is gone: says whose), kDataLoss, kUnavailable, as above.
+absl::StatusOr<CheckpointManifest> ReadInitManifest(Disk* disk, const ServerConfig& config);
+
+// As LoadBaseRows, of the tables of the same names, whatever their ids; no step of this job has
+// changed the rows yet. REQUIRES: `init` is what ReadInitManifest gave; as above.
+absl::Status LoadInitRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& init,
+                          int num_threads, TableSet* tables,
+                          absl::FunctionRef<absl::Status(uint64_t rows)> progress);
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_SERVER_CORE_BASE_CHECKPOINT_H_

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
@@ -114,6 +117,92 @@ TEST_F(BaseCheckpointTest, FilesWithTheRowsOfAnotherServerAreRefused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("server 0"));
   }
+}
+
+// What another run's checkpoint brings into a table, by the table's name and the key.
+using RowsByName = std::map<std::pair<std::string, Key>, std::pair<std::vector<float>, uint32_t>>;
+
+class InitCheckpointTest : public BaseCheckpointTest {
+ protected:
+  // A job of its own, whose tables have the same names and other ids, and one table more.
+  InitCheckpointTest() {
+    EXPECT_TRUE(CheckpointStore(&disk_, config_.checkpoint_directory).Commit(manifest_).ok());
+    config_.job_id = "another";
+    config_.seed += 1;
+    config_.init_directory = config_.checkpoint_directory;
+    config_.init_checkpoint = CheckpointName(Step(0));
+    std::vector<TableLayout>& tables = config_.tables;
+    std::reverse(tables.begin(), tables.end());
+    tables.insert(tables.begin() + 1, tables[0]);
+    tables[1].name = "new";
+    for (size_t i = 0; i < tables.size(); ++i) tables[i].id = TableId(static_cast<uint32_t>(i));
+  }
+
+  void AddRows(const TableSet& tables, Step changed, RowsByName* rows) {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const EmbeddingTable& table = tables.at(i).table;
+      ASSERT_TRUE(
+          table
+              .VisitRows(
+                  [&](Key key, absl::Span<const float> row, uint32_t count, Step last_change) {
+                    EXPECT_EQ(last_change, changed);
+                    EXPECT_TRUE(
+                        rows->emplace(std::pair(table.layout().name, key),
+                                      std::pair(std::vector<float>(row.begin(), row.end()), count))
+                            .second);
+                  })
+              .ok());
+    }
+  }
+};
+
+TEST_F(InitCheckpointTest, TablesAreMatchedByTheirNames) {
+  RowsByName expected;
+  {
+    ServerConfig before = MakeConfig(1);
+    TableSet tables(before.tables, before.seed);
+    before.checkpoint_directory = config_.checkpoint_directory;
+    ASSERT_TRUE(LoadBaseRows(&disk_, before, manifest_, 2, &tables, [](uint64_t) {
+                  return absl::OkStatus();
+                }).ok());
+    AddRows(tables, Step(0), &expected);
+  }
+  ASSERT_EQ(expected.size(), rows_);
+  const auto init = ReadInitManifest(&disk_, config_);
+  ASSERT_TRUE(init.ok()) << init.status();
+  for (const uint32_t num_servers : {1, 2, 3}) {
+    for (const int num_threads : {1, 3}) {
+      RowsByName found;
+      for (uint32_t server = 0; server < num_servers; ++server) {
+        config_.num_servers = num_servers;
+        config_.server_index = ServerIndex(server);
+        TableSet tables(config_.tables, config_.seed);
+        const absl::Status loaded = LoadInitRows(&disk_, config_, *init, num_threads, &tables,
+                                                 [](uint64_t) { return absl::OkStatus(); });
+        ASSERT_TRUE(loaded.ok()) << loaded;
+        AddRows(tables, kNoStep, &found);
+      }
+      EXPECT_EQ(found, expected) << num_servers << " servers, " << num_threads << " threads";
+    }
+  }
+}
+
+TEST_F(InitCheckpointTest, WhatDoesNotFitIsNamed) {
+  config_.tables[0].optimizer.learning_rate_scale = 7;
+  config_.tables[0].init_scale = 0.7f;
+  EXPECT_TRUE(ReadInitManifest(&disk_, config_).ok());
+  config_.tables[0].dim += 1;
+  absl::Status status = ReadInitManifest(&disk_, config_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(config_.tables[0].name + "': dim is "));
+  config_.tables[0].dim -= 1;
+  config_.tables[0].optimizer.kind = OptimizerKind::kAdam;
+  EXPECT_EQ(ReadInitManifest(&disk_, config_).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  config_.init_generation = 9;
+  status = ReadInitManifest(&disk_, config_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("init_from"));
 }
 
 }  // namespace

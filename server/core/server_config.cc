@@ -45,6 +45,9 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (config.checkpoint_directory.empty() && !config.base_checkpoint.empty()) {
     return invalid("base_checkpoint '", config.base_checkpoint, "' without a directory");
   }
+  if (config.init_steps > static_cast<uint64_t>(kLastStep.value())) {
+    return invalid("init_steps ", config.init_steps, " is beyond ", kLastStep.value());
+  }
   if (config.tables.empty()) return invalid("no tables");
   absl::flat_hash_set<uint32_t> ids;
   absl::flat_hash_set<std::string> names;
@@ -72,6 +75,8 @@ std::string DescribeDifference(const ServerConfig& here, const ServerConfig& the
         Difference("seed", here.seed, there.seed),
         Difference("staleness_steps", here.staleness_steps, there.staleness_steps),
         Difference("durability", Name(here.durability), Name(there.durability)),
+        Difference("init_checkpoint", here.init_checkpoint, there.init_checkpoint),
+        Difference("init_steps", here.init_steps, there.init_steps),
         Difference("checkpoint_every_steps", here.checkpoint_every_steps,
                    there.checkpoint_every_steps),
         Difference("checkpoint_full_every", here.checkpoint_full_every,

@@ -38,7 +38,7 @@ ServedJob::ServedJob(const ServerConfig& job_config, int apply_threads,
     : config(job_config),
       validation(config),
       tables(config.tables, config.seed, std::move(spills)),
-      applier(&tables, apply_threads) {}
+      applier(&tables, apply_threads, static_cast<int64_t>(config.init_steps)) {}
 
 absl::StatusOr<TableSet::Entry*> ServedJob::FindTable(TableId table) {
   const size_t position = tables.Find(table);
@@ -104,10 +104,10 @@ absl::Status ServerCore::Impl::CheckMeans(const ServerConfig& config) const {
     return absl::FailedPreconditionError(
         "the job wants a push log, and this server was started without a folder for it");
   }
-  if (!config.checkpoint_directory.empty() &&
+  if ((!config.checkpoint_directory.empty() || !config.init_checkpoint.empty()) &&
       (checkpoints.disk == nullptr || checkpoints.tasks == nullptr)) {
     return absl::FailedPreconditionError(
-        "the job wants checkpoints, and this server can't write any");
+        "the job wants checkpoints, and this server can't read or write any");
   }
   for (const TableLayout& table : config.tables) {
     if (table.memory_budget_bytes == 0 || spill.stores != nullptr) continue;
@@ -166,13 +166,19 @@ absl::Status ServerCore::Impl::Recover(ServedJob* new_job) {
 
 absl::StatusOr<CutHistory> ServerCore::Impl::LoadBase(ServedJob* new_job) {
   const ServerConfig& config = new_job->config;
-  if (config.base_checkpoint.empty()) return CutHistory();
-  ASSIGN_OR_RETURN(const CheckpointManifest base, ReadBaseManifest(checkpoints.disk, config));
   const auto progress = [this](uint64_t rows) {
     loaded_rows += rows;
     absl::MutexLock lock(&mutex);
     return shut_down ? ShuttingDown() : absl::OkStatus();
   };
+  if (config.base_checkpoint.empty()) {
+    if (config.init_checkpoint.empty()) return CutHistory();
+    ASSIGN_OR_RETURN(const CheckpointManifest init, ReadInitManifest(checkpoints.disk, config));
+    RETURN_IF_ERROR(LoadInitRows(checkpoints.disk, config, init, limits.load_threads,
+                                 &new_job->tables, progress));
+    return CutHistory();
+  }
+  ASSIGN_OR_RETURN(const CheckpointManifest base, ReadBaseManifest(checkpoints.disk, config));
   RETURN_IF_ERROR(LoadBaseRows(checkpoints.disk, config, base, limits.load_threads,
                                &new_job->tables, progress));
   return HistoryOf(base, config);

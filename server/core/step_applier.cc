@@ -17,8 +17,8 @@ constexpr size_t kMinKeysPerPiece = 8192;
 
 }  // namespace
 
-StepApplier::StepApplier(TableSet* tables, int num_threads)
-    : tables_(tables), threads_(num_threads), work_(tables->size()) {}
+StepApplier::StepApplier(TableSet* tables, int num_threads, int64_t steps_before)
+    : tables_(tables), threads_(num_threads), steps_before_(steps_before), work_(tables->size()) {}
 
 absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
   CHECK(!pushes.empty());
@@ -105,7 +105,8 @@ absl::Status StepApplier::ApplyGradients(float learning_rate, Step step) {
       merge.Run(work.blocks, table.layout().dim, task.piece);
       block = &merge.result();
     }
-    const UpdateScalars scalars = ScalarsForStep(table.layout().optimizer, learning_rate, step);
+    const UpdateScalars scalars =
+        ScalarsForStep(table.layout().optimizer, learning_rate, step + steps_before_);
     return table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, step);
   });
 }

@@ -24,8 +24,8 @@ namespace thermocline {
 
 class StepApplier {
  public:
-  // `tables` outlives the applier.
-  StepApplier(TableSet* tables, int num_threads);
+  // `tables` outlives the applier. steps_before: that the optimizers had made before step 0.
+  StepApplier(TableSet* tables, int num_threads, int64_t steps_before = 0);
 
   // Applies the pushes of one step, at most one of a worker, in rank order. Rows remember the step
   // as that of their change. REQUIRES: there is one at least; they are valid, of the same step and
@@ -65,6 +65,7 @@ class StepApplier {
 
   TableSet* const tables_;
   ThreadPool threads_;
+  const int64_t steps_before_;
   std::vector<TableWork> work_;  // [tables]
   bool any_rows_ = false;
   StageTimer apply_timer_;

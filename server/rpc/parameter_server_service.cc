@@ -58,6 +58,10 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   config.checkpoint_directory = request.checkpoint_directory();
   config.base_checkpoint = request.base_checkpoint();
   config.base_generation = request.base_generation();
+  config.init_directory = request.init().directory();
+  config.init_checkpoint = request.init().name();
+  config.init_generation = request.init().generation();
+  config.init_steps = request.init().steps();
   config.checkpoint_every_steps = request.checkpoint_every_steps();
   config.checkpoint_full_every = std::max(1u, request.checkpoint_full_every());
   for (const TableSpec& table : request.tables()) {

@@ -321,7 +321,7 @@ void CachedSource::Update(StepContext* context) {
       const TableLayout& layout = options_.tables[t];
       const auto bypassed = static_cast<int32_t>(table.bypassed_positions.size);
       updates.push_back({layout.optimizer,
-                         ScalarsForStep(layout.optimizer, context->learning_rate, context->step()),
+                         ScalarsForStep(layout.optimizer, context->learning_rate, context->optimizer_step()),
                          context->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
       gathers.push_back({context->tables[t].gradients, table.bypassed_positions,
                          FloatMatrix(table.bypassed_gradients.device.data, bypassed, layout.dim)});

@@ -110,7 +110,7 @@ void DenseParameters::Update(StepContext* context) {
   device_->CopyToHost(&context->outcome()->bad_gradient, bad_gradient, sizeof(int64_t),
                       Stream::kCompute);
   device_->DenseUpdate(optimizer,
-                       ScalarsForStep(optimizer, context->learning_rate, context->step()),
+                       ScalarsForStep(optimizer, context->learning_rate, context->optimizer_step()),
                        arenas_.gradients.AsConst(), arenas_.weights, arenas_.state);
 }
 

@@ -52,8 +52,8 @@ class DenseParameters {
   // Gives them their initial values.
   void Initialize(uint64_t seed);
   // Reads them as they are once every worker's pushes up to step - 1 are in them, and waits. Where
-  // they are updated here, a run that doesn't begin at step 0 does so before its first step, with
-  // the optimizer's state; scoring needs the weights alone.
+  // they are updated here, a run that doesn't begin at step 0 with initial values does so before
+  // its first step, with the optimizer's state; scoring needs the weights alone.
   absl::Status Load(Step step, bool with_state);
 
   // What the step pulls; empty: nothing.

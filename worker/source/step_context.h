@@ -96,6 +96,7 @@ struct StepContext {
 
   // Of the trainer, before the step's update; and before its push.
   float learning_rate = 0;
+  int64_t steps_before = 0;  // That the optimizers had made before step 0.
   bool writes_back = false;  // The servers have the whole model after the step.
 
   // Once the step has begun.
@@ -107,6 +108,7 @@ struct StepContext {
   PrivateStepState of_source, of_dense;  // The embedding source's, the dense parameters'.
 
   Step step() const { return batch->step; }
+  Step optimizer_step() const { return step() + steps_before; }
   UploadArena& upload() { return transfers->upload; }
   DownloadArena& download() { return transfers->download; }
   StepOutcome* outcome() { return static_cast<StepOutcome*>(transfers->outcome_memory->data()); }

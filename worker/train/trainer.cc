@@ -74,6 +74,7 @@ absl::Status Trainer::TrainSteps() {
 // The life of a step, from its rows to its push.
 absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
   context->learning_rate = LearningRateAt(job_.train().learning_rate(), context->step());
+  context->steps_before = static_cast<int64_t>(job_.init().steps());
   if (pipelined_ != nullptr && parts_.source->AwaitsPushOf(*context) >= pipelined_->step()) {
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
   }

@@ -293,7 +293,7 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
 
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
-  if (options.start_step > Step(0) && run->dense.updated_here()) {
+  if ((options.start_step > Step(0) || run->job.has_init()) && run->dense.updated_here()) {
     RETURN_IF_ERROR(run->dense.Load(options.start_step, /*with_state=*/true));
   }
   ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
