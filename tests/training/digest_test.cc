@@ -112,8 +112,8 @@ TEST(WeightsTest, WeightedSamplesGiveTheReferencesBits) {
     const Outcome outcome = Train(weighted);
     EXPECT_EQ(Hex(outcome.digest), reference);
     ASSERT_TRUE(outcome.workers[0].ok());
-    // The loss is that of the clicks, which a model without other samples soon expects.
-    EXPECT_LT(outcome.workers[0]->stats.loss(), 0.1);
+    // About half of the samples count, and the loss is divided by the number of all.
+    EXPECT_LT(outcome.workers[0]->stats.loss(), 0.4);
   }
 }
 
