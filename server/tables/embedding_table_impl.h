@@ -119,6 +119,7 @@ struct EmbeddingTable::Impl {
   absl::Status VisitAll(VisitRow visit);
   void VisitMemory(VisitRow visit) const;
   uint64_t RowsInMemory() const;
+  size_t MostStripeRows() const;  // In memory.
   // Rows that are not in memory. REQUIRES: none moves meanwhile.
   absl::Status VisitStored(VisitRow visit) const;
   class Snapshot;  // embedding_table_snapshot.cc
@@ -133,7 +134,6 @@ struct EmbeddingTable::Impl {
   TableStripes stripes;
   SnapshotProgress snapshot;
   TableAdmission admission;
-
   // Of a table with a store.
   const size_t stored_row_bytes;
   const size_t max_stripe_rows;  // That the budget has room for, in one stripe.

@@ -277,6 +277,15 @@ void EmbeddingTable::Impl::KeepBudget(size_t most_stripe_rows) const {
   spiller->RunNow();
 }
 
+size_t EmbeddingTable::Impl::MostStripeRows() const {
+  size_t most = 0;
+  for (const TableStripe& stripe : stripes) {
+    absl::ReaderMutexLock lock(&stripe.mutex);
+    most = std::max(most, stripe.index.size());
+  }
+  return most;
+}
+
 absl::Status EmbeddingTable::Impl::SpillRound() {
   if (layout.unused_steps > 0) {
     const uint64_t num_rows = rows_created.load() - admission.rows_forgotten();

@@ -197,6 +197,10 @@ absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
     (table.*table.apply)(batch, counts.data() + first, gradients.data() + first * dim, scalars,
                          changed, &misses);
     for (size_t i = old_misses; i < misses.size(); ++i) misses[i].position += first;
+    // Candidates that got their rows are no misses.
+    if (table.store != nullptr && table.layout.min_count > 0) {
+      table.KeepBudget(table.MostStripeRows());
+    }
   });
   if (misses.empty()) return absl::OkStatus();
   const auto change = [&](const Impl::Miss& miss, uint32_t row, bool is_new) {

@@ -297,6 +297,28 @@ TEST(TableSpillTest, MemoryStaysWithinTheBudgetWhateverIsAskedFor) {
   EXPECT_GT(table.spill_stats()->rows_in_memory, 30000u);
 }
 
+TEST(TableSpillTest, CandidatesThatGetTheirRowsKeepTheBudget) {
+  TableLayout layout = MakeLayout(OptimizerKind::kAdagrad, 16);
+  layout.memory_budget_bytes = 1 << 20;  // 6,000 rows
+  layout.min_count = 2;
+  TableSpill spill;
+  spill.store = std::make_unique<MemoryRowStore>(layout);
+  EmbeddingTable table(layout, kJobSeed, std::move(spill));
+  std::vector<Key> keys(40000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  for (int64_t step = 0; step < 2; ++step) {
+    const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 0.1f, Step(step));
+    ASSERT_TRUE(table
+                    .ApplyGradients(keys, std::vector<uint32_t>(keys.size(), 1),
+                                    std::vector<float>(keys.size() * 16, 0.25f), scalars,
+                                    Step(step))
+                    .ok());
+    EXPECT_EQ(table.num_rows(), step == 0 ? 0 : keys.size());
+    EXPECT_EQ(table.num_candidates(), step == 0 ? keys.size() : 0);
+    EXPECT_LT(table.spill_stats()->rows_in_memory, 12000u);
+  }
+}
+
 TEST(TableSpillTest, ForgottenRowsLeaveTheStore) {
   TableLayout layout = MakeLayout(OptimizerKind::kSgd, 4);
   layout.memory_budget_bytes = 1;
