@@ -303,9 +303,11 @@ absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
   if (!saboteur_.Has(PlantedFault::kEarlyCommits)) return reply;
   for (const CutStatus& cut : reply->cuts()) {
     if (cut.state() != CutStatus::WRITTEN) continue;
-    world_.servers[call.index]
-        ->Checkpoint(numbers_->Next(CheckpointRequest::COMMITTED, Step(cut.step())))
-        .IgnoreError();
+    // Without a number: it does not make the launcher's own requests late.
+    CheckpointRequest early = numbers_->Next(CheckpointRequest::STATUS, Step(cut.step()));
+    early.set_action(CheckpointRequest::COMMITTED);
+    early.set_step(cut.step());
+    world_.servers[call.index]->Checkpoint(early).IgnoreError();
   }
   return reply;
 }
