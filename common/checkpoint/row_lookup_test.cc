@@ -1,5 +1,6 @@
 #include "common/checkpoint/row_lookup.h"
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -65,6 +66,35 @@ TEST_F(RowLookupTest, FindsTheNewestOfEachRowAndNoOther) {
       for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(found[i], wanted[keys[i]]) << i;
     }
   }
+}
+
+// Older files still have rows that are forgotten by now, or whose keys are counted anew.
+TEST_F(RowLookupTest, ForgottenRowsAndCandidatesAreNone) {
+  const CheckpointManifest base = manifest_;
+  TestRows candidates;
+  for (const auto& [key, row] : rows_) {
+    if (key.table == TableId(1) && random_() % 4 == 0) candidates[key] = {1, 4, {}};
+  }
+  manifest_ = WriteTestCheckpoint(&disk_, kDirectory, {1, Step(3)}, 3, candidates, &base);
+  manifest_.mutable_tables(0)->set_min_count(2);
+  manifest_.mutable_tables(1)->set_unused_steps(1);
+  const uint32_t oldest = TablesOf(manifest_)[1].OldestKept(Step(3));
+  ASSERT_GT(oldest, 1u);
+  std::vector<RowKey> keys, expected, found_keys;
+  for (const auto& [key, row] : rows_) {
+    keys.push_back(key);
+    const bool is_forgotten = key.table == TableId(2) && row.changed < oldest;
+    if (candidates.count(key) == 0 && !is_forgotten) expected.push_back(key);
+  }
+  ThreadPool threads(1);
+  auto lookup = RowLookup::Open(&disk_, kDirectory, manifest_, &threads);
+  ASSERT_TRUE(lookup.ok()) << lookup.status();
+  const absl::Status read =
+      (*lookup)->Read(keys, [&](size_t i, const SavedRow&) { found_keys.push_back(keys[i]); });
+  ASSERT_TRUE(read.ok()) << read;
+  std::sort(found_keys.begin(), found_keys.end());
+  EXPECT_TRUE(found_keys == expected);
+  EXPECT_LT(expected.size(), rows_.size() - candidates.size());
 }
 
 TEST_F(RowLookupTest, DamageIsFoundWhereItIsRead) {

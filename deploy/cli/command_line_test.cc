@@ -41,6 +41,7 @@ Outcome RunCli(const std::vector<std::string>& arguments) {
 const std::vector<std::vector<std::string>> kCommands = {
     {"train"},
     {"eval"},
+    {"predict"},
     {"generate"},
     {"stats"},
     {"checkpoint"},

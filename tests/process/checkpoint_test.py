@@ -251,7 +251,8 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(refused.returncode, 2)
         self.assertIn(path, refused.stderr)
         self.assertIn('--resume-from', refused.stderr)
-        summary = self.resume('--resume-from', older)
+        # In the run directory a checkpoint has its whole name, too.
+        summary = self.resume('--resume-from', os.path.join(self.run_dir, older))
         self.assertEqual(summary['model_digest'], digest)
         self.assertEqual(summary['resumed_from_step'], int(older.rsplit('-', 1)[1]) + 1)
 
@@ -281,6 +282,11 @@ class CheckpointTest(ProcessTest):
         self.assertEqual(self.checkpoints()[-1], summary['checkpoints']['last'])
         again = self.thermocline('train', '--resume-from', '/tmp/' + older, '--run-dir',
                                  self.run_dir)
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("there is no checkpoint '/tmp/%s'" % older, again.stderr)
+        elsewhere = os.path.join(self.folder, older)
+        shutil.copytree(os.path.join(self.run_dir, 'checkpoints', older), elsewhere)
+        again = self.thermocline('train', '--resume-from', elsewhere, '--run-dir', self.run_dir)
         self.assertEqual(again.returncode, 2)
         self.assertIn('is not in', again.stderr)
 

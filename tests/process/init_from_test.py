@@ -82,37 +82,32 @@ class InitFromTest(ProcessTest):
         self.train_day(0, 'first')
         from_first = '--init-from=%s-first' % self.run_dir
         undisturbed = self.train_day(1, 'undisturbed', from_first, '--servers=2')
-        every_10 = '--set=checkpoint.every_steps=10'
         job = self.write_job('killed', self.days[1])
 
-        def kill_at(step, what, run_dir, *flags):
-            launcher = self.start(from_first, '--servers=2', '--set=train.max_steps=29', *flags, job=job,
-                                  run_dir=run_dir)
-            metrics = os.path.join(run_dir, 'metrics.jsonl')
-
-            def is_there():
-                if not os.path.exists(metrics):
-                    return False
-                with open(metrics) as file:
-                    return any('"step":%d,' % step in line for line in file)
-            wait_for(lambda: is_there() or launcher.poll() is not None, 'step %d' % step)
-            what(launcher)
-            return launcher
-
-        # The launcher, before the first checkpoint and behind it; then the run goes on.
-        for name, step, flags in (('early', 2, ['--set=checkpoint.every_steps=1000000']),
-                                  ('late', 15, [every_10])):
-            run_dir = '%s-%s' % (self.run_dir, name)
-            launcher = kill_at(step, lambda launcher: launcher.kill(), run_dir, *flags)
-            self.finish(launcher)
-            refused = self.fails('--resume', '--run-dir', run_dir, '--set=init_from=' + self.folder)
-            self.assertIn('a run begins once', refused)
-            if name == 'late':  # It has checkpoints of its own.
-                os.rename(self.run_dir + '-first', self.run_dir + '-gone')
-            resumed = self.thermocline('train', '--resume', '--run-dir', run_dir,
-                                       '--clear=train.max_steps', '--servers=1')
+        def goes_on(run_dir, *flags):
+            resumed = self.thermocline('train', *flags, '--run-dir', run_dir, '--servers=1',
+                                       '--set=train.passes=1')
             self.assertEqual(resumed.returncode, 0, resumed.stderr)
             self.assertIn(undisturbed['model_digest'], resumed.stdout)
+
+        # The launcher, without a checkpoint: the run begins again with the other's.
+        run_dir = self.run_dir + '-early'
+        launcher = self.start_long(from_first, '--servers=2', job=job, run_dir=run_dir)
+        launcher.kill()
+        self.finish(launcher)
+        refused = self.fails('--resume', '--run-dir', run_dir, '--set=init_from=' + self.folder)
+        self.assertIn('a run begins once', refused)
+        goes_on(run_dir, '--resume')
+        # With one of its own, the other's may be gone.
+        run_dir = self.run_dir + '-late'
+        launcher = self.start_long(from_first, '--servers=2', '--set=checkpoint.every_steps=10',
+                                   '--set=checkpoint.keep=1000000', job=job, run_dir=run_dir)
+        manifest = os.path.join(run_dir, 'checkpoints/step-000000009/MANIFEST')
+        wait_for(lambda: os.path.exists(manifest), 'the first checkpoint')
+        launcher.kill()
+        self.finish(launcher)
+        os.rename(self.run_dir + '-first', self.run_dir + '-gone')
+        goes_on(run_dir, '--resume-from', 'step-9')
         os.rename(self.run_dir + '-gone', self.run_dir + '-first')
 
         # A worker: the job goes back to what it began with.
@@ -134,7 +129,7 @@ class InitFromTest(ProcessTest):
         job = self.write_job('next', self.days[1])
         for flag, said in (('default_table.dim=16', "dim is 16 here, 8 there"),
                            ('default_table.optimizer.sgd={}', "optimizer"),
-                           ('dlrm.top=64', "'top.0.weight' of 359 x 64 here, and was 'top.0.weight' of 359 x 32"),
+                           ('dlrm.top=[64]', "'top.0.weight' of 359 x 64 here, and was 'top.0.weight' of 359 x 32"),
                            ('data.num_categorical=25', 'the job has 25 features')):
             refused = self.fails(job, '--init-from', first, '--set', flag, '--run-dir', self.run_dir)
             self.assertIn('init_from %s does not fit: ' % first, refused)

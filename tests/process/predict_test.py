@@ -22,6 +22,7 @@ data {
   split { column: "day" test_from: "2026-11-20" }
   label { column: "event" positive: "buy" }
   group: "user"
+  weight: "count"
 }
 feature { column: ["user", "item"] categorical {} }
 feature { column: "price" numeric { missing: 0 transform { log1p {} } } }
@@ -43,27 +44,39 @@ cluster { worker_threads: 1 }
 """
 
 
-def auc(labels, scores):
-    order = sorted(zip(scores, labels))
+def auc(labels, scores, weights=None):
+    order = sorted(zip(scores, labels, weights or [1] * len(labels)))
     wins, negatives, positives, at = 0, 0, 0, 0
     while at < len(order):
         end = at
         while end < len(order) and order[end][0] == order[at][0]:
             end += 1
-        ties = [label for _, label in order[at:end]]
-        tied = sum(ties)
-        wins += tied * (2 * negatives + len(ties) - tied)
+        tied = sum(weight for _, label, weight in order[at:end] if label == 1)
+        others = sum(weight for _, label, weight in order[at:end] if label == 0)
+        wins += tied * (2 * negatives + others)
         positives += tied
-        negatives += len(ties) - tied
+        negatives += others
         at = end
     return wins / 2 / (positives * negatives)
 
 
-def logloss(labels, logits):
+def logloss(labels, logits, weights=None):
     total = 0.0
-    for label, x in zip(labels, logits):
-        total += max(x, 0.0) - x * label + math.log1p(math.exp(-abs(x)))
-    return total / len(labels)
+    weights = weights or [1] * len(labels)
+    for label, x, weight in zip(labels, logits, weights):
+        total += weight * (max(x, 0.0) - x * label + math.log1p(math.exp(-abs(x))))
+    return total / sum(weights)
+
+
+def group_auc(labels, logits, weights, groups):
+    total = total_weight = 0
+    for group in set(groups):
+        rows = [row for row, other in enumerate(groups) if other == group and weights[row] > 0]
+        if len({labels[row] for row in rows}) == 2:
+            weight = sum(weights[row] for row in rows)
+            total_weight += weight
+            total += weight * auc(*([values[row] for row in rows] for values in (labels, logits, weights)))
+    return total / total_weight
 
 
 def logits_of(rows):
@@ -141,7 +154,7 @@ class PredictTest(ProcessTest):
         self.assertIn('have no names', self.predict('no.npy', '--data', self.data, '--column=C1', code=1))
         self.assertFalse(os.path.exists(self.path_of('no.csv')))
 
-    def write_shop(self, path, rows, header='day,user,item,price,event', seed=1):
+    def write_shop(self, path, rows, header='day,user,item,price,event,count', seed=1):
         random.seed(seed)
         with open(path, 'w') as file:
             file.write(header + '\n')
@@ -149,7 +162,8 @@ class PredictTest(ProcessTest):
                 item = random.randint(0, 50)
                 row = {'day': '2026-11-%02d' % random.randint(1, 24), 'user': 'u%d' % random.randint(0, 99),
                        'item': '"i,%d"' % item, 'price': random.choice(['', '3.5', '20']),
-                       'event': 'buy' if random.randint(0, 50) > item else 'view'}
+                       'event': 'buy' if random.randint(0, 50) > item else 'view',
+                       'count': str(random.randint(0, 3))}
                 file.write(','.join(row[name] for name in header.split(',')) + '\n')
 
     def test_columns_labels_and_malformed_rows(self):
@@ -167,8 +181,15 @@ class PredictTest(ProcessTest):
         labels = [int(row['label']) for row in rows]
         self.assertEqual(labels, [int(row['event'] == 'buy') for row in given])
         logits = logits_of(rows)
-        self.assertEqual((auc(labels, logits), logloss(labels, logits)),
+        # The metrics of eval weight the samples; the scores don't depend on it.
+        weights = [int(row['count']) for row in given]
+        self.assertEqual((auc(labels, logits, weights), logloss(labels, logits, weights)),
                          (scored['auc'], scored['logloss']))
+        self.assertAlmostEqual(group_auc(labels, logits, weights, [row['user'] for row in given]),
+                               scored['gauc'], delta=1e-12)
+        predicted = sum(w / (1 + math.exp(-x)) for x, w in zip(logits, weights))
+        self.assertAlmostEqual(predicted / sum(w * label for w, label in zip(weights, labels)),
+                               scored['calibration'], delta=1e-12)
         # Users who were never seen, and neither label nor what only the training needs.
         today = self.run_dir + '-today.csv'
         self.write_shop(today, 300, header='price,item,user', seed=2)
