@@ -6,6 +6,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rows=${1:-500000}
+if [[ ! $rows =~ ^[0-9]+$ ]]; then
+  echo "usage: deploy/quickstart.sh [ROWS]" >&2
+  exit 2
+fi
 
 deploy/setup.sh
 
