@@ -10,9 +10,11 @@
 #include <thread>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/base/hash.h"
+#include "common/math/table_memory.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {
@@ -316,6 +318,27 @@ TEST(EmbeddingTableTest, MemoryStaysWithinItsBoundAtEverySize) {
     EXPECT_TRUE(table.ApplyGradients(keys, counts, gradients, scalars, Step(0)).ok());
     if (next < 60000) continue;  // Blocks that are not full yet weigh more in a small table.
     ASSERT_LE(table.memory_bytes(), static_cast<uint64_t>(next * 128 * 1.3)) << next << " rows";
+  }
+}
+
+// What `thermocline plan` says of a table before there is one.
+TEST(EmbeddingTableTest, TakesTheMemoryThatIsPlanned) {
+  for (const auto& [kind, dim] :
+       {std::pair(OptimizerKind::kSgd, 16), std::pair(OptimizerKind::kAdagrad, 16),
+        std::pair(OptimizerKind::kRowWiseAdagrad, 20), std::pair(OptimizerKind::kAdam, 64)}) {
+    const TableLayout layout = MakeLayout(kind, dim);
+    EmbeddingTable table(layout, kJobSeed);
+    Key next = 0;
+    for (const size_t rows : {1, 100, 3000, 40000, 150000}) {
+      std::vector<Key> keys;
+      while (next < rows) keys.push_back(next++);
+      InsertAll(keys, 4096, 1, &table);
+      const auto planned = static_cast<double>(TableMemoryBytes(layout, rows));
+      const auto real = static_cast<double>(table.memory_bytes());
+      // What doesn't grow with rows is of no weight in a plan.
+      EXPECT_NEAR(planned, real, 0.03 * real + (96 << 10))
+          << rows << " rows of dim " << dim << ", " << OptimizerKindName(kind);
+    }
   }
 }
 

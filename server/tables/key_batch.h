@@ -13,10 +13,6 @@
 
 namespace thermocline {
 
-// Lock stripes of a table: enough that threads seldom meet, few enough that a request of some
-// hundred keys doesn't spend its time on locks.
-inline constexpr uint32_t kNumStripes = 16;
-
 // A server owns a contiguous range of partitions, so the upper 16 bits of its hashes are not
 // uniform: the stripe comes from the bits below them.
 inline uint32_t StripeOfHash(uint64_t key_hash) {

@@ -1,20 +1,10 @@
 #include "server/tables/key_index.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "common/base/check.h"
 #include "common/base/hash.h"
+#include "common/math/table_memory.h"
 
 namespace thermocline {
-namespace {
-
-constexpr double kMaxLoad = 0.6;
-constexpr double kGrowth = 1.2;
-// Up to here an index doubles: it is small, and its memory hardly counts.
-constexpr uint32_t kDoublingBuckets = 64;
-
-}  // namespace
 
 void KeyIndex::InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32_t place,
                           uint32_t row) {
@@ -65,23 +55,9 @@ void KeyIndex::Erase(Key key, uint32_t place) {
   CHECK(false);  // There is no such key.
 }
 
-uint32_t KeyIndex::NextNumBuckets() const {
-  constexpr uint32_t kBucketsPerHugePage = kHugePageBytes / sizeof(Bucket);
-  const uint32_t now = num_buckets_.load(std::memory_order_relaxed);
-  if (now == 0) return 1;
-  if (now < kDoublingBuckets / 2) return now * 2;
-  if (now < kDoublingBuckets) {
-    return static_cast<uint32_t>(kDoublingBuckets * std::pow(kGrowth, growth_phase_));
-  }
-  const uint32_t next = static_cast<uint32_t>(now * kGrowth);
-  // From two huge pages on, whole ones: a lookup in the rest, on small pages, takes several times
-  // as long, since the processor's page tables don't fit its caches.
-  if (next < 2 * kBucketsPerHugePage) return next;
-  return (next + kBucketsPerHugePage - 1) / kBucketsPerHugePage * kBucketsPerHugePage;
-}
-
 void KeyIndex::Grow() {
-  const uint32_t num_buckets = NextNumBuckets();
+  const uint32_t num_buckets =
+      NextIndexBuckets(num_buckets_.load(std::memory_order_relaxed), growth_phase_);
   PageMemory memory(num_buckets * sizeof(Bucket), PageMemory::HugePages::kAtOnce);
   Bucket* buckets = reinterpret_cast<Bucket*>(memory.data());
   // Both old and new buckets are in the order of the keys' places: two streams through memory.
@@ -91,8 +67,7 @@ void KeyIndex::Grow() {
   buckets_.store(buckets, std::memory_order_relaxed);
   num_buckets_.store(num_buckets, std::memory_order_relaxed);
   memory_ = std::move(memory);  // the old buckets die with `memory`
-  max_size_ = std::max<size_t>(kKeysPerBucket - 1,
-                               static_cast<size_t>(num_buckets * (kKeysPerBucket * kMaxLoad)));
+  max_size_ = MaxIndexKeys(num_buckets);
 }
 
 }  // namespace thermocline

@@ -9,25 +9,26 @@
 #include <cstdint>
 
 #include "common/base/ids.h"
+#include "common/math/table_memory.h"
 #include "server/tables/page_memory.h"
 
 namespace thermocline {
 
 // Open addressing over buckets of one cache line, each with room for five keys; a full bucket
-// spills into the next. At most 70% of the room is used, so that 19 of 20 lookups read one line.
-// The number of buckets is no power of two: growth by a fifth keeps the index between 18 and 22
-// bytes a key.
+// spills into the next. How many buckets there are is in common/math/table_memory.h: at most 60% of
+// the room is used, so that 19 of 20 lookups read one line, and the number is no power of two:
+// growth by a fifth keeps the index between 21 and 26 bytes a key.
 //
 // Not thread-safe, but for Prefetch().
 class KeyIndex {
  public:
-  static constexpr int kKeysPerBucket = 5;
+  static constexpr int kKeysPerBucket = kIndexKeysPerBucket;
   struct alignas(kCacheLineBytes) Bucket {
     Key keys[kKeysPerBucket];
     uint32_t rows[kKeysPerBucket];  // 0: free. Filled from the front.
     uint32_t passed;                // Keys that found this bucket full, and lie behind it.
   };
-  static_assert(sizeof(Bucket) == kCacheLineBytes);
+  static_assert(sizeof(Bucket) == kIndexBucketBytes && sizeof(Bucket) == kCacheLineBytes);
 
   KeyIndex() = default;
   // `salt`: of the table, see KeyHash. `growth_phase` in [0, 1): indexes that fill alike but differ
@@ -128,7 +129,6 @@ class KeyIndex {
 
   static void InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32_t place,
                          uint32_t row);
-  uint32_t NextNumBuckets() const;
   void Grow();
 
   uint64_t salt_ = 0;

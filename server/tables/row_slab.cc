@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/math/table_memory.h"
 
 namespace thermocline {
 namespace {
@@ -12,18 +13,10 @@ namespace {
 // share.
 constexpr size_t kHugeRangeBytes = size_t{32} << 20;
 
-size_t PaddedBytes(size_t bytes) {
-  if (bytes > kCacheLineBytes)
-    return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
-  size_t padded = sizeof(float);
-  while (padded < bytes) padded *= 2;
-  return padded;
-}
-
 }  // namespace
 
 RowSlab::RowSlab(size_t record_bytes, uint32_t first_record)
-    : record_bytes_(PaddedBytes(record_bytes)),
+    : record_bytes_(PaddedRecordBytes(record_bytes)),
       first_range_(31 - __builtin_clz(first_record)),
       end_range_(first_range_) {
   CHECK_EQ(first_record, uint32_t{1} << first_range_);

@@ -3,26 +3,14 @@
 #include <limits>
 
 #include "common/base/check.h"
+#include "common/math/table_memory.h"
 
 namespace thermocline {
-namespace {
-
-// Small enough that a table of few rows, spread over all stripes, stays small.
-constexpr size_t kBlockBytes = 4096;
-constexpr int kMaxBlockShift = 6;
-
-int BlockShift(size_t row_bytes) {
-  int shift = 0;
-  while (shift < kMaxBlockShift && (row_bytes << (shift + 1)) <= kBlockBytes) ++shift;
-  return shift;
-}
-
-}  // namespace
 
 RowStorage::RowStorage(const TableLayout& layout, bool with_flags)
     : has_state_(layout.state_floats() > 0),
       with_flags_(with_flags),
-      block_shift_(BlockShift(sizeof(float) * layout.row_floats())),
+      block_shift_(BlockShift(layout)),
       end_row_(1u << block_shift_),
       weights_(sizeof(float) * layout.dim, end_row_),
       state_(sizeof(float) * layout.state_floats(), end_row_),

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/ids.h"
+#include "common/math/table_memory.h"
 #include "common/math/table_spec.h"
 #include "server/tables/row_slab.h"
 
@@ -25,6 +26,8 @@ struct RowMeta {
     count = sum < lookups ? UINT32_MAX : sum;
   }
 };
+
+static_assert(sizeof(RowMeta) == kRowMetaMemoryBytes);
 
 // What `changed` is for a step.
 inline uint32_t ChangedAt(Step step) {
