@@ -2,11 +2,9 @@
 // and renders the pages. The commands about logs are in log_pages.cc.
 #include "deploy/cli/command_line.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -40,7 +38,9 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
   command->add_flag("--insecure", flags->insecure, "allows plain text beyond loopback");
   AddValue(command, "--bin-dir", &flags->bin_dir, "DIR",
            "the folder of thermocline-server and thermocline-worker");
-  AddValue(command, "--run-dir", &flags->run_dir, "DIR", run_dir_help);
+  if (run_dir_help != nullptr) {
+    AddValue(command, "--run-dir", &flags->run_dir, "DIR", run_dir_help);
+  }
 }
 
 namespace {
@@ -398,6 +398,8 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddEval(&app, &action);
   AddPredict(&app, &action);
   AddGenerate(&app, &action);
+  AddInspect(&app, &action);
+  AddPlan(&app, &action);
   AddStats(&app, &action);
   AddCheckpoint(&app, &action);
   AddBench(&app, &action);

@@ -18,7 +18,8 @@ inline constexpr char kVersion[] = "0.1.0";
 // help pages to standard output and errors to standard error. Returns the exit code.
 int RunCommandLine(const std::vector<std::string>& arguments);
 
-// Below, an empty text means that its flag was not given; command_line.cc defines the flags.
+// Below, an empty text means that its flag was not given; command_line.cc and log_pages.cc define
+// the flags.
 
 // The flags that name a job and change it.
 struct JobFlags {
@@ -77,11 +78,32 @@ struct CheckpointFlags {
   int64_t timeout_s = 600;       // now
 };
 
+struct InspectFlags {
+  std::vector<std::string> paths;
+  std::string job;  // the file to write
+  std::string label;
+  std::string positive;  // separated by commas
+  std::string columns;   // separated by commas
+  std::string separator;
+  int64_t max_rows = 0;  // 0: all
+  bool json = false;
+  std::string bin_dir;
+};
+
+struct PlanFlags : JobFlags {
+  std::string figures;
+  bool scan = false;
+  double samples_per_s = 0;  // 0: not known
+  bool json = false;
+};
+
 // The commands; each returns the exit code.
 int RunTrain(const TrainFlags& flags);
 int RunEval(const EvalFlags& flags);
 int RunPredict(const PredictFlags& flags);
 int RunGenerate(const ClickLogOptions& options);
+int RunInspect(const InspectFlags& flags);
+int RunPlan(const PlanFlags& flags);
 int RunStats(const StatsFlags& flags);
 int ListCheckpoints(const CheckpointFlags& flags);
 int VerifyCheckpoints(const CheckpointFlags& flags);

@@ -43,6 +43,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"eval"},
     {"predict"},
     {"generate"},
+    {"inspect"},
+    {"plan"},
     {"stats"},
     {"checkpoint"},
     {"checkpoint", "list"},
@@ -204,6 +206,20 @@ TEST(CommandLine, AProgramThatIsNotBuiltIsSaidHowToMake) {
   EXPECT_EQ(bench.code, kExitUsage);
   EXPECT_THAT(bench.err, HasSubstr("can't find the program thermocline-bench-pull"));
   EXPECT_THAT(bench.err, HasSubstr("bazel build //tests/benchmarks:thermocline-bench-pull\n"));
+}
+
+TEST(CommandLine, InspectAndPlanSayWhatIsWrongWithTheirFlags) {
+  EXPECT_THAT(ErrorOf({"inspect"}), HasSubstr("FILE is required; see thermocline help inspect"));
+  EXPECT_THAT(ErrorOf({"inspect", "log", "--rows", "0"}), HasSubstr("--rows: '0' is not a whole"));
+  EXPECT_THAT(ErrorOf({"inspect", "log", "--positive", "1"}),
+              HasSubstr("--positive needs --label"));
+  EXPECT_THAT(ErrorOf({"inspect", "log", "--separator", "::"}), HasSubstr("is not one character"));
+  EXPECT_THAT(ErrorOf({"inspect", "log", "--job", "/"}), HasSubstr("'/' exists"));
+  // This test runs where the program is not.
+  EXPECT_THAT(ErrorOf({"inspect", "log"}), HasSubstr("can't find the program thermocline-inspect"));
+  EXPECT_THAT(ErrorOf({"plan"}), HasSubstr("name the job file"));
+  EXPECT_THAT(ErrorOf({"plan", "job", "--scan", "--figures", "f"}), HasSubstr("not both"));
+  EXPECT_THAT(ErrorOf({"plan", "job", "--samples-per-s", "fast"}), HasSubstr("--samples-per-s"));
 }
 
 TEST(CommandLine, StatsOfAServerThatDoesNotAnswerIsExitCodeOne) {

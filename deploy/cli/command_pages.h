@@ -59,6 +59,7 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
 
 // Commands about logs, in log_pages.cc.
 void AddGenerate(CLI::App* app, Action* action);
+void AddInspect(CLI::App* app, Action* action);
 void AddPlan(CLI::App* app, Action* action);
 
 }  // namespace thermocline

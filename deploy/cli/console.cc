@@ -105,6 +105,21 @@ ByteScan ScanOnConsole(int fd, SignalWatch* signals) {
   return scan;
 }
 
+absl::StatusOr<nlohmann::ordered_json> InspectOnConsole(const std::string& program,
+                                                        const InspectionRequest& request,
+                                                        SignalWatch* signals, int fd) {
+  Console out(fd, signals);
+  ProgressBar bar([&out](absl::string_view text) { return out.TryWrite(text); }, out.is_terminal());
+  const Stopwatch watch;
+  return InspectLog(program, request, signals, [&](uint64_t rows, double share) {
+    const double all = share > 0 ? static_cast<double>(rows) / share : 0;
+    Progress progress;
+    progress.phase = PhaseProgress{"reading the log", rows, static_cast<uint64_t>(all), "rows",
+                                   absl::ToDoubleSeconds(watch.Elapsed())};
+    bar.Update(progress, watch.Elapsed());
+  });
+}
+
 absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,
                                           const RunDirectory& directory, SignalWatch* signals,
                                           int fd) {

@@ -4,9 +4,13 @@
 
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_store.h"
+#include "deploy/inspect/inspection.h"
 #include "deploy/runner/local_runner.h"
 #include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
@@ -38,6 +42,12 @@ class Console {
 // A scan of checkpoints that draws a progress bar on the descriptor `fd` and that a request to stop
 // ends with kCancelled. The bar goes with the scan. `signals` must outlive it.
 ByteScan ScanOnConsole(int fd, SignalWatch* signals);
+
+// Has a log read by `program` (deploy/inspect/inspection.h), with a progress bar on the descriptor
+// `fd`. Errors: those of InspectLog.
+absl::StatusOr<nlohmann::ordered_json> InspectOnConsole(const std::string& program,
+                                                        const InspectionRequest& request,
+                                                        SignalWatch* signals, int fd);
 
 // Runs the job and shows its progress on the descriptor `fd`. Drops what a slow reader has no room
 // for: the job never waits for it.

@@ -52,4 +52,66 @@ examples:
   });
 }
 
+void AddInspect(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command = AddCommand(
+      app, "inspect", "says what is in a log, and drafts a first job file for it",
+      R"(Reads every row once, in bounded memory, and guesses how the files are written: separator,
+header, quotes; what type each column has, and what it is good for: label, feature, time. Prints
+distinct values (exact up to 131,072 a column; beyond that an estimate, with two standard
+deviations), missing values, skew, the range and moments of numbers, the rate of the label, and
+what the tables would take. FILE is a file (plain, .gz or .zst), a folder, a pattern, or a folder
+of npy files; several are read as one.
+
+--job writes a job file that trains as it is, with comments on what was guessed. It overwrites
+nothing. A label that is wrongly guessed is named with --label.
+
+examples:
+  thermocline inspect train.csv.gz
+  thermocline inspect 'logs/day-*.tsv' --label buy --job first.textproto
+  thermocline inspect events.csv --columns user,item,event,time --label event --positive cart,buy
+  thermocline inspect train.csv --json > figures.json)");
+  AddValue(command, "FILE", &flags->paths, "PATH", "the log")->required();
+  AddValue(command, "--job", &flags->job, "FILE", "writes a job file for the log");
+  AddValue(command, "--label", &flags->label, "NAME", "the column of the label");
+  AddValue(command, "--positive", &flags->positive, "TEXT,TEXT",
+           "the label's texts that are a 1; all others are a 0");
+  AddValue(command, "--columns", &flags->columns, "NAME,NAME",
+           "the columns' names; the files have no header then");
+  AddValue(command, "--separator", &flags->separator, "C",
+           "the character between columns; \\t is a tab");
+  AddValue(command, "--rows", &flags->max_rows, "N", "reads the first N rows alone")
+      ->transform(WholeNumber(1, int64_t{1} << 40));
+  command->add_flag("--json", flags->json,
+                    "prints the figures as JSON; progress goes to standard error");
+  AddValue(command, "--bin-dir", &flags->bin_dir, "DIR", "the folder of thermocline-inspect");
+  OnCommand(command, action, RunInspect, flags);
+}
+
+void AddPlan(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command = AddCommand(
+      app, "plan", "says what a job will need of memory, disk and network",
+      R"(Computes, without running the job, what its servers and workers will need of memory (rows,
+optimizer state, index, pushes that wait, checkpoints), of device memory, of disk (checkpoints,
+push logs, RocksDB) and of bytes on the network in a step, beside what this machine has.
+
+How many rows the tables will have is known from --figures (what `inspect --json` has printed for
+the job's data), from --scan (which reads the data now), or from `buckets` and the like in the job.
+Without these the plan lacks those tables, and says so. Exit code 1: the job does not fit.
+
+examples:
+  thermocline inspect train.csv --json > figures.json
+  thermocline plan job.textproto --figures figures.json --servers 4
+  thermocline plan job.textproto --scan --samples-per-s 100000)");
+  AddJobFlags(command, flags.get(), true, nullptr);
+  AddValue(command, "--figures", &flags->figures, "FILE", "what inspect --json has printed");
+  command->add_flag("--scan", flags->scan, "reads the job's data first, as inspect does");
+  AddValue(command, "--samples-per-s", &flags->samples_per_s, "N",
+           "the speed of training, for the network's bytes per second");
+  command->add_flag("--json", flags->json,
+                    "prints the plan as JSON; progress goes to standard error");
+  OnCommand(command, action, RunPlan, flags);
+}
+
 }  // namespace thermocline

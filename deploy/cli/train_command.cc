@@ -1,6 +1,8 @@
 // thermocline train: runs a job's servers and workers on this machine.
 #include <unistd.h>
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_store.h"
@@ -9,6 +11,8 @@
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
+#include "deploy/plan/job_plan.h"
+#include "deploy/plan/machine.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
@@ -46,6 +50,10 @@ int RunTrain(const TrainFlags& flags) {
     return SetUpTraining(flags, &scan);
   }();
   if (!setup.ok()) return ComplainAboutSetup(setup.status());
+  std::string warning;
+  const absl::Status fits = CheckStart(setup->job, ThisMachine(setup->directory.path()), &warning);
+  if (!fits.ok()) return Complain(fits.message(), kExitUsage);
+  if (!warning.empty()) ReportFailure(warning, &signals);
 
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   const auto fail = [&](const absl::Status& why) {

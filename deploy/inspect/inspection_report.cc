@@ -1,0 +1,151 @@
+#include "deploy/inspect/inspection_report.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "deploy/console/format.h"
+#include "deploy/inspect/suggestions.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Rows = std::vector<std::vector<std::string>>;
+
+std::string Text(const Json& json, const char* name) { return json.at(name).get<std::string>(); }
+double Number(const Json& json, const char* name) { return json.at(name).get<double>(); }
+uint64_t Count(const Json& json, const char* name) { return json.at(name).get<uint64_t>(); }
+
+// As it would stand in a job file, and cut to what fits a table.
+std::string Cell(const std::string& text) {
+  constexpr size_t kMost = 28;
+  const std::string escaped = absl::Utf8SafeCEscape(text);
+  return escaped.size() <= kMost ? escaped : escaped.substr(0, kMost - 3) + "...";
+}
+
+std::string Percent(double share) {
+  if (share == 0) return "-";
+  return share < 0.01 ? absl::StrFormat("%.1g%%", 100 * share)
+                      : absl::StrFormat("%.0f%%", 100 * share);
+}
+
+std::string Short(double value) { return absl::StrFormat("%.4g", value); }
+
+std::string DescribeFiles(const Json& figures) {
+  std::string text = Text(figures, "format");
+  if (figures.contains("separator")) {
+    absl::StrAppend(&text, ", separator \"", absl::CEscape(Text(figures, "separator")), "\", ",
+                    figures.at("header").get<bool>() ? "with" : "without", " a header");
+  }
+  const uint64_t files = Count(figures, "files");
+  return absl::StrCat(text, ", ", files, files == 1 ? " file, " : " files, ",
+                      FormatBytes(Count(figures, "bytes")));
+}
+
+std::string DescribeRows(const Json& figures) {
+  std::string text =
+      absl::StrCat(FormatCount(Count(figures, "rows")), " rows",
+                   figures.at("complete").get<bool>() ? "" : ", the first ones; there are more",
+                   ", ", figures.at("columns").size(), " columns");
+  const uint64_t bad = Count(figures, "malformed_rows");
+  if (bad > 0) absl::StrAppend(&text, ", ", FormatCount(bad), " rows are malformed");
+  if (figures.contains("first_malformed")) {
+    absl::StrAppend(&text, ": ", Text(figures, "first_malformed"));
+  }
+  return text;
+}
+
+std::string DescribeLabel(const Json& figures) {
+  if (!figures.contains("label")) {
+    return "label: no column looks like one; --label NAME names it";
+  }
+  const Json& label = figures.at("label");
+  std::string text = absl::StrCat("label: ", Text(label, "column"));
+  if (label.contains("positive")) {
+    std::vector<std::string> texts;
+    for (const Json& positive : label.at("positive")) texts.push_back(positive.get<std::string>());
+    absl::StrAppend(&text, " (", absl::StrJoin(texts, ", "), " are 1)");
+  }
+  if (label.contains("rate"))
+    absl::StrAppend(&text, absl::StrFormat(", rate %.4f", Number(label, "rate")));
+  return absl::StrCat(text, "; ", Text(label, "why"));
+}
+
+std::string Distinct(const Json& column) {
+  if (!column.contains("distinct")) return "";
+  const double error = Number(column, "distinct_error");
+  const std::string count = FormatCount(static_cast<uint64_t>(Number(column, "distinct")));
+  return error == 0 ? count : absl::StrFormat("~%s (2 sd %.1f%%)", count, 100 * error);
+}
+
+Rows ColumnRows(const Json& figures) {
+  Rows rows = {{"column", "type", "missing", "distinct", "top 1%", "once", "use", "table"}, {}};
+  for (const Json& column : figures.at("columns")) {
+    const bool is_id = column.contains("distinct") && column.at("use") != kUseNumeric;
+    rows.push_back(
+        {Cell(Text(column, "name")), Text(column, "type"),
+         Percent(Number(column, "missing") / std::max(1.0, Number(column, "rows"))),
+         Distinct(column), is_id ? Percent(Number(column, "top_1_percent_share")) : "",
+         is_id ? Percent(Number(column, "once_share")) : "", Text(column, "use"),
+         column.contains("table_bytes") ? FormatBytes(Count(column, "table_bytes")) : ""});
+  }
+  return rows;
+}
+
+Rows NumberRows(const Json& figures) {
+  Rows rows = {{"numbers", "min", "max", "mean", "std", "log1p mean", "log1p std", "skewness"}, {}};
+  for (const Json& column : figures.at("columns")) {
+    if (column.at("use") != kUseNumeric || !column.contains("numbers")) continue;
+    const Json& numbers = column.at("numbers");
+    rows.push_back({Cell(Text(column, "name")), Short(Number(numbers, "min")),
+                    Short(Number(numbers, "max")), Short(Number(numbers, "mean")),
+                    Short(Number(numbers, "std")), Short(Number(numbers, "log1p_mean")),
+                    Short(Number(numbers, "log1p_std")), Short(Number(numbers, "skewness"))});
+  }
+  return rows;
+}
+
+std::string Reasons(const Json& figures) {
+  std::string text;
+  for (const Json& column : figures.at("columns")) {
+    absl::StrAppend(&text, "  ", Cell(Text(column, "name")), ": ", Text(column, "type"), ", since ",
+                    Text(column, "why"));
+    if (column.contains("time")) {
+      const Json& time = column.at("time");
+      absl::StrAppend(&text, "; ", Text(time, "first"), " to ", Text(time, "last"),
+                      Count(time, "descents") == 0 ? ", in order" : ", not in order");
+    }
+    absl::StrAppend(&text, "; ", Text(column, "use"));
+    if (column.contains("use_why")) absl::StrAppend(&text, ": ", Text(column, "use_why"));
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string RenderInspection(const Json& figures) {
+  uint64_t table_bytes = 0;
+  for (const Json& column : figures.at("columns")) {
+    if (column.contains("table_bytes")) table_bytes += Count(column, "table_bytes");
+  }
+  std::string text = absl::StrCat(DescribeFiles(figures), "\n", DescribeRows(figures), "\n",
+                                  DescribeLabel(figures), "\n\n", FormatTable(ColumnRows(figures)));
+  const Rows numbers = NumberRows(figures);
+  if (numbers.size() > 2) absl::StrAppend(&text, "\n", FormatTable(numbers));
+  absl::StrAppend(&text, "\nwhy:\n", Reasons(figures));
+  absl::StrAppend(&text,
+                  "\ntop 1%: share of the lookups that the most frequent 1% of the ids take; "
+                  "once: share of the ids that occur once.\n");
+  if (table_bytes > 0) {
+    absl::StrAppend(&text, "tables: ", FormatBytes(table_bytes), " of memory with dim ",
+                    figures.at("dim").get<int>(), " and Adagrad, over all servers.\n");
+  }
+  return text;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,202 @@
+#include "deploy/inspect/job_draft.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/job/job_data.h"
+#include "common/job/job_loader.h"
+#include "deploy/inspect/inspection_report.h"
+#include "deploy/inspect/suggestions.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+Json Column(const std::string& name, const std::string& type, double distinct,
+            const Json& more = Json::object()) {
+  Json column = {{"name", name},         {"type", type},          {"why", "a test says so"},
+                 {"rows", 10000},        {"missing", 0},          {"values", 10000},
+                 {"distinct", distinct}, {"distinct_error", 0.0}, {"top_1_percent_share", 0.5},
+                 {"once_share", 0.6}};
+  column.update(more);
+  return column;
+}
+
+Json Numbers(double min, double max, double skewness, double small) {
+  return {{"numbers",
+           {{"min", min},
+            {"max", max},
+            {"mean", 10.0},
+            {"std", 4.0},
+            {"skewness", skewness},
+            {"log1p_mean", 2.0},
+            {"log1p_std", 0.5},
+            {"negative_share", 0.0},
+            {"below_10_share", small}}}};
+}
+
+Json Texts(const Json& texts) { return {{"texts", texts}}; }
+
+Json Csv(const std::vector<Json>& columns) {
+  Json figures = {{"format", "csv"}, {"separator", ","}, {"header", true},
+                  {"quotes", true},  {"files", 1},       {"bytes", 1000},
+                  {"rows", 10000},   {"complete", true}, {"malformed_rows", 0}};
+  figures["columns"] = columns;
+  return figures;
+}
+
+Json Suggested(Json figures, const LabelChoice& choice = {}) {
+  const absl::Status status = AddSuggestions(choice, &figures);
+  EXPECT_TRUE(status.ok()) << status;
+  return figures;
+}
+
+std::string UseOf(const Json& figures, const std::string& name) {
+  for (const Json& column : figures.at("columns")) {
+    if (column.at("name") == name) return column.at("use").get<std::string>();
+  }
+  return "";
+}
+
+// The drafted job, as `train` would load it.
+Job DraftOf(const Json& figures) {
+  const auto text = DraftJob(figures, {"/data/a log.csv"}, "/jobs/my job.textproto");
+  EXPECT_TRUE(text.ok()) << text.status();
+  const auto job = ParseJob(text.value_or(""), "draft", {}, {}, JobUse::kTrain);
+  EXPECT_TRUE(job.ok()) << job.status() << "\n" << text.value_or("");
+  return job.ok() ? *job : Job();
+}
+
+const Json kClick = Column("click", "integer", 2, Texts({{"0", 9000}, {"1", 1000}}));
+
+TEST(Suggestions, TheLabelIsGuessedByNameAndValues) {
+  const Json other = Column("is_new", "integer", 2, Texts({{"0", 5000}, {"1", 5000}}));
+  const Json figures = Suggested(Csv({other, kClick}));
+  EXPECT_EQ(figures["label"]["column"], "click");
+  EXPECT_FALSE(figures["label"].contains("positive"));
+  EXPECT_EQ(figures["label"]["rate"], 0.1);
+  EXPECT_EQ(Suggested(Csv({other}))["label"]["column"], "is_new");
+
+  const Json event =
+      Column("col4", "string", 3, Texts({{"buy", 500}, {"cart", 500}, {"pv", 9000}}));
+  const Json guessed = Suggested(Csv({event}))["label"];
+  EXPECT_EQ(guessed["positive"], Json({"buy", "cart"}));
+  EXPECT_THAT(guessed["why"].get<std::string>(), HasSubstr("a guess"));
+  const Json chosen = Suggested(Csv({event, kClick}), {"col4", {"buy"}})["label"];
+  EXPECT_EQ(chosen["column"], "col4");
+  EXPECT_EQ(chosen["positive"], Json({"buy"}));
+  EXPECT_EQ(chosen["rate"], 0.05);
+  // Floats, as data frames write them.
+  const Json floats = Column("label", "number", 2, Texts({{"0.0", 4000}, {"1.0", 6000}}));
+  EXPECT_EQ(Suggested(Csv({floats}))["label"]["positive"], Json({"1.0"}));
+  EXPECT_FALSE(
+      Suggested(Csv({Column("user", "integer", 500, Numbers(1, 900, 0, 0))})).contains("label"));
+}
+
+TEST(Suggestions, ALabelThatCanNotBeIsRefused) {
+  Json figures = Csv({kClick, Column("user", "string", 500)});
+  EXPECT_EQ(AddSuggestions({"clik", {}}, &figures).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(AddSuggestions({"clik", {}}, &figures).message(), HasSubstr("did you mean 'click'"));
+  EXPECT_THAT(AddSuggestions({"user", {}}, &figures).message(), HasSubstr("--positive"));
+  figures = Csv({Column("same", "integer", 1, Texts({{"1", 10000}}))});
+  EXPECT_EQ(AddSuggestions({"same", {}}, &figures).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Suggestions, IntegersAreIdsOrNumbers) {
+  const Json figures = Suggested(Csv({
+      kClick,
+      Column("user_id", "integer", 5000, Numbers(0, 90000, 0, 0.9)),
+      Column("price", "integer", 5000, Numbers(0, 90000, 0, 0)),
+      Column("a", "integer", 7, Numbers(0, 7, 0, 1)),
+      Column("b", "integer", 5000, Numbers(100, 90000, 0, 0)),
+      Column("c", "integer", 5000, Numbers(0, 90000, 9, 0.6)),
+      Column("d", "integer", 5000, Numbers(-50, 90, 0, 0.1)),
+      Column("row", "integer", 10000, Numbers(0, 10000, 0, 0)),
+      Column("same", "integer", 1, Numbers(3, 3, 0, 1)),
+  }));
+  EXPECT_EQ(UseOf(figures, "click"), kUseLabel);
+  EXPECT_EQ(UseOf(figures, "user_id"), kUseCategorical);
+  EXPECT_EQ(UseOf(figures, "price"), kUseNumeric);
+  EXPECT_EQ(UseOf(figures, "a"), kUseCategorical);
+  EXPECT_EQ(UseOf(figures, "b"), kUseCategorical);
+  EXPECT_EQ(UseOf(figures, "c"), kUseNumeric);
+  EXPECT_EQ(UseOf(figures, "d"), kUseNumeric);
+  EXPECT_EQ(UseOf(figures, "row"), kUseNone);
+  EXPECT_EQ(UseOf(figures, "same"), kUseNone);
+  EXPECT_EQ(figures["dim"], 16);
+  EXPECT_GT(figures["columns"][1]["table_bytes"], 5000 * 16 * 4 * 2);
+  EXPECT_THAT(RenderInspection(figures), HasSubstr("label: click, rate 0.1000; its name"));
+}
+
+TEST(JobDraft, IsAJobThatLoads) {
+  Json price = Column("price", "number", 5000, Numbers(0, 90, 9, 0));
+  price["missing"] = 100;
+  const Json time = Column("hour", "time", 240,
+                           {{"time",
+                             {{"form", "YYMMDDhh"},
+                              {"first", "2014-10-21 00:00:00"},
+                              {"last", "2014-10-30 23:00:00"},
+                              {"descents", 5000},
+                              {"hour_start", 6},
+                              {"test_from", "14103000"},
+                              {"test_share", 0.1}}}});
+  Json list =
+      Column("tags", "list", 50, {{"separator", ";"}, {"id", "string"}, {"longest_list", 3}});
+  Json history = Column("history", "sequence", 50,
+                        {{"separator", " "}, {"id", "integer"}, {"longest_list", 99}});
+  const Json figures = Suggested(Csv({kClick, price, time, list, history,
+                                      Column("a b", "hex", 5000), Column("a_b", "string", 500)}));
+  const Job job = DraftOf(figures);
+  EXPECT_EQ(job.name(), "my_job");
+  EXPECT_EQ(job.data().train().path(0), "/data/a log.csv");
+  EXPECT_EQ(job.data().split().column(), "hour");
+  EXPECT_EQ(job.data().split().test_from(), "14103000");
+  ASSERT_EQ(job.feature_size(), 6);
+  const Feature::Numeric& numeric = job.feature(0).numeric();
+  EXPECT_NEAR(numeric.missing(), 6.389, 0.001);  // e^2 - 1
+  EXPECT_TRUE(numeric.transform(0).has_log1p());
+  EXPECT_EQ(numeric.transform(1).standardize().mean(), 2);
+  EXPECT_EQ(job.feature(1).name(), "hour_of_day");
+  EXPECT_EQ(job.feature(1).categorical().substring().start(), 6);
+  EXPECT_EQ(job.feature(2).categorical().separator(), ";");
+  EXPECT_EQ(job.feature(3).sequence().max_length(), 50);
+  EXPECT_EQ(job.feature(3).categorical().id(), Feature::Categorical::INTEGER);
+  EXPECT_EQ(job.feature(4).name(), "a_b");
+  EXPECT_EQ(job.feature(4).column(0), "a b");
+  EXPECT_EQ(job.feature(4).categorical().id(), Feature::Categorical::HEX);
+  EXPECT_EQ(job.feature(5).name(), "a_b_2");
+}
+
+// Rows that were not read may have other values: ids are text, and numbers may be missing.
+TEST(JobDraft, OfAPartTakesNothingForGranted) {
+  Json figures =
+      Csv({kClick, Column("id", "hex", 500), Column("x", "number", 900, Numbers(0, 1, 0, 1))});
+  figures["complete"] = false;
+  const Job job = DraftOf(Suggested(figures));
+  EXPECT_EQ(job.feature(0).categorical().id(), Feature::Categorical::STRING);
+  EXPECT_TRUE(job.feature(1).numeric().has_missing());
+  EXPECT_EQ(job.data().split().last_share(), 0.1);
+}
+
+TEST(JobDraft, MalformedRowsAreAllowedFor) {
+  Json figures = Csv({kClick, Column("id", "hex", 500)});
+  figures["malformed_rows"] = 3;
+  figures["first_malformed"] = "a:1: x";
+  EXPECT_GE(DraftOf(Suggested(figures)).data().max_bad_lines(), 3u);
+}
+
+TEST(JobDraft, NeedsALabelAndAFeature) {
+  const Json none = Suggested(Csv({Column("user", "string", 500)}));
+  EXPECT_EQ(DraftJob(none, {"/a"}, "j").status().code(), absl::StatusCode::kFailedPrecondition);
+  const Json alone = Suggested(Csv({kClick}));
+  EXPECT_EQ(DraftJob(alone, {"/a"}, "j").status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace thermocline

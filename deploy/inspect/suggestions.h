@@ -1,0 +1,35 @@
+// What to do with the columns of an inspected log: which is the label, which are features of which
+// kind, and how large their tables get.
+#ifndef THERMOCLINE_DEPLOY_INSPECT_SUGGESTIONS_H_
+#define THERMOCLINE_DEPLOY_INSPECT_SUGGESTIONS_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace thermocline {
+
+// What the user says of the label; "" and {}: it is to be guessed.
+struct LabelChoice {
+  std::string column;
+  std::vector<std::string> positive;  // Its texts that are a 1.
+};
+
+// Uses of a column ("use" in the figures).
+inline constexpr char kUseLabel[] = "label";
+inline constexpr char kUseNumeric[] = "numeric";
+inline constexpr char kUseCategorical[] = "categorical";  // List and sequence, too: see "type".
+inline constexpr char kUseHour[] = "hour";                // Of a time: the hour of the day.
+inline constexpr char kUseNone[] = "none";
+
+// Adds to the figures of InspectLog: "label" where there is one ("column", "positive" but where the
+// column has 0 and 1, "rate", "why"), "dim" of all tables, and for each column "use", "use_why"
+// and, where it reads a table, "table_bytes". Errors: kInvalidArgument (a label that can't be: says
+// why).
+absl::Status AddSuggestions(const LabelChoice& choice, nlohmann::ordered_json* figures);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_INSPECT_SUGGESTIONS_H_

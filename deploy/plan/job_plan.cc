@@ -1,0 +1,393 @@
+#include "deploy/plan/job_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "common/checkpoint/row_key.h"
+#include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
+#include "common/math/table_memory.h"
+#include "deploy/console/format.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of a process that does nothing yet: program, libraries, threads, gRPC; about.
+constexpr uint64_t kServerBytes = 40 << 20;
+constexpr uint64_t kWorkerBytes = 60 << 20;
+// Of a lookup in a batch that is planned ahead (docs/operations.md, "A cache beside the compute").
+constexpr uint64_t kPlannedLookupBytes = 64;
+// Batches between the reader and the end of their step, beside data.read_ahead_batches.
+constexpr uint64_t kStepsHeld = 8;
+// Rows on their way to RocksDB, and of its index and filters a row there.
+constexpr uint64_t kSpillBufferBytes = 128 << 20;
+constexpr uint64_t kSpilledRowIndexBytes = 2;
+// What a snapshot keeps of rows that change while it is written.
+constexpr uint64_t kMinOldImages = 64 << 20;
+constexpr uint64_t kOldImageShare = 8;
+
+// Of a pushed key with its lookup count and values, on the wire, while it waits and in the push
+// log; of a key that a worker asks for, and its row in the answer (proto/parameter_server.proto).
+constexpr uint64_t PushedKeyBytes(uint64_t value_floats) { return 8 + 4 + 4 * value_floats; }
+constexpr uint64_t PulledKeyBytes(uint64_t row_floats) { return 8 + 4 * row_floats; }
+
+uint64_t SizeOf(const std::string& text) { return ParseByteSize(text).value_or(0); }
+
+// ---- what is known of a feature
+
+// What the figures say of the column of a feature; null: nothing.
+const Json* ColumnOf(const Feature& feature, const Json* figures) {
+  if (figures == nullptr) return nullptr;
+  const std::string& name = feature.column_size() > 0 ? feature.column(0) : feature.name();
+  for (const Json& column : figures->at("columns")) {
+    if (column.at("name") == name) return &column;
+  }
+  return nullptr;
+}
+
+// Lookups of a sample, on average.
+double LookupsOf(const Feature& feature, const Json* figures) {
+  const Json* column = ColumnOf(feature, figures);
+  const double most = feature.has_sequence() ? feature.sequence().max_length() : 1e9;
+  if (column == nullptr || feature.columns() > 1) return std::min<double>(most, feature.columns());
+  const double rows = std::max(1.0, column->at("rows").get<double>());
+  // A missing value is a lookup, too, unless it is no key.
+  const double missing = feature.categorical().missing() == Feature::Categorical::NO_KEY
+                             ? 0
+                             : column->at("missing").get<double>();
+  return std::min(most, (column->at("values").get<double>() + missing) / rows);
+}
+
+struct KnownRows {
+  std::optional<double> rows;
+  std::string from;
+};
+
+KnownRows RowsOf(const Feature& feature, const Json* figures) {
+  const Feature::Categorical& categorical = feature.categorical();
+  if (categorical.boundaries_size() > 0) {
+    return {categorical.boundaries_size() + 2, "boundaries"};
+  }
+  const uint64_t buckets = feature.has_cross() ? feature.cross().buckets() : categorical.buckets();
+  const double most = buckets > 0 ? static_cast<double>(buckets) : INFINITY;
+  const Json* column = feature.has_cross() ? nullptr : ColumnOf(feature, figures);
+  if (column != nullptr && column->contains("distinct")) {
+    double rows = column->at("distinct").get<double>();
+    rows += column->at("missing").get<double>() > 0 ? 1 : 0;
+    const bool is_part = !figures->at("complete").get<bool>();
+    if (rows >= most) return {most, "buckets"};
+    return {rows, is_part ? "inspected in part: at least" : "inspected"};
+  }
+  if (feature.has_cross() && figures != nullptr) {
+    // No more combinations than rows of the log.
+    const double rows = figures->at("rows").get<double>();
+    return {std::min(rows, most), rows < most ? "at most the log's rows" : "at most its buckets"};
+  }
+  if (buckets > 0) return {most, "at most its buckets"};
+  return {std::nullopt, "not known"};
+}
+
+// Distinct keys among `batch` samples, on average.
+double DistinctIn(const Feature& feature, const Json* figures, double batch) {
+  const double lookups = batch * LookupsOf(feature, figures);
+  double most = lookups;
+  if (const auto known = RowsOf(feature, figures).rows) most = std::min(most, *known);
+  const Json* column = ColumnOf(feature, figures);
+  if (column == nullptr || feature.has_cross() || !column->contains("distinct_in_batch")) {
+    return most;
+  }
+  // Between two inspected sizes, a straight line on logarithmic axes.
+  double low = 1, at_low = 1;
+  for (const auto& [text, distinct] : column->at("distinct_in_batch").items()) {
+    double size = 0;
+    if (!absl::SimpleAtod(text, &size)) continue;
+    const double at_size = std::max(1.0, distinct.get<double>());
+    if (batch <= size) {
+      const double share = std::log(batch / low) / std::log(size / low);
+      return std::min(most, at_low * std::pow(at_size / at_low, share));
+    }
+    low = size;
+    at_low = at_size;
+  }
+  return std::min(most, at_low * batch / low);
+}
+
+// ---- the plan
+
+class Planner {
+ public:
+  Planner(const Job& job, const PlanInputs& inputs, const Machine& machine)
+      : job_(job),
+        figures_(inputs.figures),
+        tables_(ResolveTables(job)),
+        servers_(job.cluster().servers()),
+        workers_(job.cluster().workers()),
+        on_device_(job.device() == Job::CUDA ||
+                   (job.device() == Job::AUTO && !machine.gpus.empty())) {
+    if (inputs.samples_per_s > 0) {
+      plan_.steps_per_s = inputs.samples_per_s / job.train().batch_size();
+    }
+  }
+
+  absl::StatusOr<JobPlan> Run() {
+    for (const Feature* feature : EmbeddedFeatures(job_)) {
+      if (figures_ == nullptr || feature->has_cross() || IsNpy(job_.data())) continue;
+      if (ColumnOf(*feature, figures_) != nullptr) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the figures have no column '", feature->column(0),
+                       "', which the job reads: they are of other data"));
+    }
+    AddTables();
+    AddTraffic();
+    AddServer();
+    AddWorker();
+    AddDisk();
+    return std::move(plan_);
+  }
+
+ private:
+  static uint64_t SumOf(const std::vector<PlanPart>& parts) {
+    uint64_t bytes = 0;
+    for (const PlanPart& part : parts) bytes += part.bytes;
+    return bytes;
+  }
+  static void Add(std::vector<PlanPart>* parts, std::string name, double bytes) {
+    if (bytes > 0) parts->push_back({std::move(name), static_cast<uint64_t>(bytes)});
+  }
+
+  void AddTables() {
+    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
+    for (size_t t = 0; t < tables_.sparse.size(); ++t) {
+      const TableLayout& layout = tables_.sparse[t];
+      TablePlan table;
+      table.name = layout.name;
+      table.dim = layout.dim;
+      double rows = 0;
+      bool is_known = true;
+      for (size_t f = 0; f < features.size(); ++f) {
+        if (tables_.features[f].table_index != static_cast<int>(t)) continue;
+        const KnownRows known = RowsOf(*features[f], figures_);
+        is_known &= known.rows.has_value();
+        rows += known.rows.value_or(0);
+        table.rows_from = table.rows_from.empty() || table.rows_from == known.from
+                              ? known.from
+                              : "its features together, at most";
+      }
+      if (is_known) SetRows(layout, static_cast<uint64_t>(rows), &table);
+      if (is_known && layout.min_count > 1) table.rows_from += "; min_count leaves fewer";
+      plan_.is_complete &= is_known;
+      if (!is_known) table.rows_from = "not known";
+      plan_.tables.push_back(std::move(table));
+    }
+    for (const DenseTable& tensor : tables_.dense) plan_.dense_parameters += tensor.num_floats();
+  }
+
+  void SetRows(const TableLayout& layout, uint64_t rows, TablePlan* table) const {
+    table->rows = rows;
+    table->memory_bytes = TableMemoryBytes(layout, rows / servers_) * servers_;
+    const uint64_t stored_bytes = kRowKeyBytes + RowValueBytes(layout.row_floats());
+    table->checkpoint_bytes = rows * stored_bytes;
+    if (layout.memory_budget_bytes == 0) return;
+    TableLayout unbounded = layout;
+    unbounded.memory_budget_bytes = 0;
+    const double all = static_cast<double>(TableMemoryBytes(unbounded, rows / servers_));
+    const double share = 1 - std::min(1.0, static_cast<double>(layout.memory_budget_bytes) / all);
+    table->spilled_bytes =
+        static_cast<uint64_t>(2 * share * static_cast<double>(rows * stored_bytes));
+    table->memory_bytes +=
+        static_cast<uint64_t>(share * static_cast<double>(rows * kSpilledRowIndexBytes));
+  }
+
+  // Of all workers' pulls and pushes in a step.
+  void AddTraffic() {
+    const double samples = std::ceil(double{1} * job_.train().batch_size() / workers_);
+    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
+    double pulled = 0, pushed = 0;
+    for (size_t f = 0; f < features.size(); ++f) {
+      const int dim = tables_.sparse[tables_.features[f].table_index].dim;
+      const double keys = DistinctIn(*features[f], figures_, samples);
+      pulled += keys * static_cast<double>(PulledKeyBytes(dim));
+      pushed += keys * static_cast<double>(PushedKeyBytes(dim));
+      lookups_ += samples * LookupsOf(*features[f], figures_);
+      batch_floats_ += 2 * keys * dim;  // Rows and gradients.
+    }
+    plan_.pulled_bytes_per_step = static_cast<uint64_t>(pulled * workers_);
+    plan_.pushed_bytes_per_step = static_cast<uint64_t>(pushed * workers_);
+    if (workers_ == 1) return;  // It holds the dense parameters itself.
+    uint64_t blocks = 0;
+    for (const DenseTable& tensor : tables_.dense) blocks += tensor.num_blocks();
+    plan_.pulled_bytes_per_step += workers_ * blocks * PulledKeyBytes(kDenseBlockFloats);
+    plan_.pushed_bytes_per_step += workers_ * blocks * PushedKeyBytes(kDenseBlockFloats);
+  }
+
+  void AddServer() {
+    uint64_t rows_bytes = 0, dense_bytes = 0;
+    bool spills = false;
+    for (size_t t = 0; t < plan_.tables.size(); ++t) {
+      rows_bytes += plan_.tables[t].memory_bytes / servers_;
+      spills |= tables_.sparse[t].memory_budget_bytes > 0;
+    }
+    for (const DenseTable& tensor : tables_.dense) {
+      dense_bytes += TableMemoryBytes(tensor.layout, tensor.num_blocks() / servers_ + 1);
+    }
+    Add(&plan_.server, "rows and their index", rows_bytes);
+    Add(&plan_.server, "dense parameters", dense_bytes);
+    const uint64_t steps = 1 + job_.train().staleness_steps();
+    const double pushes = static_cast<double>(steps * plan_.pushed_bytes_per_step / servers_);
+    const double limit = 2.0 * static_cast<double>(SizeOf(job_.cluster().max_pending_size()));
+    Add(&plan_.server, "pushes that wait", std::min(limit, pushes));
+    if (workers_ == 1) {
+      Add(&plan_.server, "dense parameters that are written back", DensePushBytes(job_));
+    }
+    if (job_.checkpoint().every_steps() > 0 || job_.evaluate().keep_best()) {
+      Add(&plan_.server, "old rows while a checkpoint is written, at most",
+          std::min(rows_bytes, std::max(kMinOldImages, rows_bytes / kOldImageShare)));
+    }
+    if (spills) Add(&plan_.server, "rows on their way to RocksDB", kSpillBufferBytes);
+    Add(&plan_.server, "the program", kServerBytes);
+    plan_.memory_bytes += servers_ * SumOf(plan_.server);
+  }
+
+  // Buffers of DLRM for `samples` at a time: every layer's outputs and their gradients.
+  double ActivationFloats(double samples) const {
+    double floats = 0;
+    for (const std::vector<int>& widths : {BottomWidths(job_), TopWidths(job_)}) {
+      for (const int width : widths) floats += 2.0 * width;
+    }
+    const double vectors =
+        static_cast<double>(EmbeddedFeatures(job_).size()) + (job_.data().num_dense() > 0 ? 1 : 0);
+    return samples * (floats + 2 * vectors * EmbeddingDim(job_));
+  }
+
+  void AddWorker() {
+    const double samples = std::ceil(double{1} * job_.train().batch_size() / workers_);
+    const auto eval_samples = static_cast<double>(job_.train().eval_batch_size());
+    // Weights, gradients, and the optimizer's state.
+    uint64_t floats = 0;
+    for (const DenseTable& tensor : tables_.dense) {
+      floats += tensor.num_blocks() * (2 * kDenseBlockFloats + tensor.layout.state_floats());
+    }
+    std::vector<PlanPart>* const compute = on_device_ ? &plan_.device : &plan_.worker;
+    Add(compute, "dense parameters", 4.0 * static_cast<double>(floats));
+    Add(compute, "activations", 4.0 * ActivationFloats(std::max(samples, eval_samples)));
+    if (job_.has_cache()) {
+      Add(compute, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
+    }
+    if (on_device_) {
+      Add(&plan_.device, "rows and gradients of steps under way", 4.0 * batch_floats_ * 4);
+      Add(&plan_.worker, "copy of the dense parameters", 4.0 * static_cast<double>(floats));
+    }
+    const double ahead = static_cast<double>(job_.data().read_ahead_batches() + kStepsHeld) +
+                         (job_.has_cache() ? job_.cache().window_steps() : 0);
+    const double sample_bytes = 4.0 * (job_.data().num_dense() + 1);
+    Add(&plan_.worker, "batches read and planned ahead",
+        ahead * (samples * sample_bytes + lookups_ * kPlannedLookupBytes) +
+            static_cast<double>(kStepsHeld) * 4.0 * batch_floats_ + RawBytes(ahead));
+    Add(&plan_.worker, "the program", kWorkerBytes);
+    plan_.memory_bytes += workers_ * SumOf(plan_.worker);
+  }
+
+  // Text of global batches, and of the block that is shuffled.
+  double RawBytes(double batches) const {
+    if (figures_ == nullptr || IsNpy(job_.data())) return 0;
+    double text = 0;
+    for (const Json& column : figures_->at("columns")) {
+      if (column.contains("text_bytes")) text += column.at("text_bytes").get<double>();
+    }
+    const double row = text / figures_->at("rows").get<double>();
+    return row * (batches * job_.train().batch_size() + job_.data().shuffle().block_rows());
+  }
+
+  void AddDisk() {
+    uint64_t checkpoint = 0, spilled = 0;
+    for (const TablePlan& table : plan_.tables) {
+      checkpoint += table.checkpoint_bytes;
+      spilled += table.spilled_bytes;
+    }
+    for (const DenseTable& tensor : tables_.dense) {
+      checkpoint +=
+          tensor.num_blocks() * (kRowKeyBytes + RowValueBytes(tensor.layout.row_floats()));
+    }
+    if (job_.has_checkpoint()) {
+      const CheckpointPolicy& policy = job_.checkpoint();
+      const bool makes_several = policy.every_steps() > 0 || job_.evaluate().keep_best();
+      // Those that are kept, the best, and the one that is being written.
+      const uint64_t count =
+          makes_several ? policy.keep() + 1 + (job_.evaluate().keep_best() ? 1 : 0) : 1;
+      Add(&plan_.disk,
+          count == 1 ? std::string("one checkpoint")
+                     : absl::StrCat(count, " checkpoints of all rows, at most"),
+          static_cast<double>(count * checkpoint));
+    }
+    if (job_.cluster().durability() != NONE) AddLog();
+    Add(&plan_.disk, "rows in RocksDB, and as much again for a while", spilled);
+    plan_.disk_bytes = SumOf(plan_.disk);
+  }
+
+  void AddLog() {
+    if (job_.has_checkpoint()) {
+      Add(&plan_.disk, "push logs (cluster.max_log_size)",
+          static_cast<double>(servers_ * SizeOf(job_.cluster().max_log_size())));
+    } else if (figures_ != nullptr) {
+      const double steps =
+          figures_->at("rows").get<double>() * job_.train().passes() / job_.train().batch_size();
+      Add(&plan_.disk, "push logs of the whole job: without checkpoints they grow",
+          steps * static_cast<double>(plan_.pushed_bytes_per_step));
+    }
+  }
+
+  const Job& job_;
+  const Json* const figures_;
+  const JobTables tables_;
+  const uint64_t servers_, workers_;
+  const bool on_device_;
+  double lookups_ = 0;       // Of a worker's batch.
+  double batch_floats_ = 0;  // Of its rows and their gradients.
+  JobPlan plan_;
+};
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine) {
+  return Planner(job, inputs, machine).Run();
+}
+
+absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning) {
+  warning->clear();
+  if (machine.memory_bytes == 0) return absl::OkStatus();
+  const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
+  const JobTables tables = ResolveTables(job);
+  uint64_t certain = 0, budgets = 0;
+  for (const DenseTable& tensor : tables.dense) {
+    const uint64_t row_floats = tensor.layout.row_floats();
+    // The servers' rows; each worker's weights, gradients and state.
+    certain += tensor.num_blocks() * 4 * (row_floats + workers * (row_floats + kDenseBlockFloats));
+  }
+  if (certain > machine.memory_bytes) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the dense parameters (dlrm.bottom, dlrm.top) take ", FormatBytes(certain),
+        " of memory in ", servers, servers == 1 ? " server and " : " servers and ", workers,
+        workers == 1 ? " worker; this machine has " : " workers; this machine has ",
+        FormatBytes(machine.memory_bytes)));
+  }
+  for (const TableLayout& table : tables.sparse) budgets += servers * table.memory_budget_bytes;
+  const bool on_host = job.device() == Job::CPU || machine.gpus.empty();
+  if (job.has_cache() && on_host) budgets += workers * SizeOf(job.cache().budget());
+  if (certain + budgets > machine.memory_bytes) {
+    *warning = absl::StrCat(
+        "warning: the memory budgets of tables and cache and the dense "
+        "parameters add up to ",
+        FormatBytes(certain + budgets), "; this machine has ", FormatBytes(machine.memory_bytes),
+        " (`thermocline plan` says what takes how much)");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

@@ -1,0 +1,75 @@
+// What a job will need of memory, disk and network, before it runs. The formulas of rows, index,
+// pushes and checkpoints are those that the programs work by; what no formula has (threads, gRPC,
+// allocators) is a constant.
+#ifndef THERMOCLINE_DEPLOY_PLAN_JOB_PLAN_H_
+#define THERMOCLINE_DEPLOY_PLAN_JOB_PLAN_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "deploy/plan/machine.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+struct PlanInputs {
+  // Of `inspect --json` of the job's data; null: there are none.
+  const nlohmann::ordered_json* figures = nullptr;
+  double samples_per_s = 0;  // Of all workers; 0: not known.
+};
+
+struct TablePlan {
+  std::string name;
+  int dim = 0;
+  std::optional<uint64_t> rows;  // Over all servers; none: nothing tells.
+  std::string rows_from;         // "inspected", "buckets", ...
+  uint64_t memory_bytes = 0;     // Over all servers.
+  uint64_t checkpoint_bytes = 0;
+  uint64_t spilled_bytes = 0;  // In RocksDB, for a while: twice of what lies there.
+};
+
+// A part of what a process needs.
+struct PlanPart {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+struct JobPlan {
+  std::vector<TablePlan> tables;
+  uint64_t dense_parameters = 0;  // Floats.
+  bool is_complete = true;        // The rows of all tables are known.
+
+  // Of one process of a kind; and of a worker's device, if that has memory of its own.
+  std::vector<PlanPart> server, worker, device;
+  // Over all processes, in the run directory.
+  std::vector<PlanPart> disk;
+
+  // Over all workers; the rows of a step are known from figures, else as many as lookups.
+  uint64_t pulled_bytes_per_step = 0, pushed_bytes_per_step = 0;
+  double steps_per_s = 0;  // 0: not known.
+
+  uint64_t memory_bytes = 0;  // Of all processes, the device's included where it is the host's.
+  uint64_t disk_bytes = 0;
+};
+
+// REQUIRES: a resolved, valid job. Errors: kInvalidArgument (figures of other data: names the
+// column that they lack).
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine);
+
+// As the command prints it, and as JSON.
+std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machine);
+nlohmann::ordered_json PlanToJson(const JobPlan& plan, const Machine& machine);
+
+// What is known of a job before it starts, without its data. kFailedPrecondition: what it takes in
+// any case, its dense parameters, is more than the machine has. In `*warning`: memory that its
+// budgets allow it to take is more than that; "": it is not.
+absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_PLAN_JOB_PLAN_H_

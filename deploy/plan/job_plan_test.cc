@@ -1,0 +1,154 @@
+#include "deploy/plan/job_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/job/job_loader.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+constexpr char kJob[] = R"(
+  name: "plan"
+  data {
+    train { path: "/log.csv" csv { header: true } }
+    label { column: "click" }
+  }
+  feature { column: ["user", "item"] categorical {} }
+  feature { name: "cross" cross { of: ["user", "item"] buckets: 1000 } }
+  default_table { dim: 16 }
+  dlrm { top: [64] }
+  train { batch_size: 1024 learning_rate { base: 0.1 } }
+  cluster { servers: 2 }
+)";
+
+Job Load(const std::vector<std::string>& overrides = {}) {
+  const auto job = ParseJob(kJob, "job", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : Job();
+}
+
+Json Column(const char* name, double distinct, double in_256, double in_1024) {
+  return {{"name", name},           {"rows", 1000000},
+          {"missing", 0},           {"values", 1000000},
+          {"distinct", distinct},   {"once_share", 0.25},
+          {"text_bytes", 10000000}, {"distinct_in_batch", {{"256", in_256}, {"1024", in_1024}}}};
+}
+
+Json Figures() {
+  Json figures = {{"rows", 1000000}, {"complete", true}};
+  figures["columns"] = {Column("user", 200000, 250, 900), Column("item", 100, 60, 90)};
+  return figures;
+}
+
+Machine BigMachine() {
+  Machine machine;
+  machine.memory_bytes = uint64_t{64} << 30;
+  machine.free_disk_bytes = uint64_t{1} << 40;
+  return machine;
+}
+
+JobPlan Plan(const Job& job, const Json* figures, double samples_per_s = 0) {
+  const auto plan = PlanJob(job, {figures, samples_per_s}, BigMachine());
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : JobPlan();
+}
+
+uint64_t PartOf(const std::vector<PlanPart>& parts, const std::string& name) {
+  for (const PlanPart& part : parts) {
+    if (part.name == name) return part.bytes;
+  }
+  return 0;
+}
+
+TEST(JobPlan, RowsComeFromFiguresBucketsOrNowhere) {
+  const JobPlan blind = Plan(Load(), nullptr);
+  EXPECT_FALSE(blind.is_complete);
+  EXPECT_FALSE(blind.tables[0].rows.has_value());
+  EXPECT_EQ(blind.tables[2].rows, 1000u);
+  const Json figures = Figures();
+  const JobPlan plan = Plan(Load(), &figures);
+  EXPECT_TRUE(plan.is_complete);
+  EXPECT_EQ(plan.tables[0].rows, 200000u);
+  EXPECT_EQ(plan.tables[1].rows, 100u);
+  EXPECT_EQ(plan.tables[2].rows, 1000u);
+  EXPECT_THAT(RenderPlan(Load(), blind, BigMachine()), HasSubstr("at least"));
+  EXPECT_THAT(RenderPlan(Load(), plan, BigMachine()), HasSubstr("fits"));
+  const JobPlan bucketed = Plan(Load({"feature[0].categorical.buckets=50"}), &figures);
+  EXPECT_EQ(bucketed.tables[0].rows, 50u);
+}
+
+TEST(JobPlan, FiguresOfOtherDataAreRefused) {
+  Json figures = Figures();
+  figures["columns"][1]["name"] = "thing";
+  const auto plan = PlanJob(Load(), {&figures, 0}, BigMachine());
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(plan.status().message(), HasSubstr("'item'"));
+}
+
+// A row of dim 16 with Adagrad has 64 + 64 + 8 bytes, and an index of 21 to 26.
+TEST(JobPlan, MemoryGrowsWithRowsAndState) {
+  const Json figures = Figures();
+  const JobPlan adagrad = Plan(Load(), &figures);
+  const double row = static_cast<double>(adagrad.tables[0].memory_bytes) / 200000;
+  EXPECT_GT(row, 136 + 20);
+  EXPECT_LT(row, 136 + 40);
+  const JobPlan adam = Plan(Load({"default_table.optimizer.adam={}"}), &figures);
+  const double adam_row = static_cast<double>(adam.tables[0].memory_bytes) / 200000;
+  EXPECT_NEAR(adam_row - row, 64, 2);
+  EXPECT_EQ(adagrad.tables[0].checkpoint_bytes, 200000u * (14 + 8 + 128));
+  const JobPlan spilled = Plan(Load({"default_table.storage.rocksdb.memory=4MiB"}), &figures);
+  EXPECT_LT(spilled.tables[0].memory_bytes, (8u << 20) + 2 * 200000);
+  EXPECT_GT(spilled.tables[0].spilled_bytes, 200000u * 150);
+}
+
+TEST(JobPlan, TrafficIsOfDistinctRows) {
+  const Json figures = Figures();
+  const JobPlan one = Plan(Load(), &figures, 10240);
+  // 900 users, 90 items, and at most 1,000 crosses; a key of 8 bytes and a row of 64.
+  EXPECT_EQ(one.pulled_bytes_per_step, (900u + 90 + 1000) * 72);
+  EXPECT_EQ(one.pushed_bytes_per_step, (900u + 90 + 1000) * 76);
+  EXPECT_DOUBLE_EQ(one.steps_per_s, 10);
+  // Four workers have batches of 256 each, and exchange the dense parameters in every step.
+  const JobPlan four = Plan(Load({"cluster.workers=4"}), &figures);
+  EXPECT_GT(four.pulled_bytes_per_step, 4 * (250u + 60 + 256) * 72);
+  EXPECT_LT(four.pulled_bytes_per_step, 4 * (250u + 60 + 256) * 72 + 4 * 40 * 1032);
+}
+
+TEST(JobPlan, DiskHasCheckpointsAndLogs) {
+  const Json figures = Figures();
+  EXPECT_EQ(Plan(Load(), &figures).disk_bytes, 0u);
+  const JobPlan one = Plan(Load({"checkpoint.at_end=true"}), &figures);
+  EXPECT_GE(PartOf(one.disk, "one checkpoint"), 201100u * 150);
+  const JobPlan several =
+      Plan(Load({"checkpoint.every_steps=10", "cluster.durability=LOG_ASYNC"}), &figures);
+  EXPECT_EQ(PartOf(several.disk, "4 checkpoints of all rows, at most"), 4 * one.disk_bytes);
+  EXPECT_EQ(PartOf(several.disk, "push logs (cluster.max_log_size)"), uint64_t{16} << 30);
+}
+
+TEST(CheckStart, RefusesWhatCanNotFitAndWarnsOfWhatMayNot) {
+  std::string warning;
+  Machine machine;
+  machine.memory_bytes = uint64_t{1} << 30;
+  EXPECT_TRUE(CheckStart(Load(), machine, &warning).ok());
+  EXPECT_EQ(warning, "");
+  EXPECT_TRUE(
+      CheckStart(Load({"default_table.storage.rocksdb.memory=1GiB"}), machine, &warning).ok());
+  EXPECT_THAT(warning, HasSubstr("this machine has 1.0 GiB"));
+  const absl::Status refused = CheckStart(Load({"dlrm.top=[20000, 20000]"}), machine, &warning);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("dlrm.top"));
+  EXPECT_EQ(warning, "");
+  // Where the memory is not known, nothing is said.
+  EXPECT_TRUE(CheckStart(Load({"dlrm.top=[20000, 20000]"}), Machine(), &warning).ok());
+}
+
+}  // namespace
+}  // namespace thermocline

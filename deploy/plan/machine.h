@@ -1,0 +1,24 @@
+// What this machine has for a job's processes.
+#ifndef THERMOCLINE_DEPLOY_PLAN_MACHINE_H_
+#define THERMOCLINE_DEPLOY_PLAN_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace thermocline {
+
+struct Machine {
+  uint64_t memory_bytes = 0;            // Or what a container's limit leaves of it; 0: not known.
+  uint64_t available_memory_bytes = 0;  // Of that, not in use now.
+  uint32_t cores = 0;
+  uint64_t free_disk_bytes = 0;   // Where runs go; 0: not known.
+  std::vector<std::string> gpus;  // Their models, as the driver names them.
+};
+
+// `run_folder`: where the run directory will be; it need not exist.
+Machine ThisMachine(const std::string& run_folder);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_PLAN_MACHINE_H_

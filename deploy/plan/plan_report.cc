@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "deploy/console/format.h"
+#include "deploy/plan/job_plan.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+uint64_t SumOf(const std::vector<PlanPart>& parts) {
+  uint64_t bytes = 0;
+  for (const PlanPart& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+std::string RenderParts(const std::string& title, const std::vector<PlanPart>& parts) {
+  if (parts.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{title, FormatBytes(SumOf(parts))}};
+  for (const PlanPart& part : parts) rows.push_back({"  " + part.name, FormatBytes(part.bytes)});
+  return absl::StrCat("\n", FormatTable(rows));
+}
+
+std::string RenderTables(const JobPlan& plan) {
+  if (plan.tables.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"table", "dim", "rows", "memory", "in a checkpoint", "rows known from"}, {}};
+  for (const TablePlan& table : plan.tables) {
+    const bool is_known = table.rows.has_value();
+    rows.push_back({table.name, absl::StrCat(table.dim), is_known ? FormatCount(*table.rows) : "?",
+                    is_known ? FormatBytes(table.memory_bytes) : "?",
+                    is_known ? FormatBytes(table.checkpoint_bytes) : "?", table.rows_from});
+  }
+  return FormatTable(rows);
+}
+
+// "memory  3.1 GiB of 23.4 GiB: fits"
+std::string Verdict(const char* what, const JobPlan& plan, uint64_t needed, uint64_t there) {
+  const char* const least = plan.is_complete ? "" : "at least ";
+  const std::string needs = absl::StrCat(what, least, FormatBytes(needed));
+  if (there == 0) return needs + "\n";
+  const char* const verdict = needed > there            ? "DOES NOT FIT"
+                              : !plan.is_complete       ? "not all is known"
+                              : needed > there * 8 / 10 ? "fits barely"
+                                                        : "fits";
+  return absl::StrCat(needs, " of ", FormatBytes(there), ": ", verdict, "\n");
+}
+
+std::string RenderTraffic(const Job& job, const JobPlan& plan) {
+  std::string text =
+      absl::StrCat("network: ", FormatBytes(plan.pulled_bytes_per_step), " pulled and ",
+                   FormatBytes(plan.pushed_bytes_per_step), " pushed in a step of ",
+                   FormatCount(job.train().batch_size()), " samples");
+  if (plan.steps_per_s > 0) {
+    const auto per_s = [&](uint64_t bytes) {
+      return FormatBytes(static_cast<uint64_t>(static_cast<double>(bytes) * plan.steps_per_s));
+    };
+    absl::StrAppend(&text, absl::StrFormat("; at %.1f steps/s ", plan.steps_per_s),
+                    per_s(plan.pulled_bytes_per_step), "/s and ", per_s(plan.pushed_bytes_per_step),
+                    "/s");
+  }
+  return absl::StrCat(text, job.has_cache() ? " (without the cache's hits)" : "", "\n");
+}
+
+Json PartsToJson(const std::vector<PlanPart>& parts) {
+  Json json = Json::object();
+  for (const PlanPart& part : parts) json[part.name] = part.bytes;
+  return json;
+}
+
+}  // namespace
+
+std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machine) {
+  const auto processes = [](uint64_t count, const char* noun) {
+    return absl::StrCat("each of ", count, " ", noun, "s");
+  };
+  const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
+  std::string text = RenderTables(plan);
+  absl::StrAppend(
+      &text,
+      RenderParts(servers == 1 ? std::string("server") : processes(servers, "server"), plan.server),
+      RenderParts(workers == 1 ? std::string("worker") : processes(workers, "worker"), plan.worker),
+      RenderParts("device of each worker", plan.device), RenderParts("disk", plan.disk), "\n",
+      RenderTraffic(job, plan), "dense parameters: ", FormatCount(plan.dense_parameters),
+      "\n\nthis machine\n", Verdict("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
+      Verdict("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
+      "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
+      machine.cores == 1 ? " core" : " cores",
+      "; GPU: ", machine.gpus.empty() ? "none" : absl::StrJoin(machine.gpus, ", "), "\n");
+  if (!plan.is_complete) {
+    absl::StrAppend(&text,
+                    "The rows of some tables are not known: --scan reads the data, or "
+                    "--figures FILE takes what `inspect --json` has found.\n");
+  }
+  return text;
+}
+
+Json PlanToJson(const JobPlan& plan, const Machine& machine) {
+  Json json;
+  json["complete"] = plan.is_complete;
+  Json& tables = json["tables"] = Json::array();
+  for (const TablePlan& table : plan.tables) {
+    Json entry = {{"name", table.name}, {"dim", table.dim}};
+    entry["rows"] = table.rows.has_value() ? Json(*table.rows) : Json();
+    entry["rows_from"] = table.rows_from;
+    entry["memory_bytes"] = table.memory_bytes;
+    entry["checkpoint_bytes"] = table.checkpoint_bytes;
+    if (table.spilled_bytes > 0) entry["rocksdb_bytes"] = table.spilled_bytes;
+    tables.push_back(std::move(entry));
+  }
+  json["dense_parameters"] = plan.dense_parameters;
+  json["server"] = PartsToJson(plan.server);
+  json["worker"] = PartsToJson(plan.worker);
+  json["device"] = PartsToJson(plan.device);
+  json["disk"] = PartsToJson(plan.disk);
+  json["pulled_bytes_per_step"] = plan.pulled_bytes_per_step;
+  json["pushed_bytes_per_step"] = plan.pushed_bytes_per_step;
+  if (plan.steps_per_s > 0) json["steps_per_s"] = plan.steps_per_s;
+  json["memory_bytes"] = plan.memory_bytes;
+  json["disk_bytes"] = plan.disk_bytes;
+  json["machine"] = {{"memory_bytes", machine.memory_bytes},
+                     {"available_memory_bytes", machine.available_memory_bytes},
+                     {"free_disk_bytes", machine.free_disk_bytes},
+                     {"cores", machine.cores},
+                     {"gpus", machine.gpus}};
+  return json;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,253 @@
+#include "worker/inspect/data_inspection.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
+#include "common/disk/npy.h"
+#include "worker/data/npy_source.h"
+#include "worker/data/row_stream.h"
+#include "worker/data/text_parser.h"
+#include "worker/inspect/column_scan.h"
+#include "worker/inspect/parquet_inspection.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Keys that are counted over all columns, each about 20 to 40 bytes; of one column at least and at
+// most so many.
+constexpr size_t kMaxKeys = size_t{1} << 22;
+constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
+constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
+constexpr int64_t kRowsAtATime = 1024;
+
+size_t KeysOfColumn(size_t columns) {
+  return std::clamp(kMaxKeys / std::max<size_t>(columns, 1), kMinKeysOfColumn, kMaxKeysOfColumn);
+}
+
+Json ColumnFigures(const std::vector<ColumnScan>& scans) {
+  Json columns = Json::array();
+  for (const ColumnScan& scan : scans) columns.push_back(scan.Figures());
+  return columns;
+}
+
+uint64_t BytesOf(const std::vector<std::string>& files) {
+  uint64_t bytes = 0;
+  for (const std::string& file : files) {
+    std::error_code error;
+    const uint64_t size = std::filesystem::file_size(file, error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+
+// ---- text
+
+class TextInspection {
+ public:
+  TextInspection(std::vector<std::string> files, TextLayout layout, int64_t max_rows)
+      : layout_(std::move(layout)), max_rows_(max_rows) {
+    files_.paths = std::move(files);
+    files_.format = layout_.format;
+    if (layout_.has_header) files_.header = layout_.columns;
+    const size_t keys = KeysOfColumn(layout_.columns.size());
+    for (size_t c = 0; c < layout_.columns.size(); ++c) {
+      scans_.emplace_back(layout_.columns[c], layout_.separators[c], keys);
+    }
+  }
+
+  absl::StatusOr<Json> Run(const OnInspected& on_inspected) {
+    const std::atomic<bool> never{false};
+    RowStream rows(std::make_shared<TextFiles>(files_), {}, &never);
+    RETURN_IF_ERROR(rows.Rewind());
+    RawBatch raw;
+    bool is_complete = false;
+    while (!is_complete && (max_rows_ == 0 || rows_ < max_rows_)) {
+      raw.ClearText();
+      const int64_t left = max_rows_ == 0 ? kRowsAtATime : max_rows_ - rows_;
+      const int64_t wanted = std::min(kRowsAtATime, left);
+      ASSIGN_OR_RETURN(const int64_t got, rows.Append(wanted, &raw));
+      for (int64_t row = 0; row < got; ++row) AddRow(raw, row);
+      is_complete = got < wanted;
+      if (on_inspected) on_inspected(rows_, rows.progress());
+    }
+    if (!is_complete) {
+      raw.ClearText();
+      ASSIGN_OR_RETURN(const int64_t more, rows.Append(1, &raw));
+      is_complete = more == 0;
+    }
+    if (rows_ == malformed_) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.paths[0], ": there is no row",
+                                                     layout_.has_header ? " after the header" : "",
+                                                     malformed_ > 0 ? " in one form" : ""));
+    }
+    return Figures(is_complete);
+  }
+
+ private:
+  void AddRow(const RawBatch& raw, int64_t row) {
+    ++rows_;
+    SplitLine(WithoutLineEnd(raw.TextOf(row)), layout_.format, &line_);
+    if (line_.misquoted >= 0 || line_.columns.size() != scans_.size()) {
+      if (malformed_++ > 0) return;
+      const RawBatch::Origin origin = raw.OriginOf(row);
+      first_malformed_ =
+          absl::StrCat(files_.paths[origin.file], ":", origin.line, ": ",
+                       line_.misquoted >= 0
+                           ? absl::StrCat("column ", line_.misquoted + 1,
+                                          " begins with a quote that is not closed at its end")
+                           : absl::StrCat(line_.columns.size(), " columns, not ", scans_.size()));
+      return;
+    }
+    for (size_t c = 0; c < scans_.size(); ++c) scans_[c].AddText(line_.columns[c]);
+  }
+
+  Json Figures(bool is_complete) const {
+    Json json;
+    json["format"] = layout_.is_criteo ? "criteo_tsv" : "csv";
+    if (!layout_.is_criteo) {
+      json["separator"] = std::string(1, layout_.format.separator);
+      json["header"] = layout_.has_header;
+      json["quotes"] = layout_.format.quotes;
+    }
+    json["files"] = files_.paths.size();
+    json["bytes"] = BytesOf(files_.paths);
+    json["rows"] = rows_;
+    json["complete"] = is_complete;
+    json["malformed_rows"] = malformed_;
+    if (malformed_ > 0) json["first_malformed"] = first_malformed_;
+    json["columns"] = ColumnFigures(scans_);
+    return json;
+  }
+
+  TextFiles files_;
+  const TextLayout layout_;
+  const int64_t max_rows_;
+  std::vector<ColumnScan> scans_;
+  LineColumns line_;
+  int64_t rows_ = 0, malformed_ = 0;
+  std::string first_malformed_;
+};
+
+// ---- npy
+
+// Columns of a file [rows, columns]; of [rows] one; 0 where there is no file.
+absl::StatusOr<int> ColumnsOf(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return 0;
+  ASSIGN_OR_RETURN(const std::unique_ptr<MappedNpy> npy, MappedNpy::Open(path));
+  const std::vector<int64_t>& shape = npy->header().shape;
+  return shape.size() < 2 ? 1 : static_cast<int>(shape[1]);
+}
+
+absl::StatusOr<Json> InspectNpy(const std::string& folder, int64_t max_rows,
+                                const OnInspected& on_inspected) {
+  const std::string prefix = folder + "/train";
+  NpyShape shape;
+  ASSIGN_OR_RETURN(shape.num_dense, ColumnsOf(prefix + "_dense.npy"));
+  ASSIGN_OR_RETURN(const int sparse, ColumnsOf(prefix + "_sparse.npy"));
+  shape.features.resize(sparse);
+  ASSIGN_OR_RETURN(const std::shared_ptr<const NpyFiles> files, NpyFiles::Open(prefix, shape));
+  const int64_t rows = max_rows == 0 ? files->rows() : std::min(files->rows(), max_rows);
+  if (rows == 0) return absl::InvalidArgumentError(absl::StrCat(prefix, "_labels.npy has no row"));
+  NpySource source(files, shape, 0, rows);
+  RETURN_IF_ERROR(source.Rewind(0));
+  const size_t keys = KeysOfColumn(sparse);
+  std::vector<ColumnScan> scans = {ColumnScan("label", 0, keys)};
+  for (int c = 1; c <= shape.num_dense; ++c) scans.emplace_back(absl::StrCat("I", c), 0, keys);
+  for (int c = 1; c <= sparse; ++c) scans.emplace_back(absl::StrCat("C", c), 0, keys);
+  RawBatch raw;
+  Batch batch;
+  int64_t done = 0, bad_rows = 0;
+  while (done < rows) {
+    ASSIGN_OR_RETURN(const bool more, source.Read(kRowsAtATime, &raw));
+    if (!more) break;
+    raw.slice_begin = 0;
+    raw.slice_end = raw.num_rows;
+    std::vector<int64_t> bad;
+    RETURN_IF_ERROR(source.Parse(raw, &batch, &bad));
+    bad_rows += static_cast<int64_t>(bad.size());
+    for (int row = 0; row < batch.size; ++row) {
+      size_t c = 0;
+      scans[c++].AddNumber(batch.labels[row]);
+      for (const float value : batch.dense_row(row)) scans[c++].AddNumber(value);
+      for (const FeatureLookups& feature : batch.features) {
+        const int32_t begin = feature.offsets[row];
+        scans[c++].AddKeys(
+            absl::MakeConstSpan(feature.keys).subspan(begin, feature.offsets[row + 1] - begin));
+      }
+    }
+    done += raw.num_rows;
+    if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(rows));
+  }
+  if (bad_rows == rows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        prefix, "_*.npy: no row is good: a label is 0 or 1, and a dense value is finite"));
+  }
+  Json json;
+  json["format"] = "npy";
+  json["files"] = 3;
+  json["bytes"] = BytesOf({prefix + "_dense.npy", prefix + "_sparse.npy", prefix + "_labels.npy"});
+  json["rows"] = rows;
+  json["complete"] = rows == files->rows();
+  json["malformed_rows"] = bad_rows;
+  json["has_test_rows"] = NpyFiles::AnyExists(folder + "/test");
+  json["columns"] = ColumnFigures(scans);
+  return json;
+}
+
+bool IsNpyFile(const std::string& path) { return absl::EndsWith(path, ".npy"); }
+
+}  // namespace
+
+absl::StatusOr<Json> InspectData(const InspectionOptions& options,
+                                 const OnInspected& on_inspected) {
+  std::vector<std::string> files;
+  for (const std::string& path : options.paths) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> found, ListFiles(path));
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  const auto npy = std::count_if(files.begin(), files.end(), IsNpyFile);
+  if (npy > 0) {
+    if (npy < static_cast<int64_t>(files.size())) {
+      const auto other = std::find_if_not(files.begin(), files.end(), IsNpyFile);
+      return absl::InvalidArgumentError(
+          absl::StrCat(*std::find_if(files.begin(), files.end(), IsNpyFile),
+                       " is an npy file, and ", *other, " is none; name files of one kind"));
+    }
+    std::error_code error;
+    if (options.paths.size() > 1 || !std::filesystem::is_directory(options.paths[0], error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(files[0],
+                       " is an npy file; name the one folder that has train_dense.npy, "
+                       "train_sparse.npy and train_labels.npy"));
+    }
+    return InspectNpy(options.paths[0], options.max_rows, on_inspected);
+  }
+  if (IsParquet(files[0])) {
+    const auto other = std::find_if_not(files.begin(), files.end(), IsParquet);
+    if (other != files.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(files[0], " is a Parquet file, and ", *other,
+                                                     " is none; name files of one kind"));
+    }
+    absl::StatusOr<Json> figures = InspectParquet(files, options.max_rows, kMaxKeys, on_inspected);
+    if (figures.ok()) (*figures)["bytes"] = BytesOf(files);
+    return figures;
+  }
+  ASSIGN_OR_RETURN(TextLayout layout, GuessTextLayout(files[0], options.hints));
+  for (size_t i = 1; i < files.size(); ++i) {
+    RETURN_IF_ERROR(CheckSameLayout(files[i], files[0], layout));
+  }
+  return TextInspection(std::move(files), std::move(layout), options.max_rows).Run(on_inspected);
+}
+
+}  // namespace thermocline

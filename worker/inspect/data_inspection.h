@@ -1,0 +1,33 @@
+// What is in the files of a log: one pass over all rows, in bounded memory.
+#ifndef THERMOCLINE_WORKER_INSPECT_DATA_INSPECTION_H_
+#define THERMOCLINE_WORKER_INSPECT_DATA_INSPECTION_H_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/inspect/text_layout.h"
+
+namespace thermocline {
+
+struct InspectionOptions {
+  std::vector<std::string> paths;  // Files, folders, patterns; or one folder of npy files.
+  LayoutHints hints;
+  int64_t max_rows = 0;  // 0: all.
+};
+
+// share: of the reading that is done.
+using OnInspected = std::function<void(int64_t rows, double share)>;
+
+// The figures as `thermocline inspect --json` prints them (docs/operations.md), without what the
+// launcher adds. Errors: kNotFound, kPermissionDenied, kInvalidArgument (no log, or files of
+// several kinds: says what is wrong with which), kDataLoss, kUnavailable; each names the file.
+absl::StatusOr<nlohmann::ordered_json> InspectData(const InspectionOptions& options,
+                                                   const OnInspected& on_inspected);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_INSPECT_DATA_INSPECTION_H_

@@ -1,0 +1,184 @@
+#include "worker/inspect/data_inspection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/disk/npy.h"
+#include "worker/data/test_files.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+class DataInspectionTest : public testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& text) {
+    return folder_.Write(name, text);
+  }
+
+  static Json Inspect(const std::vector<std::string>& paths, int64_t max_rows = 0,
+                      const LayoutHints& hints = {}) {
+    const auto figures = InspectData({paths, hints, max_rows}, {});
+    EXPECT_TRUE(figures.ok()) << figures.status();
+    return figures.ok() ? *figures : Json();
+  }
+  static absl::Status ErrorOf(const std::vector<std::string>& paths,
+                              const LayoutHints& hints = {}) {
+    return InspectData({paths, hints, 0}, {}).status();
+  }
+  static Json Column(const Json& figures, const std::string& name) {
+    for (const Json& column : figures.at("columns")) {
+      if (column.at("name") == name) return column;
+    }
+    ADD_FAILURE() << "no column " << name;
+    return Json();
+  }
+
+  const TempFolder folder_;
+};
+
+// 40 rows with columns of every type, and a header.
+std::string ShopLog() {
+  std::string text = "when,user,code,price,tags,seen_items,note,click\n";
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(
+        &text, absl::StrFormat("2026-11-%02d 10:00:00,%d,%s,%s,%s,1|2|3,\"x, %d\",%d\n", i % 28 + 1,
+                               1000 + i % 7, i % 2 ? "00aF" : "12cd", i % 4 == 0 ? "" : "2.5",
+                               i % 2 ? "a|b" : "c", i, i % 5 == 0 ? 1 : 0));
+  }
+  return text;
+}
+
+TEST_F(DataInspectionTest, GuessesEveryType) {
+  const Json figures = Inspect({Write("shop.csv", ShopLog())});
+  EXPECT_EQ(figures.at("format"), "csv");
+  EXPECT_EQ(figures.at("separator"), ",");
+  EXPECT_EQ(figures.at("header"), true);
+  EXPECT_EQ(figures.at("rows"), 40);
+  EXPECT_EQ(figures.at("complete"), true);
+  EXPECT_EQ(figures.at("malformed_rows"), 0);
+  EXPECT_EQ(Column(figures, "when").at("type"), "time");
+  EXPECT_EQ(Column(figures, "user").at("type"), "integer");
+  EXPECT_EQ(Column(figures, "user").at("distinct"), 7);
+  EXPECT_EQ(Column(figures, "code").at("type"), "hex");
+  EXPECT_EQ(Column(figures, "price").at("type"), "number");
+  EXPECT_EQ(Column(figures, "price").at("missing"), 10);
+  EXPECT_EQ(Column(figures, "price").at("numbers").at("mean"), 2.5);
+  EXPECT_EQ(Column(figures, "tags").at("type"), "list");
+  EXPECT_EQ(Column(figures, "tags").at("distinct"), 3);
+  EXPECT_EQ(Column(figures, "seen_items").at("separator"), "|");
+  EXPECT_EQ(Column(figures, "note").at("type"), "string");
+  EXPECT_EQ(Column(figures, "click").at("texts"), Json({{"0", 32}, {"1", 8}}));
+}
+
+TEST_F(DataInspectionTest, FindsTheSeparatorAndWhetherThereIsAHeader) {
+  const Json tabs = Inspect({Write("a.tsv", "1\tx\t5\n0\ty\t6\n0\tz\t7\n")});
+  EXPECT_EQ(tabs.at("separator"), "\t");
+  EXPECT_EQ(tabs.at("header"), false);
+  EXPECT_EQ(tabs.at("columns")[1].at("name"), "col2");
+  const Json semicolons = Inspect({Write("b.csv", "label;id\n1;2\n0;3\n")});
+  EXPECT_EQ(semicolons.at("separator"), ";");
+  EXPECT_EQ(semicolons.at("header"), true);
+  const Json named = Inspect({Write("c.csv", "1,a\n0,b\n")}, 0, {"", {"y", "x"}});
+  EXPECT_EQ(named.at("header"), false);
+  EXPECT_EQ(named.at("columns")[0].at("name"), "y");
+  EXPECT_EQ(Inspect({Write("d.csv.gz", Gzip("label;id\n1;2\n0;3\n"))}).at("rows"), 2);
+  EXPECT_EQ(Inspect({Write("e.csv.zst", Zstd("label;id\n1;2\n0;3\n"))}).at("rows"), 2);
+}
+
+TEST_F(DataInspectionTest, SeveralFilesAreOneLogAndMalformedRowsAreCounted) {
+  const std::string a = Write("a.csv", "y,x\n1,2\n0,3\n1,9\n0,9\n1,9\n0,9\n1,9\n0,9\n1,9\n0,9\n");
+  const std::string b =
+      Write("b.csv", "y,x\n0,4\n0,9\n1,9\n0,9\n1,9\n0,9\n1,9\n0,9\n1,9\n7\n0,9\n");
+  const Json figures = Inspect({a, b});
+  EXPECT_EQ(figures.at("rows"), 21);
+  EXPECT_EQ(figures.at("malformed_rows"), 1);
+  EXPECT_EQ(figures.at("first_malformed"), b + ":11: 1 columns, not 2");
+  EXPECT_EQ(Column(figures, "x").at("rows"), 20);
+  EXPECT_EQ(Column(figures, "x").at("distinct"), 4);
+  const Json part = Inspect({a, b}, 3);
+  EXPECT_EQ(part.at("rows"), 3);
+  EXPECT_EQ(part.at("complete"), false);
+  EXPECT_EQ(Inspect({a}, 10).at("complete"), true);
+}
+
+TEST_F(DataInspectionTest, TimesTellTheirFormTheirOrderAndWhereTheLatestBegin) {
+  std::string text = "hour,click\n";
+  for (int day = 1; day <= 30; ++day) {
+    absl::StrAppend(&text, "141", day % 2 ? "0" : "1", day < 10 ? "0" : "", day, "07,0\n");
+  }
+  const Json time = Column(Inspect({Write("avazu.csv", text)}), "hour").at("time");
+  EXPECT_EQ(time.at("form"), "YYMMDDhh");
+  EXPECT_EQ(time.at("first"), "2014-10-01 07:00:00");
+  EXPECT_EQ(time.at("last"), "2014-11-30 07:00:00");
+  EXPECT_EQ(time.at("hour_start"), 6);
+  EXPECT_GT(time.at("descents"), 10);
+  EXPECT_EQ(time.at("test_from"), "14112407");
+}
+
+TEST_F(DataInspectionTest, NpyFoldersHaveTheirColumns) {
+  const std::string& folder = folder_.path();
+  const auto write = [&](const char* name, const char* dtype, const std::vector<int64_t>& row,
+                         const void* data) {
+    auto writer = NpyWriter::Create(folder + "/train_" + name + ".npy", dtype, row);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Append(data, 3).ok());
+    ASSERT_TRUE((*writer)->Finish().ok());
+  };
+  const float dense[] = {1, 2, 3};
+  const int64_t sparse[] = {7, 8, 7, 9, 7, 9};
+  const int32_t labels[] = {0, 1, 1};
+  write("dense", "<f4", {1}, dense);
+  write("sparse", "<i8", {2}, sparse);
+  write("labels", "<i4", {}, labels);
+  const Json figures = Inspect({folder});
+  EXPECT_EQ(figures.at("format"), "npy");
+  EXPECT_EQ(figures.at("rows"), 3);
+  EXPECT_EQ(figures.at("has_test_rows"), false);
+  EXPECT_EQ(Column(figures, "I1").at("numbers").at("mean"), 2);
+  EXPECT_EQ(Column(figures, "C1").at("distinct"), 1);
+  EXPECT_EQ(Column(figures, "C2").at("distinct"), 2);
+  EXPECT_NEAR(Column(figures, "label").at("numbers").at("mean").get<double>(), 2.0 / 3, 1e-9);
+  const absl::Status error = ErrorOf({folder + "/train_dense.npy"});
+  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("name the one folder"));
+  Write("note.csv", "a,b\n");
+  EXPECT_THAT(ErrorOf({folder}).message(), HasSubstr("name files of one kind"));
+}
+
+TEST_F(DataInspectionTest, WhatIsNoLogIsRefused) {
+  const auto expect = [&](const std::string& path, absl::StatusCode code, const char* what) {
+    const absl::Status error = ErrorOf({path});
+    EXPECT_EQ(error.code(), code) << error;
+    EXPECT_THAT(error.message(), HasSubstr(what));
+    EXPECT_THAT(error.message(), HasSubstr(path));
+  };
+  expect("/no/such/log.csv", absl::StatusCode::kNotFound, "No such file");
+  expect(Write("empty.csv", ""), absl::StatusCode::kInvalidArgument, "is empty");
+  expect(Write("header.csv", "label,user\n"), absl::StatusCode::kInvalidArgument,
+         "no row after the header");
+  expect(Write("one.csv", "1\n2\n3\n"), absl::StatusCode::kInvalidArgument, "one column only");
+  expect(Write("binary.bin", std::string("\x7f"
+                                         "ELF\x02\0\0,\0,\n",
+                                         11)),
+         absl::StatusCode::kInvalidArgument, "is no text");
+  expect(Write("rows.csv", "1,2\n1,2,3\n1,2,3,4\n1\n"), absl::StatusCode::kInvalidArgument,
+         "different numbers of columns");
+  expect(Write("index.csv", ",user,click\n0,a,1\n1,b,0\n"), absl::StatusCode::kInvalidArgument,
+         "has no name");
+  const std::string a = Write("a.csv", "1,2\n0,3\n"), b = Write("b.tsv", "1\t2\t3\n0\t3\t4\n");
+  const absl::Status mixed = ErrorOf({a, b});
+  EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(mixed.message(), HasSubstr(b + ": its rows have 1 columns"));
+  EXPECT_EQ(ErrorOf({a}, {"", {"only"}}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace thermocline

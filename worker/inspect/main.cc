@@ -1,0 +1,75 @@
+// thermocline-inspect: reads a log once and says what is in it. `thermocline inspect` starts it and
+// shows what it finds.
+//
+// Writes JSON lines to the file descriptor --report_fd: {"rows": ..., "share": ...} while it reads,
+// and last {"figures": {...}}, or {"error": "..."}.
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_split.h"
+#include "common/base/process.h"
+#include "common/base/process_limits.h"
+#include "common/base/timing.h"
+#include "worker/inspect/data_inspection.h"
+
+ABSL_FLAG(int32_t, report_fd, 1, "Write JSON lines to this file descriptor");
+ABSL_FLAG(int64_t, rows, 0, "Read so many rows at most; 0: all");
+ABSL_FLAG(std::string, separator, "", "The character between columns; empty: guess it");
+ABSL_FLAG(std::string, columns, "",
+          "Names of the columns, separated by commas, of files without a header; empty: guess");
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::Duration kReportPeriod = absl::Milliseconds(100);
+
+// False: the reader is gone.
+bool WriteLine(const Json& json) {
+  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t n = write(absl::GetFlag(FLAGS_report_fd), line.data() + done, line.size() - done);
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+int Run(const std::vector<std::string>& paths) {
+  InspectionOptions options;
+  options.paths = paths;
+  options.max_rows = absl::GetFlag(FLAGS_rows);
+  options.hints.separator = absl::GetFlag(FLAGS_separator);
+  if (!absl::GetFlag(FLAGS_columns).empty()) {
+    options.hints.columns = absl::StrSplit(absl::GetFlag(FLAGS_columns), ',');
+  }
+  const Stopwatch watch;
+  absl::Duration next = kReportPeriod;
+  const auto figures = InspectData(options, [&](int64_t rows, double share) {
+    if (watch.Elapsed() < next) return;
+    next = watch.Elapsed() + kReportPeriod;
+    WriteLine({{"rows", rows}, {"share", share}});
+  });
+  if (figures.ok()) return WriteLine({{"figures", *figures}}) ? kExitDone : kExitFailed;
+  WriteLine({{"error", std::string(figures.status().message())}});
+  // The log itself can't be used as it is, or could not be read.
+  return absl::IsUnavailable(figures.status()) || absl::IsDataLoss(figures.status()) ? kExitFailed
+                                                                                     : kExitUsage;
+}
+
+}  // namespace
+}  // namespace thermocline
+
+int main(int argc, char** argv) {
+  const std::vector<char*> arguments = thermocline::ParseProgramFlags(
+      "reads a log once and writes what is in it as JSON.\n"
+      "  thermocline-inspect train.csv.gz",
+      argc, argv);
+  return thermocline::Run({arguments.begin() + 1, arguments.end()});
+}

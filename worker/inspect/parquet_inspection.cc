@@ -1,0 +1,109 @@
+#include "worker/inspect/parquet_inspection.h"
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/arrow/parquet.h"
+#include "common/base/status_macros.h"
+#include "worker/inspect/column_scan.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kRowsAtATime = 4096;
+constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
+constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
+
+absl::Status CheckSameColumns(const std::string& path, const std::string& first,
+                              const std::vector<ParquetColumn>& columns,
+                              const std::vector<ParquetColumn>& wanted) {
+  const bool is_same =
+      std::equal(columns.begin(), columns.end(), wanted.begin(), wanted.end(),
+                 [](const ParquetColumn& a, const ParquetColumn& b) {
+                   return a.name == b.name && a.kind == b.kind && a.is_list == b.is_list;
+                 });
+  if (is_same) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": its columns are others than those of ",
+                                                 first, ", by their names or types"));
+}
+
+// Adds the cell, or the list, of each of `rows` rows.
+void AddCells(const ParquetColumn& column, const ParquetCells& cells, int64_t rows,
+              ColumnScan* scan) {
+  std::string text;
+  for (int64_t row = 0; row < rows; ++row) {
+    const size_t begin = cells.offsets.empty() ? row : cells.offsets[row];
+    const size_t end = cells.offsets.empty() ? row + 1 : cells.offsets[row + 1];
+    text.clear();
+    for (size_t cell = begin; cell < end; ++cell) {
+      const int64_t index = cells.index(cell);
+      if (index < 0) continue;
+      if (!text.empty()) text += ColumnScan::kOfLists;
+      AppendParquetText(column, *cells.values, static_cast<size_t>(index), &text);
+    }
+    scan->AddText(text);
+  }
+}
+
+}  // namespace
+
+bool IsParquet(const std::string& path) {
+  char magic[4] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof(magic));
+  return absl::string_view(magic, sizeof(magic)) == "PAR1";
+}
+
+absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, int64_t max_rows,
+                                    size_t max_keys, const OnInspected& on_inspected) {
+  std::vector<std::unique_ptr<ParquetFile>> open;
+  int64_t all_rows = 0;
+  for (const std::string& path : files) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ParquetFile> file, ParquetFile::Open(path));
+    if (!open.empty()) {
+      RETURN_IF_ERROR(CheckSameColumns(path, files[0], file->columns(), open.front()->columns()));
+    }
+    all_rows += file->rows();
+    open.push_back(std::move(file));
+  }
+  const std::vector<ParquetColumn> columns = open.front()->columns();
+  const int64_t wanted = max_rows == 0 ? all_rows : std::min(all_rows, max_rows);
+  if (wanted == 0) return absl::InvalidArgumentError(absl::StrCat(files[0], ": there is no row"));
+  std::vector<int> read;
+  std::vector<ColumnScan> scans;
+  const size_t keys = std::clamp(max_keys / columns.size(), kMinKeysOfColumn, kMaxKeysOfColumn);
+  for (size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c].kind == ParquetColumn::Kind::kUnsupported) continue;
+    read.push_back(static_cast<int>(c));
+    scans.emplace_back(columns[c].name, columns[c].is_list ? ColumnScan::kOfLists : '\0', keys);
+  }
+  int64_t done = 0;
+  std::vector<ParquetCells> cells;
+  for (const auto& file : open) {
+    RETURN_IF_ERROR(file->Seek(0, read));
+    while (done < wanted) {
+      ASSIGN_OR_RETURN(const int64_t rows,
+                       file->Read(std::min(kRowsAtATime, wanted - done), &cells));
+      if (rows == 0) break;
+      for (size_t i = 0; i < read.size(); ++i)
+        AddCells(columns[read[i]], cells[i], rows, &scans[i]);
+      done += rows;
+      if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(wanted));
+    }
+  }
+  Json json;
+  json["format"] = "parquet";
+  json["files"] = files.size();
+  json["bytes"] = 0;
+  json["rows"] = done;
+  json["complete"] = done == all_rows;
+  json["malformed_rows"] = 0;
+  Json& figures = json["columns"] = Json::array();
+  for (const ColumnScan& scan : scans) figures.push_back(scan.Figures());
+  return json;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,28 @@
+// The inspection of Parquet files, whose columns have names and types of their own.
+#ifndef THERMOCLINE_WORKER_INSPECT_PARQUET_INSPECTION_H_
+#define THERMOCLINE_WORKER_INSPECT_PARQUET_INSPECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/inspect/data_inspection.h"
+
+namespace thermocline {
+
+// Whether a file is Parquet by its first bytes.
+bool IsParquet(const std::string& path);
+
+// The figures of `files`, which have the same columns. Values count as the text that a CSV file
+// would have. max_rows 0: all. keys_of_column: counted exactly.
+// Errors: as ParquetFile; kInvalidArgument (a file of other columns, or without rows).
+absl::StatusOr<nlohmann::ordered_json> InspectParquet(const std::vector<std::string>& files,
+                                                      int64_t max_rows, size_t max_keys,
+                                                      const OnInspected& on_inspected);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_INSPECT_PARQUET_INSPECTION_H_
