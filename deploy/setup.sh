@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building and testing need and that are missing. Says first which.
-# Needs root or sudo only if something is missing.
+# Needs root or sudo only if something is missing. Then fetches Arrow C++, which reads Parquet files and s3://, from
+# PyPI (55 MB to download, 170 MB in ~/.local/share/thermocline). Where PyPI can't be reached it says so, and all the
+# rest is built.
 #
 #   deploy/setup.sh [--tests] [--check]
 #
-# --tests  also what single tests need and are skipped without: PyTorch (135 MB to download, 560 MB on disk)
-# --check  only says what is missing; exit code 1 if anything is
+# --tests  also what single tests need and are skipped without: PyTorch (135 MB to download, 560 MB on disk), and
+#          from PyPI a small S3 server (moto, 60 MB)
+# --check  only says which packages are missing; exit code 1 if any is
 set -euo pipefail
 
 tests=false
@@ -38,7 +41,7 @@ packages=(
   libdnnl-dev librocksdb-dev libssl-dev libzstd-dev nlohmann-json3-dev zlib1g-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl
-  python3 python3-grpcio python3-protobuf python3-numpy
+  python3 python3-grpcio python3-protobuf python3-numpy python3-pip python3-venv
 )
 if $tests; then packages+=(python3-torch); fi
 
@@ -47,26 +50,73 @@ for package in "${packages[@]}"; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [[ $state == installed ]] || missing+=("$package")
 done
-if ((${#missing[@]} == 0)); then
-  exit 0
-fi
+install_packages() {
+  as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || { echo "installing them needs root or sudo" >&2; exit 1; }
+    as_root=(sudo)
+  fi
+  echo "installing them with apt-get"
+  export DEBIAN_FRONTEND=noninteractive
+  "${as_root[@]}" apt-get update -qq
+  # The packages' own services (redis-server) are not to start: a policy that says no, for this while.
+  policy=/usr/sbin/policy-rc.d
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod +x "$policy"
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
 
-echo "missing packages: ${missing[*]}"
-if $check; then exit 1; fi
-as_root=()
-if ((EUID != 0)); then
-  command -v sudo >/dev/null || { echo "installing them needs root or sudo" >&2; exit 1; }
-  as_root=(sudo)
+if ((${#missing[@]} > 0)); then
+  echo "missing packages: ${missing[*]}"
+  if $check; then exit 1; fi
+  install_packages
 fi
-echo "installing them with apt-get"
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-# The packages' own services (redis-server) are not to start: a policy that says no, for this while.
-policy=/usr/sbin/policy-rc.d
-if [[ ! -e $policy ]]; then
-  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
-  "${as_root[@]}" chmod +x "$policy"
-  trap '"${as_root[@]}" rm -f "$policy"' EXIT
-fi
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -qq --no-install-recommends "${missing[@]}"
+if $check; then exit 0; fi
+
+# PyPI may be slow, or out of reach: nothing waits for it for long.
+from_pypi() {
+  timeout 600 python3 -m pip --disable-pip-version-check "$1" --quiet --timeout 20 --retries 2 --only-binary=:all: "${@:2}"
+}
+home=${HOME:-/root}/.local/share/thermocline
+requirements=$(dirname "${BASH_SOURCE[0]}")/../third_party/arrow/requirements.txt
+
+# The wheel of that version and no other; unpacked, not installed: it is no part of any Python.
+fetch_arrow() {
+  local version folder=$home/arrow
+  version=$(sed -n 's/^pyarrow==\([^ ]*\).*/\1/p' "$requirements")
+  [[ -e $folder/pyarrow-$version.dist-info ]] && return
+  echo "fetching Arrow C++ $version from PyPI (pyarrow's wheel)"
+  mkdir -p "$home"
+  local wheel
+  wheel=$(mktemp -d -p "$home")
+  if from_pypi download --no-deps --require-hashes --implementation=cp --python-version=3.11 \
+    --platform=manylinux_2_28_x86_64 --dest="$wheel" -r "$requirements" &&
+    python3 -m zipfile -e "$wheel"/pyarrow-*.whl "$wheel/arrow"; then
+    rm -rf "$folder"
+    mv "$wheel/arrow" "$folder"
+    # A build server that runs already has looked for it, and would not again.
+    (cd "$(dirname "$requirements")" && timeout 60 bazel shutdown >/dev/null 2>&1) || true
+  else
+    echo "Arrow C++ could not be fetched: what is built now refuses Parquet and s3:// (deploy/setup.sh tries again)" >&2
+  fi
+  rm -rf "$wheel"
+}
+
+# A virtual environment for tests; their own files say what they take from it.
+fetch_test_server() {
+  local folder=$home/tests
+  [[ -x $folder/bin/moto_server ]] && return
+  echo "fetching a small S3 server for tests from PyPI (moto)"
+  if ! { python3 -m venv "$folder" && timeout 600 "$folder/bin/python" -m pip --disable-pip-version-check install \
+    --quiet --timeout 20 --retries 2 -r "$(dirname "${BASH_SOURCE[0]}")/../tests/process/requirements.txt"; }; then
+    rm -rf "$folder"
+    echo "moto could not be fetched: the tests of s3:// are skipped" >&2
+  fi
+}
+
+if [[ ${THERMOCLINE_ARROW_HOME:-} == "" ]]; then fetch_arrow; fi
+if $tests; then fetch_test_server; fi

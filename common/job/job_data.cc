@@ -16,7 +16,7 @@ using google::protobuf::RepeatedPtrField;
 // Criteo's columns.
 constexpr uint32_t kDefaultIntegers = 13;
 constexpr uint32_t kDefaultCategories = 26;
-constexpr double kDefaultTextShare = 0.1;
+constexpr double kDefaultShare = 0.1;
 
 // Sets `field` of `message` where the user left it out. For proto3 `optional` fields.
 #define SET_DEFAULT(message, field, value)                        \
@@ -87,9 +87,8 @@ void ResolveLongForm(Data* data) {
   if (data->has_test()) {
     ResolveFormat(data->mutable_test());
   } else {
-    const bool is_text = data->train().has_csv() || data->train().has_criteo_tsv();
     SET_DEFAULT(data->mutable_split(), last_share,
-                is_text && data->split().column().empty() ? kDefaultTextShare : 0);
+                !data->train().has_npy() && data->split().column().empty() ? kDefaultShare : 0);
   }
   if (data->train().has_criteo_tsv() && data->label().column().empty()) {
     data->mutable_label()->add_column("label");
@@ -100,7 +99,7 @@ void ResolveShortForm(Data* data) {
   // The npy convention has its own files of held-out rows; a share of the others is held out on
   // request only.
   const bool has_test_rows = !data->test_path().empty() || data->format() == Data::DLRM_NPY;
-  SET_DEFAULT(data, test_share, has_test_rows ? 0 : kDefaultTextShare);
+  SET_DEFAULT(data, test_share, has_test_rows ? 0 : kDefaultShare);
 }
 
 // ---- features
@@ -246,6 +245,7 @@ Data DescribeData(const Data& resolved) {
 
 std::vector<std::string> TextColumns(const Data::Files& files) {
   if (files.has_csv()) return ExpandColumns(files.csv().column());
+  if (files.has_parquet()) return {};
   std::vector<std::string> columns = {"label"};
   for (uint32_t i = 1; i <= files.criteo_tsv().integers(); ++i) {
     columns.push_back(absl::StrCat("I", i));

@@ -25,7 +25,7 @@ inline bool IsNpy(const Data& data) {
   return data.has_train() ? data.train().has_npy() : data.format() == Data::DLRM_NPY;
 }
 
-// The names of the columns of text, as far as the job alone tells: {} where a header does.
+// The names of the columns, as far as the job alone tells: {} where a header or a schema does.
 std::vector<std::string> TextColumns(const Data::Files& files);
 
 // "C1..C3" as C1, C2, C3; any other name as itself. A range that is none (C3..C1, C1..D3) or has

@@ -179,7 +179,7 @@ TEST(ValidateData, NamesLineAndField) {
            Case{"path: \"a.csv\"", "",
                 "j:2: data.train.path is empty; give it in the job file or with --data"},
            Case{"label { column: \"y\" }", "",
-                "j:1: data.label names no column; a csv has no label of its own"},
+                "j:1: data.label names no column; only criteo_tsv and npy have their own"},
            Case{"label { column: \"y\" }", "label { column: \"Y\" }",
                 "j:3: data.label.column names 'Y', but there is no such column (did you mean "
                 "'y'?)"},
@@ -204,6 +204,20 @@ TEST(ValidateData, NamesLineAndField) {
        }) {
     EXPECT_EQ(ErrorWith(c.from, c.to), c.error);
   }
+}
+
+TEST(ValidateData, ColumnsOfParquetAreCheckedWhereTheFilesAre) {
+  const auto job = ParseJob(R"(name: "j"
+data { train { path: "s3://logs/days/" parquet {} } label { column: "y" } }
+feature { column: "u" categorical { separator: "\t" } }
+feature { column: "x" numeric {} }
+dlrm { bottom: 8 top: 8 }
+train { batch_size: 4 learning_rate { base: 0.1 } })",
+                            "j", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->data().split().last_share(), 0.1);
+  EXPECT_EQ(job->data().num_dense(), 1u);
+  EXPECT_EQ(job->feature(0).categorical().id(), Feature::Categorical::STRING);
 }
 
 TEST(ValidateFeatures, NamesLineAndField) {

@@ -33,7 +33,7 @@ class DataValidator {
         CheckRange(source_, "data.num_categorical", data_.num_categorical(), 0, kMaxColumns));
     if (data_.num_dense() == 0 && data_.num_categorical() == 0) {
       if (data_.has_train() && !IsNpy(data_)) {
-        return source_.Error("feature", "is missing: a csv's columns are features by its stanzas");
+        return source_.Error("feature", "is missing: columns are features by its stanzas");
       }
       return source_.Error("data.num_dense",
                            "is 0, and data.num_categorical as well: there is nothing to train on");
@@ -118,7 +118,7 @@ class DataValidator {
       return source_.Error("data.format", "is set, and data.train as well; choose one");
     }
     if (data_.train().format_case() == Data::Files::FORMAT_NOT_SET) {
-      return source_.Error("data.train", "has no format; it is one of csv, criteo_tsv, npy");
+      return source_.Error("data.train", "has no format: csv, criteo_tsv, npy or parquet");
     }
     RETURN_IF_ERROR(CheckFormat("data.train", data_.train()));
     if (IsNpy(data_)) return CheckNpy();
@@ -130,7 +130,7 @@ class DataValidator {
     }
     RETURN_IF_ERROR(CheckSplit());
     if (data_.label().column().empty()) {
-      return source_.Error("data.label", "names no column; a csv has no label of its own");
+      return source_.Error("data.label", "names no column; only criteo_tsv and npy have their own");
     }
     const Job& written = source_.job();
     if (written.data().has_num_dense() && written.data().num_dense() != data_.num_dense()) {
@@ -384,7 +384,7 @@ class FeatureValidator {
     const std::string& separator = categorical.separator();
     const Data::Files& train = data_.train();
     const std::string of_columns = train.has_csv() ? train.csv().separator() : "\t";
-    if (separator.size() > 1 || separator == of_columns ||
+    if (separator.size() > 1 || (separator == of_columns && !train.has_parquet()) ||
         (!separator.empty() && absl::StrContains("\"\r\n", separator))) {
       return source_.Error(PathOf(i, "categorical.separator"),
                            absl::StrCat("is '", separator,

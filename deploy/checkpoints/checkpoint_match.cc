@@ -106,6 +106,7 @@ Data WithoutPaths(const Job& job, bool described) {
   data.clear_max_bad_lines();
   data.clear_read_ahead_batches();
   data.clear_parser_threads();
+  data.clear_s3();                        // Where the same rows are reached.
   if (described) data.clear_num_dense();  // The features imply it.
   if (described) data.clear_num_categorical();
   return data;

@@ -332,10 +332,10 @@ TEST_F(ResumeTest, AnotherJobsCheckpoints) {
 TEST_F(ResumeTest, WhatDoesNotMatter) {
   Commit(1, 9);
   Write(1, "");
-  const Job job =
-      JobWith({"cluster.servers=4", "cluster.workers=2", "train.passes=3",
-               "default_table.storage={rocksdb{memory:'1MiB'}}", "data.path=elsewhere",
-               "data.max_bad_lines=7", "data.read_ahead_batches=9", "data.parser_threads=3"});
+  const Job job = JobWith({"cluster.servers=4", "cluster.workers=2", "train.passes=3",
+                           "default_table.storage={rocksdb{memory:'1MiB'}}", "data.path=elsewhere",
+                           "data.max_bad_lines=7", "data.read_ahead_batches=9",
+                           "data.parser_threads=3", "data.s3.region='eu-west-1'"});
   EXPECT_TRUE(FindResumePoint(store_, job, kBuild, "").ok());
 }
 

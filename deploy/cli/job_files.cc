@@ -9,6 +9,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/arrow/object_store.h"
+#include "common/arrow/parquet.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
@@ -17,7 +19,7 @@ namespace thermocline {
 namespace {
 
 std::string Absolute(const std::string& path) {
-  if (path.empty()) return path;
+  if (path.empty() || IsObjectPath(path)) return path;
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   return error ? path : absolute.lexically_normal().string();
@@ -39,13 +41,25 @@ absl::Status CheckReadable(const std::string& field, const std::string& path) {
   return absl::NotFoundError(absl::StrCat(field, " '", path, "': ", std::strerror(errno)));
 }
 
-// The same for what may be a folder or a pattern.
-absl::Status CheckFilesAt(const std::string& field, const std::string& path) {
-  const auto files = ListFiles(path);
+// The files that a path of `data` stands for: a folder or a pattern, here or in an object store.
+absl::StatusOr<std::vector<std::string>> ListAt(const Data& data, const std::string& path) {
+  if (!IsObjectPath(path)) return ListFiles(path);
+  RETURN_IF_ERROR(RequireArrow(path));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<ObjectStore> store,
+      ObjectStore::Open({data.s3().endpoint(), data.s3().region(), data.s3().anonymous()}));
+  return store->List(path);
+}
+
+absl::Status CheckFilesAt(const Data& data, const std::string& field, const std::string& path) {
+  const auto files = ListAt(data, path);
   if (!files.ok()) {
     return absl::Status(files.status().code(), absl::StrCat(field, " ", files.status().message()));
   }
-  for (const std::string& file : *files) RETURN_IF_ERROR(CheckReadable(field, file));
+  for (const std::string& file : *files) {
+    if (data.train().has_parquet()) RETURN_IF_ERROR(RequireArrow(file));
+    if (!IsObjectPath(file)) RETURN_IF_ERROR(CheckReadable(field, file));
+  }
   return absl::OkStatus();
 }
 
@@ -63,20 +77,21 @@ absl::Status CheckHeldOut(const Job& job) {
 absl::Status CheckDescribedFiles(const Data& data) {
   for (const std::string& path : data.train().path()) {
     if (!IsNpy(data)) {
-      RETURN_IF_ERROR(CheckFilesAt("data.train.path", path));
+      RETURN_IF_ERROR(CheckFilesAt(data, "data.train.path", path));
     } else if (!std::filesystem::is_directory(path)) {
       return absl::InvalidArgumentError(
           absl::StrCat("data.train.path '", path, "' is not a folder; npy reads a folder"));
     }
   }
   for (const std::string& path : data.test().path()) {
-    RETURN_IF_ERROR(CheckFilesAt("data.test.path", path));
+    RETURN_IF_ERROR(CheckFilesAt(data, "data.test.path", path));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckShortFormFiles(const Data& data) {
   const bool is_npy = IsNpy(data);
+  if (IsObjectPath(data.path()) && !is_npy) return CheckFilesAt(data, "data.path", data.path());
   if (is_npy || std::filesystem::exists(data.path())) {
     RETURN_IF_ERROR(CheckReadable("data.path", data.path()));
   } else if (!ListFiles(data.path()).ok()) {  // It may be a pattern.

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
+#include "worker/data/raw_batch.h"
 
 namespace thermocline {
 
@@ -30,6 +30,28 @@ constexpr int PaddedDenseColumns(int num_dense) {
 struct FeatureLookups {
   UninitializedVector<Key> keys;         // [offsets[size]]
   UninitializedVector<int32_t> offsets;  // [size + 1], offsets[0] == 0
+};
+
+// The keys of one feature while a batch is parsed. `keys` has room for more than `size`, and
+// changes its size here alone.
+struct KeyBuffer {
+  explicit KeyBuffer(UninitializedVector<Key>* keys)
+      : keys(keys), data(keys->data()), capacity(keys->size()) {}
+
+  UninitializedVector<Key>* keys;
+  Key* data;  // Of `keys`.
+  size_t capacity;
+  size_t size = 0;
+
+  void Add(Key key) {
+    if (size == capacity) Grow();
+    data[size++] = key;
+  }
+  void Grow() {
+    keys->resize(std::max<size_t>(64, 2 * size));
+    data = keys->data();
+    capacity = keys->size();
+  }
 };
 
 // A plain value that is used again and again: its vectors keep their capacity.
@@ -59,63 +81,9 @@ struct Batch {
   }
 };
 
-// A global batch before parsing. Used again and again: its vectors keep their capacity.
-struct RawBatch {
-  int64_t first_row = 0;                   // Of the split, from 0.
-  int64_t num_rows = 0;                    // Of the whole global batch.
-  int64_t slice_begin = 0, slice_end = 0;  // The reader's slice of it.
-  double pass_progress = 0;  // Share of the pass that is read with this batch, in (0, 1].
-
-  // Text formats: row i of the batch is text[line_begin[i] .. line_begin[i + 1]), newline included;
-  // a row with line ends in quotes is several lines of its file. At least kTextPadding readable
-  // bytes follow the last.
-  UninitializedVector<char> text;
-  UninitializedVector<uint64_t> line_begin;  // [num_rows + 1]
-  // Where rows come from: those from `row` on, up to that of the next entry, are lines of one file,
-  // one after the other. In the order of `row`.
-  struct Origin {
-    int64_t row = 0;
-    int file = 0;
-    int64_t line = 0;  // from 1; the first of the row's
-  };
-  std::vector<Origin> origins;
-
-  // Back to no rows of text.
-  void ClearText() {
-    num_rows = 0;
-    line_begin.assign(1, 0);
-    origins.clear();
-  }
-  // Says where row `num_rows`, the next to be added, comes from.
-  void AddOrigin(int file, int64_t line) {
-    if (!origins.empty()) {
-      const Origin& last = origins.back();
-      if (last.file == file && last.line + (num_rows - last.row) == line) return;
-    }
-    origins.push_back({num_rows, file, line});
-  }
-  // REQUIRES: a row of text
-  Origin OriginOf(int64_t at) const {
-    auto origin = std::upper_bound(origins.begin(), origins.end(), at,
-                                   [](int64_t value, const Origin& o) { return value < o.row; });
-    --origin;
-    return {at, origin->file, origin->line + (at - origin->row)};
-  }
-  absl::string_view TextOf(int64_t row) const {
-    return {text.data() + line_begin[row], line_begin[row + 1] - line_begin[row]};
-  }
-};
-
-inline constexpr size_t kTextPadding = 64;
-
-// Makes room for `bytes` more after the first `used` of `text`, and the padding.
-inline void ReserveText(size_t used, size_t bytes, UninitializedVector<char>* text) {
-  const size_t wanted = used + bytes + kTextPadding;
-  if (text->size() < wanted) text->resize(std::max(wanted, 2 * text->size()));
-}
-
 // Where batches come from: the reading and the parsing of a format, rows in order from a position,
-// which BatchReader runs on threads of its own. Implementations: TextSource, NpySource.
+// which BatchReader runs on threads of its own. Implementations: TextSource, ParquetSource,
+// NpySource.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;

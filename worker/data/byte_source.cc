@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
@@ -20,6 +21,7 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kCompressedBufferBytes = 256 << 10;
+constexpr size_t kMagicBytes = 4;  // That tell compressed files from others.
 // zlib: 15 bits of window, and a gzip header and trailer around the data.
 constexpr int kGzipWindowBits = 15 + 16;
 constexpr int kRawWindowBits = -15;  // The deflated data alone.
@@ -69,6 +71,32 @@ class PlainSource : public ByteSource {
   const std::string path_;
   const int fd_;
   const int64_t size_;
+  int64_t position_ = 0;
+};
+
+class ObjectSource : public ByteSource {
+ public:
+  // `head`: what was read of the stream already.
+  ObjectSource(std::unique_ptr<ObjectStream> stream, std::string head)
+      : stream_(std::move(stream)), head_(std::move(head)) {}
+
+  absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
+    size_t size = std::min(buffer.size(), head_.size());
+    std::memcpy(buffer.data(), head_.data(), size);
+    head_.erase(0, size);
+    if (size == 0) {
+      ASSIGN_OR_RETURN(size, stream_->Read(buffer));
+    }
+    position_ += static_cast<int64_t>(size);
+    return size;
+  }
+  int64_t position() const override { return position_; }
+  int64_t size() const override { return stream_->size(); }
+  bool compressed() const override { return false; }
+
+ private:
+  const std::unique_ptr<ObjectStream> stream_;
+  std::string head_;
   int64_t position_ = 0;
 };
 
@@ -300,9 +328,39 @@ class ZstdSource : public CompressedSource {
   bool may_hold_more_ = false;  // The last call filled all the room that it had.
 };
 
+// `plain`, decompressed where `head`, its first bytes, says that it is compressed.
+std::unique_ptr<ByteSource> Decompressed(const std::string& path, absl::string_view head,
+                                         std::unique_ptr<ByteSource> plain) {
+  if (absl::StartsWith(head, "\x1f\x8b")) {
+    return std::make_unique<GzipSource>(path, std::move(plain));
+  }
+  if (absl::StartsWith(head, "\x28\xb5\x2f\xfd")) {
+    return std::make_unique<ZstdSource>(path, std::move(plain));
+  }
+  return plain;
+}
+
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenObject(const std::string& path,
+                                                       ObjectStore* store) {
+  CHECK(store != nullptr);
+  ASSIGN_OR_RETURN(std::unique_ptr<ObjectStream> stream, store->OpenStream(path));
+  std::string head(kMagicBytes, '\0');
+  size_t used = 0;
+  while (used < head.size()) {
+    ASSIGN_OR_RETURN(const size_t n,
+                     stream->Read(absl::Span<char>(&head[used], head.size() - used)));
+    if (n == 0) break;
+    used += n;
+  }
+  head.resize(used);
+  return Decompressed(path, head, std::make_unique<ObjectSource>(std::move(stream), head));
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path,
+                                                             ObjectStore* store) {
+  if (IsObjectPath(path)) return OpenObject(path, store);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError(path, "cannot open", errno);
   struct stat info;
@@ -315,15 +373,9 @@ absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& 
   if (S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a file"));
   }
-  unsigned char magic[4] = {0, 0, 0, 0};
+  char magic[kMagicBytes];
   const ssize_t n = pread(fd, magic, sizeof(magic), 0);
-  if (n >= 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
-    return std::make_unique<GzipSource>(path, std::move(plain));
-  }
-  if (n == 4 && magic[0] == 0x28 && magic[1] == 0xb5 && magic[2] == 0x2f && magic[3] == 0xfd) {
-    return std::make_unique<ZstdSource>(path, std::move(plain));
-  }
-  return plain;
+  return Decompressed(path, absl::string_view(magic, std::max<ssize_t>(n, 0)), std::move(plain));
 }
 
 }  // namespace thermocline

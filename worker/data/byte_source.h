@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/arrow/object_store.h"
 
 namespace thermocline {
 
@@ -31,9 +32,11 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
 
-  // Plain, or gzip (one or more members) or zstd (one or more frames) by its first bytes.
-  // Errors: kNotFound, kPermissionDenied, kInvalidArgument (a directory), kUnavailable (other).
-  static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path);
+  // Plain, or gzip (one or more members) or zstd (one or more frames) by its first bytes. `store`:
+  // of a path that names an object. Errors: kNotFound, kPermissionDenied, kInvalidArgument (a
+  // directory), kUnavailable (other); of objects as ObjectStore's.
+  static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path,
+                                                          ObjectStore* store = nullptr);
 
   // Fills the front of `buffer` and returns how much of it; 0 at the end only.
   // Errors: kDataLoss (compressed data that are truncated or corrupt: file and offset),

@@ -1,6 +1,7 @@
 #include "worker/data/column_values.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -83,6 +84,17 @@ bool NumberReader::Transform(double number, float* value) const {
   return std::isfinite(*value);
 }
 
+bool NumberReader::ReadNumber(double number, float* value) const {
+  if (log1p_ != nullptr && number >= 0 && number < kLog1pEntries) {
+    const auto integer = static_cast<size_t>(number);
+    if (static_cast<double>(integer) == number) {
+      *value = log1p_[integer];
+      return true;
+    }
+  }
+  return Transform(number, value);
+}
+
 bool NumberReader::ReadAny(absl::string_view text, float* value) const {
   if (text.empty()) {
     *value = missing_.value_or(0);
@@ -136,6 +148,15 @@ absl::string_view KeyReader::Substring(absl::string_view text) const {
   return text.substr(std::min(start_, text.size()), length_);
 }
 
+inline KeyReader::Result KeyReader::IntegerKey(int64_t number, bool is_negative, Key* key) const {
+  // An integer above 2^63 - 1 has negative bits, and is no small number.
+  if (min_.has_value() && number < *min_ && (number >= 0 || is_negative)) return Result::kMissing;
+  *key = static_cast<Key>(number);
+  if (*key == kEmptyCategoryKey) return Result::kMissing;
+  if (buckets_ > 0) *key = Mix64(*key) % buckets_;
+  return Result::kKey;
+}
+
 inline KeyReader::Result KeyReader::ReadOne(absl::string_view text, Key* key) const {
   text = Substring(text);
   if (text.empty()) return Result::kMissing;
@@ -147,14 +168,7 @@ inline KeyReader::Result KeyReader::ReadOne(absl::string_view text, Key* key) co
     case Kind::kInteger: {
       int64_t number;
       if (!ParseInteger(text, &number)) return Result::kMalformed;
-      // An integer above 2^63 - 1 has negative bits, and is no small number.
-      if (min_.has_value() && number < *min_ && (number >= 0 || text[0] == '-')) {
-        return Result::kMissing;
-      }
-      *key = static_cast<Key>(number);
-      if (*key == kEmptyCategoryKey) return Result::kMissing;
-      if (buckets_ > 0) *key = Mix64(*key) % buckets_;
-      return Result::kKey;
+      return IntegerKey(number, text[0] == '-', key);
     }
     case Kind::kBoundaries: {
       const std::optional<double> number = ParseNumber(text);
@@ -171,9 +185,8 @@ inline KeyReader::Result KeyReader::ReadOne(absl::string_view text, Key* key) co
   return Result::kMalformed;
 }
 
-inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
-  Key key;
-  switch (ReadOne(text, &key)) {
+inline bool KeyReader::Add(Result result, Key key, KeyBuffer* keys) const {
+  switch (result) {
     case Result::kKey:
       keys->Add(key);
       return true;
@@ -185,6 +198,37 @@ inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
       return false;
   }
   return false;
+}
+
+inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
+  Key key = 0;
+  const Result result = ReadOne(text, &key);
+  return Add(result, key, keys);
+}
+
+bool KeyReader::ReadValue(absl::string_view text, KeyBuffer* keys) const {
+  return AddOne(text, keys);
+}
+
+bool KeyReader::ReadInteger(int64_t number, KeyBuffer* keys) const {
+  if (kind_ == Kind::kInteger && start_ == 0 && length_ == absl::string_view::npos) {
+    Key key = 0;
+    const Result result = IntegerKey(number, number < 0, &key);
+    return Add(result, key, keys);
+  }
+  char text[24];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), number);
+  return AddOne(absl::string_view(text, end.ptr - text), keys);
+}
+
+void KeyReader::Shorten(size_t begin, KeyBuffer* keys) const {
+  const size_t count = keys->size - begin;
+  if (max_length_ == 0 || count <= max_length_) return;
+  if (!keeps_first_) {
+    Key* const first = keys->data + begin;
+    std::copy(first + (count - max_length_), first + count, first);
+  }
+  keys->size = begin + max_length_;
 }
 
 bool KeyReader::ReadAny(absl::string_view text, KeyBuffer* keys) const {
@@ -201,13 +245,7 @@ bool KeyReader::ReadAny(absl::string_view text, KeyBuffer* keys) const {
     if (end == text.npos) break;
     text.remove_prefix(end + 1);
   }
-  const size_t count = keys->size - begin;
-  if (max_length_ == 0 || count <= max_length_) return true;
-  if (!keeps_first_) {
-    Key* const first = keys->data + begin;
-    std::copy(first + (count - max_length_), first + count, first);
-  }
-  keys->size = begin + max_length_;
+  Shorten(begin, keys);
   return true;
 }
 

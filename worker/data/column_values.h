@@ -22,28 +22,6 @@ Key HashText(absl::string_view text);
 // `text` for a message: in quotes, escaped, cut to 40 bytes.
 std::string QuoteText(absl::string_view text);
 
-// The keys of one feature while a batch is parsed. `keys` has room for more than `size`, and
-// changes its size here alone.
-struct KeyBuffer {
-  explicit KeyBuffer(UninitializedVector<Key>* keys)
-      : keys(keys), data(keys->data()), capacity(keys->size()) {}
-
-  UninitializedVector<Key>* keys;
-  Key* data;  // Of `keys`.
-  size_t capacity;
-  size_t size = 0;
-
-  void Add(Key key) {
-    if (size == capacity) Grow();
-    data[size++] = key;
-  }
-  void Grow() {
-    keys->resize(std::max<size_t>(64, 2 * size));
-    data = keys->data();
-    capacity = keys->size();
-  }
-};
-
 // Immutable.
 class NumberReader {
  public:
@@ -65,6 +43,9 @@ class NumberReader {
     }
     return ReadAny(text, value);
   }
+  // As Read() of its decimal text. REQUIRES: a finite number
+  bool ReadNumber(double number, float* value) const;
+  bool has_transforms() const { return !transforms_.empty(); }
   // What is wrong with `text`; "" where nothing is.
   std::string Describe(absl::string_view text) const;
 
@@ -95,8 +76,17 @@ class KeyReader {
     }
     return ReadAny(text, keys);
   }
+  // The same where `text` is one value, whatever it contains: an element of a list.
+  bool ReadValue(absl::string_view text, KeyBuffer* keys) const;
+  // As ReadValue() of the decimal text.
+  bool ReadInteger(int64_t number, KeyBuffer* keys) const;
+  // Leaves of the keys from `begin` on, those of one list, what a sequence keeps.
+  void Shorten(size_t begin, KeyBuffer* keys) const;
+  // Whether Read() divides a text.
+  bool divides() const { return separator_ != 0; }
   // What is wrong with `text`; "" where nothing is.
   std::string Describe(absl::string_view text) const;
+  std::string DescribeValue(absl::string_view text) const { return DescribeOne(text); }
 
  private:
   enum class Kind { kString, kInteger, kHex, kBoundaries };
@@ -104,6 +94,9 @@ class KeyReader {
 
   bool ReadAny(absl::string_view text, KeyBuffer* keys) const;
   Result ReadOne(absl::string_view text, Key* key) const;
+  // Of an integer of 64 bits, the negative ones by their sign.
+  Result IntegerKey(int64_t number, bool is_negative, Key* key) const;
+  bool Add(Result result, Key key, KeyBuffer* keys) const;
   bool AddOne(absl::string_view text, KeyBuffer* keys) const;
   std::string DescribeOne(absl::string_view text) const;
   absl::string_view Substring(absl::string_view text) const;

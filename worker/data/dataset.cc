@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/arrow/object_store.h"
+#include "common/arrow/parquet.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
@@ -19,6 +21,7 @@
 #include "proto/job.pb.h"
 #include "worker/data/byte_source.h"
 #include "worker/data/npy_source.h"
+#include "worker/data/parquet_source.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/text_parser.h"
 #include "worker/data/text_source.h"
@@ -80,19 +83,42 @@ class DatasetBase : public Dataset {
   BatchReaderOptions test_;
 };
 
-// The files of `files`, and in `*columns` what they call their columns.
-absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, ColumnNames* columns) {
-  TextFiles found;
-  for (const std::string& path : files.path()) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListFiles(path));
-    found.paths.insert(found.paths.end(), paths.begin(), paths.end());
+// The store of the s3:// paths of `data`; null: there are none.
+absl::StatusOr<std::shared_ptr<ObjectStore>> OpenStore(const Data& data) {
+  bool is_used = false;
+  for (const Data::Files& files : {data.train(), data.test()}) {
+    for (const std::string& path : files.path()) is_used |= IsObjectPath(path);
   }
+  if (!is_used) return std::shared_ptr<ObjectStore>();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<ObjectStore> store,
+      ObjectStore::Open({data.s3().endpoint(), data.s3().region(), data.s3().anonymous()}));
+  return std::shared_ptr<ObjectStore>(std::move(store));
+}
+
+// The files and objects that all paths of `files` stand for.
+absl::StatusOr<std::vector<std::string>> ListAll(const Data::Files& files, ObjectStore* store) {
+  std::vector<std::string> all;
+  for (const std::string& path : files.path()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> found,
+                     IsObjectPath(path) ? store->List(path) : ListFiles(path));
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
+// The files of `files`, and in `*columns` what they call their columns.
+absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, std::shared_ptr<ObjectStore> store,
+                                    ColumnNames* columns) {
+  TextFiles found;
+  found.store = std::move(store);
+  ASSIGN_OR_RETURN(found.paths, ListAll(files, found.store.get()));
   if (files.has_csv()) {
     found.format.separator = files.csv().separator().at(0);
     found.format.quotes = files.csv().quotes();
   }
   if (files.has_csv() && files.csv().header()) {
-    ASSIGN_OR_RETURN(found.header, ReadHeader(found.paths[0], found.format));
+    ASSIGN_OR_RETURN(found.header, ReadHeader(found.paths[0], found.format, found.store.get()));
     *columns = {found.header, absl::StrCat("the header of ", found.paths[0])};
   } else {
     *columns = {TextColumns(files), "data.train.csv.column"};
@@ -148,7 +174,8 @@ class TextDataset : public DatasetBase {
     std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(options.on_scan)));
     const TextIndexOptions& index = options.index;
     ColumnNames columns;
-    ASSIGN_OR_RETURN(TextFiles train, FindFiles(data.train(), &columns));
+    ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
+    ASSIGN_OR_RETURN(TextFiles train, FindFiles(data.train(), store, &columns));
     AddIndexes(data, columns, index, &train);
     dataset->train_files_ = dataset->test_files_ = std::make_shared<TextFiles>(std::move(train));
     if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, index, &columns));
@@ -195,7 +222,7 @@ class TextDataset : public DatasetBase {
 
   absl::Status OpenTest(const Data& data, const TextIndexOptions& index, ColumnNames* columns) {
     ColumnNames of_test;
-    ASSIGN_OR_RETURN(TextFiles test, FindFiles(data.test(), &of_test));
+    ASSIGN_OR_RETURN(TextFiles test, FindFiles(data.test(), train_files_->store, &of_test));
     if (of_test.names != columns->names ||
         test.format.separator != train_files_->format.separator ||
         test.format.quotes != train_files_->format.quotes) {
@@ -230,7 +257,7 @@ class TextDataset : public DatasetBase {
 
   static absl::Status CheckReadable(const TextFiles& files) {
     for (const std::string& path : files.paths) {
-      RETURN_IF_ERROR(ByteSource::Open(path).status());
+      RETURN_IF_ERROR(ByteSource::Open(path, files.store.get()).status());
     }
     return absl::OkStatus();
   }
@@ -249,6 +276,66 @@ class TextDataset : public DatasetBase {
   const OnDatasetScan on_scan_;
   std::shared_ptr<const TextFiles> train_files_, test_files_;
   std::shared_ptr<const TextParser> parser_;
+  TextRange train_rows_, test_rows_;
+};
+
+class ParquetDataset : public DatasetBase {
+ public:
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data) {
+    std::unique_ptr<ParquetDataset> dataset(new ParquetDataset(job));
+    RETURN_IF_ERROR(dataset->OpenFiles(job, data));
+    return dataset;
+  }
+
+  int64_t rows(Split split) const override {
+    const TextRange& rows = split == Split::kTrain ? train_rows_ : test_rows_;
+    return rows.end < 0 ? -1 : rows.end - rows.begin;
+  }
+
+ protected:
+  std::unique_ptr<BatchSource> MakeSource(Split split, Step) override {
+    return split == Split::kTrain ? std::make_unique<ParquetSource>(train_, parser_, train_rows_)
+                                  : std::make_unique<ParquetSource>(test_, parser_, test_rows_);
+  }
+
+ private:
+  explicit ParquetDataset(const Job& job) : DatasetBase(job) {}
+
+  absl::Status OpenFiles(const Job& job, const Data& data) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
+    ASSIGN_OR_RETURN(std::vector<std::string> paths, ListAll(data.train(), store.get()));
+    ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> first,
+                     ParquetFile::Open(paths[0], store.get()));
+    ASSIGN_OR_RETURN(ParquetParser parser,
+                     ParquetParser::Make(job, data, paths[0], first->columns()));
+    parser_ = std::make_shared<ParquetParser>(std::move(parser));
+    ASSIGN_OR_RETURN(ParquetFiles train, OpenParquetFiles(std::move(paths), store, *parser_));
+    train_ = test_ = std::make_shared<ParquetFiles>(std::move(train));
+    if (data.has_test()) {
+      ASSIGN_OR_RETURN(paths, ListAll(data.test(), store.get()));
+      ASSIGN_OR_RETURN(ParquetFiles test, OpenParquetFiles(std::move(paths), store, *parser_));
+      test_ = std::make_shared<ParquetFiles>(std::move(test));
+    }
+    SplitRows(data);
+    train_rows_.shuffle_rows = data.shuffle().block_rows();
+    train_rows_.shuffle_seed = job.seed();
+    return absl::OkStatus();
+  }
+
+  void SplitRows(const Data& data) {
+    train_rows_.end = train_->all_rows();
+    test_rows_.end = test_->all_rows();
+    if (!data.split().column().empty()) {
+      train_rows_.rows = TextRange::Rows::kTrain;
+      test_rows_.rows = TextRange::Rows::kHeldOut;
+      train_rows_.end = test_rows_.end = -1;
+    } else if (!data.has_test()) {
+      train_rows_.end = test_rows_.begin = CutOf(train_->all_rows(), data.split().last_share());
+    }
+  }
+
+  std::shared_ptr<const ParquetParser> parser_;
+  std::shared_ptr<const ParquetFiles> train_, test_;
   TextRange train_rows_, test_rows_;
 };
 
@@ -355,6 +442,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
   if (!job.data().has_train() && job.data().format() == Data::FORMAT_UNSPECIFIED) {
     return absl::InvalidArgumentError("data.format is not set");
   }
+  if (data.train().has_parquet()) return ParquetDataset::Open(job, data);
   if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(options));
   if (!options.carried_columns.empty()) {
     return absl::InvalidArgumentError(

@@ -33,10 +33,7 @@ constexpr BinaryFormat kBinaryFormats[] = {
     {0, "PK\3\4",
      "is a zip archive or NumPy's .npz; unzip it: text is read plain or compressed with gzip or "
      "zstd, and DLRM_NPY reads a folder of .npy files"},
-    {0, "PAR1",
-     "is a Parquet file, which can't be read yet; convert it to CSV (data.train.csv) or a folder "
-     "of "
-     ".npy files (DLRM_NPY)"},
+    {0, "PAR1", "is a Parquet file; data.train { parquet {} } and `feature` read those"},
     {0, "\x1f\x8b", "is gzip within gzip; inflate it once: gunzip"},
     {0, "\x28\xb5\x2f\xfd", "is zstd within a compressed file; decompress it once"},
     {0,
@@ -73,8 +70,9 @@ LineStream::LineStream(std::string path, std::unique_ptr<ByteSource> source,
 
 absl::StatusOr<std::unique_ptr<LineStream>> LineStream::Open(const std::string& path,
                                                              const std::atomic<bool>* cancelled,
-                                                             const LineFormat& format, int file) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> source, ByteSource::Open(path));
+                                                             const LineFormat& format, int file,
+                                                             ObjectStore* store) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> source, ByteSource::Open(path, store));
   return std::unique_ptr<LineStream>(
       new LineStream(path, std::move(source), cancelled, format, file));
 }

@@ -42,11 +42,12 @@ struct LineFormat {
 class LineStream {
  public:
   // `cancelled` outlives the stream; once it is set, calls return kCancelled. `file` is the number
-  // of the file in the origins of rows.
+  // of the file in the origins of rows; `store` as of ByteSource.
   static absl::StatusOr<std::unique_ptr<LineStream>> Open(const std::string& path,
                                                           const std::atomic<bool>* cancelled,
                                                           const LineFormat& format = {},
-                                                          int file = 0);
+                                                          int file = 0,
+                                                          ObjectStore* store = nullptr);
 
   // Skips `count` lines, or those that are left; returns how many.
   // Errors: as ByteSource; kInvalidArgument (a line is too long: file and line; the file's first

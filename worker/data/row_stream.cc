@@ -35,9 +35,10 @@ absl::StatusOr<std::vector<std::string>> TakeHeader(const std::string& path,
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ReadHeader(const std::string& path,
-                                                    const LineFormat& format) {
+                                                    const LineFormat& format, ObjectStore* store) {
   const std::atomic<bool> never{false};
-  ASSIGN_OR_RETURN(const std::unique_ptr<LineStream> lines, LineStream::Open(path, &never, format));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LineStream> lines,
+                   LineStream::Open(path, &never, format, /*file=*/0, store));
   ASSIGN_OR_RETURN(std::vector<std::string> names, TakeHeader(path, format, lines.get()));
   for (size_t i = 0; i < names.size(); ++i) {
     const size_t first = std::find(names.begin(), names.end(), names[i]) - names.begin();
@@ -58,6 +59,11 @@ absl::StatusOr<int64_t> CountRows(std::shared_ptr<const TextFiles> files, const 
 }
 
 void AppendRow(const RawBatch& from, int64_t row, RawBatch* to) {
+  if (!from.column_rows.empty()) {
+    to->column_rows.push_back(from.column_rows[row]);
+    ++to->num_rows;
+    return;
+  }
   const absl::string_view text = from.TextOf(row);
   const RawBatch::Origin origin = from.OriginOf(row);
   const size_t used = to->line_begin.back();
@@ -90,7 +96,7 @@ absl::StatusOr<bool> RowStream::NextFile() {
 
 absl::Status RowStream::OpenFile() {
   ASSIGN_OR_RETURN(lines_, LineStream::Open(files_->paths[next_file_ - 1], cancelled_,
-                                            files_->format, next_file_ - 1));
+                                            files_->format, next_file_ - 1, files_->store.get()));
   seen_ = {};
   is_passed_ = false;
   kept_.clear();

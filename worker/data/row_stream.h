@@ -26,12 +26,14 @@ struct TextFiles {
   LineFormat format;
   // The first line of each file is this header; {}: there is none.
   std::vector<std::string> header;
+  std::shared_ptr<ObjectStore> store;  // Of paths that are objects; null: there are none.
 };
 
 // The names of the columns that the first line of `path` has. Errors: as LineStream;
 // kInvalidArgument (no line, a column without a name, or a name twice).
 absl::StatusOr<std::vector<std::string>> ReadHeader(const std::string& path,
-                                                    const LineFormat& format);
+                                                    const LineFormat& format,
+                                                    ObjectStore* store = nullptr);
 
 // All rows. Errors: as RowStream.
 absl::StatusOr<int64_t> CountRows(std::shared_ptr<const TextFiles> files, const OnScan& on_scan);
@@ -49,28 +51,41 @@ struct RowFilter {
   }
 };
 
-// Not thread-safe.
-class RowStream {
+// The rows of a split's files, those of all files as if they were one. Not thread-safe.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+
+  // Back to the first row. Errors: those of the first file.
+  virtual absl::Status Rewind() = 0;
+
+  // Skips `count` rows, or those that are left; returns how many. `on_scan` is called meanwhile
+  // where that takes reading.
+  virtual absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan) = 0;
+
+  // Adds up to `count` rows to `raw`, fewer at the end only; returns how many. Errors: as Skip.
+  virtual absl::StatusOr<int64_t> Append(int64_t count, RawBatch* raw) = 0;
+
+  // Share of what there is to read that is consumed.
+  virtual double progress() const = 0;
+};
+
+// Of text.
+class RowStream : public RowReader {
  public:
   // Once `*cancelled`, which outlives the stream, is set, calls return kCancelled.
   RowStream(std::shared_ptr<const TextFiles> files, RowFilter filter,
             const std::atomic<bool>* cancelled)
       : files_(std::move(files)), filter_(std::move(filter)), cancelled_(cancelled) {}
 
-  // Back to the first row. Errors: those of the first file.
-  absl::Status Rewind();
-
-  // Skips `count` rows, or those that are left; returns how many. Reads no more of the files than
-  // their indexes leave to be read. Errors: as LineStream;
-  // kInvalidArgument (a file's header is another than the first one's: says where).
-  absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
-
-  // Adds up to `count` rows to `raw`, fewer at the end only; returns how many. Errors: as Skip.
-  absl::StatusOr<int64_t> Append(int64_t count, RawBatch* raw);
-
-  // Share of the files' bytes that is consumed; each file that is not begun counts as much as the
-  // average of the others.
-  double progress() const;
+  // Errors of all: as LineStream; kInvalidArgument (a file's header is another than the first
+  // one's: says where).
+  absl::Status Rewind() override;
+  // Reads no more of the files than their indexes leave to be read.
+  absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {}) override;
+  absl::StatusOr<int64_t> Append(int64_t count, RawBatch* raw) override;
+  // Of the files' bytes; each file that is not begun counts as much as the average of the others.
+  double progress() const override;
 
  private:
   // Opens the next file; false: there is none.
@@ -107,7 +122,7 @@ class RowStream {
   size_t next_kept_ = 0;       // and the first of these that is not handed out.
 };
 
-// Adds row `row` of `from` to `to`.
+// Adds row `row` of `from` to `to`; blocks of columns that it refers to are the caller's to share.
 void AppendRow(const RawBatch& from, int64_t row, RawBatch* to);
 
 }  // namespace thermocline

@@ -223,7 +223,7 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
   TextParser parser;
   parser.needs_labels_ = options.needs_labels;
   parser.is_criteo_ = data.train().has_criteo_tsv();
-  if (!parser.is_criteo_) {
+  if (data.train().has_csv()) {
     parser.format_.separator = data.train().csv().separator().at(0);
     parser.format_.quotes = data.train().csv().quotes();
   }
@@ -254,8 +254,7 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
 
 // ---- rows
 
-// A finite number of 0 or more.
-static bool ParseWeight(absl::string_view text, float* weight) {
+bool TextParser::ParseWeight(absl::string_view text, float* weight) {
   const std::optional<double> number = ParseNumber(text);
   if (!number.has_value()) return false;
   *weight = static_cast<float>(*number);

@@ -55,9 +55,9 @@ struct TextParserOptions {
 // Immutable; thread-safe.
 class TextParser {
  public:
-  // `data`: of the job, in the long form (DescribeData), text. Errors: kInvalidArgument (a column
-  // that the job names, or that is to go along, is not there: says where it is named, and which one
-  // may be meant).
+  // `data`: of the job, in the long form (DescribeData), not npy. Errors: kInvalidArgument (a
+  // column that the job names, or that is to go along, is not there: says where it is named, and
+  // which one may be meant).
   static absl::StatusOr<TextParser> Make(const Job& job, const Data& data, ColumnNames columns,
                                          const TextParserOptions& options = {});
 
@@ -92,6 +92,9 @@ class TextParser {
     uint64_t buckets = 0;
   };
 
+  // It makes of the values of columns what this class makes of their text, as the same job says.
+  friend class ParquetParser;
+
   TextParser() = default;
 
   absl::Status AddFeatures(const Job& job);
@@ -108,6 +111,8 @@ class TextParser {
   template <typename Columns>
   bool ParseRow(const Columns& columns, RowValues values, std::vector<KeyBuffer>* features) const;
   bool ParseLabel(absl::string_view text, float* label) const;
+  // A finite number of 0 or more.
+  static bool ParseWeight(absl::string_view text, float* weight);
   std::string DescribeCount(absl::string_view line, size_t columns) const;
   std::string DescribeColumn(int column, absl::string_view text) const;
 

@@ -1,0 +1,223 @@
+#include "worker/data/parquet_source.h"
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/arrow/parquet.h"
+#include "common/base/status_macros.h"
+
+namespace thermocline {
+namespace {
+
+// Rows that are decoded at a time: their columns pass through the processor's cache.
+constexpr int64_t kBlockRows = 8192;
+
+// The rows of files that `rows` says, in order.
+class ParquetRows : public RowReader {
+ public:
+  // Once `*cancelled`, which outlives this, is set, calls return kCancelled.
+  ParquetRows(std::shared_ptr<const ParquetFiles> files,
+              std::shared_ptr<const ParquetParser> parser, TextRange::Rows rows,
+              const std::atomic<bool>* cancelled)
+      : files_(std::move(files)),
+        parser_(std::move(parser)),
+        wanted_(rows),
+        cancelled_(cancelled) {}
+
+  absl::Status Rewind() override {
+    next_file_ = 0;
+    next_row_ = 0;
+    done_rows_ = 0;
+    file_ = nullptr;
+    block_ = nullptr;
+    Choose();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int64_t> Skip(int64_t count, const OnScan&) override {
+    int64_t skipped = 0;
+    for (;;) {
+      const int64_t of_block = std::min<int64_t>(count - skipped, chosen_end_ - chosen_);
+      chosen_ += of_block;
+      skipped += of_block;
+      if (skipped == count) return skipped;
+      if (wanted_ == TextRange::Rows::kAll) return skipped + SkipUnread(count - skipped);
+      ASSIGN_OR_RETURN(const bool more, NextBlock());
+      if (!more) return skipped;
+    }
+  }
+
+  absl::StatusOr<int64_t> Append(int64_t count, RawBatch* raw) override {
+    int64_t added = 0;
+    while (added < count) {
+      if (chosen_ == chosen_end_) {
+        ASSIGN_OR_RETURN(const bool more, NextBlock());
+        if (!more) break;
+        continue;
+      }
+      const int64_t rows = std::min<int64_t>(count - added, chosen_end_ - chosen_);
+      raw->blocks.push_back(block_);
+      for (int64_t i = chosen_; i < chosen_ + rows; ++i) {
+        raw->column_rows.push_back(
+            {block_.get(), is_all_ ? static_cast<int32_t>(i) : rows_of_block_[i]});
+      }
+      chosen_ += rows;
+      added += rows;
+    }
+    raw->num_rows += added;
+    return added;
+  }
+
+  double progress() const override {
+    const int64_t rows = files_->all_rows();
+    return rows == 0 ? 1 : static_cast<double>(done_rows_) / static_cast<double>(rows);
+  }
+
+ private:
+  // Passes over rows that were not read; returns how many.
+  int64_t SkipUnread(int64_t count) {
+    int64_t skipped = 0;
+    while (skipped < count && next_file_ < static_cast<int>(files_->paths.size())) {
+      const int64_t rows = std::min(count - skipped, files_->rows(next_file_) - next_row_);
+      next_row_ += rows;
+      skipped += rows;
+      if (rows > 0) is_placed_ = false;
+      if (next_row_ == files_->rows(next_file_)) NextFile();
+    }
+    done_rows_ += skipped;
+    return skipped;
+  }
+
+  void NextFile() {
+    ++next_file_;
+    next_row_ = 0;
+    file_ = nullptr;
+  }
+
+  absl::Status OpenFile() {
+    const std::string& path = files_->paths[next_file_];
+    ASSIGN_OR_RETURN(file_, ParquetFile::Open(path, files_->store.get()));
+    if (file_->row_group_rows() != files_->row_groups[next_file_]) {
+      return absl::DataLossError(absl::StrCat(
+          path, ": has ", file_->rows(), " rows now, or other row groups than the file with ",
+          files_->rows(next_file_), " rows that was there when the job began"));
+    }
+    ASSIGN_OR_RETURN(columns_, parser_->Find(path, file_->columns()));
+    is_placed_ = false;
+    return absl::OkStatus();
+  }
+
+  // Decodes the next rows; false at the end of all files.
+  absl::StatusOr<bool> NextBlock() {
+    for (; next_file_ < static_cast<int>(files_->paths.size()); NextFile()) {
+      if (cancelled_->load(std::memory_order_relaxed)) {
+        return absl::CancelledError("reading was cancelled");
+      }
+      if (file_ == nullptr) RETURN_IF_ERROR(OpenFile());
+      if (!is_placed_) RETURN_IF_ERROR(file_->Seek(next_row_, columns_));
+      is_placed_ = true;
+      auto block = std::make_shared<ParquetBlock>();
+      ASSIGN_OR_RETURN(block->rows, file_->Read(kBlockRows, &block->cells));
+      if (block->rows == 0) continue;
+      block->file = next_file_;
+      block->first_row = next_row_;
+      for (const int64_t rows : files_->row_groups[next_file_]) {
+        if (block->first_row < rows) break;
+        block->first_row -= rows;
+        ++block->row_group;
+      }
+      parser_->ShareDictionaries(block_.get(), block.get());
+      next_row_ += block->rows;
+      done_rows_ += block->rows;
+      block_ = std::move(block);
+      Choose();
+      return true;
+    }
+    return false;
+  }
+
+  // Which rows of the block are wanted.
+  void Choose() {
+    is_all_ = wanted_ == TextRange::Rows::kAll;
+    rows_of_block_.clear();
+    chosen_ = 0;
+    chosen_end_ = block_ == nullptr ? 0 : block_->rows;
+    if (is_all_) return;
+    for (int64_t row = 0; row < chosen_end_; ++row) {
+      const bool is_held_out = parser_->IsHeldOut(*block_, row);
+      if (is_held_out == (wanted_ == TextRange::Rows::kHeldOut)) {
+        rows_of_block_.push_back(static_cast<int32_t>(row));
+      }
+    }
+    chosen_end_ = static_cast<int64_t>(rows_of_block_.size());
+  }
+
+  const std::shared_ptr<const ParquetFiles> files_;
+  const std::shared_ptr<const ParquetParser> parser_;
+  const TextRange::Rows wanted_;
+  const std::atomic<bool>* const cancelled_;
+
+  std::unique_ptr<ParquetFile> file_;  // next_file_; null: it is not open.
+  std::vector<int> columns_;           // Of file_.
+  bool is_placed_ = false;             // file_ stands at next_row_.
+  // Where what is not decoded begins.
+  int next_file_ = 0;
+  int64_t next_row_ = 0;
+  int64_t done_rows_ = 0;  // Before that, of all files.
+
+  std::shared_ptr<const ParquetBlock> block_;
+  bool is_all_ = true;                  // All its rows are wanted.
+  std::vector<int32_t> rows_of_block_;  // Else those that are.
+  int64_t chosen_ = 0, chosen_end_ = 0;
+};
+
+}  // namespace
+
+int64_t ParquetFiles::rows(int file) const {
+  return std::accumulate(row_groups[file].begin(), row_groups[file].end(), int64_t{0});
+}
+
+int64_t ParquetFiles::all_rows() const {
+  int64_t all = 0;
+  for (size_t i = 0; i < row_groups.size(); ++i) all += rows(static_cast<int>(i));
+  return all;
+}
+
+absl::StatusOr<ParquetFiles> OpenParquetFiles(std::vector<std::string> paths,
+                                              std::shared_ptr<ObjectStore> store,
+                                              const ParquetParser& parser) {
+  ParquetFiles files;
+  files.store = std::move(store);
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> file,
+                     ParquetFile::Open(path, files.store.get()));
+    RETURN_IF_ERROR(parser.Find(path, file->columns()).status());
+    files.row_groups.push_back(file->row_group_rows());
+  }
+  files.paths = std::move(paths);
+  return files;
+}
+
+ParquetSource::ParquetSource(std::shared_ptr<const ParquetFiles> files,
+                             std::shared_ptr<const ParquetParser> parser, const TextRange& range)
+    : RowSource(files->paths, range, {}), parser_(std::move(parser)) {
+  SetRows(std::make_unique<ParquetRows>(std::move(files), parser_, range.rows, cancelled()));
+}
+
+absl::Status ParquetSource::Parse(const RawBatch& raw, Batch* batch,
+                                  std::vector<int64_t>* bad_rows) {
+  parser_->ParseRows(raw, raw.slice_begin, raw.slice_end, batch, bad_rows);
+  return absl::OkStatus();
+}
+
+absl::Status ParquetSource::DescribeBadRow(const RawBatch& raw, int64_t row) {
+  const RawBatch::ColumnRow& at = raw.column_rows[row];
+  return absl::InvalidArgumentError(
+      absl::StrCat(paths()[at.block->file], ": row group ", at.block->row_group, ", row ",
+                   at.block->first_row + at.row, ": ", parser_->Describe(*at.block, at.row)));
+}
+
+}  // namespace thermocline

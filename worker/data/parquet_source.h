@@ -1,0 +1,48 @@
+// A range of the rows of Parquet files as a BatchSource. Only the columns that the job names are
+// read, a run of rows at a time; row groups before the first row that is wanted are not.
+#ifndef THERMOCLINE_WORKER_DATA_PARQUET_SOURCE_H_
+#define THERMOCLINE_WORKER_DATA_PARQUET_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/arrow/object_store.h"
+#include "worker/data/parquet_parser.h"
+#include "worker/data/text_source.h"
+
+namespace thermocline {
+
+// Immutable; shared by the sources that read it.
+struct ParquetFiles {
+  std::vector<std::string> paths;                // At least one.
+  std::shared_ptr<ObjectStore> store;            // Of paths that are objects; else null.
+  std::vector<std::vector<int64_t>> row_groups;  // Rows of each, of each file.
+
+  int64_t rows(int file) const;
+  int64_t all_rows() const;
+};
+
+// Reads the footers of `paths`. Errors: as ParquetFile::Open() and ParquetParser::Find().
+absl::StatusOr<ParquetFiles> OpenParquetFiles(std::vector<std::string> paths,
+                                              std::shared_ptr<ObjectStore> store,
+                                              const ParquetParser& parser);
+
+class ParquetSource : public RowSource {
+ public:
+  ParquetSource(std::shared_ptr<const ParquetFiles> files,
+                std::shared_ptr<const ParquetParser> parser, const TextRange& range);
+
+  absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
+  absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+
+ private:
+  const std::shared_ptr<const ParquetParser> parser_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_PARQUET_SOURCE_H_
