@@ -291,6 +291,7 @@ class ParquetDataset : public DatasetBase {
     const TextRange& rows = split == Split::kTrain ? train_rows_ : test_rows_;
     return rows.end < 0 ? -1 : rows.end - rows.begin;
   }
+  bool has_labels(Split) const override { return true; }
 
  protected:
   std::unique_ptr<BatchSource> MakeSource(Split split, Step) override {
@@ -442,7 +443,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
   if (!job.data().has_train() && job.data().format() == Data::FORMAT_UNSPECIFIED) {
     return absl::InvalidArgumentError("data.format is not set");
   }
-  if (data.train().has_parquet()) return ParquetDataset::Open(job, data);
+  if (data.train().has_parquet()) {
+    if (!options.needs_labels) return absl::UnimplementedError("Parquet files can't be scored yet");
+    return ParquetDataset::Open(job, data);
+  }
   if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(options));
   if (!options.carried_columns.empty()) {
     return absl::InvalidArgumentError(
