@@ -86,7 +86,8 @@ absl::StatusOr<Job> JobToPredict(const PredictFlags& flags, const std::string& c
                                       "cache",       "init_from",  "init"};
   absl::StatusOr<Job> job;
   if (flags.job.empty()) {
-    cleared.push_back("cluster.worker_threads");  // Of the machine that trained.
+    // Of the machine that trained.
+    cleared.insert(cleared.end(), {"cluster.worker_threads", "data.parser_threads"});
     job = ParseJob(JobToText(manifest.job()), absl::StrCat("the job of checkpoint ", checkpoint),
                    overrides, cleared);
   } else {
