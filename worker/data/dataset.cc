@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/arrow/object_store.h"
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/disk/file_list.h"
 #include "common/job/job_data.h"
 #include "proto/job.pb.h"
 #include "worker/data/byte_source.h"
+#include "worker/data/data_files.h"
 #include "worker/data/npy_source.h"
 #include "worker/data/parquet_source.h"
 #include "worker/data/row_stream.h"
@@ -83,74 +82,14 @@ class DatasetBase : public Dataset {
   BatchReaderOptions test_;
 };
 
-// The store of the s3:// paths of `data`; null: there are none.
-absl::StatusOr<std::shared_ptr<ObjectStore>> OpenStore(const Data& data) {
-  bool is_used = false;
-  for (const Data::Files& files : {data.train(), data.test()}) {
-    for (const std::string& path : files.path()) is_used |= IsObjectPath(path);
-  }
-  if (!is_used) return std::shared_ptr<ObjectStore>();
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<ObjectStore> store,
-      ObjectStore::Open({data.s3().endpoint(), data.s3().region(), data.s3().anonymous()}));
-  return std::shared_ptr<ObjectStore>(std::move(store));
-}
-
-// The files and objects that all paths of `files` stand for.
-absl::StatusOr<std::vector<std::string>> ListAll(const Data::Files& files, ObjectStore* store) {
-  std::vector<std::string> all;
-  for (const std::string& path : files.path()) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> found,
-                     IsObjectPath(path) ? store->List(path) : ListFiles(path));
-    all.insert(all.end(), found.begin(), found.end());
-  }
-  return all;
-}
-
-// The files of `files`, and in `*columns` what they call their columns.
-absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, std::shared_ptr<ObjectStore> store,
-                                    ColumnNames* columns) {
-  TextFiles found;
-  found.store = std::move(store);
-  ASSIGN_OR_RETURN(found.paths, ListAll(files, found.store.get()));
-  if (files.has_csv()) {
-    found.format.separator = files.csv().separator().at(0);
-    found.format.quotes = files.csv().quotes();
-  }
-  if (files.has_csv() && files.csv().header()) {
-    ASSIGN_OR_RETURN(found.header, ReadHeader(found.paths[0], found.format, found.store.get()));
-    *columns = {found.header, absl::StrCat("the header of ", found.paths[0])};
-  } else {
-    *columns = {TextColumns(files), "data.train.csv.column"};
-  }
-  return found;
-}
-
-// An index for each file.
-void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOptions& options,
-                TextFiles* files) {
-  const Data::Split& split = data.split();
-  const auto column = std::find(columns.names.begin(), columns.names.end(), split.column());
-  // What decides which rows a file has, and which of them are held out.
-  const std::string reading =
-      absl::StrCat("separator=", int{files->format.separator}, " quotes=", files->format.quotes,
-                   " header=", !files->header.empty(),
-                   split.column().empty() ? ""
-                                          : absl::StrCat(" columns=", columns.names.size(),
-                                                         " split=", column - columns.names.begin(),
-                                                         ",", split.test_from()));
-  for (const std::string& path : files->paths) {
-    files->indexes.push_back(std::make_shared<TextIndex>(path, reading, options));
-  }
-}
-
 // Takes the label's columns out of `columns`, where the files' names for their columns don't come
 // from the files, and the first line has so many fewer.
 absl::Status TakeOutAbsentLabels(const TextFiles& files, const Data& data, ColumnNames* columns) {
   if (!files.header.empty()) return absl::OkStatus();
   const std::atomic<bool> cancelled{false};
-  ASSIGN_OR_RETURN(const std::unique_ptr<LineStream> lines,
-                   LineStream::Open(files.paths[0], &cancelled, files.format));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<LineStream> lines,
+      LineStream::Open(files.paths[0], &cancelled, files.format, /*file=*/0, files.store.get()));
   RawBatch raw;
   raw.ClearText();
   ASSIGN_OR_RETURN(const int64_t rows, lines->Append(1, &raw));
@@ -281,9 +220,10 @@ class TextDataset : public DatasetBase {
 
 class ParquetDataset : public DatasetBase {
  public:
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data) {
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
+                                                       const DatasetOptions& options) {
     std::unique_ptr<ParquetDataset> dataset(new ParquetDataset(job));
-    RETURN_IF_ERROR(dataset->OpenFiles(job, data));
+    RETURN_IF_ERROR(dataset->OpenFiles(job, data, options));
     return dataset;
   }
 
@@ -291,7 +231,7 @@ class ParquetDataset : public DatasetBase {
     const TextRange& rows = split == Split::kTrain ? train_rows_ : test_rows_;
     return rows.end < 0 ? -1 : rows.end - rows.begin;
   }
-  bool has_labels(Split) const override { return true; }
+  bool has_labels(Split) const override { return parser_->has_label(); }
 
  protected:
   std::unique_ptr<BatchSource> MakeSource(Split split, Step) override {
@@ -302,13 +242,14 @@ class ParquetDataset : public DatasetBase {
  private:
   explicit ParquetDataset(const Job& job) : DatasetBase(job) {}
 
-  absl::Status OpenFiles(const Job& job, const Data& data) {
+  absl::Status OpenFiles(const Job& job, const Data& data, const DatasetOptions& options) {
     ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
     ASSIGN_OR_RETURN(std::vector<std::string> paths, ListAll(data.train(), store.get()));
     ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> first,
                      ParquetFile::Open(paths[0], store.get()));
     ASSIGN_OR_RETURN(ParquetParser parser,
-                     ParquetParser::Make(job, data, paths[0], first->columns()));
+                     ParquetParser::Make(job, data, paths[0], first->columns(),
+                                         {options.needs_labels, options.carried_columns}));
     parser_ = std::make_shared<ParquetParser>(std::move(parser));
     ASSIGN_OR_RETURN(ParquetFiles train, OpenParquetFiles(std::move(paths), store, *parser_));
     train_ = test_ = std::make_shared<ParquetFiles>(std::move(train));
@@ -443,10 +384,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
   if (!job.data().has_train() && job.data().format() == Data::FORMAT_UNSPECIFIED) {
     return absl::InvalidArgumentError("data.format is not set");
   }
-  if (data.train().has_parquet()) {
-    if (!options.needs_labels) return absl::UnimplementedError("Parquet files can't be scored yet");
-    return ParquetDataset::Open(job, data);
-  }
+  if (data.train().has_parquet()) return ParquetDataset::Open(job, data, options);
   if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(options));
   if (!options.carried_columns.empty()) {
     return absl::InvalidArgumentError(

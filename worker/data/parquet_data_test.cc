@@ -203,6 +203,10 @@ std::string Print(const Batch& batch) {
   for (int i = 0; i < batch.size; ++i) {
     absl::StrAppend(&text, batch.labels[i], ":");
     if (!batch.weights.empty()) absl::StrAppend(&text, " *", batch.weights[i]);
+    if (!batch.groups.empty()) absl::StrAppend(&text, " of ", batch.groups[i]);
+    for (const std::vector<std::string>& column : batch.carried) {
+      absl::StrAppend(&text, " '", column[i], "'");
+    }
     for (const float value : batch.dense_row(i)) {
       uint32_t bits;
       std::memcpy(&bits, &value, sizeof(bits));
@@ -227,9 +231,9 @@ struct ReadResult {
 };
 
 ReadResult ReadAll(const Job& job, Split split, uint32_t rank = 0, uint32_t workers = 1,
-                   int start = 0) {
+                   int start = 0, const DatasetOptions& options = {}) {
   ReadResult result;
-  auto dataset = Dataset::Open(job);
+  auto dataset = Dataset::Open(job, options);
   result.status = dataset.status();
   if (!dataset.ok()) return result;
   auto reader = (*dataset)->OpenReader(split, WorkerRank(rank), workers, Step(start));
@@ -317,6 +321,26 @@ TEST_F(ParquetDataTest, FilesOfHeldOutRowsAndPositiveLabels) {
     EXPECT_EQ(ReadAll(parquet, split).batches, text.batches);
   }
   EXPECT_EQ(ReadAll(parquet, Split::kTest).rows, 30);
+}
+
+// As rows to be scored: without the label, grouped, and with columns that go along.
+TEST_F(ParquetDataTest, RowsToBeScoredNeedNoLabel) {
+  const Table table(100, 11);
+  folder_.Write("rows.csv", table.Csv(0, 100));
+  table.WriteParquet(Path("rows.parquet"), 0, 100, {});
+  DatasetOptions options;
+  options.needs_labels = false;
+  options.carried_columns = {"user", "time", "score"};
+  const auto read = [&](const std::string& name, const std::string& format) {
+    return ReadAll(MakeJob(absl::StrCat("train { path: '", Path(name), "' ", format,
+                                        " } label { column: 'clicks' } group: 'device'"),
+                           "feature { column: 'user' }"),
+                   Split::kTrain, 0, 1, 0, options);
+  };
+  const ReadResult text = read("rows.csv", "csv { header: true }");
+  ASSERT_TRUE(text.status.ok()) << text.status;
+  EXPECT_THAT(text.batches, HasSubstr("nan: of "));
+  EXPECT_EQ(read("rows.parquet", "parquet {}").batches, text.batches);
 }
 
 // Ids and floats as they stand in npy files, as text and as Parquet columns.

@@ -143,9 +143,10 @@ void ParquetParser::ForEachText(const std::vector<Row>& rows, int column, const 
 
 void ParquetParser::ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
                                Batch* batch) const {
-  for (size_t l = plan_.labels_.size(); l-- > 0;) {  // The first is read last, and stays.
+  std::fill(batch->labels.begin(), batch->labels.end(), NAN);  // Without one.
+  for (size_t l = plan_.labels_.size(); l-- > 0;) {            // The first is read last, and stays.
     ForEachText(rows, plan_.labels_[l], [&](size_t r, absl::string_view text) {
-      if (!plan_.ParseLabel(text, &batch->labels[r])) (*is_bad)[r] = 1;
+      if (!plan_.ParseLabel(text, &batch->labels[r]) && plan_.needs_labels_) (*is_bad)[r] = 1;
     });
   }
   if (plan_.weight_ >= 0) {
@@ -157,6 +158,21 @@ void ParquetParser::ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t
   ForEachText(rows, plan_.split_->column(), [&](size_t r, absl::string_view text) {
     if (!plan_.split_->IsHeldOut(text).has_value()) (*is_bad)[r] = 1;
   });
+}
+
+void ParquetParser::ReadTexts(const std::vector<Row>& rows, Batch* batch) const {
+  batch->groups.resize(plan_.group_ >= 0 ? rows.size() : 0);
+  if (plan_.group_ >= 0) {
+    ForEachText(rows, plan_.group_,
+                [batch](size_t r, absl::string_view text) { batch->groups[r] = HashText(text); });
+  }
+  batch->carried.resize(plan_.carried_.size());
+  for (size_t c = 0; c < plan_.carried_.size(); ++c) {
+    std::vector<std::string>& carried = batch->carried[c];
+    carried.resize(rows.size());
+    ForEachText(rows, plan_.carried_[c],
+                [&carried](size_t r, absl::string_view text) { carried[r] = std::string(text); });
+  }
 }
 
 void ParquetParser::ReadNumbers(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
@@ -280,6 +296,7 @@ void ParquetParser::ReadRows(const std::vector<Row>& rows, std::vector<uint8_t>*
   batch->weights.resize(plan_.weight_ >= 0 ? rows.size() : 0);
   batch->features.resize(plan_.features_.size());
   ReadLabels(rows, is_bad, batch);
+  ReadTexts(rows, batch);
   ReadNumbers(rows, is_bad, batch);
   for (size_t f = 0; f < plan_.features_.size(); ++f) {
     FeatureLookups& lookups = batch->features[f];

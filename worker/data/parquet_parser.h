@@ -47,7 +47,10 @@ class ParquetParser {
   // not there, or its type is none that the job can use it as: says which, and what is).
   static absl::StatusOr<ParquetParser> Make(const Job& job, const Data& data,
                                             const std::string& path,
-                                            const std::vector<ParquetColumn>& columns);
+                                            const std::vector<ParquetColumn>& columns,
+                                            const TextParserOptions& options = {});
+
+  bool has_label() const { return plan_.has_label(); }
 
   // The columns that are read.
   const std::vector<ParquetColumn>& columns() const { return columns_; }
@@ -92,8 +95,10 @@ class ParquetParser {
   // Calls f(i, text) with the text of a column, which is no list, of each row.
   template <typename F>
   void ForEachText(const std::vector<Row>& rows, int column, const F& f) const;
-  // And weights, where there are any.
+  // And weights, where there are any; and whether data.split can be decided.
   void ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad, Batch* batch) const;
+  // Groups, and what goes along with the rows.
+  void ReadTexts(const std::vector<Row>& rows, Batch* batch) const;
   void ReadNumbers(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad, Batch* batch) const;
   void ReadKeys(const std::vector<Row>& rows, size_t feature, std::vector<uint8_t>* is_bad,
                 FeatureLookups* lookups) const;

@@ -38,28 +38,15 @@ int64_t NanosPerUnit(const ParquetColumn& column) {
                                     : kNanosPerSecond / column.units_per_second;
 }
 
-// What is of text alone as yet.
-absl::Status CheckSupported(const Job& job, const Data& data) {
-  const auto refuse = [](absl::string_view field) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " is for text, and the data are Parquet"));
-  };
-  if (!data.group().empty()) return refuse("data.group");
-  for (const Feature& feature : job.feature()) {
-    if (!feature.categorical().weights().empty()) return refuse("categorical.weights");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<ParquetParser> ParquetParser::Make(const Job& job, const Data& data,
                                                   const std::string& path,
-                                                  const std::vector<ParquetColumn>& columns) {
-  RETURN_IF_ERROR(CheckSupported(job, data));
+                                                  const std::vector<ParquetColumn>& columns,
+                                                  const TextParserOptions& options) {
   ColumnNames names{{}, path};
   for (const ParquetColumn& column : columns) names.names.push_back(column.name);
-  ASSIGN_OR_RETURN(TextParser plan, TextParser::Make(job, data, std::move(names)));
+  ASSIGN_OR_RETURN(TextParser plan, TextParser::Make(job, data, std::move(names), options));
   ParquetParser parser(std::move(plan));
   parser.AddColumns(columns);
   RETURN_IF_ERROR(parser.CheckColumns(job, path));
@@ -79,7 +66,9 @@ void ParquetParser::AddColumns(const std::vector<ParquetColumn>& columns) {
   for (const TextParser::Keys& keys : plan_.features_) {
     if (keys.column >= 0) used.push_back(keys.column);
   }
+  used.insert(used.end(), plan_.carried_.begin(), plan_.carried_.end());
   if (plan_.weight_ >= 0) used.push_back(plan_.weight_);
+  if (plan_.group_ >= 0) used.push_back(plan_.group_);
   if (plan_.split_.has_value()) used.push_back(plan_.split_->column());
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
@@ -103,6 +92,12 @@ absl::Status ParquetParser::CheckColumns(const Job& job, const std::string& path
   };
   for (const int label : plan_.labels_) {
     if (Column(label).is_list) return wrong("data.label.column is one value a row", Column(label));
+  }
+  if (plan_.group_ >= 0 && Column(plan_.group_).is_list) {
+    return wrong("data.group is one value a row", Column(plan_.group_));
+  }
+  for (const int carried : plan_.carried_) {
+    if (Column(carried).is_list) return wrong("--column is one value a row", Column(carried));
   }
   if (plan_.weight_ >= 0 && (Column(plan_.weight_).is_list || IsTime(Column(plan_.weight_).kind))) {
     return wrong("data.weight is one number a row", Column(plan_.weight_));
