@@ -1,5 +1,5 @@
-// What the data stanza and the features of a job mean: both forms of `data` as one, stanzas of
-// several columns as single features, and the defaults of each.
+// What the data stanza and the features of a job mean: both forms of `data` as one, ranges of
+// column names, and the features of each kind.
 #ifndef THERMOCLINE_COMMON_JOB_JOB_DATA_H_
 #define THERMOCLINE_COMMON_JOB_JOB_DATA_H_
 
@@ -12,10 +12,6 @@ namespace thermocline {
 
 // Columns of a kind that a job has at most; no range or count makes more features.
 inline constexpr uint32_t kMaxColumns = 4096;
-
-// Fills in `data` and lists every feature that the job has, each with its one column and what that
-// becomes: part of ResolveJob.
-void ResolveData(Job* job);
 
 // The data of a resolved job in the long form (data.train, test, split and label), whichever it
 // was written in.

@@ -74,37 +74,25 @@ absl::Status CheckHeldOut(const Job& job) {
                    share, ", and ", data.train().path(0), " has ", own, " as well; choose one"));
 }
 
-absl::Status CheckDescribedFiles(const Data& data) {
+// The files of either form of `written`; errors name the fields of the form that the job has.
+absl::Status CheckDataFiles(const Data& written) {
+  const Data data = DescribeData(written);
+  const bool is_described = written.has_train();
   for (const std::string& path : data.train().path()) {
+    const char* const field = is_described ? "data.train.path" : "data.path";
     if (!IsNpy(data)) {
-      RETURN_IF_ERROR(CheckFilesAt(data, "data.train.path", path));
-    } else if (!std::filesystem::is_directory(path)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data.train.path '", path, "' is not a folder; npy reads a folder"));
+      RETURN_IF_ERROR(CheckFilesAt(data, field, path));
+      continue;
     }
+    RETURN_IF_ERROR(CheckReadable(field, path));
+    if (std::filesystem::is_directory(path)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " '", path, "' is not a folder; npy reads a folder"));
   }
   for (const std::string& path : data.test().path()) {
-    RETURN_IF_ERROR(CheckFilesAt(data, "data.test.path", path));
+    RETURN_IF_ERROR(CheckFilesAt(data, is_described ? "data.test.path" : "data.test_path", path));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckShortFormFiles(const Data& data) {
-  const bool is_npy = IsNpy(data);
-  if (IsObjectPath(data.path()) && !is_npy) return CheckFilesAt(data, "data.path", data.path());
-  if (is_npy || std::filesystem::exists(data.path())) {
-    RETURN_IF_ERROR(CheckReadable("data.path", data.path()));
-  } else if (!ListFiles(data.path()).ok()) {  // It may be a pattern.
-    return CheckReadable("data.path", data.path());
-  }
-  if (!data.test_path().empty() && !ListFiles(data.test_path()).ok()) {
-    RETURN_IF_ERROR(CheckReadable("data.test_path", data.test_path()));
-  }
-  const bool is_folder = std::filesystem::is_directory(data.path());
-  if (is_folder == is_npy) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data.path '", data.path(), "' is a ", is_folder ? "folder" : "file", "; the format ",
-      Data::Format_Name(data.format()), " reads a ", is_folder ? "file" : "folder"));
 }
 
 // "'a.csv'", or "'a.csv' and 2 more paths".
@@ -140,8 +128,7 @@ void MakePathsAbsolute(Job* job) {
 }
 
 absl::Status CheckJobFiles(const Job& job) {
-  RETURN_IF_ERROR(job.data().has_train() ? CheckDescribedFiles(job.data())
-                                         : CheckShortFormFiles(job.data()));
+  RETURN_IF_ERROR(CheckDataFiles(job.data()));
   RETURN_IF_ERROR(CheckHeldOut(job));
   const Tls& tls = job.cluster().tls();
   RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
