@@ -60,8 +60,8 @@ void AddInspect(CLI::App* app, Action* action) {
 header, quotes; what type each column has, and what it is good for: label, feature, time. Prints
 distinct values (exact up to 131,072 a column; beyond that an estimate, with two standard
 deviations), missing values, skew, the range and moments of numbers, the rate of the label, and
-what the tables would take. FILE is a file (plain, .gz or .zst), a folder, a pattern, or a folder
-of npy files; several are read as one.
+what the tables would take. FILE is a file of text (plain, .gz or .zst) or Parquet, a folder, a
+pattern, or a folder of npy files; several are read as one.
 
 --job writes a job file that trains as it is, with comments on what was guessed. It overwrites
 nothing. A label that is wrongly guessed is named with --label.

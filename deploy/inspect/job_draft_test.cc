@@ -86,15 +86,15 @@ TEST(Suggestions, TheLabelIsGuessedByNameAndValues) {
   const Json event =
       Column("col4", "string", 3, Texts({{"buy", 500}, {"cart", 500}, {"pv", 9000}}));
   const Json guessed = Suggested(Csv({event}))["label"];
-  EXPECT_EQ(guessed["positive"], Json({"buy", "cart"}));
+  EXPECT_EQ(guessed["positive"], Json::array({"buy", "cart"}));
   EXPECT_THAT(guessed["why"].get<std::string>(), HasSubstr("a guess"));
   const Json chosen = Suggested(Csv({event, kClick}), {"col4", {"buy"}})["label"];
   EXPECT_EQ(chosen["column"], "col4");
-  EXPECT_EQ(chosen["positive"], Json({"buy"}));
+  EXPECT_EQ(chosen["positive"], Json::array({"buy"}));
   EXPECT_EQ(chosen["rate"], 0.05);
   // Floats, as data frames write them.
   const Json floats = Column("label", "number", 2, Texts({{"0.0", 4000}, {"1.0", 6000}}));
-  EXPECT_EQ(Suggested(Csv({floats}))["label"]["positive"], Json({"1.0"}));
+  EXPECT_EQ(Suggested(Csv({floats}))["label"]["positive"], Json::array({"1.0"}));
   EXPECT_FALSE(
       Suggested(Csv({Column("user", "integer", 500, Numbers(1, 900, 0, 0))})).contains("label"));
 }
