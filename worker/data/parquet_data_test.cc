@@ -282,7 +282,7 @@ TEST_F(ParquetDataTest, GivesTheBatchesOfTheSameValuesAsText) {
     for (const Split split : {Split::kTrain, Split::kTest}) {
       const ReadResult text = ReadAll(csv, split);
       ASSERT_TRUE(text.status.ok()) << text.status;
-      ASSERT_GT(text.rows, 100);
+      ASSERT_GT(text.rows, 50);
       for (const Job& job :
            {job_of("csv", "csv { header: true }"), job_of("all.parquet", "parquet {}"),
             job_of("parquet", "parquet {}")}) {
