@@ -54,10 +54,7 @@ absl::Status InitializeOnce() {
     struct sigaction action = {};
     sigaction(SIGPIPE, nullptr, &action);
     options.install_sigpipe_handler = action.sa_handler == SIG_DFL;
-    auto* const result = new arrow::Status(arrow::fs::InitializeS3(options));
-    // It crashes at the end of a process that did not finalize it.
-    if (result->ok()) std::atexit([] { (void)arrow::fs::EnsureS3Finalized(); });
-    return result;
+    return new arrow::Status(arrow::fs::InitializeS3(options));
   }();
   return FromArrow("s3://", *status);
 }
@@ -111,6 +108,11 @@ class ArrowObjectStream : public ObjectStream {
 class S3Store : public ArrowObjectStore {
  public:
   explicit S3Store(const ObjectStoreOptions& options) : options_(options) {}
+  ~S3Store() override {
+    // Amazon's library is ended as the process ends, before the static objects that it made while
+    // the store was used.
+    if (arrow::fs::IsS3Initialized()) std::atexit([] { (void)arrow::fs::EnsureS3Finalized(); });
+  }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
     const size_t wildcard = path.find_first_of("*?[");
