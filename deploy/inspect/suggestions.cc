@@ -221,7 +221,7 @@ Use UseOf(const Json& column, const std::string& format) {
   if (distinct == 1 && column["missing"] == 0) return {kUseNone, "it is the same in all rows"};
   if (type == "time") {
     if (column["time"]["hour_start"].get<int>() >= 0) return {kUseHour, "the hour of the day"};
-    return {kUseNone, "a time has no value twice; it splits the rows"};
+    return {kUseNone, "a time that comes does not come again"};
   }
   if (type == "number") return {kUseNumeric, "numbers with fractions"};
   if (type == "list" || type == "sequence") return {kUseCategorical, "a list of ids"};

@@ -82,6 +82,13 @@ KnownRows RowsOf(const Feature& feature, const Json* figures) {
     double rows = column->at("distinct").get<double>();
     rows += column->at("missing").get<double>() > 0 ? 1 : 0;
     const bool is_part = !figures->at("complete").get<bool>();
+    // Of a part of each text there are fewer than of whole ones; of an hour, two digits.
+    if (categorical.has_substring()) {
+      const double digits = categorical.substring().length();
+      const bool is_short = column->at("type") == "time" && digits > 0;
+      rows = std::min({rows, most, is_short ? std::pow(10, digits) : rows});
+      return {rows, "inspected: at most"};
+    }
     if (rows >= most) return {most, "buckets"};
     return {rows, is_part ? "inspected in part: at least" : "inspected"};
   }

@@ -211,27 +211,22 @@ bool IsNpyFile(const std::string& path) { return absl::EndsWith(path, ".npy"); }
 
 absl::StatusOr<Json> InspectData(const InspectionOptions& options,
                                  const OnInspected& on_inspected) {
+  std::error_code error;
+  if (options.paths.size() == 1 &&
+      std::filesystem::exists(options.paths[0] + "/train_labels.npy", error)) {
+    return InspectNpy(options.paths[0], options.max_rows, on_inspected);
+  }
   std::vector<std::string> files;
   for (const std::string& path : options.paths) {
     ASSIGN_OR_RETURN(const std::vector<std::string> found, ListFiles(path));
     files.insert(files.end(), found.begin(), found.end());
   }
-  const auto npy = std::count_if(files.begin(), files.end(), IsNpyFile);
-  if (npy > 0) {
-    if (npy < static_cast<int64_t>(files.size())) {
-      const auto other = std::find_if_not(files.begin(), files.end(), IsNpyFile);
-      return absl::InvalidArgumentError(
-          absl::StrCat(*std::find_if(files.begin(), files.end(), IsNpyFile),
-                       " is an npy file, and ", *other, " is none; name files of one kind"));
-    }
-    std::error_code error;
-    if (options.paths.size() > 1 || !std::filesystem::is_directory(options.paths[0], error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(files[0],
-                       " is an npy file; name the one folder that has train_dense.npy, "
-                       "train_sparse.npy and train_labels.npy"));
-    }
-    return InspectNpy(options.paths[0], options.max_rows, on_inspected);
+  const auto npy = std::find_if(files.begin(), files.end(), IsNpyFile);
+  if (npy != files.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(*npy,
+                     " is an npy file; name the one folder that has train_dense.npy, "
+                     "train_sparse.npy and train_labels.npy"));
   }
   if (IsParquet(files[0])) {
     const auto other = std::find_if_not(files.begin(), files.end(), IsParquet);

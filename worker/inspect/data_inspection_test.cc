@@ -149,8 +149,9 @@ TEST_F(DataInspectionTest, NpyFoldersHaveTheirColumns) {
   const absl::Status error = ErrorOf({folder + "/train_dense.npy"});
   EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(error.message(), HasSubstr("name the one folder"));
-  Write("note.csv", "a,b\n");
-  EXPECT_THAT(ErrorOf({folder}).message(), HasSubstr("name files of one kind"));
+  const std::string note = Write("note.csv", "1,2\n");
+  EXPECT_EQ(Inspect({folder}).at("rows"), 3);
+  EXPECT_THAT(ErrorOf({note, folder}).message(), HasSubstr("name the one folder"));
 }
 
 TEST_F(DataInspectionTest, WhatIsNoLogIsRefused) {
