@@ -9,9 +9,9 @@ namespace thermocline {
 namespace {
 
 // Of max_keys: frequent keys that stay whatever their hash.
-constexpr size_t kFrequentShare = 8;
+constexpr size_t kFrequentShare = 4;
 // A key is frequent if it has more than this many times its share of the lookups.
-constexpr double kFrequentTimes = 16;
+constexpr double kFrequentTimes = 2;
 constexpr double kTopShare = 0.01;
 
 // 1 - (1 - share)^draws

@@ -38,7 +38,7 @@ TEST(KeyCounts, NoKeyIsNoDistinctKey) {
 TEST(KeyCounts, EstimatesBeyondItsBound) {
   for (const uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
-    KeyCounts bounded(4096), exact(1 << 20);
+    KeyCounts bounded(16384), exact(1 << 20);
     std::mt19937_64 random(seed);
     std::uniform_real_distribution<double> uniform;
     for (int i = 0; i < 400'000; ++i) {
