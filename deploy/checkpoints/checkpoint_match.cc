@@ -162,18 +162,6 @@ absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,
       {"columns", "padding_id", "column", "categorical", "sequence", "cross", "table"}));
   RETURN_IF_ERROR(CheckFeatures(job, NumericFeatures(job), NumericFeatures(before), " numeric",
                                 {"column", "numeric"}));
-  const std::vector<DenseTable> layers = ResolveTables(job).dense;
-  const std::vector<DenseTable> layers_before = ResolveTables(before).dense;
-  const auto shape = [](const std::vector<DenseTable>& tensors, size_t i) {
-    if (i >= tensors.size()) return std::string("absent");
-    return absl::StrCat("'", tensors[i].layout.name, "' of ", tensors[i].rows, " x ",
-                        tensors[i].cols);
-  };
-  for (size_t i = 0; i < std::max(layers.size(), layers_before.size()); ++i) {
-    if (shape(layers, i) == shape(layers_before, i)) continue;
-    return Differs(absl::StrCat("the MLPs differ: a layer is ", shape(layers, i), " here, and was ",
-                                shape(layers_before, i), " in the checkpoint"));
-  }
   const std::vector<TableLayout> here = ResolveTables(job).AllLayouts(), there = TablesOf(manifest);
   for (const TableLayout& table : here) {
     const TableLayout* const old = Find(there, table.name);
@@ -189,6 +177,18 @@ absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,
     if (Find(here, table.name) != nullptr) continue;
     notices->push_back(
         absl::StrCat("table '", table.name, "' of the checkpoint is left out: the job has none"));
+  }
+  const std::vector<DenseTable> layers = ResolveTables(job).dense;
+  const std::vector<DenseTable> layers_before = ResolveTables(before).dense;
+  const auto shape = [](const std::vector<DenseTable>& tensors, size_t i) {
+    if (i >= tensors.size()) return std::string("absent");
+    return absl::StrCat("'", tensors[i].layout.name, "' of ", tensors[i].rows, " x ",
+                        tensors[i].cols);
+  };
+  for (size_t i = 0; i < std::max(layers.size(), layers_before.size()); ++i) {
+    if (shape(layers, i) == shape(layers_before, i)) continue;
+    return Differs(absl::StrCat("the MLPs differ: a layer is ", shape(layers, i), " here, and was ",
+                                shape(layers_before, i), " in the checkpoint"));
   }
   return absl::OkStatus();
 }

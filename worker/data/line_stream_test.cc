@@ -145,7 +145,7 @@ TEST(LineStream, BinaryFilesAreNamed) {
   const std::vector<std::pair<std::string, std::string>> files = {
       {"\x93NUMPY\x01", "is a NumPy array (.npy); data.format: DLRM_NPY reads those"},
       {std::string("PK\3\4\0", 5), "is a zip archive or NumPy's .npz"},
-      {"PAR1\x15", "is a Parquet file, which can't be read yet"},
+      {"PAR1\x15", "is a Parquet file; data.train { parquet {} } and `feature` read those"},
       {Gzip("1\n"), "is gzip within gzip"},
       {Zstd("1\n"), "is zstd within a compressed file"},
       {"\xfd"

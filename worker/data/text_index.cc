@@ -99,10 +99,12 @@ RowPlace TakePlace(Taker* from) {
 }  // namespace
 
 std::optional<TextIndex::Identity> TextIndex::IdentityOf(const std::string& path) {
+  struct stat info;
+  // A pipe that is opened has met its reader.
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   const absl::Cleanup close_file = [fd] { close(fd); };
-  struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   Identity identity;
   identity.size = info.st_size;

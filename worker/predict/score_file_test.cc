@@ -120,8 +120,8 @@ TEST(ScoreFile, ParquetHasTheColumnsOfCsv) {
   for (const ParquetColumn& column : (*parquet)->columns()) {
     names.push_back(column.name + " " + column.type);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"row int64", "label float", "user string",
-                                             "item string", "score double"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"row int64", "label float32", "user string",
+                                             "item string", "score float64"}));
   ASSERT_TRUE((*parquet)->Seek(0, {0, 2, 4}).ok());
   std::vector<ParquetCells> cells(3);
   ASSERT_EQ(*(*parquet)->Read(10, &cells), 3);
