@@ -70,12 +70,13 @@ size_t MaxIndexKeys(uint32_t buckets) {
 }
 
 uint64_t TableMemoryBytes(const TableLayout& layout, uint64_t rows) {
-  // Hashes spread the keys evenly, but for a few rows. The last block of a stripe is half full on
-  // average.
+  // Hashes spread the keys evenly over the stripes. A stripe of few rows has one block; the last of
+  // many blocks is half full on average.
   const double per_stripe = static_cast<double>(rows) / kNumStripes;
-  const double used_stripes = kNumStripes * -std::expm1(-per_stripe);
-  const auto slack_rows =
-      static_cast<uint64_t>(used_stripes * (uint64_t{1} << BlockShift(layout)) / 2);
+  const double one_block_each = kNumStripes * -std::expm1(-per_stripe) *
+                                static_cast<double>(uint64_t{1} << BlockShift(layout));
+  const auto slack_rows = static_cast<uint64_t>(
+      std::max(one_block_each - static_cast<double>(rows), one_block_each / 2));
   uint64_t bytes = (rows + slack_rows) * RowMemoryBytes(layout);
   for (uint32_t stripe = 0; stripe < kNumStripes; ++stripe) {
     bytes += IndexBytes(static_cast<uint64_t>(std::ceil(per_stripe)),

@@ -81,6 +81,7 @@ class SimJob {
   ServerConfig ConfigFor(ServerIndex index) const;
   SimulatedDisk* checkpoints() { return &disk_; }
   CheckpointStore* store() { return &store_; }
+  const GenerationStart& start() const { return start_; }  // Of the newest generation.
   // Those of the last generation; null where the job has none.
   const SimEvaluations* evaluations() const { return evaluations_.get(); }
   // REQUIRES: training is over.

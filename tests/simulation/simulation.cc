@@ -96,6 +96,14 @@ void Simulation::CheckCheckpointsLeft() {
       CheckCheckpoints(job_.model(), job_.lines(), job_.ConfigFor(ServerIndex(0)), num_servers,
                        job_.checkpoints(), *job_.store(), &result_.failures);
   if (!job_.setup().checkpoints->at_end) return;
+  // The job's last generation makes one, or begins with it and has nothing left to do.
+  const GenerationStart& start = job_.start();
+  if (start.base_step == last()) {
+    const auto base = job_.store()->Load(start.base, start.base_generation);
+    if (!base.ok())
+      Fail(absl::StrCat("the checkpoint of the last step: ", base.status().ToString()));
+    return;
+  }
   const auto newest = job_.store()->Newest();
   if (!newest.ok() || !newest->has_value() || (*newest)->step() != last().value()) {
     Fail("there is no checkpoint of the last step");
