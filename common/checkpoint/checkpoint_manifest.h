@@ -90,8 +90,8 @@ std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest);
 // As DescribeDifference, for the content of rows only: memory budgets make no difference.
 std::string DescribeRowDifference(TableLayout here, TableLayout there);
 
-// Whether the rows of a table of another run can be those that a job begins with: dim, optimizer and
-// state. Keys without a row, and rates, may begin otherwise. As DescribeDifference.
+// Whether the rows of a table of another run can be those that a job begins with: dim, optimizer
+// and state. Keys without a row, and rates, may begin otherwise. As DescribeDifference.
 std::string DescribeInitDifference(const TableLayout& here, const TableLayout& there);
 
 // Errors: as DecodeFrame; kDataLoss also for a base that is no name.

@@ -320,9 +320,10 @@ void CachedSource::Update(StepContext* context) {
       const TableOfStep& table = step.tables[t];
       const TableLayout& layout = options_.tables[t];
       const auto bypassed = static_cast<int32_t>(table.bypassed_positions.size);
-      updates.push_back({layout.optimizer,
-                         ScalarsForStep(layout.optimizer, context->learning_rate, context->optimizer_step()),
-                         context->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
+      updates.push_back(
+          {layout.optimizer,
+           ScalarsForStep(layout.optimizer, context->learning_rate, context->optimizer_step()),
+           context->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
       gathers.push_back({context->tables[t].gradients, table.bypassed_positions,
                          FloatMatrix(table.bypassed_gradients.device.data, bypassed, layout.dim)});
       CountLookups(*context, t);
