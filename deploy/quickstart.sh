@@ -16,7 +16,7 @@ deploy/setup.sh
 echo "== build"
 # The build's own server goes away soon after.
 bazel --max_idle_secs=15 build \
-  //deploy:thermocline //server:thermocline-server //worker:thermocline-worker
+  //deploy:thermocline //server:thermocline-server //worker:all
 thermocline=bazel-bin/deploy/thermocline
 
 clicklog=$(mktemp -d -t thermocline-clicklog-XXXXXX)

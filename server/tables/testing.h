@@ -33,7 +33,8 @@ struct Row {
 // Bit by bit: there are NaNs among random state.
 inline bool operator==(const Row& a, const Row& b) {
   return a.count == b.count && a.changed == b.changed && a.floats.size() == b.floats.size() &&
-         std::memcmp(a.floats.data(), b.floats.data(), a.floats.size() * sizeof(float)) == 0;
+         (a.floats.empty() ||
+          std::memcmp(a.floats.data(), b.floats.data(), a.floats.size() * sizeof(float)) == 0);
 }
 using Rows = std::map<Key, Row>;
 
