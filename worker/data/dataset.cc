@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
 #include "proto/job.pb.h"
 #include "worker/data/byte_source.h"
@@ -44,7 +44,7 @@ int64_t CutOf(int64_t rows, double test_share) {
 uint32_t ParserThreads(const Job& job) {
   if (job.data().has_parser_threads()) return job.data().parser_threads();
   const uint32_t workers = std::max(job.cluster().workers(), 1u);
-  return std::clamp(std::thread::hardware_concurrency() / workers, 1u, 8u);
+  return std::clamp(static_cast<uint32_t>(HardwareThreads()) / workers, 1u, 8u);
 }
 
 // What both formats share: the options of readers.
@@ -389,7 +389,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
   if (!options.carried_columns.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("column '", options.carried_columns[0],
-                     "' can't go along: the columns of npy files have ", "no names"));
+                     "' can't go along: the columns of npy files have no names"));
   }
   auto dataset = std::make_unique<NpyDataset>(job, data);
   RETURN_IF_ERROR(dataset->OpenFiles(data.split().last_share(), options.needs_labels));
