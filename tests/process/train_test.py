@@ -327,12 +327,19 @@ train { batch_size: 50 passes: 10 learning_rate { base: 0.1 } }
             self.addCleanup(stats.kill)
             # It has connected, or is about to: it can't exit with this code by itself.
             wait_for(lambda: stats.poll() is None and self.threads(stats.pid) > 1, 'its threads')
+            wait_for(lambda: self.catches_ctrl_c(stats.pid) == bool(flags), 'its signal handler')
             stats.send_signal(signal.SIGINT)
             self.assertEqual(stats.wait(DEADLINE_S), code)
 
     @staticmethod
     def threads(pid):
         return len(os.listdir('/proc/%d/task' % pid))
+
+    @staticmethod
+    def catches_ctrl_c(pid):
+        with open('/proc/%d/status' % pid) as status:
+            caught = next(line for line in status if line.startswith('SigCgt:'))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1)
 
     def test_bench_train(self):
         launcher = self.start('--repeats=2', command='bench')
