@@ -138,6 +138,9 @@ void ResolveCluster(Cluster* cluster) {
   SET_DEFAULT(cluster, max_server_restarts, 10);
   SET_DEFAULT(cluster, handler_threads, 2);
   SET_DEFAULT(cluster, max_held_pulls, 4096);
+  SET_DEFAULT(cluster, node_lease_s, 20);
+  SET_DEFAULT(cluster, host_timeout_s, 30);
+  SET_DEFAULT(cluster, host_wait_s, 300);
   if (cluster->max_log_size().empty()) cluster->set_max_log_size("8GiB");
   if (cluster->max_pending_size().empty()) cluster->set_max_pending_size("4GiB");
   if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");

@@ -235,6 +235,10 @@ INSTANTIATE_TEST_SUITE_P(
              "j:22: cluster.startup_timeout_s is 0; it must be at least 1"},
         Case{"servers: 2", "rpc_timeout_s: 0",
              "j:22: cluster.rpc_timeout_s is 0; it must be at least 1"},
+        Case{"servers: 2", "host_wait_s: 0",
+             "j:22: cluster.host_wait_s is 0; it must be at least 1"},
+        Case{"servers: 2", "node_lease_s: 30",
+             "j:22: cluster.node_lease_s is 30; it must be at most 29"},
         Case{"servers: 2", "handler_threads: 1",
              "j:22: cluster.handler_threads is 1; it must be at least 2"},
         Case{"servers: 2", "max_held_pulls: 0",
@@ -406,6 +410,9 @@ TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
   EXPECT_EQ(job->cluster().max_pending_size(), "4GiB");
   EXPECT_EQ(job->cluster().handler_threads(), 2u);
   EXPECT_EQ(job->cluster().max_held_pulls(), 4096u);
+  EXPECT_EQ(job->cluster().node_lease_s(), 20u);
+  EXPECT_EQ(job->cluster().host_timeout_s(), 30u);
+  EXPECT_EQ(job->cluster().host_wait_s(), 300u);
   EXPECT_FALSE(ParseJob(kJob, "j", {})->has_checkpoint());
 }
 

@@ -18,6 +18,7 @@
 #include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/job_machine.h"
+#include "deploy/job/placement.h"
 #include "deploy/job/process.h"
 #include "deploy/job/stall_watch.h"
 #include "proto/checkpoint.pb.h"
@@ -38,6 +39,7 @@ struct GenerationState {
 
   GenerationStart start;
   CheckpointManifest base;  // Of start.base.
+  Placement placement;
   ProcessTable processes;
   std::unique_ptr<EvaluationCoordinator> evaluations;  // Null: evaluated at the end only.
   std::unique_ptr<CheckpointCoordinator> checkpoints;  // Null: none are made, or not yet.
@@ -49,6 +51,7 @@ struct GenerationState {
   uint32_t restarts = 0;
   Stage settles_from = Stage::kOpening;
   // Times; infinite: nothing is due.
+  absl::Duration hosts_deadline = absl::InfiniteDuration();
   absl::Duration startup_deadline = absl::InfiniteDuration();
   absl::Duration settled_at = absl::InfiniteDuration();
   absl::Duration round_at = absl::InfiniteDuration();  // Of checkpoints.

@@ -29,6 +29,8 @@ struct Open {
 // Answers: ProcessStarted and ProcessEnded, or NotStarted.
 struct StartProcess {
   ProcessId id;
+  std::string host;                  // Where; "": on this machine.
+  uint32_t local_rank = 0;           // Of a worker, among those of its host.
   std::string address;               // Of a server: where it listened before; "": a free port.
   Step first_step;                   // Of a worker, as are the servers' addresses.
   std::vector<std::string> servers;  // [num_servers]

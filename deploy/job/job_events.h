@@ -21,6 +21,7 @@
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
+#include "deploy/job/host.h"
 #include "deploy/job/process.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/parameter_server.pb.h"
@@ -36,6 +37,17 @@ struct Opened {
   uint64_t generation = 0;
   absl::Status status;
   CheckpointManifest base;
+};
+// Of a job over several hosts. News of a registration (a nonce) that is known, or lost already, is
+// void; another registration of a host that is there means the loss of the one before.
+struct HostUp {
+  Host host;
+};
+// The machine takes every process of the host as ended, and its push logs as gone.
+struct HostLost {
+  std::string name;
+  uint64_t nonce = 0;
+  std::string why;  // "no sign for 30s"
 };
 struct ProcessStarted {  // It serves at `address`.
   ProcessId id;
@@ -117,12 +129,12 @@ struct RunnerFailed {
 }  // namespace event
 
 using JobEvent =
-    std::variant<event::Tick, event::Opened, event::ProcessStarted, event::WorkerResult,
-                 event::ProcessEnded, event::NotStarted, event::Configured, event::StatusAnswered,
-                 event::Progressed, event::Evaluated, event::CheckpointAnswered, event::Committed,
-                 event::Removed, event::Decided, event::DigestReady, event::ResultWritten,
-                 event::CheckpointRequested, event::UserStop, event::AllStopped,
-                 event::RunnerFailed>;
+    std::variant<event::Tick, event::Opened, event::HostUp, event::HostLost, event::ProcessStarted,
+                 event::WorkerResult, event::ProcessEnded, event::NotStarted, event::Configured,
+                 event::StatusAnswered, event::Progressed, event::Evaluated,
+                 event::CheckpointAnswered, event::Committed, event::Removed, event::Decided,
+                 event::DigestReady, event::ResultWritten, event::CheckpointRequested,
+                 event::UserStop, event::AllStopped, event::RunnerFailed>;
 
 }  // namespace thermocline
 

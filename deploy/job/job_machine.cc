@@ -43,7 +43,8 @@ JobMachine::State::State(JobMachineOptions options)
       generation_(options_.start, options_.job.cluster()),
       budgets_{{options_.job.cluster().max_server_restarts(), writes_checkpoints_},
                Budget(options_.job.checkpoint().max_rollbacks())},
-      samples_(options_.job.train().batch_size()) {}
+      samples_(options_.job.train().batch_size()),
+      hosts_(options_.build) {}
 
 void JobMachine::State::Begin() {
   const GenerationStart& start = options_.start;
@@ -65,6 +66,7 @@ void JobMachine::State::Take(absl::Duration now, const JobEvent& event) {
 
 // What is due, or has become possible.
 void JobMachine::State::Advance() {
+  if (stage_ == Stage::kWaitingForHosts) LookAtHosts();
   if (stage_ == Stage::kStartingServers) CheckStartup(ProcessRole::kServer);
   if (stage_ == Stage::kConfiguring && generation_.processes.AllConfigured()) StartWorkers();
   if (stage_ == Stage::kStartingWorkers) CheckStartup(ProcessRole::kWorker);
@@ -86,7 +88,7 @@ absl::Duration JobMachine::State::next_tick() const {
   const bool has_round =
       g.checkpoints != nullptr && g.checkpoints->is_idle() && !g.checkpoints->finished();
   const bool is_committing = g.checkpoints != nullptr && g.checkpoints->is_committing();
-  next = std::min({g.startup_deadline, has_round ? g.round_at : next,
+  next = std::min({g.hosts_deadline, g.startup_deadline, has_round ? g.round_at : next,
                    g.is_status_asked ? next : g.look_at, g.is_decision_sent ? next : g.decide_at,
                    g.restart_seen_by});
   for (const ProcessState& server : g.processes.servers) {
@@ -113,17 +115,25 @@ void JobMachine::State::On(const event::Opened& opened) {
         options_.job.evaluate(), generation_.start, opened.base.evaluations(),
         writes_checkpoints_ && options_.job.evaluate().keep_best());
   }
-  StartServers();
+  WaitForHosts();
 }
 
 void JobMachine::State::StartServers() {
   stage_ = Stage::kStartingServers;
-  generation_.startup_deadline = now_ + absl::Seconds(options_.job.cluster().startup_timeout_s());
+  generation_.startup_deadline = now_ + StartupTimeout();
   for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
     action::StartProcess start;
     start.id = generation_.processes.Begin(ProcessRole::kServer, i);
+    start.host = generation_.placement.HostOf(ProcessRole::kServer, i);
     Do(std::move(start));
   }
+}
+
+// The loss of a host is known before its processes are late.
+absl::Duration JobMachine::State::StartupTimeout() const {
+  const Cluster& cluster = options_.job.cluster();
+  return absl::Seconds(cluster.startup_timeout_s() +
+                       (options_.num_hosts == 0 ? 0 : cluster.host_timeout_s()));
 }
 
 void JobMachine::State::CheckStartup(ProcessRole role) {
@@ -136,14 +146,15 @@ void JobMachine::State::CheckStartup(ProcessRole role) {
   if (now_ < generation_.startup_deadline) return;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(ProcessName(role, *missing), " did not come up within ",
-                   absl::FormatDuration(absl::Seconds(options_.job.cluster().startup_timeout_s())),
-                   " (cluster.startup_timeout_s); its log: ",
-                   (is_server ? options_.server_logs : options_.worker_logs)[*missing])));
+                   absl::FormatDuration(StartupTimeout()),
+                   options_.num_hosts == 0 ? " (cluster.startup_timeout_s"
+                                           : " (cluster.startup_timeout_s and host_timeout_s",
+                   "); its log: ", LogOf(role, *missing))));
 }
 
 void JobMachine::State::On(const event::ProcessStarted& started) {
   ProcessState* const process = generation_.processes.Find(started.id);
-  if (process == nullptr) return;
+  if (process == nullptr || !process->is_running) return;
   process->came_up = true;
   process->address = started.address;
   if (started.id.role == ProcessRole::kServer && IsConfiguredOnce()) Configure(started.id.index);
@@ -151,7 +162,7 @@ void JobMachine::State::On(const event::ProcessStarted& started) {
 
 void JobMachine::State::On(const event::NotStarted& failed) {
   ProcessState* const process = generation_.processes.Find(failed.id);
-  if (process == nullptr || !IsRunning()) return;
+  if (process == nullptr || !process->is_running || !IsRunning()) return;
   process->is_running = false;
   if (failed.id.role == ProcessRole::kWorker || !IsConfiguredOnce()) return Fail(failed.why);
   const std::string how = absl::StrCat("can't be started again: ", failed.why.message());
@@ -170,7 +181,7 @@ void JobMachine::State::ConfigureServers() {
     generation_.processes.servers[i].advanced_at = now_;
     Configure(i);
   }
-  if (LoadsRows()) generation_.look_at = now_;
+  if (!TakesConfigurationAtOnce()) generation_.look_at = now_;
 }
 
 // The server loads the rows of its base and replays its log in the background: the call is repeated
@@ -195,8 +206,7 @@ void JobMachine::State::On(const event::Configured& configured) {
     return;
   }
   const bool is_first = stage_ == Stage::kConfiguring;
-  // Without rows to load a server takes it at once.
-  if (IsUnanswered(status) && !(is_first && !LoadsRows())) {
+  if (IsUnanswered(status) && !(is_first && TakesConfigurationAtOnce())) {
     server->not_configured = status;
     server->configure_at = now_ + kConfigureRetryPeriod;
     return;
@@ -263,6 +273,7 @@ void JobMachine::State::StartDueServers() {
     action::StartProcess start;
     start.address = server.address;
     start.id = g.processes.Begin(ProcessRole::kServer, i);
+    start.host = g.placement.HostOf(ProcessRole::kServer, i);
     Do(std::move(start));
   }
 }
@@ -275,10 +286,12 @@ void JobMachine::State::StartWorkers() {
   g.look_at = absl::InfiniteDuration();
   Do(action::ReportServersUp{g.processes.Addresses(ProcessRole::kServer)});
   stage_ = Stage::kStartingWorkers;
-  g.startup_deadline = now_ + absl::Seconds(options_.job.cluster().startup_timeout_s());
+  g.startup_deadline = now_ + StartupTimeout();
   for (size_t rank = 0; rank < g.processes.workers.size(); ++rank) {
     action::StartProcess start;
     start.id = g.processes.Begin(ProcessRole::kWorker, rank);
+    start.host = g.placement.HostOf(ProcessRole::kWorker, rank);
+    start.local_rank = g.placement.LocalRank(rank);
     start.first_step = g.start.first_step();
     start.servers = g.processes.Addresses(ProcessRole::kServer);
     Do(std::move(start));

@@ -27,12 +27,18 @@ struct JobMachineOptions {
   bool eval_only = false;
   CheckpointManifest manifest;          // Of its checkpoints: all but generation, step and shards.
   uint64_t max_log_bytes = UINT64_MAX;  // cluster.max_log_size
-  std::vector<std::string> server_logs, worker_logs;  // Paths, by index; for messages.
+  // That the job begins with; 0: all of it runs on this machine, and no host is asked for.
+  size_t num_hosts = 0;
+  std::string build;  // That hosts must have; "": any.
+  std::vector<std::string> server_logs,
+      worker_logs;  // Paths on their hosts, by index; for messages.
 };
 
 // The stages of a job, and what leads from one to the next:
 //
-//   kOpening          Opened                               kStartingServers
+//   kOpening          Opened                               kWaitingForHosts; on this machine
+//                                                          kStartingServers
+//   kWaitingForHosts  enough hosts are there               kStartingServers
 //   kStartingServers  all servers serve                    kConfiguring
 //   kConfiguring      all servers are configured           kStartingWorkers
 //   kStartingWorkers  all workers serve, or ended well     kTraining
@@ -41,12 +47,13 @@ struct JobMachineOptions {
 //                                                          kAsking
 //   kAsking           the digest is there, or can't be had kWritingResult
 //   kWritingResult    ResultWritten                        kStopping
-//   any of these      something can't be done, a start takes too long
+//   any of these      something can't be done, a start takes too long, hosts don't come
 //                                                          kStopping
 //                     UserStop                             kStopping; once trained, kWritingResult
-//                     a process ended that should not have and is not started again, a restarted
-//                     server can't recover, nothing advances, acknowledged pushes are lost, it is
-//                     not known whether a manifest is on the medium
+//                     a process ended that should not have and is not started again, a host is
+//                     lost with a process, a restarted server can't recover, nothing advances,
+//                     acknowledged pushes are lost, it is not known whether a manifest is on the
+//                     medium
 //                                                          kSettling
 //   kSettling         kSettle later, by what was collected kStopping; from kAsking, kWritingResult
 //   kStopping         AllStopped, and no manifest is being written
@@ -58,6 +65,7 @@ class JobMachine {
  public:
   enum class Stage {
     kOpening,
+    kWaitingForHosts,
     kStartingServers,
     kConfiguring,
     kStartingWorkers,
@@ -72,6 +80,8 @@ class JobMachine {
   // From the first failure until all are judged: other processes end as well, so that the report
   // names the cause (a server) beside the consequence (the worker that lost it).
   static constexpr absl::Duration kSettle = absl::Milliseconds(300);
+  // The same over several hosts, whose reports come at different times.
+  static constexpr absl::Duration kSettleOverHosts = absl::Seconds(2);
 
   explicit JobMachine(JobMachineOptions options);
   ~JobMachine();

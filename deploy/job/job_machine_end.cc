@@ -108,7 +108,7 @@ void JobMachine::State::Settle() {
   if (!IsRunning()) return;
   generation_.settles_from = stage_;
   stage_ = Stage::kSettling;
-  generation_.settled_at = now_ + kSettle;
+  generation_.settled_at = now_ + (options_.num_hosts == 0 ? kSettle : kSettleOverHosts);
 }
 
 void JobMachine::State::OnSettled() {

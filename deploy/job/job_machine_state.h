@@ -14,6 +14,7 @@
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/generation_state.h"
+#include "deploy/job/host.h"
 #include "deploy/job/job_machine.h"
 #include "deploy/job/process.h"
 
@@ -61,6 +62,13 @@ class JobMachine::State {
   void OnServerEnd(size_t index);
   void StartDueServers();
   void CheckStartup(ProcessRole role);
+
+  // job_machine_hosts.cc: which hosts there are, and which runs what.
+  void On(const event::HostUp& up);
+  void On(const event::HostLost& lost);
+  void WaitForHosts();
+  void LookAtHosts();
+  std::string LogOf(ProcessRole role, size_t index) const;
 
   // job_machine_training.cc: what is watched and made meanwhile.
   void On(const event::StatusAnswered& answered);
@@ -113,7 +121,10 @@ class JobMachine::State {
   }
   // Whether its servers begin with rows.
   bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
+  // Whether a server answers its first configuration at once. A host may be cut off.
+  bool TakesConfigurationAtOnce() const { return !LoadsRows() && options_.num_hosts == 0; }
   absl::Duration StallTimeout() const;
+  absl::Duration StartupTimeout() const;
 
   const JobMachineOptions options_;
   const bool writes_checkpoints_;
@@ -123,6 +134,8 @@ class JobMachine::State {
   JobBudgets budgets_;
   SampleCounter samples_;
   Step reached_ = kNoStep;
+  HostTable hosts_;
+  bool was_placed_ = false;            // Processes were, in this generation or an earlier one.
   std::string user_stop_;              // How; "": no.
   std::vector<std::string> requests_;  // For checkpoints, that no coordinator has.
   std::vector<JobAction> actions_;

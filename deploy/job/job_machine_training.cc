@@ -112,7 +112,7 @@ void JobMachine::State::OnStall() {
                    " (cluster.stall_timeout_s)");
   std::string server_logs;
   for (const size_t server : g.stall.ServersWaitedFor()) {
-    absl::StrAppend(&server_logs, "\n  | ", options_.server_logs[server]);
+    absl::StrAppend(&server_logs, "\n  | ", LogOf(ProcessRole::kServer, server));
   }
   if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) {
     const bool is_finishing = stage_ == Stage::kFinishing;
@@ -132,7 +132,7 @@ void JobMachine::State::OnStall() {
   g.stall_reason = absl::StrCat(what, ": ", g.stall.WhoIsWaitedFor(running));
   std::string logs = server_logs;
   for (const uint32_t rank : g.stall.Behind(running)) {
-    absl::StrAppend(&logs, "\n  | ", options_.worker_logs[rank]);
+    absl::StrAppend(&logs, "\n  | ", LogOf(ProcessRole::kWorker, rank));
   }
   g.stall_error = absl::DeadlineExceededError(absl::StrCat(g.stall_reason, "; logs:", logs));
   Settle();

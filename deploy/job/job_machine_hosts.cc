@@ -1,0 +1,97 @@
+// The hosts of a job over several hosts: who comes, who is lost, who runs what.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "deploy/job/job_machine_state.h"
+
+namespace thermocline {
+
+void JobMachine::State::On(const event::HostUp& up) {
+  const Host& host = up.host;
+  if (hosts_.Knows(host.name, host.nonce)) return;
+  // What ran under the agent before is gone, or ends without a lease.
+  if (const Host* const before = hosts_.Find(host.name)) {
+    On(event::HostLost{host.name, before->nonce, "its agent was started again"});
+  }
+  hosts_.Add(host);
+  if (stage_ > Stage::kWaitingForHosts) {
+    Tell(absl::StrCat("host ", host.name, " came; it is used from the next generation on"));
+  }
+}
+
+void JobMachine::State::On(const event::HostLost& lost) {
+  if (!hosts_.Lose(lost.name, lost.nonce, lost.why)) return;
+  Tell(absl::StrCat("host ", lost.name, " is lost: ", lost.why));
+  // What ends while the others are stopped shows nothing.
+  if (!IsRunning() && stage_ != Stage::kSettling) return;
+  GenerationState& g = generation_;
+  const std::string how = absl::StrCat("was lost with host ", lost.name);
+  const ProcessEnd end = {std::nullopt, how, absl::StrCat(how, ": ", lost.why)};
+  bool any = false;
+  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
+    const bool is_server = role == ProcessRole::kServer;
+    std::vector<ProcessState>& processes = is_server ? g.processes.servers : g.processes.workers;
+    for (size_t i = 0; i < processes.size(); ++i) {
+      ProcessState& process = processes[i];
+      if (g.placement.HostOf(role, i) != lost.name) continue;
+      // A server's log is gone even where its process had ended before.
+      if (!process.is_running && !(is_server && process.start_at.has_value())) continue;
+      process.is_running = process.is_configured = false;
+      process.start_at.reset();
+      process.configure_at.reset();
+      process.end = end;
+      g.is_server_lost |= is_server;
+      any = true;
+    }
+  }
+  if (any) Settle();
+}
+
+void JobMachine::State::WaitForHosts() {
+  if (options_.num_hosts == 0) return StartServers();
+  stage_ = Stage::kWaitingForHosts;
+  generation_.hosts_deadline = now_ + absl::Seconds(options_.job.cluster().host_wait_s());
+  LookAtHosts();
+  if (stage_ != Stage::kWaitingForHosts) return;
+  Tell(absl::StrCat("waiting for hosts; there so far: ", hosts_.Describe()));
+}
+
+// The first time all hosts that the user asked for take part. Later those that are left do, unless
+// they can't run everything.
+void JobMachine::State::LookAtHosts() {
+  const Cluster& cluster = options_.job.cluster();
+  const std::vector<Host> usable = hosts_.Usable();
+  absl::StatusOr<Placement> placement =
+      Place(usable, cluster.servers(), cluster.workers(), options_.job.device());
+  const bool is_first = !was_placed_;
+  if (placement.ok() && (!is_first || usable.size() >= options_.num_hosts)) {
+    was_placed_ = true;
+    generation_.hosts_deadline = absl::InfiniteDuration();
+    generation_.placement = *std::move(placement);
+    Tell(generation_.placement.Describe());
+    for (const std::string& notice : generation_.placement.notices) Tell(notice);
+    return StartServers();
+  }
+  const bool are_few = is_first && usable.size() < options_.num_hosts;
+  const std::string why =
+      are_few ? absl::StrCat(usable.size(), " of ", options_.num_hosts, " hosts can be used")
+              : std::string(placement.status().message());
+  const std::string there = absl::StrCat("hosts that are there: ", hosts_.Describe());
+  if (is_first && hosts_.size() >= options_.num_hosts) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat(why, "; ", there)));
+  }
+  if (now_ < generation_.hosts_deadline) return;
+  Fail(absl::DeadlineExceededError(
+      absl::StrCat(why, " after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
+                   " (cluster.host_wait_s); ", there,
+                   is_first ? "" : "; the job can be resumed once there are hosts")));
+}
+
+// Where to look: "server-0.log", "h1:server-0.log".
+std::string JobMachine::State::LogOf(ProcessRole role, size_t index) const {
+  const std::string host = generation_.placement.HostOf(role, index);
+  return absl::StrCat(
+      host, host.empty() ? "" : ":",
+      (role == ProcessRole::kServer ? options_.server_logs : options_.worker_logs)[index]);
+}
+
+}  // namespace thermocline
