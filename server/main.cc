@@ -47,6 +47,11 @@ ABSL_FLAG(
     std::string, data_dir, "",
     "Folder for push logs and for rows beyond memory, made where it is missing; without it no "
     "job with a durability or a memory budget");
+ABSL_FLAG(std::string, checkpoint_root, "",
+          "Folder that the job's checkpoints must lie in; without it no job with checkpoints");
+ABSL_FLAG(
+    std::string, init_root, "",
+    "Folder that the checkpoint which the job begins with must lie in; without it no such job");
 ABSL_FLAG(uint64_t, incarnation, 0,
           "Counts the processes that serve this index in a generation, from 1: in the names of the "
           "checkpoint files that we write. 0: there is no other");
@@ -153,11 +158,14 @@ int Run() {
       std::max<uint64_t>(service_options.max_pulls, 2 * uint64_t{limits.max_held_pulls});
   service_options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   service_options.job_id = absl::GetFlag(FLAGS_job_id);
+  service_options.checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
+  service_options.init_root = absl::GetFlag(FLAGS_init_root);
   service_options.handler_threads = absl::GetFlag(FLAGS_handler_threads);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_private_key),
                         absl::GetFlag(FLAGS_tls_ca)};
+  server_options.job_id = service_options.job_id;
   server_options.insecure = absl::GetFlag(FLAGS_insecure);
   server_options.max_message_bytes = service_options.max_message_bytes;
   server_options.service = ParameterServer::service_full_name();
@@ -179,6 +187,9 @@ int Run() {
   if (!server.ok()) {
     LogLine(server.status().message());
     return absl::IsUnavailable(server.status()) ? kExitFailed : kExitUsage;
+  }
+  if (!server_options.tls.empty()) {
+    LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
   }
   LogLine(absl::StrCat("serving on ", (*server)->address(), ", process ", getpid()));
   if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
@@ -205,7 +216,7 @@ int main(int argc, char** argv) {
       "one parameter server: holds one shard of every table of a job.\n"
       "  thermocline-server --listen=127.0.0.1:0 --port_file=/tmp/server.port",
       argc, argv);
-  thermocline::KeepGrpcQuiet();
+  thermocline::KeepGrpcQuiet(/*logs_handshakes=*/true);
   thermocline::RaiseOpenFileLimit();
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();

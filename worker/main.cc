@@ -15,6 +15,7 @@
 #include "common/base/scheduler.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
 #include "worker/session/grpc_transport.h"
@@ -42,6 +43,10 @@ ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving
 ABSL_FLAG(int32_t, progress_fd, -1, "Write progress as JSON lines to this file descriptor");
 ABSL_FLAG(std::string, data_index, "",
           "Folder of the indexes of text files, which rank 0 makes; empty: none is kept");
+ABSL_FLAG(std::string, tls_certificate, "", "PEM file: our certificate, instead of the job's");
+ABSL_FLAG(std::string, tls_private_key, "", "PEM file: its private key");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file: the CA that must have signed the certificates of servers and clients");
 ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file");
 
 namespace thermocline {
@@ -50,9 +55,11 @@ namespace {
 // Far beyond any job; keeps products with it in range.
 constexpr uint64_t kMaxStartStep = uint64_t{1} << 40;
 
+// The flags' where they are given, else the job's.
 TlsFiles TlsOf(const Job& job) {
-  const Tls& tls = job.cluster().tls();
-  return {tls.certificate(), tls.private_key(), tls.ca()};
+  const TlsFiles own = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_private_key),
+                        absl::GetFlag(FLAGS_tls_ca)};
+  return own.empty() ? TlsFilesOf(job.cluster().tls(), Role::kWorker) : own;
 }
 
 absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
@@ -131,12 +138,16 @@ int Run() {
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);
+  server_options.job_id = options.job_id;
   server_options.insecure = job->cluster().insecure();
   server_options.service = Worker::service_full_name();
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {
     LogLine(server.status().message());
     return absl::IsUnavailable(server.status()) ? kExitFailed : kExitUsage;
+  }
+  if (!server_options.tls.empty()) {
+    LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
   }
   absl::Status status;
   if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
@@ -161,7 +172,7 @@ int main(int argc, char** argv) {
       "one worker: trains its share of every batch of a job.\n"
       "  thermocline-worker --job=run/job.textproto --servers=127.0.0.1:4000 --rank=0",
       argc, argv);
-  thermocline::KeepGrpcQuiet();
+  thermocline::KeepGrpcQuiet(/*logs_handshakes=*/true);
   thermocline::RaiseOpenFileLimit();
   thermocline::TuneMallocForMessages();
   thermocline::TurnOffMutexChecks();

@@ -389,6 +389,12 @@ class Validator {
     const Cluster& cluster = job_.cluster();
     const Tls& tls = cluster.tls();
     const bool any = !tls.certificate().empty() || !tls.private_key().empty() || !tls.ca().empty();
+    const bool has_roles = tls.automatic() || !tls.directory().empty();
+    if (any && has_roles) {
+      return source_.Error("cluster.tls",
+                           "has files and also automatic or directory; choose one of them");
+    }
+    if (has_roles) return absl::OkStatus();
     if (any) {
       const std::vector<std::pair<std::string, std::string>> files = {
           {"certificate", tls.certificate()}, {"private_key", tls.private_key()}, {"ca", tls.ca()}};

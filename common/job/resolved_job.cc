@@ -189,6 +189,11 @@ uint32_t PrefetchSteps(const Cache& cache) {
   return std::min(kDefaultPrefetchSteps, std::max(1u, cache.window_steps()) - 1);
 }
 
+TlsFiles TlsFilesOf(const Tls& tls, Role role) {
+  if (!tls.directory().empty()) return TlsFilesIn(tls.directory(), role);
+  return {tls.certificate(), tls.private_key(), tls.ca()};
+}
+
 ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
                                       uint64_t generation, ServerIndex index) {
   ConfigureRequest request;

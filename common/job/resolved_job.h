@@ -12,6 +12,7 @@
 
 #include "common/base/ids.h"
 #include "common/math/table_spec.h"
+#include "common/net/tls_files.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
@@ -75,6 +76,9 @@ float LearningRateAt(const LearningRate& schedule, Step step);
 
 // cache.prefetch_steps, or the default that follows from the window where the job file has none.
 uint32_t PrefetchSteps(const Cache& cache);
+
+// The files that a process of `role` uses; all empty: plain text.
+TlsFiles TlsFilesOf(const Tls& tls, Role role);
 
 // The request that makes a server the owner of its shard of a job. The launcher sends it, and each
 // worker sends it again to check that its servers hold the tables that it expects.

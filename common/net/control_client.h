@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/net/rpc.h"
 #include "proto/parameter_server.grpc.pb.h"
@@ -26,7 +27,8 @@ class ControlClient {
   const std::string& address() const { return address_; }
 
   // Every error names the method and the address. Of all methods: kUnavailable (no process listens
-  // there, or the handshake failed), kDeadlineExceeded.
+  // there, or the handshake failed: says why), kDeadlineExceeded, kPermissionDenied (our
+  // certificate is of another job or role).
 
   // Also kFailedPrecondition (another protocol version; configured already, and differently),
   // kInvalidArgument.
@@ -51,9 +53,15 @@ class ControlClient {
   absl::Status Decide(const EvaluationDecision& decision, absl::Duration timeout);
 
  private:
-  ControlClient(std::string address, std::shared_ptr<grpc::Channel> channel);
+  ControlClient(std::string address, TlsFiles tls, std::shared_ptr<grpc::Channel> channel);
+
+  template <typename Reply, typename Stub, typename Request>
+  absl::StatusOr<Reply> Call(
+      Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+      absl::string_view name, const Request& request, absl::Duration timeout);
 
   const std::string address_;
+  const TlsFiles tls_;
   const std::unique_ptr<ParameterServer::Stub> server_;
   const std::unique_ptr<Worker::Stub> worker_;
 };

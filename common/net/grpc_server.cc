@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const Options& options, const std::vector<grpc::Service*>& services) {
   ASSIGN_OR_RETURN(const HostPort address, ParseAddress(options.address));
   RETURN_IF_ERROR(CheckMayListen(options.address, options.tls, options.insecure));
-  ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options.tls));
+  ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options.tls, options.job_id));
 
   // Both are process-wide switches of gRPC and may be repeated.
   grpc::EnableDefaultHealthCheckService(true);

@@ -21,6 +21,7 @@ class GrpcServer {
   struct Options {
     std::string address = "127.0.0.1:0";  // host:port; port 0 takes a free one
     TlsFiles tls;
+    std::string job_id;     // whose peers are let in, of those with a role (MakeServerCredentials)
     bool insecure = false;  // allows plain text beyond loopback
     int max_message_bytes = kDefaultMaxMessageBytes;
     // The most memory that gRPC may use for all calls together, received messages included; beyond
@@ -31,7 +32,7 @@ class GrpcServer {
   };
 
   // Serves `services`, which outlive the server.
-  // Errors: kInvalidArgument, kNotFound (as in credentials.h; malformed address),
+  // Errors: kInvalidArgument, kNotFound (as MakeServerCredentials; malformed address),
   //         kUnavailable (the port is in use, or the host is not this machine's; says which).
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const Options& options, const std::vector<grpc::Service*>& services);

@@ -5,54 +5,43 @@
 #include <grpcpp/create_channel.h>
 #include <netinet/in.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "common/net/roles.h"
 
 namespace thermocline {
 namespace {
-
-struct TlsTexts {
-  std::string certificate;
-  std::string private_key;
-  std::string ca;
-};
-
-absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& path) {
-  if (path.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TLS needs a certificate, a private key and a CA: no ", what, " is named"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat("cannot read the TLS ", what, " '", path, "'"));
-  }
-  if (!absl::StrContains(text.str(), "-----BEGIN ")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the TLS ", what, " '", path, "' is no PEM file"));
-  }
-  return text.str();
-}
-
-absl::StatusOr<TlsTexts> ReadTls(const TlsFiles& files) {
-  TlsTexts texts;
-  ASSIGN_OR_RETURN(texts.certificate, ReadPem("certificate", files.certificate));
-  ASSIGN_OR_RETURN(texts.private_key, ReadPem("private key", files.private_key));
-  ASSIGN_OR_RETURN(texts.ca, ReadPem("CA", files.ca));
-  return texts;
-}
 
 // address: host:port, where the host of an IPv6 address is bracketed.
 bool IsOnLoopback(absl::string_view address) {
   const absl::string_view host = address.substr(0, address.rfind(':'));
   return IsLoopbackHost(host) && (!absl::StrContains(host, ':') || absl::StartsWith(host, "["));
+}
+
+constexpr std::chrono::seconds kHandshakeLogPeriod(10);
+
+// gRPC tells of a failed handshake nowhere else, and in these words: "Handshake failed with fatal
+// error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed."
+void LogFailedHandshake(gpr_log_func_args* line) {
+  absl::string_view why = line->message;
+  if (!absl::StartsWith(why, "Handshake failed")) return;
+  using std::chrono::steady_clock;
+  static std::atomic<steady_clock::time_point> next{steady_clock::time_point()};
+  const steady_clock::time_point now = steady_clock::now();
+  steady_clock::time_point expected = next.load();
+  if (now < expected || !next.compare_exchange_strong(expected, now + kHandshakeLogPeriod)) return;
+  why = absl::StripSuffix(why.substr(why.rfind(':') + 1), ".");
+  LogLine(absl::StrCat("a TLS handshake failed: ", why, "; the other side's error says more"));
 }
 
 }  // namespace
@@ -88,7 +77,7 @@ absl::Status WithContext(const absl::Status& status, absl::string_view context) 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const TlsFiles& files) {
   if (files.empty()) return grpc::InsecureChannelCredentials();
-  ASSIGN_OR_RETURN(const TlsTexts texts, ReadTls(files));
+  ASSIGN_OR_RETURN(const TlsTexts texts, ReadTlsFiles(files, TlsUse::kClient));
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = texts.ca;
   options.pem_private_key = texts.private_key;
@@ -97,14 +86,24 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
-    const TlsFiles& files) {
+    const TlsFiles& files, std::string job) {
   if (files.empty()) return grpc::InsecureServerCredentials();
-  ASSIGN_OR_RETURN(const TlsTexts texts, ReadTls(files));
+  ASSIGN_OR_RETURN(const TlsTexts texts, ReadTlsFiles(files, TlsUse::kServer));
+  if (const auto own = IdentityOf(texts.certificate)) {
+    if (job.empty()) job = own->job;
+    if (job != own->job) {
+      return absl::InvalidArgumentError(absl::StrCat("the TLS certificate '", files.certificate,
+                                                     "' is of job '", own->job, "', not of job '",
+                                                     job, "'"));
+    }
+  }
   grpc::SslServerCredentialsOptions options(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = texts.ca;
   options.pem_key_cert_pairs.push_back({texts.private_key, texts.certificate});
-  return grpc::SslServerCredentials(options);
+  auto credentials = grpc::SslServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(MakeDoor(std::move(job)));
+  return credentials;
 }
 
 absl::Status CheckMayListen(const std::string& address, const TlsFiles& files, bool insecure) {
@@ -128,8 +127,9 @@ bool IsLoopbackHost(absl::string_view host) {
   return inet_pton(AF_INET6, std::string(host).c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-void KeepGrpcQuiet() {
-  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+void KeepGrpcQuiet(bool logs_handshakes) {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function(logs_handshakes ? LogFailedHandshake : [](gpr_log_func_args*) {});
 }
 
 grpc::ChannelArguments DataPlaneArguments(int max_message_bytes) {

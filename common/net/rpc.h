@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/net/tls_files.h"
 
 namespace thermocline {
 
@@ -33,24 +34,15 @@ absl::Status FromGrpcStatus(const grpc::Status& status);
 // The same code, with "context: " before the message. An OK status stays as it is.
 absl::Status WithContext(const absl::Status& status, absl::string_view context);
 
-// Paths of PEM files; all empty means plain text. Each side shows `certificate` and accepts only
-// peers whose certificate `ca` signed.
-struct TlsFiles {
-  std::string certificate;
-  std::string private_key;
-  std::string ca;
-
-  bool empty() const { return certificate.empty() && private_key.empty() && ca.empty(); }
-};
-
 // Plain-text credentials where `files` is empty.
-// Errors: kInvalidArgument (only some of the files are named, or one holds no PEM block),
-//         kNotFound (a file can't be read; names it).
+// Errors: those of ReadTlsFiles.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const TlsFiles& files);
-// The server demands a client certificate and verifies it.
+// The server demands a client certificate and verifies it; what a client may call depends on the
+// role in it (roles.h). Clients of other jobs than `job` are refused; "": than our own
+// certificate's, where it names one. Also kInvalidArgument: our own certificate is of another job.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
-    const TlsFiles& files);
+    const TlsFiles& files, std::string job = "");
 
 // Closed by default: plain text is for loopback, unless `insecure` says otherwise.
 // Errors: kInvalidArgument (says what would be needed).
@@ -68,8 +60,9 @@ inline constexpr int kDefaultMaxMessageBytes = 4 << 20;
 inline constexpr int kMessageSlackBytes = 64 << 10;
 
 // Keeps gRPC's own lines off stderr, unless GRPC_VERBOSITY is in the environment (ERROR, INFO,
-// DEBUG): our errors say what a user can act on. For a program's main.
-void KeepGrpcQuiet();
+// DEBUG): our errors say what a user can act on. For a program's main. `logs_handshakes`: a process
+// that serves says in its log that a TLS handshake failed, once in ten seconds at most.
+void KeepGrpcQuiet(bool logs_handshakes = false);
 
 grpc::ChannelArguments DataPlaneArguments(int max_message_bytes);
 

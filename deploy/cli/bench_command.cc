@@ -77,6 +77,8 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
     run_job.mutable_checkpoint()->clear_directory();  // Each run has its own.
     if (!job->has_checkpoint()) run_job.clear_checkpoint();
     FillCheckpointDirectory(*directory, &run_job);
+    const absl::Status certificates = MakeCertificates(*directory, &run_job);
+    if (!certificates.ok()) return fail(certificates.message());
     const auto result = RunJobOnConsole(run_job, options, *directory, &signals);
     if (!result.ok()) return fail(result.status().message());
     if (!result->shortfall.ok()) return fail(result->shortfall.message());

@@ -402,6 +402,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddPlan(&app, &action);
   AddStats(&app, &action);
   AddCheckpoint(&app, &action);
+  AddCertificates(&app, &action);
   AddBench(&app, &action);
   AddHelp(&app, &action);
   app.footer(

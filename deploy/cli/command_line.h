@@ -68,6 +68,12 @@ struct StatsFlags {
   std::string tls_certificate, tls_private_key, tls_ca;
 };
 
+struct CertificatesFlags {
+  std::string job, out;
+  std::vector<std::string> hosts;
+  int64_t days = 365;
+};
+
 // Of all actions of `checkpoint`; each reads its own.
 struct CheckpointFlags {
   std::string path;
@@ -105,6 +111,7 @@ int RunGenerate(const ClickLogOptions& options);
 int RunInspect(const InspectFlags& flags);
 int RunPlan(const PlanFlags& flags);
 int RunStats(const StatsFlags& flags);
+int RunCertificates(const CertificatesFlags& flags);
 int ListCheckpoints(const CheckpointFlags& flags);
 int VerifyCheckpoints(const CheckpointFlags& flags);
 int ExportOneCheckpoint(const CheckpointFlags& flags);

@@ -51,6 +51,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"checkpoint", "verify"},
     {"checkpoint", "export"},
     {"checkpoint", "now"},
+    {"certificates"},
     {"bench"},
     {"bench", "train"},
     {"help"},

@@ -1,5 +1,5 @@
-// How commands and their flags are put on the command line, for command_line.cc and log_pages.cc:
-// the only files that include CLI11, which is slow to compile.
+// How commands and their flags are put on the command line, for command_line.cc, log_pages.cc and
+// certificates_command.cc: the only files that include CLI11, which is slow to compile.
 #ifndef THERMOCLINE_DEPLOY_CLI_COMMAND_PAGES_H_
 #define THERMOCLINE_DEPLOY_CLI_COMMAND_PAGES_H_
 
@@ -61,6 +61,9 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
 void AddGenerate(CLI::App* app, Action* action);
 void AddInspect(CLI::App* app, Action* action);
 void AddPlan(CLI::App* app, Action* action);
+
+// In certificates_command.cc.
+void AddCertificates(CLI::App* app, Action* action);
 
 }  // namespace thermocline
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
+#include "common/net/tls_files.h"
 
 namespace thermocline {
 namespace {
@@ -102,6 +105,28 @@ std::string Paths(const Data::Files& files) {
              : absl::StrCat("'", files.path(0), "' and ", files.path_size() - 1, " more paths");
 }
 
+// Each process would end with what is wrong with its certificate; this is earlier, and names it
+// once.
+absl::Status CheckCertificates(const std::string& job, const Tls& tls) {
+  if (tls.automatic()) return absl::OkStatus();
+  for (const Role role : {Role::kController, Role::kServer, Role::kWorker}) {
+    const TlsFiles files = TlsFilesOf(tls, role);
+    if (files.empty()) return absl::OkStatus();
+    for (const TlsUse use : {TlsUse::kServer, TlsUse::kClient}) {
+      ASSIGN_OR_RETURN(const TlsTexts texts, ReadTlsFiles(files, use));
+      const std::optional<Identity> named = IdentityOf(texts.certificate);
+      if (!named.has_value() || *named == Identity{job, role}) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the TLS certificate '", files.certificate, "' is for the ", RoleName(named->role),
+          " of job '", named->job, "', not for the ", RoleName(role), " of job '", job,
+          tls.directory().empty() ? "' (cluster.tls.directory names a folder with one "
+                                    "certificate for each role)"
+                                  : "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void MakePathsAbsolute(Job* job) {
@@ -121,8 +146,8 @@ void MakePathsAbsolute(Job* job) {
   }
   if (!job->cluster().has_tls()) return;
   Tls* tls = job->mutable_cluster()->mutable_tls();
-  for (std::string* path :
-       {tls->mutable_certificate(), tls->mutable_private_key(), tls->mutable_ca()}) {
+  for (std::string* path : {tls->mutable_certificate(), tls->mutable_private_key(),
+                            tls->mutable_ca(), tls->mutable_directory()}) {
     *path = Absolute(*path);
   }
 }
@@ -133,7 +158,8 @@ absl::Status CheckJobFiles(const Job& job) {
   const Tls& tls = job.cluster().tls();
   RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
   RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));
-  return CheckReadable("cluster.tls.ca", tls.ca());
+  RETURN_IF_ERROR(CheckReadable("cluster.tls.ca", tls.ca()));
+  return CheckCertificates(job.name(), tls);
 }
 
 void ScoreAllRows(Data* data) {

@@ -14,6 +14,8 @@
 #include "common/base/status_macros.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "common/net/certificates.h"
+#include "common/net/rpc.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
@@ -27,6 +29,10 @@ namespace {
 // How long to wait for the processes of a killed launcher to die: one may be in the middle of a
 // write.
 constexpr absl::Duration kLockPatience = absl::Seconds(10);
+
+// In the run directory. Longer than a run takes: the files are of no use once it has ended.
+constexpr char kCertificates[] = "certificates";
+constexpr absl::Duration kCertificateLifetime = absl::Hours(24 * 365);
 
 // Loads the job of flags.job or, if that is empty, of the file `default_path`, changed by the
 // flags, then by `more_overrides`, and without the fields `more_cleared`.
@@ -244,6 +250,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
+  RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
   return setup;
 }
@@ -295,6 +302,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
+  RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));
   return setup;
 }
 
@@ -316,6 +324,21 @@ absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags) {
 void FillCheckpointDirectory(const RunDirectory& directory, Job* job) {
   if (!job->has_checkpoint() || !job->checkpoint().directory().empty()) return;
   job->mutable_checkpoint()->set_directory(directory.CheckpointDirectory());
+}
+
+absl::Status MakeCertificates(const RunDirectory& directory, Job* job) {
+  if (!job->cluster().tls().automatic()) return absl::OkStatus();
+  std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
+  if (!IsLoopbackHost(job->cluster().listen_host())) hosts.push_back(job->cluster().listen_host());
+  RETURN_IF_ERROR(directory.Remove(kCertificates));
+  ASSIGN_OR_RETURN(const CertificateAuthority authority, CertificateAuthority::Create(job->name()));
+  const std::string folder =
+      std::filesystem::absolute(directory.File(kCertificates)).lexically_normal().string();
+  RETURN_IF_ERROR(WriteCertificates(
+      authority, folder, {Role::kController, Role::kServer, Role::kWorker, Role::kReader}, hosts,
+      kCertificateLifetime));
+  job->mutable_cluster()->mutable_tls()->set_directory(folder);
+  return absl::OkStatus();
 }
 
 }  // namespace thermocline

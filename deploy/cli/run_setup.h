@@ -47,6 +47,11 @@ absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags);
 // Sets the folder of the job's checkpoints to RUN_DIR/checkpoints, if the job file names none.
 void FillCheckpointDirectory(const RunDirectory& directory, Job* job);
 
+// Where cluster.tls.automatic asks for them: makes new certificates for the job's processes on this
+// machine, in RUN_DIR/certificates, in place of those of an earlier start. The authority's key is
+// not kept. Errors: kUnavailable (names the file).
+absl::Status MakeCertificates(const RunDirectory& directory, Job* job);
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_

@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "common/net/control_client.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
@@ -61,8 +62,8 @@ absl::Status AddRunDirectory(const std::string& path, Targets* targets) {
   targets->workers = Strings(json, "workers");
   if (!targets->tls.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Job job, LoadJob(path + "/job.textproto", {}));
-  const Tls& tls = job.cluster().tls();
-  targets->tls = {tls.certificate(), tls.private_key(), tls.ca()};
+  // A reader needs no more.
+  targets->tls = TlsFilesOf(job.cluster().tls(), Role::kReader);
   return absl::OkStatus();
 }
 

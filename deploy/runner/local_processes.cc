@@ -84,10 +84,16 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
       absl::StrCat("--max_held_pulls=", cluster.max_held_pulls()),
       absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
   };
-  if (!cluster.tls().ca().empty()) {
-    command.push_back(absl::StrCat("--tls_certificate=", cluster.tls().certificate()));
-    command.push_back(absl::StrCat("--tls_private_key=", cluster.tls().private_key()));
-    command.push_back(absl::StrCat("--tls_ca=", cluster.tls().ca()));
+  if (const TlsFiles tls = TlsFilesOf(cluster.tls(), Role::kServer); !tls.empty()) {
+    command.push_back(absl::StrCat("--tls_certificate=", tls.certificate));
+    command.push_back(absl::StrCat("--tls_private_key=", tls.private_key));
+    command.push_back(absl::StrCat("--tls_ca=", tls.ca));
+  }
+  if (job.has_checkpoint()) {
+    command.push_back(absl::StrCat("--checkpoint_root=", job.checkpoint().directory()));
+  }
+  if (job.has_init()) {
+    command.push_back(absl::StrCat("--init_root=", job.init().directory()));
   }
   if (cluster.insecure()) command.push_back("--insecure");
   return command;

@@ -31,9 +31,8 @@ ProcessCalls::ProcessCalls(const Job& job, uint64_t generation)
       numbers_(job.name(), generation) {}
 
 absl::Status ProcessCalls::Connect(ProcessRole role, size_t index, const std::string& address) {
-  const Tls& tls = job_.cluster().tls();
-  ASSIGN_OR_RETURN(Client client, ControlClient::Create(
-                                      address, {tls.certificate(), tls.private_key(), tls.ca()}));
+  ASSIGN_OR_RETURN(Client client, ControlClient::Create(address, TlsFilesOf(job_.cluster().tls(),
+                                                                            Role::kController)));
   absl::MutexLock lock(&mutex_);
   (role == ProcessRole::kServer ? servers_ : workers_)[index] = std::move(client);
   return absl::OkStatus();

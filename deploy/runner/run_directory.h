@@ -7,6 +7,7 @@
 //   server_stats.json    the servers' stats at the end
 //   summary.json         the result
 //   data_index/          where rows begin in the text files of the data (docs/formats.md)
+//   certificates/        of the job's processes, where cluster.tls.automatic made them
 //   lock                 held by the launcher and the processes that it starts
 #ifndef THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
 #define THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_

@@ -4,12 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -35,14 +37,17 @@ constexpr int64_t kEvery = 10;
 // All of a server process except main.
 class TestServer {
  public:
-  TestServer(Disk* disk, const std::string& data_dir) : disk_(disk) {
+  TestServer(Disk* disk, const std::string& data_dir, const std::string& checkpoint_root)
+      : disk_(disk) {
     LogJournalOptions options;
     options.directory = data_dir;
     options.segment_bytes = 1 << 20;
     journals_ = std::make_unique<LogJournalOpener>(disk_, &syncs_, options);
     core_ = std::make_unique<ServerCore>(ServerLimits{}, &timers_, journals_.get(),
                                          CheckpointIo{disk_, &checkpoint_tasks_});
-    service_ = std::make_unique<ParameterServerService>(ServiceOptions{}, core_.get());
+    ServiceOptions service_options;
+    service_options.checkpoint_root = checkpoint_root;
+    service_ = std::make_unique<ParameterServerService>(service_options, core_.get());
     auto started = GrpcServer::Start(GrpcServer::Options{}, {service_.get()});
     EXPECT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
@@ -180,7 +185,7 @@ class CheckpointServiceTest : public testing::Test {
 
 TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   constexpr int64_t kSteps = 200;
-  TestServer server(&disk_, folder_ + "/log");
+  TestServer server(&disk_, folder_ + "/log", folder_);
   ASSERT_TRUE(server.control()->Configure(Job(), kTimeout).ok());
   std::atomic<bool> trained{false};
   std::thread pusher([&] {
@@ -219,7 +224,7 @@ TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   }
   ASSERT_TRUE(digest.ok()) << digest.status();
 
-  TestServer restored(&disk_, folder_ + "/other-log");
+  TestServer restored(&disk_, folder_ + "/other-log", folder_);
   ConfigureRequest next = Job(2);
   next.set_base_checkpoint(CheckpointName(Step(kSteps)));
   next.set_base_generation(1);
@@ -237,8 +242,57 @@ TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   EXPECT_EQ(restored.control()->GetStats(kTimeout)->loaded_rows(), kKeys);
 }
 
+TEST_F(CheckpointServiceTest, DirectoriesLieBelowTheServersRoot) {
+  namespace fs = std::filesystem;
+  fs::create_directories(folder_ + "/root/inside");
+  fs::create_directories(folder_ + "/root-beside");
+  fs::create_directory_symlink(folder_ + "/root-beside", folder_ + "/root/link");
+  fs::create_directory_symlink(folder_ + "/root", folder_ + "/to-root");
+  const auto configure = [&](const std::string& root, const std::string& directory) {
+    TestServer server(&disk_, folder_ + "/log", root);
+    ConfigureRequest request = Job();
+    request.set_durability(NONE);
+    request.set_checkpoint_directory(directory);
+    return server.control()->Configure(request, kTimeout).status();
+  };
+  for (const auto& [root, directory] :
+       std::vector<std::pair<const char*, const char*>>{{"/root", "/root"},
+                                                        {"/root", "/root/"},
+                                                        {"/root/", "/root"},
+                                                        {"/root", "/root/inside"},
+                                                        {"/root", "/root/inside/new"},
+                                                        {"/root", "/root-beside/../root/inside"},
+                                                        {"/root", "/to-root/inside"},
+                                                        {"/to-root", "/root/inside"}}) {
+    const absl::Status taken = configure(folder_ + root, folder_ + directory);
+    EXPECT_TRUE(taken.ok()) << root << " " << directory << ": " << taken;
+  }
+  for (const char* directory : {"", "/root-beside", "/root/..", "/root/../root-beside",
+                                "/root/link", "/root/link/new", "/root/inside/../../root-beside"}) {
+    const absl::Status refused = configure(folder_ + "/root", folder_ + directory);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << directory << ": " << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), absl::StrCat("'", folder_, directory, "'")) &&
+                absl::StrContains(refused.message(), absl::StrCat("'", folder_, "/root'")))
+        << refused;
+  }
+  const absl::Status none = configure("", folder_ + "/root");
+  EXPECT_EQ(none.code(), absl::StatusCode::kPermissionDenied) << none;
+  EXPECT_TRUE(absl::StrContains(none.message(), "without --checkpoint_root")) << none;
+  EXPECT_TRUE(configure("", "").ok());
+}
+
+TEST_F(CheckpointServiceTest, TheFirstCheckpointLiesBelowItsRootToo) {
+  TestServer server(&disk_, folder_ + "/log", folder_);
+  ConfigureRequest request = Job();
+  request.mutable_init()->set_directory("/etc");
+  request.mutable_init()->set_name("step-1");
+  const absl::Status refused = server.control()->Configure(request, kTimeout).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "init.directory '/etc'")) << refused;
+}
+
 TEST_F(CheckpointServiceTest, ErrorsNameTheMethod) {
-  TestServer server(&disk_, folder_ + "/log");
+  TestServer server(&disk_, folder_ + "/log", folder_);
   const auto early = server.control()->Checkpoint(Action(CheckpointRequest::STATUS), kTimeout);
   EXPECT_EQ(early.status().code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(server.control()->Configure(Job(), kTimeout).ok());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/net/roles.h"
 #include "common/net/rpc.h"
 #include "common/wire/codec.h"
 
@@ -62,6 +63,9 @@ absl::Status ParameterServerService::PullCall::Decode(const grpc::ByteBuffer& re
   admitted_ = lane_->requests.TryEnter();
   if (!admitted_) return RefusedByAdmission("pulls", lane_->requests.max_requests());
   RETURN_IF_ERROR(service_->CheckRequestBytes(request.Length()));
+  if (lane_ == &service_->train_) {
+    RETURN_IF_ERROR(CheckRole(*context_->auth_context(), "Pull of kind TRAIN", {Role::kWorker}));
+  }
   // gRPC keeps the request until the call ends; the keys decoded from it are as large again.
   RETURN_IF_ERROR(ReserveForRequest(2 * request.Length()));
   ASSIGN_OR_RETURN(request_, wire::DecodePullRequest(request));

@@ -11,7 +11,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,22 +60,61 @@ TEST(GrpcServer, MutualTls) {
     return FromGrpcStatus(stub->GetStats(&context, GetStatsRequest(), &stats));
   };
   // No client certificate; plain text; a certificate of another CA; another CA trusted.
+  const auto text_of = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  // MakeChannelCredentials refuses such files by itself; a stranger's program need not.
+  const auto unchecked = [&](const TlsFiles& own, const TlsFiles& trusted) {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = text_of(trusted.ca);
+    options.pem_cert_chain = text_of(own.certificate);
+    options.pem_private_key = text_of(own.private_key);
+    return grpc::SslCredentials(options);
+  };
+  ASSERT_TRUE(refused(unchecked(ours, ours)).ok());
   grpc::SslCredentialsOptions no_certificate;
-  {
-    std::FILE* file = std::fopen(ours.ca.c_str(), "r");
-    ASSERT_NE(file, nullptr);
-    char text[8192];
-    no_certificate.pem_root_certs.assign(text, std::fread(text, 1, sizeof(text), file));
-    std::fclose(file);
-  }
+  no_certificate.pem_root_certs = text_of(ours.ca);
   EXPECT_EQ(refused(grpc::SslCredentials(no_certificate)).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(refused(grpc::InsecureChannelCredentials()).code(), absl::StatusCode::kUnavailable);
-  TlsFiles stranger = theirs;
-  stranger.ca = ours.ca;
-  EXPECT_EQ(refused(*MakeChannelCredentials(stranger)).code(), absl::StatusCode::kUnavailable);
-  TlsFiles distrusts = ours;
-  distrusts.ca = theirs.ca;
-  EXPECT_EQ(refused(*MakeChannelCredentials(distrusts)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(refused(unchecked(theirs, ours)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(refused(unchecked(ours, theirs)).code(), absl::StatusCode::kUnavailable);
+}
+
+// What a role may do of a method: the methods themselves are tested in common/net.
+TEST(GrpcServer, RolesWithinAMethod) {
+  const std::string folder = ::testing::TempDir() + "/roles-within";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(WriteCertificates(*CertificateAuthority::Create("job"), folder,
+                                {Role::kController, Role::kServer, Role::kWorker, Role::kReader},
+                                {"127.0.0.1"}, absl::Hours(1))
+                  .ok());
+  ServedCore server({}, TlsFilesIn(folder, Role::kServer), TlsFilesIn(folder, Role::kController));
+  RpcClient worker(server.server->address(), TlsFilesIn(folder, Role::kWorker));
+  RpcClient reader(server.server->address(), TlsFilesIn(folder, Role::kReader));
+
+  // A worker looks whether the server is configured, and configures nothing.
+  ConfigureRequest job = JobOf(1);
+  ExpectError(worker.control->Configure(job, kTimeout).status(),
+              absl::StatusCode::kPermissionDenied, {"role worker", "Configure", "controller"});
+  EXPECT_FALSE(server.control->GetStats(kTimeout)->configured());
+  ASSERT_TRUE(server.Configure(job).ok());
+  job.set_check_only(true);
+  EXPECT_TRUE(worker.control->Configure(job, kTimeout).ok());
+  ExpectError(reader.control->Configure(job, kTimeout).status(),
+              absl::StatusCode::kPermissionDenied, {"role reader", "Configure"});
+
+  PullRequest read = PullOf(0, {1});
+  read.set_kind(PullRequest::READ);
+  EXPECT_TRUE(worker.Pull(PullOf(0, {1})).ok());
+  EXPECT_TRUE(worker.Pull(read).ok());
+  EXPECT_TRUE(reader.Pull(read).ok());
+  ExpectError(reader.Pull(PullOf(0, {1})), absl::StatusCode::kPermissionDenied,
+              {"Pull at server 0", "role reader", "Pull of kind TRAIN", "worker"});
+  ExpectError(reader.Push(PushOf(0, {1}, {1, 2, 3, 4})), absl::StatusCode::kPermissionDenied,
+              {"role reader", "Push", "worker"});
+  EXPECT_EQ(server.control->GetStats(kTimeout)->pushes_accepted(), 0u);
+  EXPECT_TRUE(worker.Push(PushOf(0, {1}, {1, 2, 3, 4})).ok());
 }
 
 // ---- What a client without our code sees.

@@ -245,7 +245,7 @@ TEST(HeldPullsService, ShutdownAnswersHeldPulls) {
   auto server = std::make_unique<ServedCore>();
   ASSERT_TRUE(server->Configure(JobOf(1)).ok());
   absl::Status status;
-  std::thread held([&, stub = server->stub.get()] {
+  std::thread held([&, stub = server->stub] {
     grpc::ClientContext context;
     PullReply reply;
     status = FromGrpcStatus(stub->Pull(&context, PullOf(1, {1}), &reply));

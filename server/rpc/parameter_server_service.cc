@@ -1,7 +1,9 @@
 #include "server/rpc/parameter_server_service.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/math/table_spec.h"
+#include "common/net/roles.h"
 #include "common/net/rpc.h"
 #include "common/wire/messages.h"
 #include "server/rpc/data_calls.h"
@@ -37,6 +40,30 @@ absl::StatusOr<std::optional<LogDurability>> DurabilityFromProto(int durability)
     default:
       return absl::InvalidArgumentError(absl::StrCat("durability ", durability, " is unknown"));
   }
+}
+
+// `what` and `flag` name the folder and its root in errors.
+absl::Status CheckBelow(const std::string& folder, const std::string& root, absl::string_view what,
+                        absl::string_view flag) {
+  if (folder.empty()) return absl::OkStatus();
+  if (root.empty()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(what, " '", folder, "' is refused: this server was started without ", flag));
+  }
+  const auto resolve = [](const std::string& path, std::error_code* error) {
+    const std::filesystem::path absolute = std::filesystem::absolute(path, *error);
+    return *error ? absolute : std::filesystem::weakly_canonical(absolute, *error);
+  };
+  std::error_code error, root_error;
+  const std::filesystem::path here = resolve(folder, &error), above = resolve(root, &root_error);
+  const auto [in_root, in_folder] =
+      std::mismatch(above.begin(), above.end(), here.begin(), here.end());
+  // A '/' at the end of the root makes an empty last part.
+  if (!error && !root_error && (in_root == above.end() || in_root->empty())) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(what, " '", folder, "' is not in '", root, "' (", flag, " of this server)"));
 }
 
 absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
@@ -110,25 +137,32 @@ grpc::ServerUnaryReactor* ParameterServerService::Push(grpc::CallbackServerConte
   return call;
 }
 
-absl::Status ParameterServerService::ConfigureCore(const ConfigureRequest& request) {
+absl::Status ParameterServerService::ConfigureCore(const grpc::AuthContext& peer,
+                                                   const ConfigureRequest& request) {
+  // Workers only look.
+  if (!request.check_only()) RETURN_IF_ERROR(CheckRole(peer, "Configure", {Role::kController}));
   ASSIGN_OR_RETURN(const ServerConfig config, ConfigFromProto(request));
   if (!options_.job_id.empty() && config.job_id != options_.job_id) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this server was started for job '", options_.job_id, "', not for '", config.job_id, "'"));
   }
   if (request.check_only()) return core_->CheckConfigured(config);
+  RETURN_IF_ERROR(CheckBelow(config.checkpoint_directory, options_.checkpoint_root,
+                             "checkpoint_directory", "--checkpoint_root"));
+  RETURN_IF_ERROR(
+      CheckBelow(config.init_directory, options_.init_root, "init.directory", "--init_root"));
   RETURN_IF_ERROR(CheckOpenFiles("this server", 1 + uint64_t{config.num_workers}));
   RETURN_IF_ERROR(core_->Configure(config));
   server_index_.store(config.server_index.value(), std::memory_order_release);
   return absl::OkStatus();
 }
 
-grpc::Status ParameterServerService::Configure(grpc::ServerContext*,
+grpc::Status ParameterServerService::Configure(grpc::ServerContext* context,
                                                const ConfigureRequest* request,
                                                ConfigureReply* reply) {
   return Measured(&configure_stats_, Where("Configure"), [&] {
     reply->set_protocol_version(wire::kProtocolVersion);
-    return ConfigureCore(*request);
+    return ConfigureCore(*context->auth_context(), *request);
   });
 }
 

@@ -25,6 +25,11 @@ struct ServiceOptions {
   int max_message_bytes = kDefaultMaxMessageBytes;
   // Takes only this job where not empty; else the first job that configures it.
   std::string job_id;
+  // Folders below which Configure's checkpoint_directory, and the directory that the job began with
+  // (init), must lie: the choice of who started this server, not of who calls it. Symbolic links
+  // and ".." are resolved. Empty: none is taken.
+  std::string checkpoint_root;
+  std::string init_root;
   // Threads that take pushes, apply them, and answer the pulls they release; as many more answer
   // readers. At least 2, so that while one applies a step another takes what comes.
   int handler_threads = 2;
@@ -86,7 +91,7 @@ class ParameterServerService final
 
   absl::StatusOr<ServerCore::DigestAnswer> ComputeDigest(const GetDigestRequest& request);
   absl::StatusOr<CheckpointReply> TakeCheckpoint(const CheckpointRequest& request);
-  absl::Status ConfigureCore(const ConfigureRequest& request);
+  absl::Status ConfigureCore(const grpc::AuthContext& peer, const ConfigureRequest& request);
   // "Pull at server 1": how errors begin.
   std::string Where(const char* method) const;
   absl::Status CheckRequestBytes(size_t bytes) const;

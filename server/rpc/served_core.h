@@ -34,34 +34,13 @@ void ExpectError(const absl::Status& status, absl::StatusCode code,
 // float32, packed.
 std::vector<float> ToFloats(const std::string& bytes);
 
-// A served core. `tls` of the client may differ from the server's.
-struct ServedCore {
-  explicit ServedCore(ServiceOptions service_options = {}, TlsFiles server_tls = {},
-                      TlsFiles client_tls = {}, ServerLimits limits = {},
-                      Scheduler* other_scheduler = nullptr) {
-    core = std::make_unique<ServerCore>(limits,
-                                        other_scheduler != nullptr ? other_scheduler : &scheduler);
-    service = std::make_unique<ParameterServerService>(service_options, core.get());
-    GrpcServer::Options options;
-    options.tls = server_tls;
-    options.max_message_bytes = service_options.max_message_bytes;
-    options.service = ParameterServer::service_full_name();
-    options.memory_bytes = service_options.max_bytes_in_flight();
-    auto started = GrpcServer::Start(options, {service.get()});
-    EXPECT_TRUE(started.ok()) << started.status();
-    server = *std::move(started);
-    channel = OpenChannel(server->address(), *MakeChannelCredentials(client_tls), 64 << 20);
-    stub = ParameterServer::NewStub(channel);
-    control = *ControlClient::Create(server->address(), client_tls);
-  }
-  ~ServedCore() {
-    core->Shutdown();
-    server->Shutdown(0);
-  }
+// A client of a server.
+struct RpcClient {
+  RpcClient(const std::string& address, const TlsFiles& tls)
+      : channel(OpenChannel(address, *MakeChannelCredentials(tls), 64 << 20)),
+        stub(ParameterServer::NewStub(channel)),
+        control(*ControlClient::Create(address, tls)) {}
 
-  absl::Status Configure(const ConfigureRequest& request) {
-    return control->Configure(request, kTimeout).status();
-  }
   absl::Status Pull(const PullRequest& request, PullReply* reply) {
     grpc::ClientContext context;
     return FromGrpcStatus(stub->Pull(&context, request, reply));
@@ -79,6 +58,49 @@ struct ServedCore {
     return Push(request, &reply);
   }
 
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<ParameterServer::Stub> stub;
+  const std::unique_ptr<ControlClient> control;
+};
+
+// A served core. `tls` of the client may differ from the server's.
+struct ServedCore {
+  explicit ServedCore(ServiceOptions service_options = {}, TlsFiles server_tls = {},
+                      TlsFiles client_tls = {}, ServerLimits limits = {},
+                      Scheduler* other_scheduler = nullptr) {
+    core = std::make_unique<ServerCore>(limits,
+                                        other_scheduler != nullptr ? other_scheduler : &scheduler);
+    service = std::make_unique<ParameterServerService>(service_options, core.get());
+    GrpcServer::Options options;
+    options.tls = server_tls;
+    options.max_message_bytes = service_options.max_message_bytes;
+    options.service = ParameterServer::service_full_name();
+    options.memory_bytes = service_options.max_bytes_in_flight();
+    auto started = GrpcServer::Start(options, {service.get()});
+    EXPECT_TRUE(started.ok()) << started.status();
+    server = *std::move(started);
+    client = std::make_unique<RpcClient>(server->address(), client_tls);
+    channel = client->channel;
+    stub = client->stub.get();
+    control = client->control.get();
+  }
+  ~ServedCore() {
+    core->Shutdown();
+    server->Shutdown(0);
+  }
+
+  absl::Status Configure(const ConfigureRequest& request) {
+    return control->Configure(request, kTimeout).status();
+  }
+  absl::Status Pull(const PullRequest& request, PullReply* reply) {
+    return client->Pull(request, reply);
+  }
+  absl::Status Pull(const PullRequest& request) { return client->Pull(request); }
+  absl::Status Push(const PushRequest& request, PushReply* reply) {
+    return client->Push(request, reply);
+  }
+  absl::Status Push(const PushRequest& request) { return client->Push(request); }
+
   // Waits until `pulls` pulls are held; each poll is a round trip.
   void AwaitPullsWaiting(uint64_t pulls) {
     const absl::Time deadline = absl::Now() + kTimeout;
@@ -94,9 +116,11 @@ struct ServedCore {
   std::unique_ptr<ServerCore> core;
   std::unique_ptr<ParameterServerService> service;
   std::unique_ptr<GrpcServer> server;
+  std::unique_ptr<RpcClient> client;
+  // Of `client`.
   std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<ParameterServer::Stub> stub;
-  std::unique_ptr<ControlClient> control;
+  ParameterServer::Stub* stub = nullptr;
+  ControlClient* control = nullptr;
 };
 
 }  // namespace thermocline::testing_rpc

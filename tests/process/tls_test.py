@@ -72,6 +72,90 @@ class TlsTest(ProcessTest):
                 health(b'', timeout=DEADLINE_S)
             self.assertEqual(refused.exception.code(), grpc.StatusCode.UNAVAILABLE)
 
+    def certificates(self, name, *flags):
+        folder = os.path.join(self.folder, name)
+        self.thermocline('certificates', '--job=small', '--out', folder, *flags)
+        return folder
+
+    def of_role(self, folder, role):
+        return ['--tls-certificate=%s/%s.pem' % (folder, role),
+                '--tls-private-key=%s/%s.key' % (folder, role), '--tls-ca=%s/ca.pem' % folder]
+
+    def call(self, address, folder, role, method):
+        """The code and the text with which a server refuses an empty request."""
+        def read(name):
+            with open(os.path.join(folder, name), 'rb') as file:
+                return file.read()
+        credentials = grpc.ssl_channel_credentials(read('ca.pem'), read(role + '.key'),
+                                                   read(role + '.pem'))
+        with grpc.secure_channel(address, credentials) as channel:
+            with self.assertRaises(grpc.RpcError) as refused:
+                channel.unary_unary('/thermocline.ParameterServer/' + method)(
+                    b'', timeout=DEADLINE_S)
+        return refused.exception.code(), refused.exception.details()
+
+    def test_roles(self):
+        folder = self.certificates('roles')
+        flags = ['--set=cluster.tls.directory=' + folder]
+        secret = self.train('--servers=2', *flags)
+        plain = self.train(run_dir=self.run_dir + '-plain')
+        self.assertEqual(secret['model_digest'], plain['model_digest'])
+
+        self.run_dir += '-long'
+        self.start_long(*flags)
+        with open(os.path.join(self.run_dir, 'server-0.port')) as file:
+            address = file.read().strip()
+        self.assertEqual(self.stats('--run-dir', self.run_dir).returncode, 0)
+        self.assertEqual(self.stats(address, *self.of_role(folder, 'reader')).returncode, 0)
+        denied = grpc.StatusCode.PERMISSION_DENIED
+        for method, role in (('Push', 'worker'), ('Configure', 'controller'),
+                             ('Checkpoint', 'controller'), ('GetDigest', 'controller')):
+            code, text = self.call(address, folder, 'reader', method)
+            self.assertEqual(code, denied)
+            self.assertIn('role reader may not call %s; it is for %s' % (method, role), text)
+        # Of a role that may, another error comes from behind the door.
+        code, _ = self.call(address, folder, 'controller', 'Configure')
+        self.assertEqual(code, grpc.StatusCode.FAILED_PRECONDITION)
+        # Roles are for servers and clients alike.
+        refused = self.stats(address, *self.of_role(folder, 'node'))
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn('role node may not call GetStats', refused.stdout + refused.stderr)
+
+    def test_automatic(self):
+        secret = self.train('--set=cluster.tls.automatic=true', '--set=checkpoint={}')
+        plain = self.train(run_dir=self.run_dir + '-plain')
+        self.assertEqual(secret['model_digest'], plain['model_digest'])
+        folder = os.path.join(self.run_dir, 'certificates')
+        self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
+        self.assertIn('server.key', os.listdir(folder))
+        self.assertNotIn('ca.key', os.listdir(folder))
+
+    def test_certificates_of_another_job_or_role(self):
+        folder = self.certificates('small')
+        code, _, err = self.finish(self.start('--set=cluster.tls.directory=' + folder,
+                                              '--set=name=large'))
+        self.assertEqual(code, 2)
+        self.assertIn("controller.pem' is for the controller of job 'small', not for the "
+                      "controller of job 'large'", err)
+        one = ['--set=cluster.tls.%s=%s/%s' % (field, folder, file) for field, file in
+               (('certificate', 'worker.pem'), ('private_key', 'worker.key'), ('ca', 'ca.pem'))]
+        code, _, err = self.finish(self.start(*one))
+        self.assertEqual(code, 2)
+        self.assertIn('cluster.tls.directory names a folder', err)
+
+    def test_files_that_do_not_fit(self):
+        folder = self.certificates('fits')
+        with open(os.path.join(folder, 'server.key'), 'w') as key, \
+                open(os.path.join(folder, 'worker.key')) as other:
+            key.write(other.read())
+        code, _, err = self.finish(self.start('--set=cluster.tls.directory=' + folder))
+        self.assertEqual(code, 2)
+        self.assertIn("server.key' is not the key of the certificate", err)
+        again = subprocess.run([THERMOCLINE, 'certificates', '--job=small', '--out', folder],
+                               capture_output=True, text=True, timeout=DEADLINE_S)
+        self.assertEqual(again.returncode, 2)
+        self.assertIn('is there already', again.stderr)
+
     def test_missing_files_are_named(self):
         code, _, err = self.finish(self.start(*self.job_flags('nobody')))
         self.assertEqual(code, 2)

@@ -12,6 +12,10 @@ namespace thermocline {
 // signed, good for servers and clients. CHECKs that openssl works.
 TlsFiles MakeTestCertificates(const std::string& directory, const std::string& name);
 
+// One more certificate of the CA `name`, called `other`, with the URI `uri` among its names.
+TlsFiles SignTestCertificate(const std::string& directory, const std::string& name,
+                             const std::string& other, const std::string& uri);
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_TESTS_TESTING_TEST_CERTIFICATES_H_
