@@ -68,6 +68,33 @@ absl::Status CheckTables(const CheckpointManifest& manifest) {
   return absl::OkStatus();
 }
 
+// All servers have forgotten the same; a manifest of an earlier program names nothing.
+absl::Status CheckRowLimits(const CheckpointManifest& manifest) {
+  for (const CheckpointShard& shard : manifest.shards()) {
+    const auto& limits = shard.row_limits();
+    const auto& first = manifest.shards(0).row_limits();
+    const bool agrees =
+        std::equal(limits.begin(), limits.end(), first.begin(), first.end(),
+                   [](const RowLimit& a, const RowLimit& b) {
+                     return a.table() == b.table() && a.oldest_kept() == b.oldest_kept();
+                   });
+    if (!agrees) {
+      return Wrong(absl::StrCat("servers 0 and ", shard.server_index(),
+                                " have forgotten different rows for eviction.max_rows"));
+    }
+    for (const RowLimit& limit : limits) {
+      const bool is_table =
+          std::any_of(manifest.tables().begin(), manifest.tables().end(),
+                      [&](const TableSpec& table) { return table.id() == limit.table(); });
+      if (!is_table || limit.oldest_kept() > manifest.step() + 1) {
+        return Wrong(
+            absl::StrCat("the row limit ", limit.oldest_kept(), " of table ", limit.table()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckShards(const CheckpointManifest& manifest) {
   if (manifest.num_servers() < 1 || manifest.num_servers() > kNumPartitions ||
       manifest.shards_size() != static_cast<int>(manifest.num_servers())) {
@@ -170,7 +197,8 @@ absl::Status CheckManifest(const CheckpointManifest& manifest) {
     return Wrong(absl::StrCat("step ", manifest.step()));
   if (!IsJobId(manifest.job_id())) return Wrong("a job id that is none");
   RETURN_IF_ERROR(CheckTables(manifest));
-  return CheckShards(manifest);
+  RETURN_IF_ERROR(CheckShards(manifest));
+  return CheckRowLimits(manifest);
 }
 
 std::string EncodeManifest(const CheckpointManifest& manifest) {
@@ -210,9 +238,13 @@ std::optional<CheckpointId> BestCheckpointOf(const EvaluationState& evaluations)
 
 std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest) {
   std::vector<TableLayout> tables;
+  const CheckpointShard first = manifest.shards_size() > 0 ? manifest.shards(0) : CheckpointShard();
   for (const TableSpec& table : manifest.tables()) {
     auto layout = TableLayoutFromProto(table);
     CHECK(layout.ok());
+    for (const RowLimit& limit : first.row_limits()) {
+      if (limit.table() == table.id()) layout->forgotten_before = limit.oldest_kept();
+    }
     tables.push_back(*std::move(layout));
   }
   std::sort(tables.begin(), tables.end(),

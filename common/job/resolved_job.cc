@@ -45,6 +45,7 @@ TableLayout SparseLayout(const Table& table, uint32_t id) {
   }
   if (table.settings().min_count() > 1) layout.min_count = table.settings().min_count();
   layout.unused_steps = table.settings().eviction().unused_steps();
+  layout.max_rows = table.settings().eviction().max_rows();
   return layout;
 }
 

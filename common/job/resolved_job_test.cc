@@ -126,7 +126,7 @@ data {
   label { column: "y" }
 }
 default_table { dim: 8 min_count: 5 eviction { unused_steps: 100 } }
-table { name: "own" settings { min_count: 1 eviction { unused_steps: 7 } } }
+table { name: "own" settings { min_count: 1 eviction { unused_steps: 7 max_rows: 9 } } }
 table { name: "silent" }
 feature { name: "own" categorical {} }
 feature { name: "a" table: "silent" categorical { min_count: 3 } }
@@ -141,6 +141,7 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   ASSERT_EQ(tables.sparse.size(), 4u);
   EXPECT_EQ(tables.sparse[0].min_count, 0u);  // 1: at once.
   EXPECT_EQ(tables.sparse[0].unused_steps, 7u);
+  EXPECT_EQ(tables.sparse[0].max_rows, 9u);
   EXPECT_EQ(tables.sparse[1].name, "silent");
   EXPECT_EQ(tables.sparse[1].min_count, 3u);
   EXPECT_EQ(tables.sparse[1].unused_steps, 100u);

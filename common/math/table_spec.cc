@@ -89,6 +89,7 @@ absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
   layout.memory_budget_bytes = proto.memory_budget_bytes();
   layout.min_count = proto.min_count();
   layout.unused_steps = proto.unused_steps();
+  layout.max_rows = proto.max_rows();
   return layout;
 }
 
@@ -103,14 +104,17 @@ TableSpec TableLayoutToProto(const TableLayout& layout) {
   proto.set_memory_budget_bytes(layout.memory_budget_bytes);
   proto.set_min_count(layout.min_count);
   proto.set_unused_steps(layout.unused_steps);
+  proto.set_max_rows(layout.max_rows);
   return proto;
 }
 
 uint32_t TableLayout::OldestKept(Step step) const {
-  if (unused_steps == 0) return 0;
+  if (unused_steps == 0) return forgotten_before;
   const uint64_t applied = static_cast<uint64_t>(step.value() + 1);
   const uint64_t looked_at = applied / forget_period() * forget_period();
-  return looked_at < unused_steps ? 0 : static_cast<uint32_t>(looked_at - unused_steps + 1);
+  const auto oldest =
+      looked_at < unused_steps ? 0 : static_cast<uint32_t>(looked_at - unused_steps + 1);
+  return std::max(oldest, forgotten_before);
 }
 
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row) {
@@ -149,6 +153,9 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
   }
   if (here.unused_steps != there.unused_steps) {
     return differs("eviction.unused_steps", here.unused_steps, there.unused_steps);
+  }
+  if (here.max_rows != there.max_rows) {
+    return differs("eviction.max_rows", here.max_rows, there.max_rows);
   }
   return "";
 }

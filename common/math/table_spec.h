@@ -4,6 +4,7 @@
 #ifndef THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -40,12 +41,25 @@ struct TableLayout {
   uint32_t min_count = 0;
   // Rows and candidates that no push has reached for so many steps are forgotten. 0: none are.
   uint64_t unused_steps = 0;
+  // Rows that the table may have, over all servers (row_limit.h). 0: no limit.
+  uint64_t max_rows = 0;
+  // Of a checkpoint's table: what it has forgotten up to its step, as OldestKept. No part of the
+  // layout.
+  uint32_t forgotten_before = 0;
 
   // Forgotten ones go when this number of steps is applied, and at its multiples.
   uint64_t forget_period() const { return unused_steps < 8 ? 1 : unused_steps / 8; }
   // Once `step` is applied (kNoStep: before the first), what was changed last in a step before this
   // one minus 1 is forgotten. 0: nothing is.
   uint32_t OldestKept(Step step) const;
+
+  // Rows are counted for max_rows when this number of steps is applied, and at its multiples: more
+  // seldom where there are many. What the counts tell is forgotten with the step after.
+  uint64_t count_period() const { return std::clamp<uint64_t>(max_rows / 4096, 4, 1024); }
+  bool CountsAfter(Step step) const {
+    return max_rows > 0 && static_cast<uint64_t>(step.value() + 1) % count_period() == 0 &&
+           step != kNoStep;
+  }
 
   int state_floats() const { return StateFloats(optimizer, dim); }
   int row_floats() const { return dim + state_floats(); }
@@ -54,7 +68,7 @@ struct TableLayout {
     return a.id == b.id && a.name == b.name && a.dim == b.dim && a.optimizer == b.optimizer &&
            a.distribution == b.distribution && a.init_scale == b.init_scale && a.role == b.role &&
            a.memory_budget_bytes == b.memory_budget_bytes && a.min_count == b.min_count &&
-           a.unused_steps == b.unused_steps;
+           a.unused_steps == b.unused_steps && a.max_rows == b.max_rows;
   }
 };
 

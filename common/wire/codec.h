@@ -39,6 +39,7 @@ struct PullView {
   Step after_step = kNoStep;
   absl::Span<const PullTableView> tables;
   bool with_state = false;
+  bool count_rows = false;
 };
 size_t EncodedBytes(const PullView& pull);
 grpc::ByteBuffer Encode(const PullView& pull);
@@ -50,6 +51,7 @@ struct PushView {
   uint32_t num_chunks = 1;
   float learning_rate = 0;
   absl::Span<const PushSlice> tables;
+  absl::Span<const RowLimit> row_limits;
 };
 size_t EncodedBytes(const PushView& push);
 grpc::ByteBuffer Encode(const PushView& push);

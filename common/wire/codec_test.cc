@@ -105,6 +105,7 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
     table->set_keys(AsBytes(g->Integers<Key>(g->Below(40))));
   }
   proto.set_with_state(g->Below(2) == 1);
+  proto.set_count_rows(g->Below(2) == 1);
   return proto;
 }
 
@@ -124,6 +125,11 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
     table->set_counts(AsBytes(g->Integers<uint32_t>(n)));
     table->set_values(AsBytes(g->Floats(n * (1 + g->Below(20)))));
   }
+  for (uint64_t limits = g->Below(4); limits > 0; --limits) {
+    ::thermocline::RowLimit* limit = proto.add_row_limits();
+    limit->set_table(static_cast<uint32_t>(g->Number()));
+    limit->set_oldest_kept(static_cast<uint32_t>(g->Number()));
+  }
   return proto;
 }
 
@@ -134,6 +140,7 @@ void ExpectPull(const PullRequest& pull, const ::thermocline::PullRequest& proto
   EXPECT_EQ(pull.staleness_steps, proto.staleness_steps());
   EXPECT_EQ(pull.after_step.value(), proto.has_after_step() ? proto.after_step() : -1);
   EXPECT_EQ(pull.with_state, proto.with_state());
+  EXPECT_EQ(pull.count_rows, proto.count_rows());
   ASSERT_EQ(pull.tables.size(), static_cast<size_t>(proto.tables_size()));
   for (int i = 0; i < proto.tables_size(); ++i) {
     EXPECT_EQ(pull.tables[i].table.value(), proto.tables(i).table());
@@ -161,13 +168,18 @@ void ExpectPush(const PushChunk& push, const ::thermocline::PushRequest& proto) 
               proto.tables(i).counts());
     EXPECT_EQ(AsBytes(std::vector<float>(values.begin(), values.end())), proto.tables(i).values());
   }
+  ASSERT_EQ(push.row_limits.size(), static_cast<size_t>(proto.row_limits_size()));
+  for (int i = 0; i < proto.row_limits_size(); ++i) {
+    EXPECT_EQ(push.row_limits[i].table.value(), proto.row_limits(i).table());
+    EXPECT_EQ(push.row_limits[i].oldest_kept, proto.row_limits(i).oldest_kept());
+  }
 }
 
 PullView ViewOf(const PullRequest& pull, std::vector<PullTableView>* tables) {
   for (const KeyRange& range : pull.tables) tables->push_back({range.table, pull.KeysOf(range)});
   return {pull.header,          pull.kind,       pull.step,
           pull.staleness_steps, pull.after_step, absl::MakeConstSpan(*tables),
-          pull.with_state};
+          pull.with_state,      pull.count_rows};
 }
 
 PushView ViewOf(const PushChunk& push, std::vector<PushSlice>* tables) {
@@ -176,7 +188,8 @@ PushView ViewOf(const PushChunk& push, std::vector<PushSlice>* tables) {
         {range.table, range.kind, push.KeysOf(range), push.CountsOf(range), push.ValuesOf(range)});
   }
   return {push.header,     push.step,          push.chunk,
-          push.num_chunks, push.learning_rate, absl::MakeConstSpan(*tables)};
+          push.num_chunks, push.learning_rate, absl::MakeConstSpan(*tables),
+          push.row_limits};
 }
 
 // Permutes the fields of a serialized message (those of `repeated` keep their order, nested
@@ -282,7 +295,7 @@ TEST(Codec, AnyFieldOrderAndUnknownFieldsDecode) {
     ExpectPull(*decoded_pull, pull);
 
     const ::thermocline::PushRequest push = RandomPush(&g);
-    const std::string push_bytes = Shuffle(push.SerializeAsString(), &g.rng(), {1, 8});
+    const std::string push_bytes = Shuffle(push.SerializeAsString(), &g.rng(), {1, 8, 9});
     const auto decoded_push = DecodePushChunk(ToBuffer(push_bytes, &g.rng()));
     ASSERT_TRUE(decoded_push.ok()) << decoded_push.status();
     ExpectPush(*decoded_push, push);
@@ -327,7 +340,16 @@ TEST(Codec, PullReplyIsTheProtobufMessageBothWays) {
       proto.add_tables()->set_table(sizes.back().table.value());
       proto.mutable_tables(proto.tables_size() - 1)->set_rows(AsBytes(rows.back()));
     }
-    const PullAnswer answer{Readiness::kReady, Step(through)};
+    PullAnswer answer{Readiness::kReady, Step(through), {}};
+    for (uint64_t i = g.Below(3); i > 0; --i) {
+      const size_t n = g.Below(40);
+      answer.row_counts.push_back({TableId(static_cast<uint32_t>(g.Number())),
+                                   g.Integers<uint32_t>(n), g.Integers<uint64_t>(n)});
+      ::thermocline::RowCounts* counts = proto.add_row_counts();
+      counts->set_table(answer.row_counts.back().table.value());
+      counts->set_newest(AsBytes(answer.row_counts.back().groups));
+      counts->set_rows(AsBytes(answer.row_counts.back().rows));
+    }
     PullReplyBuilder builder(answer, sizes);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!rows[i].empty()) std::memcpy(builder.rows(i), rows[i].data(), sizes[i].rows_bytes);
@@ -347,6 +369,12 @@ TEST(Codec, PullReplyIsTheProtobufMessageBothWays) {
     EXPECT_EQ(decoded->readiness, Readiness::kReady);
     EXPECT_EQ(decoded->complete_through.value(), through);
     EXPECT_EQ(got, rows);
+    ASSERT_EQ(decoded->row_counts.size(), answer.row_counts.size());
+    for (size_t i = 0; i < answer.row_counts.size(); ++i) {
+      EXPECT_EQ(decoded->row_counts[i].table, answer.row_counts[i].table);
+      EXPECT_EQ(decoded->row_counts[i].groups, answer.row_counts[i].groups);
+      EXPECT_EQ(decoded->row_counts[i].rows, answer.row_counts[i].rows);
+    }
   }
 }
 
@@ -364,6 +392,23 @@ TEST(Codec, NotReadyReplyLeavesTheRowsAlone) {
   EXPECT_EQ(decoded->readiness, Readiness::kNotReady);
   EXPECT_EQ(decoded->complete_through, Step(-1));
   EXPECT_EQ(rows, std::vector<float>(4, 8.0f));
+}
+
+TEST(Codec, CountsOfOtherSizesAreInternalErrors) {
+  ::thermocline::PullReply proto;
+  ::thermocline::RowCounts* counts = proto.add_row_counts();
+  counts->set_newest(AsBytes(std::vector<uint32_t>{1, 2}));
+  for (const size_t bytes : {0, 8, 15, 17, 24}) {
+    counts->set_rows(std::string(bytes, 'x'));
+    EXPECT_EQ(DecodePullReply(ToBuffer(proto.SerializeAsString()), {}).status().code(),
+              absl::StatusCode::kInternal)
+        << bytes;
+  }
+  counts->set_rows(std::string(16, 'x'));
+  EXPECT_TRUE(DecodePullReply(ToBuffer(proto.SerializeAsString()), {}).ok());
+  counts->set_newest("123");
+  EXPECT_EQ(DecodePullReply(ToBuffer(proto.SerializeAsString()), {}).status().code(),
+            absl::StatusCode::kInternal);
 }
 
 TEST(Codec, PushReplyIsTheProtobufMessageBothWays) {

@@ -104,6 +104,49 @@ bool ReadTablePush(CodedInputStream& in, std::vector<ScannedPush>* tables) {
   });
 }
 
+bool ReadRowLimit(CodedInputStream& in, std::vector<RowLimit>* limits) {
+  if (limits->size() == kMaxTablesPerMessage) return false;
+  RowLimit& limit = limits->emplace_back();
+  return ReadNested(in, [&](uint32_t tag) {
+    uint32_t table;
+    switch (tag) {
+      case VarintTag(fields::kRowLimitTable):
+        if (!ReadUint32(in, &table)) return false;
+        limit.table = TableId(table);
+        return true;
+      case VarintTag(fields::kRowLimitOldestKept):
+        return ReadUint32(in, &limit.oldest_kept);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  });
+}
+
+struct ScannedCounts {
+  TableId table;
+  BulkField groups, rows;
+};
+
+bool ReadRowCounts(CodedInputStream& in, std::vector<ScannedCounts>* counts) {
+  if (counts->size() == kMaxTablesPerMessage) return false;
+  ScannedCounts& scanned = counts->emplace_back();
+  return ReadNested(in, [&](uint32_t tag) {
+    uint32_t table;
+    switch (tag) {
+      case VarintTag(fields::kRowCountsTable):
+        if (!ReadUint32(in, &table)) return false;
+        scanned.table = TableId(table);
+        return true;
+      case BytesTag(fields::kRowCountsNewest):
+        return ReadBulk(in, &scanned.groups);
+      case BytesTag(fields::kRowCountsRows):
+        return ReadBulk(in, &scanned.rows);
+      default:
+        return WireFormatLite::SkipField(&in, tag);
+    }
+  });
+}
+
 absl::Status CheckTablePush(const ScannedPush& scanned) {
   RETURN_IF_ERROR(CheckKeys(scanned.table, scanned.keys));
   const auto error = [&](const auto&... chunks) {
@@ -169,6 +212,8 @@ absl::StatusOr<PullRequest> DecodePullRequest(const grpc::ByteBuffer& bytes) {
         return ReadTableAndBulk(in, &scanned);
       case VarintTag(fields::kPullWithState):
         return ReadBool(in, &pull.with_state);
+      case VarintTag(fields::kPullCountRows):
+        return ReadBool(in, &pull.count_rows);
       default:
         return WireFormatLite::SkipField(&in, tag);
     }
@@ -214,6 +259,8 @@ absl::StatusOr<PushChunk> DecodePushChunk(const grpc::ByteBuffer& bytes) {
         return ReadFloat(in, &push.learning_rate);
       case BytesTag(fields::kPushTables):
         return ReadTablePush(in, &scanned);
+      case BytesTag(fields::kPushRowLimits):
+        return ReadRowLimit(in, &push.row_limits);
       default:
         return WireFormatLite::SkipField(&in, tag);
     }
@@ -250,6 +297,7 @@ absl::StatusOr<PullAnswer> DecodePullReply(const grpc::ByteBuffer& bytes,
   PullAnswer answer;
   uint32_t readiness = 0;
   std::vector<ScannedKeys> scanned;
+  std::vector<ScannedCounts> counts;
   scanned.reserve(tables.size());
   const absl::Status status =
       ScanMessage(bytes, "PullReply", [&](CodedInputStream& in, uint32_t tag) {
@@ -260,6 +308,8 @@ absl::StatusOr<PullAnswer> DecodePullReply(const grpc::ByteBuffer& bytes,
             return ReadStep(in, &answer.complete_through);
           case BytesTag(fields::kPullReplyTables):
             return ReadTableAndBulk(in, &scanned);
+          case BytesTag(fields::kPullReplyRowCounts):
+            return ReadRowCounts(in, &counts);
           default:
             return WireFormatLite::SkipField(&in, tag);
         }
@@ -282,6 +332,22 @@ absl::StatusOr<PullAnswer> DecodePullReply(const grpc::ByteBuffer& bytes,
                                          tables[i].table.value(), " with ", want, " is due"));
     }
     copies.push_back({scanned[i].keys, tables[i].rows.data()});
+  }
+  answer.row_counts.reserve(counts.size());  // No copy's destination moves.
+  for (const ScannedCounts& of_table : counts) {
+    const size_t n = of_table.groups.bytes / sizeof(uint32_t);
+    if (of_table.groups.bytes % sizeof(uint32_t) != 0 ||
+        of_table.rows.bytes != n * sizeof(uint64_t)) {
+      return MalformedReply(absl::StrCat("table ", of_table.table.value(), " with ",
+                                         of_table.groups.bytes, " bytes of groups and ",
+                                         of_table.rows.bytes, " of their rows"));
+    }
+    TableRowCounts& to = answer.row_counts.emplace_back();
+    to.table = of_table.table;
+    to.groups.resize(n);
+    to.rows.resize(n);
+    copies.push_back({of_table.groups, to.groups.data()});
+    copies.push_back({of_table.rows, to.rows.data()});
   }
   CopyBulk(bytes, &copies);
   return answer;

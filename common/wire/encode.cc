@@ -136,6 +136,7 @@ void Emit(Sink& sink, const PullView& pull) {
   OptionalStep(sink, fields::kPullAfterStep, pull.after_step);
   for (const PullTableView& table : pull.tables) Nested(sink, fields::kPullTables, table);
   Unsigned(sink, fields::kPullWithState, pull.with_state ? 1 : 0);
+  Unsigned(sink, fields::kPullCountRows, pull.count_rows ? 1 : 0);
 }
 
 template <typename Sink>
@@ -148,6 +149,19 @@ void Emit(Sink& sink, const PushSlice& table) {
 }
 
 template <typename Sink>
+void Emit(Sink& sink, const RowLimit& limit) {
+  Unsigned(sink, fields::kRowLimitTable, limit.table.value());
+  Unsigned(sink, fields::kRowLimitOldestKept, limit.oldest_kept);
+}
+
+template <typename Sink>
+void Emit(Sink& sink, const TableRowCounts& counts) {
+  Unsigned(sink, fields::kRowCountsTable, counts.table.value());
+  Bytes(sink, fields::kRowCountsNewest, absl::MakeConstSpan(counts.groups));
+  Bytes(sink, fields::kRowCountsRows, absl::MakeConstSpan(counts.rows));
+}
+
+template <typename Sink>
 void Emit(Sink& sink, const PushView& push) {
   Nested(sink, fields::kPushHeader, push.header);
   Signed(sink, fields::kPushStep, push.step.value());
@@ -155,6 +169,7 @@ void Emit(Sink& sink, const PushView& push) {
   Unsigned(sink, fields::kPushNumChunks, push.num_chunks);
   Float(sink, fields::kPushLearningRate, push.learning_rate);
   for (const PushSlice& table : push.tables) Nested(sink, fields::kPushTables, table);
+  for (const RowLimit& limit : push.row_limits) Nested(sink, fields::kPushRowLimits, limit);
 }
 
 template <typename Sink>
@@ -182,6 +197,9 @@ void EmitReply(Sink& sink, const PullAnswer& answer,
     Length(sink, fields::kPullReplyTables, size.size());
     uint8_t* begin = EmitRowsHeader(sink, table);
     if (rows != nullptr) rows->push_back(begin);
+  }
+  for (const TableRowCounts& counts : answer.row_counts) {
+    Nested(sink, fields::kPullReplyRowCounts, counts);
   }
 }
 

@@ -19,6 +19,7 @@ inline constexpr uint32_t kPullStalenessSteps = 4;
 inline constexpr uint32_t kPullAfterStep = 5;
 inline constexpr uint32_t kPullTables = 7;
 inline constexpr uint32_t kPullWithState = 8;
+inline constexpr uint32_t kPullCountRows = 9;
 
 inline constexpr uint32_t kTableKeysTable = 1;
 inline constexpr uint32_t kTableKeysKeys = 2;
@@ -27,6 +28,11 @@ inline constexpr uint32_t kTableKeysKeys = 2;
 inline constexpr uint32_t kReplyReadiness = 1;
 inline constexpr uint32_t kReplyThrough = 2;
 inline constexpr uint32_t kPullReplyTables = 3;
+inline constexpr uint32_t kPullReplyRowCounts = 4;
+
+inline constexpr uint32_t kRowCountsTable = 1;
+inline constexpr uint32_t kRowCountsNewest = 2;
+inline constexpr uint32_t kRowCountsRows = 3;
 
 inline constexpr uint32_t kTableRowsTable = 1;
 inline constexpr uint32_t kTableRowsRows = 2;
@@ -37,6 +43,10 @@ inline constexpr uint32_t kPushChunk = 4;
 inline constexpr uint32_t kPushNumChunks = 5;
 inline constexpr uint32_t kPushLearningRate = 6;
 inline constexpr uint32_t kPushTables = 8;
+inline constexpr uint32_t kPushRowLimits = 9;
+
+inline constexpr uint32_t kRowLimitTable = 1;
+inline constexpr uint32_t kRowLimitOldestKept = 2;
 
 inline constexpr uint32_t kTablePushTable = 1;
 inline constexpr uint32_t kTablePushKind = 2;

@@ -41,6 +41,7 @@ struct PullRequest {
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
   bool with_state = false;  // Rows are weights and the optimizer state.
+  bool count_rows = false;  // The answer has row_counts.
   std::vector<KeyRange> tables;
   UninitializedVector<Key> keys;  // of all tables
 
@@ -70,6 +71,23 @@ struct PushRange {
   size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats
 };
 
+// Of one table with max_rows: the RowMeta::changed of what it keeps, at least.
+struct RowLimit {
+  TableId table;
+  uint32_t oldest_kept = 0;
+
+  friend bool operator==(const RowLimit& a, const RowLimit& b) {
+    return a.table == b.table && a.oldest_kept == b.oldest_kept;
+  }
+};
+
+// One table's rows on one server, by group of last changes (common/math/row_limit.h).
+struct TableRowCounts {
+  TableId table;
+  std::vector<uint32_t> groups;  // [n], ascending
+  std::vector<uint64_t> rows;    // [n]
+};
+
 // Chunk `chunk` of `num_chunks` of one worker's push for a step.
 struct PushChunk {
   Header header;
@@ -77,6 +95,7 @@ struct PushChunk {
   uint32_t chunk = 0;
   uint32_t num_chunks = 1;
   float learning_rate = 0;
+  std::vector<RowLimit> row_limits;  // In rank 0's last chunk, at some steps.
   std::vector<PushRange> tables;
   UninitializedVector<Key> keys;         // distinct over all chunks, per table and kind
   UninitializedVector<uint32_t> counts;  // lookups per key
@@ -96,6 +115,7 @@ struct PushChunk {
 struct PullAnswer {
   Readiness readiness = Readiness::kReady;
   Step complete_through = kNoStep;
+  std::vector<TableRowCounts> row_counts;
 };
 
 struct PushAnswer {

@@ -51,9 +51,7 @@ absl::StatusOr<CheckpointManifest> Compose(const CheckpointOptions& options,
       return absl::AbortedError(absl::StrCat("server ", i, " builds on the checkpoint of step ",
                                              shard->base_step(), ", which is not kept"));
     }
-    shard->clear_files();
-    shard->MergeFrom(base->second[i]);
-    shard->set_base_step(shards[i].shard().base_step());
+    *shard->mutable_files() = base->second[i].files();
     for (const CheckpointFile& file : shards[i].shard().files()) *shard->add_files() = file;
   }
   RETURN_IF_ERROR(CheckManifest(manifest));  // What servers say is input.

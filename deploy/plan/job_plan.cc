@@ -187,6 +187,12 @@ class Planner {
                               ? known.from
                               : "its features together, at most";
       }
+      const auto max_rows = static_cast<double>(layout.max_rows);
+      if (max_rows > 0 && (!is_known || rows > max_rows)) {
+        rows = max_rows;
+        is_known = true;
+        table.rows_from = "eviction.max_rows";
+      }
       if (is_known) SetRows(layout, static_cast<uint64_t>(rows), &table);
       if (is_known && layout.min_count > 1) table.rows_from += "; min_count leaves fewer";
       plan_.is_complete &= is_known;

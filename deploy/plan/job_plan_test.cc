@@ -85,6 +85,18 @@ TEST(JobPlan, RowsComeFromFiguresBucketsOrNowhere) {
   EXPECT_EQ(bucketed.tables[0].rows, 50u);
 }
 
+TEST(JobPlan, ATableHasAtMostItsLimit) {
+  const Json figures = Figures();
+  const Job job = Load({"default_table.eviction.max_rows=5000"});
+  const JobPlan blind = Plan(job, nullptr), plan = Plan(job, &figures);
+  EXPECT_TRUE(blind.is_complete);
+  EXPECT_EQ(blind.tables[0].rows, 5000u);
+  EXPECT_EQ(plan.tables[0].rows, 5000u);
+  EXPECT_EQ(plan.tables[0].rows_from, "eviction.max_rows");
+  EXPECT_EQ(plan.tables[1].rows, 100u);
+  EXPECT_EQ(plan.tables[2].rows, 1000u);
+}
+
 TEST(JobPlan, FiguresOfOtherDataAreRefused) {
   Json figures = Figures();
   figures["columns"][1]["name"] = "thing";

@@ -48,6 +48,7 @@ ShardWriter::ShardWriter(const CheckpointIo& io, Spec spec, Done done)
              spec.generation,
              spec.base_step,
              {},
+             spec.row_limits,
              spec.on_read}),
       row_floats_(RowFloats(spec.sources)),
       tables_(Tables(spec.sources)),
@@ -206,6 +207,7 @@ void ShardWriter::EndLane(size_t index, absl::StatusOr<std::optional<CheckpointF
   CheckpointShard shard;
   shard.set_server_index(spec_.server.value());
   shard.set_base_step(spec_.base_step.value());
+  for (const RowLimit& limit : spec_.row_limits) *shard.add_row_limits() = limit;
   absl::Status status;
   Done done;
   {

@@ -61,6 +61,7 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
     uint64_t generation = 0;
     Step base_step;               // Of which the shard holds the changes; kNoStep: it holds all.
     std::vector<Source> sources;  // By table id.
+    std::vector<RowLimit> row_limits;  // By table id.
     // Runs after each slice that was read, in the task that reads; perhaps once `done` has run.
     std::function<void()> on_read;
   };

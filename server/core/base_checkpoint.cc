@@ -278,7 +278,10 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
     if (!loaded[i].ok()) failed.store(true);
   });
   for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < tables->size(); ++i) tables->at(i).table.ForgetUnused(Step(base.step()));
+  for (const TableLayout& saved : TablesOf(base)) {
+    const Step step(base.step());
+    tables->at(tables->Find(saved.id)).table.Forget(step, saved.OldestKept(step));
+  }
   return CheckWholeShards(config.checkpoint_directory, base, ranges, rows_read);
 }
 

@@ -19,7 +19,7 @@ bool SameBytes(const Vector& a, const Vector& b) {
 }
 
 bool SameContent(const wire::PushChunk& a, const wire::PushChunk& b) {
-  if (a.tables.size() != b.tables.size()) return false;
+  if (a.tables.size() != b.tables.size() || a.row_limits != b.row_limits) return false;
   for (size_t i = 0; i < a.tables.size(); ++i) {
     const wire::PushRange& x = a.tables[i];
     const wire::PushRange& y = b.tables[i];
@@ -67,8 +67,8 @@ void PushLedger::Accept(WorkerRank rank, Step step) {
 
 uint64_t BytesOf(const wire::PushChunk& chunk) {
   return sizeof(chunk) + chunk.tables.size() * sizeof(wire::PushRange) +
-         chunk.keys.size() * sizeof(Key) + chunk.counts.size() * sizeof(uint32_t) +
-         chunk.values.size() * sizeof(float);
+         chunk.row_limits.size() * sizeof(wire::RowLimit) + chunk.keys.size() * sizeof(Key) +
+         chunk.counts.size() * sizeof(uint32_t) + chunk.values.size() * sizeof(float);
 }
 
 absl::StatusOr<PushAssembly::Added> PushAssembly::Add(wire::PushChunk&& chunk) {

@@ -1,5 +1,6 @@
 #include "server/core/request_validation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -65,6 +66,11 @@ absl::Status RequestValidation::CheckPull(const wire::PullRequest& request) cons
   } else if (header.acked_through != kNoStep && header.rank.value() >= config_.num_workers) {
     return invalid("acked_through ", header.acked_through.value(), " of no worker");
   }
+  if (request.count_rows &&
+      (request.kind != wire::PullKind::kTrain || header.rank != WorkerRank(0) ||
+       request.staleness_steps > 0 || !request.tables.empty())) {
+    return invalid("only rank 0 counts rows, for training, in sync, and without keys");
+  }
   for (const wire::KeyRange& range : request.tables) {
     ASSIGN_OR_RETURN(const TableLayout* table, FindTable(range.table));
     if (!Within(range.begin, range.count, request.keys.size())) {
@@ -91,12 +97,38 @@ absl::Status RequestValidation::CheckPush(const wire::PushChunk& chunk) const {
   if (chunk.counts.size() != chunk.keys.size()) {
     return invalid(chunk.keys.size(), " keys with ", chunk.counts.size(), " counts");
   }
+  const absl::Status limits = CheckRowLimits(chunk);
+  if (!limits.ok()) return invalid(std::string(limits.message()));
   for (const wire::PushRange& range : chunk.tables) {
     const absl::Status status = CheckRange(chunk, range);
     if (absl::IsInvalidArgument(status)) return invalid(std::string(status.message()));
     RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
+}
+
+// Rank 0's last chunk has one for every table whose rows were counted after the step before: what
+// is forgotten must not depend on a server.
+absl::Status RequestValidation::CheckRowLimits(const wire::PushChunk& chunk) const {
+  const bool has_limits = chunk.header.rank == WorkerRank(0) && chunk.chunk + 1 == chunk.num_chunks;
+  size_t due = 0;
+  for (const TableLayout& table : config_.tables) {
+    if (!has_limits || !table.CountsAfter(chunk.step - 1)) continue;
+    ++due;
+    const auto is_of_table = [&](const wire::RowLimit& limit) { return limit.table == table.id; };
+    const auto limit = std::find_if(chunk.row_limits.begin(), chunk.row_limits.end(), is_of_table);
+    if (limit == chunk.row_limits.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table '", table.name, "' lacks the row limit that is due"));
+    }
+    if (int64_t{limit->oldest_kept} > chunk.step.value() + 1) {
+      return absl::InvalidArgumentError(absl::StrCat("table '", table.name, "': the row limit ",
+                                                     limit->oldest_kept, " is of a later step"));
+    }
+  }
+  if (due == chunk.row_limits.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(chunk.row_limits.size(), " row limits, where ", due, " are due"));
 }
 
 absl::Status RequestValidation::CheckRange(const wire::PushChunk& chunk,

@@ -31,14 +31,16 @@ class RequestValidation {
   // keys, a key of another shard); kNotFound (unknown table).
   absl::Status CheckPull(const wire::PullRequest& request) const;
 
-  // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, the learning rate, a
-  // gradient or a weight that is not finite, optimizer state that is NaN; names table, key, count).
+  // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, the learning rate, row
+  // limits other than are due, a gradient or a weight that is not finite, optimizer state that is
+  // NaN; names table, key, count).
   absl::Status CheckPush(const wire::PushChunk& chunk) const;
 
  private:
   absl::StatusOr<const TableLayout*> FindTable(TableId table) const;
   absl::Status CheckKeys(const TableLayout& table, absl::Span<const Key> keys) const;
   absl::Status CheckRange(const wire::PushChunk& chunk, const wire::PushRange& range) const;
+  absl::Status CheckRowLimits(const wire::PushChunk& chunk) const;
   // "server 1, rank 0, step 7: table 'C3', 120 keys: ..."
   absl::Status Invalid(const wire::Header& header, Step step, const std::string& what) const;
 

@@ -94,6 +94,48 @@ TEST_F(RequestValidationTest, PushesOutOfRange) {
   ExpectError(validation_.CheckPush(chunk), kInvalid, "learning rate nan");
 }
 
+TEST(RequestValidationLimitTest, RankZeroBringsEveryRowLimitWhereItIsDue) {
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  ServerConfig config = MakeConfig(/*num_workers=*/2);
+  config.tables[1].max_rows = 10;  // Counted after steps 3, 7, ...
+  const RequestValidation validation(config);
+  wire::PushChunk chunk = MakeChunk(0, 4);
+  ExpectError(validation.CheckPush(chunk), kInvalid, "table 'T1' lacks the row limit");
+  chunk.row_limits = {{TableId(1), 5}};
+  EXPECT_TRUE(validation.CheckPush(chunk).ok());
+  chunk.row_limits[0].oldest_kept = 6;
+  ExpectError(validation.CheckPush(chunk), kInvalid, "the row limit 6 is of a later step");
+  chunk.row_limits = {{TableId(0), 5}};
+  ExpectError(validation.CheckPush(chunk), kInvalid, "table 'T1' lacks the row limit");
+  chunk.row_limits = {{TableId(0), 5}, {TableId(1), 5}};
+  ExpectError(validation.CheckPush(chunk), kInvalid, "2 row limits, where 1 are due");
+  // Elsewhere there is none: of other ranks, of other steps, in chunks before the last.
+  EXPECT_TRUE(validation.CheckPush(MakeChunk(1, 4)).ok());
+  EXPECT_TRUE(validation.CheckPush(MakeChunk(0, 5)).ok());
+  EXPECT_TRUE(validation.CheckPush(MakeChunk(0, 4, 0, 2)).ok());
+  for (wire::PushChunk other : {MakeChunk(1, 4), MakeChunk(0, 5), MakeChunk(0, 4, 0, 2)}) {
+    other.row_limits = {{TableId(1), 5}};
+    ExpectError(validation.CheckPush(other), kInvalid, "1 row limits, where 0 are due");
+  }
+}
+
+TEST_F(RequestValidationTest, OnlyRankZeroCountsRows) {
+  wire::PullRequest count;
+  count.header = testing_core::MakeHeader(0);
+  count.step = Step(4);
+  count.count_rows = true;
+  EXPECT_TRUE(validation_.CheckPull(count).ok());
+  wire::PullRequest with_keys = MakePull(0, 4);
+  with_keys.count_rows = true;
+  wire::PullRequest of_another = count, stale = count, read = count;
+  of_another.header.rank = WorkerRank(1);
+  stale.staleness_steps = 1;
+  read.kind = wire::PullKind::kRead;
+  for (const wire::PullRequest& wrong : {with_keys, of_another, stale, read}) {
+    ExpectError(validation_.CheckPull(wrong), absl::StatusCode::kInvalidArgument, "counts rows");
+  }
+}
+
 TEST_F(RequestValidationTest, PushesOfTheWrongSize) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   wire::PushChunk chunk = MakeChunk(0, 0);

@@ -32,6 +32,14 @@ PullTicket ServerCore::Impl::Pull(const wire::PullRequest& request, PullDone don
   const absl::Status valid = (*found)->validation.CheckPull(request);
   if (!valid.ok()) return refuse(valid);
 
+  if (request.count_rows) {
+    done = [self = shared_from_this(), step = request.step,
+            done = std::move(done)](absl::StatusOr<wire::PullAnswer> answer) {
+      const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
+      done(ready ? self->WithRowCounts(step, *std::move(answer)) : std::move(answer));
+    };
+  }
+
   absl::StatusOr<WaitingPulls::Admitted> admitted = ShuttingDown();
   {
     absl::MutexLock lock(&mutex);
@@ -43,6 +51,29 @@ PullTicket ServerCore::Impl::Pull(const wire::PullRequest& request, PullDone don
   if (!admitted.ok()) return refuse(admitted.status());
   if (admitted->answer.has_value()) done(*admitted->answer);
   return admitted->ticket;
+}
+
+// The rows as the step before left them: they stay so while their worker waits for the counts,
+// since no other has its push of `step`.
+absl::StatusOr<wire::PullAnswer> ServerCore::Impl::WithRowCounts(Step step,
+                                                                 wire::PullAnswer answer) {
+  if (answer.complete_through != step - 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rows are to be counted before step ", step.value(), ", and step ",
+                     answer.complete_through.value(), " is applied"));
+  }
+  TableSet& tables = job.load(std::memory_order_acquire)->tables;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    EmbeddingTable& table = tables.at(i).table;
+    if (!table.layout().CountsAfter(step - 1)) continue;
+    wire::TableRowCounts& counts = answer.row_counts.emplace_back();
+    counts.table = table.layout().id;
+    for (const auto& [group, rows] : table.CountRows(step - 1)) {
+      counts.groups.push_back(group);
+      counts.rows.push_back(rows);
+    }
+  }
+  return answer;
 }
 
 void ServerCore::Impl::DropPull(PullTicket ticket) {

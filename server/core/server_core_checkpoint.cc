@@ -137,9 +137,15 @@ void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step
     EmbeddingTable& table = current_job->tables.at(i).table;
     spec.sources.push_back({table.layout().id, static_cast<size_t>(table.layout().row_floats()),
                             table.BeginSnapshot(cut, base_step)});
+    if (table.layout().max_rows == 0) continue;
+    RowLimit& limit = spec.row_limits.emplace_back();
+    limit.set_table(table.layout().id.value());
+    limit.set_oldest_kept(table.oldest_kept());
   }
   std::sort(spec.sources.begin(), spec.sources.end(),
             [](const auto& a, const auto& b) { return a.table < b.table; });
+  std::sort(spec.row_limits.begin(), spec.row_limits.end(),
+            [](const RowLimit& a, const RowLimit& b) { return a.table() < b.table(); });
   spec.on_read = [weak = weak_from_this()] {
     if (const std::shared_ptr<Impl> self = weak.lock()) self->GoOnAfterRead();
   };

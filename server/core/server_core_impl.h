@@ -65,6 +65,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
 
   // In server_core.cc.
   PullTicket Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us);
+  absl::StatusOr<wire::PullAnswer> WithRowCounts(Step step, wire::PullAnswer answer);
   void DropPull(PullTicket ticket);
   void ArmTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ExpireHeldPulls();

@@ -18,7 +18,11 @@ constexpr size_t kMinKeysPerPiece = 8192;
 }  // namespace
 
 StepApplier::StepApplier(TableSet* tables, int num_threads, int64_t steps_before)
-    : tables_(tables), threads_(num_threads), steps_before_(steps_before), work_(tables->size()) {}
+    : tables_(tables),
+      threads_(num_threads),
+      steps_before_(steps_before),
+      work_(tables->size()),
+      oldest_kept_(tables->size()) {}
 
 absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
   CHECK(!pushes.empty());
@@ -28,7 +32,7 @@ absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
   RETURN_IF_ERROR(ApplyGradients(pushes[0].learning_rate, step));
   if (any_rows_) RETURN_IF_ERROR(AssignRows(step));
   threads_.ParallelFor(static_cast<int64_t>(tables_->size()),
-                       [&](int64_t i, int) { tables_->at(i).table.ForgetUnused(step); });
+                       [&](int64_t i, int) { tables_->at(i).table.Forget(step, oldest_kept_[i]); });
   return absl::OkStatus();
 }
 
@@ -36,8 +40,12 @@ absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
 void StepApplier::Collect(absl::Span<const AssembledPush> pushes) {
   for (TableWork& work : work_) work.shares.clear();
   any_rows_ = false;
+  std::fill(oldest_kept_.begin(), oldest_kept_.end(), 0);
   for (size_t p = 0; p < pushes.size(); ++p) {
     for (const wire::PushChunk& chunk : pushes[p].chunks) {
+      for (const wire::RowLimit& limit : chunk.row_limits) {
+        oldest_kept_[tables_->Find(limit.table)] = limit.oldest_kept;
+      }
       for (const wire::PushRange& range : chunk.tables) {
         if (range.count == 0) continue;
         const size_t position = tables_->Find(range.table);

@@ -1,7 +1,7 @@
 // Applies the pushes of one step to the tables: gradients merged key by key in rank order, one
-// update a key, then written-back rows in rank order; then what was unused for too long is
-// forgotten. The result depends neither on the number of threads nor on how the pushes were cut
-// into chunks.
+// update a key, then written-back rows in rank order; then what was unused for too long, or is
+// beyond a table's limit, is forgotten. The result depends neither on the number of threads nor on
+// how the pushes were cut into chunks.
 //
 // Not thread-safe: one step at a time.
 #ifndef THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_
@@ -66,7 +66,8 @@ class StepApplier {
   TableSet* const tables_;
   ThreadPool threads_;
   const int64_t steps_before_;
-  std::vector<TableWork> work_;  // [tables]
+  std::vector<TableWork> work_;        // [tables]
+  std::vector<uint32_t> oldest_kept_;  // [tables] That the pushes' row limits say; or 0.
   bool any_rows_ = false;
   StageTimer apply_timer_;
   StageTimer merge_timer_;

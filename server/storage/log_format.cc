@@ -138,7 +138,7 @@ struct Head {
   float learning_rate;
   int64_t step;
   uint32_t num_tables;
-  uint32_t zero;
+  uint32_t num_row_limits;
   uint64_t num_keys;
   uint64_t num_values;
 };
@@ -152,6 +152,13 @@ struct TableShare {
   uint64_t num_values;
 };
 static_assert(sizeof(TableShare) == 24);
+
+// Then, num_row_limits times:
+struct Limit {
+  uint32_t table;
+  uint32_t oldest_kept;
+};
+static_assert(sizeof(Limit) == 8);
 
 // Then keys (uint64), counts (uint32) and values (float32) of all tables.
 
@@ -206,7 +213,7 @@ PushRecord::PushRecord(const wire::PushChunk& chunk) {
                      chunk.learning_rate,
                      chunk.step.value(),
                      static_cast<uint32_t>(chunk.tables.size()),
-                     0,
+                     static_cast<uint32_t>(chunk.row_limits.size()),
                      chunk.keys.size(),
                      chunk.values.size()};
   CHECK_EQ(chunk.counts.size(), chunk.keys.size());
@@ -223,6 +230,10 @@ PushRecord::PushRecord(const wire::PushChunk& chunk) {
   }
   CHECK_EQ(keys, chunk.keys.size());
   CHECK_EQ(values, chunk.values.size());
+  for (const wire::RowLimit& row_limit : chunk.row_limits) {
+    const Limit limit = {row_limit.table.value(), row_limit.oldest_kept};
+    absl::StrAppend(&head_, BytesOf(&limit, 1));
+  }
   pieces_ = {head_, BytesOf(chunk.keys.data(), chunk.keys.size()),
              BytesOf(chunk.counts.data(), chunk.counts.size()),
              BytesOf(chunk.values.data(), chunk.values.size())};
@@ -238,6 +249,11 @@ absl::StatusOr<wire::PushChunk> DecodePushRecord(absl::string_view payload) {
   chunk.learning_rate = head.learning_rate;
   chunk.step = Step(head.step);
   RETURN_IF_ERROR(TakeTables(head, &payload, &chunk));
+  for (uint32_t i = 0; i < head.num_row_limits; ++i) {
+    Limit limit;
+    if (!Take(&payload, 1, &limit)) return Contradiction("row limits are cut off");
+    chunk.row_limits.push_back({TableId(limit.table), limit.oldest_kept});
+  }
   // Before anything is sized by it.
   constexpr uint64_t kBytesPerKey = sizeof(Key) + sizeof(uint32_t);
   if (head.num_keys > payload.size() / kBytesPerKey ||

@@ -172,7 +172,7 @@ TEST(PushRecordTest, GoldenBytes) {
             "02000000"
             "0000003f"
             "0800000000000000"
-            // num_tables, zero, num_keys, num_values
+            // num_tables, num_row_limits, num_keys, num_values
             "02000000"
             "00000000"
             "0300000000000000"
@@ -202,8 +202,27 @@ TEST(PushRecordTest, GoldenBytes) {
             "0000c03f");
 }
 
+// They stand between the tables and the keys; without any, not a byte is theirs.
+TEST(PushRecordTest, RowLimitsComeBack) {
+  wire::PushChunk chunk = TwoTables();
+  const std::string without = Payload(chunk);
+  chunk.row_limits = {{TableId(4), 7}, {TableId(9), 0}};
+  const std::string payload = Payload(chunk);
+  EXPECT_EQ(absl::BytesToHexString(payload.substr(28, 4)), "02000000");
+  EXPECT_EQ(absl::BytesToHexString(payload.substr(96, 16)), "04000000070000000900000000000000");
+  EXPECT_EQ(
+      payload.substr(0, 28) + std::string(4, 0) + payload.substr(32, 64) + payload.substr(112),
+      without);
+  const absl::StatusOr<wire::PushChunk> back = DecodePushRecord(payload);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->row_limits, chunk.row_limits);
+  EXPECT_EQ(back->keys.size(), chunk.keys.size());
+}
+
 TEST(PushRecordTest, AnyOtherSizeIsRefused) {
-  const std::string payload = Payload(TwoTables());
+  wire::PushChunk chunk = TwoTables();
+  chunk.row_limits = {{TableId(4), 7}};
+  const std::string payload = Payload(chunk);
   for (size_t bytes = 0; bytes < payload.size(); ++bytes) {
     EXPECT_EQ(DecodePushRecord(payload.substr(0, bytes)).status().code(),
               absl::StatusCode::kDataLoss)

@@ -2,7 +2,7 @@
 // others in a store on disk. Where a row lies never shows in what it is.
 //
 // Where the layout has a min_count, a key whose lookups are fewer is a candidate: the table knows
-// its count alone, always in memory. Where it has unused_steps, ForgetUnused forgets rows and
+// its count alone, always in memory. Where it has unused_steps or max_rows, Forget forgets rows and
 // candidates.
 //
 // A batch machine: one call handles all the keys of a request, grouped by lock stripe; each stripe
@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
+#include "common/math/row_limit.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 #include "server/storage/row_store.h"
@@ -89,10 +90,14 @@ class EmbeddingTable {
   void LoadCandidates(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                       absl::Span<const uint32_t> changed);
 
-  // To be called once all changes of `step` are done, or it is loaded: forgets what no push has
-  // reached for layout().unused_steps steps. Looks at all rows in memory at some steps (see
-  // TableLayout::OldestKept), and does nothing at others.
-  void ForgetUnused(Step step);
+  // To be called once all changes of `step` are done, or it is loaded: forgets what is unused (see
+  // TableLayout::OldestKept), and what was changed before `oldest_kept` (RowMeta::changed), which
+  // follows from CountRows. Looks at all rows in memory at some steps, and at others does nothing.
+  void Forget(Step step, uint32_t oldest_kept = 0);
+  uint32_t oldest_kept() const;  // Of all calls, the most.
+  // The rows by GroupOfChange, once all changes of `step` are done; no candidates. Looks at all
+  // rows in memory. REQUIRES: the layout has max_rows.
+  RowsByGroup CountRows(Step step);
 
   // Begins a snapshot of the rows as they are now, that is between two changes, as far as they
   // changed after step `changed_after`. Takes microseconds, whatever the number of rows; from then

@@ -67,7 +67,7 @@ struct EmbeddingTable::Impl {
   void SaveImage(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 
-  void ForgetStripe(TableStripe& stripe);  // After TableAdmission::Advance.
+  void ForgetStripe(TableStripe& stripe);  // After TableAdmission::SetOldestKept.
   // Rows that are not in memory are created where the table has no store, else appended to
   // `misses`, and not changed.
   template <OptimizerKind kKind, int kDim>

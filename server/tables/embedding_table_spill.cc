@@ -287,7 +287,7 @@ size_t EmbeddingTable::Impl::MostStripeRows() const {
 }
 
 absl::Status EmbeddingTable::Impl::SpillRound() {
-  if (layout.unused_steps > 0) {
+  if (layout.unused_steps > 0 || layout.max_rows > 0) {
     const uint64_t num_rows = rows_created.load() - admission.rows_forgotten();
     ASSIGN_OR_RETURN(const bool more, admission.RemoveForgotten(store.get(), num_rows));
     if (more) spiller->Wake();

@@ -269,13 +269,14 @@ void EmbeddingTable::LoadCandidates(absl::Span<const Key> keys, absl::Span<const
   });
 }
 
-void EmbeddingTable::ForgetUnused(Step step) {
+void EmbeddingTable::Forget(Step step, uint32_t oldest_kept) {
   Impl& table = *impl_;
-  if (table.layout.OldestKept(step) <= table.admission.oldest_kept()) return;
+  oldest_kept = std::max(oldest_kept, table.layout.OldestKept(step));
+  if (oldest_kept <= table.admission.oldest_kept()) return;
   // Rows on their way to the store would come there as if they were not forgotten.
   absl::MutexLockMaybe no_rounds(table.store != nullptr ? table.spiller->round_mutex() : nullptr);
   // From here on, what is read from the store doesn't come to memory if it is forgotten.
-  table.admission.Advance(step);
+  table.admission.SetOldestKept(oldest_kept);
   for (uint32_t s = 0; s < kNumStripes; ++s) table.ForgetStripe(table.stripes[s]);
   if (table.store != nullptr) table.spiller->Wake();
 }
@@ -297,5 +298,24 @@ void EmbeddingTable::Impl::ForgetStripe(TableStripe& stripe) {
   }
   admission.ForgetOthers(stripe, unused.size());
 }
+
+RowsByGroup EmbeddingTable::CountRows(Step step) {
+  Impl& table = *impl_;
+  CHECK_GT(table.layout.max_rows, 0u);
+  RowsByGroup counts;
+  absl::flat_hash_map<uint32_t, uint64_t> in_memory;
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    TableStripe& stripe = table.stripes[s];
+    absl::MutexLock lock(&stripe.mutex);  // Rows move between memory and the store.
+    stripe.index.ForEach([&](Key, uint32_t row) {
+      ++in_memory[GroupOfChange(table.layout, table.storage.Meta(row)->changed, step)];
+    });
+    table.admission.AddStored(stripe, step, &counts);
+  }
+  for (const auto& [group, rows] : in_memory) counts[group] += rows;
+  return counts;
+}
+
+uint32_t EmbeddingTable::oldest_kept() const { return impl_->admission.oldest_kept(); }
 
 }  // namespace thermocline

@@ -1,6 +1,7 @@
 #include "server/tables/table_admission.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -53,18 +54,23 @@ uint32_t TableAdmission::TakeCandidate(TableStripe& stripe, Key key) {
   return meta.count;
 }
 
-void TableAdmission::Advance(Step step) {
-  oldest_kept_.store(layout_.OldestKept(step));
-  last_look_.store(static_cast<uint64_t>(step.value() + 1) / layout_.forget_period());
+void TableAdmission::AddStored(TableStripe& stripe, Step now, RowsByGroup* counts) const {
+  absl::flat_hash_map<uint32_t, uint64_t> regrouped;
+  for (const auto& [group, rows] : stripe.stored_rows) {
+    if (rows > 0) regrouped[GroupOfChange(layout_, group, now)] += rows;
+  }
+  for (const auto& [group, rows] : regrouped) (*counts)[group] += rows;
+  stripe.stored_rows = std::move(regrouped);
+  stripe.grouped_at = now;
 }
 
 void TableAdmission::ForgetOthers(TableStripe& stripe, uint64_t rows) {
   uint64_t stored = 0;
   for (auto it = stripe.stored_rows.begin(); it != stripe.stored_rows.end();) {
-    const auto of_look = it++;
-    if (of_look->first > last_look_.load()) continue;
-    stored += of_look->second;
-    stripe.stored_rows.erase(of_look);
+    const auto group = it++;
+    if (group->first >= oldest_kept()) continue;
+    stored += group->second;
+    stripe.stored_rows.erase(group);
   }
   stored_forgotten_.fetch_add(stored, std::memory_order_relaxed);
   rows_forgotten_.fetch_add(stored + rows, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // Which keys of a table have a row: those that were looked up often enough, until no push reaches
-// them for too long. Both follow from accepted pushes alone, of the key itself and of the step.
+// them for too long, or too many others have one. All follows from accepted pushes alone.
 #ifndef THERMOCLINE_SERVER_TABLES_TABLE_ADMISSION_H_
 #define THERMOCLINE_SERVER_TABLES_TABLE_ADMISSION_H_
 
@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/math/row_limit.h"
 #include "common/math/table_spec.h"
 #include "server/storage/row_store.h"
 #include "server/tables/row_storage.h"
@@ -41,16 +42,20 @@ class TableAdmission {
   // RowMeta::changed of what is not forgotten, at least.
   uint32_t oldest_kept() const { return oldest_kept_.load(); }
   bool IsKept(const RowMeta& meta) const { return meta.changed >= oldest_kept(); }
-  // `step` is applied. All rows are to be looked at where that raises oldest_kept().
-  void Advance(Step step);
+  // REQUIRES: it is more than oldest_kept(), and a group ends before it (GroupOfChange).
+  void SetOldestKept(uint32_t oldest_kept) { oldest_kept_.store(oldest_kept); }
   // After that: forgets candidates and rows in the store, and counts those and `rows` others.
   void ForgetOthers(TableStripe& stripe, uint64_t rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 
   // A row leaves memory (1), or comes there (-1): it is in the store alone, or no more.
   void CountStored(TableStripe& stripe, uint32_t changed, int64_t rows) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
-    if (layout_.unused_steps > 0) stripe.stored_rows[LookThatForgets(changed)] += rows;
+    if (layout_.unused_steps == 0 && layout_.max_rows == 0) return;
+    stripe.stored_rows[GroupOfChange(layout_, changed, stripe.grouped_at)] += rows;
   }
+  // Adds the rows that are in the store alone, and not forgotten, in the groups of `now`.
+  void AddStored(TableStripe& stripe, Step now, RowsByGroup* counts) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
   // Removes forgotten rows from some thousand rows of the store. True: there are more to look at.
   // Does nothing where there are few. No other call at the same time, and nothing is written to the
   // store meanwhile. `num_rows`: of the table. Errors: the store's.
@@ -62,15 +67,9 @@ class TableAdmission {
  private:
   void Save(TableStripe& stripe, Key key, const RowMeta& meta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
-  // The number of the look at all rows that forgets those of such a last change.
-  uint64_t LookThatForgets(uint32_t changed) const {
-    return (changed + layout_.unused_steps - 1) / layout_.forget_period() + 1;
-  }
-
   const TableLayout layout_;
   SnapshotProgress* const snapshot_;
   std::atomic<uint32_t> oldest_kept_{0};
-  std::atomic<uint64_t> last_look_{0};
   std::atomic<uint64_t> gradients_dropped_{0};
   std::atomic<uint64_t> rows_forgotten_{0};
   // Forgotten while they were in the store, since a removal of such rows began last.

@@ -2,6 +2,7 @@
 // restore all of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -52,7 +53,24 @@ class Model {
     SelectRowUpdate(layout_.optimizer.kind)(scalars, gradient, row.floats.data(),
                                             row.floats.data() + layout_.dim, layout_.dim);
   }
-  // The rule in full: at every multiple of an eighth of unused_steps.
+  // The rules in full. Of max_rows: what was changed last in the newest step whose rows are too
+  // many, or before, is forgotten with the step after.
+  uint32_t OldestKept() const {
+    std::vector<uint32_t> changes;
+    for (const auto& [key, row] : rows_) {
+      if (!row.floats.empty()) changes.push_back(row.changed);
+    }
+    if (changes.size() <= layout_.max_rows) return 0;
+    std::sort(changes.rbegin(), changes.rend());
+    return changes[layout_.max_rows] + 1;
+  }
+  void ForgetBefore(uint32_t oldest_kept) {
+    for (auto it = rows_.begin(); it != rows_.end();) {
+      const auto row = it++;
+      if (row->second.changed < oldest_kept) rows_.erase(row);
+    }
+  }
+  // At every multiple of an eighth of unused_steps.
   void Forget(Step step) {
     const int64_t unused = static_cast<int64_t>(layout_.unused_steps);
     if (unused == 0 || (step.value() + 1) % std::max<int64_t>(1, unused / 8) != 0) return;
@@ -90,6 +108,7 @@ struct AdmissionCase {
   uint32_t min_count;
   uint64_t unused_steps;
   uint64_t memory_budget_bytes;  // 1: room for 128 rows.
+  uint64_t max_rows = 0;
 };
 
 class AdmissionTest : public testing::TestWithParam<AdmissionCase> {
@@ -99,6 +118,7 @@ class AdmissionTest : public testing::TestWithParam<AdmissionCase> {
   AdmissionTest() : layout_(MakeLayout(OptimizerKind::kAdagrad, 3)), random_(Seed()) {
     layout_.min_count = GetParam().min_count;
     layout_.unused_steps = GetParam().unused_steps;
+    layout_.max_rows = GetParam().max_rows;
     layout_.memory_budget_bytes = GetParam().memory_budget_bytes;
     table_ = MakeTable(layout_);
     model_ = std::make_unique<Model>(layout_);
@@ -120,13 +140,20 @@ class AdmissionTest : public testing::TestWithParam<AdmissionCase> {
         gradients.push_back(static_cast<float>(random_() % 1000) / 500.0f - 1.0f);
       }
     }
+    uint32_t oldest_kept = 0;
+    if (layout_.CountsAfter(step_ - 1)) {
+      const RowsByGroup counted = table_->CountRows(step_ - 1);
+      oldest_kept = OldestKeptOf(counted, layout_.max_rows);
+      EXPECT_EQ(oldest_kept, model_->OldestKept()) << "before step " << step_.value();
+    }
     const UpdateScalars scalars = ScalarsForStep(layout_.optimizer, 0.1f, step_);
     ASSERT_TRUE(table_->ApplyGradients(keys, counts, gradients, scalars, step_).ok());
-    table_->ForgetUnused(step_);
+    table_->Forget(step_, oldest_kept);
     for (size_t i = 0; i < keys.size(); ++i) {
       model_->Apply(keys[i], counts[i], &gradients[i * layout_.dim], scalars, step_);
     }
     model_->Forget(step_);
+    model_->ForgetBefore(oldest_kept);
   }
 
   // A pull of any keys: it must change nothing.
@@ -158,17 +185,17 @@ class AdmissionTest : public testing::TestWithParam<AdmissionCase> {
   }
 
   // As a server loads a checkpoint of `cut`, whose files were merged.
-  std::unique_ptr<EmbeddingTable> Restore(const Rows& saved, Step cut) const {
+  std::unique_ptr<EmbeddingTable> Restore(const Rows& saved, Step cut, uint32_t oldest_kept) const {
     std::unique_ptr<EmbeddingTable> table = MakeTable(layout_);
     for (const auto& [key, row] : saved) {
-      if (row.changed < layout_.OldestKept(cut)) continue;
+      if (row.changed < oldest_kept) continue;
       if (row.floats.empty()) {
         table->LoadCandidates({key}, {row.count}, {row.changed});
       } else {
         EXPECT_TRUE(table->LoadRows({key}, {row.count}, {row.changed}, row.floats).ok());
       }
     }
-    table->ForgetUnused(cut);
+    table->Forget(cut, oldest_kept);
     return table;
   }
 
@@ -189,7 +216,7 @@ TEST_P(AdmissionTest, IsThatOfAPlainMap) {
   EXPECT_EQ(table_->gradients_dropped(), model_->dropped());
   EXPECT_EQ(table_->gradients_dropped() > 0, layout_.min_count > 1);
   EXPECT_EQ(table_->rows_created() - table_->rows_forgotten(), table_->num_rows());
-  EXPECT_EQ(table_->rows_forgotten() > 0, layout_.unused_steps > 0);
+  EXPECT_EQ(table_->rows_forgotten() > 0, layout_.unused_steps > 0 || layout_.max_rows > 0);
 }
 
 // A chain of snapshots, while later steps change what they hold; each restores the table as it was,
@@ -204,26 +231,30 @@ TEST_P(AdmissionTest, SnapshotsRestoreIt) {
     auto snapshot = table_->BeginSnapshot(step_, whole ? kNoStep : base);
     const std::unique_ptr<Model> at_cut = std::make_unique<Model>(*model_);
     const Step cut = step_;
+    const uint32_t oldest_kept = table_->oldest_kept();
     for (uint64_t steps = random_() % 4; steps > 0; --steps) RunStep();
     for (auto& [key, row] : ReadAll(snapshot.get(), layout_)) chain[key] = row;
     snapshot.reset();
     base = cut;
-    const std::unique_ptr<EmbeddingTable> restored = Restore(chain, cut);
+    const std::unique_ptr<EmbeddingTable> restored = Restore(chain, cut, oldest_kept);
     EXPECT_TRUE(testing_tables::CopyOf(*restored, kNoStep) == at_cut->rows()) << cut.value();
-    if (cut == step_ && random_() % 2 == 0) table_ = Restore(chain, cut);  // It goes on from there.
+    // It goes on from there.
+    if (cut == step_ && random_() % 2 == 0) table_ = Restore(chain, cut, oldest_kept);
   }
   ExpectSame(*table_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AdmissionTest,
-                         testing::Values(AdmissionCase{"NoRule", 0, 0, 0},
-                                         AdmissionCase{"Counted", 3, 0, 0},
-                                         AdmissionCase{"Forgetting", 0, 5, 0},
-                                         AdmissionCase{"Both", 2, 40, 0},
-                                         AdmissionCase{"CountedAndSpilled", 3, 0, 1},
-                                         AdmissionCase{"ForgettingAndSpilled", 0, 20, 1},
-                                         AdmissionCase{"BothAndSpilled", 2, 17, 1}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, AdmissionTest,
+    testing::Values(AdmissionCase{"NoRule", 0, 0, 0}, AdmissionCase{"Counted", 3, 0, 0},
+                    AdmissionCase{"Forgetting", 0, 5, 0}, AdmissionCase{"Both", 2, 40, 0},
+                    AdmissionCase{"CountedAndSpilled", 3, 0, 1},
+                    AdmissionCase{"ForgettingAndSpilled", 0, 20, 1},
+                    AdmissionCase{"BothAndSpilled", 2, 17, 1},
+                    AdmissionCase{"Limited", 0, 0, 0, 300}, AdmissionCase{"AllRules", 2, 40, 0, 50},
+                    AdmissionCase{"LimitedAndSpilled", 0, 0, 1, 300},
+                    AdmissionCase{"AllRulesAndSpilled", 2, 17, 1, 50}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace thermocline

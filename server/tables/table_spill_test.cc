@@ -333,7 +333,7 @@ TEST(TableSpillTest, ForgottenRowsLeaveTheStore) {
                     .ApplyGradients(keys, std::vector<uint32_t>(keys.size(), 1),
                                     std::vector<float>(keys.size() * 4, 1.0f), scalars, step)
                     .ok());
-    table.ForgetUnused(step);
+    table.Forget(step);
   };
   apply(all, Step(0));
   const uint64_t all_bytes = table.spill_stats()->bytes_spilled;

@@ -32,9 +32,10 @@ struct alignas(kCacheLineBytes) TableStripe {
   absl::flat_hash_map<Key, RowMeta> candidates ABSL_GUARDED_BY(mutex);
 
   // Of a table with a memory budget.
-  // Rows that are in the store alone, by the look at all rows at which they will be forgotten
-  // unless they change: EmbeddingTable::Impl::LookThatForgets. Where rows are forgotten.
-  absl::flat_hash_map<uint64_t, uint64_t> stored_rows ABSL_GUARDED_BY(mutex);
+  // Rows that are in the store alone and not forgotten, by GroupOfChange at the step `grouped_at`.
+  // Where rows are forgotten.
+  absl::flat_hash_map<uint32_t, uint64_t> stored_rows ABSL_GUARDED_BY(mutex);
+  Step grouped_at ABSL_GUARDED_BY(mutex) = kNoStep;
   uint32_t clock_hand ABSL_GUARDED_BY(mutex) = 0;  // The bucket to look at next.
   // Keys that somebody found missing, and is reading from the store now: how many do. While a key
   // is here its row doesn't leave memory, should it come there meanwhile. So what was read is not

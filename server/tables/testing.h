@@ -109,7 +109,7 @@ class Changer {
                                    RandomFloats(written.size() * layout.row_floats()), step_)
                       .ok());
     }
-    table_->ForgetUnused(step_);
+    table_->Forget(step_);
   }
 
  private:

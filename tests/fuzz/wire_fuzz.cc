@@ -38,9 +38,10 @@ void TryPullRequest(absl::string_view bytes, size_t cut) {
     CHECK_EQ(proto.header().job_id(), pull->header.job_id);
     CHECK_EQ(proto.step(), pull->step.value());
     CHECK_EQ(proto.with_state(), pull->with_state);
+    CHECK_EQ(proto.count_rows(), pull->count_rows);
   }
-  const PullView view{pull->header,     pull->kind, pull->step,      pull->staleness_steps,
-                      pull->after_step, tables,     pull->with_state};
+  const PullView view{pull->header,     pull->kind, pull->step,       pull->staleness_steps,
+                      pull->after_step, tables,     pull->with_state, pull->count_rows};
   const auto again = DecodePullRequest(Encode(view));
   CHECK(again.ok());
   CHECK(again->keys == pull->keys);
@@ -61,14 +62,16 @@ void TryPushChunk(absl::string_view bytes, size_t cut) {
   thermocline::PushRequest proto;
   if (proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     CHECK_EQ(proto.tables_size(), static_cast<int>(tables.size()));
+    CHECK_EQ(proto.row_limits_size(), static_cast<int>(push->row_limits.size()));
     CHECK_EQ(proto.header().job_id(), push->header.job_id);
   }
-  const PushView view{push->header,     push->step,          push->chunk,
-                      push->num_chunks, push->learning_rate, tables};
+  const PushView view{push->header,        push->step, push->chunk,     push->num_chunks,
+                      push->learning_rate, tables,     push->row_limits};
   const auto again = DecodePushChunk(Encode(view));
   CHECK(again.ok());
   CHECK(again->keys == push->keys);
   CHECK(again->counts == push->counts);
+  CHECK(again->row_limits == push->row_limits);
   CHECK_EQ(again->values.size(), push->values.size());
 }
 

@@ -90,6 +90,9 @@ wire::PullRequest Saboteur::Tamper(wire::PullRequest request) {
 
 wire::PushChunk Saboteur::TamperReplayed(ServerIndex server, wire::PushChunk chunk) {
   if (fault_ == PlantedFault::kAppliedInReplay) ApplyAgain(server, &chunk);
+  if (fault_ == PlantedFault::kLimitsNotReplayed) {
+    for (wire::RowLimit& limit : chunk.row_limits) limit.oldest_kept = 0;
+  }
   return chunk;
 }
 

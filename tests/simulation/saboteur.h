@@ -32,22 +32,23 @@ enum class PlantedFault {
   kOldGenerations,   // Servers take the messages of generations before their own.
   // Servers are sent a commit as soon as their own shard is written. They refuse it.
   kEarlyCommits,
-  kOldBases,          // A server that recovers begins with the base of its generation.
-  kNoRequestOrder,    // An abandoned request of the launcher is accepted after later ones.
-  kSilentWorkers,     // Workers do not probe servers that they don't read from.
-  kUnsyncedShards,    // The files that a server writes for a checkpoint are not synced.
-  kSharedFileNames,   // A server's file takes the place of an earlier generation's of its step.
-  kUnsyncedNames,     // The launcher does not sync the names of its files.
-  kOldEvaluations,    // The next generation uses evaluations of the one before.
-  kSameGeneration,    // The job goes back to a checkpoint without a new generation.
-  kExtraRestarts,     // Servers are started again beyond the job's limit.
-  kMissingShards,     // A shard that is being written is taken for written.
-  kBadDataIsLoss,     // The job's own fault is taken for the loss of a worker.
-  kMissedEnds,        // The launcher does not notice that a worker has ended.
-  kBusyIsBroken,      // Workers treat a refusal as if the server did not answer.
-  kPullsCount,        // A pull counts as a lookup, too.
-  kNoAdmission,       // Servers apply the gradients of keys that were looked up too seldom.
-  kNothingForgotten,  // Servers keep the rows that no push has reached for too long.
+  kOldBases,           // A server that recovers begins with the base of its generation.
+  kNoRequestOrder,     // An abandoned request of the launcher is accepted after later ones.
+  kSilentWorkers,      // Workers do not probe servers that they don't read from.
+  kUnsyncedShards,     // The files that a server writes for a checkpoint are not synced.
+  kSharedFileNames,    // A server's file takes the place of an earlier generation's of its step.
+  kUnsyncedNames,      // The launcher does not sync the names of its files.
+  kOldEvaluations,     // The next generation uses evaluations of the one before.
+  kSameGeneration,     // The job goes back to a checkpoint without a new generation.
+  kExtraRestarts,      // Servers are started again beyond the job's limit.
+  kMissingShards,      // A shard that is being written is taken for written.
+  kBadDataIsLoss,      // The job's own fault is taken for the loss of a worker.
+  kMissedEnds,         // The launcher does not notice that a worker has ended.
+  kBusyIsBroken,       // Workers treat a refusal as if the server did not answer.
+  kPullsCount,         // A pull counts as a lookup, too.
+  kNoAdmission,        // Servers apply the gradients of keys that were looked up too seldom.
+  kNothingForgotten,   // Servers keep the rows that no push has reached for too long.
+  kLimitsNotReplayed,  // A server that recovers keeps the rows beyond a table's limit.
 };
 
 class Saboteur {

@@ -64,6 +64,7 @@ void SequentialModel::AddPush(WorkerRank rank, ModelPush push) {
 }
 
 void SequentialModel::ApplyNext() {
+  const std::map<TableId, Step> beyond_limits = BeyondLimits();
   struct Sum {
     uint32_t count = 0;
     std::vector<float> gradient;
@@ -99,7 +100,7 @@ void SequentialModel::ApplyNext() {
       row->changed = next_step_;
     }
   }
-  ForgetUnused();
+  Forget(beyond_limits);
   after_[next_step_] = std::make_shared<const Rows>(rows_);
   next_step_ = next_step_ + 1;
 }
@@ -117,7 +118,30 @@ void SequentialModel::ApplyGradient(TableId table, Key key, uint32_t count,
       row->floats.data(), row->floats.data() + of_table.dim, of_table.dim);
 }
 
-void SequentialModel::ForgetUnused() {
+std::map<TableId, Step> SequentialModel::BeyondLimits() const {
+  std::map<TableId, Step> beyond;
+  for (const TableLayout& table : layouts_) {
+    const int64_t steps = next_step_.value();
+    if (table.max_rows == 0 || steps == 0 || steps % 4 != 0) continue;
+    std::vector<Step> changes;
+    for (const auto& [key, row] : rows_.at(table.id)) {
+      if (!row.floats.empty()) changes.push_back(row.changed);
+    }
+    if (changes.size() <= table.max_rows) continue;
+    std::sort(changes.rbegin(), changes.rend());
+    beyond[table.id] = changes[table.max_rows];
+  }
+  return beyond;
+}
+
+void SequentialModel::Forget(const std::map<TableId, Step>& beyond_limits) {
+  for (const auto& [table, step] : beyond_limits) {
+    std::map<Key, Row>& rows = rows_[table];
+    for (auto it = rows.begin(); it != rows.end();) {
+      const auto row = it++;
+      if (row->second.changed <= step) rows.erase(row);
+    }
+  }
   for (const TableLayout& table : layouts_) {
     const auto unused = static_cast<int64_t>(table.unused_steps);
     const int64_t steps = next_step_.value() + 1;

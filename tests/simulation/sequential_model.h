@@ -86,7 +86,10 @@ class SequentialModel {
   void ApplyNext();
   void ApplyGradient(TableId table, Key key, uint32_t count, absl::Span<const float> gradient,
                      float learning_rate);
-  void ForgetUnused();
+  // Of the tables whose rows are counted before the next step: what was changed last in this step
+  // or before is beyond max_rows.
+  std::map<TableId, Step> BeyondLimits() const;
+  void Forget(const std::map<TableId, Step>& beyond_limits);
   Row* RowOf(TableId table, Key key);
 
   const std::vector<TableLayout> layouts_;

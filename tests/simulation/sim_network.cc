@@ -112,7 +112,8 @@ SimServer* SimNetwork::Arrive(ServerIndex server) {
 void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                       const std::shared_ptr<Caller<wire::PullAnswer>>& caller) {
   const auto request = std::make_shared<const wire::PullRequest>(ToWire(call));
-  if (request->tables.empty() && saboteur_->Has(PlantedFault::kSilentWorkers)) return;
+  const bool probes = request->tables.empty() && !request->count_rows;
+  if (probes && saboteur_->Has(PlantedFault::kSilentWorkers)) return;
   const Refuse refuse = [caller](absl::Status why) { caller->Refused(std::move(why)); };
   const int64_t gives_up_us = scheduler_->NowMicros() + deadline_us;
   const auto deliver = [=, destination = call.tables](bool reply) {

@@ -170,13 +170,16 @@ void ChooseAdmission(SimRandom* random, SimSetup* setup) {
     if (random->Chance(0.4)) table.min_count = static_cast<uint32_t>(random->Between(2, 5));
     if (random->Chance(0.4)) table.unused_steps = static_cast<uint64_t>(random->Between(1, 20));
   }
+  for (TableLayout& table : setup->tables) {
+    if (random->Chance(0.4)) table.max_rows = static_cast<uint64_t>(random->Between(1, 40));
+  }
 }
 
 std::string DescribeAdmission(const SimSetup& setup) {
   std::string text;
   for (const TableLayout& table : setup.tables) {
     absl::StrAppend(&text, ", ", table.name, " from ", table.min_count, " lookups on, unused for ",
-                    table.unused_steps);
+                    table.unused_steps, ", at most ", table.max_rows);
   }
   return text;
 }

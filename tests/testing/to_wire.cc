@@ -10,6 +10,7 @@ wire::PullRequest ToWire(const PullCall& call) {
   request.staleness_steps = call.staleness_steps;
   request.after_step = call.after_step;
   request.with_state = call.with_state;
+  request.count_rows = call.count_rows;
   for (const PullSlice& slice : call.tables) {
     request.tables.push_back({slice.table, request.keys.size(), slice.keys.size()});
     request.keys.insert(request.keys.end(), slice.keys.begin(), slice.keys.end());
@@ -24,6 +25,7 @@ wire::PushChunk ToWire(const PushCall& call) {
   chunk.chunk = call.chunk;
   chunk.num_chunks = call.num_chunks;
   chunk.learning_rate = call.learning_rate;
+  chunk.row_limits = call.row_limits;
   for (const wire::PushSlice& slice : call.tables) {
     chunk.tables.push_back({slice.table, slice.kind, chunk.keys.size(), slice.keys.size(),
                             chunk.values.size(), slice.values.size()});

@@ -188,14 +188,19 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(std::vector<std::string>{"default_table.min_count=3"},
                     std::vector<std::string>{"default_table.eviction.unused_steps=2"},
                     std::vector<std::string>{"default_table.min_count=2",
-                                             "default_table.eviction.unused_steps=3"}),
+                                             "default_table.eviction.unused_steps=3"},
+                    std::vector<std::string>{"default_table.eviction.max_rows=60"},
+                    std::vector<std::string>{"default_table.min_count=2",
+                                             "default_table.eviction.unused_steps=6",
+                                             "default_table.eviction.max_rows=40"}),
     [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 // A table beside them that has neither rule is held all the same.
 TEST(AdmissionOfOneTableTest, ACacheHoldsTheOtherTables) {
   const std::vector<std::vector<std::string>> rules = {
       {"default_table.min_count=3", "table[0].settings.min_count=1"},
-      {"table[0].settings.eviction.unused_steps=2"}};
+      {"table[0].settings.eviction.unused_steps=2"},
+      {"table[0].settings.eviction.max_rows=50"}};
   for (const std::vector<std::string>& rule : rules) {
     const Job job = MakeSmallJob("adagrad {}", rule);
     const Outcome cached = Train(WithCache(job, "64KiB", 4, 2));

@@ -207,20 +207,42 @@ class ReferenceTrainer {
     return admitted;
   }
 
-  void ForgetUnused(size_t t, Step step) {
-    const auto unused = static_cast<int64_t>(tables_.sparse[t].unused_steps);
-    if (unused == 0 || (step.value() + 1) % std::max<int64_t>(1, unused / 8) != 0) return;
+  // The last step of the rows that are too many, of a table whose rows are counted now; else
+  // kNoStep.
+  Step BeyondLimit(size_t t, Step counted) const {
+    const TableLayout& table = tables_.sparse[t];
+    const int64_t period =
+        std::clamp<int64_t>(static_cast<int64_t>(table.max_rows) / 4096, 4, 1024);
+    if (table.max_rows == 0 || counted == kNoStep || (counted.value() + 1) % period != 0 ||
+        sparse_[t].size() <= table.max_rows) {
+      return kNoStep;
+    }
+    std::vector<Step> last;
+    for (const auto& [key, row] : sparse_[t]) last.push_back(lookups_[t].at(key).last);
+    std::sort(last.rbegin(), last.rend());
+    return last[table.max_rows];
+  }
+
+  void Forget(size_t t, Step through) {
     for (auto it = lookups_[t].begin(); it != lookups_[t].end();) {
       const auto lookups = it++;
-      if (step - lookups->second.last < unused) continue;
+      if (lookups->second.last > through) continue;
       sparse_[t].erase(lookups->first);
       lookups_[t].erase(lookups);
     }
   }
 
+  void ForgetUnused(size_t t, Step step) {
+    const auto unused = static_cast<int64_t>(tables_.sparse[t].unused_steps);
+    if (unused == 0 || (step.value() + 1) % std::max<int64_t>(1, unused / 8) != 0) return;
+    Forget(t, step - unused);
+  }
+
   void Apply(Step step, const Gradients& sparse, const Gradients& dense) {
     for (size_t t = 0; t < sparse_.size(); ++t) {
+      const Step beyond_limit = BeyondLimit(t, step - 1);
       ApplyTo(tables_.sparse[t], step, Admitted(t, step, sparse[t]), &sparse_[t]);
+      Forget(t, beyond_limit);
       ForgetUnused(t, step);
     }
     step_lookups_.clear();

@@ -73,6 +73,30 @@ TEST_P(ResumeTest, TwoRunsGiveTheBitsOfOne) {
   }
 }
 
+// Rows are counted after steps 3, 7 and 11, and forgotten with the steps after: a run that goes on
+// from there forgets the same.
+TEST(ResumeLimitTest, TwoRunsGiveTheBitsOfOne) {
+  const Job job = MakeSmallJob("adagrad {}", {"cluster.workers=2", "cluster.servers=3",
+                                              "default_table.eviction.max_rows=60"});
+  const Outcome whole = TrainInOneGo(job);
+  for (const int64_t step : {3, 4, 5, 8}) {
+    EXPECT_EQ(Hex(TrainInTwoRuns(job, step).digest), Hex(whole.digest)) << step;
+  }
+}
+
+TEST(ResumeLimitTest, StaleWorkersKeepTheLimit) {
+  const Job job =
+      MakeSmallJob("sgd {}", {"cluster.workers=2", "cluster.servers=2", "train.staleness_steps=2",
+                              "default_table.eviction.max_rows=60"});
+  Job ending = job;
+  ending.mutable_train()->set_max_steps(9);  // The last forgets what is counted after step 7.
+  const Outcome outcome = TrainInOneGo(ending);
+  EXPECT_EQ(outcome.workers[0]->steps, 9);
+  const Outcome unlimited = TrainInOneGo(
+      MakeSmallJob("sgd {}", {"cluster.workers=2", "cluster.servers=2", "train.max_steps=9"}));
+  EXPECT_LT(outcome.rows, unlimited.rows);
+}
+
 // With one worker the dense parameters are its own: they don't depend on what the rows miss where
 // those never change.
 TEST_P(ResumeTest, DenseParametersGoOnUnderStaleness) {

@@ -12,7 +12,9 @@ namespace {
 constexpr int64_t kStrideFloats = 4;
 
 // Where servers decide which keys have a row, only they can tell what a gradient does to it.
-bool MayHold(const TableLayout& table) { return table.min_count == 0 && table.unused_steps == 0; }
+bool MayHold(const TableLayout& table) {
+  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0;
+}
 
 bool SameGroup(const TableLayout& a, const TableLayout& b) {
   return a.dim == b.dim && a.optimizer == b.optimizer && MayHold(a) == MayHold(b);

@@ -207,8 +207,8 @@ void GrpcTransport::Close() { impl_->calls.CancelAll(); }
 void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
   const std::vector<wire::PullTableView> tables = KeysOf(call);
-  const wire::PullView view = {call.header,     call.kind, call.step,      call.staleness_steps,
-                               call.after_step, tables,    call.with_state};
+  const wire::PullView view = {call.header,     call.kind, call.step,       call.staleness_steps,
+                               call.after_step, tables,    call.with_state, call.count_rows};
   impl_->Start<wire::PullAnswer>(
       server, kPullMethod, view, deadline_us,
       [rows = RowsOf(call)](const grpc::ByteBuffer& reply) {
@@ -219,8 +219,8 @@ void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
 
 void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
-  const wire::PushView view = {call.header,     call.step,          call.chunk,
-                               call.num_chunks, call.learning_rate, call.tables};
+  const wire::PushView view = {call.header,        call.step,   call.chunk,     call.num_chunks,
+                               call.learning_rate, call.tables, call.row_limits};
   impl_->Start<wire::PushAnswer>(server, kPushMethod, view, deadline_us, wire::DecodePushReply,
                                  SummaryOf(call), std::move(done));
 }

@@ -321,6 +321,80 @@ TEST_F(PsSessionPushTest, ALentWaveComesBackWhenItsBuffersAre) {
   EXPECT_TRUE((*result)->ok());
 }
 
+wire::PullAnswer Counted(int64_t through, std::vector<uint32_t> groups,
+                         std::vector<uint64_t> rows) {
+  return {
+      wire::Readiness::kReady, Step(through), {{TableId(4), std::move(groups), std::move(rows)}}};
+}
+
+// A session of rank 0 whose table has a limit, which counts before its first push, that of step 4.
+class PsSessionCountTest : public PsSessionTest {
+ protected:
+  static PsSessionOptions Limited() {
+    PsSessionOptions options = Options();
+    options.rank = WorkerRank(0);
+    options.tables[0].max_rows = 10;
+    options.start_step = Step(4);
+    return options;
+  }
+  void StartAndRelease(int64_t step) {
+    limited_.StartPush(WorkOf(step, {{1, 1}, {0, 0}}),
+                       [this](absl::Status status) { result_ = std::move(status); });
+    ASSERT_TRUE(limited_.ReleaseWave(Step(step), 1).ok());
+    ASSERT_TRUE(limited_.ReleaseWave(Step(step), 0).ok());
+  }
+  void TearDown() override {
+    limited_.Fail(absl::CancelledError("the test is over"));
+    PsSessionTest::TearDown();
+  }
+
+  PsSession limited_{Limited(), &transport_, &scheduler_};
+  std::optional<absl::Status> result_;
+};
+
+TEST_F(PsSessionCountTest, TheLastChunksWaitForTheCountsOfAllServers) {
+  StartAndRelease(4);
+  ASSERT_EQ(transport_.pulls.size(), 2u);
+  for (const FakeTransport::PullSeen& pull : transport_.pulls) {
+    EXPECT_TRUE(pull.call.count_rows);
+    EXPECT_EQ(pull.call.step, Step(4));
+    EXPECT_EQ(pull.call.staleness_steps, 0u);  // The job's is 2.
+    EXPECT_TRUE(pull.call.tables.empty());
+  }
+  EXPECT_EQ(transport_.pulls[1].server, 1u);
+  ASSERT_EQ(transport_.pushes.size(), 2u);  // The first wave.
+  transport_.AnswerPush(Accepted(3));
+  transport_.AnswerPush(Accepted(3));
+  transport_.AnswerPull(wire::PullAnswer{wire::Readiness::kNotReady, Step(2), {}});
+  transport_.AnswerPull(Counted(3, {2, 4}, {5, 3}));
+  EXPECT_TRUE(transport_.pushes.empty());
+  while (transport_.pulls.empty()) scheduler_.RunNext();  // Server 0 is asked again.
+  transport_.AnswerPull(Counted(3, {1, 2, 3}, {9, 2, 4}));
+  // From the newest on: 3, then 7, then 14 rows.
+  ASSERT_EQ(transport_.pushes.size(), 2u);
+  for (const FakeTransport::PushSeen& push : transport_.pushes) {
+    EXPECT_EQ(push.call.chunk + 1, push.call.num_chunks);
+    EXPECT_EQ(push.call.row_limits, (std::vector<wire::RowLimit>{{TableId(4), 3}}));
+  }
+  transport_.AnswerPush(Accepted(4));
+  transport_.AnswerPush(Accepted(4));
+  EXPECT_TRUE(result_.has_value() && result_->ok());
+  StartAndRelease(5);  // Nothing is counted before it.
+  EXPECT_TRUE(transport_.pulls.empty());
+}
+
+TEST_F(PsSessionCountTest, AServerThatDoesNotCountIsAnError) {
+  StartAndRelease(4);
+  transport_.AnswerPull(PullReady(3));
+  EXPECT_EQ(limited_.status().code(), absl::StatusCode::kInternal) << limited_.status();
+}
+
+TEST_F(PsSessionCountTest, CountsOfAnEarlierStepAreAnError) {
+  StartAndRelease(4);
+  transport_.AnswerPull(Counted(2, {1}, {1}));
+  EXPECT_EQ(limited_.status().code(), absl::StatusCode::kInternal) << limited_.status();
+}
+
 TEST_F(PsSessionPushTest, CallbacksMayBeginTheNextStep) {
   PullWork work;
   work.step = Step(0);

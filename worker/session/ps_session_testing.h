@@ -58,7 +58,7 @@ class FakeTransport : public Transport {
 };
 
 inline absl::StatusOr<wire::PullAnswer> PullReady(int64_t through) {
-  return wire::PullAnswer{wire::Readiness::kReady, Step(through)};
+  return wire::PullAnswer{wire::Readiness::kReady, Step(through), {}};
 }
 inline absl::StatusOr<wire::PushAnswer> Accepted(int64_t through) {
   return wire::PushAnswer{wire::Readiness::kReady, Step(through)};

@@ -30,14 +30,26 @@ void PushOperation::Release(size_t wave) {
   waves[wave].released = true;
   waves[wave].is_wanted = false;
   unreleased -= again ? 0 : 1;
-  const size_t last = waves.size() - 1;
   for (ToServer& server : to) {
     for (size_t i = 0; i < server.chunks.size(); ++i) {
-      const size_t of = server.chunks[i].wave;
-      if (again ? of == wave && server.chunks[i].phase == CallPhase::kWaiting
-                : (of == wave && wave != last) || (of == last && unreleased == 0)) {
+      if (server.chunks[i].wave == wave && wave + 1 != waves.size() &&
+          (!again || server.chunks[i].phase == CallPhase::kWaiting)) {
         server.waiting.push_back(i);
       }
+    }
+  }
+  if (!again && unreleased == 0) QueueLastWave();
+}
+
+void PushOperation::ReleaseWithLimits(const std::vector<wire::RowLimit>& limits) {
+  for (ToServer& server : to) server.chunks.back().call.row_limits = limits;
+  if (--unreleased == 0) QueueLastWave();
+}
+
+void PushOperation::QueueLastWave() {
+  for (ToServer& server : to) {
+    for (size_t i = 0; i < server.chunks.size(); ++i) {
+      if (server.chunks[i].wave + 1 == waves.size()) server.waiting.push_back(i);
     }
   }
 }
@@ -130,6 +142,54 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
     }
   }
   return push;
+}
+
+std::shared_ptr<PullOperation> SessionCalls::NewCount(Step step) const {
+  auto count = std::make_shared<PullOperation>();
+  for (const TableLayout& table : options_.tables) {
+    if (options_.rank == WorkerRank(0) && table.CountsAfter(step - 1)) count->row_counts[table.id];
+  }
+  if (count->row_counts.empty()) return nullptr;
+  count->step = step;
+  count->complete_through = count->needs_through = step - 1;
+  count->to.resize(options_.num_servers);
+  for (uint32_t server = 0; server < options_.num_servers; ++server) {
+    PullOperation::Call call;
+    call.server = ServerIndex(server);
+    call.call.step = step;
+    call.call.count_rows = true;
+    count->to[server].is_read = true;
+    count->to[server].waiting.push_back(count->calls.size());
+    count->calls.push_back(std::move(call));
+  }
+  count->unanswered = count->calls.size();
+  return count;
+}
+
+absl::Status SessionCalls::AddCounts(const wire::PullAnswer& answer, PullOperation* count) const {
+  const auto is_due = [&](const wire::TableRowCounts& counts) {
+    return count->row_counts.count(counts.table) > 0;
+  };
+  if (answer.row_counts.size() != count->row_counts.size() ||
+      !std::all_of(answer.row_counts.begin(), answer.row_counts.end(), is_due)) {
+    return absl::InternalError(absl::StrCat(
+        "a server counted the rows of ", answer.row_counts.size(), " tables before step ",
+        count->step.value(), "; ", count->row_counts.size(), " are due"));
+  }
+  for (const wire::TableRowCounts& counts : answer.row_counts) {
+    for (size_t i = 0; i < counts.groups.size(); ++i) {
+      count->row_counts[counts.table][counts.groups[i]] += counts.rows[i];
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<wire::RowLimit> SessionCalls::LimitsOf(const PullOperation& count) const {
+  std::vector<wire::RowLimit> limits;
+  for (const auto& [table, counts] : count.row_counts) {
+    limits.push_back({table, OldestKeptOf(counts, tables_.at(table)->max_rows)});
+  }
+  return limits;
 }
 
 absl::Status SessionCalls::CheckFinite(const PushOperation& push, size_t wave) const {

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "common/math/row_limit.h"
 #include "common/math/table_spec.h"
 #include "worker/session/ps_session.h"
 #include "worker/session/retry_policy.h"
@@ -48,6 +50,8 @@ struct PullOperation : Operation {
   size_t unanswered = 0;
   Step needs_through;     // Every worker's pushes up to here must be in the rows.
   Step complete_through;  // They are up to here, in all answers so far.
+  // Of a count of rows: the tables that are due, and their rows in all answers so far.
+  std::map<TableId, RowsByGroup> row_counts;
 };
 
 struct PushOperation : Operation {
@@ -80,12 +84,18 @@ struct PushOperation : Operation {
   // the push before all of it is checked, whatever the order of the releases. REQUIRES: `wave` was
   // not released before, or is wanted.
   void Release(size_t wave);
+  // The last wave waits for this, too, where the push has row limits: a count of all rows comes
+  // before it. REQUIRES: unreleased was raised for it.
+  void ReleaseWithLimits(const std::vector<wire::RowLimit>& limits);
 
   std::vector<ToServer> to;  // [num_servers]
   std::vector<Wave> waves;
-  size_t unreleased = 0;      // Waves that were never released.
+  size_t unreleased = 0;      // Waves that were never released, and row limits.
   size_t unacknowledged = 0;  // Servers.
   std::function<void(size_t wave)> on_returned, on_wanted;
+
+ private:
+  void QueueLastWave();
 };
 
 // Makes operations from work. Thread-safe: it is fixed at construction.
@@ -96,6 +106,13 @@ class SessionCalls {
 
   std::shared_ptr<PullOperation> NewPull(const PullWork& work) const;
   std::shared_ptr<PushOperation> NewPush(const PushWork& work) const;
+  // Asks every server for its rows before `step`. Null: there is no table, or not this worker's,
+  // whose row limit the push of that step must have.
+  std::shared_ptr<PullOperation> NewCount(Step step) const;
+  // Adds what a server answered. Errors: kInternal (other tables than are due).
+  absl::Status AddCounts(const wire::PullAnswer& answer, PullOperation* count) const;
+  // What follows from the counts of all servers.
+  std::vector<wire::RowLimit> LimitsOf(const PullOperation& count) const;
 
   // kInvalidArgument where the servers would refuse a value of the wave; names table and key.
   absl::Status CheckFinite(const PushOperation& push, size_t wave) const;

@@ -125,8 +125,9 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
     if (answer.ok()) NoteTaken("pull", server, &actions);
     int64_t delay_us = 0;
     const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
-    const absl::Status fresh =
+    absl::Status fresh =
         ready ? CheckComplete(*pull, call, answer->complete_through) : absl::OkStatus();
+    if (ready && call.call.count_rows) fresh.Update(calls.AddCounts(*answer, pull.get()));
     if (!fresh.ok()) {
       Fail(fresh, &actions);
     } else if (ready) {

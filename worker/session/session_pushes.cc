@@ -12,6 +12,13 @@ namespace thermocline {
 void PsSession::Impl::StartPush(PushWork work, PushDone done) {
   const std::shared_ptr<PushOperation> push = calls.NewPush(work);
   push->finish = std::move(done);
+  const std::shared_ptr<PullOperation> count = calls.NewCount(work.step);
+  if (count != nullptr) {
+    ++push->unreleased;
+    count->finish = [self = shared_from_this(), push, count = count.get()](const absl::Status&) {
+      self->OnRowsCounted(push, *count);
+    };
+  }
   Actions actions;
   {
     absl::MutexLock lock(&mutex);
@@ -23,6 +30,27 @@ void PsSession::Impl::StartPush(PushWork work, PushDone done) {
       for (Server& server : servers) server.pushes.push_back(push);
     }
     FinishIfDone(*push, &actions);
+    if (count != nullptr) {
+      Begin(count);
+      for (uint32_t server = 0; server < options.num_servers; ++server) {
+        SendPulls(count, server, &actions);
+      }
+      FinishIfDone(*count, &actions);
+    }
+  }
+  RunActions(&actions);
+}
+
+void PsSession::Impl::OnRowsCounted(const std::shared_ptr<PushOperation>& push,
+                                    const PullOperation& count) {
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    if (!failure.ok()) return;
+    push->ReleaseWithLimits(calls.LimitsOf(count));
+    for (uint32_t server = 0; server < options.num_servers; ++server) {
+      SendPushes(server, &actions);
+    }
   }
   RunActions(&actions);
 }

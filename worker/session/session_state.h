@@ -50,6 +50,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   // Pushes.
   void StartPush(PushWork work, PushDone done);
   absl::Status ReleaseWave(Step step, size_t wave, bool again);
+  void OnRowsCounted(const std::shared_ptr<PushOperation>& push, const PullOperation& count);
   void TakeAnswered(const std::shared_ptr<PushOperation>& push, PushOperation::Chunk* chunk,
                     Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ReturnWaveIfDone(const std::shared_ptr<PushOperation>& push, size_t wave, Actions* actions)

@@ -31,6 +31,7 @@ struct PullCall {
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
   bool with_state = false;  // Rows are weights and the optimizer state.
+  bool count_rows = false;  // The answer has row_counts.
   std::vector<PullSlice> tables;
 };
 
@@ -41,6 +42,7 @@ struct PushCall {
   uint32_t num_chunks = 1;
   float learning_rate = 0;
   std::vector<wire::PushSlice> tables;
+  std::vector<wire::RowLimit> row_limits;  // In the last chunk.
 };
 
 // Keys of all tables of a call.

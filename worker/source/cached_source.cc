@@ -51,9 +51,9 @@ CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options) {
   planner.mode = options.num_workers == 1 ? CachePlannerOptions::Mode::kOwned
                                           : CachePlannerOptions::Mode::kCopies;
   planner.copy_steps = DistancesOf(options).copy_steps;
-  planner.follows_every_push =
-      std::any_of(options.tables.begin(), options.tables.end(),
-                  [](const TableLayout& table) { return table.unused_steps > 0; });
+  planner.follows_every_push = std::any_of(
+      options.tables.begin(), options.tables.end(),
+      [](const TableLayout& table) { return table.unused_steps > 0 || table.max_rows > 0; });
   return planner;
 }
 
