@@ -1,5 +1,6 @@
 // What the command line looks like: every command with its flags and its help page. CLI11 parses it
-// and renders the pages. The commands about logs are in log_pages.cc.
+// and renders the pages. The commands about logs are in log_pages.cc, those of several hosts in
+// host_pages.cc.
 #include "deploy/cli/command_line.h"
 
 #include <algorithm>
@@ -48,7 +49,7 @@ namespace {
 void AddTrain(CLI::App* app, Action* action) {
   const auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = AddCommand(
-      app, "train", "runs a job: servers and workers as processes on this machine",
+      app, "train", "runs a job: servers and workers on this machine, or over several hosts",
       R"(Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's
 text format; deploy/jobs has examples) until the model is trained and evaluated. Ctrl-C stops it.
 
@@ -69,7 +70,8 @@ examples:
   thermocline train job.textproto --data day_2.gz --init-from runs/day_1
   thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2
   thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7
-  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8)");
+  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8
+  thermocline train job.textproto --nodes 4 --listen 10.0.0.1:7070 --run-dir /shared/run)");
   AddJobFlags(command, flags.get(), true,
               "default: runs/NAME-TIME; without --resume it must hold no files");
   command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
@@ -77,6 +79,11 @@ examples:
            "resumes from this checkpoint (name or path, or \"best\"), not the newest");
   AddValue(command, "--init-from", &flags->init_from, "PATH",
            "begins with the model of another run's checkpoint: its path, or the run's");
+  AddValue(command, "--nodes", &flags->nodes, "N",
+           "runs the job over N hosts, on each of which `thermocline node` runs")
+      ->check(WholeNumber(1, 1000));
+  AddValue(command, "--listen", &flags->listen, "HOST:PORT",
+           "where nodes find this controller; with --nodes");
   OnCommand(command, action, RunTrain, flags);
 }
 
@@ -395,6 +402,8 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   app.get_formatter()->label("Positionals", "arguments");
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   AddTrain(&app, &action);
+  AddNode(&app, &action);
+  AddLogs(&app, &action);
   AddEval(&app, &action);
   AddPredict(&app, &action);
   AddGenerate(&app, &action);

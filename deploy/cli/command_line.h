@@ -36,6 +36,23 @@ struct TrainFlags : JobFlags {
   bool resume = false;
   std::string resume_from;
   std::string init_from;
+  int64_t nodes = 0;   // 0: on this machine
+  std::string listen;  // for nodes
+};
+
+struct NodeFlags {
+  std::string controller, name, dir, address;
+  std::vector<std::string> roles;
+  std::string bin_dir;
+  std::string tls_certificate, tls_private_key, tls_ca;
+  bool insecure = false;
+};
+
+struct LogsFlags {
+  std::string run_dir;
+  std::string process;  // "server-0"; "": all
+  int64_t lines = 100;
+  std::string tls_certificate, tls_private_key, tls_ca;
 };
 
 struct EvalFlags : JobFlags {
@@ -105,6 +122,8 @@ struct PlanFlags : JobFlags {
 
 // The commands; each returns the exit code.
 int RunTrain(const TrainFlags& flags);
+int RunNodeCommand(const NodeFlags& flags);
+int RunLogs(const LogsFlags& flags);
 int RunEval(const EvalFlags& flags);
 int RunPredict(const PredictFlags& flags);
 int RunGenerate(const ClickLogOptions& options);

@@ -1,5 +1,6 @@
-// How commands and their flags are put on the command line, for command_line.cc, log_pages.cc and
-// certificates_command.cc: the only files that include CLI11, which is slow to compile.
+// How commands and their flags are put on the command line, for command_line.cc, host_pages.cc,
+// log_pages.cc and certificates_command.cc: the only files that include CLI11, which is slow to
+// compile.
 #ifndef THERMOCLINE_DEPLOY_CLI_COMMAND_PAGES_H_
 #define THERMOCLINE_DEPLOY_CLI_COMMAND_PAGES_H_
 
@@ -56,6 +57,10 @@ CLI::Option* AddValue(CLI::App* command, const char* name, Value* value, const c
 // The flags that name a job and change it. `trains`: with those of workers. run_dir_help null:
 // without --run-dir.
 void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* run_dir_help);
+
+// Commands of jobs over several hosts, in host_pages.cc.
+void AddNode(CLI::App* app, Action* action);
+void AddLogs(CLI::App* app, Action* action);
 
 // Commands about logs, in log_pages.cc.
 void AddGenerate(CLI::App* app, Action* action);

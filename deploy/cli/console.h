@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/inspect/inspection.h"
-#include "deploy/runner/local_runner.h"
+#include "deploy/runner/job_runner.h"
 #include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 

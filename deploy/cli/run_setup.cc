@@ -131,6 +131,26 @@ absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
   return job;
 }
 
+absl::Status SetUpHosts(const TrainFlags& flags, const Job& job, JobOptions* options) {
+  if (flags.nodes == 0 && flags.listen.empty()) return absl::OkStatus();
+  if (flags.nodes == 0 || flags.listen.empty()) {
+    return absl::InvalidArgumentError(
+        "--nodes and --listen belong together: how many hosts, and where their agents "
+        "(`thermocline node`) find this controller");
+  }
+  if (flags.run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--nodes needs --run-dir, a folder that all hosts see at the same path");
+  }
+  const Tls& tls = job.cluster().tls();
+  RETURN_IF_ERROR(CheckMayListen(flags.listen, {tls.certificate(), tls.private_key(), tls.ca()},
+                                 job.cluster().insecure()));
+  options->num_hosts = static_cast<size_t>(flags.nodes);
+  options->listen = flags.listen;
+  ASSIGN_OR_RETURN(options->programs.digest, DigestOfPrograms(options->programs));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RunLock> TakeLock(const std::string& folder) {
   return RunLock::Take(folder, kLockPatience, [](const std::string& what) {
     std::fprintf(stderr, "thermocline: %s\n", what.c_str());
@@ -244,6 +264,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   JobOptions options;
   if (!resumes) RETURN_IF_ERROR(FindInit(&job, &options.notices));
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
+  RETURN_IF_ERROR(SetUpHosts(flags, job, &options));
   ASSIGN_OR_RETURN(RunDirectory directory,
                    resumes ? RunDirectory::Open(flags.run_dir)
                            : RunDirectory::Create(flags.run_dir, job.name(), absl::Now()));

@@ -51,8 +51,11 @@ int RunTrain(const TrainFlags& flags) {
   }();
   if (!setup.ok()) return ComplainAboutSetup(setup.status());
   std::string warning;
-  const absl::Status fits = CheckStart(setup->job, ThisMachine(setup->directory.path()), &warning);
-  if (!fits.ok()) return Complain(fits.message(), kExitUsage);
+  if (setup->options.num_hosts == 0) {  // Else this machine takes no process of the job.
+    const absl::Status fits =
+        CheckStart(setup->job, ThisMachine(setup->directory.path()), &warning);
+    if (!fits.ok()) return Complain(fits.message(), kExitUsage);
+  }
   if (!warning.empty()) ReportFailure(warning, &signals);
 
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);

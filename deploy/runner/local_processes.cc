@@ -11,12 +11,15 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/hash.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/disk/disk.h"
 #include "common/job/resolved_job.h"
 #include "deploy/runner/metrics_log.h"
 #include "deploy/runner/summary.h"
@@ -26,6 +29,8 @@ namespace {
 
 // Beyond the file descriptors that a child gets by number.
 constexpr int kLowestFd = 10;
+
+constexpr absl::Duration kPortFilePeriod = absl::Milliseconds(5);
 
 std::string FileName(absl::string_view name, absl::string_view extension) {
   return absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension);
@@ -106,14 +111,39 @@ std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
   return directory.File(FileName(name, extension));
 }
 
+absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs) {
+  std::string digest = programs.build;
+  for (const std::string& path : {programs.server, programs.worker}) {
+    std::ifstream file(path, std::ios::binary);
+    std::string block(1 << 20, '\0');
+    uint32_t crc = 0;
+    while (file.read(block.data(), static_cast<std::streamsize>(block.size())), file.gcount() > 0) {
+      crc = ExtendCrc32c(crc, block.data(), static_cast<size_t>(file.gcount()));
+    }
+    if (!file.eof()) return absl::UnavailableError(absl::StrCat("can't read ", path));
+    absl::StrAppend(&digest, "-", absl::Hex(crc, absl::kZeroPad8));
+  }
+  return digest;
+}
+
+absl::Status RemoveServerData(const RunDirectory& directory) {
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, disk.List(directory.path()));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, "server-") && absl::EndsWith(name, ".data")) {
+      RETURN_IF_ERROR(directory.Remove(name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 LocalProcesses::LocalProcesses(const Job& job, const JobPrograms& programs,
-                               const RunDirectory& directory, bool eval_only,
-                               std::string data_index, Supervisor* supervisor)
+                               const RunDirectory& directory, LocalProcessesOptions options,
+                               Supervisor* supervisor)
     : job_(job),
       programs_(programs),
       directory_(directory),
-      eval_only_(eval_only),
-      data_index_(std::move(data_index)),
+      options_(std::move(options)),
       supervisor_(*supervisor),
       result_fds_(job.cluster().workers(), -1),
       results_(job.cluster().workers()) {}
@@ -127,10 +157,15 @@ void LocalProcesses::CloseResults() {
   }
 }
 
-void LocalProcesses::BeginGeneration(std::function<void(absl::string_view data)> on_metrics) {
+void LocalProcesses::BeginGeneration(uint64_t /*generation*/,
+                                     std::function<void(absl::string_view data)> on_metrics) {
   CloseResults();
   results_.assign(job_.cluster().workers(), {});
   on_metrics_ = std::move(on_metrics);
+}
+
+absl::Duration LocalProcesses::UntilNextLook() const {
+  return coming_up_.empty() ? absl::InfiniteDuration() : kPortFilePeriod;
 }
 
 // Starts
@@ -168,19 +203,23 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
   options.name = start.id.Name();
   options.command = {
       programs_.worker,
-      absl::StrCat("--job=", directory_.File("job.textproto")),
+      absl::StrCat("--job=", options_.job_file),
       absl::StrCat("--rank=", rank),
-      absl::StrCat("--local_rank=", rank),  // They are all on this host.
+      absl::StrCat("--local_rank=", start.local_rank),
       absl::StrCat("--generation=", start.id.generation),
       absl::StrCat("--servers=", absl::StrJoin(start.servers, ",")),
       absl::StrCat("--port_file=", ProcessFile(directory_, options.name, "port")),
       absl::StrCat("--result_file=/dev/fd/", result_fds_[rank]),
-      absl::StrCat("--data_index=", data_index_),
+      absl::StrCat("--data_index=", options_.data_index),
   };
   if (start.first_step > Step(0)) {
     options.command.push_back(absl::StrCat("--start_step=", start.first_step.value()));
   }
-  if (eval_only_) options.command.push_back("--eval_only");
+  if (options_.workers_are_reached) {
+    options.command.push_back(
+        absl::StrCat("--listen=", ListenAddress(job_.cluster().listen_host())));
+  }
+  if (options_.eval_only) options.command.push_back("--eval_only");
   options.log_path = ProcessFile(directory_, options.name, "log");
   if (rank != 0) return supervisor_.Start(start.id, options);
   ASSIGN_OR_RETURN(options.inherited_fd, MakeMetricsPipe());

@@ -12,8 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "deploy/job/job_actions.h"
 #include "deploy/job/job_events.h"
+#include "deploy/runner/processes.h"
 #include "deploy/runner/run_directory.h"
 #include "deploy/runner/supervisor.h"
 #include "proto/job.pb.h"
@@ -23,38 +25,45 @@ namespace thermocline {
 struct JobPrograms {
   std::string server;
   std::string worker;
-  std::string build;  // what checkpoints say of it
+  std::string build;   // what checkpoints say of it
+  std::string digest;  // of the build and both programs: hosts of a job have the same
 };
+
+// Reads both programs. Errors: kUnavailable (one can't be read; names it)
+absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs);
 
 // Where the process called `name` ("server 0") has its file: ".../server-0.port" for "port".
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension);
 
-// Not thread-safe; lives on the main thread.
-class LocalProcesses {
+// Removes the push logs and spilled rows of all servers in a folder.
+absl::Status RemoveServerData(const RunDirectory& directory);
+
+struct LocalProcessesOptions {
+  std::string job_file;    // For workers.
+  std::string data_index;  // The folder of the workers' indexes of text files.
+  bool eval_only = false;
+  // Where workers listen, too: the job's cluster.listen_host, which other hosts reach. False: on
+  // loopback.
+  bool workers_are_reached = false;
+};
+
+// Child processes on this machine.
+class LocalProcesses : public Processes {
  public:
-  // All references must outlive it. `data_index`: the folder of the workers' indexes of text files.
+  // All references must outlive it. `directory`: where processes have their own files.
   LocalProcesses(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
-                 bool eval_only, std::string data_index, Supervisor* supervisor);
-  ~LocalProcesses();
+                 LocalProcessesOptions options, Supervisor* supervisor);
+  ~LocalProcesses() override;
 
-  // A generation begins: there are no results yet. `on_metrics` gets what rank 0 reports, during
-  // Supervisor::Poll.
-  void BeginGeneration(std::function<void(absl::string_view data)> on_metrics);
-
-  // Errors: those of files and of starting a program.
-  absl::Status Start(const action::StartProcess& start);
-  // What happened to processes since the call before, in the order in which the job machine is to
-  // learn of it. A worker that ended well ends here once its metrics have been read.
-  std::vector<JobEvent> TakeEvents();
-  // Whether any process has still to come up. Its port file shows that it has; the loop polls for
-  // it.
-  bool AnyComesUp() const { return !coming_up_.empty(); }
-  // No process is left.
-  void Stop(ProcessRole role, absl::Duration grace);
-
-  // By rank, of workers that ended well; they come through memory: a full disk takes none away.
-  const std::vector<nlohmann::ordered_json>& results() const { return results_; }
+  void BeginGeneration(uint64_t generation,
+                       std::function<void(absl::string_view data)> on_metrics) override;
+  absl::Status Start(const action::StartProcess& start) override;
+  std::vector<JobEvent> TakeEvents() override;
+  // A port file shows that a process has come up; it is polled for.
+  absl::Duration UntilNextLook() const override;
+  void Stop(ProcessRole role, absl::Duration grace) override;
+  const std::vector<nlohmann::ordered_json>& results() const override { return results_; }
 
  private:
   absl::Status StartServer(const action::StartProcess& start);
@@ -68,8 +77,7 @@ class LocalProcesses {
   const Job& job_;
   const JobPrograms& programs_;
   const RunDirectory& directory_;
-  const bool eval_only_;
-  const std::string data_index_;
+  const LocalProcessesOptions options_;
   Supervisor& supervisor_;
   std::function<void(absl::string_view)> on_metrics_;
   uint64_t metrics_of_ = 0;  // Which pipe of metrics is rank 0's.

@@ -207,6 +207,8 @@ absl::StatusOr<RunLock> RunLock::Take(const std::string& folder, absl::Duration 
   return lock;
 }
 
+void RunLock::KeepFromChildren() { fcntl(fd_, F_SETFD, FD_CLOEXEC); }
+
 bool RunLock::IsHeld(const std::string& folder) {
   const int fd = open(LockFile(folder).c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;

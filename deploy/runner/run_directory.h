@@ -61,6 +61,8 @@ class RunLock {
   // kResourceExhausted (the disk is full; says which, and what is free), kUnavailable.
   static absl::StatusOr<RunLock> Take(const std::string& folder, absl::Duration patience,
                                       const OnWait& on_wait = nullptr);
+  // Processes that are started from now on do not hold it.
+  void KeepFromChildren();
   // Whether any process holds it.
   static bool IsHeld(const std::string& folder);
 

@@ -79,6 +79,12 @@ std::vector<Supervisor::Ended> Supervisor::TakeEnded() {
   return ended;
 }
 
+void Supervisor::Signal(const ProcessId& id, int number) {
+  for (Member& member : members_) {
+    if (member.id == id) member.process.Signal(number);
+  }
+}
+
 void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
   std::vector<ChildProcess> stopping;
   std::deque<Member> others;

@@ -42,6 +42,9 @@ class Supervisor {
   // their starts, all found by one look at the processes.
   std::vector<Ended> TakeEnded();
 
+  // Sends a signal to a process, which TakeEnded will have; nothing where it has ended.
+  void Signal(const ProcessId& id, int number);
+
   // Asks the processes of a role to stop (SIGTERM), waits up to `grace`, then kills. Never fails. A
   // second Ctrl-C kills at once. None of them is left, nor seen again.
   void Stop(ProcessRole role, absl::Duration grace);

@@ -1,4 +1,4 @@
-#include "deploy/runner/local_runner.h"
+#include "deploy/runner/job_runner.h"
 
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -32,14 +31,15 @@
 #include "deploy/checkpoints/resume.h"
 #include "deploy/job/job_machine.h"
 #include "deploy/runner/checkpoint_requests.h"
+#include "deploy/runner/local_processes.h"
+#include "deploy/runner/node_processes.h"
 #include "deploy/runner/process_calls.h"
 #include "deploy/runner/supervisor.h"
 
 namespace thermocline {
 namespace {
 
-// What nothing reports is looked at so often: port files, and requests for checkpoints.
-constexpr absl::Duration kPortFilePeriod = absl::Milliseconds(5);
+// Requests for checkpoints are looked for so often.
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
 
 CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
@@ -68,13 +68,18 @@ JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
   machine.eval_only = options.eval_only;
   machine.manifest = ManifestOf(job, options.programs.build);
   machine.max_log_bytes = ParseByteSize(job.cluster().max_log_size()).value_or(UINT64_MAX);
+  machine.num_hosts = options.num_hosts;
+  machine.build = options.programs.digest;
+  const auto log_of = [&](ProcessRole role, uint32_t index) {
+    const std::string name = ProcessName(role, index);
+    if (options.num_hosts == 0) return ProcessFile(directory, name, "log");
+    return absl::StrCat("`thermocline logs ", directory.path(), " '", name, "'`");
+  };
   for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
-    machine.server_logs.push_back(
-        ProcessFile(directory, ProcessName(ProcessRole::kServer, i), "log"));
+    machine.server_logs.push_back(log_of(ProcessRole::kServer, i));
   }
   for (uint32_t i = 0; i < job.cluster().workers(); ++i) {
-    machine.worker_logs.push_back(
-        ProcessFile(directory, ProcessName(ProcessRole::kWorker, i), "log"));
+    machine.worker_logs.push_back(log_of(ProcessRole::kWorker, i));
   }
   return machine;
 }
@@ -89,6 +94,9 @@ class Mailbox {
   void Post(JobEvent event) {
     absl::MutexLock lock(&mutex_);
     events_.push_back(std::move(event));
+    Wake();
+  }
+  void Wake() const {
     const uint64_t one = 1;
     CHECK_EQ(write(fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
   }
@@ -103,10 +111,10 @@ class Mailbox {
   std::deque<JobEvent> events_ ABSL_GUARDED_BY(mutex_);
 };
 
-class LocalRunner {
+class JobRunner {
  public:
-  LocalRunner(const Job& job, const JobOptions& options, const RunDirectory& directory,
-              SignalWatch* signals, JobReporter* reporter)
+  JobRunner(const Job& job, const JobOptions& options, const RunDirectory& directory,
+            SignalWatch* signals, JobReporter* reporter)
       : job_(job),
         writes_checkpoints_(job.has_checkpoint() && !options.eval_only),
         directory_(directory),
@@ -114,12 +122,32 @@ class LocalRunner {
         reporter_(*reporter),
         store_(&disk_, job.checkpoint().directory()),
         supervisor_(signals),
-        processes_(job, options.programs, directory, options.eval_only,
-                   options.data_index.empty() ? directory.File("data_index") : options.data_index,
-                   &supervisor_),
         requests_(directory.path()),
         machine_(MachineOptions(job, options, directory)) {
     supervisor_.ReadFrom(mailbox_.fd(), [](absl::string_view) {});
+  }
+
+  // Before Run. Errors: those of listening for nodes.
+  absl::Status MakeProcesses(const JobOptions& options) {
+    const std::string data_index =
+        options.data_index.empty() ? directory_.File("data_index") : options.data_index;
+    if (options.num_hosts == 0) {
+      processes_ = std::make_unique<LocalProcesses>(
+          job_, options.programs, directory_,
+          LocalProcessesOptions{directory_.File("job.textproto"), data_index, options.eval_only},
+          &supervisor_);
+      return absl::OkStatus();
+    }
+    NodeProcessesOptions nodes;
+    nodes.listen = options.listen;
+    nodes.build = options.programs.digest;
+    nodes.data_index = data_index;
+    nodes.eval_only = options.eval_only;
+    nodes.wake = [this] { mailbox_.Wake(); };
+    nodes.tell = [this](const std::string& text) { reporter_.Report(action::Tell{text}); };
+    ASSIGN_OR_RETURN(processes_,
+                     NodeProcesses::Create(job_, nodes, directory_, &signals_, &supervisor_));
+    return absl::OkStatus();
   }
 
   // Until the job has ended.
@@ -202,7 +230,7 @@ class LocalRunner {
   CheckpointStore store_;
   Mailbox mailbox_;
   Supervisor supervisor_;
-  LocalProcesses processes_;
+  std::unique_ptr<Processes> processes_;
   CheckpointRequests requests_;
   absl::Duration requests_due_;
   JobMachine machine_;
@@ -213,11 +241,11 @@ class LocalRunner {
   TaskQueue background_{kMaxThreads};  // Uses all above.
 };
 
-void LocalRunner::Collect() {
+void JobRunner::Collect() {
   if (signals_.stop_requests() > 0 && !std::exchange(is_stop_delivered_, true)) {
     mailbox_.Post(event::UserStop{signals_.stop_reason()});
   }
-  for (JobEvent& event : processes_.TakeEvents()) {
+  for (JobEvent& event : processes_->TakeEvents()) {
     // A new connection for each process; those to one that has ended are closed.
     if (const auto* started = std::get_if<event::ProcessStarted>(&event)) {
       const absl::Status connected =
@@ -235,13 +263,13 @@ void LocalRunner::Collect() {
   }
 }
 
-absl::Duration LocalRunner::UntilNextLook() const {
+absl::Duration JobRunner::UntilNextLook() const {
   absl::Duration until = std::min(kRequestPeriod, machine_.next_tick() - watch_.Elapsed());
-  if (processes_.AnyComesUp()) until = std::min(until, kPortFilePeriod);
+  until = std::min(until, processes_->UntilNextLook());
   return std::max(until, absl::ZeroDuration());
 }
 
-void LocalRunner::OnMetrics(absl::string_view data) {
+void JobRunner::OnMetrics(absl::string_view data) {
   if (reporter_.OnMetrics(data)) {
     const Progress& progress = reporter_.metrics().progress();
     mailbox_.Post(
@@ -255,18 +283,21 @@ void LocalRunner::OnMetrics(absl::string_view data) {
 // Processes
 // ------------------------------------------------------------------------------------------------
 
-void LocalRunner::Do(const action::Open& open) {
+void JobRunner::Do(const action::Open& open) {
   generation_ = open.start.generation;
   calls_ = std::make_unique<ProcessCalls>(job_, generation_);
-  processes_.BeginGeneration([this](absl::string_view data) { OnMetrics(data); });
   event::Opened opened;
   opened.generation = generation_;
   opened.status = Prepare(open.start, &opened.base);
+  // Nodes hear of a generation that is on the medium.
+  if (opened.status.ok()) {
+    processes_->BeginGeneration(generation_, [this](absl::string_view data) { OnMetrics(data); });
+  }
   mailbox_.Post(std::move(opened));
 }
 
 // Nothing is done in a generation that is not on the medium; and its logs begin empty.
-absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManifest* base) {
+absl::Status JobRunner::Prepare(const GenerationStart& start, CheckpointManifest* base) {
   if (writes_checkpoints_) {
     RETURN_IF_ERROR(store_.Prepare());
     JobState state;
@@ -275,12 +306,7 @@ absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManife
     state.set_base_checkpoint(start.base);
     state.set_base_generation(start.base_generation);
     RETURN_IF_ERROR(store_.WriteJobState(state));
-    ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_.List(directory_.path()));
-    for (const std::string& name : names) {
-      if (absl::StartsWith(name, "server-") && absl::EndsWith(name, ".data")) {
-        RETURN_IF_ERROR(directory_.Remove(name));
-      }
-    }
+    RETURN_IF_ERROR(RemoveServerData(directory_));
   }
   if (start.base.empty() && job_.has_init()) RETURN_IF_ERROR(CheckInitIsThere(&disk_, job_.init()));
   // After JOB_STATE: a job file says that there is something to resume.
@@ -290,15 +316,15 @@ absl::Status LocalRunner::Prepare(const GenerationStart& start, CheckpointManife
   return absl::OkStatus();
 }
 
-void LocalRunner::Do(const action::StartProcess& start) {
-  const absl::Status started = processes_.Start(start);
+void JobRunner::Do(const action::StartProcess& start) {
+  const absl::Status started = processes_->Start(start);
   if (!started.ok()) mailbox_.Post(event::NotStarted{start.id, started});
 }
 
-void LocalRunner::Do(const action::StopProcesses& stop) {
-  processes_.Stop(ProcessRole::kWorker, stop.grace);
+void JobRunner::Do(const action::StopProcesses& stop) {
+  processes_->Stop(ProcessRole::kWorker, stop.grace);
   calls_->End();
-  processes_.Stop(ProcessRole::kServer, stop.grace);
+  processes_->Stop(ProcessRole::kServer, stop.grace);
   // Tasks under way end when the processes have ended, and post their results.
   background_.AwaitIdle();
   // An error is ignored: empty folders do no harm.
@@ -307,7 +333,7 @@ void LocalRunner::Do(const action::StopProcesses& stop) {
 }
 
 // For `thermocline stats`.
-absl::Status LocalRunner::WriteAddresses(const action::ReportAddresses& addresses) const {
+absl::Status JobRunner::WriteAddresses(const action::ReportAddresses& addresses) const {
   nlohmann::ordered_json json;
   json["job"] = job_.name();
   json["servers"] = addresses.servers;
@@ -315,7 +341,7 @@ absl::Status LocalRunner::WriteAddresses(const action::ReportAddresses& addresse
   return directory_.Write("servers.json", json.dump(2) + "\n");
 }
 
-void LocalRunner::Do(const action::ReportAddresses& addresses) {
+void JobRunner::Do(const action::ReportAddresses& addresses) {
   const absl::Status written = WriteAddresses(addresses);
   // Only `stats --run-dir` misses the workers if this fails.
   if (!written.ok() && addresses.workers.empty()) mailbox_.Post(event::RunnerFailed{written});
@@ -324,13 +350,13 @@ void LocalRunner::Do(const action::ReportAddresses& addresses) {
 // Calls
 // ------------------------------------------------------------------------------------------------
 
-void LocalRunner::Do(const action::Configure& configure) {
+void JobRunner::Do(const action::Configure& configure) {
   InBackground([this, configure] {
     return event::Configured{configure.id, calls_->Configure(configure)};
   });
 }
 
-void LocalRunner::Do(const action::AskStatus& ask) {
+void JobRunner::Do(const action::AskStatus& ask) {
   InBackground([this, ask] {
     event::StatusAnswered answered;
     answered.generation = ask.generation;
@@ -341,26 +367,26 @@ void LocalRunner::Do(const action::AskStatus& ask) {
   });
 }
 
-void LocalRunner::Do(const action::CallProcesses& call) {
+void JobRunner::Do(const action::CallProcesses& call) {
   InBackground([this, call] {
     return event::CheckpointAnswered{call.generation, calls_->Call(call.calls)};
   });
 }
 
-void LocalRunner::Do(const action::Decide& decide) {
+void JobRunner::Do(const action::Decide& decide) {
   InBackground([this, decide] {
     return event::Decided{decide.generation, calls_->Decide(decide)};
   });
 }
 
-void LocalRunner::Do(const action::AskDigest& ask) {
+void JobRunner::Do(const action::AskDigest& ask) {
   InBackground([this, ask] { return event::DigestReady{ask.generation, calls_->GetDigest(ask)}; });
 }
 
 // Files
 // ------------------------------------------------------------------------------------------------
 
-void LocalRunner::Do(const action::Commit& commit) {
+void JobRunner::Do(const action::Commit& commit) {
   InBackground([this, commit] {
     event::Committed committed;
     committed.generation = commit.generation;
@@ -373,7 +399,7 @@ void LocalRunner::Do(const action::Commit& commit) {
   });
 }
 
-void LocalRunner::Do(const action::Remove& remove) {
+void JobRunner::Do(const action::Remove& remove) {
   InBackground([this, remove] {
     const RemoveCheckpoints& removal = remove.removal;
     const auto removed = store_.RemoveUnneeded(removal.keep, removal.in_progress, removal.kept);
@@ -383,12 +409,12 @@ void LocalRunner::Do(const action::Remove& remove) {
   });
 }
 
-void LocalRunner::Do(const action::WriteResult& result) {
-  mailbox_.Post(event::ResultWritten{reporter_.WriteResult(result, processes_.results())});
+void JobRunner::Do(const action::WriteResult& result) {
+  mailbox_.Post(event::ResultWritten{reporter_.WriteResult(result, processes_->results())});
 }
 
 // The size of all files in the folders of checkpoints: it changes while servers write.
-uint64_t LocalRunner::CheckpointBytes() const {
+uint64_t JobRunner::CheckpointBytes() const {
   if (!writes_checkpoints_) return 0;
   uint64_t bytes = 0;
   std::error_code error;
@@ -412,8 +438,9 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
   reporting.writes_checkpoints = job.has_checkpoint() && !options.eval_only;
   ASSIGN_OR_RETURN(const std::unique_ptr<JobReporter> reporter,
                    JobReporter::Create(job, reporting, directory, observer));
-  LocalRunner runner(job, options, directory, signals, reporter.get());
-  const absl::Status status = runner.Run();
+  JobRunner runner(job, options, directory, signals, reporter.get());
+  absl::Status status = runner.MakeProcesses(options);
+  if (status.ok()) status = runner.Run();
   absl::StatusOr<JobResult> result = reporter->OnEnd(status);
   runner.RefuseRequests();
   return result;

@@ -1,7 +1,8 @@
-// Runs one job on this machine, from the first process to the last file.
-#ifndef THERMOCLINE_DEPLOY_RUNNER_LOCAL_RUNNER_H_
-#define THERMOCLINE_DEPLOY_RUNNER_LOCAL_RUNNER_H_
+// Runs one job, from the first process to the last file: on this machine, or over several hosts.
+#ifndef THERMOCLINE_DEPLOY_RUNNER_JOB_RUNNER_H_
+#define THERMOCLINE_DEPLOY_RUNNER_JOB_RUNNER_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,14 @@ struct JobOptions {
   bool eval_only = false;
   // The folder of the workers' indexes of text files; "": RUN_DIR/data_index.
   std::string data_index;
+  // Over so many hosts, whose agents (`thermocline node`) connect to `listen`, host:port. 0: on
+  // this machine.
+  size_t num_hosts = 0;
+  std::string listen;
 };
 
-// Carries out what the job machine (deploy/job/job_machine.h) wants done: with child processes,
-// gRPC and files. However the job ends, no process is left.
+// Carries out what the job machine (deploy/job/job_machine.h) wants done: with processes, gRPC and
+// files. However the job ends, no process is left.
 //
 // Errors, where it was not trained to its end: kAborted (a process failed; with its last log
 // lines), kCancelled (Ctrl-C or SIGTERM), kDeadlineExceeded (a process didn't come up or answer, or
@@ -42,4 +47,4 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_RUNNER_LOCAL_RUNNER_H_
+#endif  // THERMOCLINE_DEPLOY_RUNNER_JOB_RUNNER_H_

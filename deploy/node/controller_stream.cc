@@ -1,0 +1,158 @@
+#include "deploy/node/controller_stream.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::Duration kReopenDelay = absl::Milliseconds(300);
+
+}  // namespace
+
+// One stream, from its opening to its end. gRPC's threads call On...; the node's thread the others.
+class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOrder> {
+ public:
+  Call(Controller::Stub* stub, const std::function<void()>& wake) : wake_(wake) {
+    stub->async()->Attach(&context_, this);
+    AddHold();  // The node's thread may start a write at any time.
+    StartRead(&order_);
+    StartCall();
+  }
+  ~Call() override {
+    context_.TryCancel();
+    Release();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&is_done_));
+  }
+
+  void OnReadDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (ok) orders_.push_back(order_);
+      is_broken_ |= !ok;
+    }
+    if (ok) StartRead(&order_);
+    // The end of the call is only seen without a hold.
+    if (!ok) Release();
+    wake_();
+  }
+  void OnWriteDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      is_writing_ = false;
+      is_broken_ |= !ok;
+    }
+    wake_();
+  }
+  void OnDone(const grpc::Status& status) override {
+    wake_();
+    absl::MutexLock lock(&mutex_);
+    end_ = FromGrpcStatus(status);
+    is_done_ = true;
+  }
+
+  std::vector<NodeOrder> TakeOrders() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(orders_, {});
+  }
+  std::optional<absl::Status> end() const {
+    absl::MutexLock lock(&mutex_);
+    if (!is_done_) return std::nullopt;
+    return end_;
+  }
+  bool CanWrite() const {
+    absl::MutexLock lock(&mutex_);
+    return !is_writing_ && !is_broken_ && !is_done_;
+  }
+  void Write(NodeReport report) {
+    {
+      absl::MutexLock lock(&mutex_);
+      is_writing_ = true;
+    }
+    report_ = std::move(report);
+    StartWrite(&report_);
+  }
+  void AwaitWritten(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !is_writing_ || is_broken_ || is_done_;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout);
+  }
+
+ private:
+  void Release() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (std::exchange(is_released_, true)) return;
+    }
+    RemoveHold();
+  }
+
+  const std::function<void()>& wake_;
+  grpc::ClientContext context_;
+  NodeReport report_;  // That is being written.
+  NodeOrder order_;    // That is being read.
+  mutable absl::Mutex mutex_;
+  std::vector<NodeOrder> orders_ ABSL_GUARDED_BY(mutex_);
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_released_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<std::unique_ptr<ControllerStream>> ControllerStream::Create(
+    const std::string& address, const TlsFiles& tls, std::function<void()> wake) {
+  const auto credentials = MakeChannelCredentials(tls);
+  if (!credentials.ok()) return credentials.status();
+  return std::unique_ptr<ControllerStream>(
+      new ControllerStream(address, *credentials, std::move(wake)));
+}
+
+ControllerStream::ControllerStream(const std::string& address,
+                                   const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                   std::function<void()> wake)
+    : wake_(std::move(wake)),
+      channel_(OpenChannel(address, credentials, kDefaultMaxMessageBytes)),
+      stub_(Controller::NewStub(channel_)) {}
+
+ControllerStream::~ControllerStream() = default;
+
+absl::StatusOr<std::vector<NodeOrder>> ControllerStream::Work(absl::Duration silence) {
+  const absl::Duration now = watch_.Elapsed();
+  if (call_ == nullptr) {
+    if (now < open_at_) return std::vector<NodeOrder>();
+    call_ = std::make_unique<Call>(stub_.get(), wake_);
+    heard_at_ = now;
+  }
+  const std::optional<absl::Status> end = call_->end();  // First: orders come before it.
+  std::vector<NodeOrder> orders = call_->TakeOrders();
+  if (!orders.empty()) heard_at_ = now;
+  const bool is_silent = now - heard_at_ >= silence;
+  if (!orders.empty() || (!end.has_value() && !is_silent)) return orders;
+  call_.reset();
+  open_at_ = now + kReopenDelay;
+  if (!end.has_value()) return absl::DeadlineExceededError("the controller is silent");
+  if (end->ok()) return absl::UnavailableError("the controller has ended the connection");
+  return *end;
+}
+
+bool ControllerStream::CanWrite() const { return call_ != nullptr && call_->CanWrite(); }
+
+void ControllerStream::Write(NodeReport report) { call_->Write(std::move(report)); }
+
+absl::Duration ControllerStream::UntilNextLook() const {
+  if (call_ != nullptr) return absl::InfiniteDuration();
+  return std::max(absl::ZeroDuration(), open_at_ - watch_.Elapsed());
+}
+
+void ControllerStream::Close(absl::Duration timeout) {
+  if (call_ != nullptr) call_->AwaitWritten(timeout);
+  call_.reset();
+}
+
+}  // namespace thermocline
