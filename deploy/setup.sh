@@ -6,8 +6,8 @@
 #
 #   deploy/setup.sh [--tests] [--check]
 #
-# --tests  also what single tests need and are skipped without: PyTorch (135 MB to download, 560 MB on disk), and
-#          from PyPI a small S3 server (moto, 60 MB)
+# --tests  also what single tests need and are skipped without: PyTorch (135 MB to download, 560 MB on disk), Slurm,
+#          sshd and busybox (80 MB on disk), and from PyPI a small S3 server (moto, 60 MB)
 # --check  only says which packages are missing; exit code 1 if any is
 set -euo pipefail
 
@@ -43,7 +43,11 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl
   python3 python3-grpcio python3-protobuf python3-numpy python3-pip python3-venv
 )
-if $tests; then packages+=(python3-torch); fi
+if $tests; then
+  packages+=(python3-torch)
+  # Several hosts on one machine (tests/cluster).
+  packages+=(slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 busybox-static)
+fi
 
 missing=()
 for package in "${packages[@]}"; do

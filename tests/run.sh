@@ -2,10 +2,13 @@
 # Installs what is missing, then builds and runs every test. Ends with a table of the stages and the line
 # "N passed, N failed"; the exit code is not 0 if any failed.
 #
-#   tests/run.sh [STAGE...]   default: all of: unit lint format clang asan fuzz tsan
+#   tests/run.sh [STAGE...]   default: all of: unit cluster lint format clang asan fuzz tsan
 #   tests/run.sh --gpu        the tests that need a GPU; fails where there is none
 #
 # unit    every test, as the programs are built for users
+# cluster jobs on Slurm and over ssh on hosts that are network namespaces of this machine, with faults; and the
+#         package of deploy/package.sh. Skipped, and says so, without root, namespaces or Slurm.
+#         THERMOCLINE_CLUSTER_ROUNDS (default 3), THERMOCLINE_TEST_SEED
 # lint    which folder may include which, length of files
 # format  clang-format
 # clang   compiles everything with clang, thread-safety analysis as errors, for asan and fuzz
@@ -20,7 +23,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
-((${#stages[@]})) || stages=(unit lint format clang asan fuzz tsan)
+((${#stages[@]})) || stages=(unit cluster lint format clang asan fuzz tsan)
 
 passed=0
 failed=0
@@ -108,6 +111,28 @@ fuzz_stage() {
   end_stage fuzz $((SECONDS - start)) $((${#names[@]} - bad)) "$bad"
 }
 
+# Runs jobs over several hosts, outside of Bazel: they need namespaces.
+cluster_stage() {
+  local start=$SECONDS log=$logs/cluster test ok bad passed_here=0 failed_here=0
+  echo "== cluster"
+  if ! bazel_run build //deploy:thermocline //server:thermocline-server //worker:all >"$log" 2>&1; then
+    tail -n 100 "$log"
+    end_stage cluster $((SECONDS - start)) 0 1
+    return
+  fi
+  for test in cluster_test package_test; do
+    python3 tests/cluster/$test.py bazel-bin | tee "$log"
+    # A test that was killed says nothing at its end.
+    if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+      ok=${BASH_REMATCH[1]} bad=${BASH_REMATCH[2]}
+    else
+      ok=0 bad=1
+    fi
+    passed_here=$((passed_here + ok)) failed_here=$((failed_here + bad))
+  done
+  end_stage cluster $((SECONDS - start)) $passed_here $failed_here
+}
+
 # Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
 gpu_stage() {
   local start=$SECONDS log=$logs/gpu ok bad
@@ -147,6 +172,7 @@ for stage in "${stages[@]}"; do
   case $stage in
     # Tests of processes wait more than they compute.
     unit) test_stage unit --local_test_jobs=3 //... ;;
+    cluster) cluster_stage ;;
     lint) check_stage lint tests/lint.sh ;;
     format) check_stage format tests/format.sh --check ;;
     clang) check_stage clang clang_build ;;

@@ -1,6 +1,6 @@
 // What the command line looks like: every command with its flags and its help page. CLI11 parses it
 // and renders the pages. The commands about logs are in log_pages.cc, those of several hosts in
-// host_pages.cc.
+// host_pages.cc, those of engines in engine_pages.cc.
 #include "deploy/cli/command_line.h"
 
 #include <algorithm>
@@ -409,6 +409,8 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddGenerate(&app, &action);
   AddInspect(&app, &action);
   AddPlan(&app, &action);
+  AddSubmit(&app, &action);
+  AddJobs(&app, &action);
   AddStats(&app, &action);
   AddCheckpoint(&app, &action);
   AddCertificates(&app, &action);

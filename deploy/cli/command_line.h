@@ -120,6 +120,31 @@ struct PlanFlags : JobFlags {
   bool json = false;
 };
 
+struct SubmitFlags : JobFlags {
+  std::string engine;  // "slurm", "ssh"
+  int64_t nodes = 0;   // 0: as many as --hosts
+  std::vector<std::string> hosts;
+  std::string controller;  // one of --hosts; "": this machine
+  bool resume = false, write_only = false, detach = false;
+  std::string partition, account, time;
+  int64_t notice_s = 300;
+  std::vector<std::string> sbatch;
+  std::string memory;
+  int64_t cores = 0;  // 0: as the job needs
+  int64_t gpus = -1;  // -1: as the job needs
+  int64_t port = 0;   // 0: the engine's default
+  std::string node_dir, program;
+};
+
+struct JobsFlags {
+  bool json = false;
+};
+
+struct StopFlags {
+  std::string target;  // a run directory, or an engine's number
+  int64_t timeout_s = 300;
+};
+
 // The commands; each returns the exit code.
 int RunTrain(const TrainFlags& flags);
 int RunNodeCommand(const NodeFlags& flags);
@@ -131,6 +156,9 @@ int RunInspect(const InspectFlags& flags);
 int RunPlan(const PlanFlags& flags);
 int RunStats(const StatsFlags& flags);
 int RunCertificates(const CertificatesFlags& flags);
+int RunSubmit(const SubmitFlags& flags);
+int RunJobs(const JobsFlags& flags);
+int RunStop(const StopFlags& flags);
 int ListCheckpoints(const CheckpointFlags& flags);
 int VerifyCheckpoints(const CheckpointFlags& flags);
 int ExportOneCheckpoint(const CheckpointFlags& flags);

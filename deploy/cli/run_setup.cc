@@ -21,6 +21,7 @@
 #include "deploy/cli/checkpoint_path.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"
+#include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/child_process.h"
 
 namespace thermocline {
@@ -272,6 +273,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
   RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));
+  WithdrawStop(setup.directory.path());  // Of the launch before.
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
   return setup;
 }

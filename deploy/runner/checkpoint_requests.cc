@@ -46,12 +46,18 @@ std::vector<std::string> Waiting(const std::string& directory) {
   return ids;
 }
 
-// Whether the client has died. The id begins with its process id.
+// Whether the client has died. The id begins with its process id and host; of processes of other
+// hosts this one knows nothing.
 bool IsOrphan(absl::string_view id) {
+  const size_t end_of_pid = id.find('-'), end_of_host = id.rfind('-');
+  if (end_of_pid == end_of_host) return false;
   pid_t asks;
-  return absl::SimpleAtoi(id.substr(0, id.find('-')), &asks) && asks > 0 && kill(asks, 0) != 0 &&
+  return id.substr(end_of_pid + 1, end_of_host - end_of_pid - 1) == HostName() &&
+         absl::SimpleAtoi(id.substr(0, end_of_pid), &asks) && asks > 0 && kill(asks, 0) != 0 &&
          errno == ESRCH;
 }
+
+std::string StopFile(const std::string& directory) { return directory + "/stop.request"; }
 
 // The launcher's answer, once it is there.
 std::optional<absl::StatusOr<std::string>> ReadAnswer(const std::string& path) {
@@ -108,13 +114,26 @@ void CheckpointRequests::RefuseAll(const absl::Status& why) {
   for (const std::string& id : Waiting(run_directory_)) Answer(id, why);
 }
 
+bool CheckpointRequests::IsStopRequested() const {
+  return access(StopFile(run_directory_).c_str(), F_OK) == 0;
+}
+
+absl::Status AskToStop(const std::string& run_directory) {
+  const std::string path = StopFile(run_directory);
+  if (std::ofstream(path, std::ios::app).good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("can't write ", path));
+}
+
+void WithdrawStop(const std::string& run_directory) { unlink(StopFile(run_directory).c_str()); }
+
 absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
                                              absl::Duration timeout,
                                              const std::function<bool()>& stopped) {
   const absl::Status nobody_there =
       absl::FailedPreconditionError(absl::StrCat("no launcher runs in ", run_directory));
   if (!RunLock::IsHeld(run_directory)) return nobody_there;
-  const std::string id = absl::StrCat(getpid(), "-", absl::Hex(std::random_device()()));
+  const std::string id =
+      absl::StrCat(getpid(), "-", HostName(), "-", absl::Hex(std::random_device()()));
   const std::string request = FileOf(run_directory, id, kRequest);
   const std::string answer_file = FileOf(run_directory, id, kAnswer);
   if (!std::ofstream(request).good()) {

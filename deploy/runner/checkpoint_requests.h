@@ -1,9 +1,12 @@
-// How other programs ask a running launcher for a checkpoint: with files in its run directory.
+// How other programs ask a running launcher for a checkpoint, or to end: with files in its run
+// directory, which they may see from another host.
 //
-//   checkpoint-<id>.request made by the client; empty. An id begins with the client's process id:
-//   "4711-..."
+//   checkpoint-<id>.request made by the client; empty. An id begins with the client's process id
+//                             and host: "4711-h1-..."
 //   checkpoint-<id>.answer    {"checkpoint": "step-000000999"} or {"error": "..."}, made by the
 //                             launcher, which then removes the request
+//   stop.request              made by the client; empty. It stays: the job is not to start again
+//                             before its user wants it
 #ifndef THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_
 #define THERMOCLINE_DEPLOY_RUNNER_CHECKPOINT_REQUESTS_H_
 
@@ -30,6 +33,8 @@ class CheckpointRequests {
   void Answer(const std::string& id, const absl::StatusOr<std::string>& checkpoint);
   // Answers all requests, taken or not.
   void RefuseAll(const absl::Status& why);
+  // Whether the job is asked to end.
+  bool IsStopRequested() const;
 
  private:
   const std::string run_directory_;
@@ -43,6 +48,11 @@ class CheckpointRequests {
 absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
                                              absl::Duration timeout,
                                              const std::function<bool()>& stopped);
+
+// Asks the launcher of `run_directory` to end the job. Errors: kUnavailable (names the file).
+absl::Status AskToStop(const std::string& run_directory);
+// The job may start again. Does nothing where it was not asked to end.
+void WithdrawStop(const std::string& run_directory);
 
 }  // namespace thermocline
 

@@ -20,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 // Only a hanging test reaches it.
 constexpr absl::Duration kSoon = absl::Seconds(60);
@@ -107,12 +108,29 @@ TEST_F(CheckpointRequestsTest, ARequestOfTheDeadIsDropped) {
   const pid_t dead = fork();
   if (dead == 0) _exit(0);
   ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
-  std::ofstream(absl::StrCat(folder_, "/checkpoint-", dead, "-1f.request")).flush();
-  const std::string alive = absl::StrCat(getpid(), "-2e");
-  std::ofstream(absl::StrCat(folder_, "/checkpoint-", alive, ".request")).flush();
+  const auto make = [&](const std::string& id) {
+    std::ofstream(absl::StrCat(folder_, "/checkpoint-", id, ".request")).flush();
+    return id;
+  };
+  make(absl::StrCat(dead, "-", HostName(), "-1f"));
+  const std::string alive = make(absl::StrCat(getpid(), "-", HostName(), "-2e"));
+  // Of another host's processes this one knows nothing.
+  const std::string elsewhere = make(absl::StrCat(dead, "-another-host-1f"));
   CheckpointRequests requests(folder_);
-  EXPECT_THAT(requests.TakeNew(), ElementsAre(alive));
-  EXPECT_THAT(Files(), ElementsAre(absl::StrCat("checkpoint-", alive, ".request")));
+  EXPECT_THAT(requests.TakeNew(), UnorderedElementsAre(alive, elsewhere));
+  EXPECT_THAT(Files(), UnorderedElementsAre(absl::StrCat("checkpoint-", alive, ".request"),
+                                            absl::StrCat("checkpoint-", elsewhere, ".request")));
+}
+
+TEST_F(CheckpointRequestsTest, AStopIsAskedForUntilItIsWithdrawn) {
+  const CheckpointRequests requests(folder_);
+  EXPECT_FALSE(requests.IsStopRequested());
+  EXPECT_EQ(AskToStop(folder_), absl::OkStatus());
+  EXPECT_EQ(AskToStop(folder_), absl::OkStatus());
+  EXPECT_TRUE(requests.IsStopRequested());
+  WithdrawStop(folder_);
+  EXPECT_FALSE(requests.IsStopRequested());
+  EXPECT_EQ(AskToStop(folder_ + "/none").code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(CheckpointRequestsTest, AllAreRefusedAtTheEnd) {

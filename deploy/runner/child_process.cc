@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -33,9 +34,8 @@ constexpr const char* kPackages[] = {"server", "worker", "deploy", "tests/benchm
 
 std::vector<std::string> Candidates(absl::string_view name, const std::string& bin_dir) {
   if (!bin_dir.empty()) return {absl::StrCat(bin_dir, "/", name)};
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return {};
+  const std::filesystem::path self = ThisProgram();
+  if (self.empty()) return {};
   const std::string folder = self.parent_path().string();
   std::vector<std::string> candidates = {absl::StrCat(folder, "/", name)};
   // The build puts this program into <root>/deploy.
@@ -107,6 +107,13 @@ int MoveHigh(int fd) {
 }
 
 }  // namespace
+
+std::string ThisProgram() {
+  const char* const packaged = std::getenv("THERMOCLINE_PROGRAM");
+  if (packaged != nullptr && *packaged != '\0') return packaged;
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
 
 absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::string& bin_dir) {
   const std::vector<std::string> candidates = Candidates(name, bin_dir);

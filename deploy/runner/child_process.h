@@ -15,6 +15,10 @@
 
 namespace thermocline {
 
+// The path of this program, by which others may start it; "": not known. A package's wrapper
+// (deploy/package.sh) names itself in $THERMOCLINE_PROGRAM.
+std::string ThisProgram();
+
 // The path of `name` ("thermocline-server"): in `bin_dir` if that is given, else beside this
 // program, else where the build leaves it. Errors: kNotFound (names the places it looked at).
 absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::string& bin_dir);

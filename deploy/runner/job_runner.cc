@@ -39,7 +39,7 @@
 namespace thermocline {
 namespace {
 
-// Requests for checkpoints are looked for so often.
+// Requests of other programs are looked for so often.
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
 
 CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
@@ -256,8 +256,12 @@ void JobRunner::Collect() {
     }
     mailbox_.Post(std::move(event));
   }
-  if (!writes_checkpoints_ || watch_.Elapsed() < requests_due_) return;
+  if (watch_.Elapsed() < requests_due_) return;
   requests_due_ = watch_.Elapsed() + kRequestPeriod;
+  if (requests_.IsStopRequested() && !std::exchange(is_stop_delivered_, true)) {
+    mailbox_.Post(event::UserStop{"stopped by `thermocline stop`"});
+  }
+  if (!writes_checkpoints_) return;
   for (std::string& id : requests_.TakeNew()) {
     mailbox_.Post(event::CheckpointRequested{std::move(id)});
   }

@@ -61,11 +61,12 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
   return absl::OkStatus();
 }
 
-// Whether a folder is empty but for a lock. Taking the lock then shows whether it is held.
+// Whether a folder is empty but for a lock and the files of `submit`. Taking the lock then shows
+// whether it is held.
 bool IsUnused(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    if (entry.path().filename() != "lock") return false;
+    if (entry.path().filename() != "lock" && entry.path().filename() != "submit") return false;
   }
   return !error;
 }
@@ -81,11 +82,6 @@ absl::Status LockError(const std::string& path) {
   const std::string full = DescribeFullDisk(path, error);
   const std::string what = absl::StrCat("can't lock ", path, ": ", std::strerror(error), full);
   return full.empty() ? absl::UnavailableError(what) : absl::ResourceExhaustedError(what);
-}
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = "";
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 // "another launcher (process 4711 on host a1) uses runs/x", as far as the lock's file says.
@@ -107,6 +103,11 @@ absl::Status WriteHolder(int fd, const std::string& path) {
 }
 
 }  // namespace
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
 
 absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
                                                   const std::string& job_name, absl::Time now) {

@@ -8,6 +8,8 @@
 //   summary.json         the result
 //   data_index/          where rows begin in the text files of the data (docs/formats.md)
 //   certificates/        of the job's processes, where cluster.tls.automatic made them
+//   submit/              the script for an engine, its log, those of the hosts' agents
+//   stop.request         `thermocline stop` asks the job to end
 //   lock                 held by the launcher and the processes that it starts
 #ifndef THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
 #define THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
@@ -22,10 +24,13 @@
 
 namespace thermocline {
 
+// Of this machine; "": it has none.
+std::string HostName();
+
 class RunDirectory {
  public:
   // Makes `path`, or runs/<job_name>-<time> where it is empty. Overwrites no files: an existing
-  // folder must be empty, but for the lock of a start that failed.
+  // folder must be empty, but for the lock of a start that failed and for submit/.
   // Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
                                              absl::Time now);

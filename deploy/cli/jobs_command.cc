@@ -1,0 +1,182 @@
+// thermocline jobs: what became of submitted jobs. thermocline stop: ends a job, with a checkpoint.
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/timing.h"
+#include "common/job/job_loader.h"
+#include "deploy/cli/command_line.h"
+#include "deploy/cli/console.h"
+#include "deploy/console/format.h"
+#include "deploy/engines/engine.h"
+#include "deploy/engines/scripts.h"
+#include "deploy/runner/checkpoint_requests.h"
+#include "deploy/runner/metrics_log.h"
+#include "deploy/runner/run_directory.h"
+#include "deploy/runner/summary.h"
+
+namespace thermocline {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr absl::Duration kPollPeriod = absl::Milliseconds(200);
+
+struct JobLine {
+  EngineJob job;
+  std::string state;
+  std::optional<uint64_t> step;
+  std::optional<double> loss;
+};
+
+JobLine Describe(const EngineJob& job) {
+  JobLine line;
+  line.job = job;
+  const auto state = AskEngine(job);
+  line.state = state.ok() ? state->text : "?";
+  const MetricsTail tail = ReadMetricsTail(job.run_dir + "/metrics.jsonl");
+  const bool has_ended = state.ok() && state->what == EngineState::What::kEnded;
+  if (has_ended && tail.end.has_value()) {
+    const std::string status = tail.end->value("status", "");
+    line.state = status == "OK" ? "done" : absl::StrCat("ended: ", status);
+  }
+  if (!tail.progress.has_value()) return line;
+  if (const auto step = NumberAt(*tail.progress, "step")) line.step = static_cast<uint64_t>(*step);
+  line.loss = NumberAt(*tail.progress, "loss");
+  return line;
+}
+
+std::string Render(const std::vector<JobLine>& lines) {
+  std::vector<std::vector<std::string>> rows = {
+      {"run directory", "job", "engine", "number", "hosts", "step", "loss", "state"}, {}};
+  for (const JobLine& line : lines) {
+    const EngineJob& job = line.job;
+    rows.push_back({job.run_dir, job.job, job.engine, job.id, absl::StrCat(job.hosts),
+                    line.step.has_value() ? FormatCount(*line.step) : "",
+                    line.loss.has_value() ? absl::StrFormat("%.4f", *line.loss) : "", line.state});
+  }
+  return FormatTable(rows);
+}
+
+std::string RenderJson(const std::vector<JobLine>& lines) {
+  Json json = Json::array();
+  for (const JobLine& line : lines) {
+    const EngineJob& job = line.job;
+    json.push_back({{"run_dir", job.run_dir},
+                    {"job", job.job},
+                    {"engine", job.engine},
+                    {"id", job.id},
+                    {"hosts", job.hosts},
+                    {"state", line.state},
+                    {"step", line.step.has_value() ? Json(*line.step) : Json()},
+                    {"loss", line.loss.has_value() ? Json(*line.loss) : Json()}});
+  }
+  return json.dump(2) + "\n";
+}
+
+// ------------------------------------------------------------------------------------------------
+
+// A job to stop: in a run directory, perhaps an engine's.
+struct Target {
+  std::string run_dir;
+  std::optional<EngineJob> job;
+
+  absl::StatusOr<EngineState> State() const {
+    using What = EngineState::What;
+    if (job.has_value()) return AskEngine(*job);
+    const bool runs = RunLock::IsHeld(run_dir);
+    return EngineState{runs ? What::kRunning : What::kEnded, runs ? "running" : "ended"};
+  }
+};
+
+absl::StatusOr<Target> FindTarget(const std::string& name) {
+  Target target;
+  if (fs::is_directory(name)) {
+    target.run_dir = fs::absolute(name).lexically_normal().string();
+    const auto job = ReadEngineJob(target.run_dir);
+    if (job.ok()) target.job = *job;
+    return target;
+  }
+  ASSIGN_OR_RETURN(target.job, FindEngineJob(name));
+  target.run_dir = target.job->run_dir;
+  return target;
+}
+
+// The last checkpoint, so that what was trained since the one before is not lost.
+void MakeCheckpoint(const Target& target, absl::Duration timeout, SignalWatch* signals) {
+  const auto job = LoadJob(target.run_dir + "/job.textproto", {});
+  if (!job.ok() || !job->has_checkpoint()) return;
+  if (!ReadMetricsTail(target.run_dir + "/metrics.jsonl").progress.has_value())
+    return;  // Nothing is trained.
+  std::printf("writing a checkpoint\n");
+  std::fflush(stdout);
+  const auto name = AskForCheckpoint(target.run_dir, timeout, [&] {
+    signals->Drain();
+    return signals->stop_requests() > 0;
+  });
+  if (name.ok()) {
+    std::printf("checkpoint %s\n", name->c_str());
+  } else {
+    std::printf("no checkpoint: %s\n", std::string(name.status().message()).c_str());
+  }
+  std::fflush(stdout);
+}
+
+// kDeadlineExceeded, kCancelled: it has not ended.
+absl::Status Stop(const Target& target, absl::Duration timeout, SignalWatch* signals) {
+  using What = EngineState::What;
+  ASSIGN_OR_RETURN(EngineState state, target.State());
+  if (state.what == What::kEnded) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no job runs in ", target.run_dir, ": ", state.text));
+  }
+  if (RunLock::IsHeld(target.run_dir)) MakeCheckpoint(target, timeout, signals);
+  const Stopwatch watch;
+  // From here on the job does not start again: neither does its script, nor does an engine requeue
+  // it.
+  while (true) {
+    RETURN_IF_ERROR(AskToStop(target.run_dir));
+    ASSIGN_OR_RETURN(state, target.State());
+    if (state.what == What::kEnded && !RunLock::IsHeld(target.run_dir)) return absl::OkStatus();
+    if (state.what == What::kWaiting) RETURN_IF_ERROR(Cancel(*target.job));
+    signals->Drain();
+    if (signals->stop_requests() > 0)
+      return absl::CancelledError("the job is asked to stop, and has not ended yet");
+    if (watch.Elapsed() > timeout) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the job is asked to stop, and has not ended within ",
+                       absl::FormatDuration(timeout), ": ", state.text));
+    }
+    absl::SleepFor(kPollPeriod);
+  }
+}
+
+}  // namespace
+
+int RunJobs(const JobsFlags& flags) {
+  std::vector<JobLine> lines;
+  for (const std::string& run_dir : KnownRunDirectories()) {
+    const auto job = ReadEngineJob(run_dir);
+    if (job.ok()) lines.push_back(Describe(*job));
+  }
+  std::fputs(flags.json ? RenderJson(lines).c_str() : Render(lines).c_str(), stdout);
+  return kExitDone;
+}
+
+int RunStop(const StopFlags& flags) {
+  SignalWatch signals;
+  const auto target = FindTarget(flags.target);
+  if (!target.ok()) return Complain(target.status().message(), kExitUsage);
+  const absl::Status stopped = Stop(*target, absl::Seconds(flags.timeout_s), &signals);
+  if (!stopped.ok()) return Complain(stopped.message(), kExitFailed);
+  std::printf("stopped; to go on: --resume --run-dir %s (of `submit` or `train`)\n",
+              target->run_dir.c_str());
+  return kExitDone;
+}
+
+}  // namespace thermocline

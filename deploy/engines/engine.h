@@ -1,0 +1,72 @@
+// Jobs that an engine runs: handing a script to Slurm or starting it for hosts over ssh, what
+// became of it, and its end. What is known of a submission is in RUN_DIR/submit/engine.json, so
+// that any command on any host finds it.
+#ifndef THERMOCLINE_DEPLOY_ENGINES_ENGINE_H_
+#define THERMOCLINE_DEPLOY_ENGINES_ENGINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace thermocline {
+
+struct CommandOutput {
+  int exit_code = 0;  // 128 and more: a signal ended it.
+  std::string text;   // Standard output and error.
+};
+// Runs a program to its end; it is looked for in PATH and gets no input. Errors: kNotFound (there
+// is no such program), kUnavailable.
+absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& command);
+
+struct EngineJob {
+  std::string engine;  // "slurm", "ssh"
+  std::string id;      // Slurm's number; of ssh the script's process id
+  std::string host;    // where it was submitted: where that process is
+  std::string job;     // its name
+  uint32_t hosts = 0;
+  std::string run_dir;
+};
+absl::Status WriteEngineJob(const EngineJob& job);
+// Errors: kNotFound (no engine runs that directory), kDataLoss.
+absl::StatusOr<EngineJob> ReadEngineJob(const std::string& run_dir);
+
+// Directories that this user has submitted jobs in, oldest first, without those that are gone. They
+// are remembered in $XDG_STATE_HOME/thermocline/jobs, by default ~/.local/state/thermocline/jobs.
+std::vector<std::string> KnownRunDirectories();
+absl::Status RememberRunDirectory(const std::string& run_dir);
+// The submission with Slurm's number `id`, or that of a script. Errors: kNotFound
+absl::StatusOr<EngineJob> FindEngineJob(const std::string& id);
+
+struct EngineState {
+  enum class What { kWaiting, kRunning, kEnded };
+  What what = What::kEnded;
+  std::string text;  // In the engine's words: "PENDING (Resources)".
+};
+// Errors: kNotFound (the engine's programs are not there), kUnavailable (it does not answer; says
+// what it says).
+absl::StatusOr<EngineState> AskEngine(const EngineJob& job);
+// Of what `scontrol show job -o` prints.
+EngineState ParseSlurmState(absl::string_view text);
+
+// Gives the script to sbatch; `folder` is the submission's. Errors: kNotFound (no sbatch: names
+// Debian's package), kFailedPrecondition (Slurm refuses it: its words).
+absl::StatusOr<std::string> SubmitToSlurm(const std::string& script, uint32_t hosts,
+                                          const std::string& partition);
+// Starts the script in a session of its own, with its output in `log`. Returns its process id.
+absl::StatusOr<std::string> StartScript(const std::string& script, const std::string& log);
+// Whether ssh reaches each host, and finds there `program` and the file `probe`, which is in the
+// run directory. Errors: kNotFound (no ssh: names Debian's package), kFailedPrecondition (names the
+// hosts, and what each lacks).
+absl::Status CheckSshHosts(const std::vector<std::string>& hosts, const std::string& program,
+                           const std::string& probe);
+
+// Takes a job that waits out of the engine's queue, or ends it hard.
+absl::Status Cancel(const EngineJob& job);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_ENGINES_ENGINE_H_

@@ -1,0 +1,361 @@
+#include "deploy/engines/scripts.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/thread_pool.h"
+
+namespace thermocline {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+// For the agent, the controller, and what the plan does not know of.
+constexpr uint64_t kHostBytes = 512 * kMiB;
+// A walltime that is near leaves this for the end of the processes, after the checkpoint.
+constexpr uint32_t kEndSeconds = 30;
+
+uint32_t ShareOf(uint64_t processes, uint32_t hosts) {
+  return static_cast<uint32_t>((processes + hosts - 1) / hosts);
+}
+
+uint64_t SumOf(const std::vector<PlanPart>& parts) {
+  uint64_t bytes = 0;
+  for (const PlanPart& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+// Letters that a shell takes as they are.
+bool IsPlain(char c) { return absl::ascii_isalnum(c) || absl::StrContains("_-./:=,@%+", c); }
+
+std::string ShellWords(const std::vector<std::string>& words) {
+  return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) {
+    absl::StrAppend(out, ShellWord(word));
+  });
+}
+
+// A name that Slurm and folders take.
+std::string PlainName(const std::string& name) {
+  std::string plain = name;
+  for (char& c : plain) {
+    if (!absl::ascii_isalnum(c) && c != '_' && c != '-' && c != '.') c = '_';
+  }
+  return plain;
+}
+
+// What both scripts begin with: names, and the state that an earlier start left.
+constexpr char kBegin[] = R"sh(set -u
+cd $FOLDER || exit 1
+program=$PROGRAM
+run_dir=$RUN_DIR
+node_dir=$NODE_DIR
+
+say() { echo "$(date '+%F %T') $*"; }
+if [[ -e $run_dir/stop.request ]]; then
+  say "not started: the user has stopped this job (thermocline stop)"
+  exit 0
+fi
+)sh";
+
+// `train` runs in the background as process $controller_pid, and `wait_for_it` returns when it has
+// ended, with its exit code in `code`. Signals that come meanwhile are handled by traps, and
+// interrupt `wait` alone.
+constexpr char kController[] = R"sh(
+start_controller() {
+  # What an earlier start left is gone on with.
+  local resume=() file
+  for file in "$run_dir"/*; do
+    case ${file##*/} in submit | lock) ;; *) resume=(--resume) ;; esac
+  done
+  $TRAIN "${resume[@]}" &
+  controller_pid=$!
+}
+wait_for_it() {
+  while wait "$controller_pid"; code=$?; kill -0 "$controller_pid" 2>/dev/null; do :; done
+  # An interrupted `wait` gave the number of the signal, and not how the controller ended.
+  wait "$controller_pid" 2>/dev/null
+  local last=$?
+  ((last == 127)) || code=$last
+}
+)sh";
+
+constexpr char kSlurmAddress[] = R"sh(
+# Where agents find the controller: the address of this host, and a port that only this job should have.
+name=$(scontrol show node -o "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+address=$(getent ahostsv4 "${name:-$SLURMD_NODENAME}" | awk '$1 !~ /^127\./ { print $1; exit }')
+controller=${address:-$(hostname -I | cut -d ' ' -f 1)}:$PORT
+)sh";
+
+constexpr char kSlurmAgents[] = R"sh(
+# One agent a host. One that is killed is started again; one that ends because the job has ended is not.
+keep_agent() {  # HOST
+  until srun --no-kill --kill-on-bad-exit=0 --overlap --nodes=1 --ntasks=1 --nodelist="$1" $CPUS\
+    "$program" node --controller="$controller" --name="$1" --dir="$node_dir"$NODE_FLAGS; do
+    sleep 5
+  done
+}
+for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+  keep_agent "$host" >>"$run_dir/submit/node-$host.log" 2>&1 &
+done
+)sh";
+
+constexpr char kSlurmEnd[] = R"sh(
+# USR1 comes $NOTICE s before the walltime (and before a preemption, where slurm.conf says
+# PreemptParameters=send_user_signal). With SIGTERM the agents and their processes end, too: no
+# checkpoint could be written any more.
+early=
+end_early() {
+  trap '' USR1
+  early=USR1
+  say "the walltime is near: writing a checkpoint; then the job goes back into the queue"
+  "$program" checkpoint now --run-dir "$run_dir" --timeout $USR1_SECONDS
+  kill -TERM "$controller_pid" 2>/dev/null
+}
+trap end_early USR1
+trap 'early=TERM; kill -TERM "$controller_pid" 2>/dev/null' TERM
+
+start_controller
+wait_for_it
+# A controller that was killed takes its agents' processes with it; it goes on from the last checkpoint.
+for ((restarts = 0; restarts < 3 && code > 128; restarts++)); do
+  [[ -z $early ]] || break
+  say "the controller was killed (exit code $code); starting it again"
+  start_controller
+  wait_for_it
+done
+
+# What the user ended (thermocline stop, scancel) stays so.
+requeues=$early
+if [[ $early == TERM ]]; then
+  case " $(scontrol show job -o "$SLURM_JOB_ID") " in
+    *" PreemptTime="[0-9]* | *" Reason=TimeLimit "*) ;;
+    *) requeues= ;;
+  esac
+fi
+if [[ -n $requeues && $code != 0 && ! -e $run_dir/stop.request ]]; then
+  say "back into the queue"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+)sh";
+
+// Without checkpoints there is nothing to go on with.
+constexpr char kSlurmEndOnce[] = R"sh(
+trap 'kill -TERM "$controller_pid" 2>/dev/null' TERM
+start_controller
+wait_for_it
+exit "$code"
+)sh";
+
+constexpr char kSshAgents[] = R"sh(
+ssh=(ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15)
+# One agent a host. One that is killed is started again; one that ends because the job has ended is not.
+keep_agent() {  # HOST NAME
+  local command
+  printf -v command '%q ' "$program" node --controller="$controller" --name="$2" --dir="$node_dir"$NODE_FLAGS
+  until "${ssh[@]}" "$1" "exec $command" </dev/null; do sleep 5; done
+}
+)sh";
+
+constexpr char kSshEnd[] = R"sh(
+# The end of this script is a stop, not the controller's death.
+trap 'touch "$run_dir/stop.request"' TERM INT
+for host in "${hosts[@]}"; do
+  keep_agent "$host" "${host#*@}" >>"$run_dir/submit/node-${host#*@}.log" 2>&1 &
+done
+start_controller
+wait_for_it
+$RESTARTS# The agents end by themselves when the job has ended; what still tries to reach a host does not.
+trap '' TERM
+sleep 2
+kill -TERM -- -$$ 2>/dev/null
+exit "$code"
+)sh";
+
+constexpr char kSshRestarts[] =
+    R"sh(# A controller that was killed takes its agents' processes with it; it goes on from the last checkpoint.
+for ((restarts = 0; restarts < 3 && code > 128; restarts++)); do
+  say "the controller was killed (exit code $code); starting it again"
+  start_controller
+  wait_for_it
+done
+)sh";
+
+std::string Begin(const Submission& submission) {
+  const std::string node_dir = submission.node_dir.empty()
+                                   ? "/tmp/thermocline-" + PlainName(submission.job_name)
+                                   : submission.node_dir;
+  return absl::StrReplaceAll(kBegin, {{"$FOLDER", ShellWord(submission.folder)},
+                                      {"$PROGRAM", ShellWord(submission.program)},
+                                      {"$RUN_DIR", ShellWord(submission.run_dir)},
+                                      {"$NODE_DIR", ShellWord(node_dir)}});
+}
+
+std::string TrainCommand(const Submission& submission) {
+  return absl::StrCat("\"$program\" train ", ShellWords(submission.train_flags), " --nodes ",
+                      submission.hosts, " --listen \"$controller\" --run-dir \"$run_dir\"");
+}
+
+std::string NodeFlags(const Submission& submission) {
+  return submission.node_flags.empty() ? "" : " " + ShellWords(submission.node_flags);
+}
+
+}  // namespace
+
+HostNeeds NeedsOfHost(const Job& job, const JobPlan& plan, uint32_t hosts) {
+  const uint32_t servers = ShareOf(job.cluster().servers(), hosts);
+  const uint32_t workers = ShareOf(job.cluster().workers(), hosts);
+  HostNeeds needs;
+  if (plan.is_complete) {
+    const uint64_t planned = servers * SumOf(plan.server) + workers * SumOf(plan.worker);
+    needs.memory_bytes = (planned + planned / 4 + kHostBytes) / kMiB * kMiB;
+  }
+  // The default of worker_threads is all that a machine has; this machine's number says nothing of
+  // others.
+  const uint32_t threads = job.cluster().worker_threads();
+  if (threads != static_cast<uint32_t>(HardwareThreads())) {
+    needs.cores =
+        std::max<uint32_t>(1, workers * threads + servers * job.cluster().server_threads());
+  }
+  if (job.device() == Job::CUDA) needs.gpus = workers;
+  return needs;
+}
+
+std::string ShellWord(const std::string& text) {
+  if (!text.empty() && std::all_of(text.begin(), text.end(), IsPlain)) return text;
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+std::string SubmitFolder(const std::string& run_dir) { return run_dir + "/submit"; }
+
+absl::Status CheckSlurm(const Submission& submission, const SlurmRequest& request) {
+  std::vector<std::pair<std::string, std::string>> values = {{"--run-dir", submission.run_dir},
+                                                             {"--partition", request.partition},
+                                                             {"--account", request.account},
+                                                             {"--time", request.time}};
+  for (const std::string& flag : request.more) values.emplace_back("--sbatch", flag);
+  for (const auto& [flag, value] : values) {
+    if (value.find_first_of("\n\r\"%") == std::string::npos) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " '", value, "' can't stand in a batch script: no quotes, % or ends of lines"));
+  }
+  for (const std::string& flag : request.more) {
+    if (absl::StartsWith(flag, "-")) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--sbatch '", flag, "' is no flag of sbatch"));
+  }
+  return absl::OkStatus();
+}
+
+std::string SlurmScript(const Submission& submission, const SlurmRequest& request) {
+  const HostNeeds& needs = submission.needs;
+  std::string text = absl::StrCat(
+      "#!/bin/bash\n"
+      "# Job '",
+      PlainName(submission.job_name), "' on ", submission.hosts,
+      " hosts of Slurm, written by `thermocline submit`. sbatch takes this file as it is.\n");
+  const auto add = [&](const std::string& flag) { absl::StrAppend(&text, "#SBATCH ", flag, "\n"); };
+  add("--job-name=" + PlainName(submission.job_name));
+  add(absl::StrCat("--nodes=", submission.hosts));
+  add("--ntasks-per-node=1");
+  add(needs.cores > 0 ? absl::StrCat("--cpus-per-task=", needs.cores) : "--exclusive");
+  add(needs.memory_bytes > 0 ? absl::StrCat("--mem=", needs.memory_bytes / kMiB, "M") : "--mem=0");
+  if (needs.gpus > 0) add(absl::StrCat("--gpus-per-node=", needs.gpus));
+  add("--no-kill");
+  add("--open-mode=append");
+  if (submission.resumable) {
+    add("--requeue");
+    add(absl::StrCat("--signal=B:USR1@", request.notice_s));
+  } else {
+    add("--no-requeue");
+  }
+  add(absl::StrCat("--output=\"", SubmitFolder(submission.run_dir), "/batch.log\""));
+  if (!request.partition.empty()) add("--partition=" + request.partition);
+  if (!request.account.empty()) add("--account=" + request.account);
+  if (!request.time.empty()) add("--time=" + request.time);
+  for (const std::string& flag : request.more) add(flag);
+  const std::string port =
+      submission.port > 0 ? absl::StrCat(submission.port) : "$((20000 + SLURM_JOB_ID % 10000))";
+  const uint32_t usr1_s =
+      request.notice_s > 2 * kEndSeconds ? request.notice_s - kEndSeconds : request.notice_s / 2;
+  absl::StrAppend(
+      &text, Begin(submission), absl::StrReplaceAll(kSlurmAddress, {{"$PORT", port}}),
+      absl::StrReplaceAll(kController, {{"$TRAIN", TrainCommand(submission)}}),
+      absl::StrReplaceAll(
+          kSlurmAgents,
+          {{"$CPUS", needs.cores > 0 ? absl::StrCat("--cpus-per-task=", needs.cores, " ") : ""},
+           {"$NODE_FLAGS", NodeFlags(submission)}}),
+      absl::StrReplaceAll(submission.resumable ? kSlurmEnd : kSlurmEndOnce,
+                          {{"$NOTICE", absl::StrCat(request.notice_s)},
+                           {"$USR1_SECONDS", absl::StrCat(std::max<uint32_t>(1, usr1_s))}}));
+  return text;
+}
+
+absl::Status CheckSsh(const Submission& submission, const SshRequest& request) {
+  if (request.hosts.empty()) {
+    return absl::InvalidArgumentError("--engine ssh needs the hosts: --hosts a,b,c");
+  }
+  if (submission.hosts > request.hosts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("--nodes is ", submission.hosts,
+                                                   ", and --hosts names ", request.hosts.size()));
+  }
+  std::set<std::string> names;
+  for (const std::string& host : request.hosts) {
+    const std::string name = host.substr(host.find('@') + 1);
+    if (name.empty() || host[0] == '-' || !std::all_of(host.begin(), host.end(), IsPlain) ||
+        host.find('/') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--hosts: '", host, "' is neither HOST nor USER@HOST"));
+    }
+    if (!names.insert(name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--hosts names ", name, " twice: one agent runs on a host"));
+    }
+  }
+  if (!request.controller.empty() &&
+      std::count(request.hosts.begin(), request.hosts.end(), request.controller) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--controller ", request.controller, " is none of --hosts"));
+  }
+  return absl::OkStatus();
+}
+
+std::string SshScript(const Submission& submission, const SshRequest& request) {
+  const uint32_t port = submission.port > 0 ? submission.port : 20700;
+  // sshd says from where to where a connection goes.
+  const bool is_here = request.controller.empty();
+  const std::string seen_from = is_here ? request.hosts[0] : request.controller;
+  const std::string address =
+      absl::StrCat("\n# Where agents find the controller: ",
+                   is_here ? "the address that the first host sees of this machine"
+                           : "the address at which this machine reaches that host",
+                   ".\naddress=$(\"${ssh[@]}\" ", ShellWord(seen_from),
+                   " 'echo \"$SSH_CONNECTION\"' </dev/null | cut -d ' ' -f ", is_here ? 1 : 3,
+                   ")\n[[ -n $address ]] || { say \"ssh ", seen_from,
+                   " does not work\"; exit 1; }\ncontroller=$address:", port, "\n");
+  std::string train = TrainCommand(submission);
+  std::string remote;
+  if (!is_here) {
+    // The controller's own words, quoted once more for the shell there.
+    remote = absl::StrCat(
+        "\ntrain_there() {  # FLAGS: of `train`\n  local command\n  printf -v command '%q ' "
+        "\"$program\" train \"$@\"\n"
+        "  \"${ssh[@]}\" ",
+        ShellWord(request.controller), " \"cd ",
+        absl::StrReplaceAll(ShellWord(submission.folder), {{"\"", "\\\""}}),
+        " && exec $command\" </dev/null\n}\n");
+    train = absl::StrReplaceAll(train, {{"\"$program\" train", "train_there"}});
+  }
+  return absl::StrCat(
+      "#!/bin/bash\n# Job '", PlainName(submission.job_name), "' on ", submission.hosts,
+      " hosts over ssh, written by `thermocline submit`. To run it again: setsid bash THIS_FILE\n",
+      Begin(submission), "hosts=(", ShellWords(request.hosts), ")\n",
+      absl::StrReplaceAll(kSshAgents, {{"$NODE_FLAGS", NodeFlags(submission)}}), address, remote,
+      absl::StrReplaceAll(kController, {{"$TRAIN", train}}),
+      absl::StrReplaceAll(kSshEnd, {{"$RESTARTS", submission.resumable ? kSshRestarts : ""}}));
+}
+
+}  // namespace thermocline

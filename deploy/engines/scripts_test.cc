@@ -1,0 +1,351 @@
+#include "deploy/engines/scripts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/thread_pool.h"
+#include "common/job/job_loader.h"
+#include "deploy/engines/engine.h"
+
+namespace thermocline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// Only a hanging test reaches it.
+constexpr absl::Duration kSoon = absl::Seconds(60);
+
+Submission ThreeHosts() {
+  Submission submission;
+  submission.job_name = "my job";
+  submission.program = "/opt/it's/thermocline";
+  submission.folder = "/home/a b";
+  submission.train_flags = {"/runs/r/submit/job.textproto", "--set", "seed=7"};
+  submission.run_dir = "/runs/r";
+  submission.hosts = 3;
+  submission.needs = {uint64_t{3} << 30, 4, 2};
+  return submission;
+}
+
+TEST(SlurmScriptTest, AsksForWhatTheJobNeeds) {
+  SlurmRequest request;
+  request.partition = "long";
+  request.account = "ads";
+  request.time = "8:00:00";
+  request.more = {"--constraint=avx2"};
+  const std::string script = SlurmScript(ThreeHosts(), request);
+  EXPECT_THAT(script, StartsWith(R"(#!/bin/bash
+# Job 'my_job' on 3 hosts of Slurm, written by `thermocline submit`. sbatch takes this file as it is.
+#SBATCH --job-name=my_job
+#SBATCH --nodes=3
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=3072M
+#SBATCH --gpus-per-node=2
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@300
+#SBATCH --output="/runs/r/submit/batch.log"
+#SBATCH --partition=long
+#SBATCH --account=ads
+#SBATCH --time=8:00:00
+#SBATCH --constraint=avx2
+set -u
+cd '/home/a b' || exit 1
+program='/opt/it'\''s/thermocline'
+run_dir=/runs/r
+node_dir=/tmp/thermocline-my_job
+)"));
+  EXPECT_THAT(script,
+              HasSubstr("\"$program\" train /runs/r/submit/job.textproto --set seed=7 --nodes 3 "
+                        "--listen \"$controller\" --run-dir \"$run_dir\" \"${resume[@]}\" &\n"));
+}
+
+TEST(SlurmScriptTest, TakesWholeHostsWhereNothingIsKnown) {
+  Submission submission = ThreeHosts();
+  submission.needs = {};
+  const std::string script = SlurmScript(submission, {});
+  EXPECT_THAT(script, HasSubstr("\n#SBATCH --exclusive\n#SBATCH --mem=0\n#SBATCH --no-kill\n"));
+  EXPECT_THAT(script, Not(HasSubstr("--cpus-per-task")));
+}
+
+TEST(SlurmScriptTest, AJobWithoutCheckpointsIsNotRequeued) {
+  Submission submission = ThreeHosts();
+  submission.resumable = false;
+  const std::string script = SlurmScript(submission, {});
+  EXPECT_THAT(script, HasSubstr("#SBATCH --no-requeue\n"));
+  EXPECT_THAT(script, Not(HasSubstr("scontrol requeue")));
+  EXPECT_THAT(script, Not(HasSubstr("USR1")));
+}
+
+TEST(SlurmScriptTest, RefusesWhatWouldBreakABatchLine) {
+  SlurmRequest request;
+  EXPECT_EQ(CheckSlurm(ThreeHosts(), request), absl::OkStatus());
+  request.time = "1\n#SBATCH --uid=0";
+  EXPECT_EQ(CheckSlurm(ThreeHosts(), request).code(), absl::StatusCode::kInvalidArgument);
+  request.time = "";
+  request.more = {"constraint=avx2"};
+  EXPECT_EQ(CheckSlurm(ThreeHosts(), request).code(), absl::StatusCode::kInvalidArgument);
+  Submission submission = ThreeHosts();
+  submission.run_dir = "/runs/50%";
+  EXPECT_EQ(CheckSlurm(submission, {}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SshScriptTest, RefusesHostsThatAreNone) {
+  const auto code = [](std::vector<std::string> hosts, const std::string& controller) {
+    return CheckSsh(ThreeHosts(), {std::move(hosts), controller}).code();
+  };
+  EXPECT_EQ(code({"a", "me@b", "10.0.0.3"}, "me@b"), absl::StatusCode::kOk);
+  for (const char* strange : {"", "-oProxyCommand=x", "a b", "me@", "a/b"}) {
+    EXPECT_EQ(code({"a", "b", strange}, ""), absl::StatusCode::kInvalidArgument) << strange;
+  }
+  EXPECT_EQ(code({}, ""), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"a", "b"}, ""), absl::StatusCode::kInvalidArgument);  // Of three.
+  EXPECT_EQ(code({"a", "b", "me@a"}, ""), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({"a", "b", "c"}, "d"), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ShellWordTest, AnyTextIsOneWord) {
+  EXPECT_EQ(ShellWord("data.path=/a/b-1"), "data.path=/a/b-1");
+  for (const char* text : {"", "a b", "it's", "$HOME", "`id`", "a\"b", "*", "a;b", "~"}) {
+    const auto shown = RunCommand({"bash", "-c", absl::StrCat("printf %s ", ShellWord(text))});
+    ASSERT_TRUE(shown.ok());
+    EXPECT_EQ(shown->text, text);
+  }
+}
+
+// Memory and cores
+// ------------------------------------------------------------------------------------------------
+
+Job JobWith(const std::string& text) {
+  auto job =
+      ParseJob(absl::StrCat("name: \"j\" data { format: DLRM_NPY path: \"d\" } dlrm {} ", text),
+               "j", {}, {}, JobUse::kTrain);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+TEST(HostNeedsTest, TheHostWithTheLargestShareDecides) {
+  const Job job =
+      JobWith("cluster { servers: 4 workers: 3 worker_threads: 2 server_threads: 3 } device: CUDA");
+  JobPlan plan;
+  plan.server = {{"rows", uint64_t{1} << 30}};
+  plan.worker = {{"buffers", uint64_t{2} << 30}, {"the program", uint64_t{1} << 30}};
+  HostNeeds needs = NeedsOfHost(job, plan, 3);  // Two servers, one worker.
+  EXPECT_EQ(needs.memory_bytes, (uint64_t{5} << 30) / 4 * 5 + (uint64_t{512} << 20));
+  EXPECT_EQ(needs.cores, 2u + 2 * 3);
+  EXPECT_EQ(needs.gpus, 1u);
+  plan.is_complete = false;
+  needs = NeedsOfHost(job, plan, 1);
+  EXPECT_EQ(needs.memory_bytes, 0u);
+  EXPECT_EQ(needs.gpus, 3u);
+}
+
+TEST(HostNeedsTest, ThreadsThatTheJobLeavesOpenAreAllOfTheHost) {
+  EXPECT_EQ(NeedsOfHost(JobWith(""), {}, 1).cores, 0u);
+  EXPECT_EQ(NeedsOfHost(JobWith(""), {}, 1).gpus, 0u);
+}
+
+// The scripts run, with fakes of the programs that they call
+// ------------------------------------------------------------------------------------------------
+
+class ScriptTest : public testing::Test {
+ protected:
+  ScriptTest() {
+    std::string name = testing::TempDir() + "/scripts_XXXXXX";
+    folder_ = mkdtemp(name.data());
+    fs::create_directories(folder_ + "/bin");
+    fs::create_directories(RunDir() + "/submit");
+    const char* path = getenv("PATH");
+    setenv("PATH", absl::StrCat(folder_, "/bin:", path).c_str(), 1);
+    setenv("FAKES", folder_.c_str(), 1);
+    setenv("SLURM_JOB_ID", "4711", 1);
+    setenv("SLURMD_NODENAME", "h1", 1);
+    setenv("SLURM_JOB_NODELIST", "h[1-2]", 1);
+    // The controller: it runs until it is stopped, or as END says.
+    Fake("thermocline", R"(
+      case $1 in
+        train)
+          echo "$@" >>"$FAKES/trains.new" && cp "$FAKES/trains.new" "$FAKES/t" && mv "$FAKES/t" "$FAKES/trains"
+          touch "$FAKES/run/metrics.jsonl"
+          if [[ -e $FAKES/killed ]]; then rm "$FAKES/killed"; kill -KILL $$; fi
+          [[ -e $FAKES/ends ]] && exit 0
+          trap 'exit 1' TERM
+          while :; do sleep 0.02; done ;;
+      esac)");
+    Fake("srun", "");
+    Fake("scontrol", R"(
+      case $2 in
+        node) echo "NodeName=h1 NodeAddr=10.1.2.3 " ;;
+        hostnames) printf 'h1\nh2\n' ;;
+        job) echo "JobId=4711 JobState=$(cat "$FAKES/state" 2>/dev/null) Licenses=0" ;;
+      esac)");
+    // Runs the command here.
+    Fake("ssh", R"(
+      case "${@: -1}" in
+        *SSH_CONNECTION*) echo '10.9.9.1 4000 10.9.9.2 22' ;;
+        *) bash -c "${@: -1}" ;;
+      esac)");
+    submission_.program = folder_ + "/bin/thermocline";
+    submission_.folder = folder_;
+    submission_.train_flags = {"job file"};
+    submission_.run_dir = RunDir();
+    submission_.job_name = "j";
+    submission_.hosts = 2;
+  }
+
+  std::string RunDir() const { return folder_ + "/run"; }
+  void Touch(const std::string& name, const std::string& text = "") {
+    std::ofstream(absl::StrCat(folder_, "/", name)) << text;
+  }
+  void Fake(const std::string& name, const std::string& body) {
+    const std::string path = absl::StrCat(folder_, "/bin/", name);
+    std::ofstream(path) << "#!/bin/bash\necho \"" << name << " $*\" >>\"$FAKES/calls\"\n"
+                        << body << "\n";
+    chmod(path.c_str(), 0755);
+  }
+  std::string Text(const std::string& name) const {
+    std::ifstream file(absl::StrCat(folder_, "/", name));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  pid_t Start(const std::string& script) {
+    Touch("script", script);
+    const auto id = StartScript(folder_ + "/script", folder_ + "/log");
+    EXPECT_TRUE(id.ok()) << id.status();
+    pid_t pid = -1;
+    EXPECT_TRUE(absl::SimpleAtoi(*id, &pid));
+    return pid;
+  }
+  void AwaitText(const std::string& name, const std::string& text) {
+    const absl::Time deadline = absl::Now() + kSoon;
+    while (!absl::StrContains(Text(name), text)) {
+      ASSERT_LT(absl::Now(), deadline)
+          << name << " is " << Text(name) << "; the log: " << Text("log");
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+  // Its exit code.
+  static int End(pid_t pid) {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  std::string folder_;
+  Submission submission_;
+};
+
+TEST_F(ScriptTest, SlurmRunsTheControllerAndAnAgentAHost) {
+  Touch("ends");
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
+  EXPECT_EQ(
+      Text("trains"),
+      absl::StrCat("train job file --nodes 2 --listen 10.1.2.3:24711 --run-dir ", RunDir(), "\n"));
+  AwaitText("calls", "--nodelist=h1");
+  AwaitText("calls", "--nodelist=h2");
+  EXPECT_THAT(Text("calls"), Not(HasSubstr("requeue")));
+}
+
+TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
+  Touch("state", "RUNNING");
+  const pid_t script = Start(SlurmScript(submission_, {}));
+  AwaitText("trains", "train");
+  kill(script, SIGUSR1);
+  EXPECT_EQ(End(script), 1) << Text("log");
+  EXPECT_THAT(Text("calls"), HasSubstr(absl::StrCat("thermocline checkpoint now --run-dir ",
+                                                    RunDir(), " --timeout 270\n")));
+  EXPECT_THAT(Text("calls"), EndsWith("scontrol requeue 4711\n"));
+  // Started again, it goes on.
+  Touch("ends");
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
+  EXPECT_THAT(Text("trains"), EndsWith(" --resume\n"));
+}
+
+TEST_F(ScriptTest, APreemptionAndTheWalltimeRequeueAndAUsersScancelDoesNot) {
+  for (const char* state : {"COMPLETING Reason=None PreemptTime=2026-11-23T04:07:04",
+                            "COMPLETING Reason=TimeLimit", "COMPLETING Reason=None"}) {
+    fs::remove(folder_ + "/trains");
+    fs::remove(folder_ + "/trains.new");
+    fs::remove(folder_ + "/calls");
+    Touch("state", state);
+    const pid_t script = Start(SlurmScript(submission_, {}));
+    AwaitText("trains", "train");
+    kill(script, SIGTERM);
+    EXPECT_EQ(End(script), 1);
+    const bool is_users = absl::EndsWith(state, "=None");
+    EXPECT_EQ(absl::StrContains(Text("calls"), "scontrol requeue"), !is_users) << Text("calls");
+  }
+}
+
+TEST_F(ScriptTest, AJobThatItsUserStopsStaysSo) {
+  Touch("state", "RUNNING");
+  const pid_t script = Start(SlurmScript(submission_, {}));
+  AwaitText("trains", "train");
+  Touch("run/stop.request");
+  kill(script, SIGUSR1);
+  EXPECT_EQ(End(script), 1);
+  EXPECT_THAT(Text("calls"), Not(HasSubstr("scontrol requeue")));
+  // Nor does it start.
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
+  EXPECT_THAT(Text("log"), HasSubstr("stopped this job"));
+  EXPECT_EQ(Text("trains").find("train"), Text("trains").rfind("train"));
+}
+
+TEST_F(ScriptTest, AControllerThatIsKilledGoesOn) {
+  Touch("killed");
+  Touch("ends");
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
+  EXPECT_THAT(Text("log"), HasSubstr("the controller was killed (exit code 137)"));
+  EXPECT_THAT(Text("trains"), EndsWith(" --resume\n"));
+  Touch("killed");
+  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, ""}))), 0) << Text("log");
+  Touch("killed");
+  submission_.resumable = false;
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 137);
+}
+
+TEST_F(ScriptTest, SshRunsTheControllerHereAndAnAgentAHost) {
+  submission_.node_flags = {"--tls-ca", "my ca"};
+  submission_.needs = {};
+  Touch("ends");
+  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "me@h2"}, ""}))), 0) << Text("log");
+  EXPECT_EQ(
+      Text("trains"),
+      absl::StrCat("train job file --nodes 2 --listen 10.9.9.1:20700 --run-dir ", RunDir(), "\n"));
+  for (const char* name : {"h1", "h2"}) {
+    EXPECT_THAT(Text("calls"),
+                HasSubstr(absl::StrCat("thermocline node --controller=10.9.9.1:20700 --name=", name,
+                                       " --dir=/tmp/thermocline-j --tls-ca my ca\n")));
+  }
+  EXPECT_THAT(Text("calls"), HasSubstr("ServerAliveInterval=15 me@h2 exec "));
+}
+
+TEST_F(ScriptTest, TheControllerMayRunOnAHost) {
+  Touch("ends");
+  submission_.folder = folder_ + "/a 'folder'";
+  fs::create_directories(submission_.folder);
+  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, "h2"}))), 0) << Text("log");
+  EXPECT_EQ(
+      Text("trains"),
+      absl::StrCat("train job file --nodes 2 --listen 10.9.9.2:20700 --run-dir ", RunDir(), "\n"));
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Packs the programs with the libraries that they need, for machines that have none of them: no Debian, no root.
+#
+#   deploy/package.sh [OUT.tar.gz]     default: thermocline-VERSION-x86_64.tar.gz
+#
+# There: tar xzf OUT.tar.gz && thermocline-VERSION/bin/thermocline help
+#
+#   bin/        a wrapper for each program: chooses the C library, and starts the program with the libraries here
+#   programs/   the programs
+#   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing
+#   jobs/       examples of job files
+#
+# The machine needs a Linux kernel of 5.x or newer and an x86-64 CPU with AVX2. THERMOCLINE_BAZEL_FLAGS adds flags to
+# the build; THERMOCLINE_LIBC=bundled, for the wrappers, takes the C library of the package in any case.
+set -euo pipefail
+(($# <= 1)) || { echo "usage: deploy/package.sh [OUT.tar.gz]" >&2; exit 2; }
+out=${1:+$(realpath "$1")}
+cd "$(dirname "$0")/.."
+read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
+programs=(deploy/thermocline server/thermocline-server worker/thermocline-{worker,inspect,predict})
+built=${THERMOCLINE_PACKAGE_BUILT:-}  # For tests: a folder with programs that are built.
+if [[ -z $built ]]; then
+  built=bazel-bin
+  bazel --max_idle_secs=15 build "${flags[@]}" "${programs[@]}"
+fi
+version=$(sed -n 's/.*kVersion\[\] = "\(.*\)".*/\1/p' deploy/cli/command_line.h)
+out=${out:-$PWD/thermocline-$version-x86_64.tar.gz}
+
+folder=$(mktemp -d -t thermocline-package-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+package=$folder/thermocline-$version
+mkdir -p "$package"/{bin,programs,lib/libc,jobs}
+
+# What must fit the kernel's loader, and each other.
+libc='^(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libanl|libnss_[a-z]*)\.so\.'
+for program in "${programs[@]}"; do
+  install -m 755 "$built/$program" "$package/programs/"
+  ldd "$built/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3} $1 ~ /^\/.*ld-linux/ {print $1}'
+done | sort -u >"$folder/libraries"
+while read -r library; do
+  name=$(basename "$library")
+  if [[ $name =~ $libc ]]; then target=$package/lib/libc; else target=$package/lib; fi
+  cp -L "$library" "$target/$name"
+  chmod 755 "$target/$name"
+done <"$folder/libraries"
+strip --strip-unneeded "$package"/programs/* 2>/dev/null || true
+
+for program in "${programs[@]}"; do
+  name=$(basename "$program")
+  # The digest tells builds apart: hosts of a job compare the files that they start.
+  digest=$(sha256sum "$package/programs/$name" | cut -d ' ' -f 1)
+  cat >"$package/bin/$name" <<WRAPPER
+#!/bin/sh
+# Starts $name of Thermocline $version, sha256 $digest
+self=\$(readlink -f "\$0")
+package=\${self%/bin/*}
+program=\$package/programs/$name
+loader=/lib64/ld-linux-x86-64.so.2
+libraries=\$package/lib
+# This machine's C library, unless it is too old: then the package's.
+if [ "\${THERMOCLINE_LIBC-}" = bundled ] || ! [ -x "\$loader" ] ||
+  ! "\$loader" --library-path "\$libraries" --list "\$program" >/dev/null 2>&1; then
+  loader=\$package/lib/libc/ld-linux-x86-64.so.2
+  libraries=\$package/lib/libc:\$libraries
+fi
+THERMOCLINE_PROGRAM=\$self exec "\$loader" --library-path "\$libraries" "\$program" "\$@"
+WRAPPER
+  chmod 755 "$package/bin/$name"
+done
+cp deploy/jobs/*.textproto "$package/jobs/"
+cp README.md "$package/"
+tar -C "$folder" --owner=0 --group=0 -czf "$out" "thermocline-$version"
+echo "$out: $(du -h "$out" | cut -f1)"

@@ -1,0 +1,76 @@
+"""The package of deploy/package.sh trains a model where there is nothing: no libraries, no C library, no shell but
+busybox's.
+
+    package_test.py [PROGRAMS]     PROGRAMS: the folder where the build leaves its programs (bazel-bin)
+
+Ends with the line "N passed, N failed"; where there can be no such folder, it says why.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import hosts
+
+BUSYBOX = '/bin/busybox'
+
+
+def make_root(root, archive):
+    for folder in 'bin', 'dev', 'proc', 'tmp', 'opt':
+        os.makedirs(os.path.join(root, folder))
+    shutil.copy(BUSYBOX, os.path.join(root, 'bin/busybox'))
+    for name in 'sh', 'readlink', 'ls', 'cat', 'grep':
+        os.symlink('busybox', os.path.join(root, 'bin', name))
+    for device in 'null', 'zero', 'urandom':
+        path = os.path.join(root, 'dev', device)
+        open(path, 'w').close()
+        hosts.run('mount', '--bind', '/dev/' + device, path)
+    hosts.run('mount', '-t', 'proc', 'proc', os.path.join(root, 'proc'))
+    hosts.run('tar', '-xzf', archive, '-C', os.path.join(root, 'opt'), '--strip-components=1')
+
+
+def train(root):
+    """The model's digest, as quickstart trains it on fewer rows."""
+    here = '/opt/bin/thermocline'
+    for command in ('%s generate /tmp/clicklog --rows 20000 --test-rows 2000 --shrink 100 --threads 1' % here,
+                    '%s train /opt/jobs/quickstart.textproto --data /tmp/clicklog --run-dir /tmp/run' % here,
+                    '%s predict --checkpoint /tmp/run --data /tmp/clicklog --out /tmp/scores.csv' % here):
+        done = subprocess.run(['chroot', root, '/bin/sh', '-c', command], capture_output=True, text=True,
+                              env={'PATH': '/bin'}, timeout=300)
+        if done.returncode != 0:
+            raise AssertionError('%s\nexit code %d\n%s%s' % (command, done.returncode, done.stdout, done.stderr))
+    return [line for line in done.stdout.splitlines()] + open(root + '/tmp/run/summary.json').read().splitlines()
+
+
+def main():
+    programs = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'bazel-bin')
+    why = hosts.missing()
+    if not os.access(BUSYBOX, os.X_OK) or 'not a dynamic' not in subprocess.run(
+            ['ldd', BUSYBOX], capture_output=True, text=True).stderr:
+        why = why or 'there is no static busybox; deploy/setup.sh --tests installs busybox-static'
+    if why:
+        print('skipped: %s\n0 passed, 0 failed' % why)
+        return 0
+    hosts.enter()
+    hosts.run('ip', 'link', 'set', 'lo', 'up')
+    hosts.run('mount', '-t', 'tmpfs', '-o', 'size=4g,mode=755', 'tmpfs', '/mnt')
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    made = subprocess.run([source + '/deploy/package.sh', '/mnt/package.tar.gz'], text=True, capture_output=True,
+                          env={**os.environ, 'THERMOCLINE_PACKAGE_BUILT': programs})
+    if made.returncode != 0:
+        print('%s%s\n0 passed, 1 failed' % (made.stdout, made.stderr))
+        return 1
+    print(made.stdout.strip())
+    make_root('/mnt/root', '/mnt/package.tar.gz')
+    try:
+        print('\n'.join(line for line in train('/mnt/root') if 'digest' in line))
+    except AssertionError as error:
+        print('%s\n0 passed, 1 failed' % error)
+        return 1
+    print('1 passed, 0 failed')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
