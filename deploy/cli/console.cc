@@ -105,19 +105,22 @@ ByteScan ScanOnConsole(int fd, SignalWatch* signals) {
   return scan;
 }
 
-absl::StatusOr<nlohmann::ordered_json> InspectOnConsole(const std::string& program,
-                                                        const InspectionRequest& request,
-                                                        SignalWatch* signals, int fd) {
+absl::StatusOr<nlohmann::ordered_json> RunProgramOnConsole(const ProgramCommand& command,
+                                                           SignalWatch* signals, int fd) {
   Console out(fd, signals);
   ProgressBar bar([&out](absl::string_view text) { return out.TryWrite(text); }, out.is_terminal());
   const Stopwatch watch;
-  return InspectLog(program, request, signals, [&](uint64_t rows, double share) {
-    const double all = share > 0 ? static_cast<double>(rows) / share : 0;
+  ReportingProgram::Observer observer;
+  observer.on_progress = [&](const PhaseProgress& phase) {
     Progress progress;
-    progress.phase = PhaseProgress{"reading the log", rows, static_cast<uint64_t>(all), "rows",
-                                   absl::ToDoubleSeconds(watch.Elapsed())};
+    progress.phase = phase;
     bar.Update(progress, watch.Elapsed());
-  });
+  };
+  observer.on_warning = [&](absl::string_view text) {
+    bar.Clear();
+    out.TryWrite(Line(absl::StrCat("WARNING: ", text)));
+  };
+  return ReportingProgram(signals, observer).Run(command);
 }
 
 absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& options,

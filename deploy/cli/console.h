@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/inspect/inspection.h"
 #include "deploy/runner/job_runner.h"
+#include "deploy/runner/reporting_program.h"
 #include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 
@@ -43,11 +43,10 @@ class Console {
 // ends with kCancelled. The bar goes with the scan. `signals` must outlive it.
 ByteScan ScanOnConsole(int fd, SignalWatch* signals);
 
-// Has a log read by `program` (deploy/inspect/inspection.h), with a progress bar on the descriptor
-// `fd`. Errors: those of InspectLog.
-absl::StatusOr<nlohmann::ordered_json> InspectOnConsole(const std::string& program,
-                                                        const InspectionRequest& request,
-                                                        SignalWatch* signals, int fd);
+// Runs a program (deploy/runner/reporting_program.h) and shows its progress on the descriptor `fd`.
+// Returns its last line. Errors: those of ReportingProgram::Run.
+absl::StatusOr<nlohmann::ordered_json> RunProgramOnConsole(const ProgramCommand& command,
+                                                           SignalWatch* signals, int fd);
 
 // Runs the job and shows its progress on the descriptor `fd`. Drops what a slow reader has no room
 // for: the job never waits for it.

@@ -14,8 +14,8 @@
 #include "common/job/job_loader.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/job_files.h"
 #include "deploy/inspect/inspection.h"
-#include "deploy/inspect/inspection_report.h"
 #include "deploy/inspect/job_draft.h"
 #include "deploy/inspect/suggestions.h"
 #include "deploy/runner/child_process.h"
@@ -68,28 +68,18 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
   return absl::UnavailableError(absl::StrCat("can't write '", path, "': ", why));
 }
 
-std::vector<std::string> AbsolutePaths(const std::vector<std::string>& paths) {
-  std::vector<std::string> absolute;
-  for (const std::string& path : paths) {
-    std::error_code error;
-    const auto found = std::filesystem::absolute(path, error);
-    absolute.push_back(error ? path : found.lexically_normal().string());
-    // A folder's name may end in a slash.
-    if (absolute.back().size() > 1 && absolute.back().back() == '/') absolute.back().pop_back();
-  }
-  return absolute;
-}
-
 // Reads the log, with a progress bar on `fd`.
 absl::StatusOr<Json> Inspect(const InspectFlags& flags, int fd, SignalWatch* signals) {
   ASSIGN_OR_RETURN(const InspectionRequest request, RequestOf(flags));
   ASSIGN_OR_RETURN(const std::string program, FindProgram("thermocline-inspect", flags.bin_dir));
-  ASSIGN_OR_RETURN(Json figures, InspectOnConsole(program, request, signals, fd));
+  ASSIGN_OR_RETURN(Json found,
+                   RunProgramOnConsole(InspectionCommand(program, request), signals, fd));
+  Json figures = std::move(found["figures"]);
   LabelChoice choice;
   choice.column = flags.label;
   if (!flags.positive.empty()) choice.positive = absl::StrSplit(flags.positive, ',');
   RETURN_IF_ERROR(AddSuggestions(choice, &figures));
-  figures["paths"] = AbsolutePaths(flags.paths);
+  for (const std::string& path : flags.paths) figures["paths"].push_back(AbsolutePath(path));
   return figures;
 }
 

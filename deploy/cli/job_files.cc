@@ -21,13 +21,6 @@
 namespace thermocline {
 namespace {
 
-std::string Absolute(const std::string& path) {
-  if (path.empty() || IsObjectPath(path)) return path;
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  return error ? path : absolute.lexically_normal().string();
-}
-
 // The first of test_*.npy in the folder of an npy job's data, in either form; "": there is none.
 std::string HeldOutFile(const Data& data) {
   if (!IsNpy(data)) return "";
@@ -129,26 +122,37 @@ absl::Status CheckCertificates(const std::string& job, const Tls& tls) {
 
 }  // namespace
 
+std::string AbsolutePath(const std::string& path) {
+  if (path.empty() || IsObjectPath(path)) return path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return path;
+  const std::filesystem::path normal = absolute.lexically_normal();
+  // What ends in a slash has an empty last part.
+  return (normal.has_filename() || !normal.has_relative_path() ? normal : normal.parent_path())
+      .string();
+}
+
 void MakePathsAbsolute(Job* job) {
   Data* const data = job->mutable_data();
   for (std::string* path : {data->mutable_path(), data->mutable_test_path()}) {
-    *path = Absolute(*path);
+    *path = AbsolutePath(*path);
   }
   const auto make_absolute = [](Data::Files* files) {
-    for (std::string& path : *files->mutable_path()) path = Absolute(path);
+    for (std::string& path : *files->mutable_path()) path = AbsolutePath(path);
   };
   if (data->has_train()) make_absolute(data->mutable_train());
   if (data->has_test()) make_absolute(data->mutable_test());
-  job->set_init_from(Absolute(job->init_from()));
+  job->set_init_from(AbsolutePath(job->init_from()));
   if (job->has_checkpoint()) {
     std::string* directory = job->mutable_checkpoint()->mutable_directory();
-    *directory = Absolute(*directory);
+    *directory = AbsolutePath(*directory);
   }
   if (!job->cluster().has_tls()) return;
   Tls* tls = job->mutable_cluster()->mutable_tls();
   for (std::string* path : {tls->mutable_certificate(), tls->mutable_private_key(),
                             tls->mutable_ca(), tls->mutable_directory()}) {
-    *path = Absolute(*path);
+    *path = AbsolutePath(*path);
   }
 }
 

@@ -10,7 +10,11 @@
 
 namespace thermocline {
 
-// Every function takes a resolved job, or its data.
+// A path that means the same from any working directory: "/data/days" of "days/". What is no path
+// of this file system ("", s3://) stays as it is.
+std::string AbsolutePath(const std::string& path);
+
+// The functions below take a resolved job, or its data.
 
 // The run directory's job file must mean the same from any working directory.
 void MakePathsAbsolute(Job* job);

@@ -12,6 +12,7 @@
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
+#include "deploy/inspect/inspection.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/plan/machine.h"
 #include "deploy/runner/child_process.h"
@@ -44,7 +45,9 @@ absl::StatusOr<Json> ScanData(const PlanFlags& flags, const Job& job, int fd,
       data.train().has_criteo_tsv() || (data.train().has_csv() && !data.train().csv().header());
   if (names_columns) request.columns = absl::StrJoin(TextColumns(data.train()), ",");
   ASSIGN_OR_RETURN(const std::string program, FindProgram("thermocline-inspect", flags.bin_dir));
-  return InspectOnConsole(program, request, signals, fd);
+  ASSIGN_OR_RETURN(Json found,
+                   RunProgramOnConsole(InspectionCommand(program, request), signals, fd));
+  return std::move(found["figures"]);
 }
 
 // Figures that someone has changed may lack anything: the library throws at what isn't there.
@@ -82,15 +85,15 @@ int RunPlan(const PlanFlags& flags) {
   if (figures.has_value()) inputs.figures = &*figures;
   inputs.samples_per_s = flags.samples_per_s;
   const std::string& folder = job->checkpoint().directory();
-  const Machine machine = ThisMachine(folder.empty() ? "runs" : folder);
+  Machine machine = ThisMachine(folder.empty() ? "runs" : folder);
+  if (!machine.gpus.empty()) machine.gpu_memory_bytes = SmallestGpuMemory();
   const auto plan = Plan(*job, inputs, machine);
   if (!plan.ok()) return fail(plan.status());
   const int requests = signals.stop_requests();
   Console(STDOUT_FILENO, &signals)
       .Write(flags.json ? PlanToJson(*plan, machine).dump(2) + "\n"
                         : RenderPlan(*job, *plan, machine));
-  const bool fits = (machine.memory_bytes == 0 || plan->memory_bytes <= machine.memory_bytes) &&
-                    (machine.free_disk_bytes == 0 || plan->disk_bytes <= machine.free_disk_bytes);
+  const bool fits = Fits(*job, *plan, machine);
   return fits && signals.stop_requests() == requests ? kExitDone : kExitFailed;
 }
 

@@ -1,10 +1,6 @@
 // thermocline predict: writes a score for each row of a file. thermocline-predict computes them.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -29,24 +25,14 @@
 #include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/console/format.h"
-#include "deploy/console/progress_bar.h"
 #include "deploy/runner/child_process.h"
+#include "deploy/runner/reporting_program.h"
 #include "deploy/runner/summary.h"
-#include "deploy/runner/supervisor.h"
 
 namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
-// The child has its own descriptors below, and the pipe of its progress at 3.
-constexpr int kLowestFd = 10;
-
-std::string TextAt(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
-}
 
 struct Prediction {
   Job job;
@@ -129,130 +115,18 @@ absl::StatusOr<Prediction> SetUpPrediction(const PredictFlags& flags) {
   return prediction;
 }
 
-// A file in memory, which children inherit by its number.
-class MemoryFile {
- public:
-  explicit MemoryFile(absl::string_view text) {
-    const int low_fd = memfd_create("thermocline predict", MFD_CLOEXEC);
-    fd_ = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD, kLowestFd);
-    if (low_fd >= 0) close(low_fd);
-    while (fd_ >= 0 && !text.empty()) {
-      const ssize_t written = write(fd_, text.data(), text.size());
-      if (written <= 0) break;
-      text.remove_prefix(static_cast<size_t>(written));
-    }
-    is_whole_ = fd_ >= 0 && text.empty();
-  }
-  ~MemoryFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  bool is_whole() const { return is_whole_; }
-  std::string path() const { return absl::StrCat("/proc/self/fd/", fd_); }
-
- private:
-  int fd_;
-  bool is_whole_ = false;
-};
-
-// thermocline-predict while it runs: what it says, and how it ends.
-class PredictRun {
- public:
-  explicit PredictRun(SignalWatch* signals)
-      : signals_(*signals),
-        supervisor_(signals),
-        out_(STDOUT_FILENO, signals),
-        bar_([this](absl::string_view text) { return out_.TryWrite(text); }, out_.is_terminal()) {}
-
-  // What it says at its end. Errors: kCancelled (Ctrl-C), kAborted (it failed: why)
-  absl::StatusOr<Json> Run(const Prediction& prediction, const PredictFlags& flags) {
-    const MemoryFile job(JobToText(prediction.job)), log("");
-    int pipe_fds[2];
-    if (!job.is_whole() || !log.is_whole() || pipe2(pipe_fds, O_CLOEXEC) != 0) {
-      return absl::UnavailableError(absl::StrCat("can't pass the job on: ", std::strerror(errno)));
-    }
-    supervisor_.ReadFrom(pipe_fds[0], [this](absl::string_view data) { Take(data); });
-    ChildProcessOptions child;
-    child.name = "thermocline-predict";
-    child.command = {
-        prediction.program,
-        absl::StrCat("--job=", job.path()),
-        absl::StrCat("--checkpoint_directory=", prediction.checkpoint.directory),
-        absl::StrCat("--checkpoint=", prediction.checkpoint.name),
-        absl::StrCat("--checkpoint_generation=", prediction.generation),
-        absl::StrCat("--out=", flags.out),
-        absl::StrCat("--columns=", absl::StrJoin(flags.columns, ",")),
-        absl::StrCat("--memory_bytes=", prediction.memory_bytes),
-        absl::StrCat("--logits=", flags.logits ? "true" : "false"),
-        "--progress_fd=3",
-    };
-    child.log_path = log.path();
-    child.inherited_fd = pipe_fds[1];
-    const absl::Status started = supervisor_.Start({ProcessRole::kWorker}, child);
-    close(pipe_fds[1]);
-    RETURN_IF_ERROR(started);
-    return AwaitEnd();
-  }
-
- private:
-  absl::StatusOr<Json> AwaitEnd() {
-    for (;;) {
-      supervisor_.Poll(kPollPeriod);
-      if (signals_.stop_requests() > 0) {
-        supervisor_.Stop(ProcessRole::kWorker, absl::ZeroDuration());
-        bar_.Clear();
-        return absl::CancelledError(signals_.stop_reason());
-      }
-      if (!is_read_) continue;  // It ends with its last words.
-      const std::vector<Supervisor::Ended> ended = supervisor_.TakeEnded();
-      if (ended.empty()) continue;
-      bar_.Clear();
-      if (ended[0].end.exit_code == 0 && !result_.is_null()) return result_;
-      return absl::AbortedError(
-          !failure_.empty() ? failure_ : absl::StrCat("thermocline-predict ", ended[0].end.report));
-    }
-  }
-
-  void Take(absl::string_view data) {
-    is_read_ = data.empty();
-    text_.append(data.data(), data.size());
-    for (size_t end; (end = text_.find('\n')) != text_.npos; text_.erase(0, end + 1)) {
-      TakeLine(Json::parse(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(end), nullptr,
-                           /*allow_exceptions=*/false));
-    }
-  }
-
-  void TakeLine(const Json& line) {
-    if (!line.is_object()) return;
-    const std::string event = TextAt(line, "event");
-    if (event == "done") result_ = line;
-    if (event == "failed") failure_ = TextAt(line, "message");
-    if (event == "warning") {
-      bar_.Clear();
-      out_.TryWrite(absl::StrCat("WARNING: ", TextAt(line, "text").substr(0, 1000), "\n"));
-    }
-    if (event != "progress") return;
-    const double rows = NumberAt(line, "rows").value_or(0);
-    const double fraction = NumberAt(line, "fraction").value_or(0);
-    Progress progress;
-    progress.phase = PhaseProgress{"scoring", static_cast<uint64_t>(rows),
-                                   fraction > 0 ? static_cast<uint64_t>(rows / fraction) : 0,
-                                   "rows", NumberAt(line, "seconds").value_or(0)};
-    bar_.Update(progress, watch_.Elapsed());
-  }
-
-  SignalWatch& signals_;
-  Supervisor supervisor_;
-  Console out_;
-  ProgressBar bar_;
-  const Stopwatch watch_;
-  bool is_read_ = false;
-  std::string text_;  // Of lines not yet whole.
-  std::string failure_;
-  Json result_;
-};
+ProgramCommand CommandOf(const Prediction& prediction, const PredictFlags& flags) {
+  return {prediction.program,
+          {absl::StrCat("--checkpoint_directory=", prediction.checkpoint.directory),
+           absl::StrCat("--checkpoint=", prediction.checkpoint.name),
+           absl::StrCat("--checkpoint_generation=", prediction.generation),
+           absl::StrCat("--out=", flags.out),
+           absl::StrCat("--columns=", absl::StrJoin(flags.columns, ",")),
+           absl::StrCat("--memory_bytes=", prediction.memory_bytes),
+           absl::StrCat("--logits=", flags.logits ? "true" : "false")},
+          JobToText(prediction.job),
+          "scoring"};
+}
 
 std::string Describe(const Prediction& prediction, const PredictFlags& flags, const Json& result,
                      absl::Duration elapsed) {
@@ -265,7 +139,7 @@ std::string Describe(const Prediction& prediction, const PredictFlags& flags, co
   const auto bad_lines = static_cast<uint64_t>(NumberAt(result, "bad_lines").value_or(0));
   if (bad_lines > 0) {
     absl::StrAppend(&text, FormatCount(bad_lines), " malformed ", bad_lines == 1 ? "row" : "rows",
-                    " left out; the first: ", TextAt(result, "first_bad_line"), "\n");
+                    " left out; the first: ", result.value("first_bad_line", ""), "\n");
   }
   return absl::StrCat(text, "scores: ", flags.out, "\n");
 }
@@ -279,7 +153,8 @@ int RunPredict(const PredictFlags& flags) {
   if (!prediction.ok()) return ComplainAboutSetup(prediction.status());
   Console out(STDOUT_FILENO, &signals);
   for (const std::string& notice : prediction->notices) out.Write(notice + "\n");
-  const absl::StatusOr<Json> result = PredictRun(&signals).Run(*prediction, flags);
+  const absl::StatusOr<Json> result =
+      RunProgramOnConsole(CommandOf(*prediction, flags), &signals, STDOUT_FILENO);
   if (!result.ok()) {
     // What a process that was killed has left.
     unlink(absl::StrCat(flags.out, ".tmp").c_str());

@@ -1,129 +1,165 @@
 #include "deploy/inspect/inspection.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <unistd.h>
+#include <algorithm>
+#include <vector>
 
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "common/base/process_limits.h"
-#include "common/base/status_macros.h"
-#include "deploy/runner/child_process.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "deploy/console/format.h"
+#include "deploy/inspect/suggestions.h"
 
 namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Rows = std::vector<std::vector<std::string>>;
 
-// Closes a file descriptor with its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { Close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
+std::string Text(const Json& json, const char* name) { return json.at(name).get<std::string>(); }
+double Number(const Json& json, const char* name) { return json.at(name).get<double>(); }
+uint64_t Count(const Json& json, const char* name) { return json.at(name).get<uint64_t>(); }
 
- private:
-  int fd_;
-};
-
-std::vector<std::string> CommandOf(const std::string& program, const InspectionRequest& request) {
-  std::vector<std::string> command = {program, "--report_fd=3",
-                                      absl::StrCat("--rows=", request.max_rows)};
-  if (!request.separator.empty()) command.push_back("--separator=" + request.separator);
-  if (!request.columns.empty()) command.push_back("--columns=" + request.columns);
-  command.push_back("--");
-  command.insert(command.end(), request.paths.begin(), request.paths.end());
-  return command;
+// As it would stand in a job file, and cut to what fits a table.
+std::string Cell(const std::string& text) {
+  constexpr size_t kMost = 28;
+  const std::string escaped = absl::Utf8SafeCEscape(text);
+  return escaped.size() <= kMost ? escaped : escaped.substr(0, kMost - 3) + "...";
 }
 
-// What the program says, line by line.
-class Report {
- public:
-  using OnProgress = std::function<void(uint64_t rows, double share)>;
-  explicit Report(const OnProgress& on_progress) : on_progress_(on_progress) {}
+std::string Percent(double share) {
+  if (share == 0) return "-";
+  return share < 0.01 ? absl::StrFormat("%.1g%%", 100 * share)
+                      : absl::StrFormat("%.0f%%", 100 * share);
+}
 
-  void Add(absl::string_view text) {
-    rest_.append(text.data(), text.size());
-    for (size_t end; (end = rest_.find('\n')) != std::string::npos; rest_.erase(0, end + 1)) {
-      TakeLine(Json::parse(rest_.substr(0, end), nullptr, false));
-    }
+std::string Short(double value) { return absl::StrFormat("%.4g", value); }
+
+std::string DescribeFiles(const Json& figures) {
+  std::string text = Text(figures, "format");
+  if (figures.contains("separator")) {
+    absl::StrAppend(&text, ", separator \"", absl::CEscape(Text(figures, "separator")), "\", ",
+                    figures.at("header").get<bool>() ? "with" : "without", " a header");
   }
-  const Json& figures() const { return figures_; }
-  const std::string& error() const { return error_; }
+  const uint64_t files = Count(figures, "files");
+  return absl::StrCat(text, ", ", files, files == 1 ? " file, " : " files, ",
+                      FormatBytes(Count(figures, "bytes")));
+}
 
- private:
-  void TakeLine(const Json& line) {
-    if (!line.is_object()) return;
-    if (line.contains("figures")) figures_ = line["figures"];
-    if (line.contains("error")) error_ = line["error"].get<std::string>();
-    if (line.contains("share")) {
-      on_progress_(line["rows"].get<uint64_t>(), line["share"].get<double>());
-    }
+std::string DescribeRows(const Json& figures) {
+  std::string text =
+      absl::StrCat(FormatCount(Count(figures, "rows")), " rows",
+                   figures.at("complete").get<bool>() ? "" : ", the first ones; there are more",
+                   ", ", figures.at("columns").size(), " columns");
+  const uint64_t bad = Count(figures, "malformed_rows");
+  if (bad > 0) absl::StrAppend(&text, ", ", FormatCount(bad), " rows are malformed");
+  if (figures.contains("first_malformed")) {
+    absl::StrAppend(&text, ": ", Text(figures, "first_malformed"));
   }
+  return text;
+}
 
-  const OnProgress& on_progress_;
-  std::string rest_;
-  Json figures_;
-  std::string error_;
-};
-
-// Reads all that the program writes, up to its end. Errors: kCancelled
-absl::Status ReadReport(int fd, SignalWatch* signals, Report* report) {
-  const int requests = signals->stop_requests();
-  std::vector<char> buffer(64 << 10);
-  while (true) {
-    pollfd fds[] = {{fd, POLLIN, 0}, {signals->fd(), POLLIN, 0}};
-    if (poll(fds, 2, -1) < 0 && errno != EINTR) {
-      return absl::UnavailableError(absl::StrCat("poll: ", std::strerror(errno)));
-    }
-    if (fds[1].revents != 0) signals->Drain();
-    if (signals->stop_requests() > requests) return absl::CancelledError(signals->stop_reason());
-    if (fds[0].revents == 0) continue;
-    const ssize_t n = read(fd, buffer.data(), buffer.size());
-    if (n == 0) return absl::OkStatus();
-    if (n > 0) report->Add({buffer.data(), static_cast<size_t>(n)});
+std::string DescribeLabel(const Json& figures) {
+  if (!figures.contains("label")) {
+    return "label: no column looks like one; --label NAME names it";
   }
+  const Json& label = figures.at("label");
+  std::string text = absl::StrCat("label: ", Text(label, "column"));
+  if (label.contains("positive")) {
+    std::vector<std::string> texts;
+    for (const Json& positive : label.at("positive")) texts.push_back(positive.get<std::string>());
+    absl::StrAppend(&text, " (", absl::StrJoin(texts, ", "), " are 1)");
+  }
+  if (label.contains("rate"))
+    absl::StrAppend(&text, absl::StrFormat(", rate %.4f", Number(label, "rate")));
+  return absl::StrCat(text, "; ", Text(label, "why"));
+}
+
+std::string Distinct(const Json& column) {
+  if (!column.contains("distinct")) return "";
+  const double error = Number(column, "distinct_error");
+  const std::string count = FormatCount(static_cast<uint64_t>(Number(column, "distinct")));
+  return error == 0 ? count : absl::StrFormat("~%s (2 sd %.1f%%)", count, 100 * error);
+}
+
+Rows ColumnRows(const Json& figures) {
+  Rows rows = {{"column", "type", "missing", "distinct", "top 1%", "once", "use", "table"}, {}};
+  for (const Json& column : figures.at("columns")) {
+    const bool is_id = column.contains("distinct") && column.at("use") != kUseNumeric;
+    rows.push_back(
+        {Cell(Text(column, "name")), Text(column, "type"),
+         Percent(Number(column, "missing") / std::max(1.0, Number(column, "rows"))),
+         Distinct(column), is_id ? Percent(Number(column, "top_1_percent_share")) : "",
+         is_id ? Percent(Number(column, "once_share")) : "", Text(column, "use"),
+         column.contains("table_bytes") ? FormatBytes(Count(column, "table_bytes")) : ""});
+  }
+  return rows;
+}
+
+Rows NumberRows(const Json& figures) {
+  Rows rows = {{"numbers", "min", "max", "mean", "std", "log1p mean", "log1p std", "skewness"}, {}};
+  for (const Json& column : figures.at("columns")) {
+    if (column.at("use") != kUseNumeric || !column.contains("numbers")) continue;
+    const Json& numbers = column.at("numbers");
+    rows.push_back({Cell(Text(column, "name")), Short(Number(numbers, "min")),
+                    Short(Number(numbers, "max")), Short(Number(numbers, "mean")),
+                    Short(Number(numbers, "std")), Short(Number(numbers, "log1p_mean")),
+                    Short(Number(numbers, "log1p_std")), Short(Number(numbers, "skewness"))});
+  }
+  return rows;
+}
+
+std::string Reasons(const Json& figures) {
+  std::string text;
+  for (const Json& column : figures.at("columns")) {
+    absl::StrAppend(&text, "  ", Cell(Text(column, "name")), ": ", Text(column, "type"), ", since ",
+                    Text(column, "why"));
+    if (column.contains("time")) {
+      const Json& time = column.at("time");
+      absl::StrAppend(&text, "; ", Text(time, "first"), " to ", Text(time, "last"),
+                      Count(time, "descents") == 0 ? ", in order" : ", not in order");
+    }
+    absl::StrAppend(&text, "; ", Text(column, "use"));
+    if (column.contains("use_why")) absl::StrAppend(&text, ": ", Text(column, "use_why"));
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
 }
 
 }  // namespace
 
-absl::StatusOr<Json> InspectLog(
-    const std::string& program, const InspectionRequest& request, SignalWatch* signals,
-    const std::function<void(uint64_t rows, double share)>& on_progress) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::UnavailableError(absl::StrCat("can't make a pipe: ", std::strerror(errno)));
+ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request) {
+  ProgramCommand command = {program, {absl::StrCat("--rows=", request.max_rows)}, "", ""};
+  command.activity = "reading the log";
+  if (!request.separator.empty()) {
+    command.arguments.push_back(absl::StrCat("--separator=", request.separator));
   }
-  const Descriptor from(ends[0]);
-  Descriptor to(ends[1]);
-  ChildProcessOptions options;
-  options.name = "the inspection";
-  options.command = CommandOf(program, request);
-  options.log_path = "/dev/null";
-  options.inherited_fd = to.get();
-  ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start(options));
-  to.Close();
-  Report report(on_progress);
-  RETURN_IF_ERROR(ReadReport(from.get(), signals, &report));
-  // It has closed its end, and so is about to end.
-  while (!child.HasEnded()) absl::SleepFor(absl::Milliseconds(1));
-  if (report.figures().is_object()) return report.figures();
-  if (report.error().empty()) {
-    return absl::UnavailableError(absl::StrCat("the inspection ", child.DescribeEnd()));
+  if (!request.columns.empty()) {
+    command.arguments.push_back(absl::StrCat("--columns=", request.columns));
   }
-  return child.exit_code() == kExitUsage ? absl::InvalidArgumentError(report.error())
-                                         : absl::UnavailableError(report.error());
+  command.arguments.push_back("--");
+  command.arguments.insert(command.arguments.end(), request.paths.begin(), request.paths.end());
+  return command;
+}
+
+std::string RenderInspection(const Json& figures) {
+  uint64_t table_bytes = 0;
+  for (const Json& column : figures.at("columns")) {
+    if (column.contains("table_bytes")) table_bytes += Count(column, "table_bytes");
+  }
+  std::string text = absl::StrCat(DescribeFiles(figures), "\n", DescribeRows(figures), "\n",
+                                  DescribeLabel(figures), "\n\n", FormatTable(ColumnRows(figures)));
+  const Rows numbers = NumberRows(figures);
+  if (numbers.size() > 2) absl::StrAppend(&text, "\n", FormatTable(numbers));
+  absl::StrAppend(&text, "\nwhy:\n", Reasons(figures));
+  absl::StrAppend(&text,
+                  "\ntop 1%: share of the lookups that the most frequent 1% of the ids take; "
+                  "once: share of the ids that occur once.\n");
+  if (table_bytes > 0) {
+    absl::StrAppend(&text, "tables: ", FormatBytes(table_bytes), " of memory with dim ",
+                    figures.at("dim").get<int>(), " and Adagrad, over all servers.\n");
+  }
+  return text;
 }
 
 }  // namespace thermocline

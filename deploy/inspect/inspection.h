@@ -1,15 +1,14 @@
-// Has a log read by the program thermocline-inspect, which has the parsers of all formats.
+// How the program thermocline-inspect, which has the parsers of all formats, is asked what is in a
+// log, and its answer for people.
 #ifndef THERMOCLINE_DEPLOY_INSPECT_INSPECTION_H_
 #define THERMOCLINE_DEPLOY_INSPECT_INSPECTION_H_
 
 #include <cstdint>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "deploy/runner/signal_watch.h"
+#include "deploy/runner/reporting_program.h"
 
 namespace thermocline {
 
@@ -20,13 +19,12 @@ struct InspectionRequest {
   std::string columns;             // Names, separated by commas; "": to be guessed.
 };
 
-// Reads the log with the program at the path `program`. on_progress(rows, share of the reading that
-// is done) is called now and then. Returns what the program found (docs/operations.md).
-// Errors: kInvalidArgument (the files are no log that it can read: says why), kCancelled (a request
-// to stop), kUnavailable (a disk or the program failed).
-absl::StatusOr<nlohmann::ordered_json> InspectLog(
-    const std::string& program, const InspectionRequest& request, SignalWatch* signals,
-    const std::function<void(uint64_t rows, double share)>& on_progress);
+// `program`: as FindProgram returns it. Its last line has what it found as "figures"
+// (docs/operations.md).
+ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request);
+
+// `figures`: with suggestions. Lines of text, each ended.
+std::string RenderInspection(const nlohmann::ordered_json& figures);
 
 }  // namespace thermocline
 

@@ -11,9 +11,9 @@
 
 namespace thermocline {
 
-// figures: of InspectLog, with suggestions. `paths`: of the log, absolute. `file`: the job file's
-// name, for the comment; the job is named after it.
-// Errors: kFailedPrecondition (there is no label, or no feature: says what to do).
+// figures: of an inspection, with suggestions. `paths`: of the log, absolute. `file`: the job
+// file's name, for the comment; the job is named after it. Errors: kFailedPrecondition (there is no
+// label, or no feature: says what to do).
 absl::StatusOr<std::string> DraftJob(const nlohmann::ordered_json& figures,
                                      const std::vector<std::string>& paths,
                                      const std::string& file);

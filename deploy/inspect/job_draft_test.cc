@@ -8,7 +8,7 @@
 
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
-#include "deploy/inspect/inspection_report.h"
+#include "deploy/inspect/inspection.h"
 #include "deploy/inspect/suggestions.h"
 #include "proto/job.pb.h"
 

@@ -24,8 +24,8 @@ inline constexpr char kUseCategorical[] = "categorical";  // List and sequence, 
 inline constexpr char kUseHour[] = "hour";                // Of a time: the hour of the day.
 inline constexpr char kUseNone[] = "none";
 
-// Adds to the figures of InspectLog: "label" where there is one ("column", "positive" but where the
-// column has 0 and 1, "rate", "why"), "dim" of all tables, and for each column "use", "use_why"
+// Adds to the figures of an inspection: "label" where there is one ("column", "positive" but where
+// the column has 0 and 1, "rate", "why"), "dim" of all tables, and for each column "use", "use_why"
 // and, where it reads a table, "table_bytes". Errors: kInvalidArgument (a label that can't be: says
 // why).
 absl::Status AddSuggestions(const LabelChoice& choice, nlohmann::ordered_json* figures);

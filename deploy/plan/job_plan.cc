@@ -10,9 +10,11 @@
 #include "common/base/text.h"
 #include "common/checkpoint/row_key.h"
 #include "common/job/job_data.h"
+#include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_memory.h"
 #include "deploy/console/format.h"
+#include "deploy/plan/feature_estimates.h"
 
 namespace thermocline {
 namespace {
@@ -21,11 +23,15 @@ using Json = nlohmann::ordered_json;
 
 // Of a process that does nothing yet: program, libraries, threads, gRPC; about.
 constexpr uint64_t kServerBytes = 40 << 20;
-constexpr uint64_t kWorkerBytes = 60 << 20;
+constexpr uint64_t kWorkerBytes = 45 << 20;
+// What the driver takes for a process that uses a GPU: its context and the kernels; about.
+constexpr uint64_t kGpuContextBytes = uint64_t{500} << 20;
 // Of a lookup in a batch that is planned ahead (docs/operations.md, "A cache beside the compute").
 constexpr uint64_t kPlannedLookupBytes = 64;
 // Batches between the reader and the end of their step, beside data.read_ahead_batches.
 constexpr uint64_t kStepsHeld = 8;
+// Batches of an evaluation in memory (worker/train/worker.cc).
+constexpr double kEvaluationContexts = 4;
 // Rows on their way to RocksDB, and of its index and filters a row there.
 constexpr uint64_t kSpillBufferBytes = 128 << 20;
 constexpr uint64_t kSpilledRowIndexBytes = 2;
@@ -40,94 +46,6 @@ constexpr uint64_t PulledKeyBytes(uint64_t row_floats) { return 8 + 4 * row_floa
 
 uint64_t SizeOf(const std::string& text) { return ParseByteSize(text).value_or(0); }
 
-// ---- what is known of a feature
-
-// What the figures say of the column of a feature; null: nothing.
-const Json* ColumnOf(const Feature& feature, const Json* figures) {
-  if (figures == nullptr) return nullptr;
-  const std::string& name = feature.column_size() > 0 ? feature.column(0) : feature.name();
-  for (const Json& column : figures->at("columns")) {
-    if (column.at("name") == name) return &column;
-  }
-  return nullptr;
-}
-
-// Lookups of a sample, on average.
-double LookupsOf(const Feature& feature, const Json* figures) {
-  const Json* column = ColumnOf(feature, figures);
-  const double most = feature.has_sequence() ? feature.sequence().max_length() : 1e9;
-  if (column == nullptr || feature.columns() > 1) return std::min<double>(most, feature.columns());
-  const double rows = std::max(1.0, column->at("rows").get<double>());
-  // A missing value is a lookup, too, unless it is no key.
-  const double missing = feature.categorical().missing() == Feature::Categorical::NO_KEY
-                             ? 0
-                             : column->at("missing").get<double>();
-  return std::min(most, (column->at("values").get<double>() + missing) / rows);
-}
-
-struct KnownRows {
-  std::optional<double> rows;
-  std::string from;
-};
-
-KnownRows RowsOf(const Feature& feature, const Json* figures) {
-  const Feature::Categorical& categorical = feature.categorical();
-  if (categorical.boundaries_size() > 0) {
-    return {categorical.boundaries_size() + 2, "boundaries"};
-  }
-  const uint64_t buckets = feature.has_cross() ? feature.cross().buckets() : categorical.buckets();
-  const double most = buckets > 0 ? static_cast<double>(buckets) : INFINITY;
-  const Json* column = feature.has_cross() ? nullptr : ColumnOf(feature, figures);
-  if (column != nullptr && column->contains("distinct")) {
-    double rows = column->at("distinct").get<double>();
-    rows += column->at("missing").get<double>() > 0 ? 1 : 0;
-    const bool is_part = !figures->at("complete").get<bool>();
-    // Of a part of each text there are fewer than of whole ones; of an hour, two digits.
-    if (categorical.has_substring()) {
-      const double digits = categorical.substring().length();
-      const bool is_short = column->at("type") == "time" && digits > 0;
-      rows = std::min({rows, most, is_short ? std::pow(10, digits) : rows});
-      return {rows, "inspected: at most"};
-    }
-    if (rows >= most) return {most, "buckets"};
-    return {rows, is_part ? "inspected in part: at least" : "inspected"};
-  }
-  if (feature.has_cross() && figures != nullptr) {
-    // No more combinations than rows of the log.
-    const double rows = figures->at("rows").get<double>();
-    return {std::min(rows, most), rows < most ? "at most the log's rows" : "at most its buckets"};
-  }
-  if (buckets > 0) return {most, "at most its buckets"};
-  return {std::nullopt, "not known"};
-}
-
-// Distinct keys among `batch` samples, on average.
-double DistinctIn(const Feature& feature, const Json* figures, double batch) {
-  const double lookups = batch * LookupsOf(feature, figures);
-  double most = lookups;
-  if (const auto known = RowsOf(feature, figures).rows) most = std::min(most, *known);
-  const Json* column = ColumnOf(feature, figures);
-  if (column == nullptr || feature.has_cross() || !column->contains("distinct_in_batch")) {
-    return most;
-  }
-  // Between two inspected sizes, a straight line on logarithmic axes.
-  double low = 1, at_low = 1;
-  for (const auto& [text, distinct] : column->at("distinct_in_batch").items()) {
-    double size = 0;
-    if (!absl::SimpleAtod(text, &size)) continue;
-    const double at_size = std::max(1.0, distinct.get<double>());
-    if (batch <= size) {
-      const double share = std::log(batch / low) / std::log(size / low);
-      return std::min(most, at_low * std::pow(at_size / at_low, share));
-    }
-    low = size;
-    at_low = at_size;
-  }
-  return std::min(most, at_low * batch / low);
-}
-
-// ---- the plan
-
 class Planner {
  public:
   Planner(const Job& job, const PlanInputs& inputs, const Machine& machine)
@@ -137,7 +55,8 @@ class Planner {
         servers_(job.cluster().servers()),
         workers_(job.cluster().workers()),
         on_device_(job.device() == Job::CUDA ||
-                   (job.device() == Job::AUTO && !machine.gpus.empty())) {
+                   (job.device() == Job::AUTO && !machine.gpus.empty())),
+        held_out_share_(DescribeData(job.data()).split().last_share()) {
     if (inputs.samples_per_s > 0) {
       plan_.steps_per_s = inputs.samples_per_s / job.train().batch_size();
     }
@@ -180,7 +99,7 @@ class Planner {
       bool is_known = true;
       for (size_t f = 0; f < features.size(); ++f) {
         if (tables_.features[f].table_index != static_cast<int>(t)) continue;
-        const KnownRows known = RowsOf(*features[f], figures_);
+        const KnownRows known = RowsOf(*features[f], figures_, 1 - held_out_share_);
         is_known &= known.rows.has_value();
         rows += known.rows.value_or(0);
         table.rows_from = table.rows_from.empty() || table.rows_from == known.from
@@ -228,8 +147,6 @@ class Planner {
       const double keys = DistinctIn(*features[f], figures_, samples);
       pulled += keys * static_cast<double>(PulledKeyBytes(dim));
       pushed += keys * static_cast<double>(PushedKeyBytes(dim));
-      lookups_ += samples * LookupsOf(*features[f], figures_);
-      batch_floats_ += 2 * keys * dim;  // Rows and gradients.
     }
     plan_.pulled_bytes_per_step = static_cast<uint64_t>(pulled * workers_);
     plan_.pushed_bytes_per_step = static_cast<uint64_t>(pushed * workers_);
@@ -268,43 +185,85 @@ class Planner {
     plan_.memory_bytes += servers_ * SumOf(plan_.server);
   }
 
-  // Buffers of DLRM for `samples` at a time: every layer's outputs and their gradients.
-  double ActivationFloats(double samples) const {
-    double floats = 0;
-    for (const std::vector<int>& widths : {BottomWidths(job_), TopWidths(job_)}) {
-      for (const int width : widths) floats += 2.0 * width;
+  // What a worker's step of so many samples reads.
+  StepTraffic TrafficOf(double samples) const {
+    StepTraffic step;
+    step.samples = samples;
+    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
+    for (size_t f = 0; f < features.size(); ++f) {
+      const double keys = DistinctIn(*features[f], figures_, samples);
+      step.lookups += samples * LookupsOf(*features[f], figures_);
+      step.keys += keys;
+      step.floats += keys * tables_.sparse[tables_.features[f].table_index].dim;
     }
-    const double vectors =
-        static_cast<double>(EmbeddedFeatures(job_).size()) + (job_.data().num_dense() > 0 ? 1 : 0);
-    return samples * (floats + 2 * vectors * EmbeddingDim(job_));
+    return step;
+  }
+
+  // Held-out rows, where they are a share of the inspected ones.
+  double HeldOutRows() const {
+    if (figures_ == nullptr || held_out_share_ == 0) return INFINITY;
+    return figures_->at("rows").get<double>() * held_out_share_;
+  }
+
+  // Of a worker's device that has memory of its own.
+  void AddDevice(const StepTraffic& training, const StepTraffic& evaluation) {
+    const ComputeOn gpu = ComputeOn::kGpu;
+    const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
+    Add(&plan_.device, "dense parameters", static_cast<double>(DenseParameterBytes(job_, gpu)));
+    Add(&plan_.device, "activations", static_cast<double>(ActivationBytes(job_, max_batch, gpu)));
+    if (job_.has_cache()) {
+      Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
+      // A single worker updates the rows that it holds: their gradients stay there.
+      if (workers_ == 1) Add(&plan_.device, "gradients of cached rows", 5.0 * training.floats);
+    }
+    const uint64_t transfers =
+        StepsUnderWay(job_) * TransferBytes(job_, training, /*has_gradients=*/true) +
+        kEvaluationStepsUnderWay * TransferBytes(job_, evaluation, /*has_gradients=*/false);
+    Add(&plan_.device, "rows, gradients and indices of steps under way, at most",
+        static_cast<double>(transfers));
+    Add(&plan_.device, "scratch, and cuBLASLt's workspace",
+        static_cast<double>(kDeviceScratchBytes + kGemmWorkspaceBytes));
+    Add(&plan_.device, "the driver's context, about", kGpuContextBytes);
+    plan_.device_bytes = SumOf(plan_.device);
+    Add(&plan_.worker, "copy of the dense parameters",
+        static_cast<double>(DenseParameterBytes(job_, gpu)));
+    Add(&plan_.worker, "pinned, of steps under way", static_cast<double>(transfers));
   }
 
   void AddWorker() {
-    const double samples = std::ceil(double{1} * job_.train().batch_size() / workers_);
-    const auto eval_samples = static_cast<double>(job_.train().eval_batch_size());
-    // Weights, gradients, and the optimizer's state.
-    uint64_t floats = 0;
-    for (const DenseTable& tensor : tables_.dense) {
-      floats += tensor.num_blocks() * (2 * kDenseBlockFloats + tensor.layout.state_floats());
-    }
-    std::vector<PlanPart>* const compute = on_device_ ? &plan_.device : &plan_.worker;
-    Add(compute, "dense parameters", 4.0 * static_cast<double>(floats));
-    Add(compute, "activations", 4.0 * ActivationFloats(std::max(samples, eval_samples)));
-    if (job_.has_cache()) {
-      Add(compute, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
-    }
+    const StepTraffic training =
+        TrafficOf(std::ceil(double{1} * job_.train().batch_size() / workers_));
+    const auto eval_batch = static_cast<double>(job_.train().eval_batch_size());
     if (on_device_) {
-      Add(&plan_.device, "rows and gradients of steps under way", 4.0 * batch_floats_ * 4);
-      Add(&plan_.worker, "copy of the dense parameters", 4.0 * static_cast<double>(floats));
+      AddDevice(training, TrafficOf(eval_batch));
+    } else {
+      const auto max_batch = static_cast<int64_t>(std::max(training.samples, eval_batch));
+      Add(&plan_.worker, "dense parameters",
+          static_cast<double>(DenseParameterBytes(job_, ComputeOn::kCpu)));
+      Add(&plan_.worker, "activations",
+          static_cast<double>(ActivationBytes(job_, max_batch, ComputeOn::kCpu)));
+      if (job_.has_cache()) {
+        Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
+      }
     }
     const double ahead = static_cast<double>(job_.data().read_ahead_batches() + kStepsHeld) +
                          (job_.has_cache() ? job_.cache().window_steps() : 0);
-    const double sample_bytes = 4.0 * (job_.data().num_dense() + 1);
     Add(&plan_.worker, "batches read and planned ahead",
-        ahead * (samples * sample_bytes + lookups_ * kPlannedLookupBytes) +
-            static_cast<double>(kStepsHeld) * 4.0 * batch_floats_ + RawBytes(ahead));
+        PlannedBytes(training, ahead) + static_cast<double>(kStepsHeld) * 8.0 * training.floats +
+            RawBytes(ahead));
+    const StepTraffic evaluation = TrafficOf(std::min(eval_batch, HeldOutRows()));
+    const double held =
+        std::min<double>(kEvaluationContexts, std::ceil(HeldOutRows() / std::max(1.0, eval_batch)));
+    Add(&plan_.worker, "batches of an evaluation",
+        PlannedBytes(evaluation, held) + held * 8.0 * evaluation.floats);
     Add(&plan_.worker, "the program", kWorkerBytes);
     plan_.memory_bytes += workers_ * SumOf(plan_.worker);
+  }
+
+  // Of batches with their plans.
+  double PlannedBytes(const StepTraffic& step, double batches) const {
+    const double sample_bytes = 4.0 * (job_.data().num_dense() + 1);
+    return batches * (step.samples * sample_bytes + step.lookups * kPlannedLookupBytes);
   }
 
   // Text of global batches, and of the block that is shuffled.
@@ -361,8 +320,7 @@ class Planner {
   const JobTables tables_;
   const uint64_t servers_, workers_;
   const bool on_device_;
-  double lookups_ = 0;       // Of a worker's batch.
-  double batch_floats_ = 0;  // Of its rows and their gradients.
+  const double held_out_share_;  // Of the inspected rows; 0: other rows, or not known.
   JobPlan plan_;
 };
 

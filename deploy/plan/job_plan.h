@@ -54,12 +54,17 @@ struct JobPlan {
   double steps_per_s = 0;  // 0: not known.
 
   uint64_t memory_bytes = 0;  // Of all processes, the device's included where it is the host's.
+  uint64_t device_bytes = 0;  // Of one worker, where its device has memory of its own; else 0.
   uint64_t disk_bytes = 0;
 };
 
 // REQUIRES: a resolved, valid job. Errors: kInvalidArgument (figures of other data: names the
 // column that they lack).
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine);
+
+// Whether the machine has what the plan needs, as far as both are known. A job that computes on a
+// GPU needs one.
+bool Fits(const Job& job, const JobPlan& plan, const Machine& machine);
 
 // As the command prints it, and as JSON.
 std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machine);

@@ -38,7 +38,7 @@ Job Load(const std::vector<std::string>& overrides = {}) {
 Json Column(const char* name, double distinct, double in_256, double in_1024) {
   return {{"name", name},           {"rows", 1000000},
           {"missing", 0},           {"values", 1000000},
-          {"distinct", distinct},   {"once_share", 0.25},
+          {"distinct", distinct},   {"once_share", 0},
           {"text_bytes", 10000000}, {"distinct_in_batch", {{"256", in_256}, {"1024", in_1024}}}};
 }
 
@@ -119,6 +119,70 @@ TEST(JobPlan, MemoryGrowsWithRowsAndState) {
   const JobPlan spilled = Plan(Load({"default_table.storage.rocksdb.memory=4MiB"}), &figures);
   EXPECT_LT(spilled.tables[0].memory_bytes, (8u << 20) + 2 * 200000);
   EXPECT_GT(spilled.tables[0].spilled_bytes, 200000u * 150);
+}
+
+// Keys that only held-out rows have get no row.
+TEST(JobPlan, ServersHaveTheRowsOfWhatIsTrainedOn) {
+  Json figures = Figures();
+  figures["columns"][0]["once_share"] = 0.25;
+  const JobPlan plan =
+      Plan(Load({"data.split.last_share=0.5", "feature[1].cross.buckets=0"}), &figures);
+  EXPECT_EQ(plan.tables[0].rows, 200000u - 25000);
+  EXPECT_EQ(plan.tables[2].rows, 500000u);
+}
+
+// The default batch of an evaluation is 4,096 samples.
+TEST(JobPlan, BatchesOfAnEvaluationCount) {
+  const Json figures = Figures();
+  const std::string part = "batches of an evaluation";
+  const uint64_t few =
+      PartOf(Plan(Load({"data.split.last_share=0.001"}), &figures).worker, part);  // 1,000 rows
+  const uint64_t many = PartOf(Plan(Load({"data.split.last_share=0.1"}), &figures).worker, part);
+  EXPECT_GT(few, 1000u * 3 * 64);
+  EXPECT_GT(many, 4 * 4096u * 3 * 64);
+}
+
+TEST(JobPlan, AGpuHasTheModelTheCacheAndTheStepsUnderWay) {
+  const Json figures = Figures();
+  const Job cpu = Load({"device=CPU"}), gpu = Load({"device=CUDA", "cache.budget=64MiB"});
+  EXPECT_TRUE(Plan(cpu, &figures).device.empty());
+  const JobPlan plan = Plan(gpu, &figures);
+  EXPECT_EQ(PartOf(plan.device, "cache"), 64u << 20);
+  // 19 + 64 and 64 + 1 weights and biases, a block of 256 floats each at least, with gradients and
+  // Adagrad's state.
+  EXPECT_EQ(PartOf(plan.device, "dense parameters"), 4u * 3 * 256 * (5 + 1 + 1 + 1));
+  EXPECT_GT(PartOf(plan.device, "activations"), 4096u * 4 * 2 * (3 * 16 + 19 + 64 + 1));
+  EXPECT_EQ(PartOf(plan.worker, "activations"), 0u);
+  EXPECT_GT(plan.device_bytes, (64u << 20) + (38u << 20));
+  // Twice the batch, and twice of what is under way.
+  const JobPlan larger =
+      Plan(Load({"device=CUDA", "cache.budget=64MiB", "train.batch_size=65536"}), &figures);
+  const std::string steps = "rows, gradients and indices of steps under way, at most";
+  EXPECT_GT(PartOf(larger.device, steps), 2 * PartOf(plan.device, steps));
+}
+
+TEST(JobPlan, ComparesAGpuWithThatOfTheMachine) {
+  const Json figures = Figures();
+  const Job job = Load({"device=CUDA", "cluster.workers=3"});
+  const JobPlan plan = Plan(job, &figures);
+  Machine machine = BigMachine();
+  EXPECT_FALSE(Fits(job, plan, machine));
+  EXPECT_THAT(RenderPlan(job, plan, machine), HasSubstr("for each worker: this machine has none"));
+  machine.gpus = {"Chip", "Chip"};
+  EXPECT_TRUE(Fits(job, plan, machine));
+  EXPECT_THAT(RenderPlan(job, plan, machine), HasSubstr("is not known"));
+  // Two of the three workers share a GPU.
+  machine.gpu_memory_bytes = 2 * plan.device_bytes;
+  EXPECT_TRUE(Fits(job, plan, machine));
+  machine.gpu_memory_bytes = 2 * plan.device_bytes - 1;
+  EXPECT_FALSE(Fits(job, plan, machine));
+  EXPECT_THAT(RenderPlan(job, plan, machine), HasSubstr("DOES NOT FIT"));
+}
+
+TEST(SmallestGpuMemory, IsReadFromMiB) {
+  EXPECT_EQ(SmallestGpuMemory("81559\n 40960\n"), uint64_t{40960} << 20);
+  EXPECT_EQ(SmallestGpuMemory("[N/A]\n40960\n"), 0u);
+  EXPECT_EQ(SmallestGpuMemory(""), 0u);
 }
 
 TEST(JobPlan, TrafficIsOfDistinctRows) {

@@ -4,14 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/thread_pool.h"
 
 namespace thermocline {
 namespace {
@@ -86,10 +88,30 @@ Machine ThisMachine(const std::string& run_folder) {
                          static_cast<uint64_t>(std::max(0L, sysconf(_SC_PAGE_SIZE)));
   machine.available_memory_bytes = AvailableBytes();
   ApplyContainerLimit(&machine);
-  machine.cores = std::thread::hardware_concurrency();
+  machine.cores = static_cast<uint32_t>(HardwareThreads());
   machine.free_disk_bytes = FreeDiskBytes(run_folder);
   machine.gpus = Gpus();
   return machine;
+}
+
+uint64_t SmallestGpuMemory(absl::string_view printed) {
+  uint64_t smallest = 0;
+  for (const absl::string_view line : absl::StrSplit(printed, '\n', absl::SkipWhitespace())) {
+    uint64_t mib = 0;
+    if (!absl::SimpleAtoi(line, &mib) || mib == 0) return 0;
+    smallest = smallest == 0 ? mib : std::min(smallest, mib);
+  }
+  return smallest << 20;
+}
+
+uint64_t SmallestGpuMemory() {
+  FILE* const pipe =
+      popen("nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null", "r");
+  if (pipe == nullptr) return 0;
+  std::string printed;
+  char part[256];
+  for (size_t n; (n = fread(part, 1, sizeof(part), pipe)) > 0;) printed.append(part, n);
+  return pclose(pipe) == 0 ? SmallestGpuMemory(printed) : 0;
 }
 
 }  // namespace thermocline

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace thermocline {
 
 struct Machine {
@@ -14,10 +16,16 @@ struct Machine {
   uint32_t cores = 0;
   uint64_t free_disk_bytes = 0;   // Where runs go; 0: not known.
   std::vector<std::string> gpus;  // Their models, as the driver names them.
+  uint64_t gpu_memory_bytes = 0;  // Of the smallest; 0: not known.
 };
 
-// `run_folder`: where the run directory will be; it need not exist.
+// `run_folder`: where the run directory will be; it need not exist. gpu_memory_bytes stays 0.
 Machine ThisMachine(const std::string& run_folder);
+
+// The memory of this machine's smallest GPU in bytes, which it asks nvidia-smi for; 0: not known.
+uint64_t SmallestGpuMemory();
+// The same of what nvidia-smi prints: a line of MiB for each GPU.
+uint64_t SmallestGpuMemory(absl::string_view printed);
 
 }  // namespace thermocline
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "deploy/console/format.h"
 #include "deploy/plan/job_plan.h"
 
@@ -52,6 +53,26 @@ std::string Verdict(const char* what, const JobPlan& plan, uint64_t needed, uint
   return absl::StrCat(needs, " of ", FormatBytes(there), ": ", verdict, "\n");
 }
 
+// On the GPU that most workers share: they take the machine's GPUs in turn.
+uint64_t GpuBytes(const Job& job, const JobPlan& plan, const Machine& machine) {
+  const uint64_t gpus = std::max<uint64_t>(1, machine.gpus.size());
+  return plan.device_bytes * ((job.cluster().workers() + gpus - 1) / gpus);
+}
+
+std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& machine) {
+  if (plan.device_bytes == 0) return "";
+  if (machine.gpus.empty()) {
+    return absl::StrCat("GPU:     ", FormatBytes(plan.device_bytes),
+                        " for each worker: this machine has none\n");
+  }
+  const std::string verdict =
+      Verdict("GPU:     ", plan, GpuBytes(job, plan, machine), machine.gpu_memory_bytes);
+  return machine.gpu_memory_bytes > 0
+             ? verdict
+             : absl::StrCat(absl::StripSuffix(verdict, "\n"),
+                            ": how much the GPU has is not known (nvidia-smi does not say)\n");
+}
+
 std::string RenderTraffic(const Job& job, const JobPlan& plan) {
   std::string text =
       absl::StrCat("network: ", FormatBytes(plan.pulled_bytes_per_step), " pulled and ",
@@ -76,6 +97,14 @@ Json PartsToJson(const std::vector<PlanPart>& parts) {
 
 }  // namespace
 
+bool Fits(const Job& job, const JobPlan& plan, const Machine& machine) {
+  const auto fits = [](uint64_t needed, uint64_t there) { return there == 0 || needed <= there; };
+  return fits(plan.memory_bytes, machine.memory_bytes) &&
+         fits(plan.disk_bytes, machine.free_disk_bytes) &&
+         (plan.device_bytes == 0 ||
+          (!machine.gpus.empty() && fits(GpuBytes(job, plan, machine), machine.gpu_memory_bytes)));
+}
+
 std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machine) {
   const auto processes = [](uint64_t count, const char* noun) {
     return absl::StrCat("each of ", count, " ", noun, "s");
@@ -86,10 +115,11 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
       &text,
       RenderParts(servers == 1 ? std::string("server") : processes(servers, "server"), plan.server),
       RenderParts(workers == 1 ? std::string("worker") : processes(workers, "worker"), plan.worker),
-      RenderParts("device of each worker", plan.device), RenderParts("disk", plan.disk), "\n",
+      RenderParts("GPU memory of each worker", plan.device), RenderParts("disk", plan.disk), "\n",
       RenderTraffic(job, plan), "dense parameters: ", FormatCount(plan.dense_parameters),
       "\n\nthis machine\n", Verdict("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
       Verdict("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
+      RenderDevice(job, plan, machine),
       "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
       machine.cores == 1 ? " core" : " cores",
       "; GPU: ", machine.gpus.empty() ? "none" : absl::StrJoin(machine.gpus, ", "), "\n");
@@ -124,11 +154,13 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   if (plan.steps_per_s > 0) json["steps_per_s"] = plan.steps_per_s;
   json["memory_bytes"] = plan.memory_bytes;
   json["disk_bytes"] = plan.disk_bytes;
+  json["device_bytes"] = plan.device_bytes;
   json["machine"] = {{"memory_bytes", machine.memory_bytes},
                      {"available_memory_bytes", machine.available_memory_bytes},
                      {"free_disk_bytes", machine.free_disk_bytes},
                      {"cores", machine.cores},
-                     {"gpus", machine.gpus}};
+                     {"gpus", machine.gpus},
+                     {"gpu_memory_bytes", machine.gpu_memory_bytes}};
   return json;
 }
 

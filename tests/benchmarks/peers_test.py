@@ -1,22 +1,26 @@
 #!/usr/bin/python3
 """The peers' scripts: the log that they read, their AUC, and a tiny run of the plain PyTorch one, where
 there is a PyTorch. Asserts nothing about speed."""
+import contextlib
+import io
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
 sys.path.insert(0, PEERS)
 try:
     import click_log
     import numpy as np
+    import real_logs
 except ModuleNotFoundError:
     click_log = None
 try:
     import torch
+    import torch_dlrm
 except ModuleNotFoundError:
     torch = None
 
@@ -62,22 +66,58 @@ class PeersTest(unittest.TestCase):
         self.assertEqual(log.cardinalities, [5] + [2] * 25)
         self.assertEqual((sparse.dtype, dense.dtype), (np.int32, np.float32))
 
-    def test_batches_are_whole_in_training_only(self):
+    def test_only_the_last_batch_of_a_pass_is_short(self):
         log = self.convert([(i % 2, str(i), "a") for i in range(100)])
         sizes = lambda batches: [len(labels) for _, _, labels in batches]
-        self.assertEqual(sizes(log.training_batches(40, 0)), [40, 40])
+        self.assertEqual(sizes(log.training_batches(40, 0)), [40, 40, 10])
+        self.assertEqual(sizes(log.training_batches(40, 9)), [40, 40])
         self.assertEqual(sizes(log.training_batches(40, 1)), [40])
         self.assertEqual(sizes(log.batches("test", 4)), [4, 4, 2])
+
+    def write_taobao(self, rows):
+        """The path of a log of (user, item, behaviour)."""
+        text = os.path.join(self.folder, "log.csv")
+        with open(text, "w") as file:
+            file.writelines(f"{user},{item},7,{behaviour},1511658000\n" for user, item, behaviour in rows)
+        return text
+
+    def test_keys_are_those_of_the_documented_rules(self):
+        self.assertEqual(real_logs.string_key("85f751fd"), 0xdd945e02dcc5fabf)  # docs/formats.md
+        self.assertEqual(real_logs.integer_key("-1"), real_logs.MISSING)
+        self.assertEqual(real_logs.hex_key("fF"), 255)
+        self.assertEqual([key("") for key in (real_logs.hex_key, real_logs.integer_key, real_logs.string_key)],
+                         [real_logs.MISSING] * 3)
+        real_logs.convert("taobao", self.write_taobao([(i % 3, i, ["pv", "buy"][i % 2]) for i in range(20)]),
+                          self.folder)
+        keys = np.load(os.path.join(self.folder, "keys.npy"))
+        np.testing.assert_array_equal(keys[:, 0], [i % 3 for i in range(20)])
+        self.assertEqual(int(keys[4, 3]), real_logs.cross_key([1, 7]))
+        log = click_log.ClickLog(self.folder)
+        dense, sparse, labels = log.split("test")
+        self.assertEqual((log.cardinalities, dense.shape), ([3, 20, 1, 3], (2, 0)))
+        # Keys that only test rows have are rows of their own.
+        self.assertEqual((sparse[:, 1].tolist(), labels.tolist()), ([18, 19], [0, 1]))
+
+    @unittest.skipIf(torch is None, "no PyTorch")
+    def test_plain_pytorch_trains_without_numbers(self):
+        real_logs.convert("taobao", self.write_taobao([(i % 2, i % 2, ["pv", "cart"][i % 2]) for i in range(4000)]),
+                          self.folder)
+        self.assert_learned("--top", "16")
 
     @unittest.skipIf(torch is None, "no PyTorch")
     def test_plain_pytorch_trains(self):
         # The category determines the click: a pass learns it.
         self.convert([(i % 2, "1", "ab" if i % 2 else "cd") for i in range(4000)])
-        done = subprocess.run(
-            [sys.executable, os.path.join(PEERS, "torch_dlrm.py"), self.folder, "--batch", "32", "--bottom", "16",
-             "--top", "16", "--dim", "4", "--lr", "0.02", "--threads", "1"], stdout=subprocess.PIPE, text=True, check=True)
-        found = re.fullmatch(r"torch=(\S+) samples_per_s=([0-9.]+) auc=([0-9.]+) logloss=([0-9.]+)\n", done.stdout)
-        self.assertTrue(found, done.stdout)
+        self.assert_learned("--bottom", "16", "--top", "16")
+
+    def assert_learned(self, *widths):
+        arguments = [self.folder, "--batch", "32", *widths, "--dim", "4", "--lr", "0.02", "--threads", "1"]
+        printed = io.StringIO()
+        with mock.patch.object(sys, "argv", ["torch_dlrm.py", *arguments]), contextlib.redirect_stdout(printed):
+            torch_dlrm.main()
+        found = re.fullmatch(r"torch=(\S+) samples_per_s=([0-9.]+) auc=([0-9.]+) logloss=([0-9.]+)\n",
+                             printed.getvalue())
+        self.assertTrue(found, printed.getvalue())
         self.assertEqual(float(found[3]), 1)
         self.assertLess(float(found[4]), 0.1)
 

@@ -16,6 +16,11 @@ def run(command):
     return done.stdout
 
 
+def read_json(path):
+    with open(path) as file:
+        return json.load(file)
+
+
 def add_arguments(parser, rounds):
     """What to train, with what, and how often."""
     parser.add_argument("data", metavar="LOG", help="folder with {train,test}_{dense,sparse,labels}.npy")
@@ -48,8 +53,7 @@ def train(args, flags):
         run_dir = os.path.join(folder, "run")
 
         def read(name):
-            with open(os.path.join(run_dir, name)) as file:
-                return json.load(file)
+            return read_json(os.path.join(run_dir, name))
         run([args.thermocline, "train", args.job, "--data", args.data, "--run-dir", run_dir]
             + flags + args.flags)
         tables = [table for server in read("server_stats.json")["servers"]

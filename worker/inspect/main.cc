@@ -1,8 +1,8 @@
 // thermocline-inspect: reads a log once and says what is in it. `thermocline inspect` starts it and
 // shows what it finds.
 //
-// Writes JSON lines to the file descriptor --report_fd: {"rows": ..., "share": ...} while it reads,
-// and last {"figures": {...}}, or {"error": "..."}.
+// Reports to the file descriptor --progress_fd as deploy/runner/reporting_program.h reads it; the
+// last line has what it found: {"event": "done", "figures": {...}}.
 #include <unistd.h>
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "common/base/timing.h"
 #include "worker/inspect/data_inspection.h"
 
-ABSL_FLAG(int32_t, report_fd, 1, "Write JSON lines to this file descriptor");
+ABSL_FLAG(int32_t, progress_fd, 1, "Write JSON lines to this file descriptor");
 ABSL_FLAG(int64_t, rows, 0, "Read so many rows at most; 0: all");
 ABSL_FLAG(std::string, separator, "", "The character between columns; empty: guess it");
 ABSL_FLAG(std::string, columns, "",
@@ -34,7 +34,8 @@ bool WriteLine(const Json& json) {
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   size_t done = 0;
   while (done < line.size()) {
-    const ssize_t n = write(absl::GetFlag(FLAGS_report_fd), line.data() + done, line.size() - done);
+    const ssize_t n =
+        write(absl::GetFlag(FLAGS_progress_fd), line.data() + done, line.size() - done);
     if (n <= 0) return false;
     done += static_cast<size_t>(n);
   }
@@ -54,10 +55,15 @@ int Run(const std::vector<std::string>& paths) {
   const auto figures = InspectData(options, [&](int64_t rows, double share) {
     if (watch.Elapsed() < next) return;
     next = watch.Elapsed() + kReportPeriod;
-    WriteLine({{"rows", rows}, {"share", share}});
+    WriteLine({{"event", "progress"},
+               {"rows", rows},
+               {"fraction", share},
+               {"seconds", absl::ToDoubleSeconds(watch.Elapsed())}});
   });
-  if (figures.ok()) return WriteLine({{"figures", *figures}}) ? kExitDone : kExitFailed;
-  WriteLine({{"error", std::string(figures.status().message())}});
+  if (figures.ok()) {
+    return WriteLine({{"event", "done"}, {"figures", *figures}}) ? kExitDone : kExitFailed;
+  }
+  WriteLine({{"event", "failed"}, {"message", std::string(figures.status().message())}});
   // The log itself can't be used as it is, or could not be read.
   return absl::IsUnavailable(figures.status()) || absl::IsDataLoss(figures.status()) ? kExitFailed
                                                                                      : kExitUsage;

@@ -38,7 +38,8 @@ def widths(text):
 
 
 class ClickLog:
-    """The arrays of a folder, memory-mapped: dense float32 [rows, 13], sparse [rows, 26], labels [rows]."""
+    """The arrays of a folder, memory-mapped: dense float32 [rows, numbers] (may be none), sparse int32
+    [rows, features], labels [rows]."""
 
     def __init__(self, folder):
         self.folder = os.path.abspath(folder)
@@ -58,16 +59,19 @@ class ClickLog:
             yield np.array(dense[rows]), sparse[rows].astype(np.int64), labels[rows].astype(np.float32)
 
     def training_batches(self, size, steps):
-        """Whole batches of the training rows: `steps` of them, or as many as there are."""
-        whole = len(self.split("train")[2]) // size
-        for _, batch in zip(range(min(steps or whole, whole)), self.batches("train", size)):
+        """`steps` whole batches of the training rows, if there are as many; or all rows once, the last
+        batch as short as it is."""
+        rows = len(self.split("train")[2])
+        count = min(steps, rows // size) if steps else -(-rows // size)
+        for _, batch in zip(range(count), self.batches("train", size)):
             yield batch
 
 
 def layer_sizes(args, log):
-    """The (in, out) pairs of the bottom and the top MLP of a DLRM."""
-    vectors = len(log.cardinalities) + 1
-    bottom = [log.split("train")[0].shape[1], *args.bottom, args.dim]
+    """The (in, out) pairs of the bottom and the top MLP of a DLRM; without numbers there is no bottom."""
+    numbers = log.split("train")[0].shape[1]
+    vectors = len(log.cardinalities) + (1 if numbers else 0)
+    bottom = [numbers, *args.bottom, args.dim] if numbers else []
     top = [args.dim + vectors * (vectors - 1) // 2, *args.top, 1]
     return list(zip(bottom, bottom[1:])), list(zip(top, top[1:]))
 
@@ -134,6 +138,11 @@ def convert(text, folder, test_share=0.1):
             ids.setdefault(row[14 + column], len(ids))
         sparse[:, column] = [ids.get(row[14 + column], len(ids)) for row in rows]
         cardinalities.append(len(ids) + 1)
+    save(folder, labels, dense, sparse, cardinalities, first_test)
+
+
+def save(folder, labels, dense, sparse, cardinalities, first_test):
+    """Writes the files of a ClickLog; the rows from `first_test` on are the test rows."""
     for name, part in (("train", slice(0, first_test)), ("test", slice(first_test, None))):
         for kind, array in (("dense", dense), ("sparse", sparse), ("labels", labels)):
             np.save(f"{folder}/{name}_{kind}.npy", array[part])

@@ -42,16 +42,18 @@ class Dlrm(nn.Module):
             if isinstance(layer, nn.Linear):
                 uniform(layer.weight, layer.in_features ** -0.5)
                 uniform(layer.bias, layer.in_features ** -0.5)
-        vectors = len(self.tables) + 1
+        vectors = len(self.tables) + (1 if bottom else 0)
         self.rows, self.columns = torch.tril_indices(vectors, vectors, -1, device=mlp_device)
 
     def forward(self, dense, sparse):
-        x = self.bottom(dense.to(self.mlp_device, non_blocking=True))
         sparse = sparse.to(self.table_device, non_blocking=True)
         vectors = torch.stack([table(sparse[:, i:i + 1]) for i, table in enumerate(self.tables)], 1)
-        z = torch.cat([x.unsqueeze(1), vectors.to(self.mlp_device, non_blocking=True)], 1)
+        z = vectors.to(self.mlp_device, non_blocking=True)
+        if len(self.bottom):
+            x = self.bottom(dense.to(self.mlp_device, non_blocking=True))
+            z = torch.cat([x.unsqueeze(1), z], 1)
         products = torch.bmm(z, z.transpose(1, 2))[:, self.rows, self.columns]
-        return self.top(torch.cat([x, products], 1)).squeeze(1)
+        return self.top(torch.cat([z[:, 0], products], 1)).squeeze(1)
 
 
 def main():
@@ -71,7 +73,9 @@ def main():
     speed = click_log.Speed(args.batch)
     for dense, sparse, labels in log.training_batches(args.batch, args.steps):
         logits = model(torch.from_numpy(dense), torch.from_numpy(sparse))
-        loss = loss_of(logits, torch.from_numpy(labels).to(model.mlp_device))
+        # Every sample weighs the same, also in a shorter last batch.
+        share = len(labels) / args.batch
+        loss = share * loss_of(logits, torch.from_numpy(labels).to(model.mlp_device))
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()

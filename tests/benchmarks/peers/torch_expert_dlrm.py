@@ -134,7 +134,8 @@ def main():
     for dense, sparse, labels in log.training_batches(args.batch, args.steps):
         vectors = tables.pull(torch.from_numpy(sparse))
         optimizer.zero_grad()
-        loss_of(torch.from_numpy(dense), vectors, torch.from_numpy(labels)).backward()
+        loss = loss_of(torch.from_numpy(dense), vectors, torch.from_numpy(labels))
+        (len(labels) / args.batch * loss).backward()  # Every sample weighs the same, also in a short batch.
         optimizer.step()
         tables.push(vectors)
         speed.step()

@@ -1,0 +1,49 @@
+// The memory that a worker's model and the steps under way take where it computes: on a GPU, or on
+// the CPU. kernels/ and worker/model allocate so; the plan of a job, which has no model yet,
+// computes with these formulas. A test in worker/train compares them with a device's allocations.
+#ifndef THERMOCLINE_COMMON_JOB_MODEL_MEMORY_H_
+#define THERMOCLINE_COMMON_JOB_MODEL_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/job/resolved_job.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+// What a CUDA device has from its start: scratch of its operations, which seldom grows, and the
+// workspace of cuBLASLt's products.
+inline constexpr size_t kDeviceScratchBytes = size_t{6} << 20;
+inline constexpr size_t kGemmWorkspaceBytes = size_t{32} << 20;
+
+enum class ComputeOn { kCpu, kGpu };
+
+// Weights, gradients and optimizer state of the MLPs, in blocks of kDenseBlockFloats; on the CPU
+// also their copies in the products' own order.
+uint64_t DenseParameterBytes(const Job& resolved, ComputeOn where);
+
+// Outputs and gradients of every layer and of the interaction, for batches of at most `max_batch`
+// samples.
+uint64_t ActivationBytes(const Job& resolved, int64_t max_batch, ComputeOn where);
+
+// What a step brings to a GPU and fetches back.
+struct StepTraffic {
+  double samples = 0;
+  double lookups = 0;
+  double keys = 0;    // Distinct ones, of all tables together.
+  double floats = 0;  // Of their rows.
+};
+// In the arenas of one step (kernels/transfer.h), which are twice as large as needed: on the GPU,
+// and as much again of pinned host memory. `has_gradients`: of a step that trains.
+uint64_t TransferBytes(const Job& resolved, const StepTraffic& step, bool has_gradients);
+
+// Steps whose arenas are in use at once: those fetched ahead (without a cache `staleness_steps`,
+// see EmbeddingSource::fetch_ahead), one computed, one pipelined, one planned next, and pushes that
+// are not acknowledged yet. In an evaluation: one computed, one fetched, one planned next.
+int StepsUnderWay(const Job& resolved);
+inline constexpr int kEvaluationStepsUnderWay = 3;
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_JOB_MODEL_MEMORY_H_
