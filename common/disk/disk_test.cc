@@ -207,7 +207,9 @@ TEST(SimulatedDiskTest, AHostsCrashMayForgetAnUnsyncedFolderAndAllInIt) {
     ASSERT_TRUE(disk.SyncDirectory("/d").ok());
     disk.CrashHost(&random);
     const auto names = disk.List("/d");
-    if (names.ok()) EXPECT_THAT(*names, ElementsAre("a"));
+    if (names.ok()) {
+      EXPECT_THAT(*names, ElementsAre("a"));
+    }
     ++(names.ok() ? kept : lost);
     EXPECT_EQ(disk.Open("/d/a").ok(), names.ok());
     // A folder whose maker died may still be lost.
