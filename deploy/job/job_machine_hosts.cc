@@ -80,6 +80,7 @@ void JobMachine::State::LookAtHosts() {
     return Fail(absl::FailedPreconditionError(absl::StrCat(why, "; ", there)));
   }
   if (now_ < generation_.hosts_deadline) return;
+  generation_.lacks_hosts = true;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(why, " after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
                    " (cluster.host_wait_s); ", there,

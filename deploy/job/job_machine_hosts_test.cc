@@ -303,6 +303,7 @@ TEST_F(JobMachineHostsTest, WithoutARoleTheJobWaitsAndThenEnds) {
                 "no host takes workers after 5m (cluster.host_wait_s); hosts that are there: h1; "
                 "lost: h2 (no sign for 30s); the job can be resumed once there are hosts"));
   EXPECT_FALSE(outcome.goes_back);
+  EXPECT_EQ(RecordOf(outcome).what(), JobOutcome::LOST);
 }
 
 TEST_F(JobMachineHostsTest, AHostThatComesWhileTheJobWaitsIsUsed) {

@@ -118,7 +118,7 @@ void SimRunner::Do(const action::Open& open) {
     state.set_base_checkpoint(start.base);
     state.set_base_generation(start.base_generation);
     opened.status = store_.Prepare();
-    if (opened.status.ok()) opened.status = store_.WriteJobState(state);
+    if (opened.status.ok()) opened.status = store_.Open(state, start.history);
     if (*options_.ended) return;
     if (opened.status.ok() && !start.base.empty()) {
       const auto base = store_.Load(start.base, start.base_generation);
@@ -368,12 +368,8 @@ void SimRunner::Do(const action::Commit& commit) {
   RunLater(CallMicros(), [this, commit] {
     event::Committed committed;
     committed.generation = commit.generation;
-    committed.status = store_.Commit(commit.checkpoint.manifest);
+    committed.status = store_.Commit(commit.checkpoint.manifest, &committed.may_exist);
     if (*options_.ended) return;
-    committed.may_exist =
-        absl::IsUnavailable(committed.status) &&
-        !absl::IsNotFound(
-            store_.Load(commit.checkpoint.name, commit.checkpoint.manifest.generation()).status());
     Post(CallMicros(), std::move(committed));
   });
 }
@@ -387,6 +383,14 @@ void SimRunner::Do(const action::Remove& remove) {
          event::Removed{remove.generation, removed.ok() ? removed->held_back
                                                         : std::string(removed.status().message())});
   });
+}
+
+void SimRunner::Do(const action::Finish& finish) {
+  if (options_.machine.job.has_checkpoint()) {
+    store_.End(RecordOf(finish.outcome)).IgnoreError();
+    if (*options_.ended) return;
+  }
+  world_.finish(finish.outcome);
 }
 
 void SimRunner::Do(const action::WriteResult& result) {

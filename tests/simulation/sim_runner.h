@@ -104,7 +104,7 @@ class SimRunner {
   void Do(const action::WriteResult& result);
   void Do(const action::StopProcesses& stop);
   void Do(const action::AnswerRequest& answer);
-  void Do(const action::Finish& finish) { world_.finish(finish.outcome); }
+  void Do(const action::Finish& finish);
   void Do(const action::ReportStart& start);
   void Do(const action::ReportRestart&);
   void Do(const action::ReportCheckpoint& report);
