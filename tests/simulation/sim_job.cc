@@ -68,6 +68,7 @@ SimJob::SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
       num_servers_(setup.num_servers),
       num_workers_(setup.num_workers),
       deaths_left_(setup.launcher.max_deaths),
+      host_losses_left_(setup.launcher.max_host_losses),
       worker_deaths_left_(setup.launcher.max_worker_deaths) {
   MakeServers();
   if (setup.evaluations.has_value()) {
@@ -159,6 +160,8 @@ JobMachineOptions SimJob::MachineOptions(const GenerationStart& start) const {
   const bool no_limit = saboteur_.Has(PlantedFault::kExtraRestarts);
   cluster.set_max_server_restarts(no_limit ? 1000 : setup_.max_server_restarts);
   cluster.set_startup_timeout_s(1'000'000);
+  cluster.set_host_wait_s(1'000'000);
+  machine.num_hosts = setup_.num_hosts;
   cluster.set_stall_timeout_s(kStallSeconds * static_cast<uint32_t>(ClockSpeed()));
   if (setup_.evaluations.has_value()) {
     job.mutable_evaluate()->set_every_steps(setup_.evaluations->every_steps);
@@ -202,6 +205,12 @@ SimWorld SimJob::World() {
   world.start_worker = [this](const action::StartProcess& start) {
     AddWorker(WorkerRank(start.id.index), start.first_step);
     workers_[start.id.index]->Start();
+  };
+  world.lose_worker = [this](size_t rank) {
+    if (rank >= workers_.size() || workers_[rank] == nullptr) return;
+    max_staleness_ = max_staleness();
+    workers_[rank].reset();
+    worker_noticed_[rank] = true;
   };
   world.on_open = [this](const GenerationStart& start, const absl::Status& status) {
     OnOpen(start, status);
@@ -402,6 +411,8 @@ void SimJob::MaybeFail() {
     ++counters_.user_stops;
     runner_->StopByUser();
   }
+  if (Spend(&host_losses_left_, faults.lose_host))
+    runner_->LoseHost(random_.Below(setup_.num_hosts));
   if (workers_.empty() || WorkersDone()) return;
   const size_t victim = random_.Below(workers_.size());
   if (workers_[victim] == nullptr || worker_noticed_[victim]) return;

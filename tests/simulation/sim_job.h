@@ -158,6 +158,7 @@ class SimJob {
   bool finished_ = false;
   Step newest_committed_ = kNoStep;
   int deaths_left_;
+  int host_losses_left_;
   int worker_deaths_left_;
   int user_stops_left_ = 1;
   int job_faults_left_ = 1;
