@@ -143,6 +143,18 @@ std::string OldCheckpointName(const CheckpointId& id) {
   return absl::StrCat(kOldPrefix, id.generation, kOldMiddle, id.step.value());
 }
 
+std::string ManifestName(uint64_t generation) {
+  return absl::StrCat(kManifestName, "-", generation);
+}
+
+std::optional<uint64_t> GenerationOfManifest(absl::string_view file) {
+  if (!absl::ConsumePrefix(&file, kManifestName)) return std::nullopt;
+  if (file.empty()) return 0;
+  if (!absl::ConsumePrefix(&file, "-") || file.empty()) return std::nullopt;
+  const auto generation = ParseDigits<uint64_t>(file);
+  return generation == uint64_t{0} ? std::nullopt : generation;
+}
+
 std::optional<Step> ParseShortName(absl::string_view name) {
   if (!absl::ConsumePrefix(&name, kStepPrefix)) return std::nullopt;
   const auto step = ParseDigits<int64_t>(name);

@@ -1,10 +1,11 @@
 // The names and the small files of a checkpoint directory (docs/formats.md):
 //
-//   DIRECTORY/JOB_STATE
+//   DIRECTORY/HISTORY/000000001                            what was decided (history.h)
 //   DIRECTORY/step-000000999/generation-1-server-0.1.sst   rows of one server
-//   DIRECTORY/step-000000999/MANIFEST                      written last
+//   DIRECTORY/step-000000999/MANIFEST-1                    of generation 1; written last
 //
-// Earlier programs wrote DIRECTORY/epoch-1-step-999/server-0.1.sst, and those stay readable.
+// Earlier programs wrote MANIFEST for MANIFEST-1, DIRECTORY/epoch-1-step-999/server-0.1.sst, and
+// JOB_STATE in place of HISTORY; those stay readable.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 
@@ -67,6 +68,12 @@ struct RowsFileWriterId {
 // writes or removes a file of another generation either.
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                          uint32_t number = 0);
+// The manifest of a generation in a checkpoint's folder: "MANIFEST-2". So no controller replaces or
+// removes the manifest of another generation.
+std::string ManifestName(uint64_t generation);
+// Its generation; 0: an earlier program's, whose name doesn't say. nullopt: it is no manifest's
+// name.
+std::optional<uint64_t> GenerationOfManifest(absl::string_view file);
 // The generation of the process that wrote a file of a checkpoint's folder; nullopt: the names
 // don't say.
 std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::string_view file);

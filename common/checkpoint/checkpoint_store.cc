@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
-#include <tuple>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -17,13 +16,13 @@ std::string ManifestPath(const std::string& folder) {
   return absl::StrCat(folder, "/", kManifestName);
 }
 
-// A generation may begin with a checkpoint older than the newest: its checkpoints count as newer
-// than those it left behind, whatever their steps.
-bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
-  return std::tie(a.generation, a.step) < std::tie(b.generation, b.step);
-}
-
 }  // namespace
+
+std::function<uint64_t()> RandomNonces() {
+  return [device = std::make_shared<std::random_device>()] {
+    return uint64_t{(*device)()} << 32 | (*device)();
+  };
+}
 
 absl::StatusOr<const ListedCheckpoint*> FindByName(const std::vector<ListedCheckpoint>& list,
                                                    const std::string& name) {
@@ -51,42 +50,83 @@ std::string CheckpointStore::PathOf(absl::string_view name) const {
 
 absl::Status CheckpointStore::Prepare() { return CreateDirectories(disk_, directory_); }
 
-absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest) {
+absl::Status CheckpointStore::Open(JobState state, uint64_t after) {
+  std::vector<CheckpointId> existing;
+  if (!history_->is_open()) {
+    // Of earlier programs. What lies there with a HISTORY is in that.
+    ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
+    for (const ListedCheckpoint& listed : list) existing.push_back(listed.id);
+  }
+  // A launcher that died may have left the manifest unsynced.
+  if (!state.base_checkpoint().empty()) {
+    RETURN_IF_ERROR(disk_->SyncDirectory(PathOf(state.base_checkpoint())));
+  }
+  RETURN_IF_ERROR(history_->Open(state, after, existing));
+  // It says less than HISTORY by now.
+  const absl::Status removed = disk_->Remove(PathOf(kJobStateName));
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
+}
+
+absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest, bool* may_exist) {
   RETURN_IF_ERROR(CheckFiles(manifest));
   const CheckpointId id = IdOf(manifest);
-  ASSIGN_OR_RETURN(const std::string name, FolderOf(id));
-  RETURN_IF_ERROR(CheckIsNewest(name, id));
+  ASSIGN_OR_RETURN(const std::string path, PathOfManifest(id));
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (!history_->is_open()) RETURN_IF_ERROR(CheckIsNewest(path, id));
   // A server without rows has written nothing: the folder may be missing.
-  RETURN_IF_ERROR(disk_->CreateDirectory(PathOf(name)));
+  RETURN_IF_ERROR(disk_->CreateDirectory(folder));
   RETURN_IF_ERROR(disk_->SyncDirectory(directory_));
-  return WriteWholeFile(disk_, EncodeManifest(manifest), ManifestPath(PathOf(name)));
+  const absl::Status written = WriteWholeFile(disk_, EncodeManifest(manifest), path);
+  if (!history_->is_open() || (written.ok() && Counts(history_->known(), id))) {
+    if (may_exist != nullptr) *may_exist = absl::IsUnavailable(written);
+    return written;
+  }
+  // Without a record it does not count.
+  RETURN_IF_ERROR(written);
+  return history_->Commit(id, may_exist);
 }
 
-// The folder in which it lies, or which it will get.
-absl::StatusOr<std::string> CheckpointStore::FolderOf(const CheckpointId& id) const {
-  std::string old_name = OldCheckpointName(id);
-  const absl::Status old = disk_->Open(ManifestPath(PathOf(old_name))).status();
-  if (old.ok()) return old_name;
-  if (!absl::IsNotFound(old)) return old;
-  return CheckpointName(id.step);
+absl::Status CheckpointStore::End(const JobOutcome& outcome) {
+  // No generation has begun: there is nothing to end.
+  return history_->is_open() ? history_->End(outcome) : absl::OkStatus();
+}
+absl::Status CheckpointStore::Look() { return history_->Look(); }
+
+absl::StatusOr<std::optional<HistoryRecord>> CheckpointStore::LastRecord() const {
+  return history_->Last();
 }
 
-// An error where a later generation has begun, which may make, or have made, a checkpoint of the
-// same step.
-absl::Status CheckpointStore::CheckIsNewest(const std::string& name, const CheckpointId& id) const {
+// Where it lies, or will lie: in the place that an earlier program gave it, where it has one.
+absl::StatusOr<std::string> CheckpointStore::PathOfManifest(const CheckpointId& id) const {
+  const std::string old = ManifestPath(PathOf(OldCheckpointName(id)));
+  const absl::Status opened = disk_->Open(old).status();
+  if (!absl::IsNotFound(opened)) return opened.ok() ? absl::StatusOr<std::string>(old) : opened;
+  const std::string folder = PathOf(CheckpointName(id.step));
+  const std::string unnumbered = ManifestPath(folder);
+  if (!history_->is_open()) return unnumbered;
+  const auto there = ReadWholeFile(disk_, unnumbered);
+  if (absl::IsUnavailable(there.status())) return there.status();
+  if (there.ok() && ReadManifestId(*there) == id) return unnumbered;
+  return absl::StrCat(folder, "/", ManifestName(id.generation));
+}
+
+// For a writer without a HISTORY: an error where a later generation has begun, which may make, or
+// have made, a checkpoint of the same step.
+absl::Status CheckpointStore::CheckIsNewest(const std::string& path, const CheckpointId& id) const {
   const auto is_over = [&](uint64_t generation, absl::string_view has) {
     return absl::FailedPreconditionError(absl::StrCat(
         "generation ", generation, has, "; this one is of generation ", id.generation));
   };
-  const auto there = ReadWholeFile(disk_, ManifestPath(PathOf(name)));
+  const auto there = ReadWholeFile(disk_, path);
   if (absl::IsUnavailable(there.status())) return there.status();
   const std::optional<CheckpointId> made = there.ok() ? ReadManifestId(*there) : std::nullopt;
   if (made == id) return absl::OkStatus();  // Written again, perhaps in a later generation.
   if (made.has_value() && made->generation > id.generation) {
-    return is_over(made->generation, absl::StrCat(" has made the checkpoint ", name));
+    return is_over(made->generation,
+                   absl::StrCat(" has made the checkpoint ", CheckpointName(id.step)));
   }
   const auto state = ReadJobState();
-  // A damaged JOB_STATE shows nothing.
+  // A damaged state shows nothing.
   if (absl::IsDataLoss(state.status())) return absl::OkStatus();
   RETURN_IF_ERROR(state.status());
   if (!state->has_value() || (*state)->generation() <= id.generation) return absl::OkStatus();
@@ -142,29 +182,62 @@ absl::StatusOr<std::vector<CheckpointStore::Folder>> CheckpointStore::Folders() 
   return folders;
 }
 
+// Whether a manifest counts; without a HISTORY all that are there do.
+absl::StatusOr<std::function<bool(const CheckpointId&)>> CheckpointStore::Judgement() const {
+  std::optional<HistoryRecord> last;
+  if (history_->is_open()) {
+    last = history_->known();
+  } else {
+    ASSIGN_OR_RETURN(last, history_->Last());
+  }
+  if (!last.has_value()) return [](const CheckpointId&) { return true; };
+  return [record = *std::move(last)](const CheckpointId& id) { return Counts(record, id); };
+}
+
 absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
+  ASSIGN_OR_RETURN(const auto counts, Judgement());
   ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
   std::vector<ListedCheckpoint> list;
   for (const Folder& folder : folders) {
-    ListedCheckpoint listed;
-    listed.name = folder.name;
-    auto manifest = Load(folder.name);
-    if (absl::IsNotFound(manifest.status())) continue;
-    listed.status = manifest.status();
-    if (manifest.ok()) {
-      listed.manifest = *std::move(manifest);
-      listed.id = IdOf(listed.manifest);
-      listed.status = CheckFiles(listed.manifest);
-    } else {
-      listed.id.step = folder.says.step;
-      ASSIGN_OR_RETURN(listed.id.generation, GenerationOfDamaged(folder));
-    }
-    list.push_back(std::move(listed));
+    ASSIGN_OR_RETURN(std::optional<ListedCheckpoint> listed, ListOne(folder, counts));
+    if (listed.has_value()) list.push_back(*std::move(listed));
   }
   std::sort(list.begin(), list.end(), [](const ListedCheckpoint& a, const ListedCheckpoint& b) {
     return a.id == b.id ? a.name < b.name : IsOlder(a.id, b.id);
   });
   return list;
+}
+
+// The newest that counts of those in a folder; nullopt: none does.
+absl::StatusOr<std::optional<ListedCheckpoint>> CheckpointStore::ListOne(
+    const Folder& folder, const std::function<bool(const CheckpointId&)>& counts) const {
+  const auto files = disk_->List(PathOf(folder.name));
+  if (absl::IsNotFound(files.status())) return std::nullopt;
+  RETURN_IF_ERROR(files.status());
+  std::optional<ListedCheckpoint> newest;
+  for (const std::string& file : *files) {
+    const std::optional<uint64_t> generation = GenerationOfManifest(file);
+    if (!generation.has_value()) continue;
+    ListedCheckpoint listed;
+    listed.name = folder.name;
+    listed.file = file;
+    listed.id = {*generation, folder.says.step};
+    auto manifest = LoadFile(folder.says, absl::StrCat(PathOf(folder.name), "/", file));
+    if (absl::IsNotFound(manifest.status())) continue;
+    listed.status = manifest.status();
+    if (manifest.ok()) {
+      listed.manifest = *std::move(manifest);
+      listed.id = IdOf(listed.manifest);
+    } else if (*generation == 0) {
+      ASSIGN_OR_RETURN(listed.id.generation, GenerationOfDamaged(folder));
+    }
+    // Of a damaged one that an earlier program wrote it is not certain which it is.
+    const bool is_certain = manifest.ok() || *generation != 0;
+    if (is_certain && !counts(listed.id)) continue;
+    if (!newest.has_value() || IsOlder(newest->id, listed.id)) newest = std::move(listed);
+  }
+  if (newest.has_value() && newest->status.ok()) newest->status = CheckFiles(newest->manifest);
+  return newest;
 }
 
 // Of a folder whose manifest can't be read.
@@ -192,6 +265,7 @@ absl::StatusOr<uint64_t> CheckpointStore::NewestGeneration() const {
     RETURN_IF_ERROR(files.status());
     for (const std::string& file : *files) {
       newest = std::max(newest, GenerationOfFile(folder.says, file).value_or(0));
+      newest = std::max(newest, GenerationOfManifest(file).value_or(0));
     }
     // A checkpoint without rows of its own.
     const auto bytes = ReadWholeFile(disk_, ManifestPath(PathOf(folder.name)));
@@ -214,191 +288,52 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name,
   if (!says.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no checkpoint's name"));
   }
-  const std::string path = ManifestPath(PathOf(name));
+  const std::string folder = PathOf(name);
+  if (generation == 0) {
+    ASSIGN_OR_RETURN(const auto counts, Judgement());
+    ASSIGN_OR_RETURN(const std::optional<ListedCheckpoint> listed,
+                     ListOne({std::string(name), *says}, counts));
+    if (!listed.has_value()) {
+      return absl::NotFoundError(absl::StrCat("there is no checkpoint in '", folder, "'"));
+    }
+    return LoadFile(*says, absl::StrCat(folder, "/", listed->file));
+  }
+  auto manifest = LoadFile(*says, absl::StrCat(folder, "/", ManifestName(generation)));
+  if (!absl::IsNotFound(manifest.status())) return manifest;
+  manifest = LoadFile(*says, ManifestPath(folder));
+  if (manifest.ok() && manifest->generation() != generation) {
+    return absl::NotFoundError(absl::StrCat("'", ManifestPath(folder), "' is of generation ",
+                                            manifest->generation(), ", not ", generation));
+  }
+  return manifest;
+}
+
+absl::StatusOr<CheckpointManifest> CheckpointStore::LoadFile(const CheckpointFolder& says,
+                                                             const std::string& path) const {
   ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(disk_, path));
   ASSIGN_OR_RETURN(CheckpointManifest manifest, DecodeManifest(bytes, path));
   const CheckpointId id = IdOf(manifest);
-  const auto is_of = [&](absl::string_view what) {
-    return absl::StrCat("'", path, "' is of step ", id.step.value(), " of generation ",
-                        id.generation, what);
-  };
-  if (id.step != says->step || id.generation != says->generation.value_or(id.generation)) {
-    return absl::DataLossError(is_of(""));
-  }
-  if (generation != 0 && id.generation != generation) {
-    return absl::NotFoundError(
-        is_of(absl::StrCat(": it has taken the place of generation ", generation, "'s")));
+  const uint64_t named = GenerationOfManifest(path.substr(path.rfind('/') + 1)).value_or(0);
+  if (id.step != says.step || id.generation != says.generation.value_or(id.generation) ||
+      (named != 0 && named != id.generation)) {
+    return absl::DataLossError(absl::StrCat("'", path, "' is of step ", id.step.value(),
+                                            " of generation ", id.generation));
   }
   return manifest;
 }
 
 absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {
+  ASSIGN_OR_RETURN(const std::optional<HistoryRecord> last, history_->Last());
+  if (last.has_value()) {
+    JobState state = last->state();
+    return state;
+  }
   const std::string path = PathOf(kJobStateName);
   const auto bytes = ReadWholeFile(disk_, path);
   if (absl::IsNotFound(bytes.status())) return std::nullopt;
   RETURN_IF_ERROR(bytes.status());
   ASSIGN_OR_RETURN(JobState state, DecodeJobState(*bytes, path));
   return state;
-}
-
-absl::Status CheckpointStore::WriteJobState(JobState state) {
-  state.set_format_version(kCheckpointFormatVersion);
-  if (!state.base_checkpoint().empty()) {
-    RETURN_IF_ERROR(disk_->SyncDirectory(PathOf(state.base_checkpoint())));
-  }
-  return WriteWholeFile(disk_, EncodeJobState(state), PathOf(kJobStateName));
-}
-
-// Removal
-// ------------------------------------------------------------------------------------------------
-
-// Which files a removal keeps: decided before anything is removed.
-class CheckpointStore::Keeping {
- public:
-  // `list` outlives this.
-  Keeping(const std::vector<ListedCheckpoint>& list, uint32_t keep,
-          const std::vector<CheckpointId>& in_progress, const std::optional<CheckpointId>& kept)
-      : in_progress_(in_progress) {
-    for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
-      with_manifest_[listed->name] = &*listed;
-      if (!listed->status.ok()) {
-        if (foreign_ == nullptr && absl::IsFailedPrecondition(listed->status)) foreign_ = &*listed;
-        continue;
-      }
-      if (!newest_.has_value()) newest_ = listed->id;
-      if (keep == 0 && !(kept == listed->id)) continue;
-      if (keep > 0) --keep;
-      whole_.insert(listed->name);
-      for (const CheckpointShard& shard : listed->manifest.shards()) {
-        for (const CheckpointFile& file : shard.files()) needed_.insert(file.path());
-      }
-    }
-  }
-
-  bool has_newest() const { return newest_.has_value(); }
-  // Why files stay that no checkpoint needs; "": none do.
-  const std::string& held_back() const { return held_back_; }
-
-  // `files`: all that lie in it.
-  FolderRemoval Judge(const Folder& folder, const std::vector<std::string>& files);
-
- private:
-  // Whether it must stay for another reason than that a checkpoint needs it: it may be being
-  // written, or a checkpoint of another format version may need it.
-  bool MustStay(const CheckpointId& id) {
-    // A checkpoint after the newest whole one may be being written.
-    if (IsOlder(*newest_, id) || Contains(id)) return true;
-    // It is unknown which files a manifest of another version names, but it names none that came
-    // later.
-    if (foreign_ == nullptr || !IsOlder(id, foreign_->id)) return false;
-    held_back_ = absl::StrCat("what is older than ", foreign_->name,
-                              " stays, which may need it: ", foreign_->status.message());
-    return true;
-  }
-  bool Contains(const CheckpointId& id) const {
-    return std::find(in_progress_.begin(), in_progress_.end(), id) != in_progress_.end();
-  }
-
-  const std::vector<CheckpointId>& in_progress_;
-  std::map<std::string, const ListedCheckpoint*> with_manifest_;  // By folder.
-  std::set<std::string> whole_;                                   // Folders of kept ones.
-  std::set<std::string> needed_;                                  // Paths
-  std::optional<CheckpointId> newest_;                            // That is whole.
-  const ListedCheckpoint* foreign_ = nullptr;  // The newest of another format version.
-  std::string held_back_;
-};
-
-struct CheckpointStore::FolderRemoval {
-  std::string name;
-  std::vector<std::string> files;  // But for the manifest.
-  bool manifest = false;
-  bool folder = false;  // Goes, too.
-};
-
-CheckpointStore::FolderRemoval CheckpointStore::Keeping::Judge(
-    const Folder& folder, const std::vector<std::string>& files) {
-  FolderRemoval removal;
-  removal.name = folder.name;
-  const auto found = with_manifest_.find(folder.name);
-  const ListedCheckpoint* const there = found == with_manifest_.end() ? nullptr : found->second;
-  const bool is_kept = whole_.count(folder.name) != 0;
-  if (there != nullptr && !there->status.ok()) return removal;  // Kept for the user to inspect.
-  removal.manifest = there != nullptr && !is_kept && !MustStay(there->id);
-  const bool manifest_stays = there != nullptr && !removal.manifest;
-  size_t staying = manifest_stays ? 1 : 0;
-  for (const std::string& file : files) {
-    if (file == kManifestName) continue;
-    // A file without a generation is not a server's.
-    const std::optional<uint64_t> generation = GenerationOfFile(folder.says, file);
-    const CheckpointId id = {generation.value_or(0), folder.says.step};
-    const bool goes_with_manifest = !generation.has_value() || (there && id == there->id);
-    if (needed_.count(absl::StrCat(folder.name, "/", file)) != 0 ||
-        (manifest_stays && goes_with_manifest) || MustStay(id)) {
-      ++staying;
-    } else {
-      removal.files.push_back(file);
-    }
-  }
-  // A server may have made this folder of a later step, and be about to write there.
-  const CheckpointId last = {folder.says.generation.value_or(newest_->generation),
-                             folder.says.step};
-  removal.folder = staying == 0 && !MustStay(last);
-  return removal;
-}
-
-absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
-    uint32_t keep, const std::vector<CheckpointId>& in_progress,
-    const std::optional<CheckpointId>& kept) {
-  CHECK_GE(keep, 1u);
-  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
-  for (const ListedCheckpoint& listed : list) {
-    if (absl::IsUnavailable(listed.status)) return listed.status;
-  }
-  Removal removal;
-  Keeping keeping(list, keep, in_progress, kept);
-  if (!keeping.has_newest()) return removal;
-  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
-  std::vector<FolderRemoval> removals;
-  for (const Folder& folder : folders) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
-    removals.push_back(keeping.Judge(folder, files));
-  }
-  removal.held_back = keeping.held_back();
-  // Manifests go first, so that none outlives its own files or those of an older checkpoint. The
-  // sync also covers removals and replacements by a launcher that died before its sync, which a
-  // crash could undo.
-  for (const FolderRemoval& each : removals) {
-    if (each.manifest) {
-      RETURN_IF_ERROR(disk_->Remove(ManifestPath(PathOf(each.name))));
-      ++removal.files;
-    }
-    RETURN_IF_ERROR(disk_->SyncDirectory(PathOf(each.name)));
-  }
-  for (const FolderRemoval& each : removals) RETURN_IF_ERROR(RemoveFiles(each, &removal.files));
-  return removal;
-}
-
-absl::Status CheckpointStore::RemoveFiles(const FolderRemoval& removal, uint64_t* removed) {
-  for (const std::string& file : removal.files) {
-    const absl::Status status = disk_->Remove(absl::StrCat(PathOf(removal.name), "/", file));
-    if (absl::IsNotFound(status)) continue;  // Its server was faster.
-    RETURN_IF_ERROR(status);
-    ++*removed;
-  }
-  if (!removal.folder) return absl::OkStatus();
-  const absl::Status status = disk_->RemoveDirectory(PathOf(removal.name));
-  // A server that does not know yet that its cut was called off still writes into it: a later
-  // removal takes it.
-  return absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
-}
-
-absl::Status CheckpointStore::RemoveEmptyFolders() {
-  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
-  for (const Folder& folder : folders) {
-    const absl::Status status = disk_->RemoveDirectory(PathOf(folder.name));
-    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,34 +14,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/history.h"
+#include "common/checkpoint/listed_checkpoint.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {
-
-struct ListedCheckpoint {
-  std::string name;  // Of its folder.
-  // Where the manifest can't be read, the generation comes from the names of files: the newest if
-  // they name several, or none. So an older checkpoint is not taken in its place.
-  CheckpointId id;
-  // kDataLoss: damaged (file and reason); kFailedPrecondition: another format version;
-  // kUnavailable: the disk.
-  absl::Status status;
-  CheckpointManifest manifest;  // Where the manifest could be read.
-};
-
-// Reads the files of checkpoints, and each file only once although checkpoints share them.
-struct ByteScan {
-  // CheckBytes calls it with the number of bytes that it has read and will read. An error ends
-  // CheckBytes with that error.
-  std::function<absl::Status(uint64_t done, uint64_t total)> on_progress;
-  std::map<std::string, absl::Status> known;  // The result for each file, by its path.
-};
-
-// The checkpoint that the user calls `name`: its folder, or "step-999" for short, with any number
-// of zeros. Errors: kNotFound, kInvalidArgument (several have that step: names them)
-absl::StatusOr<const ListedCheckpoint*> FindByName(const std::vector<ListedCheckpoint>& list,
-                                                   const std::string& name);
 
 struct Removal {
   uint64_t files = 0;  // The number of files removed.
@@ -50,29 +28,45 @@ struct Removal {
   std::string held_back;
 };
 
-// One writer (a job's launcher) at a time; several readers. Keeps nothing in memory.
+// For HISTORY's nonces: from the operating system.
+std::function<uint64_t()> RandomNonces();
+
+// Several readers. A writer (a job's controller) begins with Open; of several writers the last one
+// that did so writes (history.h). Copies share what a writer knows. Thread-safe.
 class CheckpointStore {
  public:
   // `disk` outlives it.
-  CheckpointStore(Disk* disk, std::string directory)
-      : disk_(disk), directory_(std::move(directory)) {}
+  CheckpointStore(Disk* disk, std::string directory,
+                  std::function<uint64_t()> nonces = RandomNonces())
+      : disk_(disk),
+        directory_(std::move(directory)),
+        history_(std::make_shared<History>(disk, directory_, std::move(nonces))) {}
 
   const std::string& directory() const { return directory_; }
 
   // Makes the directory, and those above it, where they are missing. Errors: kUnavailable
   absl::Status Prepare();
 
-  // When it returns, the checkpoint exists and survives any crash; one of the same step by an
-  // earlier generation no longer exists. May be repeated for the same checkpoint.
-  //
-  // The run lock keeps launchers of earlier generations from committing. This call refuses them as
-  // well, but could miss one that commits at the same moment.
+  // Begins a generation. When it returns, that is on the medium, and so is the manifest of the base
+  // that it names. `after`: for the first one, the number of the record (LastRecord) by which its
+  // base was chosen; 0: there was none. Errors: kAborted (another controller writes here; so do all
+  // other calls of this writer from then on), kNotFound (there is no folder of the base),
+  // kFailedPrecondition (the file system has no links), kResourceExhausted, kUnavailable
+  absl::Status Open(JobState state, uint64_t after);
+  // When it returns, the checkpoint counts and survives any crash; one of the same step by an
+  // earlier generation no longer does. May be repeated for the same checkpoint. A writer that has
+  // not called Open writes a manifest alone, as earlier programs did.
   //
   // REQUIRES: CheckManifest(manifest) is OK.
   // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
-  // kFailedPrecondition (a later generation has begun, or has made this checkpoint),
-  // kResourceExhausted, kUnavailable; it may or may not exist after the last two.
-  absl::Status Commit(const CheckpointManifest& manifest);
+  // kAborted, kFailedPrecondition (a later generation has begun), kResourceExhausted, kUnavailable
+  // (it may count or not where *may_exist is set)
+  absl::Status Commit(const CheckpointManifest& manifest, bool* may_exist = nullptr);
+  // Notes how the job has ended; nothing where Open has not succeeded. Errors: kAborted,
+  // kResourceExhausted, kUnavailable
+  absl::Status End(const JobOutcome& outcome);
+  // kAborted: another controller has taken over.
+  absl::Status Look();
 
   // Oldest first: by generation, then step, then name. A checkpoint is whole (status OK) if its
   // manifest can be read and every file it names has its size. Folders without a manifest are none.
@@ -97,9 +91,9 @@ class CheckpointStore {
   // don't name, and the files of replaced and aborted checkpoints. Does not touch: files of those
   // `in_progress`, files behind the newest whole checkpoint (of later generations, or later steps
   // of its generation: they may be being written), damaged checkpoints' own folders (the user may
-  // inspect them), files older than a checkpoint of another format version (it may need them).
-  // Removes nothing where there is no whole checkpoint. Servers may write and remove their own
-  // files at the same time.
+  // inspect them), files of generations after the writer's own, files older than a checkpoint of
+  // another format version (it may need them). Removes nothing where there is no whole checkpoint.
+  // Servers may write and remove their own files at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.
@@ -111,12 +105,10 @@ class CheckpointStore {
   // no server writes. Errors: kUnavailable
   absl::Status RemoveEmptyFolders();
 
-  // nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
+  // The last decision; nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
+  absl::StatusOr<std::optional<HistoryRecord>> LastRecord() const;
+  // The last generation: from HISTORY or, without one, an earlier program's JOB_STATE. As above.
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;
-  // When it returns, the file is on the medium, and so is the manifest of the base that it names,
-  // which a launcher that died may have left unsynced. format_version is filled in. Errors:
-  // kNotFound (there is no folder of the base), kResourceExhausted, kUnavailable
-  absl::Status WriteJobState(JobState state);
 
  private:
   struct Folder {
@@ -129,12 +121,19 @@ class CheckpointStore {
   std::string PathOf(absl::string_view name) const;
   absl::StatusOr<std::vector<Folder>> Folders() const;
   absl::StatusOr<uint64_t> GenerationOfDamaged(const Folder& folder) const;
-  absl::StatusOr<std::string> FolderOf(const CheckpointId& id) const;
-  absl::Status CheckIsNewest(const std::string& name, const CheckpointId& id) const;
+  absl::StatusOr<std::function<bool(const CheckpointId&)>> Judgement() const;
+  absl::StatusOr<std::optional<ListedCheckpoint>> ListOne(
+      const Folder& folder, const std::function<bool(const CheckpointId&)>& counts) const;
+  absl::StatusOr<CheckpointManifest> LoadFile(const CheckpointFolder& says,
+                                              const std::string& path) const;
+  absl::StatusOr<std::string> PathOfManifest(const CheckpointId& id) const;
+  absl::Status CheckIsNewest(const std::string& path, const CheckpointId& id) const;
+  absl::Status Retire(const std::vector<FolderRemoval>& removals);
   absl::Status RemoveFiles(const FolderRemoval& removal, uint64_t* removed);
 
   Disk* const disk_;
   const std::string directory_;
+  const std::shared_ptr<History> history_;
 };
 
 }  // namespace thermocline

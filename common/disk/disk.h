@@ -72,6 +72,10 @@ class Disk {
   virtual absl::Status Truncate(const std::string& path, uint64_t bytes) = 0;
   // Replaces `to` in one step. Errors: kNotFound, kUnavailable
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  // Gives the file `from` a second name in one step; of several that try, one succeeds. Errors:
+  // kAlreadyExists (`to` is there), kNotFound, kFailedPrecondition (the file system has no links),
+  // kResourceExhausted, kUnavailable
+  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   // Errors: kNotFound, kUnavailable
   virtual absl::Status Remove(const std::string& path) = 0;
 
@@ -96,6 +100,7 @@ class PosixDisk : public Disk {
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
   absl::Status Truncate(const std::string& path, uint64_t bytes) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Link(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;

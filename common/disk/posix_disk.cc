@@ -233,6 +233,16 @@ absl::Status PosixDisk::Rename(const std::string& from, const std::string& to) {
   return ErrorOf("rename", from, errno);
 }
 
+absl::Status PosixDisk::Link(const std::string& from, const std::string& to) {
+  if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error != EPERM && error != EOPNOTSUPP && error != ENOSYS && error != EMLINK) {
+    return ErrorOf("link", error == EEXIST ? to : from, error);
+  }
+  return absl::FailedPreconditionError(absl::StrCat(ErrorOf("link", from, error).message(), "; ",
+                                                    FileSystemOf(from), " may have no hard links"));
+}
+
 absl::Status PosixDisk::Remove(const std::string& path) {
   if (unlink(path.c_str()) == 0) return absl::OkStatus();
   return ErrorOf("remove", path, errno);

@@ -112,6 +112,13 @@ absl::Status CheckJobId(const std::string& here, const std::string& there,
 
 absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
                                                const std::string& job_id, const std::string& name) {
+  const auto last = store.LastRecord();
+  if (absl::IsDataLoss(last.status())) {
+    return absl::DataLossError(absl::StrCat(
+        last.status().message(), "; remove the folder ", kHistoryName,
+        ", and --resume goes on with the newest checkpoint that any controller has written"));
+  }
+  RETURN_IF_ERROR(last.status());
   const auto read = store.ReadJobState();
   if (absl::IsDataLoss(read.status())) {
     return absl::DataLossError(
@@ -123,10 +130,17 @@ absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
   ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
   if (!state.has_value() && list.empty()) {
     return absl::NotFoundError(absl::StrCat("nothing to resume: ", store.directory(),
-                                            " holds no checkpoint and no ", kJobStateName));
+                                            " holds no checkpoint and no ", kHistoryName));
   }
-  if (state.has_value()) RETURN_IF_ERROR(CheckJobId(job_id, state->job_id(), kJobStateName));
+  if (state.has_value()) {
+    RETURN_IF_ERROR(
+        CheckJobId(job_id, state->job_id(), last->has_value() ? kHistoryName : kJobStateName));
+  }
   ResumePoint point;
+  if (last->has_value()) {
+    point.start.history = (*last)->number();
+    if ((*last)->has_outcome()) point.outcome = (*last)->outcome();
+  }
   GenerationStart& start = point.start;
   const absl::StatusOr<uint64_t> newest = store.NewestGeneration();
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();

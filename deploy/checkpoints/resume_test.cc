@@ -79,7 +79,10 @@ class ResumeTest : public testing::Test {
     state.set_generation(generation);
     state.set_base_checkpoint(base);
     state.set_base_generation(base_generation);
-    EXPECT_TRUE(store_.WriteJobState(state).ok());
+    state.set_format_version(kCheckpointFormatVersion);
+    EXPECT_TRUE(
+        WriteWholeFile(&disk_, EncodeJobState(state), absl::StrCat(kDirectory, "/", kJobStateName))
+            .ok());
   }
   void Damage(const std::string& name) {
     const std::string path = absl::StrCat(kDirectory, "/", name, "/", kManifestName);

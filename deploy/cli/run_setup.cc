@@ -211,6 +211,7 @@ absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* s
                    CheckpointToResume(flags.resume_from, store, scan, &options.notices));
   ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
   RETURN_IF_ERROR(KeepInit(point, setup->directory, &setup->job));
+  setup->outcome = point.outcome;
   options.start = std::move(point.start);
   options.notices.insert(options.notices.end(), point.notices.begin(), point.notices.end());
   return absl::OkStatus();
@@ -269,7 +270,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   ASSIGN_OR_RETURN(RunDirectory directory,
                    resumes ? RunDirectory::Open(flags.run_dir)
                            : RunDirectory::Create(flags.run_dir, job.name(), absl::Now()));
-  RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
+  RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
   RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));
@@ -322,7 +323,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   ASSIGN_OR_RETURN(
       RunDirectory directory,
       RunDirectory::Create(flags.run_dir, absl::StrCat(job.name(), "-eval"), absl::Now()));
-  RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}};
+  RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
   RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));

@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 #define THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct RunSetup {
   JobOptions options;
   RunDirectory directory;
   std::vector<RunLock> locks;  // held as long as the run takes
+  // How the job that is resumed had ended; nullopt: it had not. The user who resumes it wants more
+  // of it; a controller that an engine has started again only reports it.
+  std::optional<JobOutcome> outcome;
 };
 
 // A run that begins, or with --resume or --resume-from one that goes on in its run directory.

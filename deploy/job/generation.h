@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "proto/checkpoint.pb.h"
 
 namespace thermocline {
 
@@ -19,6 +20,9 @@ struct GenerationStart {
   Step base_step = kNoStep;  // Training continues with the step after it.
   uint64_t base_samples = 0;
   uint64_t base_generation = 0;  // That made the base; 0: any.
+  // The record of HISTORY (common/checkpoint/history.h) by which a controller's first generation
+  // was chosen: if there is another by then, it does not begin. 0: there was none.
+  uint64_t history = 0;
 
   Step first_step() const { return base_step + 1; }
 };
@@ -39,6 +43,18 @@ struct Outcome {
   bool goes_back = false;      // The job goes on with `next`; else it has ended.
   GenerationStart next;
 };
+
+// As HISTORY keeps it.
+inline JobOutcome RecordOf(const Outcome& outcome) {
+  using What = Outcome::What;
+  JobOutcome record;
+  record.set_what(outcome.status.ok()                    ? JobOutcome::TRAINED
+                  : outcome.what == What::kStoppedByUser ? JobOutcome::STOPPED
+                  : outcome.what == What::kFailed        ? JobOutcome::FAILED
+                                                         : JobOutcome::LOST);
+  record.set_message(std::string(outcome.status.message()));
+  return record;
+}
 
 // Counts the samples that the steps up to one have read: what a worker reported last, and whole
 // batches from there on. A pass may end with a shorter batch, so the count is exact only where no

@@ -69,6 +69,7 @@ struct GenerationState {
 
   // Why it ends.
   absl::Status fatal;          // What can't be done here.
+  bool lacks_hosts = false;    // That is why.
   absl::Status restart_error;  // A server that can't recover.
   absl::Status stall_error;
   std::optional<Step> stalled_at;

@@ -86,7 +86,8 @@ struct StopProcesses {
 struct AnswerRequest {
   CheckpointAnswer answer;
 };
-struct Finish {  // The last action.
+// The last action. Where checkpoints are written, HISTORY gets the outcome first.
+struct Finish {
   Outcome outcome;
 };
 // What users see.

@@ -174,7 +174,7 @@ JobMachine::State::Cause JobMachine::State::FindCause() const {
     return {What::kLost, checkpoints, std::string(checkpoints.message())};
   }
   if (!failures.empty()) return {What::kLost, FailureStatus(failures), ends};
-  if (!g.fatal.ok()) return {What::kFailed, g.fatal, ""};
+  if (!g.fatal.ok()) return {g.lacks_hosts ? What::kLost : What::kFailed, g.fatal, ""};
   if (g.stalled_at.has_value()) return {What::kStalled, g.stall_error, g.stall_reason};
   if (g.is_result_written && !g.digest.ok()) {
     const bool is_lost = absl::IsDataLoss(g.digest.status());

@@ -80,18 +80,19 @@ void JobMachine::State::LookAtHosts() {
     return Fail(absl::FailedPreconditionError(absl::StrCat(why, "; ", there)));
   }
   if (now_ < generation_.hosts_deadline) return;
+  generation_.lacks_hosts = true;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(why, " after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
                    " (cluster.host_wait_s); ", there,
                    is_first ? "" : "; the job can be resumed once there are hosts")));
 }
 
-// Where to look: "server-0.log", "h1:server-0.log".
+// Where to look: "server-0.log", "server-0.log (on h1)".
 std::string JobMachine::State::LogOf(ProcessRole role, size_t index) const {
   const std::string host = generation_.placement.HostOf(role, index);
-  return absl::StrCat(
-      host, host.empty() ? "" : ":",
-      (role == ProcessRole::kServer ? options_.server_logs : options_.worker_logs)[index]);
+  const std::string& log =
+      (role == ProcessRole::kServer ? options_.server_logs : options_.worker_logs)[index];
+  return host.empty() ? log : absl::StrCat(log, " (on ", host, ")");
 }
 
 }  // namespace thermocline

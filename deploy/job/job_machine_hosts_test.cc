@@ -303,6 +303,7 @@ TEST_F(JobMachineHostsTest, WithoutARoleTheJobWaitsAndThenEnds) {
                 "no host takes workers after 5m (cluster.host_wait_s); hosts that are there: h1; "
                 "lost: h2 (no sign for 30s); the job can be resumed once there are hosts"));
   EXPECT_FALSE(outcome.goes_back);
+  EXPECT_EQ(RecordOf(outcome).what(), JobOutcome::LOST);
 }
 
 TEST_F(JobMachineHostsTest, AHostThatComesWhileTheJobWaitsIsUsed) {
@@ -361,7 +362,7 @@ TEST_F(JobMachineHostsTest, LogsAreNamedWithTheirHosts) {
   EXPECT_EQ(Finished().status,
             absl::DeadlineExceededError(
                 "server 0 did not come up within 1m "
-                "(cluster.startup_timeout_s and host_timeout_s); its log: h1:server-0.log"));
+                "(cluster.startup_timeout_s and host_timeout_s); its log: server-0.log (on h1)"));
 }
 
 // A host may be cut off while its servers are configured: its loss comes later.

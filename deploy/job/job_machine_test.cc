@@ -392,6 +392,18 @@ TEST_F(JobMachineTest, WhereAManifestIsInDoubtNoGenerationFollows) {
   EXPECT_EQ(outcome.status, absl::UnavailableError("disk"));
 }
 
+TEST_F(JobMachineTest, WhereAnotherControllerHasBegunTheJobEnds) {
+  Train();
+  WriteCheckpoint(9);
+  actions_.clear();
+  Take(event::Committed{1, absl::AbortedError("generation 2 has begun"), false});
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
+  StopAll();
+  const Outcome outcome = Finished();
+  EXPECT_EQ(outcome.what, What::kFailed);
+  EXPECT_EQ(outcome.status, absl::AbortedError("generation 2 has begun"));
+}
+
 TEST_F(JobMachineTest, WithoutCheckpointsALossEndsTheJob) {
   options_.job.clear_checkpoint();
   Train();

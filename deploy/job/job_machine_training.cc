@@ -157,6 +157,7 @@ void JobMachine::State::On(const event::CheckpointAnswered& answered) {
 void JobMachine::State::On(const event::Committed& committed) {
   if (!IsOurs(committed.generation)) return;
   generation_.checkpoints->OnCommitted(committed.status, committed.may_exist);
+  if (absl::IsAborted(committed.status)) Fail(committed.status);  // Another controller has begun.
 }
 
 void JobMachine::State::On(const event::Removed& removed) {

@@ -41,6 +41,8 @@ namespace {
 
 // Requests of other programs are looked for so often.
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
+// Whether another controller has taken over.
+constexpr absl::Duration kHistoryPeriod = absl::Seconds(10);
 
 CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
   CheckpointManifest manifest;
@@ -211,7 +213,7 @@ class JobRunner {
   void Do(const action::AnswerRequest& answer) {
     requests_.Answer(answer.answer.id, answer.answer.name);
   }
-  void Do(const action::Finish& finish) { outcome_ = finish.outcome; }
+  void Do(const action::Finish& finish);
   void Do(const action::ReportAddresses& addresses);
   template <typename Report>
   void Do(const Report& report) {
@@ -232,7 +234,7 @@ class JobRunner {
   Supervisor supervisor_;
   std::unique_ptr<Processes> processes_;
   CheckpointRequests requests_;
-  absl::Duration requests_due_;
+  absl::Duration requests_due_, history_due_ = kHistoryPeriod;
   JobMachine machine_;
   bool is_stop_delivered_ = false;
   uint64_t generation_ = 0;
@@ -265,6 +267,12 @@ void JobRunner::Collect() {
   for (std::string& id : requests_.TakeNew()) {
     mailbox_.Post(event::CheckpointRequested{std::move(id)});
   }
+  if (watch_.Elapsed() < history_due_) return;
+  history_due_ = watch_.Elapsed() + kHistoryPeriod;
+  background_.Run([this] {
+    const absl::Status looked = store_.Look();
+    if (!looked.ok()) mailbox_.Post(event::RunnerFailed{looked});
+  });
 }
 
 absl::Duration JobRunner::UntilNextLook() const {
@@ -309,11 +317,11 @@ absl::Status JobRunner::Prepare(const GenerationStart& start, CheckpointManifest
     state.set_generation(start.generation);
     state.set_base_checkpoint(start.base);
     state.set_base_generation(start.base_generation);
-    RETURN_IF_ERROR(store_.WriteJobState(state));
+    RETURN_IF_ERROR(store_.Open(state, start.history));
     RETURN_IF_ERROR(RemoveServerData(directory_));
   }
   if (start.base.empty() && job_.has_init()) RETURN_IF_ERROR(CheckInitIsThere(&disk_, job_.init()));
-  // After JOB_STATE: a job file says that there is something to resume.
+  // After HISTORY: a job file says that there is something to resume.
   RETURN_IF_ERROR(reporter_.OnOpen());
   if (!writes_checkpoints_ || start.base.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(*base, store_.Load(start.base, start.base_generation));
@@ -349,6 +357,14 @@ void JobRunner::Do(const action::ReportAddresses& addresses) {
   const absl::Status written = WriteAddresses(addresses);
   // Only `stats --run-dir` misses the workers if this fails.
   if (!written.ok() && addresses.workers.empty()) mailbox_.Post(event::RunnerFailed{written});
+}
+
+void JobRunner::Do(const action::Finish& finish) {
+  outcome_ = finish.outcome;
+  if (!writes_checkpoints_) return;
+  const absl::Status noted = store_.End(RecordOf(finish.outcome));
+  if (noted.ok() || !outcome_->status.ok()) return;
+  reporter_.Report(action::Tell{absl::StrCat("the outcome can't be noted: ", noted.message())});
 }
 
 // Calls
@@ -394,11 +410,7 @@ void JobRunner::Do(const action::Commit& commit) {
   InBackground([this, commit] {
     event::Committed committed;
     committed.generation = commit.generation;
-    committed.status = store_.Commit(commit.checkpoint.manifest);
-    committed.may_exist =
-        absl::IsUnavailable(committed.status) &&
-        !absl::IsNotFound(
-            store_.Load(commit.checkpoint.name, commit.checkpoint.manifest.generation()).status());
+    committed.status = store_.Commit(commit.checkpoint.manifest, &committed.may_exist);
     return committed;
   });
 }

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import (DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, set_signals,
+from harness import (DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, manifest_of, set_signals,
                      wait_for)
 
 FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
@@ -41,7 +41,7 @@ class CheckpointTest(ProcessTest):
         """The names of those that are whole, by step."""
         folder = os.path.join(run_dir or self.run_dir, 'checkpoints')
         names = [name for name in os.listdir(folder)
-                 if os.path.exists(os.path.join(folder, name, 'MANIFEST'))]
+                 if manifest_of(os.path.join(folder, name)) is not None]
         return sorted(names)  # step-000000099
 
     def wait_for_checkpoints(self, launcher, count):
@@ -159,7 +159,7 @@ class CheckpointTest(ProcessTest):
             self.assertEqual(rows[form]['eval_samples'], 500)
             self.assertIn("all rows of '%s" % path, rows[form]['rows'])
         # Skips a damaged newest checkpoint, and says so.
-        manifest = os.path.join(self.run_dir, 'checkpoints', last, 'MANIFEST')
+        manifest = manifest_of(os.path.join(self.run_dir, 'checkpoints', last))
         with open(manifest, 'r+b') as file:
             file.truncate(10)
         older = self.thermocline('eval', '--checkpoint', self.run_dir, '--run-dir',
@@ -204,7 +204,7 @@ class CheckpointTest(ProcessTest):
             self.assertIn('\ncheckpoint %s\nscored: ' % scored, result.stdout)
             self.assertEqual([line.split()[1] for line in result.stdout.splitlines()
                               if ' is passed over: ' in line], passed_over)
-            with open(os.path.join(folder, older, 'MANIFEST'), 'r+b') as file:
+            with open(manifest_of(os.path.join(folder, older)), 'r+b') as file:
                 file.truncate(10)
         # One that is named has to be whole.
         for name in (older, newest):
@@ -241,7 +241,7 @@ class CheckpointTest(ProcessTest):
     def test_a_damaged_checkpoint_is_named_and_not_passed_over(self):
         digest = self.train(*FLAGS)['model_digest']
         older, newest = self.checkpoints()[-2:]
-        path = os.path.join(self.run_dir, 'checkpoints', newest, 'MANIFEST')
+        path = manifest_of(os.path.join(self.run_dir, 'checkpoints', newest))
         with open(path, 'r+b') as file:
             file.seek(100)
             byte = file.read(1)[0]
@@ -320,7 +320,7 @@ class CheckpointTest(ProcessTest):
             now = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
             self.assertEqual(now.returncode, 0, now.stderr)
             paths.append(now.stdout.strip())
-            self.assertTrue(os.path.exists(os.path.join(paths[-1], 'MANIFEST')), now.stdout)
+            self.assertIsNotNone(manifest_of(paths[-1]), now.stdout)
         self.assertNotEqual(paths[0], paths[1])
         verified = self.thermocline('checkpoint', 'verify', paths[1])
         self.assertEqual(verified.returncode, 0, verified.stdout + verified.stderr)

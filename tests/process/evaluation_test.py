@@ -9,7 +9,8 @@ import signal
 import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest, process_state, stop, wait_for
+from harness import (DEADLINE_S, THERMOCLINE, ProcessTest, manifest_of, process_state, stop,
+                     wait_for)
 
 # The model overfits the small log within a few passes: from then on every evaluation is worse.
 MOST_PASSES = 40
@@ -218,9 +219,9 @@ class EvaluationTest(ProcessTest):
             wait_for(lambda: process_state(launcher.pid) == 'T', 'the launcher to stop')
             evaluations = self.events('eval')
             step = evaluations[-1]['step']
-            manifest = 'checkpoints/step-%09d/MANIFEST' % step
+            folder = 'checkpoints/step-%09d' % step
             if (evaluations[-1]['auc'] == max(event['auc'] for event in evaluations)
-                    and not os.path.exists(os.path.join(self.run_dir, manifest))
+                    and manifest_of(os.path.join(self.run_dir, folder)) is None
                     and self.phases() == ['waiting for the decision', 'waiting for the evaluation']):
                 return [step]
             stop(launcher, signal.SIGCONT)
@@ -238,7 +239,7 @@ class EvaluationTest(ProcessTest):
         summary = self.summary(launcher)
         self.assert_same(summary, undisturbed)
         best = os.path.join(self.run_dir, 'checkpoints', summary['evaluations']['best_checkpoint'])
-        self.assertTrue(os.path.exists(os.path.join(best, 'MANIFEST')), best)
+        self.assertIsNotNone(manifest_of(best), best)
         return summary
 
     def test_a_server_dies_while_workers_wait_for_the_best_checkpoint(self):

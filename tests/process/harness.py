@@ -46,6 +46,14 @@ cluster { worker_threads: 1 }
 """
 
 
+def manifest_of(folder):
+    """The path of the manifest in a checkpoint's folder; None: there is none."""
+    if not os.path.isdir(folder):
+        return None
+    names = [name for name in os.listdir(folder) if re.fullmatch(r'MANIFEST(-\d+)?', name)]
+    return os.path.join(folder, max(names)) if names else None
+
+
 def wait_for(condition, what):
     """Returns the first true value of `condition()`."""
     deadline = time.monotonic() + DEADLINE_S

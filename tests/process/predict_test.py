@@ -228,7 +228,8 @@ class PredictTest(ProcessTest):
         said = self.predict('kept.csv', '--data', self.data, code=2)
         self.assertIn('--out %s is there already; --force replaces it' % out, said)
         # A checkpoint with a damaged row.
-        checkpoint = os.path.join(self.run_dir, 'checkpoints', sorted(os.listdir(self.run_dir + '/checkpoints'))[-1])
+        checkpoint = os.path.join(self.run_dir, 'checkpoints', max(name for name in os.listdir(self.run_dir + '/checkpoints')
+                                             if name.startswith('step-')))
         rows = [name for name in os.listdir(checkpoint) if name.endswith('.sst')][0]
         with open(os.path.join(checkpoint, rows), 'r+b') as file:
             good = file.read()

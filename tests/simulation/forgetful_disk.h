@@ -34,6 +34,9 @@ class ForgetfulDisk : public Disk {
   absl::Status Rename(const std::string& from, const std::string& to) override {
     return disk_.Rename(from, to);
   }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    return disk_.Link(from, to);
+  }
   absl::Status Remove(const std::string& path) override { return disk_.Remove(path); }
   absl::Status CreateDirectory(const std::string& path) override {
     return disk_.CreateDirectory(path);

@@ -64,10 +64,11 @@ SimJob::SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
       model_(setup.tables, seed, setup.num_workers),
       saboteur_(planted, seed, setup.staleness_steps),
       launcher_disk_(&disk_, DeceptionsOf(planted)),
-      store_(&launcher_disk_, kSimCheckpoints),
+      nonces_(Mix64(seed ^ 1)),
       num_servers_(setup.num_servers),
       num_workers_(setup.num_workers),
       deaths_left_(setup.launcher.max_deaths),
+      host_losses_left_(setup.launcher.max_host_losses),
       worker_deaths_left_(setup.launcher.max_worker_deaths) {
   MakeServers();
   if (setup.evaluations.has_value()) {
@@ -99,6 +100,11 @@ void SimJob::MakeServers() {
   }
   network_ =
       std::make_unique<SimNetwork>(random_.Next(), setup_.faults, servers, &scheduler_, &saboteur_);
+}
+
+// A controller knows nothing of what the one before knew.
+void SimJob::MakeStore() {
+  store_.emplace(&launcher_disk_, kSimCheckpoints, [this] { return nonces_.Next(); });
 }
 
 std::vector<SimServer*> SimJob::servers() const {
@@ -154,6 +160,8 @@ JobMachineOptions SimJob::MachineOptions(const GenerationStart& start) const {
   const bool no_limit = saboteur_.Has(PlantedFault::kExtraRestarts);
   cluster.set_max_server_restarts(no_limit ? 1000 : setup_.max_server_restarts);
   cluster.set_startup_timeout_s(1'000'000);
+  cluster.set_host_wait_s(1'000'000);
+  machine.num_hosts = setup_.num_hosts;
   cluster.set_stall_timeout_s(kStallSeconds * static_cast<uint32_t>(ClockSpeed()));
   if (setup_.evaluations.has_value()) {
     job.mutable_evaluate()->set_every_steps(setup_.evaluations->every_steps);
@@ -198,6 +206,12 @@ SimWorld SimJob::World() {
     AddWorker(WorkerRank(start.id.index), start.first_step);
     workers_[start.id.index]->Start();
   };
+  world.lose_worker = [this](size_t rank) {
+    if (rank >= workers_.size() || workers_[rank] == nullptr) return;
+    max_staleness_ = max_staleness();
+    workers_[rank].reset();
+    worker_noticed_[rank] = true;
+  };
   world.on_open = [this](const GenerationStart& start, const absl::Status& status) {
     OnOpen(start, status);
   };
@@ -225,7 +239,7 @@ void SimJob::StartLauncher(const GenerationStart& start) {
   options.start_us = setup_.crashes.down_us;
   options.clock_speed = ClockSpeed();
   options.ended = launcher_ended_;
-  runner_ = std::make_unique<SimRunner>(std::move(options), World(), &store_, &scheduler_,
+  runner_ = std::make_unique<SimRunner>(std::move(options), World(), &*store_, &scheduler_,
                                         &saboteur_, &failures_);
   runner_->Begin();
   Later(0, [this] { Tick(); });
@@ -359,7 +373,7 @@ void SimJob::OnCommitted(const CheckpointEvent& event) {
   for (const auto& [id, line] : lines_) {
     if (id.second == event.step) ++counters_.made_again;
   }
-  const auto manifest = store_.Load(event.name);
+  const auto manifest = store_->Load(event.name);
   if (!manifest.ok()) return Fail(manifest.status().ToString());
   const auto verified = VerifyCheckpoint(&disk_, kSimCheckpoints, *manifest);
   if (!verified.ok()) return Fail(verified.status().ToString());
@@ -397,6 +411,8 @@ void SimJob::MaybeFail() {
     ++counters_.user_stops;
     runner_->StopByUser();
   }
+  if (Spend(&host_losses_left_, faults.lose_host))
+    runner_->LoseHost(random_.Below(setup_.num_hosts));
   if (workers_.empty() || WorkersDone()) return;
   const size_t victim = random_.Below(workers_.size());
   if (workers_[victim] == nullptr || worker_noticed_[victim]) return;
@@ -455,6 +471,7 @@ void SimJob::EndLauncher(bool takes_host) {
     disk_.CrashProcess();
   }
   disk_dies_soon_ = false;
+  MakeStore();
   launcher_ended_ = std::make_shared<bool>(false);
   const int64_t pause_us =
       setup_.checkpoints.has_value() ? setup_.checkpoints->notice_us : kPollMicros;
@@ -469,7 +486,7 @@ void SimJob::Resume() {
     return StartLauncher(anew);
   }
   Resize();
-  const auto next = FindNextGeneration(store_, kSimJobId, ChooseOlder());
+  const auto next = FindNextGeneration(*store_, kSimJobId, ChooseOlder());
   if (next.ok()) return StartLauncher(next->start);
   if (!absl::IsNotFound(next.status())) return Fail(next.status().ToString());
   StartLauncher({});
@@ -484,7 +501,7 @@ bool SimJob::IsLeftBehind(const CheckpointId& id) const {
 // whose best checkpoint was removed, so that the best can be checked at the end.
 std::string SimJob::ChooseOlder() {
   if (!random_.Chance(setup_.launcher.resume_older)) return "";
-  const auto list = store_.List();
+  const auto list = store_->List();
   if (!list.ok() || list->size() < 2) return "";
   std::vector<size_t> left_behind;
   for (size_t i = 0; i < list->size(); ++i) {
@@ -507,7 +524,7 @@ std::string SimJob::ChooseOlder() {
 // Before the job goes back: steps that will be trained again do not always make the same model.
 void SimJob::KeepLines() {
   if (!setup_.checkpoints.has_value()) return;
-  const auto list = store_.List();
+  const auto list = store_->List();
   if (!list.ok()) return;
   for (const ListedCheckpoint& listed : *list) {
     if (!listed.status.ok()) continue;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -80,7 +81,7 @@ class SimJob {
   std::vector<SimServer*> servers() const;
   ServerConfig ConfigFor(ServerIndex index) const;
   SimulatedDisk* checkpoints() { return &disk_; }
-  CheckpointStore* store() { return &store_; }
+  CheckpointStore* store() { return &*store_; }
   const GenerationStart& start() const { return start_; }  // Of the newest generation.
   // Those of the last generation; null where the job has none.
   const SimEvaluations* evaluations() const { return evaluations_.get(); }
@@ -96,6 +97,7 @@ class SimJob {
   static constexpr uint32_t kMaxServers = 4;
 
   void MakeServers();
+  void MakeStore();
   void AddWorker(WorkerRank rank, Step first_step);
   bool WorkersDone() const;
 
@@ -139,7 +141,8 @@ class SimJob {
   Saboteur saboteur_;
   SimulatedDisk disk_;  // The folder of checkpoints, as the launcher's host sees it.
   ForgetfulDisk launcher_disk_;
-  CheckpointStore store_;
+  SimRandom nonces_;
+  std::optional<CheckpointStore> store_;             // Of the launcher that runs.
   std::vector<std::unique_ptr<SimServer>> servers_;  // [kMaxServers] The rest have no process.
   std::unique_ptr<SimNetwork> network_;
   std::vector<std::unique_ptr<SimWorker>> workers_;  // By rank; null: it died.
@@ -155,6 +158,7 @@ class SimJob {
   bool finished_ = false;
   Step newest_committed_ = kNoStep;
   int deaths_left_;
+  int host_losses_left_;
   int worker_deaths_left_;
   int user_stops_left_ = 1;
   int job_faults_left_ = 1;

@@ -24,6 +24,8 @@ void SimLauncherCounters::Add(const SimLauncherCounters& other) {
   answered += other.answered;
   late_calls += other.late_calls;
   restarts += other.restarts;
+  hosts_lost += other.hosts_lost;
+  moved += other.moved;
 }
 
 SimRunner::SimRunner(SimRunnerOptions options, SimWorld world, CheckpointStore* store,
@@ -49,6 +51,7 @@ absl::Duration SimRunner::Now() const {
 }
 
 void SimRunner::Begin() {
+  MakeHosts();
   for (const JobAction& action : machine_.Begin(Now())) {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
@@ -73,6 +76,7 @@ void SimRunner::PostOf(const ProcessId& id, int64_t delay_us, JobEvent event) {
 }
 
 void SimRunner::Deliver(const JobEvent& event) {
+  NoteHosts(event);
   if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
     const bool is_judged = machine_.stage() < JobMachine::Stage::kWritingResult ||
                            machine_.stage() == JobMachine::Stage::kSettling;
@@ -109,6 +113,7 @@ void SimRunner::Do(const action::Open& open) {
   numbers_ =
       std::make_unique<CheckpointRequestNumbers>(options_.machine.job.name(), start.generation);
   processes_.clear();
+  before_ = std::exchange(places_, {});
   event::Opened opened;
   opened.generation = open.start.generation;
   if (options_.machine.job.has_checkpoint()) {
@@ -118,7 +123,7 @@ void SimRunner::Do(const action::Open& open) {
     state.set_base_checkpoint(start.base);
     state.set_base_generation(start.base_generation);
     opened.status = store_.Prepare();
-    if (opened.status.ok()) opened.status = store_.WriteJobState(state);
+    if (opened.status.ok()) opened.status = store_.Open(state, start.history);
     if (*options_.ended) return;
     if (opened.status.ok() && !start.base.empty()) {
       const auto base = store_.Load(start.base, start.base_generation);
@@ -132,10 +137,11 @@ void SimRunner::Do(const action::Open& open) {
 
 void SimRunner::Do(const action::StartProcess& start) {
   processes_[{start.id.role, start.id.index}] = start.id;
+  PlaceProcess(start);
   const int64_t delay_us = random_.Between(1, options_.start_us);
   if (start.id.role == ProcessRole::kWorker) {
     RunLater(delay_us, [this, start] {
-      if (!(processes_[{start.id.role, start.id.index}] == start.id)) return;
+      if (!CanStart(start)) return;
       world_.start_worker(start);
       PostOf(start.id, random_.Between(0, options_.notice_us),
              event::ProcessStarted{start.id, absl::StrCat("worker-", start.id.index)});
@@ -143,8 +149,92 @@ void SimRunner::Do(const action::StartProcess& start) {
     return;
   }
   RunLater(delay_us, [this, start] {
-    if (processes_[{start.id.role, start.id.index}] == start.id) StartServer(start);
+    if (CanStart(start)) StartServer(start);
   });
+}
+
+// Hosts
+// ------------------------------------------------------------------------------------------------
+
+// Some take one role only: where one of those is lost, the job waits for it.
+void SimRunner::MakeHosts() {
+  hosts_.resize(options_.machine.num_hosts);
+  const bool have_roles = hosts_.size() > 1 && random_.Chance(0.3);
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    hosts_[i].host.name = absl::StrCat("h", i);
+    hosts_[i].host.memory_bytes = 64;
+    hosts_[i].host.takes_servers = !have_roles || i != 0;
+    hosts_[i].host.takes_workers = !have_roles || i != 1;
+    RunLater(random_.Between(0, options_.faults.host_away_us), [this, i] { BringHostUp(i); });
+  }
+}
+
+void SimRunner::BringHostUp(size_t host) {
+  hosts_[host].is_up = true;
+  ++hosts_[host].host.nonce;
+  Post(random_.Between(0, options_.notice_us), event::HostUp{hosts_[host].host});
+}
+
+// Its end may be noticed after it has come back.
+void SimRunner::LoseHost(size_t index) {
+  SimHost& host = hosts_[index];
+  if (!host.is_up) return;
+  ++counters_.hosts_lost;
+  host.is_up = false;
+  for (const auto& [process, place] : places_) {
+    if (place.host != host.host.name) continue;
+    if (process.first == ProcessRole::kServer) {
+      world_.servers[process.second]->LoseHost();
+    } else {
+      world_.lose_worker(process.second);
+    }
+  }
+  Post(random_.Between(0, options_.notice_us),
+       event::HostLost{host.host.name, host.host.nonce, "simulated"});
+  RunLater(random_.Between(1, options_.faults.host_away_us), [this, index] { BringHostUp(index); });
+}
+
+SimRunner::SimHost* SimRunner::Find(const std::string& host) {
+  for (SimHost& each : hosts_) {
+    if (each.host.name == host) return &each;
+  }
+  return nullptr;
+}
+
+// What the machine knows from this event on.
+void SimRunner::NoteHosts(const JobEvent& event) {
+  if (const auto* up = std::get_if<event::HostUp>(&event)) {
+    SimHost& host = *Find(up->host.name);
+    host.known = std::max(host.known, up->host.nonce);
+  } else if (const auto* lost = std::get_if<event::HostLost>(&event)) {
+    SimHost& host = *Find(lost->name);
+    if (host.known == lost->nonce) host.known = 0;
+  }
+}
+
+void SimRunner::PlaceProcess(const action::StartProcess& start) {
+  const SimHost* const host = Find(start.host);
+  if (host == nullptr) {
+    if (!hosts_.empty()) Fail(absl::StrCat(start.id.Name(), " starts on no host"));
+    return;
+  }
+  if (host->known == 0) {
+    Fail(absl::StrCat(start.id.Name(), " starts on ", start.host, ", which is lost"));
+  }
+  const std::pair<ProcessRole, uint32_t> key = {start.id.role, start.id.index};
+  const auto [place, is_first] = places_.try_emplace(key, Place{start.host, host->known});
+  if (!is_first && (place->second.host != start.host || place->second.nonce != host->known)) {
+    Fail(absl::StrCat(start.id.Name(), " starts again, and its log is gone with its host"));
+  }
+  const auto before = before_.find(key);
+  if (is_first && before != before_.end() && before->second.host != start.host) ++counters_.moved;
+}
+
+bool SimRunner::CanStart(const action::StartProcess& start) {
+  if (!(processes_[{start.id.role, start.id.index}] == start.id)) return false;
+  const SimHost* const host = Find(start.host);
+  if (host == nullptr) return hosts_.empty();
+  return host->is_up && host->host.nonce == places_[{start.id.role, start.id.index}].nonce;
 }
 
 void SimRunner::StartServer(const action::StartProcess& start) {
@@ -368,12 +458,8 @@ void SimRunner::Do(const action::Commit& commit) {
   RunLater(CallMicros(), [this, commit] {
     event::Committed committed;
     committed.generation = commit.generation;
-    committed.status = store_.Commit(commit.checkpoint.manifest);
+    committed.status = store_.Commit(commit.checkpoint.manifest, &committed.may_exist);
     if (*options_.ended) return;
-    committed.may_exist =
-        absl::IsUnavailable(committed.status) &&
-        !absl::IsNotFound(
-            store_.Load(commit.checkpoint.name, commit.checkpoint.manifest.generation()).status());
     Post(CallMicros(), std::move(committed));
   });
 }
@@ -387,6 +473,14 @@ void SimRunner::Do(const action::Remove& remove) {
          event::Removed{remove.generation, removed.ok() ? removed->held_back
                                                         : std::string(removed.status().message())});
   });
+}
+
+void SimRunner::Do(const action::Finish& finish) {
+  if (options_.machine.job.has_checkpoint()) {
+    store_.End(RecordOf(finish.outcome)).IgnoreError();
+    if (*options_.ended) return;
+  }
+  world_.finish(finish.outcome);
 }
 
 void SimRunner::Do(const action::WriteResult& result) {

@@ -30,6 +30,8 @@ struct SimLauncherCounters {
   uint64_t answered = 0;  // Requests for a checkpoint.
   uint64_t late_calls = 0;
   uint64_t restarts = 0;  // Of servers.
+  uint64_t hosts_lost = 0;
+  uint64_t moved = 0;  // Processes that started on another host than before.
 
   void Add(const SimLauncherCounters& other);
 };
@@ -39,6 +41,7 @@ struct SimWorld {
   std::vector<SimServer*> servers;
   std::function<SimWorker*(size_t rank)> worker;  // Null: it is dead.
   std::function<void(const action::StartProcess&)> start_worker;
+  std::function<void(size_t rank)> lose_worker;  // With its host.
   // A generation begins: `status` says whether that is on the medium.
   std::function<void(const GenerationStart&, const absl::Status& status)> on_open;
   std::function<void(const action::ReportStart&)> on_rollback;
@@ -77,11 +80,22 @@ class SimRunner {
   void OnScored(const EvaluationReport& report);
   void RequestCheckpoint();
   void StopByUser();
+  // With all that it runs. It comes back as another registration.
+  void LoseHost(size_t host);
 
   const SimLauncherCounters& counters() const { return counters_; }
 
  private:
   struct Batch;  // Of calls to processes.
+  struct SimHost {
+    Host host;           // Its nonce is that of the registration that came last.
+    bool is_up = false;  // In fact.
+    uint64_t known = 0;  // The nonce by which the machine knows it; 0: as lost, or not at all.
+  };
+  struct Place {
+    std::string host;
+    uint64_t nonce = 0;
+  };
 
   absl::Duration Now() const;
   void Post(int64_t delay_us, JobEvent event);
@@ -104,7 +118,7 @@ class SimRunner {
   void Do(const action::WriteResult& result);
   void Do(const action::StopProcesses& stop);
   void Do(const action::AnswerRequest& answer);
-  void Do(const action::Finish& finish) { world_.finish(finish.outcome); }
+  void Do(const action::Finish& finish);
   void Do(const action::ReportStart& start);
   void Do(const action::ReportRestart&);
   void Do(const action::ReportCheckpoint& report);
@@ -112,6 +126,12 @@ class SimRunner {
   template <typename Report>
   void Do(const Report&) {}
 
+  void MakeHosts();
+  void BringHostUp(size_t host);
+  SimHost* Find(const std::string& host);
+  void NoteHosts(const JobEvent& event);
+  void PlaceProcess(const action::StartProcess& start);
+  bool CanStart(const action::StartProcess& start);
   void StartServer(const action::StartProcess& start);
   void CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size_t position);
   absl::StatusOr<CheckpointReply> CallOne(const CheckpointCall& call);
@@ -132,6 +152,9 @@ class SimRunner {
   uint64_t ticks_ = 0;  // Scheduled; only the last one counts.
   uint64_t requests_ = 0;
   std::map<std::pair<ProcessRole, uint32_t>, ProcessId> processes_;
+  std::vector<SimHost> hosts_;                                   // [num_hosts]
+  std::map<std::pair<ProcessRole, uint32_t>, Place> places_;     // Of the generation's processes.
+  std::map<std::pair<ProcessRole, uint32_t>, Place> before_;     // Of the one before.
   std::map<std::pair<ProcessRole, uint32_t>, int64_t> said_us_;  // Events of a process keep order.
   EvaluationReport last_report_;
   uint32_t restarts_ = 0;  // Before the job got further than ...

@@ -295,6 +295,13 @@ void SimServer::Die() {
   events_.on_ended(this);
 }
 
+void SimServer::LoseHost() {
+  End();
+  Note(kHostDied);
+  ++counters_.host_crashes;
+  disk_ = std::make_unique<SimulatedDisk>();
+}
+
 void SimServer::Forget() {
   if (process_ == nullptr) return;
   Bury();

@@ -100,6 +100,9 @@ class SimServer {
 
   // Kills the process, and another recovers at once with `base`.
   void Crash(const std::string& base, uint64_t base_generation);
+  // The process is gone, and its host with all that it wrote there. None comes before the next
+  // generation.
+  void LoseHost();
   // A planted fault: the server starts anew, without what it accepted.
   void Forget();
 

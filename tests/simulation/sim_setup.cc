@@ -175,6 +175,21 @@ void ChooseAdmission(SimRandom* random, SimSetup* setup) {
   }
 }
 
+// Drawn after all else, for the same reason.
+void ChooseHosts(SimRandom* random, SimSetup* setup) {
+  if (!setup->checkpoints.has_value() || random->Chance(0.5)) return;
+  setup->num_hosts = static_cast<uint32_t>(random->Between(1, 4));
+  setup->launcher.max_host_losses = static_cast<int>(random->Between(0, 3));
+  setup->launcher.lose_host = 0.005 * random->Between(1, 10);
+  setup->launcher.host_away_us = random->Between(1'000, 2'000'000);
+}
+
+std::string DescribeHosts(const SimSetup& setup) {
+  if (setup.num_hosts == 0) return "";
+  return absl::StrCat(", ", setup.num_hosts, " hosts, up to ", setup.launcher.max_host_losses,
+                      " lost for ", setup.launcher.host_away_us, " us");
+}
+
 std::string DescribeAdmission(const SimSetup& setup) {
   std::string text;
   for (const TableLayout& table : setup.tables) {
@@ -223,11 +238,13 @@ SimSetup ChooseSetup(SimRandom* random) {
     setup.launcher.resume_older = 0.1 * random->Between(6, 10);
   }
   ChooseAdmission(random, &setup);
+  ChooseHosts(random, &setup);
   return setup;
 }
 
 SimSetup Undisturbed(SimSetup setup) {
   setup.num_servers = 1;
+  setup.num_hosts = 0;
   setup.faults = {};
   setup.durability.reset();
   setup.checkpoints.reset();
@@ -248,7 +265,7 @@ std::string Describe(const SimSetup& setup) {
                       setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
                       setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
                       DescribeDurability(setup), DescribeCheckpoints(setup),
-                      DescribeEvaluations(setup), DescribeAdmission(setup));
+                      DescribeEvaluations(setup), DescribeHosts(setup), DescribeAdmission(setup));
 }
 
 }  // namespace thermocline

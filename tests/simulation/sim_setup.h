@@ -70,7 +70,10 @@ struct LauncherFaults {
   double late_call = 0;
   int64_t call_us = 0;  // There and back, at the most: the others go on meanwhile.
   int64_t late_us = 200'000;
-  double request = 0;  // The user asks for a checkpoint.
+  double request = 0;       // The user asks for a checkpoint.
+  int max_host_losses = 0;  // In a job over several hosts: with all that a host runs, and its logs.
+  double lose_host = 0;
+  int64_t host_away_us = 500'000;  // Until it comes back, at the most.
 };
 
 // A worker gives a silent server up after so long ...
@@ -99,6 +102,7 @@ struct EvaluationSetup {
 struct SimSetup {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
+  uint32_t num_hosts = 0;  // 0: all on the launcher's machine.
   uint32_t max_server_restarts = 10;
   uint32_t max_rollbacks = 10;
   uint32_t staleness_steps = 0;

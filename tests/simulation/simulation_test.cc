@@ -59,7 +59,8 @@ void Print(const SimulationResult& sum) {
             << " checkpoints of a step made again, " << job.lost_logs
             << " losses of a log noticed, " << job.stalls << " of them by a stall; "
             << servers.image_waits << " waits of a step for a checkpoint's rows; "
-            << checkpoints.restarts << " restarts of servers, " << job.user_stops
+            << checkpoints.restarts << " restarts of servers, " << checkpoints.hosts_lost
+            << " hosts lost, " << checkpoints.moved << " processes moved, " << job.user_stops
             << " stops by the user, " << job.job_faults << " faults of the job, " << job.failures
             << " jobs started again by people\n"
             << job.evaluations.decided << " evaluations decided, " << job.evaluations.best
@@ -98,6 +99,8 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.user_stops, 5u);
   EXPECT_GT(sum.job.job_faults, 5u);
   EXPECT_GT(sum.job.checkpoints.restarts, 100u);
+  EXPECT_GT(sum.job.checkpoints.hosts_lost, 20u);
+  EXPECT_GT(sum.job.checkpoints.moved, 10u);
   EXPECT_GT(sum.job.resized, 20u);
   EXPECT_GT(sum.job.restored, 30u);
   EXPECT_GT(sum.job.older, 10u);

@@ -255,6 +255,19 @@ absl::Status SimulatedDisk::Rename(const std::string& from, const std::string& t
   return absl::OkStatus();
 }
 
+absl::Status SimulatedDisk::Link(const std::string& from, const std::string& to) {
+  absl::MutexLock lock(&state_->mutex);
+  const auto found = state_->files.find(from);
+  if (found == state_->files.end()) return Missing(from);
+  if (state_->TakeFailure(id_)) return Failed(from);
+  if (state_->files.count(to) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat("can't link '", to, "': it exists"));
+  }
+  state_->files[to] = found->second;
+  state_->changed[to] = id_;
+  return absl::OkStatus();
+}
+
 absl::Status SimulatedDisk::Remove(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
   if (state_->files.count(path) == 0) return Missing(path);

@@ -35,6 +35,7 @@ class SimulatedDisk : public Disk {
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
   absl::Status Truncate(const std::string& path, uint64_t bytes) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Link(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;
