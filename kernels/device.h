@@ -95,8 +95,8 @@ class Device {
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 
   // For every feature f, pooled per sample into z[:, (first_vector + f) * dim ...]:
-  //   sum (or mean) of rows[row_indices[j]], j in [offsets[b], offsets[b + 1]), in order.
-  // An empty bag gives zeros.
+  //   sum (or mean) of rows[row_indices[j]], j in [offsets[b], offsets[b + 1]), in order,
+  // each times weights[j] where there are weights. An empty bag gives zeros.
   virtual void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                            Matrix z) = 0;  // [batch, (first_vector + features) * dim] float32
 
@@ -105,8 +105,8 @@ class Device {
   virtual void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                             Matrix z_gradient) = 0;  // like z
 
-  // For every group: sums[u] = canonical sum of gradients[lookups[j]], j in [offsets[u], offsets[u
-  // + 1]).
+  // For every group: sums[u] = canonical sum of gradients[lookups[j]], times weights[j] where there
+  // are weights, j in [offsets[u], offsets[u + 1]).
   virtual void SegmentSum(Matrix gradients,  // [num_gradients, dim] float32
                           absl::Span<const SegmentGroup> groups) = 0;
 

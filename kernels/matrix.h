@@ -69,13 +69,21 @@ struct PoolInput {
   Matrix rows;                            // [num_rows, dim] float32
   DeviceSpan<const int32_t> row_indices;  // [lookups]
   DeviceSpan<const int32_t> offsets;      // [batch + 1]; empty: every bag is one lookup
+  // What each row is multiplied with; empty: 1. REQUIRES: kSum, and offsets
+  DeviceSpan<const float> weights;  // [lookups]
 };
+
+inline bool HasValidWeights(const PoolInput& input) {
+  return input.weights.empty() || (input.weights.size == input.row_indices.size &&
+                                   !input.offsets.empty() && input.mode == PoolingMode::kSum);
+}
 
 // One table's lookups, grouped by unique key.
 struct SegmentGroup {
   DeviceSpan<const int32_t> lookups;  // [lookups] rows of the gradients
   DeviceSpan<const int32_t> offsets;  // [segments + 1]
   Matrix sums;                        // [segments, dim] float32
+  DeviceSpan<const float> weights;    // [lookups] what gradients are multiplied with; empty: 1
 };
 
 // One table group's summed gradients and the rows they change.

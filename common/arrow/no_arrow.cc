@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<ParquetWriter>> ParquetWriter::Create(const std::
   return RequireArrow(path);
 }
 
-absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Open(const ObjectStoreOptions&) {
+absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Open(const Data_S3&) {
   return RequireArrow("s3://");
 }
 

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/arrow/arrow_files.h"
 #include "common/base/status_macros.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 namespace {
@@ -107,7 +108,7 @@ class ArrowObjectStream : public ObjectStream {
 
 class S3Store : public ArrowObjectStore {
  public:
-  explicit S3Store(const ObjectStoreOptions& options) : options_(options) {}
+  explicit S3Store(const Data::S3& job) : job_(job) {}
   ~S3Store() override {
     // Amazon's library is ended as the process ends, before the static objects that it made while
     // the store was used.
@@ -221,14 +222,14 @@ class S3Store : public ArrowObjectStore {
     if (files_ != nullptr) return files_.get();
     RETURN_IF_ERROR(InitializeOnce());
     arrow::fs::S3Options s3 =
-        options_.anonymous ? arrow::fs::S3Options::Anonymous() : arrow::fs::S3Options::Defaults();
-    if (!options_.anonymous && s3.GetAccessKey().empty()) {
+        job_.anonymous() ? arrow::fs::S3Options::Anonymous() : arrow::fs::S3Options::Defaults();
+    if (!job_.anonymous() && s3.GetAccessKey().empty()) {
       return absl::UnauthenticatedError(
           "s3://: there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or "
           "AWS_PROFILE), or data.s3.anonymous for a public bucket");
     }
     RETURN_IF_ERROR(SetEndpoint(&s3));
-    s3.region = options_.region;
+    s3.region = job_.region();
     if (s3.region.empty()) s3.region = Environment("AWS_REGION");
     if (s3.region.empty()) s3.region = Environment("AWS_DEFAULT_REGION");
     if (s3.region.empty()) s3.region = kDefaultRegion;
@@ -247,7 +248,7 @@ class S3Store : public ArrowObjectStore {
   }
 
   absl::Status SetEndpoint(arrow::fs::S3Options* s3) const {
-    std::string endpoint = options_.endpoint;
+    std::string endpoint = job_.endpoint();
     if (endpoint.empty()) endpoint = Environment("AWS_ENDPOINT_URL_S3");
     if (endpoint.empty()) endpoint = Environment("AWS_ENDPOINT_URL");
     if (endpoint.empty()) return absl::OkStatus();
@@ -262,7 +263,7 @@ class S3Store : public ArrowObjectStore {
     return absl::OkStatus();
   }
 
-  const ObjectStoreOptions options_;
+  const Data::S3 job_;
   absl::Mutex mutex_;
   std::shared_ptr<arrow::fs::S3FileSystem> files_ ABSL_GUARDED_BY(mutex_);
 };
@@ -298,8 +299,8 @@ absl::Status FromArrow(const std::string& path, const arrow::Status& status) {
   return absl::UnavailableError(message);
 }
 
-absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Open(const ObjectStoreOptions& options) {
-  return std::make_unique<S3Store>(options);
+absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Open(const Data_S3& s3) {
+  return std::make_unique<S3Store>(s3);
 }
 
 }  // namespace thermocline

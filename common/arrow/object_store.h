@@ -15,16 +15,10 @@
 
 namespace thermocline {
 
+class Data_S3;  // Data::S3 of proto/job.proto
+
 // Whether `path` names an object: "s3://BUCKET/KEY".
 bool IsObjectPath(absl::string_view path);
-
-// What is empty comes from the environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...)
-// and the files that Amazon's tools read.
-struct ObjectStoreOptions {
-  std::string endpoint;  // "http://HOST:PORT"
-  std::string region;
-  bool anonymous = false;  // Requests are not signed.
-};
 
 // The bytes of one object, from first to last. Not thread-safe.
 class ObjectStream {
@@ -43,8 +37,9 @@ class ObjectStream {
 // Thread-safe.
 class ObjectStore {
  public:
-  // Makes no request.
-  static absl::StatusOr<std::unique_ptr<ObjectStore>> Open(const ObjectStoreOptions& options);
+  // What `s3` leaves out comes from the environment (AWS_ENDPOINT_URL, AWS_REGION,
+  // AWS_ACCESS_KEY_ID, ...) and the files that Amazon's tools read. Makes no request.
+  static absl::StatusOr<std::unique_ptr<ObjectStore>> Open(const Data_S3& s3);
   virtual ~ObjectStore() = default;
 
   // The objects that "s3://BUCKET/KEY" stands for, sorted: itself; where KEY ends in '/' those

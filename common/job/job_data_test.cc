@@ -248,9 +248,10 @@ TEST(ValidateFeatures, NamesLineAndField) {
            Case{"buckets: 100", "boundaries: 2 buckets: 3",
                 "j:5: feature[0].categorical.buckets is set beside boundaries, which make few keys "
                 "by themselves"},
-           Case{"buckets: 100", "weights: 'w'",
-                "j:5: feature[0].categorical.weights is refused: all values of a list count the "
-                "same yet"},
+           Case{"buckets: 100", "weights: 'scores'",
+                "j:5: feature[0].categorical.weights names 'scores', but there is no such column"},
+           Case{"buckets: 100", "weights: 'y'",
+                "j:5: feature[0].categorical.weights is 'y', which is a label"},
            Case{"buckets: 100", "min: 2", "j:5: feature[0].categorical.min goes with id: INTEGER"},
            Case{"buckets: 100", "separator: ','",
                 "j:5: feature[0].categorical.separator is ','; it must be one character, and not "

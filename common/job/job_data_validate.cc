@@ -272,19 +272,18 @@ class FeatureValidator {
     if (feature.has_cross() && (feature.has_categorical() || feature.has_sequence())) {
       return source_.Error(PathOf(i, "cross"), "is set beside another kind; choose one");
     }
-    return feature.has_cross() ? CheckCross(i) : CheckColumn(i);
+    return feature.has_cross() ? CheckCross(i)
+                               : CheckColumn(PathOf(i, "column"), feature.column(0));
   }
 
-  absl::Status CheckColumn(int i) const {
-    const std::string& column = job_.feature(i).column(0);
+  absl::Status CheckColumn(const std::string& path, const std::string& column) const {
     if (!columns_.empty() && known_columns_.count(column) == 0) {
-      return source_.Error(PathOf(i, "column"),
-                           absl::StrCat("names '", column, "', but there is no such column",
-                                        DidYouMean(column, columns_)));
+      return source_.Error(path, absl::StrCat("names '", column, "', but there is no such column",
+                                              DidYouMean(column, columns_)));
     }
     for (const std::string& label : data_.label().column()) {
       if (label != column) continue;
-      return source_.Error(PathOf(i, "column"), absl::StrCat("is '", label, "', which is a label"));
+      return source_.Error(path, absl::StrCat("is '", label, "', which is a label"));
     }
     return absl::OkStatus();
   }
@@ -358,8 +357,7 @@ class FeatureValidator {
     const Feature& feature = job_.feature(i);
     const Feature::Categorical& categorical = feature.categorical();
     if (!categorical.weights().empty()) {
-      return source_.Error(PathOf(i, "categorical.weights"),
-                           "is refused: all values of a list count the same yet");
+      RETURN_IF_ERROR(CheckColumn(PathOf(i, "categorical.weights"), categorical.weights()));
     }
     const bool has_boundaries = categorical.boundaries_size() > 0;
     if (has_boundaries && categorical.id() != Feature::Categorical::ID_UNSPECIFIED) {

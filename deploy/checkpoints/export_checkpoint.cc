@@ -86,6 +86,8 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                         {"pooling", Pooling_Name(feature->pooling())},
                         {"columns", feature->columns()},
                         {"padding_id", padding}});
+    const std::string& weights = feature->categorical().weights();
+    if (!weights.empty()) features.back()["weights"] = weights;
   }
   for (const TableLayout& table : tables.sparse) {
     Json entry = {{"name", table.name},

@@ -41,9 +41,7 @@ absl::Status CheckReadable(const std::string& field, const std::string& path) {
 absl::StatusOr<std::vector<std::string>> ListAt(const Data& data, const std::string& path) {
   if (!IsObjectPath(path)) return ListFiles(path);
   RETURN_IF_ERROR(RequireArrow(path));
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<ObjectStore> store,
-      ObjectStore::Open({data.s3().endpoint(), data.s3().region(), data.s3().anonymous()}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store, ObjectStore::Open(data.s3()));
   return store->List(path);
 }
 

@@ -134,6 +134,36 @@ TEST(Suggestions, IntegersAreIdsOrNumbers) {
   EXPECT_THAT(RenderInspection(figures), HasSubstr("label: click, rate 0.1000; its name"));
 }
 
+// Ids that went through floats, as data frames write them where some are missing: "17.0".
+TEST(Suggestions, WholeNumbersWrittenAsFloatsMayBeIds) {
+  const auto floats = [](const std::string& name, double distinct, Json numbers, double whole) {
+    numbers["numbers"]["whole_share"] = whole;
+    return Column(name, "number", distinct, numbers);
+  };
+  const Json figures = Suggested(Csv({
+      kClick,
+      floats("b", 5000, Numbers(100, 90000, 0, 0), 1),
+      floats("user_id", 30, Numbers(0, 90000, 0, 0.9), 1),
+      floats("price", 5000, Numbers(0, 90000, 0, 0), 1),
+      floats("fractions", 5000, Numbers(100, 90000, 0, 0), 0.999),
+      floats("stars", 5, Numbers(1, 5, 0, 1), 1),
+      floats("negative", 5000, Numbers(-50, 90, 0, 0.1), 1),
+      floats("row", 10000, Numbers(0, 10000, 0, 0), 1),
+  }));
+  EXPECT_EQ(UseOf(figures, "b"), kUseCategorical);
+  EXPECT_EQ(figures["columns"][1]["use_why"],
+            "all are whole numbers, written as floats; its values look like ids");
+  EXPECT_EQ(UseOf(figures, "user_id"), kUseCategorical);
+  EXPECT_EQ(UseOf(figures, "price"), kUseNumeric);
+  EXPECT_EQ(figures["columns"][3]["use_why"], "whole numbers, written as floats");
+  EXPECT_EQ(UseOf(figures, "fractions"), kUseNumeric);
+  EXPECT_EQ(figures["columns"][4]["use_why"], "numbers with fractions");
+  EXPECT_EQ(UseOf(figures, "stars"), kUseNumeric);
+  EXPECT_EQ(UseOf(figures, "negative"), kUseNumeric);
+  EXPECT_EQ(UseOf(figures, "row"), kUseNone);
+  EXPECT_EQ(DraftOf(figures).feature(0).categorical().id(), Feature::Categorical::STRING);
+}
+
 TEST(JobDraft, IsAJobThatLoads) {
   Json price = Column("price", "number", 5000, Numbers(0, 90, 9, 0));
   price["missing"] = 100;

@@ -209,6 +209,15 @@ Use UseOfInteger(const Json& column) {
   return {kUseCategorical, "its values look like ids"};
 }
 
+// Of numbers, some of which are written with a point or an exponent: ids that went through floats.
+bool HasWholeIds(const Json& column) {
+  const Json& numbers = column["numbers"];
+  if (!numbers.contains("whole_share") || numbers["whole_share"] != 1) return false;
+  return UseOfInteger(column).first == kUseCategorical &&
+         (IsNameOfId(column["name"].get<std::string>()) ||
+          column["distinct"].get<double>() > kFewValues);
+}
+
 Use UseOf(const Json& column, const std::string& format) {
   const std::string type = column["type"].get<std::string>();
   if (type == "empty") return {kUseNone, "no row has a value"};
@@ -223,12 +232,20 @@ Use UseOf(const Json& column, const std::string& format) {
     if (column["time"]["hour_start"].get<int>() >= 0) return {kUseHour, "the hour of the day"};
     return {kUseNone, "a time that comes does not come again"};
   }
-  if (type == "number") return {kUseNumeric, "numbers with fractions"};
+  const bool is_id = type == "number" && HasWholeIds(column);
+  if (type == "number" && !is_id) {
+    const bool is_whole = column["numbers"].value("whole_share", 0.0) == 1;
+    return {kUseNumeric, is_whole ? "whole numbers, written as floats" : "numbers with fractions"};
+  }
   if (type == "list" || type == "sequence") return {kUseCategorical, "a list of ids"};
   if (values > kManyRows && distinct > kUniqueShare * values) {
     return {kUseNone, "it has another value in nearly every row: it names the row"};
   }
   if (type == "integer") return UseOfInteger(column);
+  if (is_id) {
+    return {kUseCategorical, absl::StrCat("all are whole numbers, written as floats; ",
+                                          UseOfInteger(column).second)};
+  }
   return {kUseCategorical, "text"};
 }
 

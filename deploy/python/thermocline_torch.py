@@ -229,27 +229,35 @@ class ThermoclineDlrm(nn.Module):
                              % path)
         return cls(tensors, metadata)
 
-    def pooled(self, feature, keys, offsets):
+    def pooled(self, feature, keys, offsets, weights=None):
         """One feature's bags, pooled: [samples, dim]. Empty bags are zeros."""
+        if (weights is None) != ('weights' not in feature):
+            raise ValueError('feature %r %s' % (feature['name'], 'has weights' if weights is None else 'has no weights'))
         rows = self.tables[self._index[feature['table']]](keys)
         sizes = offsets[1:] - offsets[:-1]
-        if len(keys) == len(sizes) and bool((sizes == 1).all()):
+        if weights is None and len(keys) == len(sizes) and bool((sizes == 1).all()):
             return rows
         sample = torch.repeat_interleave(torch.arange(len(sizes), device=keys.device), sizes)
-        sums = rows.new_zeros(len(sizes), rows.shape[1]).index_add(0, sample, rows)
-        if feature['pooling'] == 'MEAN':
-            sums = sums / sizes.clamp(min=1)[:, None]
-        return sums
+        add = lambda of: of.new_zeros(len(sizes), *of.shape[1:]).index_add(0, sample, of)
+        if weights is None:
+            counts = sizes.clamp(min=1)
+        else:
+            rows = rows * weights[:, None]
+            counts = add(weights)
+            counts = torch.where(counts == 0, torch.ones_like(counts), counts)
+        return add(rows) / counts[:, None] if feature['pooling'] == 'MEAN' else add(rows)
 
-    def forward(self, dense, keys, offsets):
+    def forward(self, dense, keys, offsets, weights=None):
         """Logits of a batch, [samples] float32; torch.sigmoid makes probabilities of them.
 
         dense:   [samples, num_dense] float32, transformed as read_log does
         keys:    for each feature int64 [lookups], the keys' bits, sample after sample
         offsets: for each feature int64 [samples + 1], where in `keys` a sample's begin
+        weights: for each feature float32 [lookups], or None where it has none; None: no feature has
         """
         vectors = [self.bottom(dense)] if len(self.bottom) else []
-        vectors += [self.pooled(*of) for of in zip(self.config['features'], keys, offsets)]
+        weights = weights or [None] * len(keys)
+        vectors += [self.pooled(*of) for of in zip(self.config['features'], keys, offsets, weights)]
         z = torch.stack(vectors, dim=1)  # [samples, vectors, dim]
         dots = torch.bmm(z, z.transpose(1, 2))
         i, j = torch.tril_indices(z.shape[1], z.shape[1], offset=-1)  # (1,0), (2,0), (2,1), (3,0), ...

@@ -29,6 +29,18 @@ void AddRow(const float* __restrict from, float* __restrict to, int32_t dim) {
 }
 
 template <int kDim>
+void CopyScaledRow(const float* __restrict from, float scale, float* __restrict to, int32_t dim) {
+  const int32_t n = kDim > 0 ? kDim : dim;
+  for (int32_t i = 0; i < n; ++i) to[i] = scale * from[i];
+}
+
+template <int kDim>
+void AddScaledRow(const float* __restrict from, float scale, float* __restrict to, int32_t dim) {
+  const int32_t n = kDim > 0 ? kDim : dim;
+  for (int32_t i = 0; i < n; ++i) to[i] += scale * from[i];
+}
+
+template <int kDim>
 void PrefetchRow(const float* row, int32_t dim) {
   const int32_t n = kDim > 0 ? kDim : dim;
   for (int32_t i = 0; i < n; i += kFloatsPerLine) __builtin_prefetch(row + i);
@@ -56,6 +68,28 @@ struct RowsInOrder {
   }
 };
 
+// The same, each times its weight where there are weights.
+template <int kDim, bool kWeighted>
+struct Terms {
+  const RowsInOrder<kDim> rows;
+  const float* const weights;
+
+  void Copy(int64_t j, float* to) const {
+    if constexpr (kWeighted) {
+      CopyScaledRow<kDim>(rows.Read(j), weights[j], to, rows.dim);
+    } else {
+      CopyRow<kDim>(rows.Read(j), to, rows.dim);
+    }
+  }
+  void Add(int64_t j, float* to) const {
+    if constexpr (kWeighted) {
+      AddScaledRow<kDim>(rows.Read(j), weights[j], to, rows.dim);
+    } else {
+      AddRow<kDim>(rows.Read(j), to, rows.dim);
+    }
+  }
+};
+
 void ScaleRow(float scale, float* row, int32_t dim) {
   for (int32_t i = 0; i < dim; ++i) row[i] *= scale;
 }
@@ -71,10 +105,11 @@ void PoolOneLookup(const PoolInput& feature, int64_t begin, int64_t end, int32_t
   }
 }
 
-template <int kDim>
+template <int kDim, bool kWeighted>
 void PoolBags(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim, float* to,
               int64_t ld) {
   const RowsInOrder<kDim> rows{feature.rows, feature.row_indices.data, feature.offsets[end], dim};
+  const Terms<kDim, kWeighted> terms{rows, feature.weights.data};
   for (int64_t b = begin; b < end; ++b, to += ld) {
     const int32_t first = feature.offsets[b], last = feature.offsets[b + 1];
     if (b + rows.ahead < end) PrefetchRow<kDim>(to + rows.ahead * ld, dim);
@@ -82,8 +117,8 @@ void PoolBags(const PoolInput& feature, int64_t begin, int64_t end, int32_t dim,
       std::fill_n(to, dim, 0.0f);
       continue;
     }
-    CopyRow<kDim>(rows.Read(first), to, dim);
-    for (int32_t j = first + 1; j < last; ++j) AddRow<kDim>(rows.Read(j), to, dim);
+    terms.Copy(first, to);
+    for (int32_t j = first + 1; j < last; ++j) terms.Add(j, to);
     if (feature.mode == PoolingMode::kMean && last - first > 1) {
       ScaleRow(1.0f / static_cast<float>(last - first), to, dim);
     }
@@ -97,35 +132,47 @@ void PoolRows(absl::Span<const PoolInput> features, int32_t dim, int32_t first_v
     float* to = z.row(begin) + (first_vector + static_cast<int64_t>(f)) * dim;
     if (features[f].offsets.empty()) {
       PoolOneLookup<kDim>(features[f], begin, end, dim, to, z.ld);
+    } else if (features[f].weights.empty()) {
+      PoolBags<kDim, false>(features[f], begin, end, dim, to, z.ld);
     } else {
-      PoolBags<kDim>(features[f], begin, end, dim, to, z.ld);
+      PoolBags<kDim, true>(features[f], begin, end, dim, to, z.ld);
     }
   }
 }
 
-template <int kDim>
-void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int64_t end) {
+template <int kDim, bool kWeighted>
+void SumSegmentsOf(Matrix gradients, const SegmentGroup& group, int64_t begin, int64_t end) {
   const int32_t dim = gradients.cols;
   const RowsInOrder<kDim> rows{gradients, group.lookups.data, group.lookups.size, dim};
+  const Terms<kDim, kWeighted> terms{rows, group.weights.data};
   float partial[kDim > 0 ? kDim : kMaxDim];
   for (int64_t u = begin; u < end; ++u) {
     const int32_t first = group.offsets[u], last = group.offsets[u + 1];
     float* sum = group.sums.row(u);
     if (last - first == 1) {
-      CopyRow<kDim>(rows.Read(first), sum, dim);
+      terms.Copy(first, sum);
       continue;
     }
     if (first == last) std::fill_n(sum, dim, 0.0f);
     for (int32_t chunk = first; chunk < last; chunk += kSegmentChunk) {
       const int32_t chunk_end = std::min(chunk + kSegmentChunk, last);
-      CopyRow<kDim>(rows.Read(chunk), partial, dim);
-      for (int32_t j = chunk + 1; j < chunk_end; ++j) AddRow<kDim>(rows.Read(j), partial, dim);
+      terms.Copy(chunk, partial);
+      for (int32_t j = chunk + 1; j < chunk_end; ++j) terms.Add(j, partial);
       if (chunk == first) {
         CopyRow<kDim>(partial, sum, dim);
       } else {
         AddRow<kDim>(partial, sum, dim);
       }
     }
+  }
+}
+
+template <int kDim>
+void SumSegments(Matrix gradients, const SegmentGroup& group, int64_t begin, int64_t end) {
+  if (group.weights.empty()) {
+    SumSegmentsOf<kDim, false>(gradients, group, begin, end);
+  } else {
+    SumSegmentsOf<kDim, true>(gradients, group, begin, end);
   }
 }
 
@@ -136,6 +183,7 @@ void CpuPoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t f
   for (const PoolInput& feature : features) {
     CHECK(feature.offsets.empty() ? feature.row_indices.size == z.rows
                                   : feature.offsets.size == z.rows + int64_t{1});
+    CHECK(HasValidWeights(feature));
   }
   const auto pool_rows = dim == 16 ? PoolRows<16> : PoolRows<0>;
   pool->ParallelFor((z.rows + kPoolRows - 1) / kPoolRows, [&](int64_t cell, int) {
@@ -171,6 +219,7 @@ void CpuSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups, Thre
   int64_t num_cells = 0;
   for (const SegmentGroup& group : groups) {
     CHECK_EQ(group.offsets.size, group.sums.rows + int64_t{1});
+    CHECK(group.weights.empty() || group.weights.size == group.lookups.size);
     num_cells += cells_of(group);
   }
   const auto sum_segments = gradients.cols == 16 ? SumSegments<16> : SumSegments<0>;

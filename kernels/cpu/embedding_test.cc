@@ -15,16 +15,20 @@ struct Feature {
   int32_t num_rows;
   std::vector<float> rows;
   std::vector<int32_t> row_indices, offsets;
+  std::vector<float> weights;
+
+  float WeightOf(int32_t j) const { return weights.empty() ? 1 : weights[j]; }
 };
 
-DeviceSpan<const int32_t> Span(const std::vector<int32_t>& v) {
+template <typename T>
+DeviceSpan<const T> Span(const std::vector<T>& v) {
   return {v.data(), static_cast<int64_t>(v.size())};
 }
 
 // max_bag < 0: one lookup in every bag, without offsets.
 Feature MakeFeature(PoolingMode mode, int max_bag, int32_t batch, int32_t dim,
                     std::mt19937_64* rng) {
-  Feature f{mode, 9, RandomFloats(rng, 9 * dim), {}, {}};
+  Feature f{mode, 9, RandomFloats(rng, 9 * dim), {}, {}, {}};
   if (max_bag >= 0) f.offsets.push_back(0);
   for (int32_t b = 0; b < batch; ++b) {
     const int lookups = max_bag < 0 ? 1 : static_cast<int>((*rng)() % (max_bag + 1));
@@ -34,19 +38,23 @@ Feature MakeFeature(PoolingMode mode, int max_bag, int32_t batch, int32_t dim,
   return f;
 }
 
+// The last is weighted.
 std::vector<Feature> MakeFeatures(int32_t batch, int32_t dim, std::mt19937_64* rng) {
+  Feature weighted = MakeFeature(PoolingMode::kSum, 6, batch, dim, rng);
+  weighted.weights = RandomFloats(rng, weighted.row_indices.size());
   return {MakeFeature(PoolingMode::kSum, -1, batch, dim, rng),
           MakeFeature(PoolingMode::kSum, 4, batch, dim, rng),
           MakeFeature(PoolingMode::kMean, 5, batch, dim, rng),
           MakeFeature(PoolingMode::kMean, 0, batch, dim, rng),
-          MakeFeature(PoolingMode::kMean, -1, batch, dim, rng)};
+          MakeFeature(PoolingMode::kMean, -1, batch, dim, rng),
+          weighted};
 }
 
 std::vector<PoolInput> Inputs(std::vector<Feature>* features, int32_t dim) {
   std::vector<PoolInput> inputs;
   for (Feature& f : *features) {
     inputs.push_back({f.mode, FloatMatrix(f.rows.data(), f.num_rows, dim), Span(f.row_indices),
-                      Span(f.offsets)});
+                      Span(f.offsets), Span(f.weights)});
   }
   return inputs;
 }
@@ -74,8 +82,9 @@ TEST(PoolTest, AgreesWithPlainLoops) {
           const int32_t last = feature.offsets.empty() ? b + 1 : feature.offsets[b + 1];
           for (int32_t d = 0; d < dim; ++d) {
             float sum = 0;
-            for (int32_t j = first; j < last; ++j)
-              sum += feature.rows[feature.row_indices[j] * dim + d];
+            for (int32_t j = first; j < last; ++j) {
+              sum += feature.WeightOf(j) * feature.rows[feature.row_indices[j] * dim + d];
+            }
             if (feature.mode == PoolingMode::kMean && last - first > 1) {
               sum *= 1.0f / static_cast<float>(last - first);
             }
@@ -111,20 +120,22 @@ TEST(PoolTest, GradientsAgreeWithDifferences) {
   for (size_t f = 0; f < features.size(); ++f) {
     Feature& feature = features[f];
     std::vector<int32_t> lookups, offsets = {0};
+    std::vector<float> weights;
     for (int32_t row = 0; row < feature.num_rows; ++row) {
       for (int32_t b = 0; b < batch; ++b) {
         const int32_t first = feature.offsets.empty() ? b : feature.offsets[b];
         const int32_t last = feature.offsets.empty() ? b + 1 : feature.offsets[b + 1];
         for (int32_t j = first; j < last; ++j) {
-          if (feature.row_indices[j] == row)
-            lookups.push_back(b * vectors + 1 + static_cast<int32_t>(f));
+          if (feature.row_indices[j] != row) continue;
+          lookups.push_back(b * vectors + 1 + static_cast<int32_t>(f));
+          if (!feature.weights.empty()) weights.push_back(feature.weights[j]);
         }
       }
       offsets.push_back(static_cast<int32_t>(lookups.size()));
     }
     std::vector<float> sums(feature.rows.size());
     const SegmentGroup group = {Span(lookups), Span(offsets),
-                                FloatMatrix(sums.data(), feature.num_rows, dim)};
+                                FloatMatrix(sums.data(), feature.num_rows, dim), Span(weights)};
     CpuSegmentSum(FloatMatrix(gradient.data(), batch * vectors, dim), {group}, &pool);
     const double before = loss();
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -137,13 +148,18 @@ TEST(PoolTest, GradientsAgreeWithDifferences) {
 
 // In chunks of 256 lookups, each in order, the partial sums in order.
 std::vector<float> CanonicalSum(const std::vector<float>& gradients,
-                                const std::vector<int32_t>& lookups, int32_t dim) {
+                                const std::vector<int32_t>& lookups, int32_t dim,
+                                const float* weights = nullptr) {
+  const auto term = [&](size_t j, int32_t d) {
+    const float gradient = gradients[lookups[j] * dim + d];
+    return weights == nullptr ? gradient : weights[j] * gradient;
+  };
   std::vector<float> sum(dim, 0.0f);
   for (int32_t d = 0; d < dim; ++d) {
     for (size_t chunk = 0; chunk < lookups.size(); chunk += 256) {
-      float partial = gradients[lookups[chunk] * dim + d];
+      float partial = term(chunk, d);
       for (size_t j = chunk + 1; j < std::min(lookups.size(), chunk + 256); ++j) {
-        partial += gradients[lookups[j] * dim + d];
+        partial += term(j, d);
       }
       sum[d] = chunk == 0 ? partial : sum[d] + partial;
     }
@@ -172,18 +188,25 @@ TEST(SegmentSumTest, HasTheCanonicalBitsForAnyThreads) {
       offsets.push_back(static_cast<int32_t>(lookups.size()));
     }
     const auto count = static_cast<int32_t>(segments.size());
+    const std::vector<float> weights = RandomFloats(&rng, lookups.size());
+    const std::vector<float> ones(lookups.size(), 1.0f);
     for (int threads : {1, 2, 4}) {
       ThreadPool pool(threads);
-      std::vector<float> sums(count * dim, 77), more(count * dim, 77);
+      std::vector<float> sums(count * dim, 77), more(count * dim, 77), weighted(count * dim, 77);
       const SegmentGroup groups[] = {
           {Span(lookups), Span(offsets), FloatMatrix(sums.data(), count, dim)},
           {{}, {offsets.data(), 1}, FloatMatrix(nullptr, 0, dim)},  // a table without lookups
-          {Span(lookups), Span(offsets), FloatMatrix(more.data(), count, dim)}};
+          {Span(lookups), Span(offsets), FloatMatrix(more.data(), count, dim), Span(ones)},
+          {Span(lookups), Span(offsets), FloatMatrix(weighted.data(), count, dim), Span(weights)}};
       CpuSegmentSum(FloatMatrix(gradients.data(), num_gradients, dim), groups, &pool);
       for (int32_t s = 0; s < count; ++s) {
         const std::vector<float> expected = CanonicalSum(gradients, segments[s], dim);
         ASSERT_EQ(std::memcmp(&sums[s * dim], expected.data(), dim * sizeof(float)), 0)
             << "dim " << dim << " segment " << s << " threads " << threads;
+        const std::vector<float> times =
+            CanonicalSum(gradients, segments[s], dim, weights.data() + offsets[s]);
+        ASSERT_EQ(std::memcmp(&weighted[s * dim], times.data(), dim * sizeof(float)), 0)
+            << "weighted, dim " << dim << " segment " << s << " threads " << threads;
       }
       EXPECT_EQ(more, sums);
     }

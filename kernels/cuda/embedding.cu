@@ -37,13 +37,13 @@ __global__ void PoolForwardKernel(GRID_CONSTANT(Slice<PooledFeature>) slice, int
   const int32_t* const row_indices = feature.input.row_indices.data;
   const Bag bag = BagOf(feature.input, sample);
   Pack<kWidth> sum = {};
-  if (bag.begin < bag.end) {
-    sum = Pack<kWidth>::Load(RowOf(feature.input.rows, row_indices[bag.begin]) + column);
-  }
+  const auto term = [&](int32_t j) {
+    return LoadTerm<kWidth>(RowOf(feature.input.rows, row_indices[j]) + column,
+                            feature.input.weights, j);
+  };
+  if (bag.begin < bag.end) sum = term(bag.begin);
   UNROLL(4)
-  for (int32_t j = bag.begin + 1; j < bag.end; ++j) {
-    sum.Add(Pack<kWidth>::Load(RowOf(feature.input.rows, row_indices[j]) + column));
-  }
+  for (int32_t j = bag.begin + 1; j < bag.end; ++j) sum.Add(term(j));
   if (feature.input.mode == PoolingMode::kMean && bag.end - bag.begin > 1) {
     sum.Scale(1.0f / static_cast<float>(bag.end - bag.begin));
   }

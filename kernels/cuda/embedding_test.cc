@@ -30,6 +30,7 @@ struct Feature {
   int32_t num_rows;
   int64_t ld;
   std::vector<int32_t> row_indices, offsets;
+  std::vector<float> weights;
 };
 
 class EmbeddingTest : public KernelsTest {
@@ -47,6 +48,7 @@ class EmbeddingTest : public KernelsTest {
       lookups = feature.offsets.back();
     }
     feature.row_indices = RandomIndices(&rng_, lookups, feature.num_rows);
+    if (kind == 4) feature.weights = RandomFloats(&rng_, lookups);
     return feature;
   }
 
@@ -69,6 +71,7 @@ class EmbeddingTest : public KernelsTest {
                                          uploads->PutSpan(f.row_indices),
                                          {}});
                        if (!f.offsets.empty()) inputs.back().offsets = uploads->PutSpan(f.offsets);
+                       if (!f.weights.empty()) inputs.back().weights = uploads->PutSpan(f.weights);
                      }
                      const Matrix z_matrix = FloatMatrix(uploads->Put(z), batch, columns, ld);
                      if (backward) {
@@ -80,14 +83,18 @@ class EmbeddingTest : public KernelsTest {
                    });
   }
 
-  // Segments of `lengths[g]` lookups in group g.
+  // Segments of `lengths[g]` lookups in group g; those of every third group have weights.
   void TestSegmentSum(const std::vector<std::vector<int32_t>>& lengths, int32_t dim, int64_t pad) {
     constexpr int32_t kGradients = 301;
     const int64_t ld = dim + pad;
     const std::vector<float> gradients = RandomFloats(&rng_, kGradients * ld);
     std::vector<std::vector<int32_t>> lookups;
+    std::vector<std::vector<float>> weights;
+    const size_t first_weighted = rng_() % 3;
     for (const std::vector<int32_t>& of_group : lengths) {
       lookups.push_back(RandomIndices(&rng_, Offsets(of_group).back(), kGradients));
+      const bool is_weighted = weights.size() % 3 == first_weighted;
+      weights.push_back(RandomFloats(&rng_, is_weighted ? lookups.back().size() : 0));
     }
     ExpectSameBits(
         "segment sum, dim " + std::to_string(dim), [&](Device* device, Uploads* uploads) {
@@ -97,6 +104,7 @@ class EmbeddingTest : public KernelsTest {
             const std::vector<float> sums(segments * ld, kUntouched);
             groups.push_back({uploads->PutSpan(lookups[g]), uploads->PutSpan(Offsets(lengths[g])),
                               FloatMatrix(uploads->Put(sums), segments, dim, ld)});
+            if (!weights[g].empty()) groups.back().weights = uploads->PutSpan(weights[g]);
           }
           device->SegmentSum(FloatMatrix(uploads->Put(gradients), kGradients, dim, ld), groups);
           std::vector<float> all;

@@ -73,6 +73,15 @@ struct alignas(sizeof(float) * kWidth) Pack {
   }
 };
 
+// The floats at `from`, times weights[j] where there are weights.
+template <int kWidth>
+__device__ inline Pack<kWidth> LoadTerm(const float* from, const DeviceSpan<const float>& weights,
+                                        int32_t j) {
+  Pack<kWidth> term = Pack<kWidth>::Load(from);
+  if (weights.size > 0) term.Scale(weights.data[j]);
+  return term;
+}
+
 // Whether all rows of a matrix can be read as Pack<4>.
 inline bool RowsArePacked(const Matrix& matrix) {
   return matrix.ld % 4 == 0 && reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0;

@@ -89,14 +89,15 @@ __device__ Pack<kWidth> AddInOrder(Pack<kWidth> sum, int32_t n, Load load) {
 }
 
 template <int kWidth>
-__device__ Pack<kWidth> SumInOrder(const Matrix& gradients, const int32_t* lookups, Chunk chunk,
+__device__ Pack<kWidth> SumInOrder(const Matrix& gradients, const SegmentGroup& group, Chunk chunk,
                                    int32_t column) {
-  const auto row = [&](int32_t j) {
-    return Pack<kWidth>::Load(RowOf(gradients, lookups[j]) + column);
+  const int32_t* const lookups = group.lookups.data;
+  const auto term = [&](int32_t j) {
+    return LoadTerm<kWidth>(RowOf(gradients, lookups[j]) + column, group.weights, j);
   };
   const int32_t second = chunk.begin + 1;
-  return AddInOrder<kWidth>(row(chunk.begin), chunk.end - second,
-                            [&](int32_t i) { return row(second + i); });
+  return AddInOrder<kWidth>(term(chunk.begin), chunk.end - second,
+                            [&](int32_t i) { return term(second + i); });
 }
 
 // threads of a group: [windows, kPartialsPerWindow, dim / kWidth]
@@ -113,7 +114,7 @@ __global__ void ChunkSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix g
       ChunkOfPartial(work.group, window, static_cast<int32_t>(place % kPartialsPerWindow));
   if (chunk.begin == chunk.end) return;
   const int32_t column = static_cast<int32_t>(thread % packs) * kWidth;
-  SumInOrder<kWidth>(gradients, work.group.lookups.data, chunk, column)
+  SumInOrder<kWidth>(gradients, work.group, chunk, column)
       .Store(work.partials + place * gradients.cols + column);
 }
 
@@ -147,7 +148,7 @@ __global__ void SegmentSumKernel(GRID_CONSTANT(Slice<SegmentWork>) slice, Matrix
   if (last - first > kSegmentChunk) {
     sum = AddPartials<kWidth>(work.partials, gradients.cols, first, last, column);
   } else if (last > first) {
-    sum = SumInOrder<kWidth>(gradients, work.group.lookups.data, {first, last}, column);
+    sum = SumInOrder<kWidth>(gradients, work.group, {first, last}, column);
   }
   sum.Store(RowOf(work.group.sums, segment) + column);
 }

@@ -332,6 +332,7 @@ void StreamDevice::PoolForward(absl::Span<const PoolInput> features, int32_t dim
   for (const PoolInput& feature : features) {
     CHECK(feature.offsets.empty() ? feature.row_indices.size == z.rows
                                   : feature.offsets.size == z.rows + int64_t{1});
+    CHECK(HasValidWeights(feature));
   }
   if (!Begin()) return;
   Check(LaunchPoolForward(features, dim, first_vector, z, compute_), "PoolForward");
@@ -346,6 +347,7 @@ void StreamDevice::PoolBackward(absl::Span<const PoolInput> features, int32_t di
 void StreamDevice::SegmentSum(Matrix gradients, absl::Span<const SegmentGroup> groups) {
   for (const SegmentGroup& group : groups) {
     CHECK_EQ(group.offsets.size, group.sums.rows + int64_t{1});
+    CHECK(group.weights.empty() || group.weights.size == group.lookups.size);
   }
   if (!Begin()) return;
   void* const scratch = Scratch(sizeof(float) * SegmentSumScratchFloats(groups, gradients.cols));

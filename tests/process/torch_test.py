@@ -44,6 +44,24 @@ checkpoint { }
 cluster { worker_threads: 1 }
 """
 
+# Weights of a list's values, summed and averaged; one table has a list without.
+WEIGHTED_JOB = """
+name: "weighted"
+seed: 5
+data { train { path: "%(data)s" csv { header: true } } split { last_share: 0.25 } label { column: "y" } }
+default_table { dim: 6 init_scale: 0.3 optimizer { sgd {} } }
+table { name: "shared" settings { dim: 6 init_scale: 0.3 optimizer { sgd {} } } }
+feature { column: "x" numeric {} }
+feature { column: "a" categorical { id: INTEGER separator: "|" weights: "wa" missing: NO_KEY } }
+feature { column: "b" table: "shared" pooling: MEAN
+          categorical { id: INTEGER separator: "|" weights: "wb" missing: NO_KEY } }
+feature { column: "c" table: "shared" categorical { id: INTEGER separator: "|" missing: NO_KEY } }
+dlrm { bottom: [8] top: [8] }
+train { batch_size: 50 max_steps: 2 learning_rate { base: 0.5 } }
+checkpoint { every_steps: 1 }
+cluster { worker_threads: 1 servers: 2 }
+"""
+
 # A model without dense columns has no bottom MLP.
 NPY_JOB = """
 name: "small"
@@ -179,6 +197,77 @@ class TorchTest(ProcessTest):
             # logloss = log(1 + exp(-x)) of the logit of what happened.
             of_the_label = -math.log(math.expm1(summary['logloss']))
             self.assertAlmostEqual(logit if label else -logit, of_the_label, delta=1e-5, msg=sample)
+
+    def test_weights_of_lists(self):
+        # A step of SGD by PyTorch, whose EmbeddingBag takes weights of single lookups, moves the rows as ours does.
+        random_ = random.Random(7)
+        data = self.run_dir + '.csv'
+        rows = []
+        for _ in range(200):
+            lists = [[random_.randrange(12) for _ in range(random_.choice((0, 1, 2, 6)))] for _ in 'abc']
+            weights = [[random_.randrange(low, 9) / 4 for _ in bag] for low, bag in zip((-8, 1), lists)]
+            rows.append((random_.randrange(2), random_.random(), lists, weights))
+        join = lambda values: '|'.join(map(str, values))
+        with open(data, 'w') as file:
+            file.write('y,x,a,wa,b,wb,c\n')
+            for y, x, (a, b, c), (wa, wb) in rows:
+                file.write('%d,%r,%s,%s,%s,%s,%s\n' % (y, x, *map(join, (a, wa, b, wb, c))))
+        with open(self.job, 'w') as job:
+            job.write(WEIGHTED_JOB % {'data': data})
+        self.train()
+        models = []
+        for step in (0, 1):
+            path = '%s-%d.safetensors' % (self.run_dir, step)
+            folder = os.path.join(self.run_dir, 'checkpoints', 'step-%09d' % step)
+            done = self.thermocline('checkpoint', 'export', folder, path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            models.append(thermocline_torch.read_safetensors(path)[0])
+        before, after = models
+        model = thermocline_torch.ThermoclineDlrm.load('%s-0.safetensors' % self.run_dir)
+        self.assertEqual([feature.get('weights') for feature in model.config['features']], ['wa', 'wb', None])
+        tables = {}
+        for name in ('a', 'shared'):
+            of = {int(key): row for key, row in zip(before[name + '.keys'], torch.tensor(before[name + '.rows']))}
+            later = {int(key) for key in after[name + '.keys']}
+            table = next(t for t in model.config['tables'] if t['name'] == name)
+            initial = thermocline_torch.initial_rows(5, table['id'], torch.arange(12), 6, np.float32(0.3))
+            self.assertLessEqual(later, set(range(12)))
+            tables[name] = torch.stack([of.get(key, initial[key]) for key in range(12)]).requires_grad_()
+        batch = rows[50:100]
+
+        def pooled(name, column, weights=None, mean=False):
+            bags = [lists[column] for _, _, lists, _ in batch]
+            flat = torch.tensor([key for bag in bags for key in bag])
+            offsets = torch.tensor([0] + [len(bag) for bag in bags]).cumsum(0)[:-1]
+            if weights is None:
+                return torch.nn.functional.embedding_bag(flat, tables[name], offsets, mode='sum')
+            of_bags = [torch.tensor(row[3][weights]) for row in batch]
+            if mean:
+                of_bags = [of / of.sum() if len(of) else of for of in of_bags]
+            return torch.nn.functional.embedding_bag(flat, tables[name], offsets, mode='sum',
+                                                     per_sample_weights=torch.cat(of_bags).float())
+
+        bottom = model.bottom(torch.tensor([[row[1]] for row in batch], dtype=torch.float32))
+        z = torch.stack([bottom, pooled('a', 0, 0), pooled('shared', 1, 1, mean=True), pooled('shared', 2)], dim=1)
+        i, j = torch.tril_indices(4, 4, offset=-1)
+        logits = model.top(torch.cat([z[:, 0], torch.bmm(z, z.transpose(1, 2))[:, i, j]], dim=1)).squeeze(1)
+        labels = torch.tensor([float(row[0]) for row in batch])
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
+        for name, table in tables.items():
+            with torch.no_grad():
+                wanted = table - 0.5 * table.grad
+            for key, row in zip(after[name + '.keys'], after[name + '.rows']):
+                self.assertTrue(np.allclose(wanted[int(key)].numpy(), row, atol=1e-6), (name, int(key)))
+            self.assertGreater(float(table.grad.abs().max()), 1e-4)
+        # The loader pools the same.
+        with torch.no_grad():
+            keys = [torch.tensor([key for row in batch for key in row[2][f]]) for f in range(3)]
+            offsets = [torch.tensor([0] + [len(row[2][f]) for row in batch]).cumsum(0) for f in range(3)]
+            weights = [torch.tensor([w for row in batch for w in row[3][f]]) for f in range(2)] + [None]
+            scored = model(torch.tensor([[row[1]] for row in batch], dtype=torch.float32), keys, offsets, weights)
+        self.assertTrue(np.allclose(scored.numpy(), logits.detach().numpy(), atol=1e-5))
+        with self.assertRaisesRegex(ValueError, "'a' has weights"):
+            model(torch.zeros(50, 1), keys, offsets)
 
     def test_npy_files(self):
         run_dir = self.run_dir

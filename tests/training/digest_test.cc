@@ -117,6 +117,25 @@ TEST(WeightsTest, WeightedSamplesGiveTheReferencesBits) {
   }
 }
 
+// Lists whose values have weights: with servers, threads, several workers and a cache.
+TEST(WeightsTest, WeightedListsGiveTheReferencesBits) {
+  const auto job = [](const std::vector<std::string>& overrides) {
+    return MakeWeightedJob("adagrad {}", overrides);
+  };
+  const std::string reference = ReferenceDigest(job({}));
+  EXPECT_NE(reference, ReferenceDigest(job({"feature[1].categorical.weights=''"})));
+  EXPECT_NE(reference, ReferenceDigest(job({"feature[2].categorical.weights=''"})));
+  const Outcome outcome = Train(job({"cluster.servers=2", "cluster.worker_threads=2"}));
+  EXPECT_EQ(Hex(outcome.digest), reference);
+  const Outcome cached = Train(WithCache(job({"cluster.servers=2"}), "32KiB", 3, 2));
+  ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+  EXPECT_EQ(Hex(cached.digest), reference);
+  EXPECT_EQ(cached.workers[0]->evaluation.auc, outcome.workers[0]->evaluation.auc);
+  EXPECT_GT(cached.workers[0]->stats.cache().hits(), 0u);
+  const std::vector<std::string> of_two = {"cluster.workers=2", "cluster.servers=3"};
+  EXPECT_EQ(Hex(Train(job(of_two)).digest), ReferenceDigest(job(of_two)));
+}
+
 // The numbers of dense and of categorical columns.
 class ColumnsTest : public testing::TestWithParam<std::pair<int, int>> {
  protected:

@@ -95,12 +95,14 @@ class ReferenceTrainer {
     std::vector<std::vector<Key>> keys(sparse_.size());
     std::vector<std::vector<float>> rows(sparse_.size()), gradients(sparse_.size());
     std::vector<std::vector<int32_t>> offsets(sparse_.size()), bags(sparse_.size());
+    std::vector<std::vector<float>> weights(sparse_.size());
     std::vector<std::vector<int32_t>> row_indices(num_features);
     SparseBatch sparse_batch;
     sparse_batch.batch_size = batch->size;
     for (size_t t = 0; t < sparse_.size(); ++t) {
       // Lookups of each key in canonical order; keys ascending.
       std::map<Key, std::vector<int32_t>> lookups;
+      std::map<Key, std::vector<float>> of_lookups;  // Their weights.
       for (int sample = 0; sample < batch->size; ++sample) {
         for (int f = 0; f < num_features; ++f) {
           if (tables_.features[f].table_index != static_cast<int>(t)) continue;
@@ -108,6 +110,7 @@ class ReferenceTrainer {
           for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
             lookups[feature.keys[i]].push_back(
                 BagRow(sample, f, num_features, batch->num_dense > 0 ? 1 : 0));
+            of_lookups[feature.keys[i]].push_back(feature.weights.empty() ? 1 : feature.weights[i]);
           }
         }
       }
@@ -119,6 +122,7 @@ class ReferenceTrainer {
         const Row row = sparse_[t].count(key) ? sparse_[t][key] : NewRow(tables_.sparse[t], key);
         rows[t].insert(rows[t].end(), row.begin(), row.begin() + dim);
         bags[t].insert(bags[t].end(), key_bags.begin(), key_bags.end());
+        weights[t].insert(weights[t].end(), of_lookups[key].begin(), of_lookups[key].end());
         offsets[t].push_back(static_cast<int32_t>(bags[t].size()));
       }
       gradients[t].resize(rows[t].size());
@@ -126,14 +130,15 @@ class ReferenceTrainer {
       table.rows = FloatMatrix(rows[t].data(), static_cast<int32_t>(keys[t].size()), dim);
       table.segment_offsets = {offsets[t].data(), static_cast<int64_t>(offsets[t].size())};
       table.segment_bags = {bags[t].data(), static_cast<int64_t>(bags[t].size())};
+      table.segment_weights = {weights[t].data(), static_cast<int64_t>(weights[t].size())};
       sparse_batch.tables.push_back(table);
     }
     for (int f = 0; f < num_features; ++f) {
       const FeatureLookups& lookups = batch->features[f];
       FeatureBatch feature;
       feature.table = tables_.features[f].table_index;
-      feature.pooling =
-          tables_.features[f].pooling == MEAN ? PoolingMode::kMean : PoolingMode::kSum;
+      const bool is_mean = tables_.features[f].pooling == MEAN && lookups.weights.empty();
+      feature.pooling = is_mean ? PoolingMode::kMean : PoolingMode::kSum;
       const std::vector<Key>& sorted = keys[feature.table];
       for (Key key : lookups.keys) {
         row_indices[f].push_back(std::lower_bound(sorted.begin(), sorted.end(), key) -
@@ -141,6 +146,7 @@ class ReferenceTrainer {
       }
       feature.offsets = {lookups.offsets.data(), static_cast<int64_t>(lookups.offsets.size())};
       feature.row_indices = {row_indices[f].data(), static_cast<int64_t>(row_indices[f].size())};
+      feature.weights = {lookups.weights.data(), static_cast<int64_t>(lookups.weights.size())};
       sparse_batch.features.push_back(feature);
     }
 

@@ -48,7 +48,53 @@ std::string WriteColumns(int rows, int num_dense, int num_categorical) {
   return path;
 }
 
+// Lists of 0 to 4 ids, with as many numbers each.
+std::string WriteWeightedLists(int rows) {
+  const std::string path = testing::TempDir() + "/weighted.csv";
+  std::ofstream file(path);
+  std::mt19937 random(8);
+  file << "y,x,a,wa,b,wb,c\n";
+  for (int i = 0; i < rows; ++i) {
+    file << random() % 2 << ',' << random() % 100;
+    for (int list = 0; list < 3; ++list) {
+      std::string ids, weights;
+      for (uint32_t left = random() % 5; left > 0; --left) {
+        const char* const end = left > 1 ? "|" : "";
+        absl::StrAppend(&ids, (random() % 30) * (random() % 30), end);
+        absl::StrAppend(&weights, (random() % 40) * 0.25, end);
+      }
+      file << ',' << ids;
+      if (list < 2) file << ',' << weights;
+    }
+    file << '\n';
+  }
+  return path;
+}
+
 }  // namespace
+
+Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>& overrides) {
+  const std::string text = absl::StrCat(R"(
+    name: "weighted" seed: 11
+    data { train { path: ")",
+                                        WriteWeightedLists(1500), R"(" csv { header: true } }
+           split { last_share: 0.2 } label { column: "y" } }
+    default_table { dim: 8 optimizer { )",
+                                        optimizer, R"( } }
+    table { name: "shared" }
+    feature { column: "x" numeric { transform { log1p {} } } }
+    feature { column: "a" categorical { separator: "|" weights: "wa" missing: NO_KEY } }
+    feature { column: "b" table: "shared" pooling: MEAN
+              categorical { separator: "|" weights: "wb" } }
+    feature { column: "c" table: "shared" pooling: MEAN categorical { separator: "|" } }
+    dlrm { bottom: [24, 12] top: [40, 16] }
+    train { batch_size: 100 learning_rate { base: 0.05 } eval_batch_size: 64 }
+    cluster { worker_threads: 1 }
+  )");
+  absl::StatusOr<Job> job = ParseJob(text, "weighted.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
 
 Job MakeJobOfColumns(int num_dense, int num_categorical,
                      const std::vector<std::string>& overrides) {

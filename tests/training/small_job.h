@@ -31,6 +31,9 @@ Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& o
 // Of so many columns and no others; each categorical one has a table of its own.
 Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::string>& overrides);
 
+// Lists whose values have weights: one alone, and one that shares its table with a list without.
+Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>& overrides);
+
 // The job with a cache. The budget may be below what a job file may say.
 Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch_steps);
 

@@ -26,19 +26,23 @@ constexpr int PaddedDenseColumns(int num_dense) {
   return (num_dense + kDenseColumnsMultiple - 1) / kDenseColumnsMultiple * kDenseColumnsMultiple;
 }
 
-// The lookups of one feature: bag b is keys[offsets[b] .. offsets[b + 1]).
+// The lookups of one feature: bag b is keys[offsets[b] .. offsets[b + 1]). Where it has weights,
+// the bag is pooled to the sum of weights times rows, also by a feature whose pooling is MEAN: the
+// reader has divided them.
 struct FeatureLookups {
   UninitializedVector<Key> keys;         // [offsets[size]]
   UninitializedVector<int32_t> offsets;  // [size + 1], offsets[0] == 0
+  UninitializedVector<float> weights;    // [offsets[size]]; empty where the feature has none
 };
 
 // The keys of one feature while a batch is parsed. `keys` has room for more than `size`, and
-// changes its size here alone.
+// changes its size here alone. `weights` are as many as the keys, where the feature has them.
 struct KeyBuffer {
-  explicit KeyBuffer(UninitializedVector<Key>* keys)
-      : keys(keys), data(keys->data()), capacity(keys->size()) {}
+  explicit KeyBuffer(UninitializedVector<Key>* keys, UninitializedVector<float>* weights = nullptr)
+      : keys(keys), weights(weights), data(keys->data()), capacity(keys->size()) {}
 
   UninitializedVector<Key>* keys;
+  UninitializedVector<float>* weights;
   Key* data;  // Of `keys`.
   size_t capacity;
   size_t size = 0;

@@ -12,7 +12,7 @@
 namespace thermocline {
 namespace {
 
-constexpr int kLog1pEntries = 4096;
+constexpr int kLog1pEntries = NumberReader::kLog1pEntries;
 double Log1p(double value) { return std::log1p(std::max(value, 0.0)); }
 
 // One for all columns, so that it stays in the nearest cache. [kLog1pEntries]
@@ -123,14 +123,14 @@ std::string NumberReader::Describe(absl::string_view text) const {
 // ---- KeyReader
 
 KeyReader::KeyReader(const Feature& feature)
-    : missing_(feature.categorical().missing()),
+    : keeps_first_(feature.sequence().keep() == Feature::Sequence::FIRST),
+      missing_(feature.categorical().missing()),
       buckets_(feature.categorical().buckets()),
       start_(feature.categorical().substring().start()),
       length_(feature.categorical().substring().length()),
-      boundaries_(feature.categorical().boundaries().begin(),
-                  feature.categorical().boundaries().end()),
       max_length_(feature.sequence().max_length()),
-      keeps_first_(feature.sequence().keep() == Feature::Sequence::FIRST) {
+      boundaries_(feature.categorical().boundaries().begin(),
+                  feature.categorical().boundaries().end()) {
   const Feature::Categorical& categorical = feature.categorical();
   if (categorical.has_min()) min_ = categorical.min();
   if (!categorical.separator().empty()) separator_ = categorical.separator()[0];
@@ -200,14 +200,10 @@ inline bool KeyReader::Add(Result result, Key key, KeyBuffer* keys) const {
   return false;
 }
 
-inline bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
+bool KeyReader::AddOne(absl::string_view text, KeyBuffer* keys) const {
   Key key = 0;
   const Result result = ReadOne(text, &key);
   return Add(result, key, keys);
-}
-
-bool KeyReader::ReadValue(absl::string_view text, KeyBuffer* keys) const {
-  return AddOne(text, keys);
 }
 
 bool KeyReader::ReadInteger(int64_t number, KeyBuffer* keys) const {

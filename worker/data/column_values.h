@@ -25,6 +25,7 @@ std::string QuoteText(absl::string_view text);
 // Immutable.
 class NumberReader {
  public:
+  static constexpr int kLog1pEntries = 4096;
   // REQUIRES: of a resolved, valid job
   explicit NumberReader(const Feature::Numeric& numeric);
 
@@ -45,6 +46,11 @@ class NumberReader {
   }
   // As Read() of its decimal text. REQUIRES: a finite number
   bool ReadNumber(double number, float* value) const;
+  bool ReadInteger(int64_t number, float* value) const {
+    const bool is_known = log1p_ != nullptr && number >= 0 && number < kLog1pEntries;
+    if (is_known) *value = log1p_[number];
+    return is_known || ReadNumber(static_cast<double>(number), value);
+  }
   bool has_transforms() const { return !transforms_.empty(); }
   // What is wrong with `text`; "" where nothing is.
   std::string Describe(absl::string_view text) const;
@@ -56,7 +62,7 @@ class NumberReader {
 
   std::optional<float> missing_;  // Transformed.
   std::vector<Feature::Numeric::Transform> transforms_;
-  // Of small integers, where that is the only transform; else null.
+  // Of small integers, where that is the only transform; else null. [kLog1pEntries]
   const float* log1p_ = nullptr;
 };
 
@@ -68,22 +74,20 @@ class KeyReader {
 
   // Adds the keys of `text`. False: it is malformed, and some may have been added.
   bool Read(absl::string_view text, KeyBuffer* keys) const {
-    // Criteo's ids.
-    Key key;
-    if (is_plain_hex_ && text.size() == 8 && ParseEightHex(text.data(), &key)) {
-      keys->Add(key);
-      return true;
-    }
-    return ReadAny(text, keys);
+    return ReadEightHex(text, keys) || ReadAny(text, keys);
   }
   // The same where `text` is one value, whatever it contains: an element of a list.
-  bool ReadValue(absl::string_view text, KeyBuffer* keys) const;
+  bool ReadValue(absl::string_view text, KeyBuffer* keys) const {
+    return ReadEightHex(text, keys) || AddOne(text, keys);
+  }
   // As ReadValue() of the decimal text.
   bool ReadInteger(int64_t number, KeyBuffer* keys) const;
   // Leaves of the keys from `begin` on, those of one list, what a sequence keeps.
   void Shorten(size_t begin, KeyBuffer* keys) const;
-  // Whether Read() divides a text.
+  // Whether Read() divides a text, and where. 0: it doesn't.
   bool divides() const { return separator_ != 0; }
+  char separator() const { return separator_; }
+  bool keeps_first() const { return keeps_first_; }  // What a sequence keeps.
   // What is wrong with `text`; "" where nothing is.
   std::string Describe(absl::string_view text) const;
   std::string DescribeValue(absl::string_view text) const { return DescribeOne(text); }
@@ -92,6 +96,13 @@ class KeyReader {
   enum class Kind { kString, kInteger, kHex, kBoundaries };
   enum class Result { kKey, kMissing, kMalformed };
 
+  // Criteo's ids. False: it is none, and nothing was added.
+  bool ReadEightHex(absl::string_view text, KeyBuffer* keys) const {
+    Key key;
+    if (!is_plain_hex_ || text.size() != 8 || !ParseEightHex(text.data(), &key)) return false;
+    keys->Add(key);
+    return true;
+  }
   bool ReadAny(absl::string_view text, KeyBuffer* keys) const;
   Result ReadOne(absl::string_view text, Key* key) const;
   // Of an integer of 64 bits, the negative ones by their sign.
@@ -101,18 +112,18 @@ class KeyReader {
   std::string DescribeOne(absl::string_view text) const;
   absl::string_view Substring(absl::string_view text) const;
 
+  // What every value needs comes first. A text of hexadecimal digits is its key, as a whole: there
+  // are no buckets, no substring, and the separator is no digit.
+  bool is_plain_hex_ = false;
+  char separator_ = 0;  // 0: one value
+  bool keeps_first_ = false;
   Kind kind_ = Kind::kString;
   Feature::Categorical::Missing missing_;
-  std::optional<int64_t> min_;
   uint64_t buckets_;
   size_t start_, length_;
-  std::vector<double> boundaries_;
-  char separator_ = 0;  // 0: one value
-  // A text of hexadecimal digits is its key, as a whole: there are no buckets, no substring, and
-  // the separator is no digit.
-  bool is_plain_hex_ = false;
   size_t max_length_ = 0;  // 0: no sequence
-  bool keeps_first_ = false;
+  std::optional<int64_t> min_;
+  std::vector<double> boundaries_;
 };
 
 // The key of several features' keys together. Never kEmptyCategoryKey.

@@ -16,9 +16,7 @@ absl::StatusOr<std::shared_ptr<ObjectStore>> OpenStore(const Data& data) {
     for (const std::string& path : files.path()) is_used |= IsObjectPath(path);
   }
   if (!is_used) return std::shared_ptr<ObjectStore>();
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<ObjectStore> store,
-      ObjectStore::Open({data.s3().endpoint(), data.s3().region(), data.s3().anonymous()}));
+  ASSIGN_OR_RETURN(std::unique_ptr<ObjectStore> store, ObjectStore::Open(data.s3()));
   return std::shared_ptr<ObjectStore>(std::move(store));
 }
 

@@ -2,27 +2,23 @@
 // data, or of columns like Criteo's that are made here:
 //   parquet_benchmark --job=job.textproto --data=days/
 // tests/benchmarks/compare_parquet.py sets it beside pyarrow's reader of the same columns.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "benchmark/benchmark.h"
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
-#include "common/job/job_loader.h"
 #include "worker/data/parquet_source.h"
+#include "worker/data/reading_benchmark.h"
 
 namespace thermocline {
 namespace {
@@ -103,49 +99,21 @@ void BM_ReadAndParse(benchmark::State& state) { Run(/*parses=*/true, &state); }
 }  // namespace
 }  // namespace thermocline
 
-// --tiny: few rows, so that a test runs all of it.
 int main(int argc, char** argv) {
   using namespace thermocline;
-  std::string job_file, data;
-  bool tiny = false;
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    if (argument == "--tiny") {
-      tiny = true;
-    } else if (absl::ConsumePrefix(&argument, "--job=")) {
-      job_file = std::string(argument);
-    } else if (absl::ConsumePrefix(&argument, "--data=")) {
-      data = std::string(argument);
-    } else {
-      argv[kept++] = argv[i];
-    }
-  }
-  argc = kept;
   if (const absl::Status arrow = RequireArrow("this benchmark"); !arrow.ok()) {
     std::fprintf(stderr, "%s\n", std::string(arrow.message()).c_str());
-    return tiny ? 0 : 2;
-  }
-  const std::string made = absl::StrCat(std::filesystem::temp_directory_path().string(),
-                                        "/parquet_benchmark.", getpid(), ".parquet");
-  if (data.empty()) {
-    WriteRows(made, tiny ? 100 : 500'000);
-    data = made;
-  }
-  const std::vector<std::string> overrides = {absl::StrCat("data.path='", data, "'")};
-  const auto job =
-      job_file.empty() ? ParseJob(kMadeJob, "j", overrides) : LoadJob(job_file, overrides);
-  if (!job.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(job.status().message()).c_str());
-    return 2;
+    return 0;
   }
   Input opened;
   input = &opened;
-  Open(*job);
   benchmark::RegisterBenchmark("BM_Read", BM_Read)->Unit(benchmark::kMillisecond);
   benchmark::RegisterBenchmark("BM_ReadAndParse", BM_ReadAndParse)->Unit(benchmark::kMillisecond);
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-  std::remove(made.c_str());
-  return 0;
+  ReadingBenchmark reading;
+  reading.made_job = kMadeJob;
+  reading.made_suffix = ".parquet";
+  reading.made_rows = 500'000;
+  reading.make = WriteRows;
+  reading.open = Open;
+  return RunReadingBenchmark(reading, argc, argv);
 }

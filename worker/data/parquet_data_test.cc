@@ -45,6 +45,12 @@ feature { column: "plain" numeric { missing: 0.5 } }
 feature { column: "tags" pooling: MEAN categorical { separator: "|" missing: NO_KEY } }
 feature { column: "clicked" categorical { id: INTEGER } sequence { max_length: 3 } }
 feature { column: "words" sequence { max_length: 2 keep: FIRST } }
+feature { name: "scored_tags" column: "tags" pooling: MEAN
+          categorical { separator: "|" missing: NO_KEY weights: "tag_scores" } }
+feature { name: "scored_clicks" column: "clicked" categorical { id: INTEGER weights: "click_scores" }
+          sequence { max_length: 3 } }
+feature { name: "scored_words" column: "words" categorical { weights: "word_scores" }
+          sequence { max_length: 2 keep: FIRST } }
 feature { name: "hour" column: "time" categorical { substring { start: 11 length: 2 } } }
 feature { column: "day" categorical {} }
 feature { name: "user_x_device" cross { of: ["user", "device"] buckets: 1000 } }
@@ -76,6 +82,9 @@ class Table {
     AddText("words", "string", 3,
             [&] { return absl::StrCat("w", random_() % 8, random_() % 2 == 0 ? "" : "|v|u"); });
     AddTime();
+    AddWeights("tag_scores", "list of float", "tags");
+    AddWeights("click_scores", "list of int32", "clicked");
+    AddWeights("word_scores", "string", "words");
   }
 
   std::string Csv(int begin, int end) const {
@@ -138,6 +147,31 @@ class Table {
       for (std::string& value : values) value = Quoted(type, value);
       const bool is_null = values.empty() && random_() % 2 == 0;
       column.json.push_back(is_null ? "null" : absl::StrCat("[", absl::StrJoin(values, ","), "]"));
+    }
+    columns_.push_back(std::move(column));
+  }
+
+  // As many numbers as `list` has values; 0 or more.
+  void AddWeights(const std::string& name, const std::string& type, const std::string& list) {
+    const auto of = std::find_if(columns_.begin(), columns_.end(),
+                                 [&](const Column& column) { return column.name == list; });
+    const std::vector<std::string> lists = of->csv;
+    size_t row = 0;
+    const auto make = [&] {
+      const auto values = std::count(lists[row].begin(), lists[row].end(), '|') + 1;
+      std::vector<std::string> numbers;
+      for (int64_t i = 0; i < values; ++i) {
+        numbers.push_back(absl::StrContains(type, "int") ? absl::StrCat(random_() % 5)
+                                                         : absl::StrCat(random_() % 9, ".25"));
+      }
+      return absl::StrJoin(numbers, "|");
+    };
+    Column column{name, type, {}, {}};
+    for (; row < lists.size(); ++row) {
+      column.csv.push_back(lists[row].empty() ? "" : make());
+      const std::string json = absl::StrReplaceAll(column.csv.back(), {{"|", ","}});
+      column.json.push_back(type == "string" ? absl::StrCat("\"", column.csv.back(), "\"")
+                                             : absl::StrCat("[", json, "]"));
     }
     columns_.push_back(std::move(column));
   }
@@ -216,6 +250,7 @@ std::string Print(const Batch& batch) {
       absl::StrAppend(&text, " |");
       for (int32_t k = feature.offsets[i]; k < feature.offsets[i + 1]; ++k) {
         absl::StrAppend(&text, " ", absl::Hex(feature.keys[k]));
+        if (!feature.weights.empty()) absl::StrAppend(&text, "*", feature.weights[k]);
       }
     }
     absl::StrAppend(&text, "\n");
@@ -299,6 +334,45 @@ TEST_F(ParquetDataTest, GivesTheBatchesOfTheSameValuesAsText) {
           << start << " " << rest;
     }
   }
+}
+
+// The first column's page, which "x" reads, is damaged in the first of two row groups.
+TEST_F(ParquetDataTest, WhatIsSkippedIsReadInTheColumnThatSplitsItAlone) {
+  std::vector<std::string> numbers, splits, labels;
+  for (int i = 0; i < 200; ++i) {
+    numbers.push_back(absl::StrCat(i));
+    splits.push_back(absl::StrCat(i % 4 == 3 ? 7 : 3));
+    labels.push_back(absl::StrCat(i % 2));
+  }
+  const auto json = [](const std::vector<std::string>& values) {
+    return absl::StrCat("[", absl::StrJoin(values, ","), "]");
+  };
+  ParquetTestOptions options;
+  options.row_group_rows = 100;
+  const std::string path = Path("a.parquet");
+  WriteTestParquet(
+      path,
+      {{"x", "int64", json(numbers)}, {"s", "int64", json(splits)}, {"y", "int64", json(labels)}},
+      options);
+  const Job job = MakeJob(absl::StrCat("train { path: '", path,
+                                       "' parquet {} } label { column: 'y' }"
+                                       " split { column: 's' test_from: '5' }"),
+                          "feature { column: 'x' categorical { id: INTEGER } }");
+  const std::string whole = ReadAll(job, Split::kTrain, 0, 1, 2).batches;
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(4);  // After "PAR1" the header of the first page.
+  file << std::string(16, '\xff');
+  file.close();
+  EXPECT_EQ(ReadAll(job, Split::kTrain).status.code(), absl::StatusCode::kDataLoss);
+  auto dataset = Dataset::Open(job, DatasetOptions());
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  // 150 rows of the split in 32s; its first 75 are in the first row group.
+  auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(3));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  auto batch = (*reader)->Next();
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ((*batch)->features[0].keys[0], 128u);  // Row 96 of the split.
+  EXPECT_THAT(whole, HasSubstr(Print(**batch)));
 }
 
 TEST_F(ParquetDataTest, FilesOfHeldOutRowsAndPositiveLabels) {
@@ -459,6 +533,38 @@ TEST_F(ParquetErrorTest, ColumnsThatAreNotThereOrOfNoUse) {
                          " is of type list of int64"));
   EXPECT_THAT(error("feature { column: 'user_id' }", "split { column: 'at' test_from: '17' }"),
               HasSubstr("data.split.test_from is '17', but the column is one of dates or times"));
+}
+
+TEST_F(ParquetErrorTest, WeightsOfLists) {
+  const std::string path = Path("data/a.parquet");
+  const auto error = [&](const std::string& weights, const std::string& more = "") {
+    WriteTestParquet(path, {{"y", "int64", "[0, 1]"},
+                            {"tags", "list of int64", "[[1, 2], []]"},
+                            {"w", "list of double", weights},
+                            {"one", "double", "[1, 2]"}});
+    return Read(absl::StrCat("feature { column: 'tags' ", more, " categorical { weights: 'w' } }"))
+        .status;
+  };
+  const std::string row = absl::StrCat(path, ": row group 0, row 0: column 'w': ");
+  EXPECT_EQ(error("[[1, -2], []]"), absl::OkStatus());
+  EXPECT_EQ(error("[[1], []]"),
+            absl::InvalidArgumentError(absl::StrCat(row, "1 weight, but 'tags' has 2 values")));
+  EXPECT_EQ(error("[[1, null], []]"),
+            absl::InvalidArgumentError(absl::StrCat(row, "'' is not a weight: a finite number")));
+  EXPECT_EQ(error("[[1, 1e39], []]"), absl::InvalidArgumentError(absl::StrCat(
+                                          row, "'1e+39' is not a weight: a finite number")));
+  EXPECT_EQ(error("[[1, -2], []]", "pooling: MEAN"),
+            absl::InvalidArgumentError(
+                absl::StrCat(row, "'-2' is below 0, and the feature's pooling is MEAN")));
+  EXPECT_EQ(Read("feature { column: 'tags' categorical { weights: 'one' } }").status,
+            absl::InvalidArgumentError(absl::StrCat(
+                "the weights of feature 'tags' are a list of numbers, as its column is a list, but "
+                "the column 'one' of ",
+                path, " is of type float64")));
+  EXPECT_EQ(Read("feature { column: 'tags' categorical { weights: 'v' } }").status,
+            absl::InvalidArgumentError(
+                absl::StrCat("categorical.weights of feature 'tags' names the column 'v', but ",
+                             path, " has no such column")));
 }
 
 TEST_F(ParquetErrorTest, FilesThatDiffer) {

@@ -53,7 +53,7 @@ bool AddNumber(const NumberReader& reader, const ParquetColumn& column, const Pa
   switch (column.kind) {
     case Kind::kInteger:
     case Kind::kBool:
-      return reader.ReadNumber(static_cast<double>(values.integers[i]), value);
+      return reader.ReadInteger(values.integers[i], value);
     case Kind::kUnsigned:
       return reader.ReadNumber(static_cast<double>(static_cast<uint64_t>(values.integers[i])),
                                value);
@@ -231,6 +231,7 @@ void ParquetParser::ReadKeys(const std::vector<Row>& rows, size_t f, std::vector
   DictionaryKeys* known = nullptr;
   std::string scratch;
   KeyBuffer keys{&lookups->keys};
+  const bool is_text = cursor.column.kind == Kind::kText && !cursor.column.is_list && !divides;
   for (size_t r = 0; r < rows.size(); ++r) {
     cursor.Enter(rows[r]);
     if (block != cursor.block) {
@@ -241,13 +242,77 @@ void ParquetParser::ReadKeys(const std::vector<Row>& rows, size_t f, std::vector
       }
     }
     const size_t before = keys.size;
-    const bool ok = cursor.column.is_list
-                        ? ReadList(reader, cursor, known, rows[r].row, &scratch, &keys)
-                        : AddCell(reader, cursor, known, cursor.cells->index(rows[r].row), divides,
-                                  &scratch, &keys);
+    bool ok;
+    if (is_text && known == nullptr) {
+      const int64_t i = cursor.cells->index(rows[r].row);
+      ok = reader.ReadValue(i < 0 ? absl::string_view() : cursor.values->text(i), &keys);
+    } else if (cursor.column.is_list) {
+      ok = ReadList(reader, cursor, known, rows[r].row, &scratch, &keys);
+    } else {
+      ok = AddCell(reader, cursor, known, cursor.cells->index(rows[r].row), divides, &scratch,
+                   &keys);
+    }
     if (!ok) {
       (*is_bad)[r] = 1;
       keys.size = before;
+    }
+    lookups->offsets[r + 1] = static_cast<int32_t>(keys.size);
+  }
+  lookups->keys.resize(keys.size);
+}
+
+bool ParquetParser::ReadWeightedList(const TextParser::Keys& feature, const Cursor& cursor,
+                                     const Cursor& numbers, int64_t row, std::string* scratch,
+                                     KeyBuffer* keys) {
+  const KeyReader& reader = *feature.reader;
+  const ListWeights& weights = *feature.list_weights;
+  const int32_t first_value = cursor.cells->offsets[row];
+  const int32_t first_weight = numbers.cells->offsets[row];
+  const int32_t num_values = cursor.cells->offsets[row + 1] - first_value;
+  const int32_t num_weights = numbers.cells->offsets[row + 1] - first_weight;
+  if (num_values == 0 && num_weights == 0) return weights.Read(reader, "", "", keys);
+  if (num_weights != std::max(num_values, 1)) return false;
+  const size_t first = keys->size;
+  for (int32_t k = 0; k < num_weights; ++k) {
+    const int64_t value = num_values == 0 ? -1 : cursor.cells->index(first_value + k);
+    if (num_values > 1 && IsEmpty(cursor.column, *cursor.values, value)) return false;
+    float weight;
+    if (!AddNumber(weights.number(), numbers.column, *numbers.values,
+                   numbers.cells->index(first_weight + k), scratch, &weight) ||
+        !AddValue(reader, cursor.column, *cursor.values, value, /*divides=*/false, scratch, keys) ||
+        !weights.Add(weight, keys)) {
+      return false;
+    }
+  }
+  weights.Finish(reader, first, keys);
+  return true;
+}
+
+void ParquetParser::ReadWeightedKeys(const std::vector<Row>& rows, size_t f,
+                                     std::vector<uint8_t>* is_bad, FeatureLookups* lookups) const {
+  const TextParser::Keys& feature = plan_.features_[f];
+  Cursor cursor(*this, places_[feature.column]);
+  Cursor numbers(*this, places_[feature.weights]);
+  std::string scratch, number;
+  lookups->weights.clear();
+  KeyBuffer keys{&lookups->keys, &lookups->weights};
+  for (size_t r = 0; r < rows.size(); ++r) {
+    cursor.Enter(rows[r]);
+    numbers.Enter(rows[r]);
+    const int64_t row = rows[r].row;
+    const size_t before = keys.size;
+    const bool ok =
+        cursor.column.is_list
+            ? ReadWeightedList(feature, cursor, numbers, row, &scratch, &keys)
+            : feature.list_weights->Read(
+                  *feature.reader,
+                  TextOf(cursor.column, *cursor.values, cursor.cells->index(row), &scratch),
+                  TextOf(numbers.column, *numbers.values, numbers.cells->index(row), &number),
+                  &keys);
+    if (!ok) {
+      (*is_bad)[r] = 1;
+      keys.size = before;
+      lookups->weights.resize(before);
     }
     lookups->offsets[r + 1] = static_cast<int32_t>(keys.size);
   }
@@ -303,14 +368,17 @@ void ParquetParser::ReadRows(const std::vector<Row>& rows, std::vector<uint8_t>*
     lookups.keys.resize(std::max(lookups.keys.capacity(), rows.size()));
     lookups.offsets.resize(rows.size() + 1);
     lookups.offsets[0] = 0;
-    if (plan_.features_[f].column >= 0) ReadKeys(rows, f, is_bad, &lookups);
+    if (plan_.features_[f].weights >= 0) {
+      ReadWeightedKeys(rows, f, is_bad, &lookups);
+    } else if (plan_.features_[f].column >= 0) {
+      ReadKeys(rows, f, is_bad, &lookups);
+    }
   }
   AddCrosses(*is_bad, batch);
 }
 
-bool ParquetParser::IsHeldOut(const ParquetBlock& block, int64_t row) const {
-  const int place = places_[plan_.split_->column()];
-  const ParquetCells& cells = block.cells[place];
+bool ParquetParser::IsHeldOut(const ParquetCells& cells, int64_t row) const {
+  const int place = split_place();
   const int64_t i = cells.index(row);
   if (test_from_.has_value()) return i >= 0 && cells.values->integers[i] >= *test_from_;
   std::string scratch;
@@ -337,15 +405,43 @@ std::string ParquetParser::DescribeList(int column, const ParquetCells& cells, i
   return "";
 }
 
+std::string ParquetParser::DescribeWeights(const TextParser::Keys& feature,
+                                           const ParquetBlock& block, int64_t row) const {
+  const ParquetColumn& column = Column(feature.column);
+  const ParquetColumn& weights = Column(feature.weights);
+  const ParquetCells& cells = block.cells[places_[feature.column]];
+  const ParquetCells& numbers = block.cells[places_[feature.weights]];
+  std::string scratch, number;
+  if (!column.is_list) {
+    return feature.list_weights->Describe(
+        *feature.reader, column.name, TextOf(column, *cells.values, cells.index(row), &scratch),
+        TextOf(weights, *numbers.values, numbers.index(row), &number));
+  }
+  const int32_t num_values = cells.offsets[row + 1] - cells.offsets[row];
+  const int32_t num_weights = numbers.offsets[row + 1] - numbers.offsets[row];
+  if (num_weights != num_values && (num_weights != 1 || num_values != 0)) {
+    return ListWeights::DescribeCounts(num_weights, column.name, num_values);
+  }
+  std::string wrong;
+  for (int32_t k = numbers.offsets[row]; wrong.empty() && k < numbers.offsets[row + 1]; ++k) {
+    wrong = feature.list_weights->DescribeWeight(
+        TextOf(weights, *numbers.values, numbers.index(k), &number));
+  }
+  return wrong;
+}
+
 std::string ParquetParser::Describe(const ParquetBlock& block, int64_t row) const {
   std::string scratch;
   for (int column = 0; column < static_cast<int>(places_.size()); ++column) {
     if (places_[column] < 0) continue;
     const ParquetCells& cells = block.cells[places_[column]];
-    const std::string wrong =
-        Column(column).is_list ? DescribeList(column, cells, row)
-                               : plan_.DescribeColumn(column, TextOf(Column(column), *cells.values,
-                                                                     cells.index(row), &scratch));
+    std::string wrong = Column(column).is_list
+                            ? DescribeList(column, cells, row)
+                            : plan_.DescribeColumn(column, TextOf(Column(column), *cells.values,
+                                                                  cells.index(row), &scratch));
+    for (const TextParser::Keys& keys : plan_.features_) {
+      if (wrong.empty() && keys.weights == column) wrong = DescribeWeights(keys, block, row);
+    }
     if (!wrong.empty()) return absl::StrCat("column '", Column(column).name, "': ", wrong);
   }
   return "the row is malformed";

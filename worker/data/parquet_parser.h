@@ -71,8 +71,10 @@ class ParquetParser {
   // number".
   std::string Describe(const ParquetBlock& block, int64_t row) const;
 
-  // Whether data.split.column holds a row out. Malformed ones are not.
-  bool IsHeldOut(const ParquetBlock& block, int64_t row) const;
+  // The place of data.split.column among columns(). REQUIRES: the job has one
+  int split_place() const { return places_[plan_.split_->column()]; }
+  // Whether `cells` of that column hold a row out. Malformed ones are not.
+  bool IsHeldOut(const ParquetCells& cells, int64_t row) const;
 
  private:
   using Row = RawBatch::ColumnRow;
@@ -102,13 +104,21 @@ class ParquetParser {
   void ReadNumbers(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad, Batch* batch) const;
   void ReadKeys(const std::vector<Row>& rows, size_t feature, std::vector<uint8_t>* is_bad,
                 FeatureLookups* lookups) const;
+  // As ReadKeys, of a feature with weights.
+  void ReadWeightedKeys(const std::vector<Row>& rows, size_t feature, std::vector<uint8_t>* is_bad,
+                        FeatureLookups* lookups) const;
   void AddCrosses(const std::vector<uint8_t>& is_bad, Batch* batch) const;
   // Add the keys of a row's list, and of value `i` (-1: null). `known`: of the dictionary, or null.
   static bool ReadList(const KeyReader& reader, const Cursor& cursor, const DictionaryKeys* known,
                        int64_t row, std::string* scratch, KeyBuffer* keys);
+  static bool ReadWeightedList(const TextParser::Keys& feature, const Cursor& cursor,
+                               const Cursor& numbers, int64_t row, std::string* scratch,
+                               KeyBuffer* keys);
   static bool AddCell(const KeyReader& reader, const Cursor& cursor, const DictionaryKeys* known,
                       int64_t i, bool divides, std::string* scratch, KeyBuffer* keys);
   std::string DescribeList(int column, const ParquetCells& cells, int64_t row) const;
+  std::string DescribeWeights(const TextParser::Keys& feature, const ParquetBlock& block,
+                              int64_t row) const;
 
   TextParser plan_;          // What becomes of which column of the first file.
   std::vector<int> places_;  // In columns_, of each column of the first file; -1: it isn't read.

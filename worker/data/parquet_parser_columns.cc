@@ -65,6 +65,7 @@ void ParquetParser::AddColumns(const std::vector<ParquetColumn>& columns) {
   for (const TextParser::Number& number : plan_.numbers_) used.push_back(number.column);
   for (const TextParser::Keys& keys : plan_.features_) {
     if (keys.column >= 0) used.push_back(keys.column);
+    if (keys.weights >= 0) used.push_back(keys.weights);
   }
   used.insert(used.end(), plan_.carried_.begin(), plan_.carried_.end());
   if (plan_.weight_ >= 0) used.push_back(plan_.weight_);
@@ -122,6 +123,15 @@ absl::Status ParquetParser::CheckColumns(const Job& job, const std::string& path
     if (plan_.features_[i].column < 0) continue;
     const ParquetColumn& column = Column(plan_.features_[i].column);
     const Feature::Categorical& categorical = embedded[i]->categorical();
+    if (plan_.features_[i].weights >= 0) {
+      const ParquetColumn& weights = Column(plan_.features_[i].weights);
+      if (weights.is_list != column.is_list || IsTime(weights.kind)) {
+        return wrong(absl::StrCat("the weights of feature '", embedded[i]->name(), "' are ",
+                                  column.is_list ? "a list of numbers" : "numbers",
+                                  ", as its column is ", column.is_list ? "a list" : "no list"),
+                     weights);
+      }
+    }
     const bool is_number =
         categorical.boundaries_size() > 0 || categorical.id() == Feature::Categorical::INTEGER;
     if (is_number && IsTime(column.kind)) {

@@ -45,6 +45,9 @@ class ParquetRows : public RowReader {
       skipped += of_block;
       if (skipped == count) return skipped;
       if (wanted_ == TextRange::Rows::kAll) return skipped + SkipUnread(count - skipped);
+      ASSIGN_OR_RETURN(const int64_t passed, SkipBySplit(count - skipped));
+      skipped += passed;
+      if (skipped == count) return skipped;
       ASSIGN_OR_RETURN(const bool more, NextBlock());
       if (!more) return skipped;
     }
@@ -91,6 +94,42 @@ class ParquetRows : public RowReader {
     return skipped;
   }
 
+  // Passes over rows that were not read, in blocks of which no more than `count` rows are wanted,
+  // and reads of them what splits the rows alone. Returns how many of them are wanted.
+  absl::StatusOr<int64_t> SkipBySplit(int64_t count) {
+    int64_t skipped = 0;
+    std::vector<ParquetCells> cells;
+    for (; next_file_ < static_cast<int>(files_->paths.size()); NextFile()) {
+      if (file_ == nullptr) RETURN_IF_ERROR(OpenFile());
+      is_placed_ = false;
+      RETURN_IF_ERROR(file_->Seek(next_row_, {columns_[parser_->split_place()]}));
+      for (;;) {
+        if (skipped == count) return skipped;
+        RETURN_IF_ERROR(CheckCancelled());
+        ASSIGN_OR_RETURN(const int64_t rows, file_->Read(kBlockRows, &cells));
+        if (rows == 0) break;
+        int64_t wanted = 0;
+        for (int64_t row = 0; row < rows; ++row) wanted += IsWanted(cells[0], row) ? 1 : 0;
+        if (wanted > count - skipped) return skipped;
+        skipped += wanted;
+        next_row_ += rows;
+        done_rows_ += rows;
+      }
+    }
+    return skipped;
+  }
+
+  // Where not all rows are. `cells`: of the column that splits them.
+  bool IsWanted(const ParquetCells& cells, int64_t row) const {
+    return parser_->IsHeldOut(cells, row) == (wanted_ == TextRange::Rows::kHeldOut);
+  }
+
+  absl::Status CheckCancelled() const {
+    return cancelled_->load(std::memory_order_relaxed)
+               ? absl::CancelledError("reading was cancelled")
+               : absl::OkStatus();
+  }
+
   void NextFile() {
     ++next_file_;
     next_row_ = 0;
@@ -113,9 +152,7 @@ class ParquetRows : public RowReader {
   // Decodes the next rows; false at the end of all files.
   absl::StatusOr<bool> NextBlock() {
     for (; next_file_ < static_cast<int>(files_->paths.size()); NextFile()) {
-      if (cancelled_->load(std::memory_order_relaxed)) {
-        return absl::CancelledError("reading was cancelled");
-      }
+      RETURN_IF_ERROR(CheckCancelled());
       if (file_ == nullptr) RETURN_IF_ERROR(OpenFile());
       if (!is_placed_) RETURN_IF_ERROR(file_->Seek(next_row_, columns_));
       is_placed_ = true;
@@ -146,11 +183,9 @@ class ParquetRows : public RowReader {
     chosen_ = 0;
     chosen_end_ = block_ == nullptr ? 0 : block_->rows;
     if (is_all_) return;
+    const ParquetCells& cells = block_->cells[parser_->split_place()];
     for (int64_t row = 0; row < chosen_end_; ++row) {
-      const bool is_held_out = parser_->IsHeldOut(*block_, row);
-      if (is_held_out == (wanted_ == TextRange::Rows::kHeldOut)) {
-        rows_of_block_.push_back(static_cast<int32_t>(row));
-      }
+      if (IsWanted(cells, row)) rows_of_block_.push_back(static_cast<int32_t>(row));
     }
     chosen_end_ = static_cast<int64_t>(rows_of_block_.size());
   }

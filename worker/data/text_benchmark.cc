@@ -1,28 +1,20 @@
 // Reading and parsing of text, each alone on one thread: of lines like Criteo's that are made here,
 // or of a job's own data:
 //   text_benchmark --job=deploy/jobs/avazu.textproto --data=avazu.csv
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "benchmark/benchmark.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
-#include "common/job/job_loader.h"
+#include "worker/data/reading_benchmark.h"
 #include "worker/data/text_source.h"
 
 namespace thermocline {
@@ -131,51 +123,22 @@ void BM_Parse(benchmark::State& state) {
 }  // namespace
 }  // namespace thermocline
 
-// --tiny: few rows, so that a test runs all of it.
 int main(int argc, char** argv) {
   using namespace thermocline;
-  std::string job_file, data;
-  bool tiny = false;
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    if (argument == "--tiny") {
-      tiny = true;
-    } else if (absl::ConsumePrefix(&argument, "--job=")) {
-      job_file = std::string(argument);
-    } else if (absl::ConsumePrefix(&argument, "--data=")) {
-      data = std::string(argument);
-    } else {
-      argv[kept++] = argv[i];
-    }
-  }
-  argc = kept;
-  const std::string made = absl::StrCat(std::filesystem::temp_directory_path().string(),
-                                        "/text_benchmark.", getpid(), ".tsv");
-  if (data.empty()) {
-    std::ofstream(made) << CriteoLines(tiny ? 100 : 200'000);
-    data = made;
-  }
-  const std::vector<std::string> overrides = {absl::StrCat("data.path='", data, "'")};
-  const auto job =
-      job_file.empty()
-          ? ParseJob(
-                "name: 'j' data { format: CRITEO_TSV path: 'x' } dlrm { bottom: 8 top: 8 } "
-                "train { batch_size: 4 learning_rate { base: 0.1 } }",
-                "j", overrides)
-          : LoadJob(job_file, overrides);
-  if (!job.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(job.status().message()).c_str());
-    return 2;
-  }
   Input opened;
   input = &opened;
   input->max_rows = 200'000;
-  Open(*job);
   benchmark::RegisterBenchmark("BM_Read", BM_Read)->Unit(benchmark::kMillisecond);
   benchmark::RegisterBenchmark("BM_Parse", BM_Parse)->Unit(benchmark::kMillisecond);
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-  std::remove(made.c_str());
-  return 0;
+  ReadingBenchmark reading;
+  reading.made_job =
+      "name: 'j' data { format: CRITEO_TSV path: 'x' } dlrm { bottom: 8 top: 8 } "
+      "train { batch_size: 4 learning_rate { base: 0.1 } }";
+  reading.made_suffix = ".tsv";
+  reading.made_rows = 200'000;
+  reading.make = [](const std::string& path, int64_t rows) {
+    std::ofstream(path) << CriteoLines(rows);
+  };
+  reading.open = Open;
+  return RunReadingBenchmark(reading, argc, argv);
 }

@@ -10,7 +10,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
@@ -57,16 +56,17 @@ size_t FindSeparators(absl::string_view line, char separator, uint32_t* ends) {
   return count;
 }
 
-// The columns of a line without quotes, by the places of their separators and the line's end.
+// The columns of a line without quotes, by the places of their separators and the line's end. The
+// first column begins after places[0], which is -1.
 struct PlainColumns {
   const char* line;
-  const uint32_t* ends;
+  const uint32_t* places;
   size_t count;
 
   size_t size() const { return count; }
   absl::string_view operator[](size_t i) const {
-    const uint32_t begin = i == 0 ? 0 : ends[i - 1] + 1;
-    return {line + begin, ends[i] - begin};
+    const uint32_t begin = places[i] + 1;
+    return {line + begin, places[i + 1] - begin};
   }
 };
 
@@ -76,8 +76,9 @@ PlainColumns SplitPlain(absl::string_view line, char separator,
   if (ends->size() < line.size() + 2 * kSplitBytes) {
     ends->resize(2 * line.size() + 2 * kSplitBytes);
   }
-  const size_t separators = FindSeparators(line, separator, ends->data());
-  (*ends)[separators] = static_cast<uint32_t>(line.size());
+  (*ends)[0] = ~uint32_t{0};
+  const size_t separators = FindSeparators(line, separator, ends->data() + 1);
+  (*ends)[separators + 1] = static_cast<uint32_t>(line.size());
   return {line.data(), ends->data(), separators + 1};
 }
 
@@ -111,22 +112,6 @@ bool TakeQuoted(absl::string_view* rest, char separator, absl::string_view* colu
     rest->remove_prefix(quote + 1);
     return rest->empty() || rest->front() == separator;
   }
-}
-
-std::string Columns(size_t count) {
-  return absl::StrCat(count, count == 1 ? " column" : " columns");
-}
-
-// A line without a tab and with commas.
-std::string DescribeCommas(absl::string_view line) {
-  const std::vector<absl::string_view> columns = absl::StrSplit(line, ',');
-  const bool has_header = LooksLikeHeader(columns);
-  return absl::StrCat(
-      columns.size(), " columns separated by commas; CRITEO_TSV separates them by tabs",
-      has_header
-          ? absl::StrCat(", and has no header, which the line looks like (", QuoteText(line), ")")
-          : "",
-      "; describe the file with data.train { csv {} } and `feature`");
 }
 
 }  // namespace
@@ -192,6 +177,12 @@ absl::Status TextParser::AddFeatures(const Job& job) {
       ASSIGN_OR_RETURN(keys.column,
                        Find(feature->column(0), absl::StrCat("feature '", feature->name(), "'")));
       keys.reader.emplace(*feature);
+    }
+    const std::string& weights = feature->categorical().weights();
+    if (!weights.empty()) {
+      ASSIGN_OR_RETURN(keys.weights, Find(weights, absl::StrCat("categorical.weights of feature '",
+                                                                feature->name(), "'")));
+      keys.list_weights.emplace(*feature);
     }
     index[feature->name()] = static_cast<int>(features_.size());
     features_.push_back(std::move(keys));
@@ -289,7 +280,11 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
     const Keys& keys = features_[f];
     has_cross |= keys.column < 0;
     if (keys.column < 0) continue;
-    if (!keys.reader->Read(columns[keys.column], &(*features)[f])) return false;
+    KeyBuffer* const to = &(*features)[f];
+    const bool ok = keys.weights < 0 ? keys.reader->Read(columns[keys.column], to)
+                                     : keys.list_weights->Read(*keys.reader, columns[keys.column],
+                                                               columns[keys.weights], to);
+    if (!ok) return false;
   }
   if (split_.has_value() && !split_->IsHeldOut(columns[split_->column()])) return false;
   if (!has_cross) return true;
@@ -339,11 +334,14 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   batch->features.resize(features_.size());
   std::vector<KeyBuffer> features;
   features.reserve(features_.size());
+  std::vector<int32_t*> offsets;  // Of each feature.
   for (FeatureLookups& feature : batch->features) {
     feature.keys.resize(std::max(feature.keys.capacity(), rows));
     feature.offsets.resize(rows + 1);
     feature.offsets[0] = 0;
-    features.emplace_back(&feature.keys);
+    feature.weights.clear();
+    features.emplace_back(&feature.keys, &feature.weights);
+    offsets.push_back(feature.offsets.data());
   }
   LineColumns line;
   size_t row = 0;
@@ -354,14 +352,15 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
     if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), values, &features, &line, batch)) {
       bad->push_back(i);
       for (size_t f = 0; f < features.size(); ++f) {
-        features[f].size = batch->features[f].offsets[row];
+        features[f].size = offsets[f][row];
+        if (features_[f].weights >= 0) batch->features[f].weights.resize(features[f].size);
       }
       continue;
     }
     std::fill(dense + num_dense, dense + stride, 0.0f);
     ++row;
     for (size_t f = 0; f < features.size(); ++f) {
-      batch->features[f].offsets[row] = static_cast<int32_t>(features[f].size);
+      offsets[f][row] = static_cast<int32_t>(features[f].size);
     }
   }
   batch->size = static_cast<int>(row);
@@ -379,71 +378,6 @@ bool TextParser::IsHeldOut(absl::string_view line, LineColumns* scratch) const {
   SplitLine(WithoutLineEnd(line), format_, scratch);
   if (scratch->misquoted >= 0 || scratch->columns.size() != columns_.names.size()) return false;
   return split_->IsHeldOut(scratch->columns[split_->column()]).value_or(false);
-}
-
-// ---- what is wrong
-
-std::string TextParser::DescribeCount(absl::string_view line, size_t columns) const {
-  std::string text =
-      absl::StrCat(Columns(columns), ", not ", columns_.names.size(), " (", columns_.source, ")");
-  if (columns > 1) return text;
-  for (const char other : {',', '\t', ';', '|'}) {
-    const auto others = static_cast<size_t>(std::count(line.begin(), line.end(), other));
-    if (others + 1 != columns_.names.size() || other == format_.separator) continue;
-    absl::StrAppend(&text, "; with separator: ",
-                    other == '\t' ? "\"\\t\"" : absl::StrCat("\"", std::string(1, other), "\""),
-                    " they would be ", columns_.names.size());
-  }
-  return text;
-}
-
-std::string TextParser::DescribeColumn(int column, absl::string_view text) const {
-  float ignored;
-  if (needs_labels_ && std::count(labels_.begin(), labels_.end(), column) > 0 &&
-      !ParseLabel(text, &ignored)) {
-    return absl::StrCat(QuoteText(text), " is not 0 or 1");
-  }
-  if (column == weight_ && !ParseWeight(text, &ignored)) {
-    return absl::StrCat(QuoteText(text), " is not a weight: a number, 0 or more");
-  }
-  std::string wrong;
-  for (const Number& number : numbers_) {
-    if (wrong.empty() && number.column == column) wrong = number.reader.Describe(text);
-  }
-  for (const Keys& keys : features_) {
-    if (wrong.empty() && keys.column == column) wrong = keys.reader->Describe(text);
-  }
-  const bool is_split = split_.has_value() && split_->column() == column;
-  if (wrong.empty() && is_split && !split_->IsHeldOut(text).has_value()) {
-    wrong = absl::StrCat(QuoteText(text), " is not a number, as data.split.test_from is");
-  }
-  return wrong;
-}
-
-std::string TextParser::Describe(absl::string_view line) const {
-  line = WithoutLineEnd(line);
-  if (line.empty()) return "the line is empty";
-  LineColumns split;
-  SplitLine(line, format_, &split);
-  const absl::Span<const absl::string_view> columns = split.columns;
-  if (split.misquoted >= 0) {
-    return absl::StrCat("column ", split.misquoted + 1,
-                        " begins with a quote that is not closed at its end (a quote within "
-                        "quotes is written twice; quotes: false reads it as it is)");
-  }
-  if (is_criteo_ && columns.size() == 1 && line.find(',') != line.npos) return DescribeCommas(line);
-  if (is_criteo_ && LooksLikeHeader(columns)) {
-    return absl::StrCat("the line looks like a header (", QuoteText(line),
-                        "), which CRITEO_TSV doesn't have; leave it out: tail -n +2, or describe "
-                        "the file with data.train { csv {} } and `feature`");
-  }
-  if (columns.size() != columns_.names.size()) return DescribeCount(line, columns.size());
-  for (size_t c = 0; c < columns.size(); ++c) {
-    const std::string wrong = DescribeColumn(static_cast<int>(c), columns[c]);
-    if (wrong.empty()) continue;
-    return absl::StrCat("column ", c + 1, " ('", columns_.names[c], "'): ", wrong);
-  }
-  return "the line is malformed";
 }
 
 }  // namespace thermocline

@@ -17,6 +17,7 @@
 #include "worker/data/batch.h"
 #include "worker/data/column_values.h"
 #include "worker/data/line_stream.h"
+#include "worker/data/list_weights.h"
 
 namespace thermocline {
 
@@ -87,8 +88,10 @@ class TextParser {
   };
   struct Keys {
     int column = -1;                  // -1: a cross
+    int weights = -1;                 // The column of its weights; -1: none
     std::optional<KeyReader> reader;  // Of `column`.
-    std::vector<int> cross;           // features
+    std::optional<ListWeights> list_weights;
+    std::vector<int> cross;  // features
     uint64_t buckets = 0;
   };
 
@@ -115,6 +118,7 @@ class TextParser {
   static bool ParseWeight(absl::string_view text, float* weight);
   std::string DescribeCount(absl::string_view line, size_t columns) const;
   std::string DescribeColumn(int column, absl::string_view text) const;
+  std::string DescribeColumns(absl::Span<const absl::string_view> columns) const;
 
   bool is_criteo_ = false;
   LineFormat format_;

@@ -405,6 +405,59 @@ TEST(DescribedText, SamplesHaveWeights) {
   EXPECT_TRUE(Parse(DescribedParser(feature), {"x,,,1,2"}).batch.weights.empty());
 }
 
+// What each sample's values count.
+std::vector<std::vector<float>> WeightsOf(const Parsed& parsed) {
+  const FeatureLookups& feature = parsed.batch.features[0];
+  std::vector<std::vector<float>> weights;
+  for (int i = 0; i < parsed.batch.size; ++i) {
+    weights.emplace_back(feature.weights.begin() + feature.offsets[i],
+                         feature.weights.begin() + feature.offsets[i + 1]);
+  }
+  EXPECT_EQ(feature.weights.size(), feature.keys.size());
+  return weights;
+}
+
+using Weights = std::vector<std::vector<float>>;
+
+TEST(DescribedText, ValuesOfAListHaveWeights) {
+  const std::string of = "feature { column: 'a' pooling: ";
+  const std::string rest = " categorical { id: INTEGER separator: '|' weights: 'b' ";
+  const TextParser sum = DescribedParser(of + "SUM" + rest + "} }");
+  const Parsed parsed = Parse(sum, {"7|7|8,0.5|-2|1e-3,,0,", "9,3,,0,", "7|8,1|2|3,,0,", ",,,0,",
+                                    "7|8,1,,0,", "|7,1|2,,0,", "7,nan,,0,", "7|8,1|1e39,,0,",
+                                    ",5,,0,", "7,,,0,", ",1|2,,0,", "x|7,1|2,,0,", "-1|7,4|5,,0,"});
+  EXPECT_EQ(parsed.bad, (std::vector<int64_t>{2, 4, 5, 6, 7, 9, 10, 11}));
+  EXPECT_EQ(WeightsOf(parsed), (Weights{{0.5f, -2, 1e-3f}, {3}, {1}, {5}, {4, 5}}));
+  EXPECT_EQ(KeysOf(parsed.batch.features[0], 0), (std::vector<Key>{7, 7, 8}));
+  EXPECT_EQ(sum.Describe("7|8,1|2|3,,0,"), "column 2 ('b'): 3 weights, but 'a' has 2 values");
+  EXPECT_EQ(sum.Describe("7|8,1,,0,"), "column 2 ('b'): 1 weight, but 'a' has 2 values");
+  EXPECT_EQ(sum.Describe("7,,,0,"), "column 2 ('b'): 0 weights, but 'a' has 1 value");
+  EXPECT_EQ(sum.Describe(",1|2,,0,"), "column 2 ('b'): 2 weights, but 'a' has 0 values");
+  EXPECT_EQ(sum.Describe("7|8,1|1e39,,0,"),
+            "column 2 ('b'): '1e39' is not a weight: a finite number");
+  EXPECT_EQ(sum.Describe("7,nan,,0,"), "column 2 ('b'): 'nan' is not a weight: a finite number");
+  EXPECT_EQ(sum.Describe("|7,1|2,,0,"), "column 1 ('a'): an empty value among several");
+
+  const TextParser mean = DescribedParser(of + "MEAN" + rest + "missing: NO_KEY } }");
+  const Parsed divided =
+      Parse(mean, {"7|8,1|3,,0,", "7|8,0|0,,0,", "-1|7,4|5,,0,", ",,,0,", "7|8,1|-3,,0,"});
+  EXPECT_EQ(divided.bad, (std::vector<int64_t>{4}));
+  EXPECT_EQ(WeightsOf(divided), (Weights{{0.25f, 0.75f}, {0, 0}, {1}, {}}));
+  EXPECT_EQ(mean.Describe("7|8,1|-3,,0,"),
+            "column 2 ('b'): '-3' is below 0, and the feature's pooling is MEAN");
+
+  const auto kept = [&](const std::string& keep) {
+    return WeightsOf(Parse(
+        DescribedParser(of + "SUM" + rest + "} sequence { max_length: 2 keep: " + keep + " } }"),
+        {"1|2|3,4|5|6,,0,", "7,8,,0,"}));
+  };
+  EXPECT_EQ(kept("LAST"), (Weights{{5, 6}, {8}}));
+  EXPECT_EQ(kept("FIRST"), (Weights{{4, 5}, {8}}));
+
+  const TextParser one = DescribedParser("feature { column: 'a' categorical { weights: 'b' } }");
+  EXPECT_EQ(WeightsOf(Parse(one, {"x|y,0.5,,0,", ",2,,0,", "x,,,0,"})), (Weights{{0.5f}, {2}}));
+}
+
 TEST(DescribedText, LabelsAndWhatIsHeldOut) {
   const std::string feature = "feature { column: 'b' categorical {} }";
   const Parsed two = Parse(DescribedParser(feature, "label { column: ['label', 'a'] }"),

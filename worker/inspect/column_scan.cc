@@ -121,6 +121,7 @@ void ColumnScan::AddNumeric(double number) {
   log_moments_.Add(std::log1p(std::max(number, 0.0)));
   negatives_ += number < 0 ? 1 : 0;
   small_ += number >= 0 && number < 10 ? 1 : 0;
+  whole_ += number == std::trunc(number) ? 1 : 0;
 }
 
 void ColumnScan::AddTime(absl::string_view value) {
@@ -211,6 +212,7 @@ Json ColumnScan::NumberFigures() const {
   const auto count = static_cast<double>(moments_.count);
   json["negative_share"] = Rounded(static_cast<double>(negatives_) / count);
   json["below_10_share"] = Rounded(static_cast<double>(small_) / count);
+  json["whole_share"] = Rounded(static_cast<double>(whole_) / count);
   return json;
 }
 

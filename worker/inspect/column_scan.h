@@ -31,8 +31,8 @@ struct Moments {
   double Skewness() const;
 };
 
-// Not thread-safe.
-class ColumnScan {
+// Not thread-safe. Neighbours may be used by different threads: none has a cache line of another.
+class alignas(64) ColumnScan {
  public:
   // Between the values of a list that the file itself has as one.
   static constexpr char kOfLists = '\x1f';
@@ -83,6 +83,7 @@ class ColumnScan {
   double min_ = 0, max_ = 0;
   uint64_t negatives_ = 0;
   uint64_t small_ = 0;  // 0 .. 9
+  uint64_t whole_ = 0;  // Without a fraction.
 
   // Forms of time that all values so far have, and the times by the first of them.
   std::vector<const TimeForm*> times_ = AllTimeForms();

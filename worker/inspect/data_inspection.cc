@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "common/disk/file_list.h"
 #include "common/disk/npy.h"
 #include "worker/data/npy_source.h"
@@ -29,6 +30,7 @@ constexpr size_t kMaxKeys = size_t{1} << 22;
 constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
 constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
 constexpr int64_t kRowsAtATime = 1024;
+constexpr int64_t kRowsOfCell = 64;  // That a thread divides at a time.
 
 size_t KeysOfColumn(size_t columns) {
   return std::clamp(kMaxKeys / std::max<size_t>(columns, 1), kMinKeysOfColumn, kMaxKeysOfColumn);
@@ -54,8 +56,9 @@ uint64_t BytesOf(const std::vector<std::string>& files) {
 
 class TextInspection {
  public:
-  TextInspection(std::vector<std::string> files, TextLayout layout, int64_t max_rows)
-      : layout_(std::move(layout)), max_rows_(max_rows) {
+  TextInspection(std::vector<std::string> files, TextLayout layout,
+                 const InspectionOptions& options)
+      : layout_(std::move(layout)), max_rows_(options.max_rows), threads_(options.threads) {
     files_.paths = std::move(files);
     files_.format = layout_.format;
     if (layout_.has_header) files_.header = layout_.columns;
@@ -69,49 +72,80 @@ class TextInspection {
     const std::atomic<bool> never{false};
     RowStream rows(std::make_shared<TextFiles>(files_), {}, &never);
     RETURN_IF_ERROR(rows.Rewind());
-    RawBatch raw;
-    bool is_complete = false;
-    while (!is_complete && (max_rows_ == 0 || rows_ < max_rows_)) {
-      raw.ClearText();
-      const int64_t left = max_rows_ == 0 ? kRowsAtATime : max_rows_ - rows_;
-      const int64_t wanted = std::min(kRowsAtATime, left);
-      ASSIGN_OR_RETURN(const int64_t got, rows.Append(wanted, &raw));
-      for (int64_t row = 0; row < got; ++row) AddRow(raw, row);
-      is_complete = got < wanted;
+    RawBatch current, next;
+    RETURN_IF_ERROR(ReadRows(&rows, &current));
+    while (current.num_rows > 0) {
+      SplitRows(current);
+      absl::Status read;
+      // One thread reads on, while the others take the columns.
+      threads_.ParallelFor(1 + static_cast<int64_t>(scans_.size()), [&](int64_t cell, int) {
+        if (cell == 0) {
+          read = ReadRows(&rows, &next);
+        } else {
+          AddColumn(static_cast<size_t>(cell) - 1);
+        }
+      });
+      RETURN_IF_ERROR(read);
       if (on_inspected) on_inspected(rows_, rows.progress());
-    }
-    if (!is_complete) {
-      raw.ClearText();
-      ASSIGN_OR_RETURN(const int64_t more, rows.Append(1, &raw));
-      is_complete = more == 0;
+      std::swap(current, next);
     }
     if (rows_ == malformed_) {
       return absl::InvalidArgumentError(absl::StrCat(files_.paths[0], ": there is no row",
                                                      layout_.has_header ? " after the header" : "",
                                                      malformed_ > 0 ? " in one form" : ""));
     }
-    return Figures(is_complete);
+    return Figures();
   }
 
  private:
-  void AddRow(const RawBatch& raw, int64_t row) {
-    ++rows_;
-    SplitLine(WithoutLineEnd(raw.TextOf(row)), layout_.format, &line_);
-    if (line_.misquoted >= 0 || line_.columns.size() != scans_.size()) {
-      if (malformed_++ > 0) return;
-      const RawBatch::Origin origin = raw.OriginOf(row);
-      first_malformed_ =
-          absl::StrCat(files_.paths[origin.file], ":", origin.line, ": ",
-                       line_.misquoted >= 0
-                           ? absl::StrCat("column ", line_.misquoted + 1,
-                                          " begins with a quote that is not closed at its end")
-                           : absl::StrCat(line_.columns.size(), " columns, not ", scans_.size()));
-      return;
-    }
-    for (size_t c = 0; c < scans_.size(); ++c) scans_[c].AddText(line_.columns[c]);
+  // The next rows; none at the end, or after max_rows_.
+  absl::Status ReadRows(RowStream* rows, RawBatch* raw) {
+    raw->ClearText();
+    if (is_complete_) return absl::OkStatus();
+    const int64_t left = max_rows_ == 0 ? kRowsAtATime : max_rows_ - rows_read_;
+    const int64_t wanted = std::min(kRowsAtATime, left);
+    ASSIGN_OR_RETURN(const int64_t got, rows->Append(std::max<int64_t>(wanted, 1), raw));
+    is_complete_ = got < std::max<int64_t>(wanted, 1);
+    if (wanted == 0) raw->ClearText();  // Whether there are more.
+    rows_read_ += raw->num_rows;
+    return absl::OkStatus();
   }
 
-  Json Figures(bool is_complete) const {
+  // Divides all rows into columns, and counts the malformed ones.
+  void SplitRows(const RawBatch& raw) {
+    lines_.resize(std::max<size_t>(lines_.size(), raw.num_rows));
+    num_lines_ = raw.num_rows;
+    threads_.ParallelFor((num_lines_ + kRowsOfCell - 1) / kRowsOfCell, [&](int64_t cell, int) {
+      const int64_t end = std::min((cell + 1) * kRowsOfCell, num_lines_);
+      for (int64_t row = cell * kRowsOfCell; row < end; ++row) {
+        SplitLine(WithoutLineEnd(raw.TextOf(row)), layout_.format, &lines_[row]);
+      }
+    });
+    rows_ += num_lines_;
+    for (int64_t row = 0; row < num_lines_; ++row) {
+      if (!IsMalformed(lines_[row]) || malformed_++ > 0) continue;
+      const LineColumns& line = lines_[row];
+      const RawBatch::Origin origin = raw.OriginOf(row);
+      first_malformed_ = absl::StrCat(
+          files_.paths[origin.file], ":", origin.line, ": ",
+          line.misquoted >= 0 ? absl::StrCat("column ", line.misquoted + 1,
+                                             " begins with a quote that is not closed at its end")
+                              : absl::StrCat(line.columns.size(), " columns, not ", scans_.size()));
+    }
+  }
+
+  bool IsMalformed(const LineColumns& line) const {
+    return line.misquoted >= 0 || line.columns.size() != scans_.size();
+  }
+
+  // Of all rows, in their order.
+  void AddColumn(size_t column) {
+    for (int64_t row = 0; row < num_lines_; ++row) {
+      if (!IsMalformed(lines_[row])) scans_[column].AddText(lines_[row].columns[column]);
+    }
+  }
+
+  Json Figures() const {
     Json json;
     json["format"] = layout_.is_criteo ? "criteo_tsv" : "csv";
     if (!layout_.is_criteo) {
@@ -122,7 +156,7 @@ class TextInspection {
     json["files"] = files_.paths.size();
     json["bytes"] = BytesOf(files_.paths);
     json["rows"] = rows_;
-    json["complete"] = is_complete;
+    json["complete"] = is_complete_;
     json["malformed_rows"] = malformed_;
     if (malformed_ > 0) json["first_malformed"] = first_malformed_;
     json["columns"] = ColumnFigures(scans_);
@@ -132,8 +166,12 @@ class TextInspection {
   TextFiles files_;
   const TextLayout layout_;
   const int64_t max_rows_;
+  ThreadPool threads_;
   std::vector<ColumnScan> scans_;
-  LineColumns line_;
+  std::vector<LineColumns> lines_;  // Of the rows at hand, the first num_lines_.
+  int64_t num_lines_ = 0;
+  int64_t rows_read_ = 0;
+  bool is_complete_ = false;  // There are no more.
   int64_t rows_ = 0, malformed_ = 0;
   std::string first_malformed_;
 };
@@ -149,8 +187,25 @@ absl::StatusOr<int> ColumnsOf(const std::string& path) {
   return shape.size() < 2 ? 1 : static_cast<int>(shape[1]);
 }
 
-absl::StatusOr<Json> InspectNpy(const std::string& folder, int64_t max_rows,
+// Of all rows of a batch, in their order. `column`: the label, then dense columns, then features.
+void AddNpyColumn(const Batch& batch, int num_dense, int64_t column, ColumnScan* scan) {
+  for (int row = 0; row < batch.size; ++row) {
+    if (column == 0) {
+      scan->AddNumber(batch.labels[row]);
+    } else if (column <= num_dense) {
+      scan->AddNumber(batch.dense_row(row)[column - 1]);
+    } else {
+      const FeatureLookups& feature = batch.features[column - 1 - num_dense];
+      const int32_t begin = feature.offsets[row];
+      scan->AddKeys(
+          absl::MakeConstSpan(feature.keys).subspan(begin, feature.offsets[row + 1] - begin));
+    }
+  }
+}
+
+absl::StatusOr<Json> InspectNpy(const std::string& folder, const InspectionOptions& options,
                                 const OnInspected& on_inspected) {
+  const int64_t max_rows = options.max_rows;
   const std::string prefix = folder + "/train";
   NpyShape shape;
   ASSIGN_OR_RETURN(shape.num_dense, ColumnsOf(prefix + "_dense.npy"));
@@ -165,6 +220,7 @@ absl::StatusOr<Json> InspectNpy(const std::string& folder, int64_t max_rows,
   std::vector<ColumnScan> scans = {ColumnScan("label", 0, keys)};
   for (int c = 1; c <= shape.num_dense; ++c) scans.emplace_back(absl::StrCat("I", c), 0, keys);
   for (int c = 1; c <= sparse; ++c) scans.emplace_back(absl::StrCat("C", c), 0, keys);
+  ThreadPool threads(options.threads);
   RawBatch raw;
   Batch batch;
   int64_t done = 0, bad_rows = 0;
@@ -176,16 +232,9 @@ absl::StatusOr<Json> InspectNpy(const std::string& folder, int64_t max_rows,
     std::vector<int64_t> bad;
     RETURN_IF_ERROR(source.Parse(raw, &batch, &bad));
     bad_rows += static_cast<int64_t>(bad.size());
-    for (int row = 0; row < batch.size; ++row) {
-      size_t c = 0;
-      scans[c++].AddNumber(batch.labels[row]);
-      for (const float value : batch.dense_row(row)) scans[c++].AddNumber(value);
-      for (const FeatureLookups& feature : batch.features) {
-        const int32_t begin = feature.offsets[row];
-        scans[c++].AddKeys(
-            absl::MakeConstSpan(feature.keys).subspan(begin, feature.offsets[row + 1] - begin));
-      }
-    }
+    threads.ParallelFor(static_cast<int64_t>(scans.size()), [&](int64_t column, int) {
+      AddNpyColumn(batch, shape.num_dense, column, &scans[column]);
+    });
     done += raw.num_rows;
     if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(rows));
   }
@@ -214,7 +263,7 @@ absl::StatusOr<Json> InspectData(const InspectionOptions& options,
   std::error_code error;
   if (options.paths.size() == 1 &&
       std::filesystem::exists(options.paths[0] + "/train_labels.npy", error)) {
-    return InspectNpy(options.paths[0], options.max_rows, on_inspected);
+    return InspectNpy(options.paths[0], options, on_inspected);
   }
   std::vector<std::string> files;
   for (const std::string& path : options.paths) {
@@ -234,7 +283,7 @@ absl::StatusOr<Json> InspectData(const InspectionOptions& options,
       return absl::InvalidArgumentError(absl::StrCat(files[0], " is a Parquet file, and ", *other,
                                                      " is none; name files of one kind"));
     }
-    absl::StatusOr<Json> figures = InspectParquet(files, options.max_rows, kMaxKeys, on_inspected);
+    absl::StatusOr<Json> figures = InspectParquet(files, options, kMaxKeys, on_inspected);
     if (figures.ok()) (*figures)["bytes"] = BytesOf(files);
     return figures;
   }
@@ -242,7 +291,7 @@ absl::StatusOr<Json> InspectData(const InspectionOptions& options,
   for (size_t i = 1; i < files.size(); ++i) {
     RETURN_IF_ERROR(CheckSameLayout(files[i], files[0], layout));
   }
-  return TextInspection(std::move(files), std::move(layout), options.max_rows).Run(on_inspected);
+  return TextInspection(std::move(files), std::move(layout), options).Run(on_inspected);
 }
 
 }  // namespace thermocline

@@ -17,6 +17,7 @@ struct InspectionOptions {
   std::vector<std::string> paths;  // Files, folders, patterns; or one folder of npy files.
   LayoutHints hints;
   int64_t max_rows = 0;  // 0: all.
+  int threads = 1;       // That share the columns; the figures are the same for any number.
 };
 
 // share: of the reading that is done.

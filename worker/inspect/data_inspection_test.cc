@@ -25,8 +25,13 @@ class DataInspectionTest : public testing::Test {
 
   static Json Inspect(const std::vector<std::string>& paths, int64_t max_rows = 0,
                       const LayoutHints& hints = {}) {
-    const auto figures = InspectData({paths, hints, max_rows}, {});
+    const auto figures = InspectData({paths, hints, max_rows, 1}, {});
     EXPECT_TRUE(figures.ok()) << figures.status();
+    const auto by_threads = InspectData({paths, hints, max_rows, 3}, {});
+    if (figures.ok() && by_threads.ok()) {
+      EXPECT_EQ(by_threads->dump(), figures->dump());
+    }
+    EXPECT_EQ(by_threads.status(), figures.status());
     return figures.ok() ? *figures : Json();
   }
   static absl::Status ErrorOf(const std::vector<std::string>& paths,
@@ -107,6 +112,32 @@ TEST_F(DataInspectionTest, SeveralFilesAreOneLogAndMalformedRowsAreCounted) {
   EXPECT_EQ(part.at("rows"), 3);
   EXPECT_EQ(part.at("complete"), false);
   EXPECT_EQ(Inspect({a}, 10).at("complete"), true);
+}
+
+// More rows than are read at a time, with lines that are no rows among them: also by several
+// threads, which Inspect() compares.
+TEST_F(DataInspectionTest, RowsInTheirOrderByAnyThreads) {
+  std::string text = "id,seen,note,click\n";
+  for (int i = 0; i < 3 * 1024; ++i) {
+    absl::StrAppend(&text, i * 7919 % 1000, ".0,", 1000000 + i,
+                    i % 100 == 99 ? "" : absl::StrCat(",\"a, \"\"", i % 9, "\"\"\n\",", i % 2),
+                    "\n");
+  }
+  const std::string path = Write("long.csv", text);
+  const Json all = Inspect({path});
+  EXPECT_EQ(all.at("rows"), 3072);
+  EXPECT_EQ(all.at("complete"), true);
+  EXPECT_EQ(all.at("malformed_rows"), 30);
+  EXPECT_EQ(all.at("first_malformed"), path + ":200: 2 columns, not 4");
+  EXPECT_EQ(Column(all, "seen").at("distinct"), 3042);
+  EXPECT_EQ(Column(all, "note").at("texts").size(), 9u);
+  EXPECT_EQ(Column(all, "id").at("type"), "number");
+  EXPECT_EQ(Column(all, "id").at("numbers").at("whole_share"), 1);
+  for (const int64_t rows : {1, 1024, 1025, 2048, 3072, 4000}) {
+    const Json part = Inspect({path}, rows);
+    EXPECT_EQ(part.at("rows"), std::min<int64_t>(rows, 3072));
+    EXPECT_EQ(part.at("complete"), rows >= 3072);
+  }
 }
 
 TEST_F(DataInspectionTest, TimesTellTheirFormTheirOrderAndWhereTheLatestBegin) {

@@ -13,11 +13,13 @@
 #include "absl/strings/str_split.h"
 #include "common/base/process.h"
 #include "common/base/process_limits.h"
+#include "common/base/thread_pool.h"
 #include "common/base/timing.h"
 #include "worker/inspect/data_inspection.h"
 
 ABSL_FLAG(int32_t, progress_fd, 1, "Write JSON lines to this file descriptor");
 ABSL_FLAG(int64_t, rows, 0, "Read so many rows at most; 0: all");
+ABSL_FLAG(int32_t, threads, 0, "Threads that share the columns; 0: the machine's cores");
 ABSL_FLAG(std::string, separator, "", "The character between columns; empty: guess it");
 ABSL_FLAG(std::string, columns, "",
           "Names of the columns, separated by commas, of files without a header; empty: guess");
@@ -46,6 +48,8 @@ int Run(const std::vector<std::string>& paths) {
   InspectionOptions options;
   options.paths = paths;
   options.max_rows = absl::GetFlag(FLAGS_rows);
+  options.threads =
+      absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : HardwareThreads();
   options.hints.separator = absl::GetFlag(FLAGS_separator);
   if (!absl::GetFlag(FLAGS_columns).empty()) {
     options.hints.columns = absl::StrSplit(absl::GetFlag(FLAGS_columns), ',');

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 #include "worker/inspect/column_scan.h"
 
 namespace thermocline {
@@ -57,8 +58,10 @@ bool IsParquet(const std::string& path) {
   return absl::string_view(magic, sizeof(magic)) == "PAR1";
 }
 
-absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, int64_t max_rows,
-                                    size_t max_keys, const OnInspected& on_inspected) {
+absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files,
+                                    const InspectionOptions& options, size_t max_keys,
+                                    const OnInspected& on_inspected) {
+  const int64_t max_rows = options.max_rows;
   std::vector<std::unique_ptr<ParquetFile>> open;
   int64_t all_rows = 0;
   for (const std::string& path : files) {
@@ -80,6 +83,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, int64
     read.push_back(static_cast<int>(c));
     scans.emplace_back(columns[c].name, columns[c].is_list ? ColumnScan::kOfLists : '\0', keys);
   }
+  ThreadPool threads(options.threads);
   int64_t done = 0;
   std::vector<ParquetCells> cells;
   for (const auto& file : open) {
@@ -88,8 +92,9 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, int64
       ASSIGN_OR_RETURN(const int64_t rows,
                        file->Read(std::min(kRowsAtATime, wanted - done), &cells));
       if (rows == 0) break;
-      for (size_t i = 0; i < read.size(); ++i)
+      threads.ParallelFor(static_cast<int64_t>(read.size()), [&](int64_t i, int) {
         AddCells(columns[read[i]], cells[i], rows, &scans[i]);
+      });
       done += rows;
       if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(wanted));
     }

@@ -17,10 +17,11 @@ namespace thermocline {
 bool IsParquet(const std::string& path);
 
 // The figures of `files`, which have the same columns. Values count as the text that a CSV file
-// would have. max_rows 0: all. keys_of_column: counted exactly.
+// would have. max_keys: counted exactly, over all columns.
 // Errors: as ParquetFile; kInvalidArgument (a file of other columns, or without rows).
 absl::StatusOr<nlohmann::ordered_json> InspectParquet(const std::vector<std::string>& files,
-                                                      int64_t max_rows, size_t max_keys,
+                                                      const InspectionOptions& options,
+                                                      size_t max_keys,
                                                       const OnInspected& on_inspected);
 
 }  // namespace thermocline

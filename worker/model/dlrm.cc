@@ -132,7 +132,8 @@ Matrix DlrmModel::Forward(Matrix dense, const SparseBatch& batch) {
   for (const FeatureBatch& feature : batch.features) {
     const Matrix& rows = batch.tables[feature.table].rows;
     CHECK_EQ(rows.cols, shape_.dim);
-    pool_inputs_.push_back({feature.pooling, rows, feature.row_indices, feature.offsets});
+    pool_inputs_.push_back(
+        {feature.pooling, rows, feature.row_indices, feature.offsets, feature.weights});
   }
   const Matrix z = z_.Rows(batch.batch_size);
   const Matrix top_input = top_input_.Rows(batch.batch_size);
@@ -170,7 +171,8 @@ void DlrmModel::BackwardToEmbeddings(DeviceSpan<const float> labels,
   segment_groups_.clear();
   for (size_t t = 0; t < batch_->tables.size(); ++t) {
     const TableBatch& table = batch_->tables[t];
-    segment_groups_.push_back({table.segment_bags, table.segment_offsets, embedding_gradients[t]});
+    segment_groups_.push_back(
+        {table.segment_bags, table.segment_offsets, embedding_gradients[t], table.segment_weights});
   }
   const Matrix bag_gradients = FloatMatrix(z_gradient.floats(), batch_size * vectors(), shape_.dim);
   device_->SegmentSum(bag_gradients, segment_groups_);

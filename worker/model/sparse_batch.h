@@ -33,6 +33,7 @@ struct TableBatch {
   // canonical order: ascending BagRow, a bag that looks a key up twice stands there twice.
   DeviceSpan<const int32_t> segment_offsets;  // [num_unique + 1]
   DeviceSpan<const int32_t> segment_bags;     // [lookups of all features of this table] BagRow
+  DeviceSpan<const float> segment_weights;    // [as many], of each of them; empty: 1
 };
 
 // One feature's lookups in a batch.
@@ -43,6 +44,7 @@ struct FeatureBatch {
   // Without offsets every sample has exactly one lookup: row_indices is [batch] (the fast path).
   DeviceSpan<const int32_t> offsets;      // [batch + 1] or empty
   DeviceSpan<const int32_t> row_indices;  // [lookups] row of the key in its table's `rows`
+  DeviceSpan<const float> weights;        // [lookups] for kSum with offsets; empty: 1
 };
 
 struct SparseBatch {

@@ -18,7 +18,7 @@ constexpr int kMinBucketBits = 6;
 constexpr size_t kMinBuckets = size_t{1} << kMinBucketBits;
 
 bool HasSingleLookups(const FeatureLookups& lookups, int size) {
-  if (lookups.keys.size() != static_cast<size_t>(size)) return false;
+  if (lookups.keys.size() != static_cast<size_t>(size) || !lookups.weights.empty()) return false;
   int32_t difference = 0;
   for (int i = 0; i <= size; ++i) difference |= lookups.offsets[i] ^ i;
   return difference == 0;
@@ -209,6 +209,7 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
     lookups += table.counts[u];
   }
   table.segment_bags.resize(lookups);
+  table.segment_weights.clear();
   int32_t* const bags = table.segment_bags.data();
 
   const std::vector<int32_t>& features = table_features_[t];
@@ -224,14 +225,21 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
     }
     return;
   }
+  const bool is_weighted = std::any_of(features.begin(), features.end(), [&](int32_t f) {
+    return !batch.features[f].weights.empty();
+  });
+  if (is_weighted) table.segment_weights.assign(lookups, 1.0f);
   for (int32_t sample = 0; sample < batch.size; ++sample) {
     for (int32_t f : features) {
       const int32_t bag = BagRow(sample, f, num_features, dense_vectors_);
       const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
+      const UninitializedVector<float>& weights = batch.features[f].weights;
       int32_t* const row_indices = plan->features[f].row_indices.data();
       for (int32_t i = offsets[sample]; i < offsets[sample + 1]; ++i) {
         if (kReorder) row_indices[i] = positions_[row_indices[i]];
-        bags[ends[row_indices[i]]++] = bag;
+        const int32_t place = ends[row_indices[i]]++;
+        bags[place] = bag;
+        if (!weights.empty()) table.segment_weights[place] = weights[i];
       }
     }
   }

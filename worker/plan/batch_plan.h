@@ -31,6 +31,8 @@ struct TablePlan {
   // twice.
   UninitializedVector<int32_t> segment_offsets;  // [num_unique + 1]
   UninitializedVector<int32_t> segment_bags;     // [lookups of all the table's features]
+  // What the bags' gradients are multiplied with; empty where no feature of the table has weights.
+  UninitializedVector<float> segment_weights;  // [as segment_bags]
 
   int32_t num_unique() const { return static_cast<int32_t>(keys.size()); }
   absl::Span<const Key> KeysOf(ServerIndex server) const {
@@ -48,7 +50,8 @@ struct TablePlan {
 struct FeaturePlan {
   int32_t table = 0;                         // Index into BatchPlan::tables.
   UninitializedVector<int32_t> row_indices;  // [lookups] staging position of each lookup's key
-  bool single = false;                       // Every bag has exactly one lookup: no offsets needed.
+  // Every bag has exactly one lookup, without a weight: no offsets needed.
+  bool single = false;
 };
 
 // Used again and again: its vectors keep their capacity.

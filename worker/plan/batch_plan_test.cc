@@ -108,6 +108,19 @@ TEST(BatchPlan, SmallExample) {
             (std::vector<int32_t>{1, 7, 7, 8, 1, 2, 5}));
   EXPECT_FALSE(plan.features[0].single);
   EXPECT_TRUE(plan.features[1].single);
+  EXPECT_TRUE(table.segment_weights.empty());
+
+  // Weights go with their lookups, whose features come in turn; those without count 1.
+  batch.features[0].weights = {0.5f, 2, 3, 4};
+  planner.Plan(batch, &plan);
+  EXPECT_EQ(std::vector<float>(table.segment_weights.begin(), table.segment_weights.end()),
+            (std::vector<float>{0.5f, 3, 4, 1, 2, 1, 1}));
+  EXPECT_EQ(table.segment_bags.size(), 7u);
+  batch.features[1].weights = {5, 6, 7};
+  planner.Plan(batch, &plan);
+  EXPECT_EQ(std::vector<float>(table.segment_weights.begin(), table.segment_weights.end()),
+            (std::vector<float>{0.5f, 3, 4, 7, 2, 5, 6}));
+  EXPECT_FALSE(plan.features[1].single);
   EXPECT_EQ(table.KeysOf(ServerIndex(0)).size(), 3u);
 }
 

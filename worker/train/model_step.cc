@@ -43,22 +43,28 @@ const SparseBatch& ModelStep::Describe(StepContext* context) {
   const auto upload = [context](const auto& values) {
     return context->upload().Add(absl::MakeConstSpan(values));
   };
+  const auto upload_weights = [&upload](const UninitializedVector<float>& weights) {
+    return weights.empty() ? DeviceSpan<const float>{} : upload(weights);
+  };
   batch_.batch_size = context->batch->size;
   for (size_t t = 0; t < tables_.sparse.size(); ++t) {
     const TablePlan& plan = context->plan.tables[t];
     batch_.tables[t].rows = context->tables[t].rows;
     batch_.tables[t].segment_offsets = upload(plan.segment_offsets);
     batch_.tables[t].segment_bags = upload(plan.segment_bags);
+    batch_.tables[t].segment_weights = upload_weights(plan.segment_weights);
     embedding_gradients_[t] = context->tables[t].gradients;
   }
   for (size_t f = 0; f < tables_.features.size(); ++f) {
     const FeaturePlan& plan = context->plan.features[f];
     FeatureBatch& feature = batch_.features[f];
     feature.table = plan.table;
-    feature.pooling = tables_.features[f].pooling == MEAN ? PoolingMode::kMean : PoolingMode::kSum;
+    const FeatureLookups& lookups = context->batch->features[f];
+    const bool is_mean = tables_.features[f].pooling == MEAN && lookups.weights.empty();
+    feature.pooling = is_mean ? PoolingMode::kMean : PoolingMode::kSum;
     feature.row_indices = upload(plan.row_indices);
-    feature.offsets =
-        plan.single ? DeviceSpan<const int32_t>{} : upload(context->batch->features[f].offsets);
+    feature.offsets = plan.single ? DeviceSpan<const int32_t>{} : upload(lookups.offsets);
+    feature.weights = upload_weights(lookups.weights);
   }
   return batch_;
 }
