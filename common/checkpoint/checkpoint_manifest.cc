@@ -70,27 +70,23 @@ absl::Status CheckTables(const CheckpointManifest& manifest) {
 
 // All servers have forgotten the same; a manifest of an earlier program names nothing.
 absl::Status CheckRowLimits(const CheckpointManifest& manifest) {
+  const auto& limits = manifest.shards(0).row_limits();
   for (const CheckpointShard& shard : manifest.shards()) {
-    const auto& limits = shard.row_limits();
-    const auto& first = manifest.shards(0).row_limits();
     const bool agrees =
-        std::equal(limits.begin(), limits.end(), first.begin(), first.end(),
-                   [](const RowLimit& a, const RowLimit& b) {
+        std::equal(shard.row_limits().begin(), shard.row_limits().end(), limits.begin(),
+                   limits.end(), [](const RowLimit& a, const RowLimit& b) {
                      return a.table() == b.table() && a.oldest_kept() == b.oldest_kept();
                    });
-    if (!agrees) {
-      return Wrong(absl::StrCat("servers 0 and ", shard.server_index(),
-                                " have forgotten different rows for eviction.max_rows"));
-    }
-    for (const RowLimit& limit : limits) {
-      const bool is_table =
-          std::any_of(manifest.tables().begin(), manifest.tables().end(),
-                      [&](const TableSpec& table) { return table.id() == limit.table(); });
-      if (!is_table || limit.oldest_kept() > manifest.step() + 1) {
-        return Wrong(
-            absl::StrCat("the row limit ", limit.oldest_kept(), " of table ", limit.table()));
-      }
-    }
+    if (agrees) continue;
+    return Wrong(absl::StrCat("servers 0 and ", shard.server_index(),
+                              " have forgotten different rows for eviction.max_rows"));
+  }
+  for (const RowLimit& limit : limits) {
+    const bool is_known =
+        std::any_of(manifest.tables().begin(), manifest.tables().end(),
+                    [&](const TableSpec& table) { return table.id() == limit.table(); });
+    if (is_known && limit.oldest_kept() <= manifest.step() + 1) continue;
+    return Wrong(absl::StrCat("the row limit ", limit.oldest_kept(), " of table ", limit.table()));
   }
   return absl::OkStatus();
 }

@@ -230,6 +230,37 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
   EXPECT_EQ(DecodeManifest(EncodeFrame(kManifestFormat, "\xff"), "M").status().code(), kDataLoss);
 }
 
+TEST(ManifestTest, RowLimitsAreThoseOfAllServersAndPartOfItsTables) {
+  CheckpointManifest manifest = SmallManifest();
+  manifest.set_num_servers(2);
+  manifest.mutable_tables(0)->set_max_rows(10);
+  manifest.add_shards()->set_server_index(1);
+  manifest.mutable_shards(1)->set_base_step(-1);
+  ASSERT_TRUE(CheckManifest(manifest).ok()) << CheckManifest(manifest);  // An earlier program's.
+  EXPECT_EQ(TablesOf(manifest)[0].OldestKept(Step(99)), 0u);
+  RowLimit* limit = manifest.mutable_shards(0)->add_row_limits();
+  limit->set_table(4);
+  limit->set_oldest_kept(100);
+  EXPECT_EQ(CheckManifest(manifest).code(), absl::StatusCode::kDataLoss);
+  *manifest.mutable_shards(1)->add_row_limits() = *limit;
+  ASSERT_TRUE(CheckManifest(manifest).ok()) << CheckManifest(manifest);
+  EXPECT_EQ(TablesOf(manifest)[0].OldestKept(Step(99)), 100u);
+  TableLayout without = TablesOf(manifest)[0];
+  without.forgotten_before = 0;
+  EXPECT_EQ(DescribeDifference(without, TablesOf(manifest)[0]), "");
+  manifest.mutable_shards(1)->mutable_row_limits(0)->set_oldest_kept(99);
+  EXPECT_EQ(CheckManifest(manifest).code(), absl::StatusCode::kDataLoss);
+  for (CheckpointShard& shard : *manifest.mutable_shards()) {
+    shard.mutable_row_limits(0)->set_oldest_kept(101);  // Of a later step.
+  }
+  EXPECT_EQ(CheckManifest(manifest).code(), absl::StatusCode::kDataLoss);
+  for (CheckpointShard& shard : *manifest.mutable_shards()) {
+    shard.mutable_row_limits(0)->set_oldest_kept(7);
+    shard.mutable_row_limits(0)->set_table(5);  // There is none.
+  }
+  EXPECT_EQ(CheckManifest(manifest).code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(ManifestTest, WhereRowsMayBeHeldIsNoShardOfWhatTheyAre) {
   const TableLayout here = TestTables()[0];
   TableLayout there = here;

@@ -77,7 +77,14 @@ TEST_F(RowLookupTest, ForgottenRowsAndCandidatesAreNone) {
   }
   manifest_ = WriteTestCheckpoint(&disk_, kDirectory, {1, Step(3)}, 3, candidates, &base);
   manifest_.mutable_tables(0)->set_min_count(2);
-  manifest_.mutable_tables(1)->set_unused_steps(1);
+  const bool limited = random_() % 2 == 0;
+  if (!limited) manifest_.mutable_tables(1)->set_unused_steps(1);
+  for (CheckpointShard& shard : *manifest_.mutable_shards()) {
+    if (!limited) break;
+    RowLimit* limit = shard.add_row_limits();
+    limit->set_table(2);
+    limit->set_oldest_kept(4);
+  }
   const uint32_t oldest = TablesOf(manifest_)[1].OldestKept(Step(3));
   ASSERT_GT(oldest, 1u);
   std::vector<RowKey> keys, expected, found_keys;

@@ -1,5 +1,7 @@
-"""Tables with a memory budget hold most of their rows on disk; the model has the same bits."""
+"""Tables with a memory budget hold most of their rows on disk, and tables with max_rows forget some;
+the model has the same bits on any number of servers, on disk or not, and whatever dies."""
 
+import json
 import os
 import signal
 import unittest
@@ -25,7 +27,37 @@ class SpillTest(ProcessTest):
     def test_a_killed_server_begins_with_an_empty_store(self):
         flags = ['--servers=1', '--set=train.passes=3', '--set=cluster.durability=LOG_ASYNC']
         undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
-        launcher = self.start(*flags, SPILLING)
+        summary = self.train_with_a_death(*flags, SPILLING)
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual(summary['server_restarts'], 1)
+
+    def test_a_limit_of_rows(self):
+        limit = ['--set=default_table.eviction.max_rows=100']
+        flags = limit + ['--servers=1', '--set=train.passes=3']
+        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
+        longer = self.train(*flags, '--set=train.passes=4', run_dir=self.run_dir + '-longer')
+        unlimited = self.train('--set=train.passes=3', run_dir=self.run_dir + '-unlimited')
+        self.assertNotEqual(undisturbed['model_digest'], unlimited['model_digest'])
+        summary = self.train_with_a_death(*limit, SPILLING, '--servers=2', '--set=train.passes=3',
+                                          '--set=cluster.durability=LOG_ASYNC',
+                                          '--set=checkpoint.every_steps=50')
+        self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
+        self.assertEqual(summary['server_restarts'], 1)
+        # Readers of its last checkpoint, whose older files have rows that are forgotten by now.
+        path = os.path.join(self.run_dir, 'checkpoints', summary['checkpoints']['last'])
+        evaluated = self.thermocline('eval', self.job, *limit, '--checkpoint', path,
+                                     '--run-dir', self.run_dir + '-eval')
+        self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
+        with open(os.path.join(self.run_dir + '-eval', 'summary.json')) as file:
+            scored = json.load(file)
+        for name in ('auc', 'logloss', 'model_digest'):
+            self.assertEqual(scored[name], undisturbed[name], name)
+        resumed = self.resume('--servers=3', '--set=train.passes=4')
+        self.assertEqual(resumed['model_digest'], longer['model_digest'])
+
+    def train_with_a_death(self, *flags):
+        """Kills a server amid the job, which must succeed; returns its summary."""
+        launcher = self.start(*flags)
         metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
 
         def has_trained():
@@ -37,8 +69,7 @@ class SpillTest(ProcessTest):
         os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
-        self.assertEqual(self.summary(launcher)['model_digest'], undisturbed['model_digest'])
-        self.assertEqual(self.summary(launcher)['server_restarts'], 1)
+        return self.summary(launcher)
 
 
 if __name__ == '__main__':
