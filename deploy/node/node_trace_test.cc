@@ -163,13 +163,17 @@ class Trace {
       start.id = {Chance(0.5) ? ProcessRole::kServer : ProcessRole::kWorker,
                   static_cast<uint32_t>(Share() * kHosts), generation_, ++incarnations_};
       start.host = *std::next(hosts_up_.begin(), static_cast<int>(Share() * hosts_up_.size()));
-      table_.Start(start);
       if (start.id.role == ProcessRole::kWorker && start.id.index == 0) {
+        if (!rank_0_.empty()) return;  // One in a generation.
         rank_0_ = Text(ToNodeProcess(start.id));
       }
+      table_.Start(start);
     }
     if (Chance(0.01)) table_.Stop(ProcessRole::kServer, absl::Milliseconds(200));
-    if (Chance(0.005)) table_.BeginGeneration(++generation_);
+    if (Chance(0.005)) {
+      table_.BeginGeneration(++generation_);
+      rank_0_.clear();
+    }
   }
 
   // A host's processes.
@@ -223,6 +227,7 @@ class Trace {
     ProcessEndReport end;
     end.set_has_exit_code(true);
     end.set_exit_code(exit_code);
+    end.set_result("{\"steps\": 7}");
     host->agent.OnEnd(now_, id, end);
   }
 
@@ -234,7 +239,7 @@ class Trace {
   Mail<NodeReport> reports_;
   Mail<NodeOrder> orders_;
   std::set<std::string> hosts_up_, started_, seen_up_, seen_ended_;
-  std::string rank_0_;  // The newest.
+  std::string rank_0_;  // Of this generation; "": none yet.
   std::map<std::string, std::string> written_, read_;
   uint64_t lines_ = 0;
 };

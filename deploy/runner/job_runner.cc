@@ -75,7 +75,7 @@ JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
   const auto log_of = [&](ProcessRole role, uint32_t index) {
     const std::string name = ProcessName(role, index);
     if (options.num_hosts == 0) return ProcessFile(directory, name, "log");
-    return absl::StrCat("`thermocline logs ", directory.path(), " '", name, "'`");
+    return ProcessFileName(name, "log");  // In its agent's folder.
   };
   for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
     machine.server_logs.push_back(log_of(ProcessRole::kServer, i));

@@ -32,10 +32,6 @@ constexpr int kLowestFd = 10;
 
 constexpr absl::Duration kPortFilePeriod = absl::Milliseconds(5);
 
-std::string FileName(absl::string_view name, absl::string_view extension) {
-  return absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension);
-}
-
 // The address in a port file, or "" while there is none. The file appears whole.
 std::string ReadPortFile(const std::string& path) {
   std::ifstream file(path);
@@ -106,9 +102,13 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
 
 }  // namespace
 
+std::string ProcessFileName(absl::string_view name, absl::string_view extension) {
+  return absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension);
+}
+
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension) {
-  return directory.File(FileName(name, extension));
+  return directory.File(ProcessFileName(name, extension));
 }
 
 absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs) {
@@ -173,7 +173,7 @@ absl::Duration LocalProcesses::UntilNextLook() const {
 
 absl::Status LocalProcesses::Start(const action::StartProcess& start) {
   // Otherwise the port file of the process before would be taken for this one's.
-  RETURN_IF_ERROR(directory_.Remove(FileName(start.id.Name(), "port")));
+  RETURN_IF_ERROR(directory_.Remove(ProcessFileName(start.id.Name(), "port")));
   RETURN_IF_ERROR(start.id.role == ProcessRole::kServer ? StartServer(start) : StartWorker(start));
   coming_up_.push_back(start.id);
   return absl::OkStatus();
@@ -270,7 +270,7 @@ bool LocalProcesses::LookForAddress(const ProcessId& id, std::vector<JobEvent>* 
 
 event::WorkerResult LocalProcesses::ReadResult(const ProcessId& id) {
   absl::StatusOr<nlohmann::ordered_json> result = ParseWorkerResult(
-      ReadAll(result_fds_[id.index]), directory_.File(FileName(id.Name(), "json")));
+      ReadAll(result_fds_[id.index]), directory_.File(ProcessFileName(id.Name(), "json")));
   if (!result.ok()) return {id, result.status()};
   results_[id.index] = *std::move(result);
   return {id, std::llround(NumberAt(results_[id.index], "steps").value_or(0))};

@@ -32,6 +32,8 @@ struct JobPrograms {
 // Reads both programs. Errors: kUnavailable (one can't be read; names it)
 absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs);
 
+// "server-0.port" for "server 0" and "port".
+std::string ProcessFileName(absl::string_view name, absl::string_view extension);
 // Where the process called `name` ("server 0") has its file: ".../server-0.port" for "port".
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension);

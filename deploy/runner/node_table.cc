@@ -64,6 +64,7 @@ void NodeTable::Change(const std::string& host) {
 
 void NodeTable::BeginGeneration(uint64_t generation) {
   generation_ = generation;
+  ++number_;  // From 1: 0 is the number of no order.
   metrics_of_ = {};
   metrics_received_ = 0;
   metrics_.clear();
@@ -270,12 +271,13 @@ void NodeTable::TakeEnd(const std::string& host, const ProcessReport& report, Pl
   if (id.role == ProcessRole::kWorker && ended_well) {
     absl::StatusOr<nlohmann::ordered_json> result =
         ParseWorkerResult(end.result(), absl::StrCat(id.Name(), " on host ", host));
-    event::WorkerResult event = {id, result.status()};
     if (result.ok()) {
       results_[id.index] = *std::move(result);
-      event.steps = std::llround(NumberAt(results_[id.index], "steps").value_or(0));
+      const double steps = NumberAt(results_[id.index], "steps").value_or(0);
+      events_.push_back(event::WorkerResult{id, std::llround(steps)});
+    } else {
+      events_.push_back(event::WorkerResult{id, result.status()});
     }
-    events_.push_back(std::move(event));
   }
   events_.push_back(event::ProcessEnded{id, ToProcessEnd(host, end)});
 }

@@ -10,6 +10,8 @@
 //   certificates/        of the job's processes, where cluster.tls.automatic made them
 //   submit/              the script for an engine, its log, those of the hosts' agents
 //   stop.request         `thermocline stop` asks the job to end
+//   controller.json      of a job over several hosts: where the controller listens for their agents
+//   hosts.json           which process ran on which host, and where its log lies there
 //   lock                 held by the launcher and the processes that it starts
 #ifndef THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
 #define THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_

@@ -156,8 +156,9 @@ class NodeTest(ProcessTest):
         code, out, err = self.finish(node)
         self.assertEqual(code, 1, out + err)
         self.assertRegex(err, r'host h1 is of another build: (\S+); the controller\'s is (?!\1)\S+')
-        # The right one is taken.
-        self.finish_well(launcher, self.node(address, 'h1'))
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r'0 of 1 hosts can be used; .* h1 \(its build is \S+')
 
     def test_a_host_that_does_not_see_the_run_directory_is_refused(self):
         launcher, address = self.controller(*FLAGS, nodes=1)
