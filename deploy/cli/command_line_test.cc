@@ -45,6 +45,9 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"generate"},
     {"inspect"},
     {"plan"},
+    {"submit"},
+    {"jobs"},
+    {"stop"},
     {"stats"},
     {"checkpoint"},
     {"checkpoint", "list"},
@@ -221,6 +224,18 @@ TEST(CommandLine, InspectAndPlanSayWhatIsWrongWithTheirFlags) {
   EXPECT_THAT(ErrorOf({"plan"}), HasSubstr("name the job file"));
   EXPECT_THAT(ErrorOf({"plan", "job", "--scan", "--figures", "f"}), HasSubstr("not both"));
   EXPECT_THAT(ErrorOf({"plan", "job", "--samples-per-s", "fast"}), HasSubstr("--samples-per-s"));
+}
+
+TEST(CommandLine, SubmitWantsAnEngineAndHosts) {
+  EXPECT_THAT(ErrorOf({"submit", "job"}), HasSubstr("--engine slurm or --engine ssh"));
+  EXPECT_THAT(ErrorOf({"submit", "job", "--engine", "pbs"}), HasSubstr("'pbs' is neither"));
+  EXPECT_THAT(ErrorOf({"submit", "job", "--engine=slurm"}), HasSubstr("--nodes N"));
+  EXPECT_THAT(ErrorOf({"submit", "job", "--engine=slurm", "--hosts=a,b"}),
+              HasSubstr("Slurm chooses hosts"));
+  EXPECT_THAT(ErrorOf({"submit", "--engine=slurm", "--nodes=2"}), HasSubstr("name the job file"));
+  EXPECT_THAT(ErrorOf({"submit", "job", "--nodes", "0"}), HasSubstr("--nodes: '0' is not a whole"));
+  EXPECT_THAT(ErrorOf({"stop"}), HasSubstr("TARGET is required"));
+  EXPECT_THAT(ErrorOf({"stop", "no-such-job"}), HasSubstr("neither a run directory nor"));
 }
 
 TEST(CommandLine, StatsOfAServerThatDoesNotAnswerIsExitCodeOne) {

@@ -76,6 +76,19 @@ std::vector<std::string> TrainFlagsOf(const SubmitFlags& flags, const std::strin
   return words;
 }
 
+// What agents need beside the controller's address.
+std::vector<std::string> NodeFlagsOf(const SubmitFlags& flags, const Job& job) {
+  std::vector<std::string> words;
+  if (!flags.bin_dir.empty()) words.push_back("--bin-dir=" + fs::absolute(flags.bin_dir).string());
+  if (job.cluster().insecure()) words.emplace_back("--insecure");
+  const Tls& tls = job.cluster().tls();
+  if (!tls.ca().empty()) {
+    words.insert(words.end(), {"--tls-certificate=" + tls.certificate(),
+                               "--tls-private-key=" + tls.private_key(), "--tls-ca=" + tls.ca()});
+  }
+  return words;
+}
+
 absl::StatusOr<HostNeeds> NeedsOf(const SubmitFlags& flags, const Job& job, uint32_t hosts,
                                   std::vector<std::string>* notices) {
   ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, PlanInputs(), ThisMachine("runs")));
@@ -151,6 +164,7 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   submission.port = static_cast<uint32_t>(flags.port);
   submission.node_dir = flags.node_dir;
   submission.folder = fs::current_path().string();
+  submission.node_flags = NodeFlagsOf(flags, job);
   ASSIGN_OR_RETURN(submission.needs, NeedsOf(flags, job, hosts, &notices));
   std::error_code error;
   submission.program = flags.program.empty() ? ThisProgram() : flags.program;

@@ -105,8 +105,10 @@ EngineState StateOfScript(const EngineJob& job) {
   using What = EngineState::What;
   pid_t pid = 0;
   if (job.host == HostName()) {
-    const bool runs =
-        absl::SimpleAtoi(job.id, &pid) && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+    const bool is_number = absl::SimpleAtoi(job.id, &pid) && pid > 0;
+    // A child that has ended is there until its parent has asked how.
+    if (is_number) waitpid(pid, nullptr, WNOHANG);
+    const bool runs = is_number && (kill(pid, 0) == 0 || errno == EPERM);
     return {runs ? What::kRunning : What::kEnded, runs ? "running" : "ended"};
   }
   const bool runs = RunLock::IsHeld(job.run_dir);

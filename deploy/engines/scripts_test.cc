@@ -135,9 +135,11 @@ TEST(ShellWordTest, AnyTextIsOneWord) {
 // ------------------------------------------------------------------------------------------------
 
 Job JobWith(const std::string& text) {
-  auto job =
-      ParseJob(absl::StrCat("name: \"j\" data { format: DLRM_NPY path: \"d\" } dlrm {} ", text),
-               "j", {}, {}, JobUse::kTrain);
+  auto job = ParseJob(
+      absl::StrCat("name: \"j\" data { format: DLRM_NPY path: \"d\" } default_table { dim: 8 } "
+                   "dlrm { bottom: [8] } train { batch_size: 8 learning_rate { base: 1 } } ",
+                   text),
+      "j", {}, {}, JobUse::kTrain);
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;
 }
@@ -183,11 +185,11 @@ class ScriptTest : public testing::Test {
     Fake("thermocline", R"(
       case $1 in
         train)
+          trap 'exit 1' TERM
           echo "$@" >>"$FAKES/trains.new" && cp "$FAKES/trains.new" "$FAKES/t" && mv "$FAKES/t" "$FAKES/trains"
           touch "$FAKES/run/metrics.jsonl"
           if [[ -e $FAKES/killed ]]; then rm "$FAKES/killed"; kill -KILL $$; fi
           [[ -e $FAKES/ends ]] && exit 0
-          trap 'exit 1' TERM
           while :; do sleep 0.02; done ;;
       esac)");
     Fake("srun", "");
