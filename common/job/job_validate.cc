@@ -390,12 +390,10 @@ class Validator {
     const Cluster& cluster = job_.cluster();
     const Tls& tls = cluster.tls();
     const bool any = !tls.certificate().empty() || !tls.private_key().empty() || !tls.ca().empty();
-    const bool has_roles = tls.automatic() || !tls.directory().empty();
-    if (any && has_roles) {
-      return source_.Error("cluster.tls",
-                           "has files and also automatic or directory; choose one of them");
+    if (tls.automatic() || !tls.directory().empty()) {
+      if (!any) return absl::OkStatus();
+      return source_.Error("cluster.tls", "has files and also automatic or directory; choose one");
     }
-    if (has_roles) return absl::OkStatus();
     if (any) {
       const std::vector<std::pair<std::string, std::string>> files = {
           {"certificate", tls.certificate()}, {"private_key", tls.private_key()}, {"ca", tls.ca()}};
@@ -407,8 +405,7 @@ class Validator {
       return absl::OkStatus();
     }
     const std::string& host = cluster.listen_host();
-    const bool loopback = IsLoopbackHost(host);
-    if (loopback || cluster.insecure()) return absl::OkStatus();
+    if (IsLoopbackHost(host) || cluster.insecure()) return absl::OkStatus();
     return source_.Error(
         "cluster.listen_host",
         absl::StrCat("is ", host,

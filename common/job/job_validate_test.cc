@@ -253,6 +253,10 @@ INSTANTIATE_TEST_SUITE_P(
              "j:22: cluster.tls.certificate is empty; TLS needs certificate, private_key and ca"},
         Case{"servers: 2", "tls { certificate: \"c\" private_key: \"a\" }",
              "j:22: cluster.tls.ca is empty; TLS needs certificate, private_key and ca"},
+        Case{"servers: 2", "tls { automatic: true ca: \"a\" }",
+             "j:22: cluster.tls has files and also automatic or directory; choose one"},
+        Case{"servers: 2", "tls { directory: \"d\" ca: \"a\" }",
+             "j:22: cluster.tls has files and also automatic or directory; choose one"},
         Case{"servers: 2", "listen_host: \"0.0.0.0\"",
              "j:22: cluster.listen_host is 0.0.0.0, beyond loopback; give cluster.tls, or set "
              "cluster.insecure to send everything in plain text"}));
@@ -327,6 +331,10 @@ TEST(ValidateJob, BeyondLoopbackIsAllowedWithTlsOrExplicitly) {
                        {"cluster.listen_host=10.1.2.3",
                         "cluster.tls={certificate: 'c' private_key: 'k' ca: 'a'}"})
                   .ok());
+  EXPECT_TRUE(
+      ParseJob(kJob, "j", {"cluster.listen_host=10.1.2.3", "cluster.tls.directory=d"}).ok());
+  EXPECT_TRUE(
+      ParseJob(kJob, "j", {"cluster.listen_host=10.1.2.3", "cluster.tls.automatic=true"}).ok());
   EXPECT_TRUE(ParseJob(kJob, "j", {"cluster.listen_host=localhost"}).ok());
   EXPECT_NE(ErrorOf({"cluster.listen_host=127.evil.example"}), "");
 }

@@ -366,7 +366,12 @@ absl::Status WriteCertificates(const CertificateAuthority& authority, const std:
     return absl::UnavailableError(
         absl::StrCat("can't make the folder '", directory, "': ", std::strerror(errno)));
   }
-  for (const auto& [path, text] : files) RETURN_IF_ERROR(WritePrivateFile(path, text, false));
+  for (size_t i = 0; i < files.size(); ++i) {
+    const absl::Status written = WritePrivateFile(files[i].first, files[i].second, false);
+    if (written.ok()) continue;
+    while (i-- > 0) unlink(files[i].first.c_str());  // All or none.
+    return written;
+  }
   return absl::OkStatus();
 }
 

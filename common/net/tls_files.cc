@@ -1,8 +1,10 @@
 #include "common/net/tls_files.h"
 
+#include <netdb.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <optional>
@@ -23,6 +25,7 @@ using namespace x509;  // NOLINT: OpenSSL's objects
 
 using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
+using SslPtr = std::unique_ptr<SSL, Freer<SSL_free>>;
 using ContextPtr = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 
 absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& path) {
@@ -143,24 +146,25 @@ class Probe {
         SSL_CTX_load_verify_locations(context, files_.ca.c_str(), nullptr) != 1) {
       return Forget("");  // Whoever reads the files says what is wrong with them.
     }
-    const BioPtr connection(BIO_new_ssl_connect(context));
-    BIO_set_conn_hostname(connection.get(), address_.c_str());
-    SSL* ssl = nullptr;
-    BIO_get_ssl(connection.get(), &ssl);
+    const int fd = Connect();
+    if (fd < 0) return "";
+    const SslPtr owned(SSL_new(context));
+    SSL* const ssl = owned.get();
+    BIO* const socket = BIO_new_socket(fd, BIO_CLOSE);
+    SSL_set_bio(ssl, socket, socket);  // Owns it.
+    SSL_set_connect_state(ssl);
     SetExpectations(ssl);
-    BIO* const socket = BIO_next(connection.get());
-    if (BIO_do_connect_retry(socket, static_cast<int>(absl::ToInt64Seconds(timeout_)) + 1, 20) !=
-        1) {
-      return Forget("");
-    }
-    LimitWaits(socket);
     if (SSL_do_handshake(ssl) != 1) return Forget(DescribeLastError());
     if (const long error = SSL_get_verify_result(ssl); error != X509_V_OK) {  // NOLINT: its type
       return Forget(DescribeTheirs(static_cast<int>(error), SSL_get0_peer_certificate(ssl)));
     }
-    // With TLS 1.3 the server looks at our certificate only now. If it takes it, it speaks first.
+    // With TLS 1.3 the server looks at our certificate only now. If it takes it, it speaks first;
+    // if not, gRPC's servers end the connection without a word.
     char byte;
-    return Forget(SSL_read(ssl, &byte, 1) == 1 ? "" : DescribeLastError());
+    const int got = SSL_read(ssl, &byte, 1);
+    if (got == 1 || SSL_get_error(ssl, got) == SSL_ERROR_WANT_READ) return Forget("");
+    std::string why = DescribeLastError();
+    return Forget(why.empty() ? RefusesUs("it ends the connection") : std::move(why));
   }
 
  private:
@@ -181,12 +185,26 @@ class Probe {
     SSL_set_alpn_protos(ssl, http2, sizeof(http2));
   }
 
-  void LimitWaits(BIO* socket) const {
+  // A socket, each wait on which is limited; -1: there is no process.
+  int Connect() const {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const std::string port = address_.substr(address_.rfind(':') + 1);
+    if (getaddrinfo(host_.c_str(), port.c_str(), &hints, &found) != 0) return -1;
     int fd = -1;
-    BIO_get_fd(socket, &fd);
-    const timeval limit = absl::ToTimeval(timeout_);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    for (const addrinfo* each = found; each != nullptr && fd < 0; each = each->ai_next) {
+      fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
+      if (fd < 0) continue;
+      const timeval limit = absl::ToTimeval(timeout_);
+      setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+      setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // Of connect, too.
+      if (connect(fd, each->ai_addr, each->ai_addrlen) == 0) break;
+      close(fd);
+      fd = -1;
+    }
+    freeaddrinfo(found);
+    return fd;
   }
 
   // "" where the connection was only lost.
@@ -195,10 +213,12 @@ class Probe {
     const int reason = ERR_GET_REASON(code);
     if (reason == SSL_R_WRONG_VERSION_NUMBER) return absl::StrCat(address_, " speaks no TLS");
     if (reason < SSL_AD_REASON_OFFSET) return "";
-    // An alert of the other side.
+    return RefusesUs(ERR_reason_error_string(code));  // An alert of the other side.
+  }
+
+  std::string RefusesUs(absl::string_view how) const {
     return absl::StrCat(address_, " refuses our certificate ",
-                        DescribeCertificate(files_.certificate), ": ",
-                        ERR_reason_error_string(code));
+                        DescribeCertificate(files_.certificate), ": ", how);
   }
 
   std::string DescribeTheirs(int error, X509* certificate) const {
