@@ -199,6 +199,22 @@ std::string ResolvedCpuIsa(const Job& job) {
   return CpuIsa_Name(CpuHasAvx512() ? AVX512 : AVX2);
 }
 
+CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
+  CheckpointManifest manifest;
+  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.set_job_id(job.name());
+  manifest.set_num_servers(job.cluster().servers());
+  manifest.set_num_workers(job.cluster().workers());
+  manifest.set_seed(job.seed());
+  for (const TableLayout& layout : ResolveTables(job).AllLayouts()) {
+    *manifest.add_tables() = TableLayoutToProto(layout);
+  }
+  *manifest.mutable_job() = job;
+  manifest.set_cpu_isa(ResolvedCpuIsa(job));
+  manifest.set_build(build);
+  return manifest;
+}
+
 std::string DescribeOrigin(const Job& job, const std::string& build, const std::string& name,
                            const CheckpointManifest& manifest) {
   std::vector<std::string> differences;

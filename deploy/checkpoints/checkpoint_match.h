@@ -31,6 +31,10 @@ absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,
 // AUTO.
 std::string ResolvedCpuIsa(const Job& job);
 
+// What the manifest of every checkpoint says that the job makes on this machine, run by `build`:
+// all but generation, step, samples and shards.
+CheckpointManifest ManifestOf(const Job& job, const std::string& build);
+
 // How the processes that made the checkpoint `name` differ from those of `job` here, of `build`, in
 // a line; "": in nothing that is recorded.
 std::string DescribeOrigin(const Job& job, const std::string& build, const std::string& name,

@@ -27,6 +27,16 @@ struct GenerationStart {
   Step first_step() const { return base_step + 1; }
 };
 
+// As HISTORY keeps it.
+inline JobState StateOf(const std::string& job_id, const GenerationStart& start) {
+  JobState state;
+  state.set_job_id(job_id);
+  state.set_generation(start.generation);
+  state.set_base_checkpoint(start.base);
+  state.set_base_generation(start.base_generation);
+  return state;
+}
+
 // How a generation ended, and what follows: the next generation, or the end of the job.
 struct Outcome {
   enum class What {

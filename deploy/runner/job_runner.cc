@@ -25,8 +25,6 @@
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
-#include "common/job/resolved_job.h"
-#include "common/math/table_spec.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/job/job_machine.h"
@@ -43,22 +41,6 @@ namespace {
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
 // Whether another controller has taken over.
 constexpr absl::Duration kHistoryPeriod = absl::Seconds(10);
-
-CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
-  CheckpointManifest manifest;
-  manifest.set_format_version(kCheckpointFormatVersion);
-  manifest.set_job_id(job.name());
-  manifest.set_num_servers(job.cluster().servers());
-  manifest.set_num_workers(job.cluster().workers());
-  manifest.set_seed(job.seed());
-  for (const TableLayout& layout : ResolveTables(job).AllLayouts()) {
-    *manifest.add_tables() = TableLayoutToProto(layout);
-  }
-  *manifest.mutable_job() = job;
-  manifest.set_cpu_isa(ResolvedCpuIsa(job));
-  manifest.set_build(build);
-  return manifest;
-}
 
 JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
                                  const RunDirectory& directory) {
@@ -312,12 +294,7 @@ void JobRunner::Do(const action::Open& open) {
 absl::Status JobRunner::Prepare(const GenerationStart& start, CheckpointManifest* base) {
   if (writes_checkpoints_) {
     RETURN_IF_ERROR(store_.Prepare());
-    JobState state;
-    state.set_job_id(job_.name());
-    state.set_generation(start.generation);
-    state.set_base_checkpoint(start.base);
-    state.set_base_generation(start.base_generation);
-    RETURN_IF_ERROR(store_.Open(state, start.history));
+    RETURN_IF_ERROR(store_.Open(StateOf(job_.name(), start), start.history));
     RETURN_IF_ERROR(RemoveServerData(directory_));
   }
   if (start.base.empty() && job_.has_init()) RETURN_IF_ERROR(CheckInitIsThere(&disk_, job_.init()));

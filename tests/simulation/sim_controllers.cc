@@ -128,12 +128,7 @@ class Controllers {
 
   void Open(size_t host, const GenerationStart& start) {
     Controller& controller = *controllers_[host];
-    JobState state;
-    state.set_job_id(kJobId);
-    state.set_generation(start.generation);
-    state.set_base_checkpoint(start.base);
-    state.set_base_generation(start.base_generation);
-    const absl::Status opened = controller.store->Open(state, start.history);
+    const absl::Status opened = controller.store->Open(StateOf(kJobId, start), start.history);
     if (absl::IsAborted(opened)) ++result_.overtaken;
     if (!opened.ok()) return End(host);
     ++result_.generations;

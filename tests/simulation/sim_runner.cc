@@ -117,13 +117,9 @@ void SimRunner::Do(const action::Open& open) {
   event::Opened opened;
   opened.generation = open.start.generation;
   if (options_.machine.job.has_checkpoint()) {
-    JobState state;
-    state.set_job_id(options_.machine.job.name());
-    state.set_generation(start.generation);
-    state.set_base_checkpoint(start.base);
-    state.set_base_generation(start.base_generation);
     opened.status = store_.Prepare();
-    if (opened.status.ok()) opened.status = store_.Open(state, start.history);
+    if (opened.status.ok())
+      opened.status = store_.Open(StateOf(options_.machine.job.name(), start), start.history);
     if (*options_.ended) return;
     if (opened.status.ok() && !start.base.empty()) {
       const auto base = store_.Load(start.base, start.base_generation);
