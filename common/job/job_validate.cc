@@ -391,8 +391,8 @@ class Validator {
     const Tls& tls = cluster.tls();
     const bool any = !tls.certificate().empty() || !tls.private_key().empty() || !tls.ca().empty();
     if (tls.automatic() || !tls.directory().empty()) {
-      if (!any) return absl::OkStatus();
-      return source_.Error("cluster.tls", "has files and also automatic or directory; choose one");
+      const char* const why = "has files and also automatic or directory; choose one";
+      return any ? source_.Error("cluster.tls", why) : absl::OkStatus();
     }
     if (any) {
       const std::vector<std::pair<std::string, std::string>> files = {
@@ -404,11 +404,10 @@ class Validator {
       }
       return absl::OkStatus();
     }
-    const std::string& host = cluster.listen_host();
-    if (IsLoopbackHost(host) || cluster.insecure()) return absl::OkStatus();
+    if (IsLoopbackHost(cluster.listen_host()) || cluster.insecure()) return absl::OkStatus();
     return source_.Error(
         "cluster.listen_host",
-        absl::StrCat("is ", host,
+        absl::StrCat("is ", cluster.listen_host(),
                      ", beyond loopback; give cluster.tls, or set cluster.insecure "
                      "to send everything in plain text"));
   }

@@ -39,6 +39,7 @@ const std::vector<Rule>& Rules() {
       {"/thermocline.Worker/Checkpoint", {kController}},
       {"/thermocline.Worker/Decide", {kController}},
       {"/thermocline.Controller/Attach", {kNode}},
+      {"/thermocline.Controller/GetLog", {kController, kReader}},
   };
   return *rules;
 }

@@ -18,20 +18,21 @@
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
 #include "common/net/tls_files.h"
+#include "proto/node.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "tests/testing/test_certificates.h"
 
 namespace thermocline {
 namespace {
 
-// All methods of both services, which answer UNIMPLEMENTED: who hears that was let in.
+// All methods of the services, which answer UNIMPLEMENTED: who hears that was let in.
 class Doors {
  public:
   explicit Doors(const TlsFiles& tls, const std::string& job_id = "") {
     GrpcServer::Options options;
     options.tls = tls;
     options.job_id = job_id;
-    auto started = GrpcServer::Start(options, {&server_, &worker_});
+    auto started = GrpcServer::Start(options, {&server_, &worker_, &controller_});
     EXPECT_TRUE(started.ok()) << started.status();
     listening_ = *std::move(started);
   }
@@ -58,6 +59,7 @@ class Doors {
  private:
   ParameterServer::Service server_;
   Worker::Service worker_;
+  Controller::Service controller_;
   std::unique_ptr<GrpcServer> listening_;
 };
 
@@ -71,11 +73,11 @@ std::string FolderOf(const std::string& name, const std::string& job) {
   return folder;
 }
 
-// The full names of both services' methods.
+// The full names of the services' methods.
 std::vector<std::string> AllMethods() {
   std::vector<std::string> methods;
-  for (const std::string service :
-       {ParameterServer::service_full_name(), Worker::service_full_name()}) {
+  for (const std::string service : {ParameterServer::service_full_name(),
+                                    Worker::service_full_name(), Controller::service_full_name()}) {
     const auto* const found =
         google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
     for (int i = 0; i < found->method_count(); ++i) {
@@ -86,21 +88,23 @@ std::vector<std::string> AllMethods() {
 }
 
 TEST(Roles, MayCallWhatIsTheirs) {
-  const std::string server = "/thermocline.ParameterServer/", worker = "/thermocline.Worker/";
+  const std::string server = "/thermocline.ParameterServer/", worker = "/thermocline.Worker/",
+                    controller = "/thermocline.Controller/";
   const std::map<Role, std::vector<std::string>> allowed = {
       {Role::kController,
        {server + "Configure", server + "GetStats", server + "GetDigest", server + "Checkpoint",
-        worker + "GetStats", worker + "Checkpoint", worker + "Decide"}},
+        worker + "GetStats", worker + "Checkpoint", worker + "Decide", controller + "GetLog"}},
       {Role::kWorker,
        {server + "Pull", server + "Push", server + "GetStats",
         server + "Configure"}},  // To look: check_only.
-      {Role::kReader, {server + "Pull", server + "GetStats", worker + "GetStats"}},
+      {Role::kReader,
+       {server + "Pull", server + "GetStats", worker + "GetStats", controller + "GetLog"}},
       {Role::kServer, {}},
-      {Role::kNode, {}},
+      {Role::kNode, {controller + "Attach"}},
   };
   const std::string folder = FolderOf("table", "job");
   const Doors doors(TlsFilesIn(folder, Role::kServer));
-  ASSERT_EQ(AllMethods().size(), 9u) << "a new method needs a line in roles.cc, and here";
+  ASSERT_EQ(AllMethods().size(), 11u) << "a new method needs a line in roles.cc, and here";
   for (const Role role : kAllRoles) {
     const TlsFiles tls = TlsFilesIn(folder, role);
     for (const std::string& method : AllMethods()) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "common/net/rpc.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
@@ -124,8 +125,7 @@ absl::Status ShowLogs(const LogsFlags& flags) {
     return absl::OkStatus();
   }
   TlsFiles tls = {flags.tls_certificate, flags.tls_private_key, flags.tls_ca};
-  const Tls& of_job = job.cluster().tls();
-  if (tls.empty()) tls = {of_job.certificate(), of_job.private_key(), of_job.ca()};
+  if (tls.empty()) tls = TlsFilesOf(job.cluster().tls(), Role::kReader);
   HostLogs logs(controller, tls, directory.path());
   for (const std::string& process : processes) {
     RETURN_IF_ERROR(logs.Show(process, max_lines));

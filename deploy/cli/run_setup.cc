@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "common/net/certificates.h"
 #include "common/net/rpc.h"
 #include "deploy/checkpoints/checkpoint_match.h"
@@ -144,8 +145,13 @@ absl::Status SetUpHosts(const TrainFlags& flags, const Job& job, JobOptions* opt
         "--nodes needs --run-dir, a folder that all hosts see at the same path");
   }
   const Tls& tls = job.cluster().tls();
-  RETURN_IF_ERROR(CheckMayListen(flags.listen, {tls.certificate(), tls.private_key(), tls.ca()},
-                                 job.cluster().insecure()));
+  if (tls.automatic()) {
+    return absl::InvalidArgumentError(
+        "cluster.tls.automatic makes certificates for one machine; for --nodes, make them with "
+        "`thermocline certificates --host ...`, and name their folder in cluster.tls.directory");
+  }
+  RETURN_IF_ERROR(
+      CheckMayListen(flags.listen, TlsFilesOf(tls, Role::kController), job.cluster().insecure()));
   options->num_hosts = static_cast<size_t>(flags.nodes);
   options->listen = flags.listen;
   ASSIGN_OR_RETURN(options->programs.digest, DigestOfPrograms(options->programs));

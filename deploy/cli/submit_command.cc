@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/job/resolved_job.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
@@ -81,10 +82,10 @@ std::vector<std::string> NodeFlagsOf(const SubmitFlags& flags, const Job& job) {
   std::vector<std::string> words;
   if (!flags.bin_dir.empty()) words.push_back("--bin-dir=" + fs::absolute(flags.bin_dir).string());
   if (job.cluster().insecure()) words.emplace_back("--insecure");
-  const Tls& tls = job.cluster().tls();
-  if (!tls.ca().empty()) {
-    words.insert(words.end(), {"--tls-certificate=" + tls.certificate(),
-                               "--tls-private-key=" + tls.private_key(), "--tls-ca=" + tls.ca()});
+  const TlsFiles tls = TlsFilesOf(job.cluster().tls(), Role::kNode);
+  if (!tls.empty()) {
+    words.insert(words.end(), {"--tls-certificate=" + tls.certificate,
+                               "--tls-private-key=" + tls.private_key, "--tls-ca=" + tls.ca});
   }
   return words;
 }

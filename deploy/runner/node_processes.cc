@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {
@@ -43,10 +44,10 @@ absl::StatusOr<std::unique_ptr<NodeProcesses>> NodeProcesses::Create(
   RETURN_IF_ERROR(directory.Write(table.order.check_file(), table.order.check_text()));
   std::unique_ptr<NodeProcesses> processes(
       new NodeProcesses(options, directory, std::move(table), signals, supervisor));
-  const Tls& tls = job.cluster().tls();
   GrpcServer::Options server;
   server.address = options.listen;
-  server.tls = {tls.certificate(), tls.private_key(), tls.ca()};
+  server.tls = TlsFilesOf(job.cluster().tls(), Role::kController);
+  server.job_id = job.name();
   server.insecure = job.cluster().insecure();
   server.service = Controller::service_full_name();
   ASSIGN_OR_RETURN(processes->server_, GrpcServer::Start(server, {&processes->service_}));
