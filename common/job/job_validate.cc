@@ -130,9 +130,8 @@ class Validator {
                                 settings.storage().rocksdb().memory(), kMinMemoryBudgetBytes));
     }
     if (settings.has_eviction()) {
-      const Eviction& eviction = settings.eviction();
-      RETURN_IF_ERROR(Range(path + ".eviction.unused_steps", eviction.unused_steps(),
-                            eviction.max_rows() > 0 ? 0 : 1, kMaxUnusedSteps));
+      RETURN_IF_ERROR(Range(path + ".eviction.unused_steps", settings.eviction().unused_steps(),
+                            settings.eviction().max_rows() > 0 ? 0 : 1, kMaxUnusedSteps));
     }
     return CheckOptimizer(path + ".optimizer", settings.optimizer());
   }

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/net/certificates.h"
-#include "deploy/cli/command_line.h"
 #include "deploy/cli/command_pages.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/host_commands.h"
 
 namespace thermocline {
 

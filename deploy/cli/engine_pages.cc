@@ -1,8 +1,8 @@
 // The commands of engines on the command line.
 #include <memory>
 
-#include "deploy/cli/command_line.h"
 #include "deploy/cli/command_pages.h"
+#include "deploy/cli/host_commands.h"
 
 namespace thermocline {
 namespace {

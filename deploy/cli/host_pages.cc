@@ -1,8 +1,8 @@
 // The command line of jobs over several hosts.
 #include <memory>
 
-#include "deploy/cli/command_line.h"
 #include "deploy/cli/command_pages.h"
+#include "deploy/cli/host_commands.h"
 
 namespace thermocline {
 namespace {

@@ -21,6 +21,7 @@
 #include "common/base/status_macros.h"
 #include "deploy/plan/machine.h"
 #include "deploy/runner/node_table.h"
+#include "deploy/runner/run_directory.h"
 
 namespace thermocline {
 namespace {
@@ -37,11 +38,6 @@ absl::StatusOr<std::string> HostOf(const std::string& address) {
   std::string host = address.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   return host;
-}
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = "";
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 }  // namespace
