@@ -302,8 +302,9 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name,
   if (!absl::IsNotFound(manifest.status())) return manifest;
   manifest = LoadFile(*says, ManifestPath(folder));
   if (manifest.ok() && manifest->generation() != generation) {
-    return absl::NotFoundError(absl::StrCat("'", ManifestPath(folder), "' is of generation ",
-                                            manifest->generation(), ", not ", generation));
+    return absl::NotFoundError(absl::StrCat(
+        "'", ManifestPath(folder), "' is of step ", manifest->step(), " of generation ",
+        manifest->generation(), ": it has taken the place of generation ", generation, "'s"));
   }
   return manifest;
 }

@@ -296,7 +296,7 @@ TEST_F(HistoryTest, WhatAControllerSawOutlivesTheCrashOfAnother) {
     const auto store = Open(2 * generation);
     const auto step = static_cast<int64_t>(generation);
     const CheckpointManifest manifest = Write(2 * generation, step);
-    disk_.DieAfter(static_cast<int>(random_() % 10));
+    disk_.DieAfter(static_cast<int>(6 + random_() % 4));
     store->Commit(manifest).IgnoreError();
     disk_.CrashProcess();
     const auto list = Store()->List();

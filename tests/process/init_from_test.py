@@ -102,8 +102,8 @@ class InitFromTest(ProcessTest):
         run_dir = self.run_dir + '-late'
         launcher = self.start_long(from_first, '--servers=2', '--set=checkpoint.every_steps=10',
                                    '--set=checkpoint.keep=1000000', job=job, run_dir=run_dir)
-        manifest = os.path.join(run_dir, 'checkpoints/step-000000009/MANIFEST-1')
-        wait_for(lambda: os.path.exists(manifest), 'the first checkpoint')
+        commit = os.path.join(run_dir, 'checkpoints/HISTORY/000000002')
+        wait_for(lambda: os.path.exists(commit), 'the first checkpoint')
         launcher.kill()
         self.finish(launcher)
         os.rename(self.run_dir + '-first', self.run_dir + '-gone')

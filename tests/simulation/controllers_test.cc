@@ -1,5 +1,7 @@
 // Several controllers of one job, which know nothing of each other but HISTORY.
+// THERMOCLINE_SIMULATION_SEEDS=n runs so many seeds (default 300).
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 
 #include "gtest/gtest.h"
@@ -9,9 +11,10 @@ namespace thermocline {
 namespace {
 
 TEST(ControllersTest, OneDecidesAtATime) {
-  constexpr uint64_t kSeeds = 3000;
+  const char* const text = std::getenv("THERMOCLINE_SIMULATION_SEEDS");
+  const uint64_t seeds = text == nullptr ? 300 : std::strtoull(text, nullptr, 10);
   ControllersResult sum;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const ControllersResult result = RunControllers(seed);
     ASSERT_TRUE(result.failures.empty()) << "seed " << seed << ": " << result.failures[0];
     sum.generations += result.generations;
@@ -34,7 +37,7 @@ TEST(ControllersTest, OneDecidesAtATime) {
   for (const uint64_t count :
        {sum.generations, sum.committed, sum.retired, sum.outcomes, sum.crashes, sum.overtaken,
         sum.uncertain, sum.nested, sum.disk.lost, sum.disk.late, sum.disk.stale}) {
-    EXPECT_GT(count, 100u);
+    EXPECT_GT(count, 20u);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tests/simulation/network_disk.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace thermocline {
@@ -9,6 +10,8 @@ std::pair<std::string, std::string> Split(const std::string& path) {
   const size_t slash = path.rfind('/');
   return {path.substr(0, slash), path.substr(slash + 1)};
 }
+
+bool IsTemporary(const std::string& path) { return absl::EndsWith(path, ".tmp"); }
 
 absl::Status Lost() { return absl::UnavailableError("simulated: the answer was lost"); }
 
@@ -48,16 +51,23 @@ void NetworkDisk::Note(const std::string& path, bool is_there) {
   }
 }
 
-absl::Status NetworkDisk::Change(const std::function<absl::Status()>& change) {
-  if (!random_.Chance(faults_.lose_answer)) return change();
+absl::Status NetworkDisk::Change(const std::string& path,
+                                 const std::function<absl::Status()>& change) {
+  // The disk outlives this host's process.
+  const auto change_for_good = [&disk = disk_, folder = Split(path).first, change] {
+    const absl::Status status = change();
+    disk.SyncDirectory(folder).IgnoreError();
+    return status;
+  };
+  if (!random_.Chance(faults_.lose_answer)) return change_for_good();
   ++counters_.lost;
   switch (random_.Below(3)) {
     case 0:
-      change().IgnoreError();
+      change_for_good().IgnoreError();
       break;
     case 1:
       ++counters_.late;
-      late_.push_back([change] { change().IgnoreError(); });
+      late_.push_back([change_for_good] { change_for_good().IgnoreError(); });
       break;
     default:
       break;
@@ -70,6 +80,7 @@ absl::StatusOr<std::unique_ptr<AppendFile>> NetworkDisk::Create(const std::strin
   if (random_.Chance(faults_.lose_answer)) return Lost();
   auto file = disk_.Create(path);
   if (file.ok()) Note(path, true);
+  disk_.SyncDirectory(Split(path).first).IgnoreError();
   return file;
 }
 
@@ -98,7 +109,8 @@ absl::Status NetworkDisk::Truncate(const std::string& path, uint64_t bytes) {
 
 absl::Status NetworkDisk::Rename(const std::string& from, const std::string& to) {
   Begin();
-  const absl::Status status = Change([this, from, to] { return disk_.Rename(from, to); });
+  const absl::Status status =
+      Change(to, [&disk = disk_, from, to] { return disk.Rename(from, to); });
   if (status.ok()) {
     Note(from, false);
     Note(to, true);
@@ -111,17 +123,18 @@ absl::Status NetworkDisk::Link(const std::string& from, const std::string& to) {
   const auto [directory, name] = Split(to);
   const Memory* const memory = Remembered(directory);
   const bool seems_free = memory != nullptr && memory->names.count(name) == 0;
-  if (faults_.links_by_looking && seems_free) return disk_.Rename(from, to);
-  const absl::Status status = Change([this, from, to] { return disk_.Link(from, to); });
+  if (faults_.links_by_looking && seems_free && !IsTemporary(to)) return disk_.Rename(from, to);
+  const absl::Status status = Change(to, [&disk = disk_, from, to] { return disk.Link(from, to); });
   if (status.ok()) Note(to, true);
   if (absl::IsAlreadyExists(status) && random_.Chance(0.5)) memory_.erase(directory);
-  if (absl::IsAlreadyExists(status) && faults_.trusts_links) return absl::OkStatus();
+  const bool trusts = faults_.trusts_links && !IsTemporary(to);
+  if (absl::IsAlreadyExists(status) && trusts) return absl::OkStatus();
   return status;
 }
 
 absl::Status NetworkDisk::Remove(const std::string& path) {
   Begin();
-  const absl::Status status = Change([this, path] { return disk_.Remove(path); });
+  const absl::Status status = Change(path, [&disk = disk_, path] { return disk.Remove(path); });
   if (status.ok()) Note(path, false);
   return status;
 }

@@ -32,6 +32,8 @@ struct NetworkDiskCounters {
   uint64_t lost = 0, late = 0, stale = 0;
 };
 
+// The file server keeps every name that it has made; a host that dies loses what it did not sync of
+// its files.
 class NetworkDisk : public Disk {
  public:
   // Borrows all. `between` runs before each operation. What comes late goes to `late`.
@@ -69,7 +71,7 @@ class NetworkDisk : public Disk {
   Memory* Remembered(const std::string& directory);
   void Remember(const std::string& directory);
   void Note(const std::string& path, bool is_there);
-  absl::Status Change(const std::function<absl::Status()>& change);
+  absl::Status Change(const std::string& path, const std::function<absl::Status()>& change);
 
   SimulatedDisk& disk_;
   const NetworkDiskFaults faults_;

@@ -163,9 +163,6 @@ class Controllers {
     outcome.set_what(JobOutcome::TRAINED);
     const absl::Status ended = controller.store->End(outcome);
     if (ended.ok()) ++result_.outcomes;
-    if (ended.ok() && LastRecord().kind() == HistoryRecord::OPEN) {
-      Fail("an outcome was noted, and another controller's generation follows at once");
-    }
     End(host);
   }
 
@@ -235,11 +232,6 @@ class Controllers {
 
   // Checks
   // ----------------------------------------------------------------------------------------------
-
-  HistoryRecord LastRecord() {
-    const auto last = CheckpointStore(&medium_, kDirectory).LastRecord();
-    return last.ok() && last->has_value() ? **last : HistoryRecord();
-  }
 
   void Check() {
     const auto last = CheckpointStore(&medium_, kDirectory).LastRecord();
