@@ -308,7 +308,7 @@ class Validator {
         Range("cluster.startup_timeout_s", cluster.startup_timeout_s(), 1, kMaxTimeoutS));
     RETURN_IF_ERROR(Range("cluster.rpc_timeout_s", cluster.rpc_timeout_s(), 1, kMaxTimeoutS));
     RETURN_IF_ERROR(Range("cluster.stall_timeout_s", cluster.stall_timeout_s(), 0, kMaxTimeoutS));
-    RETURN_IF_ERROR(CheckHostTimeouts());
+    RETURN_IF_ERROR(CheckHostTimeouts(cluster));
     RETURN_IF_ERROR(Range("cluster.handler_threads", cluster.handler_threads(), kMinHandlerThreads,
                           kMaxThreads));
     RETURN_IF_ERROR(Range("cluster.max_held_pulls", cluster.max_held_pulls(), 1, kMaxHeldPulls));
@@ -317,8 +317,7 @@ class Validator {
     return CheckSize("cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
   }
 
-  absl::Status CheckHostTimeouts() const {
-    const Cluster& cluster = job_.cluster();
+  absl::Status CheckHostTimeouts(const Cluster& cluster) const {
     RETURN_IF_ERROR(Range("cluster.host_wait_s", cluster.host_wait_s(), 1, kMaxTimeoutS));
     RETURN_IF_ERROR(Range("cluster.host_timeout_s", cluster.host_timeout_s(), 2, kMaxTimeoutS));
     // A host's processes end before the host is taken for lost.
