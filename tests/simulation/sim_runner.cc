@@ -165,10 +165,14 @@ void SimRunner::MakeHosts() {
   }
 }
 
-void SimRunner::BringHostUp(size_t host) {
-  hosts_[host].is_up = true;
-  ++hosts_[host].host.nonce;
-  Post(random_.Between(0, options_.notice_us), event::HostUp{hosts_[host].host});
+// The machine learns of registrations in their order.
+void SimRunner::BringHostUp(size_t index) {
+  SimHost& host = hosts_[index];
+  host.is_up = true;
+  ++host.host.nonce;
+  const int64_t now_us = scheduler_.NowMicros();
+  host.told_us = std::max(host.told_us, now_us + random_.Between(0, options_.notice_us));
+  Post(host.told_us - now_us, event::HostUp{host.host});
 }
 
 // Its end may be noticed after it has come back.
@@ -185,7 +189,8 @@ void SimRunner::LoseHost(size_t index) {
       world_.lose_worker(process.second);
     }
   }
-  Post(random_.Between(0, options_.notice_us),
+  const int64_t told_us = host.told_us - scheduler_.NowMicros();
+  Post(std::max(told_us, random_.Between(0, options_.notice_us)),
        event::HostLost{host.host.name, host.host.nonce, "simulated"});
   RunLater(random_.Between(1, options_.faults.host_away_us), [this, index] { BringHostUp(index); });
 }

@@ -81,16 +81,17 @@ class SimRunner {
   void RequestCheckpoint();
   void StopByUser();
   // With all that it runs. It comes back as another registration.
-  void LoseHost(size_t host);
+  void LoseHost(size_t index);
 
   const SimLauncherCounters& counters() const { return counters_; }
 
  private:
   struct Batch;  // Of calls to processes.
   struct SimHost {
-    Host host;           // Its nonce is that of the registration that came last.
-    bool is_up = false;  // In fact.
-    uint64_t known = 0;  // The nonce by which the machine knows it; 0: as lost, or not at all.
+    Host host;            // Its nonce is that of the registration that came last.
+    bool is_up = false;   // In fact.
+    int64_t told_us = 0;  // When the machine learns of that registration.
+    uint64_t known = 0;   // The nonce by which the machine knows it; 0: as lost, or not at all.
   };
   struct Place {
     std::string host;
@@ -127,7 +128,7 @@ class SimRunner {
   void Do(const Report&) {}
 
   void MakeHosts();
-  void BringHostUp(size_t host);
+  void BringHostUp(size_t index);
   SimHost* Find(const std::string& host);
   void NoteHosts(const JobEvent& event);
   void PlaceProcess(const action::StartProcess& start);
