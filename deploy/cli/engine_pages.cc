@@ -66,7 +66,7 @@ examples:
            "ssh 20700")
       ->transform(WholeNumber(1, 65535));
   AddValue(command, "--node-dir", &flags->node_dir, "DIR",
-           "of agents, on each host's own disk; default: /tmp/thermocline-JOB");
+           "of agents, on each host's own disk; default: one in /tmp");
   AddValue(command, "--program", &flags->program, "PATH",
            "of thermocline on the hosts; default: this one's");
   OnCommand(command, action, RunSubmit, flags);

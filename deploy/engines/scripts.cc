@@ -66,11 +66,13 @@ fi
 // interrupt `wait` alone.
 constexpr char kController[] = R"sh(
 start_controller() {
-  # What an earlier start left is gone on with.
-  local resume=() file
-  for file in "$run_dir"/*; do
-    case ${file##*/} in submit | lock) ;; *) resume=(--resume) ;; esac
-  done
+  local resume=()
+  if [[ -e $run_dir/job.textproto ]]; then
+    resume=(--resume)
+  else
+    # An earlier start ended before there was anything to go on with.
+    find "$run_dir" -mindepth 1 -maxdepth 1 ! -name submit ! -name lock -exec rm -rf {} +
+  fi
   $TRAIN "${resume[@]}" &
   controller_pid=$!
 }
@@ -185,10 +187,17 @@ for ((restarts = 0; restarts < 3 && code > 128; restarts++)); do
 done
 )sh";
 
+// The same for every start of a run, and another for other runs on the same hosts. (FNV-1a)
+std::string NodeDirectory(const Submission& submission) {
+  if (!submission.node_dir.empty()) return submission.node_dir;
+  uint32_t hash = 2166136261u;
+  for (const char c : submission.run_dir) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  return absl::StrCat("/tmp/thermocline-", PlainName(submission.job_name), "-",
+                      absl::Hex(hash, absl::kZeroPad8));
+}
+
 std::string Begin(const Submission& submission) {
-  const std::string node_dir = submission.node_dir.empty()
-                                   ? "/tmp/thermocline-" + PlainName(submission.job_name)
-                                   : submission.node_dir;
+  const std::string node_dir = NodeDirectory(submission);
   return absl::StrReplaceAll(kBegin, {{"$FOLDER", ShellWord(submission.folder)},
                                       {"$PROGRAM", ShellWord(submission.program)},
                                       {"$RUN_DIR", ShellWord(submission.run_dir)},

@@ -36,7 +36,7 @@ struct Submission {
   std::vector<std::string> train_flags;  // After `train`: JOB and what changes it.
   std::vector<std::string> node_flags;   // Further ones of the agents.
   std::string run_dir;                   // Absolute; all hosts see it.
-  std::string node_dir;                  // On each host's own disk; "": /tmp/thermocline-JOB.
+  std::string node_dir;                  // On each host's own disk; "": one of this run in /tmp.
   uint32_t hosts = 1;
   uint32_t port = 0;      // Of the controller; 0: one by the number of the job.
   bool resumable = true;  // The job writes checkpoints.

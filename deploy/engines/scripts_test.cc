@@ -71,7 +71,7 @@ set -u
 cd '/home/a b' || exit 1
 program='/opt/it'\''s/thermocline'
 run_dir=/runs/r
-node_dir=/tmp/thermocline-my_job
+node_dir=/tmp/thermocline-my_job-647f1e71
 )"));
   EXPECT_THAT(script,
               HasSubstr("\"$program\" train /runs/r/submit/job.textproto --set seed=7 --nodes 3 "
@@ -187,7 +187,7 @@ class ScriptTest : public testing::Test {
         train)
           trap 'exit 1' TERM
           echo "$@" >>"$FAKES/trains.new" && cp "$FAKES/trains.new" "$FAKES/t" && mv "$FAKES/t" "$FAKES/trains"
-          touch "$FAKES/run/metrics.jsonl"
+          touch "$FAKES/run/job.textproto"
           if [[ -e $FAKES/killed ]]; then rm "$FAKES/killed"; kill -KILL $$; fi
           [[ -e $FAKES/ends ]] && exit 0
           while :; do sleep 0.02; done ;;
@@ -280,6 +280,19 @@ TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
   EXPECT_THAT(Text("trains"), EndsWith(" --resume\n"));
 }
 
+TEST_F(ScriptTest, AStartThatEndedBeforeTheJobBeganLeavesNothing) {
+  Touch("ends");
+  Touch("run/controller.json");
+  Touch("run/lock");
+  fs::create_directories(RunDir() + "/checkpoints/x");
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
+  EXPECT_THAT(Text("trains"), Not(HasSubstr("--resume")));
+  EXPECT_FALSE(fs::exists(RunDir() + "/controller.json"));
+  EXPECT_FALSE(fs::exists(RunDir() + "/checkpoints"));
+  EXPECT_TRUE(fs::exists(RunDir() + "/lock"));
+  EXPECT_TRUE(fs::exists(RunDir() + "/submit"));
+}
+
 TEST_F(ScriptTest, APreemptionAndTheWalltimeRequeueAndAUsersScancelDoesNot) {
   for (const char* state : {"COMPLETING Reason=None PreemptTime=2026-11-23T04:07:04",
                             "COMPLETING Reason=TimeLimit", "COMPLETING Reason=None"}) {
@@ -325,6 +338,7 @@ TEST_F(ScriptTest, AControllerThatIsKilledGoesOn) {
 
 TEST_F(ScriptTest, SshRunsTheControllerHereAndAnAgentAHost) {
   submission_.node_flags = {"--tls-ca", "my ca"};
+  submission_.node_dir = "/scratch/j";
   submission_.needs = {};
   Touch("ends");
   EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "me@h2"}, ""}))), 0) << Text("log");
@@ -334,7 +348,7 @@ TEST_F(ScriptTest, SshRunsTheControllerHereAndAnAgentAHost) {
   for (const char* name : {"h1", "h2"}) {
     EXPECT_THAT(Text("calls"),
                 HasSubstr(absl::StrCat("thermocline node --controller=10.9.9.1:20700 --name=", name,
-                                       " --dir=/tmp/thermocline-j --tls-ca my ca\n")));
+                                       " --dir=/scratch/j --tls-ca my ca\n")));
   }
   EXPECT_THAT(Text("calls"), HasSubstr("ServerAliveInterval=15 me@h2 exec "));
 }

@@ -109,7 +109,7 @@ class Job:
     def submit(self, *flags):
         self.follower = self.cluster.login.start(
             self.cluster.thermocline, 'submit', *flags, '--engine', self.engine, '--nodes', str(self.nodes),
-            '--run-dir', self.run_dir, log=self.run_dir + '-submit.log')
+            '--run-dir', self.run_dir, '--node-dir', '/run/local/agent', log=self.run_dir + '-submit.log')
 
     def events(self):
         try:
@@ -136,7 +136,7 @@ class Job:
             if self.follower.poll() is not None:
                 raise AssertionError('the job ended: ' + self.tail())
             return self.step() >= step
-        wait_for(reached, 'step %d' % step, 200)
+        wait_for(reached, 'step %d' % step)
 
     def id(self):
         with open(os.path.join(self.run_dir, 'submit/engine.json')) as record:
@@ -334,8 +334,7 @@ def run_round(cluster, name, seed, index):
         traceback.print_exc(file=sys.stdout)
         kept = os.path.join(os.environ.get('TMPDIR', '/tmp'), 'thermocline-cluster-%d-%s' % (seed, name))
         shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(cluster.folder, kept, ignore=shutil.ignore_patterns('clicklog', '*.sock*', 'local-*'),
-                        symlinks=True, ignore_dangling_symlinks=True)
+        shutil.copytree(cluster.folder, kept, ignore=shutil.ignore_patterns('clicklog', 'spool-*', 'local-*', 'ssh'), symlinks=True)
         print('  FAILED in %.0f s; logs in %s' % (time.monotonic() - begin, kept), flush=True)
         return False
     finally:
