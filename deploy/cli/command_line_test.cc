@@ -112,7 +112,7 @@ TEST(CommandLine, WhatIsSaidToBeSetCanBeSet) {
   const std::string root =
       absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"));
   for (const char* page : {"README.md", "docs/architecture.md", "docs/formats.md",
-                           "docs/operations.md", "docs/performance.md"}) {
+                           "docs/cluster.md", "docs/operations.md", "docs/performance.md"}) {
     std::ifstream file(absl::StrCat(root, "/", page));
     ASSERT_TRUE(file) << page;
     texts[page].assign(std::istreambuf_iterator<char>(file), {});

@@ -151,7 +151,7 @@ class Job:
         names.sort(key=lambda name: name != fields['BatchHost'])
         return [by_name[name] for name in names]
 
-    def finish(self, deadline_s=300):
+    def finish(self, deadline_s=200):
         """Waits for its end, and compares the model."""
         try:
             code = self.follower.wait(deadline_s)
@@ -339,7 +339,6 @@ def run_round(cluster, name, seed, index):
         return False
     finally:
         cluster.login.run('scancel', '--user=root', check=False)
-        cluster.await_quiet()
 
 
 def main():
@@ -374,6 +373,7 @@ def main():
         else:
             name = SHORT[index] if index < len(SHORT) else draw.choice(list(ROUNDS))
         passed += run_round(cluster, name, draw.randrange(1 << 30), index)
+        cluster.await_quiet()
     print('%d passed, %d failed' % (passed, arguments.rounds - passed))
     return 0 if passed == arguments.rounds else 1
 

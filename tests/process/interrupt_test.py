@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import unittest
 
@@ -36,6 +37,25 @@ class InterruptTest(ProcessTest):
 
     def test_hang_up(self):
         self.stopped_by(signal.SIGHUP, 'Hangup')
+
+    def test_stop_writes_a_checkpoint_first(self):
+        launcher = self.start_long('--set', 'checkpoint.keep=2')
+        stop = self.thermocline('stop', self.run_dir)
+        self.assertEqual(stop.returncode, 0, stop.stdout + stop.stderr)
+        name = re.search(r'checkpoint (step-\d+)', stop.stdout).group(1)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn('stopped by `thermocline stop`', err)
+        again = self.thermocline('stop', self.run_dir)
+        self.assertEqual(again.returncode, 1)
+        self.assertIn('no job runs in', again.stderr)
+        # It goes on from there; that it was stopped once no longer counts.
+        steps = int(name.split('-')[1]) + 10
+        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir,
+                                   '--set', 'train.max_steps=%d' % steps)
+        self.assertEqual(resumed.returncode, 0, resumed.stdout + resumed.stderr)
+        with open(os.path.join(self.run_dir, 'summary.json')) as summary:
+            self.assertEqual(json.load(summary)['resumed_from_step'], steps - 9)
 
     def ignores(self, number):
         """Whether the signal that was ignored at the start still is; another one stops the job."""
