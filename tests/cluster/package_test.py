@@ -26,6 +26,7 @@ def make_root(root, archive):
         path = os.path.join(root, 'dev', device)
         open(path, 'w').close()
         hosts.run('mount', '--bind', '/dev/' + device, path)
+    os.symlink('/proc/self/fd', os.path.join(root, 'dev/fd'))
     hosts.run('mount', '-t', 'proc', 'proc', os.path.join(root, 'proc'))
     hosts.run('tar', '-xzf', archive, '-C', os.path.join(root, 'opt'), '--strip-components=1')
 
@@ -36,7 +37,7 @@ def train(root):
     for command in ('%s generate /tmp/clicklog --rows 20000 --test-rows 2000 --shrink 100 --threads 1' % here,
                     '%s train /opt/jobs/quickstart.textproto --data /tmp/clicklog --run-dir /tmp/run' % here,
                     '%s predict --checkpoint /tmp/run --data /tmp/clicklog --out /tmp/scores.csv' % here):
-        done = subprocess.run(['chroot', root, '/bin/sh', '-c', command], capture_output=True, text=True,
+        done = subprocess.run(['/usr/sbin/chroot', root, '/bin/sh', '-c', command], capture_output=True, text=True,
                               env={'PATH': '/bin'}, timeout=300)
         if done.returncode != 0:
             raise AssertionError('%s\nexit code %d\n%s%s' % (command, done.returncode, done.stdout, done.stderr))
