@@ -6,6 +6,7 @@ busybox's.
 Ends with the line "N passed, N failed"; where there can be no such folder, it says why.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -32,7 +33,7 @@ def make_root(root, archive):
 
 
 def train(root):
-    """The model's digest, as quickstart trains it on fewer rows."""
+    """The digest of quickstart's model of a small log; rows are scored with it, too."""
     here = '/opt/bin/thermocline'
     for command in ('%s generate /tmp/clicklog --rows 20000 --test-rows 2000 --shrink 100 --threads 1' % here,
                     '%s train /opt/jobs/quickstart.textproto --data /tmp/clicklog --run-dir /tmp/run' % here,
@@ -41,7 +42,19 @@ def train(root):
                               env={'PATH': '/bin'}, timeout=300)
         if done.returncode != 0:
             raise AssertionError('%s\nexit code %d\n%s%s' % (command, done.returncode, done.stdout, done.stderr))
-    return [line for line in done.stdout.splitlines()] + open(root + '/tmp/run/summary.json').read().splitlines()
+    return digest(root + '/tmp/run')
+
+
+def digest(run_dir):
+    with open(run_dir + '/summary.json') as summary:
+        return json.load(summary)['model_digest']
+
+
+def train_here(programs, source, data):
+    """The same without the package."""
+    hosts.run(programs + '/deploy/thermocline', 'train', source + '/deploy/jobs/quickstart.textproto', '--data', data,
+              '--run-dir', '/mnt/run')
+    return digest('/mnt/run')
 
 
 def main():
@@ -65,8 +78,10 @@ def main():
     print(made.stdout.strip())
     make_root('/mnt/root', '/mnt/package.tar.gz')
     try:
-        print('\n'.join(line for line in train('/mnt/root') if 'digest' in line))
-    except AssertionError as error:
+        found, expected = train('/mnt/root'), train_here(programs, source, '/mnt/root/tmp/clicklog')
+        if found != expected:
+            raise AssertionError('the model has digest %s, and without the package %s' % (found, expected))
+    except (AssertionError, RuntimeError) as error:
         print('%s\n0 passed, 1 failed' % error)
         return 1
     print('1 passed, 0 failed')
