@@ -71,6 +71,7 @@ SimJob::SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
       host_losses_left_(setup.launcher.max_host_losses),
       worker_deaths_left_(setup.launcher.max_worker_deaths) {
   MakeServers();
+  MakeStore();
   if (setup.evaluations.has_value()) {
     evaluations_ = std::make_unique<SimEvaluations>(*setup.evaluations);
   }
