@@ -182,7 +182,7 @@ class ParquetRows : public RowReader {
     rows_of_block_.clear();
     chosen_ = 0;
     chosen_end_ = block_ == nullptr ? 0 : block_->rows;
-    if (is_all_) return;
+    if (is_all_ || block_ == nullptr) return;
     const ParquetCells& cells = block_->cells[parser_->split_place()];
     for (int64_t row = 0; row < chosen_end_; ++row) {
       if (IsWanted(cells, row)) rows_of_block_.push_back(static_cast<int32_t>(row));
