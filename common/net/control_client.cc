@@ -20,6 +20,14 @@ constexpr int kMaxControlMessageBytes = 64 << 20;
 // For each wait of ExplainHandshake.
 constexpr absl::Duration kHandshakeTimeout = absl::Seconds(2);
 
+// Whether a call may have failed in a handshake. In plain text that is so only where a connection
+// was made: a process that does not answer is not waited for twice.
+bool MayBeTls(absl::string_view error, const TlsFiles& tls) {
+  return absl::StartsWith(error, "failed to connect") &&
+         (!tls.empty() || absl::StrContains(error, "closed") || absl::StrContains(error, "reset") ||
+          absl::StrContains(error, "SETTINGS"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Create(const std::string& address,
@@ -49,7 +57,7 @@ absl::StatusOr<Reply> ControlClient::Call(
   if (status.ok()) return reply;
   const absl::Status error = FromGrpcStatus(status);
   const std::string where = absl::StrCat(name, " at ", address_);
-  if (absl::StartsWith(error.message(), "failed to connect")) {
+  if (MayBeTls(error.message(), tls_)) {
     const std::string why = ExplainHandshake(address_, tls_, std::min(timeout, kHandshakeTimeout));
     if (!why.empty()) return absl::Status(error.code(), absl::StrCat(where, ": ", why));
   }

@@ -141,11 +141,7 @@ class Probe {
 
   std::string Explain() {
     SSL_CTX* const context = context_.get();
-    if (SSL_CTX_use_certificate_chain_file(context, files_.certificate.c_str()) != 1 ||
-        SSL_CTX_use_PrivateKey_file(context, files_.private_key.c_str(), SSL_FILETYPE_PEM) != 1 ||
-        SSL_CTX_load_verify_locations(context, files_.ca.c_str(), nullptr) != 1) {
-      return Forget("");  // Whoever reads the files says what is wrong with them.
-    }
+    if (!files_.empty() && !LoadFiles()) return Forget("");  // Its reader says what is wrong.
     const int fd = Connect();
     if (fd < 0) return "";
     const SslPtr owned(SSL_new(context));
@@ -154,7 +150,14 @@ class Probe {
     SSL_set_bio(ssl, socket, socket);  // Owns it.
     SSL_set_connect_state(ssl);
     SetExpectations(ssl);
-    if (SSL_do_handshake(ssl) != 1) return Forget(DescribeLastError());
+    const bool is_tls = SSL_do_handshake(ssl) == 1;
+    if (files_.empty()) {
+      return Forget(is_tls ? absl::StrCat(address_,
+                                          " speaks TLS: it takes no call without a "
+                                          "certificate, its private key and a CA")
+                           : "");
+    }
+    if (!is_tls) return Forget(DescribeLastError());
     if (const long error = SSL_get_verify_result(ssl); error != X509_V_OK) {  // NOLINT: its type
       return Forget(DescribeTheirs(static_cast<int>(error), SSL_get0_peer_certificate(ssl)));
     }
@@ -171,6 +174,14 @@ class Probe {
   static std::string Forget(std::string answer) {
     ERR_clear_error();
     return answer;
+  }
+
+  bool LoadFiles() {
+    SSL_CTX* const context = context_.get();
+    return SSL_CTX_use_certificate_chain_file(context, files_.certificate.c_str()) == 1 &&
+           SSL_CTX_use_PrivateKey_file(context, files_.private_key.c_str(), SSL_FILETYPE_PEM) ==
+               1 &&
+           SSL_CTX_load_verify_locations(context, files_.ca.c_str(), nullptr) == 1;
   }
 
   void SetExpectations(SSL* ssl) {
@@ -268,7 +279,6 @@ std::string DescribeCertificate(const std::string& path) {
 
 std::string ExplainHandshake(const std::string& address, const TlsFiles& files,
                              absl::Duration timeout) {
-  if (files.empty()) return "";
   return Probe(address, files, timeout).Explain();
 }
 

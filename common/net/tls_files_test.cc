@@ -199,6 +199,21 @@ TEST_F(TlsFilesTest, APlainServerSpeaksNoTls) {
             (*server)->address() + " speaks no TLS");
 }
 
+TEST_F(TlsFilesTest, ACallInPlainTextLearnsOfTls) {
+  std::string address;
+  const auto server = Serve(Make("server", Role::kServer), &address);
+  const auto client = ControlClient::Create(address, {});
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ((*client)->GetStats(kTimeout).status(),
+            absl::UnavailableError(absl::StrCat(
+                "GetStats at ", address, ": ", address,
+                " speaks TLS: it takes no call without a certificate, its private key and a CA")));
+  ParameterServer::Service service;
+  const auto plain = GrpcServer::Start({}, {&service});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(ExplainHandshake((*plain)->address(), {}, kTimeout), "");
+}
+
 // What `train` and `stats` show.
 TEST_F(TlsFilesTest, ErrorsOfCallsSayWhy) {
   std::string address;
