@@ -9,6 +9,21 @@
 #include "common/checkpoint/checkpoint_store.h"
 
 namespace thermocline {
+namespace {
+
+// What the generation has begun with, as long as it has made no checkpoint: it would begin with
+// that again.
+std::optional<CheckpointId> BaseInUse(const HistoryRecord& known) {
+  const JobState& state = known.state();
+  const auto folder = ParseCheckpointName(state.base_checkpoint());
+  const bool has_own =
+      std::any_of(known.committed().begin(), known.committed().end(),
+                  [&](const CheckpointRef& ref) { return ref.generation() == state.generation(); });
+  if (has_own || !folder.has_value()) return std::nullopt;
+  return CheckpointId{folder->generation.value_or(state.base_generation()), folder->step};
+}
+
+}  // namespace
 
 // Which files a removal keeps: decided before anything is removed.
 class CheckpointStore::Keeping {
@@ -16,7 +31,8 @@ class CheckpointStore::Keeping {
   // `list` outlives this.
   // `generation`: the writer's own.
   Keeping(const std::vector<ListedCheckpoint>& list, uint64_t generation, uint32_t keep,
-          const std::vector<CheckpointId>& in_progress, const std::optional<CheckpointId>& kept)
+          const std::vector<CheckpointId>& in_progress, const std::optional<CheckpointId>& kept,
+          const std::optional<CheckpointId>& base)
       : generation_(generation), in_progress_(in_progress) {
     for (auto listed = list.rbegin(); listed != list.rend(); ++listed) {
       with_manifest_[listed->name] = &*listed;
@@ -25,7 +41,7 @@ class CheckpointStore::Keeping {
         continue;
       }
       if (!newest_.has_value()) newest_ = listed->id;
-      if (keep == 0 && !(kept == listed->id)) continue;
+      if (keep == 0 && !(kept == listed->id) && !(base == listed->id)) continue;
       if (keep > 0) --keep;
       whole_.insert(listed->name);
       for (const CheckpointShard& shard : listed->manifest.shards()) {
@@ -129,7 +145,9 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
   Removal removal;
   const uint64_t generation =
       history_->is_open() ? history_->known().state().generation() : UINT64_MAX;
-  Keeping keeping(list, generation, keep, in_progress, kept);
+  const std::optional<CheckpointId> base =
+      history_->is_open() ? BaseInUse(history_->known()) : std::nullopt;
+  Keeping keeping(list, generation, keep, in_progress, kept, base);
   if (!keeping.has_newest()) return removal;
   ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
   std::vector<FolderRemoval> removals;

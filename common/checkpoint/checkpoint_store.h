@@ -87,13 +87,14 @@ class CheckpointStore {
   // kUnavailable, those of scan->on_progress
   absl::Status CheckBytes(const CheckpointManifest& manifest, ByteScan* scan) const;
 
-  // Removes all checkpoints but the newest `keep` whole ones and `kept`, with all files that those
-  // don't name, and the files of replaced and aborted checkpoints. Does not touch: files of those
-  // `in_progress`, files behind the newest whole checkpoint (of later generations, or later steps
-  // of its generation: they may be being written), damaged checkpoints' own folders (the user may
-  // inspect them), files of generations after the writer's own, files older than a checkpoint of
-  // another format version (it may need them). Removes nothing where there is no whole checkpoint.
-  // Servers may write and remove their own files at the same time.
+  // Removes all checkpoints but the newest `keep` whole ones, `kept`, and what the writer's
+  // generation has begun with until it has made one, with all files that those don't name, and the
+  // files of replaced and aborted checkpoints. Does not touch: files of those `in_progress`, files
+  // behind the newest whole checkpoint (of later generations, or later steps of its generation:
+  // they may be being written), damaged checkpoints' own folders (the user may inspect them), files
+  // of generations after the writer's own, files older than a checkpoint of another format version
+  // (it may need them). Removes nothing where there is no whole checkpoint. Servers may write and
+  // remove their own files at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.

@@ -190,6 +190,19 @@ TEST_F(HistoryTest, ALaterGenerationTakesThePlaceOfAStepsCheckpoint) {
   EXPECT_EQ(Store()->Load("step-000000019")->generation(), 2u);
 }
 
+// The user may have named an older one, and the generation may go back to it.
+TEST_F(HistoryTest, WhatAGenerationBeganWithStaysUntilItHasMadeACheckpoint) {
+  const auto store = Open(1);
+  ASSERT_TRUE(Save(store.get(), 1, 9).ok());
+  ASSERT_TRUE(Save(store.get(), 1, 19).ok());
+  ASSERT_TRUE(store->Open(State(2, "step-000000009", 1), 0).ok());
+  ASSERT_TRUE(store->RemoveUnneeded(1, {}).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000009 of 1", "step-000000019 of 1"));
+  ASSERT_TRUE(Save(store.get(), 2, 14).ok());
+  ASSERT_TRUE(store->RemoveUnneeded(1, {}).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000014 of 2"));
+}
+
 // Answers that are lost
 // ------------------------------------------------------------------------------------------------
 
