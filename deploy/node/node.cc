@@ -265,6 +265,11 @@ absl::Status Node::BeginGeneration(const NodeOrder& order) {
   options.workers_are_reached = true;
   ASSIGN_OR_RETURN(job_, LoadJob(options.job_file, {}));
   job_.mutable_cluster()->set_listen_host(hello_.address());
+  if (job_.has_checkpoint() && job_.checkpoint().directory().empty()) {
+    // The file leaves the default out.
+    ASSIGN_OR_RETURN(const RunDirectory run, RunDirectory::Open(order.run_dir()));
+    job_.mutable_checkpoint()->set_directory(run.CheckpointDirectory());
+  }
   processes_ = std::make_unique<LocalProcesses>(job_, options_.programs, directory_,
                                                 std::move(options), supervisor_.get());
   processes_->BeginGeneration(order.generation(),
