@@ -145,14 +145,16 @@ Job JobWith(const std::string& text) {
 }
 
 TEST(HostNeedsTest, TheHostWithTheLargestShareDecides) {
-  const Job job =
-      JobWith("cluster { servers: 4 workers: 3 worker_threads: 2 server_threads: 3 } device: CUDA");
+  // As many as this machine has would be taken for the default.
+  const uint32_t threads = static_cast<uint32_t>(HardwareThreads()) + 1;
+  const Job job = JobWith(absl::StrCat("cluster { servers: 4 workers: 3 worker_threads: ", threads,
+                                       " server_threads: 3 } device: CUDA"));
   JobPlan plan;
   plan.server = {{"rows", uint64_t{1} << 30}};
   plan.worker = {{"buffers", uint64_t{2} << 30}, {"the program", uint64_t{1} << 30}};
   HostNeeds needs = NeedsOfHost(job, plan, 3);  // Two servers, one worker.
   EXPECT_EQ(needs.memory_bytes, (uint64_t{5} << 30) / 4 * 5 + (uint64_t{512} << 20));
-  EXPECT_EQ(needs.cores, 2u + 2 * 3);
+  EXPECT_EQ(needs.cores, threads + 2 * 3);
   EXPECT_EQ(needs.gpus, 1u);
   plan.is_complete = false;
   needs = NeedsOfHost(job, plan, 1);
