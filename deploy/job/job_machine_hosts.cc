@@ -33,8 +33,10 @@ void JobMachine::State::On(const event::HostLost& lost) {
     for (size_t i = 0; i < processes.size(); ++i) {
       ProcessState& process = processes[i];
       if (g.placement.HostOf(role, i) != lost.name) continue;
-      // A server's log is gone even where its process had ended before.
-      if (!process.is_running && !(is_server && process.start_at.has_value())) continue;
+      // A server's log is gone even where its process had ended before, and what was not started
+      // yet has no place any more.
+      const bool is_to_start = process.incarnation == 0 || (is_server && process.start_at);
+      if (!process.is_running && !is_to_start) continue;
       process.is_running = process.is_configured = false;
       process.start_at.reset();
       process.configure_at.reset();

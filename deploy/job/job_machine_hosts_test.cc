@@ -234,6 +234,24 @@ TEST_F(JobMachineHostsTest, ALostHostsRanksRunOnTheHostsThatAreLeft) {
   EXPECT_EQ(starts_.at("worker 2").local_rank, 2u);
 }
 
+// Workers start once all servers serve: none on a host that was lost before.
+TEST_F(JobMachineHostsTest, AHostThatIsLostBeforeItsWorkersStartTakesThemAlong) {
+  options_.job.mutable_cluster()->set_servers(1);
+  options_.server_logs.resize(1);
+  Up("h1", 1);
+  Up("h2", 2);
+  Open();
+  ASSERT_EQ(machine().stage(), Stage::kStartingServers);
+  ASSERT_EQ(starts_.at("server 0").host, "h1");
+  Lose("h2", 2);
+  EXPECT_EQ(machine().stage(), Stage::kSettling);
+  GoBack();
+  Take(event::ProcessStarted{starts_.at("server 0").id, "at server 0"});
+  Take(event::Configured{starts_.at("server 0").id, absl::OkStatus()});
+  ASSERT_EQ(machine().stage(), Stage::kStartingWorkers);
+  EXPECT_THAT(HostsOf("worker"), ElementsAre("h1", "h1", "h1"));
+}
+
 // Its log lies there: where it was to be started again, it is lost as well.
 TEST_F(JobMachineHostsTest, AServerOfALostHostIsNotStartedAgain) {
   Train();
