@@ -179,6 +179,7 @@ absl::Status TextParser::AddFeatures(const Job& job) {
       keys.reader.emplace(*feature);
     }
     const std::string& weights = feature->categorical().weights();
+    keys.is_plain = !feature->has_cross() && weights.empty();
     if (!weights.empty()) {
       ASSIGN_OR_RETURN(keys.weights, Find(weights, absl::StrCat("categorical.weights of feature '",
                                                                 feature->name(), "'")));
@@ -275,19 +276,27 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
   for (const Number& number : numbers_) {
     if (!number.reader.Read(columns[number.column], values.dense++)) return false;
   }
-  bool has_cross = false;
+  bool has_others = false;  // Weights, or crosses.
   for (size_t f = 0; f < features_.size(); ++f) {
     const Keys& keys = features_[f];
-    has_cross |= keys.column < 0;
-    if (keys.column < 0) continue;
-    KeyBuffer* const to = &(*features)[f];
-    const bool ok = keys.weights < 0 ? keys.reader->Read(columns[keys.column], to)
-                                     : keys.list_weights->Read(*keys.reader, columns[keys.column],
-                                                               columns[keys.weights], to);
-    if (!ok) return false;
+    has_others |= !keys.is_plain;
+    if (!keys.is_plain) continue;
+    if (!keys.reader->Read(columns[keys.column], &(*features)[f])) return false;
   }
   if (split_.has_value() && !split_->IsHeldOut(columns[split_->column()])) return false;
-  if (!has_cross) return true;
+  return !has_others || ParseOthers(columns, features);
+}
+
+template <typename Columns>
+bool TextParser::ParseOthers(const Columns& columns, std::vector<KeyBuffer>* features) const {
+  for (size_t f = 0; f < features_.size(); ++f) {
+    const Keys& keys = features_[f];
+    if (keys.weights < 0) continue;
+    if (!keys.list_weights->Read(*keys.reader, columns[keys.column], columns[keys.weights],
+                                 &(*features)[f])) {
+      return false;
+    }
+  }
   std::vector<Key> keys;
   for (size_t f = 0; f < features_.size(); ++f) {
     if (features_[f].column >= 0) continue;

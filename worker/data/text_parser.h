@@ -87,6 +87,7 @@ class TextParser {
     NumberReader reader;
   };
   struct Keys {
+    bool is_plain = false;            // A column without weights.
     int column = -1;                  // -1: a cross
     int weights = -1;                 // The column of its weights; -1: none
     std::optional<KeyReader> reader;  // Of `column`.
@@ -113,6 +114,9 @@ class TextParser {
                  LineColumns* scratch, Batch* batch) const;
   template <typename Columns>
   bool ParseRow(const Columns& columns, RowValues values, std::vector<KeyBuffer>* features) const;
+  // The keys that take more than a column.
+  template <typename Columns>
+  bool ParseOthers(const Columns& columns, std::vector<KeyBuffer>* features) const;
   bool ParseLabel(absl::string_view text, float* label) const;
   // A finite number of 0 or more.
   static bool ParseWeight(absl::string_view text, float* weight);
