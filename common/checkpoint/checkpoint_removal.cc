@@ -23,6 +23,30 @@ std::optional<CheckpointId> BaseInUse(const HistoryRecord& known) {
   return CheckpointId{folder->generation.value_or(state.base_generation()), folder->step};
 }
 
+// The checkpoints that count and are not in the list: the user has removed them, or the file system
+// shows an old folder. What they need may be removed once they are retired. Errors: kUnavailable
+// (one of them is in use)
+absl::StatusOr<std::vector<CheckpointId>> Unseen(const HistoryRecord& known,
+                                                 const std::vector<ListedCheckpoint>& list) {
+  std::vector<CheckpointId> unseen;
+  std::optional<CheckpointId> in_use = BaseInUse(known);
+  for (const CheckpointRef& ref : known.committed()) {
+    const CheckpointId id = {ref.generation(), Step(ref.step())};
+    if (id.generation == known.state().generation()) in_use = id;  // The last one is.
+    if (std::none_of(list.begin(), list.end(),
+                     [&](const ListedCheckpoint& listed) { return listed.id == id; })) {
+      unseen.push_back(id);
+    }
+  }
+  for (const CheckpointId& id : unseen) {
+    if (in_use == id) {
+      return absl::UnavailableError(
+          absl::StrCat("checkpoint ", CheckpointName(id.step), " counts, and is not seen"));
+    }
+  }
+  return unseen;
+}
+
 }  // namespace
 
 // Which files a removal keeps: decided before anything is removed.
@@ -156,7 +180,7 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
     removals.push_back(keeping.Judge(folder, files));
   }
   removal.held_back = keeping.held_back();
-  RETURN_IF_ERROR(Retire(removals));
+  RETURN_IF_ERROR(Retire(list, removals));
   // Manifests go first, so that none outlives its own files or those of an older checkpoint. The
   // sync also covers removals and replacements by a launcher that died before its sync, which a
   // crash could undo.
@@ -172,12 +196,14 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
 }
 
 // From here on no generation begins with what goes.
-absl::Status CheckpointStore::Retire(const std::vector<FolderRemoval>& removals) {
-  std::vector<CheckpointId> ids;
+absl::Status CheckpointStore::Retire(const std::vector<ListedCheckpoint>& list,
+                                     const std::vector<FolderRemoval>& removals) {
+  if (!history_->is_open()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::vector<CheckpointId> ids, Unseen(history_->known(), list));
   for (const FolderRemoval& each : removals) {
     if (!each.manifest.empty()) ids.push_back(each.id);
   }
-  return ids.empty() || !history_->is_open() ? absl::OkStatus() : history_->Retire(ids);
+  return ids.empty() ? absl::OkStatus() : history_->Retire(ids);
 }
 
 absl::Status CheckpointStore::RemoveFiles(const FolderRemoval& removal, uint64_t* removed) {

@@ -129,7 +129,8 @@ class CheckpointStore {
                                               const std::string& path) const;
   absl::StatusOr<std::string> PathOfManifest(const CheckpointId& id) const;
   absl::Status CheckIsNewest(const std::string& path, const CheckpointId& id) const;
-  absl::Status Retire(const std::vector<FolderRemoval>& removals);
+  absl::Status Retire(const std::vector<ListedCheckpoint>& list,
+                      const std::vector<FolderRemoval>& removals);
   absl::Status RemoveFiles(const FolderRemoval& removal, uint64_t* removed);
 
   Disk* const disk_;

@@ -203,6 +203,28 @@ TEST_F(HistoryTest, WhatAGenerationBeganWithStaysUntilItHasMadeACheckpoint) {
   EXPECT_THAT(Names(), ElementsAre("step-000000014 of 2"));
 }
 
+// The user has removed its folder, or an old folder is shown.
+TEST_F(HistoryTest, WhatIsNotSeenIsRetiredUnlessItIsInUse) {
+  const auto store = Open(1);
+  const CheckpointManifest first = Write(1, 9);
+  ASSERT_TRUE(store->Commit(first).ok());
+  TestRows rows;
+  const CheckpointManifest second =
+      WriteTestCheckpoint(&disk_, kDirectory, {1, Step(19)}, 1, rows, &first);
+  ASSERT_TRUE(store->Commit(second).ok());
+  const std::string manifest = absl::StrCat(kDirectory, "/step-000000019/MANIFEST-1");
+  const std::string aside = absl::StrCat(kDirectory, "/aside");
+  ASSERT_TRUE(disk_.Rename(manifest, aside).ok());
+  EXPECT_EQ(store->RemoveUnneeded(1, {}).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(store->CheckFiles(second).ok());  // It needs those of the first.
+  ASSERT_TRUE(disk_.Rename(aside, manifest).ok());
+  ASSERT_TRUE(Save(store.get(), 1, 29).ok());
+  ASSERT_TRUE(disk_.Remove(absl::StrCat(kDirectory, "/step-000000009/MANIFEST-1")).ok());
+  ASSERT_TRUE(store->RemoveUnneeded(2, {}).ok());
+  EXPECT_EQ((*Store()->LastRecord())->retired_size(), 1);
+  EXPECT_THAT(Names(), ElementsAre("step-000000019 of 1", "step-000000029 of 1"));
+}
+
 // Answers that are lost
 // ------------------------------------------------------------------------------------------------
 

@@ -141,7 +141,9 @@ absl::Status NetworkDisk::Remove(const std::string& path) {
 
 absl::Status NetworkDisk::CreateDirectory(const std::string& path) {
   Begin();
-  return disk_.CreateDirectory(path);
+  const absl::Status status = disk_.CreateDirectory(path);
+  if (status.ok()) Note(path, true);
+  return status;
 }
 
 absl::Status NetworkDisk::RemoveDirectory(const std::string& path) {
