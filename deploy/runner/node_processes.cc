@@ -70,7 +70,7 @@ NodeProcesses::NodeProcesses(const NodeProcessesOptions& options, const RunDirec
 NodeProcesses::~NodeProcesses() {
   if (server_ != nullptr) {
     service_.WithTable([](NodeTable* table) { table->End(); });
-    service_.AwaitDetached(kFarewell);
+    service_.Close(kFarewell);
     server_->Shutdown(/*grace_ms=*/0);
   }
   directory_.Remove(check_file_).IgnoreError();  // It does no harm.

@@ -8,6 +8,11 @@
 #include "common/net/rpc.h"
 
 namespace thermocline {
+namespace {
+
+absl::Status JobIsOver() { return absl::UnavailableError("the job has ended"); }
+
+}  // namespace
 
 // One stream of one node. gRPC calls OnReadDone, OnWriteDone and OnDone; the last deletes it.
 class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder> {
@@ -102,10 +107,14 @@ void NodeService::SendChanges() {
   }
 }
 
-void NodeService::AwaitDetached(absl::Duration timeout) {
+void NodeService::Close(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return streams_.empty(); };
   mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
+  is_closed_ = true;
+  for (const auto& [id, answer] : std::exchange(asked_logs_, {})) {
+    answer.first->Finish(ToGrpcStatus(JobIsOver()));
+  }
 }
 
 // Logs
@@ -116,7 +125,8 @@ grpc::ServerUnaryReactor* NodeService::GetLog(grpc::CallbackServerContext* conte
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   absl::MutexLock lock(&mutex_);
   const uint64_t id = ++last_log_;
-  const absl::Status asked = table_.AskForLog(id, request->process(), request->max_lines());
+  const absl::Status asked =
+      is_closed_ ? JobIsOver() : table_.AskForLog(id, request->process(), request->max_lines());
   if (!asked.ok()) {
     reactor->Finish(ToGrpcStatus(asked));
     return reactor;

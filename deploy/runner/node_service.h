@@ -37,8 +37,9 @@ class NodeService : public Controller::CallbackService {
     } after{this};
     return use(&table_);
   }
-  // Waits until all streams have ended, at most for `timeout`: nodes end theirs with the job.
-  void AwaitDetached(absl::Duration timeout);
+  // Waits until all streams have ended, at most for `timeout`: nodes end theirs with the job. Then
+  // refuses logs that have been asked for, and will be.
+  void Close(absl::Duration timeout);
 
  private:
   class Stream;
@@ -56,6 +57,7 @@ class NodeService : public Controller::CallbackService {
   absl::Mutex mutex_;
   NodeTable table_ ABSL_GUARDED_BY(mutex_);
   std::set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_log_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, LogAnswer> asked_logs_ ABSL_GUARDED_BY(mutex_);
 };
