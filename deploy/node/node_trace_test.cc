@@ -157,8 +157,25 @@ class Trace {
       }
     }
   }
+  void BeginGeneration() {
+    is_stopping_ = false;
+    rank_0_.clear();
+    table_.BeginGeneration(++generation_);
+  }
+  void LookWhetherAllHaveEnded() {
+    if (!is_stopping_ || !table_.AllGone(ProcessRole::kServer) ||
+        !table_.AllGone(ProcessRole::kWorker)) {
+      return;
+    }
+    for (auto& host : hosts_) {
+      if (hosts_up_.count(host->name) == 0) continue;
+      for (const auto& [text, id] : host->running) EXPECT_NE(id.generation(), generation_) << text;
+    }
+    BeginGeneration();
+  }
   void Disturb() {
-    if (Chance(0.05) && !hosts_up_.empty()) {
+    LookWhetherAllHaveEnded();
+    if (!is_stopping_ && Chance(0.05) && !hosts_up_.empty()) {
       action::StartProcess start;
       start.id = {Chance(0.5) ? ProcessRole::kServer : ProcessRole::kWorker,
                   static_cast<uint32_t>(Share() * kHosts), generation_, ++incarnations_};
@@ -170,10 +187,13 @@ class Trace {
       table_.Start(start);
     }
     if (Chance(0.01)) table_.Stop(ProcessRole::kServer, absl::Milliseconds(200));
-    if (Chance(0.005)) {
-      table_.BeginGeneration(++generation_);
-      rank_0_.clear();
+    // The next generation of this controller waits until all have ended, that of another does not.
+    if (Chance(0.01)) is_stopping_ = true;
+    if (is_stopping_) {
+      table_.Stop(ProcessRole::kServer, absl::Milliseconds(200));
+      table_.Stop(ProcessRole::kWorker, absl::Milliseconds(200));
     }
+    if (Chance(0.003)) BeginGeneration();
   }
 
   // A host's processes.
@@ -239,6 +259,7 @@ class Trace {
   Mail<NodeReport> reports_;
   Mail<NodeOrder> orders_;
   std::set<std::string> hosts_up_, started_, seen_up_, seen_ended_;
+  bool is_stopping_ = false;
   std::string rank_0_;  // Of this generation; "": none yet.
   std::map<std::string, std::string> written_, read_;
   uint64_t lines_ = 0;

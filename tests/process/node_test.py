@@ -14,6 +14,7 @@ LONG = [*FLAGS, '--set=train.passes=15', '--set=checkpoint.every_steps=50']
 
 
 class NodeTest(ProcessTest):
+    summaries = {}  # Of jobs on one machine, by their flags.
 
     def controller(self, *flags, nodes=2, listen='127.0.0.1:0', **options):
         """A launcher that listens for nodes, and its address."""
@@ -23,12 +24,13 @@ class NodeTest(ProcessTest):
         launcher = self.start('--nodes=%d' % nodes, '--listen', listen, *flags, **options)
 
         def address():
-            if launcher.poll() is not None:
+            has_ended = launcher.poll() is not None
+            if os.path.exists(file):
+                with open(file) as text:
+                    return json.load(text)['address']
+            if has_ended:
                 raise AssertionError('the job ended: %s' % (self.finish(launcher),))
-            if not os.path.exists(file):
-                return ''
-            with open(file) as text:
-                return json.load(text)['address']
+            return ''
         return launcher, wait_for(address, 'the controller\'s address')
 
     def node(self, address, name, *flags):
@@ -55,11 +57,18 @@ class NodeTest(ProcessTest):
             found = re.findall(r'"step": ?(\d+)', file.read())
         return int(found[-1]) if found else 0
 
-    def wait_for_step(self, step):
-        wait_for(lambda: self.steps() >= step, 'step %d' % step)
+    def wait_for_step(self, launcher, step):
+        def is_there():
+            if launcher.poll() is not None:
+                raise AssertionError('the job ended: %s' % (self.finish(launcher),))
+            return self.steps() >= step
+        wait_for(is_there, 'step %d' % step)
 
     def local(self, *flags):
-        return self.train(*flags, run_dir=self.run_dir + '-local')
+        """The summary of the same job on this machine."""
+        if flags not in self.summaries:
+            self.summaries[flags] = self.train(*flags, run_dir=self.run_dir + '-local')
+        return self.summaries[flags]
 
     def finish_well(self, launcher, *nodes):
         """The summary of a job that must succeed; its nodes end with it."""
@@ -73,7 +82,7 @@ class NodeTest(ProcessTest):
     def test_the_same_model_as_on_one_machine(self):
         launcher, address = self.controller(*FLAGS, '--set=train.passes=5')
         nodes = [self.node(address, name) for name in ('h1', 'h2')]
-        self.wait_for_step(10)
+        self.wait_for_step(launcher, 10)
         stats = self.thermocline('stats', '--run-dir', self.run_dir)
         logs = self.thermocline('logs', self.run_dir, 'server-1')
         summary = self.finish_well(launcher, *nodes)
@@ -92,11 +101,37 @@ class NodeTest(ProcessTest):
         left = self.thermocline('logs', self.run_dir, 'worker-0')
         self.assertRegex(left.stdout, r'worker 0 ran on host h[12], its log: /.*worker-0\.log')
 
+    def test_roles_of_hosts_and_certificates(self):
+        certificates = self.run_dir + '-certificates'
+        self.thermocline('certificates', '--job=small', '--out', certificates)
+
+        def tls(role):
+            return ['--tls-certificate=%s/%s.pem' % (certificates, role),
+                    '--tls-private-key=%s/%s.key' % (certificates, role),
+                    '--tls-ca=%s/ca.pem' % certificates]
+        launcher, address = self.controller('--set=cluster.tls.directory=' + certificates,
+                                            '--set=train.passes=5')
+        # A worker's certificate is no agent's.
+        code, _, err = self.finish(self.node(address, 'h0', *tls('worker')))
+        self.assertEqual(code, 1)
+        self.assertIn('role worker may not call', err)
+        nodes = [self.node(address, 'h1', '--role=server', *tls('node')),
+                 self.node(address, 'h2', '--role=worker', *tls('node'))]
+        self.wait_for_step(launcher, 10)
+        logs = self.thermocline('logs', self.run_dir)
+        summary = self.finish_well(launcher, *nodes)
+        self.assertEqual(summary['model_digest'],
+                         self.local('--set=train.passes=5')['model_digest'])
+        self.assertEqual(logs.returncode, 0, logs.stderr)
+        self.assertIn('server 0 on host h1', logs.stdout)
+        self.assertIn('worker 0 on host h2', logs.stdout)
+
     def test_a_killed_agent_takes_its_processes_along_and_the_others_go_on(self):
-        launcher, address = self.controller(*LONG, '--set=cluster.node_lease_s=1',
-                                            '--set=cluster.host_timeout_s=2')
+        # Both long enough for a busy machine.
+        launcher, address = self.controller(*LONG, '--set=cluster.node_lease_s=5',
+                                            '--set=cluster.host_timeout_s=6')
         nodes = [self.node(address, name) for name in ('h1', 'h2')]
-        self.wait_for_step(100)
+        self.wait_for_step(launcher, 100)
         pids = list(children(nodes[1].pid))
         self.assertEqual(len(pids), 2)
         nodes[1].kill()
@@ -109,7 +144,7 @@ class NodeTest(ProcessTest):
         # Within host_timeout_s the job would not have missed it.
         launcher, address = self.controller(*LONG, '--set=cluster.host_timeout_s=3600')
         nodes = [self.node(address, name) for name in ('h1', 'h2', 'h3')]
-        self.wait_for_step(100)
+        self.wait_for_step(launcher, 100)
         gone = next(node for node in nodes if children(node.pid))
         pids = list(children(gone.pid))
         gone.send_signal(signal.SIGTERM)
@@ -122,26 +157,27 @@ class NodeTest(ProcessTest):
         launcher, address = self.controller(*LONG, '--set=cluster.node_lease_s=3000',
                                             '--set=cluster.host_timeout_s=3600')
         nodes = [self.node(address, name) for name in ('h1', 'h2')]
-        self.wait_for_step(50)
+        self.wait_for_step(launcher, 50)
         quiet = next(node for node in nodes
                      if not any('--rank=0' in line for line in children(node.pid).values()))
         quiet.send_signal(signal.SIGSTOP)
-        self.wait_for_step(100)
+        self.wait_for_step(launcher, 100)
         quiet.send_signal(signal.SIGCONT)
         summary = self.finish_well(launcher, *nodes)
         self.assertEqual(summary['model_digest'], self.local(*LONG)['model_digest'])
         self.assertEqual(summary['rollbacks'], 0)
 
     def test_a_controller_that_is_killed_is_followed_by_another(self):
-        launcher, address = self.controller(*LONG, '--set=cluster.node_lease_s=2')
+        launcher, address = self.controller(*LONG, '--set=cluster.node_lease_s=5')
         nodes = [self.node(address, name) for name in ('h1', 'h2')]
-        self.wait_for_step(100)
+        self.wait_for_step(launcher, 100)
         pids = [pid for node in nodes for pid in children(node.pid)]
         self.assertEqual(len(pids), 4)
         launcher.kill()
         self.finish(launcher)
         self.assert_all_gone(pids)  # By the end of the lease.
-        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir, '--nodes=2',
+        # With the first of them that comes.
+        resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir, '--nodes=1',
                                    '--listen', address)
         self.assertEqual(resumed.returncode, 0, resumed.stdout + resumed.stderr)
         for node in nodes:
@@ -188,13 +224,16 @@ class NodeTest(ProcessTest):
         left = subprocess.Popen(['/bin/sh', '-c', 'sleep 600; :', 'server',
                                  '--port_file=%s/server-0.port' % folder], start_new_session=True)
         self.addCleanup(left.wait)
-        launcher, address = self.controller(*FLAGS, '--set=train.passes=1000000', nodes=1)
+        launcher, address = self.controller(*FLAGS, '--set=train.passes=1000000',
+                                            '--set=checkpoint.every_steps=1000000', nodes=1)
         node = self.node(address, 'h1')
-        self.wait_for_step(5)
+        self.wait_for_step(launcher, 5)
         self.assertEqual(left.wait(DEADLINE_S), -signal.SIGKILL)
         code, _, err = self.finish(self.node(address, 'h1'))
         self.assertEqual(code, 1)
         self.assertIn(folder, err)
+        written = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
+        self.assertEqual(written.returncode, 0, written.stderr)
         launcher.send_signal(signal.SIGTERM)
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1)
