@@ -170,18 +170,22 @@ void ChooseAdmission(SimRandom* random, SimSetup* setup) {
     if (random->Chance(0.4)) table.min_count = static_cast<uint32_t>(random->Between(2, 5));
     if (random->Chance(0.4)) table.unused_steps = static_cast<uint64_t>(random->Between(1, 20));
   }
-  for (TableLayout& table : setup->tables) {
-    if (random->Chance(0.4)) table.max_rows = static_cast<uint64_t>(random->Between(1, 40));
-  }
 }
 
 // Drawn after all else, for the same reason.
 void ChooseHosts(SimRandom* random, SimSetup* setup) {
   if (!setup->checkpoints.has_value() || random->Chance(0.5)) return;
   setup->num_hosts = static_cast<uint32_t>(random->Between(1, 4));
-  setup->launcher.max_host_losses = static_cast<int>(random->Between(0, 3));
+  setup->launcher.max_host_losses = static_cast<int>(random->Between(1, 4));
   setup->launcher.lose_host = 0.005 * random->Between(1, 10);
   setup->launcher.host_away_us = random->Between(1'000, 2'000'000);
+}
+
+// Drawn after all else, too.
+void ChooseRowLimits(SimRandom* random, SimSetup* setup) {
+  for (TableLayout& table : setup->tables) {
+    if (random->Chance(0.4)) table.max_rows = static_cast<uint64_t>(random->Between(1, 40));
+  }
 }
 
 std::string DescribeHosts(const SimSetup& setup) {
@@ -239,6 +243,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   }
   ChooseAdmission(random, &setup);
   ChooseHosts(random, &setup);
+  ChooseRowLimits(random, &setup);
   return setup;
 }
 
