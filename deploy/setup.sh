@@ -43,18 +43,21 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl
   python3 python3-grpcio python3-protobuf python3-numpy python3-pip python3-venv
 )
+# Several hosts on one machine (tests/cluster, which is skipped without them).
+cluster=()
 if $tests; then
   packages+=(python3-torch)
-  # Several hosts on one machine (tests/cluster).
-  packages+=(slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 busybox-static)
+  cluster=(slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 busybox-static)
 fi
 
-missing=()
-for package in "${packages[@]}"; do
-  state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
-  [[ $state == installed ]] || missing+=("$package")
-done
-install_packages() {
+missing_of() {  # PACKAGE...: prints those that are missing
+  local package state
+  for package in "$@"; do
+    state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [[ $state == installed ]] || echo "$package"
+  done
+}
+install_packages() {  # PACKAGE...
   as_root=()
   if ((EUID != 0)); then
     command -v sudo >/dev/null || { echo "installing them needs root or sudo" >&2; exit 1; }
@@ -71,13 +74,21 @@ install_packages() {
     trap '"${as_root[@]}" rm -f "$policy"' EXIT
   fi
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}"
+    apt-get install -y -qq --no-install-recommends "$@"
 }
 
+mapfile -t missing < <(missing_of "${packages[@]}")
 if ((${#missing[@]} > 0)); then
   echo "missing packages: ${missing[*]}"
   if $check; then exit 1; fi
-  install_packages
+  install_packages "${missing[@]}"
+fi
+mapfile -t missing < <(missing_of "${cluster[@]}")
+if ((${#missing[@]} > 0)); then
+  echo "missing packages of tests/cluster: ${missing[*]}"
+  if ! $check && ! (install_packages "${missing[@]}"); then
+    echo "they could not be installed: the tests over several hosts are skipped" >&2
+  fi
 fi
 if $check; then exit 0; fi
 
