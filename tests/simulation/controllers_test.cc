@@ -37,7 +37,7 @@ TEST(ControllersTest, OneDecidesAtATime) {
   for (const uint64_t count :
        {sum.generations, sum.committed, sum.retired, sum.outcomes, sum.crashes, sum.overtaken,
         sum.uncertain, sum.nested, sum.disk.lost, sum.disk.late, sum.disk.stale}) {
-    EXPECT_GT(count, 20u);
+    EXPECT_GT(count, 5u);
   }
 }
 
