@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/checkpoint/row_key.h"
 #include "common/job/job_data.h"
@@ -63,13 +64,7 @@ class Planner {
   }
 
   absl::StatusOr<JobPlan> Run() {
-    for (const Feature* feature : EmbeddedFeatures(job_)) {
-      if (figures_ == nullptr || feature->has_cross() || IsNpy(job_.data())) continue;
-      if (ColumnOf(*feature, figures_) != nullptr) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("the figures have no column '", feature->column(0),
-                       "', which the job reads: they are of other data"));
-    }
+    RETURN_IF_ERROR(CheckColumns());
     AddTables();
     AddTraffic();
     AddServer();
@@ -79,6 +74,31 @@ class Planner {
   }
 
  private:
+  // Whether the figures are of the columns that the job reads.
+  absl::Status CheckColumns() const {
+    if (figures_ == nullptr || IsNpy(job_.data())) return absl::OkStatus();
+    for (const Feature* feature : EmbeddedFeatures(job_)) {
+      if (feature->has_cross()) continue;
+      const std::string& column = feature->column_size() > 0 ? feature->column(0) : feature->name();
+      RETURN_IF_ERROR(CheckColumn(absl::StrCat("feature '", feature->name(), "'"), column));
+    }
+    const Data data = DescribeData(job_.data());
+    for (const std::string& column : data.label().column()) {
+      RETURN_IF_ERROR(CheckColumn("data.label.column", column));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status CheckColumn(const std::string& who, const std::string& column) const {
+    std::vector<std::string> names;
+    for (const Json& of_log : figures_->at("columns")) {
+      names.push_back(of_log.at("name").get<std::string>());
+      if (names.back() == column) return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(who, " names the column '", column,
+                                                   "', but the inspected data have none",
+                                                   DidYouMean(column, names)));
+  }
+
   static uint64_t SumOf(const std::vector<PlanPart>& parts) {
     uint64_t bytes = 0;
     for (const PlanPart& part : parts) bytes += part.bytes;
@@ -109,6 +129,11 @@ class Planner {
       const auto max_rows = static_cast<double>(layout.max_rows);
       if (max_rows > 0 && (!is_known || rows > max_rows)) {
         rows = max_rows;
+        is_known = true;
+        table.rows_from = "eviction.max_rows";
+      }
+      if (layout.max_rows > 0 && !(is_known && rows <= static_cast<double>(layout.max_rows))) {
+        rows = static_cast<double>(layout.max_rows);
         is_known = true;
         table.rows_from = "eviction.max_rows";
       }
@@ -158,11 +183,10 @@ class Planner {
   }
 
   void AddServer() {
-    uint64_t rows_bytes = 0, dense_bytes = 0;
-    bool spills = false;
-    for (size_t t = 0; t < plan_.tables.size(); ++t) {
-      rows_bytes += plan_.tables[t].memory_bytes / servers_;
-      spills |= tables_.sparse[t].memory_budget_bytes > 0;
+    uint64_t rows_bytes = 0, dense_bytes = 0, spilled_bytes = 0;
+    for (const TablePlan& table : plan_.tables) {
+      rows_bytes += table.memory_bytes / servers_;
+      spilled_bytes += table.spilled_bytes / servers_;
     }
     for (const DenseTable& tensor : tables_.dense) {
       dense_bytes += TableMemoryBytes(tensor.layout, tensor.num_blocks() / servers_ + 1);
@@ -180,7 +204,8 @@ class Planner {
       Add(&plan_.server, "old rows while a checkpoint is written, at most",
           std::min(rows_bytes, std::max(kMinOldImages, rows_bytes / kOldImageShare)));
     }
-    if (spills) Add(&plan_.server, "rows on their way to RocksDB", kSpillBufferBytes);
+    // No more than go there; the files' blocks that a server holds count, too.
+    Add(&plan_.server, "rows on their way to RocksDB", std::min(kSpillBufferBytes, spilled_bytes));
     Add(&plan_.server, "the program", kServerBytes);
     plan_.memory_bytes += servers_ * SumOf(plan_.server);
   }

@@ -58,8 +58,8 @@ struct JobPlan {
   uint64_t disk_bytes = 0;
 };
 
-// REQUIRES: a resolved, valid job. Errors: kInvalidArgument (figures of other data: names the
-// column that they lack).
+// REQUIRES: a resolved, valid job. Errors: kInvalidArgument (the figures lack a column that the job
+// reads: names both).
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine);
 
 // Whether the machine has what the plan needs, as far as both are known. A job that computes on a

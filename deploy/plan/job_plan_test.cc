@@ -44,7 +44,8 @@ Json Column(const char* name, double distinct, double in_256, double in_1024) {
 
 Json Figures() {
   Json figures = {{"rows", 1000000}, {"complete", true}};
-  figures["columns"] = {Column("user", 200000, 250, 900), Column("item", 100, 60, 90)};
+  figures["columns"] = {Column("user", 200000, 250, 900), Column("item", 100, 60, 90),
+                        Column("click", 2, 2, 2)};
   return figures;
 }
 
@@ -97,12 +98,28 @@ TEST(JobPlan, ATableHasAtMostItsLimit) {
   EXPECT_EQ(plan.tables[2].rows, 1000u);
 }
 
+TEST(JobPlan, ALimitOfRowsIsAsManyAsATableHas) {
+  const Json figures = Figures();
+  const Job job = Load({"default_table.eviction.max_rows=500"});
+  EXPECT_TRUE(Plan(job, nullptr).is_complete);
+  const JobPlan plan = Plan(job, &figures);
+  EXPECT_EQ(plan.tables[0].rows, 500u);
+  EXPECT_EQ(plan.tables[0].rows_from, "eviction.max_rows");
+  EXPECT_EQ(plan.tables[1].rows, 100u);
+}
+
 TEST(JobPlan, FiguresOfOtherDataAreRefused) {
   Json figures = Figures();
   figures["columns"][1]["name"] = "thing";
   const auto plan = PlanJob(Load(), {&figures, 0}, BigMachine());
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(plan.status().message(), HasSubstr("'item'"));
+  const Json whole = Figures();
+  const auto misspelled = PlanJob(Load({"data.label.column=clik"}), {&whole, 0}, BigMachine());
+  EXPECT_EQ(misspelled.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(misspelled.status().message(),
+              HasSubstr("data.label.column names the column 'clik', but the inspected data have "
+                        "none (did you mean 'click'?)"));
 }
 
 // A row of dim 16 with Adagrad has 64 + 64 + 8 bytes, and an index of 21 to 26.
@@ -119,6 +136,10 @@ TEST(JobPlan, MemoryGrowsWithRowsAndState) {
   const JobPlan spilled = Plan(Load({"default_table.storage.rocksdb.memory=4MiB"}), &figures);
   EXPECT_LT(spilled.tables[0].memory_bytes, (8u << 20) + 2 * 200000);
   EXPECT_GT(spilled.tables[0].spilled_bytes, 200000u * 150);
+  // Of few rows not the whole buffer is used.
+  const std::string on_their_way = "rows on their way to RocksDB";
+  EXPECT_LE(PartOf(spilled.server, on_their_way), spilled.tables[0].spilled_bytes);
+  EXPECT_GT(PartOf(spilled.server, on_their_way), 10u << 20);
 }
 
 // Keys that only held-out rows have get no row.

@@ -62,11 +62,11 @@ uint64_t GpuBytes(const Job& job, const JobPlan& plan, const Machine& machine) {
 std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& machine) {
   if (plan.device_bytes == 0) return "";
   if (machine.gpus.empty()) {
-    return absl::StrCat("GPU:     ", FormatBytes(plan.device_bytes),
+    return absl::StrCat("GPU:    ", FormatBytes(plan.device_bytes),
                         " for each worker: this machine has none\n");
   }
   const std::string verdict =
-      Verdict("GPU:     ", plan, GpuBytes(job, plan, machine), machine.gpu_memory_bytes);
+      Verdict("GPU:    ", plan, GpuBytes(job, plan, machine), machine.gpu_memory_bytes);
   return machine.gpu_memory_bytes > 0
              ? verdict
              : absl::StrCat(absl::StripSuffix(verdict, "\n"),
