@@ -19,17 +19,36 @@ constexpr int64_t kRowsAtATime = 4096;
 constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
 constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
 
+// Errors: kInvalidArgument (names the first difference)
 absl::Status CheckSameColumns(const std::string& path, const std::string& first,
                               const std::vector<ParquetColumn>& columns,
                               const std::vector<ParquetColumn>& wanted) {
-  const bool is_same =
-      std::equal(columns.begin(), columns.end(), wanted.begin(), wanted.end(),
-                 [](const ParquetColumn& a, const ParquetColumn& b) {
-                   return a.name == b.name && a.kind == b.kind && a.is_list == b.is_list;
-                 });
-  if (is_same) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path, ": its columns are others than those of ",
-                                                 first, ", by their names or types"));
+  const auto find = [](const std::vector<ParquetColumn>& all, const std::string& name) {
+    return std::find_if(all.begin(), all.end(),
+                        [&](const ParquetColumn& column) { return column.name == name; });
+  };
+  const auto error = [](auto... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(parts...));
+  };
+  for (const ParquetColumn& column : wanted) {
+    const auto at = find(columns, column.name);
+    if (at == columns.end()) {
+      return error(path, ": has no column '", column.name, "', as ", first, " has");
+    }
+    if (at->kind != column.kind || at->is_list != column.is_list) {
+      return error(path, ": the column '", column.name, "' is of type ", at->type, ", not ",
+                   column.type, " as in ", first);
+    }
+  }
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (find(wanted, columns[i].name) == wanted.end()) {
+      return error(path, ": has a column '", columns[i].name, "', which ", first, " has not");
+    }
+    if (i >= wanted.size() || columns[i].name != wanted[i].name) {
+      return error(path, ": its columns are in another order than those of ", first);
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Adds the cell, or the list, of each of `rows` rows.
