@@ -4,14 +4,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/timing.h"
@@ -139,7 +137,7 @@ std::string Describe(const Prediction& prediction, const PredictFlags& flags, co
   const auto bad_lines = static_cast<uint64_t>(NumberAt(result, "bad_lines").value_or(0));
   if (bad_lines > 0) {
     absl::StrAppend(&text, FormatCount(bad_lines), " malformed ", bad_lines == 1 ? "row" : "rows",
-                    " left out; the first: ", result.value("first_bad_line", ""), "\n");
+                    " left out; the first: ", TextAt(result, "first_bad_line"), "\n");
   }
   return absl::StrCat(text, "scores: ", flags.out, "\n");
 }

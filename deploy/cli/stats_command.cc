@@ -111,11 +111,6 @@ Json ReadJson(const std::string& path) {
   return json.is_discarded() ? Json() : json;
 }
 
-std::string TextAt(const Json& json, const char* name) {
-  if (!json.is_object() || !json.contains(name) || !json[name].is_string()) return "";
-  return json[name].get<std::string>();
-}
-
 template <typename Stats>
 absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   google::protobuf::util::JsonParseOptions options;

@@ -18,10 +18,6 @@ namespace {
 constexpr size_t kMaxLineBytes = 1 << 20;
 
 constexpr std::streamoff kTailBytes = 256 << 10;
-std::string TextAt(const nlohmann::ordered_json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
-}
 
 uint64_t Whole(const nlohmann::ordered_json& json, const char* name) {
   return static_cast<uint64_t>(std::max(0.0, NumberAt(json, name).value_or(0)));

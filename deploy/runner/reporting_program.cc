@@ -27,11 +27,6 @@ constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
 constexpr int kLowestFd = 10;
 constexpr int kTailLines = 15;
 
-std::string TextAt(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 // A file in memory, which children inherit by its number.
 class MemoryFile {
  public:

@@ -96,7 +96,14 @@ std::string ScoreLine(const Json& summary) {
   if (NumberAt(summary, "eval_samples")) {
     absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " held-out samples");
   }
-  return line + "\n";
+  absl::StrAppend(&line, "\n");
+  if (!NumberAt(summary, "auc")) {
+    // The calibration is a ratio to the mean label.
+    const char* const label = NumberAt(summary, "calibration") ? "1" : "0";
+    absl::StrAppend(&line, "every held-out label is ", label,
+                    "; data.label.positive names the texts that are a 1\n");
+  }
+  return line;
 }
 
 // The best of several evaluations; "" where there was only one.
@@ -168,6 +175,11 @@ std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* n
   if (found == json.end() || !found->is_number()) return std::nullopt;
   const double value = found->get<double>();
   return std::isfinite(value) ? std::optional<double>(value) : std::nullopt;
+}
+
+std::string TextAt(const nlohmann::ordered_json& json, const char* name) {
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 std::string DigestText(const Digest& digest) {
@@ -281,8 +293,9 @@ std::string RenderEvaluation(const Json& summary) {
 }
 
 std::string RenderSummary(const Json& summary) {
-  std::string text;
-  if (HasScore(summary)) text = ScoreLine(summary) + BestLine(summary);
+  std::string text = HasScore(summary)
+                         ? ScoreLine(summary) + BestLine(summary)
+                         : "no row was held out (data.split, data.test), so none was scored\n";
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
                   " samples");
   if (NumberAt(summary, "samples_per_s")) {

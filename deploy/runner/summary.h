@@ -18,6 +18,8 @@ namespace thermocline {
 // The finite number called `name` of an object that another program wrote. nullopt where it is
 // missing or has another type.
 std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name);
+// The text called `name`; "" where it is missing, has another type, or `json` is no object.
+std::string TextAt(const nlohmann::ordered_json& json, const char* name);
 
 // 32 hexadecimal digits, the high half first.
 std::string DigestText(const Digest& digest);

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
 
 Job TwoByTwo() {
@@ -63,6 +64,7 @@ TEST(Summary, WhatNobodyReportedIsNull) {
   EXPECT_TRUE(summary["model_digest"].is_null());
   EXPECT_TRUE(summary["first_bad_line"].is_null());
   EXPECT_THAT(RenderSummary(summary), HasSubstr("unknown steps"));
+  EXPECT_THAT(RenderSummary(summary), StartsWith("no row was held out "));
   EXPECT_EQ(MakeSummary(TwoByTwo(), {Json{{"samples_per_s", 5}}, Json{{"samples_per_s", 6}}}, {},
                         1)["samples_per_s"],
             11.0);
@@ -151,8 +153,11 @@ TEST(Summary, RowsOfOneClassHaveNoAuc) {
       TwoByTwo(), {Json::parse(R"({"auc": null, "logloss": 0.5, "eval_samples": 20})")}, {}, 1);
   EXPECT_TRUE(summary["auc"].is_null());
   const std::string line = "AUC n/a (only one class)  logloss 0.5000  on 20 held-out samples\n";
-  EXPECT_THAT(RenderEvaluation(summary), HasSubstr(line));
-  EXPECT_THAT(RenderSummary(summary), HasSubstr(line));
+  EXPECT_THAT(RenderEvaluation(summary), HasSubstr(line + "every held-out label is 0; "));
+  EXPECT_THAT(RenderSummary(summary), HasSubstr(line + "every held-out label is 0; "));
+  Json of_clicks = summary;
+  of_clicks["calibration"] = 0.9;
+  EXPECT_THAT(RenderSummary(of_clicks), HasSubstr("every held-out label is 1; "));
   EvaluationEvent event;
   event.report.step = Step(99);
   event.report.auc = std::nan("");
