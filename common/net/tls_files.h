@@ -49,7 +49,8 @@ std::string DescribeCertificate(const std::string& path);
 
 // Connects to `address` (host:port) anew and says why the handshake fails: what is wrong with the
 // certificate that the process there shows, or how it refuses ours; without files, that the process
-// speaks TLS. "": it doesn't fail, or there is no process. Blocks for a connection and two round trips, at most for `timeout` each.
+// speaks TLS. "": it doesn't fail, or there is no process. Blocks for a connection and two round
+// trips, at most for `timeout` each.
 std::string ExplainHandshake(const std::string& address, const TlsFiles& files,
                              absl::Duration timeout);
 

@@ -21,8 +21,6 @@ using ::testing::IsEmpty;
 using Stage = JobMachine::Stage;
 using What = Outcome::What;
 
-constexpr ProcessRole kServer = ProcessRole::kServer;
-constexpr ProcessRole kWorker = ProcessRole::kWorker;
 const ProcessEnd kKilled = {std::nullopt, "was killed by signal 9 (Killed)", "was killed; log"};
 const ProcessEnd kDone = {0, "exited with code 0", ""};
 const ProcessEnd kBadData = {1, "exited with code 1 (NaN)", "exited with code 1; log"};
