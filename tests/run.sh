@@ -8,13 +8,13 @@
 # unit    every test, as the programs are built for users
 # cluster jobs on Slurm and over ssh on hosts that are network namespaces of this machine, with faults; and the
 #         package of deploy/package.sh. Skipped, and says so, without root, namespaces or Slurm.
-#         THERMOCLINE_CLUSTER_ROUNDS (default 3), THERMOCLINE_TEST_SEED
+#         THERMOCLINE_CLUSTER_ROUNDS (default 4), THERMOCLINE_TEST_SEED
 # lint    which folder may include which, length of files
 # format  clang-format
 # clang   compiles everything with clang, thread-safety analysis as errors, for asan and fuzz
 # asan    unit tests under the address and undefined-behaviour sanitizers
 # fuzz    bytes from outside, made up by libFuzzer from tests/fuzz/corpus: THERMOCLINE_FUZZ_SECONDS
-#         (default 60) of a processor for each target, all at a time
+#         (default 20; more finds more) of a processor for each target, all at a time
 # tsan    unit tests under the thread sanitizer
 # --gpu   the GPU's kernels against the CPU's and whole training runs on the GPU, also under the tools of
 #         compute-sanitizer where that is installed (tests/gpu_bundle_run.sh); elsewhere these tests are skipped
@@ -32,23 +32,26 @@ logs=$(mktemp -d -t thermocline-tests-XXXXXX)
 trap 'rm -rf "$logs"' EXIT
 
 read -r -a extra_flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
-bazel_run() {  # VERB FLAGS...: the build's own server goes away soon after
+# The build's own server goes away soon after. The files of a library or a test are one compile unit: tests/rules.bzl.
+bazel_run() {  # VERB FLAGS...
   local verb=$1
   shift
-  bazel --max_idle_secs=15 "$verb" "${extra_flags[@]}" "$@"
+  bazel --max_idle_secs=15 "$verb" --define=joined=1 "${extra_flags[@]}" "$@"
 }
 
 # Counts what a stage found and prints it.
-end_stage() {  # STAGE SECONDS PASSED FAILED
-  passed=$((passed + $3))
-  failed=$((failed + $4))
-  echo "== $1: $3 passed, $4 failed in $2 s"
-  summary+=("$(printf '%-8s%6d passed%6d failed%8d s' "$1" "$3" "$4" "$2")")
+end_stage() {  # STAGE PASSED FAILED [NOTE]
+  local seconds=$((SECONDS - stage_start))
+  stage_start=$SECONDS
+  passed=$((passed + $2))
+  failed=$((failed + $3))
+  echo "== $1: $2 passed, $3 failed in $seconds s${4:+; $4}"
+  summary+=("$(printf '%-8s%6d passed%6d failed%8d s%s' "$1" "$2" "$3" "$seconds" "${4:+   $4}")")
 }
 
 # Runs test targets and counts each. Everything after the stage's name goes to Bazel.
 test_stage() {
-  local stage=$1 log=$logs/$1 start=$SECONDS
+  local stage=$1 log=$logs/$1
   shift
   echo "== $stage"
   bazel_run test --keep_going --build_tests_only --test_output=errors "$@" >"$log" 2>&1
@@ -58,36 +61,36 @@ test_stage() {
   bad=$(grep -cE '^//\S+ +(\(cached\) )?(FAILED|TIMEOUT|NO STATUS|INCOMPLETE)' "$log")
   # A build that fails before any target is known, or has no tests at all, is one failure.
   if ((code != 0 && bad == 0)) || ((ok + bad == 0)); then bad=1; fi
-  end_stage "$stage" $((SECONDS - start)) "$ok" "$bad"
+  end_stage "$stage" "$ok" "$bad"
 }
 
 # Runs a command that is one check.
 check_stage() {
-  local stage=$1 log=$logs/$1 start=$SECONDS
+  local stage=$1 log=$logs/$1
   shift
   echo "== $stage"
   if "$@" >"$log" 2>&1; then
-    end_stage "$stage" $((SECONDS - start)) 1 0
+    end_stage "$stage" 1 0
   else
     tail -n 100 "$log"
-    end_stage "$stage" $((SECONDS - start)) 0 1
+    end_stage "$stage" 0 1
   fi
 }
 
 # Runs every fuzzer, each one check. An input that crashes one is kept, and named.
 fuzz_stage() {
-  local start=$SECONDS log=$logs/fuzz name bad=0
+  local log=$logs/fuzz name bad=0
   local finds=${TMPDIR:-/tmp}/thermocline-fuzz-finds
-  local names=(job manifest push_log rows_file wire) targets=()
+  local names=(history job manifest push_log rows_file wire) targets=()
   for name in "${names[@]}"; do targets+=("//tests/fuzz:${name}_fuzzer"); done
   # They share the processors, where there are fewer.
-  local seconds=${THERMOCLINE_FUZZ_SECONDS:-60} processors
+  local seconds=${THERMOCLINE_FUZZ_SECONDS:-20} processors
   processors=$(nproc)
   ((processors >= ${#names[@]})) || seconds=$((seconds * ${#names[@]} / processors))
   echo "== fuzz"
   if ! bazel_run build --config=asan "${targets[@]}" >"$log" 2>&1; then
     tail -n 100 "$log"
-    end_stage fuzz $((SECONDS - start)) 0 1
+    end_stage fuzz 0 1
     return
   fi
   mkdir -p "$finds"
@@ -108,16 +111,16 @@ fuzz_stage() {
         "$(grep -o "Test unit written to .*" "$logs/$name.log" | sed 's/.*to //')"
     fi
   done
-  end_stage fuzz $((SECONDS - start)) $((${#names[@]} - bad)) "$bad"
+  end_stage fuzz $((${#names[@]} - bad)) "$bad"
 }
 
 # Runs jobs over several hosts, outside of Bazel: they need namespaces.
 cluster_stage() {
-  local start=$SECONDS log=$logs/cluster test ok bad passed_here=0 failed_here=0
+  local log=$logs/cluster test ok bad passed_here=0 failed_here=0 why notes=
   echo "== cluster"
-  if ! bazel_run build //deploy:thermocline //server:thermocline-server //worker:all >"$log" 2>&1; then
+  if ! bazel_run build "${programs[@]}" >"$log" 2>&1; then
     tail -n 100 "$log"
-    end_stage cluster $((SECONDS - start)) 0 1
+    end_stage cluster 0 1
     return
   fi
   for test in cluster_test package_test; do
@@ -129,28 +132,45 @@ cluster_stage() {
       ok=0 bad=1
     fi
     passed_here=$((passed_here + ok)) failed_here=$((failed_here + bad))
+    why=$(sed -n 's/^skipped: //p' "$log")
+    if [[ -n $why && $notes == *" SKIPPED: $why" ]]; then  # The same reason is said once.
+      notes=${notes/ SKIPPED/, $test SKIPPED}
+    elif [[ -n $why ]]; then
+      notes+="${notes:+; }$test SKIPPED: $why"
+    fi
   done
-  end_stage cluster $((SECONDS - start)) $passed_here $failed_here
+  end_stage cluster $passed_here $failed_here "$notes"
 }
 
 # Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
 gpu_stage() {
-  local start=$SECONDS log=$logs/gpu ok bad
+  local log=$logs/gpu ok bad
   local programs=({kernels/cuda/cuda_device,kernels/cuda/cuda_kernels,tests/training/gpu_training}_test)
   echo "== gpu"
   if ! bazel_run build "${programs[@]}" >"$log" 2>&1; then
     tail -n 100 "$log"
-    end_stage gpu $((SECONDS - start)) 0 1
+    end_stage gpu 0 1
     return
   fi
   tests/gpu_bundle_run.sh "${programs[@]/#/bazel-bin/}" | tee "$log"
   read -r ok _ bad _ < <(tail -n 1 "$log")
-  end_stage gpu $((SECONDS - start)) "$ok" "$bad"
+  end_stage gpu "$ok" "$bad"
 }
 
 # Only objects: programs that no sanitizer runs are not linked.
 clang_build() {
   bazel_run build --config=asan --keep_going --output_groups=compilation_outputs //...
+}
+
+programs=(//deploy:thermocline //server:thermocline-server //worker:all)
+
+# Builds what tests of whole processes run, and then all, with these tests beside it: they wait more than they compute,
+# so that there are jobs for the compilers of all processors and for three tests.
+unit_stage() {
+  local flags=("--jobs=$(($(nproc) + 3))")
+  echo "== programs"
+  bazel_run build "${flags[@]}" "${programs[@]}" 2>&1 | grep -v '^INFO: '
+  test_stage unit "${flags[@]}" --local_test_jobs=3 //...
 }
 
 if ! deploy/setup.sh --tests; then
@@ -164,7 +184,7 @@ find . -maxdepth 1 -type l -name 'bazel-*' -delete
 # Tests of whole processes and benchmarks run in the plain build only.
 sanitized=--test_tag_filters=-process,-benchmark,-nosanitizer
 # Nor is it news under a sanitizer that the tests of random failures find the faults planted for them.
-planted='*PlantedFaultTest.*:*PlantedTest.*'
+planted='*Planted*Test.*:*.FindsPlanted*'
 # The thread sanitizer is slow, and finds nothing where one thread runs: it leaves out these folders (a new one it
 # takes) and, of the others, long tests of one thread; where threads do the same for every optimizer, one is enough.
 one_thread=(
@@ -175,11 +195,12 @@ one_thread=(
 one_thread_tests='*/CheckpointRecoveryTest.*:CachedSourceTest.*:CacheRowsTest.RandomUse*:RowsFileTest.EveryFlipped*'
 one_thread_tests+=':VerifyCheckpointTest.EveryFlipped*:TextIndexTest.EveryPlace*:*/ModelTest.RandomBatches*'
 one_thread_tests+=':EmbeddingTableTest.TakesTheMemoryThatIsPlanned:TableSpillTest.RowsThatStepsUseAgainStayInMemory'
+one_thread_tests+=':GemmTest.EveryElementIsOneChain:CacheDirectoryTest.DoesAsHashMapsDo'
 other_optimizers='Optimizers/*/sgd:Optimizers/*/adam:Optimizers/*/row_wise_adagrad'
+stage_start=$SECONDS
 for stage in "${stages[@]}"; do
   case $stage in
-    # Tests of processes wait more than they compute. (As many jobs as processors would leave them no more room.)
-    unit) test_stage unit --jobs=$(($(nproc) + 2)) --local_test_jobs=3 //... ;;
+    unit) unit_stage ;;
     cluster) cluster_stage ;;
     lint) check_stage lint tests/lint.sh ;;
     format) check_stage format tests/format.sh --check ;;

@@ -4,6 +4,7 @@
 #include <arrow/filesystem/s3fs.h>
 #include <arrow/util/future.h>
 #include <arrow/util/io_util.h>
+#include <arrow/util/key_value_metadata.h>
 #include <fnmatch.h>
 #include <signal.h>
 
@@ -88,6 +89,13 @@ class ArrowObjectStream : public ObjectStream {
     position_ += size;
     return static_cast<size_t>(size);
   }
+  void Seek(int64_t offset) override {
+    if (next_.is_valid()) next_.Wait();
+    next_ = {};
+    block_ = nullptr;
+    requested_ = offset;
+    Prefetch();
+  }
   int64_t size() const override { return size_; }
 
  private:
@@ -143,12 +151,26 @@ class S3Store : public ArrowObjectStore {
     return std::make_unique<ArrowObjectStream>(path, std::move(file), *size);
   }
 
+  absl::StatusOr<ObjectIdentity> Identify(const std::string& path) override {
+    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect(path));
+    const auto file = files->OpenInputFile(PathInStore(path));
+    if (!file.ok()) return Error(path, file.status());
+    const auto size = (*file)->GetSize();
+    if (!size.ok()) return Error(path, size.status());
+    const auto metadata = (*file)->ReadMetadata();
+    if (!metadata.ok()) return Error(path, metadata.status());
+    arrow::Result<std::string> tag = arrow::Status::KeyError("ETag");
+    if (*metadata != nullptr) tag = (*metadata)->Get("ETag");
+    if (!tag.ok()) return absl::UnavailableError(absl::StrCat(path, ": has no ETag"));
+    return ObjectIdentity{*size, *tag};
+  }
+
   absl::StatusOr<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(
       const std::string& path) override {
     ASSIGN_OR_RETURN(const arrow::fs::FileInfo info, Info(path));
-    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect());
+    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect(path));
     auto file = files->OpenInputFile(info);
-    if (!file.ok()) return FromArrow(path, file.status());
+    if (!file.ok()) return Error(path, file.status());
     return *std::move(file);
   }
 
@@ -160,32 +182,32 @@ class S3Store : public ArrowObjectStore {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": names no object; it is s3://BUCKET/KEY"));
     }
-    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect());
+    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect(path));
     const arrow::Result<arrow::fs::FileInfo> info = files->GetFileInfo(in_store);
-    if (!info.ok()) return FromArrow(path, info.status());
+    if (!info.ok()) return Error(path, info.status());
     if (info->type() != arrow::fs::FileType::NotFound) return *info;
     return NotFound(path);
   }
 
   absl::Status NotFound(const std::string& path) {
     const std::string bucket = BucketOf(path);
-    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect());
+    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect(path));
     const arrow::Result<arrow::fs::FileInfo> info = files->GetFileInfo(bucket);
     const bool is_missing = info.ok() && info->type() == arrow::fs::FileType::NotFound;
     return absl::NotFoundError(
-        is_missing ? absl::StrCat(path, ": there is no bucket '", bucket, "'")
+        is_missing ? absl::StrCat(path, ": there is no bucket '", bucket, "' ", WhereItAsks())
                    : absl::StrCat(path, ": the bucket '", bucket, "' has no such key"));
   }
 
   // The objects below `folder`, sorted.
   absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& folder, bool recursive) {
-    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect());
+    ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect(folder));
     arrow::fs::FileSelector selector;
     selector.base_dir = PathInStore(folder);
     selector.recursive = recursive;
     selector.allow_not_found = true;
     const auto infos = files->GetFileInfo(selector);
-    if (!infos.ok()) return FromArrow(folder, infos.status());
+    if (!infos.ok()) return Error(folder, infos.status());
     std::vector<std::string> found;
     for (const arrow::fs::FileInfo& info : *infos) {
       if (info.IsFile()) found.push_back(absl::StrCat("s3://", info.path()));
@@ -216,19 +238,20 @@ class S3Store : public ArrowObjectStore {
     return found;
   }
 
-  // The file system; made by the first call, which may ask for credentials.
-  absl::StatusOr<arrow::fs::S3FileSystem*> Connect() {
+  // The file system; made by the first call, which may ask for credentials. Errors name `path`.
+  absl::StatusOr<arrow::fs::S3FileSystem*> Connect(const std::string& path) {
     absl::MutexLock lock(&mutex_);
     if (files_ != nullptr) return files_.get();
     RETURN_IF_ERROR(InitializeOnce());
     arrow::fs::S3Options s3 =
         job_.anonymous() ? arrow::fs::S3Options::Anonymous() : arrow::fs::S3Options::Defaults();
     if (!job_.anonymous() && s3.GetAccessKey().empty()) {
-      return absl::UnauthenticatedError(
-          "s3://: there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or "
-          "AWS_PROFILE), or data.s3.anonymous for a public bucket");
+      return absl::UnauthenticatedError(absl::StrCat(
+          path,
+          ": there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or "
+          "AWS_PROFILE), or data.s3.anonymous for a public bucket"));
     }
-    RETURN_IF_ERROR(SetEndpoint(&s3));
+    RETURN_IF_ERROR(SetEndpoint(path, &s3));
     s3.region = job_.region();
     if (s3.region.empty()) s3.region = Environment("AWS_REGION");
     if (s3.region.empty()) s3.region = Environment("AWS_DEFAULT_REGION");
@@ -242,21 +265,52 @@ class S3Store : public ArrowObjectStore {
       s3.tls_ca_file_path = kCertificates;
     }
     auto files = arrow::fs::S3FileSystem::Make(s3);
-    if (!files.ok()) return FromArrow("s3://", files.status());
+    if (!files.ok()) return Error(path, files.status());
     files_ = *std::move(files);
     return files_.get();
   }
 
-  absl::Status SetEndpoint(arrow::fs::S3Options* s3) const {
+  // "": Amazon's own.
+  std::string Endpoint() const {
     std::string endpoint = job_.endpoint();
     if (endpoint.empty()) endpoint = Environment("AWS_ENDPOINT_URL_S3");
     if (endpoint.empty()) endpoint = Environment("AWS_ENDPOINT_URL");
+    return endpoint;
+  }
+
+  std::string WhereItAsks() const {
+    const std::string endpoint = Endpoint();
+    return absl::StrCat("at ", endpoint.empty() ? "Amazon's store" : endpoint,
+                        " (data.s3.endpoint, or AWS_ENDPOINT_URL)");
+  }
+
+  // The error of a request about `path`, with what to set.
+  absl::Status Error(const std::string& path, const arrow::Status& status) const {
+    const absl::Status error = FromArrow(path, status);
+    std::string advice;
+    if (absl::IsUnauthenticated(error) || absl::IsPermissionDenied(error)) {
+      advice = job_.anonymous()
+                   ? "without credentials (data.s3.anonymous) it may not be read"
+                   : "the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                     "AWS_PROFILE) are wrong, or do not allow to read it";
+    } else if (absl::StrContains(error.message(), "NETWORK_CONNECTION")) {
+      advice = absl::StrCat("no answer ", WhereItAsks());
+    } else if (absl::StrContains(error.message(), "HTTP status 301")) {
+      advice = "the bucket is in another region than data.s3.region (or AWS_REGION) says";
+    }
+    if (advice.empty()) return error;
+    return absl::Status(error.code(), absl::StrCat(path, ": ", advice, "; ", status.message()));
+  }
+
+  absl::Status SetEndpoint(const std::string& path, arrow::fs::S3Options* s3) const {
+    const std::string endpoint = Endpoint();
     if (endpoint.empty()) return absl::OkStatus();
     const size_t scheme_end = endpoint.find("://");
     s3->scheme = scheme_end == endpoint.npos ? "" : endpoint.substr(0, scheme_end);
     if (s3->scheme != "http" && s3->scheme != "https") {
-      return absl::InvalidArgumentError(absl::StrCat("data.s3.endpoint (or AWS_ENDPOINT_URL) is '",
-                                                     endpoint, "', not http://HOST:PORT"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": data.s3.endpoint (or AWS_ENDPOINT_URL) is '", endpoint,
+                       "', not http://HOST:PORT"));
     }
     s3->endpoint_override = endpoint.substr(scheme_end + 3);
     while (absl::EndsWith(s3->endpoint_override, "/")) s3->endpoint_override.pop_back();

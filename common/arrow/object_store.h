@@ -20,14 +20,22 @@ class Data_S3;  // Data::S3 of proto/job.proto
 // Whether `path` names an object: "s3://BUCKET/KEY".
 bool IsObjectPath(absl::string_view path);
 
-// The bytes of one object, from first to last. Not thread-safe.
+// The bytes of one object, in their order. Not thread-safe.
 class ObjectStream {
  public:
   virtual ~ObjectStream() = default;
   // Fills the front of `buffer` and returns how much of it; 0 at the end only.
   // Errors: kUnavailable; names the object.
   virtual absl::StatusOr<size_t> Read(absl::Span<char> buffer) = 0;
+  // Read() goes on at `offset`. REQUIRES: 0 <= offset <= size()
+  virtual void Seek(int64_t offset) = 0;
   virtual int64_t size() const = 0;
+};
+
+// What tells an object from one that replaces it.
+struct ObjectIdentity {
+  int64_t size = 0;
+  std::string tag;  // The store's, of the content (ETag).
 };
 
 // Every request ends: connections and retries are bounded. Errors of all calls name the path:
@@ -48,6 +56,9 @@ class ObjectStore {
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<ObjectStream>> OpenStream(const std::string& path) = 0;
+
+  // kUnavailable also where the store gives objects no tags.
+  virtual absl::StatusOr<ObjectIdentity> Identify(const std::string& path) = 0;
 };
 
 }  // namespace thermocline

@@ -4,12 +4,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk/file_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"
@@ -298,6 +300,16 @@ TEST(SimulatedDiskTest, NothingHappensAfterADeathUntilTheNextProcess) {
   EXPECT_THAT(*disk.List("/d"), ElementsAre("a"));
   EXPECT_EQ(disk.Content("/d/a"), "123456");
   EXPECT_TRUE((*disk.Create("/d/b"))->Append({"next"}).ok());
+}
+
+TEST(AbsolutePath, MeansTheSameFromAnyFolder) {
+  const std::string here = std::filesystem::current_path().string();
+  EXPECT_EQ(AbsolutePath("a/../days/"), here + "/days");
+  EXPECT_EQ(AbsolutePath("./day.tsv"), here + "/day.tsv");
+  EXPECT_EQ(AbsolutePath("/data//days/"), "/data/days");
+  EXPECT_EQ(AbsolutePath("/"), "/");
+  EXPECT_EQ(AbsolutePath(""), "");
+  EXPECT_EQ(AbsolutePath("s3://bucket/days/"), "s3://bucket/days/");
 }
 
 }  // namespace

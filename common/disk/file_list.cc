@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace thermocline {
@@ -46,6 +47,17 @@ absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& patte
 }
 
 }  // namespace
+
+std::string AbsolutePath(const std::string& path) {
+  if (path.empty() || absl::StartsWith(path, "s3://")) return path;
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  if (error) return path;
+  const fs::path normal = absolute.lexically_normal();
+  // What ends in a slash has an empty last part.
+  return (normal.has_filename() || !normal.has_relative_path() ? normal : normal.parent_path())
+      .string();
+}
 
 absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& path) {
   std::error_code error;

@@ -1,4 +1,4 @@
-// The files that a path of a job's data stands for.
+// Paths as users give them: the same from any working directory, and the files that one stands for.
 #ifndef THERMOCLINE_COMMON_DISK_FILE_LIST_H_
 #define THERMOCLINE_COMMON_DISK_FILE_LIST_H_
 
@@ -8,6 +8,10 @@
 #include "absl/status/statusor.h"
 
 namespace thermocline {
+
+// A path that means the same from any working directory: "/data/days" of "days/". What is no path
+// of this file system ("", s3://) stays as it is.
+std::string AbsolutePath(const std::string& path);
 
 // A file is itself, a folder all files in it (not those of its folders) but the ones whose names
 // begin with '.' or '_', and a path with '*', '?' or '[' that is no file the files that match it.
