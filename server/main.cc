@@ -99,12 +99,15 @@ int CheckpointThreads() {
   return wanted > 0 ? wanted : std::clamp(HardwareThreads() / 4, 1, 4);
 }
 
-// Blocks the signals that end us, for all threads to come; main waits for them.
+// Blocks the signals that end us, for all threads to come; main waits for them. An agent starts us
+// with SIGTERM ignored: on its host that is not for us.
 sigset_t BlockEndSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  struct sigaction action = {};
+  sigaction(SIGTERM, nullptr, &action);
+  if (action.sa_handler != SIG_IGN) sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return signals;
 }

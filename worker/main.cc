@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -18,6 +19,8 @@
 #include "common/job/resolved_job.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
+#include "worker/exchange/exchange.h"
+#include "worker/exchange/grpc_exchange.h"
 #include "worker/session/grpc_transport.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/launcher_orders.h"
@@ -71,8 +74,24 @@ absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
                      : absl::UnavailableError(absl::StrCat("can't write ", path));
 }
 
-absl::Status Work(const Job& job, const WorkerOptions& options,
-                  const std::vector<std::string>& addresses, WorkerProgress* progress) {
+// This worker's end of the exchange with the others, once the launcher has said where they are. All
+// that is pointed to outlives what it returns.
+absl::StatusOr<std::unique_ptr<Exchange>> JoinExchange(const Job& job,
+                                                       const ExchangeOptions& options,
+                                                       ExchangeHooks hooks,
+                                                       GrpcExchangeServer* server,
+                                                       Scheduler* scheduler) {
+  GrpcExchange::Options streams;
+  ASSIGN_OR_RETURN(streams.addresses,
+                   server->AwaitIntroduction(absl::Seconds(job.cluster().startup_timeout_s())));
+  streams.tls = TlsOf(job);
+  streams.max_message_bytes = static_cast<int>(job.cluster().max_message_bytes());
+  ASSIGN_OR_RETURN(std::unique_ptr<GrpcExchange> transport, GrpcExchange::Create(streams, server));
+  return std::make_unique<Exchange>(options, std::move(hooks), std::move(transport), scheduler);
+}
+
+absl::Status Work(const Job& job, WorkerOptions options, const std::vector<std::string>& addresses,
+                  GrpcExchangeServer* exchange_server, WorkerProgress* progress) {
   RETURN_IF_ERROR(AwaitServers(job, {options.job_id, options.generation, addresses, TlsOf(job),
                                      absl::Seconds(job.cluster().startup_timeout_s())}));
   ThreadScheduler scheduler;
@@ -83,6 +102,9 @@ absl::Status Work(const Job& job, const WorkerOptions& options,
   transport_options.max_message_bytes = static_cast<int>(job.cluster().max_message_bytes());
   ASSIGN_OR_RETURN(std::unique_ptr<GrpcTransport> transport,
                    GrpcTransport::Create(transport_options));
+  options.make_exchange = [&](const ExchangeOptions& exchange, ExchangeHooks hooks) {
+    return JoinExchange(job, exchange, std::move(hooks), exchange_server, &scheduler);
+  };
   ASSIGN_OR_RETURN(const WorkerResult result,
                    RunWorker(job, options, transport.get(), &scheduler, progress));
   LogLine(absl::StrCat("done: step ", result.steps, ", ", result.new_samples, " samples in ",
@@ -127,14 +149,17 @@ int Run() {
 
   const absl::Status files =
       CheckOpenFiles(absl::StrCat("worker ", options.rank.value()),
-                     1 + addresses.size() * uint64_t{job->cluster().channels_per_server()});
+                     1 + addresses.size() * uint64_t{job->cluster().channels_per_server()} +
+                         2 * uint64_t{job->cluster().workers() - 1});
   if (!files.ok()) {
     LogLine(files.message());
     return kExitUsage;
   }
   WorkerProgress progress(options.job_id, options.rank, absl::GetFlag(FLAGS_progress_fd));
+  GrpcExchangeServer exchange_server(
+      {options.job_id, options.generation, options.rank, job->cluster().workers()});
   WorkerService service(options.job_id, options.generation, &progress, &named_checkpoints,
-                        &decisions);
+                        &decisions, &exchange_server);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);
   server_options.tls = TlsOf(*job);
@@ -155,7 +180,7 @@ int Run() {
   }
   LogLine(absl::StrCat("worker ", options.rank.value(), " of job '", options.job_id, "', stats on ",
                        (*server)->address()));
-  if (status.ok()) status = Work(*job, options, addresses, &progress);
+  if (status.ok()) status = Work(*job, options, addresses, &exchange_server, &progress);
   (*server)->Shutdown(/*grace_ms=*/100);
   if (!status.ok()) {
     LogLine(absl::StrCat("failed: ", status.ToString(absl::StatusToStringMode::kWithNoExtraData)));

@@ -105,19 +105,18 @@ absl::Status CheckDefaultIsTaken(const Job& resolved, const JobSource& source) {
   return absl::OkStatus();
 }
 
-// The dense parameters that a step pushes, or of one worker a cut, have to fit into each server.
+// The dense parameters that a step pushes, or that are written back, have to fit into each server.
 absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
   ASSIGN_OR_RETURN(const uint64_t room, ParseByteSize(resolved.cluster().max_pending_size()));
   const uint64_t needed = DensePushBytes(resolved);
   if (needed <= room) return absl::OkStatus();
-  return source.Error("cluster.max_pending_size",
-                      absl::StrCat("is ", room, " bytes, but the dense parameters that ",
-                                   resolved.cluster().workers() == 1
-                                       ? "the worker pushes at checkpoints and at the "
-                                         "end"
-                                       : "the workers push in each step",
-                                   " take ", needed,
-                                   " bytes of one server; give it more, or the job more servers"));
+  return source.Error(
+      "cluster.max_pending_size",
+      absl::StrCat(
+          "is ", room, " bytes, but the dense parameters that ",
+          resolved.cluster().workers() == 1 ? "the worker pushes " : "the workers push ",
+          HoldsDenseParameters(resolved) ? "at checkpoints and at the end" : "in each step",
+          " take ", needed, " bytes of one server; give it more, or the job more servers"));
 }
 
 absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,

@@ -135,6 +135,8 @@ TEST(ParseJob, UnknownFieldsHaveLineColumnNameAndSuggestion) {
   const std::string error = ErrorOf("name: \"x\"\ndropout: 0.5\n");
   EXPECT_THAT(error, StartsWith("job.textproto:2:1: unknown field 'dropout' in Job"));
   EXPECT_THAT(error, testing::Not(HasSubstr("did you mean")));
+  EXPECT_EQ(ErrorOf("table {\n name: 'x' min_count: 2 }"),
+            "job.textproto:2:12: unknown field 'min_count' in Table (it stands in 'settings')");
 }
 
 TEST(ParseJob, WrongValuesHaveLineAndField) {
@@ -146,6 +148,8 @@ TEST(ParseJob, WrongValuesHaveLineAndField) {
   EXPECT_THAT(wrong_enum, HasSubstr("field 'format' has no value 'CRITEO_CSV' (did you mean "
                                     "'CRITEO_TSV'?)"));
   EXPECT_THAT(ErrorOf("train {\n  batch_size: -1\n}\n"), HasSubstr("batch_size"));
+  EXPECT_EQ(ErrorOf("dlrm {\n initializer: GLOROT }"),
+            "job.textproto:2:15: field 'initializer': GLOROT is no stanza, as { ... } is");
   EXPECT_THAT(ErrorOf("train { batch_size: 1\nbatch_size: 2 }\n"),
               HasSubstr("'batch_size' is there twice"));
   EXPECT_THAT(ErrorOf("train {\n  batch_size: 1\n"), StartsWith("job.textproto:3:"));
@@ -162,6 +166,9 @@ TEST(ParseJob, AStanzaThatIsThereTwiceIsNamed) {
   EXPECT_EQ(ErrorOf("seed: 1\n seed: 2"), "job.textproto:2:2: 'seed' is there twice");
   EXPECT_EQ(ErrorOf("default_table { dim: 4\n  optimizer { sgd {} adam { beta1: 0.5 } } }"),
             "job.textproto:2:22: 'adam' and 'sgd' exclude each other; leave one of them out");
+  EXPECT_EQ(
+      ErrorOf("feature { column: 'x'\n numeric { transform { log1p {} clip { min: 1 } } } }"),
+      "job.textproto:2:33: 'clip' and 'log1p' exclude each other; write a 'transform' for each");
 }
 
 TEST(ParseJob, OverridesWinAndAreNamedInErrors) {

@@ -4,6 +4,7 @@
 #include <google/protobuf/io/tokenizer.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -29,27 +30,57 @@ std::string Quoted(const std::string& message, int n) {
   return index < parts.size() ? parts[index] : "";
 }
 
-// Adds the values of the enum field `name` of `type` and of the messages defined within it.
-void AddEnumValues(const Descriptor* type, const std::string& name, std::set<std::string>* values) {
-  const FieldDescriptor* field = type->FindFieldByName(name);
-  if (field != nullptr && field->enum_type() != nullptr) {
-    for (int v = 0; v < field->enum_type()->value_count(); ++v) {
-      values->insert(field->enum_type()->value(v)->name());
-    }
-  }
-  for (int i = 0; i < type->nested_type_count(); ++i) {
-    AddEnumValues(type->nested_type(i), name, values);
-  }
+// Calls `visit` with `type` and the messages defined within it.
+void VisitTypes(const Descriptor* type, const std::function<void(const Descriptor& type)>& visit) {
+  visit(*type);
+  for (int i = 0; i < type->nested_type_count(); ++i) VisitTypes(type->nested_type(i), visit);
+}
+
+// The same with all messages of a job.
+void VisitJobTypes(const std::function<void(const Descriptor& type)>& visit) {
+  const auto* file = Job::descriptor()->file();
+  for (int i = 0; i < file->message_type_count(); ++i) VisitTypes(file->message_type(i), visit);
 }
 
 // The values of every enum field called `name`, in any message of a job.
 std::vector<std::string> EnumValuesOf(const std::string& name) {
   std::set<std::string> values;
-  const auto* file = Job::descriptor()->file();
-  for (int i = 0; i < file->message_type_count(); ++i) {
-    AddEnumValues(file->message_type(i), name, &values);
-  }
+  VisitJobTypes([&](const Descriptor& type) {
+    const FieldDescriptor* field = type.FindFieldByName(name);
+    if (field == nullptr || field->enum_type() == nullptr) return;
+    for (int v = 0; v < field->enum_type()->value_count(); ++v) {
+      values.insert(field->enum_type()->value(v)->name());
+    }
+  });
   return {values.begin(), values.end()};
+}
+
+// " (it stands in 'settings')": the stanza of `type` that has the field `name`; "": none has.
+std::string WhereItStands(const Descriptor& type, const std::string& name) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const Descriptor* stanza = type.field(i)->message_type();
+    if (stanza == nullptr || stanza->FindFieldByName(name) == nullptr) continue;
+    return absl::StrCat(" (it stands in '", type.field(i)->name(), "')");
+  }
+  return "";
+}
+
+// The stanza that there may be several of, each with one of the fields `a` and `b`; "": there is
+// none.
+std::string StanzaForEach(const std::string& a, const std::string& b) {
+  std::string name;
+  VisitJobTypes([&](const Descriptor& type) {
+    for (int i = 0; i < type.field_count(); ++i) {
+      const Descriptor* stanza = type.field(i)->message_type();
+      if (stanza == nullptr || !type.field(i)->is_repeated()) continue;
+      const FieldDescriptor* const field_a = stanza->FindFieldByName(a);
+      const FieldDescriptor* const field_b = stanza->FindFieldByName(b);
+      if (field_a == nullptr || field_b == nullptr) continue;
+      if (field_a->containing_oneof() != field_b->containing_oneof()) continue;
+      name = type.field(i)->name();
+    }
+  });
+  return name;
 }
 
 // The parser's message on a field or stanza that is there twice, or beside another of its oneof.
@@ -65,8 +96,9 @@ std::string Explain(const std::string& message) {
         Job::descriptor()->file()->pool()->FindMessageTypeByName(Quoted(message, 0));
     const std::string name = Quoted(message, 1);
     if (type != nullptr) {
+      const std::string similar = DidYouMean(name, FieldNames(type));
       return absl::StrCat("unknown field '", name, "' in ", type->name(),
-                          DidYouMean(name, FieldNames(type)));
+                          similar.empty() ? WhereItStands(*type, name) : similar);
     }
   }
   if (absl::StrContains(message, "Unknown enumeration value")) {
@@ -75,11 +107,17 @@ std::string Explain(const std::string& message) {
                         DidYouMean(Quoted(message, 0), values), "; it is one of ",
                         absl::StrJoin(values, ", "));
   }
+  // Of a field that is a stanza.
+  if (absl::StrContains(message, "Expected \"{\", found")) {
+    return absl::StrCat(Quoted(message, 1), " is no stanza, as { ... } is");
+  }
   if (IsAboutOneTooMany(message)) {
     const std::string name = Quoted(message, 0), other = Quoted(message, 1);
-    return other.empty() ? absl::StrCat("'", name, "' is there twice")
-                         : absl::StrCat("'", name, "' and '", other,
-                                        "' exclude each other; leave one of them out");
+    if (other.empty()) return absl::StrCat("'", name, "' is there twice");
+    const std::string stanza = StanzaForEach(name, other);
+    return absl::StrCat(
+        "'", name, "' and '", other, "' exclude each other; ",
+        stanza.empty() ? "leave one of them out" : absl::StrCat("write a '", stanza, "' for each"));
   }
   return message;
 }
@@ -137,15 +175,16 @@ class ErrorList : public google::protobuf::io::ErrorCollector {
     Position position = {line, column};
     const bool one_too_many = IsAboutOneTooMany(message);
     const bool is_unknown_value = absl::StrContains(message, "Unknown enumeration value");
-    if (absl::StrContains(message, "has no field named")) {
+    const bool is_unknown_field = absl::StrContains(message, "has no field named");
+    if (is_unknown_field) {
       position = LastWordBefore(text_, position, Quoted(message, 1));
     } else if (one_too_many || is_unknown_value) {
       position = LastWordBefore(text_, position, Quoted(message, 0));
     }
     std::string what = Explain(message);
-    // What is one too many names itself, as does a wrong value: others on its line have no part in
-    // it.
-    const std::string field = one_too_many || is_unknown_value ? "" : FieldAt(text_, position.line);
+    // What is one too many or not known names itself: others on its line have no part in it.
+    const bool names_itself = one_too_many || is_unknown_value || is_unknown_field;
+    const std::string field = names_itself ? "" : FieldAt(text_, position.line);
     if (!field.empty() && !absl::StrContains(what, field)) {
       what = absl::StrCat("field '", field, "': ", what);
     }

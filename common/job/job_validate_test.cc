@@ -434,6 +434,9 @@ TEST(MaxPendingSizeTest, WhatTheDenseParametersAlwaysTakeHasToFit) {
                                     "one server; give it more, or the job more servers"));
   std::vector<std::string> of_two = large;
   of_two.push_back("cluster.workers=2");
+  EXPECT_THAT(ErrorOf(of_two),
+              testing::HasSubstr("that the workers push at checkpoints and at the end take "));
+  of_two.push_back("train.staleness_steps=1");
   EXPECT_THAT(ErrorOf(of_two), testing::HasSubstr("that the workers push in each step take "));
   std::vector<std::string> many_servers = large;
   many_servers.push_back("cluster.servers=64");

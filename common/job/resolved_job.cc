@@ -133,11 +133,10 @@ JobTables ResolveTables(const Job& resolved) {
 
 uint64_t DensePushBytes(const Job& resolved) {
   const ClusterMap cluster(resolved.cluster().servers());
-  const bool owned_by_worker = resolved.cluster().workers() == 1;
+  const bool pushes_rows = HoldsDenseParameters(resolved);
   std::vector<uint64_t> bytes(cluster.num_servers());
   for (const DenseTable& tensor : ResolveTables(resolved).dense) {
-    const uint64_t floats =
-        kDenseBlockFloats + (owned_by_worker ? tensor.layout.state_floats() : 0);
+    const uint64_t floats = kDenseBlockFloats + (pushes_rows ? tensor.layout.state_floats() : 0);
     const uint64_t block_bytes = sizeof(Key) + sizeof(uint32_t) + floats * sizeof(float);
     const uint64_t salt = TableSalt(tensor.layout.id);
     for (int64_t block = 0; block < tensor.num_blocks(); ++block) {
@@ -145,7 +144,8 @@ uint64_t DensePushBytes(const Job& resolved) {
       bytes[cluster.ServerOfHash(hash).value()] += block_bytes;
     }
   }
-  return *std::max_element(bytes.begin(), bytes.end()) * resolved.cluster().workers();
+  return *std::max_element(bytes.begin(), bytes.end()) *
+         (pushes_rows ? 1 : resolved.cluster().workers());
 }
 
 int EmbeddingDim(const Job& resolved) {
@@ -188,6 +188,14 @@ float LearningRateAt(const LearningRate& schedule, Step step) {
 uint32_t PrefetchSteps(const Cache& cache) {
   if (cache.has_prefetch_steps()) return cache.prefetch_steps();
   return std::min(kDefaultPrefetchSteps, std::max(1u, cache.window_steps()) - 1);
+}
+
+bool ExchangesBlocks(const Job& resolved) {
+  return resolved.cluster().workers() > 1 && resolved.train().staleness_steps() == 0;
+}
+
+bool HoldsDenseParameters(const Job& resolved) {
+  return resolved.cluster().workers() == 1 || ExchangesBlocks(resolved);
 }
 
 TlsFiles TlsFilesOf(const Tls& tls, Role role) {

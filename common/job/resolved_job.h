@@ -52,9 +52,9 @@ struct JobTables {
 JobTables ResolveTables(const Job& resolved);
 
 // The bytes of a server's memory (cluster.max_pending_size) that the pushes of dense parameters
-// take until they are applied, on the server that gets most. Several workers push the gradients of
-// a step. A single worker holds the parameters and pushes their rows at a checkpoint and at the
-// end. Counts keys, lookup counts and values alone.
+// take until they are applied, on the server that gets most: the rows, at a checkpoint and at the
+// end, where the workers hold the parameters; else the gradients of all workers, in each step.
+// Counts keys, lookup counts and values alone.
 uint64_t DensePushBytes(const Job& resolved);
 
 // The dim of every table, and so of the bottom MLP's output.
@@ -76,6 +76,12 @@ float LearningRateAt(const LearningRate& schedule, Step step);
 
 // cache.prefetch_steps, or the default that follows from the window where the job file has none.
 uint32_t PrefetchSteps(const Cache& cache);
+
+// Whether the workers send each other blocks (worker/exchange): several in sync mode.
+bool ExchangesBlocks(const Job& resolved);
+// Whether the workers hold the dense parameters: a single one all, those that exchange blocks a
+// slice each. Else they live on the servers.
+bool HoldsDenseParameters(const Job& resolved);
 
 // The files that a process of `role` uses; all empty: plain text.
 TlsFiles TlsFilesOf(const Tls& tls, Role role);

@@ -170,13 +170,15 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   ExpectInitial(dense[1].layout, InitialDistribution::kNormal, 1 / std::sqrt(18.0f));
 }
 
-TEST(DensePushBytes, GradientsOfAllWorkersOrRowsOfOne) {
+TEST(DensePushBytes, RowsOnceOrTheGradientsOfAllWorkers) {
   Job job = Parse(kKaggle);
   uint64_t blocks = 0;
   for (const DenseTable& tensor : ResolveTables(job).dense) blocks += tensor.num_blocks();
-  // Key, lookups, weights; of one worker Adagrad's state, too.
+  // Key, lookups, weights; in rows Adagrad's state, too.
   EXPECT_EQ(DensePushBytes(job), blocks * (12 + 2 * 256 * 4));
   job.mutable_cluster()->set_workers(3);
+  EXPECT_EQ(DensePushBytes(job), blocks * (12 + 2 * 256 * 4));
+  job.mutable_train()->set_staleness_steps(1);
   EXPECT_EQ(DensePushBytes(job), 3 * blocks * (12 + 256 * 4));
   job.mutable_cluster()->set_servers(2);  // One has a little more than half.
   EXPECT_GE(DensePushBytes(job), 3 * blocks * (12 + 256 * 4) / 2);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/net/host_port.h"
 #include "common/net/x509.h"
 
 namespace thermocline {
@@ -86,10 +87,8 @@ void AddText(int type, const std::string& text, GENERAL_NAMES* names) {
   sk_GENERAL_NAME_push(names, name);
 }
 
-absl::Status AddHost(std::string host, GENERAL_NAMES* names) {
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
+absl::Status AddHost(const std::string& written, GENERAL_NAMES* names) {
+  const std::string host(WithoutBrackets(written));
   uint8_t bytes[sizeof(in6_addr)];
   if (inet_pton(AF_INET, host.c_str(), bytes) == 1 ||
       inet_pton(AF_INET6, host.c_str(), bytes) == 1) {
@@ -181,7 +180,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
   if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat("can't read '", path, "': ", std::strerror(errno)));
+    const int error = errno;
+    const bool is_absent = access(path.c_str(), F_OK) != 0 && errno == ENOENT;
+    return absl::Status(is_absent ? absl::StatusCode::kNotFound : absl::StatusCode::kUnavailable,
+                        absl::StrCat("can't read '", path, "': ", std::strerror(error)));
   }
   return text.str();
 }
@@ -349,7 +351,6 @@ absl::Status WriteCertificates(const CertificateAuthority& authority, const std:
                                bool with_key) {
   std::vector<std::pair<std::string, std::string>> files = {
       {directory + "/ca.pem", authority.ca_pem()}};
-  if (with_key) files.emplace_back(directory + "/ca.key", authority.private_key_pem());
   for (const Role role : roles) {
     ASSIGN_OR_RETURN(const KeyAndRequest made, MakeKeyAndRequest());
     ASSIGN_OR_RETURN(std::string certificate, authority.Sign(made.request, role, hosts, lifetime));
@@ -357,6 +358,8 @@ absl::Status WriteCertificates(const CertificateAuthority& authority, const std:
     files.emplace_back(base + ".pem", std::move(certificate));
     files.emplace_back(base + ".key", made.private_key);
   }
+  // Last: where it is, the others are.
+  if (with_key) files.emplace_back(directory + "/ca.key", authority.private_key_pem());
   for (const auto& [path, text] : files) {
     if (access(path.c_str(), F_OK) == 0) {
       return absl::AlreadyExistsError(absl::StrCat("'", path, "' is there already"));

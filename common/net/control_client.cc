@@ -103,4 +103,8 @@ absl::Status ControlClient::Decide(const EvaluationDecision& decision, absl::Dur
   return Call(*worker_, &Worker::Stub::Decide, "Decide", decision, timeout).status();
 }
 
+absl::Status ControlClient::Introduce(const WorkerPeers& peers, absl::Duration timeout) {
+  return Call(*worker_, &Worker::Stub::Introduce, "Introduce", peers, timeout).status();
+}
+
 }  // namespace thermocline

@@ -51,6 +51,8 @@ class ControlClient {
                                                    absl::Duration timeout);
   // Also kFailedPrecondition (another job or generation).
   absl::Status Decide(const EvaluationDecision& decision, absl::Duration timeout);
+  // Also kFailedPrecondition (another job or generation; other addresses than before).
+  absl::Status Introduce(const WorkerPeers& peers, absl::Duration timeout);
 
  private:
   ControlClient(std::string address, TlsFiles tls, std::shared_ptr<grpc::Channel> channel);

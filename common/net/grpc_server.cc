@@ -15,36 +15,12 @@
 #include <fstream>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/net/host_port.h"
 
 namespace thermocline {
 namespace {
-
-struct HostPort {
-  std::string host;  // without the brackets of an IPv6 address
-  std::string port;
-};
-
-absl::StatusOr<HostPort> ParseAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  HostPort parsed;
-  int port = -1;
-  if (colon != std::string::npos) {
-    parsed.host = address.substr(0, colon);
-    parsed.port = address.substr(colon + 1);
-  }
-  if (parsed.host.empty() || !absl::SimpleAtoi(parsed.port, &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", address, "' is no address to listen on; host:port is"));
-  }
-  if (parsed.host.front() == '[' && parsed.host.back() == ']') {
-    parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
-  }
-  return parsed;
-}
 
 // gRPC says only that it couldn't bind, so this asks the system why.
 std::string WhyNotListen(const HostPort& address) {
@@ -52,7 +28,8 @@ std::string WhyNotListen(const HostPort& address) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
+  const int error =
+      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
   if (error != 0) return gai_strerror(error);
   std::string reason = "gRPC refused; with GRPC_VERBOSITY=ERROR in the environment it says why";
   const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
@@ -72,7 +49,7 @@ std::string WhyNotListen(const HostPort& address) {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const Options& options, const std::vector<grpc::Service*>& services) {
-  ASSIGN_OR_RETURN(const HostPort address, ParseAddress(options.address));
+  ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.address, "to listen on"));
   RETURN_IF_ERROR(CheckMayListen(options.address, options.tls, options.insecure));
   ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options.tls, options.job_id));
 
@@ -96,8 +73,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", options.address, ": ", WhyNotListen(address)));
   }
-  const bool ipv6 = absl::StrContains(address.host, ':');
-  std::string bound = absl::StrCat(ipv6 ? "[" : "", address.host, ipv6 ? "]" : "", ":", port);
+  std::string bound = JoinHostPort(address.host, static_cast<uint16_t>(port));
   return std::unique_ptr<GrpcServer>(
       new GrpcServer(std::move(server), std::move(bound), options.service));
 }

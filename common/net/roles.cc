@@ -38,6 +38,8 @@ const std::vector<Rule>& Rules() {
       {"/thermocline.Worker/GetStats", {kController, kReader}},
       {"/thermocline.Worker/Checkpoint", {kController}},
       {"/thermocline.Worker/Decide", {kController}},
+      {"/thermocline.Worker/Introduce", {kController}},
+      {"/thermocline.Worker/Exchange", {kWorker}},
       {"/thermocline.Controller/Attach", {kNode}},
       {"/thermocline.Controller/GetLog", {kController, kReader}},
   };
@@ -59,7 +61,7 @@ absl::Status Refusal(const Identity& peer, absl::string_view what, absl::Span<co
 }
 
 // None: the peer has no certificate, or one that names no role.
-absl::StatusOr<std::optional<Identity>> IdentityOf(const grpc::AuthContext& peer) {
+absl::StatusOr<std::optional<Identity>> IdentityOfPeer(const grpc::AuthContext& peer) {
   std::optional<Identity> found;
   for (const grpc::string_ref& value : peer.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     const absl::string_view uri(value.data(), value.size());
@@ -99,7 +101,7 @@ class Door final : public grpc::AuthMetadataProcessor {
 
  private:
   absl::Status Check(absl::string_view method, const grpc::AuthContext& peer) const {
-    ASSIGN_OR_RETURN(const std::optional<Identity> identity, IdentityOf(peer));
+    ASSIGN_OR_RETURN(const std::optional<Identity> identity, IdentityOfPeer(peer));
     if (!identity.has_value()) return absl::OkStatus();
     if (!job_.empty() && identity->job != job_) {
       return absl::PermissionDeniedError(absl::StrCat("the peer's certificate is of job '",
@@ -124,7 +126,7 @@ absl::Span<const Role> RolesOf(absl::string_view method) {
 
 absl::Status CheckRole(const grpc::AuthContext& peer, absl::string_view what,
                        absl::Span<const Role> allowed) {
-  ASSIGN_OR_RETURN(const std::optional<Identity> identity, IdentityOf(peer));
+  ASSIGN_OR_RETURN(const std::optional<Identity> identity, IdentityOfPeer(peer));
   return CheckIdentity(identity, what, allowed);
 }
 

@@ -5,6 +5,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -25,6 +26,8 @@
 namespace thermocline {
 namespace {
 
+constexpr char kPush[] = "/thermocline.ParameterServer/Push";
+
 // All methods of the services, which answer UNIMPLEMENTED: who hears that was let in.
 class Doors {
  public:
@@ -40,12 +43,29 @@ class Doors {
   absl::Status Call(const TlsFiles& tls, const std::string& method) const {
     const auto credentials = MakeChannelCredentials(tls);
     EXPECT_TRUE(credentials.ok()) << credentials.status();
+    return Call(*credentials, method);
+  }
+  absl::Status Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                    const std::string& method) const {
+    return Call(credentials, method, /*waits=*/false);
+  }
+  // Tries to connect until that succeeds; a minute at most.
+  absl::Status Await(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                     const std::string& method) const {
+    return Call(credentials, method, /*waits=*/true);
+  }
+
+ private:
+  absl::Status Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                    const std::string& method, bool waits) const {
     grpc::GenericStub stub(
-        OpenChannel(listening_->address(), *credentials, kDefaultMaxMessageBytes));
+        OpenChannel(listening_->address(), credentials, kDefaultMaxMessageBytes));
     const grpc::Slice slice("");
     const grpc::ByteBuffer request(&slice, 1);
     grpc::ByteBuffer reply;
     grpc::ClientContext context;
+    context.set_wait_for_ready(waits);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
     grpc::Status status;
     absl::Notification done;
     stub.UnaryCall(&context, method, grpc::StubOptions(), &request, &reply, [&](grpc::Status s) {
@@ -56,7 +76,6 @@ class Doors {
     return FromGrpcStatus(status);
   }
 
- private:
   ParameterServer::Service server_;
   Worker::Service worker_;
   Controller::Service controller_;
@@ -93,10 +112,12 @@ TEST(Roles, MayCallWhatIsTheirs) {
   const std::map<Role, std::vector<std::string>> allowed = {
       {Role::kController,
        {server + "Configure", server + "GetStats", server + "GetDigest", server + "Checkpoint",
-        worker + "GetStats", worker + "Checkpoint", worker + "Decide", controller + "GetLog"}},
+        worker + "GetStats", worker + "Checkpoint", worker + "Decide", worker + "Introduce",
+        controller + "GetLog"}},
       {Role::kWorker,
        {server + "Pull", server + "Push", server + "GetStats",
-        server + "Configure"}},  // To look: check_only.
+        server + "Configure",  // To look: check_only.
+        worker + "Exchange"}},
       {Role::kReader,
        {server + "Pull", server + "GetStats", worker + "GetStats", controller + "GetLog"}},
       {Role::kServer, {}},
@@ -104,7 +125,7 @@ TEST(Roles, MayCallWhatIsTheirs) {
   };
   const std::string folder = FolderOf("table", "job");
   const Doors doors(TlsFilesIn(folder, Role::kServer));
-  ASSERT_EQ(AllMethods().size(), 11u) << "a new method needs a line in roles.cc, and here";
+  ASSERT_EQ(AllMethods().size(), 13u) << "a new method needs a line in roles.cc, and here";
   for (const Role role : kAllRoles) {
     const TlsFiles tls = TlsFilesIn(folder, role);
     for (const std::string& method : AllMethods()) {
@@ -159,6 +180,51 @@ TEST(Roles, OtherJobsAreRefused) {
     EXPECT_EQ(status, absl::PermissionDeniedError("the peer's certificate is of job 'two', this "
                                                   "process of job 'one'"));
   }
+}
+
+// Files of a process that runs: they are renewed under it.
+class RenewedFiles {
+ public:
+  explicit RenewedFiles(const std::string& name)
+      : folder_(absl::StrCat(testing::TempDir(), "/roles-renewed-", name)) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  TlsFiles Renew(const CertificateAuthority& authority, Role role, const std::string& host) const {
+    const TlsFiles files = TlsFilesIn(folder_, role);
+    const auto made = MakeKeyAndRequest();
+    const auto certificate = authority.Sign(made->request, role, {host}, absl::Hours(1));
+    EXPECT_TRUE(WritePrivateFile(files.private_key, made->private_key, true).ok());
+    EXPECT_TRUE(WritePrivateFile(files.certificate, *certificate, true).ok());
+    EXPECT_TRUE(WritePrivateFile(files.ca, authority.ca_pem(), true).ok());
+    return files;
+  }
+
+ private:
+  const std::string folder_;
+};
+
+// Calls wait until a connection succeeds, which the first files allow to none.
+TEST(Roles, RenewedFilesAreTakenByServersThatRun) {
+  const auto authority = *CertificateAuthority::Create("job");
+  const RenewedFiles files("server");
+  const Doors doors(files.Renew(authority, Role::kServer, "127.0.0.2"));
+  const auto client = *MakeChannelCredentials(files.Renew(authority, Role::kWorker, "127.0.0.1"));
+  EXPECT_EQ(doors.Call(client, kPush).code(), absl::StatusCode::kUnavailable);
+  files.Renew(authority, Role::kServer, "127.0.0.1");
+  EXPECT_EQ(doors.Await(client, kPush).code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(Roles, RenewedFilesAreTakenByClientsThatRun) {
+  const auto authority = *CertificateAuthority::Create("job");
+  const auto stranger = *CertificateAuthority::Create("job");
+  const RenewedFiles ours("ours"), theirs("theirs");
+  const Doors doors(ours.Renew(authority, Role::kServer, "127.0.0.1"));
+  const auto client = theirs.Renew(stranger, Role::kWorker, "127.0.0.1");
+  const auto credentials = *MakeChannelCredentials(client);
+  EXPECT_EQ(doors.Call(credentials, kPush).code(), absl::StatusCode::kUnavailable);
+  theirs.Renew(authority, Role::kWorker, "127.0.0.1");
+  EXPECT_EQ(doors.Await(credentials, kPush).code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST(Roles, ACertificateWithoutARoleMayDoEverything) {

@@ -3,18 +3,25 @@
 #include <arpa/inet.h>
 #include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <netinet/in.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/net/roles.h"
@@ -29,6 +36,32 @@ bool IsOnLoopback(absl::string_view address) {
 }
 
 constexpr std::chrono::seconds kHandshakeLogPeriod(10);
+
+// How often files are read again.
+constexpr unsigned kTlsRefreshSeconds = 2;
+
+using TlsWatcher = grpc::experimental::FileWatcherCertificateProvider;
+
+// Reads the files again and again, on a thread of its own; connections that are made later use what
+// they hold then. One for all that use the same files.
+std::shared_ptr<TlsWatcher> WatchTlsFiles(const TlsFiles& files) {
+  using Key = std::tuple<std::string, std::string, std::string>;
+  struct Watchers {
+    absl::Mutex mutex;
+    std::map<Key, std::weak_ptr<TlsWatcher>> of_files ABSL_GUARDED_BY(mutex);
+  };
+  static Watchers& watchers = *new Watchers;
+  absl::MutexLock lock(&watchers.mutex);
+  std::weak_ptr<TlsWatcher>& kept =
+      watchers.of_files[Key(files.certificate, files.private_key, files.ca)];
+  std::shared_ptr<TlsWatcher> watcher = kept.lock();
+  if (watcher == nullptr) {
+    watcher = std::make_shared<TlsWatcher>(files.private_key, files.certificate, files.ca,
+                                           kTlsRefreshSeconds);
+    kept = watcher;
+  }
+  return watcher;
+}
 
 // gRPC tells of a failed handshake nowhere else, and in these words: "Handshake failed with fatal
 // error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed."
@@ -66,7 +99,11 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.error_code() == grpc::StatusCode::INTERNAL && status.error_message().empty()) {
     return absl::UnavailableError("the call ended without an answer or a reason");
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  // gRPC's words for a connection that nothing answers.
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrReplaceAll(status.error_message(),
+                                          {{"tcp handshaker shutdown",
+                                            "no answer; does a firewall close the port?"}}));
 }
 
 absl::Status WithContext(const absl::Status& status, absl::string_view context) {
@@ -77,12 +114,12 @@ absl::Status WithContext(const absl::Status& status, absl::string_view context) 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const TlsFiles& files) {
   if (files.empty()) return grpc::InsecureChannelCredentials();
-  ASSIGN_OR_RETURN(const TlsTexts texts, ReadTlsFiles(files, TlsUse::kClient));
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = texts.ca;
-  options.pem_private_key = texts.private_key;
-  options.pem_cert_chain = texts.certificate;
-  return grpc::SslCredentials(options);
+  RETURN_IF_ERROR(ReadTlsFiles(files, TlsUse::kClient).status());
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(WatchTlsFiles(files));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
@@ -97,11 +134,11 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
                                                      job, "'"));
     }
   }
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = texts.ca;
-  options.pem_key_cert_pairs.push_back({texts.private_key, texts.certificate});
-  auto credentials = grpc::SslServerCredentials(options);
+  grpc::experimental::TlsServerCredentialsOptions options(WatchTlsFiles(files));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  auto credentials = grpc::experimental::TlsServerCredentials(options);
   credentials->SetAuthMetadataProcessor(MakeDoor(std::move(job)));
   return credentials;
 }
@@ -160,6 +197,8 @@ void SetDataPlaneOptions(int max_message_bytes, grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(-1);
   // Without this, Linux lets two servers share a port, and each gets some of the connections.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Peers with a stream that may be silent for long ask whether we are still there.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
 }
 
 }  // namespace thermocline

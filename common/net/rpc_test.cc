@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "common/net/host_port.h"
 #include "tests/testing/test_certificates.h"
 
 namespace thermocline {
@@ -23,6 +24,15 @@ TEST(Status, AnEndWithoutAReasonIsABrokenConnection) {
   const absl::Status silent = FromGrpcStatus(grpc::Status(grpc::StatusCode::INTERNAL, ""));
   EXPECT_EQ(silent.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(silent.message(), "");
+}
+
+TEST(Status, AConnectionThatNothingAnswersIsInPlainWords) {
+  EXPECT_EQ(
+      FromGrpcStatus(grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                                  "failed to connect to all addresses; last error: UNKNOWN: "
+                                  "ipv4:10.0.0.9:7000: tcp handshaker shutdown")),
+      absl::UnavailableError("failed to connect to all addresses; last error: UNKNOWN: "
+                             "ipv4:10.0.0.9:7000: no answer; does a firewall close the port?"));
 }
 
 TEST(Status, LongMessagesAreCut) {
@@ -88,6 +98,23 @@ TEST(Loopback, NamesAndAddresses) {
                            "[127.0.0.1]", "[localhost]", "unix", "127.0.0.1:80"}) {
     EXPECT_FALSE(IsLoopbackHost(host)) << host;
   }
+}
+
+TEST(Peers, AddressesHaveOneText) {
+  EXPECT_EQ(IpAddress("10.0.0.1"), "10.0.0.1");
+  EXPECT_EQ(IpAddress("fd00:0:0::0002"), "fd00::2");
+  EXPECT_EQ(IpAddress("::ffff:10.0.0.1"), "10.0.0.1");
+  EXPECT_EQ(IpAddress("10.0.0.1.cluster"), std::nullopt);
+  EXPECT_EQ(IpAddress(""), std::nullopt);
+}
+
+TEST(Peers, TheHostIsFoundInWhatGrpcSays) {
+  EXPECT_EQ(HostOfPeer("ipv4:10.0.0.1:4000"), "10.0.0.1");
+  EXPECT_EQ(HostOfPeer("ipv6:%5Bfd00::2%5D:4000"), "fd00::2");
+  EXPECT_EQ(HostOfPeer("ipv6:[::ffff:10.0.0.1]:4000"), "10.0.0.1");
+  EXPECT_EQ(HostOfPeer("ipv6:%5Bfe80::1%25eth0%5D:4000"), "fe80::1");
+  EXPECT_EQ(HostOfPeer("unix:/tmp/socket"), "");
+  EXPECT_EQ(HostOfPeer("unknown"), "");
 }
 
 }  // namespace

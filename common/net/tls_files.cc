@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/net/host_port.h"
 #include "common/net/x509.h"
 
 namespace thermocline {
@@ -132,12 +133,10 @@ class Probe {
  public:
   Probe(const std::string& address, const TlsFiles& files, absl::Duration timeout)
       : address_(address),
-        host_(address.substr(0, address.rfind(':'))),
+        parsed_(ParseHostPort(address, "to connect to").value_or(HostPort())),
         files_(files),
         timeout_(timeout),
-        context_(SSL_CTX_new(TLS_client_method())) {
-    if (host_.size() > 2 && host_.front() == '[') host_ = host_.substr(1, host_.size() - 2);
-  }
+        context_(SSL_CTX_new(TLS_client_method())) {}
 
   std::string Explain() {
     SSL_CTX* const context = context_.get();
@@ -188,9 +187,9 @@ class Probe {
     // Errors of the check are looked at after the handshake.
     SSL_set_verify(ssl, SSL_VERIFY_NONE, nullptr);
     X509_VERIFY_PARAM* const check = SSL_get0_param(ssl);
-    if (X509_VERIFY_PARAM_set1_ip_asc(check, host_.c_str()) != 1) {
-      SSL_set1_host(ssl, host_.c_str());
-      SSL_set_tlsext_host_name(ssl, host_.c_str());
+    if (X509_VERIFY_PARAM_set1_ip_asc(check, parsed_.host.c_str()) != 1) {
+      SSL_set1_host(ssl, parsed_.host.c_str());
+      SSL_set_tlsext_host_name(ssl, parsed_.host.c_str());
     }
     const unsigned char http2[] = {2, 'h', '2'};
     SSL_set_alpn_protos(ssl, http2, sizeof(http2));
@@ -201,8 +200,8 @@ class Probe {
     addrinfo hints = {};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
-    const std::string port = address_.substr(address_.rfind(':') + 1);
-    if (getaddrinfo(host_.c_str(), port.c_str(), &hints, &found) != 0) return -1;
+    const std::string port = absl::StrCat(parsed_.port);
+    if (getaddrinfo(parsed_.host.c_str(), port.c_str(), &hints, &found) != 0) return -1;
     int fd = -1;
     for (const addrinfo* each = found; each != nullptr && fd < 0; each = each->ai_next) {
       fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
@@ -244,7 +243,7 @@ class Probe {
   }
 
   const std::string address_;
-  std::string host_;
+  const HostPort parsed_;
   const TlsFiles files_;
   const absl::Duration timeout_;
   const ContextPtr context_;

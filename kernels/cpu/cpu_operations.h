@@ -12,6 +12,8 @@
 
 namespace thermocline {
 
+inline constexpr int64_t kFloatsPerLine = 16;  // Of a cache.
+
 // bce.cc: binary cross entropy with logits.
 //
 // Returns the sum of the weighted losses; gradient[i * gradient_stride] = (sigmoid - label) *

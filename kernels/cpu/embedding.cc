@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kPoolRows = 64;
 // Segments of one cell of the segment sum's grid.
 constexpr int64_t kSegmentsPerCell = 512;
-constexpr int64_t kFloatsPerLine = 16;
 // Cache lines fetched ahead of their use.
 constexpr int64_t kPrefetchLines = 16;
 

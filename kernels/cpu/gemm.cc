@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/base/process.h"
+#include "kernels/cpu/cpu_operations.h"
 
 namespace thermocline {
 
@@ -13,7 +14,6 @@ namespace {
 
 // Rows are fetched so far ahead: their stride is beyond the hardware's prefetchers.
 constexpr int64_t kRowsAhead = 16;
-constexpr int64_t kFloatsPerLine = 16;
 
 // to [8, 8] = from^T.
 void Transpose8(const float* from, int64_t from_ld, float* to, int64_t to_ld) {

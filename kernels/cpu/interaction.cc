@@ -82,7 +82,6 @@ inline void StoreDots(__m128 four, int32_t n, float* to) {
 // Prefetches `floats` numbers at the place of `from` in the next sample, which the hardware's
 // prefetcher does not reach. Does nothing beyond the last sample.
 inline void PrefetchOfNextSample(const float* from, int32_t vectors, int32_t dim, int32_t floats) {
-  constexpr int32_t kFloatsPerLine = 16;
   for (int32_t d = 0; d < floats; d += kFloatsPerLine) {
     __builtin_prefetch(from + vectors * dim + d);
   }

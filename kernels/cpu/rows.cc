@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kRowsPerCell = 512;
 // Rows fetched ahead of their use; they are scattered over a slab larger than any cache.
 constexpr int64_t kPrefetchDistance = 12;
-constexpr int64_t kFloatsPerLine = 16;
 // Below that, the work is done before another thread has woken up.
 constexpr int64_t kFloatsWorthThreads = 256 << 10;
 

@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/math/key_numbers.h"
 #include "common/wire/messages.h"
-#include "server/core/key_numbers.h"
 
 namespace thermocline {
 

@@ -16,7 +16,7 @@
 #include "common/base/ids.h"
 #include "common/base/thread_pool.h"
 #include "common/base/timing.h"
-#include "server/core/gradient_merge.h"
+#include "common/math/gradient_merge.h"
 #include "server/core/push_acceptance.h"
 #include "server/tables/table_set.h"
 

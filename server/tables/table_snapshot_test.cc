@@ -149,7 +149,7 @@ TEST(PartitionOrderTest, SortsAndKeepsEachKeyOnce) {
     expected.push_back(key);
   }
   std::sort(expected.begin(), expected.end(),
-            [salt](Key a, Key b) { return InPartitionOrder(salt, a, b); });
+            [](Key a, Key b) { return InPartitionOrder(salt, a, b); });
   expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
   const UninitializedVector<Key> sorted = SortByPartition(salt, std::move(groups));
   EXPECT_EQ(std::vector<Key>(sorted.begin(), sorted.end()), expected);

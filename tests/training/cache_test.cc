@@ -274,17 +274,6 @@ TEST(CacheOrderTest, SlowServersChangeNothing) {
   }
 }
 
-TEST(CacheOfSeveralTest, InSyncModeNoCopyIsReadTwiceAndTheBitsStay) {
-  const Job job = MakeSmallJob("adagrad {}", {"cluster.servers=2", "cluster.workers=2"});
-  const Outcome uncached = Train(job);
-  for (const CacheShape& shape : Shapes()) {
-    SCOPED_TRACE(Name(shape));
-    const Outcome cached = Train(WithCache(job, shape));
-    EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
-    EXPECT_EQ(cached.workers[0]->stats.cache().hits(), 0u);
-  }
-}
-
 TEST(CacheOfSeveralTest, CopiesAreReadWithinTheBoundOfStaleness) {
   const uint64_t seed = TestSeed();
   for (const int staleness : {1, 2, 5}) {

@@ -1,12 +1,14 @@
 // The promise of reproducibility (docs/architecture.md): the trained model has the same bits for
 // any number of servers and threads, on every run, and those of the reference trainer.
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/scheduler.h"
 #include "gtest/gtest.h"
@@ -91,6 +93,25 @@ TEST_P(DigestTest, TwoWorkersInSyncGiveTheReferencesBitsOnEveryRun) {
     const Job job = MakeSmallJob(
         GetParam(), {"cluster.workers=2", "cluster.servers=" + std::to_string(1 + run)});
     EXPECT_EQ(Hex(Train(job).digest), reference) << run;
+  }
+}
+
+// Updated by slices, or by the servers. The last step has 3 rows: some workers have none.
+TEST_P(DigestTest, WhoUpdatesTheDenseParametersChangesNoBit) {
+  for (const int workers : {2, 3, 5, 8}) {
+    const Job job =
+        MakeSmallJob(GetParam(), {absl::StrCat("cluster.workers=", workers), "cluster.servers=2",
+                                  "data.test_share=0.198", "checkpoint.every_steps=5"});
+    std::string digests[2];
+    for (const DenseBy by : {DenseBy::kServers, DenseBy::kSlices}) {
+      JobServers servers(job);
+      const Outcome outcome = RunWorkers(job, &servers, {}, nullptr, by);
+      ASSERT_TRUE(outcome.workers[0].ok());
+      EXPECT_EQ(outcome.workers[0]->steps, 13);
+      digests[static_cast<int>(by)] =
+          absl::StrCat(Hex(outcome.digest), " ", outcome.workers[0]->evaluation.logloss);
+    }
+    EXPECT_EQ(digests[0], digests[1]) << workers << " workers";
   }
 }
 
@@ -313,6 +334,26 @@ TEST(TrainingTest, AnExplodingLossEndsTheJobBeforeItIsPushed) {
   EXPECT_GT(step, 0);
   EXPECT_EQ(run.server.complete_through(), step - 1);
   EXPECT_EQ(run.server.pushes_accepted(), static_cast<uint64_t>(step));
+}
+
+TEST(TrainingTest, EveryStepBeforeABadLineIsTrained) {
+  constexpr int64_t kBadStep = 8;
+  const Job whole = MakeSmallJob("sgd {}", {});
+  std::ifstream lines(whole.data().path());
+  const std::string path = testing::TempDir() + "/bad_line.tsv";
+  std::ofstream bad(path);
+  std::string line;
+  for (int64_t row = 0; std::getline(lines, line); ++row) {
+    bad << (row == 100 * kBadStep + 50 ? "this is no click" : line) << '\n';
+  }
+  bad.close();
+  const Job job = MakeSmallJob("sgd {}", {"data.path='" + path + "'"});
+  // With a cache the steps before are fetched when the pipeline comes to the line.
+  for (const Job& kind : {job, WithCache(job, "64KiB", 1, 0), WithCache(job, "64KiB", 4, 3)}) {
+    const FailedRun run = TrainToFailure(kind);
+    EXPECT_EQ(run.status.code(), absl::StatusCode::kInvalidArgument) << run.status;
+    EXPECT_EQ(run.server.complete_through(), kBadStep - 1);
+  }
 }
 
 TEST(TrainingTest, AModelThatCannotScoreIsAnError) {

@@ -5,12 +5,15 @@
 #include <random>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/text.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "gtest/gtest.h"
 #include "tests/training/in_process_transport.h"
+#include "worker/exchange/local_exchange.h"
 
 namespace thermocline {
 namespace {
@@ -70,6 +73,35 @@ std::string WriteWeightedLists(int rows) {
   }
   return path;
 }
+
+// The ends of all ranks, made once every rank has asked for its own; no rank ends before it asks.
+class ExchangeMeeting {
+ public:
+  ExchangeMeeting(uint32_t num_ranks, Scheduler* scheduler)
+      : scheduler_(scheduler), hooks_(num_ranks), exchanges_(num_ranks) {}
+
+  std::unique_ptr<Exchange> Join(const ExchangeOptions& options, ExchangeHooks hooks) {
+    absl::MutexLock lock(&mutex_);
+    hooks_[options.rank.value()] = std::move(hooks);
+    if (++joined_ == hooks_.size()) {
+      exchanges_ = MakeLocalExchanges(
+          options.num_ranks, options, scheduler_,
+          [&](WorkerRank rank) ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return hooks_[rank.value()]; });
+    }
+    const auto all_joined = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return joined_ == hooks_.size();
+    };
+    mutex_.Await(absl::Condition(&all_joined));
+    return std::move(exchanges_[options.rank.value()]);
+  }
+
+ private:
+  Scheduler* const scheduler_;
+  absl::Mutex mutex_;
+  size_t joined_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<ExchangeHooks> hooks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Exchange>> exchanges_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace
 
@@ -181,12 +213,18 @@ void JobServers::AddDigest(Outcome* outcome) const {
   }
 }
 
-Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options,
-                   Transport* transport) {
+Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options, Transport* transport,
+                   DenseBy dense_by) {
   InProcessTransport in_process(servers->cores());
   if (transport == nullptr) transport = &in_process;
   options.job_id = kSmallJobId;
   options.generation = kSmallJobGeneration;
+  ExchangeMeeting meeting(job.cluster().workers(), servers->scheduler());
+  if (dense_by == DenseBy::kSlices) {
+    options.make_exchange = [&](const ExchangeOptions& exchange, ExchangeHooks hooks) {
+      return meeting.Join(exchange, std::move(hooks));
+    };
+  }
   Outcome outcome;
   outcome.workers.resize(job.cluster().workers(), absl::UnknownError("never ran"));
   std::vector<std::thread> threads;

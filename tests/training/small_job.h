@@ -63,10 +63,13 @@ class JobServers {
   std::vector<ServerCore*> pointers_;
 };
 
-// All workers of the job, from their start to their end; `options` but for job, generation and
-// rank. `transport` null: straight to the servers.
+// How several workers in sync mode update the dense parameters: the bits are the same.
+enum class DenseBy { kSlices, kServers };
+
+// All workers of the job, from their start to their end; `options` but for job, generation, rank
+// and exchange. `transport` null: straight to the servers.
 Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options = {},
-                   Transport* transport = nullptr);
+                   Transport* transport = nullptr, DenseBy dense_by = DenseBy::kSlices);
 
 // How a run of rank 0 alone ends, which may be with an error; `options` as in RunWorkers.
 absl::Status StatusOfRun(const Job& job, WorkerOptions options = {});

@@ -53,13 +53,36 @@ std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_stat
   return groups;
 }
 
-absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, uint64_t needed) {
-  std::string message =
-      absl::StrCat("cache.budget is ", layout.budget_bytes, " bytes; at least ", needed,
-                   " are needed, for the rows of one batch and one more:");
+uint64_t BatchBytes(const CacheGroupLayout& group) {
+  return static_cast<uint64_t>(group.batch_rows) * group.row_bytes();
+}
+
+// What a worker needs for the rows of a group that it does not hold.
+uint64_t StagingBytes(const CacheGroupLayout& group, CacheUse use) {
+  if (use != CacheUse::kShared) return BatchBytes(group);
+  return sizeof(float) * group.batch_rows * group.dim * (group.holds_rows ? 3 : 1);
+}
+
+absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, CacheUse use,
+                      uint64_t needed) {
+  std::string message = absl::StrCat(
+      "cache.budget is ", layout.budget_bytes, " bytes; at least ", needed,
+      use == CacheUse::kShared ? " are needed by each worker, for the rows of its batch, for those "
+                                 "that it sends other workers, their gradients, "
+                                 "and one more that it holds:"
+                               : " are needed, for the rows of one batch and one more:");
   for (const CacheGroupLayout& group : layout.groups) {
-    absl::StrAppend(&message, " ", group.staging_rows, group.holds_rows ? " + 1" : "", " rows of ",
-                    group.row_bytes(), " bytes for ", group.tables.size(), " table",
+    const uint64_t staged_bytes = use == CacheUse::kShared ? group.dim * sizeof(float) : 0;
+    absl::StrAppend(&message, " ");
+    if (staged_bytes == 0) {
+      absl::StrAppend(&message, group.batch_rows, group.holds_rows ? " + 1" : "", " rows of ",
+                      group.row_bytes(), " bytes");
+    } else {
+      absl::StrAppend(&message, group.holds_rows ? "3 x " : "", group.batch_rows, " rows of ",
+                      staged_bytes, " bytes");
+      if (group.holds_rows) absl::StrAppend(&message, " and one of ", group.row_bytes());
+    }
+    absl::StrAppend(&message, " for ", group.tables.size(), " table",
                     group.tables.size() == 1 ? "" : "s", " like '",
                     tables.sparse[group.tables.front()].name, "'");
     if (&group != &layout.groups.back()) absl::StrAppend(&message, ",");
@@ -84,25 +107,25 @@ uint64_t CacheLayout::capacity_bytes() const {
 }
 
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_state, uint64_t budget_bytes) {
+                                        CacheUse use, uint64_t budget_bytes) {
   CacheLayout layout;
   layout.budget_bytes = budget_bytes;
-  layout.groups = MakeGroups(tables, with_state);
-  uint64_t staging_bytes = 0, least_bytes = 0;
+  layout.groups = MakeGroups(tables, /*with_state=*/use != CacheUse::kCopies);
+  uint64_t batch_bytes = 0, least_bytes = 0;  // batch_bytes: of the groups that hold rows
   for (CacheGroupLayout& group : layout.groups) {
-    group.staging_rows = static_cast<int32_t>(
+    group.batch_rows = static_cast<int32_t>(
         std::min<int64_t>(batch_samples * ColumnsOf(tables, group), int64_t{1} << 30));
-    const uint64_t bytes = group.staging_rows * static_cast<uint64_t>(group.row_bytes());
-    staging_bytes += group.holds_rows ? bytes : 0;
+    group.staging_rows = use == CacheUse::kShared ? 0 : group.batch_rows;
+    const uint64_t bytes = StagingBytes(group, use);
+    batch_bytes += group.holds_rows ? BatchBytes(group) : 0;
     least_bytes += bytes + (group.holds_rows ? group.row_bytes() : 0);
   }
-  if (budget_bytes < least_bytes) return TooSmall(tables, layout, least_bytes);
+  if (budget_bytes < least_bytes) return TooSmall(tables, layout, use, least_bytes);
   // Each group gets what is left by the bytes that a batch reads of it.
   const absl::uint128 left_bytes = budget_bytes - least_bytes;
   for (CacheGroupLayout& group : layout.groups) {
     if (!group.holds_rows) continue;
-    const absl::uint128 more =
-        left_bytes * group.staging_rows / std::max<uint64_t>(staging_bytes, 1);
+    const absl::uint128 more = left_bytes * group.batch_rows / std::max<uint64_t>(batch_bytes, 1);
     group.capacity = 1 + static_cast<int32_t>(std::min<absl::uint128>(more, kMaxCapacity - 1));
   }
   return layout;

@@ -39,8 +39,8 @@ JobTables TwoGroups() {
 }
 
 absl::StatusOr<CacheLayout> LayOut(const JobTables& tables, int64_t batch_samples,
-                                   uint64_t budget_bytes, bool with_state = true) {
-  return LayOutCache(tables, batch_samples, with_state, budget_bytes);
+                                   uint64_t budget_bytes, CacheUse use = CacheUse::kOwned) {
+  return LayOutCache(tables, batch_samples, use, budget_bytes);
 }
 
 uint64_t StagingBytes(const CacheLayout& layout) {
@@ -99,8 +99,8 @@ TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) 
     JobTables tables;
     AddTable("t", c.dim, c.kind, &tables);
     AddFeature(0, 1, &tables);
-    const auto with = LayOut(tables, 10, 1 << 20, /*with_state=*/true);
-    const auto without = LayOut(tables, 10, 1 << 20, /*with_state=*/false);
+    const auto with = LayOut(tables, 10, 1 << 20, CacheUse::kOwned);
+    const auto without = LayOut(tables, 10, 1 << 20, CacheUse::kCopies);
     ASSERT_TRUE(with.ok() && without.ok());
     EXPECT_EQ(with->groups[0].row_floats, c.floats_with_state);
     EXPECT_EQ(with->groups[0].stride, c.stride_with_state);
@@ -129,8 +129,30 @@ TEST(CacheLayoutTest, TheRowsOfABatchAndOneMoreAreTheLeast) {
       "more: 50 + 1 rows of 32 bytes for 2 tables like 'users', 10 + 1 rows of 48 bytes for 1 "
       "table like 'items'");
   // Without their state the rows of the first group have 16.
-  EXPECT_TRUE(LayOut(TwoGroups(), 10, 1344, /*with_state=*/false).ok());
-  EXPECT_FALSE(LayOut(TwoGroups(), 10, 1343, /*with_state=*/false).ok());
+  EXPECT_TRUE(LayOut(TwoGroups(), 10, 1344, CacheUse::kCopies).ok());
+  EXPECT_FALSE(LayOut(TwoGroups(), 10, 1343, CacheUse::kCopies).ok());
+}
+
+TEST(CacheLayoutTest, AnOwnerAmongOthersNeedsRoomForWhatItSends) {
+  JobTables tables = TwoGroups();
+  AddTable("rare", 4, OptimizerKind::kAdagrad, &tables);
+  tables.sparse.back().min_count = 2;
+  AddFeature(3, 2, &tables);
+  const auto layout = LayOut(tables, 10, 4000, CacheUse::kShared);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  ASSERT_EQ(layout->groups.size(), 3u);
+  for (const CacheGroupLayout& group : layout->groups) EXPECT_EQ(group.staging_rows, 0);
+  EXPECT_EQ(layout->groups[0].row_bytes(), 32);
+  EXPECT_EQ(layout->groups[0].capacity, 1);
+  EXPECT_EQ(layout->groups[1].capacity, 1);
+  EXPECT_EQ(layout->groups[2].capacity, 0);
+  EXPECT_EQ(LayOut(tables, 10, 3999, CacheUse::kShared).status(),
+            absl::InvalidArgumentError(
+                "cache.budget is 3999 bytes; at least 4000 are needed by each worker, for the rows "
+                "of its batch, for those that it sends other workers, their gradients, and one "
+                "more that it holds: 3 x 50 rows of 16 bytes and one of 32 for 2 tables like "
+                "'users', 3 x 10 rows of 40 bytes and one of 48 for 1 table like 'items', 20 rows "
+                "of 16 bytes for 1 table like 'rare'"));
 }
 
 TEST(CacheLayoutTest, WhatIsLeftIsSharedByWhatABatchReads) {
@@ -183,7 +205,7 @@ TEST(CacheLayoutTest, RowsAreNumberedWith29Bits) {
   JobTables tables;
   AddTable("t", 1, OptimizerKind::kSgd, &tables);
   AddFeature(0, 1, &tables);
-  const auto layout = LayOut(tables, 10, uint64_t{1} << 40, /*with_state=*/false);
+  const auto layout = LayOut(tables, 10, uint64_t{1} << 40, CacheUse::kCopies);
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->groups[0].capacity, 1 << 29);
 }

@@ -1,5 +1,5 @@
 // The changes that a step makes to a worker's cache of embedding rows: CachePlanner makes them,
-// CachedSource carries them out.
+// OwnedRows (worker/source/owned_rows.h) carries them out.
 #ifndef THERMOCLINE_WORKER_CACHE_CACHE_PLAN_H_
 #define THERMOCLINE_WORKER_CACHE_CACHE_PLAN_H_
 
@@ -40,7 +40,7 @@ struct CacheCounts {
   int64_t rejected_no_room =
       0;                      // of those bypassed: had a later use in the window, and found no room
   int64_t evicted = 0;        // in kCopies too, where nothing is carried out for them
-  int64_t written_ahead = 0;  // rows held and written back early; CachedSource counts them
+  int64_t written_ahead = 0;  // rows held and written back early; OwnedRows counts them
   int64_t rows_held = 0;      // after the step
 };
 

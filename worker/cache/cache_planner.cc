@@ -48,8 +48,8 @@ CachePlanner::CachePlanner(CachePlannerOptions options, const ClusterMap& cluste
 
 CachePlanner::~CachePlanner() = default;
 
-void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
-  CHECK_EQ(plan.tables.size(), tables_.size());
+void CachePlanner::Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache) {
+  CHECK_EQ(tables.size(), tables_.size());
   CHECK_LT(step.value(), int64_t{std::numeric_limits<int32_t>::max()});
   if (first_step_ < 0) {
     first_step_ = step.value();
@@ -58,10 +58,10 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
     CHECK_EQ(step.value(), admitted_ + 1);
   }
   admitted_ = step.value();
-  cache->tables.resize(plan.tables.size());
+  cache->tables.resize(tables.size());
   const auto num_tables = static_cast<int64_t>(tables_.size());
   threads_->ParallelFor(num_tables, [&](int64_t t, int) {
-    tables_[t]->Admit(static_cast<int32_t>(admitted_), plan.tables[t].keys, &cache->tables[t]);
+    tables_[t]->Admit(static_cast<int32_t>(admitted_), tables[t].keys, &cache->tables[t]);
   });
   for (const std::unique_ptr<Group>& group : groups_) {
     for (const int32_t t : group->tables) {
@@ -80,10 +80,10 @@ void CachePlanner::Admit(Step step, const BatchPlan& plan, CachePlan* cache) {
 // - Evicted at q: not used by those steps either. The entry goes with the row; no push before that
 //   matters, as q was later.
 // Pushes before the first step admitted are not bounded here.
-void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
+void CachePlanner::Plan(Step step, absl::Span<const KeyShares> tables, CachePlan* cache) {
   CHECK_EQ(step.value(), step_ + 1);
   CHECK_LE(step.value(), admitted_);
-  CHECK_EQ(cache->tables.size(), plan.tables.size());
+  CHECK_EQ(cache->tables.size(), tables.size());
   step_ = step.value();
   CacheTableStep at;
   at.step = static_cast<int32_t>(step_);
@@ -99,11 +99,11 @@ void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
   }
   const auto num_tables = static_cast<int64_t>(tables_.size());
   threads_->ParallelFor(num_tables, [&](int64_t t, int) {
-    tables_[t]->FindMisses(at, plan.tables[t], &cache->tables[t]);
+    tables_[t]->FindMisses(at, tables[t], &cache->tables[t]);
   });
   for (const std::unique_ptr<Group>& group : groups_) PlanGroup(group.get(), cache);
   threads_->ParallelFor(num_tables, [&](int64_t t, int) {
-    tables_[t]->Fill(at, plan.tables[t], first_staged_[t], &cache->tables[t]);
+    tables_[t]->Fill(at, tables[t], first_staged_[t], &cache->tables[t]);
   });
   for (size_t t = 0; t < tables_.size(); ++t) {
     const TableCachePlan& table = cache->tables[t];
@@ -112,7 +112,7 @@ void CachePlanner::Plan(Step step, const BatchPlan& plan, CachePlan* cache) {
     }
     cache->counts.loaded += table.loaded.size();
     cache->counts.bypassed += table.bypassed.size();
-    cache->counts.hits += plan.tables[t].num_unique() - table.loaded.size() - table.bypassed.size();
+    cache->counts.hits += tables[t].size() - table.loaded.size() - table.bypassed.size();
   }
 }
 

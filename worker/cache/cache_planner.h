@@ -1,9 +1,11 @@
-// Decides, batch by batch and ahead of the compute, which embedding rows a worker keeps on its
-// device: the cache's plan (docs/architecture.md, "Rows beside the compute").
+// Decides, step by step and ahead of the compute, which embedding rows a worker keeps on its
+// device: the cache's plan (docs/architecture.md, "Rows beside the compute"). It knows of a step
+// the distinct keys alone: those of the worker's batch, or those that all workers ask it for
+// (worker/plan/requested_keys.h).
 //
 // Every table group has a slab: rows [0, capacity) are the cache's, those from `capacity` on are
 // staging, for the rows of one step that bypass the cache. A plan names rows of the slab only, so
-// CachedSource, which carries it out, needs no directory. It depends on the batches alone, so it
+// CachedSource, which carries it out, needs no directory. It depends on the keys alone, so it
 // can be made any number of steps ahead. Plans are carried out in the order of the steps:
 //
 //   evicted rows leave their slab rows, loaded ones come into theirs, bypassed ones into staging;
@@ -20,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/base/thread_pool.h"
@@ -31,16 +34,16 @@ namespace thermocline {
 
 struct CachePlannerOptions {
   struct Group {
-    std::vector<int32_t> tables;  // indices into BatchPlan::tables
+    std::vector<int32_t> tables;  // indices into the step's tables
     int32_t capacity = 0;         // rows of the cache; may be 0
   };
   std::vector<Group> groups;  // Every table is in one.
-  int window_steps = 8;       // batches known beyond the one planned
-  // kOwned: this is the only worker; rows in the cache are newer than the servers', and come back
-  // to them when they are evicted. kCopies: there are others; a row pulled for step p may be read
-  // up to step p + copy_steps, and every step pushes its gradients. A copy that has grown too old
-  // is pulled again into its row; a key that misses is loaded if it is used again while it may be
-  // read.
+  int window_steps = 8;       // steps known beyond the one planned
+  // kOwned: no other worker changes the rows of these keys; those in the cache are newer than the
+  // servers', and come back to them when they are evicted. kCopies: there are others; a row pulled
+  // for step p may be read up to step p + copy_steps, and every step pushes its gradients. A copy
+  // that has grown too old is pulled again into its row; a key that misses is loaded if it is used
+  // again while it may be read.
   enum class Mode { kOwned, kCopies };
   Mode mode = Mode::kOwned;
   int copy_steps = 0;
@@ -58,15 +61,15 @@ class CachePlanner {
                const std::vector<TableId>& tables, ThreadPool* threads);
   ~CachePlanner();
 
-  // Batches enter the window one after the other: `plan` is that of step `step`, which follows the
+  // Steps enter the window one after the other: `tables` has the keys of `step`, which follows the
   // one before; the first may be any.
-  void Admit(Step step, const BatchPlan& plan, CachePlan* cache);
+  void Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache);
 
-  // Plans the step that follows the one planned before, with the `plan` and `cache` of its Admit.
-  // REQUIRES: the next window_steps batches have been admitted, or the data ends before.
-  void Plan(Step step, const BatchPlan& plan, CachePlan* cache);
+  // Plans the step that follows the one planned before, with the `tables` and `cache` of its Admit.
+  // REQUIRES: the next window_steps steps have been admitted, or the data ends before.
+  void Plan(Step step, absl::Span<const KeyShares> tables, CachePlan* cache);
 
-  // Keys remembered: at most the rows of the caches and the unique keys of the batches admitted and
+  // Keys remembered: at most the rows of the caches and the distinct keys of the steps admitted and
   // not planned.
   size_t num_entries() const;
 

@@ -73,7 +73,8 @@ void BM_AdmitAndPlan(benchmark::State& state) {
   std::vector<CachePlan> plans(kWindowSteps + 1);
   int64_t admitted = 0;
   const auto admit = [&] {
-    planner.Admit(Step(admitted), batches[admitted % num_batches], &plans[admitted % plans.size()]);
+    planner.Admit(Step(admitted), SharesOf(batches[admitted % num_batches]),
+                  &plans[admitted % plans.size()]);
     ++admitted;
   };
   while (admitted < kWindowSteps) admit();
@@ -82,7 +83,7 @@ void BM_AdmitAndPlan(benchmark::State& state) {
   const auto plan = [&] {
     admit();
     CachePlan* const cache = &plans[step % plans.size()];
-    planner.Plan(Step(step), batches[step % num_batches], cache);
+    planner.Plan(Step(step), SharesOf(batches[step % num_batches]), cache);
     total.hits += cache->counts.hits;
     total.loaded += cache->counts.loaded;
     total.bypassed += cache->counts.bypassed;

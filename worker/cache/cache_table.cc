@@ -12,7 +12,7 @@ namespace thermocline {
 namespace {
 
 // Entries are prefetched so many keys ahead.
-constexpr int32_t kKeysAhead = 16;
+constexpr int32_t kEntriesAhead = 16;
 
 // Fills `keys` from the front, without a check of the room at every key.
 class Appender {
@@ -80,9 +80,9 @@ void CacheTable::Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan*
 
 // A branch on whether a key is in the cache, or is used later, would be mispredicted: there is
 // none.
-void CacheTable::FindMisses(const CacheTableStep& at, const TablePlan& plan, TableCachePlan* to) {
-  const int32_t n = plan.num_unique();
-  CHECK_EQ(to->entries.size(), plan.keys.size());
+void CacheTable::FindMisses(const CacheTableStep& at, const KeyShares& keys, TableCachePlan* to) {
+  const int32_t n = keys.size();
+  CHECK_EQ(to->entries.size(), keys.keys.size());
   const int32_t oldest_copy = at.owned ? std::numeric_limits<int32_t>::max() : at.copy_steps;
   const uint32_t use = UseBit(at.step);
   to->rows.resize(n);
@@ -90,7 +90,7 @@ void CacheTable::FindMisses(const CacheTableStep& at, const TablePlan& plan, Tab
   const int32_t* const entries = to->entries.data();
   Filter<int32_t> misses(n, &misses_), released(n, &released_);
   for (int32_t u = 0; u < n; ++u) {
-    directory_.Prefetch(entries[std::min(u + kKeysAhead, n - 1)]);
+    directory_.Prefetch(entries[std::min(u + kEntriesAhead, n - 1)]);
     CacheEntry& entry = directory_[entries[u]];
     entry.coming_uses &= ~use;
     const int32_t row = entry.row;
@@ -134,7 +134,7 @@ int32_t CacheTable::num_bypassed() const {
   return static_cast<int32_t>(misses_.size() - given) - num_old_copies_;
 }
 
-void CacheTable::Fill(const CacheTableStep& at, const TablePlan& plan, int32_t first_staged,
+void CacheTable::Fill(const CacheTableStep& at, const KeyShares& keys, int32_t first_staged,
                       TableCachePlan* to) {
   for (size_t i = 0; i < wanted_.size(); ++i) {
     if (given_[i] == kNoRow) continue;
@@ -149,14 +149,14 @@ void CacheTable::Fill(const CacheTableStep& at, const TablePlan& plan, int32_t f
   const int32_t* miss = misses_.data();
   const int32_t* const end = miss + num_misses;
   for (uint32_t s = 0; s < num_servers; ++s) {
-    for (; miss != end && *miss < plan.server_begin[s + 1]; ++miss) {
+    for (; miss != end && *miss < keys.server_begin[s + 1]; ++miss) {
       const int32_t u = *miss;
       if (to->rows[u] != kNoRow) {
-        loaded.Add(plan.keys[u], to->rows[u]);
+        loaded.Add(keys.keys[u], to->rows[u]);
       } else {
         to->rows[u] = first_staged + bypassed.size();
         to->bypassed_positions[bypassed.size()] = u;
-        bypassed.Add(plan.keys[u], to->rows[u]);
+        bypassed.Add(keys.keys[u], to->rows[u]);
       }
     }
     loaded.EndServer(s);

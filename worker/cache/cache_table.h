@@ -32,12 +32,12 @@ class CacheTable {
  public:
   CacheTable(TableId table, const ClusterMap& cluster_map);
 
-  // Enters the batch of `step` into the window. needed(): rows of its keys, for CacheRows::Need.
+  // Enters the keys of `step` into the window. needed(): rows of its keys, for CacheRows::Need.
   void Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan* to);
   absl::Span<const int32_t> needed() const { return needed_; }
 
   // Finds the keys that aren't in the cache, or whose copies have grown too old.
-  void FindMisses(const CacheTableStep& at, const TablePlan& plan, TableCachePlan* to);
+  void FindMisses(const CacheTableStep& at, const KeyShares& keys, TableCachePlan* to);
   // The misses that are worth loading, in staging order.
   int32_t num_wanted() const { return static_cast<int32_t>(wanted_.size()); }
   struct Wanted {
@@ -57,7 +57,7 @@ class CacheTable {
   int32_t last_push() const { return last_push_; }
 
   // The plan, with `first_staged` as the first row of staging; forgets entries without further use.
-  void Fill(const CacheTableStep& at, const TablePlan& plan, int32_t first_staged,
+  void Fill(const CacheTableStep& at, const KeyShares& keys, int32_t first_staged,
             TableCachePlan* to);
 
   const CacheDirectory& directory() const { return directory_; }

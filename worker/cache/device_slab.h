@@ -21,7 +21,8 @@ struct CacheGroupLayout {
   int dim = 0;
   int row_floats = 0;  // of a row held: weights, and optimizer state where this worker updates them
   int64_t stride = 0;  // floats from one row of the slab to the next
-  int32_t staging_rows = 0;  // for the distinct keys of one batch
+  int32_t batch_rows = 0;    // the most distinct keys of one batch
+  int32_t staging_rows = 0;  // of the slab: for the rows of one batch, if they go there
   int32_t capacity = 0;      // rows held
   bool holds_rows = true;    // False: its tables decide on the servers which keys have a row.
 
@@ -35,13 +36,20 @@ struct CacheLayout {
   uint64_t capacity_bytes() const;
 };
 
-// Divides a budget. batch_samples: this worker's share of a batch. `with_state`: rows are held with
-// their optimizer state. A batch has at most one distinct key a sample and column; a column whose
-// bags hold more counts as one key, and its slab may grow beyond the budget. Errors:
-// kInvalidArgument (the budget has no room for the rows of one batch and one more in each group;
-// says how much is needed, and for what).
+enum class CacheUse {
+  kOwned,   // by the only worker: rows are held with their optimizer state
+  kShared,  // of each row one of several workers is the owner, and holds it in the same way
+  kCopies,  // by one of several workers: without state
+};
+
+// Divides a budget. batch_samples: this worker's share of a batch. A batch has at most one distinct
+// key a sample and column; a column whose bags hold more counts as one key, and its slab may grow
+// beyond the budget. With kShared, a worker's staging is outside of the slabs: for the rows of its
+// batch, and as an owner for the rows that it sends in a step and their gradients, for each as
+// much again, since keys spread evenly. Errors: kInvalidArgument (the budget has no room for the
+// rows of one batch and one more in each group; says how much is needed, and for what).
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
-                                        bool with_state, uint64_t budget_bytes);
+                                        CacheUse use, uint64_t budget_bytes);
 
 // The rows of one table group on the device: those of the cache, then staging for the rows of one
 // step that bypass it. On the host it keeps the key of each row, and which rows are newer than the

@@ -90,6 +90,15 @@ class ObjectSource : public ByteSource {
     position_ += static_cast<int64_t>(size);
     return size;
   }
+  absl::Status Restart(const RestartPoint& point) override {
+    if (point.file_offset > stream_->size()) {
+      return absl::DataLossError("the object is shorter");
+    }
+    head_.clear();
+    stream_->Seek(point.file_offset);
+    position_ = point.file_offset;
+    return absl::OkStatus();
+  }
   int64_t position() const override { return position_; }
   int64_t size() const override { return stream_->size(); }
   bool compressed() const override { return false; }

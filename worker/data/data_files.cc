@@ -61,7 +61,7 @@ void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOpt
                                                          " split=", column - columns.names.begin(),
                                                          ",", split.test_from()));
   for (const std::string& path : files->paths) {
-    files->indexes.push_back(std::make_shared<TextIndex>(path, reading, options));
+    files->indexes.push_back(std::make_shared<TextIndex>(path, reading, options, files->store));
   }
 }
 

@@ -81,6 +81,12 @@ uint32_t ChecksumOf(absl::string_view file) {
   return ExtendCrc32c(begin, file.data() + kHeaderBytes, file.size() - kHeaderBytes);
 }
 
+uint64_t HashText(uint64_t seed, absl::string_view text) {
+  uint64_t hash = Mix64(seed);
+  for (const char c : text) hash = Mix64(hash ^ static_cast<uint8_t>(c));
+  return hash;
+}
+
 void PutPlace(const RowPlace& place, std::string* to) {
   for (const int64_t value : {place.offset, place.line, place.before.rows, place.before.held_out}) {
     Put(value, to);
@@ -98,11 +104,18 @@ RowPlace TakePlace(Taker* from) {
 
 }  // namespace
 
-std::optional<TextIndex::Identity> TextIndex::IdentityOf(const std::string& path) {
+std::optional<TextIndex::Identity> TextIndex::ReadIdentity() const {
+  if (store_ != nullptr && IsObjectPath(path_)) {
+    const auto object = store_->Identify(path_);
+    if (!object.ok()) return std::nullopt;
+    const uint64_t hash = HashText(0, object->tag);
+    return Identity{object->size, 0, static_cast<uint32_t>(hash >> 32),
+                    static_cast<uint32_t>(hash)};
+  }
   struct stat info;
   // A pipe that is opened has met its reader.
-  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   const absl::Cleanup close_file = [fd] { close(fd); };
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
@@ -119,7 +132,7 @@ std::optional<TextIndex::Identity> TextIndex::IdentityOf(const std::string& path
 }
 
 uint64_t TextIndex::Prepare() {
-  const std::optional<Identity> identity = IdentityOf(path_);
+  const std::optional<Identity> identity = ReadIdentity();
   absl::MutexLock lock(&mutex_);
   if (!(identity_ == identity)) Forget();
   identity_ = identity;
@@ -148,11 +161,14 @@ bool TextIndex::WantsPlace(uint64_t version, int64_t offset) const {
 }
 
 void TextIndex::Note(uint64_t version, const RowPlace& place) {
-  absl::MutexLock lock(&mutex_);
-  const int64_t last = places_.empty() ? 0 : places_.back().offset;
-  if (version != version_ || place.offset - last < options_.row_bytes) return;
-  places_.push_back(place);
-  if (place.offset - written_offset_ >= options_.write_bytes) Save();
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t last = places_.empty() ? 0 : places_.back().offset;
+    if (version != version_ || place.offset - last < options_.row_bytes) return;
+    places_.push_back(place);
+    if (place.offset - written_offset_ < options_.write_bytes || !BeginSave()) return;
+  }
+  Save(version);
 }
 
 void TextIndex::Note(uint64_t version, RestartPoint point) {
@@ -164,10 +180,13 @@ void TextIndex::Note(uint64_t version, RestartPoint point) {
 }
 
 void TextIndex::NoteEnd(uint64_t version, const RowCount& rows) {
-  absl::MutexLock lock(&mutex_);
-  if (version != version_ || rows_.has_value()) return;
-  rows_ = rows;
-  Save();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (version != version_ || rows_.has_value()) return;
+    rows_ = rows;
+    if (!BeginSave()) return;
+  }
+  Save(version);
 }
 
 std::optional<RowCount> TextIndex::rows(uint64_t version) const {
@@ -191,10 +210,7 @@ std::optional<TextIndex::Way> TextIndex::WayTo(const RowPlace& place, int64_t of
 
 std::string TextIndex::FileName() const {
   // The names of two files that meet are no harm: what is in the file says whose it is.
-  uint64_t hash = Mix64(path_.size());
-  for (const char c : absl::StrCat(path_, "\n", reading_)) {
-    hash = Mix64(hash ^ static_cast<uint8_t>(c));
-  }
+  const uint64_t hash = HashText(path_.size(), absl::StrCat(path_, "\n", reading_));
   return absl::StrCat(options_.folder, "/", absl::Hex(hash, absl::kZeroPad16), ".index");
 }
 
@@ -263,11 +279,17 @@ void TextIndex::Load() {
   Decode(bytes);
 }
 
-void TextIndex::Save() {
+bool TextIndex::BeginSave() {
   if (!places_.empty()) written_offset_ = places_.back().offset;
-  if (!options_.writes || options_.folder.empty() || cannot_write_) return;
-  // What was noted is of the file that was opened.
-  if (!(IdentityOf(path_) == identity_)) return;
+  return options_.writes && !options_.folder.empty() && !cannot_write_;
+}
+
+void TextIndex::Save(uint64_t version) {
+  // What was noted is of the file that was opened. The look may take long: of an object, its store
+  // is asked.
+  const std::optional<Identity> identity = ReadIdentity();
+  absl::MutexLock lock(&mutex_);
+  if (version != version_ || !(identity == identity_)) return;
   const std::string name = FileName();
   const std::string temporary = absl::StrCat(name, ".", getpid(), ".tmp");
   std::error_code error;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,14 +46,19 @@ struct TextIndexOptions {
 // Thread-safe: several readers of a file share it.
 class TextIndex {
  public:
-  // `reading`: all that decides which rows the file has, and which of them are held out.
-  TextIndex(std::string path, std::string reading, TextIndexOptions options)
-      : path_(std::move(path)), reading_(std::move(reading)), options_(std::move(options)) {}
+  // `reading`: all that decides which rows the file has, and which of them are held out. `store`:
+  // of a path that names an object.
+  TextIndex(std::string path, std::string reading, TextIndexOptions options,
+            std::shared_ptr<ObjectStore> store = nullptr)
+      : path_(std::move(path)),
+        reading_(std::move(reading)),
+        options_(std::move(options)),
+        store_(std::move(store)) {}
 
   // Called before each reading of the file. Takes what is kept of it the first time; forgets what
-  // is known if the file is no longer the same by its size, time, first and last bytes. Returns the
-  // file's version here, which the calls below are about: of another one nothing is noted or known.
-  // 0: it is no regular file, or can't be read.
+  // is known if the file is no longer the same by its size, time, first and last bytes; an object
+  // by its size and tag. Returns the file's version here, which the calls below are about: of
+  // another one nothing is noted or known. 0: it is no regular file, or can't be read.
   uint64_t Prepare();
 
   // Whether a place is far enough from the last to be noted.
@@ -88,7 +94,8 @@ class TextIndex {
   int64_t point_bytes() const { return options_.point_bytes; }
 
  private:
-  // What tells a file from others, and from itself after a change.
+  // What tells a file from others, and from itself after a change. Of an object size and tag, the
+  // halves of whose hash stand as checksums.
   struct Identity {
     int64_t size = -1;
     int64_t modified_ns = 0;
@@ -98,7 +105,7 @@ class TextIndex {
              a.tail_crc == b.tail_crc;
     }
   };
-  static std::optional<Identity> IdentityOf(const std::string& path);
+  std::optional<Identity> ReadIdentity() const;
 
   std::optional<Way> WayTo(const RowPlace& place, int64_t offset, bool compressed) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,12 +115,15 @@ class TextIndex {
   // False, and nothing known: the bytes are none of this file's index.
   bool Decode(absl::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether what is known is to be written now: the caller calls Save().
+  bool BeginSave() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Where the file can't be written, says so once and goes on without.
-  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Save(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string path_;
   const std::string reading_;
   const TextIndexOptions options_;
+  const std::shared_ptr<ObjectStore> store_;
 
   mutable absl::Mutex mutex_;
   std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // Empty: it can't be read.

@@ -2,12 +2,18 @@
 // file that is no longer the same is read anew.
 #include "worker/data/text_index.h"
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -38,6 +44,58 @@ std::string Rows(int count) {
   return text + "\n\n";
 }
 
+// Objects in memory. Not thread-safe.
+class MemoryStore : public ObjectStore {
+ public:
+  void Put(const std::string& path, const std::string& bytes) {
+    objects_[path] = {bytes, absl::StrCat("tag ", ++tags_)};
+  }
+  std::function<void()> on_identify;
+  // Bytes that streams have given.
+  int64_t bytes_read() const { return bytes_read_; }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    return std::vector<std::string>{path};
+  }
+  absl::StatusOr<std::unique_ptr<ObjectStream>> OpenStream(const std::string& path) override {
+    return std::make_unique<Stream>(objects_.at(path).bytes, &bytes_read_);
+  }
+  absl::StatusOr<ObjectIdentity> Identify(const std::string& path) override {
+    if (on_identify) on_identify();
+    const Object& object = objects_.at(path);
+    return ObjectIdentity{static_cast<int64_t>(object.bytes.size()), object.tag};
+  }
+
+ private:
+  struct Object {
+    std::string bytes, tag;
+  };
+  class Stream : public ObjectStream {
+   public:
+    Stream(std::string bytes, int64_t* bytes_read)
+        : bytes_(std::move(bytes)), bytes_read_(bytes_read) {}
+    // In small pieces.
+    absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
+      const size_t size = std::min<size_t>({buffer.size(), bytes_.size() - position_, 1000});
+      std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(position_), size, buffer.begin());
+      position_ += size;
+      *bytes_read_ += static_cast<int64_t>(size);
+      return size;
+    }
+    void Seek(int64_t offset) override { position_ = static_cast<size_t>(offset); }
+    int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
+
+   private:
+    const std::string bytes_;
+    int64_t* const bytes_read_;
+    size_t position_ = 0;
+  };
+
+  std::map<std::string, Object> objects_;
+  int tags_ = 0;
+  int64_t bytes_read_ = 0;
+};
+
 struct Reading {
   std::vector<std::string> rows;
   std::vector<int64_t> lines;
@@ -66,12 +124,13 @@ class TextIndexTest : public testing::Test {
   std::shared_ptr<TextFiles> Files(bool indexed, Keep keep = Keep::kAll) const {
     auto files = std::make_shared<TextFiles>();
     files->paths = paths_;
+    files->store = store_;
     files->format = {',', true};
     files->header = {"a", "b"};
     for (const std::string& path : paths_) {
       if (!indexed) continue;
       files->indexes.push_back(std::make_shared<TextIndex>(
-          path, keep == Keep::kAll ? "all rows" : "marked rows are held out", options_));
+          path, keep == Keep::kAll ? "all rows" : "marked rows are held out", options_, store_));
     }
     return files;
   }
@@ -125,6 +184,7 @@ class TextIndexTest : public testing::Test {
   }
 
   const TempFolder folder_;
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::vector<std::string> paths_;
   TextIndexOptions options_;
 };
@@ -142,6 +202,10 @@ TEST_F(TextIndexTest, EveryPlaceIsThatOfAReaderFromTheFirstRow) {
                                                 {folder_.Write("members", in_pieces(Gzip))},
                                                 {folder_.Write("zstd", Zstd(text))},
                                                 {folder_.Write("frames", in_pieces(Zstd))}};
+  store_->Put("s3://b/plain", text);
+  store_->Put("s3://b/members", in_pieces(Gzip));
+  store_->Put("s3://b/frames", in_pieces(Zstd));
+  sets.push_back({"s3://b/plain", "s3://b/members", sets[1][0], "s3://b/frames"});
   sets.push_back({sets[1][0], folder_.Write("short", "a,b\n1,2\n"), sets[4][0], sets[0][0]});
   for (const auto& paths : sets) {
     paths_ = paths;
@@ -174,6 +238,24 @@ TEST_F(TextIndexTest, LittleIsReadBeforeARow) {
     ASSERT_TRUE(way.has_value());
     EXPECT_GT(way->point.offset, static_cast<int64_t>(text.size() / 3));
     EXPECT_GT(way->place.offset, way->point.offset);
+  }
+}
+
+TEST_F(TextIndexTest, OfAnObjectLittleIsReadBeforeARow) {
+  const std::string text = Rows(20'000);
+  for (const std::string& bytes : {text, Gzip(text)}) {
+    paths_ = {"s3://b/a"};
+    store_->Put(paths_[0], bytes);
+    const auto files = Files(true);
+    Read(files, Keep::kAll, INT64_MAX, 1);
+    const Reading wanted = Read(Files(false), Keep::kAll, 19'000, 1);
+    const int64_t before = store_->bytes_read();
+    EXPECT_TRUE(Read(files, Keep::kAll, 19'000, 1) == wanted);
+    EXPECT_LT(store_->bytes_read() - before, static_cast<int64_t>(bytes.size() / 3));
+    // The same bytes under another tag may be others.
+    store_->Put(paths_[0], bytes);
+    const uint64_t version = files->indexes[0]->Prepare();
+    EXPECT_FALSE(files->indexes[0]->rows(version).has_value());
   }
 }
 
@@ -290,6 +372,19 @@ TEST_F(TextIndexTest, OnlyWhoWritesWrites) {
   // A folder that can't be made is no error.
   options_.folder = paths_[0] + "/below";
   ExpectSame(Files(true), Keep::kAll);
+}
+
+// It may take long to answer.
+TEST_F(TextIndexTest, ReadersGoOnWhileTheStoreIsAsked) {
+  store_->Put("s3://logs/a", "1\n");
+  TextIndex index("s3://logs/a", "a way", options_, store_);
+  const uint64_t version = index.Prepare();
+  std::optional<RowCount> seen;
+  store_->on_identify = [&] { std::thread([&] { seen = index.rows(version); }).join(); };
+  index.NoteEnd(version, {17, 0});
+  ASSERT_TRUE(seen.has_value());
+  EXPECT_EQ(seen->rows, 17);
+  EXPECT_EQ(Kept().size(), 1u);
 }
 
 }  // namespace

@@ -15,6 +15,9 @@
 namespace thermocline {
 namespace {
 
+constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
+constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
+
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTexts = 32;
@@ -49,6 +52,10 @@ bool IsNameOfHistory(absl::string_view column) {
 double Rounded(double value) { return std::round(value * 1e6) / 1e6; }
 
 }  // namespace
+
+size_t KeysOfColumn(size_t max_keys, size_t columns) {
+  return std::clamp(max_keys / std::max<size_t>(columns, 1), kMinKeysOfColumn, kMaxKeysOfColumn);
+}
 
 void Moments::Add(double value) {
   const double before = static_cast<double>(count++);

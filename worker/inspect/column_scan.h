@@ -31,6 +31,9 @@ struct Moments {
   double Skewness() const;
 };
 
+// Of `max_keys` over all columns, those that each may count; within bounds.
+size_t KeysOfColumn(size_t max_keys, size_t columns);
+
 // Not thread-safe. Neighbours may be used by different threads: none has a cache line of another.
 class alignas(64) ColumnScan {
  public:

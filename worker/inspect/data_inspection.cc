@@ -9,10 +9,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/arrow/object_store.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/disk/file_list.h"
 #include "common/disk/npy.h"
+#include "worker/data/data_files.h"
 #include "worker/data/npy_source.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/text_parser.h"
@@ -24,17 +25,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Keys that are counted over all columns, each about 20 to 40 bytes; of one column at least and at
-// most so many.
+// Keys that are counted over all columns, each about 20 to 40 bytes.
 constexpr size_t kMaxKeys = size_t{1} << 22;
-constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
-constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
 constexpr int64_t kRowsAtATime = 1024;
 constexpr int64_t kRowsOfCell = 64;  // That a thread divides at a time.
-
-size_t KeysOfColumn(size_t columns) {
-  return std::clamp(kMaxKeys / std::max<size_t>(columns, 1), kMinKeysOfColumn, kMaxKeysOfColumn);
-}
 
 Json ColumnFigures(const std::vector<ColumnScan>& scans) {
   Json columns = Json::array();
@@ -42,9 +36,14 @@ Json ColumnFigures(const std::vector<ColumnScan>& scans) {
   return columns;
 }
 
-uint64_t BytesOf(const std::vector<std::string>& files) {
+uint64_t BytesOf(const std::vector<std::string>& files, ObjectStore* store = nullptr) {
   uint64_t bytes = 0;
   for (const std::string& file : files) {
+    if (IsObjectPath(file)) {
+      const auto object = store->OpenStream(file);
+      if (object.ok()) bytes += static_cast<uint64_t>((*object)->size());
+      continue;
+    }
     std::error_code error;
     const uint64_t size = std::filesystem::file_size(file, error);
     if (!error) bytes += size;
@@ -56,13 +55,14 @@ uint64_t BytesOf(const std::vector<std::string>& files) {
 
 class TextInspection {
  public:
-  TextInspection(std::vector<std::string> files, TextLayout layout,
-                 const InspectionOptions& options)
+  TextInspection(std::vector<std::string> files, std::shared_ptr<ObjectStore> store,
+                 TextLayout layout, const InspectionOptions& options)
       : layout_(std::move(layout)), max_rows_(options.max_rows), threads_(options.threads) {
     files_.paths = std::move(files);
+    files_.store = std::move(store);
     files_.format = layout_.format;
     if (layout_.has_header) files_.header = layout_.columns;
-    const size_t keys = KeysOfColumn(layout_.columns.size());
+    const size_t keys = KeysOfColumn(kMaxKeys, layout_.columns.size());
     for (size_t c = 0; c < layout_.columns.size(); ++c) {
       scans_.emplace_back(layout_.columns[c], layout_.separators[c], keys);
     }
@@ -154,7 +154,7 @@ class TextInspection {
       json["quotes"] = layout_.format.quotes;
     }
     json["files"] = files_.paths.size();
-    json["bytes"] = BytesOf(files_.paths);
+    json["bytes"] = BytesOf(files_.paths, files_.store.get());
     json["rows"] = rows_;
     json["complete"] = is_complete_;
     json["malformed_rows"] = malformed_;
@@ -216,7 +216,7 @@ absl::StatusOr<Json> InspectNpy(const std::string& folder, const InspectionOptio
   if (rows == 0) return absl::InvalidArgumentError(absl::StrCat(prefix, "_labels.npy has no row"));
   NpySource source(files, shape, 0, rows);
   RETURN_IF_ERROR(source.Rewind(0));
-  const size_t keys = KeysOfColumn(sparse);
+  const size_t keys = KeysOfColumn(kMaxKeys, sparse);
   std::vector<ColumnScan> scans = {ColumnScan("label", 0, keys)};
   for (int c = 1; c <= shape.num_dense; ++c) scans.emplace_back(absl::StrCat("I", c), 0, keys);
   for (int c = 1; c <= sparse; ++c) scans.emplace_back(absl::StrCat("C", c), 0, keys);
@@ -265,11 +265,11 @@ absl::StatusOr<Json> InspectData(const InspectionOptions& options,
       std::filesystem::exists(options.paths[0] + "/train_labels.npy", error)) {
     return InspectNpy(options.paths[0], options, on_inspected);
   }
-  std::vector<std::string> files;
-  for (const std::string& path : options.paths) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> found, ListFiles(path));
-    files.insert(files.end(), found.begin(), found.end());
-  }
+  Data data;
+  *data.mutable_s3() = options.s3;
+  data.mutable_train()->mutable_path()->Assign(options.paths.begin(), options.paths.end());
+  ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
+  ASSIGN_OR_RETURN(std::vector<std::string> files, ListAll(data.train(), store.get()));
   const auto npy = std::find_if(files.begin(), files.end(), IsNpyFile);
   if (npy != files.end()) {
     return absl::InvalidArgumentError(
@@ -277,21 +277,23 @@ absl::StatusOr<Json> InspectData(const InspectionOptions& options,
                      " is an npy file; name the one folder that has train_dense.npy, "
                      "train_sparse.npy and train_labels.npy"));
   }
-  if (IsParquet(files[0])) {
-    const auto other = std::find_if_not(files.begin(), files.end(), IsParquet);
+  const auto is_parquet = [&](const std::string& file) { return IsParquet(file, store.get()); };
+  if (is_parquet(files[0])) {
+    const auto other = std::find_if_not(files.begin(), files.end(), is_parquet);
     if (other != files.end()) {
       return absl::InvalidArgumentError(absl::StrCat(files[0], " is a Parquet file, and ", *other,
                                                      " is none; name files of one kind"));
     }
-    absl::StatusOr<Json> figures = InspectParquet(files, options, kMaxKeys, on_inspected);
-    if (figures.ok()) (*figures)["bytes"] = BytesOf(files);
+    absl::StatusOr<Json> figures =
+        InspectParquet(files, store.get(), options, kMaxKeys, on_inspected);
+    if (figures.ok()) (*figures)["bytes"] = BytesOf(files, store.get());
     return figures;
   }
-  ASSIGN_OR_RETURN(TextLayout layout, GuessTextLayout(files[0], options.hints));
+  ASSIGN_OR_RETURN(TextLayout layout, GuessTextLayout(files[0], options.hints, store.get()));
   for (size_t i = 1; i < files.size(); ++i) {
-    RETURN_IF_ERROR(CheckSameLayout(files[i], files[0], layout));
+    RETURN_IF_ERROR(CheckSameLayout(files[i], files[0], layout, store.get()));
   }
-  return TextInspection(std::move(files), std::move(layout), options).Run(on_inspected);
+  return TextInspection(std::move(files), store, std::move(layout), options).Run(on_inspected);
 }
 
 }  // namespace thermocline

@@ -9,15 +9,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/job.pb.h"
 #include "worker/inspect/text_layout.h"
 
 namespace thermocline {
 
 struct InspectionOptions {
-  std::vector<std::string> paths;  // Files, folders, patterns; or one folder of npy files.
+  // Files, folders, patterns, here or of a store; or one folder of npy files.
+  std::vector<std::string> paths;
   LayoutHints hints;
   int64_t max_rows = 0;  // 0: all.
   int threads = 1;       // That share the columns; the figures are the same for any number.
+  Data::S3 s3;           // The store of objects, beside what the environment says of it.
 };
 
 // share: of the reading that is done.
@@ -25,7 +28,8 @@ using OnInspected = std::function<void(int64_t rows, double share)>;
 
 // The figures as `thermocline inspect --json` prints them (docs/operations.md), without what the
 // launcher adds. Errors: kNotFound, kPermissionDenied, kInvalidArgument (no log, or files of
-// several kinds: says what is wrong with which), kDataLoss, kUnavailable; each names the file.
+// several kinds: says what is wrong with which), kDataLoss, kUnavailable, ObjectStore's; each names
+// the file.
 absl::StatusOr<nlohmann::ordered_json> InspectData(const InspectionOptions& options,
                                                    const OnInspected& on_inspected);
 

@@ -3,6 +3,7 @@
 //
 // Reports to the file descriptor --progress_fd as deploy/runner/reporting_program.h reads it; the
 // last line has what it found: {"event": "done", "figures": {...}}.
+#include <google/protobuf/text_format.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -23,6 +24,7 @@ ABSL_FLAG(int32_t, threads, 0, "Threads that share the columns; 0: the machine's
 ABSL_FLAG(std::string, separator, "", "The character between columns; empty: guess it");
 ABSL_FLAG(std::string, columns, "",
           "Names of the columns, separated by commas, of files without a header; empty: guess");
+ABSL_FLAG(std::string, s3, "", "Of s3:// paths: data.s3 of a job, as text");
 
 namespace thermocline {
 namespace {
@@ -47,6 +49,10 @@ bool WriteLine(const Json& json) {
 int Run(const std::vector<std::string>& paths) {
   InspectionOptions options;
   options.paths = paths;
+  if (!google::protobuf::TextFormat::ParseFromString(absl::GetFlag(FLAGS_s3), &options.s3)) {
+    WriteLine({{"event", "failed"}, {"message", "--s3 is not data.s3 of a job"}});
+    return kExitUsage;
+  }
   options.max_rows = absl::GetFlag(FLAGS_rows);
   options.threads =
       absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : HardwareThreads();

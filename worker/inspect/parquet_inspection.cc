@@ -15,9 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kRowsAtATime = 4096;
-constexpr size_t kMinKeysOfColumn = size_t{1} << 10;
-constexpr size_t kMaxKeysOfColumn = size_t{1} << 17;
+constexpr int64_t kRowsOfRead = 4096;
 
 // Errors: kInvalidArgument (names the first difference)
 absl::Status CheckSameColumns(const std::string& path, const std::string& first,
@@ -71,20 +69,25 @@ void AddCells(const ParquetColumn& column, const ParquetCells& cells, int64_t ro
 
 }  // namespace
 
-bool IsParquet(const std::string& path) {
+bool IsParquet(const std::string& path, ObjectStore* store) {
   char magic[4] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof(magic));
+  if (IsObjectPath(path)) {
+    const auto object = store->OpenStream(path);
+    if (!object.ok() || !(*object)->Read(absl::MakeSpan(magic)).ok()) return false;
+  } else {
+    std::ifstream(path, std::ios::binary).read(magic, sizeof(magic));
+  }
   return absl::string_view(magic, sizeof(magic)) == "PAR1";
 }
 
-absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files,
+absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, ObjectStore* store,
                                     const InspectionOptions& options, size_t max_keys,
                                     const OnInspected& on_inspected) {
   const int64_t max_rows = options.max_rows;
   std::vector<std::unique_ptr<ParquetFile>> open;
   int64_t all_rows = 0;
   for (const std::string& path : files) {
-    ASSIGN_OR_RETURN(std::unique_ptr<ParquetFile> file, ParquetFile::Open(path));
+    ASSIGN_OR_RETURN(std::unique_ptr<ParquetFile> file, ParquetFile::Open(path, store));
     if (!open.empty()) {
       RETURN_IF_ERROR(CheckSameColumns(path, files[0], file->columns(), open.front()->columns()));
     }
@@ -96,7 +99,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files,
   if (wanted == 0) return absl::InvalidArgumentError(absl::StrCat(files[0], ": there is no row"));
   std::vector<int> read;
   std::vector<ColumnScan> scans;
-  const size_t keys = std::clamp(max_keys / columns.size(), kMinKeysOfColumn, kMaxKeysOfColumn);
+  const size_t keys = KeysOfColumn(max_keys, columns.size());
   for (size_t c = 0; c < columns.size(); ++c) {
     if (columns[c].kind == ParquetColumn::Kind::kUnsupported) continue;
     read.push_back(static_cast<int>(c));
@@ -109,7 +112,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files,
     RETURN_IF_ERROR(file->Seek(0, read));
     while (done < wanted) {
       ASSIGN_OR_RETURN(const int64_t rows,
-                       file->Read(std::min(kRowsAtATime, wanted - done), &cells));
+                       file->Read(std::min(kRowsOfRead, wanted - done), &cells));
       if (rows == 0) break;
       threads.ParallelFor(static_cast<int64_t>(read.size()), [&](int64_t i, int) {
         AddCells(columns[read[i]], cells[i], rows, &scans[i]);

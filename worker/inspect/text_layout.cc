@@ -41,9 +41,11 @@ struct Head {
   bool is_misquoted = false;
 };
 
-absl::StatusOr<Head> ReadHead(const std::string& path, const LineFormat& format) {
+absl::StatusOr<Head> ReadHead(const std::string& path, const LineFormat& format,
+                              ObjectStore* store) {
   const std::atomic<bool> never{false};
-  ASSIGN_OR_RETURN(const std::unique_ptr<LineStream> lines, LineStream::Open(path, &never, format));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LineStream> lines,
+                   LineStream::Open(path, &never, format, /*file=*/0, store));
   RawBatch raw;
   raw.ClearText();
   ASSIGN_OR_RETURN(const int64_t rows, lines->Append(kHeadRows, &raw));
@@ -75,10 +77,11 @@ absl::StatusOr<Head> ReadHead(const std::string& path, const LineFormat& format)
 }
 
 // With quotes where they are in use.
-absl::StatusOr<Head> ReadHeadWithOrWithoutQuotes(const std::string& path, char separator) {
-  absl::StatusOr<Head> quoted = ReadHead(path, {separator, /*quotes=*/true});
+absl::StatusOr<Head> ReadHeadWithOrWithoutQuotes(const std::string& path, char separator,
+                                                 ObjectStore* store) {
+  absl::StatusOr<Head> quoted = ReadHead(path, {separator, /*quotes=*/true}, store);
   if (quoted.ok() && !quoted->is_misquoted) return quoted;
-  absl::StatusOr<Head> plain = ReadHead(path, {separator, /*quotes=*/false});
+  absl::StatusOr<Head> plain = ReadHead(path, {separator, /*quotes=*/false}, store);
   // A few quotes within quoted columns are wrong, and the rows without those are right.
   if (quoted.ok() && plain.ok() && quoted->alike > plain->alike) return quoted;
   return plain;
@@ -99,13 +102,14 @@ std::string NameOf(char separator) {
 
 // The separator that gives most rows the same number of columns, more than one; among such the one
 // with the most columns.
-absl::StatusOr<Head> FindSeparator(const std::string& path, const LayoutHints& hints) {
+absl::StatusOr<Head> FindSeparator(const std::string& path, const LayoutHints& hints,
+                                   ObjectStore* store) {
   std::vector<char> candidates(std::begin(kSeparators), std::end(kSeparators));
   if (!hints.separator.empty()) candidates = {hints.separator[0]};
   Head best;
   std::vector<std::string> tried;
   for (const char separator : candidates) {
-    ASSIGN_OR_RETURN(Head head, ReadHeadWithOrWithoutQuotes(path, separator));
+    ASSIGN_OR_RETURN(Head head, ReadHeadWithOrWithoutQuotes(path, separator, store));
     if (head.rows.empty() && !head.is_misquoted) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": the file is empty"));
     }
@@ -216,7 +220,7 @@ char ListSeparatorOf(const Head& head, size_t column, size_t first_row) {
 }
 
 absl::Status NameColumns(const std::string& path, const Head& head, const LayoutHints& hints,
-                         TextLayout* layout) {
+                         ObjectStore* store, TextLayout* layout) {
   if (!hints.columns.empty()) {
     layout->columns = hints.columns;
     if (hints.columns.size() == head.columns) return absl::OkStatus();
@@ -233,7 +237,7 @@ absl::Status NameColumns(const std::string& path, const Head& head, const Layout
   layout->is_criteo = IsCriteo(head);
   layout->has_header = !layout->is_criteo && HasHeader(head);
   if (layout->has_header) {
-    ASSIGN_OR_RETURN(layout->columns, ReadHeader(path, head.format));
+    ASSIGN_OR_RETURN(layout->columns, ReadHeader(path, head.format, store));
   } else if (layout->is_criteo) {
     Data::Files files;
     files.mutable_criteo_tsv()->set_integers(13);
@@ -247,10 +251,11 @@ absl::Status NameColumns(const std::string& path, const Head& head, const Layout
 
 }  // namespace
 
-absl::StatusOr<TextLayout> GuessTextLayout(const std::string& path, const LayoutHints& hints) {
-  ASSIGN_OR_RETURN(Head head, FindSeparator(path, hints));
+absl::StatusOr<TextLayout> GuessTextLayout(const std::string& path, const LayoutHints& hints,
+                                           ObjectStore* store) {
+  ASSIGN_OR_RETURN(Head head, FindSeparator(path, hints, store));
   TextLayout layout;
-  RETURN_IF_ERROR(NameColumns(path, head, hints, &layout));
+  RETURN_IF_ERROR(NameColumns(path, head, hints, store, &layout));
   // Criteo's form has no quotes, and tabs seldom come with them.
   const bool has_quotes = std::any_of(head.rows.begin(), head.rows.end(), [](const Row& row) {
     return std::any_of(row.begin(), row.end(), [](const std::string& text) {
@@ -269,8 +274,8 @@ absl::StatusOr<TextLayout> GuessTextLayout(const std::string& path, const Layout
 }
 
 absl::Status CheckSameLayout(const std::string& path, const std::string& first,
-                             const TextLayout& layout) {
-  ASSIGN_OR_RETURN(const Head head, ReadHead(path, layout.format));
+                             const TextLayout& layout, ObjectStore* store) {
+  ASSIGN_OR_RETURN(const Head head, ReadHead(path, layout.format, store));
   if (head.rows.empty() && !head.is_misquoted) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": the file is empty"));
   }

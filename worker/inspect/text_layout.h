@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/arrow/object_store.h"
 #include "worker/data/line_stream.h"
 
 namespace thermocline {
@@ -28,11 +29,13 @@ struct TextLayout {
 
 // Errors: as LineStream; kInvalidArgument (the file is empty, is no text, has one column, or
 // columns that no separator divides alike; hints that don't fit: says which and what would help).
-absl::StatusOr<TextLayout> GuessTextLayout(const std::string& path, const LayoutHints& hints);
+// store: of paths that are objects.
+absl::StatusOr<TextLayout> GuessTextLayout(const std::string& path, const LayoutHints& hints,
+                                           ObjectStore* store = nullptr);
 
 // Whether `path` is written as the first file is, as far as its first rows show. Errors: as above.
 absl::Status CheckSameLayout(const std::string& path, const std::string& first,
-                             const TextLayout& layout);
+                             const TextLayout& layout, ObjectStore* store = nullptr);
 
 }  // namespace thermocline
 

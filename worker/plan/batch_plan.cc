@@ -26,6 +26,12 @@ bool HasSingleLookups(const FeatureLookups& lookups, int size) {
 
 }  // namespace
 
+std::vector<KeyShares> SharesOf(const BatchPlan& plan) {
+  std::vector<KeyShares> shares;
+  for (const TablePlan& table : plan.tables) shares.push_back(SharesOf(table.id, table));
+  return shares;
+}
+
 BatchPlanner::BatchPlanner(std::vector<TableId> tables, std::vector<int32_t> feature_tables,
                            const ClusterMap& cluster_map, int32_t dense_vectors)
     : tables_(std::move(tables)),

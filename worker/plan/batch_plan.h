@@ -60,6 +60,22 @@ struct BatchPlan {
   std::vector<FeaturePlan> features;  // As in the batch.
 };
 
+// The distinct keys of a table, server by server, wherever they lie.
+struct KeyShares {
+  TableId table;
+  absl::Span<const Key> keys;
+  absl::Span<const int32_t> server_begin;  // [num_servers + 1]: server s has [s] .. [s + 1]
+
+  int32_t size() const { return static_cast<int32_t>(keys.size()); }
+};
+
+// keys: anything with keys and server_begin
+template <typename Keys>
+KeyShares SharesOf(TableId table, const Keys& keys) {
+  return {table, keys.keys, keys.server_begin};
+}
+std::vector<KeyShares> SharesOf(const BatchPlan& plan);  // [tables]
+
 // Makes plans. Not thread-safe (it holds scratch memory), but several planners may plan different
 // tables of one batch at the same time.
 class BatchPlanner {

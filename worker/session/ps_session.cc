@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
+#include "common/base/hash.h"
 #include "worker/session/retry_policy.h"
 #include "worker/session/session_state.h"
 
@@ -58,6 +59,23 @@ void PsSession::Fail(const absl::Status& reason) {
   RunActions(&actions);
 }
 
+void PsSession::AwaitApplied(Step step, PushDone done) {
+  static constexpr Key kAnyKey = 0;
+  const TableLayout& table = impl_->options.tables.front();
+  const auto row = std::make_shared<std::vector<float>>(table.dim);
+  const ServerIndex server =
+      ClusterMap(impl_->options.num_servers).ServerOfHash(KeyHash(TableSalt(table.id), kAnyKey));
+  PullWork read;
+  read.kind = wire::PullKind::kRead;
+  read.step = step + 1;
+  read.slices.resize(impl_->options.num_servers);
+  read.slices[server.value()].push_back({table.id, {&kAnyKey, 1}, absl::MakeSpan(*row)});
+  Pull(std::move(read),
+       [row, done = std::move(done)](absl::Status status, Step) { done(std::move(status)); });
+}
+
+void PsSession::ProbeAll() { impl_->ProbeAll(); }
+
 absl::Status PsSession::Drain() {
   absl::MutexLock lock(&impl_->mutex, absl::Condition(impl_.get(), &Impl::NothingInFlight));
   return impl_->failure;
@@ -78,6 +96,25 @@ Step PsSession::acked_through() const {
 PsSessionStats PsSession::stats() const {
   absl::MutexLock lock(&impl_->mutex);
   return impl_->stats;
+}
+
+std::vector<SessionWait> PsSession::waits(int64_t at_least_us) const {
+  absl::MutexLock lock(&impl_->mutex);
+  const int64_t now_us = impl_->scheduler->NowMicros();
+  std::vector<SessionWait> waits;
+  for (uint32_t server = 0; server < impl_->servers.size(); ++server) {
+    const Impl::Server& at = impl_->servers[server];
+    const auto add = [&](bool is_push, const Operation& operation) {
+      const int64_t waited_us = now_us - operation.since_us;
+      if (waited_us < at_least_us) return;
+      waits.push_back({ServerIndex(server), is_push, operation.step, waited_us, at.error});
+    };
+    for (const auto& [id, operation] : impl_->operations) {
+      if (!operation->awaited.empty() && operation->awaited[server] > 0) add(false, *operation);
+    }
+    if (!at.pushes.empty() && at.pushes.front()->unreleased == 0) add(true, *at.pushes.front());
+  }
+  return waits;
 }
 
 void RunActions(Actions* actions) {
@@ -106,6 +143,7 @@ int64_t PsSession::Impl::BeginAttempt(uint32_t server, RetryState* retry) {
 }
 
 void PsSession::Impl::NoteAnswer(uint32_t server, const absl::Status& status) {
+  servers[server].error = status;
   if (!status.ok() && !absl::IsResourceExhausted(status)) return;
   servers[server].last_answer_us = scheduler->NowMicros();
 }
@@ -184,6 +222,7 @@ void PsSession::Impl::After(int64_t delay_us, std::function<void(Actions*)> then
 
 void PsSession::Impl::Begin(const std::shared_ptr<Operation>& operation) {
   operation->id = next_id++;
+  operation->since_us = scheduler->NowMicros();
   operations.emplace(operation->id, operation);
   ++in_flight;
 }
@@ -216,6 +255,11 @@ void PsSession::Impl::Fail(absl::Status error, Actions* actions) {
   for (Server& server : servers) server.pushes.clear();
   // Until then no operation ends: the transport may be destroyed after the last one.
   closing = true;
+  // Before the last operation ends: then the owner may be gone.
+  if (options.on_failure) {
+    actions->push_back(
+        [self = shared_from_this(), error = failure] { self->options.on_failure(error); });
+  }
   actions->push_back([self = shared_from_this()] { self->CloseTransport(); });
 }
 

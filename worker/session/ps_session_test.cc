@@ -186,6 +186,59 @@ TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
   EXPECT_TRUE(also->has_value());
 }
 
+// As a worker does that waits for others, and not for a server.
+TEST_F(PsSessionTest, AllServersThatAreSilentAreProbed) {
+  const auto push = Push(0, {{1, 1}});
+  transport_.AnswerPush(Accepted(0));
+  transport_.AnswerPush(Accepted(0));
+  session_.ProbeAll();
+  EXPECT_TRUE(transport_.pulls.empty()) << "their answers are new";
+  scheduler_.Advance(1'000'000);
+  session_.ProbeAll();
+  session_.ProbeAll();
+  ASSERT_EQ(transport_.pulls.size(), 2u) << "each is probed once at a time";
+  for (uint32_t server = 0; server < 2; ++server) {
+    EXPECT_EQ(transport_.pulls[server].server, server);
+    EXPECT_TRUE(transport_.pulls[server].call.tables.empty());
+    EXPECT_EQ(transport_.pulls[server].call.header.acked_through, Step(0));
+  }
+  transport_.AnswerPull(absl::UnavailableError("down"));
+  EXPECT_TRUE(session_.status().ok());
+  transport_.AnswerPull(absl::DataLossError("rank 1 was acknowledged step 0"));
+  EXPECT_EQ(session_.status().code(), absl::StatusCode::kDataLoss);
+  session_.ProbeAll();
+  EXPECT_TRUE(transport_.pulls.empty());
+}
+
+TEST_F(PsSessionTest, AServerSaysWhenAllWorkersPushesAreApplied) {
+  std::optional<absl::Status> applied;
+  session_.AwaitApplied(Step(4), [&](absl::Status status) { applied = std::move(status); });
+  ASSERT_EQ(transport_.pulls.size(), 1u);
+  EXPECT_EQ(transport_.pulls[0].call.kind, wire::PullKind::kRead);
+  EXPECT_EQ(transport_.pulls[0].call.step, Step(5));
+  transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, Step(3)});
+  EXPECT_FALSE(applied.has_value());
+  transport_.AnswerPull(PullReady(-1));  // Of the other server, which is probed.
+  scheduler_.Advance(50 * Options().not_ready_delay_us);
+  ASSERT_EQ(transport_.pulls.size(), 1u);
+  EXPECT_FALSE(applied.has_value());
+  transport_.AnswerPull(PullReady(4));
+  ASSERT_TRUE(applied.has_value());
+  EXPECT_TRUE(applied->ok()) << *applied;
+}
+
+TEST_F(PsSessionTest, AFailureIsReportedOnce) {
+  std::vector<absl::Status> failures;
+  PsSessionOptions options = Options();
+  options.on_failure = [&](const absl::Status& error) { failures.push_back(error); };
+  PsSession session(options, &transport_, &scheduler_);
+  EXPECT_TRUE(failures.empty());
+  session.Fail(absl::InvalidArgumentError("first"));
+  session.Fail(absl::CancelledError("second"));
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0], absl::InvalidArgumentError("first"));
+}
+
 TEST_F(PsSessionTest, WhatTheOthersAreCompleteThroughDoesNotMatter) {
   const auto result = Pull(1, {1, 0});
   transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, kNoStep});
@@ -196,6 +249,34 @@ TEST_F(PsSessionTest, WhatTheOthersAreCompleteThroughDoesNotMatter) {
   ASSERT_TRUE(result->has_value());
   EXPECT_TRUE((*result)->ok()) << **result;
   EXPECT_EQ(pulled_through_, Step(0));
+}
+
+TEST_F(PsSessionTest, SaysWhatItWaitsFor) {
+  constexpr int64_t kSecond = 1'000'000;
+  const auto pull = Pull(5, {1, 1});
+  Push(0, {{1, 1}, {1, 1}}, /*release=*/false);
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
+  EXPECT_TRUE(session_.waits(1).empty());
+  transport_.AnswerPull(PullReady(4));  // Of server 0.
+  scheduler_.Advance(kSecond);
+  std::vector<SessionWait> waits = session_.waits(kSecond);
+  ASSERT_EQ(waits.size(), 1u);  // The push waits for this worker.
+  EXPECT_EQ(waits[0].server, ServerIndex(1));
+  EXPECT_FALSE(waits[0].is_push);
+  EXPECT_EQ(waits[0].step, Step(5));
+  EXPECT_GE(waits[0].waited_us, kSecond);
+  EXPECT_TRUE(waits[0].error.ok());
+  transport_.AnswerPull(absl::UnavailableError("connection lost"));
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 1).ok());
+  waits = session_.waits(kSecond);
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].error, absl::UnavailableError("connection lost"));
+  waits = session_.waits(0);
+  ASSERT_EQ(waits.size(), 3u);
+  EXPECT_TRUE(waits[0].is_push);
+  EXPECT_EQ(waits[0].server, ServerIndex(0));
+  EXPECT_TRUE(waits[2].is_push);
+  EXPECT_EQ(waits[2].step, Step(0));
 }
 
 TEST_F(PsSessionTest, GivesUpOnASilentServer) {

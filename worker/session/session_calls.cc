@@ -68,6 +68,7 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
     pull->needs_through = std::max(kNoStep, pull->needs_through - options_.staleness_steps);
   }
   pull->to.resize(options_.num_servers);
+  pull->awaited.resize(options_.num_servers);
   const auto width_of = [this, &work](const PullSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
     const size_t width = work.with_state ? table.row_floats() : table.dim;
@@ -87,6 +88,7 @@ std::shared_ptr<PullOperation> SessionCalls::NewPull(const PullWork& work) const
       call.call.tables = std::move(chunk);
       call.bytes = BytesOf(call.call);
       pull->to[server].is_read = true;
+      ++pull->awaited[server];
       pull->to[server].waiting.push_back(pull->calls.size());
       pull->calls.push_back(std::move(call));
     }
@@ -153,6 +155,7 @@ std::shared_ptr<PullOperation> SessionCalls::NewCount(Step step) const {
   count->step = step;
   count->complete_through = count->needs_through = step - 1;
   count->to.resize(options_.num_servers);
+  count->awaited.assign(options_.num_servers, 1);
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     PullOperation::Call call;
     call.server = ServerIndex(server);

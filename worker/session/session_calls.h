@@ -26,9 +26,11 @@ enum class CallPhase { kWaiting, kInFlight, kBackingOff, kAnswered };
 // A pull or a push from its begin until its `done`.
 struct Operation {
   uint64_t id = 0;
-  Step step;              // In messages.
-  size_t in_flight = 0;   // Calls and checks that borrow buffers.
-  bool complete = false;  // Every answer has come.
+  Step step;                    // In messages.
+  size_t in_flight = 0;         // Calls and checks that borrow buffers.
+  bool complete = false;        // Every answer has come.
+  std::vector<size_t> awaited;  // [num_servers] Unanswered calls; of a push empty.
+  int64_t since_us = 0;         // It waits for servers alone; of a push: all its values are there.
   std::function<void(absl::Status)> finish;
 };
 

@@ -96,6 +96,23 @@ void PsSession::Impl::Probe(const std::shared_ptr<PullOperation>& pull, Actions*
   }
 }
 
+void PsSession::Impl::ProbeAll() {
+  PullWork of_nothing;
+  of_nothing.step = options.start_step;
+  of_nothing.slices.resize(options.num_servers);
+  const std::shared_ptr<PullOperation> pull = calls.NewPull(of_nothing);
+  pull->finish = [](const absl::Status&) {};
+  Actions actions;
+  {
+    absl::MutexLock lock(&mutex);
+    if (!failure.ok()) return;
+    Begin(pull);
+    Probe(pull, &actions);
+    FinishIfDone(*pull, &actions);
+  }
+  RunActions(&actions);
+}
+
 void PsSession::Impl::OnProbeAnswer(PullOperation& pull, uint32_t server,
                                     const absl::Status& status) {
   Actions actions;
@@ -132,6 +149,7 @@ void PsSession::Impl::OnPullAnswer(const std::shared_ptr<PullOperation>& pull, s
       Fail(fresh, &actions);
     } else if (ready) {
       call.phase = CallPhase::kAnswered;
+      --pull->awaited[server];
       pull->complete = --pull->unanswered == 0;
       pull->complete_through = std::min(pull->complete_through, answer->complete_through);
       stats.bytes_pulled += call.bytes;

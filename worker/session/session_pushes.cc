@@ -48,6 +48,7 @@ void PsSession::Impl::OnRowsCounted(const std::shared_ptr<PushOperation>& push,
     absl::MutexLock lock(&mutex);
     if (!failure.ok()) return;
     push->ReleaseWithLimits(calls.LimitsOf(count));
+    push->since_us = scheduler->NowMicros();
     for (uint32_t server = 0; server < options.num_servers; ++server) {
       SendPushes(server, &actions);
     }
@@ -84,6 +85,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
       Fail(finite, &actions);
     } else if (failure.ok()) {
       push->Release(wave);
+      push->since_us = scheduler->NowMicros();
       for (uint32_t server = 0; server < options.num_servers; ++server) {
         SendPushes(server, &actions);
       }

@@ -41,6 +41,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
                              Step complete_through) const;
   void SendPulls(const std::shared_ptr<PullOperation>& pull, uint32_t server, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void ProbeAll();
   void Probe(const std::shared_ptr<PullOperation>& pull, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void OnProbeAnswer(PullOperation& pull, uint32_t server, const absl::Status& status);
@@ -96,6 +97,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   // What a session knows of one server.
   struct Server {
     int64_t last_answer_us = INT64_MIN / 2;
+    absl::Status error;  // Of the last call that returned.
     Step acked_through = kNoStep;
     // The kind of call that it refuses for lack of room, until it takes one; "": none.
     absl::string_view refuses;

@@ -5,36 +5,32 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/completion.h"
 #include "common/base/status_macros.h"
-#include "worker/source/cached_source_step.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
-namespace {
 
-// The metadata of held rows is prefetched so many rows ahead.
-constexpr size_t kRowsAhead = 16;
-
-// Of the rows of each slab.
-double MaxUnwrittenShare(const CachedSourceOptions& options) {
-  const double capacity_bytes = static_cast<double>(options.layout.capacity_bytes());
-  const double max_bytes = static_cast<double>(options.max_unwritten_bytes) * options.num_servers;
-  return max_bytes < capacity_bytes ? max_bytes / capacity_bytes : 1;
-}
-
-// A step's pulls; done when the last of them is.
-struct PullsOfStep {
-  absl::Mutex mutex;
-  size_t under_way ABSL_GUARDED_BY(mutex) = 0;
-  absl::Status status ABSL_GUARDED_BY(mutex);
-  Step complete_through ABSL_GUARDED_BY(mutex);
+// What goes between host and device for one table.
+struct CachedSource::TableOfStep {
+  UploadArena::Array<float> bypassed_rows;  // [bypassed, dim]
+  UninitializedVector<uint32_t> bypassed_counts;
+  DownloadArena::Array<float> bypassed_gradients;  // [bypassed, dim]
+  DownloadArena::Array<float> gradients;           // several workers: [num_unique, dim]
+  DeviceSpan<const int32_t> rows;                  // the plan's, on the device
+  DeviceSpan<const int32_t> bypassed_positions;    // the plan's, on the device
 };
 
-}  // namespace
+struct CachedSource::OfStep {
+  OwnedRows::OfStep held;
+  std::vector<TableOfStep> tables;
+  Completion fetched;
+};
 
 CacheDistances DistancesOf(const CachedSourceOptions& options) {
   CacheDistances distances;
   distances.prefetch_steps = options.prefetch_steps;
-  if (options.num_workers > 1) {
+  if (!options.updates_rows()) {
     const int staleness = static_cast<int>(options.staleness_steps);
     distances.prefetch_steps = std::min(options.prefetch_steps, staleness / 2);
     distances.copy_steps = staleness - distances.prefetch_steps;
@@ -48,87 +44,50 @@ CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options) {
     planner.groups.push_back({group.tables, group.capacity});
   }
   planner.window_steps = options.window_steps;
-  planner.mode = options.num_workers == 1 ? CachePlannerOptions::Mode::kOwned
-                                          : CachePlannerOptions::Mode::kCopies;
+  planner.mode = options.updates_rows() ? CachePlannerOptions::Mode::kOwned
+                                        : CachePlannerOptions::Mode::kCopies;
   planner.copy_steps = DistancesOf(options).copy_steps;
-  planner.follows_every_push = std::any_of(
-      options.tables.begin(), options.tables.end(),
-      [](const TableLayout& table) { return table.unused_steps > 0 || table.max_rows > 0; });
+  // Where rows are shared, the planner sees no keys of such tables.
+  planner.follows_every_push =
+      !options.shares_rows &&
+      std::any_of(options.tables.begin(), options.tables.end(), [](const TableLayout& table) {
+        return table.unused_steps > 0 || table.max_rows > 0;
+      });
   return planner;
 }
 
 CachedSource::CachedSource(const CachedSourceOptions& options, PsSession* session, Device* device)
     : options_(options),
       distances_(DistancesOf(options)),
-      max_unwritten_share_(MaxUnwrittenShare(options)),
       session_(session),
       device_(device),
       uncached_(options, session, device),
-      group_of_(options.tables.size()),
-      chosen_(options.tables.size() * options.num_servers),
-      bad_gradient_(device->Allocate(sizeof(int64_t))) {
-  CHECK_LT(options.prefetch_steps, options.window_steps);
-  for (const CacheGroupLayout& group : options.layout.groups) {
-    for (const int32_t table : group.tables) group_of_[table] = slabs_.size();
-    slabs_.push_back(std::make_unique<DeviceSlab>(group, device));
-  }
-}
+      rows_(options, session, device),
+      bad_gradient_(device->Allocate(sizeof(int64_t))) {}
 
 CachedSource::~CachedSource() = default;
 
-// A pull of the same share of every table's keys, into the buffers of its rows.
-PullWork CachedSource::PullOf(StepContext* context, CachedKeys TableCachePlan::*share,
-                              UploadArena::Array<float> TableOfStep::*rows, bool with_state) const {
+PullWork CachedSource::PullBypassed(StepContext* context) const {
   OfStep& step = context->of_source.Get<OfStep>();
   PullWork pull;
-  pull.with_state = with_state;
   pull.slices.resize(options_.num_servers);
   for (size_t t = 0; t < step.tables.size(); ++t) {
-    const CachedKeys& keys = context->cache_plan.tables[t].*share;
-    UploadArena::Array<float>& to = step.tables[t].*rows;
-    const int width = with_state ? WidthOf(t) : options_.tables[t].dim;
-    to = context->upload().Reserve<float>(keys.keys.size() * width);
-    AddPullSlices(SharesOf(options_.tables[t].id, keys), to.host, &pull.slices);
+    const CachedKeys& keys = context->cache_plan.tables[t].bypassed;
+    UploadArena::Array<float>& rows = step.tables[t].bypassed_rows;
+    rows = context->upload().Reserve<float>(keys.keys.size() * options_.tables[t].dim);
+    AddPullSlices(SharesOf(options_.tables[t].id, keys), rows.host, &pull.slices);
   }
   return pull;
-}
-
-void CachedSource::StartPulls(const std::shared_ptr<StepContext>& context,
-                              std::vector<PullWork> pulls) {
-  const auto state = std::make_shared<PullsOfStep>();
-  {
-    absl::MutexLock lock(&state->mutex);
-    state->under_way = pulls.size();
-    state->complete_through = context->step() - 1;
-  }
-  Completion* const fetched = &context->of_source.Get<OfStep>().fetched;
-  fetched->Reset();
-  for (PullWork& pull : pulls) {
-    session_->Pull(std::move(pull), [state, fetched, context](absl::Status status, Step through) {
-      bool last = false;
-      {
-        absl::MutexLock lock(&state->mutex);
-        state->status.Update(status);
-        state->complete_through = std::min(state->complete_through, through);
-        last = --state->under_way == 0;
-        if (last) context->complete_through = state->complete_through;
-        status = state->status;
-      }
-      if (last) fetched->Deliver(std::move(status));
-    });
-  }
 }
 
 void CachedSource::Fetch(const std::shared_ptr<StepContext>& context,
                          const std::vector<std::vector<PullSlice>>& dense) {
   CHECK(context->has_cache_plan);
-  context->of_source.Get<OfStep>().tables.resize(options_.tables.size());
+  OfStep& step = context->of_source.Get<OfStep>();
+  step.tables.resize(options_.tables.size());
   std::vector<PullWork> pulls;
-  // Rows that enter the cache come with their optimizer state where this worker updates them.
-  pulls.push_back(PullOf(context.get(), &TableCachePlan::loaded, &TableOfStep::loaded_rows,
-                         /*with_state=*/owns_rows()));
-  pulls.push_back(PullOf(context.get(), &TableCachePlan::bypassed, &TableOfStep::bypassed_rows,
-                         /*with_state=*/false));
+  pulls.push_back(rows_.Begin(&context->cache_plan, context->transfers.get(), &step.held));
+  pulls.push_back(PullBypassed(context.get()));
   for (PullWork& pull : pulls) {
     if (owns_rows()) {
       // The only worker: a row can lack only its own pushes.
@@ -140,54 +99,18 @@ void CachedSource::Fetch(const std::shared_ptr<StepContext>& context,
     }
   }
   AddPullSlices(dense, &pulls.back().slices);
-  StartPulls(context, std::move(pulls));
+  StartPulls(session_, std::move(pulls), context, &step.fetched);
 }
 
-// Copies evicted rows that are newer than the servers' to the host.
-void CachedSource::TakeEvicted(StepContext* context, size_t t, std::vector<RowCopy>* gathers) {
-  const CachedKeys& evicted = context->cache_plan.tables[t].evicted;
-  HeldRows& held = SlabOf(t).held();
-  for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    for (int32_t i = evicted.server_begin[server]; i < evicted.server_begin[server + 1]; ++i) {
-      const int32_t row = evicted.rows[i];
-      CHECK_EQ(held.key(row), evicted.keys[i]);
-      const uint32_t lookups = held.TakeUnwritten(row);
-      if (lookups > 0) chosen_[t * options_.num_servers + server].push_back({row, lookups});
-    }
-  }
-  GatherChosen(context, t, &context->of_source.Get<OfStep>().tables[t].evicted, gathers);
-}
-
-// Copies the chosen rows of the table to the host.
-void CachedSource::GatherChosen(StepContext* context, size_t t, WrittenRows* written,
-                                std::vector<RowCopy>* gathers) {
-  TakeChosen(t, &written->keys, &written->counts);
-  const int32_t count = written->keys.size();
-  const int width = WidthOf(t);
-  written->rows = context->download().Add<float>(size_t{1} * count * width);
-  if (count == 0) return;
-  gathers->push_back({SlabOf(t).Rows(width),
-                      context->upload().Add(absl::MakeConstSpan(written->keys.rows)),
-                      FloatMatrix(written->rows.device.data, count, width)});
-}
-
-// Copies pulled rows to their places in the slab.
-void CachedSource::PlacePulled(StepContext* context, size_t t, std::vector<RowCopy>* scatters) {
-  const TableOfStep& table = context->of_source.Get<OfStep>().tables[t];
-  const TableCachePlan& plan = context->cache_plan.tables[t];
-  DeviceSlab& slab = SlabOf(t);
-  const auto place = [&](const CachedKeys& keys, DeviceSpan<const float> packed, int width) {
-    if (keys.size() == 0) return;
-    scatters->push_back({slab.Rows(width), context->upload().Add(absl::MakeConstSpan(keys.rows)),
-                         // The device only reads it.
-                         FloatMatrix(const_cast<float*>(packed.data), keys.size(), width)});
-  };
-  place(plan.loaded, table.loaded_rows.device, WidthOf(t));
-  place(plan.bypassed, table.bypassed_rows.device, options_.tables[t].dim);
-  for (int32_t i = 0; i < plan.loaded.size(); ++i) {
-    slab.held().Hold(plan.loaded.rows[i], static_cast<int32_t>(t), plan.loaded.keys[i],
-                     context->complete_through);
-  }
+void CachedSource::PlaceBypassed(StepContext* context, size_t t, std::vector<RowCopy>* scatters) {
+  const CachedKeys& bypassed = context->cache_plan.tables[t].bypassed;
+  if (bypassed.size() == 0) return;
+  const int dim = options_.tables[t].dim;
+  const float* const packed = context->of_source.Get<OfStep>().tables[t].bypassed_rows.device.data;
+  scatters->push_back({rows_.SlabOf(t).Rows(dim),
+                       context->upload().Add(absl::MakeConstSpan(bypassed.rows)),
+                       // The device only reads it.
+                       FloatMatrix(const_cast<float*>(packed), bypassed.size(), dim)});
 }
 
 void CachedSource::PlaceBypassedGradients(StepContext* context, size_t t) {
@@ -244,7 +167,7 @@ absl::Status CachedSource::FindCompleteThrough(StepContext* context) {
     return absl::OkStatus();
   }
   for (size_t t = 0; t < options_.tables.size(); ++t) {
-    DeviceSlab& slab = SlabOf(t);
+    DeviceSlab& slab = rows_.SlabOf(t);
     for (const int32_t row : context->cache_plan.tables[t].rows) {
       if (!slab.IsCached(row)) continue;
       context->complete_through =
@@ -260,40 +183,22 @@ absl::Status CachedSource::FindCompleteThrough(StepContext* context) {
 
 absl::Status CachedSource::Await(StepContext* context) {
   if (!context->has_cache_plan) return uncached_.Await(context);
-  RETURN_IF_ERROR(context->of_source.Get<OfStep>().fetched.Wait());
-  std::vector<int32_t> staging(slabs_.size(), 0);
-  for (size_t t = 0; t < options_.tables.size(); ++t) {
-    staging[group_of_[t]] += context->cache_plan.tables[t].bypassed.size();
-  }
-  for (size_t g = 0; g < slabs_.size(); ++g) {
-    RETURN_IF_ERROR(slabs_[g]->ReserveStaging(staging[g]));
-  }
+  OfStep& step = context->of_source.Get<OfStep>();
+  RETURN_IF_ERROR(step.fetched.Wait());
+  RETURN_IF_ERROR(rows_.ReserveStaging(context->cache_plan));
   std::vector<RowCopy> gathers, scatters;
-  // Evictions of all tables come before loads: a row of the slab may go from one table to another.
-  for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(context, t, &gathers);
-  for (size_t t = 0; t < options_.tables.size(); ++t) PlacePulled(context, t, &scatters);
+  rows_.Place(context->complete_through, &step.held, &gathers, &scatters);
+  for (size_t t = 0; t < options_.tables.size(); ++t) PlaceBypassed(context, t, &scatters);
   RETURN_IF_ERROR(FindCompleteThrough(context));
   context->tables.resize(options_.tables.size());
   RETURN_IF_ERROR(PlaceGradients(context));
   for (size_t t = 0; t < options_.tables.size(); ++t) {
-    context->tables[t].rows = SlabOf(t).Rows(options_.tables[t].dim);
+    context->tables[t].rows = rows_.SlabOf(t).Rows(options_.tables[t].dim);
   }
   SendUploads(device_, context);
   device_->GatherRows(gathers);
   device_->ScatterRows(scatters);
   return absl::OkStatus();
-}
-
-void CachedSource::CountLookups(const StepContext& context, size_t t) {
-  const TableCachePlan& plan = context.cache_plan.tables[t];
-  const UninitializedVector<uint32_t>& counts = context.plan.tables[t].counts;
-  DeviceSlab& slab = SlabOf(t);
-  const size_t num_unique = plan.rows.size();
-  for (size_t u = 0; u < num_unique; ++u) {
-    const int32_t ahead = plan.rows[std::min(u + kRowsAhead, num_unique - 1)];
-    if (slab.IsCached(ahead)) slab.held().Prefetch(ahead);
-    if (slab.IsCached(plan.rows[u])) slab.held().AddUpdate(plan.rows[u], counts[u]);
-  }
 }
 
 // A server checks the pushes that it gets; a worker that updates rows in its place must do the
@@ -311,48 +216,80 @@ void CachedSource::FindBadGradient(StepContext* context) {
 }
 
 void CachedSource::Update(StepContext* context) {
-  const OfStep& step = context->of_source.Get<OfStep>();
-  int64_t written_ahead = 0;
+  OfStep& step = context->of_source.Get<OfStep>();
   if (owns_rows()) {
     std::vector<RowUpdateGroup> updates;
     std::vector<RowCopy> gathers;
     for (size_t t = 0; t < context->tables.size(); ++t) {
       const TableOfStep& table = step.tables[t];
-      const TableLayout& layout = options_.tables[t];
       const auto bypassed = static_cast<int32_t>(table.bypassed_positions.size);
-      updates.push_back(
-          {layout.optimizer,
-           ScalarsForStep(layout.optimizer, context->learning_rate, context->optimizer_step()),
-           context->tables[t].gradients, table.rows, SlabOf(t).CachedRows()});
-      gathers.push_back({context->tables[t].gradients, table.bypassed_positions,
-                         FloatMatrix(table.bypassed_gradients.device.data, bypassed, layout.dim)});
-      CountLookups(*context, t);
+      updates.push_back(rows_.UpdateOf(t, *context, context->tables[t].gradients, table.rows));
+      gathers.push_back(
+          {context->tables[t].gradients, table.bypassed_positions,
+           FloatMatrix(table.bypassed_gradients.device.data, bypassed, options_.tables[t].dim)});
+      rows_.NoteUpdates(t, context->cache_plan.tables[t].rows, context->plan.tables[t].counts);
     }
     FindBadGradient(context);
     device_->SparseUpdate(updates);
     // Queued after the update: the servers get the rows as of this step.
-    written_ahead = WriteAhead(context, &gathers);
+    rows_.WriteAhead(&step.held, &gathers);
     device_->GatherRows(gathers);
   }
   context->download().Send(Stream::kCompute);
-  absl::MutexLock lock(&mutex_);
-  const CacheCounts& planned = context->cache_plan.counts;
-  counts_.hits += planned.hits;
-  counts_.loaded += planned.loaded;
-  counts_.bypassed += planned.bypassed;
-  counts_.rejected_no_room += planned.rejected_no_room;
-  counts_.evicted += planned.evicted;
-  counts_.written_ahead += written_ahead;
-  counts_.rows_held = planned.rows_held;
+}
+
+// Gradients of held rows are not pushed, so no other check would find a bad one.
+absl::Status CachedSource::CheckGradients(StepContext* context) const {
+  if (!owns_rows()) return absl::OkStatus();
+  int64_t at = context->outcome()->bad_row_gradient;
+  for (size_t t = 0; t < context->tables.size(); ++t) {
+    const int64_t dim = options_.tables[t].dim;
+    const int64_t floats = int64_t{context->tables[t].gradients.rows} * dim;
+    if (at < floats) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step ", context->step().value(), ": the gradient of table '", options_.tables[t].name,
+          "', key ", context->plan.tables[t].keys[at / dim], " is not finite", kRateHint));
+    }
+    at -= floats;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CachedSource::Push(const std::shared_ptr<StepContext>& context,
+                                std::vector<std::vector<wire::PushSlice>> dense) {
+  RETURN_IF_ERROR(CheckGradients(context.get()));
+  OfStep& step = context->of_source.Get<OfStep>();
+  PushWork push;
+  push.step = context->step();
+  push.learning_rate = context->learning_rate;
+  std::vector<std::vector<wire::PushSlice>>& wave = push.waves.emplace_back(options_.num_servers);
+  for (size_t t = 0; t < context->tables.size(); ++t) {
+    const TablePlan& plan = context->plan.tables[t];
+    const TableOfStep& table = step.tables[t];
+    if (owns_rows()) {
+      AddPushSlices(SharesOf(plan.id, context->cache_plan.tables[t].bypassed),
+                    wire::PushKind::kGradient, table.bypassed_counts, table.bypassed_gradients.host,
+                    &wave);
+    } else {
+      AddPushSlices(SharesOf(plan.id, plan), wire::PushKind::kGradient, plan.counts,
+                    table.gradients.host, &wave);
+    }
+  }
+  if (owns_rows()) {
+    rows_.AddEvicted(step.held, &wave);
+    rows_.AddWrittenAhead(step.held, &wave);
+  }
+  rows_.StartPush(context, std::move(push), std::move(dense), &step.held);
+  RETURN_IF_ERROR(session_->ReleaseWave(context->step(), 0));
+  return rows_.SendPieces(context->step(), &step.held);
+}
+
+absl::Status CachedSource::FinishPush(StepContext* context) {
+  return rows_.FinishPush(context->step(), &context->of_source.Get<OfStep>().held);
 }
 
 void CachedSource::FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) {
   uncached_.FetchForEvaluation(context, step);
-}
-
-CacheCounts CachedSource::counts() const {
-  absl::MutexLock lock(&mutex_);
-  return counts_;
 }
 
 }  // namespace thermocline

@@ -7,9 +7,12 @@
 
 namespace thermocline {
 
-DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster)
-    : tensors_(tensors), ranges_(cluster.num_servers()) {
+DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster,
+                         Slice slice)
+    : tensors_(tensors), ranges_(cluster.num_servers()), server_begin_(1) {
   CHECK(!tensors.empty());
+  CHECK_LT(slice.rank, slice.of);
+  const ClusterMap ranks(slice.of);
   state_floats_ = tensors[0].layout.state_floats();
   for (uint32_t server = 0; server < cluster.num_servers(); ++server) {
     int64_t first_block = 0;  // of the tensor, in the arena
@@ -20,7 +23,11 @@ DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMa
       Range range{tensor.layout.id, static_cast<int64_t>(keys_.size()), 0};
       for (int64_t block = 0; block < tensor.num_blocks(); ++block) {
         const Key key = static_cast<Key>(block);
-        if (cluster.ServerOfHash(KeyHash(salt, key)) != ServerIndex(server)) continue;
+        const uint64_t hash = KeyHash(salt, key);
+        if (cluster.ServerOfHash(hash) != ServerIndex(server) ||
+            ranks.ServerOfHash(hash) != ServerIndex(slice.rank)) {
+          continue;
+        }
         keys_.push_back(key);
         arena_blocks_.push_back(first_block + block);
         ++range.count;
@@ -28,6 +35,8 @@ DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMa
       if (range.count > 0) ranges_[server].push_back(range);
       first_block += tensor.num_blocks();
     }
+    arena_num_blocks_ = first_block;
+    server_begin_.push_back(num_blocks());
   }
   no_lookups_.resize(keys_.size());
 }
@@ -35,7 +44,7 @@ DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMa
 void DenseBlocks::Initialize(uint64_t seed, absl::Span<float> weights,
                              absl::Span<float> state) const {
   CHECK_EQ(weights.size(), static_cast<size_t>(arena_floats()));
-  CHECK_EQ(state.size(), static_cast<size_t>(num_blocks() * state_floats_));
+  CHECK_EQ(state.size(), static_cast<size_t>(arena_num_blocks_ * state_floats_));
   std::vector<float> row(row_floats());
   size_t block = 0;
   for (const DenseTable& tensor : tensors_) {
@@ -49,6 +58,15 @@ void DenseBlocks::Initialize(uint64_t seed, absl::Span<float> weights,
       }
     }
   }
+}
+
+const DenseTable& DenseBlocks::TensorOf(int64_t arena_block) const {
+  for (const DenseTable& tensor : tensors_) {
+    if (arena_block < tensor.num_blocks()) return tensor;
+    arena_block -= tensor.num_blocks();
+  }
+  CHECK(false);
+  return tensors_.back();
 }
 
 std::vector<std::vector<PullSlice>> DenseBlocks::Slices(absl::Span<float> rows,

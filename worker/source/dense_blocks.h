@@ -2,7 +2,8 @@
 //
 // The model keeps its parameters in one flat arena (bottom MLP, then top MLP, each tensor from a
 // multiple of 256 floats on); a server gets the blocks that its partitions hold. "Staging" is the
-// same blocks in wire order: by server, then tensor, then block.
+// same blocks in wire order: by server, then tensor, then block. (dense_slices.h takes ranks for
+// the servers.)
 //
 // Immutable after construction.
 #ifndef THERMOCLINE_WORKER_SOURCE_DENSE_BLOCKS_H_
@@ -21,12 +22,21 @@ namespace thermocline {
 
 class DenseBlocks {
  public:
-  // REQUIRES: all tensors have the same optimizer; at least one tensor.
-  DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster);
+  // The blocks that one of `of` ranks owns: those that a server of this index would hold.
+  struct Slice {
+    uint32_t rank = 0;
+    uint32_t of = 1;
+  };
+
+  // REQUIRES: all tensors have the same optimizer; at least one tensor. slice: only its blocks are
+  // staged, in pushes and in pulls; arenas have all blocks.
+  DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster)
+      : DenseBlocks(tensors, cluster, Slice{}) {}
+  DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster, Slice slice);
 
   const std::vector<DenseTable>& tensors() const { return tensors_; }
-  int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }
-  int64_t arena_floats() const { return num_blocks() * kDenseBlockFloats; }
+  int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }  // Those staged.
+  int64_t arena_floats() const { return arena_num_blocks_ * kDenseBlockFloats; }
   int state_floats() const { return state_floats_; }  // of one block
   int row_floats() const { return kDenseBlockFloats + state_floats_; }
 
@@ -41,6 +51,14 @@ class DenseBlocks {
   std::vector<std::vector<wire::PushSlice>> GradientSlices(
       absl::Span<const float> staged_gradients) const;
   std::vector<std::vector<wire::PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
+
+  // Staging positions of a server's blocks: [begin, end).
+  int64_t begin_of(ServerIndex server) const { return server_begin_[server.value()]; }
+  int64_t end_of(ServerIndex server) const { return server_begin_[server.value() + 1]; }
+  // The block's place in the arena.
+  int64_t arena_block(int64_t staging_position) const { return arena_blocks_[staging_position]; }
+  // Which tensor has a block of the arena.
+  const DenseTable& TensorOf(int64_t arena_block) const;
 
   // Between arena and staging.
   //   staged_weights, staged_gradients: [num_blocks, 256]; staged_rows: [num_blocks, row_floats]
@@ -66,10 +84,12 @@ class DenseBlocks {
 
   std::vector<DenseTable> tensors_;
   int state_floats_ = 0;
+  int64_t arena_num_blocks_ = 0;
   std::vector<Key> keys_;                   // [num_blocks] of staging position
   std::vector<int64_t> arena_blocks_;       // [num_blocks] of staging position
   std::vector<uint32_t> no_lookups_;        // [num_blocks] zeros
   std::vector<std::vector<Range>> ranges_;  // [num_servers]
+  std::vector<int64_t> server_begin_;       // [num_servers + 1]
 };
 
 }  // namespace thermocline

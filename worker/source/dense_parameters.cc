@@ -19,10 +19,14 @@ struct DenseParameters::OfStep {
 };
 
 DenseParameters::DenseParameters(const DenseBlocks* blocks, const DenseArenas& arenas,
-                                 uint32_t num_workers, Device* device, PsSession* session)
+                                 uint32_t num_workers, DenseSlices* slices, Device* device,
+                                 PsSession* session)
     : blocks_(blocks),
       arenas_(arenas),
-      updated_here_(num_workers == 1),
+      home_(num_workers == 1    ? Home::kHere
+            : slices != nullptr ? Home::kSlices
+                                : Home::kServers),
+      slices_(slices),
       device_(device),
       session_(session),
       bad_gradient_(device->Allocate(sizeof(int64_t))),
@@ -40,70 +44,81 @@ DenseParameters::HostCopy DenseParameters::MakeHostCopy(DeviceSpan<float> span) 
   return copy;
 }
 
-absl::Status DenseParameters::CopyToHost() {
-  if (!device_->is_host_memory()) {
-    const auto copy = [this](DeviceSpan<float> from, const HostCopy& to) {
-      device_->CopyToHost(to.buffer->data(), from.data, sizeof(float) * from.size,
-                          Stream::kCompute);
-    };
-    copy(arenas_.weights, weights_);
-    copy(arenas_.state, state_);
-    copy(arenas_.gradients, gradients_);
-  }
-  return device_->Synchronize();
+void DenseParameters::CopyToHost(DeviceSpan<float> from, const HostCopy& to) {
+  if (device_->is_host_memory()) return;
+  device_->CopyToHost(to.buffer->data(), from.data, sizeof(float) * from.size, Stream::kCompute);
 }
 
-void DenseParameters::CopyToDevice() {
+void DenseParameters::CopyToDevice(const HostCopy& from, DeviceSpan<float> to) {
   if (device_->is_host_memory()) return;
-  const auto copy = [this](const HostCopy& from, DeviceSpan<float> to) {
-    device_->CopyToDevice(to.data, from.buffer->data(), sizeof(float) * to.size, Stream::kCompute);
-  };
-  copy(weights_, arenas_.weights);
-  copy(state_, arenas_.state);
+  device_->CopyToDevice(to.data, from.buffer->data(), sizeof(float) * to.size, Stream::kCompute);
+}
+
+// Those whose optimizer state this worker has.
+const DenseBlocks& DenseParameters::state_blocks() const {
+  return home_ == Home::kSlices ? slices_->own() : *blocks_;
 }
 
 void DenseParameters::Initialize(uint64_t seed) {
   blocks_->Initialize(seed, weights_.floats, state_.floats);
-  CopyToDevice();
+  CopyToDevice(weights_, arenas_.weights);
+  CopyToDevice(state_, arenas_.state);
 }
 
-absl::Status DenseParameters::Load(Step step, bool with_state) {
-  const int64_t row_floats = with_state ? blocks_->row_floats() : kDenseBlockFloats;
-  UninitializedVector<float> rows(blocks_->num_blocks() * row_floats);
+absl::Status DenseParameters::Pull(Step step, bool with_state,
+                                   std::vector<std::vector<PullSlice>> slices) {
   PullWork pull;
   pull.kind = wire::PullKind::kRead;
   pull.step = step;
   pull.with_state = with_state;
-  pull.slices = with_state ? blocks_->PullRowSlices(absl::MakeSpan(rows))
-                           : blocks_->PullSlices(absl::MakeSpan(rows));
-  const auto loaded = std::make_shared<Completion>();
+  pull.slices = std::move(slices);
+  const auto pulled = std::make_shared<Completion>();
   session_->Pull(std::move(pull),
-                 [loaded](absl::Status status, Step) { loaded->Deliver(std::move(status)); });
-  RETURN_IF_ERROR(loaded->Wait());
-  if (with_state) {
-    blocks_->UnstageRows(rows, weights_.floats, state_.floats);
-  } else {
-    blocks_->UnstageWeights(rows, weights_.floats);
+                 [pulled](absl::Status status, Step) { pulled->Deliver(std::move(status)); });
+  return pulled->Wait();
+}
+
+absl::Status DenseParameters::Load(Step step, bool with_state) {
+  if (!with_state || home_ == Home::kSlices) {
+    UninitializedVector<float> staged(blocks_->num_blocks() * kDenseBlockFloats);
+    RETURN_IF_ERROR(Pull(step, false, blocks_->PullSlices(absl::MakeSpan(staged))));
+    blocks_->UnstageWeights(staged, weights_.floats);
   }
-  CopyToDevice();
+  if (with_state) {
+    const DenseBlocks& blocks = state_blocks();
+    UninitializedVector<float> rows(blocks.num_blocks() * blocks.row_floats());
+    RETURN_IF_ERROR(Pull(step, true, blocks.PullRowSlices(absl::MakeSpan(rows))));
+    blocks.UnstageRows(rows, weights_.floats, state_.floats);
+    CopyToDevice(state_, arenas_.state);
+  }
+  CopyToDevice(weights_, arenas_.weights);
   return absl::OkStatus();
 }
 
 std::vector<std::vector<PullSlice>> DenseParameters::PullShare(StepContext* context) const {
-  if (updated_here_) return {};
+  if (home_ != Home::kServers) return {};
   UninitializedVector<float>& pulled = context->of_dense.Get<OfStep>().pulled;
   pulled.resize(blocks_->arena_floats());
   return blocks_->PullSlices(absl::MakeSpan(pulled));
 }
 
-void DenseParameters::Receive(StepContext* context) {
-  if (updated_here_) return;
+absl::Status DenseParameters::Receive(StepContext* context) {
+  if (home_ != Home::kServers) return Settle();
   blocks_->UnstageWeights(context->of_dense.Get<OfStep>().pulled, weights_.floats);
-  CopyToDevice();
+  CopyToDevice(weights_, arenas_.weights);
+  return absl::OkStatus();
+}
+
+absl::Status DenseParameters::Settle() {
+  if (owed_weights_ == kNoStep) return absl::OkStatus();
+  RETURN_IF_ERROR(slices_->ReceiveWeights(owed_weights_, weights_.floats));
+  owed_weights_ = kNoStep;
+  CopyToDevice(weights_, arenas_.weights);
+  return absl::OkStatus();
 }
 
 void DenseParameters::Update(StepContext* context) {
-  if (!updated_here_) return;
+  if (home_ != Home::kHere) return;
   const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
   auto* const bad_gradient = static_cast<int64_t*>(bad_gradient_->data());
   device_->FindNonFinite(arenas_.gradients.AsConst(), {bad_gradient, 1});
@@ -116,45 +131,68 @@ void DenseParameters::Update(StepContext* context) {
 
 std::vector<std::vector<wire::PushSlice>> DenseParameters::PushShare(StepContext* context) const {
   OfStep& step = context->of_dense.Get<OfStep>();
-  step.pushes = !updated_here_ || context->writes_back;
+  step.pushes = home_ == Home::kServers || context->writes_back;
   if (!step.pushes) return {};
-  if (!updated_here_) {
+  if (home_ == Home::kServers) {
     step.pushed.resize(blocks_->arena_floats());
     return blocks_->GradientSlices(step.pushed);
   }
-  step.pushed.resize(blocks_->num_blocks() * blocks_->row_floats());
-  return blocks_->AssignSlices(step.pushed);
+  const DenseBlocks& blocks = state_blocks();
+  step.pushed.resize(blocks.num_blocks() * blocks.row_floats());
+  return blocks.AssignSlices(step.pushed);
 }
 
 absl::Status DenseParameters::Push(StepContext* context) {
   OfStep& step = context->of_dense.Get<OfStep>();
-  if (updated_here_) {
-    RETURN_IF_ERROR(context->transfers->finished->Wait());
-    RETURN_IF_ERROR(CheckGradients(*context, context->outcome()->bad_gradient));
+  switch (home_) {
+    case Home::kHere:
+      RETURN_IF_ERROR(context->transfers->finished->Wait());
+      RETURN_IF_ERROR(CheckGradients(*context, context->outcome()->bad_gradient));
+      if (!step.pushes) return absl::OkStatus();
+      CopyToHost(arenas_.weights, weights_);
+      CopyToHost(arenas_.state, state_);
+      RETURN_IF_ERROR(device_->Synchronize());
+      break;
+    case Home::kSlices:
+      RETURN_IF_ERROR(ExchangeSlices(context));
+      if (!step.pushes) return absl::OkStatus();
+      // A server applies the step when every rank has what it needs of it: so a rank may leave
+      // then.
+      RETURN_IF_ERROR(Settle());
+      break;
+    case Home::kServers:
+      CopyToHost(arenas_.gradients, gradients_);
+      RETURN_IF_ERROR(device_->Synchronize());
+      blocks_->StageGradients(gradients_.floats, absl::MakeSpan(step.pushed));
+      return session_->ReleaseWave(context->step(), PsSession::kLastWave);
   }
-  if (!step.pushes) return absl::OkStatus();
-  RETURN_IF_ERROR(CopyToHost());
-  if (updated_here_) {
-    blocks_->StageRows(weights_.floats, state_.floats, absl::MakeSpan(step.pushed));
-  } else {
-    blocks_->StageGradients(gradients_.floats, absl::MakeSpan(step.pushed));
-  }
+  state_blocks().StageRows(weights_.floats, state_.floats, absl::MakeSpan(step.pushed));
   return session_->ReleaseWave(context->step(), PsSession::kLastWave);
+}
+
+// Sends the step's gradients to the owners of the slices, and updates the own one.
+absl::Status DenseParameters::ExchangeSlices(StepContext* context) {
+  CopyToHost(arenas_.gradients, gradients_);
+  RETURN_IF_ERROR(device_->Synchronize());
+  RETURN_IF_ERROR(CheckGradients(*context, static_cast<int64_t>(FindNonFinite(gradients_.floats))));
+  const Step step = context->step();
+  const bool ends_data = context->behind.kind == StepBehind::Kind::kEnd;
+  RETURN_IF_ERROR(slices_->PostGradients(step, ends_data, gradients_.floats));
+  const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
+  RETURN_IF_ERROR(slices_->UpdateOwn(
+      step, ScalarsForStep(optimizer, context->learning_rate, context->optimizer_step()),
+      weights_.floats, state_.floats));
+  owed_weights_ = step;
+  return absl::OkStatus();
 }
 
 absl::Status DenseParameters::CheckGradients(const StepContext& context,
                                              int64_t bad_gradient) const {
   if (bad_gradient == arenas_.gradients.size) return absl::OkStatus();
-  int64_t block = bad_gradient / kDenseBlockFloats;
-  for (const DenseTable& tensor : blocks_->tensors()) {
-    if (block < tensor.num_blocks()) {
-      return absl::InvalidArgumentError(absl::StrCat("step ", context.step().value(),
-                                                     ": a gradient of '", tensor.layout.name,
-                                                     "' is not finite", kRateHint));
-    }
-    block -= tensor.num_blocks();
-  }
-  return absl::InternalError("a gradient beyond the last tensor is not finite");
+  const DenseTable& tensor = blocks_->TensorOf(bad_gradient / kDenseBlockFloats);
+  return absl::InvalidArgumentError(absl::StrCat("step ", context.step().value(),
+                                                 ": a gradient of '", tensor.layout.name,
+                                                 "' is not finite", kRateHint));
 }
 
 }  // namespace thermocline

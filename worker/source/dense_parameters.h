@@ -1,8 +1,10 @@
 // The dense parameters of a job, as one worker's steps use them: beside the rows of the embedding
 // source (embedding_source.h), with which they share a step's pull and push.
 //
-// With one worker they live on its device: every step updates them there, and a step that writes
-// back brings them to the servers. With several they live on the servers: every step pulls them and
+// They have one of three homes. With one worker they live on its device: every step updates them
+// there, and a step that writes back brings them to the servers. Several workers in sync mode each
+// update a slice of them, on the host, and send it to all (dense_slices.h); a step that writes back
+// brings every slice to the servers. Else they live on the servers: every step pulls them and
 // pushes their gradients. This class hides the difference; the calls of a step are the same, in
 // this order:
 //
@@ -29,6 +31,7 @@
 #include "kernels/device.h"
 #include "worker/session/ps_session.h"
 #include "worker/source/dense_blocks.h"
+#include "worker/source/dense_slices.h"
 #include "worker/source/step_context.h"
 
 namespace thermocline {
@@ -42,33 +45,41 @@ struct DenseArenas {
 
 class DenseParameters {
  public:
-  // All that is pointed to, and the arenas, outlive it. num_workers: of the job.
-  DenseParameters(const DenseBlocks* blocks, const DenseArenas& arenas, uint32_t num_workers,
-                  Device* device, PsSession* session);
+  enum class Home { kHere, kServers, kSlices };
 
-  // Whether this worker updates them, on its device; else the servers do.
-  bool updated_here() const { return updated_here_; }
+  // All that is pointed to, and the arenas, outlive it. num_workers: of the job. slices: null where
+  // the workers do not exchange blocks.
+  DenseParameters(const DenseBlocks* blocks, const DenseArenas& arenas, uint32_t num_workers,
+                  DenseSlices* slices, Device* device, PsSession* session);
+
+  Home home() const { return home_; }
 
   // Gives them their initial values.
   void Initialize(uint64_t seed);
   // Reads them as they are once every worker's pushes up to step - 1 are in them, and waits. Where
-  // they are updated here, a run that doesn't begin at step 0 with initial values does so before
-  // its first step, with the optimizer's state; scoring needs the weights alone.
+  // they do not live on the servers, a run that doesn't begin at step 0 with initial values does so
+  // before its first step, with the optimizer's state (of the own slice); scoring needs the weights
+  // alone.
   absl::Status Load(Step step, bool with_state);
 
   // What the step pulls; empty: nothing.
   std::vector<std::vector<PullSlice>> PullShare(StepContext* context) const;
-  // Takes to the device what was pulled.
-  void Receive(StepContext* context);
+  // Takes to the device what was pulled, or what the other workers have made of the last step.
+  // Errors: of DenseSlices.
+  absl::Status Receive(StepContext* context);
   // Where they are updated here: queues the update with the model's gradients and
   // context->learning_rate, and looks for a gradient that is not finite (outcome()->bad_gradient).
   void Update(StepContext* context);
   // What the step pushes, in a wave of its own: gradients, or, where context->writes_back, rows;
   // empty: nothing, the parameters stay here.
   std::vector<std::vector<wire::PushSlice>> PushShare(StepContext* context) const;
-  // Releases that wave, the push's last, with the values that the device has now. Errors:
-  // kInvalidArgument (a gradient is not finite; names the tensor), the device's, the session's.
+  // Releases that wave, the push's last, with the values that the device has now; slices are
+  // updated before. Errors: kInvalidArgument (a gradient is not finite; names the tensor), the
+  // device's, the session's, those of DenseSlices.
   absl::Status Push(StepContext* context);
+  // Before an evaluation, and at the end: the device has the parameters as the last step leaves
+  // them (where they live on the servers: as Load brings them). Errors: of DenseSlices.
+  absl::Status Settle();
 
  private:
   struct OfStep;
@@ -78,17 +89,22 @@ class DenseParameters {
   };
 
   HostCopy MakeHostCopy(DeviceSpan<float> span) const;
-  absl::Status CopyToHost();
-  void CopyToDevice();
+  void CopyToHost(DeviceSpan<float> from, const HostCopy& to);
+  void CopyToDevice(const HostCopy& from, DeviceSpan<float> to);
+  const DenseBlocks& state_blocks() const;
+  absl::Status Pull(Step step, bool with_state, std::vector<std::vector<PullSlice>> slices);
+  absl::Status ExchangeSlices(StepContext* context);
   absl::Status CheckGradients(const StepContext& context, int64_t bad_gradient) const;
 
   const DenseBlocks* const blocks_;
   const DenseArenas arenas_;
-  const bool updated_here_;
+  const Home home_;
+  DenseSlices* const slices_;  // Null: home_ is another.
   Device* const device_;
   PsSession* const session_;
   const std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64, device
   const HostCopy weights_, state_, gradients_;        // of the arenas
+  Step owed_weights_ = kNoStep;  // The step whose weights others still send; kNoStep: none.
 };
 
 }  // namespace thermocline

@@ -54,7 +54,7 @@ class DenseParametersTest : public ::testing::Test {
     };
     auto dense = std::make_unique<DenseParameters>(
         &blocks_, DenseArenas{span(weights_), span(state_), span(gradients_)}, num_workers,
-        device_.get(), session_.get());
+        /*slices=*/nullptr, device_.get(), session_.get());
     dense->Initialize(/*seed=*/7);
     return dense;
   }
@@ -94,7 +94,7 @@ class DenseParametersTest : public ::testing::Test {
 
 TEST_F(DenseParametersTest, SeveralWorkersPullWeightsAndPushGradients) {
   const auto dense = Make(/*num_workers=*/2);
-  EXPECT_FALSE(dense->updated_here());
+  EXPECT_EQ(dense->home(), DenseParameters::Home::kServers);
   const std::vector<std::vector<PullSlice>> pulled = dense->PullShare(&context_);
   ASSERT_EQ(pulled.size(), 1u);
   std::vector<float> expected;
@@ -104,7 +104,7 @@ TEST_F(DenseParametersTest, SeveralWorkersPullWeightsAndPushGradients) {
   }
   ASSERT_EQ(expected.size(), weights_.size());
   EXPECT_NE(weights_, expected);
-  dense->Receive(&context_);
+  ASSERT_TRUE(dense->Receive(&context_).ok());
   EXPECT_EQ(weights_, expected);
   dense->Update(&context_);
   EXPECT_EQ(weights_, expected) << "the servers update them";
@@ -117,7 +117,7 @@ TEST_F(DenseParametersTest, SeveralWorkersPullWeightsAndPushGradients) {
 
 TEST_F(DenseParametersTest, OneWorkerUpdatesThemAndPushesRowsWhereTheStepWritesBack) {
   const auto dense = Make(/*num_workers=*/1);
-  EXPECT_TRUE(dense->updated_here());
+  EXPECT_EQ(dense->home(), DenseParameters::Home::kHere);
   EXPECT_TRUE(dense->PullShare(&context_).empty());
   const std::vector<float> initial = weights_;
   dense->Update(&context_);

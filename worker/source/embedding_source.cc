@@ -1,5 +1,9 @@
 #include "worker/source/embedding_source.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 
 namespace thermocline {
@@ -22,6 +26,14 @@ size_t FloatsPerKey(const KeyShares& shares, const Values& values) {
   CHECK_EQ(values.size(), shares.keys.size() * width);
   return width;
 }
+
+// A step's pulls; done when the last of them is.
+struct PullsOfStep {
+  absl::Mutex mutex;
+  size_t under_way ABSL_GUARDED_BY(mutex) = 0;
+  absl::Status status ABSL_GUARDED_BY(mutex);
+  Step complete_through ABSL_GUARDED_BY(mutex);
+};
 
 }  // namespace
 
@@ -50,6 +62,31 @@ void AddPushSlices(const KeyShares& shares, wire::PushKind kind, absl::Span<cons
                                  counts.subspan(begin, count),
                                  values.subspan(begin * width, count * width)});
   });
+}
+
+void StartPulls(PsSession* session, std::vector<PullWork> pulls,
+                const std::shared_ptr<StepContext>& context, Completion* fetched) {
+  const auto state = std::make_shared<PullsOfStep>();
+  {
+    absl::MutexLock lock(&state->mutex);
+    state->under_way = pulls.size();
+    state->complete_through = context->step() - 1;
+  }
+  fetched->Reset();
+  for (PullWork& pull : pulls) {
+    session->Pull(std::move(pull), [state, fetched, context](absl::Status status, Step through) {
+      bool last = false;
+      {
+        absl::MutexLock lock(&state->mutex);
+        state->status.Update(status);
+        state->complete_through = std::min(state->complete_through, through);
+        last = --state->under_way == 0;
+        if (last) context->complete_through = state->complete_through;
+        status = state->status;
+      }
+      if (last) fetched->Deliver(std::move(status));
+    });
+  }
 }
 
 }  // namespace thermocline

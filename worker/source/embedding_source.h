@@ -1,5 +1,6 @@
 // Where a trainer's rows come from and where its gradients go. Implementations: RemoteSource (pull
-// and push every step), CachedSource (hot rows stay on the device, cached_source.h).
+// and push every step), CachedSource (hot rows stay on the device, cached_source.h), SharedSource
+// (of several workers with one cache, shared_source.h).
 //
 // One thread calls it, for each step in order: Fetch, Await, Update, Push, FinishPush. Up to
 // fetch_ahead() later steps may be fetched before a step's Push. A trainer that pipelines its steps
@@ -18,15 +19,19 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/base/completion.h"
 #include "common/base/ids.h"
 #include "common/math/table_spec.h"
 #include "common/wire/messages.h"
 #include "kernels/device.h"
+#include "worker/plan/batch_plan.h"
 #include "worker/session/ps_session.h"
 #include "worker/session/transport.h"
 #include "worker/source/step_context.h"
 
 namespace thermocline {
+
+class OwnedRows;
 
 class EmbeddingSource {
  public:
@@ -61,21 +66,10 @@ class EmbeddingSource {
   // Evaluation: reads rows as they are once every worker's pushes up to step - 1 are in them. Then
   // Await.
   virtual void FetchForEvaluation(const std::shared_ptr<StepContext>& context, Step step) = 0;
-};
 
-// The distinct keys of a table, server by server, of which implementations make the slices of pulls
-// and pushes.
-struct KeyShares {
-  TableId table;
-  absl::Span<const Key> keys;
-  absl::Span<const int32_t> server_begin;  // [num_servers + 1]: server s has [s] .. [s + 1]
+  // The rows that it holds between steps; null: none.
+  virtual const OwnedRows* cache() const { return nullptr; }
 };
-
-// keys: a TablePlan, or CachedKeys
-template <typename Keys>
-KeyShares SharesOf(TableId table, const Keys& keys) {
-  return {table, keys.keys, keys.server_begin};
-}
 
 // Adds slices of other keys, [num_servers] or empty.
 void AddPullSlices(const std::vector<std::vector<PullSlice>>& more,
@@ -88,6 +82,11 @@ void AddPushSlices(const KeyShares& shares, wire::PushKind kind,
                    absl::Span<const uint32_t> counts,  // [keys]
                    absl::Span<const float> values,
                    std::vector<std::vector<wire::PushSlice>>* slices);
+
+// Begins the pulls of a step, one or more. `fetched` is delivered, and context->complete_through
+// set, when the last of them is done.
+void StartPulls(PsSession* session, std::vector<PullWork> pulls,
+                const std::shared_ptr<StepContext>& context, Completion* fetched);
 
 struct RemoteSourceOptions {
   uint32_t num_servers = 1;

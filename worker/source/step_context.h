@@ -67,6 +67,13 @@ struct TransferSizes {
   }
 };
 
+// What comes behind a step in the data.
+struct StepBehind {
+  enum class Kind { kStep, kEnd, kError };  // kError: it can't be read.
+  Kind kind = Kind::kEnd;
+  uint32_t ends_pass = 0;  // The pass that the step before it ends, from 1; 0: none.
+};
+
 // The state of one part of the worker in a step, of a type that only that part knows.
 class PrivateStepState {
  public:
@@ -87,6 +94,7 @@ class PrivateStepState {
 struct StepContext {
   std::unique_ptr<Batch> batch;
   BatchPlan plan;
+  StepBehind behind;     // Known once the pipeline hands the step out.
   CachePlan cache_plan;  // Where the pipeline plans a cache.
   bool has_cache_plan = false;
 
@@ -105,7 +113,8 @@ struct StepContext {
   DeviceSpan<const float> labels;   // [batch] device
   DeviceSpan<const float> weights;  // [batch] device; none where the job has none
 
-  PrivateStepState of_source, of_dense;  // The embedding source's, the dense parameters'.
+  // The cache stage's, the embedding source's, the dense parameters'.
+  PrivateStepState of_cache, of_source, of_dense;
 
   Step step() const { return batch->step; }
   Step optimizer_step() const { return step() + steps_before; }

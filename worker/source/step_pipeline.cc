@@ -1,5 +1,6 @@
 #include "worker/source/step_pipeline.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/check.h"
@@ -8,28 +9,19 @@
 
 namespace thermocline {
 
-namespace {
-
-// Lookups read rows of the slab instead of positions among the table's distinct keys.
-void MapLookups(const CachePlan& cache, FeaturePlan* feature) {
-  const int32_t* rows = cache.tables[feature->table].rows.data();
-  for (int32_t& index : feature->row_indices) index = rows[index];
-}
-
-}  // namespace
-
 StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlanner& planner,
                            StepPipelineOptions options)
     : device_(options.device),
       reader_(std::move(reader)),
-      window_steps_(options.window_steps),
+      window_steps_(std::max(1, options.window_steps)),
       threads_(options.threads),
       planners_(threads_->num_threads(), planner),
-      cache_planner_(std::move(options.cache_planner)) {
+      cache_(std::move(options.cache)) {
   CHECK_GE(options.depth, 1);
-  for (int i = 0; i < options.depth + options.window_steps; ++i) {
+  const size_t contexts = options.depth + window_steps_;
+  while (ring_.size() < contexts) {
     ring_.push_back(std::make_unique<StepContext>());
-    ring_.back()->has_cache_plan = cache_planner_ != nullptr;
+    ring_.back()->has_cache_plan = cache_ != nullptr;
     idle_.push_back(ring_.back().get());
   }
   thread_ = std::thread([this] { Run(); });
@@ -37,6 +29,7 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
 
 StepPipeline::~StepPipeline() {
   reader_->Cancel();
+  if (cache_ != nullptr) cache_->Cancel();
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -73,6 +66,11 @@ absl::StatusOr<std::shared_ptr<StepContext>> StepPipeline::Next() {
   return std::shared_ptr<StepContext>(context, [this](StepContext* idle) { Recycle(idle); });
 }
 
+bool StepPipeline::NextIsReady() const {
+  absl::MutexLock lock(&mutex_);
+  return ended_ || !ready_.empty();
+}
+
 void StepPipeline::Recycle(StepContext* context) {
   reader_->Recycle(std::move(context->batch));
   absl::MutexLock lock(&mutex_);
@@ -81,56 +79,62 @@ void StepPipeline::Recycle(StepContext* context) {
   idle_.push_back(context);
 }
 
+StepContext* StepPipeline::TakeIdle() {
+  absl::MutexLock lock(&mutex_);
+  const auto may_go_on = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !idle_.empty();
+  };
+  mutex_.Await(absl::Condition(&may_go_on));
+  if (stopping_) return nullptr;
+  StepContext* const context = idle_.back();
+  idle_.pop_back();
+  return context;
+}
+
 void StepPipeline::Run() {
-  while (true) {
-    StepContext* context = nullptr;
-    {
-      absl::MutexLock lock(&mutex_);
-      const auto may_go_on = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || !idle_.empty();
-      };
-      mutex_.Await(absl::Condition(&may_go_on));
-      if (stopping_) return;
-      context = idle_.back();
-      idle_.pop_back();
-    }
-    const absl::StatusOr<bool> filled = Fill(context);
-    if (filled.ok() && *filled) {
-      PassOn(context);
-      continue;
-    }
+  while (StepContext* const context = TakeIdle()) {
+    const absl::StatusOr<bool> admitted = Admit(context);
+    const bool goes_on = admitted.ok() && *admitted;
+    if (goes_on) window_.push_back(context);
     // Steps before an error are still complete.
-    PassOnWindow(0);
+    absl::Status status = admitted.status();
+    status.Update(PassOnWindow(goes_on ? window_steps_ : 0,
+                               admitted.ok() ? StepBehind::Kind::kEnd : StepBehind::Kind::kError));
+    if (goes_on && status.ok()) continue;
     absl::MutexLock lock(&mutex_);
-    idle_.push_back(context);
-    status_ = filled.status();
+    if (!goes_on) idle_.push_back(context);
+    status_ = status;
     ended_ = true;
     return;
   }
 }
 
-void StepPipeline::PassOn(StepContext* context) {
+// False: there are no more steps.
+absl::StatusOr<bool> StepPipeline::Admit(StepContext* context) {
+  absl::StatusOr<bool> filled = Fill(context);
+  if (cache_ == nullptr) return filled;
   const StageRange stage("plan cache", &cache_time_);
-  if (cache_planner_ != nullptr) {
-    cache_planner_->Admit(context->step(), context->plan, &context->cache_plan);
-  }
-  window_.push_back(context);
-  PassOnWindow(window_steps_);
+  return cache_->Admit(std::move(filled), context);
 }
 
-void StepPipeline::PassOnWindow(size_t steps_that_stay) {
+// behind_all: what comes behind the last step, where none stays.
+absl::Status StepPipeline::PassOnWindow(size_t steps_that_stay, StepBehind::Kind behind_all) {
   while (window_.size() > steps_that_stay) {
-    StepContext* context = window_.front();
+    StepContext* const context = window_.front();
+    if (cache_ != nullptr) {
+      const StageRange stage("plan cache", &cache_time_);
+      RETURN_IF_ERROR(cache_->Plan(context));
+    }
     window_.pop_front();
-    if (cache_planner_ != nullptr) {
-      cache_planner_->Plan(context->step(), context->plan, &context->cache_plan);
-      threads_->ParallelFor(context->plan.features.size(), [&](int64_t feature, int) {
-        MapLookups(context->cache_plan, &context->plan.features[feature]);
-      });
+    context->behind = {behind_all, 0};
+    if (!window_.empty()) {
+      const Batch& next = *window_.front()->batch;
+      context->behind = {StepBehind::Kind::kStep, next.begins_pass ? next.pass : 0};
     }
     absl::MutexLock lock(&mutex_);
     ready_.push_back(context);
   }
+  return absl::OkStatus();
 }
 
 // False: there are no more batches.

@@ -1,6 +1,7 @@
 // Reads and plans batches ahead of the compute, in a thread of its own. Where rows are cached, the
 // cache's plan of a step is made once the batches of its window are there, and the row indices of
-// the features are rows of the cache's slabs.
+// the features are rows of the cache's slabs. A step is handed out when it is known what comes
+// behind it (StepContext::behind), so at least one more stays here.
 //
 // A context is reused when its last holder releases it, on any thread.
 #ifndef THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
@@ -17,9 +18,9 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/thread_pool.h"
 #include "common/base/timing.h"
-#include "worker/cache/cache_planner.h"
 #include "worker/data/batch_reader.h"
 #include "worker/plan/batch_plan.h"
+#include "worker/source/cache_stage.h"
 #include "worker/source/step_context.h"
 
 namespace thermocline {
@@ -27,11 +28,12 @@ namespace thermocline {
 struct StepPipelineOptions {
   Device* device = nullptr;  // outlives the contexts; used in Next()
   // Plan the tables of a batch in parallel. Outlive the pipeline. Used by its thread only, until
-  // Next() has ended, and maybe by its cache_planner.
+  // Next() has ended, and maybe by its cache stage.
   ThreadPool* threads = nullptr;
   int depth = 1;  // contexts in the ring, at least one more than are held at a time
-  // Where rows are cached. The cache's window is `window_steps` more contexts.
-  std::unique_ptr<CachePlanner> cache_planner;
+  // Where rows are cached. The cache's window is `window_steps` more contexts; without one there is
+  // one more.
+  std::unique_ptr<CacheStage> cache;
   int window_steps = 0;
 };
 
@@ -44,8 +46,11 @@ class StepPipeline {
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
-  // The next planned step, begun, or null after the last. Errors: the reader's, in their place.
+  // The next planned step, begun, or null after the last. Errors: the reader's and the cache
+  // stage's, in their place.
   absl::StatusOr<std::shared_ptr<StepContext>> Next();
+  // Whether Next() returns at once.
+  bool NextIsReady() const;
 
   BatchReader::Progress progress() const { return reader_->progress(); }
   BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
@@ -55,24 +60,25 @@ class StepPipeline {
 
  private:
   void Run();
+  StepContext* TakeIdle();
   absl::StatusOr<bool> Fill(StepContext* context);
   void PlanBatch(StepContext* context);
-  void PassOn(StepContext* context);
-  void PassOnWindow(size_t steps_that_stay);
+  absl::StatusOr<bool> Admit(StepContext* context);
+  absl::Status PassOnWindow(size_t steps_that_stay, StepBehind::Kind behind_all);
   void Recycle(StepContext* context);
 
   Device* const device_;
   const std::unique_ptr<BatchReader> reader_;
-  const size_t window_steps_;
+  const size_t window_steps_;  // At least 1.
 
   // Used only by the thread and its helpers.
   ThreadPool* const threads_;
-  std::vector<BatchPlanner> planners_;                 // one for each thread
-  const std::unique_ptr<CachePlanner> cache_planner_;  // null: rows aren't cached
-  std::deque<StepContext*> window_;                    // admitted, not planned
+  std::vector<BatchPlanner> planners_;       // one for each thread
+  const std::unique_ptr<CacheStage> cache_;  // null: rows aren't cached
+  std::deque<StepContext*> window_;          // admitted, not planned
   StageTimer read_time_, plan_time_, cache_time_;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<StepContext>> ring_;
   std::vector<StepContext*> idle_ ABSL_GUARDED_BY(mutex_);
   // As many as were ever in use together; the one used last is taken first.

@@ -80,8 +80,10 @@ StepPipelineOptions OnOneThread() {
 }
 
 std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1,
-                                           StepPipelineOptions options = OnOneThread()) {
+                                           StepPipelineOptions options = OnOneThread(),
+                                           uint32_t passes = 1) {
   BatchReaderOptions reader_options;
+  reader_options.passes = passes;
   reader_options.batch_size = 10;
   options.device = TestDevice();
   options.depth = depth;
@@ -114,15 +116,19 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
   ThreadPool three_threads(3);
   std::vector<std::unique_ptr<StepPipeline>> pipelines;
   for (ThreadPool* threads : {OneThread(), &three_threads}) {
-    CachePlannerOptions cache;
-    cache.groups = {{{0, 2}, 4}, {{1, 3}, 100}};
+    CachedSourceOptions cache;
+    cache.num_servers = 2;
     cache.window_steps = 3;
+    for (uint32_t t = 0; t < 4; ++t) cache.tables.emplace_back().id = TableId(t);
+    cache.layout.groups.resize(2);
+    cache.layout.groups[0].tables = {0, 2};
+    cache.layout.groups[0].capacity = 4;
+    cache.layout.groups[1].tables = {1, 3};
+    cache.layout.groups[1].capacity = 100;
     StepPipelineOptions options;
     options.threads = threads;
     options.window_steps = cache.window_steps;
-    options.cache_planner = std::make_unique<CachePlanner>(
-        cache, ClusterMap(2), std::vector<TableId>{TableId(0), TableId(1), TableId(2), TableId(3)},
-        threads);
+    options.cache = MakeCacheStage(cache, /*exchange=*/nullptr, threads);
     pipelines.push_back(MakePipeline(/*rows=*/400, /*depth=*/4, -1, std::move(options)));
   }
   for (int step = 0; step < 40; ++step) {
@@ -183,6 +189,41 @@ TEST(StepPipelineTest, AnErrorComesInItsPlaceAndAgain) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(pipeline->Next().status().code(), absl::StatusCode::kDataLoss);
   }
+}
+
+TEST(StepPipelineTest, EveryStepKnowsWhatComesBehindIt) {
+  for (const int window_steps : {0, 1, 4}) {
+    for (const int64_t error_row : {-1, 20}) {
+      StepPipelineOptions options = OnOneThread();
+      options.window_steps = window_steps;
+      auto pipeline = MakePipeline(/*rows=*/30, /*depth=*/2, error_row, std::move(options), 2);
+      std::vector<uint32_t> ends_pass;
+      std::vector<StepBehind::Kind> kinds;
+      for (auto next = pipeline->Next(); next.ok() && *next != nullptr; next = pipeline->Next()) {
+        kinds.push_back((*next)->behind.kind);
+        ends_pass.push_back((*next)->behind.ends_pass);
+      }
+      using Kind = StepBehind::Kind;
+      if (error_row < 0) {
+        EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kStep, Kind::kStep, Kind::kStep, Kind::kStep,
+                                            Kind::kStep, Kind::kEnd}));
+        EXPECT_EQ(ends_pass, (std::vector<uint32_t>{0, 0, 1, 0, 0, 0}));
+      } else {
+        EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kStep, Kind::kError}));
+        EXPECT_EQ(ends_pass, (std::vector<uint32_t>{0, 0}));
+      }
+      EXPECT_TRUE(pipeline->NextIsReady());
+    }
+  }
+}
+
+TEST(StepPipelineTest, NextIsReadyWhenAStepIs) {
+  auto pipeline = MakePipeline(/*rows=*/1000, /*depth=*/1);
+  // With its one context held, the pipeline can't make another step ready.
+  std::shared_ptr<StepContext> held = *pipeline->Next();
+  EXPECT_FALSE(pipeline->NextIsReady());
+  held = nullptr;
+  ASSERT_NE(*pipeline->Next(), nullptr);
 }
 
 TEST(StepPipelineTest, EndsWhileItsThreadWaitsForAContext) {

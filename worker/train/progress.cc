@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +18,51 @@ namespace {
 
 // 0.01 as such, not as the double that is nearest to the float.
 double ForPeople(float rate) { return std::strtod(absl::StrFormat("%.7g", rate).c_str(), nullptr); }
+
+// Of waits; shorter ones are the normal course of a step.
+constexpr int64_t kWaitWorthSayingMicros = 50'000;
+
+WorkerWait ToProto(const SessionWait& wait) {
+  WorkerWait proto;
+  proto.set_server(wait.server.value());
+  proto.set_kind(wait.is_push ? WorkerWait::SERVER_ACKNOWLEDGEMENT : WorkerWait::SERVER_ROWS);
+  proto.set_step(wait.step.value());
+  proto.set_needed_step(wait.step.value());
+  proto.set_seconds(static_cast<double>(wait.waited_us) * 1e-6);
+  proto.set_last_error(std::string(wait.error.message()));
+  return proto;
+}
+
+WorkerWait ToProto(const ExchangeWait& wait) {
+  WorkerWait::Kind kind = WorkerWait::KEYS;
+  switch (wait.missing.phase) {
+    case Phase::kKeys:
+      break;
+    case Phase::kPlans:
+      kind = WorkerWait::PLANS;
+      break;
+    case Phase::kRows:
+      kind = WorkerWait::ROWS;
+      break;
+    case Phase::kGradients:
+      kind = WorkerWait::GRADIENTS;
+      break;
+    case Phase::kDenseGradients:
+      kind = WorkerWait::DENSE_GRADIENTS;
+      break;
+    case Phase::kDenseWeights:
+      kind = WorkerWait::DENSE_WEIGHTS;
+      break;
+  }
+  WorkerWait proto;
+  proto.set_worker(wait.about.value());
+  proto.set_kind(kind);
+  proto.set_step(wait.missing.step.value());
+  proto.set_needed_step(wait.needed_for.step.value());
+  proto.set_seconds(static_cast<double>(wait.waited_us) * 1e-6);
+  proto.set_last_error(std::string(wait.stream.message()));
+  return proto;
+}
 
 }  // namespace
 
@@ -97,8 +144,8 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
       {"written_ahead_per_step",
        share(static_cast<double>(to.written_ahead - from.written_ahead), steps)},
-      {"window_steps", watched_.cache->window_steps()},
-      {"prefetch_steps", watched_.cache->fetch_ahead()}};
+      {"window_steps", watched_.cache->options().window_steps},
+      {"prefetch_steps", DistancesOf(watched_.cache->options()).prefetch_steps}};
 }
 
 void WorkerProgress::OnReport(const TrainerReport& report) {
@@ -273,13 +320,16 @@ WorkerStats WorkerProgress::Stats() const {
     stats.set_bytes_pulled(session.bytes_pulled);
     stats.set_bytes_pushed(session.bytes_pushed);
     stats.set_rpc_retries(session.retries);
+    for (const SessionWait& waits : watched_.session->waits(kWaitWorthSayingMicros)) {
+      *stats.add_waits() = ToProto(waits);
+    }
   }
   if (watched_.cache != nullptr) {
-    const CachedSource& source = *watched_.cache;
-    const CacheCounts counts = source.counts();
+    const OwnedRows& rows = *watched_.cache;
+    const CacheCounts counts = rows.counts();
     CacheStats* cache = stats.mutable_cache();
-    cache->set_budget_bytes(source.layout().budget_bytes);
-    cache->set_capacity_rows(source.layout().capacity_rows());
+    cache->set_budget_bytes(rows.options().layout.budget_bytes);
+    cache->set_capacity_rows(rows.options().layout.capacity_rows());
     cache->set_rows_held(counts.rows_held);
     cache->set_hits(counts.hits);
     cache->set_loaded(counts.loaded);
@@ -287,9 +337,20 @@ WorkerStats WorkerProgress::Stats() const {
     cache->set_rejected_no_room(counts.rejected_no_room);
     cache->set_evicted(counts.evicted);
     cache->set_written_ahead(counts.written_ahead);
-    cache->set_window_steps(source.window_steps());
-    cache->set_prefetch_steps(source.fetch_ahead());
+    cache->set_window_steps(rows.options().window_steps);
+    cache->set_prefetch_steps(DistancesOf(rows.options()).prefetch_steps);
   }
+  if (watched_.exchange != nullptr) {
+    watched_.exchange->FillStats(stats.mutable_exchange());
+    for (const ExchangeWait& wait : watched_.exchange->waits()) {
+      if (wait.waited_us >= kWaitWorthSayingMicros) *stats.add_waits() = ToProto(wait);
+    }
+  }
+  std::sort(stats.mutable_waits()->begin(), stats.mutable_waits()->end(),
+            [](const WorkerWait& a, const WorkerWait& b) {
+              return std::make_tuple(a.needed_step(), a.kind()) <
+                     std::make_tuple(b.needed_step(), b.kind());
+            });
   return stats;
 }
 

@@ -18,6 +18,7 @@
 #include "kernels/device.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/data/line_stream.h"
+#include "worker/exchange/exchange.h"
 #include "worker/session/ps_session.h"
 #include "worker/source/cached_source.h"
 #include "worker/source/step_pipeline.h"
@@ -39,11 +40,12 @@ class WorkerProgress {
     const StepPipeline* pipeline = nullptr;
     const Trainer* trainer = nullptr;
     const PsSession* session = nullptr;
-    const CachedSource* cache = nullptr;
+    const OwnedRows* cache = nullptr;
     std::string device;
     std::string device_warning;  // WorkerDevice::warning
     const Device* compute = nullptr;
     bool is_asynchronous = false;  // ModelStep::is_asynchronous
+    const Exchange* exchange = nullptr;
   };
   void Watch(Watched watched);
 

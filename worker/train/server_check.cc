@@ -5,10 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/ids.h"
+#include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
 #include "common/job/resolved_job.h"
 #include "common/net/control_client.h"
+#include "common/net/rpc.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/worker.h"
@@ -29,6 +31,7 @@ std::string ProgressOf(ControlClient* client, const absl::Status& refusal, absl:
 absl::Status AwaitServer(const ConfigureRequest& request, ControlClient* client,
                          absl::Duration patience) {
   std::string progress;
+  bool is_told = false;
   absl::Duration pause = kFirstPause;
   const Stopwatch watch;
   absl::Duration last_progress;
@@ -40,7 +43,12 @@ absl::Status AwaitServer(const ConfigureRequest& request, ControlClient* client,
       progress = std::move(now);
       last_progress = watch.Elapsed();
     } else if (watch.Elapsed() - last_progress >= patience) {
-      return MarkServerLoss(status);
+      return MarkServerLoss(
+          WithContext(status, absl::StrCat("can't reach server ", request.server_index())));
+    }
+    if (now.empty() && !std::exchange(is_told, true)) {
+      LogLine(absl::StrCat("can't reach server ", request.server_index(), ": ", status.message(),
+                           "; trying again"));
     }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);

@@ -30,8 +30,10 @@ Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
     : job_(job),
       parts_(parts),
       on_report_(std::move(on_report)),
-      pipelines_steps_(parts.model->is_asynchronous() && parts.dense->updated_here() &&
-                       parts.source->fetch_ahead() > 0) {}
+      pipelines_steps_(parts.model->is_asynchronous() &&
+                       parts.dense->home() == DenseParameters::Home::kHere &&
+                       parts.source->fetch_ahead() > 0),
+      is_alone_(job_.cluster().workers() == 1) {}
 
 absl::Status Trainer::Run() {
   absl::Status status = TrainSteps();
@@ -44,7 +46,8 @@ absl::Status Trainer::Run() {
 }
 
 absl::Status Trainer::TrainSteps() {
-  RETURN_IF_ERROR(PlanNext());
+  PlanNext();
+  RETURN_IF_ERROR(end_);
   const BatchReader::Skipped skipped = parts_.pipeline->skipped();
   report_.steps = skipped.steps;
   report_.samples = skipped.samples;
@@ -59,16 +62,28 @@ absl::Status Trainer::TrainSteps() {
     ASSIGN_OR_RETURN(goes_on, EvaluateHere());
   }
   while (goes_on && next_ != nullptr) {
-    RETURN_IF_ERROR(FetchAhead(0));
-    while (!fetched_.empty()) {
-      const std::shared_ptr<StepContext> context = std::move(fetched_.front());
-      fetched_.pop_front();
-      RETURN_IF_ERROR(TrainStep(context));
-    }
-    // The data ends here, or an evaluation comes before the next step.
+    RETURN_IF_ERROR(TrainToStop());
+    PlanNext();
+    RETURN_IF_ERROR(end_);
     ASSIGN_OR_RETURN(goes_on, EvaluateHere());
   }
   return absl::OkStatus();
+}
+
+// Trains up to the end of the data, or to the evaluation that comes before the next step. Every
+// step before one that can't be had is trained.
+absl::Status Trainer::TrainToStop() {
+  while (true) {
+    FetchAhead(/*queued_beyond=*/pipelined_ == nullptr ? 0 : 1, /*owes=*/false);
+    if (fetched_.empty()) {
+      RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/0));
+      return end_;
+    }
+    const std::shared_ptr<StepContext> context = std::move(fetched_.front());
+    fetched_.pop_front();
+    RETURN_IF_ERROR(TrainStep(context));
+    if (StopsAfter(*context)) return parts_.dense->Settle();
+  }
 }
 
 // The life of a step, from its rows to its push.
@@ -79,8 +94,7 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
   }
   RETURN_IF_ERROR(Compute(context.get()));
-  // The last step of the data, or before an evaluation.
-  const bool last = fetched_.empty() && (next_ == nullptr || EvaluationIsDueBefore(*next_));
+  const bool last = StopsAfter(*context);
   context->writes_back = WritesBack(context->step(), last);
   if (pipelines_steps_) {
     RETURN_IF_ERROR(ComputeDense(context.get()));
@@ -97,25 +111,28 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
   return ReportsAfter(report_.steps, last) ? Report(*context) : absl::OkStatus();
 }
 
-absl::Status Trainer::PlanNext() {
+// Takes the next planned step, if there is one; waits for it.
+void Trainer::PlanNext() {
+  if (next_ != nullptr || has_ended_) return;
   const StageRange stage("wait for data", &stages_.wait_data);
-  ASSIGN_OR_RETURN(next_, parts_.pipeline->Next());
-  return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<StepContext>> next = parts_.pipeline->Next();
+  end_ = next.status();
+  if (next.ok()) next_ = *std::move(next);
+  has_ended_ = next_ == nullptr;
 }
 
 // Begins fetches until as many steps as the source allows are on their way. queued_beyond: fetched
-// steps after the one pushed last that have left fetched_.
-absl::Status Trainer::FetchAhead(size_t queued_beyond) {
-  while (next_ != nullptr && !EvaluationIsDueBefore(*next_) &&
-         fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
-    {
-      const TraceRange range("fetch");
-      parts_.source->Fetch(next_, parts_.dense->PullShare(next_.get()));
-    }
+// steps after the one pushed last that have left fetched_. owes: other workers may wait for
+// something of the step under way.
+void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
+  while (fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
+    const bool waits = is_alone_ || (!owes && fetched_.empty());
+    if (waits || parts_.pipeline->NextIsReady()) PlanNext();
+    if (next_ == nullptr || EvaluationIsDueBefore(*next_)) return;
+    const TraceRange range("fetch");
+    parts_.source->Fetch(next_, parts_.dense->PullShare(next_.get()));
     fetched_.push_back(std::move(next_));
-    RETURN_IF_ERROR(PlanNext());
   }
-  return absl::OkStatus();
 }
 
 // Everything up to the gradients of the embeddings, and the update of the rows held here.
@@ -123,7 +140,7 @@ absl::Status Trainer::Compute(StepContext* context) {
   {
     const StageRange stage("wait for rows", &stages_.wait_rows);
     RETURN_IF_ERROR(parts_.source->Await(context));
-    parts_.dense->Receive(context);
+    RETURN_IF_ERROR(parts_.dense->Receive(context));
   }
   staleness_.Record(context->step(), context->complete_through);
   {
@@ -160,7 +177,8 @@ absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context
     const StageRange stage("push embeddings", &stages_.push_embeddings);
     RETURN_IF_ERROR(parts_.source->Push(context, parts_.dense->PushShare(context.get())));
   }
-  return FetchAhead(queued_beyond);
+  FetchAhead(queued_beyond, /*owes=*/true);
+  return absl::OkStatus();
 }
 
 // The rest of the backward pass, and the update of the dense parameters if they live here.
@@ -170,7 +188,7 @@ absl::Status Trainer::ComputeDense(StepContext* context) {
     parts_.model->BackwardDense();
     if (!pipelines_steps_) RETURN_IF_ERROR(parts_.model->Synchronize());
   }
-  if (!parts_.dense->updated_here()) return absl::OkStatus();
+  if (parts_.dense->home() != DenseParameters::Home::kHere) return absl::OkStatus();
   const StageRange stage("dense update", &stages_.apply_dense);
   parts_.dense->Update(context);
   parts_.model->RecordFinished(context);
@@ -254,6 +272,15 @@ bool Trainer::EvaluationIsDueBefore(const StepContext& next) const {
   if (!parts_.evaluate || step < Step(0) || evaluated_ == step) return false;
   return EvaluationIsDue(job_.evaluate(), next.step().value(),
                          next.batch->begins_pass ? next.batch->pass : 0);
+}
+
+// Whether it is the last step of the data, or an evaluation comes before the next.
+bool Trainer::StopsAfter(const StepContext& context) const {
+  if (context.behind.kind != StepBehind::Kind::kStep) {
+    return context.behind.kind == StepBehind::Kind::kEnd;
+  }
+  return parts_.evaluate &&
+         EvaluationIsDue(job_.evaluate(), context.step().value() + 1, context.behind.ends_pass);
 }
 
 absl::StatusOr<bool> Trainer::EvaluateHere() {

@@ -10,6 +10,9 @@
 // Steps are pipelined on a device of its own, which is so kept busy: where the next step doesn't
 // need what this one pushes, it is queued on the device before this one's results are looked at and
 // pushed.
+//
+// Where there are several workers, some wait for what others send or push. So in the midst of a
+// step a worker of several takes from the pipeline only what is ready.
 #ifndef THERMOCLINE_WORKER_TRAIN_TRAINER_H_
 #define THERMOCLINE_WORKER_TRAIN_TRAINER_H_
 
@@ -43,7 +46,7 @@ struct TrainerStages {
   StageTimer push_embeddings;      // handing their gradients to the source
   StageTimer backward_dense;       // bottom MLP and all weight gradients
   StageTimer apply_dense;          // where the dense parameters live here
-  StageTimer push_dense;           // where they live on the servers
+  StageTimer push_dense;           // else; where they are exchanged, with the update of the slice
   StageTimer report;
 };
 
@@ -99,9 +102,10 @@ class Trainer {
 
  private:
   absl::Status TrainSteps();
+  absl::Status TrainToStop();
   absl::Status TrainStep(const std::shared_ptr<StepContext>& context);
-  absl::Status PlanNext();
-  absl::Status FetchAhead(size_t queued_beyond);
+  void PlanNext();
+  void FetchAhead(size_t queued_beyond, bool owes);
   absl::Status Compute(StepContext* context);
   bool WritesBack(Step step, bool last);
   absl::Status PushEmbeddings(const std::shared_ptr<StepContext>& context, size_t queued_beyond);
@@ -113,15 +117,20 @@ class Trainer {
   absl::Status Report(const StepContext& context);
   absl::Status EndAtOnce();
   bool EvaluationIsDueBefore(const StepContext& next) const;
+  bool StopsAfter(const StepContext& context) const;
   absl::StatusOr<bool> EvaluateHere();
 
   const Job job_;
   const Parts parts_;
   const OnReport on_report_;
   const bool pipelines_steps_;
+  const bool is_alone_;  // The only worker.
 
   std::deque<std::shared_ptr<StepContext>> fetched_;  // their fetches have begun, in order
-  std::shared_ptr<StepContext> next_;                 // planned, to be fetched next
+  // Planned, to be fetched next; null: not taken from the pipeline yet, or there is none.
+  std::shared_ptr<StepContext> next_;
+  bool has_ended_ = false;  // The pipeline has no more steps.
+  absl::Status end_;        // Why: its error; OK: the data end.
   // Queued on the device; its results are not looked at yet. Null: there is none.
   std::shared_ptr<StepContext> pipelined_;
   TrainerStages stages_;

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,10 +20,13 @@
 #include "common/job/resolved_job.h"
 #include "worker/data/dataset.h"
 #include "worker/session/ps_session.h"
+#include "worker/session/retry_policy.h"
 #include "worker/source/cached_source.h"
 #include "worker/source/dense_blocks.h"
 #include "worker/source/dense_parameters.h"
+#include "worker/source/dense_slices.h"
 #include "worker/source/embedding_source.h"
+#include "worker/source/shared_source.h"
 #include "worker/train/model_step.h"
 
 namespace thermocline {
@@ -72,6 +75,23 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
   return session;
 }
 
+// Whether this worker exchanges blocks with the job's others.
+bool HasExchange(const Job& job, const WorkerOptions& worker) {
+  return ExchangesBlocks(job) && !worker.eval_only && worker.make_exchange;
+}
+
+ExchangeOptions ExchangeOptionsOf(const Job& job, const WorkerOptions& worker) {
+  ExchangeOptions options;
+  options.rank = worker.rank;
+  options.num_ranks = job.cluster().workers();
+  options.start_step = worker.start_step;
+  options.phases = job.has_cache() ? kAllPhases : kDensePhases;
+  options.window_steps = static_cast<int>(job.cache().window_steps());
+  options.max_chunk_bytes =
+      std::min<size_t>(options.max_chunk_bytes, job.cluster().max_message_bytes());
+  return options;
+}
+
 std::vector<TableId> TableIds(const JobTables& tables) {
   std::vector<TableId> ids;
   for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
@@ -104,12 +124,14 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
   room_bytes -= std::min(room_bytes, DensePushBytes(job));
   options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);
   if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
-  if (worker.write_back_piece_bytes) {
-    options.write_back_piece_bytes = *worker.write_back_piece_bytes;
-  }
+  options.write_back_piece_bytes =
+      worker.write_back_piece_bytes.value_or(options.write_back_piece_bytes);
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
-  const bool owns_rows = options.num_workers == 1;
-  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), owns_rows, budget_bytes));
+  options.shares_rows = HasExchange(job, worker);
+  const CacheUse use = options.shares_rows        ? CacheUse::kShared
+                       : options.num_workers == 1 ? CacheUse::kOwned
+                                                  : CacheUse::kCopies;
+  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), use, budget_bytes));
   options.window_steps = static_cast<int>(job.cache().window_steps());
   options.prefetch_steps = static_cast<int>(PrefetchSteps(job.cache()));
   return options;
@@ -130,7 +152,7 @@ absl::Status CheckHostMemory(const CacheLayout& layout, const Device& device) {
 // What training and evaluation share; members are destroyed before those they point to.
 struct Run {
   Run(const Job& job, const WorkerOptions& options, Dataset* dataset, WorkerDevice worker_device,
-      const CachedSourceOptions* cached_options, Transport* transport, Scheduler* scheduler)
+      Transport* transport, Scheduler* scheduler)
       : job(job),
         options(options),
         dataset(dataset),
@@ -140,25 +162,66 @@ struct Run {
         device_warning(std::move(worker_device.warning)),
         device(std::move(worker_device.device)),
         model(job, tables, device.get(), MaxBatch(job)),
-        session(SessionOptions(job, tables, options), transport, scheduler),
-        dense(&blocks, model.dense(), job.cluster().workers(), device.get(), &session) {
-    dense.Initialize(job.seed());
+        session(SessionWithExchange(), transport, scheduler) {
     if (job.has_evaluate() && options.rank == WorkerRank(0) && !options.eval_only) {
       evaluation_threads = std::make_unique<ThreadPool>(NumPlanningThreads(job));
     }
-    if (cached_options == nullptr) {
-      source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &session, device.get());
-      return;
+  }
+
+  // A session that fails fails the exchange; and the other way, so that no wait of either lasts.
+  PsSessionOptions SessionWithExchange() {
+    PsSessionOptions of_session = SessionOptions(job, tables, options);
+    of_session.on_failure = [this](const absl::Status& error) {
+      if (Exchange* const joined = exchange_to_fail.load()) joined->Fail(error);
+    };
+    return of_session;
+  }
+
+  // Joins the other workers, if any; then makes what may need them. cached: null: no rows are kept.
+  absl::Status JoinOthers(const CachedSourceOptions* cached) {
+    if (HasExchange(job, options)) {
+      ExchangeHooks hooks;
+      // What fails the exchange itself is another worker, or the way to it.
+      hooks.on_failure = [this](const absl::Status& error) { session.Fail(MarkServerLoss(error)); };
+      hooks.on_waiting = [this] { session.ProbeAll(); };
+      hooks.on_notice = [](const std::string& line) { LogLine(line); };
+      ASSIGN_OR_RETURN(exchange,
+                       options.make_exchange(ExchangeOptionsOf(job, options), std::move(hooks)));
+      exchange_to_fail = exchange.get();
+      slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
+                                             exchange.get());
     }
-    planner_options = PlannerOptionsOf(*cached_options);
-    auto cached_source = std::make_unique<CachedSource>(*cached_options, &session, device.get());
-    cached = cached_source.get();
-    source = std::move(cached_source);
+    dense = std::make_unique<DenseParameters>(&blocks, model.dense(), job.cluster().workers(),
+                                              slices.get(), device.get(), &session);
+    dense->Initialize(job.seed());
+    if (cached == nullptr) {
+      source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &session, device.get());
+    } else if (cached->shares_rows) {
+      source = std::make_unique<SharedSource>(*cached, exchange.get(), &session, device.get());
+    } else {
+      source = std::make_unique<CachedSource>(*cached, &session, device.get());
+    }
+    return absl::OkStatus();
+  }
+
+  // The error of training; one of the exchange itself marked as the loss of another worker.
+  absl::Status MarkLoss(const absl::Status& error) const {
+    const absl::Status of_session = session.status();
+    return of_session.message() == error.message() ? of_session : error;
+  }
+
+  // Waits until no other worker needs this one, which has trained up to `last`.
+  absl::Status LeaveOthers(Step last) {
+    if (exchange == nullptr) return absl::OkStatus();
+    RETURN_IF_ERROR(
+        exchange->Leave([&](Exchange::Done done) { session.AwaitApplied(last, std::move(done)); }));
+    return session.Drain();  // What was asked is needed no more, and is answered all the same.
   }
 
   WorkerProgress::Watched Watched() const {
-    return {pipeline.get(), trainer.get(),  &session,     cached,
-            device_name,    device_warning, device.get(), model.is_asynchronous()};
+    return {pipeline.get(), trainer.get(),  &session,     source->cache(),
+            device_name,    device_warning, device.get(), model.is_asynchronous(),
+            exchange.get()};
   }
 
   // Step contexts that are held at a time, and one more.
@@ -172,11 +235,10 @@ struct Run {
     pipeline.device = device.get();
     pipeline.threads = &planning_threads;
     pipeline.depth = ContextsHeld();
-    if (cached != nullptr) {
-      pipeline.window_steps = planner_options.window_steps;
-      pipeline.cache_planner =
-          std::make_unique<CachePlanner>(planner_options, ClusterMap(job.cluster().servers()),
-                                         TableIds(tables), &planning_threads);
+    if (source->cache() != nullptr) {
+      const CachedSourceOptions& cached = source->cache()->options();
+      pipeline.window_steps = cached.window_steps;
+      pipeline.cache = MakeCacheStage(cached, exchange.get(), &planning_threads);
     }
     return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
                                           std::move(pipeline));
@@ -201,10 +263,11 @@ struct Run {
   const std::unique_ptr<Device> device;
   ModelStep model;
   PsSession session;
-  DenseParameters dense;
+  std::unique_ptr<Exchange> exchange;                // Null: there is none.
+  std::atomic<Exchange*> exchange_to_fail{nullptr};  // The same, for threads that it starts.
+  std::unique_ptr<DenseSlices> slices;               // Null: their home is another.
+  std::unique_ptr<DenseParameters> dense;
   std::unique_ptr<EmbeddingSource> source;
-  CachedSource* cached = nullptr;  // `source`, where it is one
-  CachePlannerOptions planner_options;
   ThreadPool planning_threads{NumPlanningThreads(job)};
   // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;
   // null: it evaluates, if at all, when that pipeline has ended, and planning_threads do.
@@ -219,8 +282,8 @@ absl::Status CheckMemory(Run* run) {
   const absl::Status status = run->device->Synchronize();
   if (status.ok()) return absl::OkStatus();
   int64_t cache_bytes = 0;
-  if (run->cached != nullptr) {
-    for (const CacheGroupLayout& group : run->cached->layout().groups) {
+  if (run->source->cache() != nullptr) {
+    for (const CacheGroupLayout& group : run->source->cache()->options().layout.groups) {
       cache_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
     }
   }
@@ -243,7 +306,9 @@ absl::Status EvaluationPart(Run* run, WorkerProgress* progress, const Evaluation
   parts.held_out = held_out.get();
   parts.source = run->source.get();
   // A worker that has trained them has them.
-  if (run->options.eval_only || !run->dense.updated_here()) parts.dense = &run->dense;
+  if (run->options.eval_only || run->dense->home() == DenseParameters::Home::kServers) {
+    parts.dense = run->dense.get();
+  }
   parts.model = &run->model;
   parts.session = &run->session;
   ASSIGN_OR_RETURN(result->evaluation,
@@ -293,14 +358,15 @@ absl::StatusOr<bool> EvaluateAndDecide(Run* run, WorkerProgress* progress,
 
 absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
-  if ((options.start_step > Step(0) || run->job.has_init()) && run->dense.updated_here()) {
-    RETURN_IF_ERROR(run->dense.Load(options.start_step, /*with_state=*/true));
+  if ((options.start_step > Step(0) || run->job.has_init()) &&
+      run->dense->home() != DenseParameters::Home::kServers) {
+    RETURN_IF_ERROR(run->dense->Load(options.start_step, /*with_state=*/true));
   }
   ASSIGN_OR_RETURN(run->pipeline, run->OpenTraining());
   Trainer::Parts parts;
   parts.pipeline = run->pipeline.get();
   parts.source = run->source.get();
-  parts.dense = &run->dense;
+  parts.dense = run->dense.get();
   parts.model = &run->model;
   parts.session = &run->session;
   parts.named_checkpoints = options.named_checkpoints;
@@ -319,7 +385,8 @@ absl::Status TrainPart(Run* run, WorkerProgress* progress, WorkerResult* result)
   progress->Watch(run->Watched());
   progress->Enter("training");
   const Stopwatch watch;
-  RETURN_IF_ERROR(run->trainer->Run());
+  if (const absl::Status status = run->trainer->Run(); !status.ok()) return run->MarkLoss(status);
+  RETURN_IF_ERROR(run->LeaveOthers(Step(run->trainer->steps()) - 1));
   result->train_s = absl::ToDoubleSeconds(watch.Elapsed() - evaluating);
   result->steps = run->trainer->steps();
   result->samples = run->trainer->samples();
@@ -357,8 +424,8 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                          progress->OnScan(what, scan);
                        },
                        options.data_index));
-  Run run(job, options, dataset.get(), std::move(device), caches ? &cached_options : nullptr,
-          transport, scheduler);
+  Run run(job, options, dataset.get(), std::move(device), transport, scheduler);
+  RETURN_IF_ERROR(run.JoinOthers(caches ? &cached_options : nullptr));
   RETURN_IF_ERROR(CheckMemory(&run));
   WorkerResult result;
   result.steps = options.start_step.value();
@@ -378,51 +445,6 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   result.bad_lines += result.held_out_bad_lines;
   result.stats = progress->Stats();
   return result;
-}
-
-std::string WorkerResultToJson(const WorkerResult& result) {
-  nlohmann::json json = {{"steps", result.steps},
-                         {"samples", result.samples},
-                         {"new_samples", result.new_samples},
-                         {"bad_lines", result.bad_lines},
-                         {"padding_ids", result.padding_ids},
-                         {"train_s", result.train_s},
-                         {"eval_s", result.eval_s},
-                         {"loss", result.stats.loss()},
-                         {"samples_per_s", result.new_samples / std::max(result.train_s, 1e-9)},
-                         {"bytes_pulled", result.stats.bytes_pulled()},
-                         {"bytes_pushed", result.stats.bytes_pushed()},
-                         {"rpc_retries", result.stats.rpc_retries()},
-                         {"max_staleness", result.stats.max_staleness()},
-                         {"mean_staleness", result.stats.mean_staleness()},
-                         {"resident_bytes", result.stats.resident_bytes()}};
-  if (result.bad_lines > 0) json["first_bad_line"] = result.first_bad_line;
-  if (result.evaluation.samples > 0) {
-    json["eval_samples"] = result.evaluation.samples;
-    AddMetrics(result.evaluation, &json);
-  }
-  json["device"] = result.stats.device();
-  if (!result.stats.device_warning().empty()) {
-    json["device_warning"] = result.stats.device_warning();
-  }
-  if (result.stats.has_cache()) {
-    const CacheStats& cache = result.stats.cache();
-    json["cache"] = {{"capacity_rows", cache.capacity_rows()},
-                     {"hits", cache.hits()},
-                     {"loaded", cache.loaded()},
-                     {"bypassed", cache.bypassed()},
-                     {"rejected_no_room", cache.rejected_no_room()},
-                     {"evicted", cache.evicted()},
-                     {"written_ahead", cache.written_ahead()},
-                     {"rows_held", cache.rows_held()},
-                     {"window_steps", cache.window_steps()},
-                     {"prefetch_steps", cache.prefetch_steps()}};
-  }
-  for (const StageStats& stage : result.stats.stages()) {
-    json["stages"][stage.stage()] = {
-        {"count", stage.count()}, {"total_s", stage.total_s()}, {"mean_us", stage.mean_us()}};
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace thermocline

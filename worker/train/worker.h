@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/net/rpc.h"
 #include "proto/job.pb.h"
 #include "worker/data/text_index.h"
+#include "worker/exchange/exchange.h"
 #include "worker/session/transport.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/launcher_orders.h"
@@ -54,6 +56,11 @@ struct WorkerOptions {
   TextIndexOptions data_index;
   // For tests: less than what CachedSourceOptions say.
   std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
+  // This rank's end of the exchange between the workers of a job that has one (ExchangesBlocks);
+  // waits until it is known where the others are. Null: the workers exchange nothing, and several
+  // workers' dense parameters live on the servers.
+  std::function<absl::StatusOr<std::unique_ptr<Exchange>>(const ExchangeOptions&, ExchangeHooks)>
+      make_exchange;
   // What it computes on.
   std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = [](const Job& job) {
     return MakeWorkerDevice(job, /*local_rank=*/0);

@@ -31,6 +31,15 @@ grpc::Status WorkerService::Decide(grpc::ServerContext*, const EvaluationDecisio
   return ToGrpcStatus(status);
 }
 
+grpc::Status WorkerService::Introduce(grpc::ServerContext*, const WorkerPeers* peers,
+                                      WorkerPeersReply*) {
+  return ToGrpcStatus(exchange_->Introduce(*peers));
+}
+
+GrpcExchangeServer::Reactor* WorkerService::Exchange(grpc::CallbackServerContext* context) {
+  return exchange_->Exchange(context);
+}
+
 absl::Status WorkerService::CheckJob(const std::string& job_id, uint64_t generation) const {
   if (job_id == job_id_ && generation == generation_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("this worker trains job '", job_id_,

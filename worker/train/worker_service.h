@@ -1,4 +1,5 @@
-// A worker's own RPCs: its stats, and the launcher's orders (launcher_orders.h).
+// A worker's own RPCs: its stats, the launcher's orders (launcher_orders.h), and the exchange with
+// the other workers (worker/exchange).
 #ifndef THERMOCLINE_WORKER_TRAIN_WORKER_SERVICE_H_
 #define THERMOCLINE_WORKER_TRAIN_WORKER_SERVICE_H_
 
@@ -11,22 +12,25 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/request_order.h"
 #include "proto/parameter_server.grpc.pb.h"
+#include "worker/exchange/grpc_exchange_server.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/progress.h"
 
 namespace thermocline {
 
-class WorkerService : public Worker::Service {
+class WorkerService : public Worker::WithRawCallbackMethod_Exchange<Worker::Service> {
  public:
-  // `progress`, `checkpoints` and `decisions` outlive the service.
+  // All but the ids outlive the service, `exchange` the gRPC server as well.
   WorkerService(std::string job_id, uint64_t generation, const WorkerProgress* progress,
-                NamedCheckpoints* checkpoints, EvaluationDecisions* decisions)
+                NamedCheckpoints* checkpoints, EvaluationDecisions* decisions,
+                GrpcExchangeServer* exchange)
       : job_id_(std::move(job_id)),
         generation_(generation),
         progress_(progress),
         checkpoints_(checkpoints),
-        decisions_(decisions) {}
+        decisions_(decisions),
+        exchange_(exchange) {}
 
   grpc::Status GetStats(grpc::ServerContext*, const GetStatsRequest*, WorkerStats* stats) override;
 
@@ -42,6 +46,11 @@ class WorkerService : public Worker::Service {
   grpc::Status Decide(grpc::ServerContext*, const EvaluationDecision* decision,
                       EvaluationDecisionReply* reply) override;
 
+  // Errors of both: GrpcExchangeServer.
+  grpc::Status Introduce(grpc::ServerContext*, const WorkerPeers* peers,
+                         WorkerPeersReply*) override;
+  GrpcExchangeServer::Reactor* Exchange(grpc::CallbackServerContext* context) override;
+
  private:
   absl::Status CheckJob(const std::string& job_id, uint64_t generation) const;
   absl::Status Act(const CheckpointRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,6 +60,7 @@ class WorkerService : public Worker::Service {
   const WorkerProgress* const progress_;
   NamedCheckpoints* const checkpoints_;
   EvaluationDecisions* const decisions_;
+  GrpcExchangeServer* const exchange_;
   absl::Mutex mutex_;  // Requests act one after the other.
   RequestOrder order_ ABSL_GUARDED_BY(mutex_);
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "common/net/control_client.h"
 #include "common/net/grpc_server.h"
+#include "common/net/rpc.h"
 #include "gtest/gtest.h"
 #include "tests/testing/virtual_scheduler.h"
 #include "worker/session/ps_session.h"
@@ -45,10 +46,30 @@ class WorkerServiceTest : public testing::Test {
   NamedCheckpoints checkpoints_{Step(5)};
   EvaluationDecisions decisions_;
   WorkerProgress progress_{"job", WorkerRank(1), /*fd=*/-1};
-  WorkerService service_{"job", 3, &progress_, &checkpoints_, &decisions_};
+  GrpcExchangeServer exchange_{{"job", 3, WorkerRank(1), 2}};
+  WorkerService service_{"job", 3, &progress_, &checkpoints_, &decisions_, &exchange_};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<ControlClient> client_;
 };
+
+TEST_F(WorkerServiceTest, LearnsWhereTheOthersListen) {
+  const std::unique_ptr<Worker::Stub> stub =
+      Worker::NewStub(OpenChannel(server_->address(), grpc::InsecureChannelCredentials(), 1 << 20));
+  WorkerPeers peers;
+  peers.set_job_id("job");
+  peers.set_generation(3);
+  peers.add_addresses("127.0.0.1:1");
+  WorkerPeersReply reply;
+  grpc::ClientContext too_few;
+  EXPECT_EQ(stub->Introduce(&too_few, peers, &reply).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  peers.add_addresses(server_->address());
+  grpc::ClientContext all;
+  EXPECT_TRUE(stub->Introduce(&all, peers, &reply).ok());
+  const auto addresses = exchange_.AwaitIntroduction(kTimeout);
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  EXPECT_EQ(addresses->at(1), server_->address());
+}
 
 TEST_F(WorkerServiceTest, WhatIsDecidedReachesWhoWaits) {
   EvaluationDecision decision;

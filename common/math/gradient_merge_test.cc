@@ -1,5 +1,6 @@
-#include "server/core/gradient_merge.h"
+#include "common/math/gradient_merge.h"
 
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -35,6 +36,16 @@ TEST(GradientMergeTest, AddsInRankOrder) {
   EXPECT_EQ(merge.result().counts[0], 3u);
   merge.Run({small_block, small_block, big_block}, 1);
   EXPECT_EQ(merge.result().gradients[0], 1.0f + 2 * tiny);
+}
+
+// What a server has of a key that one rank alone looked up, to the bit.
+TEST(GradientMergeTest, KeepsTheSignOfASingleZero) {
+  const std::vector<Key> key = {7};
+  const std::vector<uint32_t> count = {1};
+  const std::vector<float> zero = {-0.0f};
+  GradientMerge merge;
+  merge.Run({GradientBlock{key, count, zero}}, 1);
+  EXPECT_TRUE(std::signbit(merge.result().gradients[0]));
 }
 
 TEST(GradientMergeTest, AgreesWithAMap) {

@@ -4,8 +4,8 @@
 // cache lines where there are few keys.
 //
 // Not thread-safe; keeps its memory for the next keys.
-#ifndef THERMOCLINE_SERVER_CORE_KEY_NUMBERS_H_
-#define THERMOCLINE_SERVER_CORE_KEY_NUMBERS_H_
+#ifndef THERMOCLINE_COMMON_MATH_KEY_NUMBERS_H_
+#define THERMOCLINE_COMMON_MATH_KEY_NUMBERS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -63,4 +63,4 @@ class KeyNumbers {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_SERVER_CORE_KEY_NUMBERS_H_
+#endif  // THERMOCLINE_COMMON_MATH_KEY_NUMBERS_H_

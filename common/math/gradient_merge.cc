@@ -1,15 +1,9 @@
-#include "server/core/gradient_merge.h"
-
-#include <cstring>
+#include "common/math/gradient_merge.h"
 
 #include "common/base/hash.h"
 
 namespace thermocline {
 namespace {
-
-void AddTo(float* __restrict sum, const float* __restrict gradient, int dim) {
-  for (int i = 0; i < dim; ++i) sum[i] += gradient[i];
-}
 
 // By the hash's upper bits; KeyNumbers goes by the lower ones.
 bool IsIn(uint64_t hash, MergePiece piece) {
@@ -49,14 +43,9 @@ void GradientMerge::AddBlock(const GradientBlock& block, int dim, MergePiece pie
     const float* gradient = block.gradients.data() + i * dim;
     const size_t next = keys_.size();
     const size_t position = keys_.Add(key, hash);
-    float* const sum = gradients_.data() + position * dim;
-    if (position < next) {
-      counts_[position] += block.counts[i];
-      AddTo(sum, gradient, dim);
-    } else {
-      counts_[position] = block.counts[i];
-      std::memcpy(sum, gradient, dim * sizeof(float));
-    }
+    const bool is_first = position == next;
+    counts_[position] = block.counts[i] + (is_first ? 0 : counts_[position]);
+    MergeGradient(is_first, gradient, dim, gradients_.data() + position * dim);
   }
 }
 

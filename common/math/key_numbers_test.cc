@@ -1,4 +1,4 @@
-#include "server/core/key_numbers.h"
+#include "common/math/key_numbers.h"
 
 #include <limits>
 #include <map>

@@ -1,0 +1,296 @@
+#include "worker/exchange/all_to_all.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace thermocline {
+namespace {
+
+using exchange_action::Complain;
+using exchange_action::OpenStream;
+using exchange_action::SendChunk;
+using exchange_action::SendReceipt;
+
+}  // namespace
+
+AllToAll::AllToAll(const ExchangeOptions& options, int64_t now_us)
+    : options_(options), to_(options.num_ranks), from_(options.num_ranks) {
+  CHECK_LT(options.rank.value(), options.num_ranks);
+  CHECK_GE(options.max_chunk_bytes, 1u);
+  counts_.wait_for_rank_us.resize(options.num_ranks);
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    outgoing_.emplace_back(options_, WorkerRank(rank));
+    incoming_.emplace_back(options_, WorkerRank(rank));
+    from_[rank].heard_us = now_us;
+    to_[rank].open_at_us = now_us;
+  }
+  OpenDue(now_us);
+}
+
+absl::Status AllToAll::Post(BlockId id, std::vector<Block> to_ranks) {
+  CHECK_EQ(to_ranks.size(), options_.num_ranks);
+  CHECK(options_.phases.Has(id.phase));
+  if (!failure_.ok()) return failure_;
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    const uint64_t bytes = to_ranks[rank].bytes->size();
+    if (bytes <= options_.max_block_bytes) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(Describe(id), " for rank ", rank, " have ",
+                                                     bytes, " bytes; at most ",
+                                                     options_.max_block_bytes, " are taken"));
+  }
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    if (!IsPeer(rank)) {
+      incoming_[rank].Put(id, std::move(to_ranks[rank]));
+    } else if (!is_finished_) {
+      outgoing_[rank].Add(id, std::move(to_ranks[rank]));
+      SendNext(rank);
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool AllToAll::IsComplete(BlockId id) const {
+  return std::all_of(incoming_.begin(), incoming_.end(),
+                     [&](const IncomingBlocks& blocks) { return blocks.Find(id) != nullptr; });
+}
+
+bool AllToAll::Await(int64_t now_us, BlockId id) {
+  const auto wait = waits_.find(id);
+  if (IsComplete(id)) {
+    if (wait != waits_.end()) EndWait(now_us, wait);
+    return true;
+  }
+  if (wait != waits_.end()) return false;
+  waits_.emplace(id, Wait{now_us, now_us + options_.complain_after_us, options_.rank.value()});
+  return false;
+}
+
+std::map<BlockId, AllToAll::Wait>::iterator AllToAll::EndWait(
+    int64_t now_us, std::map<BlockId, Wait>::iterator wait) {
+  const int64_t waited_us = now_us - wait->second.since_us;
+  counts_.wait_us[static_cast<size_t>(wait->first.phase)] += waited_us;
+  counts_.wait_for_rank_us[wait->second.last] += waited_us;
+  return waits_.erase(wait);
+}
+
+void AllToAll::NoteCame(int64_t now_us, uint32_t from, BlockId id) {
+  from_[from].owes_receipt = true;
+  counts_.bytes_received[static_cast<size_t>(id.phase)] += incoming_[from].Find(id)->bytes->size();
+  const auto wait = waits_.find(id);
+  if (wait == waits_.end()) return;
+  wait->second.last = from;
+  if (IsComplete(id)) EndWait(now_us, wait);
+}
+
+std::vector<const Block*> AllToAll::BlocksOf(BlockId id) const {
+  std::vector<const Block*> blocks;
+  for (const IncomingBlocks& from : incoming_) {
+    blocks.push_back(from.Find(id));
+    CHECK(blocks.back() != nullptr);
+  }
+  return blocks;
+}
+
+void AllToAll::Release(BlockId id) {
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    incoming_[rank].Release(id);
+    from_[rank].owes_receipt = true;
+  }
+}
+
+absl::StatusOr<bool> AllToAll::HasStep(Step step) const {
+  const std::vector<const Block*> blocks = BlocksOf({step, Phase::kKeys});
+  std::optional<uint32_t> ends, goes_on;
+  for (uint32_t rank = 0; rank < blocks.size(); ++rank) {
+    const Block& block = *blocks[rank];
+    if (block.kind == BlockKind::kFailed) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " can't read its data from step ", step.value(), " on: ",
+                       absl::string_view(reinterpret_cast<const char*>(block.bytes->data()),
+                                         block.bytes->size())));
+    }
+    std::optional<uint32_t>& such = block.kind == BlockKind::kEnd ? ends : goes_on;
+    if (!such.has_value()) such = rank;
+  }
+  if (ends.has_value() && goes_on.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("the data of rank ", *ends, " end before step ",
+                                                   step.value(), ", those of rank ", *goes_on,
+                                                   " do not: the workers see different data"));
+  }
+  return goes_on.has_value();
+}
+
+void AllToAll::OpenDue(int64_t now_us) {
+  if (is_finished_ || !failure_.ok()) return;
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    ToPeer& to = to_[rank];
+    if (!IsPeer(rank) || to.is_opening || to.open_at_us > now_us) continue;
+    to.is_opening = true;
+    actions_.push_back(OpenStream{WorkerRank(rank), ++to.attempt});
+  }
+}
+
+void AllToAll::SendNext(uint32_t rank) {
+  ToPeer& to = to_[rank];
+  if (to.is_sending || !failure_.ok()) return;
+  SendChunk send;
+  send.to = WorkerRank(rank);
+  send.attempt = to.attempt;
+  to.is_sending = outgoing_[rank].NextChunk(&send.chunk, &send.bytes);
+  if (to.is_sending) actions_.push_back(std::move(send));
+}
+
+void AllToAll::OnReceipt(int64_t now_us, WorkerRank rank, uint64_t attempt,
+                         const Receipt& receipt) {
+  from_[rank.value()].heard_us = now_us;
+  ToPeer& to = to_[rank.value()];
+  if (attempt != to.attempt || !to.is_opening || is_finished_ || !failure_.ok()) return;
+  OutgoingBlocks& blocks = outgoing_[rank.value()];
+  const bool begins_stream = !blocks.is_open();
+  const absl::Status status = blocks.OnReceipt(receipt, begins_stream);
+  if (!status.ok()) return Fail(status);
+  counts_.streams_opened += begins_stream ? 1 : 0;
+  to.failures = 0;
+  to.error = absl::OkStatus();
+  SendNext(rank.value());
+}
+
+void AllToAll::OnSent(WorkerRank rank, uint64_t attempt) {
+  ToPeer& to = to_[rank.value()];
+  if (attempt != to.attempt || !to.is_sending) return;
+  to.is_sending = false;
+  SendNext(rank.value());
+}
+
+void AllToAll::OnClosed(int64_t now_us, WorkerRank rank, uint64_t attempt,
+                        const absl::Status& why) {
+  ToPeer& to = to_[rank.value()];
+  if (attempt != to.attempt || !to.is_opening) return;
+  to.is_opening = to.is_sending = false;
+  to.error = why;
+  outgoing_[rank.value()].OnBroken();
+  // Another process than the one that this generation needs is there: that one does not come back.
+  if (absl::IsFailedPrecondition(why)) return Fail(why);
+  const int doublings = std::min(to.failures++, 30);
+  to.open_at_us = now_us + std::min(options_.min_backoff_us << doublings, options_.max_backoff_us);
+}
+
+void AllToAll::OnOpened(int64_t now_us, WorkerRank rank, uint64_t attempt) {
+  FromPeer& from = from_[rank.value()];
+  from.heard_us = now_us;
+  if (attempt <= from.attempt) return;
+  from.attempt = attempt;
+  from.owes_receipt = true;
+  incoming_[rank.value()].BeginStream();
+}
+
+void AllToAll::OnChunk(int64_t now_us, WorkerRank rank, uint64_t attempt, const BlockChunk& chunk) {
+  FromPeer& from = from_[rank.value()];
+  from.heard_us = now_us;
+  if (attempt != from.attempt || !failure_.ok()) return;
+  bool completes = false;
+  const absl::Status status = incoming_[rank.value()].OnChunk(chunk, &completes);
+  if (!status.ok()) return Fail(status);
+  if (completes) NoteCame(now_us, rank.value(), chunk.id);
+}
+
+void AllToAll::OnTick(int64_t now_us) {
+  OpenDue(now_us);
+  for (auto it = waits_.begin(); it != waits_.end();) {
+    auto& [id, wait] = *it;
+    if (IsComplete(id)) {
+      it = EndWait(now_us, it);
+      continue;
+    }
+    if (wait.complain_at_us <= now_us && failure_.ok()) {
+      for (ExchangeWait& missing : Missing(now_us, id, wait)) {
+        actions_.push_back(Complain{std::move(missing)});
+      }
+      wait.complain_at_us = now_us + options_.complain_after_us;
+    }
+    ++it;
+  }
+}
+
+std::vector<ExchangeWait> AllToAll::Missing(int64_t now_us, BlockId id, const Wait& wait) const {
+  BlockId needed_for = id;
+  if (id.phase == Phase::kKeys) needed_for.step = id.step - options_.window_steps;
+  std::vector<ExchangeWait> missing;
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    if (!IsPeer(rank) || incoming_[rank].Find(id) != nullptr) continue;
+    missing.push_back({WorkerRank(rank), id, needed_for, now_us - wait.since_us,
+                       now_us - from_[rank].heard_us, to_[rank].error});
+  }
+  return missing;
+}
+
+std::vector<ExchangeWait> AllToAll::waits(int64_t now_us) const {
+  std::vector<ExchangeWait> all;
+  for (const auto& [id, wait] : waits_) {
+    const std::vector<ExchangeWait> missing = Missing(now_us, id, wait);
+    all.insert(all.end(), missing.begin(), missing.end());
+  }
+  std::stable_sort(all.begin(), all.end(), [](const ExchangeWait& a, const ExchangeWait& b) {
+    return a.needed_for < b.needed_for;
+  });
+  return all;
+}
+
+int64_t AllToAll::next_tick_us() const {
+  int64_t next_us = std::numeric_limits<int64_t>::max();
+  if (!failure_.ok()) return next_us;
+  for (uint32_t rank = 0; rank < options_.num_ranks && !is_finished_; ++rank) {
+    if (IsPeer(rank) && !to_[rank].is_opening) next_us = std::min(next_us, to_[rank].open_at_us);
+  }
+  for (const auto& [id, wait] : waits_) {
+    if (!IsComplete(id)) next_us = std::min(next_us, wait.complain_at_us);
+  }
+  return next_us;
+}
+
+std::vector<ExchangeAction> AllToAll::TakeActions() {
+  for (uint32_t rank = 0; rank < options_.num_ranks && failure_.ok(); ++rank) {
+    FromPeer& from = from_[rank];
+    if (!from.owes_receipt || from.attempt == 0) continue;
+    from.owes_receipt = false;
+    actions_.push_back(SendReceipt{WorkerRank(rank), from.attempt, incoming_[rank].receipt()});
+  }
+  return std::exchange(actions_, {});
+}
+
+void AllToAll::Finish() {
+  is_finished_ = true;
+  waits_.clear();
+  for (OutgoingBlocks& blocks : outgoing_) blocks.Clear();
+}
+
+bool AllToAll::MayLeave() const {
+  return std::all_of(outgoing_.begin(), outgoing_.end(),
+                     [](const OutgoingBlocks& blocks) { return blocks.is_empty(); });
+}
+
+void AllToAll::Fail(const absl::Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  actions_.clear();
+}
+
+ExchangeCounts AllToAll::counts() const {
+  ExchangeCounts counts = counts_;
+  for (const OutgoingBlocks& blocks : outgoing_) {
+    for (size_t phase = 0; phase < kNumPhases; ++phase) {
+      counts.bytes_sent[phase] += blocks.bytes_sent(static_cast<Phase>(phase));
+    }
+    counts.bytes_sent_again += blocks.bytes_sent_again();
+    counts.bytes_owed += blocks.bytes();
+  }
+  for (const IncomingBlocks& blocks : incoming_) counts.bytes_held += blocks.bytes();
+  return counts;
+}
+
+}  // namespace thermocline

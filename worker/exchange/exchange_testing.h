@@ -1,0 +1,90 @@
+// Ranks that go through steps: what each sends is a function of step, phase and the two ranks, and
+// is compared where it comes.
+#ifndef THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_TESTING_H_
+#define THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_TESTING_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/hash.h"
+#include "gtest/gtest.h"
+#include "worker/exchange/exchange.h"
+
+namespace thermocline {
+
+// Up to 300 bytes.
+inline std::string ContentOf(BlockId id, uint32_t from, uint32_t to) {
+  const uint64_t seed =
+      Mix64(id.step.value() * 8 + static_cast<int>(id.phase)) ^ Mix64(from * 100 + to);
+  std::string text;
+  for (uint64_t i = 0; i < seed % 301; ++i) text.push_back(static_cast<char>(Mix64(seed + i)));
+  return text;
+}
+
+inline absl::Status PostContent(BlockId id, Exchange* exchange) {
+  std::vector<Block> blocks;
+  for (uint32_t to = 0; to < exchange->num_ranks(); ++to) {
+    const std::string text = ContentOf(id, exchange->rank().value(), to);
+    blocks.push_back(MakeBlock(absl::MakeConstSpan(text)));
+  }
+  return exchange->Post(id, std::move(blocks));
+}
+
+inline void UseContent(BlockId id, Exchange* exchange) {
+  const absl::StatusOr<ReceivedBlocks> blocks = exchange->Receive(id);
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  EXPECT_TRUE(exchange->IsHere(id));
+  for (uint32_t from = 0; from < exchange->num_ranks(); ++from) {
+    const absl::Span<const uint8_t> bytes = blocks->from(WorkerRank(from));
+    ASSERT_EQ(std::string(bytes.begin(), bytes.end()),
+              ContentOf(id, from, exchange->rank().value()))
+        << Describe(id) << " from rank " << from;
+  }
+}
+
+// A rank's two threads, as they are in a worker.
+inline void PlanSteps(int64_t num_steps, Exchange* exchange) {
+  const int ahead = exchange->options().window_steps;
+  for (int64_t step = 0; step < num_steps + ahead; ++step) {
+    if (step <= num_steps) {
+      const absl::Status posted = step < num_steps
+                                      ? PostContent({Step(step), Phase::kKeys}, exchange)
+                                      : exchange->PostEnd(Step(step), absl::OkStatus());
+      ASSERT_TRUE(posted.ok()) << posted;
+      const absl::StatusOr<bool> has_step = exchange->HasStep(Step(step));
+      ASSERT_TRUE(has_step.ok()) << has_step.status();
+      ASSERT_EQ(*has_step, step < num_steps);
+      if (*has_step) UseContent({Step(step), Phase::kKeys}, exchange);
+    }
+    if (step < ahead) continue;
+    ASSERT_TRUE(PostContent({Step(step - ahead), Phase::kPlans}, exchange).ok());
+  }
+}
+inline void TrainSteps(int64_t num_steps, Exchange* exchange) {
+  for (int64_t step = 0; step < num_steps; ++step) {
+    UseContent({Step(step), Phase::kPlans}, exchange);
+    for (const Phase phase :
+         {Phase::kRows, Phase::kGradients, Phase::kDenseGradients, Phase::kDenseWeights}) {
+      ASSERT_TRUE(PostContent({Step(step), phase}, exchange).ok());
+      UseContent({Step(step), phase}, exchange);
+    }
+  }
+}
+
+inline void RunSteps(int64_t num_steps, const std::vector<std::unique_ptr<Exchange>>& exchanges) {
+  std::vector<std::thread> threads;
+  for (const auto& exchange : exchanges) {
+    threads.emplace_back([&] { PlanSteps(num_steps, exchange.get()); });
+    threads.emplace_back([&] { TrainSteps(num_steps, exchange.get()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_TESTING_H_

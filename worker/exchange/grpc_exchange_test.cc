@@ -1,0 +1,444 @@
+// The exchange over gRPC: whole ranks behind proxies that cut their connections, and each side
+// against protobuf's own classes, so that the two share no codec.
+#include "worker/exchange/grpc_exchange.h"
+
+#include <grpcpp/create_channel.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/scheduler.h"
+#include "common/net/certificates.h"
+#include "common/net/grpc_server.h"
+#include "common/wire/messages.h"
+#include "gtest/gtest.h"
+#include "proto/parameter_server.grpc.pb.h"
+#include "tests/testing/cutting_proxy.h"
+#include "tests/testing/test_seed.h"
+#include "worker/exchange/exchange.h"
+#include "worker/exchange/exchange_testing.h"
+#include "worker/session/retry_policy.h"
+
+namespace thermocline {
+namespace {
+
+constexpr uint32_t kRanks = 3;
+
+ExchangeIdentity IdentityOf(uint32_t rank) { return {"job", 4, WorkerRank(rank), kRanks, 0}; }
+
+// A worker's process as others see it.
+class Host final : public Worker::WithRawCallbackMethod_Exchange<Worker::Service> {
+ public:
+  explicit Host(uint32_t rank, const TlsFiles& tls = {}) : server_(IdentityOf(rank)) {
+    GrpcServer::Options options;
+    options.tls = tls;
+    auto started = GrpcServer::Start(options, {this});
+    EXPECT_TRUE(started.ok()) << started.status();
+    listening_ = *std::move(started);
+  }
+  ~Host() override { listening_->Shutdown(0); }
+
+  GrpcExchangeServer::Reactor* Exchange(grpc::CallbackServerContext* context) override {
+    return server_.Exchange(context);
+  }
+  GrpcExchangeServer& server() { return server_; }
+  const std::string& address() const { return listening_->address(); }
+
+ private:
+  GrpcExchangeServer server_;
+  std::unique_ptr<GrpcServer> listening_;
+};
+
+std::unique_ptr<Exchange> MakeExchange(ExchangeOptions options,
+                                       const std::vector<std::string>& addresses, Host* host,
+                                       Scheduler* scheduler, ExchangeHooks hooks = {}) {
+  options.rank = host->server().identity().rank;
+  options.num_ranks = host->server().identity().num_workers;
+  auto transport = GrpcExchange::Create({addresses, {}}, &host->server());
+  EXPECT_TRUE(transport.ok()) << transport.status();
+  return std::make_unique<Exchange>(options, std::move(hooks), *std::move(transport), scheduler);
+}
+
+// Every rank is reached through a proxy that cuts connections somewhere in their chunks.
+TEST(GrpcExchangeTest, AllBlocksArriveWhereverStreamsAreCut) {
+  std::mt19937_64 random(TestSeed());
+  ThreadScheduler scheduler;
+  std::vector<std::unique_ptr<Host>> hosts;
+  std::vector<std::unique_ptr<CuttingProxy>> proxies;
+  std::vector<std::string> addresses;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    hosts.push_back(std::make_unique<Host>(rank));
+    std::vector<size_t> cuts;
+    for (int i = 0; i < 4; ++i) cuts.push_back(random() % 5000);
+    proxies.push_back(std::make_unique<CuttingProxy>(hosts.back()->address(), cuts));
+    addresses.push_back(proxies.back()->address());
+  }
+  ExchangeOptions options;
+  options.max_chunk_bytes = 100;
+  options.window_steps = 2;
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (const auto& host : hosts) {
+    exchanges.push_back(MakeExchange(options, addresses, host.get(), &scheduler));
+  }
+  RunSteps(25, exchanges);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_GT(proxies[rank]->connections_cut(), 0u);
+    ExchangeStats stats;
+    exchanges[rank]->FillStats(&stats);
+    EXPECT_GE(stats.streams_opened(), 2u);
+  }
+  std::vector<std::thread> threads;
+  for (const auto& exchange : exchanges) {
+    threads.emplace_back([&exchange] {
+      EXPECT_TRUE(exchange->Leave([](const Exchange::Done& done) { done(absl::OkStatus()); }).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What comes of streams, as text.
+class Recorder final : public ExchangeEvents {
+ public:
+  void OnReceipt(WorkerRank, uint64_t, const Receipt&) override {}
+  void OnSent(WorkerRank, uint64_t) override {}
+  void OnClosed(WorkerRank, uint64_t, const absl::Status& why) override {
+    closed = why;
+    is_closed.Notify();
+  }
+  void OnOpened(WorkerRank from, uint64_t attempt) override {
+    Note(absl::StrCat("opened ", from.value(), " ", attempt));
+  }
+  void OnChunk(WorkerRank from, uint64_t attempt, const BlockChunk& chunk) override {
+    Note(absl::StrCat("chunk ", from.value(), " ", attempt, " ", Describe(chunk.id), " ",
+                      static_cast<int>(chunk.kind), " ", chunk.checksum, " ", chunk.block_bytes,
+                      " ", chunk.offset, " ", std::string(chunk.data.begin(), chunk.data.end())));
+  }
+  // The next one of a stream that another rank opens.
+  std::string Next() {
+    absl::MutexLock lock(&mutex_);
+    const auto has_one = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !notes_.empty(); };
+    mutex_.Await(absl::Condition(&has_one));
+    const std::string note = notes_.front();
+    notes_.erase(notes_.begin());
+    return note;
+  }
+
+  absl::Status closed;
+  absl::Notification is_closed;
+
+ private:
+  void Note(std::string note) {
+    absl::MutexLock lock(&mutex_);
+    notes_.push_back(std::move(note));
+  }
+
+  absl::Mutex mutex_;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Rank 1, called by protobuf's own classes.
+class GrpcExchangeServerTest : public testing::Test {
+ protected:
+  using Stream = grpc::ClientReaderWriter<ExchangeChunk, ExchangeReceipt>;
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<Stream> stream;
+  };
+
+  void SetUp() override {
+    stub_ =
+        Worker::NewStub(grpc::CreateChannel(host_.address(), grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override { host_.server().End(); }
+
+  static ExchangeChunk Hello(uint64_t attempt) {
+    ExchangeChunk chunk;
+    ExchangeHello& hello = *chunk.mutable_hello();
+    hello.set_protocol_version(wire::kProtocolVersion);
+    hello.set_job_id("job");
+    hello.set_generation(4);
+    hello.set_from_rank(2);
+    hello.set_to_rank(1);
+    hello.set_num_workers(kRanks);
+    hello.set_attempt(attempt);
+    hello.set_life(77);
+    return chunk;
+  }
+  std::unique_ptr<Call> Open(const ExchangeChunk& first) {
+    auto call = std::make_unique<Call>();
+    call->stream = stub_->Exchange(&call->context);
+    EXPECT_TRUE(call->stream->Write(first));
+    return call;
+  }
+  // How a stream ends that is refused.
+  static absl::Status EndOf(Call* call) {
+    ExchangeReceipt receipt;
+    EXPECT_FALSE(call->stream->Read(&receipt));
+    return FromGrpcStatus(call->stream->Finish());
+  }
+  absl::Status Refusal(const std::function<void(ExchangeHello*)>& change) {
+    ExchangeChunk first = Hello(9);
+    change(first.mutable_hello());
+    return EndOf(Open(first).get());
+  }
+
+  Host host_{1};
+  Recorder events_;
+  std::unique_ptr<Worker::Stub> stub_;
+};
+
+TEST_F(GrpcExchangeServerTest, TakesChunksAndSendsReceipts) {
+  host_.server().Begin(&events_);
+  const std::unique_ptr<Call> call = Open(Hello(1));
+  EXPECT_EQ(events_.Next(), "opened 2 1");
+  ExchangeChunk chunk;
+  chunk.set_step(7);
+  chunk.set_phase(2);
+  chunk.set_checksum(0xabcdef01);
+  chunk.set_block_bytes(300);
+  chunk.set_offset(123);
+  chunk.set_data("some bytes");
+  ASSERT_TRUE(call->stream->Write(chunk));
+  EXPECT_EQ(events_.Next(),
+            absl::StrCat("chunk 2 1 the rows of step 7 0 ", 0xabcdef01u, " 300 123 some bytes"));
+  ExchangeChunk end;
+  end.set_step(8);
+  end.set_kind(1);
+  ASSERT_TRUE(call->stream->Write(end));
+  EXPECT_EQ(events_.Next(), "chunk 2 1 the keys of step 8 1 0 0 0 ");
+
+  Receipt receipt;
+  for (int phase = 0; phase < 6; ++phase) {
+    receipt.received[phase] = Step(phase - 1);
+    receipt.taken[phase] = Step(phase + 100);
+  }
+  host_.server().SendReceipt(WorkerRank(2), 1, receipt);
+  ExchangeReceipt got;
+  ASSERT_TRUE(call->stream->Read(&got));
+  EXPECT_EQ(got.received_size(), 6);
+  EXPECT_EQ(got.received(0), -1);
+  EXPECT_EQ(got.taken(5), 105);
+}
+
+TEST_F(GrpcExchangeServerTest, RefusesStrangersAndSaysWhoBothAre) {
+  host_.server().Begin(&events_);
+  const auto refused = [](const std::string& text) { return absl::FailedPreconditionError(text); };
+  const std::string ours = "this worker is of job 'job', generation 4, 3 workers; rank 2 is of ";
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_protocol_version(99); }),
+            refused(absl::StrCat("this worker speaks version ", wire::kProtocolVersion,
+                                 " of the protocol, rank 2 version 99")));
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_job_id("other"); }),
+            refused(ours + "job 'other', generation 4, 3 workers"));
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_generation(5); }),
+            refused(ours + "job 'job', generation 5, 3 workers"));
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_num_workers(2); }),
+            refused(ours + "job 'job', generation 4, 2 workers"));
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_to_rank(0); }),
+            refused("this worker is rank 1 of 3; the stream is from rank 2 to rank 0"));
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_from_rank(3); }),
+            refused("this worker is rank 1 of 3; the stream is from rank 3 to rank 1"));
+  // None of them counts as rank 2's.
+  const std::unique_ptr<Call> call = Open(Hello(1));
+  EXPECT_EQ(events_.Next(), "opened 2 1");
+  EXPECT_EQ(Refusal([](ExchangeHello* hello) { hello->set_life(78); }),
+            refused("rank 2 is another process (78) than the one before (77) in generation 4"));
+}
+
+TEST_F(GrpcExchangeServerTest, TheHighestAttemptCounts) {
+  EXPECT_EQ(EndOf(Open(Hello(1)).get()),
+            absl::UnavailableError("rank 1 does not exchange anything now"));
+  host_.server().Begin(&events_);
+  const std::unique_ptr<Call> second = Open(Hello(2));
+  EXPECT_EQ(events_.Next(), "opened 2 2");
+  const std::unique_ptr<Call> third = Open(Hello(3));
+  EXPECT_EQ(events_.Next(), "opened 2 3");
+  EXPECT_EQ(EndOf(second.get()), absl::AbortedError("a later attempt has come"));
+  EXPECT_EQ(EndOf(Open(Hello(2)).get()),
+            absl::AbortedError("attempt 2 of rank 2 comes behind attempt 3"));
+  host_.server().End();
+  EXPECT_EQ(EndOf(third.get()), absl::UnavailableError("rank 1 exchanges nothing any more"));
+}
+
+TEST_F(GrpcExchangeServerTest, RefusesWhatIsNoChunk) {
+  host_.server().Begin(&events_);
+  EXPECT_EQ(EndOf(Open(ExchangeChunk()).get()),
+            absl::InvalidArgumentError(
+                "the first message of a stream between workers has its hello alone"));
+  uint64_t attempt = 0;
+  for (const auto& change : std::vector<std::function<void(ExchangeChunk*)>>{
+           [](ExchangeChunk* chunk) { chunk->set_phase(6); },
+           [](ExchangeChunk* chunk) { chunk->set_kind(3); },
+           [](ExchangeChunk* chunk) { chunk->mutable_hello(); }}) {
+    const std::unique_ptr<Call> call = Open(Hello(++attempt));
+    ExchangeChunk chunk;
+    change(&chunk);
+    EXPECT_TRUE(call->stream->Write(chunk));
+    EXPECT_EQ(EndOf(call.get()).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(GrpcExchangeServer, IsIntroducedOnce) {
+  GrpcExchangeServer server(IdentityOf(1));
+  EXPECT_EQ(server.AwaitIntroduction(absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  WorkerPeers peers;
+  peers.set_job_id("job");
+  peers.set_generation(3);
+  for (const char* address : {"a:1", "b:2", "c:3"}) peers.add_addresses(address);
+  EXPECT_EQ(server.Introduce(peers),
+            absl::FailedPreconditionError("this worker is of job 'job', generation 4, 3 workers; "
+                                          "the addresses are of job 'job', generation 3, "
+                                          "3 workers"));
+  peers.set_generation(4);
+  std::thread introducer([&] { EXPECT_TRUE(server.Introduce(peers).ok()); });
+  const auto addresses = server.AwaitIntroduction(absl::Minutes(1));
+  introducer.join();
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  EXPECT_EQ(*addresses, (std::vector<std::string>{"a:1", "b:2", "c:3"}));
+  EXPECT_TRUE(server.Introduce(peers).ok());
+  peers.set_addresses(2, "d:4");
+  EXPECT_EQ(server.Introduce(peers),
+            absl::FailedPreconditionError("rank 2 listens on c:3, was said before, not on d:4"));
+  server.StopWaiting();
+  EXPECT_EQ(server.AwaitIntroduction(absl::Minutes(1)).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
+// Rank 0, in protobuf's own classes.
+class FakeRank final : public Worker::Service {
+ public:
+  using Stream = grpc::ServerReaderWriter<ExchangeReceipt, ExchangeChunk>;
+  explicit FakeRank(std::function<grpc::Status(Stream*)> serve) : serve_(std::move(serve)) {
+    auto started = GrpcServer::Start({}, {this});
+    EXPECT_TRUE(started.ok()) << started.status();
+    listening_ = *std::move(started);
+  }
+  ~FakeRank() override { listening_->Shutdown(0); }
+  grpc::Status Exchange(grpc::ServerContext*, Stream* stream) override { return serve_(stream); }
+  const std::string& address() const { return listening_->address(); }
+
+ private:
+  const std::function<grpc::Status(Stream*)> serve_;
+  std::unique_ptr<GrpcServer> listening_;
+};
+
+TEST(GrpcExchangeTest, SendsAHelloAndThenWhatIsTaken) {
+  std::vector<ExchangeChunk> chunks;
+  absl::Notification done;
+  FakeRank rank([&](FakeRank::Stream* stream) {
+    ExchangeChunk chunk;
+    while (chunks.size() < 4 && stream->Read(&chunk)) {
+      chunks.push_back(chunk);
+      if (!chunk.has_hello()) continue;
+      ExchangeReceipt receipt;
+      for (int phase = 0; phase < 6; ++phase) {
+        receipt.add_received(-1);
+        receipt.add_taken(phase == 4 ? 0 : -1);
+      }
+      stream->Write(receipt);
+    }
+    done.Notify();
+    return grpc::Status::OK;
+  });
+  GrpcExchangeServer server({"job", 4, WorkerRank(1), 2, 77});
+  ThreadScheduler scheduler;
+  ExchangeOptions options;
+  options.rank = WorkerRank(1);
+  options.num_ranks = 2;
+  options.max_chunk_bytes = 4;
+  options.phases = kDensePhases;
+  options.min_backoff_us = options.max_backoff_us = 1'000'000'000;
+  auto transport = GrpcExchange::Create({{rank.address(), ""}, {}}, &server);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  Exchange exchange(options, {}, *std::move(transport), &scheduler);
+  const std::string text = "twelve bytes";
+  ASSERT_TRUE(exchange
+                  .Post({Step(0), Phase::kDenseGradients},
+                        std::vector<Block>(2, MakeBlock(absl::MakeConstSpan(text))))
+                  .ok());
+  done.WaitForNotification();
+  ASSERT_EQ(chunks.size(), 4u);
+  const ExchangeHello& hello = chunks[0].hello();
+  EXPECT_EQ(hello.ShortDebugString(),
+            absl::StrCat("protocol_version: ", wire::kProtocolVersion,
+                         " job_id: \"job\" generation: 4 from_rank: 1 num_workers: 2 attempt: 1 "
+                         "life: 77"));
+  std::string got;
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_EQ(chunks[i].offset(), got.size());
+    EXPECT_EQ(chunks[i].block_bytes(), 12u);
+    EXPECT_EQ(chunks[i].phase(), 4u);
+    EXPECT_EQ(chunks[i].checksum(), Crc32c(text.data(), text.size()));
+    got += chunks[i].data();
+  }
+  EXPECT_EQ(got, text);
+}
+
+TEST(GrpcExchangeTest, AnotherGenerationAtAnAddressIsALoss) {
+  Host stranger(0);
+  Recorder none;
+  stranger.server().Begin(&none);
+  GrpcExchangeServer server({"job", 5, WorkerRank(1), kRanks});
+  ThreadScheduler scheduler;
+  ExchangeOptions options;
+  options.rank = WorkerRank(1);
+  options.num_ranks = kRanks;
+  absl::Notification failed;
+  ExchangeHooks hooks;
+  hooks.on_failure = [&](const absl::Status&) { failed.Notify(); };
+  auto transport = GrpcExchange::Create({{stranger.address(), "", "127.0.0.1:1"}, {}}, &server);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  Exchange exchange(options, hooks, *std::move(transport), &scheduler);
+  failed.WaitForNotification();
+  EXPECT_TRUE(IsServerLoss(exchange.status())) << exchange.status();
+  EXPECT_EQ(exchange.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(exchange.status().message(),
+            absl::StrCat("stream to rank 0 at ", stranger.address(),
+                         ": this worker is of job 'job', generation 4, 3 workers; rank 1 is of "
+                         "job 'job', generation 5, 3 workers"));
+  stranger.server().End();
+}
+
+TEST(GrpcExchangeTest, WithTlsAWorkerMayExchangeAndAReaderMayNot) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/exchange-tls");
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(WriteCertificates(*CertificateAuthority::Create("job"), folder,
+                                {Role::kWorker, Role::kReader}, {"127.0.0.1"}, absl::Hours(1))
+                  .ok());
+  Host host(0, TlsFilesIn(folder, Role::kWorker));
+  Recorder receiver;
+  host.server().Begin(&receiver);
+  const auto stream_of = [&](Role role, Recorder* sender) {
+    GrpcExchangeServer server(IdentityOf(1));
+    auto transport = GrpcExchange::Create(
+        {{host.address(), "", "127.0.0.1:1"}, TlsFilesIn(folder, role)}, &server);
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    (*transport)->Start(sender);
+    (*transport)->Open(WorkerRank(0), 1);
+    if (role == Role::kWorker) {
+      EXPECT_EQ(receiver.Next(), "opened 1 1");
+    } else {
+      sender->is_closed.WaitForNotification();
+    }
+    (*transport)->Close();
+  };
+  Recorder reader, worker;
+  stream_of(Role::kReader, &reader);
+  EXPECT_EQ(reader.closed, absl::PermissionDeniedError(absl::StrCat(
+                               "stream to rank 0 at ", host.address(),
+                               ": role reader may not call Exchange; it is for worker")));
+  stream_of(Role::kWorker, &worker);
+  host.server().End();
+}
+
+}  // namespace
+}  // namespace thermocline
