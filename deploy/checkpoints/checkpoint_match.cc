@@ -72,15 +72,26 @@ int IndexOf(const Job& job, const Feature* feature) {
   return index;
 }
 
+bool HasFeature(const std::vector<const Feature*>& features, const std::string& name) {
+  return std::any_of(features.begin(), features.end(),
+                     [&name](const Feature* feature) { return feature->name() == name; });
+}
+
 // Compares features of one kind: those that read tables, or the numeric ones. `here`: features of
 // `job`.
 absl::Status CheckFeatures(const Job& job, const std::vector<const Feature*>& here,
                            const std::vector<const Feature*>& before, absl::string_view kind,
                            const std::set<std::string>& ignored) {
-  if (here.size() != before.size()) {
-    return Differs(absl::StrCat("the job has ", here.size(), kind,
-                                " features, and the checkpoint was made with ", before.size()));
+  for (const Feature* feature : here) {
+    if (HasFeature(before, feature->name())) continue;
+    return Differs(absl::StrCat("the checkpoint has no", kind, " feature '", feature->name(), "'"));
   }
+  for (const Feature* feature : before) {
+    if (HasFeature(here, feature->name())) continue;
+    return Differs(absl::StrCat("the checkpoint has a", kind, " feature '", feature->name(),
+                                "', the job has none"));
+  }
+  if (here.size() != before.size()) return Differs("the checkpoint has a feature twice");
   for (size_t i = 0; i < before.size(); ++i) {
     RETURN_IF_ERROR(CheckFields(*here[i], *before[i], ignored,
                                 absl::StrCat("feature[", IndexOf(job, here[i]), "].")));

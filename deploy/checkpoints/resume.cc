@@ -137,10 +137,8 @@ absl::StatusOr<ResumePoint> FindNextGeneration(const CheckpointStore& store,
         CheckJobId(job_id, state->job_id(), last->has_value() ? kHistoryName : kJobStateName));
   }
   ResumePoint point;
-  if (last->has_value()) {
-    point.start.history = (*last)->number();
-    if ((*last)->has_outcome()) point.outcome = (*last)->outcome();
-  }
+  if (last->has_value()) point.start.history = (*last)->number();
+  if (state.has_value()) point.spent = state->spent();
   GenerationStart& start = point.start;
   const absl::StatusOr<uint64_t> newest = store.NewestGeneration();
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();

@@ -19,7 +19,7 @@ namespace thermocline {
 struct ResumePoint {
   GenerationStart start;
   std::optional<CheckpointManifest> base;  // Of start.base; nullopt: that is "".
-  std::optional<JobOutcome> outcome;       // Of the job, where it has ended.
+  SpentBudgets spent;                      // By the last generation, before it began.
   std::vector<std::string> notices;        // Lines that the user should read.
 };
 

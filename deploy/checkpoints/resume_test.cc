@@ -118,6 +118,20 @@ TEST_F(ResumeTest, FromTheBeginningWhereNoCheckpointWasMade) {
   EXPECT_EQ(start->first_step(), Step(0));
 }
 
+TEST_F(ResumeTest, WhatTheLastGenerationHadSpent) {
+  JobState state;
+  state.set_job_id(job_.name());
+  state.set_generation(1);
+  state.mutable_spent()->mutable_rollbacks()->set_times(3);
+  ASSERT_TRUE(store_.Open(state, 0).ok());
+  ASSERT_TRUE(store_.Commit(ManifestAt(1, 9)).ok());
+  const auto point = FindResumePoint(store_, job_, kBuild, "");
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_EQ(point->start.base, "step-000000009");
+  EXPECT_EQ(point->spent.rollbacks().times(), 3u);
+  EXPECT_EQ(point->start.spent.rollbacks().times(), 0u);  // Only for whom it matters.
+}
+
 TEST_F(ResumeTest, FromTheNewestOfTheLastGeneration) {
   Commit(1, 9);
   Commit(2, 29);

@@ -15,6 +15,7 @@
 #include "common/job/job_data.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/job_certificates.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/runner/child_process.h"
 #include "deploy/runner/summary.h"

@@ -1,6 +1,5 @@
 // thermocline certificates, with its page: a job's authority and a certificate for each role.
 #include <cstdio>
-#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -8,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/disk/file_list.h"
 #include "common/net/certificates.h"
 #include "deploy/cli/command_pages.h"
 #include "deploy/cli/console.h"
@@ -27,7 +27,7 @@ int RunCertificates(const CertificatesFlags& flags) {
   if (!written.ok()) {
     return Complain(written.message(), absl::IsUnavailable(written) ? kExitFailed : kExitUsage);
   }
-  const std::string folder = std::filesystem::absolute(flags.out).lexically_normal().string();
+  const std::string folder = AbsolutePath(flags.out);
   std::printf(
       "%s: certificates of job %s, valid for %d days\n"
       "  ca.pem           whom every process of the job trusts\n"
@@ -46,8 +46,8 @@ void AddCertificates(CLI::App* app, Action* action) {
 each role: controller, server, worker, reader and node. What a role may do is in docs/operations.md.
 All processes may lie on this machine, or on the hosts named with --host. No file is overwritten.
 
-The job takes them with cluster { tls { directory: "DIR" } }. A job that runs on this machine alone
-needs none of this: cluster { tls { automatic: true } }.
+The job takes them with cluster { tls { directory: "DIR" } }. With cluster { tls { automatic: true } }
+a job makes its own, on one machine and over several hosts, and needs none of this.
 
 examples:
   thermocline certificates --job criteo_kaggle --out certs --host h1.example.org --host 10.0.0.7

@@ -77,6 +77,9 @@ examples:
   command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
   AddValue(command, "--resume-from", &flags->resume_from, "NAME",
            "resumes from this checkpoint (name or path, or \"best\"), not the newest");
+  command->add_flag("--restarted", flags->restarted,
+                    "--resume by an engine: only reports a job that has ended, and goes on with "
+                    "what is left of its limits");
   AddValue(command, "--init-from", &flags->init_from, "PATH",
            "begins with the model of another run's checkpoint: its path, or the run's");
   AddValue(command, "--nodes", &flags->nodes, "N",

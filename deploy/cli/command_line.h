@@ -35,6 +35,7 @@ struct JobFlags {
 struct TrainFlags : JobFlags {
   bool resume = false;
   std::string resume_from;
+  bool restarted = false;
   std::string init_from;
   int64_t nodes = 0;   // 0: on this machine
   std::string listen;  // for nodes

@@ -131,11 +131,6 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
   out.TryWrite(Line(absl::StrCat(
       "job ", job.name(), ": ", Plural(job.cluster().servers(), "server"), ", ",
       Plural(job.cluster().workers(), "worker"), ", run directory ", directory.path())));
-  if (job.has_cache() && job.cluster().workers() > 1 && job.train().staleness_steps() == 0) {
-    out.TryWrite(
-        Line("the cache keeps nothing: with several workers a row may be read again only "
-             "within train.staleness_steps, which is 0"));
-  }
   if (const std::string staleness = StalenessOfOneWorker(job); !staleness.empty()) {
     out.TryWrite(Line(staleness));
   }

@@ -17,6 +17,7 @@ struct NodeFlags {
   std::string controller, name, dir, address;
   std::vector<std::string> roles;
   std::string bin_dir;
+  int64_t controller_timeout_s = 0;  // 0: none
   std::string tls_certificate, tls_private_key, tls_ca;
   bool insecure = false;
 };
@@ -25,6 +26,7 @@ struct LogsFlags {
   std::string run_dir;
   std::string process;  // "server-0"; "": all
   int64_t lines = 100;
+  bool follows = false;
   std::string tls_certificate, tls_private_key, tls_ca;
 };
 

@@ -23,7 +23,8 @@ void AddNode(CLI::App* app, Action* action) {
       R"(The agent on one host: connects to the controller (`thermocline train --nodes`), starts the servers
 and workers that it wants here, and ends with the job. It tries to connect until it succeeds; after
 a controller was killed it waits for the next one. Without word from the controller for
-cluster.node_lease_s it ends all its processes. Ctrl-C ends it and them.
+cluster.node_lease_s it ends all its processes. Ctrl-C ends it and them; SIGTERM, which an engine
+sends to the controller as well, gives that 25 s for a last checkpoint.
 
 DIR is a folder on a disk of this host: logs of processes, push logs, rows beyond memory. The run
 directory of the job and its data lie on a file system that all hosts see at the same paths.
@@ -45,6 +46,9 @@ examples:
            "of this host for the other hosts; default: that of the way to the controller");
   AddValue(command, "--bin-dir", &flags->bin_dir, "DIR",
            "the folder of thermocline-server and thermocline-worker");
+  AddValue(command, "--controller-timeout", &flags->controller_timeout_s, "SECONDS",
+           "ends when no controller has answered for so long; default: tries for ever")
+      ->check(WholeNumber(1, 24 * 3600));
   AddTlsFlags(command, flags.get());
   command->add_flag("--insecure", flags->insecure, "allows plain text beyond loopback");
   OnCommand(command, action, RunNodeCommand, flags);
@@ -58,13 +62,17 @@ void AddLogs(CLI::App* app, Action* action) {
 the run. Of a job over several hosts they come from the host through the controller; when the job
 has ended, the command says on which host the log is, and where.
 
+With --follow it goes on with what they write, wherever they run, until the job ends or Ctrl-C comes.
+
 examples:
   thermocline logs runs/r
-  thermocline logs /shared/run server-0 --lines 1000)");
+  thermocline logs /shared/run server-0 --lines 1000
+  thermocline logs /shared/run worker-2 --follow)");
   AddValue(command, "RUN_DIR", &flags->run_dir, "DIR", "the run directory")->required();
   AddValue(command, "PROCESS", &flags->process, "PROCESS", "default: all");
   AddValue(command, "--lines", &flags->lines, "N", "how many; default: 100")
       ->check(WholeNumber(1, 10000));
+  command->add_flag("--follow", flags->follows, "shows what comes as well, until the job ends");
   AddTlsFlags(command, flags.get());
   OnCommand(command, action, RunLogs, flags);
 }

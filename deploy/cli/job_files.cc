@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/arrow/object_store.h"
@@ -17,6 +16,7 @@
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
 #include "common/net/tls_files.h"
+#include "deploy/runner/node_processes.h"
 
 namespace thermocline {
 namespace {
@@ -103,6 +103,12 @@ absl::Status CheckCertificates(const std::string& job, const Tls& tls) {
   for (const Role role : {Role::kController, Role::kServer, Role::kWorker}) {
     const TlsFiles files = TlsFilesOf(tls, role);
     if (files.empty()) return absl::OkStatus();
+    // Where the authority's key is, the controller signs those of other hosts.
+    std::error_code error;
+    if (role != Role::kController && !std::filesystem::exists(files.certificate, error) &&
+        HasAuthority(tls.directory())) {
+      continue;
+    }
     for (const TlsUse use : {TlsUse::kServer, TlsUse::kClient}) {
       ASSIGN_OR_RETURN(const TlsTexts texts, ReadTlsFiles(files, use));
       const std::optional<Identity> named = IdentityOf(texts.certificate);
@@ -119,17 +125,6 @@ absl::Status CheckCertificates(const std::string& job, const Tls& tls) {
 }
 
 }  // namespace
-
-std::string AbsolutePath(const std::string& path) {
-  if (path.empty() || IsObjectPath(path)) return path;
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  if (error) return path;
-  const std::filesystem::path normal = absolute.lexically_normal();
-  // What ends in a slash has an empty last part.
-  return (normal.has_filename() || !normal.has_relative_path() ? normal : normal.parent_path())
-      .string();
-}
 
 void MakePathsAbsolute(Job* job) {
   Data* const data = job->mutable_data();

@@ -1,5 +1,5 @@
 // The files that a job names: where they are, whether they can be read, and which of their rows a
-// run scores.
+// run scores. The functions take a resolved job, or its data.
 #ifndef THERMOCLINE_DEPLOY_CLI_JOB_FILES_H_
 #define THERMOCLINE_DEPLOY_CLI_JOB_FILES_H_
 
@@ -9,12 +9,6 @@
 #include "proto/job.pb.h"
 
 namespace thermocline {
-
-// A path that means the same from any working directory: "/data/days" of "days/". What is no path
-// of this file system ("", s3://) stays as it is.
-std::string AbsolutePath(const std::string& path);
-
-// The functions below take a resolved job, or its data.
 
 // The run directory's job file must mean the same from any working directory.
 void MakePathsAbsolute(Job* job);

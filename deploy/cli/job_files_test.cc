@@ -61,15 +61,5 @@ TEST_F(JobFilesTest, NpyIsAFolderInBothForms) {
   }
 }
 
-TEST(AbsolutePath, MeansTheSameFromAnyFolder) {
-  const std::string here = std::filesystem::current_path().string();
-  EXPECT_EQ(AbsolutePath("a/../days/"), here + "/days");
-  EXPECT_EQ(AbsolutePath("./day.tsv"), here + "/day.tsv");
-  EXPECT_EQ(AbsolutePath("/data//days/"), "/data/days");
-  EXPECT_EQ(AbsolutePath("/"), "/");
-  EXPECT_EQ(AbsolutePath(""), "");
-  EXPECT_EQ(AbsolutePath("s3://bucket/days/"), "s3://bucket/days/");
-}
-
 }  // namespace
 }  // namespace thermocline

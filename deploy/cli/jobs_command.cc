@@ -2,12 +2,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
+#include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/host_commands.h"
@@ -42,7 +44,7 @@ JobLine Describe(const EngineJob& job) {
   const MetricsTail tail = ReadMetricsTail(job.run_dir + "/metrics.jsonl");
   const bool has_ended = state.ok() && state->what == EngineState::What::kEnded;
   if (has_ended && tail.end.has_value()) {
-    const std::string status = tail.end->value("status", "");
+    const std::string status = TextAt(*tail.end, "status");
     line.state = status == "OK" ? "done" : absl::StrCat("ended: ", status);
   }
   if (!tail.progress.has_value()) return line;
@@ -97,7 +99,7 @@ struct Target {
 absl::StatusOr<Target> FindTarget(const std::string& name) {
   Target target;
   if (fs::is_directory(name)) {
-    target.run_dir = fs::absolute(name).lexically_normal().string();
+    target.run_dir = AbsolutePath(name);
     const auto job = ReadEngineJob(target.run_dir);
     if (job.ok()) target.job = *job;
     return target;
@@ -137,13 +139,19 @@ absl::Status Stop(const Target& target, absl::Duration timeout, SignalWatch* sig
   }
   if (RunLock::IsHeld(target.run_dir)) MakeCheckpoint(target, timeout, signals);
   const Stopwatch watch;
+  absl::Duration ask_at;
+  bool runs = true;
   // From here on the job does not start again: neither does its script, nor does an engine requeue
-  // it.
+  // it. A start that was under way may have withdrawn the request.
   while (true) {
-    RETURN_IF_ERROR(AskToStop(target.run_dir));
-    ASSIGN_OR_RETURN(state, target.State());
-    if (state.what == What::kEnded && !RunLock::IsHeld(target.run_dir)) return absl::OkStatus();
-    if (state.what == What::kWaiting) RETURN_IF_ERROR(Cancel(*target.job));
+    const bool ran = std::exchange(runs, RunLock::IsHeld(target.run_dir));
+    if (watch.Elapsed() >= ask_at || runs != ran) {
+      ask_at = watch.Elapsed() + kEnginePeriod;
+      RETURN_IF_ERROR(AskToStop(target.run_dir));
+      ASSIGN_OR_RETURN(state, target.State());
+      if (state.what == What::kEnded && !runs) return absl::OkStatus();
+      if (state.what == What::kWaiting) RETURN_IF_ERROR(Cancel(*target.job));
+    }
     signals->Drain();
     if (signals->stop_requests() > 0)
       return absl::CancelledError("the job is asked to stop, and has not ended yet");
@@ -174,8 +182,11 @@ int RunStop(const StopFlags& flags) {
   if (!target.ok()) return Complain(target.status().message(), kExitUsage);
   const absl::Status stopped = Stop(*target, absl::Seconds(flags.timeout_s), &signals);
   if (!stopped.ok()) return Complain(stopped.message(), kExitFailed);
-  std::printf("stopped; to go on: --resume --run-dir %s (of `submit` or `train`)\n",
-              target->run_dir.c_str());
+  const std::string command =
+      target->job.has_value()
+          ? ResumeCommand(*target->job)
+          : absl::StrCat("thermocline train --resume --run-dir ", target->run_dir);
+  std::printf("stopped; to go on: %s\n", command.c_str());
   return kExitDone;
 }
 

@@ -61,7 +61,8 @@ header, quotes; what type each column has, and what it is good for: label, featu
 distinct values (exact up to 131,072 a column; beyond that an estimate, with two standard
 deviations), missing values, skew, the range and moments of numbers, the rate of the label, and
 what the tables would take. FILE is a file of text (plain, .gz or .zst) or Parquet, a folder, a
-pattern, or a folder of npy files; several are read as one.
+pattern, each here or as s3://BUCKET/KEY (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, ... say where), or a
+folder of npy files; several are read as one.
 
 --job writes a job file that trains as it is, with comments on what was guessed. It overwrites
 nothing. A label that is wrongly guessed is named with --label.

@@ -40,6 +40,7 @@ absl::StatusOr<Json> ScanData(const PlanFlags& flags, const Job& job, int fd,
   const Data data = DescribeData(job.data());
   InspectionRequest request;
   request.paths.assign(data.train().path().begin(), data.train().path().end());
+  request.s3 = data.s3().ShortDebugString();
   if (data.train().has_csv()) request.separator = data.train().csv().separator();
   const bool names_columns =
       data.train().has_criteo_tsv() || (data.train().has_csv() && !data.train().csv().header());

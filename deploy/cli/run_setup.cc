@@ -13,17 +13,18 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/disk/disk.h"
+#include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
-#include "common/net/certificates.h"
 #include "common/net/rpc.h"
+#include "common/net/tls_files.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/job_certificates.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/runner/checkpoint_requests.h"
-#include "deploy/runner/child_process.h"
 
 namespace thermocline {
 namespace {
@@ -31,10 +32,6 @@ namespace {
 // How long to wait for the processes of a killed launcher to die: one may be in the middle of a
 // write.
 constexpr absl::Duration kLockPatience = absl::Seconds(10);
-
-// In the run directory. Longer than a run takes: the files are of no use once it has ended.
-constexpr char kCertificates[] = "certificates";
-constexpr absl::Duration kCertificateLifetime = absl::Hours(24 * 365);
 
 // Loads the job of flags.job or, if that is empty, of the file `default_path`, changed by the
 // flags, then by `more_overrides`, and without the fields `more_cleared`.
@@ -86,7 +83,7 @@ absl::Status FindInit(Job* job, std::vector<std::string>* notices) {
                                                   " does not fit: ", fits.message()));
   }
   InitCheckpoint* const init = job->mutable_init();
-  init->set_directory(std::filesystem::absolute(path.directory).lexically_normal().string());
+  init->set_directory(AbsolutePath(path.directory));
   init->set_name(found.name);
   init->set_generation(manifest.generation());
   init->set_steps(static_cast<uint64_t>(manifest.step() + 1) + manifest.job().init().steps());
@@ -145,13 +142,10 @@ absl::Status SetUpHosts(const TrainFlags& flags, const Job& job, JobOptions* opt
         "--nodes needs --run-dir, a folder that all hosts see at the same path");
   }
   const Tls& tls = job.cluster().tls();
-  if (tls.automatic()) {
-    return absl::InvalidArgumentError(
-        "cluster.tls.automatic makes certificates for one machine; for --nodes, make them with "
-        "`thermocline certificates --host ...`, and name their folder in cluster.tls.directory");
+  if (!tls.automatic()) {
+    RETURN_IF_ERROR(
+        CheckMayListen(flags.listen, TlsFilesOf(tls, Role::kController), job.cluster().insecure()));
   }
-  RETURN_IF_ERROR(
-      CheckMayListen(flags.listen, TlsFilesOf(tls, Role::kController), job.cluster().insecure()));
   options->num_hosts = static_cast<size_t>(flags.nodes);
   options->listen = flags.listen;
   ASSIGN_OR_RETURN(options->programs.digest, DigestOfPrograms(options->programs));
@@ -217,10 +211,24 @@ absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* s
                    CheckpointToResume(flags.resume_from, store, scan, &options.notices));
   ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
   RETURN_IF_ERROR(KeepInit(point, setup->directory, &setup->job));
-  setup->outcome = point.outcome;
   options.start = std::move(point.start);
+  if (flags.restarted) options.start.spent = point.spent;
   options.notices.insert(options.notices.end(), point.notices.begin(), point.notices.end());
   return absl::OkStatus();
+}
+
+// How the job has ended, as far as there is no more to do; nullopt: it may go on.
+absl::StatusOr<std::optional<JobOutcome>> FindOutcome(const RunSetup& setup) {
+  Job job = setup.job;
+  FillCheckpointDirectory(setup.directory, &job);
+  PosixDisk disk;
+  const CheckpointStore store(&disk, job.checkpoint().directory());
+  ASSIGN_OR_RETURN(const std::optional<HistoryRecord> last, store.LastRecord());
+  if (!last.has_value() || last->job_id() != job.name() || !last->has_outcome() ||
+      last->outcome().what() == JobOutcome::LOST) {
+    return std::nullopt;
+  }
+  return last->outcome();
 }
 
 // Refuses changes of fields that only training reads: to set one for `eval` is a mistake.
@@ -263,7 +271,11 @@ int ComplainAboutSetup(const absl::Status& why) {
 }
 
 absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) {
-  const bool resumes = flags.resume || !flags.resume_from.empty();
+  if (flags.restarted && !flags.resume_from.empty()) {
+    return absl::InvalidArgumentError(
+        "--restarted goes on where the job was, and --resume-from elsewhere");
+  }
+  const bool resumes = flags.resume || flags.restarted || !flags.resume_from.empty();
   if (resumes && !flags.init_from.empty()) {
     return absl::InvalidArgumentError(
         "--init-from begins a new run, and --resume goes on with one");
@@ -279,8 +291,15 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
-  RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));
-  WithdrawStop(setup.directory.path());  // Of the launch before.
+  if (flags.restarted) {
+    ASSIGN_OR_RETURN(setup.outcome, FindOutcome(setup));
+    if (setup.outcome.has_value()) return setup;
+  }
+  RETURN_IF_ERROR(setup.options.num_hosts > 0
+                      ? MakeJoinCertificates(setup.directory, flags.listen, &setup.job)
+                      : MakeCertificates(setup.directory, &setup.job));
+  // Of the launch before; what the user has asked of this job holds for all controllers of it.
+  if (!flags.restarted) WithdrawStop(setup.directory.path());
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
   return setup;
 }
@@ -354,21 +373,6 @@ absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags) {
 void FillCheckpointDirectory(const RunDirectory& directory, Job* job) {
   if (!job->has_checkpoint() || !job->checkpoint().directory().empty()) return;
   job->mutable_checkpoint()->set_directory(directory.CheckpointDirectory());
-}
-
-absl::Status MakeCertificates(const RunDirectory& directory, Job* job) {
-  if (!job->cluster().tls().automatic()) return absl::OkStatus();
-  std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
-  if (!IsLoopbackHost(job->cluster().listen_host())) hosts.push_back(job->cluster().listen_host());
-  RETURN_IF_ERROR(directory.Remove(kCertificates));
-  ASSIGN_OR_RETURN(const CertificateAuthority authority, CertificateAuthority::Create(job->name()));
-  const std::string folder =
-      std::filesystem::absolute(directory.File(kCertificates)).lexically_normal().string();
-  RETURN_IF_ERROR(WriteCertificates(
-      authority, folder, {Role::kController, Role::kServer, Role::kWorker, Role::kReader}, hosts,
-      kCertificateLifetime));
-  job->mutable_cluster()->mutable_tls()->set_directory(folder);
-  return absl::OkStatus();
 }
 
 }  // namespace thermocline

@@ -20,12 +20,14 @@ struct RunSetup {
   JobOptions options;
   RunDirectory directory;
   std::vector<RunLock> locks;  // held as long as the run takes
-  // How the job that is resumed had ended; nullopt: it had not. The user who resumes it wants more
-  // of it; a controller that an engine has started again only reports it.
+  // --restarted: how the job has ended, which is all there is to report: nothing else is set up.
+  // nullopt: the run goes on.
   std::optional<JobOutcome> outcome;
 };
 
-// A run that begins, or with --resume or --resume-from one that goes on in its run directory.
+// A run that begins, or with --resume or --resume-from one that goes on in its run directory. With
+// --restarted (an engine has started the controller again) it goes on unless it has ended, with the
+// budgets that are left; a user who resumes it wants more of it, and begins with full ones.
 // --resume-from best reads every byte of the newest checkpoint with `scan`. Errors: bad usage, a
 // bad job file, folders that can't be used so; those of scan->on_progress.
 absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan);
@@ -50,11 +52,6 @@ absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags);
 
 // Sets the folder of the job's checkpoints to RUN_DIR/checkpoints, if the job file names none.
 void FillCheckpointDirectory(const RunDirectory& directory, Job* job);
-
-// Where cluster.tls.automatic asks for them: makes new certificates for the job's processes on this
-// machine, in RUN_DIR/certificates, in place of those of an earlier start. The authority's key is
-// not kept. Errors: kUnavailable (names the file).
-absl::Status MakeCertificates(const RunDirectory& directory, Job* job);
 
 }  // namespace thermocline
 

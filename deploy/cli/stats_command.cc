@@ -21,6 +21,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/console/format.h"
 #include "deploy/console/stats_table.h"
+#include "deploy/runner/host_watch.h"
 #include "deploy/runner/metrics_log.h"
 #include "deploy/runner/run_directory.h"
 #include "deploy/runner/summary.h"
@@ -104,13 +105,6 @@ struct Reports {
   std::vector<WorkerReport> workers;
 };
 
-// Of any type; null where there is none, or no JSON.
-Json ReadJson(const std::string& path) {
-  std::ifstream file(path);
-  Json json = Json::parse(file, nullptr, false);
-  return json.is_discarded() ? Json() : json;
-}
-
 template <typename Stats>
 absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   google::protobuf::util::JsonParseOptions options;
@@ -123,7 +117,7 @@ absl::StatusOr<Stats> StatsFromJson(const Json& json) {
 // The last stats of the processes of a run that has ended.
 Reports ReportsLeftIn(const std::string& run_dir) {
   Reports reports;
-  const Json left = ReadJson(run_dir + "/server_stats.json");
+  const Json left = ReadJsonFile(run_dir + "/server_stats.json");
   if (left.is_object() && left.contains("servers")) {
     for (const Json& server : left["servers"]) {
       reports.servers.push_back({TextAt(server, "address"), absl::UnknownError("")});
@@ -135,7 +129,7 @@ Reports ReportsLeftIn(const std::string& run_dir) {
     }
   }
   for (uint32_t rank = 0;; ++rank) {
-    Json json = ReadJson(absl::StrCat(run_dir, "/worker-", rank, ".json"));
+    Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
     if (!json.is_object()) return reports;
     json.erase("stages");  // Of another form than in stats.
     absl::StatusOr<WorkerStats> stats = StatsFromJson<WorkerStats>(json);
@@ -195,10 +189,24 @@ void ExitOnStopRequest() {
   }
 }
 
+// An array; null: there has been none.
+Json SlowHostsOf(const std::string& run_dir) {
+  if (run_dir.empty()) return Json();
+  const Json file = ReadJsonFile(absl::StrCat(run_dir, "/", kSlowHostsFile));
+  return file.contains("slow_hosts") ? file["slow_hosts"] : Json();
+}
+
 // One document a line where more follow.
-std::string RenderJson(const Reports& reports, bool one_line) {
-  const std::string text = StatsToJson(reports.servers, reports.workers);
-  return one_line ? Json::parse(text).dump() : text;
+std::string RenderJson(const Reports& reports, const Json& slow_hosts, bool one_line) {
+  Json json = Json::parse(StatsToJson(reports.servers, reports.workers));
+  if (!slow_hosts.is_null()) json["slow_hosts"] = slow_hosts;
+  return json.dump(one_line ? -1 : 2);
+}
+
+std::string RenderSlowHosts(const Json& slow_hosts) {
+  std::string text;
+  for (const Json& host : slow_hosts) absl::StrAppend(&text, "\n", TextAt(host, "text"), "\n");
+  return text;
 }
 
 std::string RenderTables(const Reports& reports) {
@@ -226,7 +234,7 @@ int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
   // Whether summary.json is of that launch: trained to its end, it may have failed nevertheless.
   const bool trained = done || (tail.end.has_value() && tail.end->contains("has_summary") &&
                                 (*tail.end)["has_summary"] == true);
-  const Json summary = ReadJson(run_dir + "/summary.json");
+  const Json summary = ReadJsonFile(run_dir + "/summary.json");
   const Reports reports = ReportsLeftIn(run_dir);
   if (as_json) {
     Json json = Json::parse(StatsToJson(reports.servers, reports.workers));
@@ -266,14 +274,15 @@ int RunStats(const StatsFlags& flags) {
     const auto targets = TargetsOf(flags, *run_dir);
     if (!targets.ok()) return Complain(targets.status().message(), kExitUsage);
     const Reports reports = Ask(*targets);
+    const Json slow_hosts = SlowHostsOf(*run_dir);
     if (flags.json) {
-      std::printf("%s\n", RenderJson(reports, /*one_line=*/flags.watch).c_str());
+      std::printf("%s\n", RenderJson(reports, slow_hosts, /*one_line=*/flags.watch).c_str());
     } else {
       // "Go to the corner" and "clear the screen".
       if (flags.watch && isatty(STDOUT_FILENO)) std::fputs("\x1b[H\x1b[2J", stdout);
       const bool between = flags.watch && !run_dir->empty() && NoServerAnswered(reports);
       std::fputs(between ? "no server answers: the run begins, goes back to a checkpoint, or ends\n"
-                         : RenderTables(reports).c_str(),
+                         : absl::StrCat(RenderTables(reports), RenderSlowHosts(slow_hosts)).c_str(),
                  stdout);
     }
     std::fflush(stdout);

@@ -5,17 +5,22 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/disk/file_list.h"
 #include "common/job/resolved_job.h"
+#include "common/net/tls_files.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/host_commands.h"
+#include "deploy/cli/job_certificates.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
@@ -25,6 +30,7 @@
 #include "deploy/runner/child_process.h"
 #include "deploy/runner/metrics_log.h"
 #include "deploy/runner/run_directory.h"
+#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {
@@ -32,7 +38,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kLogPeriod = absl::Milliseconds(300);
-constexpr absl::Duration kEnginePeriod = absl::Seconds(3);
 
 struct Prepared {
   Submission submission;
@@ -72,15 +77,14 @@ std::vector<std::string> TrainFlagsOf(const SubmitFlags& flags, const std::strin
   for (const std::string& value : flags.set) words.insert(words.end(), {"--set", value});
   for (const std::string& value : flags.clear) words.insert(words.end(), {"--clear", value});
   if (flags.insecure) words.emplace_back("--insecure");
-  if (!flags.bin_dir.empty())
-    words.insert(words.end(), {"--bin-dir", fs::absolute(flags.bin_dir).string()});
+  if (!flags.bin_dir.empty()) words.insert(words.end(), {"--bin-dir", AbsolutePath(flags.bin_dir)});
   return words;
 }
 
 // What agents need beside the controller's address.
 std::vector<std::string> NodeFlagsOf(const SubmitFlags& flags, const Job& job) {
   std::vector<std::string> words;
-  if (!flags.bin_dir.empty()) words.push_back("--bin-dir=" + fs::absolute(flags.bin_dir).string());
+  if (!flags.bin_dir.empty()) words.push_back("--bin-dir=" + AbsolutePath(flags.bin_dir));
   if (job.cluster().insecure()) words.emplace_back("--insecure");
   const TlsFiles tls = TlsFilesOf(job.cluster().tls(), Role::kNode);
   if (!tls.empty()) {
@@ -88,6 +92,12 @@ std::vector<std::string> NodeFlagsOf(const SubmitFlags& flags, const Job& job) {
                                "--tls-private-key=" + tls.private_key, "--tls-ca=" + tls.ca});
   }
   return words;
+}
+
+// It lies where hosts see it, too.
+absl::Status CheckNodeCertificate(const Job& job) {
+  const TlsFiles tls = TlsFilesOf(job.cluster().tls(), Role::kNode);
+  return tls.empty() ? absl::OkStatus() : ReadTlsFiles(tls, TlsUse::kClient).status();
 }
 
 absl::StatusOr<HostNeeds> NeedsOf(const SubmitFlags& flags, const Job& job, uint32_t hosts,
@@ -99,7 +109,7 @@ absl::StatusOr<HostNeeds> NeedsOf(const SubmitFlags& flags, const Job& job, uint
     if (!memory.ok())
       return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
     needs.memory_bytes = *memory;
-  } else if (needs.memory_bytes == 0) {
+  } else if (needs.memory_bytes == 0 && flags.engine == "slurm") {
     notices->push_back(
         "asking for all memory of each host: how many rows the tables will have is not known "
         "before (--memory SIZE "
@@ -121,6 +131,9 @@ absl::StatusOr<uint32_t> NumHosts(const SubmitFlags& flags) {
     return absl::InvalidArgumentError(
         "--hosts is for --engine ssh; Slurm chooses hosts (--nodes says how many)");
   }
+  if (flags.engine == "ssh" && flags.hosts.empty()) {
+    return absl::InvalidArgumentError("--engine ssh needs the hosts: --hosts a,b,c");
+  }
   if (flags.nodes > 0) return static_cast<uint32_t>(flags.nodes);
   if (flags.engine == "ssh") return static_cast<uint32_t>(flags.hosts.size());
   return absl::InvalidArgumentError("say on how many hosts: --nodes N");
@@ -134,8 +147,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 
 absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags,
                                               const std::string& job_name) {
-  const std::string path =
-      flags.run_dir.empty() ? "" : fs::absolute(flags.run_dir).lexically_normal().string();
+  const std::string path = AbsolutePath(flags.run_dir);
   if (flags.resume && path.empty()) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
   }
@@ -143,14 +155,19 @@ absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags,
   ASSIGN_OR_RETURN(RunDirectory made, flags.resume
                                           ? RunDirectory::Open(path)
                                           : RunDirectory::Create(path, job_name, absl::Now()));
-  return RunDirectory::Open(fs::absolute(made.path()).lexically_normal().string());
+  return RunDirectory::Open(AbsolutePath(made.path()));
 }
 
 absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   ASSIGN_OR_RETURN(const uint32_t hosts, NumHosts(flags));
   if (flags.job.empty() && flags.resume && !flags.run_dir.empty())
     flags.job = flags.run_dir + "/job.textproto";
-  ASSIGN_OR_RETURN(const Job job, LoadJobOf(flags));
+  ASSIGN_OR_RETURN(Job job, LoadJobOf(flags));
+  // Its ports are reached from other machines: closed, unless its user says otherwise.
+  if (!job.cluster().insecure() && !job.cluster().has_tls()) {
+    flags.set.emplace_back("cluster.tls.automatic=true");
+    ASSIGN_OR_RETURN(job, LoadJobOf(flags));
+  }
   ASSIGN_OR_RETURN(const std::string job_text, ReadText(flags.job));
   Submission submission;
   std::vector<std::string> notices;
@@ -165,7 +182,6 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   submission.port = static_cast<uint32_t>(flags.port);
   submission.node_dir = flags.node_dir;
   submission.folder = fs::current_path().string();
-  submission.node_flags = NodeFlagsOf(flags, job);
   ASSIGN_OR_RETURN(submission.needs, NeedsOf(flags, job, hosts, &notices));
   std::error_code error;
   submission.program = flags.program.empty() ? ThisProgram() : flags.program;
@@ -175,6 +191,10 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   if (flags.engine == "ssh") RETURN_IF_ERROR(CheckSsh(submission, ssh));
   ASSIGN_OR_RETURN(RunDirectory directory, OpenRunDirectory(flags, job.name()));
   submission.run_dir = directory.path();
+  RETURN_IF_ERROR(MakeJoinCertificates(directory, /*listen=*/"", &job));
+  // Agents would end for it, one by one.
+  RETURN_IF_ERROR(CheckNodeCertificate(job));
+  submission.node_flags = NodeFlagsOf(flags, job);
   if (flags.engine == "slurm") RETURN_IF_ERROR(CheckSlurm(submission, slurm));
   fs::create_directories(SubmitFolder(directory.path()), error);
   RETURN_IF_ERROR(directory.Write("submit/job.textproto", job_text));
@@ -204,6 +224,34 @@ absl::StatusOr<EngineJob> Submit(const SubmitFlags& flags, const Prepared& prepa
   return job;
 }
 
+// The last line that each agent has printed, by the name of its file.
+std::map<std::string, std::string> LastWordsOfAgents(const std::string& run_dir) {
+  std::map<std::string, std::string> words;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(SubmitFolder(run_dir), error)) {
+    const std::string name = entry.path().filename().string();
+    if (!absl::StartsWith(name, "node-")) continue;
+    const std::vector<std::string> tail = LogTail(entry.path().string(), 1);
+    if (!tail.empty()) words[name] = tail[0];
+  }
+  return words;
+}
+
+// Of a job that has no servers since `begin`, as it waits for its hosts: what agents say that don't
+// reach the controller. `said`: by agents, each of which is shown once.
+std::string NewComplaints(const std::string& run_dir, fs::file_time_type begin,
+                          std::map<std::string, std::string>* said) {
+  std::string text;
+  std::error_code error;
+  const auto served = fs::last_write_time(run_dir + "/servers.json", error);
+  if (!error && served >= begin) return text;
+  for (const auto& [name, line] : LastWordsOfAgents(run_dir)) {
+    if (!absl::StrContains(line, "can't reach the controller")) continue;
+    if (said->emplace(name, line).second) absl::StrAppend(&text, name, ": ", line, "\n");
+  }
+  return text;
+}
+
 // Shows what the batch log grows by, and what the engine says, until the job has ended or a request
 // to stop comes. Returns the exit code.
 int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
@@ -212,6 +260,8 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
   std::string last_text;
   EngineState state{EngineState::What::kWaiting, ""};
   absl::Time ask_at = absl::InfinitePast();
+  std::map<std::string, std::string> complaints_said;
+  const fs::file_time_type begin = fs::file_time_type::clock::now();
   while (true) {
     const bool has_ended =
         state.what == EngineState::What::kEnded;  // Before the last look at the log.
@@ -235,13 +285,21 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
       if (job.engine == "slurm" && state.text != last_text)
         console.Write(absl::StrCat("Slurm: ", state.text, "\n"));
       last_text = state.text;
+      const std::string complaints = NewComplaints(job.run_dir, begin, &complaints_said);
+      if (!complaints.empty()) console.Write(complaints);
       ask_at = absl::Now() + kEnginePeriod;
       if (state.what == EngineState::What::kEnded) continue;
     }
     absl::SleepFor(kLogPeriod);
   }
-  const auto end = ReadMetricsTail(job.run_dir + "/metrics.jsonl").end;
-  return end.has_value() && end->value("status", "") == "OK" ? kExitDone : kExitFailed;
+  const MetricsTail tail = ReadMetricsTail(job.run_dir + "/metrics.jsonl");
+  const bool is_done = tail.end.has_value() && TextAt(*tail.end, "status") == "OK";
+  if (!is_done && !tail.progress.has_value()) {  // What agents said last may be why.
+    for (const auto& [name, line] : LastWordsOfAgents(job.run_dir)) {
+      console.Write(absl::StrCat(name, ": ", line, "\n"));
+    }
+  }
+  return is_done ? kExitDone : kExitFailed;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // thermocline train: runs a job's servers and workers on this machine.
 #include <unistd.h>
 
+#include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,12 +12,23 @@
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
+#include "deploy/engines/engine.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/plan/machine.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {
+
+std::string ResumeCommandOf(const RunSetup& setup) {
+  const std::string& run_dir = setup.directory.path();
+  const std::string command = absl::StrCat("thermocline train --resume --run-dir ", run_dir);
+  if (setup.options.num_hosts == 0) return command;
+  const auto submitted = ReadEngineJob(run_dir);
+  return submitted.ok() ? ResumeCommand(*submitted)
+                        : absl::StrCat(command, " --nodes ", setup.options.num_hosts, " --listen ",
+                                       setup.options.listen);
+}
 
 std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
   if (!setup.job.has_checkpoint()) return "";
@@ -38,7 +50,23 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
   return absl::StrCat(next->start.base.empty()
                           ? "\nthere is no checkpoint yet; to begin anew in this run directory: "
                           : "\nto go on from the last checkpoint: ",
-                      "thermocline train --resume --run-dir ", setup.directory.path());
+                      ResumeCommandOf(setup));
+}
+
+// A job that had ended before this start of its controller.
+int ReportOutcome(const RunSetup& setup) {
+  const JobOutcome& outcome = *setup.outcome;
+  const std::string job = absl::StrCat("job ", setup.job.name());
+  const std::string where = absl::StrCat("\nrun directory: ", setup.directory.path());
+  if (outcome.what() == JobOutcome::TRAINED) {
+    std::printf("%s has been trained before%s\n", job.c_str(), where.c_str());
+    return kExitDone;
+  }
+  return Complain(absl::StrCat(job,
+                               outcome.what() == JobOutcome::STOPPED ? " was stopped before: "
+                                                                     : " has failed before: ",
+                               outcome.message(), where),
+                  kExitFailed);
 }
 
 }  // namespace
@@ -50,6 +78,7 @@ int RunTrain(const TrainFlags& flags) {
     return SetUpTraining(flags, &scan);
   }();
   if (!setup.ok()) return ComplainAboutSetup(setup.status());
+  if (setup->outcome.has_value()) return ReportOutcome(*setup);
   std::string warning;
   if (setup->options.num_hosts == 0) {  // Else this machine takes no process of the job.
     const absl::Status fits =

@@ -11,6 +11,7 @@ namespace thermocline {
 namespace {
 
 constexpr int kBarWidth = 24;
+constexpr double kWaitWorthShowing = 0.05;  // Of the time.
 constexpr absl::Duration kTerminalPeriod = absl::Milliseconds(100);
 constexpr absl::Duration kPlainPeriod = absl::Seconds(2);
 // "Return to the line's begin" and "clear to the line's end".
@@ -60,6 +61,10 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
   if (progress.auc) absl::StrAppend(&line, absl::StrFormat("  batch AUC %.4f", *progress.auc));
   if (progress.hit_rate) {
     absl::StrAppend(&line, absl::StrFormat("  cache hits %.0f%%", 100 * *progress.hit_rate));
+  }
+  if (progress.slowest && progress.slowest->share >= kWaitWorthShowing) {
+    absl::StrAppend(&line, absl::StrFormat("  %.0f%% waits for worker %d",
+                                           100 * progress.slowest->share, progress.slowest->rank));
   }
   if (progress.fraction && *progress.fraction > 0 && *progress.fraction < 1) {
     const double left =

@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "deploy/console/worker_totals.h"
 
 namespace thermocline {
 
@@ -28,8 +29,11 @@ struct Progress {
   double samples_per_s = 0;
   std::optional<double> fraction;  // of the job's steps that are done, in [0, 1]
   std::optional<double> loss;      // mean per sample since the report before
-  std::optional<double> hit_rate;  // of the reporting worker's cache, in [0, 1]
-  std::optional<double> auc;       // of the last batch, as far as the reporting worker computed it
+  std::optional<double> hit_rate;  // of the reporting worker's cache or that of all, in [0, 1]
+  // Of workers that exchange rows: the one that the others wait for the most, with the share of
+  // their time.
+  std::optional<SlowestWorker> slowest;
+  std::optional<double> auc;  // of the last batch, as far as the reporting worker computed it
   std::optional<PhaseProgress> phase;  // now under way; the figures above are of earlier steps
 };
 

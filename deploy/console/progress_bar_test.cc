@@ -27,6 +27,16 @@ TEST(RenderProgress, ShowsAllThatIsKnown) {
   EXPECT_EQ(RenderProgress(bare, absl::Seconds(1)), "step 3  0 samples  0/s");
 }
 
+TEST(RenderProgress, NamesTheWorkerThatOthersWaitFor) {
+  Progress progress;
+  progress.hit_rate = 0.5;
+  progress.slowest = SlowestWorker{2, 0.31};
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
+            "step 0  0 samples  0/s  cache hits 50%  31% waits for worker 2");
+  progress.slowest->share = 0.04;
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)), "step 0  0 samples  0/s  cache hits 50%");
+}
+
 TEST(RenderProgress, OddFractionsStayInTheBar) {
   Progress progress = Half();
   progress.fraction = 7;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "deploy/console/format.h"
+#include "deploy/console/worker_totals.h"
 
 namespace thermocline {
 namespace {
@@ -97,6 +98,9 @@ Json ProtoToJson(const Message& message) {
 }
 
 using Rows = std::vector<std::vector<std::string>>;
+
+// Of a wait; shorter ones are the normal course of a step.
+constexpr double kWaitWorthSayingSeconds = 1;
 
 const RpcStats* FindRpc(const ServerStats& stats, const std::string& method) {
   for (const RpcStats& rpc : stats.rpcs()) {
@@ -274,6 +278,45 @@ std::string RenderCaches(const std::vector<WorkerReport>& workers) {
   return rows.size() == head ? "" : absl::StrCat("\n", FormatTable(rows));
 }
 
+// One line for the exchange of each worker, and one for all; "" if no worker exchanges anything.
+std::string RenderExchanges(const std::vector<WorkerReport>& workers) {
+  Rows rows = {{"exchange of worker", "sent", "received", "sent again", "streams", "owed", "held",
+                "waited", "most for", "most of it for worker"},
+               {}};
+  std::string waits;
+  const size_t head = rows.size();
+  for (const WorkerReport& worker : workers) {
+    if (!worker.stats.ok() || !worker.stats->has_exchange()) continue;
+    const ExchangeStats& exchange = worker.stats->exchange();
+    uint64_t sent = 0, received = 0;
+    double waited_s = 0, most_s = 0;
+    std::string most = "-", slowest = "-";
+    for (const ExchangeStats::PhaseStats& phase : exchange.phases()) {
+      sent += phase.bytes_sent();
+      received += phase.bytes_received();
+      waited_s += phase.wait_s();
+      if (phase.wait_s() > most_s) most = phase.name();
+      most_s = std::max(most_s, phase.wait_s());
+    }
+    const auto& of_ranks = exchange.wait_for_rank_s();
+    const auto longest = std::max_element(of_ranks.begin(), of_ranks.end());
+    if (longest != of_ranks.end() && *longest > 0)
+      slowest = absl::StrCat(longest - of_ranks.begin());
+    rows.push_back({worker.address, FormatBytes(sent), FormatBytes(received),
+                    FormatBytes(exchange.bytes_sent_again()),
+                    FormatCount(exchange.streams_opened()), FormatBytes(exchange.bytes_owed()),
+                    FormatBytes(exchange.bytes_held()), absl::StrFormat("%.1f s", waited_s), most,
+                    slowest});
+    for (const WorkerWait& wait : worker.stats->waits()) {
+      if (wait.seconds() < kWaitWorthSayingSeconds) continue;
+      absl::StrAppend(&waits, Describe(worker.stats->worker_rank(), wait), "\n");
+    }
+  }
+  if (rows.size() == head) return "";
+  return absl::StrCat("\n", FormatTable(rows), "all workers: ", Describe(SumOf(workers)), "\n",
+                      waits);
+}
+
 std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
   Rows rows = {{"worker", "rank", "phase", "step", "samples", "samples/s", "loss", "process",
                 "pulled", "pushed", "retries", "bad lines", "staleness"},
@@ -297,7 +340,7 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
          FormatCount(stats.bad_lines()),
          absl::StrFormat("%d max, %.2f mean", stats.max_staleness(), stats.mean_staleness())});
   }
-  return absl::StrCat(FormatTable(rows), RenderCaches(workers), errors);
+  return absl::StrCat(FormatTable(rows), RenderCaches(workers), RenderExchanges(workers), errors);
 }
 
 std::string StatsToJson(const std::vector<ServerReport>& servers,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {
@@ -13,10 +14,12 @@ namespace thermocline {
 struct ServerReport {
   std::string address;
   absl::StatusOr<ServerStats> stats;
+  absl::Duration took;  // Until the answer.
 };
 struct WorkerReport {
   std::string address;
   absl::StatusOr<WorkerStats> stats;
+  absl::Duration took;  // Until the answer.
 };
 
 // One line a server.

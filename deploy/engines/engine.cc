@@ -166,6 +166,12 @@ absl::StatusOr<EngineJob> ReadEngineJob(const std::string& run_dir) {
   return job;
 }
 
+std::string ResumeCommand(const EngineJob& job) {
+  return absl::StrCat(
+      "thermocline submit --resume --run-dir ", ShellWord(job.run_dir), " --engine ", job.engine,
+      job.engine == "ssh" ? " --hosts HOST,..." : absl::StrCat(" --nodes ", job.hosts));
+}
+
 std::vector<std::string> KnownRunDirectories() {
   std::vector<std::string> known;
   std::ifstream file(ListFile());

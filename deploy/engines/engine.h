@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace thermocline {
 
@@ -34,6 +35,9 @@ absl::Status WriteEngineJob(const EngineJob& job);
 // Errors: kNotFound (no engine runs that directory), kDataLoss.
 absl::StatusOr<EngineJob> ReadEngineJob(const std::string& run_dir);
 
+// The command that goes on with the job; over ssh the user fills in the hosts.
+std::string ResumeCommand(const EngineJob& job);
+
 // Directories that this user has submitted jobs in, oldest first, without those that are gone. They
 // are remembered in $XDG_STATE_HOME/thermocline/jobs, by default ~/.local/state/thermocline/jobs.
 std::vector<std::string> KnownRunDirectories();
@@ -46,6 +50,8 @@ struct EngineState {
   What what = What::kEnded;
   std::string text;  // In the engine's words: "PENDING (Resources)".
 };
+// How often an engine is asked by one who waits: all users of a cluster share Slurm's one server.
+inline constexpr absl::Duration kEnginePeriod = absl::Seconds(3);
 // Errors: kNotFound (the engine's programs are not there), kUnavailable (it does not answer; says
 // what it says).
 absl::StatusOr<EngineState> AskEngine(const EngineJob& job);

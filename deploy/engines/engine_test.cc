@@ -150,5 +150,17 @@ TEST_F(EngineTest, AScriptRunsUntilItIsCanceled) {
   EXPECT_EQ(Cancel(job).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(ResumeCommandTest, IsOfTheEngine) {
+  EngineJob job;
+  job.engine = "slurm";
+  job.run_dir = "/runs/a b";
+  job.hosts = 3;
+  EXPECT_EQ(ResumeCommand(job),
+            "thermocline submit --resume --run-dir '/runs/a b' --engine slurm --nodes 3");
+  job.engine = "ssh";
+  EXPECT_EQ(ResumeCommand(job),
+            "thermocline submit --resume --run-dir '/runs/a b' --engine ssh --hosts HOST,...");
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -16,17 +16,9 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 // For the agent, the controller, and what the plan does not know of.
 constexpr uint64_t kHostBytes = 512 * kMiB;
-// A walltime that is near leaves this for the end of the processes, after the checkpoint.
-constexpr uint32_t kEndSeconds = 30;
 
 uint32_t ShareOf(uint64_t processes, uint32_t hosts) {
   return static_cast<uint32_t>((processes + hosts - 1) / hosts);
-}
-
-uint64_t SumOf(const std::vector<PlanPart>& parts) {
-  uint64_t bytes = 0;
-  for (const PlanPart& part : parts) bytes += part.bytes;
-  return bytes;
 }
 
 // Letters that a shell takes as they are.
@@ -65,16 +57,20 @@ fi
 // ended, with its exit code in `code`. Signals that come meanwhile are handled by traps, and
 // interrupt `wait` alone.
 constexpr char kController[] = R"sh(
+starts=${SLURM_RESTART_COUNT:-0}
 start_controller() {
   local resume=()
-  if [[ -e $run_dir/job.textproto ]]; then
-    resume=(--resume)
-  else
+  if [[ ! -e $run_dir/job.textproto ]]; then
     # An earlier start ended before there was anything to go on with.
-    find "$run_dir" -mindepth 1 -maxdepth 1 ! -name submit ! -name lock -exec rm -rf {} +
+    find "$run_dir" -mindepth 1 -maxdepth 1 ! -name submit ! -name lock ! -name certificates -exec rm -rf {} +
+  elif ((starts == 0)); then
+    resume=(--resume)  # The user wants more of it.
+  else
+    resume=(--restarted)
   fi
   $TRAIN "${resume[@]}" &
   controller_pid=$!
+  ((starts += 1))
 }
 wait_for_it() {
   while wait "$controller_pid"; code=$?; kill -0 "$controller_pid" 2>/dev/null; do :; done
@@ -93,10 +89,27 @@ controller=${address:-$(hostname -I | cut -d ' ' -f 1)}:$PORT
 )sh";
 
 constexpr char kSlurmAgents[] = R"sh(
-# One agent a host. One that is killed is started again; one that ends because the job has ended is not.
+# One agent a host, started again when it was killed. Slurm keeps a job (--no-kill) that has lost the host of
+# this script, and so its controller. An agent without a controller ends after a while, and its host then looks
+# whether that is so. Slurm's SIGTERM reaches all of the job's processes; agents leave it to the controller, which
+# writes a checkpoint and ends them.
+agent='
+script_host=$1
+log=$2
+shift 2
+trap "" TERM
+until "$@"; do
+  hosts=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N)
+  if [[ -n $hosts ]] && ! scontrol show hostnames "$hosts" | grep -qxF "$script_host"; then
+    echo "host $script_host is lost, and the script of the job with it: $LOST" >>"$log"
+    $LOST
+  fi
+  sleep 5
+done'
 keep_agent() {  # HOST
   until srun --no-kill --kill-on-bad-exit=0 --overlap --nodes=1 --ntasks=1 --nodelist="$1" $CPUS\
-    "$program" node --controller="$controller" --name="$1" --dir="$node_dir"$NODE_FLAGS; do
+    bash -c "$agent" agent "$SLURMD_NODENAME" "$run_dir/submit/batch.log"\
+    "$program" node --controller="$controller" --name="$1" --dir="$node_dir" --controller-timeout=60$NODE_FLAGS; do
     sleep 5
   done
 }
@@ -107,18 +120,29 @@ done
 
 constexpr char kSlurmEnd[] = R"sh(
 # USR1 comes $NOTICE s before the walltime (and before a preemption, where slurm.conf says
-# PreemptParameters=send_user_signal). With SIGTERM the agents and their processes end, too: no
-# checkpoint could be written any more.
+# PreemptParameters=send_user_signal), and SIGTERM at it, to all processes; SIGKILL follows after Slurm's
+# KillWait. By SIGTERM a controller writes a checkpoint, and ends.
 early=
-end_early() {
-  trap '' USR1
-  early=USR1
-  say "the walltime is near: writing a checkpoint; then the job goes back into the queue"
-  "$program" checkpoint now --run-dir "$run_dir" --timeout $USR1_SECONDS
-  kill -TERM "$controller_pid" 2>/dev/null
+requeued=
+requeue() {
+  # What the user ended (thermocline stop, scancel) stays so.
+  [[ -z $requeued && ! -e $run_dir/stop.request ]] || return
+  requeued=1
+  say "back into the queue"
+  scontrol requeue "$SLURM_JOB_ID"
 }
-trap end_early USR1
-trap 'early=TERM; kill -TERM "$controller_pid" 2>/dev/null' TERM
+end_early() {  # SIGNAL
+  early=$1
+  if [[ $1 == USR1 ]]; then say "the walltime is near"; else say "SIGTERM from Slurm"; fi
+  kill -TERM "$controller_pid" 2>/dev/null
+  [[ $1 == TERM ]] || return
+  # Now: this script may be killed before the controller has ended.
+  case " $(scontrol show job -o "$SLURM_JOB_ID") " in
+    *" PreemptTime="[0-9]* | *" Reason=TimeLimit "*) requeue ;;
+  esac
+}
+trap 'end_early USR1' USR1
+trap 'end_early TERM' TERM
 
 start_controller
 wait_for_it
@@ -129,19 +153,7 @@ for ((restarts = 0; restarts < 3 && code > 128; restarts++)); do
   start_controller
   wait_for_it
 done
-
-# What the user ended (thermocline stop, scancel) stays so.
-requeues=$early
-if [[ $early == TERM ]]; then
-  case " $(scontrol show job -o "$SLURM_JOB_ID") " in
-    *" PreemptTime="[0-9]* | *" Reason=TimeLimit "*) ;;
-    *) requeues= ;;
-  esac
-fi
-if [[ -n $requeues && $code != 0 && ! -e $run_dir/stop.request ]]; then
-  say "back into the queue"
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+if [[ $early == USR1 && $code != 0 ]]; then requeue; fi
 exit "$code"
 )sh";
 
@@ -155,10 +167,12 @@ exit "$code"
 
 constexpr char kSshAgents[] = R"sh(
 ssh=(ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15)
-# One agent a host. One that is killed is started again; one that ends because the job has ended is not.
+# One agent a host. One that is killed is started again; one that ends because the job has ended is not. What
+# is left on a host when this script has ended does not look for its controller for ever.
 keep_agent() {  # HOST NAME
   local command
-  printf -v command '%q ' "$program" node --controller="$controller" --name="$2" --dir="$node_dir"$NODE_FLAGS
+  printf -v command '%q ' "$program" node --controller="$controller" --name="$2" --dir="$node_dir"\
+    --controller-timeout=60$NODE_FLAGS
   until "${ssh[@]}" "$1" "exec $command" </dev/null; do sleep 5; done
 }
 )sh";
@@ -288,18 +302,17 @@ std::string SlurmScript(const Submission& submission, const SlurmRequest& reques
   for (const std::string& flag : request.more) add(flag);
   const std::string port =
       submission.port > 0 ? absl::StrCat(submission.port) : "$((20000 + SLURM_JOB_ID % 10000))";
-  const uint32_t usr1_s =
-      request.notice_s > 2 * kEndSeconds ? request.notice_s - kEndSeconds : request.notice_s / 2;
   absl::StrAppend(
       &text, Begin(submission), absl::StrReplaceAll(kSlurmAddress, {{"$PORT", port}}),
       absl::StrReplaceAll(kController, {{"$TRAIN", TrainCommand(submission)}}),
       absl::StrReplaceAll(
           kSlurmAgents,
           {{"$CPUS", needs.cores > 0 ? absl::StrCat("--cpus-per-task=", needs.cores, " ") : ""},
+           {"$LOST",
+            submission.resumable ? "scontrol requeue $SLURM_JOB_ID" : "scancel $SLURM_JOB_ID"},
            {"$NODE_FLAGS", NodeFlags(submission)}}),
       absl::StrReplaceAll(submission.resumable ? kSlurmEnd : kSlurmEndOnce,
-                          {{"$NOTICE", absl::StrCat(request.notice_s)},
-                           {"$USR1_SECONDS", absl::StrCat(std::max<uint32_t>(1, usr1_s))}}));
+                          {{"$NOTICE", absl::StrCat(request.notice_s)}}));
   return text;
 }
 

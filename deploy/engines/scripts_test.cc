@@ -18,6 +18,7 @@
 #include "common/base/thread_pool.h"
 #include "common/job/job_loader.h"
 #include "deploy/engines/engine.h"
+#include "tests/testing/fake_programs.h"
 
 namespace thermocline {
 namespace {
@@ -173,18 +174,12 @@ TEST(HostNeedsTest, ThreadsThatTheJobLeavesOpenAreAllOfTheHost) {
 class ScriptTest : public testing::Test {
  protected:
   ScriptTest() {
-    std::string name = testing::TempDir() + "/scripts_XXXXXX";
-    folder_ = mkdtemp(name.data());
-    fs::create_directories(folder_ + "/bin");
     fs::create_directories(RunDir() + "/submit");
-    const char* path = getenv("PATH");
-    setenv("PATH", absl::StrCat(folder_, "/bin:", path).c_str(), 1);
-    setenv("FAKES", folder_.c_str(), 1);
     setenv("SLURM_JOB_ID", "4711", 1);
     setenv("SLURMD_NODENAME", "h1", 1);
     setenv("SLURM_JOB_NODELIST", "h[1-2]", 1);
     // The controller: it runs until it is stopped, or as END says.
-    Fake("thermocline", R"(
+    fakes_.Add("thermocline", R"(
       case $1 in
         train)
           trap 'exit 1' TERM
@@ -192,17 +187,27 @@ class ScriptTest : public testing::Test {
           touch "$FAKES/run/job.textproto"
           if [[ -e $FAKES/killed ]]; then rm "$FAKES/killed"; kill -KILL $$; fi
           [[ -e $FAKES/ends ]] && exit 0
-          while :; do sleep 0.02; done ;;
+          [[ -e $FAKES/holds ]] && trap '' TERM
+          while [[ ! -e $FAKES/released ]]; do sleep 0.02; done
+          exit 1 ;;
+        node)
+          [[ ! -e $FAKES/no_controller ]] ;;
       esac)");
-    Fake("srun", "");
-    Fake("scontrol", R"(
+    fakes_.Add("squeue", "echo \"$(cat \"$FAKES/hosts\" 2>/dev/null)\"");
+    // Its flags are noted alone: the text of a script of agents names what others call.
+    fakes_.Add("srun", R"(
+      while [[ $1 == --* ]]; do flags+=" $1"; shift; done
+      echo "srun$flags" >>"$FAKES/calls"
+      exec "$@")",
+               /*notes_words=*/false);
+    fakes_.Add("scontrol", R"(
       case $2 in
         node) echo "NodeName=h1 NodeAddr=10.1.2.3 " ;;
-        hostnames) printf 'h1\nh2\n' ;;
+        hostnames) [[ $3 == h2 ]] || echo h1; echo h2 ;;
         job) echo "JobId=4711 JobState=$(cat "$FAKES/state" 2>/dev/null) Licenses=0" ;;
       esac)");
     // Runs the command here.
-    Fake("ssh", R"(
+    fakes_.Add("ssh", R"(
       case "${@: -1}" in
         *SSH_CONNECTION*) echo '10.9.9.1 4000 10.9.9.2 22' ;;
         *) bash -c "${@: -1}" ;;
@@ -216,19 +221,8 @@ class ScriptTest : public testing::Test {
   }
 
   std::string RunDir() const { return folder_ + "/run"; }
-  void Touch(const std::string& name, const std::string& text = "") {
-    std::ofstream(absl::StrCat(folder_, "/", name)) << text;
-  }
-  void Fake(const std::string& name, const std::string& body) {
-    const std::string path = absl::StrCat(folder_, "/bin/", name);
-    std::ofstream(path) << "#!/bin/bash\necho \"" << name << " $*\" >>\"$FAKES/calls\"\n"
-                        << body << "\n";
-    chmod(path.c_str(), 0755);
-  }
-  std::string Text(const std::string& name) const {
-    std::ifstream file(absl::StrCat(folder_, "/", name));
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  void Touch(const std::string& name, const std::string& text = "") { fakes_.Write(name, text); }
+  std::string Text(const std::string& name) const { return fakes_.Text(name); }
   pid_t Start(const std::string& script) {
     Touch("script", script);
     const auto id = StartScript(folder_ + "/script", folder_ + "/log");
@@ -252,7 +246,8 @@ class ScriptTest : public testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  std::string folder_;
+  const FakePrograms fakes_;
+  const std::string folder_ = fakes_.folder();
   Submission submission_;
 };
 
@@ -262,9 +257,48 @@ TEST_F(ScriptTest, SlurmRunsTheControllerAndAnAgentAHost) {
   EXPECT_EQ(
       Text("trains"),
       absl::StrCat("train job file --nodes 2 --listen 10.1.2.3:24711 --run-dir ", RunDir(), "\n"));
-  AwaitText("calls", "--nodelist=h1");
-  AwaitText("calls", "--nodelist=h2");
+  for (const char* name : {"h1", "h2"}) {
+    AwaitText("calls", absl::StrCat("--nodelist=", name));
+    AwaitText("calls", absl::StrCat("thermocline node --controller=10.1.2.3:24711 --name=", name));
+  }
   EXPECT_THAT(Text("calls"), Not(HasSubstr("requeue")));
+}
+
+// Agents without a controller. They may outlive a script: each test has its own.
+class LostScriptTest : public ScriptTest {
+ protected:
+  // What is called where the script runs on h1, and Slurm says that the job has `hosts`.
+  std::string Calls(const std::string& hosts, const std::string& awaited) {
+    fakes_.Add("sleep", "exec /bin/sleep 0.02");
+    fakes_.Add("scancel", "");
+    Touch("no_controller");
+    Touch("hosts", hosts);
+    const pid_t script = Start(SlurmScript(submission_, {}));
+    AwaitText("calls", "squeue --noheader --jobs=4711 --format=%N");
+    AwaitText("calls", awaited);
+    fs::remove(folder_ + "/no_controller");
+    Touch("released");
+    EXPECT_EQ(End(script), 1);
+    return Text("calls");
+  }
+};
+
+TEST_F(LostScriptTest, HostsRequeueAJobThatHasLostTheHostOfItsScript) {
+  Calls("h2", "scontrol requeue 4711");
+  EXPECT_THAT(Text("run/submit/batch.log"), HasSubstr("host h1 is lost"));
+}
+
+TEST_F(LostScriptTest, WithoutCheckpointsTheyEndIt) {
+  submission_.resumable = false;
+  EXPECT_THAT(Calls("h2", "scancel 4711"), Not(HasSubstr("requeue")));
+}
+
+TEST_F(LostScriptTest, AScriptThatRunsIsNotLost) {
+  EXPECT_THAT(Calls("h[1-2]", "sleep 5"), Not(HasSubstr("requeue")));
+}
+
+TEST_F(LostScriptTest, AJobThatHasEndedIsNotRequeued) {
+  EXPECT_THAT(Calls("", "sleep 5"), Not(HasSubstr("requeue")));
 }
 
 TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
@@ -273,13 +307,27 @@ TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
   AwaitText("trains", "train");
   kill(script, SIGUSR1);
   EXPECT_EQ(End(script), 1) << Text("log");
-  EXPECT_THAT(Text("calls"), HasSubstr(absl::StrCat("thermocline checkpoint now --run-dir ",
-                                                    RunDir(), " --timeout 270\n")));
-  EXPECT_THAT(Text("calls"), EndsWith("scontrol requeue 4711\n"));
-  // Started again, it goes on.
+  EXPECT_THAT(Text("calls"), HasSubstr("scontrol requeue 4711\n"));
+  // Started again, it goes on, unless it has ended; the user who submits it again wants more of it.
   Touch("ends");
+  setenv("SLURM_RESTART_COUNT", "1", 1);
+  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
+  EXPECT_THAT(Text("trains"), EndsWith(" --restarted\n"));
+  unsetenv("SLURM_RESTART_COUNT");
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
   EXPECT_THAT(Text("trains"), EndsWith(" --resume\n"));
+}
+
+TEST_F(ScriptTest, AtTheWalltimeTheJobIsRequeuedBeforeItsProcessesAreKilled) {
+  Touch("state", "COMPLETING Reason=TimeLimit");
+  Touch("holds");
+  const pid_t script = Start(SlurmScript(submission_, {}));
+  AwaitText("trains", "train");
+  kill(script, SIGTERM);
+  AwaitText("calls", "scontrol requeue 4711");
+  Touch("released");
+  EXPECT_EQ(End(script), 1);
+  EXPECT_EQ(Text("calls").find("requeue"), Text("calls").rfind("requeue"));
 }
 
 TEST_F(ScriptTest, AStartThatEndedBeforeTheJobBeganLeavesNothing) {
@@ -330,7 +378,7 @@ TEST_F(ScriptTest, AControllerThatIsKilledGoesOn) {
   Touch("ends");
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
   EXPECT_THAT(Text("log"), HasSubstr("the controller was killed (exit code 137)"));
-  EXPECT_THAT(Text("trains"), EndsWith(" --resume\n"));
+  EXPECT_THAT(Text("trains"), EndsWith(" --restarted\n"));
   Touch("killed");
   EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, ""}))), 0) << Text("log");
   Touch("killed");
@@ -348,9 +396,9 @@ TEST_F(ScriptTest, SshRunsTheControllerHereAndAnAgentAHost) {
       Text("trains"),
       absl::StrCat("train job file --nodes 2 --listen 10.9.9.1:20700 --run-dir ", RunDir(), "\n"));
   for (const char* name : {"h1", "h2"}) {
-    EXPECT_THAT(Text("calls"),
-                HasSubstr(absl::StrCat("thermocline node --controller=10.9.9.1:20700 --name=", name,
-                                       " --dir=/scratch/j --tls-ca my ca\n")));
+    EXPECT_THAT(Text("calls"), HasSubstr(absl::StrCat(
+                                   "thermocline node --controller=10.9.9.1:20700 --name=", name,
+                                   " --dir=/scratch/j --controller-timeout=60 --tls-ca my ca\n")));
   }
   EXPECT_THAT(Text("calls"), HasSubstr("ServerAliveInterval=15 me@h2 exec "));
 }

@@ -16,8 +16,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string Text(const Json& json, const char* name) { return json.at(name).get<std::string>(); }
-double Number(const Json& json, const char* name) { return json.at(name).get<double>(); }
 uint64_t Count(const Json& json, const char* name) { return json.at(name).get<uint64_t>(); }
 
 // As it would stand in a job file, and cut to what fits a table.
@@ -27,19 +25,19 @@ std::string Cell(const std::string& text) {
   return escaped.size() <= kMost ? escaped : escaped.substr(0, kMost - 3) + "...";
 }
 
-std::string Percent(double share) {
+std::string PercentCell(double share) {
   if (share == 0) return "-";
   return share < 0.01 ? absl::StrFormat("%.1g%%", 100 * share)
                       : absl::StrFormat("%.0f%%", 100 * share);
 }
 
-std::string Short(double value) { return absl::StrFormat("%.4g", value); }
+std::string NumberCell(double value) { return absl::StrFormat("%.4g", value); }
 
 std::string DescribeFiles(const Json& figures) {
-  std::string text = Text(figures, "format");
+  std::string text = FigureText(figures, "format");
   if (figures.contains("separator")) {
-    absl::StrAppend(&text, ", separator \"", absl::CEscape(Text(figures, "separator")), "\", ",
-                    figures.at("header").get<bool>() ? "with" : "without", " a header");
+    absl::StrAppend(&text, ", separator \"", absl::CEscape(FigureText(figures, "separator")),
+                    "\", ", figures.at("header").get<bool>() ? "with" : "without", " a header");
   }
   const uint64_t files = Count(figures, "files");
   return absl::StrCat(text, ", ", files, files == 1 ? " file, " : " files, ",
@@ -54,7 +52,7 @@ std::string DescribeRows(const Json& figures) {
   const uint64_t bad = Count(figures, "malformed_rows");
   if (bad > 0) absl::StrAppend(&text, ", ", FormatCount(bad), " rows are malformed");
   if (figures.contains("first_malformed")) {
-    absl::StrAppend(&text, ": ", Text(figures, "first_malformed"));
+    absl::StrAppend(&text, ": ", FigureText(figures, "first_malformed"));
   }
   return text;
 }
@@ -64,21 +62,21 @@ std::string DescribeLabel(const Json& figures) {
     return "label: no column looks like one; --label NAME names it";
   }
   const Json& label = figures.at("label");
-  std::string text = absl::StrCat("label: ", Text(label, "column"));
+  std::string text = absl::StrCat("label: ", FigureText(label, "column"));
   if (label.contains("positive")) {
     std::vector<std::string> texts;
     for (const Json& positive : label.at("positive")) texts.push_back(positive.get<std::string>());
     absl::StrAppend(&text, " (", absl::StrJoin(texts, ", "), " are 1)");
   }
   if (label.contains("rate"))
-    absl::StrAppend(&text, absl::StrFormat(", rate %.4f", Number(label, "rate")));
-  return absl::StrCat(text, "; ", Text(label, "why"));
+    absl::StrAppend(&text, absl::StrFormat(", rate %.4f", Figure(label, "rate")));
+  return absl::StrCat(text, "; ", FigureText(label, "why"));
 }
 
 std::string Distinct(const Json& column) {
   if (!column.contains("distinct")) return "";
-  const double error = Number(column, "distinct_error");
-  const std::string count = FormatCount(static_cast<uint64_t>(Number(column, "distinct")));
+  const double error = Figure(column, "distinct_error");
+  const std::string count = FormatCount(static_cast<uint64_t>(Figure(column, "distinct")));
   return error == 0 ? count : absl::StrFormat("~%s (2 sd %.1f%%)", count, 100 * error);
 }
 
@@ -87,10 +85,10 @@ Rows ColumnRows(const Json& figures) {
   for (const Json& column : figures.at("columns")) {
     const bool is_id = column.contains("distinct") && column.at("use") != kUseNumeric;
     rows.push_back(
-        {Cell(Text(column, "name")), Text(column, "type"),
-         Percent(Number(column, "missing") / std::max(1.0, Number(column, "rows"))),
-         Distinct(column), is_id ? Percent(Number(column, "top_1_percent_share")) : "",
-         is_id ? Percent(Number(column, "once_share")) : "", Text(column, "use"),
+        {Cell(FigureText(column, "name")), FigureText(column, "type"),
+         PercentCell(Figure(column, "missing") / std::max(1.0, Figure(column, "rows"))),
+         Distinct(column), is_id ? PercentCell(Figure(column, "top_1_percent_share")) : "",
+         is_id ? PercentCell(Figure(column, "once_share")) : "", FigureText(column, "use"),
          column.contains("table_bytes") ? FormatBytes(Count(column, "table_bytes")) : ""});
   }
   return rows;
@@ -101,10 +99,11 @@ Rows NumberRows(const Json& figures) {
   for (const Json& column : figures.at("columns")) {
     if (column.at("use") != kUseNumeric || !column.contains("numbers")) continue;
     const Json& numbers = column.at("numbers");
-    rows.push_back({Cell(Text(column, "name")), Short(Number(numbers, "min")),
-                    Short(Number(numbers, "max")), Short(Number(numbers, "mean")),
-                    Short(Number(numbers, "std")), Short(Number(numbers, "log1p_mean")),
-                    Short(Number(numbers, "log1p_std")), Short(Number(numbers, "skewness"))});
+    rows.push_back({Cell(FigureText(column, "name")), NumberCell(Figure(numbers, "min")),
+                    NumberCell(Figure(numbers, "max")), NumberCell(Figure(numbers, "mean")),
+                    NumberCell(Figure(numbers, "std")), NumberCell(Figure(numbers, "log1p_mean")),
+                    NumberCell(Figure(numbers, "log1p_std")),
+                    NumberCell(Figure(numbers, "skewness"))});
   }
   return rows;
 }
@@ -112,15 +111,15 @@ Rows NumberRows(const Json& figures) {
 std::string Reasons(const Json& figures) {
   std::string text;
   for (const Json& column : figures.at("columns")) {
-    absl::StrAppend(&text, "  ", Cell(Text(column, "name")), ": ", Text(column, "type"), ", since ",
-                    Text(column, "why"));
+    absl::StrAppend(&text, "  ", Cell(FigureText(column, "name")), ": ", FigureText(column, "type"),
+                    ", since ", FigureText(column, "why"));
     if (column.contains("time")) {
       const Json& time = column.at("time");
-      absl::StrAppend(&text, "; ", Text(time, "first"), " to ", Text(time, "last"),
+      absl::StrAppend(&text, "; ", FigureText(time, "first"), " to ", FigureText(time, "last"),
                       Count(time, "descents") == 0 ? ", in order" : ", not in order");
     }
-    absl::StrAppend(&text, "; ", Text(column, "use"));
-    if (column.contains("use_why")) absl::StrAppend(&text, ": ", Text(column, "use_why"));
+    absl::StrAppend(&text, "; ", FigureText(column, "use"));
+    if (column.contains("use_why")) absl::StrAppend(&text, ": ", FigureText(column, "use_why"));
     absl::StrAppend(&text, "\n");
   }
   return text;
@@ -131,6 +130,7 @@ std::string Reasons(const Json& figures) {
 ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request) {
   ProgramCommand command = {program, {absl::StrCat("--rows=", request.max_rows)}, "", ""};
   command.activity = "reading the log";
+  if (!request.s3.empty()) command.arguments.push_back(absl::StrCat("--s3=", request.s3));
   if (!request.separator.empty()) {
     command.arguments.push_back(absl::StrCat("--separator=", request.separator));
   }

@@ -14,6 +14,7 @@ namespace thermocline {
 
 struct InspectionRequest {
   std::vector<std::string> paths;  // Files, folders and patterns.
+  std::string s3;                  // data.s3 of a job, as text.
   int64_t max_rows = 0;            // 0: all.
   std::string separator;           // "": to be guessed.
   std::string columns;             // Names, separated by commas; "": to be guessed.

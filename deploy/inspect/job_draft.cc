@@ -31,9 +31,6 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::CEscape(text), "\"");
 }
 
-std::string Text(const Json& json, const char* name) { return json.at(name).get<std::string>(); }
-double Number(const Json& json, const char* name) { return json.at(name).get<double>(); }
-
 // A short number that is read back near enough.
 std::string Short(double value) { return absl::StrFormat("%.6g", value); }
 
@@ -98,8 +95,8 @@ class Draft {
       if (split_ != nullptr || column.at("type") != "time") continue;
       time_ = &column;
       const Json& time = column.at("time");
-      const double out_of_order = Number(time, "descents") / Number(column, "rows");
-      const double share = Number(time, "test_share");
+      const double out_of_order = Figure(time, "descents") / Figure(column, "rows");
+      const double share = Figure(time, "test_share");
       if (out_of_order > kOutOfOrder && column.at("missing") == 0 && share > 0 && share < 0.5) {
         split_ = &column;
       }
@@ -142,7 +139,7 @@ class Draft {
     Line(absl::StrCat("  max_bad_lines: ", 2 * (bad + unlabelled) + 10, "  # found: ", bad,
                       " malformed, ", unlabelled, " without a label",
                       figures_.contains("first_malformed")
-                          ? absl::StrCat("; ", OneLine(Text(figures_, "first_malformed")))
+                          ? absl::StrCat("; ", OneLine(FigureText(figures_, "first_malformed")))
                           : ""));
   }
 
@@ -176,7 +173,7 @@ class Draft {
     const bool has_header = figures_.at("header").get<bool>();
     Line("    csv {");
     if (figures_.at("separator") != ",") {
-      Line(absl::StrCat("      separator: ", Quoted(Text(figures_, "separator"))));
+      Line(absl::StrCat("      separator: ", Quoted(FigureText(figures_, "separator"))));
     }
     if (!figures_.at("quotes").get<bool>()) Line("      quotes: false");
     if (has_header) {
@@ -184,7 +181,7 @@ class Draft {
     } else {
       std::vector<std::string> names;
       for (const Json& column : figures_.at("columns"))
-        names.push_back(Quoted(Text(column, "name")));
+        names.push_back(Quoted(FigureText(column, "name")));
       Line(absl::StrCat("      column: [", absl::StrJoin(names, ", "), "]"));
     }
     Line("    }");
@@ -194,9 +191,9 @@ class Draft {
     if (split_ != nullptr) {
       const Json& time = split_->at("time");
       Line(absl::StrCat("  # The rows are not in the order of time: the latest ",
-                        Percent(Number(time, "test_share")), " are held out."));
-      Line(absl::StrCat("  split { column: ", Quoted(Text(*split_, "name")),
-                        " test_from: ", Quoted(Text(time, "test_from")), " }"));
+                        Percent(Figure(time, "test_share")), " are held out."));
+      Line(absl::StrCat("  split { column: ", Quoted(FigureText(*split_, "name")),
+                        " test_from: ", Quoted(FigureText(time, "test_from")), " }"));
       Line(absl::StrCat("  # or the last rows, wherever they are in time: split { last_share: ",
                         kTestShare, " }"));
       return;
@@ -204,23 +201,23 @@ class Draft {
     Line(absl::StrCat("  split { last_share: ", kTestShare, " }  # the last rows are held out",
                       time_ != nullptr ? ", which are the latest" : ""));
     if (time_ != nullptr) {
-      Line(absl::StrCat("  # or by time: split { column: ", Quoted(Text(*time_, "name")),
-                        " test_from: ", Quoted(Text(time_->at("time"), "test_from")), " }"));
+      Line(absl::StrCat("  # or by time: split { column: ", Quoted(FigureText(*time_, "name")),
+                        " test_from: ", Quoted(FigureText(time_->at("time"), "test_from")), " }"));
     }
   }
 
   void AddLabel() {
     const Json& label = figures_.at("label");
-    std::string line = absl::StrCat("  label { column: ", Quoted(Text(label, "column")));
+    std::string line = absl::StrCat("  label { column: ", Quoted(FigureText(label, "column")));
     if (label.contains("positive")) {
       std::vector<std::string> texts;
       for (const Json& text : label.at("positive"))
         texts.push_back(Quoted(text.get<std::string>()));
       absl::StrAppend(&line, " positive: [", absl::StrJoin(texts, ", "), "]");
     }
-    absl::StrAppend(&line, " }  # ", Text(label, "why"));
+    absl::StrAppend(&line, " }  # ", FigureText(label, "why"));
     if (label.contains("rate"))
-      absl::StrAppend(&line, "; ", Percent(Number(label, "rate")), " are 1");
+      absl::StrAppend(&line, "; ", Percent(Figure(label, "rate")), " are 1");
     Line(line);
   }
 
@@ -237,8 +234,8 @@ class Draft {
       if (column.at("use") == kUseCategorical) AddCategorical(column, &names);
       if (column.at("use") == kUseHour) AddHour(column, &names);
       if (column.at("use") == kUseNone) {
-        Line(absl::StrCat("# Left out: ", OneLine(Text(column, "name")), ", ",
-                          Text(column, "use_why"), "."));
+        Line(absl::StrCat("# Left out: ", OneLine(FigureText(column, "name")), ", ",
+                          FigureText(column, "use_why"), "."));
       }
     }
     Line("");
@@ -246,7 +243,7 @@ class Draft {
 
   // "feature {" with the column, and its name where the column's own will not do.
   void BeginFeature(const Json& column, const std::string& about, std::set<std::string>* names) {
-    const std::string own = Text(column, "name");
+    const std::string own = FigureText(column, "name");
     const std::string name = NameOf(own, names);
     Line(absl::StrCat("# ", OneLine(own), ": ", about));
     Line("feature {");
@@ -255,19 +252,19 @@ class Draft {
   }
 
   std::string MissingOf(const Json& column) const {
-    const double share = Number(column, "missing") / Number(column, "rows");
+    const double share = Figure(column, "missing") / Figure(column, "rows");
     return share == 0 ? "" : absl::StrCat(", ", Percent(share), " missing");
   }
 
   void AddNumeric(const Json& column, std::set<std::string>* names) {
     const Json& numbers = column.at("numbers");
-    const bool is_skewed = Number(numbers, "skewness") > kSkewed && Number(numbers, "min") >= -10;
-    const double mean = Number(numbers, is_skewed ? "log1p_mean" : "mean");
-    const double std = Number(numbers, is_skewed ? "log1p_std" : "std");
+    const bool is_skewed = Figure(numbers, "skewness") > kSkewed && Figure(numbers, "min") >= -10;
+    const double mean = Figure(numbers, is_skewed ? "log1p_mean" : "mean");
+    const double std = Figure(numbers, is_skewed ? "log1p_std" : "std");
     BeginFeature(column,
-                 absl::StrCat(Text(column, "type"), ", ", Short(Number(numbers, "min")), " to ",
-                              Short(Number(numbers, "max")), is_skewed ? ", skewed" : "",
-                              MissingOf(column), "; ", Text(column, "use_why")),
+                 absl::StrCat(FigureText(column, "type"), ", ", Short(Figure(numbers, "min")),
+                              " to ", Short(Figure(numbers, "max")), is_skewed ? ", skewed" : "",
+                              MissingOf(column), "; ", FigureText(column, "use_why")),
                  names);
     std::string line = "  numeric {";
     if (column.at("missing") > 0 || is_partial_) {
@@ -284,13 +281,14 @@ class Draft {
   }
 
   void AddCategorical(const Json& column, std::set<std::string>* names) {
-    const std::string type = Text(column, "type");
+    const std::string type = FigureText(column, "type");
     const bool is_list = column.contains("separator");
-    const std::string id = is_list ? Text(column, "id") : type;
-    std::string about = absl::StrCat(is_list ? absl::StrCat(type, " of ", id, "s") : type, ", ",
-                                     Number(column, "distinct_error") > 0 ? "about " : "",
-                                     FormatCount(static_cast<uint64_t>(Number(column, "distinct"))),
-                                     " ids", MissingOf(column), "; ", Text(column, "use_why"));
+    const std::string id = is_list ? FigureText(column, "id") : type;
+    std::string about =
+        absl::StrCat(is_list ? absl::StrCat(type, " of ", id, "s") : type, ", ",
+                     Figure(column, "distinct_error") > 0 ? "about " : "",
+                     FormatCount(static_cast<uint64_t>(Figure(column, "distinct"))), " ids",
+                     MissingOf(column), "; ", FigureText(column, "use_why"));
     BeginFeature(column, about, names);
     const bool is_text = is_partial_ || (id != "integer" && id != "hex");
     std::string line = absl::StrCat("  categorical { id: ", is_text       ? "STRING"
@@ -298,12 +296,12 @@ class Draft {
                                                                           : "INTEGER");
     if (type == "list") {
       if (column.at("separator") != "") {
-        absl::StrAppend(&line, " separator: ", Quoted(Text(column, "separator")));
+        absl::StrAppend(&line, " separator: ", Quoted(FigureText(column, "separator")));
       }
       absl::StrAppend(&line, " missing: NO_KEY");
     } else if (type == "sequence" && column.at("separator") != "|" &&
                column.at("separator") != "") {
-      absl::StrAppend(&line, " separator: ", Quoted(Text(column, "separator")));
+      absl::StrAppend(&line, " separator: ", Quoted(FigureText(column, "separator")));
     }
     Line(line + " }");
     if (type == "sequence") {
@@ -311,8 +309,8 @@ class Draft {
                         std::min(kMaxSequence, column.at("longest_list").get<uint64_t>()), " }"));
     }
     if (is_list) Line("  pooling: MEAN");
-    if (Number(column, "once_share") > kManyOnce) {
-      Line(absl::StrCat("  # ", Percent(Number(column, "once_share")),
+    if (Figure(column, "once_share") > kManyOnce) {
+      Line(absl::StrCat("  # ", Percent(Figure(column, "once_share")),
                         " of the ids occur once; `categorical { min_count: 2 }` gives those no "
                         "row."));
     }
@@ -321,12 +319,13 @@ class Draft {
 
   void AddHour(const Json& column, std::set<std::string>* names) {
     const Json& time = column.at("time");
-    Line(absl::StrCat("# ", OneLine(Text(column, "name")), ": time, ", Text(time, "form"), ", ",
-                      Text(time, "first"), " to ", Text(time, "last"), "; the hour of the day"));
+    Line(absl::StrCat("# ", OneLine(FigureText(column, "name")), ": time, ",
+                      FigureText(time, "form"), ", ", FigureText(time, "first"), " to ",
+                      FigureText(time, "last"), "; the hour of the day"));
     Line("feature {");
     const std::string name = NameOf("hour_of_day", names);
     Line(absl::StrCat("  name: ", Quoted(name)));
-    Line(absl::StrCat("  column: ", Quoted(Text(column, "name"))));
+    Line(absl::StrCat("  column: ", Quoted(FigureText(column, "name"))));
     Line(absl::StrCat("  categorical { substring { start: ", time.at("hour_start").get<int>(),
                       " length: 2 } }"));
     Line("}");

@@ -17,6 +17,14 @@ struct LabelChoice {
   std::vector<std::string> positive;  // Its texts that are a 1.
 };
 
+// A figure or a text that an object of an inspection has.
+inline double Figure(const nlohmann::ordered_json& figures, const char* name) {
+  return figures.at(name).get<double>();
+}
+inline std::string FigureText(const nlohmann::ordered_json& figures, const char* name) {
+  return figures.at(name).get<std::string>();
+}
+
 // Uses of a column ("use" in the figures).
 inline constexpr char kUseLabel[] = "label";
 inline constexpr char kUseNumeric[] = "numeric";

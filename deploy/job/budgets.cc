@@ -5,6 +5,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace thermocline {
+namespace {
+
+constexpr uint32_t kMostStalls = 1;
+
+}  // namespace
 
 bool Budget::Spend(Step reached) {
   if (reached > reached_) spent_ = 0;
@@ -12,6 +17,13 @@ bool Budget::Spend(Step reached) {
   if (spent_ == limit_) return false;
   ++spent_;
   return true;
+}
+
+SpentBudget Budget::spent() const {
+  SpentBudget spent;
+  spent.set_times(spent_);
+  spent.set_steps(static_cast<uint64_t>(reached_.value() + 1));
+  return spent;
 }
 
 RestartPolicy::Decision RestartPolicy::OnEnd(size_t server, bool came_up, Step reached) {
@@ -33,6 +45,19 @@ RestartPolicy::Decision RestartPolicy::OnEnd(size_t server, bool came_up, Step r
   }
   ++state.in_a_row;
   return {true, delay, ""};
+}
+
+JobBudgets::JobBudgets(const Job& job, bool can_go_back, const SpentBudgets& spent)
+    : restarts(job.cluster().max_server_restarts(), can_go_back, spent.restarts()),
+      rollbacks(job.checkpoint().max_rollbacks(), spent.rollbacks()),
+      stalls(kMostStalls, spent.stalls()) {}
+
+SpentBudgets JobBudgets::spent() const {
+  SpentBudgets spent;
+  *spent.mutable_restarts() = restarts.spent();
+  *spent.mutable_rollbacks() = rollbacks.spent();
+  *spent.mutable_stalls() = stalls.spent();
+  return spent;
 }
 
 }  // namespace thermocline

@@ -10,6 +10,8 @@
 
 #include "absl/time/time.h"
 #include "common/base/ids.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 
@@ -17,16 +19,19 @@ namespace thermocline {
 // there on it counts anew.
 class Budget {
  public:
-  explicit Budget(uint32_t limit) : limit_(limit) {}
+  // `spent`: by an earlier controller of the job.
+  explicit Budget(uint32_t limit, const SpentBudget& spent = {})
+      : limit_(limit), spent_(spent.times()), reached_(static_cast<int64_t>(spent.steps()) - 1) {}
 
   // Spends one, in a job whose steps up to `reached` were applied. False: none is left.
   bool Spend(Step reached);
   uint32_t limit() const { return limit_; }
+  SpentBudget spent() const;
 
  private:
   const uint32_t limit_;
-  uint32_t spent_ = 0;
-  Step reached_ = kNoStep;  // The furthest, when it was spent.
+  uint32_t spent_;
+  Step reached_;  // The furthest, when it was spent.
 };
 
 // Whether, and when, a server that ended is started again at its old address. The first restart
@@ -41,8 +46,8 @@ class RestartPolicy {
   static constexpr uint32_t kFailedStarts = 5;
 
   // `max_restarts`: of all servers together, before the job gets further.
-  RestartPolicy(uint32_t max_restarts, bool can_go_back)
-      : can_go_back_(can_go_back), restarts_(max_restarts) {}
+  RestartPolicy(uint32_t max_restarts, bool can_go_back, const SpentBudget& spent = {})
+      : can_go_back_(can_go_back), restarts_(max_restarts, spent) {}
 
   struct Decision {
     bool restart = false;
@@ -52,6 +57,7 @@ class RestartPolicy {
   };
   // `came_up`: the process served before it ended. `reached`: as in Budget.
   Decision OnEnd(size_t server, bool came_up, Step reached);
+  SpentBudget spent() const { return restarts_.spent(); }
 
  private:
   struct Server {
@@ -67,9 +73,13 @@ class RestartPolicy {
 
 // Of a whole job, over all its generations.
 struct JobBudgets {
+  JobBudgets(const Job& job, bool can_go_back, const SpentBudgets& spent);
+
+  SpentBudgets spent() const;
+
   RestartPolicy restarts;  // cluster.max_server_restarts
   Budget rollbacks;        // checkpoint.max_rollbacks
-  Budget stalls{1};        // A job that stalls twice at one step would stall for ever.
+  Budget stalls;           // A job that stalls twice at one step would stall for ever.
 };
 
 }  // namespace thermocline

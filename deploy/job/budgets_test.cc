@@ -31,6 +31,22 @@ TEST(Budget, CountsAnewOnceTheJobGotFurther) {
   EXPECT_FALSE(Budget(0).Spend(Step(3)));
 }
 
+TEST(Budget, GoesOnWithWhatAnEarlierControllerHasSpent) {
+  Budget before(2);
+  EXPECT_TRUE(before.Spend(Step(57)));
+  EXPECT_TRUE(before.Spend(Step(57)));
+  Budget same(2, before.spent());
+  EXPECT_FALSE(same.Spend(kNoStep));  // The job is no further than it was.
+  EXPECT_FALSE(same.Spend(Step(57)));
+  EXPECT_TRUE(same.Spend(Step(58)));
+  // One that has spent nothing is as new; so is one before the first step.
+  Budget unspent(1, Budget(1).spent());
+  EXPECT_TRUE(unspent.Spend(kNoStep));
+  Budget early(1, unspent.spent());
+  EXPECT_FALSE(early.Spend(kNoStep));
+  EXPECT_TRUE(early.Spend(Step(0)));
+}
+
 constexpr bool kCameUp = true;
 constexpr bool kDidNotComeUp = false;
 constexpr bool kCanGoBack = true;

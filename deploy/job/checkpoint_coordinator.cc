@@ -12,9 +12,6 @@
 namespace thermocline {
 namespace {
 
-// Named checkpoints called off in a row, after which a request learns why there is none.
-constexpr int kMostFailures = 3;
-
 CheckpointEvent CommittedEvent(const std::string& name, Step step,
                                const std::vector<CutStatus>& shards) {
   CheckpointEvent event;

@@ -109,6 +109,7 @@ class CheckpointCoordinator {
   void RemoveOld();
   std::set<Step> OpenSteps() const;
 
+  static constexpr int kMostFailures = 3;  // In a row; then a request, or the end, learns why.
   const CheckpointOptions options_;
   CheckpointProgress progress_;
   CheckpointNotifier notifier_;

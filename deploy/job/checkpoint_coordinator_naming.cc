@@ -15,7 +15,6 @@ namespace {
 // How many steps one is named ahead: the shortest that the workers haven't begun yet.
 constexpr int64_t kFirstStepsAhead = 2;
 constexpr int64_t kMostStepsAhead = 1024;
-constexpr int kMostFailures = 3;  // Of the last step.
 // About two seconds: by then a full disk may have room, or a server may be back.
 constexpr uint64_t kRoundsBetweenTries = 10;
 

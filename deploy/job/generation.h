@@ -23,6 +23,7 @@ struct GenerationStart {
   // The record of HISTORY (common/checkpoint/history.h) by which a controller's first generation
   // was chosen: if there is another by then, it does not begin. 0: there was none.
   uint64_t history = 0;
+  SpentBudgets spent;  // When it begins.
 
   Step first_step() const { return base_step + 1; }
 };
@@ -34,6 +35,7 @@ inline JobState StateOf(const std::string& job_id, const GenerationStart& start)
   state.set_generation(start.generation);
   state.set_base_checkpoint(start.base);
   state.set_base_generation(start.base_generation);
+  *state.mutable_spent() = start.spent;
   return state;
 }
 
@@ -42,9 +44,10 @@ struct Outcome {
   enum class What {
     kTrained,
     kStoppedByUser,
-    kFailed,     // The next generation would fail the same way.
-    kLost,       // A process died, or lost pushes that it had acknowledged.
-    kStalled,    // Nothing advanced.
+    kStoppedByEngine,  // Which starts another controller, or none.
+    kFailed,           // The next generation would fail the same way.
+    kLost,             // A process died, or lost pushes that it had acknowledged.
+    kStalled,          // Nothing advanced.
     kUncertain,  // A checkpoint may be on the medium or not: no generation may follow by itself.
   };
   What what = What::kFailed;

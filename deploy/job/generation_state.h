@@ -58,9 +58,11 @@ struct GenerationState {
   absl::Duration look_at = absl::InfiniteDuration();   // Whether anything advances.
   absl::Duration decide_at = absl::InfiniteDuration();
   absl::Duration restart_seen_by = absl::InfiniteDuration();
+  absl::Duration introduce_at = absl::InfiniteDuration();
   bool is_status_asked = false, is_final_status = false, is_decision_sent = false;
   bool all_stopped = false, is_result_written = false;
-  std::vector<uint32_t> asked_ranks;  // For the decision under way.
+  std::vector<uint32_t> asked_ranks;       // For the decision under way.
+  std::vector<uint32_t> introduced_ranks;  // For the introduction under way.
   Ask ask = Ask::kStats;
   uint32_t restarts_when_asked = 0;
   std::vector<ServerReport> reports;  // Before the digest.

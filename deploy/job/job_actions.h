@@ -65,6 +65,12 @@ struct Decide {
   Step step;
   bool stop = false;
 };
+// Tells workers where all of them serve. Answer: Introduced.
+struct Introduce {
+  uint64_t generation = 0;
+  std::vector<uint32_t> ranks;
+  std::vector<std::string> addresses;  // [num_workers]
+};
 // Of the model after the step `last`. Answer: DigestReady, with
 // kDataLoss where a server has another step, kUnavailable where one is not there.
 struct AskDigest {
@@ -125,7 +131,7 @@ struct ReportEvaluation {
 using JobAction =
     std::variant<action::Open, action::StartProcess, action::Configure, action::AskStatus,
                  action::CallProcesses, action::Commit, action::Remove, action::Decide,
-                 action::AskDigest, action::WriteResult, action::StopProcesses,
+                 action::Introduce, action::AskDigest, action::WriteResult, action::StopProcesses,
                  action::AnswerRequest, action::Finish, action::Tell, action::ReportServersUp,
                  action::ReportAddresses, action::ReportTrainingDone, action::ReportStart,
                  action::ReportLimit, action::ReportRestart, action::ReportCheckpoint,

@@ -107,6 +107,10 @@ struct Decided {  // The answer to Decide: by rank, whether a worker answered.
   uint64_t generation = 0;
   std::vector<bool> answered;
 };
+struct Introduced {  // The answer to Introduce: by rank, what a worker said.
+  uint64_t generation = 0;
+  std::vector<absl::Status> answers;
+};
 struct DigestReady {  // The answer to AskDigest.
   uint64_t generation = 0;
   absl::StatusOr<Digest> digest;
@@ -117,8 +121,10 @@ struct ResultWritten {  // The answer to WriteResult.
 struct CheckpointRequested {
   std::string id;
 };
+// By SIGTERM an engine ends a controller, too, and may start another, which then goes on.
 struct UserStop {
   std::string how;  // "stopped by signal 2 (Interrupt)"
+  bool by_engine = false;
 };
 struct AllStopped {};  // The answer to StopProcesses: no process is left.
 // The runner can't do something that the job needs.
@@ -128,13 +134,13 @@ struct RunnerFailed {
 
 }  // namespace event
 
-using JobEvent =
-    std::variant<event::Tick, event::Opened, event::HostUp, event::HostLost, event::ProcessStarted,
-                 event::WorkerResult, event::ProcessEnded, event::NotStarted, event::Configured,
-                 event::StatusAnswered, event::Progressed, event::Evaluated,
-                 event::CheckpointAnswered, event::Committed, event::Removed, event::Decided,
-                 event::DigestReady, event::ResultWritten, event::CheckpointRequested,
-                 event::UserStop, event::AllStopped, event::RunnerFailed>;
+using JobEvent = std::variant<event::Tick, event::Opened, event::HostUp, event::HostLost,
+                              event::ProcessStarted, event::WorkerResult, event::ProcessEnded,
+                              event::NotStarted, event::Configured, event::StatusAnswered,
+                              event::Progressed, event::Evaluated, event::CheckpointAnswered,
+                              event::Committed, event::Removed, event::Decided, event::Introduced,
+                              event::DigestReady, event::ResultWritten, event::CheckpointRequested,
+                              event::UserStop, event::AllStopped, event::RunnerFailed>;
 
 }  // namespace thermocline
 

@@ -10,6 +10,7 @@ namespace thermocline {
 namespace {
 
 constexpr absl::Duration kConfigureRetryPeriod = absl::Milliseconds(20);
+constexpr absl::Duration kIntroduceRetryPeriod = absl::Milliseconds(100);
 
 std::string WhereItBegins(const GenerationStart& start) {
   return start.base.empty() ? "the beginning" : absl::StrCat("step ", start.first_step().value());
@@ -41,8 +42,7 @@ JobMachine::State::State(JobMachineOptions options)
     : options_(std::move(options)),
       writes_checkpoints_(options_.job.has_checkpoint() && !options_.eval_only),
       generation_(options_.start, options_.job.cluster()),
-      budgets_{{options_.job.cluster().max_server_restarts(), writes_checkpoints_},
-               Budget(options_.job.checkpoint().max_rollbacks())},
+      budgets_(options_.job, writes_checkpoints_, options_.start.spent),
       samples_(options_.job.train().batch_size()),
       hosts_(options_.build) {}
 
@@ -71,6 +71,7 @@ void JobMachine::State::Advance() {
   if (stage_ == Stage::kConfiguring && generation_.processes.AllConfigured()) StartWorkers();
   if (stage_ == Stage::kStartingWorkers) CheckStartup(ProcessRole::kWorker);
   if (IsRunning()) StartDueServers();
+  if (stage_ == Stage::kTraining) Introduce();
   WorkOnCheckpoints();
   WorkOnEvaluations();
   if (stage_ == Stage::kTraining && generation_.processes.AllWorkersEndedWell()) OnTrained();
@@ -83,14 +84,16 @@ void JobMachine::State::Advance() {
 absl::Duration JobMachine::State::next_tick() const {
   absl::Duration next = absl::InfiniteDuration();
   const GenerationState& g = generation_;
-  if (stage_ == Stage::kSettling) return g.settled_at;
+  if (stage_ == Stage::kSettling) {
+    return g.is_status_asked ? g.settled_at : std::min(g.settled_at, g.look_at);
+  }
   if (!IsRunning()) return next;
   const bool has_round =
       g.checkpoints != nullptr && g.checkpoints->is_idle() && !g.checkpoints->finished();
   const bool is_committing = g.checkpoints != nullptr && g.checkpoints->is_committing();
   next = std::min({g.hosts_deadline, g.startup_deadline, has_round ? g.round_at : next,
                    g.is_status_asked ? next : g.look_at, g.is_decision_sent ? next : g.decide_at,
-                   g.restart_seen_by});
+                   g.restart_seen_by, g.introduce_at});
   for (const ProcessState& server : g.processes.servers) {
     if (server.start_at.has_value() && !is_committing) next = std::min(next, *server.start_at);
     if (server.configure_at.has_value()) next = std::min(next, *server.configure_at);
@@ -102,8 +105,9 @@ absl::Duration JobMachine::State::next_tick() const {
 // is not on the medium.
 void JobMachine::State::Open(const GenerationStart& start) {
   generation_ = GenerationState(start, options_.job.cluster());
+  generation_.start.spent = budgets_.spent();
   stage_ = Stage::kOpening;
-  Do(action::Open{start});
+  Do(action::Open{generation_.start});
 }
 
 void JobMachine::State::On(const event::Opened& opened) {
@@ -310,11 +314,49 @@ void JobMachine::State::BeginTraining() {
   stage_ = Stage::kTraining;
   g.stall = StallWatch(g.processes.servers.size());
   g.stall_began = g.last_write = g.look_at = now_;
+  if (options_.introduces_workers) g.introduce_at = now_;
   if (!writes_checkpoints_) return;
   g.checkpoints = std::make_unique<CheckpointCoordinator>(OptionsOfCheckpoints());
   g.round_at = now_;
   for (const std::string& id : requests_) g.checkpoints->clients().Add(id);
   requests_.clear();
+}
+
+// Their addresses are known only now.
+void JobMachine::State::Introduce() {
+  GenerationState& g = generation_;
+  if (now_ < g.introduce_at) return;
+  g.introduce_at = absl::InfiniteDuration();
+  g.introduced_ranks.clear();
+  for (const uint32_t rank : g.processes.RunningWorkers()) {
+    if (!g.processes.workers[rank].knows_peers) g.introduced_ranks.push_back(rank);
+  }
+  if (g.introduced_ranks.empty()) return;
+  Do(action::Introduce{g.start.generation, g.introduced_ranks,
+                       g.processes.Addresses(ProcessRole::kWorker)});
+}
+
+// A worker that misses it waits, and all others for it. Whatever else it says is its failure, which
+// its end and those of others may explain.
+void JobMachine::State::On(const event::Introduced& introduced) {
+  GenerationState& g = generation_;
+  if (!IsOurs(introduced.generation) || stage_ != Stage::kTraining) return;
+  for (size_t i = 0; i < introduced.answers.size(); ++i) {
+    const absl::Status& answer = introduced.answers[i];
+    const uint32_t rank = g.introduced_ranks[i];
+    ProcessState& worker = g.processes.workers[rank];
+    if (!worker.is_running) continue;
+    if (answer.ok()) {
+      worker.knows_peers = true;
+    } else if (IsUnanswered(answer)) {
+      g.introduce_at = now_ + kIntroduceRetryPeriod;
+    } else if (g.fatal.ok()) {
+      g.fatal = absl::Status(answer.code(),
+                             absl::StrCat(ProcessName(ProcessRole::kWorker, rank),
+                                          " does not take the other workers: ", answer.message()));
+    }
+  }
+  if (!g.fatal.ok()) Settle();
 }
 
 CheckpointOptions JobMachine::State::OptionsOfCheckpoints() {

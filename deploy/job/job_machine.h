@@ -25,6 +25,8 @@ struct JobMachineOptions {
   std::vector<std::string> notices;  // Said as it begins.
   // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
   bool eval_only = false;
+  // Workers exchange blocks: each is told where all of them are.
+  bool introduces_workers = false;
   CheckpointManifest manifest;          // Of its checkpoints: all but generation, step and shards.
   uint64_t max_log_bytes = UINT64_MAX;  // cluster.max_log_size
   // That the job begins with; 0: all of it runs on this machine, and no host is asked for.
@@ -49,7 +51,9 @@ struct JobMachineOptions {
 //   kWritingResult    ResultWritten                        kStopping
 //   any of these      something can't be done, a start takes too long, hosts don't come
 //                                                          kStopping
-//                     UserStop                             kStopping; once trained, kWritingResult
+//                     UserStop                             kStopping; once trained, kWritingResult;
+//                                                          over several hosts, one by the engine:
+//                                                          after a checkpoint, or the job's own end
 //                     a process ended that should not have and is not started again, a host is
 //                     lost with a process, a restarted server can't recover, nothing advances,
 //                     acknowledged pushes are lost, it is not known whether a manifest is on the

@@ -10,10 +10,23 @@ namespace {
 // How long processes may take to end by themselves.
 constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
+// How long the last checkpoint of an engine's stop is tried again. Agents hold on for 25 s
+// (deploy/node/node.cc).
+constexpr absl::Duration kLastRequestPatience = absl::Seconds(20);
 
 constexpr absl::Duration kFinalStatusTimeout = absl::Seconds(10);
 // From a broken connection until the server's end is seen.
 constexpr absl::Duration kDeathNotice = absl::Seconds(1);
+
+// The block of a lost worker that the others waited for first: rank, step and phase.
+std::string WhatIsMissedOf(const std::vector<ProcessFailure>& failures, const StallWatch& watch) {
+  for (const ProcessFailure& failure : failures) {
+    if (failure.role != ProcessRole::kWorker) continue;
+    const std::string missed = watch.WaitFor(failure.index);
+    if (!missed.empty()) return absl::StrCat(missed, " from ", failure.name);
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -96,7 +109,19 @@ void JobMachine::State::Fail(const absl::Status& status) {
 void JobMachine::State::On(const event::RunnerFailed& failed) { Fail(failed.status); }
 
 void JobMachine::State::On(const event::UserStop& stop) {
+  // A user's stop is one for good, whatever the engine does as well.
+  if (!user_stop_.empty() && (stop.by_engine || !is_engines_stop_)) return;
   user_stop_ = stop.how;
+  is_engines_stop_ = stop.by_engine;
+  if (stop.by_engine && options_.num_hosts > 0) {
+    // Its hosts hold on for a while (deploy/node/node.cc).
+    if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) return;
+    if (stage_ == Stage::kTraining && generation_.checkpoints != nullptr) {
+      Tell(absl::StrCat(stop.how, ": writing a checkpoint"));
+      last_request_by_ = now_ + kLastRequestPatience;
+      return generation_.checkpoints->clients().Add(kLastRequest);
+    }
+  }
   const absl::Status stopped = absl::CancelledError(user_stop_);
   if (stage_ == Stage::kFinishing) generation_.checkpoint_error = stopped;
   if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) return WriteResult(stopped);
@@ -108,7 +133,10 @@ void JobMachine::State::Settle() {
   if (!IsRunning()) return;
   generation_.settles_from = stage_;
   stage_ = Stage::kSettling;
-  generation_.settled_at = now_ + (options_.num_hosts == 0 ? kSettle : kSettleOverHosts);
+  const absl::Duration settle = options_.num_hosts == 0 ? kSettle : kSettleOverHosts;
+  generation_.settled_at = now_ + settle;
+  // Late enough that waits have begun, early enough for an answer.
+  generation_.look_at = options_.introduces_workers ? now_ + settle / 2 : absl::InfiniteDuration();
 }
 
 void JobMachine::State::OnSettled() {
@@ -157,7 +185,8 @@ JobMachine::State::Cause JobMachine::State::FindCause() const {
       g.checkpoints == nullptr ? absl::OkStatus() : g.checkpoints->error();
   const bool is_done = g.is_result_written && g.digest.ok();
   if (!user_stop_.empty() && !is_done) {
-    return {What::kStoppedByUser, absl::CancelledError(user_stop_), ""};
+    return {is_engines_stop_ ? What::kStoppedByEngine : What::kStoppedByUser,
+            absl::CancelledError(user_stop_), ""};
   }
   const std::vector<ProcessFailure> failures = g.processes.Failures();
   const std::string ends = DescribeFailures(failures);
@@ -173,7 +202,13 @@ JobMachine::State::Cause JobMachine::State::FindCause() const {
   if (absl::IsDataLoss(checkpoints)) {
     return {What::kLost, checkpoints, std::string(checkpoints.message())};
   }
-  if (!failures.empty()) return {What::kLost, FailureStatus(failures), ends};
+  if (!failures.empty()) {
+    absl::Status status = FailureStatus(failures);
+    const std::string missed = WhatIsMissedOf(failures, g.stall);
+    if (missed.empty()) return {What::kLost, status, ends};
+    status = absl::Status(status.code(), absl::StrCat(status.message(), "\n", missed));
+    return {What::kLost, status, absl::StrCat(ends, "; ", missed)};
+  }
   if (!g.fatal.ok()) return {g.lacks_hosts ? What::kLost : What::kFailed, g.fatal, ""};
   if (g.stalled_at.has_value()) return {What::kStalled, g.stall_error, g.stall_reason};
   if (g.is_result_written && !g.digest.ok()) {

@@ -2,14 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "deploy/job/checkpoint_testing.h"
 #include "deploy/job/job_machine.h"
-#include "tests/testing/checkpoints.h"
+#include "deploy/job/job_machine_testing.h"
 
 namespace thermocline {
 namespace {
@@ -20,37 +19,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Stage = JobMachine::Stage;
 
-const ProcessEnd kBadData = {1, "exited with code 1 (NaN)", "exited with code 1; log"};
-const ProcessEnd kLostServer = {3, "exited with code 3", "exited with code 3; log"};
-const ProcessEnd kKilled = {std::nullopt, "was killed by signal 9 (Killed)", "was killed; log"};
-
 // Three servers and three workers over two hosts, each with two GPUs.
-class JobMachineHostsTest : public testing::Test {
+class JobMachineHostsTest : public JobMachineTestBase {
  protected:
-  JobMachineHostsTest() {
-    Job& job = options_.job;
-    job.set_name("job");
-    job.mutable_train()->set_batch_size(10);
-    Cluster& cluster = *job.mutable_cluster();
-    cluster.set_servers(3);
-    cluster.set_workers(3);
-    cluster.set_durability(LOG_ASYNC);
-    cluster.set_max_server_restarts(2);
-    cluster.set_startup_timeout_s(30);
-    cluster.set_stall_timeout_s(60);
+  JobMachineHostsTest() : JobMachineTestBase(3, 3) {
+    Cluster& cluster = *options_.job.mutable_cluster();
     cluster.set_host_timeout_s(30);
     cluster.set_host_wait_s(300);
-    job.mutable_checkpoint()->set_directory("checkpoints");
-    job.mutable_checkpoint()->set_keep(1);
-    job.mutable_checkpoint()->set_max_rollbacks(4);
-    options_.manifest = EmptyManifest({1, Step(0)}, 3);
-    options_.manifest.clear_shards();
+    options_.job.mutable_checkpoint()->set_max_rollbacks(4);
     options_.num_hosts = 2;
     options_.build = "b1";
-    for (const char* name : {"0", "1", "2"}) {
-      options_.server_logs.push_back(absl::StrCat("server-", name, ".log"));
-      options_.worker_logs.push_back(absl::StrCat("worker-", name, ".log"));
-    }
   }
 
   static Host MakeHost(const std::string& name, uint64_t nonce) {
@@ -63,58 +41,22 @@ class JobMachineHostsTest : public testing::Test {
     return host;
   }
 
-  JobMachine& machine() {
-    if (machine_ == nullptr) {
-      machine_ = std::make_unique<JobMachine>(options_);
-      Keep(machine_->Begin(now_));
-    }
-    return *machine_;
-  }
-  void Take(const JobEvent& event) { Keep(machine().Take(now_, event)); }
-  void Keep(std::vector<JobAction> actions) {
-    for (JobAction& action : actions) {
-      if (const auto* tell = std::get_if<action::Tell>(&action)) lines_.push_back(tell->text);
-      if (const auto* start = std::get_if<action::StartProcess>(&action)) {
-        starts_[start->id.Name()] = *start;
-      }
-      actions_.push_back(std::move(action));
-    }
-  }
-  void Wait(absl::Duration time) {
-    now_ += time;
-    Take(event::Tick{});
-  }
-  template <typename Action>
-  std::vector<Action> All() {
-    std::vector<Action> found;
-    for (const JobAction& action : actions_) {
-      if (const auto* each = std::get_if<Action>(&action)) found.push_back(*each);
-    }
-    return found;
-  }
   Outcome Finished() {
     Take(event::AllStopped{});
-    const std::vector<action::Finish> finished = All<action::Finish>();
-    EXPECT_EQ(finished.size(), 1u);
-    return finished.empty() ? Outcome() : finished[0].outcome;
+    return Only<action::Finish>().outcome;
   }
-  uint64_t generation() { return machine().start().generation; }
-  void Open() { Take(event::Opened{generation(), absl::OkStatus(), {}}); }
   void Up(const std::string& name, uint64_t nonce) { Take(event::HostUp{MakeHost(name, nonce)}); }
   void Lose(const std::string& name, uint64_t nonce) {
     Take(event::HostLost{name, nonce, "no sign for 30s"});
   }
   void ComeUp(const std::string& role) {
-    for (int i = 0; i < 3; ++i) {
-      const std::string name = absl::StrCat(role, " ", i);
-      Take(event::ProcessStarted{starts_.at(name).id, absl::StrCat("at ", name)});
-    }
+    for (int i = 0; i < 3; ++i) Started(absl::StrCat(role, " ", i));
   }
   // Of a generation that has its hosts.
   void TrainOnHosts() {
     ComeUp("server");
     for (int i = 0; i < 3; ++i) {
-      Take(event::Configured{starts_.at(absl::StrCat("server ", i)).id, absl::OkStatus()});
+      Take(event::Configured{Id(absl::StrCat("server ", i)), absl::OkStatus()});
     }
     ComeUp("worker");
     ASSERT_EQ(machine().stage(), Stage::kTraining);
@@ -126,8 +68,17 @@ class JobMachineHostsTest : public testing::Test {
     Open();
     TrainOnHosts();
   }
-  void End(const std::string& name, const ProcessEnd& end) {
-    Take(event::ProcessEnded{starts_.at(name).id, end});
+  // With servers on h1 only, workers on h2 only; h2 is lost, and the job waits for another.
+  void LoseTheHostOfTheWorkers() {
+    Host server = MakeHost("h1", 1), worker = MakeHost("h2", 2);
+    server.takes_workers = worker.takes_servers = false;
+    Take(event::HostUp{server});
+    Take(event::HostUp{worker});
+    Open();
+    TrainOnHosts();
+    Lose("h2", 2);
+    GoBack();
+    ASSERT_EQ(machine().stage(), Stage::kWaitingForHosts);
   }
   // The generation ends, and the next one is open.
   void GoBack() {
@@ -143,13 +94,6 @@ class JobMachineHostsTest : public testing::Test {
     for (int i = 0; i < 3; ++i) hosts.push_back(starts_.at(absl::StrCat(role, " ", i)).host);
     return hosts;
   }
-
-  JobMachineOptions options_;
-  std::unique_ptr<JobMachine> machine_;
-  absl::Duration now_;
-  std::vector<JobAction> actions_;
-  std::vector<std::string> lines_;
-  std::map<std::string, action::StartProcess> starts_;  // The last ones, by name.
 };
 
 TEST_F(JobMachineHostsTest, OnThisMachineNoHostIsAskedFor) {
@@ -246,8 +190,8 @@ TEST_F(JobMachineHostsTest, AHostThatIsLostBeforeItsWorkersStartTakesThemAlong) 
   Lose("h2", 2);
   EXPECT_EQ(machine().stage(), Stage::kSettling);
   GoBack();
-  Take(event::ProcessStarted{starts_.at("server 0").id, "at server 0"});
-  Take(event::Configured{starts_.at("server 0").id, absl::OkStatus()});
+  Started("server 0");
+  Take(event::Configured{Id("server 0"), absl::OkStatus()});
   ASSERT_EQ(machine().stage(), Stage::kStartingWorkers);
   EXPECT_THAT(HostsOf("worker"), ElementsAre("h1", "h1", "h1"));
 }
@@ -256,7 +200,7 @@ TEST_F(JobMachineHostsTest, AHostThatIsLostBeforeItsWorkersStartTakesThemAlong) 
 TEST_F(JobMachineHostsTest, AServerOfALostHostIsNotStartedAgain) {
   Train();
   End("server 2", kKilled);
-  Take(event::ProcessStarted{starts_.at("server 2").id, "at server 2"});
+  Started("server 2");
   End("server 2", kKilled);  // Comes after a delay.
   Lose("h2", 2);
   actions_.clear();
@@ -269,7 +213,7 @@ TEST_F(JobMachineHostsTest, AServerOfALostHostIsNotStartedAgain) {
 
 TEST_F(JobMachineHostsTest, EndsThatComeAfterTheLossChangeNothing) {
   Train();
-  const ProcessId server = starts_.at("server 2").id;
+  const ProcessId server = Id("server 2");
   Lose("h2", 2);
   Take(event::ProcessEnded{server, {std::nullopt, "was lost", "was lost"}});
   Take(event::ProcessStarted{server, "late"});
@@ -296,20 +240,14 @@ TEST_F(JobMachineHostsTest, ALossThatComesWhileOthersAreCollectedIsJudgedWithThe
   End("worker 0", kLostServer);
   Lose("h2", 2);
   GoBack();
-  EXPECT_THAT(lines_, Contains(HasSubstr("server 2 was lost with host h2, worker 0 exited")));
+  EXPECT_THAT(lines_,
+              Contains(HasSubstr("server 2 was lost with host h2, worker 2 was lost with host "
+                                 "h2, worker 0 exited")));
   EXPECT_EQ(starts_.at("server 2").host, "h1");
 }
 
 TEST_F(JobMachineHostsTest, WithoutARoleTheJobWaitsAndThenEnds) {
-  Host server = MakeHost("h1", 1), worker = MakeHost("h2", 2);
-  server.takes_workers = worker.takes_servers = false;
-  Take(event::HostUp{server});
-  Take(event::HostUp{worker});
-  Open();
-  TrainOnHosts();
-  Lose("h2", 2);
-  GoBack();
-  EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
+  LoseTheHostOfTheWorkers();
   Wait(absl::Seconds(299));
   Lose("h2", 2);  // Known.
   EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
@@ -325,15 +263,9 @@ TEST_F(JobMachineHostsTest, WithoutARoleTheJobWaitsAndThenEnds) {
 }
 
 TEST_F(JobMachineHostsTest, AHostThatComesWhileTheJobWaitsIsUsed) {
-  Host server = MakeHost("h1", 1), worker = MakeHost("h2", 2);
-  server.takes_workers = worker.takes_servers = false;
-  Take(event::HostUp{server});
-  Take(event::HostUp{worker});
-  Open();
-  TrainOnHosts();
-  Lose("h2", 2);
-  GoBack();
-  worker.nonce = 3;
+  LoseTheHostOfTheWorkers();
+  Host worker = MakeHost("h2", 3);
+  worker.takes_servers = false;
   Take(event::HostUp{worker});
   TrainOnHosts();
   EXPECT_THAT(HostsOf("worker"), ElementsAre("h2", "h2", "h2"));
@@ -389,11 +321,91 @@ TEST_F(JobMachineHostsTest, AServerThatDoesNotAnswerIsAskedAgain) {
   Up("h2", 2);
   Open();
   ComeUp("server");
-  Take(event::Configured{starts_.at("server 2").id, absl::UnavailableError("cut off")});
+  Take(event::Configured{Id("server 2"), absl::UnavailableError("cut off")});
   EXPECT_EQ(machine().stage(), Stage::kConfiguring);
   Lose("h2", 2);
   GoBack();
   EXPECT_EQ(generation(), 2u);
+}
+
+TEST_F(JobMachineHostsTest, AFullDiskIsNamedWithItsHost) {
+  Train();
+  Wait(absl::Seconds(1));
+  event::StatusAnswered answered;
+  answered.generation = generation();
+  for (int i = 0; i < 3; ++i) answered.servers.push_back({"", ServerStats()});
+  answered.servers[1].stats->set_push_log_full("ext4 at /scratch has 0 bytes free");
+  Take(answered);
+  EXPECT_EQ(lines_.back(), absl::StrCat("server 1 on host ", starts_.at("server 1").host,
+                                        ": ext4 at /scratch has 0 bytes free; the job waits until "
+                                        "there is room"));
+}
+
+// An engine has asked the job to end, and one server's disk is full.
+class LastCheckpointTest : public JobMachineHostsTest {
+ protected:
+  LastCheckpointTest() : cluster_(&disk_, 3, 3) {
+    options_.job.mutable_checkpoint()->set_at_end(false);
+    Train();
+    Answer({{false, 0}, {false, 1}, {false, 2}});  // The round that is under way.
+    Take(event::UserStop{"SIGTERM", /*by_engine=*/true});
+  }
+
+  void Answer(const std::vector<CheckpointCall>& calls) {
+    actions_.clear();
+    Take(event::CheckpointAnswered{generation(), cluster_.Call(calls)});
+  }
+  // One round of the coordinator; then server 0 fails to write the checkpoint that is named, or all
+  // write it. Returns whether there was one.
+  bool Poll(bool is_full) {
+    Wait(absl::Milliseconds(200));
+    for (auto calls = All<action::CallProcesses>(); !calls.empty();
+         calls = All<action::CallProcesses>()) {
+      Answer(calls.back().calls);
+    }
+    const auto& cuts = cluster_.servers_[0].cuts;
+    if (cuts.empty() || cuts.begin()->second.state() != CutStatus::NAMED) return false;
+    const int64_t step = cuts.begin()->first;
+    cluster_.AdvanceTo(step);
+    if (is_full) {
+      cluster_.Fail(0, step, "disk full");
+      return true;
+    }
+    for (FakeCluster::Server& server : cluster_.servers_) {
+      server.cuts[step].set_state(CutStatus::WRITTEN);
+      server.cuts[step].mutable_shard()->set_base_step(-1);
+    }
+    return true;
+  }
+
+  SimulatedDisk disk_;
+  FakeCluster cluster_;
+};
+
+TEST_F(LastCheckpointTest, IsTriedAgainUntilItSucceeds) {
+  int tries = 0;
+  for (int round = 0; round < 1000 && tries < 7; ++round) {
+    tries += Poll(/*is_full=*/true) ? 1 : 0;
+    ASSERT_EQ(machine().stage(), Stage::kTraining);
+  }
+  ASSERT_EQ(tries, 7);
+  for (int round = 0; round < 1000 && All<action::Commit>().empty(); ++round) Poll(false);
+  EXPECT_EQ(machine().stage(), Stage::kTraining);
+  Take(event::Committed{generation(), absl::OkStatus(), false});
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
+}
+
+TEST_F(LastCheckpointTest, IsNotWaitedForWithoutEnd) {
+  const absl::Duration begin = now_;
+  int tries = 0;
+  while (machine().stage() == Stage::kTraining && now_ < begin + absl::Minutes(10)) {
+    tries += Poll(/*is_full=*/true) ? 1 : 0;
+  }
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
+  EXPECT_GT(tries, 3);
+  EXPECT_GE(now_ - begin, absl::Seconds(20));
+  EXPECT_LT(now_ - begin, absl::Seconds(25));
+  EXPECT_EQ(Finished().what, Outcome::What::kStoppedByEngine);
 }
 
 }  // namespace

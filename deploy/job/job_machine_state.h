@@ -23,7 +23,6 @@ namespace thermocline {
 class JobMachine::State {
  public:
   explicit State(JobMachineOptions options);
-
   void Begin();
   // Runs what is due at `now`, takes the event, and runs what follows from it.
   void Take(absl::Duration now, const JobEvent& event);
@@ -50,6 +49,7 @@ class JobMachine::State {
   void On(const event::ProcessEnded& ended);
   void On(const event::NotStarted& failed);
   void On(const event::Configured& configured);
+  void On(const event::Introduced& introduced);
   void On(const event::CheckpointRequested& requested);
   void Advance();
   void Open(const GenerationStart& start);
@@ -58,6 +58,7 @@ class JobMachine::State {
   void Configure(size_t server);
   void StartWorkers();
   void BeginTraining();
+  void Introduce();
   CheckpointOptions OptionsOfCheckpoints();
   void OnServerEnd(size_t index);
   void StartDueServers();
@@ -121,11 +122,12 @@ class JobMachine::State {
   }
   // Whether its servers begin with rows.
   bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
-  // Whether a server answers its first configuration at once. A host may be cut off.
+  // Its servers then answer the first configuration at once; a host may be cut off.
   bool TakesConfigurationAtOnce() const { return !LoadsRows() && options_.num_hosts == 0; }
   absl::Duration StallTimeout() const;
   absl::Duration StartupTimeout() const;
 
+  static constexpr char kLastRequest[] = "last";  // The machine's own; clients' begin with digits.
   const JobMachineOptions options_;
   const bool writes_checkpoints_;
   absl::Duration now_;
@@ -135,8 +137,10 @@ class JobMachine::State {
   SampleCounter samples_;
   Step reached_ = kNoStep;
   HostTable hosts_;
-  bool was_placed_ = false;            // Processes were, in this generation or an earlier one.
-  std::string user_stop_;              // How; "": no.
+  bool was_placed_ = false;  // Processes were, in this generation or an earlier one.
+  std::string user_stop_;    // How; "": no.
+  bool is_engines_stop_ = false;
+  absl::Duration last_request_by_;     // kLastRequest is not repeated later.
   std::vector<std::string> requests_;  // For checkpoints, that no coordinator has.
   std::vector<JobAction> actions_;
 };

@@ -3,14 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/testing/checkpoints.h"
+#include "deploy/job/job_machine_testing.h"
 
 namespace thermocline {
 namespace {
@@ -21,82 +18,19 @@ using ::testing::IsEmpty;
 using Stage = JobMachine::Stage;
 using What = Outcome::What;
 
-const ProcessEnd kKilled = {std::nullopt, "was killed by signal 9 (Killed)", "was killed; log"};
-const ProcessEnd kDone = {0, "exited with code 0", ""};
-const ProcessEnd kBadData = {1, "exited with code 1 (NaN)", "exited with code 1; log"};
-const ProcessEnd kLostServer = {3, "exited with code 3", "exited with code 3; log"};
-
-// Carries out the actions of the machine by hand, and keeps them.
-class JobMachineTest : public testing::Test {
+// On one machine: two servers and two workers.
+class JobMachineTest : public JobMachineTestBase {
  protected:
-  JobMachineTest() {
-    Job& job = options_.job;
-    job.set_name("job");
-    job.mutable_train()->set_batch_size(10);
-    Cluster& cluster = *job.mutable_cluster();
-    cluster.set_servers(2);
-    cluster.set_workers(2);
-    cluster.set_durability(LOG_ASYNC);
-    cluster.set_max_server_restarts(2);
-    cluster.set_startup_timeout_s(30);
-    cluster.set_stall_timeout_s(60);
-    job.mutable_checkpoint()->set_directory("checkpoints");
-    job.mutable_checkpoint()->set_every_steps(10);
-    job.mutable_checkpoint()->set_keep(1);
-    job.mutable_checkpoint()->set_at_end(false);
-    job.mutable_checkpoint()->set_max_rollbacks(2);
-    options_.manifest = EmptyManifest({1, Step(0)}, 2);
-    options_.manifest.clear_shards();
-    options_.server_logs = {"server-0.log", "server-1.log"};
-    options_.worker_logs = {"worker-0.log", "worker-1.log"};
+  JobMachineTest() : JobMachineTestBase(2, 2) {
+    CheckpointPolicy& checkpoint = *options_.job.mutable_checkpoint();
+    checkpoint.set_every_steps(10);
+    checkpoint.set_at_end(false);
+    checkpoint.set_max_rollbacks(2);
   }
 
-  JobMachine& machine() {
-    if (machine_ == nullptr) {
-      machine_ = std::make_unique<JobMachine>(options_);
-      Keep(machine_->Begin(now_));
-    }
-    return *machine_;
-  }
-  void Take(const JobEvent& event) { Keep(machine().Take(now_, event)); }
-  void Keep(std::vector<JobAction> actions) {
-    for (JobAction& action : actions) {
-      if (const auto* tell = std::get_if<action::Tell>(&action)) lines_.push_back(tell->text);
-      if (const auto* start = std::get_if<action::StartProcess>(&action)) {
-        processes_[start->id.Name()] = start->id;
-      }
-      actions_.push_back(std::move(action));
-    }
-  }
-  void Wait(absl::Duration time) {
-    now_ += time;
-    Take(event::Tick{});
-  }
-  // The actions of a kind since the last call for any kind.
-  template <typename Action>
-  std::vector<Action> All() {
-    std::vector<Action> found;
-    for (const JobAction& action : actions_) {
-      if (const auto* each = std::get_if<Action>(&action)) found.push_back(*each);
-    }
-    return found;
-  }
-  template <typename Action>
-  Action Only() {
-    std::vector<Action> found = All<Action>();
-    EXPECT_EQ(found.size(), 1u);
-    actions_.clear();
-    return found.empty() ? Action() : found.back();
-  }
-  ProcessId Id(const std::string& name) { return processes_.at(name); }
-  uint64_t generation() { return machine().start().generation; }
-
-  void Open() { Take(event::Opened{generation(), absl::OkStatus(), {}}); }
   void StartServers() {
     Open();
-    for (const char* name : {"server 0", "server 1"}) {
-      Take(event::ProcessStarted{Id(name), absl::StrCat("at ", name)});
-    }
+    for (const char* name : {"server 0", "server 1"}) Started(name);
   }
   void StartWorkers() {
     StartServers();
@@ -106,13 +40,8 @@ class JobMachineTest : public testing::Test {
   }
   void Train() {
     StartWorkers();
-    for (const char* name : {"worker 0", "worker 1"}) {
-      Take(event::ProcessStarted{Id(name), absl::StrCat("at ", name)});
-    }
+    for (const char* name : {"worker 0", "worker 1"}) Started(name);
     EXPECT_EQ(machine().stage(), Stage::kTraining);
-  }
-  void End(const std::string& name, const ProcessEnd& end) {
-    Take(event::ProcessEnded{Id(name), end});
   }
   void EndWorkers(int64_t steps) {
     for (const char* name : {"worker 0", "worker 1"}) {
@@ -178,13 +107,6 @@ class JobMachineTest : public testing::Test {
     StopAll();
   }
   Outcome Finished() { return Only<action::Finish>().outcome; }
-
-  JobMachineOptions options_;
-  std::unique_ptr<JobMachine> machine_;
-  absl::Duration now_;
-  std::vector<JobAction> actions_;
-  std::vector<std::string> lines_;
-  std::map<std::string, ProcessId> processes_;
 };
 
 TEST_F(JobMachineTest, NothingIsDoneInAGenerationThatIsNotOnTheMedium) {
@@ -333,6 +255,70 @@ TEST_F(JobMachineTest, NoServerStartsWhileAManifestIsWritten) {
   EXPECT_EQ(All<action::Configure>().at(0).base, "step-000000009");
 }
 
+// Introductions
+// ------------------------------------------------------------------------------------------------
+
+TEST_F(JobMachineTest, EachWorkerIsToldWhereAllAreUntilItAnswers) {
+  options_.introduces_workers = true;
+  StartWorkers();
+  Started("worker 1");
+  EXPECT_THAT(All<action::Introduce>(), IsEmpty());
+  Started("worker 0");
+  const action::Introduce first = Only<action::Introduce>();
+  EXPECT_EQ(first.generation, 1u);
+  EXPECT_THAT(first.ranks, ElementsAre(0, 1));
+  EXPECT_THAT(first.addresses, ElementsAre("at worker 0", "at worker 1"));
+  Wait(absl::Seconds(10));
+  EXPECT_THAT(All<action::Introduce>(), IsEmpty());                  // It is under way.
+  Take(event::Introduced{7, {absl::OkStatus(), absl::OkStatus()}});  // Of another generation.
+  Take(event::Introduced{1, {absl::DeadlineExceededError("slow"), absl::OkStatus()}});
+  EXPECT_LE(machine().next_tick(), now_ + absl::Milliseconds(100));
+  Wait(absl::Milliseconds(100));
+  EXPECT_THAT(Only<action::Introduce>().ranks, ElementsAre(0));
+  Take(event::Introduced{1, {absl::UnavailableError("not there")}});
+  Wait(absl::Milliseconds(100));
+  EXPECT_THAT(Only<action::Introduce>().ranks, ElementsAre(0));
+  Take(event::Introduced{1, {absl::OkStatus()}});
+  Wait(absl::Hours(1));
+  EXPECT_THAT(All<action::Introduce>(), IsEmpty());
+  EXPECT_EQ(machine().stage(), Stage::kTraining);
+}
+
+TEST_F(JobMachineTest, AWorkerThatHasEndedIsToldNothing) {
+  options_.introduces_workers = true;
+  Train();
+  actions_.clear();
+  Take(event::WorkerResult{Id("worker 0"), 40});
+  End("worker 0", kDone);
+  Take(event::Introduced{1, {absl::UnavailableError("gone"), absl::UnavailableError("slow")}});
+  Wait(absl::Milliseconds(100));
+  EXPECT_THAT(Only<action::Introduce>().ranks, ElementsAre(1));
+}
+
+TEST_F(JobMachineTest, AJobWhoseWorkersExchangeNothingIntroducesNone) {
+  Train();
+  EXPECT_THAT(All<action::Introduce>(), IsEmpty());
+}
+
+TEST_F(JobMachineTest, ARefusedIntroductionIsJudgedBehindTheEndsOfProcesses) {
+  options_.introduces_workers = true;
+  for (const bool dies : {true, false}) {
+    Train();
+    Take(event::Introduced{generation(),
+                           {absl::OkStatus(), absl::FailedPreconditionError("another job")}});
+    EXPECT_EQ(machine().stage(), Stage::kSettling);
+    if (dies) End("worker 0", kKilled);
+    SettleAndStop();
+    if (!dies) break;
+    EXPECT_EQ(Only<action::Open>().start.generation, 2u);
+    EXPECT_EQ(lines_.back(),
+              "worker 0 was killed by signal 9 (Killed); going back to the beginning "
+              "(generation 2)");
+  }
+  EXPECT_EQ(Finished().status,
+            absl::FailedPreconditionError("worker 1 does not take the other workers: another job"));
+}
+
 // Judgements
 // ------------------------------------------------------------------------------------------------
 
@@ -412,6 +398,47 @@ TEST_F(JobMachineTest, WithoutCheckpointsALossEndsTheJob) {
   EXPECT_EQ(outcome.status, absl::AbortedError("worker 0 was killed; log"));
 }
 
+// Another controller of the job begins with what its predecessor's last generation had spent.
+TEST_F(JobMachineTest, LimitsHoldOverControllersThatAnEngineStarts) {
+  machine();
+  EXPECT_EQ(Only<action::Open>().start.spent.rollbacks().times(), 0u);
+  Train();
+  Take(event::Progressed{1, 7, 70});
+  End("worker 0", kKilled);
+  SettleAndStop();
+  Train();
+  End("server 0", kKilled);
+  Take(event::ProcessStarted{Id("server 0"), "at server 0"});
+  End("worker 0", kKilled);
+  SettleAndStop();
+  const GenerationStart last = Only<action::Open>().start;
+  EXPECT_EQ(last.spent.rollbacks().times(), 2u);
+  EXPECT_EQ(last.spent.rollbacks().steps(), 7u);
+  EXPECT_EQ(last.spent.restarts().times(), 1u);
+
+  const auto begin_with = [&](const SpentBudgets& spent) {
+    machine_.reset();
+    options_.start = last;
+    options_.start.generation = 4;
+    options_.start.spent = spent;
+    Train();
+    actions_.clear();
+  };
+  begin_with(last.spent);
+  End("worker 0", kKilled);
+  SettleAndStop();
+  EXPECT_FALSE(Finished().goes_back);
+  begin_with(last.spent);
+  Take(event::Progressed{4, 8, 80});  // Further than any before.
+  End("worker 0", kKilled);
+  SettleAndStop();
+  EXPECT_EQ(Only<action::Open>().start.spent.rollbacks().times(), 1u);
+  begin_with(SpentBudgets());  // By its user.
+  End("worker 0", kKilled);
+  SettleAndStop();
+  EXPECT_EQ(Only<action::Open>().start.spent.rollbacks().times(), 1u);
+}
+
 TEST_F(JobMachineTest, RollbacksAreLimited) {
   for (int i = 0; i < 3; ++i) {
     Train();
@@ -457,6 +484,36 @@ TEST_F(JobMachineTest, EndsAreJudgedBeforeAStall) {
             "worker 1 was killed by signal 9 (Killed); going back to the beginning (generation 2)");
 }
 
+// What the others waited for says where the worker was; who merely lost it comes last.
+TEST_F(JobMachineTest, TheLossOfAWorkerNamesTheStepAndPhaseThatTheOthersMiss) {
+  options_.introduces_workers = true;
+  Train();
+  Take(Status(5, 12));
+  actions_.clear();
+  End("worker 0", kLostServer);
+  now_ += absl::Milliseconds(50);
+  End("worker 1", kKilled);
+  EXPECT_THAT(All<action::AskStatus>(), IsEmpty());
+  EXPECT_LE(machine().next_tick(), now_ + absl::Milliseconds(100));
+  Wait(absl::Milliseconds(100));
+  EXPECT_EQ(All<action::AskStatus>().size(), 1u);
+  event::StatusAnswered answered = Status(5, 12);
+  WorkerStats stats;
+  WorkerWait& wait = *stats.add_waits();
+  wait.set_worker(1);
+  wait.set_kind(WorkerWait::GRADIENTS);
+  wait.set_step(6);
+  wait.set_needed_step(6);
+  answered.workers.push_back({"at worker 0", stats});
+  Take(answered);
+  SettleAndStop();
+  EXPECT_EQ(
+      lines_.back(),
+      "worker 1 was killed by signal 9 (Killed), worker 0 exited with code 3; worker 0 waited "
+      "for the gradients of step 6 from worker 1; going back to the beginning (generation "
+      "2)");
+}
+
 // The user's stop
 // ------------------------------------------------------------------------------------------------
 
@@ -483,6 +540,74 @@ TEST_F(JobMachineTest, TheUsersStopEndsTheJobInEveryStage) {
     EXPECT_EQ(outcome.what, What::kStoppedByUser);
     EXPECT_EQ(outcome.status, absl::CancelledError("stopped by signal 2 (Interrupt)"));
   }
+}
+
+TEST_F(JobMachineTest, AnEnginesStopIsNotTheUsers) {
+  Train();
+  Take(event::UserStop{"stopped by signal 15 (Terminated)", /*by_engine=*/true});
+  StopAll();
+  const Outcome stopped = Finished();
+  EXPECT_EQ(stopped.what, What::kStoppedByEngine);
+  EXPECT_EQ(stopped.status, absl::CancelledError("stopped by signal 15 (Terminated)"));
+  EXPECT_EQ(RecordOf(stopped).what(), JobOutcome::LOST);
+}
+
+TEST_F(JobMachineTest, TheUsersStopWinsOverAnEngines) {
+  for (const bool user_first : {false, true}) {
+    SCOPED_TRACE(user_first);
+    machine_.reset();
+    actions_.clear();
+    Train();
+    for (const bool by_engine : {user_first, !user_first}) {
+      Take(event::UserStop{by_engine ? "SIGTERM" : "thermocline stop", by_engine});
+    }
+    StopAll();
+    const Outcome outcome = Finished();
+    EXPECT_EQ(outcome.status, absl::CancelledError("thermocline stop"));
+    EXPECT_EQ(RecordOf(outcome).what(), JobOutcome::STOPPED);
+  }
+}
+
+TEST_F(JobMachineTest, OverHostsAnEnginesStopWaitsForACheckpoint) {
+  options_.num_hosts = 1;
+  for (const bool user_too : {false, true}) {
+    SCOPED_TRACE(user_too);
+    machine_.reset();
+    Host host;
+    host.name = "h1";
+    host.nonce = 1;
+    Take(event::HostUp{host});
+    Train();
+    Take(event::UserStop{"SIGTERM", /*by_engine=*/true});
+    EXPECT_EQ(machine().stage(), Stage::kTraining);
+    if (user_too) {
+      Take(event::UserStop{"thermocline stop"});
+    } else {
+      WriteCheckpoint(9);
+      EXPECT_EQ(machine().stage(), Stage::kTraining);
+      actions_.clear();
+      Take(event::Committed{1, absl::OkStatus(), false});
+      EXPECT_THAT(All<action::AnswerRequest>(), IsEmpty());
+    }
+    EXPECT_EQ(machine().stage(), Stage::kStopping);
+    StopAll();
+    EXPECT_EQ(Finished().what, user_too ? What::kStoppedByUser : What::kStoppedByEngine);
+  }
+}
+
+TEST_F(JobMachineTest, OverHostsAnEnginesStopLetsATrainedJobEnd) {
+  options_.num_hosts = 1;
+  options_.job.clear_checkpoint();
+  Host host;
+  host.name = "h1";
+  host.nonce = 1;
+  Take(event::HostUp{host});
+  TrainToTheEnd();
+  Take(event::UserStop{"SIGTERM", /*by_engine=*/true});
+  Take(event::DigestReady{1, Digest()});
+  Take(event::ResultWritten{});
+  StopAll();
+  EXPECT_EQ(Finished().status, absl::OkStatus());
 }
 
 TEST_F(JobMachineTest, AStopWhileTheDigestIsAskedForKeepsTheResult) {

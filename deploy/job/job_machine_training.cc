@@ -30,7 +30,12 @@ absl::Duration JobMachine::State::StallTimeout() const {
 
 void JobMachine::State::WatchForStalls() {
   GenerationState& g = generation_;
-  if (!IsRunning() || g.is_status_asked || now_ < g.look_at) return;
+  if (g.is_status_asked || now_ < g.look_at) return;
+  if (stage_ == Stage::kSettling) {  // What did those wait for that are left?
+    g.look_at = absl::InfiniteDuration();
+    return AskStatus(g.settled_at - now_, /*is_final=*/false);
+  }
+  if (!IsRunning()) return;
   g.look_at = now_ + std::min(kLongestLookPeriod, StallTimeout() / kLooksWithinStallTimeout);
   AskStatus(kLookTimeout, /*is_final=*/false);
 }
@@ -45,6 +50,9 @@ void JobMachine::State::On(const event::StatusAnswered& answered) {
   GenerationState& g = generation_;
   if (!IsOurs(answered.generation) || !g.is_status_asked) return;
   g.is_status_asked = false;
+  if (stage_ == Stage::kSettling && g.settles_from == Stage::kTraining) {
+    return g.stall.Look(answered.servers, answered.workers, now_ - g.stall_began);
+  }
   if (!IsRunning()) return;
   if (!g.is_final_status) {
     return stage_ == Stage::kConfiguring ? LookAtConfiguring(answered) : Look(answered);
@@ -96,10 +104,11 @@ void JobMachine::State::ReportFullDisks(const std::vector<ServerReport>& reports
     if (!reports[i].stats.ok()) continue;
     const std::string& full = reports[i].stats->push_log_full();
     if (full.empty() != generation_.full_disks[i].empty()) {
-      Tell(absl::StrCat(ProcessName(ProcessRole::kServer, i),
-                        full.empty()
-                            ? " has room for its push log again; the job goes on"
-                            : absl::StrCat(": ", full, "; the job waits until there is room")));
+      const std::string host = generation_.placement.HostOf(ProcessRole::kServer, i);
+      Tell(absl::StrCat(
+          ProcessName(ProcessRole::kServer, i), host.empty() ? "" : absl::StrCat(" on host ", host),
+          full.empty() ? " has room for its push log again; the job goes on"
+                       : absl::StrCat(": ", full, "; the job waits until there is room")));
     }
     generation_.full_disks[i] = full;
   }
@@ -198,7 +207,15 @@ void JobMachine::State::WorkOnCheckpoints() {
 void JobMachine::State::ReportCheckpoints() {
   GenerationState& g = generation_;
   for (CheckpointAnswer& answer : g.checkpoints->clients().TakeAnswers()) {
-    if (!answer.id.empty()) {
+    if (answer.id == kLastRequest) {
+      // Where it was called off, as for a full disk, the next may succeed.
+      if (stage_ != Stage::kTraining) continue;
+      if (answer.name.ok() || now_ >= last_request_by_) {
+        Stop();
+      } else {
+        g.checkpoints->clients().Add(kLastRequest);
+      }
+    } else if (!answer.id.empty()) {
       Do(action::AnswerRequest{std::move(answer)});
     } else if (g.evaluations != nullptr) {
       g.evaluations->OnCheckpoint(answer.name);

@@ -1,6 +1,7 @@
 #include "deploy/job/process.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -32,10 +33,22 @@ std::string DescribeFailures(const std::vector<ProcessFailure>& failures) {
 }
 
 absl::Status FailureStatus(const std::vector<ProcessFailure>& failures) {
-  return absl::AbortedError(
-      absl::StrJoin(failures, "\n", [](std::string* out, const ProcessFailure& failure) {
-        absl::StrAppend(out, failure.name, " ", failure.end.report);
-      }));
+  std::vector<std::string> parts;
+  std::set<std::string> reasons;
+  for (const ProcessFailure& failure : failures) {
+    const std::string& reason = failure.end.reason;
+    if (reason.empty() || !reasons.insert(reason).second) continue;
+    parts.push_back(reason);
+    for (const ProcessFailure& other : failures) {
+      if (other.end.reason != reason) continue;
+      parts.push_back(absl::StrCat("  | ", other.name, " ", other.end.report));
+    }
+  }
+  for (const ProcessFailure& failure : failures) {
+    if (!failure.end.reason.empty()) continue;
+    parts.push_back(absl::StrCat(failure.name, " ", failure.end.report));
+  }
+  return absl::AbortedError(absl::StrJoin(parts, "\n"));
 }
 
 // ProcessTable
@@ -71,14 +84,17 @@ std::vector<ProcessFailure> ProcessTable::Failures() const {
   std::vector<ProcessFailure> failures;
   for (size_t i = 0; i < servers.size(); ++i) {
     if (!servers[i].end.has_value() || servers[i].start_at.has_value()) continue;
-    failures.push_back(
-        {ProcessRole::kServer, ProcessName(ProcessRole::kServer, i), *servers[i].end});
+    failures.push_back({ProcessRole::kServer, ProcessName(ProcessRole::kServer, i), *servers[i].end,
+                        static_cast<uint32_t>(i)});
   }
   for (size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].end.has_value() || workers[i].ended_well()) continue;
-    failures.push_back(
-        {ProcessRole::kWorker, ProcessName(ProcessRole::kWorker, i), *workers[i].end});
+    failures.push_back({ProcessRole::kWorker, ProcessName(ProcessRole::kWorker, i), *workers[i].end,
+                        static_cast<uint32_t>(i)});
   }
+  std::stable_partition(failures.begin(), failures.end(), [](const ProcessFailure& failure) {
+    return failure.end.exit_code != kExitServerLost;
+  });
   return failures;
 }
 

@@ -41,6 +41,8 @@ struct ProcessEnd {
   std::optional<int> exit_code;  // Empty: a signal killed it.
   std::string how;               // "was killed by signal 9 (Killed)", "exited with code 1 (...)"
   std::string report;            // The same with its last log lines, for an error.
+  // Why, in its own words: "day.csv:17: column 2 ('item'): ..."; "": it did not say.
+  std::string reason;
 };
 
 // A process that ended and should not have.
@@ -48,6 +50,7 @@ struct ProcessFailure {
   ProcessRole role;
   std::string name;  // "worker 0"
   ProcessEnd end;
+  uint32_t index = 0;
 };
 
 // Whether the job itself caused the end of any: a worker that found a NaN or bad data, a process
@@ -58,7 +61,7 @@ bool JobCausedAny(const std::vector<ProcessFailure>& failures);
 // In one line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".
 std::string DescribeFailures(const std::vector<ProcessFailure>& failures);
 
-// kAborted, with the report of each.
+// kAborted, with the reasons, each once and above the processes that gave it, and the reports.
 absl::Status FailureStatus(const std::vector<ProcessFailure>& failures);
 
 // One server or worker, over all its processes.
@@ -75,7 +78,9 @@ struct ProcessState {
   absl::Status not_configured;                 // What it said the last time.
   ServerWork work = {};                        // What it has done, ...
   absl::Duration advanced_at;                  // ... and when that changed last.
-  // Of a worker that has ended well: how many steps the job had.
+  // Of a worker:
+  bool knows_peers = false;  // It was told where all of them are.
+  // Where it has ended well: how many steps the job had.
   absl::StatusOr<int64_t> steps = absl::UnknownError("no result");
 
   bool ended_well() const { return end.has_value() && end->exit_code == 0; }
@@ -103,7 +108,7 @@ class ProcessTable {
   std::vector<std::string> Addresses(ProcessRole role) const;
   std::vector<uint32_t> RunningWorkers() const;
   // Servers that ended and no process is to come in their place, then workers that ended with an
-  // error.
+  // error; those last that only lost another process.
   std::vector<ProcessFailure> Failures() const;
   // The first that has not come up, and has not ended well.
   std::optional<size_t> FirstNotUp(ProcessRole role) const;

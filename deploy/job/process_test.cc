@@ -39,5 +39,17 @@ TEST(ProcessTest, Texts) {
   EXPECT_EQ(ProcessName(kWorker, 7), "worker 7");
 }
 
+TEST(ProcessTest, ReasonsComeFirstAndOnce) {
+  const auto failed = [](const std::string& name, const std::string& reason) {
+    return ProcessFailure{kWorker, name, {1, "exited with code 1 (x)", "exited; its log", reason}};
+  };
+  const ProcessFailure lost = {kWorker, "worker 2", {3, "exited with code 3", "lost a server"}};
+  EXPECT_EQ(FailureStatus({lost, failed("worker 3", "a.csv:2: no id"), failed("worker 4", "NaN"),
+                           failed("worker 5", "a.csv:2: no id")}),
+            absl::AbortedError("a.csv:2: no id\n  | worker 3 exited; its log\n"
+                               "  | worker 5 exited; its log\nNaN\n"
+                               "  | worker 4 exited; its log\nworker 2 lost a server"));
+}
+
 }  // namespace
 }  // namespace thermocline

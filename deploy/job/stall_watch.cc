@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
+#include "deploy/console/worker_totals.h"
 
 namespace thermocline {
 
@@ -39,14 +41,42 @@ void StallWatch::Look(const std::vector<ServerReport>& servers,
     last_advance_ = now;
   }
   phases_.clear();
+  waits_.clear();
   for (const WorkerReport& worker : workers) {
     if (!worker.stats.ok()) continue;
     const WorkerPhase& phase = worker.stats->phase();
     phases_[worker.stats->worker_rank()] = phase;
+    for (const WorkerWait& wait : worker.stats->waits()) {
+      waits_.push_back({worker.stats->worker_rank(), wait});
+    }
     uint64_t& seen = seen_of_workers_[worker.stats->worker_rank()];
     if (phase.advances() != seen) last_advance_ = now;
     seen = phase.advances();
   }
+  std::sort(waits_.begin(), waits_.end(), [](const Wait& a, const Wait& b) {
+    const auto place = [](const Wait& wait) {
+      return std::make_tuple(wait.what.needed_step(), wait.what.kind(), wait.rank);
+    };
+    return place(a) < place(b);
+  });
+}
+
+const StallWatch::Wait* StallWatch::FirstWait(std::optional<uint32_t> of) const {
+  for (const Wait& wait : waits_) {
+    if (!of.has_value() || (wait.what.has_worker() && wait.what.worker() == *of)) return &wait;
+  }
+  return nullptr;
+}
+
+std::string StallWatch::WaitFor(uint32_t rank) const {
+  const Wait* const wait = FirstWait(rank);
+  if (wait == nullptr) return "";
+  return absl::StrCat("worker ", wait->rank, " waited for the ", WhatOf(wait->what));
+}
+
+bool StallWatch::CanGoOn(uint32_t server) const {
+  return server < answers_.size() && ReasonToWaitFor(server).empty() &&
+         answers_[server].stats->configured();
 }
 
 int64_t StallWatch::AcceptedThrough(uint32_t rank) const {
@@ -61,6 +91,13 @@ int64_t StallWatch::AcceptedThrough(uint32_t rank) const {
 }
 
 std::vector<uint32_t> StallWatch::Behind(absl::Span<const uint32_t> ranks) const {
+  if (const Wait* const first = FirstWait()) {
+    const WorkerWait& wait = first->what;
+    if (wait.has_server() && !CanGoOn(wait.server())) return {};
+    if (wait.has_worker() && std::count(ranks.begin(), ranks.end(), wait.worker()) > 0) {
+      return {wait.worker()};
+    }
+  }
   int64_t oldest = std::numeric_limits<int64_t>::max();
   for (const uint32_t rank : ranks) oldest = std::min(oldest, AcceptedThrough(rank));
   std::vector<uint32_t> behind;
@@ -95,18 +132,29 @@ std::string StallWatch::WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const {
     reasons.push_back(absl::StrCat("server ", server, " at ", answers_[server].address, " ",
                                    ReasonToWaitFor(server)));
   }
+  const Wait* const first = FirstWait();
+  if (first != nullptr && first->what.has_server()) {
+    const uint32_t server = first->what.server();
+    if (server < answers_.size() && ReasonToWaitFor(server).empty()) {
+      reasons.push_back(absl::StrCat("server ", server, " at ", answers_[server].address,
+                                     " is waited for: ", Describe(first->rank, first->what),
+                                     CanGoOn(server) ? "" : "; it recovers"));
+    }
+  }
   const bool any_answer = std::any_of(answers_.begin(), answers_.end(),
                                       [](const ServerReport& answer) { return answer.stats.ok(); });
-  if (any_answer) {
-    for (const uint32_t rank : Behind(ranks)) {
-      const int64_t through = AcceptedThrough(rank);
-      const auto phase = phases_.find(rank);
-      reasons.push_back(absl::StrCat(
-          "worker ", rank, " is waited for: ",
-          through < 0 ? "it has pushed nothing"
-                      : absl::StrCat("its last push is of step ", through),
-          phase == phases_.end() ? "" : absl::StrCat("; it is ", phase->second.name())));
+  if (!any_answer) return absl::StrJoin(reasons, "; ");
+  for (const uint32_t rank : Behind(ranks)) {
+    std::vector<std::string> why;
+    if (first != nullptr && first->what.has_worker() && first->what.worker() == rank) {
+      why.push_back(Describe(first->rank, first->what));
     }
+    const int64_t through = AcceptedThrough(rank);
+    why.push_back(through < 0 ? "it has pushed nothing"
+                              : absl::StrCat("its last push is of step ", through));
+    const auto phase = phases_.find(rank);
+    if (phase != phases_.end()) why.push_back(absl::StrCat("it is ", phase->second.name()));
+    reasons.push_back(absl::StrCat("worker ", rank, " is waited for: ", absl::StrJoin(why, "; ")));
   }
   return absl::StrJoin(reasons, "; ");
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,16 +47,32 @@ class StallWatch {
   // refused requests since the look before it.
   std::vector<size_t> ServersWaitedFor() const;
   // What the job waits for, as far as the last look shows: ServersWaitedFor, and those of the
-  // running workers `ranks` whose pushes are the oldest.
+  // running workers `ranks` that are Behind. Where workers say what they wait for, the first of
+  // their waits is named.
   //   "server 0 at 127.0.0.1:4000 does not answer: ..."
   //   "server 0 at 127.0.0.1:4000 has no room: 7 requests were refused since the look before"
   //   "worker 1 is waited for: its last push is of step 41"
   //   "worker 0 is waited for: it has pushed nothing; it is counting lines"
+  //   "worker 2 is waited for: worker 0 has waited 61s for the gradients of step 41 of worker 2
+  //    (broken pipe); its last push is of step 40; it is training"
   std::string WhoIsWaitedFor(absl::Span<const uint32_t> ranks) const;
-  // Those of `ranks` whose pushes are the oldest.
+  // Those of `ranks` that all others wait for in the end. All workers' waits form chains, and the
+  // first wait (WorkerWait) is the last link of each: the worker that it is for. Where it is for a
+  // server that can go on, or no worker waits, those whose pushes are the oldest; where it is for
+  // one that can't, nobody.
   std::vector<uint32_t> Behind(absl::Span<const uint32_t> ranks) const;
+  // The first wait for a block of `rank`: "worker 0 waited for the gradients of step 41"; "": none.
+  std::string WaitFor(uint32_t rank) const;
 
  private:
+  struct Wait {
+    uint32_t rank = 0;  // Who waits.
+    WorkerWait what;
+  };
+  // The first wait of all workers; only those for a block of `of`, if it is given. Null: none.
+  const Wait* FirstWait(std::optional<uint32_t> of = std::nullopt) const;
+  // A server that can't go on has a reason to be waited for, or recovers.
+  bool CanGoOn(uint32_t server) const;
   // Why the server is waited for: what follows "server 0 at ..."; "": it is not.
   std::string ReasonToWaitFor(size_t server) const;
   // The last step that every answering server accepted from a worker; -1: none.
@@ -66,6 +83,7 @@ class StallWatch {
   std::vector<uint64_t> refused_;                 // [num_servers] requests, ever ...
   std::vector<uint64_t> refused_lately_;          // ... and between the last two looks
   std::map<uint32_t, uint64_t> seen_of_workers_;  // advances, by rank
+  std::vector<Wait> waits_;                       // at the last look, the first one first
   std::map<uint32_t, WorkerPhase> phases_;        // by rank, of those that answered the last look
   absl::Duration last_advance_;
   Step reached_ = kNoStep;

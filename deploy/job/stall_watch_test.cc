@@ -119,6 +119,103 @@ TEST(StallWatch, NamesTheWorkersWhosePushesAreTheOldest) {
   EXPECT_EQ(watch.WhoIsWaitedFor({0, 1, 2}), "worker 1 is waited for: it has pushed nothing");
 }
 
+// A worker that waits, first for what comes first.
+WorkerReport Waiting(uint32_t rank, const std::vector<WorkerWait>& waits) {
+  WorkerReport report = At(rank, "training", 0);
+  for (const WorkerWait& wait : waits) *report.stats->add_waits() = wait;
+  return report;
+}
+WorkerWait ForWorker(uint32_t worker, WorkerWait::Kind kind, int64_t step, int64_t needed_step) {
+  WorkerWait wait;
+  wait.set_worker(worker);
+  wait.set_kind(kind);
+  wait.set_step(step);
+  wait.set_needed_step(needed_step);
+  wait.set_seconds(61.2);
+  return wait;
+}
+WorkerWait ForServer(uint32_t server, WorkerWait::Kind kind, int64_t step) {
+  WorkerWait wait = ForWorker(0, kind, step, step);
+  wait.set_server(server);
+  wait.set_last_error("connection lost");
+  return wait;
+}
+ServerReport Serving(const std::vector<int64_t>& accepted_through) {
+  ServerReport report = Report(9, 0, accepted_through);
+  report.stats->set_configured(true);
+  return report;
+}
+
+TEST(StallWatch, TheFirstWaitNamesTheWorkerThatAllOthersWaitFor) {
+  StallWatch watch(1);
+  WorkerWait first = ForWorker(2, WorkerWait::GRADIENTS, 41, 41);
+  first.set_last_error("broken pipe");
+  // 1 waits for 0, who waits for 2. All have pushed the same.
+  watch.Look({Serving({40, 40, 40})},
+             {Waiting(0, {first}), Waiting(1, {ForWorker(0, WorkerWait::DENSE_WEIGHTS, 41, 41)}),
+              SilentWorker()},
+             absl::Seconds(1));
+  EXPECT_THAT(watch.Behind({0, 1, 2}), ElementsAre(2));
+  EXPECT_EQ(
+      watch.WhoIsWaitedFor({0, 1, 2}),
+      "worker 2 is waited for: worker 0 has waited 61s for the gradients of step 41 of worker 2 "
+      "(broken pipe); its last push is of step 40");
+  EXPECT_EQ(watch.WaitFor(2), "worker 0 waited for the gradients of step 41");
+  EXPECT_EQ(watch.WaitFor(0), "worker 1 waited for the dense weights of step 41");
+  EXPECT_EQ(watch.WaitFor(1), "");
+  // Waits are those of the last look.
+  watch.Look({Serving({40, 40, 40})}, {At(0, "training", 0)}, absl::Seconds(2));
+  EXPECT_THAT(watch.Behind({0, 1, 2}), ElementsAre(0, 1, 2));
+  EXPECT_EQ(watch.WaitFor(2), "");
+}
+
+// Worker 2 has sent its keys of step 49 to worker 0 alone, and died: 1 can't plan step 41, and 0
+// waits for its rows.
+TEST(StallWatch, KeysAreNeededForThePlanOfAnEarlierStep) {
+  StallWatch watch(1);
+  watch.Look({Serving({40, 40, 40})},
+             {Waiting(0, {ForWorker(1, WorkerWait::ROWS, 41, 41)}),
+              Waiting(1, {ForWorker(2, WorkerWait::KEYS, 49, 41)})},
+             absl::Seconds(1));
+  EXPECT_THAT(watch.Behind({0, 1, 2}), ElementsAre(2));
+}
+
+TEST(StallWatch, AWaitForAServerThatCanNotGoOnBlamesNoWorker) {
+  StallWatch watch(2);
+  ServerReport recovering = Serving({});
+  recovering.stats->set_configured(false);
+  const std::vector<WorkerReport> workers = {
+      Waiting(0, {ForServer(1, WorkerWait::SERVER_ACKNOWLEDGEMENT, 40)}),
+      Waiting(1, {ForWorker(0, WorkerWait::ROWS, 41, 41)})};
+  watch.Look({Serving({40, 40}), recovering}, workers, absl::Seconds(1));
+  EXPECT_THAT(watch.Behind({0, 1}), ElementsAre());
+  EXPECT_EQ(watch.WhoIsWaitedFor({0, 1}),
+            "server 1 at a:1 is waited for: worker 0 has waited 61s for the acknowledgement of "
+            "the push of step 40 of server 1 (connection lost); it recovers");
+  watch.Look({Serving({40, 40}), Silent()}, workers, absl::Seconds(2));
+  EXPECT_THAT(watch.Behind({0, 1}), ElementsAre());
+  EXPECT_EQ(watch.WhoIsWaitedFor({0, 1}),
+            "server 1 at b:2 does not answer: GetStats at b:2: too late");
+}
+
+// The server holds the pull until worker 1 has pushed the step before.
+TEST(StallWatch, AWaitForAServerThatCanGoOnLeadsToTheOldestPushes) {
+  StallWatch watch(1);
+  watch.Look({Serving({40, 39})}, {Waiting(0, {ForServer(0, WorkerWait::SERVER_ROWS, 41)})},
+             absl::Seconds(1));
+  EXPECT_THAT(watch.Behind({0, 1}), ElementsAre(1));
+  EXPECT_EQ(watch.WhoIsWaitedFor({0, 1}),
+            "server 0 at a:1 is waited for: worker 0 has waited 61s for the rows of step 41 of "
+            "server 0 (connection lost); worker 1 is waited for: its last push is of step 39");
+}
+
+TEST(StallWatch, AWorkerThatHasEndedIsNotBlamed) {
+  StallWatch watch(1);
+  watch.Look({Serving({40, 39})}, {Waiting(0, {ForWorker(2, WorkerWait::ROWS, 41, 41)})},
+             absl::Seconds(1));
+  EXPECT_THAT(watch.Behind({0, 1}), ElementsAre(1));
+}
+
 TEST(StallWatch, NamesTheServersThatHaveNoRoom) {
   StallWatch watch(2);
   ServerReport full = Report(1, 0, {3});

@@ -4,6 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/net/roles.h"
 
 namespace thermocline {
 namespace {
@@ -29,9 +30,17 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
   }
 
   void OnReadDone(bool ok) override {
+    // Who has a certificate of a server of this job is no controller.
+    absl::Status role;
+    if (ok) role = CheckRole(*context_.auth_context(), "orders", {Role::kController});
+    if (!role.ok()) {
+      context_.TryCancel();
+      ok = false;
+    }
     {
       absl::MutexLock lock(&mutex_);
       if (ok) orders_.push_back(order_);
+      if (!role.ok()) refused_ = role;
       is_broken_ |= !ok;
     }
     if (ok) StartRead(&order_);
@@ -50,7 +59,7 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
   void OnDone(const grpc::Status& status) override {
     wake_();
     absl::MutexLock lock(&mutex_);
-    end_ = FromGrpcStatus(status);
+    end_ = refused_.ok() ? FromGrpcStatus(status) : refused_;
     is_done_ = true;
   }
 
@@ -102,6 +111,7 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
   bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_released_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);  // Why the peer may not give orders.
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -136,7 +146,7 @@ absl::StatusOr<std::vector<NodeOrder>> ControllerStream::Work(absl::Duration sil
   if (!orders.empty() || (!end.has_value() && !is_silent)) return orders;
   call_.reset();
   open_at_ = now + kReopenDelay;
-  if (!end.has_value()) return absl::DeadlineExceededError("the controller is silent");
+  if (!end.has_value()) return absl::DeadlineExceededError("no answer");
   if (end->ok()) return absl::UnavailableError("the controller has ended the connection");
   return *end;
 }
@@ -150,8 +160,12 @@ absl::Duration ControllerStream::UntilNextLook() const {
   return std::max(absl::ZeroDuration(), open_at_ - watch_.Elapsed());
 }
 
-void ControllerStream::Close(absl::Duration timeout) {
+void ControllerStream::AwaitWritten(absl::Duration timeout) {
   if (call_ != nullptr) call_->AwaitWritten(timeout);
+}
+
+void ControllerStream::Close(absl::Duration timeout) {
+  AwaitWritten(timeout);
   call_.reset();
 }
 

@@ -36,7 +36,9 @@ class ControllerStream {
   void Write(NodeReport report);
   // When Work is due.
   absl::Duration UntilNextLook() const;
-  // Waits, at most for `timeout`, until the report that was written has left; then ends the stream.
+  // Waits, at most for `timeout`, until the report that was written has left.
+  void AwaitWritten(absl::Duration timeout);
+  // The same; then ends the stream.
   void Close(absl::Duration timeout);
 
  private:

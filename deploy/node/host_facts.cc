@@ -2,8 +2,10 @@
 
 #include <limits.h>
 #include <netdb.h>
+#include <pwd.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,32 +21,37 @@
 #include "absl/time/clock.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "common/disk/disk.h"
+#include "common/job/job_loader.h"
+#include "common/net/host_port.h"
+#include "common/net/rpc.h"
 #include "deploy/plan/machine.h"
 #include "deploy/runner/node_table.h"
 #include "deploy/runner/run_directory.h"
+#include "deploy/runner/shared_folder.h"
 
 namespace thermocline {
 namespace {
 
-// The host of host:port, without the brackets of an IPv6 address.
-absl::StatusOr<std::string> HostOf(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", address, "' is no address of a controller; host:port is"));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return host;
+// How long a file that another host wrote may take to be seen.
+constexpr absl::Duration kFilePatience = absl::Seconds(2);
+
+absl::StatusOr<HostPort> ParseController(const std::string& address) {
+  return ParseHostPort(address, "of a controller", /*lowest_port=*/1);
+}
+
+// Of the machine's boot: containers of one machine share it, and differ by their addresses.
+std::string MachineId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
 }
 
 }  // namespace
 
 absl::Status CheckMayConnect(const std::string& controller, const TlsFiles& tls, bool insecure) {
-  ASSIGN_OR_RETURN(const std::string host, HostOf(controller));
-  if (IsLoopbackHost(host) || !tls.empty() || insecure) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const HostPort parsed, ParseController(controller));
+  if (IsLoopbackHost(parsed.host) || !tls.empty() || insecure) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("'", controller,
                    "' is not on loopback: anybody on the way could read and change what is "
@@ -52,12 +59,13 @@ absl::Status CheckMayConnect(const std::string& controller, const TlsFiles& tls,
 }
 
 absl::StatusOr<std::string> AddressTowards(const std::string& controller) {
-  ASSIGN_OR_RETURN(const std::string host, HostOf(controller));
-  const std::string port = controller.substr(controller.rfind(':') + 1);
+  ASSIGN_OR_RETURN(const HostPort parsed, ParseController(controller));
+  const std::string port = absl::StrCat(parsed.port);
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+  if (const int error = getaddrinfo(parsed.host.c_str(), port.c_str(), &hints, &found);
+      error != 0) {
     return absl::InvalidArgumentError(absl::StrCat(controller, ": ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
@@ -96,7 +104,50 @@ absl::StatusOr<NodeHello> MakeHello(const NodeOptions& options) {
   hello.set_free_disk_bytes(machine.free_disk_bytes);
   ASSIGN_OR_RETURN(const std::string build, DigestOfPrograms(options.programs));
   hello.set_build(build);
+  hello.set_machine(MachineId());
+  hello.set_folder(options.dir);
   return hello;
+}
+
+absl::StatusOr<Job> LoadJobOf(const NodeOrder& order) {
+  absl::StatusOr<Job> job;
+  RETURN_IF_ERROR(LookUntilFound(kFilePatience, [&] {
+    job = LoadJob(absl::StrCat(order.run_dir(), "/job.textproto"), {});
+    return job.status();
+  }));
+  if (job->has_checkpoint() && job->checkpoint().directory().empty()) {
+    // The file leaves the default out.
+    ASSIGN_OR_RETURN(const RunDirectory run, RunDirectory::Open(order.run_dir()));
+    job->mutable_checkpoint()->set_directory(run.CheckpointDirectory());
+  }
+  return job;
+}
+
+absl::Status CheckFolders(const std::string& host, const NodeOrder& order) {
+  PosixDisk disk;
+  const FolderMark mark = {order.check_file(), order.check_text()};
+  const FolderTester tester = {host, order.nonce(), kFilePatience};
+  RETURN_IF_ERROR(TestSharedFolder(&disk, tester, "run directory", order.run_dir(), mark));
+  if (order.eval_only()) return absl::OkStatus();
+  const absl::StatusOr<Job> job = LoadJobOf(order);
+  if (!job.ok()) return WithContext(job.status(), absl::StrCat("host ", host));
+  if (!job->has_checkpoint()) return absl::OkStatus();
+  return TestSharedFolder(&disk, tester, "checkpoint directory", job->checkpoint().directory(),
+                          mark);
+}
+
+absl::Status CheckOwner(const std::string& dir, uid_t user) {
+  struct stat info = {};
+  if (stat(dir.c_str(), &info) != 0) {
+    return absl::UnavailableError(absl::StrCat("can't look at ", dir, ": ", std::strerror(errno)));
+  }
+  // What root may do with our processes it may do anyway.
+  if (info.st_uid == user || info.st_uid == 0) return absl::OkStatus();
+  const passwd* const owner = getpwuid(info.st_uid);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the folder ", dir, " belongs to user ",
+      owner == nullptr ? absl::StrCat(info.st_uid) : owner->pw_name,
+      ", who could change what lies in it: name another with --dir (of submit: --node-dir)"));
 }
 
 // The command line of each names a file in the folder.

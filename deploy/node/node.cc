@@ -5,24 +5,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <optional>
 #include <random>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
+#include "common/net/certificates.h"
+#include "common/net/tls_files.h"
 #include "deploy/node/controller_stream.h"
 #include "deploy/node/host_facts.h"
+#include "deploy/node/log_requests.h"
 #include "deploy/node/node_agent.h"
 #include "deploy/runner/node_table.h"
 #include "deploy/runner/run_directory.h"
@@ -36,35 +35,15 @@ constexpr absl::Duration kNewsPeriod = absl::Milliseconds(20);  // Between repor
 constexpr absl::Duration kRegisterPeriod = absl::Seconds(1);    // Without a lease.
 constexpr int kHeartbeatsALease = 4;
 constexpr absl::Duration kLeastSilence = absl::Seconds(5);
-// How long a file that another host wrote may take to be seen.
-constexpr absl::Duration kFilePatience = absl::Seconds(2);
 constexpr absl::Duration kFarewell = absl::Seconds(1);
+// From an engine's SIGTERM: Slurm kills 30 s after it (KillWait).
+constexpr absl::Duration kEnginePatience = absl::Seconds(25);
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(2);
+constexpr absl::Duration kComplainPeriod = absl::Seconds(10);
 
 uint64_t MakeNonce() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;  // Not 0.
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-// Whether this host sees the controller's run directory; says why not.
-std::string CheckRunDirectory(const std::string& host, const NodeOrder& order) {
-  const std::string path = absl::StrCat(order.run_dir(), "/", order.check_file());
-  const Stopwatch watch;
-  while (ReadFile(path) != order.check_text()) {
-    if (watch.Elapsed() >= kFilePatience) {
-      return absl::StrCat("host ", host, " does not see the controller's run directory ",
-                          order.run_dir(),
-                          ": it lies on a file system that all hosts share, at "
-                          "the same path on each (no ",
-                          order.check_file(), " there)");
-    }
-    absl::SleepFor(absl::Milliseconds(50));
-  }
-  return "";
 }
 
 class Node {
@@ -76,7 +55,8 @@ class Node {
         directory_(std::move(directory)),
         signals_(*signals),
         wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        agent_(hello, MakeNonce) {
+        agent_(hello, MakeNonce),
+        log_requests_(hello.host(), directory_) {
     CHECK_GE(wake_fd_, 0);
     MakeSupervisor();
   }
@@ -97,9 +77,18 @@ class Node {
   void CarryOut();
   void Do(const node_action::Prepare& prepare);
   void Do(const node_action::Start& start);
+  void Do(const node_action::Renew& renew);
   void Do(const node_action::Signal& signal);
+  absl::Status StartProcess(const WantedProcess& wanted);
+  absl::Status AskForCertificate(const WantedProcess& wanted);
+  absl::Status WriteCertificate(const WantedProcess& wanted);
+  void RemoveKey(const ProcessId& id);
+  void RemoveKeys();
+  void OnNoController(const absl::Status& why);
   absl::Status BeginGeneration(const NodeOrder& order);
   void Report();
+  void TakeTermination();
+  bool IsToLeave() const;
   void Leave(const std::string& why);
   absl::Duration HeartbeatPeriod() const;
   absl::Duration UntilNextLook() const;
@@ -116,9 +105,14 @@ class Node {
   std::unique_ptr<LocalProcesses> processes_;  // Null: before the first generation.
   NodeProcess rank_0_;                         // The last that was started here.
   std::string checked_;                        // The last file that was compared.
-  std::set<uint64_t> answered_;                // Requests for logs.
+  absl::Duration leave_at_ = absl::InfiniteDuration();
+  absl::Duration answered_at_;       // By the controller.
+  bool signs_certificates_ = false;  // The controller.
+  LogRequests log_requests_;
   absl::Duration reported_at_ = -absl::InfiniteDuration();
   bool is_attached_ = false;
+  std::string unreachable_;     // Why the controller can't be reached, as it was said last.
+  absl::Duration complain_at_;  // Not before.
   uint64_t nonce_ = 0;
   std::unique_ptr<ControllerStream> stream_;
 };
@@ -126,7 +120,8 @@ class Node {
 // Without the readers of an earlier generation.
 void Node::MakeSupervisor() {
   processes_.reset();
-  supervisor_ = std::make_unique<Supervisor>(&signals_);
+  // An engine that takes its hosts away sends SIGTERM to all that runs there.
+  supervisor_ = std::make_unique<Supervisor>(&signals_, /*stop_signal=*/SIGINT);
   supervisor_->ReadFrom(dup(wake_fd_), [](absl::string_view) {});
 }
 
@@ -142,21 +137,33 @@ absl::Status Node::Connect() {
 absl::Status Node::Run() {
   nonce_ = agent_.nonce();
   while (!agent_.has_ended()) {
-    if (signals_.stop_requests() > 0) {
+    TakeTermination();
+    if (IsToLeave()) {
       Leave(absl::StrCat("the agent of host ", hello_.host(), " was ", signals_.stop_reason()));
       return absl::CancelledError(signals_.stop_reason());
     }
     RETURN_IF_ERROR(TakeOrders());
+    if (!agent_.HasLease(watch_.Elapsed()) &&
+        watch_.Elapsed() >= answered_at_ + options_.controller_timeout) {
+      Leave("no controller");
+      return absl::UnavailableError(
+          absl::StrCat("no controller has answered at ", options_.controller, " for ",
+                       absl::FormatDuration(options_.controller_timeout)));
+    }
     TakeEvents();
     agent_.OnTick(watch_.Elapsed());
     CarryOut();
+    for (const LogLines& lines : log_requests_.Answer(watch_.Elapsed(), agent_.has_ended())) {
+      agent_.OnLog(lines);
+    }
     if (agent_.MayReport() && std::exchange(nonce_, agent_.nonce()) != agent_.nonce()) {
       LogLine("the lease is over: no process is left; registering anew");
     }
     Report();
     if (!agent_.has_ended()) supervisor_->Poll(UntilNextLook());
   }
-  // The last report says that no process is left.
+  // The last report says that no process is left, and has the last lines of their logs.
+  stream_->AwaitWritten(kFarewell);
   if (agent_.MayReport() && stream_->CanWrite())
     stream_->Write(agent_.MakeReport(watch_.Elapsed()));
   stream_->Close(kFarewell);
@@ -172,7 +179,9 @@ absl::Duration Node::HeartbeatPeriod() const {
 absl::Duration Node::UntilNextLook() const {
   const absl::Duration now = watch_.Elapsed();
   absl::Duration until = std::min(agent_.next_tick() - now, stream_->UntilNextLook());
+  until = std::min(until, leave_at_ - now);
   if (processes_ != nullptr) until = std::min(until, processes_->UntilNextLook());
+  until = std::min(until, log_requests_.UntilNextLook());
   if (agent_.MayReport() && stream_->CanWrite()) {
     const absl::Duration period = agent_.HasNews() ? kNewsPeriod : HeartbeatPeriod();
     until = std::min(until, reported_at_ + period - now);
@@ -188,9 +197,25 @@ void Node::Report() {
   stream_->Write(agent_.MakeReport(now));
 }
 
+// An engine that takes the hosts away sends SIGTERM to the controller as well, and that needs the
+// processes here for a last checkpoint.
+void Node::TakeTermination() {
+  if (signals_.terminations() == 0 || leave_at_ < absl::InfiniteDuration()) return;
+  const absl::Duration now = watch_.Elapsed();
+  leave_at_ = agent_.HasLease(now) && agent_.running() > 0 ? now + kEnginePatience : now;
+  LogLine(absl::StrCat(signals_.stop_reason(), ": the job may end within ",
+                       absl::FormatDuration(leave_at_ - now)));
+}
+
+bool Node::IsToLeave() const {
+  return signals_.stop_requests() > signals_.terminations() || watch_.Elapsed() >= leave_at_ ||
+         (signals_.terminations() > 0 && !agent_.HasLease(watch_.Elapsed()));
+}
+
 // A host that leaves says so: the job need not wait for it.
 void Node::Leave(const std::string& why) {
   LogLine(absl::StrCat(why, ": ending its processes"));
+  RemoveKeys();
   MakeSupervisor();  // The one before kills what runs.
   agent_.OnUnfit(why);
   if (agent_.MayReport() && stream_->CanWrite())
@@ -210,9 +235,7 @@ absl::Status Node::TakeOrders() {
           absl::StatusCode::kUnauthenticated, absl::StatusCode::kUnimplemented}) {
       if (why.code() == code) return why;
     }
-    if (std::exchange(is_attached_, false)) {
-      LogLine(absl::StrCat("lost the controller: ", why.message()));
-    }
+    OnNoController(why);
     return absl::OkStatus();
   }
   for (const NodeOrder& order : *orders) TakeOrder(order);
@@ -220,28 +243,40 @@ absl::Status Node::TakeOrders() {
 }
 
 void Node::TakeOrder(const NodeOrder& order) {
+  answered_at_ = watch_.Elapsed();
   if (!std::exchange(is_attached_, true)) {
     LogLine(absl::StrCat("controller ", options_.controller, ": job '", order.job(), "', ",
                          order.run_dir()));
   }
   const std::string check = absl::StrCat(order.run_dir(), "/", order.check_file());
   if (std::exchange(checked_, check) != check) {
-    const std::string why = CheckRunDirectory(hello_.host(), order);
-    if (!why.empty()) agent_.OnUnfit(why);
+    const absl::Status checked = CheckFolders(hello_.host(), order);
+    if (!checked.ok()) agent_.OnUnfit(std::string(checked.message()));
   }
   agent_.OnOrder(watch_.Elapsed(), order);
   CarryOut();
-  for (const LogRequest& request : order.logs()) {
-    if (!answered_.insert(request.id()).second) continue;
-    LogLines lines;
-    lines.set_id(request.id());
-    lines.set_host(hello_.host());
-    lines.set_path(ProcessFile(directory_, request.process(), "log"));
-    for (std::string& line : LogTail(lines.path(), static_cast<int>(request.max_lines()))) {
-      lines.add_lines(std::move(line));
-    }
-    agent_.OnLog(lines);
+  log_requests_.Take(watch_.Elapsed(), order.logs());
+}
+
+// Says so once for each reason, and not too often.
+void Node::OnNoController(const absl::Status& why) {
+  std::string text(why.message());
+  const absl::Duration now = watch_.Elapsed();
+  if (std::exchange(is_attached_, false)) {
+    LogLine(absl::StrCat("lost the controller: ", text));
+  } else if (text == unreachable_ || now < complain_at_) {
+    return;
+  } else {
+    LogLine(absl::StrCat("host ", hello_.host(), " at ", hello_.address(),
+                         " can't reach the controller at ", text, "; trying again"));
   }
+  unreachable_ = std::move(text);
+  complain_at_ = now + kComplainPeriod;
+  // It blocks: not while processes depend on this thread.
+  if (agent_.HasLease(now) || agent_.running() > 0 || options_.tls.empty()) return;
+  const std::string handshake =
+      ExplainHandshake(options_.controller, options_.tls, kHandshakeTimeout);
+  if (!handshake.empty()) LogLine(handshake);
 }
 
 // Processes
@@ -263,13 +298,10 @@ absl::Status Node::BeginGeneration(const NodeOrder& order) {
   options.data_index = order.data_index();
   options.eval_only = order.eval_only();
   options.workers_are_reached = true;
-  ASSIGN_OR_RETURN(job_, LoadJob(options.job_file, {}));
+  options.own_ca = options_.tls.ca;
+  signs_certificates_ = order.signs_certificates();
+  ASSIGN_OR_RETURN(job_, LoadJobOf(order));
   job_.mutable_cluster()->set_listen_host(hello_.address());
-  if (job_.has_checkpoint() && job_.checkpoint().directory().empty()) {
-    // The file leaves the default out.
-    ASSIGN_OR_RETURN(const RunDirectory run, RunDirectory::Open(order.run_dir()));
-    job_.mutable_checkpoint()->set_directory(run.CheckpointDirectory());
-  }
   processes_ = std::make_unique<LocalProcesses>(job_, options_.programs, directory_,
                                                 std::move(options), supervisor_.get());
   processes_->BeginGeneration(order.generation(),
@@ -284,18 +316,14 @@ void Node::Do(const node_action::Prepare& prepare) {
 
 void Node::Do(const node_action::Start& start) {
   const WantedProcess& wanted = start.process;
-  action::StartProcess process;
-  process.id = FromNodeProcess(wanted.id());
-  process.host = hello_.host();
-  process.local_rank = wanted.local_rank();
-  process.address = wanted.address();
-  process.first_step = Step(wanted.first_step());
-  process.servers = {wanted.servers().begin(), wanted.servers().end()};
-  if (process.id.role == ProcessRole::kWorker && process.id.index == 0) rank_0_ = wanted.id();
-  const absl::Status started =
-      processes_ == nullptr ? absl::InternalError("no generation") : processes_->Start(process);
-  LogLine(absl::StrCat(process.id.Name(), " of generation ", process.id.generation, ": ",
-                       started.ok() ? "started" : started.message()));
+  const ProcessId id = FromNodeProcess(wanted.id());
+  const bool asks = processes_ != nullptr && processes_->NeedsOwnCertificate(id.role) &&
+                    wanted.certificate().empty();
+  const absl::Status started = asks ? AskForCertificate(wanted) : StartProcess(wanted);
+  LogLine(absl::StrCat(id.Name(), " of generation ", id.generation, ": ",
+                       !started.ok() ? started.message()
+                       : asks        ? "asking for a certificate"
+                                     : "started"));
   if (started.ok()) return;
   ProcessEndReport end;
   end.set_not_started(true);
@@ -304,8 +332,69 @@ void Node::Do(const node_action::Start& start) {
   agent_.OnEnd(watch_.Elapsed(), wanted.id(), end);
 }
 
+absl::Status Node::StartProcess(const WantedProcess& wanted) {
+  if (processes_ == nullptr) return absl::InternalError("no generation");
+  action::StartProcess process;
+  process.id = FromNodeProcess(wanted.id());
+  process.host = hello_.host();
+  process.local_rank = wanted.local_rank();
+  process.address = wanted.address();
+  process.first_step = Step(wanted.first_step());
+  process.servers = {wanted.servers().begin(), wanted.servers().end()};
+  if (!wanted.certificate().empty()) RETURN_IF_ERROR(WriteCertificate(wanted));
+  if (process.id.role == ProcessRole::kWorker && process.id.index == 0) rank_0_ = wanted.id();
+  return processes_->Start(process);
+}
+
+// The key stays here.
+absl::Status Node::AskForCertificate(const WantedProcess& wanted) {
+  const TlsFiles files = processes_->TlsOf(FromNodeProcess(wanted.id()));
+  if (!signs_certificates_) {
+    const Role role = CertificateRole(FromNodeProcess(wanted.id()).role);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "there is no certificate for it (", TlsFilesOf(job_.cluster().tls(), role).certificate,
+        "), and the controller has no ca.key to sign one"));
+  }
+  ASSIGN_OR_RETURN(const KeyAndRequest made, MakeKeyAndRequest());
+  RETURN_IF_ERROR(WritePrivateFile(files.private_key, made.private_key, /*replaces=*/true));
+  agent_.OnNeedsCertificate(wanted.id(), made.request);
+  return absl::OkStatus();
+}
+
+absl::Status Node::WriteCertificate(const WantedProcess& wanted) {
+  const TlsFiles files = processes_->TlsOf(FromNodeProcess(wanted.id()));
+  return WritePrivateFile(files.certificate, wanted.certificate(), /*replaces=*/true);
+}
+
+// The process takes the file by itself (common/net/rpc.h).
+void Node::Do(const node_action::Renew& renew) {
+  if (processes_ == nullptr) return;
+  const absl::Status written = WriteCertificate(renew.process);
+  LogLine(absl::StrCat(FromNodeProcess(renew.process.id()).Name(), ": ",
+                       written.ok() ? "has a new certificate" : written.message()));
+}
+
+// Of a process that has ended. What can't be removed expires.
+void Node::RemoveKey(const ProcessId& id) {
+  if (!processes_->NeedsOwnCertificate(id.role)) return;
+  for (const char* extension : {"key", "pem"}) {
+    directory_.Remove(ProcessFileName(id.Name(), extension)).IgnoreError();
+  }
+}
+
+// Of all processes.
+void Node::RemoveKeys() {
+  if (processes_ == nullptr) return;
+  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
+    const Cluster& cluster = job_.cluster();
+    const uint32_t count = role == ProcessRole::kServer ? cluster.servers() : cluster.workers();
+    for (uint32_t i = 0; i < count; ++i) RemoveKey(ProcessId{role, i});
+  }
+}
+
 void Node::Do(const node_action::Signal& signal) {
-  supervisor_->Signal(FromNodeProcess(signal.id), signal.kill ? SIGKILL : SIGTERM);
+  const ProcessId id = FromNodeProcess(signal.id);
+  signal.kill ? supervisor_->Kill(id) : supervisor_->AskToEnd(id);
 }
 
 void Node::TakeEvents() {
@@ -322,11 +411,13 @@ void Node::TakeEvents() {
       }
       end.set_how(ended->end.how);
       end.set_report(ended->end.report);
+      end.set_reason(ended->end.reason);
       if (ended->id.role == ProcessRole::kWorker && ended->end.exit_code == 0) {
         const nlohmann::ordered_json& result = processes_->results()[ended->id.index];
         if (!result.is_null()) end.set_result(result.dump());
       }
       LogLine(absl::StrCat(ended->id.Name(), " ", ended->end.how));
+      RemoveKey(ended->id);
       agent_.OnEnd(watch_.Elapsed(), ToNodeProcess(ended->id), end);
     }
   }
@@ -343,6 +434,7 @@ absl::Status RunNode(const NodeOptions& options, SignalWatch* signals) {
     return absl::UnavailableError(
         absl::StrCat("can't make the folder ", options.dir, ": ", error.message()));
   }
+  RETURN_IF_ERROR(CheckOwner(dir.string(), geteuid()));
   ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(dir.string()));
   ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory.path(), kLockPatience));
   lock.KeepFromChildren();

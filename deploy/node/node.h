@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/net/rpc.h"
 #include "deploy/runner/local_processes.h"
 #include "deploy/runner/signal_watch.h"
@@ -20,14 +21,15 @@ struct NodeOptions {
   JobPrograms programs;
   TlsFiles tls;
   bool insecure = false;  // Allows plain text beyond loopback.
+  absl::Duration controller_timeout = absl::InfiniteDuration();
 };
 
-// Runs until the job has ended. Tries for ever to reach the controller. However it ends, no process
-// of it is left. One agent uses a folder at a time; what a predecessor left running there is ended.
+// Runs until the job has ended. However it ends, no process of it is left. One agent uses a folder
+// at a time; what a predecessor left running there is ended.
 //
-// Errors: kCancelled (a signal), kFailedPrecondition (the controller refuses this host: it says
-// why; another agent uses the folder), kInvalidArgument (plain text beyond loopback; an address of
-// no host), those of files.
+// Errors: kCancelled (a signal), kUnavailable (no controller has answered for controller_timeout),
+// kFailedPrecondition (the controller refuses this host: it says why; another agent uses the
+// folder), kInvalidArgument (plain text beyond loopback; an address of no host), those of files.
 //
 // REQUIRES: called on the main thread
 absl::Status RunNode(const NodeOptions& options, SignalWatch* signals);

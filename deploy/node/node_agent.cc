@@ -10,6 +10,7 @@ namespace {
 
 // Of one report; more comes with the next.
 constexpr size_t kMostMetricsBytes = 1 << 20;
+constexpr size_t kMostLogBytes = 1 << 20;  // Of one report; the others come with the next.
 // Heartbeats whose answers may still come.
 constexpr size_t kMostHeartbeats = 1000;
 
@@ -24,7 +25,7 @@ NodeAgent::Key NodeAgent::KeyOf(const NodeProcess& id) {
 
 size_t NodeAgent::running() const {
   return static_cast<size_t>(std::count_if(processes_.begin(), processes_.end(), [](const auto& p) {
-    return !p.second.report.has_end();
+    return !p.second.report.has_end() && !p.second.waits_for_certificate;
   }));
 }
 
@@ -90,6 +91,14 @@ void NodeAgent::OnOrder(absl::Duration now, const NodeOrder& order) {
 // Processes
 // ------------------------------------------------------------------------------------------------
 
+void NodeAgent::OnNeedsCertificate(const NodeProcess& id, const std::string& request) {
+  const auto found = processes_.find(KeyOf(id));
+  if (found == processes_.end()) return;
+  found->second.report.set_certificate_request(request);
+  found->second.waits_for_certificate = true;
+  has_news_ = true;
+}
+
 void NodeAgent::OnServes(const NodeProcess& id, const std::string& address,
                          const std::string& log) {
   const auto found = processes_.find(KeyOf(id));
@@ -153,7 +162,7 @@ void NodeAgent::StopUnwanted(absl::Duration now) {
       ++each;
       continue;
     }
-    if (process.report.has_end()) {
+    if (process.report.has_end() || process.waits_for_certificate) {
       has_news_ = true;
       each = processes_.erase(each);
       continue;
@@ -183,11 +192,28 @@ void NodeAgent::StartWanted() {
   }
   for (const WantedProcess& wanted : order_.wanted()) {
     if (wanted.id().generation() != order_.generation()) continue;
-    if (!started_.insert(KeyOf(wanted.id())).second) continue;
+    if (!started_.insert(KeyOf(wanted.id())).second) {
+      TakeCertificate(wanted);
+      continue;
+    }
     Process& process = processes_[KeyOf(wanted.id())];
     *process.report.mutable_id() = wanted.id();
     actions_.push_back(node_action::Start{wanted});
     has_news_ = true;
+  }
+}
+
+void NodeAgent::TakeCertificate(const WantedProcess& wanted) {
+  const auto found = processes_.find(KeyOf(wanted.id()));
+  if (found == processes_.end()) return;
+  Process& process = found->second;
+  if (process.report.has_end() || wanted.certificate() == process.certificate) return;
+  process.certificate = wanted.certificate();
+  process.report.clear_certificate_request();  // The controller has it.
+  if (std::exchange(process.waits_for_certificate, false)) {
+    actions_.push_back(node_action::Start{wanted});
+  } else {
+    actions_.push_back(node_action::Renew{wanted});
   }
 }
 
@@ -230,7 +256,12 @@ NodeReport NodeAgent::MakeReport(absl::Duration now) {
     report.mutable_metrics()->set_offset(metrics_begin_);
     report.mutable_metrics()->set_data(metrics_.substr(0, kMostMetricsBytes));
   }
-  for (const LogLines& lines : logs_) *report.add_logs() = lines;
+  size_t log_bytes = 0;
+  for (const LogLines& lines : logs_) {
+    log_bytes += lines.ByteSizeLong();
+    if (report.logs_size() > 0 && log_bytes > kMostLogBytes) break;
+    *report.add_logs() = lines;
+  }
   report.set_unfit(unfit_);
   has_news_ = false;
   return report;

@@ -26,18 +26,23 @@ namespace node_action {
 struct Prepare {
   NodeOrder order;
 };
-// Answers: OnServes, OnMetrics, OnEnd.
+// Answers: OnServes, OnMetrics, OnEnd; or OnNeedsCertificate, and it comes again with one.
 struct Start {
   WantedProcess process;
 };
-struct Signal {  // SIGTERM, or SIGKILL: it has no time left.
+// The process runs, and has a newer certificate.
+struct Renew {
+  WantedProcess process;
+};
+struct Signal {  // To end, or SIGKILL: it has no time left.
   NodeProcess id;
   bool kill = false;
 };
 
 }  // namespace node_action
 
-using NodeAction = std::variant<node_action::Prepare, node_action::Start, node_action::Signal>;
+using NodeAction =
+    std::variant<node_action::Prepare, node_action::Start, node_action::Renew, node_action::Signal>;
 
 // The lease: a node may have processes until `lease_ms` after it *sent* the newest heartbeat that
 // the controller has answered. Then it ends all of them and registers anew, with another nonce.
@@ -53,6 +58,8 @@ class NodeAgent {
 
   // Times never go back. Each call may want actions.
   void OnOrder(absl::Duration now, const NodeOrder& order);
+  // The process can't start without a certificate for the key of `request` (PEM).
+  void OnNeedsCertificate(const NodeProcess& id, const std::string& request);
   void OnServes(const NodeProcess& id, const std::string& address, const std::string& log);
   void OnMetrics(const NodeProcess& id, absl::string_view data);
   void OnEnd(absl::Duration now, const NodeProcess& id, const ProcessEndReport& end);
@@ -82,6 +89,8 @@ class NodeAgent {
   using Key = std::tuple<int, uint32_t, uint64_t, uint64_t>;
   struct Process {
     ProcessReport report;
+    bool waits_for_certificate = false;  // There is no process yet.
+    std::string certificate;             // The newest that was handed on.
     bool is_asked_to_end = false, is_killed = false;
     absl::Duration kill_at = absl::InfiniteDuration();
   };
@@ -93,6 +102,7 @@ class NodeAgent {
   void Work(absl::Duration now);
   void StopUnwanted(absl::Duration now);
   void StartWanted();
+  void TakeCertificate(const WantedProcess& wanted);
 
   const NodeHello hello_;
   const std::function<uint64_t()> make_nonce_;

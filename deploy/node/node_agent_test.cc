@@ -38,6 +38,8 @@ std::vector<std::string> Texts(const std::vector<NodeAction>& actions) {
       texts.push_back(absl::StrCat("prepare ", prepare->order.generation()));
     } else if (const auto* start = std::get_if<node_action::Start>(&action)) {
       texts.push_back("start " + name(start->process.id()));
+    } else if (const auto* renew = std::get_if<node_action::Renew>(&action)) {
+      texts.push_back("renew " + name(renew->process.id()));
     } else if (const auto* signal = std::get_if<node_action::Signal>(&action)) {
       texts.push_back((signal->kill ? "kill " : "term ") + name(signal->id));
     }
@@ -243,6 +245,40 @@ TEST_F(NodeAgentTest, AHostThatIsUnfitStartsNothing) {
   Beat(At(0));
   EXPECT_THAT(Take(At(1), Order(1, {Server(0, 3)})), IsEmpty());
   EXPECT_EQ(agent_.MakeReport(At(1)).unfit(), "no such folder");
+}
+
+TEST_F(NodeAgentTest, AProcessThatNeedsACertificateWaitsForIt) {
+  Beat(At(0));
+  WantedProcess wanted = Server(0, 3);
+  EXPECT_THAT(Take(At(1), Order(1, {wanted})), ElementsAre("prepare 3", "start 0.1"));
+  agent_.OnNeedsCertificate(wanted.id(), "request");
+  EXPECT_EQ(agent_.running(), 0u);
+  for (int i = 0; i < 2; ++i) {  // Until the certificate is there.
+    EXPECT_EQ(agent_.MakeReport(At(1)).processes(0).certificate_request(), "request");
+  }
+  EXPECT_THAT(Take(At(2), Order(1, {wanted})), IsEmpty());
+  wanted.set_certificate("first");
+  EXPECT_THAT(Take(At(3), Order(2, {wanted})), ElementsAre("start 0.1"));
+  EXPECT_EQ(agent_.running(), 1u);
+  EXPECT_EQ(agent_.MakeReport(At(3)).processes(0).certificate_request(), "");
+  EXPECT_THAT(Take(At(4), Order(2, {wanted})), IsEmpty());
+  wanted.set_certificate("second");
+  EXPECT_THAT(Take(At(5), Order(3, {wanted})), ElementsAre("renew 0.1"));
+  EXPECT_THAT(End(At(6), wanted), IsEmpty());
+  wanted.set_certificate("third");
+  EXPECT_THAT(Take(At(7), Order(4, {wanted})), IsEmpty());
+}
+
+TEST_F(NodeAgentTest, NoProcessIsLeftWhereOneWaitsForItsCertificate) {
+  Beat(At(0));
+  Take(At(1), Order(1, {Server(0, 3), Server(1, 3)}));
+  agent_.OnNeedsCertificate(Server(0, 3).id(), "request");
+  agent_.OnNeedsCertificate(Server(1, 3).id(), "request");
+  EXPECT_THAT(Take(At(2), Order(2, {Server(1, 3)})), IsEmpty());
+  EXPECT_EQ(agent_.MakeReport(At(2)).processes_size(), 1);
+  EXPECT_THAT(Tick(At(20)), IsEmpty());  // The lease is over.
+  EXPECT_TRUE(agent_.MayReport());
+  EXPECT_EQ(agent_.nonce(), 2u);
 }
 
 }  // namespace

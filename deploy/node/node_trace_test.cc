@@ -24,6 +24,7 @@ constexpr absl::Duration kLease = absl::Seconds(2);
 constexpr absl::Duration kHostTimeout = absl::Seconds(3);
 constexpr absl::Duration kTick = absl::Milliseconds(20);
 constexpr absl::Duration kHeartbeat = absl::Milliseconds(400);
+constexpr absl::Duration kSignPeriod = absl::Milliseconds(700);
 constexpr int kHosts = 3;
 
 std::string Text(const NodeProcess& id) {
@@ -40,7 +41,11 @@ class Trace {
                   order.set_lease_ms(absl::ToInt64Milliseconds(kLease));
                   return order;
                 }(),
-                "build", kHostTimeout, kHosts}) {
+                "build", kHostTimeout, kHosts,
+                [this](const std::string& request, ProcessRole, const std::string&) {
+                  return absl::StrCat(request, " signed ", ++signatures_);
+                },
+                kSignPeriod}) {
     for (int i = 0; i < kHosts; ++i) hosts_.push_back(std::make_unique<VirtualHost>(this, i));
     table_.BeginGeneration(++generation_);
   }
@@ -141,6 +146,7 @@ class Trace {
     // What rank 0 reports arrives in order, once, and before its end.
     read_[rank_0_] += table_.TakeMetrics();
     EXPECT_EQ(written_[rank_0_].rfind(read_[rank_0_], 0), 0u);
+    EXPECT_THAT(table_.TakeNotices(), testing::IsEmpty());
     for (const JobEvent& event : table_.TakeEvents()) {
       if (const auto* up = std::get_if<event::HostUp>(&event)) {
         EXPECT_TRUE(hosts_up_.insert(up->host.name).second);
@@ -234,11 +240,21 @@ class Trace {
   void Do(VirtualHost* host, const NodeAction& action) {
     if (const auto* start = std::get_if<node_action::Start>(&action)) {
       const NodeProcess& id = start->process.id();
+      const std::string& certificate = start->process.certificate();
+      if (id.index() % 2 == 1 && certificate.empty()) {  // The others have files.
+        EXPECT_TRUE(requested_.insert(Text(id)).second);
+        host->agent.OnNeedsCertificate(id, Text(id));
+        return;
+      }
+      EXPECT_EQ(certificate.rfind(id.index() % 2 == 1 ? Text(id) + " signed" : "", 0), 0u);
       EXPECT_TRUE(started_.insert(Text(id)).second) << Text(id) << " is started twice";
       for (const auto& [text, other] : host->running) {
         EXPECT_EQ(other.generation(), id.generation());
       }
       host->running[Text(id)] = id;
+    } else if (const auto* renew = std::get_if<node_action::Renew>(&action)) {
+      EXPECT_EQ(host->running.count(Text(renew->process.id())), 1u);
+      EXPECT_EQ(renew->process.certificate().rfind(Text(renew->process.id()) + " signed", 0), 0u);
     } else if (const auto* signal = std::get_if<node_action::Signal>(&action)) {
       if (host->running.erase(Text(signal->id)) > 0) End(host, signal->id, /*exit_code=*/1);
     }
@@ -252,13 +268,13 @@ class Trace {
   }
 
   std::mt19937_64 random_;
-  uint64_t nonces_ = 0, generation_ = 0, incarnations_ = 0;
+  uint64_t nonces_ = 0, generation_ = 0, incarnations_ = 0, signatures_ = 0;
   absl::Duration now_;
   NodeTable table_;
   std::vector<std::unique_ptr<VirtualHost>> hosts_;
   Mail<NodeReport> reports_;
   Mail<NodeOrder> orders_;
-  std::set<std::string> hosts_up_, started_, seen_up_, seen_ended_;
+  std::set<std::string> hosts_up_, requested_, started_, seen_up_, seen_ended_;
   bool is_stopping_ = false;
   std::string rank_0_;  // Of this generation; "": none yet.
   std::map<std::string, std::string> written_, read_;

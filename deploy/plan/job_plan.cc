@@ -99,11 +99,6 @@ class Planner {
                                                    DidYouMean(column, names)));
   }
 
-  static uint64_t SumOf(const std::vector<PlanPart>& parts) {
-    uint64_t bytes = 0;
-    for (const PlanPart& part : parts) bytes += part.bytes;
-    return bytes;
-  }
   static void Add(std::vector<PlanPart>* parts, std::string name, double bytes) {
     if (bytes > 0) parts->push_back({std::move(name), static_cast<uint64_t>(bytes)});
   }
@@ -175,11 +170,32 @@ class Planner {
     }
     plan_.pulled_bytes_per_step = static_cast<uint64_t>(pulled * workers_);
     plan_.pushed_bytes_per_step = static_cast<uint64_t>(pushed * workers_);
-    if (workers_ == 1) return;  // It holds the dense parameters itself.
+    if (ExchangesBlocks(job_)) AddLinks(samples);
+    if (HoldsDenseParameters(job_)) return;
     uint64_t blocks = 0;
     for (const DenseTable& tensor : tables_.dense) blocks += tensor.num_blocks();
     plan_.pulled_bytes_per_step += workers_ * blocks * PulledKeyBytes(kDenseBlockFloats);
     plan_.pushed_bytes_per_step += workers_ * blocks * PushedKeyBytes(kDenseBlockFloats);
+  }
+
+  // The dense parameters go to their owners and back, as do held rows; the rest through servers.
+  void AddLinks(double samples) {
+    const StepTraffic step = TrafficOf(samples);
+    const double to_others = static_cast<double>(workers_ - 1) / static_cast<double>(workers_);
+    const double dense = 2 * to_others * static_cast<double>(DenseExchangeBytes());
+    // Keys that are asked for; keys, lookup counts and gradients that are pushed.
+    const double through_servers = 20 * step.keys + 4 * step.floats;
+    const double workers_of_server = static_cast<double>(workers_) / static_cast<double>(servers_);
+    plan_.nothing_held = {static_cast<uint64_t>(through_servers + dense),
+                          static_cast<uint64_t>(workers_of_server * through_servers)};
+    plan_.all_held = {static_cast<uint64_t>(to_others * (12 * step.keys + 8 * step.floats) + dense),
+                      0};
+  }
+
+  uint64_t DenseExchangeBytes() const {
+    uint64_t blocks = 0;
+    for (const DenseTable& tensor : tables_.dense) blocks += tensor.num_blocks();
+    return blocks * kDenseBlockFloats * sizeof(float);
   }
 
   void AddServer() {
@@ -197,7 +213,7 @@ class Planner {
     const double pushes = static_cast<double>(steps * plan_.pushed_bytes_per_step / servers_);
     const double limit = 2.0 * static_cast<double>(SizeOf(job_.cluster().max_pending_size()));
     Add(&plan_.server, "pushes that wait", std::min(limit, pushes));
-    if (workers_ == 1) {
+    if (HoldsDenseParameters(job_)) {
       Add(&plan_.server, "dense parameters that are written back", DensePushBytes(job_));
     }
     if (job_.checkpoint().every_steps() > 0 || job_.evaluate().keep_best()) {
@@ -281,8 +297,20 @@ class Planner {
         std::min<double>(kEvaluationContexts, std::ceil(HeldOutRows() / std::max(1.0, eval_batch)));
     Add(&plan_.worker, "batches of an evaluation",
         PlannedBytes(evaluation, held) + held * 8.0 * evaluation.floats);
+    if (ExchangesBlocks(job_)) AddExchange(training);
     Add(&plan_.worker, "the program", kWorkerBytes);
     plan_.memory_bytes += workers_ * SumOf(plan_.worker);
+  }
+
+  // Blocks to other workers and from them (worker/exchange): of two steps each, gradients and
+  // weights of the dense parameters; with a cache also keys, of the window, and rows and gradients.
+  void AddExchange(const StepTraffic& step) {
+    const double dense = 8.0 * static_cast<double>(DenseExchangeBytes());
+    Add(&plan_.worker, "dense parameters on their way between workers", dense);
+    if (!job_.has_cache()) return;
+    const double window = job_.cache().window_steps();
+    Add(&plan_.worker, "cached rows on their way between workers, at most",
+        2 * window * 12 * step.keys + 8 * 4 * step.floats);
   }
 
   // Of batches with their plans.
@@ -350,6 +378,12 @@ class Planner {
 };
 
 }  // namespace
+
+uint64_t SumOf(const std::vector<PlanPart>& parts) {
+  uint64_t bytes = 0;
+  for (const PlanPart& part : parts) bytes += part.bytes;
+  return bytes;
+}
 
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine) {
   return Planner(job, inputs, machine).Run();

@@ -39,6 +39,14 @@ struct PlanPart {
   uint64_t bytes = 0;
 };
 
+// Bytes of one step over the link of a worker, or of a server, in its busier direction.
+struct LinkBytes {
+  uint64_t worker = 0, server = 0;
+};
+
+// The bytes of all of them.
+uint64_t SumOf(const std::vector<PlanPart>& parts);
+
 struct JobPlan {
   std::vector<TablePlan> tables;
   uint64_t dense_parameters = 0;  // Floats.
@@ -49,8 +57,12 @@ struct JobPlan {
   // Over all processes, in the run directory.
   std::vector<PlanPart> disk;
 
-  // Over all workers; the rows of a step are known from figures, else as many as lookups.
+  // Between workers and servers, over all; the rows of a step are known from figures, else as many
+  // as lookups. Without what a cache saves.
   uint64_t pulled_bytes_per_step = 0, pushed_bytes_per_step = 0;
+  // Where the workers exchange blocks: if a cache held no row of the step, and if it held them all.
+  // A real step lies between them.
+  LinkBytes nothing_held, all_held;
   double steps_per_s = 0;  // 0: not known.
 
   uint64_t memory_bytes = 0;  // Of all processes, the device's included where it is the host's.

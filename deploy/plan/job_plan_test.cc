@@ -213,10 +213,36 @@ TEST(JobPlan, TrafficIsOfDistinctRows) {
   EXPECT_EQ(one.pulled_bytes_per_step, (900u + 90 + 1000) * 72);
   EXPECT_EQ(one.pushed_bytes_per_step, (900u + 90 + 1000) * 76);
   EXPECT_DOUBLE_EQ(one.steps_per_s, 10);
-  // Four workers have batches of 256 each, and exchange the dense parameters in every step.
-  const JobPlan four = Plan(Load({"cluster.workers=4"}), &figures);
+  // Four workers have batches of 256 each; with staleness the dense parameters are on the servers.
+  const JobPlan four = Plan(Load({"cluster.workers=4", "train.staleness_steps=1"}), &figures);
   EXPECT_GT(four.pulled_bytes_per_step, 4 * (250u + 60 + 256) * 72);
   EXPECT_LT(four.pulled_bytes_per_step, 4 * (250u + 60 + 256) * 72 + 4 * 40 * 1032);
+  EXPECT_EQ(four.nothing_held.worker, 0u);
+}
+
+// As in the table of docs/performance.md.
+TEST(JobPlan, LinksOfWorkersThatExchange) {
+  const Json figures = Figures();
+  const Job job = Load({"cluster.workers=4", "cluster.servers=1"});
+  const JobPlan one = Plan(job, &figures);
+  const JobPlan two = Plan(Load({"cluster.workers=4", "cluster.servers=2"}), &figures);
+  const uint64_t keys = 566, floats = keys * 16;  // Of one worker, about.
+  EXPECT_NEAR(static_cast<double>(one.pulled_bytes_per_step), 4 * (8 * keys + 4 * floats), 4 * 72);
+  const uint64_t through_servers = 20 * keys + 4 * floats;
+  EXPECT_NEAR(static_cast<double>(one.nothing_held.server), 4 * through_servers, 4 * 84);
+  EXPECT_NEAR(static_cast<double>(two.nothing_held.server), 2 * through_servers, 4 * 84);
+  EXPECT_EQ(one.nothing_held.worker, two.nothing_held.worker);
+  const uint64_t dense = one.nothing_held.worker - one.nothing_held.server / 4;
+  EXPECT_NEAR(static_cast<double>(dense % 1536), 0, 2) << "3/2 of blocks of 1 KiB";
+  EXPECT_NEAR(static_cast<double>(one.all_held.worker),
+              0.75 * static_cast<double>(12 * keys + 8 * floats) + static_cast<double>(dense), 200);
+  EXPECT_EQ(one.all_held.server, 0u);
+  EXPECT_THAT(RenderPlan(job, one, BigMachine()),
+              HasSubstr("rows through servers, dense parameters between workers"));
+  const Job cached = Load({"cluster.workers=4", "cache.budget=64MiB"});
+  EXPECT_THAT(RenderPlan(cached, Plan(cached, &figures), BigMachine()),
+              HasSubstr("if they hold all of them"));
+  EXPECT_EQ(PlanToJson(one, BigMachine())["link_bytes_per_step"]["all_held"]["server"], 0);
 }
 
 TEST(JobPlan, DiskHasCheckpointsAndLogs) {

@@ -15,12 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-uint64_t SumOf(const std::vector<PlanPart>& parts) {
-  uint64_t bytes = 0;
-  for (const PlanPart& part : parts) bytes += part.bytes;
-  return bytes;
-}
-
 std::string RenderParts(const std::string& title, const std::vector<PlanPart>& parts) {
   if (parts.empty()) return "";
   std::vector<std::vector<std::string>> rows = {{title, FormatBytes(SumOf(parts))}};
@@ -73,6 +67,23 @@ std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& mac
                             ": how much the GPU has is not known (nvidia-smi does not say)\n");
 }
 
+// Where the workers exchange blocks.
+std::string RenderLinks(const Job& job, const JobPlan& plan) {
+  if (plan.nothing_held.worker == 0) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"a step, in a link's busier direction", "of a worker", "of a server"}};
+  const auto add = [&](const char* what, const LinkBytes& bytes) {
+    rows.push_back({what, FormatBytes(bytes.worker), FormatBytes(bytes.server)});
+  };
+  if (!job.has_cache()) {
+    add("  rows through servers, dense parameters between workers", plan.nothing_held);
+  } else {
+    add("  if the caches hold none of its rows", plan.nothing_held);
+    add("  if they hold all of them", plan.all_held);
+  }
+  return FormatTable(rows);
+}
+
 std::string RenderTraffic(const Job& job, const JobPlan& plan) {
   std::string text =
       absl::StrCat("network: ", FormatBytes(plan.pulled_bytes_per_step), " pulled and ",
@@ -86,7 +97,8 @@ std::string RenderTraffic(const Job& job, const JobPlan& plan) {
                     per_s(plan.pulled_bytes_per_step), "/s and ", per_s(plan.pushed_bytes_per_step),
                     "/s");
   }
-  return absl::StrCat(text, job.has_cache() ? " (without the cache's hits)" : "", "\n");
+  return absl::StrCat(text, job.has_cache() ? " (without the cache's hits)" : "", "\n",
+                      RenderLinks(job, plan));
 }
 
 Json PartsToJson(const std::vector<PlanPart>& parts) {
@@ -151,6 +163,13 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   json["disk"] = PartsToJson(plan.disk);
   json["pulled_bytes_per_step"] = plan.pulled_bytes_per_step;
   json["pushed_bytes_per_step"] = plan.pushed_bytes_per_step;
+  if (plan.nothing_held.worker > 0) {
+    const auto links = [](const LinkBytes& bytes) {
+      return Json{{"worker", bytes.worker}, {"server", bytes.server}};
+    };
+    json["link_bytes_per_step"] = {{"nothing_held", links(plan.nothing_held)},
+                                   {"all_held", links(plan.all_held)}};
+  }
   if (plan.steps_per_s > 0) json["steps_per_s"] = plan.steps_per_s;
   json["memory_bytes"] = plan.memory_bytes;
   json["disk_bytes"] = plan.disk_bytes;

@@ -28,7 +28,7 @@ namespace {
 constexpr char kPrefix[] = "checkpoint-";
 constexpr char kRequest[] = ".request";
 constexpr char kAnswer[] = ".answer";
-constexpr absl::Duration kPollPeriod = absl::Milliseconds(50);
+constexpr absl::Duration kAnswerPollPeriod = absl::Milliseconds(50);
 
 std::string FileOf(const std::string& directory, absl::string_view id, absl::string_view suffix) {
   return absl::StrCat(directory, "/", kPrefix, id, suffix);
@@ -155,7 +155,7 @@ absl::StatusOr<std::string> AskForCheckpoint(const std::string& run_directory,
                                                       absl::FormatDuration(timeout),
                                                       "; the job goes on, and may write one yet"));
     }
-    absl::SleepFor(kPollPeriod);
+    absl::SleepFor(kAnswerPollPeriod);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -27,7 +28,8 @@ namespace thermocline {
 namespace {
 
 constexpr std::streamoff kTailBytes = 64 << 10;
-constexpr size_t kMaxLineBytes = 500;
+constexpr size_t kMaxShownBytes = 2000;
+constexpr int kQuotedLines = 15;
 
 // Packages of the source tree that hold programs.
 constexpr const char* kPackages[] = {"server", "worker", "deploy", "tests/benchmarks"};
@@ -51,6 +53,8 @@ bool IsProgram(const std::string& path) {
 }
 
 constexpr int kInheritedFd = 3;
+// Beyond the file descriptors that a child gets by number.
+constexpr int kLowestFd = 10;
 constexpr int kExecFailedCode = 127;
 
 // What the child needs between fork and exec, prepared before: there, only async-signal-safe calls
@@ -60,6 +64,7 @@ struct Prepared {
   int log_fd = -1;
   int inherited_fd = -1;
   int error_fd = -1;  // A successful exec closes it; else it carries errno.
+  bool ignores_term = false;
   pid_t parent = 0;
 };
 
@@ -77,6 +82,7 @@ struct Prepared {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(number, SIG_DFL);
+  if (prepared.ignores_term) signal(SIGTERM, SIG_IGN);
   const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0) fail();
   if (dup2(prepared.log_fd, STDOUT_FILENO) < 0) fail();
@@ -99,14 +105,19 @@ absl::Status StartError(const ChildProcessOptions& options, int error) {
   return absl::UnavailableError(what);
 }
 
-// A file descriptor of at least 10, so that it never collides with the child's first four.
-int MoveHigh(int fd) {
-  const int high = fcntl(fd, F_DUPFD_CLOEXEC, 10);
-  close(fd);
+}  // namespace
+
+int MoveHigh(int fd, bool is_inherited) {
+  const int high = fd < 0 ? -1 : fcntl(fd, is_inherited ? F_DUPFD : F_DUPFD_CLOEXEC, kLowestFd);
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  errno = error;
   return high;
 }
 
-}  // namespace
+int MakeMemoryFile(const char* name) {
+  return MoveHigh(memfd_create(name, MFD_CLOEXEC), /*is_inherited=*/true);
+}
 
 std::string ThisProgram() {
   const char* const packaged = std::getenv("THERMOCLINE_PROGRAM");
@@ -127,10 +138,13 @@ absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::strin
                                           absl::StrJoin(candidates, ", ")));
 }
 
-std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin_bytes) {
+std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin_bytes,
+                                 uint64_t* end) {
+  if (end != nullptr) *end = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const std::streamoff size = file.tellg();
+  if (end != nullptr) *end = static_cast<uint64_t>(size);
   const std::streamoff first = std::min(size, static_cast<std::streamoff>(begin_bytes));
   const std::streamoff begin = std::max(first, size - kTailBytes);
   std::string text(static_cast<size_t>(size - begin), '\0');
@@ -142,7 +156,30 @@ std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   const size_t wanted = static_cast<size_t>(std::max(0, max_lines));
   if (lines.size() > wanted) lines.erase(lines.begin(), lines.end() - wanted);
-  for (std::string& line : lines) line.resize(std::min(line.size(), kMaxLineBytes));
+  for (std::string& line : lines) line.resize(std::min(line.size(), kMaxShownBytes));
+  return lines;
+}
+
+std::string QuoteLogTail(const std::string& path, uint64_t begin_bytes) {
+  std::string quoted;
+  for (const std::string& line : LogTail(path, kQuotedLines, begin_bytes)) {
+    absl::StrAppend(&quoted, "\n  | ", line);
+  }
+  return quoted;
+}
+
+std::vector<std::string> NewLogLines(const std::string& path, uint64_t* offset) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.seekg(static_cast<std::streamoff>(*offset))) return {};
+  std::string text(static_cast<size_t>(kTailBytes), '\0');
+  file.read(text.data(), kTailBytes);
+  text.resize(static_cast<size_t>(file.gcount()));
+  // A line that fills all that was read counts as whole.
+  const size_t end = text.rfind('\n');
+  if (end == std::string::npos && text.size() < static_cast<size_t>(kTailBytes)) return {};
+  *offset += end == std::string::npos ? text.size() : end + 1;
+  std::vector<std::string> lines = absl::StrSplit(text.substr(0, end), '\n');
+  for (std::string& line : lines) line.resize(std::min(line.size(), kMaxShownBytes));
   return lines;
 }
 
@@ -155,13 +192,14 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& opti
   prepared.argv.push_back(nullptr);
   prepared.inherited_fd = options.inherited_fd;
   prepared.parent = getpid();
+  prepared.ignores_term = options.ignores_term;
   const int log_fd =
       open(options.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log_fd < 0) {
     return absl::UnavailableError(
         absl::StrCat(options.name, ": can't open ", options.log_path, ": ", std::strerror(errno)));
   }
-  prepared.log_fd = MoveHigh(log_fd);
+  prepared.log_fd = MoveHigh(log_fd, /*is_inherited=*/false);
   struct stat log_info = {};
   fstat(prepared.log_fd, &log_info);  // Stays 0 where the log has no size.
   int error_pipe[2];
@@ -170,7 +208,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildProcessOptions& opti
     close(prepared.log_fd);
     return StartError(options, error);
   }
-  prepared.error_fd = MoveHigh(error_pipe[1]);
+  prepared.error_fd = MoveHigh(error_pipe[1], /*is_inherited=*/false);
   const pid_t pid = fork();
   const int fork_error = errno;
   if (pid == 0) RunChild(prepared);

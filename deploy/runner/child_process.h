@@ -24,14 +24,28 @@ std::string ThisProgram();
 absl::StatusOr<std::string> FindProgram(absl::string_view name, const std::string& bin_dir);
 
 // The last lines, at most `max_lines`, of what a file holds after its first `begin` bytes. Each is
-// cut at 500 bytes. Reads the last 64 KiB only. Empty where the file can't be read.
-std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin = 0);
+// cut at 2000 bytes. Reads the last 64 KiB only. Empty where the file can't be read. `end` gets the
+// size that the file had.
+std::vector<std::string> LogTail(const std::string& path, int max_lines, uint64_t begin = 0,
+                                 uint64_t* end = nullptr);
+// The last 15 of these lines as an error shows them, each after "\n  | ".
+std::string QuoteLogTail(const std::string& path, uint64_t begin = 0);
+// The whole lines behind the first *offset bytes, as many as 64 KiB hold; *offset moves behind
+// them.
+std::vector<std::string> NewLogLines(const std::string& path, uint64_t* offset);
+
+// A copy of `fd`, which is closed, beyond the file descriptors that a child gets by number (0 to
+// 3). Children inherit it where `is_inherited`. -1, and errno: there is none.
+int MoveHigh(int fd, bool is_inherited);
+// A file in memory, which children open by its number: /proc/self/fd/N. -1, and errno: none.
+int MakeMemoryFile(const char* name);
 
 struct ChildProcessOptions {
   std::string name;                  // for messages: "server 0"
   std::vector<std::string> command;  // program, then its arguments
   std::string log_path;              // standard output and error are appended here
   int inherited_fd = -1;             // given to the child as file descriptor 3; -1: none
+  bool ignores_term = false;         // it begins with SIGTERM ignored
 };
 
 // A program that runs in a process group of its own, with its output in a log file. It dies with

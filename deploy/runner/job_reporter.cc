@@ -36,7 +36,10 @@ void JobReporter::Append(Json event) { metrics_->AppendEvent(std::move(event), w
 // ------------------------------------------------------------------------------------------------
 
 absl::Status JobReporter::OnOpen() {
+  totals_.reset();
+  lately_.reset();
   ReportDeviceWarnings(/*num_ranks=*/0);
+  directory_.Remove(kSlowHostsFile).IgnoreError();
   metrics_->DropPartialLine();
   result_.reset();
   has_summary_ = false;
@@ -78,18 +81,84 @@ bool JobReporter::OnMetrics(absl::string_view data) {
   const uint64_t phases = metrics_->phase_events();
   metrics_->Append(data, watch_.Elapsed());
   for (const std::string& text : metrics_->TakeWarnings()) Tell(absl::StrCat("warning: ", text));
-  if (metrics_->phase_events() != phases && metrics_->progress().phase && observer_.on_progress) {
-    observer_.on_progress(metrics_->progress());
-  }
+  if (metrics_->phase_events() != phases && metrics_->progress().phase) ShowProgress();
   if (metrics_->progress_events() == before) return false;
   trained_ = true;
-  if (observer_.on_progress) observer_.on_progress(metrics_->progress());
+  ShowProgress();
   return true;
+}
+
+// Rank 0 knows its own share of the cache alone.
+void JobReporter::ShowProgress() const {
+  if (!observer_.on_progress) return;
+  Progress progress = metrics_->progress();
+  if (lately_.has_value()) {
+    if (const auto rate = lately_->hit_rate()) progress.hit_rate = rate;
+    progress.slowest = SlowestOf(*lately_);
+  }
+  observer_.on_progress(progress);
+}
+
+void JobReporter::OnWorkers(const std::vector<WorkerReport>& workers) {
+  const WorkerTotals now = SumOf(workers);
+  if (now.workers < 2 || now.workers < job_.cluster().workers()) return;
+  if (!now.has_cache && !now.has_exchange) return;
+  const std::optional<WorkerTotals> before = totals_;
+  if (before.has_value() && now.step <= before->step) return;
+  totals_ = now;
+  if (!before.has_value()) return;
+  lately_ = now.Since(*before);
+  const WorkerTotals& since = *lately_;
+  const auto per_step = [&since](uint64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(since.step);
+  };
+  Json event = {{"event", "workers"},
+                {"step", now.step},
+                {"bytes_pulled_per_step", per_step(since.bytes_pulled)},
+                {"bytes_pushed_per_step", per_step(since.bytes_pushed)}};
+  if (const auto rate = since.hit_rate()) event["hit_rate"] = *rate;
+  if (since.has_exchange) {
+    event["bytes_exchanged_per_step"] = per_step(since.bytes_exchanged);
+    event["wait_for_rank_s"] = since.wait_for_rank_s;
+    const auto slowest = SlowestOf(since);
+    event["slowest_rank"] = slowest ? Json(slowest->rank) : Json(nullptr);
+    event["slowest_share"] = slowest ? slowest->share : 0;
+  }
+  Append(std::move(event));
 }
 
 void JobReporter::OnDevice(uint32_t rank, const std::string& warning) {
   device_warnings_.Set(rank, warning);
   ReportDeviceWarnings(job_.cluster().workers());
+}
+
+void JobReporter::OnHosts(const HostWatch::Findings& findings, const std::vector<SlowHost>& slow) {
+  for (const std::string& text : findings.silent) Tell(text);
+  if (findings.changes.empty()) return;
+  const auto to_json = [](const SlowHost& host) {
+    return Json{{"host", host.host},
+                {"role", host.role == ProcessRole::kServer ? "server" : "worker"},
+                {"is_slow", host.is_slow},
+                {"what", host.what == SlowHost::What::kWork ? "work" : "answers"},
+                {"own_s", host.own_s},
+                {"others_s", host.others_s},
+                {"step_s", host.step_s}};
+  };
+  for (const SlowHost& change : findings.changes) {
+    Json event = {{"event", "slow_host"}};
+    event.update(to_json(change));
+    Append(std::move(event));
+    // One that comes and goes is named once.
+    if (slow_told_.emplace(change.host, change.role).second) Tell(Describe(change));
+  }
+  Json file;
+  Json& all = file["slow_hosts"] = Json::array();
+  for (const SlowHost& host : slow) {
+    all.push_back(to_json(host));
+    all.back()["text"] = Describe(host);
+  }
+  // Only `thermocline stats` misses it if this fails.
+  directory_.Write(kSlowHostsFile, file.dump(2) + "\n").IgnoreError();
 }
 
 // When so many workers have reported their devices.
@@ -211,7 +280,8 @@ absl::Status JobReporter::WriteResult(const action::WriteResult& result,
       result.digest.ok() ? std::make_optional(*result.digest) : std::nullopt;
   Json summary = MakeSummary(job_, workers, digest, training_s_);
   AddHistory(result, &summary);
-  if (options_.is_resumed && !TrainedAnything(workers) && KeepCounts(ReadSummary(), &summary)) {
+  if (options_.is_resumed && !TrainedAnything(workers) &&
+      KeepCounts(ReadJsonFile(directory_.File("summary.json")), &summary)) {
     Tell("nothing was left to train: the counts are those of the training before");
   } else {
     WriteReports(workers, result.servers);
@@ -236,11 +306,6 @@ void JobReporter::WriteReports(const std::vector<Json>& workers,
     write(absl::StrCat("worker-", rank, ".json"), workers[rank].dump(2));
   }
   if (!servers.empty()) write("server_stats.json", StatsToJson(servers, {}));
-}
-
-Json JobReporter::ReadSummary() const {
-  std::ifstream file(directory_.File("summary.json"));
-  return Json::parse(file, nullptr, false);
 }
 
 }  // namespace thermocline

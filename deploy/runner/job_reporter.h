@@ -19,8 +19,10 @@
 #include "common/base/timing.h"
 #include "deploy/console/progress_bar.h"
 #include "deploy/console/stats_table.h"
+#include "deploy/console/worker_totals.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/job_actions.h"
+#include "deploy/runner/host_watch.h"
 #include "deploy/runner/metrics_log.h"
 #include "deploy/runner/run_directory.h"
 #include "proto/job.pb.h"
@@ -67,6 +69,10 @@ class JobReporter {
   const MetricsLog& metrics() const { return *metrics_; }
   // A worker has a device; `warning` says why it leaves a GPU unused, if it does. May be repeated.
   void OnDevice(uint32_t rank, const std::string& warning);
+  // The stats of workers: where all of several have got further, a line of what they did together.
+  void OnWorkers(const std::vector<WorkerReport>& workers);
+  // What the stats say about the job's hosts; `slow`: those that are slow now.
+  void OnHosts(const HostWatch::Findings& findings, const std::vector<SlowHost>& slow);
   std::vector<EvaluationReport> TakeEvaluations() { return metrics_->TakeEvaluations(); }
 
   void Report(const action::Tell& tell) { Tell(tell.text); }
@@ -93,8 +99,8 @@ class JobReporter {
 
   void Tell(const std::string& text);
   void Append(nlohmann::ordered_json event);
+  void ShowProgress() const;
   std::string ReadJob() const;
-  nlohmann::ordered_json ReadSummary() const;
   void ReportDeviceWarnings(size_t num_ranks);
   void TellOfCallOff(const CheckpointEvent& event);
   void AddHistory(const action::WriteResult& result, nlohmann::ordered_json* summary) const;
@@ -108,6 +114,8 @@ class JobReporter {
   const Stopwatch watch_;
   std::unique_ptr<MetricsLog> metrics_;
   DeviceWarnings device_warnings_;
+  std::optional<WorkerTotals> totals_;     // Of the generation, at the last line of OnWorkers ...
+  std::optional<WorkerTotals> lately_;     // ... and since the one before.
   std::optional<std::string> job_before_;  // The job file of the run that is resumed.
   bool trained_ = false;
   double training_s_ = 0;
@@ -118,6 +126,7 @@ class JobReporter {
   std::string last_checkpoint_;
   nlohmann::ordered_json evaluations_;  // As in the summary; null before the first.
   std::set<std::pair<std::string, std::string>> calls_off_told_;  // Checkpoints, and why.
+  std::set<std::pair<std::string, ProcessRole>> slow_told_;       // Hosts.
   std::optional<JobResult> result_;  // Of the generation, once it is trained.
   bool has_summary_ = false;         // summary.json is of it.
 };

@@ -25,10 +25,12 @@
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
+#include "common/job/resolved_job.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/job/job_machine.h"
 #include "deploy/runner/checkpoint_requests.h"
+#include "deploy/runner/host_watch.h"
 #include "deploy/runner/local_processes.h"
 #include "deploy/runner/node_processes.h"
 #include "deploy/runner/process_calls.h"
@@ -50,6 +52,7 @@ JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
   machine.is_resumed = options.is_resumed;
   machine.notices = options.notices;
   machine.eval_only = options.eval_only;
+  machine.introduces_workers = ExchangesBlocks(job) && !options.eval_only;
   machine.manifest = ManifestOf(job, options.programs.build);
   machine.max_log_bytes = ParseByteSize(job.cluster().max_log_size()).value_or(UINT64_MAX);
   machine.num_hosts = options.num_hosts;
@@ -162,6 +165,9 @@ class JobRunner {
         if (!worker.stats.ok() || worker.stats->device().empty()) continue;
         reporter_.OnDevice(worker.stats->worker_rank(), worker.stats->device_warning());
       }
+      reporter_.OnWorkers(answered->workers);
+      const auto found = hosts_.Look(watch_.Elapsed(), answered->servers, answered->workers);
+      reporter_.OnHosts(found, hosts_.slow());
     }
     CarryOut(machine_.Take(watch_.Elapsed(), event));
   }
@@ -188,8 +194,15 @@ class JobRunner {
   void Do(const action::CallProcesses& call);
   void Do(const action::Commit& commit);
   void Do(const action::Remove& remove);
-  void Do(const action::Decide& decide);
-  void Do(const action::AskDigest& ask);
+  void Do(const action::Decide& decide) {
+    InBackground([=] { return event::Decided{decide.generation, calls_->Decide(decide)}; });
+  }
+  void Do(const action::Introduce& all) {
+    InBackground([=] { return event::Introduced{all.generation, calls_->Introduce(all)}; });
+  }
+  void Do(const action::AskDigest& ask) {
+    InBackground([=] { return event::DigestReady{ask.generation, calls_->GetDigest(ask)}; });
+  }
   void Do(const action::WriteResult& result);
   void Do(const action::StopProcesses& stop);
   void Do(const action::AnswerRequest& answer) {
@@ -218,16 +231,19 @@ class JobRunner {
   CheckpointRequests requests_;
   absl::Duration requests_due_, history_due_ = kHistoryPeriod;
   JobMachine machine_;
+  int stops_delivered_ = 0;  // Of signals_.
   bool is_stop_delivered_ = false;
   uint64_t generation_ = 0;
+  HostWatch hosts_;
   std::unique_ptr<ProcessCalls> calls_;
   std::optional<Outcome> outcome_;
   TaskQueue background_{kMaxThreads};  // Uses all above.
 };
 
 void JobRunner::Collect() {
-  if (signals_.stop_requests() > 0 && !std::exchange(is_stop_delivered_, true)) {
-    mailbox_.Post(event::UserStop{signals_.stop_reason()});
+  if (std::exchange(stops_delivered_, signals_.stop_requests()) < signals_.stop_requests()) {
+    mailbox_.Post(event::UserStop{signals_.stop_reason(),
+                                  signals_.stop_requests() == signals_.terminations()});
   }
   for (JobEvent& event : processes_->TakeEvents()) {
     // A new connection for each process; those to one that has ended are closed.
@@ -279,6 +295,7 @@ void JobRunner::OnMetrics(absl::string_view data) {
 
 void JobRunner::Do(const action::Open& open) {
   generation_ = open.start.generation;
+  hosts_.BeginGeneration();
   calls_ = std::make_unique<ProcessCalls>(job_, generation_);
   event::Opened opened;
   opened.generation = generation_;
@@ -306,6 +323,7 @@ absl::Status JobRunner::Prepare(const GenerationStart& start, CheckpointManifest
 }
 
 void JobRunner::Do(const action::StartProcess& start) {
+  hosts_.OnStart(start.id, start.host);
   const absl::Status started = processes_->Start(start);
   if (!started.ok()) mailbox_.Post(event::NotStarted{start.id, started});
 }
@@ -368,16 +386,6 @@ void JobRunner::Do(const action::CallProcesses& call) {
   InBackground([this, call] {
     return event::CheckpointAnswered{call.generation, calls_->Call(call.calls)};
   });
-}
-
-void JobRunner::Do(const action::Decide& decide) {
-  InBackground([this, decide] {
-    return event::Decided{decide.generation, calls_->Decide(decide)};
-  });
-}
-
-void JobRunner::Do(const action::AskDigest& ask) {
-  InBackground([this, ask] { return event::DigestReady{ask.generation, calls_->GetDigest(ask)}; });
 }
 
 // Files

@@ -1,7 +1,6 @@
 #include "deploy/runner/local_processes.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,14 +20,13 @@
 #include "common/base/text.h"
 #include "common/disk/disk.h"
 #include "common/job/resolved_job.h"
+#include "common/net/host_port.h"
+#include "deploy/runner/child_process.h"
 #include "deploy/runner/metrics_log.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {
-
-// Beyond the file descriptors that a child gets by number.
-constexpr int kLowestFd = 10;
 
 constexpr absl::Duration kPortFilePeriod = absl::Milliseconds(5);
 
@@ -48,12 +46,6 @@ std::string ReadAll(int fd) {
     if (got <= 0) return text;
     text.append(buffer, static_cast<size_t>(got));
   }
-}
-
-// The host with port 0: a free one. An IPv6 address needs brackets.
-std::string ListenAddress(const std::string& host) {
-  const bool bare_ipv6 = host.find(':') != std::string::npos && host[0] != '[';
-  return bare_ipv6 ? absl::StrCat("[", host, "]:0") : absl::StrCat(host, ":0");
 }
 
 // Checks that the processes of a job, which inherit our limit, can open their connections.
@@ -85,11 +77,6 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
       absl::StrCat("--max_held_pulls=", cluster.max_held_pulls()),
       absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
   };
-  if (const TlsFiles tls = TlsFilesOf(cluster.tls(), Role::kServer); !tls.empty()) {
-    command.push_back(absl::StrCat("--tls_certificate=", tls.certificate));
-    command.push_back(absl::StrCat("--tls_private_key=", tls.private_key));
-    command.push_back(absl::StrCat("--tls_ca=", tls.ca));
-  }
   if (job.has_checkpoint()) {
     command.push_back(absl::StrCat("--checkpoint_root=", job.checkpoint().directory()));
   }
@@ -100,7 +87,18 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
   return command;
 }
 
+void AddTlsFlags(const TlsFiles& tls, std::vector<std::string>* command) {
+  if (tls.empty()) return;
+  command->push_back(absl::StrCat("--tls_certificate=", tls.certificate));
+  command->push_back(absl::StrCat("--tls_private_key=", tls.private_key));
+  command->push_back(absl::StrCat("--tls_ca=", tls.ca));
+}
+
 }  // namespace
+
+Role CertificateRole(ProcessRole role) {
+  return role == ProcessRole::kServer ? Role::kServer : Role::kWorker;
+}
 
 std::string ProcessFileName(absl::string_view name, absl::string_view extension) {
   return absl::StrCat(absl::StrReplaceAll(name, {{" ", "-"}}), ".", extension);
@@ -150,6 +148,20 @@ LocalProcesses::LocalProcesses(const Job& job, const JobPrograms& programs,
 
 LocalProcesses::~LocalProcesses() { CloseResults(); }
 
+TlsFiles LocalProcesses::TlsOf(const ProcessId& id) const {
+  TlsFiles files = TlsFilesOf(job_.cluster().tls(), CertificateRole(id.role));
+  if (!NeedsOwnCertificate(id.role)) return files;
+  files.certificate = ProcessFile(directory_, id.Name(), "pem");
+  files.private_key = ProcessFile(directory_, id.Name(), "key");
+  files.ca = options_.own_ca;
+  return files;
+}
+
+bool LocalProcesses::NeedsOwnCertificate(ProcessRole role) const {
+  const TlsFiles files = TlsFilesOf(job_.cluster().tls(), CertificateRole(role));
+  return !files.empty() && !options_.own_ca.empty() && access(files.certificate.c_str(), F_OK) != 0;
+}
+
 void LocalProcesses::CloseResults() {
   for (int& fd : result_fds_) {
     if (fd >= 0) close(fd);
@@ -185,9 +197,10 @@ absl::Status LocalProcesses::StartServer(const action::StartProcess& start) {
   options.name = start.id.Name();
   options.command = ServerCommand(
       programs_.server, job_,
-      start.address.empty() ? ListenAddress(job_.cluster().listen_host()) : start.address,
+      start.address.empty() ? JoinHostPort(job_.cluster().listen_host(), 0) : start.address,
       ProcessFile(directory_, options.name, "port"));
   options.command.push_back(absl::StrCat("--incarnation=", start.id.incarnation));
+  AddTlsFlags(TlsOf(start.id), &options.command);
   if (job_.cluster().durability() != NONE || SpillsRows(job_)) {
     options.command.push_back(
         absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
@@ -217,9 +230,10 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
   }
   if (options_.workers_are_reached) {
     options.command.push_back(
-        absl::StrCat("--listen=", ListenAddress(job_.cluster().listen_host())));
+        absl::StrCat("--listen=", JoinHostPort(job_.cluster().listen_host(), 0)));
   }
   if (options_.eval_only) options.command.push_back("--eval_only");
+  AddTlsFlags(TlsOf(start.id), &options.command);
   options.log_path = ProcessFile(directory_, options.name, "log");
   if (rank != 0) return supervisor_.Start(start.id, options);
   ASSIGN_OR_RETURN(options.inherited_fd, MakeMetricsPipe());
@@ -231,13 +245,10 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
 
 // The worker opens it by its number, which it inherits: not closed by exec.
 absl::Status LocalProcesses::MakeResultFile(uint32_t rank) {
-  const int low_fd = memfd_create("worker result", MFD_CLOEXEC);
-  const int fd = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD, kLowestFd);
-  const int error = errno;
-  if (low_fd >= 0) close(low_fd);
+  const int fd = MakeMemoryFile("worker result");
   if (fd < 0) {
     return absl::UnavailableError(
-        absl::StrCat("no memory for a worker's result: ", std::strerror(error)));
+        absl::StrCat("no memory for a worker's result: ", std::strerror(errno)));
   }
   result_fds_[rank] = fd;
   return absl::OkStatus();

@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/net/certificates.h"
+#include "common/net/tls_files.h"
 #include "deploy/job/job_actions.h"
 #include "deploy/job/job_events.h"
 #include "deploy/runner/processes.h"
@@ -32,6 +34,9 @@ struct JobPrograms {
 // Reads both programs. Errors: kUnavailable (one can't be read; names it)
 absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs);
 
+// What a process shows as its certificate.
+Role CertificateRole(ProcessRole role);
+
 // "server-0.port" for "server 0" and "port".
 std::string ProcessFileName(absl::string_view name, absl::string_view extension);
 // Where the process called `name` ("server 0") has its file: ".../server-0.port" for "port".
@@ -48,6 +53,9 @@ struct LocalProcessesOptions {
   // Where workers listen, too: the job's cluster.listen_host, which other hosts reach. False: on
   // loopback.
   bool workers_are_reached = false;
+  // On another host than the controller: the file of the CA for processes whose certificates the
+  // controller signs, since the job's files are not there. "": all use the job's.
+  std::string own_ca;
 };
 
 // Child processes on this machine.
@@ -66,6 +74,11 @@ class LocalProcesses : public Processes {
   absl::Duration UntilNextLook() const override;
   void Stop(ProcessRole role, absl::Duration grace) override;
   const std::vector<nlohmann::ordered_json>& results() const override { return results_; }
+
+  // Whether the processes of a role need certificates of their own.
+  bool NeedsOwnCertificate(ProcessRole role) const;
+  // The files that a process shows; its own lie beside its log. Empty: plain text.
+  TlsFiles TlsOf(const ProcessId& id) const;
 
  private:
   absl::Status StartServer(const action::StartProcess& start);

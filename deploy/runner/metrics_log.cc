@@ -17,7 +17,7 @@ namespace {
 // A worker's lines are a few hundred bytes; anything longer is not a worker's line.
 constexpr size_t kMaxLineBytes = 1 << 20;
 
-constexpr std::streamoff kTailBytes = 256 << 10;
+constexpr std::streamoff kMetricsTailBytes = 256 << 10;
 
 uint64_t Whole(const nlohmann::ordered_json& json, const char* name) {
   return static_cast<uint64_t>(std::max(0.0, NumberAt(json, name).value_or(0)));
@@ -29,7 +29,7 @@ MetricsTail ReadMetricsTail(const std::string& path) {
   MetricsTail tail;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
-  file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
+  file.seekg(std::max<std::streamoff>(0, size - kMetricsTailBytes));
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
     if (!json.is_object() || !json.contains("event")) continue;  // The first may be cut.

@@ -12,6 +12,7 @@
 #include "deploy/runner/node_service.h"
 #include "deploy/runner/processes.h"
 #include "deploy/runner/run_directory.h"
+#include "deploy/runner/shared_folder.h"
 #include "deploy/runner/signal_watch.h"
 #include "deploy/runner/supervisor.h"
 #include "proto/job.pb.h"
@@ -24,6 +25,10 @@ inline constexpr char kControllerFile[] = "controller.json";
 // Beside it: {"server 0": {"host": where it ran last, "log": the path of its log there}, ...}.
 inline constexpr char kPlacesFile[] = "hosts.json";
 
+// Whether a folder of certificates has the key of its authority (ca.key): then the controller signs
+// those of processes.
+bool HasAuthority(const std::string& folder);
+
 struct NodeProcessesOptions {
   std::string listen;      // host:port
   std::string build;       // That nodes must have.
@@ -35,8 +40,9 @@ struct NodeProcessesOptions {
 
 class NodeProcesses : public Processes {
  public:
-  // Listens, and writes kControllerFile and a file by which nodes recognize the run directory. All
-  // references must outlive it. Errors: those of GrpcServer::Start and of writing files.
+  // Listens, and writes kControllerFile and the files by which nodes test the run directory and
+  // that of checkpoints (shared_folder.h). All references must outlive it. Errors: those of
+  // GrpcServer::Start and of writing files.
   static absl::StatusOr<std::unique_ptr<NodeProcesses>> Create(const Job& job,
                                                                const NodeProcessesOptions& options,
                                                                const RunDirectory& directory,
@@ -60,14 +66,14 @@ class NodeProcesses : public Processes {
 
   const NodeProcessesOptions options_;
   const RunDirectory& directory_;
-  const std::string check_file_;
   SignalWatch& signals_;
   Supervisor& supervisor_;
   NodeService service_;
   std::unique_ptr<GrpcServer> server_;
+  std::vector<std::string> marked_folders_;  // By which nodes recognize them.
+  FolderMark mark_;
   std::function<void(absl::string_view)> on_metrics_;
   std::vector<nlohmann::ordered_json> results_;
-  nlohmann::ordered_json places_;
 };
 
 }  // namespace thermocline

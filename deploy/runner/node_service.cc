@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/host_port.h"
 #include "common/net/rpc.h"
 
 namespace thermocline {
@@ -17,7 +18,7 @@ absl::Status JobIsOver() { return absl::UnavailableError("the job has ended"); }
 // One stream of one node. gRPC calls OnReadDone, OnWriteDone and OnDone; the last deletes it.
 class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder> {
  public:
-  explicit Stream(NodeService* service) : service_(*service) {
+  Stream(NodeService* service, std::string peer) : service_(*service), peer_(std::move(peer)) {
     {
       absl::MutexLock lock(&service_.mutex_);
       service_.streams_.insert(this);
@@ -30,7 +31,7 @@ class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder
     if (!ok) return End(absl::OkStatus());
     host_ = report_.hello().host();
     nonce_ = report_.nonce();
-    const absl::Status taken = service_.table_.OnReport(service_.watch_.Elapsed(), report_);
+    const absl::Status taken = service_.table_.OnReport(service_.watch_.Elapsed(), report_, peer_);
     service_.AnswerLogs();
     service_.wake_();
     if (!taken.ok()) return End(taken);
@@ -82,6 +83,7 @@ class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder
   }
 
   NodeService& service_;
+  const std::string peer_;  // Where the node connects from.
   NodeReport report_;
   NodeOrder order_;
   std::string host_;
@@ -94,8 +96,8 @@ NodeService::NodeService(NodeTable::Options options, std::function<void()> wake)
     : wake_(std::move(wake)), table_(std::move(options)) {}
 
 grpc::ServerBidiReactor<NodeReport, NodeOrder>* NodeService::Attach(
-    grpc::CallbackServerContext* /*context*/) {
-  return new Stream(this);
+    grpc::CallbackServerContext* context) {
+  return new Stream(this, HostOfPeer(context->peer()));
 }
 
 void NodeService::SendChanges() {
@@ -124,14 +126,14 @@ grpc::ServerUnaryReactor* NodeService::GetLog(grpc::CallbackServerContext* conte
                                               const LogRequest* request, LogLines* reply) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   absl::MutexLock lock(&mutex_);
-  const uint64_t id = ++last_log_;
-  const absl::Status asked =
-      is_closed_ ? JobIsOver() : table_.AskForLog(id, request->process(), request->max_lines());
+  LogRequest numbered = *request;
+  numbered.set_id(++last_log_);
+  const absl::Status asked = is_closed_ ? JobIsOver() : table_.AskForLog(numbered);
   if (!asked.ok()) {
     reactor->Finish(ToGrpcStatus(asked));
     return reactor;
   }
-  asked_logs_[id] = {reactor, reply};
+  asked_logs_[numbered.id()] = {reactor, reply};
   SendChanges();
   return reactor;
 }

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/timing.h"
 #include "deploy/runner/node_table.h"
@@ -58,7 +59,9 @@ class NodeService : public Controller::CallbackService {
   NodeTable table_ ABSL_GUARDED_BY(mutex_);
   std::set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t last_log_ ABSL_GUARDED_BY(mutex_) = 0;
+  // An agent may have answered another controller before.
+  uint64_t last_log_ ABSL_GUARDED_BY(mutex_) =
+      static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
   std::map<uint64_t, LogAnswer> asked_logs_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -7,12 +7,15 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <variant>
+#include <vector>
 
 #include "common/net/grpc_server.h"
 
 namespace thermocline {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 NodeTable::Options TableOptions() {
@@ -81,6 +84,33 @@ TEST_F(NodeServiceTest, ANodeOfAnotherBuildIsRefused) {
   EXPECT_THAT(end.error_message(), HasSubstr("ours"));
 }
 
+TEST(NodeServiceAddressTest, TheTableLearnsWhereANodeConnectsFrom) {
+  NodeTable::Options options = TableOptions();
+  options.sign = [](const std::string&, ProcessRole, const std::string&) { return std::string(); };
+  NodeService service(options, [] {});
+  const auto server = *GrpcServer::Start(GrpcServer::Options(), {&service});
+  const auto stub = Controller::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  service.WithTable([](NodeTable* table) { table->BeginGeneration(1); });
+  grpc::ClientContext context;
+  const auto stream = stub->Attach(&context);
+  NodeReport report;
+  report.mutable_hello()->set_protocol_version(kNodeProtocolVersion);
+  report.mutable_hello()->set_host("h1");
+  report.mutable_hello()->set_build("ours");
+  report.mutable_hello()->set_address("10.9.9.9");
+  report.set_nonce(7);
+  report.set_heartbeat(1);
+  NodeOrder order;
+  ASSERT_TRUE(stream->Write(report) && stream->Read(&order));
+  EXPECT_THAT(
+      service.WithTable([](NodeTable* table) { return table->TakeNotices(); }),
+      ElementsAre(HasSubstr("h1 says that it is at 10.9.9.9, and connects from 127.0.0.1")));
+  context.TryCancel();
+  stream->Finish();
+  server->Shutdown(0);
+}
+
 TEST_F(NodeServiceTest, LogsComeFromTheHost) {
   StartServer();
   LogLines lines;
@@ -97,6 +127,26 @@ TEST_F(NodeServiceTest, LogsComeFromTheHost) {
   EXPECT_TRUE(status.ok()) << status.error_message();
   ASSERT_EQ(lines.lines_size(), 1);
   EXPECT_EQ(lines.lines(0), "serving");
+}
+
+TEST_F(NodeServiceTest, TheReasonOfAProcessComesAlong) {
+  StartServer();
+  NodeReport report = Report();
+  ProcessReport* const process = report.add_processes();
+  *process->mutable_id() = order_.wanted(0).id();
+  process->mutable_end()->set_has_exit_code(true);
+  process->mutable_end()->set_exit_code(1);
+  process->mutable_end()->set_report("exited with code 1; its log: a");
+  process->mutable_end()->set_reason("day.csv:17: no id");
+  ASSERT_TRUE(stream_->Write(report) && stream_->Read(&order_));
+  std::vector<JobEvent> events;
+  service_.WithTable([&events](NodeTable* table) { events = table->TakeEvents(); });
+  ASSERT_FALSE(events.empty());
+  const auto* ended = std::get_if<event::ProcessEnded>(&events.back());
+  ASSERT_NE(ended, nullptr);
+  EXPECT_EQ(ended->end.exit_code, 1);
+  EXPECT_EQ(ended->end.report, "on host h1 exited with code 1; its log: a");
+  EXPECT_EQ(ended->end.reason, "day.csv:17: no id");
 }
 
 TEST_F(NodeServiceTest, AJobThatEndsRefusesLogsThatItsHostsHaveNotSent) {

@@ -10,6 +10,8 @@
 namespace thermocline {
 namespace {
 
+constexpr size_t kMostLogRequests = 256;  // Of a host, at a time: each order has them all.
+
 Host ToHost(const NodeReport& report) {
   const NodeHello& hello = report.hello();
   Host host;
@@ -32,7 +34,13 @@ ProcessEnd ToProcessEnd(const std::string& host, const ProcessEndReport& report)
   if (report.has_exit_code()) end.exit_code = report.exit_code();
   end.how = report.how();
   end.report = absl::StrCat("on host ", host, " ", report.report());
+  end.reason = report.reason();
   return end;
+}
+
+// Whether the one is the other that was started again, or registered anew.
+bool IsSameAgent(const NodeHello& a, const NodeHello& b) {
+  return a.machine() == b.machine() && a.address() == b.address() && a.folder() == b.folder();
 }
 
 }  // namespace
@@ -69,6 +77,7 @@ void NodeTable::BeginGeneration(uint64_t generation) {
   metrics_received_ = 0;
   metrics_.clear();
   results_.assign(options_.num_workers, {});
+  are_results_new_ = true;
   for (auto& [name, host] : hosts_) {
     host.processes.clear();
     Change(name);
@@ -87,6 +96,7 @@ void NodeTable::Start(const action::StartProcess& start) {
   placed.wanted.set_local_rank(start.local_rank);
   found->second.processes.push_back(std::move(placed));
   places_[start.id.Name()] = {{"host", start.host}, {"log", ""}};
+  are_places_new_ = true;
   if (start.id.role == ProcessRole::kWorker && start.id.index == 0) {
     metrics_of_ = start.id;
     metrics_received_ = 0;
@@ -112,6 +122,16 @@ bool NodeTable::AllGone(ProcessRole role) const {
       return placed.id.role == role && !placed.has_ended;
     });
   });
+}
+
+std::optional<std::vector<nlohmann::ordered_json>> NodeTable::TakeResults() {
+  if (!std::exchange(are_results_new_, false)) return std::nullopt;
+  return results_;
+}
+
+std::optional<nlohmann::ordered_json> NodeTable::TakePlaces() {
+  if (!std::exchange(are_places_new_, false)) return std::nullopt;
+  return places_;
 }
 
 void NodeTable::End() {
@@ -175,6 +195,8 @@ absl::Status NodeTable::Admit(const NodeReport& report, HostState* host) {
                                                         "; the controller's is ", options_.build));
   } else if (!report.unfit().empty()) {
     status = absl::FailedPreconditionError(report.unfit());
+  } else if (options_.sign) {
+    status = CheckAddress(*host);
   }
   const bool is_of_another_build = hello.build() != options_.build;
   const bool has_checked = report.generation() == generation_ && report.order() > 0;
@@ -190,15 +212,38 @@ absl::Status NodeTable::Admit(const NodeReport& report, HostState* host) {
   return status;
 }
 
-absl::Status NodeTable::OnReport(absl::Duration now, const NodeReport& report) {
+// The host may have gone, and the stranger be what the user wants in its place: then no sign of the
+// host comes any more, and it is lost.
+absl::Status NodeTable::TakeStranger(const NodeReport& report, HostState* host) {
+  const NodeHello& hello = report.hello();
+  const auto [came, is_new] = host->strangers.emplace(report.nonce(), host->heartbeat);
+  if (is_new || host->heartbeat <= came->second) return absl::OkStatus();
+  host->strangers.erase(came);
+  const auto place = [](const NodeHello& agent) {
+    return absl::StrCat(agent.address(), " (", agent.folder(), ")");
+  };
+  const std::string text = absl::StrCat("there is a host ", hello.host(), " already, at ",
+                                        place(host->hello), "; an agent of the same name is at ",
+                                        place(hello), ": give one of them another --name");
+  if (told_.insert(text).second) notices_.push_back(absl::StrCat("refused: ", text));
+  return absl::FailedPreconditionError(text);
+}
+
+absl::Status NodeTable::OnReport(absl::Duration now, const NodeReport& report,
+                                 const std::string& peer) {
   const std::string& name = report.hello().host();
   if (retired_.count({name, report.nonce()}) != 0) return absl::OkStatus();
   HostState& host = hosts_[name];
   if (host.nonce != report.nonce()) {
-    if (host.nonce != 0) Lose(name, &host, "its agent has registered anew");
+    if (host.nonce != 0) {
+      if (!IsSameAgent(host.hello, report.hello())) return TakeStranger(report, &host);
+      Lose(name, &host, "its agent has registered anew");
+    }
     host = HostState();
     host.nonce = report.nonce();
+    host.hello = report.hello();
   }
+  host.peer = peer;
   if (report.heartbeat() <= host.heartbeat) return absl::OkStatus();
   host.heartbeat = report.heartbeat();
   host.seen_at = now;
@@ -213,7 +258,7 @@ absl::Status NodeTable::OnReport(absl::Duration now, const NodeReport& report) {
     if (!admitted.ok()) return admitted;
   }
   TakeMetricsOf(report);
-  TakeProcesses(report, &host);
+  TakeProcesses(now, report, &host);
   TakeLogsOf(report, &host);
   return absl::OkStatus();
 }
@@ -227,7 +272,8 @@ void NodeTable::TakeMetricsOf(const NodeReport& report) {
   metrics_received_ += piece.data().size() - known;
 }
 
-void NodeTable::TakeProcesses(const NodeReport& report, HostState* host) {
+void NodeTable::TakeProcesses(absl::Duration now, const NodeReport& report, HostState* host) {
+  RefuseUnordered(report, *host);
   for (auto placed = host->processes.begin(); placed != host->processes.end();) {
     const auto there = std::find_if(
         report.processes().begin(), report.processes().end(),
@@ -240,9 +286,11 @@ void NodeTable::TakeProcesses(const NodeReport& report, HostState* host) {
       continue;
     }
     if (there != report.processes().end()) {
+      TakeRequest(now, *host, there->certificate_request(), &*placed);
       if (!there->address().empty() && !std::exchange(placed->is_up, true)) {
         events_.push_back(event::ProcessStarted{placed->id, there->address()});
         places_[placed->id.Name()]["log"] = there->log();
+        are_places_new_ = true;
       }
       if (there->has_end() && !placed->has_ended) {
         TakeEnd(report.hello().host(), *there, &*placed);
@@ -251,6 +299,9 @@ void NodeTable::TakeProcesses(const NodeReport& report, HostState* host) {
     ++placed;
   }
 }
+
+// Ends, logs
+// ------------------------------------------------------------------------------------------------
 
 void NodeTable::TakeEnd(const std::string& host, const ProcessReport& report, Placed* placed) {
   const ProcessEndReport& end = report.end();
@@ -273,6 +324,7 @@ void NodeTable::TakeEnd(const std::string& host, const ProcessReport& report, Pl
         ParseWorkerResult(end.result(), absl::StrCat(id.Name(), " on host ", host));
     if (result.ok()) {
       results_[id.index] = *std::move(result);
+      are_results_new_ = true;
       const double steps = NumberAt(results_[id.index], "steps").value_or(0);
       events_.push_back(event::WorkerResult{id, std::llround(steps)});
     } else {
@@ -297,6 +349,9 @@ void NodeTable::TakeLogsOf(const NodeReport& report, HostState* host) {
 void NodeTable::OnTick(absl::Duration now) {
   for (auto each = hosts_.begin(); each != hosts_.end();) {
     if (now - each->second.seen_at < options_.host_timeout) {
+      for (Placed& placed : each->second.processes) {
+        if (now >= placed.sign_at) Sign(now, each->second, &placed);
+      }
       ++each;
       continue;
     }
@@ -306,7 +361,8 @@ void NodeTable::OnTick(absl::Duration now) {
   }
 }
 
-absl::Status NodeTable::AskForLog(uint64_t id, const std::string& process, uint32_t max_lines) {
+absl::Status NodeTable::AskForLog(const LogRequest& request) {
+  const std::string& process = request.process();
   if (!places_.contains(process)) {
     return absl::NotFoundError(absl::StrCat("no process '", process, "' was started"));
   }
@@ -316,11 +372,11 @@ absl::Status NodeTable::AskForLog(uint64_t id, const std::string& process, uint3
     return absl::UnavailableError(
         absl::StrCat(process, " ran on host ", place, ", which is not there"));
   }
-  LogRequest request;
-  request.set_id(id);
-  request.set_process(process);
-  request.set_max_lines(max_lines);
-  host->second.logs.push_back(std::move(request));
+  if (host->second.logs.size() >= kMostLogRequests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("host ", place, " has ", kMostLogRequests, " requests for logs already"));
+  }
+  host->second.logs.push_back(request);
   Change(host->first);
   return absl::OkStatus();
 }

@@ -1,18 +1,20 @@
 // What the controller of a job knows of its hosts: which are there, what runs on each, and what is
-// to run there. Pure, as the nodes' own half (deploy/node/node_agent.h): no thread, clock or
-// socket.
+// to run there. Pure, as the nodes' own half (deploy/node/node_agent.h): no thread, clock, socket.
 #ifndef THERMOCLINE_DEPLOY_RUNNER_NODE_TABLE_H_
 #define THERMOCLINE_DEPLOY_RUNNER_NODE_TABLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "deploy/job/job_actions.h"
@@ -23,20 +25,28 @@
 namespace thermocline {
 
 // Of a node must be that of the controller.
-inline constexpr uint32_t kNodeProtocolVersion = 1;
+inline constexpr uint32_t kNodeProtocolVersion = 2;
 
 NodeProcess ToNodeProcess(const ProcessId& id);
 ProcessId FromNodeProcess(const NodeProcess& id);
 
 // A host is lost when it has given no sign for `host_timeout`, or when its node registers anew.
-// Then its processes are, too: HostLost comes first, then their ends. Not thread-safe.
+// Then its processes are, too: HostLost comes first, then their ends. A node of the same name on
+// another machine, at another address or with another folder is a stranger: it waits, and is
+// refused when the host gives a sign. Where certificates are signed, an address that another
+// machine has is refused to a host that does not connect from there. Not thread-safe.
 class NodeTable {
  public:
+  // A certificate for the key of `request` (PEM), of a process of `role` at `address`.
+  using Signer = std::function<absl::StatusOr<std::string>(
+      const std::string& request, ProcessRole role, const std::string& address)>;
   struct Options {
     NodeOrder order;  // What all orders have: job, run directory, lease, check, data index.
     std::string build;
     absl::Duration host_timeout;
     size_t num_workers = 0;
+    Signer sign;                        // Null: no certificates are signed.
+    absl::Duration certificate_period;  // They are signed anew so often.
   };
 
   explicit NodeTable(Options options);
@@ -52,9 +62,9 @@ class NodeTable {
   // The job has ended; so do the nodes.
   void End();
 
-  // Errors: kFailedPrecondition (the node is refused for good; names its host and both builds, or
-  // both folders).
-  absl::Status OnReport(absl::Duration now, const NodeReport& report);
+  // `peer`: the IP address that it came from; "": not known. Errors: kFailedPrecondition (the node
+  // is refused for good; names its host and both builds, folders or addresses).
+  absl::Status OnReport(absl::Duration now, const NodeReport& report, const std::string& peer = "");
   void OnTick(absl::Duration now);
   // For the node that registered so; answers its newest report.
   NodeOrder OrderFor(const std::string& host, uint64_t nonce);
@@ -65,27 +75,34 @@ class NodeTable {
   std::vector<JobEvent> TakeEvents() { return std::exchange(events_, {}); }
   // Of rank 0, that came since the call before.
   std::string TakeMetrics() { return std::exchange(metrics_, {}); }
-  // By rank, of workers of this generation that ended well.
-  const std::vector<nlohmann::ordered_json>& results() const { return results_; }
+  // By rank, of workers of this generation that ended well; nullopt: as at the call before.
+  std::optional<std::vector<nlohmann::ordered_json>> TakeResults();
   std::vector<std::string> TakeNotices() { return std::exchange(notices_, {}); }
 
-  // Asks for the last lines of a process's log. Errors: kNotFound (no such process was started),
-  // kUnavailable (its host is lost).
-  absl::Status AskForLog(uint64_t id, const std::string& process, uint32_t max_lines);
+  // Asks for lines of a process's log. `request`: its id is that of the answer. Errors: kNotFound
+  // (no such process was started), kUnavailable (its host is lost).
+  absl::Status AskForLog(const LogRequest& request);
   // The answers that came since the call before.
   std::vector<LogLines> TakeLogs() { return std::exchange(logs_, {}); }
-  // Where each process ran last, by name: {"server 0": {"host": .., "log": path}}.
-  const nlohmann::ordered_json& places() const { return places_; }
+  // Where each process ran last, by name: {"server 0": {"host": .., "log": path}}; nullopt: as at
+  // the call before.
+  std::optional<nlohmann::ordered_json> TakePlaces();
 
  private:
   struct Placed {
     ProcessId id;
     WantedProcess wanted;
     bool is_wanted = true, is_up = false, has_ended = false;
-    uint64_t dropped_in = 0;  // The order that first did not want it.
+    uint64_t dropped_in = 0;                            // The order that first did not want it.
+    std::string request;                                // For a certificate; "": none has come.
+    absl::Duration sign_at = absl::InfiniteDuration();  // Anew.
   };
   struct HostState {
     uint64_t nonce = 0;
+    NodeHello hello;
+    std::string peer;  // Where its reports come from.
+    // By nonce: the host's heartbeat when the stranger came.
+    std::map<uint64_t, uint64_t> strangers;
     absl::Duration seen_at;
     uint64_t heartbeat = 0;
     bool is_up = false;  // Fit, and announced.
@@ -95,7 +112,13 @@ class NodeTable {
 
   void Lose(const std::string& name, HostState* host, const std::string& why);
   absl::Status Admit(const NodeReport& report, HostState* host);
-  void TakeProcesses(const NodeReport& report, HostState* host);
+  absl::Status TakeStranger(const NodeReport& report, HostState* host);
+  absl::Status CheckAddress(const HostState& host);
+  void TakeProcesses(absl::Duration now, const NodeReport& report, HostState* host);
+  void TakeRequest(absl::Duration now, const HostState& host, const std::string& request,
+                   Placed* placed);
+  void Sign(absl::Duration now, const HostState& host, Placed* placed);
+  void RefuseUnordered(const NodeReport& report, const HostState& host);
   void TakeMetricsOf(const NodeReport& report);
   void TakeEnd(const std::string& host, const ProcessReport& report, Placed* placed);
   void TakeLogsOf(const NodeReport& report, HostState* host);
@@ -114,6 +137,8 @@ class NodeTable {
   std::string metrics_;
   std::vector<nlohmann::ordered_json> results_;
   nlohmann::ordered_json places_ = nlohmann::ordered_json::object();
+  bool are_results_new_ = true, are_places_new_ = true;
+  std::set<std::string> told_;  // Notices that are not repeated.
   std::vector<JobEvent> events_;
   std::vector<LogLines> logs_;
   std::vector<std::string> notices_;

@@ -74,7 +74,9 @@ std::vector<ServerReport> ProcessCalls::ServerStats(absl::Duration timeout) cons
   CallAll(reports.size(), [&](size_t i) {
     const Client server = Server(i);
     if (server == nullptr) return;
+    const Stopwatch watch;
     reports[i] = {server->address(), server->GetStats(timeout)};
+    reports[i].took = watch.Elapsed();
   });
   return reports;
 }
@@ -86,7 +88,9 @@ std::vector<WorkerReport> ProcessCalls::WorkerStats(absl::Duration timeout) cons
   }
   std::vector<WorkerReport> reports(clients.size(), {"", NotThere()});
   CallAll(clients.size(), [&](size_t i) {
+    const Stopwatch watch;
     reports[i] = {clients[i]->address(), clients[i]->GetWorkerStats(timeout)};
+    reports[i].took = watch.Elapsed();
   });
   return reports;
 }
@@ -152,6 +156,19 @@ std::vector<bool> ProcessCalls::Decide(const action::Decide& decide) const {
     answered[i] = worker == nullptr || !IsUnanswered(worker->Decide(decision, kCallTimeout));
   });
   return {answered.begin(), answered.end()};
+}
+
+std::vector<absl::Status> ProcessCalls::Introduce(const action::Introduce& introduce) const {
+  WorkerPeers peers;
+  peers.set_job_id(job_.name());
+  peers.set_generation(generation_);
+  for (const std::string& address : introduce.addresses) peers.add_addresses(address);
+  std::vector<absl::Status> answers(introduce.ranks.size(), NotThere());
+  CallAll(introduce.ranks.size(), [&](size_t i) {
+    const Client worker = Worker(introduce.ranks[i]);
+    if (worker != nullptr) answers[i] = worker->Introduce(peers, kCallTimeout);
+  });
+  return answers;
 }
 
 // The server may be computing a digest for another client, or just have done so.

@@ -43,6 +43,8 @@ class ProcessCalls {
   // By rank, as in `decide`: whether a worker answered. A refusal counts as an answer: that worker
   // does not wait for the decision.
   std::vector<bool> Decide(const action::Decide& decide) const;
+  // By rank, as in `introduce`. A worker that is not connected has not answered.
+  std::vector<absl::Status> Introduce(const action::Introduce& introduce) const;
   absl::StatusOr<Digest> GetDigest(const action::AskDigest& ask) const;
 
  private:

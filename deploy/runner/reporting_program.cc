@@ -1,7 +1,6 @@
 #include "deploy/runner/reporting_program.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,17 +22,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
-// The child has its own descriptors below, and the pipe of its report at 3.
-constexpr int kLowestFd = 10;
-constexpr int kTailLines = 15;
 
 // A file in memory, which children inherit by its number.
 class MemoryFile {
  public:
-  explicit MemoryFile(absl::string_view text) {
-    const int low_fd = memfd_create("thermocline", MFD_CLOEXEC);
-    fd_ = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD, kLowestFd);
-    if (low_fd >= 0) close(low_fd);
+  explicit MemoryFile(absl::string_view text) : fd_(MakeMemoryFile("thermocline")) {
     while (fd_ >= 0 && !text.empty()) {
       const ssize_t written = write(fd_, text.data(), text.size());
       if (written <= 0) break;
@@ -51,18 +44,15 @@ class MemoryFile {
   std::string path() const { return absl::StrCat("/proc/self/fd/", fd_); }
 
  private:
-  int fd_;
+  const int fd_;
   bool is_whole_ = false;
 };
 
 // How a program ended that said nothing of it, with the end of its log.
 std::string DescribeEnd(const std::string& program, const ProcessEnd& end, const MemoryFile& log) {
-  std::string text = absl::StrCat(program, " ", end.how);
-  if (end.exit_code.has_value()) return text;  // `how` has the last line.
-  for (const std::string& line : LogTail(log.path(), kTailLines)) {
-    absl::StrAppend(&text, "\n  | ", line);
-  }
-  return text;
+  const std::string text = absl::StrCat(program, " ", end.how);
+  // `how` of an exit has the last line.
+  return end.exit_code.has_value() ? text : text + QuoteLogTail(log.path());
 }
 
 }  // namespace

@@ -18,6 +18,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
 #include "common/disk/disk.h"
+#include "common/disk/file_list.h"
+#include "deploy/runner/child_process.h"
 
 namespace thermocline {
 namespace {
@@ -61,19 +63,18 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
   return absl::OkStatus();
 }
 
-// Whether a folder is empty but for a lock and the files of `submit`. Taking the lock then shows
+// Whether a folder is empty but for a lock and what `submit` leaves. Taking the lock then shows
 // whether it is held.
 bool IsUnused(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    if (entry.path().filename() != "lock" && entry.path().filename() != "submit") return false;
+    const std::string name = entry.path().filename().string();
+    if (name != "lock" && name != "submit" && name != "certificates") return false;
   }
   return !error;
 }
 
 constexpr absl::Duration kRetryPeriod = absl::Milliseconds(20);
-// Beyond the file descriptors that a child gets by number.
-constexpr int kLowestFd = 10;
 
 std::string LockFile(const std::string& folder) { return absl::StrCat(folder, "/lock"); }
 
@@ -150,10 +151,7 @@ std::string RunDirectory::File(absl::string_view name) const {
   return absl::StrCat(path_, "/", name);
 }
 
-std::string RunDirectory::CheckpointDirectory() const {
-  std::error_code error;
-  return std::filesystem::absolute(File("checkpoints"), error).lexically_normal().string();
-}
+std::string RunDirectory::CheckpointDirectory() const { return AbsolutePath(File("checkpoints")); }
 
 absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text) const {
   const std::string path = File(name);
@@ -183,11 +181,9 @@ absl::Status RunDirectory::Remove(absl::string_view name) const {
 absl::StatusOr<RunLock> RunLock::Take(const std::string& folder, absl::Duration patience,
                                       const OnWait& on_wait) {
   const std::string path = LockFile(folder);
-  const int low_fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (low_fd < 0) return LockError(path);
-  // Not closed by exec: children keep it.
-  const int fd = fcntl(low_fd, F_DUPFD, kLowestFd);
-  close(low_fd);
+  // Children keep it.
+  const int fd =
+      MoveHigh(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), /*is_inherited=*/true);
   if (fd < 0) return LockError(path);
   RunLock lock(fd);
   const Stopwatch watch;

@@ -7,11 +7,13 @@
 //   server_stats.json    the servers' stats at the end
 //   summary.json         the result
 //   data_index/          where rows begin in the text files of the data (docs/formats.md)
-//   certificates/        of the job's processes, where cluster.tls.automatic made them
+//   certificates/        of the job's processes, where cluster.tls.automatic made them; of a job
+//                        over several hosts also the key of their authority
 //   submit/              the script for an engine, its log, those of the hosts' agents
 //   stop.request         `thermocline stop` asks the job to end
 //   controller.json      of a job over several hosts: where the controller listens for their agents
 //   hosts.json           which process ran on which host, and where its log lies there
+//   slow_hosts.json      hosts that keep the others waiting (host_watch.h)
 //   lock                 held by the launcher and the processes that it starts
 #ifndef THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
 #define THERMOCLINE_DEPLOY_RUNNER_RUN_DIRECTORY_H_
@@ -32,7 +34,7 @@ std::string HostName();
 class RunDirectory {
  public:
   // Makes `path`, or runs/<job_name>-<time> where it is empty. Overwrites no files: an existing
-  // folder must be empty, but for the lock of a start that failed and for submit/.
+  // folder must be empty, but for the lock of a start that failed, submit/ and certificates/.
   // Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
                                              absl::Time now);

@@ -52,6 +52,7 @@ void SignalWatch::Drain() {
   while (read(fd_, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGCHLD) continue;
     ++stop_requests_;
+    if (info.ssi_signo == SIGTERM) ++terminations_;
     last_stop_signal_ = static_cast<int>(info.ssi_signo);
   }
 }

@@ -26,6 +26,8 @@ class SignalWatch {
   void Drain();
   // How often SIGINT, SIGTERM or SIGHUP came, and the last of them (0: none).
   int stop_requests() const { return stop_requests_; }
+  // How many of them were SIGTERM: an engine sends it, and may start the program again elsewhere.
+  int terminations() const { return terminations_; }
   int last_stop_signal() const { return last_stop_signal_; }
   // "stopped by signal 2 (Interrupt)", of the last one. REQUIRES: stop_requests() > 0
   std::string stop_reason() const;
@@ -34,6 +36,7 @@ class SignalWatch {
   sigset_t previous_mask_;
   int fd_ = -1;
   int stop_requests_ = 0;
+  int terminations_ = 0;
   int last_stop_signal_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -167,6 +168,76 @@ std::string MissingLine(const Json& summary) {
                       "\n");
 }
 
+// The sum of a field of an object of each result; nullopt: none has it.
+std::optional<double> SumIn(const std::vector<Json>& results, const char* object,
+                            const char* name) {
+  std::optional<double> sum;
+  for (const Json& result : results) {
+    const auto found = result.find(object);
+    if (found == result.end()) continue;
+    if (const auto value = NumberAt(*found, name)) sum = sum.value_or(0) + *value;
+  }
+  return sum;
+}
+
+// What all workers' caches did; null: none has one.
+Json SummarizeCache(const std::vector<Json>& results, bool is_shared) {
+  const auto hits = SumIn(results, "cache", "hits");
+  if (!hits) return nullptr;
+  const double loaded = SumIn(results, "cache", "loaded").value_or(0);
+  const double bypassed = SumIn(results, "cache", "bypassed").value_or(0);
+  const double keys = *hits + loaded + bypassed;
+  Json cache;
+  cache["mode"] = results.size() < 2 ? "own" : is_shared ? "shared" : "copies";
+  cache["hit_rate"] = keys > 0 ? *hits / keys : 0;
+  cache["hits"] = Whole(hits);
+  cache["loaded"] = Whole(loaded);
+  cache["bypassed"] = Whole(bypassed);
+  return cache;
+}
+
+// What the workers sent each other, and whom they waited for; null: nothing.
+Json SummarizeExchange(const std::vector<Json>& results) {
+  const auto sent = SumIn(results, "exchange", "bytes_sent");
+  if (!sent) return nullptr;
+  std::vector<double> waits(results.size());
+  for (const Json& result : results) {
+    const auto found = result.find("exchange");
+    if (found == result.end() || !found->contains("wait_for_rank_s")) continue;
+    const Json& of_ranks = (*found)["wait_for_rank_s"];
+    for (size_t rank = 0; rank < std::min(of_ranks.size(), waits.size()); ++rank) {
+      if (of_ranks[rank].is_number()) waits[rank] += of_ranks[rank].get<double>();
+    }
+  }
+  Json exchange;
+  exchange["bytes_sent"] = Whole(sent);
+  exchange["bytes_sent_again"] = Whole(SumIn(results, "exchange", "bytes_sent_again"));
+  exchange["wait_for_rank_s"] = waits;
+  const auto slowest = std::max_element(waits.begin(), waits.end());
+  exchange["slowest_rank"] = *slowest > 0 ? Json(slowest - waits.begin()) : Json(nullptr);
+  return exchange;
+}
+
+// "cache hits 61.2%, 1.2 GiB exchanged between workers, which waited most for worker 2 (12.3 s)";
+// "" where there is neither.
+std::string ExchangeLine(const Json& summary) {
+  std::vector<std::string> parts;
+  if (const auto cache = summary.find("cache"); cache != summary.end()) {
+    parts.push_back(
+        absl::StrFormat("cache hits %.1f%%", 100 * NumberAt(*cache, "hit_rate").value_or(0)));
+  }
+  if (const auto exchange = summary.find("exchange"); exchange != summary.end()) {
+    const auto sent = static_cast<uint64_t>(NumberAt(*exchange, "bytes_sent").value_or(0));
+    parts.push_back(absl::StrCat(FormatBytes(sent), " exchanged between workers"));
+    if (const auto slowest = NumberAt(*exchange, "slowest_rank")) {
+      const auto rank = static_cast<size_t>(*slowest);
+      parts.back() += absl::StrFormat(", which waited most for worker %d (%.1f s)", rank,
+                                      (*exchange)["wait_for_rank_s"][rank].get<double>());
+    }
+  }
+  return parts.empty() ? "" : absl::StrJoin(parts, ", ") + "\n";
+}
+
 }  // namespace
 
 std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name) {
@@ -180,6 +251,12 @@ std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* n
 std::string TextAt(const nlohmann::ordered_json& json, const char* name) {
   const auto found = json.find(name);
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+Json ReadJsonFile(const std::string& path) {
+  std::ifstream file(path);
+  Json json = Json::parse(file, nullptr, false);
+  return json.is_object() ? json : Json();
 }
 
 std::string DigestText(const Digest& digest) {
@@ -214,6 +291,12 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["bad_lines"] = Whole(Sum(results, "bad_lines"));
   summary["first_bad_line"] = FirstText(results, "first_bad_line");
   summary["padding_ids"] = Whole(Sum(results, "padding_ids"));
+  summary["bytes_pulled"] = Whole(Sum(results, "bytes_pulled"));
+  summary["bytes_pushed"] = Whole(Sum(results, "bytes_pushed"));
+  Json exchange = SummarizeExchange(results);
+  Json cache = SummarizeCache(results, /*is_shared=*/!exchange.is_null());
+  if (!cache.is_null()) summary["cache"] = std::move(cache);
+  if (!exchange.is_null()) summary["exchange"] = std::move(exchange);
   summary["model_digest"] = digest ? Json(DigestText(*digest)) : Json(nullptr);
   return summary;
 }
@@ -231,8 +314,9 @@ bool KeepCounts(const Json& before, Json* summary) {
   const auto keep = [](const Json& from, const char* name, Json* to) {
     if (from.contains(name)) (*to)[name] = from[name];
   };
-  for (const char* name : {"samples_per_s", "wall_s", "bad_lines", "first_bad_line", "padding_ids",
-                           "server_restarts", "rollbacks"}) {
+  for (const char* name :
+       {"samples_per_s", "wall_s", "bad_lines", "first_bad_line", "padding_ids", "server_restarts",
+        "rollbacks", "bytes_pulled", "bytes_pushed", "cache", "exchange"}) {
     keep(before, name, summary);
   }
   if (!summary->contains("evaluations")) keep(before, "evaluations", summary);
@@ -311,7 +395,8 @@ std::string RenderSummary(const Json& summary) {
   if (NumberAt(summary, "padding_ids").value_or(0) > 0) {
     absl::StrAppend(&text, Count(summary, "padding_ids"), " ids were padding\n");
   }
-  absl::StrAppend(&text, HistoryLine(summary), MissingLine(summary), DigestLine(summary));
+  absl::StrAppend(&text, ExchangeLine(summary), HistoryLine(summary), MissingLine(summary),
+                  DigestLine(summary));
   return text;
 }
 

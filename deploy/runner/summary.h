@@ -20,6 +20,8 @@ namespace thermocline {
 std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name);
 // The text called `name`; "" where it is missing, has another type, or `json` is no object.
 std::string TextAt(const nlohmann::ordered_json& json, const char* name);
+// The object that a file holds; null where there is none, or no JSON.
+nlohmann::ordered_json ReadJsonFile(const std::string& path);
 
 // 32 hexadecimal digits, the high half first.
 std::string DigestText(const Digest& digest);
@@ -30,8 +32,10 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
                                                          const std::string& file);
 
 // The object of summary.json: job, steps, samples, auc, gauc, logloss, normalized_entropy,
-// calibration, samples_per_s, wall_s, servers, workers, model_digest, bad_lines, first_bad_line.
-// What no worker reported is null.
+// calibration, samples_per_s, wall_s, servers, workers, model_digest, bad_lines, first_bad_line,
+// bytes_pulled, bytes_pushed. What no worker reported is null. Where workers have a cache or
+// exchange rows also "cache" (mode: "own", "copies", "shared"; hit_rate, hits, loaded, bypassed)
+// and "exchange" (bytes_sent, bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
 //   steps: the most of any worker; samples, bad_lines: summed;
 //   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
 //   others are null, too, where the held-out rows have one class only;
@@ -46,8 +50,9 @@ bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 
 // For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
 // of its own (samples_per_s, wall_s, bad_lines, first_bad_line, padding_ids, server_restarts,
-// rollbacks, checkpoints.committed and called_off), and its evaluations where this run made none.
-// False, and nothing is changed, where `before` is of another step.
+// rollbacks, bytes_pulled, bytes_pushed, cache, exchange, checkpoints.committed and called_off),
+// and its evaluations where this run made none. False, and nothing is changed, where `before` is of
+// another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss

@@ -57,6 +57,32 @@ TEST(Summary, PutsTheWorkersTogether) {
   EXPECT_THAT(text, HasSubstr("\n1,234 ids were padding\n"));
 }
 
+TEST(Summary, AddsUpTheCachesAndWhatWorkersSentEachOther) {
+  Json first = Json::parse(
+      R"({"bytes_pulled": 100, "bytes_pushed": 10, "cache": {"hits": 6, "loaded": 1, "bypassed": 1},
+          "exchange": {"bytes_sent": 1048576, "bytes_sent_again": 5, "wait_for_rank_s": [0, 2.5]}})");
+  Json second = Json::parse(
+      R"({"bytes_pulled": 50, "bytes_pushed": 20, "cache": {"hits": 0, "loaded": 4, "bypassed": 0},
+          "exchange": {"bytes_sent": 1048576, "bytes_sent_again": 0, "wait_for_rank_s": [1, 0]}})");
+  Json summary = MakeSummary(TwoByTwo(), {first, second}, std::nullopt, 1);
+  EXPECT_EQ(summary["bytes_pulled"], 150);
+  EXPECT_EQ(summary["bytes_pushed"], 30);
+  EXPECT_EQ(summary["cache"], Json::parse(R"({"mode": "shared", "hit_rate": 0.5, "hits": 6,
+                                              "loaded": 5, "bypassed": 1})"));
+  EXPECT_EQ(summary["exchange"], Json::parse(R"({"bytes_sent": 2097152, "bytes_sent_again": 5,
+                            "wait_for_rank_s": [1.0, 2.5], "slowest_rank": 1})"));
+  EXPECT_THAT(
+      RenderSummary(summary),
+      HasSubstr("cache hits 50.0%, 2.0 MiB exchanged between workers, which waited most for "
+                "worker 1 (2.5 s)\n"));
+  first.erase("exchange");
+  second.erase("exchange");
+  summary = MakeSummary(TwoByTwo(), {first, second}, std::nullopt, 1);
+  EXPECT_EQ(summary["cache"]["mode"], "copies");
+  EXPECT_FALSE(summary.contains("exchange"));
+  EXPECT_EQ(MakeSummary(TwoByTwo(), {first}, std::nullopt, 1)["cache"]["mode"], "own");
+}
+
 TEST(Summary, WhatNobodyReportedIsNull) {
   const Json summary = MakeSummary(TwoByTwo(), {Json::object()}, std::nullopt, 1);
   EXPECT_TRUE(summary["auc"].is_null());

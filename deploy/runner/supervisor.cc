@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
 #include "deploy/runner/child_process.h"
@@ -16,35 +18,44 @@
 namespace thermocline {
 namespace {
 
-constexpr int kTailLines = 15;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kMostLastWords = 300;
 
-// "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".
-std::string HowItEnded(const ChildProcess& ended) {
-  if (ended.exit_code().value_or(0) == 0) return ended.DescribeEnd();
+// The last line of the log of a process that exited with an error.
+std::string LastWords(const ChildProcess& ended) {
+  if (ended.exit_code().value_or(0) == 0) return "";
   const std::vector<std::string> tail = LogTail(ended.log_path(), 1, ended.log_begin());
-  if (tail.empty()) return ended.DescribeEnd();
-  // Lines begin with the time (common/net/log.h).
-  absl::string_view words = tail[0];
+  if (tail.empty()) return "";
+  // Lines begin with the time (common/base/process.h).
+  const size_t space = tail[0].find(' ');
   absl::Time time;
-  const size_t space = words.find(' ');
-  if (space != words.npos &&
-      absl::ParseTime(absl::RFC3339_full, words.substr(0, space), &time, nullptr)) {
-    words.remove_prefix(space + 1);
-  }
-  return absl::StrCat(ended.DescribeEnd(), " (", words.substr(0, kMostLastWords), ")");
+  const bool has_time =
+      space != std::string::npos &&
+      absl::ParseTime(absl::RFC3339_full, tail[0].substr(0, space), &time, nullptr);
+  return has_time ? tail[0].substr(space + 1) : tail[0];
 }
 
-// The same for an error: with its last log lines.
-std::string Report(const ChildProcess& ended) {
-  const std::vector<std::string> tail = LogTail(ended.log_path(), kTailLines, ended.log_begin());
+// What a program says last that ends by an error of its own: "failed: CODE: message".
+std::string Reason(const ChildProcess& ended, absl::string_view last_words) {
+  if (ended.exit_code() != kExitFailed || !absl::ConsumePrefix(&last_words, "failed: ")) return "";
+  const size_t code_end = last_words.find(": ");
+  return code_end == last_words.npos ? "" : std::string(last_words.substr(code_end + 2));
+}
+
+// "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".
+std::string HowItEnded(const ChildProcess& ended, absl::string_view last_words) {
+  if (last_words.empty()) return ended.DescribeEnd();
+  return absl::StrCat(ended.DescribeEnd(), " (", last_words.substr(0, kMostLastWords), ")");
+}
+
+// The same for an error: with its last log lines, unless the reason is known.
+std::string Report(const ChildProcess& ended, absl::string_view reason) {
+  if (!reason.empty()) return absl::StrCat(ended.DescribeEnd(), "; its log: ", ended.log_path());
+  const std::string tail = QuoteLogTail(ended.log_path(), ended.log_begin());
   if (tail.empty()) {
     return absl::StrCat(ended.DescribeEnd(), "; it wrote nothing to its log ", ended.log_path());
   }
-  std::string report = absl::StrCat(ended.DescribeEnd(), "; last lines of ", ended.log_path(), ":");
-  for (const std::string& line : tail) absl::StrAppend(&report, "\n  | ", line);
-  return report;
+  return absl::StrCat(ended.DescribeEnd(), "; last lines of ", ended.log_path(), ":", tail);
 }
 
 }  // namespace
@@ -53,7 +64,8 @@ Supervisor::~Supervisor() {
   for (const Reader& reader : readers_) close(reader.fd);
 }
 
-absl::Status Supervisor::Start(const ProcessId& id, const ChildProcessOptions& options) {
+absl::Status Supervisor::Start(const ProcessId& id, ChildProcessOptions options) {
+  options.ignores_term = stop_signal_ != SIGTERM;
   ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(options));
   members_.push_back({id, std::move(process)});
   return absl::OkStatus();
@@ -73,7 +85,10 @@ std::vector<Supervisor::Ended> Supervisor::TakeEnded() {
       continue;
     }
     const ChildProcess& process = member.process;
-    ended.push_back({member.id, {process.exit_code(), HowItEnded(process), Report(process)}});
+    const std::string last_words = LastWords(process), reason = Reason(process, last_words);
+    ended.push_back(
+        {member.id,
+         {process.exit_code(), HowItEnded(process, last_words), Report(process, reason), reason}});
   }
   members_ = std::move(running);
   return ended;
@@ -104,7 +119,7 @@ void Supervisor::Stop(ProcessRole role, absl::Duration grace) {
   const int requests = signals_.stop_requests();
   const Stopwatch watch;
   bool done = all_ended();
-  for (ChildProcess& process : stopping) process.Signal(SIGTERM);
+  for (ChildProcess& process : stopping) process.Signal(stop_signal_);
   while (!done && watch.Elapsed() < grace && signals_.stop_requests() == requests) {
     Poll(std::min(absl::Milliseconds(50), grace - watch.Elapsed()));
     done = all_ended();

@@ -2,6 +2,8 @@
 #ifndef THERMOCLINE_DEPLOY_RUNNER_SUPERVISOR_H_
 #define THERMOCLINE_DEPLOY_RUNNER_SUPERVISOR_H_
 
+#include <signal.h>
+
 #include <deque>
 #include <functional>
 #include <string>
@@ -19,13 +21,15 @@ namespace thermocline {
 // Decides nothing: the job machine does. Not thread-safe; lives on the main thread.
 class Supervisor {
  public:
-  // `signals` must outlive this object.
-  explicit Supervisor(SignalWatch* signals) : signals_(*signals) {}
+  // `signals` must outlive this object. `stop_signal` asks a process to end: SIGTERM, or SIGINT;
+  // processes then ignore SIGTERM, which an engine sends to all processes of a host at once.
+  explicit Supervisor(SignalWatch* signals, int stop_signal = SIGTERM)
+      : signals_(*signals), stop_signal_(stop_signal) {}
   // Kills what still runs.
   ~Supervisor();
 
   // Errors: see ChildProcess::Start.
-  absl::Status Start(const ProcessId& id, const ChildProcessOptions& options);
+  absl::Status Start(const ProcessId& id, ChildProcessOptions options);
 
   // Calls `reader` with what comes from `fd` during Poll, and with "" once at its end. Closes `fd`.
   void ReadFrom(int fd, std::function<void(absl::string_view)> reader);
@@ -42,10 +46,11 @@ class Supervisor {
   // their starts, all found by one look at the processes.
   std::vector<Ended> TakeEnded();
 
-  // Sends a signal to a process, which TakeEnded will have; nothing where it has ended.
-  void Signal(const ProcessId& id, int number);
+  // Asks a process to end, or kills it; TakeEnded will have it. Nothing where it has ended.
+  void AskToEnd(const ProcessId& id) { Signal(id, stop_signal_); }
+  void Kill(const ProcessId& id) { Signal(id, SIGKILL); }
 
-  // Asks the processes of a role to stop (SIGTERM), waits up to `grace`, then kills. Never fails. A
+  // Asks the processes of a role to stop, waits up to `grace`, then kills. Never fails. A
   // second Ctrl-C kills at once. None of them is left, nor seen again.
   void Stop(ProcessRole role, absl::Duration grace);
 
@@ -60,8 +65,10 @@ class Supervisor {
   };
 
   void Consume(Reader* reader);
+  void Signal(const ProcessId& id, int number);
 
   SignalWatch& signals_;
+  const int stop_signal_;
   std::deque<Member> members_;  // That have not been taken, in the order of their starts.
   std::vector<Reader> readers_;
 };

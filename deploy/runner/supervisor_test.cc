@@ -20,6 +20,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 SignalWatch& Signals() {
   static SignalWatch* const signals = new SignalWatch;
@@ -87,6 +88,20 @@ TEST_F(SupervisorTest, SaysHowEachHasEnded) {
     }
   }
   EXPECT_TRUE(supervisor_.TakeEnded().empty());  // Each is said once; one runs.
+}
+
+TEST_F(SupervisorTest, TellsTheReasonThatAProcessGives) {
+  const std::string words = "2026-11-22T06:00:00.123Z failed: INVALID_ARGUMENT: day.csv:17: no: id";
+  const ProcessId failed =
+      StartShell(ProcessRole::kWorker, 0, absl::StrCat("echo ", words, "; exit 1"));
+  StartShell(ProcessRole::kWorker, 1, absl::StrCat("echo ", words, "; exit 3"));
+  StartShell(ProcessRole::kWorker, 2, absl::StrCat("echo ", words, "; echo more; exit 1"));
+  for (const Supervisor::Ended& ended : TakeEnded(3)) {
+    EXPECT_EQ(ended.end.reason, ended.id == failed ? "day.csv:17: no: id" : "");
+    if (!(ended.id == failed)) continue;
+    EXPECT_EQ(ended.end.how, "exited with code 1 (failed: INVALID_ARGUMENT: day.csv:17: no: id)");
+    EXPECT_EQ(ended.end.report, absl::StrCat("exited with code 1; its log: ", Log("worker 0")));
+  }
 }
 
 TEST_F(SupervisorTest, ReportsNothingThatAnEarlierProcessWrote) {
@@ -187,13 +202,35 @@ TEST(LogTail, GivesTheLastLines) {
   EXPECT_THAT(LogTail(path, 9), ElementsAre("one", "two", "three"));
   std::ofstream(path) << std::string(200000, 'x') << "\nlast, not ended";
   EXPECT_THAT(LogTail(path, 2), ElementsAre("last, not ended"));
-  std::ofstream(path) << std::string(1000, 'y');
-  EXPECT_THAT(LogTail(path, 2), ElementsAre(std::string(500, 'y')));
+  std::ofstream(path) << std::string(3000, 'y');
+  EXPECT_THAT(LogTail(path, 2), ElementsAre(std::string(2000, 'y')));
   EXPECT_TRUE(LogTail("/no/such/file", 3).empty());
   std::ofstream(path) << "before\nbehind\nlast\n";
   EXPECT_THAT(LogTail(path, 9, 7), ElementsAre("behind", "last"));
   EXPECT_TRUE(LogTail(path, 9, 19).empty());
   EXPECT_TRUE(LogTail(path, 9, 100).empty());
+  uint64_t end = 7;
+  LogTail(path, 1, 0, &end);
+  EXPECT_EQ(end, 19u);
+}
+
+TEST(NewLogLines, GivesWholeLinesAndGoesOnBehindThem) {
+  const std::string path = testing::TempDir() + "/new.log";
+  uint64_t offset = 0;
+  EXPECT_THAT(NewLogLines("/no/such/file", &offset), IsEmpty());
+  std::ofstream file(path);
+  file << "one\ntwo\nthr" << std::flush;
+  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre("one", "two"));
+  EXPECT_EQ(offset, 8u);
+  EXPECT_THAT(NewLogLines(path, &offset), IsEmpty());
+  file << "ee\n\nfour\n" << std::flush;
+  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre("three", "", "four"));
+  EXPECT_EQ(offset, 20u);
+  // More than is read at once, one line of it too long.
+  file << std::string(70000, 'x') << "\nlast\n" << std::flush;
+  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre(std::string(2000, 'x')));
+  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre(std::string(2000, 'x'), "last"));
+  EXPECT_EQ(offset, 20u + 70000 + 6);
 }
 
 }  // namespace

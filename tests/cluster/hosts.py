@@ -27,7 +27,7 @@ def missing():
     """Why hosts can't be made on this machine; '': they can."""
     if os.geteuid() != 0:
         return 'namespaces need root'
-    for name in ('unshare', 'nsenter', 'ip', 'tc', 'mount'):
+    for name in ('unshare', 'nsenter', 'ip', 'tc', 'mount', 'pgrep'):
         if not _which(name):
             return 'there is no program %s' % name
     probe = ' && '.join(['ip link add tc0 type bridge', 'ip link add tc1 type veth peer name tc2',
@@ -73,7 +73,7 @@ class Host:
     def up(self):
         # The first process of the host ignores SIGCHLD: the kernel buries what it adopts.
         boot = ('hostname %s && mount -t tmpfs tmpfs /run && mkdir -p /run/munge /run/sshd /run/local && '
-                'ip link set lo up && trap "" CHLD && echo up && exec sleep infinity' % self.name)
+                'ip link set lo up && echo up && exec env --ignore-signal=CHLD sleep infinity' % self.name)
         self._holder = subprocess.Popen(
             ['unshare', '--uts', '--net', '--mount', '--pid', '--fork', '--kill-child', '--mount-proc',
              'sh', '-c', boot], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
@@ -100,6 +100,17 @@ class Host:
         with open(log, 'ab') as output:
             return subprocess.Popen(self.command(*command), stdin=subprocess.DEVNULL, stdout=output,
                                     stderr=output, **options)
+
+    def processes(self, pattern):
+        """The command lines, with process ids, that match a regular expression."""
+        return self.run('pgrep', '-a', '-f', pattern, check=False).splitlines()
+
+    def pause(self):
+        """None of its processes gets any further."""
+        self.run('sh', '-c', 'kill -STOP -1')
+
+    def go_on(self):
+        self.run('sh', '-c', 'kill -CONT -1')
 
     def kill(self):
         """Every process of the host ends at once; its network is gone without a word to others."""

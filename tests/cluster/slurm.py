@@ -34,9 +34,12 @@ InactiveLimit=0
 KillWait=30
 MinJobAge=300
 OverTimeLimit=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SlurmdParameters=config_overrides
 %(nodes)s
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 MaxTime=INFINITE State=UP
 """
 
 
@@ -88,7 +91,7 @@ class Slurm:
 
     def sinfo(self):
         """A line for each node: its name and state."""
-        return self.hosts[0].run('sinfo', '-h', '-N', '-o', '%n %t', check=False)
+        return self.hosts[0].run('sinfo', '-h', '-N', '-p', 'main', '-o', '%n %t', check=False)
 
     def state(self, job_id):
         """PENDING, RUNNING, ...; '' for a job that is long gone."""

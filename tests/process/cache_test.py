@@ -105,13 +105,25 @@ class CacheTest(ProcessTest):
         self.assertEqual(code, 1)
         self.assertIn('cache.budget is 65536 bytes; at least 426048 are needed', err)
 
-    def test_a_cache_of_several_workers_in_sync_mode_is_pointed_out(self):
-        uncached = self.train('--workers=2', run_dir=self.run_dir + '-uncached')
-        code, out, err = self.finish(self.start('--workers=2', *CACHED))
-        self.assertEqual(code, 0, err)
-        self.assertIn('the cache keeps nothing: with several workers', out)
-        with open(os.path.join(self.run_dir, 'summary.json')) as summary:
-            self.assertEqual(json.load(summary)['model_digest'], uncached['model_digest'])
+    def test_several_workers_in_sync_mode_share_one_cache(self):
+        uncached = self.train('--workers=3', run_dir=self.run_dir + '-uncached')
+        cached = self.train('--workers=3', *CACHED, '--set=checkpoint.every_steps=7')
+        self.assertEqual(cached['model_digest'], uncached['model_digest'])
+        self.assertEqual(cached['auc'], uncached['auc'])
+        for rank in range(3):
+            with open(os.path.join(self.run_dir, 'worker-%d.json' % rank)) as file:
+                self.assertGreater(json.load(file)['cache']['hits'], 0)
+
+    def test_a_checkpoint_goes_on_with_another_number_of_workers(self):
+        digests = []
+        for number, cache in enumerate(([], CACHED)):
+            self.run_dir = '%s-%d' % (self.run_dir, number)
+            self.train('--workers=2', '--set=train.max_steps=9', '--set=checkpoint.every_steps=7',
+                       *cache, run_dir=self.run_dir)
+            summary = self.resume('--workers=3', '--clear=train.max_steps')
+            self.assertEqual(summary['resumed_from_step'], 9)
+            digests.append(summary['model_digest'])
+        self.assertEqual(digests[1], digests[0])
 
 
 if __name__ == '__main__':

@@ -153,29 +153,46 @@ class DataTest(ProcessTest):
         self.assertEqual(resumed['resumed_from_step'], 5)
         self.assertEqual(resumed['model_digest'], summary['model_digest'], whole)
 
+    # The first line that a user reads is a worker's own message, once for all workers.
+    def assert_told(self, message, *flags, job, name):
+        code, _, err = self.finish(self.start('--workers=2', *flags, job=job,
+                                              run_dir='%s-%s' % (self.run_dir, name)))
+        self.assertEqual(code, 1)
+        lines = err.splitlines()
+        self.assertEqual(lines[0], 'thermocline: job shop: ' + message)
+        self.assertRegex(lines[1], r'^  \| worker [01] exited with code 1; its log: \S+/worker-[01].log$')
+        self.assertNotIn(message, lines[1:])
+
     def test_what_is_wrong_is_named(self):
         path = self.run_dir + '.csv'
         with open(path, 'w') as file:
             file.write('day,user,item,price,history,event\n2026-11-01,u,i,x,,buy\n')
-        code, _, err = self.finish(self.start(job=self.write_job(SHOP % path, 'a')))
-        self.assertEqual(code, 1)
-        self.assertIn("%s:2: column 4 ('price'): 'x' is not a number" % path, err)
+        self.assert_told("%s:2: column 4 ('price'): 'x' is not a number" % path,
+                         job=self.write_job(SHOP % path, 'a'), name='a')
         code, _, err = self.finish(self.start(
             '--set=feature[0].column=["user", "itm"]', job=self.write_job(SHOP % path, 'b'),
             run_dir=self.run_dir + '-b'))
         self.assertEqual(code, 2)
         self.assertIn("names 'item', but there is no such feature", err)
-        code, _, err = self.finish(self.start(
-            '--set=feature[0].column=["usr", "item"]', '--set=feature[3].cross.of=["usr", "item"]',
-            job=self.write_job(SHOP % path, 'c'), run_dir=self.run_dir + '-c'))
-        self.assertEqual(code, 1)
-        self.assertIn("names the column 'usr', but the header of %s has no such column (did you "
-                      "mean 'user'?)" % path, err)
+        self.assert_told("feature 'usr' names the column 'usr', but the header of %s has no such column "
+                         "(did you mean 'user'?)" % path, '--set=feature[0].column=["usr", "item"]',
+                         '--set=feature[3].cross.of=["usr", "item"]',
+                         job=self.write_job(SHOP % path, 'c'), name='c')
         code, _, err = self.finish(self.start('--data', self.run_dir + '-none-*',
                                               job=self.write_job(SHOP % path, 'd'),
                                               run_dir=self.run_dir + '-d'))
         self.assertEqual(code, 2)
         self.assertIn('no file matches the pattern', err)
+        with open(path, 'w') as file:
+            file.write('day,user,item,price,history,event\n2026-11-21,u,i,1,,buy\n')
+        self.assert_told("'%s' has not a single row to train on; those whose day is 2026-11-20 or more are "
+                         'held out' % path, job=self.write_job(SHOP % path, 'e'), name='e')
+        with gzip.open(path + '.gz', 'wt') as file:
+            file.write('day,user,item,price,history,event\n' + '2026-11-01,u,i,1,,buy\n' * 1000)
+        size = os.path.getsize(path + '.gz') // 2
+        os.truncate(path + '.gz', size)
+        self.assert_told('%s.gz: gzip data is cut off at byte %d, the end of the file' % (path, size),
+                         job=self.write_job(SHOP % (path + '.gz'), 'f'), name='f')
 
 
 if __name__ == '__main__':

@@ -183,7 +183,7 @@ class EvaluationTest(ProcessTest):
         flags.append('--set=evaluate.every_steps=2')
         code, _, err = self.finish(self.start(*flags, run_dir=self.run_dir + '-auc'))
         self.assertEqual(code, 1)
-        self.assertIn('FAILED_PRECONDITION: evaluate.metric is AUC, which is undefined here', err)
+        self.assertIn(': evaluate.metric is AUC, which is undefined here', err)
         by_loss = self.train(*flags, '--set=evaluate.metric=LOGLOSS',
                              run_dir=self.run_dir + '-loss')
         self.assertIsNone(by_loss['evaluations']['best_auc'])

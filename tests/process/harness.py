@@ -103,6 +103,29 @@ def children(pid):
     return found
 
 
+def of_role(folder, role):
+    """The flags of a program that shows the certificate of a role, from such a folder."""
+    return ['--tls-certificate=%s/%s.pem' % (folder, role),
+            '--tls-private-key=%s/%s.key' % (folder, role), '--tls-ca=%s/ca.pem' % folder]
+
+
+def refusal(address, folder, role, method):
+    """The code and the text with which a server refuses an empty request of a role."""
+    import grpc  # Few tests need it.
+
+    def read(name):
+        with open(os.path.join(folder, name), 'rb') as file:
+            return file.read()
+    credentials = grpc.ssl_channel_credentials(read('ca.pem'), read(role + '.key'),
+                                               read(role + '.pem'))
+    with grpc.secure_channel(address, credentials) as channel:
+        try:
+            channel.unary_unary('/thermocline.ParameterServer/' + method)(b'', timeout=DEADLINE_S)
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+    return grpc.StatusCode.OK, ''
+
+
 class ProcessTest(unittest.TestCase):
     """A folder of its own, a click log, and no process left behind by any test."""
 

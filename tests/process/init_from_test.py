@@ -130,7 +130,7 @@ class InitFromTest(ProcessTest):
         for flag, said in (('default_table.dim=16', "dim is 16 here, 8 there"),
                            ('default_table.optimizer.sgd={}', "optimizer"),
                            ('dlrm.top=[64]', "'top.0.weight' of 359 x 64 here, and was 'top.0.weight' of 359 x 32"),
-                           ('data.num_categorical=25', 'the job has 25 features')):
+                           ('data.num_categorical=25', "the checkpoint has a feature 'C26', the job has none")):
             refused = self.fails(job, '--init-from', first, '--set', flag, '--run-dir', self.run_dir)
             self.assertIn('init_from %s does not fit: ' % first, refused)
             self.assertIn(said, refused)

@@ -49,7 +49,12 @@ class InterruptTest(ProcessTest):
         again = self.thermocline('stop', self.run_dir)
         self.assertEqual(again.returncode, 1)
         self.assertIn('no job runs in', again.stderr)
-        # It goes on from there; that it was stopped once no longer counts.
+        # No engine goes on with what its user has stopped.
+        restarted = self.thermocline('train', '--restarted', '--run-dir', self.run_dir)
+        self.assertEqual(restarted.returncode, 1)
+        self.assertIn('job small was stopped before: stopped by `thermocline stop`',
+                      restarted.stderr)
+        # The user does, from there; that it was stopped once no longer counts.
         steps = int(name.split('-')[1]) + 10
         resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir,
                                    '--set', 'train.max_steps=%d' % steps)

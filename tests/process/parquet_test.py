@@ -6,6 +6,7 @@ one that is not there is skipped.
 
 import gzip
 import http.client
+import json
 import os
 import re
 import subprocess
@@ -92,14 +93,34 @@ class ParquetTest(ProcessTest):
         self.train('--set=train.max_steps=4', job=job, run_dir=self.run_dir)
         self.assertEqual(self.resume('--clear=train.max_steps')['model_digest'], text[0])
 
+    def test_what_is_wrong_with_a_file_comes_first(self):
+        folder, _ = self.write_log()
+        days, job = folder + '/days', self.write_job(PARQUET % (folder + '/days'), 'wrong')
+        day = pyarrow.parquet.read_table(days + '/day-2.parquet')
+        other = day.set_column(day.schema.get_field_index('I2'), 'I2',
+                               day.column('I2').cast(pyarrow.string()))
+        pyarrow.parquet.write_table(other, days + '/day-2.parquet')
+        self.assertEqual(self.first_line(job, 'types'), "%s/day-2.parquet: the column 'I2' is of type "
+                         'string, not int64 as in %s/day-0.parquet' % (days, days))
+        os.truncate(days + '/day-2.parquet', os.path.getsize(days + '/day-2.parquet') // 2)
+        self.assertTrue(self.first_line(job, 'cut').startswith(days + '/day-2.parquet: Parquet magic bytes '
+                                                               'not found in footer'))
+
+    def first_line(self, job, name):
+        code, _, err = self.finish(self.start(job=job, run_dir='%s-%s' % (self.run_dir, name)))
+        self.assertEqual(code, 1)
+        prefix = 'thermocline: job parquet: '
+        self.assertTrue(err.startswith(prefix), err)
+        return err[len(prefix):].splitlines()[0]
+
     # ---- objects
 
-    def start_store(self):
+    def start_store(self, **environment):
         if not os.access(MOTO, os.X_OK):
             self.skipTest('no moto: deploy/setup.sh --tests fetches it')
         log = open(self.run_dir + '-moto.log', 'w+')
         server = subprocess.Popen([MOTO, '-H', '127.0.0.1', '-p', '0'], stdout=log, stderr=log,
-                                  env={'PATH': '/usr/bin:/bin', 'HOME': self.run_dir})
+                                  env=dict(environment, PATH='/usr/bin:/bin', HOME=self.run_dir))
 
         def stop():
             server.kill()
@@ -147,6 +168,10 @@ class ParquetTest(ProcessTest):
                 with open(os.path.join(folder, kind, name), 'rb') as file:
                     self.put(port, '/logs/%s/%s' % (kind, name), file.read())
         self.put(port, '/logs/days/_SUCCESS')
+        # Large enough that reading begins amid it: where it was ended, and at the held-out rows.
+        with open(path) as file:
+            wide = ''.join('%s\t%s\n' % (line[:-1], 'x' * 3000) for line in file)
+        self.put(port, '/logs/wide/day-0', wide.encode())
         self.set_environment(AWS_ACCESS_KEY_ID='test', AWS_SECRET_ACCESS_KEY='test')
         endpoint = '--set=data.s3.endpoint=http://127.0.0.1:%d' % port
         text = self.digest(SHORT % path, 'text')
@@ -154,6 +179,49 @@ class ParquetTest(ProcessTest):
         self.assertEqual(self.digest(PARQUET % 's3://logs/days/day-[0-2].parquet', 'pattern',
                                      endpoint), text)
         self.assertEqual(self.digest(AS_CSV % 's3://logs/text', 'csv', endpoint), text)
+        job = self.write_job(AS_CSV.replace('"C1..C26"]', '"C1..C26", "note"]') % 's3://logs/wide' +
+                             'checkpoint {}', 'wide')
+        self.run_dir += '-wide'
+        self.train(endpoint, '--set=train.max_steps=7', job=job, run_dir=self.run_dir)
+        index = os.path.join(self.run_dir, 'data_index')
+        self.assertEqual(len(os.listdir(index)), 1)
+        self.assertEqual(self.resume('--clear=train.max_steps')['model_digest'], text[0])
+        self.assertEqual(len(os.listdir(index)), 1)
+
+    def inspect(self, *paths):
+        done = self.thermocline('inspect', *paths, '--json')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figures = json.loads(done.stdout)
+        del figures['paths']
+        return figures
+
+    def test_objects_are_inspected_as_files_are(self):
+        port = self.start_store()
+        folder, _ = self.write_log()
+        self.put(port, '/logs')
+        for kind in ('days', 'text'):
+            for name in os.listdir(os.path.join(folder, kind)):
+                with open(os.path.join(folder, kind, name), 'rb') as file:
+                    self.put(port, '/logs/%s/%s' % (kind, name), file.read())
+        self.set_environment(AWS_ACCESS_KEY_ID='test', AWS_SECRET_ACCESS_KEY='test',
+                             AWS_ENDPOINT_URL='http://127.0.0.1:%d' % port)
+        for kind in ('days/', 'text/'):
+            figures = self.inspect('s3://logs/' + kind)
+            self.assertEqual(figures, self.inspect(os.path.join(folder, kind)))
+            self.assertGreater(figures['bytes'], 0)
+        mixed = self.thermocline('inspect', 's3://logs/days/day-0.parquet',
+                                 os.path.join(folder, 'text', os.listdir(folder + '/text')[0]))
+        self.assertEqual(mixed.returncode, 2)
+        self.assertIn('name files of one kind', mixed.stderr)
+        missing = self.thermocline('inspect', 's3://logs/none.csv')
+        self.assertEqual(missing.returncode, 2)
+        self.assertIn("s3://logs/none.csv: the bucket 'logs' has no such key", missing.stderr)
+        # The job's own words for the store, and none of the environment's.
+        self.set_environment(AWS_ACCESS_KEY_ID='test', AWS_SECRET_ACCESS_KEY='test', AWS_ENDPOINT_URL=None)
+        job = self.write_job(PARQUET % 's3://logs/days/', 'plan')
+        plan = self.thermocline('plan', job, '--scan', '--set=data.s3.endpoint=http://127.0.0.1:%d' % port)
+        self.assertIn(plan.returncode, (0, 1), plan.stderr)
+        self.assertIn('rows', plan.stdout)
 
     def refusal(self, path, *flags):
         done = self.thermocline('train', self.write_job(PARQUET % path, 'refused'), '--run-dir',
@@ -167,9 +235,11 @@ class ParquetTest(ProcessTest):
         self.put(port, '/logs/a.parquet', b'PAR1')
         endpoint = '--set=data.s3.endpoint=http://127.0.0.1:%d' % port
         self.set_environment()
-        self.assertIn('there are no credentials', self.refusal('s3://logs/a.parquet', endpoint))
+        self.assertIn('data.train.path s3://logs/a.parquet: there are no credentials; set AWS_ACCESS_KEY_ID '
+                      'and AWS_SECRET_ACCESS_KEY', self.refusal('s3://logs/a.parquet', endpoint))
         self.set_environment(AWS_ACCESS_KEY_ID='test', AWS_SECRET_ACCESS_KEY='test')
-        self.assertIn("s3://none/a.parquet: there is no bucket 'none'",
+        self.assertIn("s3://none/a.parquet: there is no bucket 'none' at http://127.0.0.1:%d "
+                      '(data.s3.endpoint, or AWS_ENDPOINT_URL)' % port,
                       self.refusal('s3://none/a.parquet', endpoint))
         self.assertIn("s3://logs/b.parquet: the bucket 'logs' has no such key",
                       self.refusal('s3://logs/b.parquet', endpoint))
@@ -181,8 +251,21 @@ class ParquetTest(ProcessTest):
                       self.refusal('s3://logs/a.parquet', '--set=data.s3.endpoint=localhost'))
         # A port that nothing listens on.
         said = self.refusal('s3://logs/a.parquet', '--set=data.s3.endpoint=http://127.0.0.1:1')
-        self.assertIn('s3://logs/a.parquet: ', said)
+        self.assertIn('s3://logs/a.parquet: no answer at http://127.0.0.1:1 (data.s3.endpoint, or '
+                      'AWS_ENDPOINT_URL); ', said)
         self.assertIn('NETWORK_CONNECTION', said)
+
+    def test_credentials_that_a_store_refuses_are_named(self):
+        # The requests that make the object need none.
+        port = self.start_store(INITIAL_NO_AUTH_ACTION_COUNT='2')
+        self.put(port, '/logs')
+        self.put(port, '/logs/a.parquet', b'PAR1')
+        self.set_environment(AWS_ACCESS_KEY_ID='test', AWS_SECRET_ACCESS_KEY='test')
+        said = self.refusal('s3://logs/a.parquet',
+                            '--set=data.s3.endpoint=http://127.0.0.1:%d' % port)
+        self.assertIn('data.train.path s3://logs/a.parquet: the credentials (AWS_ACCESS_KEY_ID and '
+                      'AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) are wrong, or do not allow to read it; ',
+                      said)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ import unittest
 
 import grpc
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, of_role, refusal
 
 
 def openssl(folder, *arguments):
@@ -77,23 +77,6 @@ class TlsTest(ProcessTest):
         self.thermocline('certificates', '--job=small', '--out', folder, *flags)
         return folder
 
-    def of_role(self, folder, role):
-        return ['--tls-certificate=%s/%s.pem' % (folder, role),
-                '--tls-private-key=%s/%s.key' % (folder, role), '--tls-ca=%s/ca.pem' % folder]
-
-    def call(self, address, folder, role, method):
-        """The code and the text with which a server refuses an empty request."""
-        def read(name):
-            with open(os.path.join(folder, name), 'rb') as file:
-                return file.read()
-        credentials = grpc.ssl_channel_credentials(read('ca.pem'), read(role + '.key'),
-                                                   read(role + '.pem'))
-        with grpc.secure_channel(address, credentials) as channel:
-            with self.assertRaises(grpc.RpcError) as refused:
-                channel.unary_unary('/thermocline.ParameterServer/' + method)(
-                    b'', timeout=DEADLINE_S)
-        return refused.exception.code(), refused.exception.details()
-
     def test_roles(self):
         folder = self.certificates('roles')
         flags = ['--set=cluster.tls.directory=' + folder]
@@ -106,18 +89,18 @@ class TlsTest(ProcessTest):
         with open(os.path.join(self.run_dir, 'server-0.port')) as file:
             address = file.read().strip()
         self.assertEqual(self.stats('--run-dir', self.run_dir).returncode, 0)
-        self.assertEqual(self.stats(address, *self.of_role(folder, 'reader')).returncode, 0)
+        self.assertEqual(self.stats(address, *of_role(folder, 'reader')).returncode, 0)
         denied = grpc.StatusCode.PERMISSION_DENIED
         for method, role in (('Push', 'worker'), ('Configure', 'controller'),
                              ('Checkpoint', 'controller'), ('GetDigest', 'controller')):
-            code, text = self.call(address, folder, 'reader', method)
+            code, text = refusal(address, folder, 'reader', method)
             self.assertEqual(code, denied)
             self.assertIn('role reader may not call %s; it is for %s' % (method, role), text)
         # Of a role that may, another error comes from behind the door.
-        code, _ = self.call(address, folder, 'controller', 'Configure')
+        code, _ = refusal(address, folder, 'controller', 'Configure')
         self.assertEqual(code, grpc.StatusCode.FAILED_PRECONDITION)
         # Roles are for servers and clients alike.
-        refused = self.stats(address, *self.of_role(folder, 'node'))
+        refused = self.stats(address, *of_role(folder, 'node'))
         self.assertEqual(refused.returncode, 1)
         self.assertIn('role node may not call GetStats', refused.stdout + refused.stderr)
 

@@ -12,7 +12,7 @@ namespace {
 
 TEST(ControllersTest, OneDecidesAtATime) {
   const char* const text = std::getenv("THERMOCLINE_SIMULATION_SEEDS");
-  const uint64_t seeds = text == nullptr ? 300 : std::strtoull(text, nullptr, 10);
+  const uint64_t seeds = text == nullptr ? uint64_t{300} : std::strtoull(text, nullptr, 10);
   ControllersResult sum;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     const ControllersResult result = RunControllers(seed);

@@ -18,7 +18,7 @@ constexpr char kJobId[] = "simulated";
 constexpr size_t kControllers = 3;
 constexpr int kTurns = 120;
 constexpr int kDeepest = 3;  // Controllers in the middle of an operation.
-constexpr double kInterrupts = 0.08;
+constexpr double kCallInterrupts = 0.08;
 
 using CheckpointKey = std::pair<uint64_t, int64_t>;  // Generation and step of a checkpoint.
 
@@ -60,7 +60,7 @@ class Controllers {
 
   // In the middle of an operation of one controller others may do something.
   void Between() {
-    if (depth_ >= kDeepest || !random_.Chance(kInterrupts)) return;
+    if (depth_ >= kDeepest || !random_.Chance(kCallInterrupts)) return;
     ++result_.nested;
     Act(random_.Below(kControllers));
     if (random_.Chance(0.1)) RunLate();
@@ -282,6 +282,9 @@ class Controllers {
       }
     }
     for (const CheckpointRef& ref : record.retired()) {
+      if (Counts(record, {ref.generation(), Step(ref.step())})) {
+        Fail(absl::StrCat(path, " retires what counts"));
+      }
       retired_.insert({ref.generation(), ref.step()});
       ++result_.retired;
     }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kTimeLimitMicros = int64_t{600} * 1'000'000;
 constexpr uint32_t kStallSeconds = 60;
-constexpr int kMaxWritesBeforeDeath = 12;
+constexpr int kMaxLauncherWrites = 12;
 // Of a job without checkpoints.
 constexpr int64_t kPollMicros = 20'000;
 // Between two rounds of checkpoints of the job machine.
@@ -147,6 +147,7 @@ JobMachineOptions SimJob::MachineOptions(const GenerationStart& start) const {
   JobMachineOptions machine;
   machine.start = start;
   machine.is_resumed = start.generation > 1;
+  machine.introduces_workers = num_workers_ > 1 && setup_.staleness_steps == 0;
   Job& job = machine.job;
   job.set_name(kSimJobId);
   job.set_seed(seed_);
@@ -199,7 +200,8 @@ int64_t SimJob::ClockSpeed() const {
 
 SimWorld SimJob::World() {
   SimWorld world;
-  world.servers = servers();
+  world.num_servers = num_servers_;
+  world.server = [this](size_t index) { return servers_[index].get(); };
   world.worker = [this](size_t rank) {
     return rank < workers_.size() ? workers_[rank].get() : nullptr;
   };
@@ -292,6 +294,7 @@ void SimJob::AddWorker(WorkerRank rank, Step first_step) {
   if (setup_.evaluations.has_value()) {
     options.evaluate_every_steps = setup_.evaluations->every_steps;
   }
+  options.awaits_others = num_workers_ > 1 && setup_.staleness_steps == 0;
   options.num_keys = setup_.num_keys;
   options.keys_per_table = setup_.keys_per_table;
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;
@@ -401,10 +404,10 @@ void SimJob::MaybeFail() {
   const LauncherFaults& faults = setup_.launcher;
   if (!disk_dies_soon_) {
     if (random_.Chance(faults.fail_write)) {
-      disk_.FailAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)));
+      disk_.FailAfter(static_cast<int>(random_.Below(kMaxLauncherWrites)));
     } else if (Spend(&deaths_left_, faults.break_write)) {
       disk_dies_soon_ = true;
-      disk_.DieAfter(static_cast<int>(random_.Below(kMaxWritesBeforeDeath)),
+      disk_.DieAfter(static_cast<int>(random_.Below(kMaxLauncherWrites)),
                      [this] { OnLauncherDiskDeath(); });
     }
   }

@@ -26,7 +26,7 @@ std::vector<float> ReadRows(ServerCore* server, const wire::PullRequest& request
 }
 
 template <typename Answer>
-uint64_t Outcome(const absl::StatusOr<Answer>& answer) {
+uint64_t OutcomeOf(const absl::StatusOr<Answer>& answer) {
   return answer.ok() ? static_cast<uint64_t>(answer->readiness)
                      : 100 + static_cast<uint64_t>(answer.status().code());
 }
@@ -83,7 +83,7 @@ class SimNetwork::Link : public Transport {
     CHECK(!closed_);
     const auto caller = std::make_shared<Caller<Answer>>(std::move(done));
     calls_.push_back(caller);
-    network_.scheduler_->RunAfter(deadline_us, [caller] {
+    network_.Here()->RunAfter(deadline_us, [caller] {
       caller->Refused(absl::DeadlineExceededError("simulated: too late"));
     });
     return caller;
@@ -95,16 +95,25 @@ class SimNetwork::Link : public Transport {
 };
 
 SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<SimServer*> servers,
-                       VirtualScheduler* scheduler, Saboteur* saboteur)
+                       Scheduler* scheduler, Saboteur* saboteur)
     : random_(seed),
       faults_(faults),
       servers_(std::move(servers)),
       scheduler_(scheduler),
       saboteur_(saboteur) {}
 
+SimNetwork::SimNetwork(uint64_t seed, const NetworkFaults& faults, SimRoutes routes,
+                       Scheduler* scheduler, Saboteur* saboteur)
+    : random_(seed),
+      faults_(faults),
+      routes_(std::move(routes)),
+      scheduler_(scheduler),
+      saboteur_(saboteur) {}
+
 std::unique_ptr<Transport> SimNetwork::Connect() { return std::make_unique<Link>(this); }
 
 SimServer* SimNetwork::Arrive(ServerIndex server) {
+  if (routes_.server) return routes_.server(server);
   if (saboteur_->ForgetsNow()) servers_[server.value()]->Forget();
   return servers_[server.value()];
 }
@@ -119,11 +128,16 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline
   const auto deliver = [=, destination = call.tables](bool reply) {
     Note({1, server.value(), request->header.rank.value(),
           static_cast<uint64_t>(request->step.value()), request->keys.size()});
+    SimServer* const at = Arrive(server);
+    const auto gone = [=] {
+      if (reply) BreakConnection(refuse);
+    };
+    if (at == nullptr) return gone();
     const auto answered = [=](absl::StatusOr<wire::PullAnswer> answer) {
       answer = saboteur_->TamperAnswer(*request, std::move(answer));
-      Note({2, server.value(), request->header.rank.value(), Outcome(answer)});
+      Note({2, server.value(), request->header.rank.value(), OutcomeOf(answer)});
       const bool ready = answer.ok() && answer->readiness == wire::Readiness::kReady;
-      ServerCore* const core = servers_[server.value()]->core();
+      ServerCore* const core = at->core();
       std::vector<float> rows = ready ? ReadRows(core, *request) : std::vector<float>();
       if (!reply) return;
       const auto arrive = [caller, answer, destination, rows = std::move(rows)] {
@@ -136,14 +150,12 @@ void SimNetwork::Pull(ServerIndex server, const PullCall& call, int64_t deadline
         }
         caller->Answered(answer);
       };
-      SendReply(server, arrive, refuse);
+      SendReply(server, at, arrive, refuse);
     };
     const int64_t time_left_us = gives_up_us - scheduler_->NowMicros();
-    Arrive(server)->Pull(saboteur_->Tamper(*request), time_left_us, answered, [=] {
-      if (reply) BreakConnection(refuse);
-    });
+    at->Pull(saboteur_->Tamper(*request), time_left_us, answered, gone);
   };
-  SendRequest(deliver, refuse);
+  SendRequest(server, deliver, refuse);
 }
 
 void SimNetwork::Push(ServerIndex server, const PushCall& call,
@@ -154,52 +166,66 @@ void SimNetwork::Push(ServerIndex server, const PushCall& call,
     Note({3, server.value(), chunk->header.rank.value(), static_cast<uint64_t>(chunk->step.value()),
           chunk->chunk, chunk->keys.size()});
     if (chunk->num_chunks > 1) ++chunks_of_many_;
+    wire::PushChunk arrived = saboteur_->Tamper(server, *chunk);
+    SimServer* const at = Arrive(server);
+    const auto gone = [=] {
+      if (reply) BreakConnection(refuse);
+    };
+    if (at == nullptr) return gone();
     const auto answered = [=](absl::StatusOr<wire::PushAnswer> answer) {
       answer = saboteur_->TamperAnswer(*chunk, std::move(answer));
-      if (absl::IsResourceExhausted(answer.status()) && !servers_[server.value()]->overloaded()) {
-        ++chunks_refused_;
-      }
-      Note({4, server.value(), chunk->header.rank.value(), Outcome(answer)});
+      if (absl::IsResourceExhausted(answer.status()) && !at->overloaded()) ++chunks_refused_;
+      Note({4, server.value(), chunk->header.rank.value(), OutcomeOf(answer)});
       if (!reply) return;
       const auto arrive = [caller, answer] {
         if (caller->done) caller->Answered(answer);
       };
-      SendReply(server, arrive, refuse);
+      SendReply(server, at, arrive, refuse);
     };
-    wire::PushChunk arrived = saboteur_->Tamper(server, *chunk);
-    Arrive(server)->Push(std::move(arrived), answered, [=] {
-      if (reply) BreakConnection(refuse);
-    });
+    at->Push(std::move(arrived), answered, gone);
   };
-  SendRequest(deliver, refuse);
+  SendRequest(server, deliver, refuse);
 }
 
-void SimNetwork::SendRequest(const std::function<void(bool reply)>& deliver, const Refuse& refuse) {
+void SimNetwork::SendRequest(ServerIndex server, const std::function<void(bool reply)>& deliver,
+                             const Refuse& refuse) {
   if (random_.Chance(faults_.refuse)) {
     ++messages_lost_;
-    return scheduler_->RunAfter(Delay(),
-                                [refuse] { refuse(absl::UnavailableError("simulated: refused")); });
+    return Here()->RunAfter(Delay(),
+                            [refuse] { refuse(absl::UnavailableError("simulated: refused")); });
   }
   if (random_.Chance(faults_.drop)) {
     ++messages_lost_;
   } else {
-    scheduler_->RunAfter(Delay(), [deliver] { deliver(true); });
+    Travel(server, /*to_server=*/true, [deliver] { deliver(true); });
   }
   if (random_.Chance(faults_.duplicate)) {
-    scheduler_->RunAfter(Delay(), [deliver] { deliver(false); });
+    Travel(server, /*to_server=*/true, [deliver] { deliver(false); });
   }
 }
 
+void SimNetwork::Travel(ServerIndex server, bool to_server, const std::function<void()>& arrive) {
+  if (!routes_.is_cut) return scheduler_->RunAfter(Delay(), arrive);
+  scheduler_->RunAfter(Delay(), [=] {
+    if (routes_.is_cut(server, to_server)) {
+      ++messages_lost_;
+      return;
+    }
+    Scheduler* const arrival = to_server ? routes_.arrival(server) : routes_.worker;
+    arrival->RunAfter(0, arrive);
+  });
+}
+
 // An answer may arrive after its process has died, or be lost with the connection.
-void SimNetwork::SendReply(ServerIndex server, const std::function<void()>& arrive,
+void SimNetwork::SendReply(ServerIndex server, SimServer* from, const std::function<void()>& arrive,
                            const Refuse& refuse) {
   if (random_.Chance(faults_.drop)) {
     ++messages_lost_;
     return;
   }
-  const uint64_t deaths = servers_[server.value()]->deaths();
-  scheduler_->RunAfter(Delay(), [=] {
-    if (servers_[server.value()]->deaths() == deaths) return arrive();
+  const uint64_t deaths = from->deaths();
+  Travel(server, /*to_server=*/false, [=] {
+    if (from->deaths() == deaths) return arrive();
     ++answers_of_the_dead_;
     random_.Chance(0.5) ? arrive() : BreakConnection(refuse);
   });
@@ -208,8 +234,8 @@ void SimNetwork::SendReply(ServerIndex server, const std::function<void()>& arri
 void SimNetwork::BreakConnection(const Refuse& refuse) {
   ++messages_lost_;
   if (random_.Chance(0.5)) return;  // Until the caller's deadline.
-  scheduler_->RunAfter(Delay(),
-                       [refuse] { refuse(absl::UnavailableError("simulated: connection broke")); });
+  Here()->RunAfter(Delay(),
+                   [refuse] { refuse(absl::UnavailableError("simulated: connection broke")); });
 }
 
 int64_t SimNetwork::Delay() {

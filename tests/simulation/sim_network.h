@@ -11,21 +11,33 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/scheduler.h"
 #include "common/wire/messages.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_setup.h"
-#include "tests/testing/virtual_scheduler.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {
+
+// Where the messages of one worker go, in a job over several hosts.
+struct SimRoutes {
+  Scheduler* worker = nullptr;                     // Of its process.
+  std::function<SimServer*(ServerIndex)> server;   // At the address now; null: none.
+  std::function<Scheduler*(ServerIndex)> arrival;  // Of the process there.
+  std::function<bool(ServerIndex, bool to_server)> is_cut;
+};
 
 class SimNetwork {
  public:
   // Borrows all; one network serves all workers.
   SimNetwork(uint64_t seed, const NetworkFaults& faults, std::vector<SimServer*> servers,
-             VirtualScheduler* scheduler, Saboteur* saboteur);
+             Scheduler* scheduler, Saboteur* saboteur);
+  // The network of one worker. What is under way goes on while a process is paused, and arrives
+  // when that goes on.
+  SimNetwork(uint64_t seed, const NetworkFaults& faults, SimRoutes routes, Scheduler* scheduler,
+             Saboteur* saboteur);
 
   // A worker's end of it; the network outlives it. Closed, it answers every call that is under way
   // with kCancelled.
@@ -51,14 +63,18 @@ class SimNetwork {
             const std::shared_ptr<Caller<wire::PullAnswer>>& caller);
   void Push(ServerIndex server, const PushCall& call,
             const std::shared_ptr<Caller<wire::PushAnswer>>& caller);
-  // The server at which a message arrives now.
+  // The server at which a message arrives now; null: none.
   SimServer* Arrive(ServerIndex server);
   // Calls `deliver` once for every copy of the request that arrives, telling if its reply may
   // arrive. Or calls `refuse` with the reason why none does.
   using Refuse = std::function<void(absl::Status)>;
-  void SendRequest(const std::function<void(bool reply)>& deliver, const Refuse& refuse);
-  // `server` has just answered.
-  void SendReply(ServerIndex server, const std::function<void()>& arrive, const Refuse& refuse);
+  void SendRequest(ServerIndex server, const std::function<void(bool reply)>& deliver,
+                   const Refuse& refuse);
+  // `from` has just answered.
+  void SendReply(ServerIndex server, SimServer* from, const std::function<void()>& arrive,
+                 const Refuse& refuse);
+  void Travel(ServerIndex server, bool to_server, const std::function<void()>& arrive);
+  Scheduler* Here() const { return routes_.worker != nullptr ? routes_.worker : scheduler_; }
   // No process is at the other end; the caller may get an error.
   void BreakConnection(const Refuse& refuse);
   int64_t Delay();
@@ -67,7 +83,8 @@ class SimNetwork {
   SimRandom random_;
   const NetworkFaults faults_;
   const std::vector<SimServer*> servers_;
-  VirtualScheduler* const scheduler_;
+  const SimRoutes routes_;  // Of one worker; or of none, and all messages go to servers_.
+  Scheduler* const scheduler_;
   Saboteur* const saboteur_;
   uint64_t trace_ = 0;
   uint64_t messages_lost_ = 0;

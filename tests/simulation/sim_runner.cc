@@ -29,8 +29,7 @@ void SimLauncherCounters::Add(const SimLauncherCounters& other) {
 }
 
 SimRunner::SimRunner(SimRunnerOptions options, SimWorld world, CheckpointStore* store,
-                     VirtualScheduler* scheduler, Saboteur* saboteur,
-                     std::vector<std::string>* failures)
+                     Scheduler* scheduler, Saboteur* saboteur, std::vector<std::string>* failures)
     : options_(std::move(options)),
       world_(std::move(world)),
       store_(*store),
@@ -51,11 +50,18 @@ absl::Duration SimRunner::Now() const {
 }
 
 void SimRunner::Begin() {
-  MakeHosts();
-  for (const JobAction& action : machine_.Begin(Now())) {
-    std::visit([this](const auto& each) { Do(each); }, action);
-  }
+  if (options_.nodes == nullptr) MakeHosts();
+  CarryOut(machine_.Begin(Now()));
   Tick();
+}
+
+void SimRunner::CarryOut(const std::vector<JobAction>& actions) {
+  for (const JobAction& action : actions) {
+    ++work_.actions;
+    std::visit([this](const auto& each) { Do(each); }, action);
+    if (*options_.ended) return;
+  }
+  if (options_.nodes != nullptr) world_.on_orders();
 }
 
 void SimRunner::RunLater(int64_t delay_us, std::function<void()> task) {
@@ -76,7 +82,8 @@ void SimRunner::PostOf(const ProcessId& id, int64_t delay_us, JobEvent event) {
 }
 
 void SimRunner::Deliver(const JobEvent& event) {
-  NoteHosts(event);
+  ++work_.events;
+  if (options_.nodes == nullptr) NoteHosts(event);
   if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
     const bool is_judged = machine_.stage() < JobMachine::Stage::kWritingResult ||
                            machine_.stage() == JobMachine::Stage::kSettling;
@@ -85,10 +92,28 @@ void SimRunner::Deliver(const JobEvent& event) {
       job_is_at_fault_ = true;
     }
   }
-  for (const JobAction& action : machine_.Take(Now(), event)) {
-    std::visit([this](const auto& each) { Do(each); }, action);
-  }
+  CarryOut(machine_.Take(Now(), event));
   Tick();
+}
+
+void SimRunner::OnNodes() {
+  options_.nodes->OnTick(Now());
+  for (JobEvent& event : options_.nodes->TakeEvents()) Post(0, std::move(event));
+  StopNext();
+  world_.on_orders();
+}
+
+// Workers first.
+void SimRunner::StopNext() {
+  while (stopping_.has_value() && options_.nodes->AllGone(*stopping_)) {
+    if (*stopping_ == ProcessRole::kServer) {
+      stopping_.reset();
+      Post(CallMicros(), event::AllStopped{});
+    } else {
+      stopping_ = ProcessRole::kServer;
+      options_.nodes->Stop(ProcessRole::kServer, absl::Milliseconds(200));
+    }
+  }
 }
 
 void SimRunner::Tick() {
@@ -128,11 +153,15 @@ void SimRunner::Do(const action::Open& open) {
     }
   }
   world_.on_open(start, opened.status);
+  if (options_.nodes != nullptr && opened.status.ok()) {
+    options_.nodes->BeginGeneration(start.generation);
+  }
   Post(CallMicros(), std::move(opened));
 }
 
 void SimRunner::Do(const action::StartProcess& start) {
   processes_[{start.id.role, start.id.index}] = start.id;
+  if (options_.nodes != nullptr) return options_.nodes->Start(start);
   PlaceProcess(start);
   const int64_t delay_us = random_.Between(1, options_.start_us);
   if (start.id.role == ProcessRole::kWorker) {
@@ -184,7 +213,7 @@ void SimRunner::LoseHost(size_t index) {
   for (const auto& [process, place] : places_) {
     if (place.host != host.host.name) continue;
     if (process.first == ProcessRole::kServer) {
-      world_.servers[process.second]->LoseHost();
+      world_.server(process.second)->LoseHost();
     } else {
       world_.lose_worker(process.second);
     }
@@ -239,7 +268,7 @@ bool SimRunner::CanStart(const action::StartProcess& start) {
 }
 
 void SimRunner::StartServer(const action::StartProcess& start) {
-  world_.servers[start.id.index]->Start(start.id.incarnation);
+  world_.server(start.id.index)->Start(start.id.incarnation);
   PostOf(start.id, random_.Between(0, options_.notice_us),
          event::ProcessStarted{start.id, absl::StrCat("server-", start.id.index)});
 }
@@ -289,14 +318,23 @@ void SimRunner::Do(const action::Configure& configure) {
   if (configure.id.incarnation > 1 && LosesCall()) {
     return PostOf(configure.id, CallMicros(), event::Configured{configure.id, Gone()});
   }
-  world_.servers[configure.id.index]->Configure(
-      base, base_generation, [this, id = configure.id, alive = alive_](const absl::Status& status) {
-        if (*alive) PostOf(id, CallMicros(), event::Configured{id, status});
-      });
+  SimServer* const server = world_.server(configure.id.index);
+  if (!Reaches(ProcessRole::kServer, configure.id.index) || server == nullptr) {
+    return PostOf(configure.id, CallMicros(), event::Configured{configure.id, Gone()});
+  }
+  server->Configure(base, base_generation,
+                    [this, id = configure.id, alive = alive_](const absl::Status& status) {
+                      if (*alive) PostOf(id, CallMicros(), event::Configured{id, status});
+                    });
 }
 
-void SimRunner::Do(const action::StopProcesses&) {
+void SimRunner::Do(const action::StopProcesses& stop) {
   processes_.clear();
+  if (options_.nodes != nullptr) {
+    options_.nodes->Stop(ProcessRole::kWorker, stop.grace);
+    stopping_ = ProcessRole::kWorker;
+    return StopNext();
+  }
   world_.stop(is_result_complete_);
   Post(CallMicros(), event::AllStopped{});
 }
@@ -308,9 +346,12 @@ void SimRunner::Do(const action::AskStatus& ask) {
   RunLater(CallMicros(), [this, ask] {
     event::StatusAnswered answered;
     answered.generation = ask.generation;
-    for (SimServer* server : world_.servers) {
-      ServerReport report = {absl::StrCat("server-", server->index().value()), Gone()};
-      if (server->core() != nullptr && !LosesCall()) {
+    for (size_t i = 0; i < world_.num_servers; ++i) {
+      ++work_.calls;
+      SimServer* const server = world_.server(i);
+      ServerReport report = {absl::StrCat("server-", i), Gone()};
+      const bool is_there = server != nullptr && server->core() != nullptr;
+      if (is_there && Reaches(ProcessRole::kServer, i) && !LosesCall()) {
         ServerStats stats;
         server->core()->FillStats(&stats);
         report.stats = std::move(stats);
@@ -364,7 +405,9 @@ void SimRunner::CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size
 absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
   CheckpointRequest request = numbers_->Next(call.action, call.step);
   if (saboteur_.Has(PlantedFault::kNoRequestOrder)) request.clear_sequence();
-  if (LosesCall()) return Gone();
+  ++work_.calls;
+  const ProcessRole role = call.to_worker ? ProcessRole::kWorker : ProcessRole::kServer;
+  if (LosesCall() || !Reaches(role, call.index)) return Gone();
   std::function<absl::StatusOr<CheckpointReply>()> deliver;
   if (call.to_worker) {
     deliver = [this, rank = call.index, request]() -> absl::StatusOr<CheckpointReply> {
@@ -373,7 +416,8 @@ absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
       return worker->Checkpoint(request);
     };
   } else {
-    SimServer* const server = world_.servers[call.index];
+    SimServer* const server = world_.server(call.index);
+    if (server == nullptr) return Gone();
     deliver = [server, request, deaths = server->deaths()]() -> absl::StatusOr<CheckpointReply> {
       if (server->deaths() != deaths) return Gone();
       return server->Checkpoint(request);
@@ -398,7 +442,7 @@ absl::StatusOr<CheckpointReply> SimRunner::CallOne(const CheckpointCall& call) {
     CheckpointRequest early = numbers_->Next(CheckpointRequest::STATUS, Step(cut.step()));
     early.set_action(CheckpointRequest::COMMITTED);
     early.set_step(cut.step());
-    world_.servers[call.index]->Checkpoint(early).IgnoreError();
+    world_.server(call.index)->Checkpoint(early).IgnoreError();
   }
   return reply;
 }
@@ -430,11 +474,28 @@ void SimRunner::Do(const action::Decide& decide) {
   Post(2 * options_.faults.call_us, std::move(decided));
 }
 
+// Lost there or back, or carried out late; the answer of a dead worker never comes.
+void SimRunner::Do(const action::Introduce& introduce) {
+  event::Introduced introduced;
+  introduced.generation = introduce.generation;
+  for (const uint32_t rank : introduce.ranks) {
+    introduced.answers.push_back(Gone());
+    if (LosesCall() || !Reaches(ProcessRole::kWorker, rank)) continue;
+    RunLater(CallMicros(), [this, rank, generation = introduce.generation] {
+      SimWorker* const worker = world_.worker(rank);
+      if (worker != nullptr && this->generation() == generation) worker->Introduce();
+    });
+    if (!LosesCall()) introduced.answers.back() = absl::OkStatus();
+  }
+  Post(2 * options_.faults.call_us, std::move(introduced));
+}
+
 void SimRunner::Do(const action::AskDigest& ask) {
   RunLater(CallMicros(), [this, ask] {
     const auto sum = std::make_shared<absl::StatusOr<Digest>>(Digest());
-    for (SimServer* server : world_.servers) {
-      if (!server->serving()) {
+    for (size_t i = 0; i < world_.num_servers; ++i) {
+      SimServer* const server = world_.server(i);
+      if (server == nullptr || !server->serving() || !Reaches(ProcessRole::kServer, i)) {
         *sum = Gone();
         break;
       }
@@ -486,6 +547,7 @@ void SimRunner::Do(const action::Finish& finish) {
 
 void SimRunner::Do(const action::WriteResult& result) {
   is_result_complete_ = result.digest.ok() && result.last_checkpoint.ok();
+  if (world_.on_result) world_.on_result(result);
   Post(0, event::ResultWritten{});
 }
 

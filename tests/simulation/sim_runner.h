@@ -7,18 +7,20 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/scheduler.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/job/job_machine.h"
+#include "deploy/runner/node_table.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_setup.h"
 #include "tests/simulation/sim_worker.h"
-#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 
@@ -38,8 +40,12 @@ struct SimLauncherCounters {
 
 // The environment of a launcher.
 struct SimWorld {
-  std::vector<SimServer*> servers;
-  std::function<SimWorker*(size_t rank)> worker;  // Null: it is dead.
+  size_t num_servers = 0;
+  std::function<SimServer*(size_t index)> server;  // Null: none was started.
+  std::function<SimWorker*(size_t rank)> worker;   // Null: it is dead.
+  // Whether a call to a process and its answer arrive, as far as hosts and links are concerned.
+  // Empty: they do.
+  std::function<bool(ProcessRole role, size_t index)> reaches;
   std::function<void(const action::StartProcess&)> start_worker;
   std::function<void(size_t rank)> lose_worker;  // With its host.
   // A generation begins: `status` says whether that is on the medium.
@@ -49,7 +55,9 @@ struct SimWorld {
   std::function<void(const EvaluationEvent&)> on_evaluation;
   // No process is left, unless the job is done.
   std::function<void(bool is_done)> stop;
+  std::function<void(const action::WriteResult&)> on_result;  // Empty: it is of no interest.
   std::function<void(const Outcome&)> finish;
+  std::function<void()> on_orders;  // With nodes: orders to them may have changed.
 };
 
 struct SimRunnerOptions {
@@ -61,13 +69,21 @@ struct SimRunnerOptions {
   int64_t start_us = 100'000;  // Until a process is there, at the most.
   int64_t clock_speed = 10;    // Its clock runs faster than all others: no rule compares them.
   std::shared_ptr<const bool> ended;  // The process is dead.
+  // Processes run on hosts, under agents that report to this table. Null: start_worker and the
+  // servers of SimWorld start them, and hosts, if any, are those of MakeHosts.
+  NodeTable* nodes = nullptr;
+};
+
+// What a controller has done, for what it costs to have more processes.
+struct SimWork {
+  uint64_t events = 0, actions = 0, calls = 0;
 };
 
 class SimRunner {
  public:
   // Borrows all but the options. What goes wrong is appended to `failures`.
-  SimRunner(SimRunnerOptions options, SimWorld world, CheckpointStore* store,
-            VirtualScheduler* scheduler, Saboteur* saboteur, std::vector<std::string>* failures);
+  SimRunner(SimRunnerOptions options, SimWorld world, CheckpointStore* store, Scheduler* scheduler,
+            Saboteur* saboteur, std::vector<std::string>* failures);
   ~SimRunner();
 
   void Begin();
@@ -82,8 +98,14 @@ class SimRunner {
   void StopByUser();
   // With all that it runs. It comes back as another registration.
   void LoseHost(size_t index);
+  // With nodes: a report has come, or time has passed.
+  void OnNodes();
+  // Comes from outside.
+  void Take(JobEvent event) { Post(0, std::move(event)); }
 
   const SimLauncherCounters& counters() const { return counters_; }
+  const SimWork& work() const { return work_; }
+  absl::Duration Now() const;
 
  private:
   struct Batch;  // Of calls to processes.
@@ -98,13 +120,17 @@ class SimRunner {
     uint64_t nonce = 0;
   };
 
-  absl::Duration Now() const;
   void Post(int64_t delay_us, JobEvent event);
   void PostOf(const ProcessId& id, int64_t delay_us, JobEvent event);
   void Deliver(const JobEvent& event);
+  void CarryOut(const std::vector<JobAction>& actions);
+  void StopNext();
   void Tick();
   void RunLater(int64_t delay_us, std::function<void()> task);
   bool LosesCall() { return random_.Chance(options_.faults.lose_call); }
+  bool Reaches(ProcessRole role, size_t index) const {
+    return !world_.reaches || world_.reaches(role, index);
+  }
   int64_t CallMicros() { return random_.Between(0, options_.faults.call_us / 2); }
 
   void Do(const action::Open& open);
@@ -115,6 +141,7 @@ class SimRunner {
   void Do(const action::Commit& commit);
   void Do(const action::Remove& remove);
   void Do(const action::Decide& decide);
+  void Do(const action::Introduce& introduce);
   void Do(const action::AskDigest& ask);
   void Do(const action::WriteResult& result);
   void Do(const action::StopProcesses& stop);
@@ -142,7 +169,7 @@ class SimRunner {
   const SimRunnerOptions options_;
   const SimWorld world_;
   CheckpointStore& store_;
-  VirtualScheduler& scheduler_;
+  Scheduler& scheduler_;
   Saboteur& saboteur_;
   std::vector<std::string>& failures_;
   SimRandom random_;
@@ -150,7 +177,9 @@ class SimRunner {
   JobMachine machine_;
   std::unique_ptr<CheckpointRequestNumbers> numbers_;
   SimLauncherCounters counters_;
-  uint64_t ticks_ = 0;  // Scheduled; only the last one counts.
+  SimWork work_;
+  std::optional<ProcessRole> stopping_;  // With nodes: what is waited for.
+  uint64_t ticks_ = 0;                   // Scheduled; only the last one counts.
   uint64_t requests_ = 0;
   std::map<std::pair<ProcessRole, uint32_t>, ProcessId> processes_;
   std::vector<SimHost> hosts_;                                   // [num_hosts]

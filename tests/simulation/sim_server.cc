@@ -74,7 +74,7 @@ struct SimServer::Process {
 };
 
 SimServer::SimServer(const SimServerOptions& options, SimServerEvents events,
-                     std::unique_ptr<SimulatedDisk> checkpoints, VirtualScheduler* scheduler,
+                     std::unique_ptr<SimulatedDisk> checkpoints, Scheduler* scheduler,
                      Saboteur* saboteur, std::vector<std::string>* failures)
     : options_(options),
       events_(std::move(events)),

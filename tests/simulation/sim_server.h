@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
+#include "common/base/scheduler.h"
 #include "common/wire/messages.h"
 #include "server/core/server_config.h"
 #include "server/core/server_core.h"
@@ -23,7 +24,6 @@
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_setup.h"
 #include "tests/testing/simulated_disk.h"
-#include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {
 
@@ -73,8 +73,8 @@ class SimServer {
   // Borrows all but the options; `checkpoints` is its host's view of the folder of checkpoints, and
   // may be null. What goes wrong is appended to `failures`.
   SimServer(const SimServerOptions& options, SimServerEvents events,
-            std::unique_ptr<SimulatedDisk> checkpoints, VirtualScheduler* scheduler,
-            Saboteur* saboteur, std::vector<std::string>* failures);
+            std::unique_ptr<SimulatedDisk> checkpoints, Scheduler* scheduler, Saboteur* saboteur,
+            std::vector<std::string>* failures);
   ~SimServer();
 
   // From now on processes are of this generation. Its folder may hold the log of another.
@@ -163,7 +163,7 @@ class SimServer {
 
   const SimServerOptions options_;
   const SimServerEvents events_;
-  VirtualScheduler* const scheduler_;
+  Scheduler* const scheduler_;
   Saboteur* const saboteur_;
   std::vector<std::string>* const failures_;
   SimRandom random_;

@@ -1,6 +1,7 @@
 #include "tests/simulation/sim_worker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
@@ -14,7 +15,7 @@ namespace thermocline {
 
 SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
                      OnLost on_lost, OnScored on_scored, std::unique_ptr<Transport> transport,
-                     VirtualScheduler* scheduler, SequentialModel* model,
+                     Scheduler* scheduler, SequentialModel* model,
                      std::vector<std::string>* failures)
     : options_(options),
       cluster_(options.num_servers),
@@ -34,8 +35,18 @@ SimWorker::~SimWorker() {
   session_.Fail(absl::CancelledError("simulated: the worker died"));
 }
 
-// An evaluation that is due where the worker begins comes first.
 void SimWorker::Start() {
+  is_started_ = true;
+  if (is_introduced_ || !options_.awaits_others) Begin();
+}
+
+void SimWorker::Introduce() {
+  if (std::exchange(is_introduced_, true)) return;
+  if (is_started_ && options_.awaits_others) Begin();
+}
+
+// An evaluation that is due where the worker begins comes first.
+void SimWorker::Begin() {
   if (step_ > Step(0) && EvaluatesAfter(step_ - 1)) {
     step_ = step_ - 1;
     return Evaluate();

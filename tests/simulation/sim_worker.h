@@ -15,11 +15,11 @@
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/base/request_order.h"
+#include "common/base/scheduler.h"
 #include "common/math/table_spec.h"
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_random.h"
-#include "tests/testing/virtual_scheduler.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/launcher_orders.h"
 
@@ -40,6 +40,7 @@ struct SimWorkerOptions {
   uint64_t evaluate_every_steps = 0;    // 0: never.
   uint64_t num_keys = 40;               // Distinct keys of a table.
   int keys_per_table = 8;               // Pulled in a step.
+  bool awaits_others = false;           // Begins once it knows where the other workers are.
   int64_t compute_us = 0;               // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
 };
@@ -55,12 +56,12 @@ class SimWorker {
   // Borrows all but the options and the transport. What goes wrong is appended to `failures`.
   SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
             OnLost on_lost, OnScored on_scored, std::unique_ptr<Transport> transport,
-            VirtualScheduler* scheduler, SequentialModel* model,
-            std::vector<std::string>* failures);
+            Scheduler* scheduler, SequentialModel* model, std::vector<std::string>* failures);
   // The process dies, if it hasn't ended.
   ~SimWorker();
 
   void Start();
+  void Introduce();
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
   // The decision about the evaluation of `step`; a later one counts for earlier steps, too.
   void Decide(Step step, bool stop);
@@ -86,6 +87,7 @@ class SimWorker {
   };
   using Blocks = std::vector<std::vector<Block>>;  // [num_servers][blocks]
 
+  void Begin();
   void PullStep();
   void OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
                 Step complete_through);
@@ -124,6 +126,7 @@ class SimWorker {
   RequestOrder order_;
 
   Step step_;
+  bool is_started_ = false, is_introduced_ = false;
   bool waits_for_decision_ = false;
   Step decided_ = kNoStep;
   bool stop_ = false;

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {
@@ -203,12 +204,12 @@ INSTANTIATE_TEST_SUITE_P(
 // Only its manifest shows that a checkpoint is committed; what a server is sent does not.
 TEST(SimulationTest, CommitsWithoutAManifestAreRefused) {
   uint64_t committed = 0;
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
+  for (uint64_t seed = 1; seed <= RandomRuns(100u); ++seed) {
     const SimulationResult result = RunSimulation(seed, PlantedFault::kEarlyCommits);
     EXPECT_TRUE(result.failures.empty()) << "seed " << seed << ": " << result.failures[0];
     committed += result.job.checkpoints.committed;
   }
-  EXPECT_GT(committed, 100u);
+  EXPECT_GT(committed, RandomRuns(100u));
 }
 
 TEST(SimulationTest, SameSeedSameTrace) {

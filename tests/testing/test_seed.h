@@ -7,6 +7,8 @@
 #include <iostream>
 #include <random>
 
+#include "absl/base/config.h"
+
 namespace thermocline {
 
 // THERMOCLINE_TEST_SEED of the environment, or `otherwise`.
@@ -15,6 +17,17 @@ inline uint64_t TestSeed(uint64_t otherwise = std::random_device()()) {
   const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
   std::cout << "THERMOCLINE_TEST_SEED=" << seed << std::endl;
   return seed;
+}
+
+// How many random runs a test makes: a third of `runs` under the address and the thread sanitizer,
+// which make each several times as long and find what they look for in few.
+template <typename Count>
+constexpr Count RandomRuns(Count runs) {
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+  return (runs + 2) / 3;
+#else
+  return runs;
+#endif
 }
 
 }  // namespace thermocline

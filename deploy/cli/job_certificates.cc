@@ -1,0 +1,123 @@
+#include "deploy/cli/job_certificates.h"
+
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
+#include "common/net/certificates.h"
+#include "common/net/host_port.h"
+#include "common/net/rpc.h"
+#include "common/net/tls_files.h"
+#include "common/net/x509.h"
+
+namespace thermocline {
+namespace {
+
+// In the run directory. Longer than a run takes from one start to the next.
+constexpr char kCertificates[] = "certificates";
+constexpr absl::Duration kCertificateLifetime = absl::Hours(24 * 365);
+
+// Under which agents may look for a controller on this machine: its names, and the addresses of its
+// interfaces.
+std::vector<std::string> NamesOfThisHost() {
+  std::vector<std::string> names = {"localhost"};
+  if (!HostName().empty()) names.push_back(HostName());
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_flags = AI_CANONNAME;
+  if (getaddrinfo(HostName().c_str(), nullptr, &hints, &found) == 0) {
+    if (found->ai_canonname != nullptr) names.emplace_back(found->ai_canonname);
+    freeaddrinfo(found);
+  }
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return names;
+  for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    char text[NI_MAXHOST] = "";
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (getnameinfo(each->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    const std::string address(text);
+    names.push_back(address.substr(0, address.find('%')));  // Without the interface.
+  }
+  freeifaddrs(interfaces);
+  return names;
+}
+
+absl::Status WriteNew(const CertificateAuthority& authority, Role role,
+                      const std::vector<std::string>& hosts, absl::Time now,
+                      const TlsFiles& files) {
+  ASSIGN_OR_RETURN(const KeyAndRequest made, MakeKeyAndRequest());
+  ASSIGN_OR_RETURN(const std::string certificate,
+                   authority.Sign(made.request, role, hosts, kCertificateLifetime, now));
+  RETURN_IF_ERROR(WritePrivateFile(files.private_key, made.private_key, /*replaces=*/true));
+  return WritePrivateFile(files.certificate, certificate, /*replaces=*/true);
+}
+
+absl::Time EndOf(const CertificateAuthority& authority) {
+  const auto own = x509::ReadCertificates(authority.ca_pem());
+  return x509::ToTime(X509_get0_notAfter(own.at(0).get()));
+}
+
+// Whether it is good for agents or readers of the job, and will be.
+bool IsGood(const TlsFiles& files, const Identity& identity, absl::Time now) {
+  const auto texts = ReadTlsFiles(files, TlsUse::kClient, now + kLeastValidity);
+  return texts.ok() && IdentityOf(texts->certificate) == identity;
+}
+
+}  // namespace
+
+absl::Status MakeCertificates(const RunDirectory& directory, Job* job) {
+  if (!job->cluster().tls().automatic()) return absl::OkStatus();
+  std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
+  if (!IsLoopbackHost(job->cluster().listen_host())) hosts.push_back(job->cluster().listen_host());
+  RETURN_IF_ERROR(directory.Remove(kCertificates));
+  ASSIGN_OR_RETURN(const CertificateAuthority authority, CertificateAuthority::Create(job->name()));
+  const std::string folder = AbsolutePath(directory.File(kCertificates));
+  RETURN_IF_ERROR(WriteCertificates(
+      authority, folder, {Role::kController, Role::kServer, Role::kWorker, Role::kReader}, hosts,
+      kCertificateLifetime));
+  job->mutable_cluster()->mutable_tls()->set_directory(folder);
+  return absl::OkStatus();
+}
+
+// The key of the authority stays, since agents that wait for another controller have been given its
+// certificate.
+absl::Status MakeJoinCertificates(const RunDirectory& directory, const std::string& listen,
+                                  Job* job, absl::Time now) {
+  if (!job->cluster().tls().automatic()) return absl::OkStatus();
+  const std::string folder = AbsolutePath(directory.File(kCertificates));
+  job->mutable_cluster()->mutable_tls()->set_directory(folder);
+  absl::StatusOr<CertificateAuthority> authority = LoadAuthority(folder);
+  if (absl::IsNotFound(authority.status()) ||
+      (authority.ok() &&
+       (authority->job() != job->name() || EndOf(*authority) < now + kLeastValidity))) {
+    RETURN_IF_ERROR(directory.Remove(kCertificates));
+    authority = CertificateAuthority::Create(job->name(), kAuthorityLifetime, now);
+    RETURN_IF_ERROR(authority.status());
+    RETURN_IF_ERROR(WriteCertificates(*authority, folder, {}, {}, kCertificateLifetime,
+                                      /*with_key=*/true));
+  }
+  RETURN_IF_ERROR(authority.status());
+  for (const Role role : {Role::kNode, Role::kReader}) {
+    const TlsFiles files = TlsFilesIn(folder, role);
+    if (IsGood(files, {job->name(), role}, now)) continue;
+    RETURN_IF_ERROR(WriteNew(*authority, role, {}, now, files));
+  }
+  if (listen.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const HostPort own, ParseHostPort(listen, "to listen on"));
+  std::vector<std::string> hosts = NamesOfThisHost();
+  hosts.push_back(own.host);
+  return WriteNew(*authority, Role::kController, hosts, now, TlsFilesIn(folder, Role::kController));
+}
+
+}  // namespace thermocline

@@ -1,0 +1,94 @@
+// A job over several hosts, with all that may happen to them. THERMOCLINE_TEST_SEED=n runs that
+// seed alone, THERMOCLINE_SIMULATION_SEEDS=n so many (default 60).
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/sim_cluster.h"
+
+namespace thermocline {
+namespace {
+
+uint64_t Number(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+void Print(const ClusterCounters& sum) {
+  std::cout << sum.controllers << " controllers, " << sum.generations << " generations, "
+            << sum.overtaken << " overtaken, " << sum.interrupted << " paused in a write; "
+            << sum.one_way << " cuts in one direction, " << sum.cuts << " in both, " << sum.pauses
+            << " pauses, " << sum.stopped_clocks
+            << " of them of the clock, too; killed: " << sum.agents_killed << " agents, "
+            << sum.hosts_killed << " hosts, " << sum.processes_killed << " processes, "
+            << sum.controllers_killed << " controllers; " << sum.leases_lost << " leases lost, "
+            << sum.left_behind << " processes left behind, " << sum.strays
+            << " calls to another generation's, " << sum.committed << " checkpoints; "
+            << sum.disk.lost << " answers of the disk lost, " << sum.disk.late << " late, "
+            << sum.disk.stale << " old folders\n";
+}
+
+TEST(ClusterTest, TheModelIsThatOfAnUndisturbedJob) {
+  const uint64_t first = Number("THERMOCLINE_TEST_SEED", 1);
+  const bool one = std::getenv("THERMOCLINE_TEST_SEED") != nullptr;
+  const uint64_t seeds = one ? 1 : Number("THERMOCLINE_SIMULATION_SEEDS", 60);
+  ClusterCounters sum;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const ClusterSetup setup = ChooseCluster(seed);
+    const ClusterResult result = RunCluster(setup);
+    ASSERT_TRUE(result.failures.empty()) << "seed " << seed << ": " << result.failures[0];
+    const ClusterResult undisturbed = RunCluster(Undisturbed(setup));
+    ASSERT_TRUE(undisturbed.failures.empty()) << "seed " << seed << ": " << undisturbed.failures[0];
+    EXPECT_EQ(result.last_step, Step(setup.num_steps - 1)) << "seed " << seed;
+    EXPECT_TRUE(result.digest == undisturbed.digest) << "seed " << seed;
+    sum.Add(result.counters);
+  }
+  std::cout << seeds << " seeds from " << first << ": ";
+  Print(sum);
+  if (one) return;
+  for (const uint64_t count :
+       {sum.overtaken, sum.interrupted, sum.cuts, sum.one_way, sum.pauses, sum.stopped_clocks,
+        sum.agents_killed, sum.hosts_killed, sum.processes_killed, sum.controllers_killed,
+        sum.leases_lost, sum.left_behind, sum.committed, sum.disk.lost, sum.disk.late,
+        sum.disk.stale}) {
+    EXPECT_GT(count, 3u);
+  }
+}
+
+TEST(ClusterTest, SameSeedSameTrace) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    EXPECT_EQ(RunCluster(ChooseCluster(seed)).trace, RunCluster(ChooseCluster(seed)).trace) << seed;
+  }
+  EXPECT_NE(RunCluster(ChooseCluster(1)).trace, RunCluster(ChooseCluster(2)).trace);
+}
+
+struct PlantedInCluster {
+  const char* name;
+  ClusterFault fault;
+};
+
+class PlantedInClusterTest : public testing::TestWithParam<PlantedInCluster> {};
+
+TEST_P(PlantedInClusterTest, IsFound) {
+  constexpr uint64_t kSeeds = 200;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const ClusterResult result = RunCluster(ChooseCluster(seed, GetParam().fault));
+    if (result.failures.empty()) continue;
+    std::cout << "found with seed " << seed << ": " << result.failures[0] << "\n";
+    return;
+  }
+  FAIL() << "not found by any of " << kSeeds << " seeds";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, PlantedInClusterTest,
+    testing::Values(PlantedInCluster{"SameNonce", ClusterFault::kSameNonce},
+                    PlantedInCluster{"OneWayLease", ClusterFault::kOneWayLease},
+                    PlantedInCluster{"CommitsInThePast", ClusterFault::kCommitsInThePast},
+                    PlantedInCluster{"TrustsOldFolders", ClusterFault::kTrustsOldFolders},
+                    PlantedInCluster{"OldGenerations", ClusterFault::kOldGenerations}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace thermocline
