@@ -15,6 +15,8 @@ namespace {
 
 // An answer may get lost; a record that is there is found by the next try.
 constexpr int kMostTries = 3;
+// Far more than any job has.
+constexpr uint64_t kMostGenerations = uint64_t{1} << 48;
 
 bool IsOf(const CheckpointRef& ref, const CheckpointId& id) {
   return ref.generation() == id.generation && ref.step() == id.step.value();
@@ -34,6 +36,31 @@ void Add(const CheckpointId& id, HistoryRecord* record) {
   CheckpointRef& ref = *record->add_committed();
   ref.set_generation(id.generation);
   ref.set_step(id.step.value());
+}
+
+// What a valid checksum does not show; "": it is a record.
+std::string WhatIsWrong(const HistoryRecord& record) {
+  const JobState& state = record.state();
+  if (record.nonce().empty()) return "it has no nonce";
+  if (!HistoryRecord::Kind_IsValid(record.kind())) return "it is of no kind";
+  if (state.generation() == 0 || state.generation() > kMostGenerations) {
+    return "it is of no generation";
+  }
+  if (state.base_generation() >= state.generation()) return "its base is of a later generation";
+  const std::string& base = state.base_checkpoint();
+  if (!base.empty() && !ParseCheckpointName(base).has_value()) {
+    return absl::StrCat("'", absl::CHexEscape(base), "' is no checkpoint's name");
+  }
+  for (const auto* refs : {&record.committed(), &record.retired()}) {
+    for (const CheckpointRef& ref : *refs) {
+      if (ref.step() < 0) return "it names a checkpoint of no step";
+      if (ref.generation() > state.generation()) return "it names one of a later generation";
+    }
+  }
+  if (record.has_outcome() != (record.kind() == HistoryRecord::OUTCOME)) {
+    return "what it says of an outcome is not what it is";
+  }
+  return JobOutcome::What_IsValid(record.outcome().what()) ? "" : "its outcome is none";
 }
 
 }  // namespace
@@ -77,6 +104,8 @@ absl::StatusOr<HistoryRecord> History::Read(uint64_t number) const {
   if (!record.ParseFromString(payload) || record.number() != number) {
     return absl::DataLossError(absl::StrCat("'", path, "' holds no record of that number"));
   }
+  const std::string wrong = WhatIsWrong(record);
+  if (!wrong.empty()) return absl::DataLossError(absl::StrCat("'", path, "': ", wrong));
   return record;
 }
 
@@ -164,8 +193,13 @@ absl::Status History::Commit(const CheckpointId& id, bool* may_exist) {
   return Append(
       [&](HistoryRecord* record) {
         record->set_kind(HistoryRecord::COMMIT);
-        RetireIf([&](const CheckpointRef& ref) { return ref.step() == id.step.value(); }, record);
-        Add(id, record);
+        RetireIf(
+            [&](const CheckpointRef& ref) {
+              return ref.step() == id.step.value() && ref.generation() != id.generation;
+            },
+            record);
+        // A record of an earlier try may have come to stand there meanwhile.
+        if (!Counts(*record, id)) Add(id, record);
       },
       may_exist);
 }
