@@ -81,6 +81,9 @@ void ResolveSettings(const TableSettings& fallback, TableSettings* settings) {
   if (!settings->has_eviction() && fallback.has_eviction()) {
     *settings->mutable_eviction() = fallback.eviction();
   }
+  if (!settings->has_placement() && fallback.has_placement()) {
+    settings->set_placement(fallback.placement());
+  }
 }
 
 // What features say of their tables. ValidateJob refuses those that differ.
@@ -312,6 +315,23 @@ void ResolveData(Job* job) {
   }
 }
 
+void ResolveFae(Fae* fae) {
+  Fae::Schedule* const schedule = fae->mutable_schedule();
+  SET_DEFAULT(schedule, rate, 50);
+  SET_DEFAULT(schedule, min_rate, 1);
+  SET_DEFAULT(schedule, max_rate, 100);
+  SET_DEFAULT(schedule, falls_to_double, 4);
+  SET_DEFAULT(schedule, fixed, false);
+  SET_DEFAULT(schedule, scored_rows, 16384);
+}
+
+void ResolveCalibration(Calibration* calibration) {
+  SET_DEFAULT(calibration, sample_share, 0.05);
+  SET_DEFAULT(calibration, chunks, 35);
+  SET_DEFAULT(calibration, chunk_rows, 1024);
+  SET_DEFAULT(calibration, confidence, 0.999);
+}
+
 }  // namespace
 
 void ResolveJob(Job* job) {
@@ -325,6 +345,10 @@ void ResolveJob(Job* job) {
     SET_DEFAULT(job->mutable_evaluate(), keep_best, job->has_checkpoint());
   }
   if (job->has_cache()) SET_DEFAULT(job->mutable_cache(), window_steps, kDefaultWindowSteps);
+  if (job->has_fae()) ResolveFae(job->mutable_fae());
+  if (job->has_fae() || job->cache().policy() == Cache::STATIC) {
+    ResolveCalibration(job->mutable_calibration());
+  }
 }
 
 #undef SET_DEFAULT

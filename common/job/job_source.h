@@ -72,10 +72,25 @@ absl::Status ValidateJob(const Job& resolved, const JobSource& source);
 // Its parts for `data` and for what the features read and become.
 absl::Status ValidateData(const Job& resolved, const JobSource& source);
 absl::Status ValidateFeatures(const Job& resolved, const JobSource& source);
+// And for what keeps rows on devices: `cache`, `fae`, `calibration`.
+absl::Status ValidateDeviceRows(const Job& resolved, const JobSource& source);
+
+// A table's or a cache's memory.
+inline constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;
 
 // kInvalidArgument, at `path`, where `value` is not in [low, high].
 absl::Status CheckRange(const JobSource& source, absl::string_view path, uint64_t value,
                         uint64_t low, uint64_t high);
+
+// kInvalidArgument, at `path`, where `text` is not a size ("512MiB") between `low_bytes` and a
+// pebibyte.
+absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::string_view text,
+                       uint64_t low_bytes);
+
+// kInvalidArgument, at `path`, where `text` is not a size ("512MiB") between `low_bytes` and a
+// pebibyte.
+absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::string_view text,
+                       uint64_t low_bytes);
 
 // kInvalidArgument where `name` is empty, too long or has other than letters, digits, '_' and '-'.
 absl::Status CheckName(const JobSource& source, absl::string_view path, absl::string_view name);

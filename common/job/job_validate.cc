@@ -24,6 +24,7 @@ namespace {
 constexpr uint64_t kMaxBatchSize = 1 << 24;
 // A worker holds the batches that it has fetched ahead.
 constexpr uint64_t kMaxStalenessSteps = 1024;
+constexpr uint64_t kMaxSizeBytes = uint64_t{1} << 50;
 // Far more steps than any data has, and exact as a double.
 constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 // Servers count steps in 32 bits.
@@ -36,11 +37,7 @@ constexpr uint64_t kMaxLayerWidth = 65536;
 constexpr uint64_t kMaxChannels = 64;
 constexpr size_t kMaxNameLength = 128;
 constexpr uint64_t kMaxTimeoutS = 24 * 3600;
-// A worker holds the batches of its window.
-constexpr uint64_t kMaxWindowSteps = 1024;
 constexpr uint64_t kMaxCheckpoints = 1'000'000;
-constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;
-constexpr uint64_t kMaxSizeBytes = uint64_t{1} << 50;
 // Less than a few pushes would make a checkpoint of every step.
 constexpr uint64_t kMinLogBytes = 1 << 20;
 
@@ -70,15 +67,6 @@ class Validator {
  private:
   absl::Status Range(absl::string_view path, uint64_t value, uint64_t low, uint64_t high) const {
     return CheckRange(source_, path, value, low, high);
-  }
-
-  // "512MiB", between `low_bytes` and a pebibyte.
-  absl::Status CheckSize(absl::string_view path, absl::string_view text, uint64_t low_bytes) const {
-    const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
-    if (!bytes.ok()) {
-      return source_.Error(path, absl::StrCat("is '", text, "'; ", bytes.status().message()));
-    }
-    return Range(path, *bytes, low_bytes, kMaxSizeBytes);
   }
 
   absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer) const {
@@ -126,7 +114,7 @@ class Validator {
     RETURN_IF_ERROR(Range(path + ".dim", settings.dim(), 1, kMaxDim));
     RETURN_IF_ERROR(CheckInitializer(path, settings));
     if (settings.storage().has_rocksdb()) {
-      RETURN_IF_ERROR(CheckSize(path + ".storage.rocksdb.memory",
+      RETURN_IF_ERROR(CheckSize(source_, path + ".storage.rocksdb.memory",
                                 settings.storage().rocksdb().memory(), kMinMemoryBudgetBytes));
     }
     if (settings.has_eviction()) {
@@ -312,9 +300,9 @@ class Validator {
     RETURN_IF_ERROR(Range("cluster.handler_threads", cluster.handler_threads(), kMinHandlerThreads,
                           kMaxThreads));
     RETURN_IF_ERROR(Range("cluster.max_held_pulls", cluster.max_held_pulls(), 1, kMaxHeldPulls));
-    RETURN_IF_ERROR(
-        CheckSize("cluster.max_pending_size", cluster.max_pending_size(), kMinPendingBytes));
-    return CheckSize("cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
+    RETURN_IF_ERROR(CheckSize(source_, "cluster.max_pending_size", cluster.max_pending_size(),
+                              kMinPendingBytes));
+    return CheckSize(source_, "cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
   }
 
   absl::Status CheckHostTimeouts(const Cluster& cluster) const {
@@ -365,23 +353,7 @@ class Validator {
                            absl::StrCat("is ", Dlrm::Precision_Name(job_.dlrm().precision()),
                                         "; device CPU knows FLOAT32 alone"));
     }
-    if (!job_.has_cache()) return absl::OkStatus();
-    const Cache& cache = job_.cache();
-    if (cache.budget().empty()) {
-      return source_.Error("cache.budget", "is missing; write a size, such as \"256MiB\"");
-    }
-    if (EmbeddedFeatures(job_).empty()) {
-      return source_.Error("cache.budget", "is set, but there are no categorical columns");
-    }
-    RETURN_IF_ERROR(CheckSize("cache.budget", cache.budget(), kMinMemoryBudgetBytes));
-    RETURN_IF_ERROR(Range("cache.window_steps", cache.window_steps(), 1, kMaxWindowSteps));
-    if (cache.prefetch_steps() >= cache.window_steps()) {
-      return source_.Error("cache.prefetch_steps",
-                           absl::StrCat("is ", cache.prefetch_steps(),
-                                        "; it must be less than cache.window_steps, which is ",
-                                        cache.window_steps()));
-    }
-    return absl::OkStatus();
+    return ValidateDeviceRows(job_, source_);
   }
 
   absl::Status CheckSecurity() const {
@@ -425,6 +397,15 @@ absl::Status CheckRange(const JobSource& source, absl::string_view path, uint64_
     return source.Error(path, absl::StrCat("is ", value, "; it must be at most ", high));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::string_view text,
+                       uint64_t low_bytes) {
+  const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
+  if (!bytes.ok()) {
+    return source.Error(path, absl::StrCat("is '", text, "'; ", bytes.status().message()));
+  }
+  return CheckRange(source, path, *bytes, low_bytes, kMaxSizeBytes);
 }
 
 absl::Status CheckName(const JobSource& source, absl::string_view path, absl::string_view name) {
