@@ -9,6 +9,7 @@
 #   programs/   the programs
 #   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing
 #   jobs/       examples of job files
+#   python/     the picture of `bench`, and a loader of exported models for PyTorch
 #
 # The machine needs a Linux kernel of 5.x or newer and an x86-64 CPU with AVX2. THERMOCLINE_BAZEL_FLAGS adds flags to
 # the build; THERMOCLINE_LIBC=bundled, for the wrappers, takes the C library of the package in any case.
@@ -17,7 +18,7 @@ set -euo pipefail
 out=${1:+$(realpath "$1")}
 cd "$(dirname "$0")/.."
 read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
-programs=(deploy/thermocline server/thermocline-server worker/thermocline-{worker,inspect,predict})
+programs=(deploy/thermocline server/thermocline-server worker/thermocline-{worker,pack,inspect,predict})
 built=${THERMOCLINE_PACKAGE_BUILT:-}  # For tests: a folder with programs that are built.
 if [[ -z $built ]]; then
   built=bazel-bin
@@ -29,7 +30,7 @@ out=${out:-$PWD/thermocline-$version-x86_64.tar.gz}
 folder=$(mktemp -d -t thermocline-package-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 package=$folder/thermocline-$version
-mkdir -p "$package"/{bin,programs,lib/libc,jobs}
+mkdir -p "$package"/{bin,programs,lib/libc,jobs,python}
 
 # What must fit the kernel's loader, and each other.
 libc='^(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libanl|libnss_[a-z]*)\.so\.'
@@ -68,6 +69,7 @@ WRAPPER
   chmod 755 "$package/bin/$name"
 done
 cp deploy/jobs/*.textproto "$package/jobs/"
+cp deploy/python/*.py "$package/python/"
 cp README.md "$package/"
 tar -C "$folder" --owner=0 --group=0 -czf "$out" "thermocline-$version"
 echo "$out: $(du -h "$out" | cut -f1)"

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/math/sparse_optimizer.h"
+#include "kernels/device_counts.h"
 #include "kernels/matrix.h"
 #include "kernels/mlp.h"
 
@@ -35,12 +36,6 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   virtual absl::Status Wait() = 0;  // on the host; errors: as Device::Synchronize
-};
-
-// How often a device used a slower or more exact way than it was asked for.
-struct DeviceFallbacks {
-  int64_t failed_captures = 0;          // calls of Capture that gave null
-  int64_t full_precision_products = 0;  // shapes computed in kFloat32, not in MlpConfig::precision
 };
 
 // Operations kept to be run again (Device::Capture).
@@ -91,6 +86,8 @@ class Device {
   virtual void Replay(CapturedWork* work) = 0;
 
   virtual DeviceFallbacks fallbacks() const { return {}; }  // so far; on any thread
+  // Of CopyToDevice and CopyToHost, and of what is not copied only since is_host_memory().
+  CopyCounter& copies() const { return copies_; }
 
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 
@@ -143,6 +140,9 @@ class Device {
                            DeviceSpan<const float> gradients,  // [blocks, 256]
                            DeviceSpan<float> weights,          // [blocks, 256]
                            DeviceSpan<float> state) = 0;  // [blocks, StateFloats(optimizer, 256)]
+
+ private:
+  mutable CopyCounter copies_;
 };
 
 }  // namespace thermocline

@@ -6,7 +6,6 @@
 namespace thermocline {
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr size_t kMinBlockBytes = size_t{64} << 10;
 
 }  // namespace
@@ -20,7 +19,7 @@ void TransferBlocks::AddBlock(size_t bytes) {
 }
 
 TransferBlocks::Place TransferBlocks::Take(size_t bytes) {
-  const size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t taken = TakenBytes(bytes);
   if (blocks_.empty() || blocks_.back().size - blocks_.back().used < taken) {
     AddBlock(std::max(kMinBlockBytes + size_bytes(), taken));
   }
@@ -48,20 +47,28 @@ void TransferBlocks::Clear(size_t expected_bytes) {
   const size_t needed = std::max(used_bytes(), expected_bytes);
   if (blocks_.size() > 1 || needed > size_bytes() / 4 * 3) {
     blocks_.clear();
-    AddBlock(std::max(kMinBlockBytes, (2 * needed + kAlignment - 1) / kAlignment * kAlignment));
+    AddBlock(std::max(kMinBlockBytes, TakenBytes(2 * needed)));
   }
   for (Block& block : blocks_) block.used = block.visited = 0;
 }
 
 void UploadArena::Send(Stream stream) {
   blocks_.ForEachNew([&](void* device, const void* host, size_t bytes) {
-    if (device != host) device_->CopyToDevice(device, host, bytes, stream);
+    if (device != host) {
+      device_->CopyToDevice(device, host, bytes, stream);
+    } else {
+      device_->copies().AddToDevice(bytes);
+    }
   });
 }
 
 void DownloadArena::Send(Stream stream) {
   blocks_.ForEachNew([&](const void* device, void* host, size_t bytes) {
-    if (device != host) device_->CopyToHost(host, device, bytes, stream);
+    if (device != host) {
+      device_->CopyToHost(host, device, bytes, stream);
+    } else {
+      device_->copies().AddFromDevice(bytes);
+    }
   });
 }
 

@@ -1,5 +1,5 @@
 // Many small arrays on their way to a device, or back, in few copies. On a device whose memory is
-// the host's nothing is copied.
+// the host's nothing is copied, but counted (Device::copies) as if it were.
 //
 // An arena is reused and keeps its memory: its arrays are valid until the next Clear(), and the
 // caller makes sure that the device has finished with them before. Pinned memory takes long to
@@ -32,6 +32,7 @@ class TransferBlocks {
   };
   // 64-byte aligned, on both sides.
   Place Take(size_t bytes);
+  static size_t TakenBytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
   // Makes room for the bytes used since the last call, or for `expected_bytes`, and some more.
   void Clear(size_t expected_bytes);
   size_t used_bytes() const;
@@ -85,7 +86,11 @@ class UploadArena {
   template <typename T>
   DeviceSpan<const T> Add(absl::Span<const T> values) {
     const auto size = static_cast<int64_t>(values.size());
-    if (device_->is_host_memory() || values.empty()) return {values.data(), size};
+    if (values.empty()) return {values.data(), size};
+    if (device_->is_host_memory()) {
+      device_->copies().AddToDevice(TransferBlocks::TakenBytes(sizeof(T) * values.size()));
+      return {values.data(), size};
+    }
     const Array<T> room = Reserve<T>(values.size());
     std::memcpy(room.host.data(), values.data(), sizeof(T) * values.size());
     return room.device;

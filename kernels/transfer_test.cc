@@ -89,6 +89,38 @@ TEST(UploadArenaTest, BringsWhatWasWrittenIntoItsRoom) {
   }
 }
 
+// The same on the host's memory, where nothing is copied: arrays take whole multiples of 64 bytes.
+TEST(TransferTest, BytesAreCountedInBothDirections) {
+  for (const bool own_memory : {false, true}) {
+    SCOPED_TRACE(own_memory);
+    const std::unique_ptr<Device> device =
+        own_memory ? MakeEmulatedCudaDevice() : MakeCpuDevice({});
+    const CopiedBytes before = device->copies().bytes();
+    UploadArena upload(device.get());
+    DownloadArena download(device.get());
+    const std::vector<float> values = Counting(50'000, 1);
+    for (int step = 0; step < 3; ++step) {
+      upload.Clear();
+      download.Clear();
+      for (const size_t size : {1, 0, 16, 17, 50'000}) {
+        upload.Add(absl::MakeConstSpan(values).subspan(0, size));
+      }
+      upload.Reserve<int64_t>(100);
+      upload.Send(Stream::kCompute);
+      upload.Send(Stream::kCompute);  // There is nothing new.
+      download.Add<float>(33);
+      download.Send(Stream::kCompute);
+    }
+    double loss = 0;
+    const std::unique_ptr<DeviceBuffer> buffer = device->Allocate(sizeof(loss));
+    device->CopyToHost(&loss, buffer->data(), sizeof(loss), Stream::kCompute);
+    ASSERT_TRUE(device->Synchronize().ok());
+    const CopiedBytes after = device->copies().bytes();
+    EXPECT_EQ(after.to_device - before.to_device, 3u * (64 + 64 + 128 + 200'000 + 832));
+    EXPECT_EQ(after.from_device - before.from_device, 3u * 192 + 8);
+  }
+}
+
 // Pinned memory is allocated between steps, as long as none is far larger than all before: also by
 // an arena that has not met them itself.
 TEST(UploadArenaTest, AStepSomewhatLargerThanAllBeforeAllocatesNothing) {

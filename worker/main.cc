@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
+#include "common/job/schedule_text.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
 #include "worker/exchange/exchange.h"
@@ -37,6 +38,10 @@ ABSL_FLAG(uint32_t, local_rank, 0,
 ABSL_FLAG(uint64_t, generation, 1, "Generation that the servers were configured for");
 ABSL_FLAG(uint64_t, start_step, 0,
           "First step to train; the servers hold the model as all steps before it left it");
+ABSL_FLAG(
+    std::string, schedule, "",
+    "ScheduleState as text: the stretch of hot or cold batches that --start_step lies in; empty: "
+    "as the job says");
 ABSL_FLAG(bool, eval_only, false,
           "Train nothing; rank 0 scores the held-out rows with the model before --start_step");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "host:port of each server, by index");
@@ -112,6 +117,20 @@ absl::Status Work(const Job& job, WorkerOptions options, const std::vector<std::
   return WriteResult(absl::GetFlag(FLAGS_result_file), result);
 }
 
+// Where training goes on.
+absl::Status SetStart(WorkerOptions* options) {
+  const uint64_t step = absl::GetFlag(FLAGS_start_step);
+  if (step > kMaxStartStep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--start_step is ", step, "; at most ", kMaxStartStep));
+  }
+  options->start_step = Step(static_cast<int64_t>(step));
+  const std::string schedule = absl::GetFlag(FLAGS_schedule);
+  if (schedule.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(options->schedule, ParseSchedule(schedule));
+  return absl::OkStatus();
+}
+
 int Run() {
   absl::StatusOr<Job> job = LoadJob(absl::GetFlag(FLAGS_job), {});
   if (!job.ok()) {
@@ -128,12 +147,10 @@ int Run() {
   options.make_device = [](const Job& job) {
     return MakeWorkerDevice(job, absl::GetFlag(FLAGS_local_rank));
   };
-  if (absl::GetFlag(FLAGS_start_step) > kMaxStartStep) {
-    LogLine(absl::StrCat("--start_step is ", absl::GetFlag(FLAGS_start_step), "; at most ",
-                         kMaxStartStep));
+  if (const absl::Status start = SetStart(&options); !start.ok()) {
+    LogLine(start.message());
     return kExitUsage;
   }
-  options.start_step = Step(static_cast<int64_t>(absl::GetFlag(FLAGS_start_step)));
   NamedCheckpoints named_checkpoints(options.start_step);
   options.named_checkpoints = &named_checkpoints;
   EvaluationDecisions decisions;

@@ -17,9 +17,6 @@ namespace thermocline {
 
 class Data_S3;  // Data::S3 of proto/job.proto
 
-// Whether `path` names an object: "s3://BUCKET/KEY".
-bool IsObjectPath(absl::string_view path);
-
 // The bytes of one object, in their order. Not thread-safe.
 class ObjectStream {
  public:

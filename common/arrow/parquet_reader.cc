@@ -14,6 +14,7 @@
 #include "common/arrow/parquet_leaf.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
 
 namespace thermocline {
 namespace {

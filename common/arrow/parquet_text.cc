@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
@@ -81,8 +80,6 @@ void AppendTimestamp(int64_t value, int64_t units_per_second, std::string* text)
 }
 
 }  // namespace
-
-bool IsObjectPath(absl::string_view path) { return absl::StartsWith(path, "s3://"); }
 
 void AppendParquetText(const ParquetColumn& column, const ParquetValues& values, size_t i,
                        std::string* text) {

@@ -33,15 +33,62 @@ Digest CandidateDigest(TableId table, Key key, uint32_t count) {
   return digest;
 }
 
-// One chain of the processor's own instruction: 8 bytes in 3 cycles, several times as fast as a
-// disk.
+namespace {
+
+constexpr size_t kLaneBytes = 512;
+
+uint64_t CrcWord(uint64_t state, const uint8_t* at) {
+  uint64_t word;
+  std::memcpy(&word, at, sizeof(word));
+  return _mm_crc32_u64(state, word);
+}
+
+// What kLaneBytes of zeros make of a checksum's state. It is linear over its bits: a table for each
+// of its bytes.
+class ZeroLane {
+ public:
+  ZeroLane() {
+    for (size_t byte = 0; byte < 4; ++byte) {
+      tables_[byte][0] = 0;
+      for (uint32_t value = 1; value < 256; ++value) {
+        const uint32_t rest = value & (value - 1);
+        tables_[byte][value] = tables_[byte][rest] ^ After((value ^ rest) << (8 * byte));
+      }
+    }
+  }
+  uint32_t operator()(uint64_t state) const {
+    return tables_[0][state & 0xFF] ^ tables_[1][state >> 8 & 0xFF] ^
+           tables_[2][state >> 16 & 0xFF] ^ tables_[3][state >> 24 & 0xFF];
+  }
+
+ private:
+  static uint32_t After(uint64_t state) {
+    for (size_t i = 0; i < kLaneBytes / sizeof(uint64_t); ++i) state = _mm_crc32_u64(state, 0);
+    return static_cast<uint32_t>(state);
+  }
+
+  uint32_t tables_[4][256];
+};
+
+}  // namespace
+
+// The processor's own instruction: one a cycle, if it need not wait for the one before, which takes
+// 3. So long data are three chains at a time.
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes) {
+  static const ZeroLane after_lane;
   const auto* at = static_cast<const uint8_t*>(data);
   uint64_t state = ~crc;
+  for (; bytes >= 3 * kLaneBytes; bytes -= 3 * kLaneBytes, at += 3 * kLaneBytes) {
+    uint64_t second = 0, third = 0;
+    for (size_t i = 0; i < kLaneBytes; i += sizeof(uint64_t)) {
+      state = CrcWord(state, at + i);
+      second = CrcWord(second, at + kLaneBytes + i);
+      third = CrcWord(third, at + 2 * kLaneBytes + i);
+    }
+    state = after_lane(after_lane(state) ^ second) ^ third;
+  }
   for (; bytes >= sizeof(uint64_t); bytes -= sizeof(uint64_t), at += sizeof(uint64_t)) {
-    uint64_t word;
-    std::memcpy(&word, at, sizeof(word));
-    state = _mm_crc32_u64(state, word);
+    state = CrcWord(state, at);
   }
   auto last = static_cast<uint32_t>(state);
   for (; bytes > 0; --bytes, ++at) last = _mm_crc32_u8(last, *at);

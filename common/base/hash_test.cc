@@ -145,6 +145,24 @@ TEST(Crc32cTest, PiecesGiveWhatTheWholeGives) {
   }
 }
 
+// Bit by bit, as the polynomial says.
+uint32_t SlowCrc32c(const std::string& text) {
+  uint32_t state = 0xFFFFFFFF;
+  for (const char c : text) {
+    state ^= static_cast<uint8_t>(c);
+    for (int bit = 0; bit < 8; ++bit) state = state >> 1 ^ (state & 1 ? 0x82F63B78u : 0u);
+  }
+  return ~state;
+}
+
+TEST(Crc32cTest, LongDataAreSeveralChains) {
+  std::string text;
+  for (uint64_t i = 0; i < 10'000; ++i) text.push_back(static_cast<char>(Mix64(i)));
+  for (const size_t bytes : {0, 7, 1535, 1536, 1537, 1544, 3071, 3072, 4000, 10'000}) {
+    EXPECT_EQ(Crc32c(text.data(), bytes), SlowCrc32c(text.substr(0, bytes))) << bytes;
+  }
+}
+
 TEST(Crc32cTest, EveryFlippedBitShows) {
   std::string text(67, 'x');
   const uint32_t whole = Crc32c(text.data(), text.size());

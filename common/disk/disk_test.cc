@@ -302,6 +302,13 @@ TEST(SimulatedDiskTest, NothingHappensAfterADeathUntilTheNextProcess) {
   EXPECT_TRUE((*disk.Create("/d/b"))->Append({"next"}).ok());
 }
 
+TEST(IsObjectPath, IsOneOfAStore) {
+  EXPECT_TRUE(IsObjectPath("s3://bucket/days/"));
+  for (const char* path : {"", "s3:/bucket", "days/s3://bucket", "S3://bucket", "/s3://b/k"}) {
+    EXPECT_FALSE(IsObjectPath(path)) << path;
+  }
+}
+
 TEST(AbsolutePath, MeansTheSameFromAnyFolder) {
   const std::string here = std::filesystem::current_path().string();
   EXPECT_EQ(AbsolutePath("a/../days/"), here + "/days");

@@ -48,8 +48,10 @@ absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& patte
 
 }  // namespace
 
+bool IsObjectPath(absl::string_view path) { return absl::StartsWith(path, "s3://"); }
+
 std::string AbsolutePath(const std::string& path) {
-  if (path.empty() || absl::StartsWith(path, "s3://")) return path;
+  if (path.empty() || IsObjectPath(path)) return path;
   std::error_code error;
   const fs::path absolute = fs::absolute(path, error);
   if (error) return path;

@@ -6,11 +6,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace thermocline {
 
+// Whether `path` names an object of a store, not a file: "s3://BUCKET/KEY".
+bool IsObjectPath(absl::string_view path);
+
 // A path that means the same from any working directory: "/data/days" of "days/". What is no path
-// of this file system ("", s3://) stays as it is.
+// of this file system ("", an object) stays as it is.
 std::string AbsolutePath(const std::string& path);
 
 // A file is itself, a folder all files in it (not those of its folders) but the ones whose names

@@ -22,6 +22,7 @@ class DeviceRowsValidator {
 
   absl::Status Run() const {
     if (job_.has_cache()) RETURN_IF_ERROR(CheckCache());
+    for (int i = 0; i < job_.table_size(); ++i) RETURN_IF_ERROR(CheckPlacement(i));
     if (job_.has_fae()) RETURN_IF_ERROR(CheckFae());
     const bool calibrates =
         job_.has_fae() || (job_.has_cache() && job_.cache().policy() == Cache::STATIC);
@@ -62,6 +63,36 @@ class DeviceRowsValidator {
     return absl::OkStatus();
   }
 
+  // The field that gives table `i` its placement.
+  std::string PlacementPath(int i) const {
+    const bool is_own =
+        i < source_.job().table_size() && source_.job().table(i).settings().has_placement();
+    return is_own ? absl::StrCat("table[", i, "].settings.placement") : "default_table.placement";
+  }
+
+  absl::Status CheckPlacement(int i) const {
+    const TableSettings& settings = job_.table(i).settings();
+    if (settings.placement() == TableSettings::CACHED) return absl::OkStatus();
+    const auto refuse = [&](const std::string& why) {
+      return source_.Error(
+          PlacementPath(i),
+          absl::StrCat("is ", TableSettings::Placement_Name(settings.placement()), why));
+    };
+    if (!job_.has_cache()) return refuse(", but the job has no `cache`");
+    if (job_.cache().policy() == Cache::STATIC) {
+      return refuse("; where cache.policy is STATIC, that alone says which rows are held");
+    }
+    if (settings.placement() == TableSettings::REMOTE) return absl::OkStatus();
+    const char* const why =
+        ": its servers decide which keys have a row, so no worker can hold them";
+    const std::string of_table = absl::StrCat(", but table '", job_.table(i).name(), "' has ");
+    if (settings.min_count() > 1) {
+      return refuse(absl::StrCat(of_table, "min_count ", settings.min_count(), why));
+    }
+    if (settings.has_eviction()) return refuse(absl::StrCat(of_table, "eviction", why));
+    return absl::OkStatus();
+  }
+
   absl::Status CheckFae() const {
     if (job_.has_cache()) {
       return source_.Error("fae", "is set, and `cache` as well; choose one");
@@ -97,7 +128,10 @@ class DeviceRowsValidator {
           path + "rate", absl::StrCat("is ", schedule.rate(), "; it must be from min_rate, ",
                                       schedule.min_rate(), ", to max_rate, ", schedule.max_rate()));
     }
-    return CheckRange(source_, path + "falls_to_double", schedule.falls_to_double(), 1, kMaxFalls);
+    RETURN_IF_ERROR(
+        CheckRange(source_, path + "falls_to_double", schedule.falls_to_double(), 1, kMaxFalls));
+    if (schedule.fixed()) return absl::OkStatus();
+    return CheckHeldOut(job_, source_, "fae", "; or write fae.schedule.fixed: true");
   }
 
   absl::Status CheckPercent(const std::string& path, double percent) const {
@@ -112,7 +146,7 @@ class DeviceRowsValidator {
       return source_.Error("calibration.sample_share",
                            absl::StrCat("is ", share, "; it must be in (0, 1]"));
     }
-    if (!calibration.whole_table().empty()) {
+    if (!calibration.whole_table().empty() && calibration.whole_table() != "0") {
       RETURN_IF_ERROR(CheckSize(source_, "calibration.whole_table", calibration.whole_table(), 0));
     }
     RETURN_IF_ERROR(CheckRange(source_, "calibration.chunks", calibration.chunks(), 2, kMaxChunks));

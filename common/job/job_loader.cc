@@ -62,6 +62,7 @@ bool IsTaken(absl::string_view field, const Job& resolved, const Job& written) {
     if (field == "optimizer") return settings.optimizer().kind_case() == Optimizer::KIND_NOT_SET;
     if (field == "min_count") return settings.min_count() == 0;
     if (field == "eviction") return !settings.has_eviction();
+    if (field == "placement") return !settings.has_placement();
     return settings.storage().tier_case() == Storage::TIER_NOT_SET;
   });
 }

@@ -74,6 +74,9 @@ absl::Status ValidateData(const Job& resolved, const JobSource& source);
 absl::Status ValidateFeatures(const Job& resolved, const JobSource& source);
 // And for what keeps rows on devices: `cache`, `fae`, `calibration`.
 absl::Status ValidateDeviceRows(const Job& resolved, const JobSource& source);
+// What scores held-out rows, at `path`, needs some. or_else: what would do instead, after the rest.
+absl::Status CheckHeldOut(const Job& resolved, const JobSource& source, const std::string& path,
+                          const char* or_else = "");
 
 // A table's or a cache's memory.
 inline constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;

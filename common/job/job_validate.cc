@@ -336,15 +336,7 @@ class Validator {
       return source_.Error("evaluate.keep_best",
                            "needs a checkpoint policy; write `checkpoint {}`, too");
     }
-    const Data data = DescribeData(job_.data());
-    if (IsNpy(data) || data.has_test() || data.split().last_share() > 0 ||
-        !data.split().column().empty()) {
-      return absl::OkStatus();
-    }
-    return source_.Error("evaluate", job_.data().has_train()
-                                         ? "needs held-out rows: set data.test, or data.split"
-                                         : "needs held-out rows: set data.test_path, or "
-                                           "data.test_share above 0");
+    return CheckHeldOut(job_, source_, "evaluate");
   }
 
   absl::Status CheckDevice() const {
@@ -420,6 +412,21 @@ absl::Status CheckName(const JobSource& source, absl::string_view path, absl::st
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckHeldOut(const Job& resolved, const JobSource& source, const std::string& path,
+                          const char* or_else) {
+  const Data data = DescribeData(resolved.data());
+  if (IsNpy(data) || data.has_test() || data.split().last_share() > 0 ||
+      !data.split().column().empty()) {
+    return absl::OkStatus();
+  }
+  return source.Error(
+      path,
+      absl::StrCat(resolved.data().has_train()
+                       ? "needs held-out rows: set data.test, or data.split"
+                       : "needs held-out rows: set data.test_path, or data.test_share above 0",
+                   or_else));
 }
 
 absl::Status ValidateJob(const Job& resolved, const JobSource& source) {

@@ -378,6 +378,36 @@ TEST(ValidateJob, ACacheIsFilledInAndItsDistancesFit) {
             "cache.window_steps, which is 8");
 }
 
+TEST(ValidateJob, PlacementsNeedACacheThatCanFollowThem) {
+  const std::string remote = "table[0].settings.placement=REMOTE";
+  const std::string device = "table[0].settings.placement=DEVICE";
+  const std::string cache = "cache.budget=1GiB";
+  EXPECT_EQ(ErrorOf({remote}), "--set " + remote +
+                                   ": table[0].settings.placement is REMOTE, but the job has no "
+                                   "`cache`");
+  EXPECT_EQ(ErrorOf({"default_table.placement=DEVICE"}),
+            "--set default_table.placement=DEVICE: default_table.placement is DEVICE, but the job "
+            "has no `cache`");
+  EXPECT_TRUE(ParseJob(kJob, "j", {"table[0].settings.placement=CACHED"}).ok());
+  for (const std::string& placement : {remote, device}) {
+    EXPECT_TRUE(ParseJob(kJob, "j", {cache, placement}).ok());
+    EXPECT_NE(
+        ErrorOf({cache, "cache.policy=STATIC", placement}).find("where cache.policy is STATIC"),
+        std::string::npos);
+  }
+  const std::string why = ": its servers decide which keys have a row, so no worker can hold them";
+  EXPECT_EQ(ErrorOf({cache, device, "default_table.min_count=3"}),
+            "--set " + device +
+                ": table[0].settings.placement is DEVICE, but table 'T' has min_count 3" + why);
+  EXPECT_EQ(
+      ErrorOf({cache, "default_table.placement=DEVICE", "table[0].settings.eviction.max_rows=9"}),
+      "--set default_table.placement=DEVICE: default_table.placement is DEVICE, but table "
+      "'T' has eviction" +
+          why);
+  EXPECT_TRUE(ParseJob(kJob, "j", {cache, remote, "default_table.min_count=3"}).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", {cache, device, "default_table.min_count=1"}).ok());
+}
+
 TEST(ValidateJob, OnlyAPrefetchThatSomebodyGaveIsHeldAgainstAnotherWindow) {
   const auto resolved = ParseJob(kJob, "j", {"cache.budget=1GiB"});
   ASSERT_TRUE(resolved.ok()) << resolved.status();

@@ -60,6 +60,7 @@ void AddSparse(const Job& resolved, JobTables* tables) {
       const auto table = by_name.find(feature->table());
       CHECK(table != by_name.end());
       tables->sparse.push_back(SparseLayout(*table->second, tables->sparse.size()));
+      tables->placements.push_back(table->second->settings().placement());
     }
     tables->features.push_back(
         {feature->name(), entry->second, feature->pooling(), static_cast<int>(feature->columns())});

@@ -6,6 +6,7 @@
 #ifndef THERMOCLINE_COMMON_JOB_RESOLVED_JOB_H_
 #define THERMOCLINE_COMMON_JOB_RESOLVED_JOB_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,7 +40,9 @@ struct DenseTable {
 };
 
 struct JobTables {
-  std::vector<TableLayout> sparse;    // ids 0 .. S-1, in the order the features mention them
+  std::vector<TableLayout> sparse;  // ids 0 .. S-1, in the order the features mention them
+  // [sparse] where a cache keeps their rows; workers alone ask. Beyond its end: CACHED.
+  std::vector<TableSettings::Placement> placements;
   std::vector<FeatureSpec> features;  // in the order of the data's columns
   // Ids S, S+1, ...: bottom.0.weight [in, out], bottom.0.bias [1, out], bottom.1.weight, ...,
   // top.0.weight, ...
@@ -47,6 +50,9 @@ struct JobTables {
 
   // All layouts by id.
   std::vector<TableLayout> AllLayouts() const;
+  TableSettings::Placement PlacementOf(size_t sparse_table) const {
+    return sparse_table < placements.size() ? placements[sparse_table] : TableSettings::CACHED;
+  }
 };
 
 JobTables ResolveTables(const Job& resolved);

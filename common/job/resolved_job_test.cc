@@ -150,6 +150,31 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   EXPECT_EQ(JobToText(Parse(JobToText(job))), JobToText(job));
 }
 
+TEST(ResolveTables, APlacementIsTheTablesOwnOrTheDefault) {
+  const Job job = Parse(R"(name: "placements"
+data {
+  train { path: "d" csv { header: true } }
+  label { column: "y" }
+}
+default_table { placement: REMOTE }
+table { name: "own" settings { placement: DEVICE } }
+table { name: "cached" settings { placement: CACHED } }
+feature { name: "own" categorical {} }
+feature { name: "cached" categorical {} }
+feature { name: "silent" categorical {} }
+dlrm {}
+cache { budget: "1MiB" }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)");
+  const JobTables tables = ResolveTables(job);
+  EXPECT_EQ(tables.placements,
+            (std::vector<TableSettings::Placement>{TableSettings::DEVICE, TableSettings::CACHED,
+                                                   TableSettings::REMOTE}));
+  EXPECT_EQ(tables.PlacementOf(0), TableSettings::DEVICE);
+  EXPECT_EQ(tables.PlacementOf(3), TableSettings::CACHED);
+  EXPECT_EQ(JobToText(Parse(JobToText(job))), JobToText(job));
+}
+
 TEST(ResolveTables, LayersBeginAsTheJobSays) {
   const char kJob[] = R"(name: "layers"
 data { format: DLRM_NPY path: "d" num_dense: 6 num_categorical: 1 }

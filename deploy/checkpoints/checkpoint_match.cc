@@ -123,6 +123,22 @@ Data WithoutPaths(const Job& job, bool described) {
   return data;
 }
 
+// Which samples are hot, and so those of every step, follows from all of `fae` but how the rate
+// changes from here on. The rate itself is in the checkpoint, or is still the first.
+absl::Status CheckFae(const Job& job, const Job& before) {
+  if (job.has_fae() != before.has_fae()) {
+    return Differs(absl::StrCat(
+        "the job has ", job.has_fae() ? "" : "no ", "`fae`, and the checkpoint was made with",
+        job.has_fae() ? "out it" : " it", ": a step would be other samples"));
+  }
+  if (!job.has_fae()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckFields(job.fae(), before.fae(), {"schedule"}, "fae."));
+  RETURN_IF_ERROR(CheckFields(job.fae().schedule(), before.fae().schedule(),
+                              {"min_rate", "max_rate", "falls_to_double", "scored_rows"},
+                              "fae.schedule."));
+  return CheckFields(job.calibration(), before.calibration(), {"directory"}, "calibration.");
+}
+
 }  // namespace
 
 absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
@@ -158,6 +174,7 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
                                 ": a step would be other samples"));
   }
   const Job there = JobOf(manifest);
+  RETURN_IF_ERROR(CheckFae(job, there));
   const bool described = job.data().has_train() || there.data().has_train();
   RETURN_IF_ERROR(
       CheckFields(WithoutPaths(job, described), WithoutPaths(there, described), {}, "data."));

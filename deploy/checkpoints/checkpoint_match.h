@@ -15,9 +15,10 @@ namespace thermocline {
 // processes make no difference. Errors: kFailedPrecondition (says what differs first).
 absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 
-// Whether a step has the same samples for both: the size of batches, the features, and how the data
-// is read. Where the data lies, how many bad lines it may have and what is read ahead make no
-// difference. Errors: kFailedPrecondition (says what differs first).
+// Whether a step has the same samples for both: the size of batches, the features, how the data
+// is read, and which rows are hot (job.fae; how the rate changes later makes no difference). Where
+// the data lies, how many bad lines it may have and what is read ahead make no difference. Errors:
+// kFailedPrecondition (says what differs first).
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
 
 // Whether a new job can begin with the rows of the checkpoint (Job.init_from): the features and

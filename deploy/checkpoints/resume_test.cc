@@ -346,6 +346,26 @@ TEST_F(ResumeTest, AnotherJobsCheckpoints) {
   EXPECT_THAT(difference({"data.num_categorical=1"}), HasSubstr("table 'C2', the job has none"));
 }
 
+TEST_F(ResumeTest, WhichBatchesAreHotIsAsBefore) {
+  CheckpointManifest manifest = ManifestOf(JobWith({"fae.budget=1MiB"}), kBuild);
+  const auto check = [&](const std::vector<std::string>& overrides) {
+    return std::string(CheckData(JobWith(overrides), manifest).message());
+  };
+  EXPECT_THAT(check({}), HasSubstr("the job has no `fae`, and the checkpoint was made with it"));
+  EXPECT_THAT(check({"fae.budget=2MiB"}), HasSubstr("fae.budget is"));
+  EXPECT_THAT(check({"fae.budget=1MiB", "fae.schedule.rate=10"}),
+              HasSubstr("fae.schedule.rate is 10"));
+  EXPECT_THAT(check({"fae.budget=1MiB", "fae.schedule.fixed=true"}), HasSubstr("schedule.fixed"));
+  EXPECT_THAT(check({"fae.budget=1MiB", "calibration.sample_share=0.5"}),
+              HasSubstr("calibration.sample_share is 0.5"));
+  EXPECT_EQ(check({"fae.budget=1MiB", "calibration.directory=elsewhere"}), "");
+  EXPECT_EQ(check({"fae.budget=1MiB", "fae.schedule.min_rate=5", "fae.schedule.scored_rows=7"}),
+            "");
+  manifest = ManifestOf(JobWith({}), kBuild);
+  EXPECT_THAT(check({"fae.budget=1MiB"}),
+              HasSubstr("the job has `fae`, and the checkpoint was made without it"));
+}
+
 TEST_F(ResumeTest, WhatDoesNotMatter) {
   Commit(1, 9);
   Write(1, "");

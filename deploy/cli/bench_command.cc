@@ -1,5 +1,5 @@
-// thermocline bench: how fast this machine is. `bench train` is here; the others are programs of
-// their own.
+// thermocline bench: how fast this machine is. `bench train` is here; pulls and pushes are a
+// program of their own.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +13,10 @@
 #include "absl/time/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
+#include "deploy/bench/run_figures.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/hot_rows.h"
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/runner/child_process.h"
@@ -22,12 +24,6 @@
 
 namespace thermocline {
 namespace {
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 std::string RenderSetup(const Job& job) {
   return absl::StrFormat(
@@ -52,7 +48,7 @@ std::string RenderResult(const std::vector<double>& rates,
 
 int RunBenchTrain(const BenchTrainFlags& flags) {
   SignalWatch signals;
-  const auto job = LoadJobOf(flags);
+  auto job = LoadJobOf(flags);
   if (!job.ok()) return Complain(job.status().message(), kExitUsage);
   const auto programs = FindProgramsOf(flags);
   if (!programs.ok()) return Complain(programs.status().message(), kExitUsage);
@@ -68,6 +64,15 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   options.programs = *programs;
   Console out(STDOUT_FILENO, &signals);
   out.Write(RenderSetup(*job));
+  if (HasHotRows(*job)) {  // Once, for all runs.
+    FillHotDirectory(*parent, &*job);
+    auto found = FindHotRows(*job, flags.bin_dir, &signals, STDOUT_FILENO);
+    if (!found.ok()) {
+      fail(found.status().message());
+      return ExitCodeOfHotRows(found.status());
+    }
+    options.hot_rows = *std::move(found);
+  }
   std::vector<double> rates;
   std::vector<std::string> digests;
   for (int64_t run = 0; run < flags.repeats; ++run) {

@@ -1,6 +1,6 @@
 // What the command line looks like: every command with its flags and its help page. CLI11 parses it
 // and renders the pages. The commands about logs are in log_pages.cc, those of several hosts in
-// host_pages.cc, those of engines in engine_pages.cc.
+// host_pages.cc, those of engines in engine_pages.cc, benchmarks in bench_pages.cc.
 #include "deploy/cli/command_line.h"
 
 #include <algorithm>
@@ -237,28 +237,6 @@ Of several checkpoints the newest is exported. deploy/python/thermocline_torch.p
   now->footer("");
 }
 
-void AddBench(CLI::App* app, Action* action) {
-  CLI::App* command = AddCommand(
-      app, "bench", "measures this machine: pulls, pushes, whole training runs", R"(examples:
-  thermocline bench pull
-  thermocline bench train deploy/jobs/kaggle_npy.textproto --data clicklog --repeats 5)");
-  command->require_subcommand(1);
-  // Only for the pages: RunCommandLine runs these two before CLI11 parses.
-  const char* program =
-      R"(A program of its own: bazel build //tests/benchmarks:thermocline-bench-pull
-`thermocline bench pull --help` lists its flags.)";
-  AddCommand(command, "pull", "pulls over loopback, beside a bare gRPC echo of the same sizes",
-             program);
-  AddCommand(command, "push", "pushes, likewise", program);
-  const auto flags = std::make_shared<BenchTrainFlags>();
-  CLI::App* train =
-      AddCommand(command, "train", "runs a job several times: median and spread of samples/s", "");
-  AddJobFlags(train, flags.get(), true, "gets one folder a run; default: runs/NAME-bench-TIME");
-  AddValue(train, "--repeats", &flags->repeats, "N", "runs of the job; default 3")
-      ->transform(WholeNumber(1, 1000));
-  OnCommand(train, action, RunBenchTrain, flags);
-}
-
 // "thermocline checkpoint list"
 std::string FullName(const CLI::App* app) {
   const std::string name = app->get_name();
@@ -412,6 +390,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddGenerate(&app, &action);
   AddInspect(&app, &action);
   AddPlan(&app, &action);
+  AddCalibrate(&app, &action);
   AddSubmit(&app, &action);
   AddJobs(&app, &action);
   AddStats(&app, &action);

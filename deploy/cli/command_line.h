@@ -100,6 +100,12 @@ struct PlanFlags : JobFlags {
   bool json = false;
 };
 
+struct CalibrateFlags : JobFlags {
+  std::string budgets;  // separated by commas; "": the job's
+  std::string samples;  // the same
+  bool json = false;
+};
+
 // The commands; each returns the exit code.
 int RunTrain(const TrainFlags& flags);
 int RunEval(const EvalFlags& flags);
@@ -107,6 +113,7 @@ int RunPredict(const PredictFlags& flags);
 int RunGenerate(const ClickLogOptions& options);
 int RunInspect(const InspectFlags& flags);
 int RunPlan(const PlanFlags& flags);
+int RunCalibrate(const CalibrateFlags& flags);
 int RunStats(const StatsFlags& flags);
 int ListCheckpoints(const CheckpointFlags& flags);
 int VerifyCheckpoints(const CheckpointFlags& flags);

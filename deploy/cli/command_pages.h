@@ -1,6 +1,6 @@
 // How commands and their flags are put on the command line, for command_line.cc, host_pages.cc,
-// log_pages.cc, engine_pages.cc and certificates_command.cc: the only files that include CLI11,
-// which is slow to compile.
+// log_pages.cc, engine_pages.cc, bench_pages.cc and certificates_command.cc: the only files that
+// include CLI11, which is slow to compile.
 #ifndef THERMOCLINE_DEPLOY_CLI_COMMAND_PAGES_H_
 #define THERMOCLINE_DEPLOY_CLI_COMMAND_PAGES_H_
 
@@ -66,10 +66,13 @@ void AddLogs(CLI::App* app, Action* action);
 void AddGenerate(CLI::App* app, Action* action);
 void AddInspect(CLI::App* app, Action* action);
 void AddPlan(CLI::App* app, Action* action);
+void AddCalibrate(CLI::App* app, Action* action);
 // Commands of engines, in engine_pages.cc: submit; jobs and stop.
 void AddSubmit(CLI::App* app, Action* action);
 void AddJobs(CLI::App* app, Action* action);
 
+// In bench_pages.cc.
+void AddBench(CLI::App* app, Action* action);
 // In certificates_command.cc.
 void AddCertificates(CLI::App* app, Action* action);
 

@@ -141,6 +141,10 @@ void MakePathsAbsolute(Job* job) {
     std::string* directory = job->mutable_checkpoint()->mutable_directory();
     *directory = AbsolutePath(*directory);
   }
+  if (job->has_calibration()) {
+    std::string* directory = job->mutable_calibration()->mutable_directory();
+    *directory = AbsolutePath(*directory);
+  }
   if (!job->cluster().has_tls()) return;
   Tls* tls = job->mutable_cluster()->mutable_tls();
   for (std::string* path : {tls->mutable_certificate(), tls->mutable_private_key(),

@@ -15,9 +15,12 @@ void AddGenerate(CLI::App* app, Action* action) {
   CLI::App* command = AddCommand(
       app, "generate", "writes a synthetic click log with a planted model",
       R"(Writes a click log in the shape of Criteo's Kaggle log: 13 dense and 26 categorical columns,
-skewed and correlated ids, labels from a planted model. The same flags give the same bytes. Existing
-files of the same names are overwritten. With --test-rows 0 the folder must not have held-out rows
-of another log.
+skewed ids, labels from a planted model. The same flags give the same bytes. Existing files of the
+same names are overwritten. With --test-rows 0 the folder must not have held-out rows of another log.
+
+--correlation makes the ids of a row popular together, and leaves how often each id comes as it is:
+more rows have popular ids alone, which is what `fae` feeds on. tests/benchmarks/fit_correlation.py
+finds the value at which as large a share of the rows is hot as in a real log.
 
 examples:
   thermocline generate clicklog --rows 1000000
@@ -44,6 +47,8 @@ examples:
            "exponent of the ids' Zipf distributions; default 1.05");
   AddValue(command, "--shrink", &flags->shrink, "X",
            "divides the cardinalities of the large columns; default 1");
+  AddValue(command, "--correlation", &flags->correlation, "C",
+           "how far the ids of a row are popular together, in [0, 1]; default 0: not at all");
   AddValue(command, "--threads", &flags->threads, "N", "0 (default): one for each core")
       ->transform(WholeNumber(0, 1024));
   command->callback([=] {
@@ -113,6 +118,28 @@ examples:
   command->add_flag("--json", flags->json,
                     "prints the plan as JSON; progress goes to standard error");
   OnCommand(command, action, RunPlan, flags);
+}
+
+void AddCalibrate(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<CalibrateFlags>();
+  CLI::App* command = AddCommand(
+      app, "calibrate", "says which rows would be hot, and what that is worth",
+      R"(Counts the lookups of a job's training rows and says, for each budget of device memory, how
+often a row must be looked up to be hot (FAE), how many rows that is, by an estimate and counted, and
+which share of all lookups and of all samples reads hot rows only. It trains nothing and keeps
+nothing. A job without `fae` is taken as one with it.
+
+examples:
+  thermocline calibrate job.textproto --budgets 1MiB,4MiB,64MiB
+  thermocline calibrate job.textproto --budgets 4MiB --samples 0.01,0.05,0.2,1)");
+  AddJobFlags(command, flags.get(), true, nullptr);
+  AddValue(command, "--budgets", &flags->budgets, "SIZE,SIZE",
+           "device memory for hot rows; default: the job's, or 64MiB,256MiB,1GiB");
+  AddValue(command, "--samples", &flags->samples, "SHARE,SHARE",
+           "shares of the rows to count in; default: the job's calibration.sample_share");
+  command->add_flag("--json", flags->json,
+                    "prints the figures as JSON; progress goes to standard error");
+  OnCommand(command, action, RunCalibrate, flags);
 }
 
 }  // namespace thermocline

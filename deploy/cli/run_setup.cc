@@ -22,6 +22,7 @@
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/hot_rows.h"
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/runner/checkpoint_requests.h"
@@ -236,9 +237,9 @@ absl::Status RefuseChangesOfTraining(const EvalFlags& flags) {
   for (const auto& [flag, changes] :
        {std::pair("--set ", &flags.set), std::pair("--clear ", &flags.clear)}) {
     for (const std::string& change : *changes) {
-      for (const char* field :
-           {"cache", "checkpoint", "cluster.durability", "cluster.workers", "evaluate",
-            "train.learning_rate", "train.max_steps", "train.passes", "train.staleness_steps"}) {
+      for (const char* field : {"cache", "calibration", "checkpoint", "cluster.durability",
+                                "cluster.workers", "evaluate", "fae", "train.learning_rate",
+                                "train.max_steps", "train.passes", "train.staleness_steps"}) {
         const std::string path = change.substr(0, change.find('='));
         if (path != field && !absl::StartsWith(path, absl::StrCat(field, "."))) continue;
         return absl::InvalidArgumentError(absl::StrCat(
@@ -301,6 +302,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   // Of the launch before; what the user has asked of this job holds for all controllers of it.
   if (!flags.restarted) WithdrawStop(setup.directory.path());
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
+  FillHotDirectory(setup.directory, &setup.job);
   return setup;
 }
 
@@ -311,7 +313,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   ASSIGN_OR_RETURN(const CheckpointPath path,
                    ResolveCheckpointPath(flags.checkpoint, scan, &options.notices));
   // What is held out of the job's own data doesn't matter to other data.
-  std::vector<std::string> overrides, cleared = {"evaluate", "init_from", "init"};
+  std::vector<std::string> overrides,
+      cleared = {"evaluate", "init_from", "init", "fae", "calibration"};
   if (flags.data.has_value()) {
     overrides = {"data.test_path=\"\"", "data.test_share=0"};
     cleared.insert(cleared.end(), {"data.test", "data.split"});

@@ -114,6 +114,22 @@ absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   return absl::DataLossError("its stats can't be read");
 }
 
+// What a worker's result has in another form than its stats.
+void ToStatsForm(Json* result) {
+  result->erase("stages");
+  const auto exchange = result->find("exchange");
+  if (exchange != result->end() && exchange->is_object() && exchange->contains("phases")) {
+    Json phases = Json::array();
+    for (const auto& [name, phase] : (*exchange)["phases"].items()) {
+      phases.push_back(phase);
+      phases.back()["name"] = name;
+    }
+    (*exchange)["phases"] = std::move(phases);
+  }
+  const auto hot = result->find("hot");
+  if (hot != result->end() && hot->is_object()) (*hot)["hot_rows"] = (*hot)["rows"];
+}
+
 // The last stats of the processes of a run that has ended.
 Reports ReportsLeftIn(const std::string& run_dir) {
   Reports reports;
@@ -131,7 +147,7 @@ Reports ReportsLeftIn(const std::string& run_dir) {
   for (uint32_t rank = 0;; ++rank) {
     Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
     if (!json.is_object()) return reports;
-    json.erase("stages");  // Of another form than in stats.
+    ToStatsForm(&json);
     absl::StatusOr<WorkerStats> stats = StatsFromJson<WorkerStats>(json);
     if (stats.ok()) {
       stats->set_worker_rank(rank);

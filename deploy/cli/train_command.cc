@@ -11,6 +11,7 @@
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/hot_rows.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/engines/engine.h"
 #include "deploy/plan/job_plan.h"
@@ -73,7 +74,7 @@ int ReportOutcome(const RunSetup& setup) {
 
 int RunTrain(const TrainFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
-  const absl::StatusOr<RunSetup> setup = [&] {
+  absl::StatusOr<RunSetup> setup = [&] {
     ByteScan scan = ScanOnConsole(STDOUT_FILENO, &signals);
     return SetUpTraining(flags, &scan);
   }();
@@ -87,6 +88,19 @@ int RunTrain(const TrainFlags& flags) {
   }
   if (!warning.empty()) ReportFailure(warning, &signals);
 
+  if (HasHotRows(setup->job)) {
+    auto found = FindHotRows(setup->job, flags.bin_dir, &signals, STDOUT_FILENO);
+    absl::Status status = found.status();
+    const bool goes_on = !setup->options.start.base.empty();
+    if (status.ok() && setup->job.has_fae()) {
+      status = KeepPackOfRun(setup->directory, goes_on, *found);
+    }
+    if (!status.ok()) {
+      ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", status.message()), &signals);
+      return ExitCodeOfHotRows(status);
+    }
+    setup->options.hot_rows = *std::move(found);
+  }
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   const auto fail = [&](const absl::Status& why) {
     ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", why.message(), "\nrun directory: ",

@@ -39,6 +39,9 @@ absl::Status CheckOptions(const ClickLogOptions& options) {
   if (!(options.shrink >= 1)) {
     return error("shrink is ", options.shrink, "; at least 1 is wanted");
   }
+  if (!(options.correlation >= 0 && options.correlation <= 1)) {
+    return error("correlation is ", options.correlation, "; it must be in [0, 1]");
+  }
   return absl::OkStatus();
 }
 
@@ -192,7 +195,8 @@ absl::StatusOr<ClickLogSummary> GenerateClickLog(const ClickLogOptions& options,
         absl::StrCat(options.folder, ": cannot make the folder: ", error.message()));
   }
   const int threads = options.threads > 0 ? options.threads : HardwareThreads();
-  const ClickModel model(options.users, options.items, options.skew, options.shrink);
+  const ClickModel model(options.users, options.items, options.skew, options.shrink,
+                         options.correlation);
   ClickLogSummary summary;
   summary.cardinalities = model.cardinalities();
   const int64_t total = options.rows + options.test_rows;

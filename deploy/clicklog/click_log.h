@@ -2,9 +2,10 @@
 // measurements that need any number of rows.
 //
 // Ids are skewed (Zipf) and correlated: a row draws a user, an item and a context, and each of the
-// 26 columns is an attribute of one of them, so that popular ids turn up together, as they do in
-// real logs. Labels come from a planted model (click_model.h), so AUC means something: the best
-// that any model can reach is in the summary.
+// 26 columns is an attribute of one of them. With a correlation above 0 the three are popular
+// together, so that more rows have popular ids alone, as in real logs. Labels come from a planted
+// model (click_model.h), so AUC means something: the best that any model can reach is in the
+// summary.
 #ifndef THERMOCLINE_DEPLOY_CLICKLOG_CLICK_LOG_H_
 #define THERMOCLINE_DEPLOY_CLICKLOG_CLICK_LOG_H_
 
@@ -32,6 +33,9 @@ struct ClickLogOptions {
   int64_t users = 5'000'000;    // At least 1.
   int64_t items = 1'000'000;    // At least 1.
   double shrink = 1;            // Divides every cardinality above 10,000; at least 1.
+  // In [0, 1]: how far a row's user, item and context are popular together. 0: independent. How
+  // often each comes stays the same.
+  double correlation = 0;
   uint64_t seed = 1;
   int threads = 0;  // 0: one for each core. The bytes written don't depend on it.
 };

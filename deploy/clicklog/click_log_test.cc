@@ -140,6 +140,51 @@ TEST(ClickLog, IdsFitTheirTablesAndAreSkewed) {
   EXPECT_GT(static_cast<double>(top) / (26.0 * options.rows), 0.5);
 }
 
+// The share of rows whose ids are all among the ones that come often, and the share of the lookups.
+std::pair<double, double> HotShares(const ClickLogSummary& summary) {
+  auto sparse = MappedNpy::Open(summary.train.files[1]);
+  CHECK(sparse.ok());
+  const auto* const ids = reinterpret_cast<const int32_t*>((*sparse)->data());
+  std::map<std::pair<int64_t, int32_t>, int64_t> lookups;
+  const int64_t rows = summary.train.rows;
+  for (int64_t i = 0; i < 26 * rows; ++i) ++lookups[{i % 26, ids[i]}];
+  int64_t hot_rows = 0, hot_lookups = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    int hot = 0;
+    for (int64_t c = 0; c < 26; ++c) hot += lookups[{c, ids[26 * row + c]}] >= 20;
+    hot_rows += hot == 26;
+    hot_lookups += hot;
+  }
+  return {static_cast<double>(hot_rows) / static_cast<double>(rows),
+          static_cast<double>(hot_lookups) / (26.0 * static_cast<double>(rows))};
+}
+
+TEST(ClickLog, CorrelationMakesIdsPopularTogetherAndNoneMorePopular) {
+  double last_rows = -1, first_lookups = 0;
+  for (const double correlation : {0.0, 0.5, 1.0}) {
+    ClickLogOptions options = SmallOptions(ClickLogFormat::kNpy);
+    options.correlation = correlation;
+    const auto [rows, lookups] = HotShares(Generate(options));
+    EXPECT_GT(rows, last_rows + 0.02) << correlation;
+    last_rows = rows;
+    if (correlation == 0) first_lookups = lookups;
+    EXPECT_NEAR(lookups, first_lookups, 0.03) << correlation;
+  }
+}
+
+// Logs that earlier versions wrote are written again.
+TEST(ClickLog, WithoutCorrelationTheBytesAreThoseOfOld) {
+  ClickLogOptions options;
+  options.folder = NewFolder();
+  options.format = ClickLogFormat::kTsv;
+  options.rows = 1000;
+  options.test_rows = 10;
+  options.shrink = 100;
+  const std::string text = ReadFile(Generate(options).train.files[0]);
+  EXPECT_EQ(crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())),
+            0xd1ece7fu);
+}
+
 // The planted model predicts well, but not perfectly; both splits are drawn from it.
 TEST(ClickLog, PlantedModelIsWorthLearning) {
   ClickLogOptions options = SmallOptions(ClickLogFormat::kNpy);
@@ -194,6 +239,8 @@ TEST(ClickLog, WrongOptionsAreNamed) {
   EXPECT_EQ(message([](Options* o) { o->users = 0; }), "users is 0; at least 1 is wanted");
   EXPECT_EQ(message([](Options* o) { o->items = 0; }), "items is 0; at least 1 is wanted");
   EXPECT_EQ(message([](Options* o) { o->shrink = 0.5; }), "shrink is 0.5; at least 1 is wanted");
+  EXPECT_EQ(message([](Options* o) { o->correlation = 1.5; }),
+            "correlation is 1.5; it must be in [0, 1]");
 }
 
 TEST(ClickLog, FolderThatCannotBeMade) {

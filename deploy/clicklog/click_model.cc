@@ -80,7 +80,43 @@ class ClickModel::Random {
   uint64_t state_;
 };
 
-ClickModel::ClickModel(int64_t users, int64_t items, double skew, double shrink) {
+// Where in a distribution the draws of one row lie: uniform in [0, 1) each, and correlated by a
+// Gaussian copula. A draw near 0 is a popular id.
+class ClickModel::Popularity {
+ public:
+  Popularity(double correlation, Random* random)
+      : common_(std::sqrt(correlation)), own_(std::sqrt(1 - correlation)), random_(*random) {
+    if (common_ > 0) row_ = Normal();
+  }
+
+  double Next() {
+    // Independent draws take one number each, as they always have: the same bytes.
+    return common_ > 0 ? CdfOf(common_ * row_ + own_ * Normal()) : random_.Uniform();
+  }
+  // Of a draw that is uniform in [0, 1) already.
+  double Next(double uniform) { return common_ > 0 ? Next() : uniform; }
+
+ private:
+  // Box and Muller.
+  double Normal() {
+    const double radius = std::sqrt(-2 * std::log(1 - random_.Uniform()));
+    return radius * std::cos(kTwoPi * random_.Uniform());
+  }
+  // The share of a normal distribution below `normal`, itself below 1.
+  static double CdfOf(double normal) {
+    return std::min(0.5 * std::erfc(-normal / kSqrt2), 1 - 0x1p-53);
+  }
+
+  static constexpr double kTwoPi = 6.283185307179586;
+  static constexpr double kSqrt2 = 1.4142135623730951;
+
+  const double common_, own_;
+  Random& random_;
+  double row_ = 0;
+};
+
+ClickModel::ClickModel(int64_t users, int64_t items, double skew, double shrink, double correlation)
+    : correlation_(correlation) {
   for (int64_t rows : kKaggleCardinalities) {
     if (rows > kShrinkAbove) {
       rows = std::max(kMinCardinality, static_cast<int64_t>(static_cast<double>(rows) / shrink));
@@ -93,14 +129,15 @@ ClickModel::ClickModel(int64_t users, int64_t items, double skew, double shrink)
 }
 
 void ClickModel::DrawIds(Random* random, int32_t* ids) const {
+  Popularity popularity(correlation_, random);
   int64_t owners[kOwners];
-  for (int o = 0; o < kOwners; ++o) owners[o] = owners_[o](random->Uniform());
+  for (int o = 0; o < kOwners; ++o) owners[o] = owners_[o](popularity.Next());
   for (int c = 0; c < kClickSparse; ++c) {
     const int64_t values = cardinalities_[c];
     const double u = random->Uniform();
     int64_t id;
     if (u < kNoise) {
-      id = noise_[c](u / kNoise);
+      id = noise_[c](popularity.Next(u / kNoise));
     } else {
       const uint64_t hash = HashOf(kAttributeSalt, c, owners[kOwner[c]]);
       id = values < kMaxAttributeValues

@@ -36,7 +36,9 @@ class ZipfDistribution {
 // Thread-safe.
 class ClickModel {
  public:
-  ClickModel(int64_t users, int64_t items, double skew, double shrink);
+  // correlation, in [0, 1]: how far the user, item and context of a row, and the ids drawn beside
+  // them, are popular together. How often each of them comes does not depend on it.
+  ClickModel(int64_t users, int64_t items, double skew, double shrink, double correlation);
 
   const std::vector<int64_t>& cardinalities() const { return cardinalities_; }
 
@@ -45,11 +47,13 @@ class ClickModel {
 
  private:
   class Random;
+  class Popularity;
   void DrawIds(Random* random, int32_t* ids) const;  // [26]
   // Log-odds of a click: an effect of every id, products of effects of a few pairs, two dense
   // features.
   static double Logit(const int32_t* ids, const float* dense);
 
+  const double correlation_;
   std::vector<int64_t> cardinalities_;
   std::vector<ZipfDistribution> owners_;  // user, item, context
   std::vector<ZipfDistribution> noise_;   // [26]

@@ -59,8 +59,13 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
                   FormatCount(static_cast<uint64_t>(std::max(0.0, progress.samples_per_s))), "/s");
   if (progress.loss) absl::StrAppend(&line, absl::StrFormat("  loss %.4f", *progress.loss));
   if (progress.auc) absl::StrAppend(&line, absl::StrFormat("  batch AUC %.4f", *progress.auc));
-  if (progress.hit_rate) {
+  if (progress.hit_rate && !progress.hot) {  // In a hot batch every lookup is one.
     absl::StrAppend(&line, absl::StrFormat("  cache hits %.0f%%", 100 * *progress.hit_rate));
+  }
+  if (progress.hot) {
+    absl::StrAppend(&line, absl::StrFormat("  %s batches, rate %.4g%%, %d changes",
+                                           progress.hot->is_hot ? "hot" : "cold",
+                                           progress.hot->rate, progress.hot->changes));
   }
   if (progress.slowest && progress.slowest->share >= kWaitWorthShowing) {
     absl::StrAppend(&line, absl::StrFormat("  %.0f%% waits for worker %d",

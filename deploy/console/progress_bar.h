@@ -23,6 +23,13 @@ struct PhaseProgress {
   double seconds = 0;  // since it began
 };
 
+// Of a job with hot and cold batches.
+struct HotProgress {
+  bool is_hot = false;  // Of the batches that are trained now.
+  double rate = 0;      // In percent, as Fae.schedule has it.
+  uint64_t changes = 0;
+};
+
 struct Progress {
   uint64_t step = 0;
   uint64_t samples = 0;
@@ -30,6 +37,7 @@ struct Progress {
   std::optional<double> fraction;  // of the job's steps that are done, in [0, 1]
   std::optional<double> loss;      // mean per sample since the report before
   std::optional<double> hit_rate;  // of the reporting worker's cache or that of all, in [0, 1]
+  std::optional<HotProgress> hot;
   // Of workers that exchange rows: the one that the others wait for the most, with the share of
   // their time.
   std::optional<SlowestWorker> slowest;

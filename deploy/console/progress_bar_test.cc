@@ -37,6 +37,14 @@ TEST(RenderProgress, NamesTheWorkerThatOthersWaitFor) {
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)), "step 0  0 samples  0/s  cache hits 50%");
 }
 
+TEST(RenderProgress, SaysWhichBatchesAreTrained) {
+  Progress progress;
+  progress.hot = HotProgress{true, 12.5, 3};
+  progress.hit_rate = 1;
+  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
+            "step 0  0 samples  0/s  hot batches, rate 12.5%, 3 changes");
+}
+
 TEST(RenderProgress, OddFractionsStayInTheBar) {
   Progress progress = Half();
   progress.fraction = 7;

@@ -260,6 +260,11 @@ std::string RenderCaches(const std::vector<WorkerReport>& workers) {
   Rows rows = {{"cache of worker", "device", "budget", "rows held", "of", "hits", "loaded",
                 "bypassed", "rejected (no room)", "evicted", "written ahead", "window", "prefetch"},
                {}};
+  const bool some_kept =
+      std::any_of(workers.begin(), workers.end(), [](const WorkerReport& worker) {
+        return worker.stats.ok() && worker.stats->cache().kept_capacity_rows() > 0;
+      });
+  if (some_kept) rows[0].insert(rows[0].end(), {"kept (DEVICE)", "of"});
   const size_t head = rows.size();
   for (const WorkerReport& worker : workers) {
     if (!worker.stats.ok() || !worker.stats->has_cache()) continue;
@@ -274,6 +279,24 @@ std::string RenderCaches(const std::vector<WorkerReport>& workers) {
                     percent(cache.rejected_no_room()), FormatCount(cache.evicted()),
                     FormatCount(cache.written_ahead()), absl::StrCat(cache.window_steps()),
                     absl::StrCat(cache.prefetch_steps())});
+    if (some_kept) {
+      rows.back().insert(rows.back().end(),
+                         {FormatCount(cache.rows_kept()), FormatCount(cache.kept_capacity_rows())});
+    }
+  }
+  return rows.size() == head ? "" : absl::StrCat("\n", FormatTable(rows));
+}
+
+// One line for the hot rows of each worker; "" if no worker has any.
+std::string RenderHot(const std::vector<WorkerReport>& workers) {
+  Rows rows = {{"hot rows of worker", "held", "trains", "rate", "changes"}, {}};
+  const size_t head = rows.size();
+  for (const WorkerReport& worker : workers) {
+    if (!worker.stats.ok() || !worker.stats->has_hot()) continue;
+    const HotStats& hot = worker.stats->hot();
+    rows.push_back({worker.address, FormatCount(hot.hot_rows()),
+                    hot.is_hot() ? "hot batches" : "cold batches",
+                    absl::StrFormat("%.4g%%", hot.rate()), FormatCount(hot.changes())});
   }
   return rows.size() == head ? "" : absl::StrCat("\n", FormatTable(rows));
 }
@@ -318,9 +341,10 @@ std::string RenderExchanges(const std::vector<WorkerReport>& workers) {
 }
 
 std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
-  Rows rows = {{"worker", "rank", "phase", "step", "samples", "samples/s", "loss", "process",
-                "pulled", "pushed", "retries", "bad lines", "staleness"},
-               {}};
+  Rows rows = {
+      {"worker", "rank", "phase", "step", "samples", "samples/s", "loss", "process", "pulled",
+       "pushed", "to device", "from device", "retries", "bad lines", "staleness"},
+      {}};
   std::string errors;
   for (const WorkerReport& worker : workers) {
     if (!worker.stats.ok()) {
@@ -336,11 +360,13 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
          absl::StrCat(stats.step()), FormatCount(stats.samples()),
          absl::StrFormat("%.0f", stats.samples_per_s()), absl::StrFormat("%.4f", stats.loss()),
          FormatBytes(stats.resident_bytes()), FormatBytes(stats.bytes_pulled()),
-         FormatBytes(stats.bytes_pushed()), FormatCount(stats.rpc_retries()),
+         FormatBytes(stats.bytes_pushed()), FormatBytes(stats.bytes_to_device()),
+         FormatBytes(stats.bytes_from_device()), FormatCount(stats.rpc_retries()),
          FormatCount(stats.bad_lines()),
          absl::StrFormat("%d max, %.2f mean", stats.max_staleness(), stats.mean_staleness())});
   }
-  return absl::StrCat(FormatTable(rows), RenderCaches(workers), RenderExchanges(workers), errors);
+  return absl::StrCat(FormatTable(rows), RenderCaches(workers), RenderHot(workers),
+                      RenderExchanges(workers), errors);
 }
 
 std::string StatsToJson(const std::vector<ServerReport>& servers,

@@ -74,6 +74,16 @@ TEST(StatsTable, KeysWithoutARowAreShownWhereThereAreSome) {
   EXPECT_THAT(tables, ContainsRegex("T0 .* 400 +7,000 +60"));
 }
 
+TEST(StatsTable, RowsThatStayOnTheDeviceAreShownWhereThereAreSome) {
+  WorkerStats stats;
+  stats.mutable_cache()->set_rows_held(1500);
+  stats.mutable_cache()->set_capacity_rows(3000);
+  EXPECT_THAT(RenderWorkerStats({{"w:0", stats}}), Not(HasSubstr("kept (DEVICE)")));
+  stats.mutable_cache()->set_rows_kept(1200);
+  stats.mutable_cache()->set_kept_capacity_rows(2222);
+  EXPECT_THAT(RenderWorkerStats({{"w:0", stats}}), ContainsRegex("1,500 +3,000 .*1,200 +2,222"));
+}
+
 TEST(StatsTable, AServerThatDoesNotAnswerIsNamed) {
   const std::string text =
       RenderServerStats({{"127.0.0.1:1", absl::UnavailableError("connection refused")}});
@@ -106,6 +116,17 @@ TEST(StatsTable, WorkersSayWhatTheyDo) {
   worker.mutable_phase()->set_done(999);
   worker.mutable_phase()->set_total(2000);
   EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 +0 +counting lines 49% "));
+}
+
+TEST(StatsTable, WorkersSayWhichBatchesTheyTrain) {
+  WorkerStats stats;
+  stats.mutable_hot()->set_rate(12.5);
+  stats.mutable_hot()->set_hot_rows(1200);
+  stats.mutable_hot()->set_changes(3);
+  const std::string text = RenderWorkerStats({{"127.0.0.1:1", stats}});
+  EXPECT_NE(text.find("1,200"), std::string::npos) << text;
+  EXPECT_NE(text.find("cold batches"), std::string::npos) << text;
+  EXPECT_NE(text.find("12.5%"), std::string::npos) << text;
 }
 
 TEST(StatsTable, JsonHasNumbersAndAllFields) {

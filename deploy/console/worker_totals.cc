@@ -32,6 +32,17 @@ const char* NameOf(WorkerWait::Kind kind) {
   }
 }
 
+template <typename T>
+void SubtractByRank(const std::vector<T>& before, std::vector<T>* of_ranks) {
+  const size_t ranks = std::min(before.size(), of_ranks->size());
+  for (size_t rank = 0; rank < ranks; ++rank) (*of_ranks)[rank] -= before[rank];
+}
+
+void SetOfRank(size_t rank, uint64_t value, std::vector<uint64_t>* of_ranks) {
+  of_ranks->resize(std::max(of_ranks->size(), rank + 1));
+  (*of_ranks)[rank] = value;
+}
+
 }  // namespace
 
 WorkerTotals WorkerTotals::Since(const WorkerTotals& before) const {
@@ -40,13 +51,13 @@ WorkerTotals WorkerTotals::Since(const WorkerTotals& before) const {
   since.seconds -= before.seconds;
   since.bytes_pulled -= before.bytes_pulled;
   since.bytes_pushed -= before.bytes_pushed;
+  SubtractByRank(before.bytes_to_device, &since.bytes_to_device);
+  SubtractByRank(before.bytes_from_device, &since.bytes_from_device);
   since.hits -= before.hits;
   since.keys -= before.keys;
   since.bytes_exchanged -= before.bytes_exchanged;
-  const size_t ranks = std::min(wait_for_rank_s.size(), before.wait_for_rank_s.size());
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    since.wait_for_rank_s[rank] -= before.wait_for_rank_s[rank];
-  }
+  SubtractByRank(before.wait_for_rank_s, &since.wait_for_rank_s);
+  for (const auto& [phase, wait_s] : before.wait_in_phase_s) since.wait_in_phase_s[phase] -= wait_s;
   return since;
 }
 
@@ -65,6 +76,8 @@ WorkerTotals SumOf(const std::vector<WorkerReport>& workers) {
     sum.seconds = std::max(sum.seconds, stats.uptime_s());
     sum.bytes_pulled += stats.bytes_pulled();
     sum.bytes_pushed += stats.bytes_pushed();
+    SetOfRank(stats.worker_rank(), stats.bytes_to_device(), &sum.bytes_to_device);
+    SetOfRank(stats.worker_rank(), stats.bytes_from_device(), &sum.bytes_from_device);
     if (stats.has_cache()) {
       const CacheStats& cache = stats.cache();
       sum.has_cache = true;
@@ -73,7 +86,10 @@ WorkerTotals SumOf(const std::vector<WorkerReport>& workers) {
     }
     if (!stats.has_exchange()) continue;
     sum.has_exchange = true;
-    for (const auto& phase : stats.exchange().phases()) sum.bytes_exchanged += phase.bytes_sent();
+    for (const auto& phase : stats.exchange().phases()) {
+      sum.bytes_exchanged += phase.bytes_sent();
+      sum.wait_in_phase_s[phase.name()] += phase.wait_s();
+    }
     const auto& waits = stats.exchange().wait_for_rank_s();
     sum.wait_for_rank_s.resize(
         std::max<size_t>(sum.wait_for_rank_s.size(), static_cast<size_t>(waits.size())));

@@ -4,6 +4,7 @@
 #define THERMOCLINE_DEPLOY_CONSOLE_WORKER_TOTALS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,10 +20,12 @@ struct WorkerTotals {
   int64_t step = 0;      // Of the one that is furthest.
   double seconds = 0;    // Of the one that has run the longest.
   uint64_t bytes_pulled = 0, bytes_pushed = 0;
-  bool has_cache = false, has_exchange = false;  // Of any.
-  uint64_t hits = 0, keys = 0;                   // Of the caches; keys: hits, loaded and bypassed.
-  uint64_t bytes_exchanged = 0;                  // Sent to other workers.
-  std::vector<double> wait_for_rank_s;           // [num_workers] By rank, that all others waited.
+  std::vector<uint64_t> bytes_to_device, bytes_from_device;  // [ranks]
+  bool has_cache = false, has_exchange = false;              // Of any.
+  uint64_t hits = 0, keys = 0;                    // Of the caches; keys: hits, loaded and bypassed.
+  uint64_t bytes_exchanged = 0;                   // Sent to other workers.
+  std::vector<double> wait_for_rank_s;            // [num_workers] By rank, that all others waited.
+  std::map<std::string, double> wait_in_phase_s;  // Of all ranks, by what they waited for.
 
   WorkerTotals Since(const WorkerTotals& before) const;
   std::optional<double> hit_rate() const;  // In [0, 1].

@@ -7,6 +7,7 @@ namespace thermocline {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Pair;
 
 WorkerReport Report(uint32_t rank, double uptime_s, uint64_t hits, uint64_t loaded, uint64_t sent,
                     const std::vector<double>& waits) {
@@ -16,6 +17,8 @@ WorkerReport Report(uint32_t rank, double uptime_s, uint64_t hits, uint64_t load
   stats.set_uptime_s(uptime_s);
   stats.set_bytes_pulled(1 << 20);
   stats.set_bytes_pushed(2 << 20);
+  stats.set_bytes_to_device(100 * (rank + 1) + sent);
+  stats.set_bytes_from_device(10);
   stats.mutable_cache()->set_hits(hits);
   stats.mutable_cache()->set_loaded(loaded);
   stats.mutable_cache()->set_bypassed(10);
@@ -38,7 +41,10 @@ TEST(WorkerTotals, SumsTheWorkersThatAnswered) {
   EXPECT_EQ(totals.bytes_pulled, 2u << 20);
   EXPECT_EQ(totals.bytes_pushed, 4u << 20);
   EXPECT_EQ(totals.bytes_exchanged, 6u << 20);
+  EXPECT_THAT(totals.bytes_to_device, ElementsAre((3 << 20) + 100, (1 << 20) + 200));
+  EXPECT_THAT(totals.bytes_from_device, ElementsAre(10, 10));
   EXPECT_THAT(totals.wait_for_rank_s, ElementsAre(0.5, 1, 9));
+  EXPECT_THAT(totals.wait_in_phase_s, ElementsAre(Pair("gradients", 1), Pair("rows", 4.5)));
   EXPECT_DOUBLE_EQ(*totals.hit_rate(), 80.0 / 110);
   EXPECT_EQ(SlowestOf(totals)->rank, 2u);
   EXPECT_DOUBLE_EQ(SlowestOf(totals)->share, 9.0 / 11);
@@ -56,6 +62,7 @@ TEST(WorkerTotals, OfATimeTheyAreTheDifference) {
   EXPECT_EQ(since.step, 0);
   EXPECT_DOUBLE_EQ(since.seconds, 4);
   EXPECT_EQ(since.bytes_exchanged, 2u << 20);
+  EXPECT_THAT(since.bytes_to_device, ElementsAre(2 << 20, 0));
   EXPECT_DOUBLE_EQ(*since.hit_rate(), 1);
   EXPECT_EQ(SlowestOf(since)->rank, 0u);
   EXPECT_DOUBLE_EQ(SlowestOf(since)->share, 0.5);

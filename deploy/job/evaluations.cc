@@ -18,13 +18,19 @@ EvaluationState Fresh(Evaluate::Metric metric) {
   return state;
 }
 
+// The step at which the stretch before this one ended.
+Step ChangeOf(const ScheduleState& schedule) { return Step(schedule.first_step()) - 1; }
+
 }  // namespace
 
 EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                                  const EvaluationState& before)
     : policy_(policy), start_(start) {
   const bool counts = before.evaluations() > 0 && before.metric() == policy.metric();
-  states_.push_back(counts ? before : Fresh(policy.metric()));
+  EvaluationState state = counts ? before : Fresh(policy.metric());
+  // Which batches were trained does not depend on the metric.
+  if (before.has_schedule()) *state.mutable_schedule() = before.schedule();
+  entries_.push_back({start.base_step, std::move(state)});
 }
 
 // What has no value of the metric is never the best: the AUC of rows that all have one label.
@@ -41,54 +47,67 @@ bool EvaluationBoard::Stops(const EvaluationState& state) const {
 }
 
 EvaluationBoard::Verdict EvaluationBoard::Take(const EvaluationReport& report) {
-  EvaluationState state = states_.back();
-  const int64_t step = report.step.value();
-  if (step <= state.last_step()) {
-    return {step == state.last_step() && step == state.best_step(),
-            step == state.last_step() && Stops(state)};
-  }
+  EvaluationState state = entries_.back().state;
   Verdict verdict;
-  state.set_last_step(step);
-  state.set_evaluations(state.evaluations() + 1);
-  verdict.is_best = IsBetter(report, state);
+  if (report.is_evaluation) verdict = TakeEvaluation(report, &state);
+  const bool is_known = state.has_schedule() && report.step <= ChangeOf(state.schedule());
+  if (report.schedule.has_value() && !is_known) *state.mutable_schedule() = *report.schedule;
+  const bool is_change = state.has_schedule() && report.step == ChangeOf(state.schedule());
+  if (is_change) verdict.schedule = state.schedule();
+  if (report.step > entries_.back().step) entries_.push_back({report.step, {}});
+  entries_.back().state = std::move(state);
+  return verdict;
+}
+
+EvaluationBoard::Verdict EvaluationBoard::TakeEvaluation(const EvaluationReport& report,
+                                                         EvaluationState* state) {
+  const int64_t step = report.step.value();
+  Verdict verdict;
+  if (step <= state->last_step()) {
+    verdict.is_best = step == state->last_step() && step == state->best_step();
+    verdict.stops = step == state->last_step() && Stops(*state);
+    return verdict;
+  }
+  state->set_last_step(step);
+  state->set_evaluations(state->evaluations() + 1);
+  verdict.is_best = IsBetter(report, *state);
   if (verdict.is_best) {
-    state.set_best_step(step);
-    state.set_best_auc(report.auc);
-    state.set_best_logloss(report.logloss);
-    state.set_without_improvement(0);
-    best_checkpoint_before_ = state.best_checkpoint();
-    best_generation_before_ = state.best_generation();
+    state->set_best_step(step);
+    state->set_best_auc(report.auc);
+    state->set_best_logloss(report.logloss);
+    state->set_without_improvement(0);
+    best_checkpoint_before_ = state->best_checkpoint();
+    best_generation_before_ = state->best_generation();
     // The manifest of this very step names itself.
     if (policy_.keep_best()) {
       const bool is_base = report.step <= start_.base_step;
-      state.set_best_checkpoint(is_base ? start_.base : CheckpointName(report.step));
-      state.set_best_generation(is_base ? start_.base_generation : start_.generation);
+      state->set_best_checkpoint(is_base ? start_.base : CheckpointName(report.step));
+      state->set_best_generation(is_base ? start_.base_generation : start_.generation);
     }
   } else if (report.is_scheduled) {
-    state.set_without_improvement(state.without_improvement() + 1);
+    state->set_without_improvement(state->without_improvement() + 1);
   }
-  verdict.stops = report.is_scheduled && Stops(state);
-  states_.push_back(std::move(state));
+  verdict.stops = report.is_scheduled && Stops(*state);
   return verdict;
 }
 
 void EvaluationBoard::SetBestCheckpoint(const absl::StatusOr<std::string>& name) {
+  EvaluationState& state = entries_.back().state;
   if (name.ok()) {
-    states_.back().set_best_checkpoint(*name);
+    state.set_best_checkpoint(*name);
   } else {
-    states_.back().set_best_checkpoint(best_checkpoint_before_);
-    states_.back().set_best_generation(best_generation_before_);
+    state.set_best_checkpoint(best_checkpoint_before_);
+    state.set_best_generation(best_generation_before_);
   }
 }
 
 EvaluationState EvaluationBoard::Through(Step cut) const {
-  const auto after = std::find_if(states_.begin() + 1, states_.end(), [cut](const auto& state) {
-    return state.last_step() > cut.value();
-  });
-  return *(after - 1);
+  const auto after = std::find_if(entries_.begin() + 1, entries_.end(),
+                                  [cut](const Entry& entry) { return entry.step > cut; });
+  return (after - 1)->state;
 }
 
-EvaluationState EvaluationBoard::latest() const { return states_.back(); }
+EvaluationState EvaluationBoard::latest() const { return entries_.back().state; }
 
 // The decision on its way to the workers
 // ------------------------------------------------------------------------------------------------

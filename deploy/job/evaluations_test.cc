@@ -152,6 +152,93 @@ TEST(EvaluationBoardTest, WhereTheCheckpointCannotBeMadeTheOneBeforeStands) {
   EXPECT_EQ(board.latest().best_checkpoint(), "step-000000009");
 }
 
+// Changes between hot and cold batches
+// ------------------------------------------------------------------------------------------------
+
+ScheduleState Schedule(int64_t first_step, double rate) {
+  ScheduleState schedule;
+  schedule.set_first_step(first_step);
+  schedule.set_rate(rate);
+  return schedule;
+}
+
+EvaluationReport Change(int64_t step, double rate) {
+  EvaluationReport report = Report(step, 0.9);
+  report.is_scheduled = false;
+  report.is_evaluation = false;
+  report.schedule = Schedule(step + 1, rate);
+  return report;
+}
+
+TEST(ChangeTest, CountsNeitherAsTheBestNorForThePatience) {
+  EvaluationBoard board(Policy(2), {1}, {});
+  EXPECT_TRUE(board.Take(Report(9, 0.6)).is_best);
+  EXPECT_FALSE(board.Take(Report(19, 0.5)).stops);
+  const EvaluationState before = board.latest();
+  const EvaluationBoard::Verdict verdict = board.Take(Change(24, 25));
+  EXPECT_FALSE(verdict.is_best);
+  EXPECT_FALSE(verdict.stops);
+  ASSERT_TRUE(verdict.schedule.has_value());
+  EXPECT_EQ(verdict.schedule->rate(), 25);
+  EvaluationState after = board.latest();
+  EXPECT_EQ(after.schedule().first_step(), 25);
+  after.clear_schedule();
+  EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
+  EXPECT_TRUE(board.Take(Report(29, 0.55)).stops);
+}
+
+TEST(ChangeTest, OneReportMayBeBoth) {
+  EvaluationBoard board(Policy(2), {1}, {});
+  EvaluationReport both = Report(9, 0.6);
+  both.schedule = Schedule(10, 50);
+  const EvaluationBoard::Verdict verdict = board.Take(both);
+  EXPECT_TRUE(verdict.is_best);
+  EXPECT_EQ(verdict.schedule->first_step(), 10);
+  EXPECT_EQ(board.latest().evaluations(), 1u);
+  EXPECT_FALSE(board.Take(Report(19, 0.5)).schedule.has_value()) << "within the stretch";
+}
+
+// A checkpoint may hold its own step's change, or not yet; the job goes on alike.
+TEST(ChangeTest, EachCheckpointHasTheScheduleOfItsStep) {
+  EvaluationBoard whole(Policy(0), {1}, {});
+  for (const int64_t step : {4, 9, 14}) whole.Take(Change(step, static_cast<double>(step)));
+  EXPECT_FALSE(whole.Through(Step(3)).has_schedule());
+  for (int64_t cut = 0; cut < 20; ++cut) {
+    const EvaluationState before = whole.Through(Step(cut));
+    const int64_t last = cut >= 14 ? 14 : cut >= 9 ? 9 : cut >= 4 ? 4 : -1;
+    EXPECT_EQ(before.has_schedule() ? before.schedule().first_step() : 0, last + 1) << cut;
+    GenerationStart start;
+    start.base_step = Step(cut);
+    EvaluationBoard after(Policy(0), start, before);
+    for (const int64_t step : {4, 9, 14}) {
+      if (step >= cut) after.Take(Change(step, static_cast<double>(step)));
+    }
+    EXPECT_EQ(after.latest().SerializeAsString(), whole.latest().SerializeAsString()) << cut;
+  }
+}
+
+TEST(ChangeTest, ARepetitionGetsWhatFollowedTheFirstTime) {
+  EvaluationBoard first(Policy(0), {1}, {});
+  first.Take(Change(9, 50));
+  GenerationStart start;
+  start.generation = 2;
+  start.base_step = Step(9);
+  EvaluationBoard second(Policy(0), start, first.latest());
+  const EvaluationBoard::Verdict verdict = second.Take(Change(9, 12.5));
+  ASSERT_TRUE(verdict.schedule.has_value());
+  EXPECT_EQ(verdict.schedule->rate(), 50);
+  EXPECT_EQ(second.latest().schedule().rate(), 50);
+}
+
+TEST(ChangeTest, StaysWhereTheMetricIsAnother) {
+  EvaluationBoard before(Policy(3), {1}, {});
+  before.Take(Report(9, 0.6));
+  before.Take(Change(14, 25));
+  const EvaluationBoard after(Policy(3, Evaluate::LOGLOSS), {2}, before.latest());
+  EXPECT_EQ(after.latest().evaluations(), 0u);
+  EXPECT_EQ(after.latest().schedule().rate(), 25);
+}
+
 // The coordinator
 // ------------------------------------------------------------------------------------------------
 
@@ -206,7 +293,7 @@ TEST_F(EvaluationCoordinatorTest, TheNextReportWaitsForEveryWorkerThatRuns) {
   evaluations.Take(ReportOf(19, 0.5));
   EXPECT_EQ(evaluations.Begin(), std::nullopt);
   ASSERT_TRUE(evaluations.TakeDecided({0, 1, 2}).has_value());
-  EXPECT_FALSE(evaluations.stops());
+  EXPECT_FALSE(evaluations.verdict().stops);
   evaluations.OnAnswered(1);
   EXPECT_THAT(evaluations.Unanswered({0, 1, 2}), ElementsAre(0, 2));
   evaluations.Begin();
@@ -217,7 +304,7 @@ TEST_F(EvaluationCoordinatorTest, TheNextReportWaitsForEveryWorkerThatRuns) {
   evaluations.Begin();
   ASSERT_TRUE(evaluations.TakeDecided({0, 1}).has_value());
   EXPECT_EQ(evaluations.step(), Step(19));
-  EXPECT_TRUE(evaluations.stops());
+  EXPECT_TRUE(evaluations.verdict().stops);
 }
 
 }  // namespace

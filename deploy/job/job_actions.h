@@ -3,6 +3,7 @@
 #define THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/process.h"
+#include "proto/checkpoint.pb.h"
 
 namespace thermocline {
 namespace action {
@@ -29,11 +31,12 @@ struct Open {
 // Answers: ProcessStarted and ProcessEnded, or NotStarted.
 struct StartProcess {
   ProcessId id;
-  std::string host;                  // Where; "": on this machine.
-  uint32_t local_rank = 0;           // Of a worker, among those of its host.
-  std::string address;               // Of a server: where it listened before; "": a free port.
-  Step first_step;                   // Of a worker, as are the servers' addresses.
-  std::vector<std::string> servers;  // [num_servers]
+  std::string host;                       // Where; "": on this machine.
+  uint32_t local_rank = 0;                // Of a worker, among those of its host.
+  std::string address;                    // Of a server: where it listened before; "": a free port.
+  Step first_step;                        // Of a worker, as are the servers' addresses.
+  std::optional<ScheduleState> schedule;  // That first_step begins with, as the base has it.
+  std::vector<std::string> servers;       // [num_servers]
 };
 // Gives a server its shard, with the rows of `base`; "": none. Answer: Configured.
 struct Configure {
@@ -58,12 +61,13 @@ struct Remove {  // Answer: Removed.
   uint64_t generation = 0;
   RemoveCheckpoints removal;
 };
-// What follows from an evaluation. Answer: Decided.
+// What follows from an evaluation, or a change between hot and cold batches. Answer: Decided.
 struct Decide {
   uint64_t generation = 0;
   std::vector<uint32_t> ranks;
   Step step;
   bool stop = false;
+  std::optional<ScheduleState> schedule;  // Of a change: what begins with the next step.
 };
 // Tells workers where all of them serve. Answer: Introduced.
 struct Introduce {

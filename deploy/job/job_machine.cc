@@ -64,6 +64,18 @@ void JobMachine::State::Take(absl::Duration now, const JobEvent& event) {
   Advance();
 }
 
+bool JobMachine::State::IsConfiguredOnce() const {
+  return stage_ >= Stage::kStartingWorkers && stage_ <= Stage::kAsking;
+}
+
+bool JobMachine::State::SchedulesBatches() const {
+  return options_.job.has_fae() && !options_.job.fae().schedule().fixed();
+}
+
+bool JobMachine::State::TakesReports() const {
+  return !options_.eval_only && (options_.job.has_evaluate() || SchedulesBatches());
+}
+
 // What is due, or has become possible.
 void JobMachine::State::Advance() {
   if (stage_ == Stage::kWaitingForHosts) LookAtHosts();
@@ -114,7 +126,7 @@ void JobMachine::State::On(const event::Opened& opened) {
   if (stage_ != Stage::kOpening || !IsOurs(opened.generation)) return;
   if (!opened.status.ok()) return Fail(opened.status);
   generation_.base = opened.base;
-  if (options_.job.has_evaluate() && !options_.eval_only) {
+  if (TakesReports()) {
     generation_.evaluations = std::make_unique<EvaluationCoordinator>(
         options_.job.evaluate(), generation_.start, opened.base.evaluations(),
         writes_checkpoints_ && options_.job.evaluate().keep_best());
@@ -297,6 +309,9 @@ void JobMachine::State::StartWorkers() {
     start.host = g.placement.HostOf(ProcessRole::kWorker, rank);
     start.local_rank = g.placement.LocalRank(rank);
     start.first_step = g.start.first_step();
+    if (SchedulesBatches() && g.base.evaluations().has_schedule()) {
+      start.schedule = g.base.evaluations().schedule();
+    }
     start.servers = g.processes.Addresses(ProcessRole::kServer);
     Do(std::move(start));
   }

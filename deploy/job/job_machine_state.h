@@ -109,17 +109,16 @@ class JobMachine::State {
   Outcome Judge();
   GenerationStart NextStart() const;
 
-  template <typename Action>
-  void Do(Action action) {
-    actions_.emplace_back(std::move(action));
-  }
+  void Do(JobAction action) { actions_.push_back(std::move(action)); }
   void Tell(std::string text) { Do(action::Tell{std::move(text)}); }
   bool IsOurs(uint64_t generation) const { return generation == generation_.start.generation; }
   // A generation that may go on.
   bool IsRunning() const { return stage_ < Stage::kWritingResult; }
-  bool IsConfiguredOnce() const {
-    return stage_ >= Stage::kStartingWorkers && stage_ <= Stage::kAsking;
-  }
+  bool IsConfiguredOnce() const;
+  // Whether the loss decides how its hot and cold batches take turns.
+  bool SchedulesBatches() const;
+  // Whether its workers wait for what is decided on a report of worker 0.
+  bool TakesReports() const;
   // Whether its servers begin with rows.
   bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
   // Its servers then answer the first configuration at once; a host may be cut off.

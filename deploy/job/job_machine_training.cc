@@ -231,9 +231,10 @@ void JobMachine::State::ReportCheckpoints() {
 // ------------------------------------------------------------------------------------------------
 
 void JobMachine::State::On(const event::Evaluated& evaluated) {
-  if (IsOurs(evaluated.generation) && generation_.evaluations != nullptr) {
-    generation_.evaluations->Take(evaluated.report);
-  }
+  if (!IsOurs(evaluated.generation) || generation_.evaluations == nullptr) return;
+  // Without job.evaluate, nothing follows from the one after the last step.
+  const bool decides = options_.job.has_evaluate() || evaluated.report.schedule.has_value();
+  if (decides) generation_.evaluations->Take(evaluated.report);
 }
 
 void JobMachine::State::On(const event::Decided& decided) {
@@ -265,7 +266,9 @@ void JobMachine::State::WorkOnEvaluations() {
   g.decide_at = absl::InfiniteDuration();
   if (g.asked_ranks.empty()) return;
   g.is_decision_sent = true;
-  Do(action::Decide{g.start.generation, g.asked_ranks, evaluations.step(), evaluations.stops()});
+  const EvaluationBoard::Verdict& verdict = evaluations.verdict();
+  Do(action::Decide{g.start.generation, g.asked_ranks, evaluations.step(), verdict.stops,
+                    verdict.schedule});
 }
 
 }  // namespace thermocline

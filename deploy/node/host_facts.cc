@@ -131,6 +131,9 @@ absl::Status CheckFolders(const std::string& host, const NodeOrder& order) {
   if (order.eval_only()) return absl::OkStatus();
   const absl::StatusOr<Job> job = LoadJobOf(order);
   if (!job.ok()) return WithContext(job.status(), absl::StrCat("host ", host));
+  if (const std::string& hot = job->calibration().directory(); !hot.empty()) {
+    RETURN_IF_ERROR(TestSharedFolder(&disk, tester, "calibration.directory", hot, mark));
+  }
   if (!job->has_checkpoint()) return absl::OkStatus();
   return TestSharedFolder(&disk, tester, "checkpoint directory", job->checkpoint().directory(),
                           mark);

@@ -23,6 +23,7 @@
 #include "deploy/node/host_facts.h"
 #include "deploy/node/log_requests.h"
 #include "deploy/node/node_agent.h"
+#include "deploy/node/process_keys.h"
 #include "deploy/runner/node_table.h"
 #include "deploy/runner/run_directory.h"
 #include "deploy/runner/supervisor.h"
@@ -81,9 +82,6 @@ class Node {
   void Do(const node_action::Signal& signal);
   absl::Status StartProcess(const WantedProcess& wanted);
   absl::Status AskForCertificate(const WantedProcess& wanted);
-  absl::Status WriteCertificate(const WantedProcess& wanted);
-  void RemoveKey(const ProcessId& id);
-  void RemoveKeys();
   void OnNoController(const absl::Status& why);
   absl::Status BeginGeneration(const NodeOrder& order);
   void Report();
@@ -215,7 +213,7 @@ bool Node::IsToLeave() const {
 // A host that leaves says so: the job need not wait for it.
 void Node::Leave(const std::string& why) {
   LogLine(absl::StrCat(why, ": ending its processes"));
-  RemoveKeys();
+  if (processes_ != nullptr) RemoveKeys(*processes_, directory_, job_.cluster());
   MakeSupervisor();  // The one before kills what runs.
   agent_.OnUnfit(why);
   if (agent_.MayReport() && stream_->CanWrite())
@@ -340,56 +338,31 @@ absl::Status Node::StartProcess(const WantedProcess& wanted) {
   process.local_rank = wanted.local_rank();
   process.address = wanted.address();
   process.first_step = Step(wanted.first_step());
+  if (wanted.has_schedule()) process.schedule = wanted.schedule();
   process.servers = {wanted.servers().begin(), wanted.servers().end()};
-  if (!wanted.certificate().empty()) RETURN_IF_ERROR(WriteCertificate(wanted));
+  if (!wanted.certificate().empty()) RETURN_IF_ERROR(WriteCertificate(*processes_, wanted));
   if (process.id.role == ProcessRole::kWorker && process.id.index == 0) rank_0_ = wanted.id();
   return processes_->Start(process);
 }
 
-// The key stays here.
 absl::Status Node::AskForCertificate(const WantedProcess& wanted) {
-  const TlsFiles files = processes_->TlsOf(FromNodeProcess(wanted.id()));
+  const ProcessId id = FromNodeProcess(wanted.id());
   if (!signs_certificates_) {
-    const Role role = CertificateRole(FromNodeProcess(wanted.id()).role);
+    const Role role = CertificateRole(id.role);
     return absl::FailedPreconditionError(absl::StrCat(
         "there is no certificate for it (", TlsFilesOf(job_.cluster().tls(), role).certificate,
         "), and the controller has no ca.key to sign one"));
   }
-  ASSIGN_OR_RETURN(const KeyAndRequest made, MakeKeyAndRequest());
-  RETURN_IF_ERROR(WritePrivateFile(files.private_key, made.private_key, /*replaces=*/true));
-  agent_.OnNeedsCertificate(wanted.id(), made.request);
+  ASSIGN_OR_RETURN(const std::string request, MakeKey(*processes_, id));
+  agent_.OnNeedsCertificate(wanted.id(), request);
   return absl::OkStatus();
 }
 
-absl::Status Node::WriteCertificate(const WantedProcess& wanted) {
-  const TlsFiles files = processes_->TlsOf(FromNodeProcess(wanted.id()));
-  return WritePrivateFile(files.certificate, wanted.certificate(), /*replaces=*/true);
-}
-
-// The process takes the file by itself (common/net/rpc.h).
 void Node::Do(const node_action::Renew& renew) {
   if (processes_ == nullptr) return;
-  const absl::Status written = WriteCertificate(renew.process);
+  const absl::Status written = WriteCertificate(*processes_, renew.process);
   LogLine(absl::StrCat(FromNodeProcess(renew.process.id()).Name(), ": ",
                        written.ok() ? "has a new certificate" : written.message()));
-}
-
-// Of a process that has ended. What can't be removed expires.
-void Node::RemoveKey(const ProcessId& id) {
-  if (!processes_->NeedsOwnCertificate(id.role)) return;
-  for (const char* extension : {"key", "pem"}) {
-    directory_.Remove(ProcessFileName(id.Name(), extension)).IgnoreError();
-  }
-}
-
-// Of all processes.
-void Node::RemoveKeys() {
-  if (processes_ == nullptr) return;
-  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
-    const Cluster& cluster = job_.cluster();
-    const uint32_t count = role == ProcessRole::kServer ? cluster.servers() : cluster.workers();
-    for (uint32_t i = 0; i < count; ++i) RemoveKey(ProcessId{role, i});
-  }
 }
 
 void Node::Do(const node_action::Signal& signal) {
@@ -417,7 +390,7 @@ void Node::TakeEvents() {
         if (!result.is_null()) end.set_result(result.dump());
       }
       LogLine(absl::StrCat(ended->id.Name(), " ", ended->end.how));
-      RemoveKey(ended->id);
+      RemoveKey(*processes_, directory_, ended->id);
       agent_.OnEnd(watch_.Elapsed(), ToNodeProcess(ended->id), end);
     }
   }

@@ -134,11 +134,33 @@ class Planner {
       }
       if (is_known) SetRows(layout, static_cast<uint64_t>(rows), &table);
       if (is_known && layout.min_count > 1) table.rows_from += "; min_count leaves fewer";
+      if (job_.has_cache()) Place(t, &table);
       plan_.is_complete &= is_known;
       if (!is_known) table.rows_from = "not known";
       plan_.tables.push_back(std::move(table));
     }
     for (const DenseTable& tensor : tables_.dense) plan_.dense_parameters += tensor.num_floats();
+  }
+
+  // Of a table that servers decide on, or that is REMOTE, no worker holds a row.
+  bool MayHold(size_t t) const {
+    const TableLayout& layout = tables_.sparse[t];
+    return layout.min_count == 0 && layout.unused_steps == 0 && layout.max_rows == 0 &&
+           tables_.PlacementOf(t) != TableSettings::REMOTE;
+  }
+
+  void Place(size_t t, TablePlan* table) {
+    table->placement = MayHold(t) ? "cached" : "remote";
+    if (!MayHold(t) || tables_.PlacementOf(t) != TableSettings::DEVICE) return;
+    table->placement = "device";
+    const TableLayout& layout = tables_.sparse[t];
+    // Where gradients are pushed every step, what workers hold are copies: each its own.
+    const bool are_copies = workers_ > 1 && !ExchangesBlocks(job_);
+    const uint64_t floats = are_copies ? layout.dim : layout.row_floats();
+    table->device_bytes = table->rows.value_or(0) * ((floats + 3) / 4 * 4) * sizeof(float) *
+                          (are_copies ? workers_ : 1);
+    plan_.kept_bytes += table->device_bytes;
+    plan_.kept_budget_bytes = workers_ * SizeOf(job_.cache().budget());
   }
 
   void SetRows(const TableLayout& layout, uint64_t rows, TablePlan* table) const {
@@ -180,16 +202,19 @@ class Planner {
 
   // The dense parameters go to their owners and back, as do held rows; the rest through servers.
   void AddLinks(double samples) {
-    const StepTraffic step = TrafficOf(samples);
+    const StepTraffic step = TrafficOf(samples), held = TrafficOf(samples, /*held_only=*/true);
     const double to_others = static_cast<double>(workers_ - 1) / static_cast<double>(workers_);
     const double dense = 2 * to_others * static_cast<double>(DenseExchangeBytes());
     // Keys that are asked for; keys, lookup counts and gradients that are pushed.
-    const double through_servers = 20 * step.keys + 4 * step.floats;
-    const double workers_of_server = static_cast<double>(workers_) / static_cast<double>(servers_);
-    plan_.nothing_held = {static_cast<uint64_t>(through_servers + dense),
-                          static_cast<uint64_t>(workers_of_server * through_servers)};
-    plan_.all_held = {static_cast<uint64_t>(to_others * (12 * step.keys + 8 * step.floats) + dense),
-                      0};
+    const auto through_servers = [](double keys, double floats) { return 20 * keys + 4 * floats; };
+    const auto set = [&](double of_servers, double of_workers, LinkBytes* bytes) {
+      const double each = static_cast<double>(workers_) / static_cast<double>(servers_);
+      *bytes = {static_cast<uint64_t>(of_servers + of_workers),
+                static_cast<uint64_t>(each * of_servers)};
+    };
+    set(through_servers(step.keys, step.floats), dense, &plan_.nothing_held);
+    set(through_servers(step.keys - held.keys, step.floats - held.floats),
+        to_others * (12 * held.keys + 8 * held.floats) + dense, &plan_.all_held);
   }
 
   uint64_t DenseExchangeBytes() const {
@@ -226,12 +251,13 @@ class Planner {
     plan_.memory_bytes += servers_ * SumOf(plan_.server);
   }
 
-  // What a worker's step of so many samples reads.
-  StepTraffic TrafficOf(double samples) const {
+  // What a worker's step of so many samples reads; held_only: of tables that a cache may hold.
+  StepTraffic TrafficOf(double samples, bool held_only = false) const {
     StepTraffic step;
     step.samples = samples;
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (size_t f = 0; f < features.size(); ++f) {
+      if (held_only && !MayHold(tables_.features[f].table_index)) continue;
       const double keys = DistinctIn(*features[f], figures_, samples);
       step.lookups += samples * LookupsOf(*features[f], figures_);
       step.keys += keys;
@@ -256,6 +282,11 @@ class Planner {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
       if (workers_ == 1) Add(&plan_.device, "gradients of cached rows", 5.0 * training.floats);
+    }
+    if (job_.has_fae()) {
+      Add(&plan_.device, "hot rows", static_cast<double>(SizeOf(job_.fae().budget())));
+      // Of all workers' samples: every one of them updates all of its copies.
+      Add(&plan_.device, "gradients of hot rows", 5.0 * workers_ * training.floats);
     }
     const uint64_t transfers =
         StepsUnderWay(job_) * TransferBytes(job_, training, /*has_gradients=*/true) +
@@ -286,6 +317,9 @@ class Planner {
       if (job_.has_cache()) {
         Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       }
+      if (job_.has_fae()) {
+        Add(&plan_.worker, "hot rows", static_cast<double>(SizeOf(job_.fae().budget())));
+      }
     }
     const double ahead = static_cast<double>(job_.data().read_ahead_batches() + kStepsHeld) +
                          (job_.has_cache() ? job_.cache().window_steps() : 0);
@@ -307,6 +341,10 @@ class Planner {
   void AddExchange(const StepTraffic& step) {
     const double dense = 8.0 * static_cast<double>(DenseExchangeBytes());
     Add(&plan_.worker, "dense parameters on their way between workers", dense);
+    if (job_.has_fae()) {  // From every worker to every other.
+      Add(&plan_.worker, "gradients of hot rows on their way between workers",
+          2 * workers_ * (12 * step.keys + 4 * step.floats));
+    }
     if (!job_.has_cache()) return;
     const double window = job_.cache().window_steps();
     Add(&plan_.worker, "cached rows on their way between workers, at most",
@@ -387,37 +425,6 @@ uint64_t SumOf(const std::vector<PlanPart>& parts) {
 
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine) {
   return Planner(job, inputs, machine).Run();
-}
-
-absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning) {
-  warning->clear();
-  if (machine.memory_bytes == 0) return absl::OkStatus();
-  const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
-  const JobTables tables = ResolveTables(job);
-  uint64_t certain = 0, budgets = 0;
-  for (const DenseTable& tensor : tables.dense) {
-    const uint64_t row_floats = tensor.layout.row_floats();
-    // The servers' rows; each worker's weights, gradients and state.
-    certain += tensor.num_blocks() * 4 * (row_floats + workers * (row_floats + kDenseBlockFloats));
-  }
-  if (certain > machine.memory_bytes) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the dense parameters (dlrm.bottom, dlrm.top) take ", FormatBytes(certain),
-        " of memory in ", servers, servers == 1 ? " server and " : " servers and ", workers,
-        workers == 1 ? " worker; this machine has " : " workers; this machine has ",
-        FormatBytes(machine.memory_bytes)));
-  }
-  for (const TableLayout& table : tables.sparse) budgets += servers * table.memory_budget_bytes;
-  const bool on_host = job.device() == Job::CPU || machine.gpus.empty();
-  if (job.has_cache() && on_host) budgets += workers * SizeOf(job.cache().budget());
-  if (certain + budgets > machine.memory_bytes) {
-    *warning = absl::StrCat(
-        "warning: the memory budgets of tables and cache and the dense "
-        "parameters add up to ",
-        FormatBytes(certain + budgets), "; this machine has ", FormatBytes(machine.memory_bytes),
-        " (`thermocline plan` says what takes how much)");
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace thermocline

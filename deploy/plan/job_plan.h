@@ -31,6 +31,10 @@ struct TablePlan {
   uint64_t memory_bytes = 0;     // Over all servers.
   uint64_t checkpoint_bytes = 0;
   uint64_t spilled_bytes = 0;  // In RocksDB, for a while: twice of what lies there.
+  // Where the job's cache keeps its rows: "" without one, "cached", "remote" (pulled and pushed
+  // every step), "device" (all of them, in the end).
+  std::string placement;
+  uint64_t device_bytes = 0;  // Placement DEVICE: of its rows, over all workers.
 };
 
 // A part of what a process needs.
@@ -60,14 +64,17 @@ struct JobPlan {
   // Between workers and servers, over all; the rows of a step are known from figures, else as many
   // as lookups. Without what a cache saves.
   uint64_t pulled_bytes_per_step = 0, pushed_bytes_per_step = 0;
-  // Where the workers exchange blocks: if a cache held no row of the step, and if it held them all.
-  // A real step lies between them.
+  // Where the workers exchange blocks: if a cache held no row of the step, and if it held all that
+  // it may. A real step lies between them.
   LinkBytes nothing_held, all_held;
   double steps_per_s = 0;  // 0: not known.
 
   uint64_t memory_bytes = 0;  // Of all processes, the device's included where it is the host's.
   uint64_t device_bytes = 0;  // Of one worker, where its device has memory of its own; else 0.
   uint64_t disk_bytes = 0;
+  // Of tables with placement DEVICE, and the budgets of all workers' caches, which have to hold
+  // them beside the rows of a batch; 0: there are none.
+  uint64_t kept_bytes = 0, kept_budget_bytes = 0;
 };
 
 // REQUIRES: a resolved, valid job. Errors: kInvalidArgument (the figures lack a column that the job

@@ -182,6 +182,13 @@ TEST(JobPlan, AGpuHasTheModelTheCacheAndTheStepsUnderWay) {
   EXPECT_GT(PartOf(larger.device, steps), 2 * PartOf(plan.device, steps));
 }
 
+TEST(JobPlan, EveryWorkerHasTheHotRows) {
+  const Job gpu = Load({"device=CUDA", "fae.budget=64MiB", "cluster.workers=2"});
+  EXPECT_EQ(PartOf(Plan(gpu, nullptr).device, "hot rows"), 64u << 20);
+  const Job cpu = Load({"device=CPU", "fae.budget=64MiB"});
+  EXPECT_EQ(PartOf(Plan(cpu, nullptr).worker, "hot rows"), 64u << 20);
+}
+
 TEST(JobPlan, ComparesAGpuWithThatOfTheMachine) {
   const Json figures = Figures();
   const Job job = Load({"device=CUDA", "cluster.workers=3"});
@@ -243,6 +250,37 @@ TEST(JobPlan, LinksOfWorkersThatExchange) {
   EXPECT_THAT(RenderPlan(cached, Plan(cached, &figures), BigMachine()),
               HasSubstr("if they hold all of them"));
   EXPECT_EQ(PlanToJson(one, BigMachine())["link_bytes_per_step"]["all_held"]["server"], 0);
+}
+
+TEST(JobPlan, TellsWhereTheCacheKeepsTheRowsOfATable) {
+  const Json figures = Figures();
+  EXPECT_EQ(PlanToJson(Plan(Load(), &figures), BigMachine())["tables"][0].count("placement"), 0u);
+  const std::vector<std::string> overrides = {
+      "cache.budget=24MiB", "table[0]={name: 'user' settings {placement: DEVICE}}",
+      "table[1]={name: 'item' settings {placement: REMOTE}}"};
+  const Job job = Load(overrides);
+  const JobPlan plan = Plan(job, &figures);
+  EXPECT_EQ(plan.tables[0].placement, "device");
+  EXPECT_EQ(plan.tables[1].placement, "remote");
+  EXPECT_EQ(plan.tables[2].placement, "cached");
+  // A row of dim 16 with Adagrad has 128 bytes.
+  EXPECT_EQ(plan.tables[0].device_bytes, 200000u * 128);
+  EXPECT_EQ(plan.kept_bytes, 200000u * 128);
+  EXPECT_EQ(plan.kept_budget_bytes, 24u << 20);
+  EXPECT_FALSE(Fits(job, plan, BigMachine()));
+  EXPECT_THAT(RenderPlan(job, plan, BigMachine()),
+              HasSubstr("for tables with placement DEVICE: 24.4 MiB of 24.0 MiB: DOES NOT FIT"));
+  std::vector<std::string> of_two = overrides;
+  of_two.push_back("cluster.workers=2");
+  const Job shared = Load(of_two);
+  const JobPlan of_both = Plan(shared, &figures);
+  EXPECT_TRUE(Fits(shared, of_both, BigMachine()));
+  // Batches of 512: `item`'s rows go through the servers in any case.
+  EXPECT_GT(of_both.all_held.server, 20u * 60 + 4 * 60 * 16);
+  EXPECT_LT(of_both.all_held.server, of_both.nothing_held.server / 4);
+  const Json kept = PlanToJson(of_both, BigMachine())["kept"];
+  EXPECT_EQ(kept["bytes"], 200000 * 128);
+  EXPECT_EQ(kept["budget_bytes"], 48 << 20);
 }
 
 TEST(JobPlan, DiskHasCheckpointsAndLogs) {

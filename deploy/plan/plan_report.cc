@@ -22,15 +22,22 @@ std::string RenderParts(const std::string& title, const std::vector<PlanPart>& p
   return absl::StrCat("\n", FormatTable(rows));
 }
 
-std::string RenderTables(const JobPlan& plan) {
+std::string RenderTables(const Job& job, const JobPlan& plan) {
   if (plan.tables.empty()) return "";
   std::vector<std::vector<std::string>> rows = {
       {"table", "dim", "rows", "memory", "in a checkpoint", "rows known from"}, {}};
+  if (job.has_cache()) rows[0].push_back("in the cache");
   for (const TablePlan& table : plan.tables) {
     const bool is_known = table.rows.has_value();
     rows.push_back({table.name, absl::StrCat(table.dim), is_known ? FormatCount(*table.rows) : "?",
                     is_known ? FormatBytes(table.memory_bytes) : "?",
                     is_known ? FormatBytes(table.checkpoint_bytes) : "?", table.rows_from});
+    if (!job.has_cache()) continue;
+    const std::string held =
+        table.placement != "device"
+            ? table.placement
+            : absl::StrCat("all, ", is_known ? FormatBytes(table.device_bytes) : "?");
+    rows.back().push_back(held);
   }
   return FormatTable(rows);
 }
@@ -65,6 +72,15 @@ std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& mac
              ? verdict
              : absl::StrCat(absl::StripSuffix(verdict, "\n"),
                             ": how much the GPU has is not known (nvidia-smi does not say)\n");
+}
+
+// The rows that never leave the workers, beside the caches that have to hold them.
+std::string RenderKept(const Job& job, const JobPlan& plan) {
+  if (plan.kept_budget_bytes == 0) return "";
+  const uint64_t workers = job.cluster().workers();
+  return Verdict(workers == 1 ? "cache.budget, for tables with placement DEVICE: "
+                              : "cache.budget of all workers, for tables with placement DEVICE: ",
+                 plan, plan.kept_bytes, plan.kept_budget_bytes);
 }
 
 // Where the workers exchange blocks.
@@ -113,6 +129,7 @@ bool Fits(const Job& job, const JobPlan& plan, const Machine& machine) {
   const auto fits = [](uint64_t needed, uint64_t there) { return there == 0 || needed <= there; };
   return fits(plan.memory_bytes, machine.memory_bytes) &&
          fits(plan.disk_bytes, machine.free_disk_bytes) &&
+         fits(plan.kept_bytes, plan.kept_budget_bytes) &&
          (plan.device_bytes == 0 ||
           (!machine.gpus.empty() && fits(GpuBytes(job, plan, machine), machine.gpu_memory_bytes)));
 }
@@ -122,7 +139,7 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
     return absl::StrCat("each of ", count, " ", noun, "s");
   };
   const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
-  std::string text = RenderTables(plan);
+  std::string text = RenderTables(job, plan);
   absl::StrAppend(
       &text,
       RenderParts(servers == 1 ? std::string("server") : processes(servers, "server"), plan.server),
@@ -131,7 +148,7 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
       RenderTraffic(job, plan), "dense parameters: ", FormatCount(plan.dense_parameters),
       "\n\nthis machine\n", Verdict("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
       Verdict("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
-      RenderDevice(job, plan, machine),
+      RenderDevice(job, plan, machine), RenderKept(job, plan),
       "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
       machine.cores == 1 ? " core" : " cores",
       "; GPU: ", machine.gpus.empty() ? "none" : absl::StrJoin(machine.gpus, ", "), "\n");
@@ -153,6 +170,8 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
     entry["rows_from"] = table.rows_from;
     entry["memory_bytes"] = table.memory_bytes;
     entry["checkpoint_bytes"] = table.checkpoint_bytes;
+    if (!table.placement.empty()) entry["placement"] = table.placement;
+    if (table.device_bytes > 0) entry["device_bytes"] = table.device_bytes;
     if (table.spilled_bytes > 0) entry["rocksdb_bytes"] = table.spilled_bytes;
     tables.push_back(std::move(entry));
   }
@@ -174,6 +193,9 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   json["memory_bytes"] = plan.memory_bytes;
   json["disk_bytes"] = plan.disk_bytes;
   json["device_bytes"] = plan.device_bytes;
+  if (plan.kept_budget_bytes > 0) {
+    json["kept"] = {{"bytes", plan.kept_bytes}, {"budget_bytes", plan.kept_budget_bytes}};
+  }
   json["machine"] = {{"memory_bytes", machine.memory_bytes},
                      {"available_memory_bytes", machine.available_memory_bytes},
                      {"free_disk_bytes", machine.free_disk_bytes},

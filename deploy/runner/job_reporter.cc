@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
+#include "common/job/schedule_text.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
@@ -23,6 +24,11 @@ absl::StatusOr<std::unique_ptr<JobReporter>> JobReporter::Create(const Job& job,
   auto reporter = std::unique_ptr<JobReporter>(new JobReporter(job, options, directory, observer));
   ASSIGN_OR_RETURN(reporter->metrics_, MetricsLog::Create(directory.File("metrics.jsonl")));
   reporter->last_checkpoint_ = options.start.base;
+  if (!options.hot_rows.is_null()) {
+    Json pack = {{"event", "pack"}};
+    pack.update(options.hot_rows);
+    reporter->Append(std::move(pack));
+  }
   return reporter;
 }
 
@@ -116,10 +122,16 @@ void JobReporter::OnWorkers(const std::vector<WorkerReport>& workers) {
                 {"step", now.step},
                 {"bytes_pulled_per_step", per_step(since.bytes_pulled)},
                 {"bytes_pushed_per_step", per_step(since.bytes_pushed)}};
+  const auto by_rank = [&](const char* name, const std::vector<uint64_t>& bytes) {
+    for (const uint64_t of_rank : bytes) event[name].push_back(per_step(of_rank));
+  };
+  by_rank("bytes_to_device_per_step", since.bytes_to_device);
+  by_rank("bytes_from_device_per_step", since.bytes_from_device);
   if (const auto rate = since.hit_rate()) event["hit_rate"] = *rate;
   if (since.has_exchange) {
     event["bytes_exchanged_per_step"] = per_step(since.bytes_exchanged);
     event["wait_for_rank_s"] = since.wait_for_rank_s;
+    event["wait_in_phase_s"] = since.wait_in_phase_s;
     const auto slowest = SlowestOf(since);
     event["slowest_rank"] = slowest ? Json(slowest->rank) : Json(nullptr);
     event["slowest_share"] = slowest ? slowest->share : 0;
@@ -236,8 +248,26 @@ void JobReporter::TellOfCallOff(const CheckpointEvent& event) {
   Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
 }
 
+// A rate of one percent means hundreds of changes in a pass: only those of the rate are told.
+void JobReporter::ReportChange(const EvaluationEvent& event) {
+  const ScheduleState& next = *event.verdict.schedule;
+  Json json = {{"event", "change"},
+               {"step", event.report.step.value()},
+               {"pass", event.report.pass},
+               {"hot", next.is_hot()},
+               {"rate", next.rate()},
+               {"logloss", next.has_logloss() ? Json(next.logloss()) : Json(nullptr)},
+               {"seconds", event.report.is_evaluation ? Json(nullptr) : Json(event.report.seconds)},
+               {"schedule", ScheduleToText(next)}};
+  Append(std::move(json));
+  if (rate_ != next.rate()) Tell(DescribeChange(event, rate_));
+  rate_ = next.rate();
+}
+
 void JobReporter::Report(const action::ReportEvaluation& report) {
   const EvaluationEvent& event = report.event;
+  if (event.verdict.schedule.has_value()) ReportChange(event);
+  if (!event.report.is_evaluation) return;
   Json json;
   json["event"] = "decision";
   json["step"] = event.report.step.value();
@@ -280,6 +310,10 @@ absl::Status JobReporter::WriteResult(const action::WriteResult& result,
       result.digest.ok() ? std::make_optional(*result.digest) : std::nullopt;
   Json summary = MakeSummary(job_, workers, digest, training_s_);
   AddHistory(result, &summary);
+  if (!options_.hot_rows.is_null()) {
+    summary["hot"] = SummarizeHot(workers, options_.hot_rows);
+    summary["pack"] = options_.hot_rows;
+  }
   if (options_.is_resumed && !TrainedAnything(workers) &&
       KeepCounts(ReadJsonFile(directory_.File("summary.json")), &summary)) {
     Tell("nothing was left to train: the counts are those of the training before");

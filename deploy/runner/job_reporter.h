@@ -51,6 +51,7 @@ struct JobReporterOptions {
   GenerationStart start;
   bool is_resumed = false;
   bool writes_checkpoints = false;
+  nlohmann::ordered_json hot_rows;  // As JobOptions has it.
 };
 
 // Not thread-safe.
@@ -103,6 +104,7 @@ class JobReporter {
   std::string ReadJob() const;
   void ReportDeviceWarnings(size_t num_ranks);
   void TellOfCallOff(const CheckpointEvent& event);
+  void ReportChange(const EvaluationEvent& event);
   void AddHistory(const action::WriteResult& result, nlohmann::ordered_json* summary) const;
   void WriteReports(const std::vector<nlohmann::ordered_json>& workers,
                     const std::vector<ServerReport>& servers);
@@ -124,6 +126,7 @@ class JobReporter {
   uint64_t committed_ = 0;
   uint64_t called_off_ = 0;
   std::string last_checkpoint_;
+  std::optional<double> rate_;          // Of the schedule of hot and cold batches, as told last.
   nlohmann::ordered_json evaluations_;  // As in the summary; null before the first.
   std::set<std::pair<std::string, std::string>> calls_off_told_;  // Checkpoints, and why.
   std::set<std::pair<std::string, ProcessRole>> slow_told_;       // Hosts.

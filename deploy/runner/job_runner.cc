@@ -1,11 +1,9 @@
 #include "deploy/runner/job_runner.h"
 
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -13,11 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/base/check.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/task_queue.h"
@@ -32,6 +27,7 @@
 #include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/host_watch.h"
 #include "deploy/runner/local_processes.h"
+#include "deploy/runner/mailbox.h"
 #include "deploy/runner/node_processes.h"
 #include "deploy/runner/process_calls.h"
 #include "deploy/runner/supervisor.h"
@@ -70,33 +66,6 @@ JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
   }
   return machine;
 }
-
-// Events that come from any thread. They wake Supervisor::Poll.
-class Mailbox {
- public:
-  Mailbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { CHECK_GE(fd_, 0); }
-
-  // Readable when something was posted; its reader closes it.
-  int fd() const { return fd_; }
-  void Post(JobEvent event) {
-    absl::MutexLock lock(&mutex_);
-    events_.push_back(std::move(event));
-    Wake();
-  }
-  void Wake() const {
-    const uint64_t one = 1;
-    CHECK_EQ(write(fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
-  }
-  std::deque<JobEvent> TakeAll() {
-    absl::MutexLock lock(&mutex_);
-    return std::exchange(events_, {});
-  }
-
- private:
-  const int fd_;
-  absl::Mutex mutex_;
-  std::deque<JobEvent> events_ ABSL_GUARDED_BY(mutex_);
-};
 
 class JobRunner {
  public:
@@ -436,6 +405,7 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
   JobReporterOptions reporting;
   reporting.start = options.start;
   reporting.is_resumed = options.is_resumed;
+  reporting.hot_rows = options.hot_rows;
   reporting.writes_checkpoints = job.has_checkpoint() && !options.eval_only;
   ASSIGN_OR_RETURN(const std::unique_ptr<JobReporter> reporter,
                    JobReporter::Create(job, reporting, directory, observer));

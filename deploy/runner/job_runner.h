@@ -3,6 +3,7 @@
 #define THERMOCLINE_DEPLOY_RUNNER_JOB_RUNNER_H_
 
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct JobOptions {
   bool eval_only = false;
   // The folder of the workers' indexes of text files; "": RUN_DIR/data_index.
   std::string data_index;
+  // What was found of the job's hot rows, for the summary; null: it has none.
+  nlohmann::ordered_json hot_rows;
   // Over so many hosts, whose agents (`thermocline node`) connect to `listen`, host:port. 0: on
   // this machine.
   size_t num_hosts = 0;

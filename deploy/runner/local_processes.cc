@@ -20,6 +20,7 @@
 #include "common/base/text.h"
 #include "common/disk/disk.h"
 #include "common/job/resolved_job.h"
+#include "common/job/schedule_text.h"
 #include "common/net/host_port.h"
 #include "deploy/runner/child_process.h"
 #include "deploy/runner/metrics_log.h"
@@ -227,6 +228,9 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
   };
   if (start.first_step > Step(0)) {
     options.command.push_back(absl::StrCat("--start_step=", start.first_step.value()));
+  }
+  if (start.schedule.has_value()) {
+    options.command.push_back(absl::StrCat("--schedule=", ScheduleToText(*start.schedule)));
   }
   if (options_.workers_are_reached) {
     options.command.push_back(

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/job/schedule_text.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
@@ -97,17 +98,29 @@ void MetricsLog::WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed)
 }
 
 // Numbers that are not finite are null in JSON.
-void MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
+bool MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
   const auto step = NumberAt(json, "step");
-  if (!step || *step < 0) return;
+  if (!step || *step < 0) return true;
   EvaluationReport report;
   report.step = Step(static_cast<int64_t>(*step));
   report.pass = static_cast<uint32_t>(Whole(json, "pass"));
   const auto scheduled = json.find("scheduled");
   report.is_scheduled = scheduled != json.end() && *scheduled == true;
+  const auto change = json.find("change");
+  report.is_evaluation = report.is_scheduled || change == json.end() || *change != true;
+  if (const std::string text = TextAt(json, "schedule"); !text.empty()) {
+    auto schedule = ParseSchedule(text);
+    if (!schedule.ok()) {
+      ++bad_lines_;
+      return true;
+    }
+    report.schedule = *std::move(schedule);
+  }
+  report.seconds = NumberAt(json, "seconds").value_or(0);
   report.auc = NumberAt(json, "auc").value_or(std::nan(""));
   report.logloss = NumberAt(json, "logloss").value_or(std::nan(""));
   evaluations_.push_back(report);
+  return report.is_evaluation;
 }
 
 void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
@@ -119,8 +132,9 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   }
   const std::string event = TextAt(json, "event");
   if (event == "phase" && !TakePhase(json)) return;
+  // A change alone gets a line of its own, once it has been taken.
+  if (event == "eval" && !TakeEvaluation(json)) return;
   WriteLine(&json, elapsed);
-  if (event == "eval") TakeEvaluation(json);
   if (event == "warning" && !TextAt(json, "text").empty()) {
     warnings_.push_back(TextAt(json, "text"));
   }
@@ -133,6 +147,10 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   progress_.auc = NumberAt(json, "auc");
   const auto cache = json.find("cache");
   if (cache != json.end()) progress_.hit_rate = NumberAt(*cache, "hit_rate");
+  if (const auto batches = json.find("batches"); batches != json.end() && batches->is_object()) {
+    progress_.hot = HotProgress{batches->value("hot", false),
+                                NumberAt(*batches, "rate").value_or(0), Whole(*batches, "changes")};
+  }
   ++progress_events_;
 }
 

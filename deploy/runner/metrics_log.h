@@ -63,7 +63,8 @@ class MetricsLog {
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Create(const std::string& path);
 
   // Takes what came from the worker's pipe; lines may come in pieces. Each complete line that is a
-  // JSON object is appended to the file with "wall_s", `elapsed` of the job so far; others are
+  // JSON object is appended to the file with "wall_s", `elapsed` of the job so far, but for changes
+  // between hot and cold batches, of which the reporter writes what became of them; others are
   // counted.
   void Append(absl::string_view data, absl::Duration elapsed);
 
@@ -75,7 +76,7 @@ class MetricsLog {
   // Appends an event of the launcher's own, an object with "event".
   void AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed);
 
-  // The evaluations of steps that came since the last call.
+  // The evaluations and changes of steps that came since the last call.
   std::vector<EvaluationReport> TakeEvaluations() { return std::exchange(evaluations_, {}); }
 
   const Progress& progress() const { return progress_; }
@@ -92,7 +93,8 @@ class MetricsLog {
 
   void WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed);
   void TakeLine(absl::string_view line, absl::Duration elapsed);
-  void TakeEvaluation(const nlohmann::ordered_json& json);
+  // Whether the line is one to keep: it is more than a change between hot and cold batches.
+  bool TakeEvaluation(const nlohmann::ordered_json& json);
   // Whether the line of the phase is one to keep.
   bool TakePhase(const nlohmann::ordered_json& json);
 

@@ -176,6 +176,40 @@ TEST(MetricsLog, EvaluationsOfStepsAreHandedOut) {
   EXPECT_TRUE((*log)->TakeEvaluations().empty());
 }
 
+TEST(MetricsLog, AChangeOfBatchesIsNoEvaluationUnlessOneIsDue) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_changes.jsonl";
+  std::remove(path.c_str());
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  const std::string schedule = "\"schedule\":\"first_step: 100 is_hot: true rate: 25\"";
+  (*log)->Append(
+      absl::StrCat("{\"event\":\"eval\",\"step\":99,\"scheduled\":false,\"change\":true,", schedule,
+                   "}\n{\"event\":\"eval\",\"step\":99,\"scheduled\":true,", "\"change\":true,",
+                   schedule, "}\n"),
+      absl::ZeroDuration());
+  std::vector<EvaluationReport> reports = (*log)->TakeEvaluations();
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_FALSE(reports[0].is_evaluation);
+  EXPECT_TRUE(reports[1].is_evaluation);
+  for (const EvaluationReport& report : reports) {
+    ASSERT_TRUE(report.schedule.has_value());
+    EXPECT_EQ(report.schedule->first_step(), 100);
+    EXPECT_EQ(report.schedule->rate(), 25);
+  }
+  // The file gets the evaluation alone.
+  std::ifstream file(path);
+  std::string line;
+  ASSERT_TRUE(std::getline(file, line));
+  EXPECT_NE(line.find("\"scheduled\":true"), std::string::npos) << line;
+  EXPECT_FALSE(std::getline(file, line)) << line;
+  (*log)->Append("{\"event\":\"progress\",\"batches\":{\"hot\":true,\"rate\":25,\"changes\":3}}\n",
+                 absl::ZeroDuration());
+  ASSERT_TRUE((*log)->progress().hot.has_value());
+  EXPECT_TRUE((*log)->progress().hot->is_hot);
+  EXPECT_EQ((*log)->progress().hot->rate, 25);
+  EXPECT_EQ((*log)->progress().hot->changes, 3u);
+}
+
 TEST(MetricsLog, OfAPhaseTheFirstAndTheLastLineAreKept) {
   const std::string path = testing::TempDir() + "/metrics_log_test_phases.jsonl";
   std::remove(path.c_str());

@@ -59,8 +59,10 @@ class NodeTableTest : public testing::Test {
     report.mutable_hello()->set_machine("machine of " + host);
     return Take(1, report, peer);
   }
-  ProcessId Start(ProcessRole role, const std::string& host) {
+  ProcessId Start(ProcessRole role, const std::string& host,
+                  const std::optional<ScheduleState>& schedule = std::nullopt) {
     action::StartProcess start;
+    start.schedule = schedule;
     start.id = {role, 0, 1, ++incarnations_};
     start.host = host;
     table_.Start(start);
@@ -79,6 +81,16 @@ class NodeTableTest : public testing::Test {
   uint64_t signatures_ = 0, incarnations_ = 0, nonces_ = 100;
   NodeTable table_;
 };
+
+TEST_F(NodeTableTest, AWorkersHostLearnsWhichBatchesItBeginsWith) {
+  ASSERT_TRUE(Take(1, From("h1", 7, 1)).ok());
+  Start(ProcessRole::kWorker, "h1");
+  EXPECT_FALSE(table_.OrderFor("h1", 7).wanted(0).has_schedule());
+  ScheduleState schedule;
+  schedule.set_first_step(12);
+  Start(ProcessRole::kWorker, "h1", schedule);
+  EXPECT_EQ(table_.OrderFor("h1", 7).wanted(1).schedule().first_step(), 12);
+}
 
 TEST_F(NodeTableTest, SignsForProcessesThatWereOrderedThere) {
   ASSERT_TRUE(Take(1, From("h1", 7, 1)).ok());

@@ -118,7 +118,8 @@ void ReportingProgram::TakeLine(const Json& line) {
   if (event != "progress") return;
   const double rows = NumberAt(line, "rows").value_or(0);
   const double fraction = NumberAt(line, "fraction").value_or(0);
-  observer_.on_progress({activity_, static_cast<uint64_t>(rows),
+  const std::string activity = TextAt(line, "activity");
+  observer_.on_progress({activity.empty() ? activity_ : activity, static_cast<uint64_t>(rows),
                          fraction > 0 ? static_cast<uint64_t>(rows / fraction) : 0, "rows",
                          NumberAt(line, "seconds").value_or(0)});
 }

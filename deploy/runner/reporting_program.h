@@ -1,8 +1,9 @@
 // A program that does the work of one command, such as thermocline-predict: it takes what it needs
 // from its flags, and reports in JSON lines.
 //
-// A line is {"event": "progress", "rows", "fraction", "seconds"}, {"event": "warning", "text"}, and
-// last {"event": "done", ...} with what it found, or {"event": "failed", "message"}.
+// A line is {"event": "progress", "rows", "fraction", "seconds"}, with "activity" where it does one
+// thing after the other, {"event": "warning", "text"}, and last {"event": "done", ...} with what it
+// found, or {"event": "failed", "message"}.
 #ifndef THERMOCLINE_DEPLOY_RUNNER_REPORTING_PROGRAM_H_
 #define THERMOCLINE_DEPLOY_RUNNER_REPORTING_PROGRAM_H_
 

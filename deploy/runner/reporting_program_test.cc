@@ -59,6 +59,14 @@ TEST_F(ReportingProgramTest, ReturnsItsLastWordsAndShowsTheOthers) {
   EXPECT_THAT(warnings_, ElementsAre("slow"));
 }
 
+TEST_F(ReportingProgramTest, SaysWhatItDoesNow) {
+  const auto done = Run(R"(
+      echo '{"event": "progress", "activity": "packing", "rows": 10, "fraction": 0.5}' >&3
+      echo '{"event": "done"}' >&3)");
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_THAT(progress_, ElementsAre("packing 10/20 rows 0"));
+}
+
 TEST_F(ReportingProgramTest, GivesItTheJobInAFile) {
   const auto done =
       Run(R"(echo "{\"event\": \"done\", \"job\": \"$(cat "${2#--job=}")\"}" >&3)", "name: x");

@@ -63,13 +63,15 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
   return absl::OkStatus();
 }
 
-// Whether a folder is empty but for a lock and what `submit` leaves. Taking the lock then shows
-// whether it is held.
+// Whether a folder is empty but for a lock, what `submit` leaves, and what was found of a job that
+// never began (its hot rows, and a folder for its checkpoints). Taking the lock then shows whether
+// it is held.
 bool IsUnused(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    if (name != "lock" && name != "submit" && name != "certificates") return false;
+    if (name == "checkpoints" && IsUnused(entry.path().string())) continue;
+    if (name != "lock" && name != "submit" && name != "certificates" && name != "hot") return false;
   }
   return !error;
 }

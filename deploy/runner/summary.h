@@ -33,9 +33,10 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 
 // The object of summary.json: job, steps, samples, auc, gauc, logloss, normalized_entropy,
 // calibration, samples_per_s, wall_s, servers, workers, model_digest, bad_lines, first_bad_line,
-// bytes_pulled, bytes_pushed. What no worker reported is null. Where workers have a cache or
-// exchange rows also "cache" (mode: "own", "copies", "shared"; hit_rate, hits, loaded, bypassed)
-// and "exchange" (bytes_sent, bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
+// bytes_pulled, bytes_pushed; by worker bytes_to_device, bytes_from_device. What no worker reported
+// is null. Where workers have a cache or exchange rows also "cache" (mode: "own", "copies",
+// "shared"; hit_rate, hits, loaded, bypassed) and "exchange" (bytes_sent, bytes_sent_again,
+// wait_for_rank_s, slowest_rank), summed over them.
 //   steps: the most of any worker; samples, bad_lines: summed;
 //   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
 //   others are null, too, where the held-out rows have one class only;
@@ -50,15 +51,25 @@ bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 
 // For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
 // of its own (samples_per_s, wall_s, bad_lines, first_bad_line, padding_ids, server_restarts,
-// rollbacks, bytes_pulled, bytes_pushed, cache, exchange, checkpoints.committed and called_off),
-// and its evaluations where this run made none. False, and nothing is changed, where `before` is of
-// another step.
+// rollbacks, bytes_pulled, bytes_pushed, bytes_to_device, bytes_from_device, cache, exchange,
+// checkpoints.committed and called_off), and its evaluations where this run made none. False, and
+// nothing is changed, where `before` is of another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss
 // (null: none had a value of the metric), best_checkpoint (null: none is kept),
 // without_improvement, stopped_early.
 nlohmann::ordered_json SummarizeEvaluations(const EvaluationState& state, bool stopped_early);
+
+// The object "hot" of the summary of a job with hot and cold batches: rows, sample_share (of those
+// in hot batches; null: not known), changes (in this run, as worker 0 saw them), rate (the last, in
+// percent). `pack`: what thermocline-pack found.
+nlohmann::ordered_json SummarizeHot(const std::vector<nlohmann::ordered_json>& results,
+                                    const nlohmann::ordered_json& pack);
+
+// A change between hot and cold batches, in a line for the console. `rate_before`: none before the
+// first.
+std::string DescribeChange(const EvaluationEvent& event, std::optional<double> rate_before);
 
 // An evaluation while the job trains, and what follows from it, in a line for the console.
 std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience);

@@ -59,14 +59,16 @@ TEST(Summary, PutsTheWorkersTogether) {
 
 TEST(Summary, AddsUpTheCachesAndWhatWorkersSentEachOther) {
   Json first = Json::parse(
-      R"({"bytes_pulled": 100, "bytes_pushed": 10, "cache": {"hits": 6, "loaded": 1, "bypassed": 1},
+      R"({"bytes_pulled": 100, "bytes_pushed": 10, "bytes_to_device": 7, "cache": {"hits": 6, "loaded": 1, "bypassed": 1},
           "exchange": {"bytes_sent": 1048576, "bytes_sent_again": 5, "wait_for_rank_s": [0, 2.5]}})");
   Json second = Json::parse(
-      R"({"bytes_pulled": 50, "bytes_pushed": 20, "cache": {"hits": 0, "loaded": 4, "bypassed": 0},
+      R"({"bytes_pulled": 50, "bytes_pushed": 20, "bytes_to_device": 8, "cache": {"hits": 0, "loaded": 4, "bypassed": 0},
           "exchange": {"bytes_sent": 1048576, "bytes_sent_again": 0, "wait_for_rank_s": [1, 0]}})");
   Json summary = MakeSummary(TwoByTwo(), {first, second}, std::nullopt, 1);
   EXPECT_EQ(summary["bytes_pulled"], 150);
   EXPECT_EQ(summary["bytes_pushed"], 30);
+  EXPECT_EQ(summary["bytes_to_device"], (Json{7, 8}));
+  EXPECT_EQ(summary["bytes_from_device"], (Json{nullptr, nullptr}));
   EXPECT_EQ(summary["cache"], Json::parse(R"({"mode": "shared", "hit_rate": 0.5, "hits": 6,
                                               "loaded": 5, "bypassed": 1})"));
   EXPECT_EQ(summary["exchange"], Json::parse(R"({"bytes_sent": 2097152, "bytes_sent_again": 5,
@@ -234,6 +236,32 @@ TEST(Summary, SaysTheLastAndTheBestOfSeveralEvaluations) {
   summary["evaluations"] = SummarizeEvaluations(state, false);
   text = RenderSummary(summary);
   EXPECT_THAT(text, HasSubstr("after step 1199, checkpoint step-000001199\n"));
+}
+
+TEST(Summary, SaysHowHotAndColdBatchesTookTurns) {
+  Json summary = Json::parse(R"({"auc": 0.7, "logloss": 0.5})");
+  const Json pack = Json::parse(R"({"hot_rows": 1200, "samples": {"hot": 630, "cold": 370}})");
+  const Json worker = Json::parse(R"({"hot": {"rows": 1200, "changes": 12, "rate": 25}})");
+  summary["hot"] = SummarizeHot({worker, worker}, pack);
+  summary["cache"] = {{"hit_rate", 0.2}};
+  EXPECT_EQ(summary["hot"].dump(), R"({"rows":1200,"sample_share":0.63,"changes":12,"rate":25.0})");
+  const std::string text = RenderSummary(summary);
+  EXPECT_THAT(text, HasSubstr("\n1,200 hot rows, 63.0% of the samples in hot batches, 12 changes, "
+                              "the last rate 25%\n"));
+  EXPECT_THAT(text, Not(HasSubstr("best")));
+  EXPECT_THAT(text, Not(HasSubstr("cache hits")));
+  EXPECT_EQ(SummarizeHot({}, {{"hot_rows", 7}}).dump(), R"({"rows":7})") << "a cache's";
+}
+
+TEST(Summary, DescribesAChange) {
+  EvaluationEvent event;
+  ScheduleState& next = event.verdict.schedule.emplace();
+  next.set_first_step(120);
+  next.set_logloss(0.4512);
+  next.set_rate(25);
+  const std::string what = "cold batches from step 120 on, after a loss of 0.4512 on held-out rows";
+  EXPECT_EQ(DescribeChange(event, std::nullopt), what + "; the rate is 25%");
+  EXPECT_EQ(DescribeChange(event, 50), what + "; the rate is 25%, and was 50%");
 }
 
 TEST(Summary, DescribesAnEvaluationAndWhatFollows) {

@@ -54,9 +54,11 @@ class CpuDevice : public Device {
   std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) override { return Allocate(bytes); }
   void CopyToDevice(void* device, const void* host, size_t bytes, Stream) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
+    copies().AddToDevice(bytes);
   }
   void CopyToHost(void* host, const void* device, size_t bytes, Stream) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
+    copies().AddFromDevice(bytes);
   }
   std::unique_ptr<DeviceEvent> MakeEvent() override { return std::make_unique<PastEvent>(); }
   void Record(Stream, DeviceEvent*) override {}

@@ -239,6 +239,11 @@ bool StreamDevice::IsAllocatedHost(const void* host) const {
 void StreamDevice::Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                         const void* host, Stream stream) {
   if (bytes == 0 || !Begin()) return;
+  if (kind == cudaMemcpyHostToDevice) {
+    copies().AddToDevice(bytes);
+  } else {
+    copies().AddFromDevice(bytes);
+  }
   Check(cudaMemcpyAsync(to, from, bytes, kind, Get(stream)), "copying between host and device");
   // CUDA's documentation does not say whether a copy of pageable memory has finished when the call
   // returns ("may be asynchronous"), so this waits.

@@ -1,5 +1,8 @@
 #include "tests/exchange/shared_rows.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace thermocline::shared_rows {
 
 // Job

@@ -1,3 +1,11 @@
+#include "tests/exchange/shared_rows_rank.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "tests/exchange/shared_rows.h"
 
 namespace thermocline::shared_rows {
@@ -77,7 +85,7 @@ void Rank::Work() {
   if (at_ == At::kLeaving && machine_.MayLeave()) Leave();
 }
 
-bool Rank::WorkOnce() { return PostKeys() || AdmitKeys() || PlanNext() || Train(); }
+bool Rank::WorkOnce() { return PostKeys() || PlanNext() || AdmitKeys() || Train(); }
 
 void Rank::Post(BlockId id, std::vector<std::vector<uint8_t>> to_ranks) {
   std::vector<Block> blocks;
@@ -196,7 +204,7 @@ bool Rank::Train() {
       at_ = At::kPushed;
       return true;
     case At::kPushed:  // The push of a step is whole once all of the step is here.
-      PushStep();
+      if (!Has(Planted::kPushesLate)) PushStep();
       steps_.erase(step_++);
       at_ = At::kPlans;
       return true;
@@ -219,6 +227,7 @@ bool Rank::Train() {
 
 // Pulls its rows that nobody holds, and as an owner those that come into the cache.
 bool Rank::BeginStep() {
+  machine_.CheckOwesNothing();
   if (planned_ <= step_ || !Await(Phase::kPlans)) return false;
   OfStep& of = steps_[step_];
   of.is_held.resize(case_.num_ranks);
@@ -393,6 +402,7 @@ void Rank::PushStep() {
     for (const auto& [row, key] : held_) of.push.assigned.push_back({key, slab_[row]});
   }
   job_.servers().TakePush(rank_, step_, std::move(of.push));
+  machine_.NotePushed(Step(step_));
 }
 
 // Bytes that say what they are, and when.

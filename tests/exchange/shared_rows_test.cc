@@ -22,9 +22,10 @@ TEST(SharedRowsTest, TheModelIsThatOfAJobWithoutACache) {
 
 TEST(SharedRowsTest, FindsPlantedFaults) {
   const uint64_t seed = TestSeed();
-  for (const Planted planted : {Planted::kArrivalOrder, Planted::kOwnLast, Planted::kEvictedEarly,
-                                Planted::kStaleRow, Planted::kOldGeneration, Planted::kSharedCredit,
-                                Planted::kLeavesByReceipts, Planted::kWaitsBeforeItSent}) {
+  for (const Planted planted :
+       {Planted::kArrivalOrder, Planted::kOwnLast, Planted::kEvictedEarly, Planted::kStaleRow,
+        Planted::kOldGeneration, Planted::kSharedCredit, Planted::kLeavesByReceipts,
+        Planted::kWaitsBeforeItSent, Planted::kPushesLate}) {
     std::string found;
     for (int i = 0; i < 400 && found.empty(); ++i) {
       Case made = MakeCase(Mix64(seed + i));
@@ -34,6 +35,9 @@ TEST(SharedRowsTest, FindsPlantedFaults) {
       found = Job(made).Run();
     }
     EXPECT_NE(found, "") << static_cast<int>(planted);
+    if (planted == Planted::kWaitsBeforeItSent || planted == Planted::kPushesLate) {
+      EXPECT_NE(found.find("the order of waits"), std::string::npos) << found;
+    }
     std::cout << "fault " << static_cast<int>(planted) << ": " << found << "\n";
   }
 }

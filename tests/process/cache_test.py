@@ -110,9 +110,35 @@ class CacheTest(ProcessTest):
         cached = self.train('--workers=3', *CACHED, '--set=checkpoint.every_steps=7')
         self.assertEqual(cached['model_digest'], uncached['model_digest'])
         self.assertEqual(cached['auc'], uncached['auc'])
+        sent = 0
         for rank in range(3):
             with open(os.path.join(self.run_dir, 'worker-%d.json' % rank)) as file:
-                self.assertGreater(json.load(file)['cache']['hits'], 0)
+                worker = json.load(file)
+            self.assertGreater(worker['cache']['hits'], 0)
+            self.assertGreater(worker['bytes_to_device'], 0)
+            sent += worker['exchange']['bytes_sent']
+        # The stats of a job that is over come from these files.
+        stats = self.thermocline('stats', '--run-dir', self.run_dir, '--json')
+        self.assertEqual(stats.returncode, 0, stats.stderr)
+        workers = [worker['stats'] for worker in json.loads(stats.stdout)['workers']]
+        self.assertEqual([int(worker['cache']['budget_bytes']) for worker in workers], 3 * [600 << 10])
+        phases = [phase for worker in workers for phase in worker['exchange']['phases']]
+        self.assertEqual(sum(int(phase['bytes_sent']) for phase in phases), sent)
+        self.assertEqual(set(phase['name'] for phase in phases) & {'rows', 'gradients'},
+                         {'rows', 'gradients'})
+        self.assertTrue(all(worker['uptime_s'] > 0 for worker in workers))
+
+    def test_rows_on_the_device_stay_or_end_the_job(self):
+        uncached = self.train(run_dir=self.run_dir + '-uncached')
+        device = '--set=default_table.placement=DEVICE'
+        kept = self.train(device, '--set=cache.budget=64MiB', run_dir=self.run_dir + '-kept')
+        self.assertEqual(kept['model_digest'], uncached['model_digest'])
+        code, _, err = self.finish(self.start(device, '--set=cache.budget=600KiB',
+                                              '--set=checkpoint.every_steps=3'))
+        self.assertEqual(code, 1)
+        self.assertRegex(err, "table '[^']+' has placement DEVICE, and its rows.* take [0-9]+ bytes so "
+                              'far; cache.budget is 614400 bytes, of which [0-9]+ are for them')
+        self.assertNotIn('going back', err)
 
     def test_a_checkpoint_goes_on_with_another_number_of_workers(self):
         digests = []

@@ -70,6 +70,9 @@ class EvaluationTest(ProcessTest):
         self.assertEqual([event['pass'] for event in evaluations], list(range(1, passes + 1)))
         self.assertEqual(best['best_auc'], max(event['auc'] for event in evaluations))
         self.assertEqual({event['samples'] for event in evaluations}, {2000})
+        for event in evaluations:
+            self.assertGreater(event['seconds'], 0)
+            self.assertGreater(event['bytes_pulled'], 2000)
         self.assertAlmostEqual(evaluations[0]['learning_rate'], 0.05, places=6)
         self.assertAlmostEqual(self.events('progress')[0]['learning_rate'], 0.05, places=6)
         self.assertIn('evaluation after step %d (pass 1): AUC %.4f' %

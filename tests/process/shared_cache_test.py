@@ -1,15 +1,17 @@
-"""Several workers with one cache over all of them: a worker that dies or hangs while they exchange
-rows is named, and the job goes back and makes the undisturbed model. THERMOCLINE_TEST_SEED repeats
-a run."""
+"""Several workers that exchange rows and dense parameters: one that dies or hangs is named, and the
+job goes back and makes the undisturbed model; one that can't go on ends the job with its own error,
+behind the steps that all could train; everyone's waits are on record. THERMOCLINE_TEST_SEED repeats a
+run."""
 
 import json
 import os
 import random
 import re
 import signal
+import subprocess
 import unittest
 
-from harness import ProcessTest, wait_for
+from harness import DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, wait_for
 
 FLAGS = ['--workers=3', '--servers=2', '--set=train.passes=8', '--set=cache.budget=600KiB',
          '--set=cache.window_steps=6', '--set=checkpoint.every_steps=25',
@@ -73,6 +75,76 @@ class SharedCacheTest(ProcessTest):
             self.assertIn('nothing has advanced for 3s', reason)
             named = re.findall(r'worker (\d+) is waited for', reason)
             self.assertEqual(named, [str(rank)], reason)
+
+    def write_log(self, name, rows=5000):
+        """A click log as text; its path."""
+        folder = self.run_dir + '-' + name
+        subprocess.run([THERMOCLINE, 'generate', folder, '--format=tsv', '--rows=%d' % rows,
+                        '--test-rows=0', '--shrink=1000'],
+                       check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        return os.path.join(folder, 'train.tsv')
+
+    def last_step(self):
+        return max([event['step'] for event in self.events() if event['event'] == 'progress'])
+
+    def assert_rank_1_fails(self, flags, says, trained):
+        code, _, err = self.finish(self.start('--workers=2', *flags))
+        self.assertEqual(code, 1, err)
+        self.assertIn('worker 1', err)
+        self.assertIn(says, err)
+        self.assertEqual(self.last_step(), trained, err)
+        self.assertNotIn('rollback', [event['event'] for event in self.events()])
+
+    def test_a_rank_with_a_bad_line_ends_the_job_with_it(self):
+        for name, cache in (('alone', []), ('cache', ['--set=cache.budget=600KiB'])):
+            self.run_dir += '-' + name
+            path = self.write_log('data')
+            with open(path) as file:
+                lines = file.readlines()
+            # Of a batch of 256 rank 1 has the second half.
+            lines[7 * 256 + 200] = 'no label\n'
+            with open(path, 'w') as file:
+                file.writelines(lines)
+            self.assert_rank_1_fails(['--data', path, '--set=data.format=CRITEO_TSV', *cache],
+                                     '%s:%d: ' % (path, 7 * 256 + 200 + 1), trained=7)
+
+    def test_a_rank_with_other_files_is_named_in_the_first_step(self):
+        path = self.write_log('data')
+        shorter = self.write_log('shorter', rows=2560)
+        job = self.run_dir + '-rank-1.textproto'
+        programs = self.fake_programs(worker="""
+            for flag; do case "$flag" in --job=*) all="${flag#--job=}";; esac; done
+            case " $* " in *" --rank=1 "*)
+                sed 's|%s|%s|' "$all" > '%s'; set -- "$@" '--job=%s';;
+            esac
+            exec '%s' "$@" """ % (path, shorter, job, job, WORKER))
+        launcher = self.start('--workers=2', '--bin-dir', programs, '--data', path,
+                              '--set=data.format=CRITEO_TSV')
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1, err)
+        self.assertIn('the workers see different data: the files of rank 1 are not those of rank 0', err)
+        self.assertEqual([event for event in self.events() if event['event'] == 'progress'], [])
+
+    def test_waits_by_rank_and_phase_are_on_record(self):
+        names = ['dense gradients', 'dense weights', 'gradients', 'keys', 'plans', 'rows']
+        launcher = self.start_long('--workers=2', '--set=cache.budget=600KiB')
+
+        def workers():
+            return [event for event in self.events() if event['event'] == 'workers']
+        event = wait_for(workers, 'an event of the workers')[-1]
+        self.assertEqual(len(event['wait_for_rank_s']), 2)
+        self.assertEqual(sorted(event['wait_in_phase_s']), names)
+        self.assertIn(event['slowest_rank'], (0, 1))
+        # Each wait counts for the phase and for the rank.
+        self.assertAlmostEqual(sum(event['wait_for_rank_s']), sum(event['wait_in_phase_s'].values()),
+                               delta=1e-3)
+        stats = self.thermocline('stats', '--run-dir', self.run_dir, '--json')
+        self.assertEqual(stats.returncode, 0, stats.stderr)
+        for worker in json.loads(stats.stdout)['workers']:
+            exchange = worker['stats']['exchange']
+            self.assertEqual(sorted(phase['name'] for phase in exchange['phases']), names)
+            self.assertEqual(len(exchange['wait_for_rank_s']), 2)
+        launcher.kill()
 
 
 if __name__ == '__main__':

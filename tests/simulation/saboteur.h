@@ -48,6 +48,7 @@ enum class PlantedFault {
   kPullsCount,         // A pull counts as a lookup, too.
   kNoAdmission,        // Servers apply the gradients of keys that were looked up too seldom.
   kNothingForgotten,   // Servers keep the rows that no push has reached for too long.
+  kNewestSchedule,     // A job that goes back goes on with the stretch that came last.
   kLimitsNotReplayed,  // A server that recovers keeps the rows beyond a table's limit.
 };
 

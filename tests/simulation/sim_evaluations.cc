@@ -46,15 +46,19 @@ void SimEvaluationCounters::Add(const SimEvaluationCounters& other) {
   stopped += other.stopped;
 }
 
-EvaluationReport SimEvaluations::ReportOf(Step step, double score) const {
+EvaluationReport SimEvaluations::ReportOf(Step step, double score,
+                                          const std::optional<ScheduleState>& next) const {
   EvaluationReport report;
   report.step = step;
   report.is_scheduled = static_cast<uint64_t>(step.value() + 1) % setup_.every_steps == 0;
+  report.is_evaluation = report.is_scheduled || !next.has_value();
+  report.schedule = next;
   report.auc = score;
   return report;
 }
 
 void SimEvaluations::OnDecided(const EvaluationEvent& event, bool keeps_best) {
+  if (!event.report.is_evaluation) return;
   keeps_best_ = keeps_best;
   state_ = event.state;
   ++counters_.decided;

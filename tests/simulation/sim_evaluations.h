@@ -4,6 +4,7 @@
 #define THERMOCLINE_TESTS_SIMULATION_SIM_EVALUATIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,7 +31,9 @@ class SimEvaluations {
  public:
   explicit SimEvaluations(const EvaluationSetup& setup) : setup_(setup) {}
 
-  EvaluationReport ReportOf(Step step, double score) const;
+  // `next`: the stretch that follows, where one of hot or cold batches has ended.
+  EvaluationReport ReportOf(Step step, double score,
+                            const std::optional<ScheduleState>& next) const;
   // What the launcher decided. `keeps_best`: the job makes checkpoints.
   void OnDecided(const EvaluationEvent& event, bool keeps_best);
   Step best_step() const { return Step(state_.best_step()); }

@@ -49,6 +49,8 @@ void SimJobCounters::Add(const SimJobCounters& other) {
   stalls += other.stalls;
   user_stops += other.user_stops;
   job_faults += other.job_faults;
+  changes += other.changes;
+  amid += other.amid;
   failures += other.failures;
   checkpoints.Add(other.checkpoints);
   evaluations.Add(other.evaluations);
@@ -75,6 +77,7 @@ SimJob::SimJob(uint64_t seed, const SimSetup& setup, PlantedFault planted,
   if (setup.evaluations.has_value()) {
     evaluations_ = std::make_unique<SimEvaluations>(*setup.evaluations);
   }
+  if (setup.schedule.has_value()) schedule_.emplace(*setup.schedule, setup.num_steps);
   StartLauncher({});
 }
 
@@ -170,6 +173,7 @@ JobMachineOptions SimJob::MachineOptions(const GenerationStart& start) const {
     job.mutable_evaluate()->set_patience(setup_.evaluations->patience);
     job.mutable_evaluate()->set_keep_best(setup_.checkpoints.has_value());
   }
+  if (schedule_.has_value()) *job.mutable_fae() = schedule_->job.fae();
   for (uint32_t i = 0; i < num_servers_; ++i) machine.server_logs.push_back("a log");
   for (uint32_t i = 0; i < num_workers_; ++i) machine.worker_logs.push_back("a log");
   if (!setup_.checkpoints.has_value()) return machine;
@@ -206,11 +210,12 @@ SimWorld SimJob::World() {
     return rank < workers_.size() ? workers_[rank].get() : nullptr;
   };
   world.start_worker = [this](const action::StartProcess& start) {
-    AddWorker(WorkerRank(start.id.index), start.first_step);
+    AddWorker(start);
     workers_[start.id.index]->Start();
   };
   world.lose_worker = [this](size_t rank) {
     if (rank >= workers_.size() || workers_[rank] == nullptr) return;
+    if (worker_noticed_[rank]) return;  // It has ended well, and is kept to be looked at.
     max_staleness_ = max_staleness();
     workers_[rank].reset();
     worker_noticed_[rank] = true;
@@ -221,7 +226,8 @@ SimWorld SimJob::World() {
   world.on_rollback = [this](const action::ReportStart& start) { OnRollback(start); };
   world.on_committed = [this](const CheckpointEvent& event) { OnCommitted(event); };
   world.on_evaluation = [this](const EvaluationEvent& event) {
-    evaluations_->OnDecided(event, setup_.checkpoints.has_value());
+    if (event.verdict.schedule.has_value()) ++counters_.changes;
+    if (evaluations_ != nullptr) evaluations_->OnDecided(event, setup_.checkpoints.has_value());
   };
   world.stop = [this](bool is_done) {
     if (!is_done) StopProcesses();
@@ -279,7 +285,25 @@ void SimJob::OnServing(SimServer* server) {
   CheckServerRows(model_, setup_.tables, num_servers_, server, &failures_);
 }
 
-void SimJob::AddWorker(WorkerRank rank, Step first_step) {
+void SimJob::OnScored(Step step, double score, const std::optional<ScheduleState>& next) {
+  if (runner_ == nullptr) return;
+  if (evaluations_ != nullptr) return runner_->OnScored(evaluations_->ReportOf(step, score, next));
+  EvaluationReport report;
+  report.step = step;
+  report.is_evaluation = false;
+  report.schedule = next;
+  runner_->OnScored(report);
+}
+
+// Whatever died, and wherever the job began again, its stretches follow from the model alone.
+void SimJob::OnStretch(WorkerRank rank, const ScheduleState& state) {
+  const std::string wrong = schedule_->DescribeDifference(state, model_, setup_.num_keys);
+  if (!wrong.empty()) Fail(absl::StrCat("rank ", rank.value(), ": ", wrong));
+}
+
+void SimJob::AddWorker(const action::StartProcess& start) {
+  const WorkerRank rank(start.id.index);
+  const Step first_step = start.first_step;
   SimWorkerOptions options;
   options.seed = random_.Next();
   options.data_seed = seed_;
@@ -299,6 +323,12 @@ void SimJob::AddWorker(WorkerRank rank, Step first_step) {
   options.keys_per_table = setup_.keys_per_table;
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;
   options.tables = setup_.tables;
+  if (schedule_.has_value()) {
+    options.schedule = &*schedule_;
+    options.schedule_state = start.schedule;
+    options.on_stretch = [this, rank](const ScheduleState& state) { OnStretch(rank, state); };
+    if (rank == WorkerRank(0) && start.schedule.has_value()) ++counters_.amid;
+  }
   PsSessionOptions session;
   session.job_id = kSimJobId;
   session.generation = start_.generation;
@@ -315,8 +345,8 @@ void SimJob::AddWorker(WorkerRank rank, Step first_step) {
   workers_[rank.value()] = std::make_unique<SimWorker>(
       options, session,
       [this](SimWorker* worker, const absl::Status& why) { OnWorkerLost(worker, why); },
-      [this](Step step, double score) {
-        if (runner_ != nullptr) runner_->OnScored(evaluations_->ReportOf(step, score));
+      [this](Step step, double score, const std::optional<ScheduleState>& next) {
+        OnScored(step, score, next);
       },
       network_->Connect(), &scheduler_, &model_, &failures_);
 }
@@ -511,7 +541,7 @@ std::string SimJob::ChooseOlder() {
   for (size_t i = 0; i < list->size(); ++i) {
     if (IsLeftBehind((*list)[i].id)) left_behind.push_back(i);
   }
-  const bool is_left = !left_behind.empty() && random_.Chance(0.8);
+  const bool is_left = !left_behind.empty() && random_.Chance(0.95);
   const size_t index =
       is_left ? left_behind[random_.Below(left_behind.size())] : random_.Below(list->size() - 1);
   const ListedCheckpoint& chosen = (*list)[index];

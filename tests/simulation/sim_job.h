@@ -23,6 +23,7 @@
 #include "tests/simulation/sim_network.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_runner.h"
+#include "tests/simulation/sim_schedule.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_setup.h"
 #include "tests/simulation/sim_worker.h"
@@ -50,6 +51,8 @@ struct SimJobCounters {
   uint64_t stalls = 0;      // Of those: because nothing advanced.
   uint64_t user_stops = 0;
   uint64_t job_faults = 0;  // Ends of a worker that the job itself had caused.
+  uint64_t changes = 0;     // Between hot and cold batches.
+  uint64_t amid = 0;        // Generations that began with a checkpoint amid those.
   uint64_t failures = 0;    // Jobs that ended before they were done, but for those two.
   SimLauncherCounters checkpoints;
   SimEvaluationCounters evaluations;
@@ -98,7 +101,7 @@ class SimJob {
 
   void MakeServers();
   void MakeStore();
-  void AddWorker(WorkerRank rank, Step first_step);
+  void AddWorker(const action::StartProcess& start);
   bool WorkersDone() const;
 
   void StartLauncher(const GenerationStart& start);
@@ -108,6 +111,8 @@ class SimJob {
 
   void OnOpen(const GenerationStart& start, const absl::Status& status);
   void OnServing(SimServer* server);
+  void OnScored(Step step, double score, const std::optional<ScheduleState>& next);
+  void OnStretch(WorkerRank rank, const ScheduleState& state);
   void OnWorkerLost(SimWorker* worker, const absl::Status& why);
   void OnRollback(const action::ReportStart& start);
   void OnCommitted(const CheckpointEvent& event);
@@ -150,6 +155,7 @@ class SimJob {
   std::shared_ptr<bool> launcher_ended_ = std::make_shared<bool>(false);
   std::unique_ptr<SimRunner> runner_;  // Null: between two launchers.
   std::unique_ptr<SimEvaluations> evaluations_;
+  std::optional<SimSchedule> schedule_;
   GenerationStart start_;
   uint32_t num_servers_;
   uint32_t num_workers_;

@@ -159,7 +159,12 @@ void SimRunner::Do(const action::Open& open) {
   Post(CallMicros(), std::move(opened));
 }
 
-void SimRunner::Do(const action::StartProcess& start) {
+void SimRunner::Do(const action::StartProcess& wanted) {
+  action::StartProcess start = wanted;
+  if (saboteur_.Has(PlantedFault::kNewestSchedule) && start.schedule.has_value() &&
+      newest_schedule_.has_value()) {
+    start.schedule = newest_schedule_;
+  }
   processes_[{start.id.role, start.id.index}] = start.id;
   if (options_.nodes != nullptr) return options_.nodes->Start(start);
   PlaceProcess(start);
@@ -465,7 +470,7 @@ void SimRunner::Do(const action::Decide& decide) {
     const auto tell = [this, decide, rank] {
       SimWorker* const worker = world_.worker(rank);
       if (worker != nullptr && generation() == decide.generation) {
-        worker->Decide(decide.step, decide.stop);
+        worker->Decide(decide.step, decide.stop, decide.schedule);
       }
     };
     RunLater(CallMicros(), tell);
@@ -556,6 +561,7 @@ void SimRunner::Do(const action::WriteResult& result) {
 
 void SimRunner::OnScored(const EvaluationReport& report) {
   last_report_ = report;
+  if (report.schedule.has_value()) newest_schedule_ = report.schedule;
   Post(random_.Between(0, options_.notice_us), event::Evaluated{generation(), report});
 }
 

@@ -187,7 +187,8 @@ class SimRunner {
   std::map<std::pair<ProcessRole, uint32_t>, Place> before_;     // Of the one before.
   std::map<std::pair<ProcessRole, uint32_t>, int64_t> said_us_;  // Events of a process keep order.
   EvaluationReport last_report_;
-  uint32_t restarts_ = 0;  // Before the job got further than ...
+  std::optional<ScheduleState> newest_schedule_;  // That a worker has reported.
+  uint32_t restarts_ = 0;                         // Before the job got further than ...
   Step restarted_at_ = kNoStep;
   bool job_is_at_fault_ = false, user_stopped_ = false, is_result_complete_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

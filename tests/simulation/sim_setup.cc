@@ -188,6 +188,24 @@ void ChooseRowLimits(SimRandom* random, SimSetup* setup) {
   }
 }
 
+// Drawn after all else, too.
+void ChooseSchedule(SimRandom* random, SimSetup* setup) {
+  if (random->Chance(0.6)) return;
+  ScheduleSetup& schedule = setup->schedule.emplace();
+  schedule.hot_batches = random->Between(1, 12);
+  schedule.cold_batches = random->Between(1, 12);
+  schedule.rate = static_cast<double>(random->Between(1, 100));
+  schedule.falls_to_double = static_cast<uint32_t>(random->Between(1, 3));
+}
+
+std::string DescribeSchedule(const SimSetup& setup) {
+  if (!setup.schedule.has_value()) return "";
+  const ScheduleSetup& schedule = *setup.schedule;
+  return absl::StrCat(", passes of ", schedule.hot_batches, " hot and ", schedule.cold_batches,
+                      " cold batches, by ", schedule.rate, "%, doubled after ",
+                      schedule.falls_to_double, " falls");
+}
+
 std::string DescribeHosts(const SimSetup& setup) {
   if (setup.num_hosts == 0) return "";
   return absl::StrCat(", ", setup.num_hosts, " hosts, up to ", setup.launcher.max_host_losses,
@@ -244,6 +262,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   ChooseAdmission(random, &setup);
   ChooseHosts(random, &setup);
   ChooseRowLimits(random, &setup);
+  ChooseSchedule(random, &setup);
   return setup;
 }
 
@@ -270,7 +289,8 @@ std::string Describe(const SimSetup& setup) {
                       setup.faults.straggle, ", up to ", setup.overload.max_times, " overloads of ",
                       setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
                       DescribeDurability(setup), DescribeCheckpoints(setup),
-                      DescribeEvaluations(setup), DescribeHosts(setup), DescribeAdmission(setup));
+                      DescribeEvaluations(setup), DescribeSchedule(setup), DescribeHosts(setup),
+                      DescribeAdmission(setup));
 }
 
 }  // namespace thermocline

@@ -99,6 +99,14 @@ struct EvaluationSetup {
   uint32_t patience = 0;
 };
 
+// How hot and cold batches take turns; so many of each are a pass.
+struct ScheduleSetup {
+  int64_t hot_batches = 1;
+  int64_t cold_batches = 1;
+  double rate = 50;  // In percent.
+  uint32_t falls_to_double = 1;
+};
+
 struct SimSetup {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
@@ -116,6 +124,7 @@ struct SimSetup {
   std::optional<LogDurability> durability;
   std::optional<CheckpointSetup> checkpoints;
   std::optional<EvaluationSetup> evaluations;
+  std::optional<ScheduleSetup> schedule;
   CrashFaults crashes;        // Of servers with a durability, or where there are checkpoints.
   LauncherFaults launcher;    // Where there are.
   OverloadFaults overload;    // Of server 0.

@@ -45,9 +45,15 @@ void SimWorker::Introduce() {
   if (is_started_ && options_.awaits_others) Begin();
 }
 
-// An evaluation that is due where the worker begins comes first.
+// An evaluation that is due where the worker begins, or a change, comes first.
 void SimWorker::Begin() {
-  if (step_ > Step(0) && EvaluatesAfter(step_ - 1)) {
+  if (options_.schedule != nullptr) {
+    auto stretch = SimStretch::At(*options_.schedule, options_.schedule_state, step_);
+    if (!stretch.ok()) return Fail(stretch.status().ToString());
+    stretch_ = *std::move(stretch);
+    options_.on_stretch(stretch_->state());
+  }
+  if (step_ > Step(0) && (EvaluatesAfter(step_ - 1) || ChangesAfter(step_ - 1))) {
     step_ = step_ - 1;
     return Evaluate();
   }
@@ -66,10 +72,11 @@ absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& r
   return reply;
 }
 
-// A worker's keys and gradients depend only on the job, its rank and the step: a repeated step is
-// the same, also with another number of servers.
+// A worker's keys and gradients depend only on the job, its rank, the step and the batch: a
+// repeated step is the same, also with another number of servers.
 SimRandom SimWorker::DataRandom(TableId table, Key key) const {
-  const uint64_t job = Mix64(options_.data_seed ^ Mix64(options_.rank.value()));
+  const uint64_t batch = stretch_.has_value() ? stretch_->BatchOf(step_) : 0;
+  const uint64_t job = Mix64(options_.data_seed ^ Mix64(options_.rank.value()) ^ batch);
   return SimRandom(Mix64(job ^ static_cast<uint64_t>(step_.value())) ^
                    KeyHash(TableSalt(table), key));
 }
@@ -143,6 +150,10 @@ bool SimWorker::EvaluatesAfter(Step step) const {
   return EvaluationIsDue(policy, steps, /*pass_ended=*/0) || steps >= options_.num_steps;
 }
 
+bool SimWorker::ChangesAfter(Step step) const {
+  return stretch_.has_value() && stretch_->EndsWith(step) && stretch_->IsScored();
+}
+
 bool SimWorker::WritesBackAt(Step step) const {
   return IsPeriodicCheckpoint(step, options_.checkpoint_every_steps) || named_.count(step) > 0 ||
          EvaluatesAfter(step) || step.value() + 1 == options_.num_steps;
@@ -188,14 +199,17 @@ void SimWorker::Score() {
         }
       }
     }
-    on_scored_(step_, score.value());
+    std::optional<ScheduleState> next;
+    if (ChangesAfter(step_)) next = stretch_->Next(score.value());
+    on_scored_(step_, score.value(), next);
   });
 }
 
-void SimWorker::Decide(Step step, bool stop) {
+void SimWorker::Decide(Step step, bool stop, const std::optional<ScheduleState>& schedule) {
   if (step < decided_) return;
   decided_ = step;
   stop_ = stop;
+  decided_schedule_ = schedule;
   GoOn();
 }
 
@@ -204,6 +218,23 @@ void SimWorker::GoOn() {
   waits_for_decision_ = false;
   const bool stops = decided_ == step_ && stop_;
   if (stops || step_.value() + 1 >= options_.num_steps) return EndTraining();
+  Advance();
+}
+
+// To the next step, and to the stretch that it is of.
+void SimWorker::Advance() {
+  if (stretch_.has_value() && stretch_->EndsWith(step_)) {
+    ScheduleState next = stretch_->Next(std::nullopt);
+    if (ChangesAfter(step_)) {
+      if (decided_ != step_ || !decided_schedule_.has_value() ||
+          decided_schedule_->first_step() != step_.value() + 1) {
+        return Fail("the launcher decided on a change without the stretch behind it");
+      }
+      next = *decided_schedule_;
+    }
+    stretch_->GoTo(next);
+    options_.on_stretch(next);
+  }
   step_ = step_ + 1;
   PullStep();
 }
@@ -330,10 +361,9 @@ void SimWorker::Release(Step step, size_t wave, size_t num_waves, bool pull_afte
 }
 
 void SimWorker::NextStep() {
-  if (EvaluatesAfter(step_)) return Evaluate();
+  if (EvaluatesAfter(step_) || ChangesAfter(step_)) return Evaluate();
   if (step_.value() + 1 == options_.num_steps) return EndTraining();
-  step_ = step_ + 1;
-  PullStep();
+  Advance();
 }
 
 std::vector<std::vector<std::vector<wire::PushSlice>>> SimWorker::SlicesOf(

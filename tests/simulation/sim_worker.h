@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/sim_random.h"
+#include "tests/simulation/sim_schedule.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/launcher_orders.h"
 
@@ -43,6 +45,11 @@ struct SimWorkerOptions {
   bool awaits_others = false;           // Begins once it knows where the other workers are.
   int64_t compute_us = 0;               // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
+  // Hot and cold batches: the schedule, how it stands at start_step (none: at its beginning), and
+  // who hears of every stretch. Null: there are none.
+  const SimSchedule* schedule = nullptr;
+  std::optional<ScheduleState> schedule_state;
+  std::function<void(const ScheduleState&)> on_stretch;
 };
 
 class SimWorker {
@@ -50,8 +57,9 @@ class SimWorker {
   // Ends the worker, which can't go on because of `why`: the loss of a server.
   using OnLost = std::function<void(SimWorker*, const absl::Status& why)>;
 
-  // Rank 0 has scored the model after its step.
-  using OnScored = std::function<void(Step step, double score)>;
+  // Rank 0 has scored the model after its step; `next`: the stretch that follows, where one ended.
+  using OnScored =
+      std::function<void(Step step, double score, const std::optional<ScheduleState>& next)>;
 
   // Borrows all but the options and the transport. What goes wrong is appended to `failures`.
   SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
@@ -63,8 +71,9 @@ class SimWorker {
   void Start();
   void Introduce();
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
-  // The decision about the evaluation of `step`; a later one counts for earlier steps, too.
-  void Decide(Step step, bool stop);
+  // The decision about the evaluation, or the change, at `step`; a later one counts for earlier
+  // steps, too.
+  void Decide(Step step, bool stop, const std::optional<ScheduleState>& schedule);
   // All steps are pushed and acknowledged.
   bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
   Step last_step() const { return step_; }  // REQUIRES: done()
@@ -93,6 +102,8 @@ class SimWorker {
                 Step complete_through);
   void ReadAside();
   bool EvaluatesAfter(Step step) const;
+  bool ChangesAfter(Step step) const;
+  void Advance();
   void Evaluate();
   void Score();
   void GoOn();
@@ -130,6 +141,8 @@ class SimWorker {
   bool waits_for_decision_ = false;
   Step decided_ = kNoStep;
   bool stop_ = false;
+  std::optional<ScheduleState> decided_schedule_;
+  std::optional<SimStretch> stretch_;
   bool finished_ = false;
   uint64_t pushes_ = 0;
   uint64_t max_staleness_ = 0;

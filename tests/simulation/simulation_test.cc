@@ -66,7 +66,9 @@ void Print(const SimulationResult& sum) {
             << " jobs started again by people\n"
             << job.evaluations.decided << " evaluations decided, " << job.evaluations.best
             << " were the best so far, " << job.evaluations.unmade
-            << " of them without a checkpoint, " << job.evaluations.stopped << " ended training\n";
+            << " of them without a checkpoint, " << job.evaluations.stopped << " ended training; "
+            << job.changes << " changes between hot and cold batches, " << job.amid
+            << " generations began with a checkpoint amid them\n";
 }
 
 // Checks that the seeds reach every kind of fault.
@@ -117,6 +119,8 @@ void CheckReached(const SimulationResult& sum) {
   EXPECT_GT(sum.job.evaluations.decided, 200u);
   EXPECT_GT(sum.job.evaluations.best, 100u);
   EXPECT_GT(sum.job.evaluations.stopped, 20u);
+  EXPECT_GT(sum.job.changes, 100u);
+  EXPECT_GT(sum.job.amid, 10u);
 }
 
 // In sync mode the model is the undisturbed one, whatever died, was rolled back or resumed.
@@ -198,6 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"PullsCount", PlantedFault::kPullsCount},
                     Planted{"NoAdmission", PlantedFault::kNoAdmission},
                     Planted{"NothingForgotten", PlantedFault::kNothingForgotten},
+                    Planted{"NewestSchedule", PlantedFault::kNewestSchedule},
                     Planted{"LimitsNotReplayed", PlantedFault::kLimitsNotReplayed}),
     [](const auto& info) { return info.param.name; });
 

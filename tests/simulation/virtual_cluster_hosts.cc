@@ -253,7 +253,7 @@ void VirtualCluster::StartWorker(Host* host, const WantedProcess& wanted) {
         running->second.exit_code = kExitServerLost;
         running->second.has_ended = true;
       },
-      [](Step, double) {},
+      [](Step, double, const std::optional<ScheduleState>&) {},
       std::make_unique<CountingTransport>(place->network->Connect(), &result_.traffic),
       &place->scheduler, generation->model.get(), &generation->failures);
   host->running[text] = {id, place.get(), text, std::nullopt, false};

@@ -118,13 +118,13 @@ bool CuttingProxy::RelayBytes(int client, int server, size_t budget_bytes) {
     }
     if (fds[0].revents != 0) {
       const ssize_t n = Receive(client, buffer, std::min(sizeof(buffer), budget_bytes));
-      if (n <= 0 || !SendAll(server, buffer, n)) return false;
+      if (n <= 0 || (!is_silent_ && !SendAll(server, buffer, n))) return false;
       budget_bytes -= n;
       if (budget_bytes == 0) return true;
     }
     if (fds[1].revents != 0) {
       const ssize_t n = Receive(server, buffer, sizeof(buffer));
-      if (n <= 0 || !SendAll(client, buffer, n)) return false;
+      if (n <= 0 || (!is_silent_ && !SendAll(client, buffer, n))) return false;
     }
   }
 }

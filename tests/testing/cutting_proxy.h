@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_TESTS_TESTING_CUTTING_PROXY_H_
 #define THERMOCLINE_TESTS_TESTING_CUTTING_PROXY_H_
 
+#include <atomic>
 #include <cstddef>
 #include <set>
 #include <string>
@@ -23,6 +24,10 @@ class CuttingProxy {
   CuttingProxy(const CuttingProxy&) = delete;
   CuttingProxy& operator=(const CuttingProxy&) = delete;
 
+  // From now on nothing is relayed any more, and nothing is closed: as if the target's host had
+  // vanished.
+  void GoSilent() { is_silent_ = true; }
+
   const std::string& address() const { return address_; }
   size_t connections_cut() const;
 
@@ -39,6 +44,7 @@ class CuttingProxy {
   int listener_ = -1;
   std::string address_;
 
+  std::atomic<bool> is_silent_{false};
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t connections_cut_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/training/device_under_test.h"
 #include "tests/training/small_job.h"
+#include "tests/training/static_job.h"
 #include "worker/train/worker.h"
 
 namespace thermocline {
@@ -54,6 +55,22 @@ TEST_P(DeviceTest, CachedAndUncachedHaveTheSameBits) {
   }
 }
 
+TEST_P(DeviceTest, PlacementsChangeNoBit) {
+  const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2"});
+  const Outcome uncached = TrainOn(job, /*on_device=*/true);
+  const auto kinds = {TableSettings::CACHED, TableSettings::REMOTE, TableSettings::DEVICE};
+  for (const TableSettings::Placement placement : kinds) {
+    SCOPED_TRACE(TableSettings::Placement_Name(placement));
+    Job placed = WithCache(job, "256KiB", 4, 2);
+    placed.mutable_table(0)->mutable_settings()->set_placement(placement);
+    placed.mutable_table(1)->mutable_settings()->set_placement(TableSettings::DEVICE);
+    const Outcome cached = TrainOn(placed, /*on_device=*/true);
+    ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+    EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
+    EXPECT_GT(cached.workers[0]->stats.cache().rows_kept(), 0u);
+  }
+}
+
 TEST_P(DeviceTest, RowsMayGoBackWhileTheyAreHeld) {
   const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2"});
   const Outcome uncached = TrainOn(job, /*on_device=*/true);
@@ -67,6 +84,18 @@ TEST_P(DeviceTest, RowsMayGoBackWhileTheyAreHeld) {
     const Outcome cached = RunWorkers(with_cache, &servers, options);
     ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
     EXPECT_GT(cached.workers[0]->stats.cache().written_ahead(), 0u);
+    EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
+  }
+}
+
+TEST_P(DeviceTest, AStaticCacheHasTheSameBits) {
+  const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2", "checkpoint.every_steps=5"});
+  const Outcome uncached = TrainOn(job, /*on_device=*/true);
+  for (const int prefetch : {0, 2}) {
+    const Outcome cached =
+        TrainOn(WithStaticCache(job, "1MiB", 4, prefetch, /*least_lookups=*/6), /*on_device=*/true);
+    ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
+    EXPECT_GT(cached.workers[0]->stats.cache().hits(), 0u);
     EXPECT_EQ(Hex(cached.digest), Hex(uncached.digest));
   }
 }
@@ -160,6 +189,28 @@ TEST_F(DeviceRunTest, SeveralWorkersReadCopiesWithinTheBoundOfStaleness) {
     ASSERT_TRUE(worker.ok()) << worker.status();
     EXPECT_LE(worker->stats.max_staleness(), 3u);
     EXPECT_GT(worker->stats.cache().hits(), 0u);
+  }
+}
+
+// A run on the CPU counts what a device of its own would have been sent, and would have sent back.
+TEST_F(DeviceRunTest, TheCpuCountsTheBytesOfADevice) {
+  for (const char* workers : {"cluster.workers=1", "cluster.workers=2"}) {
+    for (const char* budget : {"", "29000B", "256KiB"}) {
+      SCOPED_TRACE(absl::StrCat(workers, ", cache ", budget));
+      Job job = MakeSmallJob("adagrad {}", {"cluster.servers=2", workers});
+      if (*budget != 0) job = WithCache(job, budget, 4, 2);
+      const Outcome cpu = TrainOn(job, /*on_device=*/false);
+      const Outcome device = TrainOn(job, /*on_device=*/true);
+      for (size_t rank = 0; rank < cpu.workers.size(); ++rank) {
+        ASSERT_TRUE(cpu.workers[rank].ok() && device.workers[rank].ok());
+        const WorkerStats& of_cpu = cpu.workers[rank]->stats;
+        const WorkerStats& of_device = device.workers[rank]->stats;
+        EXPECT_GT(of_cpu.bytes_to_device(), 0u);
+        EXPECT_GT(of_cpu.bytes_from_device(), 0u);
+        EXPECT_EQ(of_cpu.bytes_to_device(), of_device.bytes_to_device());
+        EXPECT_EQ(of_cpu.bytes_from_device(), of_device.bytes_from_device());
+      }
+    }
   }
 }
 

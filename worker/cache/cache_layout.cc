@@ -3,6 +3,8 @@
 
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "worker/cache/device_slab.h"
 
 namespace thermocline {
@@ -11,17 +13,19 @@ namespace {
 // Rows begin at multiples of 16 bytes, which is what a GPU loads at once.
 constexpr int64_t kStrideFloats = 4;
 
-// Where servers decide which keys have a row, only they can tell what a gradient does to it.
-bool MayHold(const TableLayout& table) {
-  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0;
+bool HoldsRows(const JobTables& tables, size_t t) {
+  return MayHold(tables.sparse[t]) && tables.PlacementOf(t) != TableSettings::REMOTE;
 }
 
-bool SameGroup(const TableLayout& a, const TableLayout& b) {
-  return a.dim == b.dim && a.optimizer == b.optimizer && MayHold(a) == MayHold(b);
+bool KeepsRows(const JobTables& tables, size_t t) {
+  return HoldsRows(tables, t) && tables.PlacementOf(t) == TableSettings::DEVICE;
 }
 
-// Above it the planner's numbers would not fit.
-constexpr int64_t kMaxCapacity = int64_t{1} << 29;
+bool IsOfGroup(const JobTables& tables, const CacheGroupLayout& group, size_t t) {
+  const TableLayout& first = tables.sparse[group.tables.front()];
+  return first.dim == tables.sparse[t].dim && first.optimizer == tables.sparse[t].optimizer &&
+         group.holds_rows == HoldsRows(tables, t) && group.keeps_rows == KeepsRows(tables, t);
+}
 
 // Columns that read the tables of the group.
 int64_t ColumnsOf(const JobTables& tables, const CacheGroupLayout& group) {
@@ -32,25 +36,6 @@ int64_t ColumnsOf(const JobTables& tables, const CacheGroupLayout& group) {
     }
   }
   return columns;
-}
-
-std::vector<CacheGroupLayout> MakeGroups(const JobTables& tables, bool with_state) {
-  std::vector<CacheGroupLayout> groups;
-  for (size_t t = 0; t < tables.sparse.size(); ++t) {
-    const TableLayout& table = tables.sparse[t];
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const CacheGroupLayout& other) {
-      return SameGroup(tables.sparse[other.tables.front()], table);
-    });
-    if (group == groups.end()) {
-      group = groups.emplace(groups.end());
-      group->dim = table.dim;
-      group->holds_rows = MayHold(table);
-      group->row_floats = with_state ? table.row_floats() : table.dim;
-      group->stride = (group->row_floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
-    }
-    group->tables.push_back(static_cast<int32_t>(t));
-  }
-  return groups;
 }
 
 uint64_t BatchBytes(const CacheGroupLayout& group) {
@@ -92,9 +77,39 @@ absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, CacheU
 
 }  // namespace
 
+bool MayHold(const TableLayout& table) {
+  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0;
+}
+
+std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_state) {
+  std::vector<CacheGroupLayout> groups;
+  for (size_t t = 0; t < tables.sparse.size(); ++t) {
+    const TableLayout& table = tables.sparse[t];
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const CacheGroupLayout& other) {
+      return IsOfGroup(tables, other, t);
+    });
+    if (group == groups.end()) {
+      group = groups.emplace(groups.end());
+      group->dim = table.dim;
+      group->holds_rows = HoldsRows(tables, t);
+      group->keeps_rows = KeepsRows(tables, t);
+      group->row_floats = with_state ? table.row_floats() : table.dim;
+      group->stride = (group->row_floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
+    }
+    group->tables.push_back(static_cast<int32_t>(t));
+  }
+  return groups;
+}
+
 int64_t CacheLayout::capacity_rows() const {
   int64_t rows = 0;
   for (const CacheGroupLayout& group : groups) rows += group.capacity;
+  return rows;
+}
+
+int64_t CacheLayout::kept_capacity_rows() const {
+  int64_t rows = 0;
+  for (const CacheGroupLayout& group : groups) rows += group.keeps_rows ? group.capacity : 0;
   return rows;
 }
 
@@ -106,16 +121,32 @@ uint64_t CacheLayout::capacity_bytes() const {
   return bytes;
 }
 
+absl::Status NoRoomToKeep(const CacheLayout& layout, int32_t table, const std::string& name,
+                          int64_t rows) {
+  const auto group =
+      std::find_if(layout.groups.begin(), layout.groups.end(), [&](const CacheGroupLayout& g) {
+        return std::count(g.tables.begin(), g.tables.end(), table) > 0;
+      });
+  CHECK(group != layout.groups.end());
+  const size_t others = group->tables.size() - 1;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table '", name, "' has placement DEVICE, and its rows",
+      others == 0 ? "" : absl::StrCat(", with those of ", others, " more such table"),
+      others > 1 ? "s" : "", others == 0 ? "" : ",", " take ", rows * group->row_bytes(),
+      " bytes so far; cache.budget is ", layout.budget_bytes, " bytes, of which ",
+      group->capacity * group->row_bytes(), " are for them"));
+}
+
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
                                         CacheUse use, uint64_t budget_bytes) {
   CacheLayout layout;
   layout.budget_bytes = budget_bytes;
-  layout.groups = MakeGroups(tables, /*with_state=*/use != CacheUse::kCopies);
+  layout.groups = GroupTables(tables, /*with_state=*/use != CacheUse::kCopies);
   uint64_t batch_bytes = 0, least_bytes = 0;  // batch_bytes: of the groups that hold rows
   for (CacheGroupLayout& group : layout.groups) {
     group.batch_rows = static_cast<int32_t>(
         std::min<int64_t>(batch_samples * ColumnsOf(tables, group), int64_t{1} << 30));
-    group.staging_rows = use == CacheUse::kShared ? 0 : group.batch_rows;
+    group.staging_rows = use == CacheUse::kShared || group.keeps_rows ? 0 : group.batch_rows;
     const uint64_t bytes = StagingBytes(group, use);
     batch_bytes += group.holds_rows ? BatchBytes(group) : 0;
     least_bytes += bytes + (group.holds_rows ? group.row_bytes() : 0);
@@ -126,9 +157,22 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
   for (CacheGroupLayout& group : layout.groups) {
     if (!group.holds_rows) continue;
     const absl::uint128 more = left_bytes * group.batch_rows / std::max<uint64_t>(batch_bytes, 1);
-    group.capacity = 1 + static_cast<int32_t>(std::min<absl::uint128>(more, kMaxCapacity - 1));
+    // Where a batch needs no staging, its rows are held.
+    const int64_t least =
+        1 + (use == CacheUse::kShared ? 0 : group.batch_rows - group.staging_rows);
+    group.capacity = static_cast<int32_t>(std::min<absl::uint128>(more + least, kMaxCacheCapacity));
   }
   return layout;
+}
+
+absl::StatusOr<uint64_t> StaticRowBytes(const JobTables& tables, int64_t batch_samples,
+                                        uint64_t budget_bytes) {
+  ASSIGN_OR_RETURN(const CacheLayout layout,
+                   LayOutCache(tables, batch_samples, CacheUse::kOwned, budget_bytes));
+  uint64_t bytes = budget_bytes;
+  for (const CacheGroupLayout& group : layout.groups)
+    bytes -= StagingBytes(group, CacheUse::kOwned);
+  return bytes;
 }
 
 }  // namespace thermocline

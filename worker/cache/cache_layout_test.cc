@@ -86,6 +86,83 @@ TEST(CacheLayoutTest, TablesWhoseServersDecideWhichKeysHaveARowHaveStagingAlone)
   EXPECT_GT(StagingBytes(*layout) + layout->capacity_bytes(), (uint64_t{1} << 20) - 100);
 }
 
+// Users on the device, items remote, places cached.
+JobTables PlacedTables() {
+  JobTables tables = TwoGroups();
+  tables.placements = {TableSettings::DEVICE, TableSettings::REMOTE, TableSettings::CACHED};
+  return tables;
+}
+
+TEST(CacheLayoutTest, TablesOfOtherPlacementsHaveGroupsOfTheirOwn) {
+  // Of 32 bytes 20 rows to be held and 30 of staging, of 48 bytes 10 of staging; one row more of
+  // each that is held.
+  const auto least = LayOut(PlacedTables(), 10, 50 * 32 + 10 * 48 + 2 * 32);
+  ASSERT_TRUE(least.ok()) << least.status();
+  ASSERT_EQ(least->groups.size(), 3u);
+  const CacheGroupLayout &users = least->groups[0], &items = least->groups[1],
+                         &places = least->groups[2];
+  EXPECT_THAT(users.tables, ElementsAre(0));
+  EXPECT_TRUE(users.holds_rows && users.keeps_rows);
+  EXPECT_EQ(users.staging_rows, 0);
+  EXPECT_EQ(users.capacity, 21);
+  EXPECT_THAT(items.tables, ElementsAre(1));
+  EXPECT_FALSE(items.holds_rows || items.keeps_rows);
+  EXPECT_EQ(items.staging_rows, 10);
+  EXPECT_EQ(items.capacity, 0);
+  EXPECT_THAT(places.tables, ElementsAre(2));
+  EXPECT_TRUE(places.holds_rows && !places.keeps_rows);
+  EXPECT_EQ(places.staging_rows, 30);
+  EXPECT_EQ(places.capacity, 1);
+  EXPECT_EQ(least->capacity_rows(), 22);
+  EXPECT_EQ(least->kept_capacity_rows(), 21);
+  EXPECT_EQ(LayOut(PlacedTables(), 10, 50 * 32 + 10 * 48 + 2 * 32 - 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // What is left is for those that hold rows, by what a batch reads of them.
+  const auto more = LayOut(PlacedTables(), 10, 50 * 32 + 10 * 48 + 2 * 32 + 5 * 320);
+  ASSERT_TRUE(more.ok()) << more.status();
+  EXPECT_EQ(more->groups[0].capacity, 21 + 20);
+  EXPECT_EQ(more->groups[1].capacity, 0);
+  EXPECT_EQ(more->groups[2].capacity, 1 + 30);
+}
+
+TEST(CacheLayoutTest, ARemoteTableNeedsNoRoomAsAnOwner) {
+  JobTables tables = PlacedTables();
+  // 3 times 20 and 30 rows of 16 bytes, once 10 of 40; one of 32 held of each.
+  const uint64_t least_bytes = 3 * 50 * 16 + 10 * 40 + 2 * 32;
+  const auto layout = LayOut(tables, 10, least_bytes, CacheUse::kShared);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->groups[0].capacity, 1);
+  EXPECT_EQ(layout->groups[1].capacity, 0);
+  EXPECT_EQ(layout->groups[2].capacity, 1);
+  EXPECT_FALSE(LayOut(tables, 10, least_bytes - 1, CacheUse::kShared).ok());
+  // A table of admission is remote in any case: both share a group.
+  tables.placements[0] = TableSettings::REMOTE;
+  tables.sparse[2].min_count = 2;
+  const auto none = LayOut(tables, 10, 1 << 20, CacheUse::kShared);
+  ASSERT_TRUE(none.ok()) << none.status();
+  ASSERT_EQ(none->groups.size(), 2u);
+  EXPECT_THAT(none->groups[0].tables, ElementsAre(0, 2));
+  EXPECT_EQ(none->capacity_rows(), 0);
+}
+
+TEST(CacheLayoutTest, NoRoomToKeepNamesTableAndBytes) {
+  JobTables tables = PlacedTables();
+  const auto one = LayOut(tables, 10, 50 * 32 + 10 * 48 + 2 * 32);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(NoRoomToKeep(*one, 0, "users", 25),
+            absl::InvalidArgumentError(
+                "table 'users' has placement DEVICE, and its rows take 800 bytes so far; "
+                "cache.budget is 2144 bytes, of which 672 are for them"));
+  tables.placements[2] = TableSettings::DEVICE;
+  const auto two = LayOut(tables, 10, 50 * 32 + 10 * 48 + 2 * 32);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(NoRoomToKeep(*two, 2, "places", 60),
+            absl::InvalidArgumentError(
+                "table 'places' has placement DEVICE, and its rows, with those of 1 more such "
+                "table, take 1920 bytes so far; cache.budget is 2144 bytes, of which 1664 are for "
+                "them"));
+}
+
 TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) {
   struct Case {
     OptimizerKind kind;

@@ -42,6 +42,7 @@ struct CacheCounts {
   int64_t evicted = 0;        // in kCopies too, where nothing is carried out for them
   int64_t written_ahead = 0;  // rows held and written back early; OwnedRows counts them
   int64_t rows_held = 0;      // after the step
+  int64_t rows_kept = 0;      // of those, in groups that keep their rows
 };
 
 // Used again and again: its vectors keep their capacity.
@@ -53,6 +54,13 @@ struct CachePlan {
   // before the first step admitted, and with kCopies.
   Step pushed_through = kNoStep;
   CacheCounts counts;
+  // A group that keeps its rows had no room for a key of `table`, so that the plan can't be carried
+  // out; the group would have to hold so many rows. table -1: there was room.
+  struct NoRoom {
+    int32_t table = -1;
+    int64_t rows = 0;
+  };
+  NoRoom no_room_to_keep;
 };
 
 }  // namespace thermocline

@@ -21,9 +21,10 @@ uint32_t UseBitsAfter(int32_t step, int count) {
 
 struct CachePlanner::Group {
   explicit Group(const CachePlannerOptions::Group& options)
-      : tables(options.tables), rows(options.capacity) {}
+      : tables(options.tables), keeps_rows(options.keeps_rows), rows(options.capacity) {}
 
   const std::vector<int32_t> tables;
+  const bool keeps_rows;
   CacheRows rows;
 };
 
@@ -32,18 +33,16 @@ CachePlanner::CachePlanner(CachePlannerOptions options, const ClusterMap& cluste
     : options_(std::move(options)), threads_(threads), first_staged_(tables.size()) {
   CHECK_GE(options_.window_steps, 0);
   CHECK_GE(options_.copy_steps, 0);
-  for (const TableId table : tables) {
-    tables_.push_back(std::make_unique<CacheTable>(table, cluster_map));
-  }
-  std::vector<int> groups_of(tables.size(), 0);
+  tables_.resize(tables.size());
   for (const CachePlannerOptions::Group& group : options_.groups) {
-    for (int32_t table : group.tables) {
-      CHECK_LT(static_cast<size_t>(table), tables.size());
-      ++groups_of[table];
+    for (int32_t t : group.tables) {
+      CHECK_LT(static_cast<size_t>(t), tables.size());
+      CHECK(tables_[t] == nullptr);  // It is in one group.
+      tables_[t] = std::make_unique<CacheTable>(tables[t], cluster_map, group.keeps_rows);
     }
     groups_.push_back(std::make_unique<Group>(group));
   }
-  for (int groups : groups_of) CHECK_EQ(groups, 1);
+  for (const std::unique_ptr<CacheTable>& table : tables_) CHECK(table != nullptr);
 }
 
 CachePlanner::~CachePlanner() = default;
@@ -91,6 +90,7 @@ void CachePlanner::Plan(Step step, absl::Span<const KeyShares> tables, CachePlan
   at.copy_steps = options_.copy_steps;
   at.worthwhile_uses = UseBitsAfter(at.step, std::min(options_.window_steps, options_.copy_steps));
   cache->counts = CacheCounts();
+  cache->no_room_to_keep = {};
   cache->pushed_through = kNoStep;
   const Step before_window = step - options_.window_steps - 1;
   if (at.owned && before_window.value() >= first_step_) cache->pushed_through = before_window;
@@ -124,11 +124,27 @@ void CachePlanner::PlanGroup(Group* group, CachePlan* cache) {
     first_staged_[t] = next_staged;
     next_staged += tables_[t]->num_bypassed();
   }
+  cache->counts.rows_held += group->rows.num_held();
+  if (group->keeps_rows) {
+    cache->counts.rows_kept += group->rows.num_held();
+    FindNoRoom(*group, cache);
+    return;
+  }
   // The rows that this step uses are reserved until here.
   for (const int32_t t : group->tables) {
     for (const int32_t row : tables_[t]->released()) group->rows.Release(row);
   }
-  cache->counts.rows_held += group->rows.num_held();
+}
+
+void CachePlanner::FindNoRoom(const Group& group, CachePlan* cache) const {
+  CachePlan::NoRoom no_room;
+  no_room.rows = group.rows.num_held();
+  for (const int32_t t : group.tables) {
+    const int32_t bypassed = tables_[t]->num_bypassed();
+    if (bypassed > 0) no_room.table = t;
+    no_room.rows += bypassed;
+  }
+  if (no_room.table >= 0) cache->no_room_to_keep = no_room;
 }
 
 void CachePlanner::GiveRows(int32_t t, Group* group, CachePlan* cache) {

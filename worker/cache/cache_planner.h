@@ -13,7 +13,8 @@
 //
 // The rule: a key that misses is loaded if a later step of the window uses it too (the step planned
 // and `window_steps` later ones), into a row never held or in place of a victim (cache_rows.h),
-// which has no use in the window; else it is bypassed.
+// which has no use in the window; else it is bypassed. Where a group keeps its rows, a key that
+// misses is always loaded, into a row never held.
 #ifndef THERMOCLINE_WORKER_CACHE_CACHE_PLANNER_H_
 #define THERMOCLINE_WORKER_CACHE_CACHE_PLANNER_H_
 
@@ -36,6 +37,8 @@ struct CachePlannerOptions {
   struct Group {
     std::vector<int32_t> tables;  // indices into the step's tables
     int32_t capacity = 0;         // rows of the cache; may be 0
+    // Every key is loaded when it misses, and its row is never a victim.
+    bool keeps_rows = false;
   };
   std::vector<Group> groups;  // Every table is in one.
   int window_steps = 8;       // steps known beyond the one planned
@@ -66,6 +69,7 @@ class CachePlanner {
   void Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache);
 
   // Plans the step that follows the one planned before, with the `tables` and `cache` of its Admit.
+  // Where cache->no_room_to_keep is set, no later step may be planned.
   // REQUIRES: the next window_steps steps have been admitted, or the data ends before.
   void Plan(Step step, absl::Span<const KeyShares> tables, CachePlan* cache);
 
@@ -78,6 +82,7 @@ class CachePlanner {
 
   void PlanGroup(Group* group, CachePlan* cache);
   void GiveRows(int32_t table, Group* group, CachePlan* cache);
+  void FindNoRoom(const Group& group, CachePlan* cache) const;
 
   const CachePlannerOptions options_;
   ThreadPool* const threads_;

@@ -72,6 +72,10 @@ class TraceMaker {
         FillTable(trace, t, keys, &batch.tables[t]);
       }
     }
+    for (CachePlannerOptions::Group& group : trace.options.groups) {
+      group.keeps_rows = Draw(0, 3) == 0;
+      if (group.keeps_rows) group.capacity = NumKeys(trace, group) + Draw(0, 2);
+    }
     return trace;
   }
 
@@ -82,6 +86,18 @@ class TraceMaker {
   static Key CollidingKey(TableId table, int rank) {
     const uint64_t hash = Mix64(rank / 4) >> 32 << 32 | static_cast<uint64_t>(rank % 4);
     return KeyOfHash(TableSalt(table), hash);
+  }
+
+  static int NumKeys(const Trace& trace, const CachePlannerOptions::Group& group) {
+    size_t keys = 0;
+    for (const int32_t t : group.tables) {
+      std::set<Key> of_table;
+      for (const BatchPlan& batch : trace.batches) {
+        of_table.insert(batch.tables[t].keys.begin(), batch.tables[t].keys.end());
+      }
+      keys += of_table.size();
+    }
+    return static_cast<int>(keys);
   }
 
   void FillTable(const Trace& trace, int t, const std::set<Key>& drawn, TablePlan* table) {
@@ -117,6 +133,9 @@ class TraceRunner {
         plans_(trace.batches.size()),
         twins_(trace.batches.size()),
         slabs_(trace.options.groups.size()) {
+    for (const CachePlannerOptions::Group& group : trace.options.groups) {
+      if (group.keeps_rows) kept_.insert(group.tables.begin(), group.tables.end());
+    }
     for (size_t b = 0; b < trace.batches.size(); ++b) {
       for (size_t t = 0; t < trace.tables.size(); ++t) {
         for (Key key : trace.batches[b].tables[t].keys) uses_[{t, key}].push_back(StepOf(b));
@@ -153,6 +172,7 @@ class TraceRunner {
   }
 
   const CacheCounts& total() const { return total_; }
+  size_t loaded_to_be_kept() const { return loaded_to_be_kept_; }
 
  private:
   struct SlabRow {
@@ -181,6 +201,7 @@ class TraceRunner {
   }
   // Whether a row for the key pays.
   bool Wanted(const TableKey& key) const {
+    if (kept_.count(key.first) != 0) return true;
     const int64_t next = NextUse(key);
     if (owned_ || next < 0) return next >= 0;
     return next - step_ <= std::min({trace_.options.window_steps, trace_.options.copy_steps, 31});
@@ -219,6 +240,7 @@ class TraceRunner {
     last_push_ = owned_ && before_window >= trace_.first.value() ? before_window : -1;
     ASSERT_LT(plan.pushed_through.value(), step_);
     for (size_t g = 0; g < slabs_.size(); ++g) RunGroup(g, batch, plan);
+    EXPECT_EQ(plan.no_room_to_keep.table, -1);
     EXPECT_EQ(plan.pushed_through.value(), last_push_);
     EXPECT_EQ(plan.counts.hits, counts_.hits);
     EXPECT_EQ(plan.counts.loaded, counts_.loaded);
@@ -264,7 +286,7 @@ class TraceRunner {
 
   void Evict(int32_t t, const CachedKeys& evicted, std::vector<SlabRow>* slab) {
     ExpectServerOrder(t, evicted);
-    EXPECT_TRUE(owned_ || evicted.size() == 0);
+    EXPECT_TRUE((owned_ && kept_.count(t) == 0) || evicted.size() == 0);
     for (int32_t i = 0; i < evicted.size(); ++i) {
       SlabRow& row = slab->at(evicted.rows[i]);
       const TableKey key(t, evicted.keys[i]);
@@ -298,7 +320,9 @@ class TraceRunner {
         EXPECT_GT(step_ - row.pulled, trace_.options.copy_steps);
       } else {
         EXPECT_TRUE(Wanted(key));
+        loaded_to_be_kept_ += kept_.count(t);
         if (row.held) {
+          EXPECT_EQ(kept_.count(t), 0u) << "a kept row lost its place";
           ExpectUnneeded(row.key);
           ++counts_.evicted;
         }
@@ -312,6 +336,7 @@ class TraceRunner {
              std::vector<SlabRow>* slab, Step through) {
     const CachedKeys& bypassed = plan.bypassed;
     ExpectServerOrder(t, bypassed);
+    EXPECT_TRUE(kept_.count(t) == 0 || bypassed.size() == 0);
     ASSERT_EQ(plan.bypassed_positions.size(), bypassed.keys.size());
     for (int32_t i = 0; i < bypassed.size(); ++i) {
       ASSERT_EQ(bypassed.rows[i], (*staged)++);
@@ -394,18 +419,22 @@ class TraceRunner {
   int64_t last_push_ = -1;  // of a key pulled at this step, and the bound where none is later
   CacheCounts counts_;
   CacheCounts total_;
+  std::set<int32_t> kept_;  // tables whose rows are
+  size_t loaded_to_be_kept_ = 0;
 };
 
 TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
   std::mt19937_64 random(TestSeed());
   ThreadPool one_thread(1), three_threads(3);
   std::map<Mode, CacheCounts> totals;
+  int loaded_to_be_kept = 0;
   for (int i = 0; i < RandomRuns(6000); ++i) {
     const Trace trace = TraceMaker(&random).Make(/*large=*/i % 300 == 299);
     SCOPED_TRACE("trace " + std::to_string(i));
     TraceRunner runner(trace, i % 8 == 0 ? &three_threads : &one_thread);
     runner.Run(&random);
     if (HasFailure()) return;
+    loaded_to_be_kept += static_cast<int>(runner.loaded_to_be_kept());
     CacheCounts& total = totals[trace.options.mode];
     total.hits += runner.total().hits;
     total.loaded += runner.total().loaded;
@@ -418,6 +447,43 @@ TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
     EXPECT_GT(totals[mode].rejected_no_room, RandomRuns(1000));
     EXPECT_GT(totals[mode].evicted, RandomRuns(1000));
   }
+  EXPECT_GT(loaded_to_be_kept, RandomRuns(10000));
+}
+
+// Keys [first, end) of table 0, all of one server.
+BatchPlan BatchOf(Key first, Key end) {
+  BatchPlan batch;
+  TablePlan& table = batch.tables.emplace_back();
+  table.id = TableId(0);
+  for (Key key = first; key < end; ++key) table.keys.push_back(key);
+  table.server_begin = {0, table.num_unique()};
+  return batch;
+}
+
+TEST(CachePlannerTest, TellsWhenAKeptRowFindsNoRoom) {
+  CachePlannerOptions options;
+  options.groups = {{{0}, 10, /*keeps_rows=*/true}};
+  options.window_steps = 1;
+  ThreadPool thread(1);
+  CachePlanner planner(options, ClusterMap(1), {TableId(0)}, &thread);
+  // Each key is used once; 4, 8, 10 and 13 different ones.
+  const std::vector<BatchPlan> batches = {BatchOf(0, 4), BatchOf(4, 8), BatchOf(8, 10),
+                                          BatchOf(9, 13)};
+  std::vector<CachePlan> plans(batches.size());
+  for (size_t b = 0; b < batches.size(); ++b) {
+    planner.Admit(Step(b), SharesOf(batches[b]), &plans[b]);
+  }
+  for (size_t b = 0; b < 3; ++b) {
+    planner.Plan(Step(b), SharesOf(batches[b]), &plans[b]);
+    EXPECT_EQ(plans[b].no_room_to_keep.table, -1);
+    EXPECT_EQ(plans[b].counts.loaded, batches[b].tables[0].num_unique());
+  }
+  EXPECT_EQ(plans[2].counts.rows_held, 10);
+  EXPECT_EQ(plans[2].counts.rows_kept, 10);
+  planner.Plan(Step(3), SharesOf(batches[3]), &plans[3]);
+  EXPECT_EQ(plans[3].counts.hits, 1);
+  EXPECT_EQ(plans[3].no_room_to_keep.table, 0);
+  EXPECT_EQ(plans[3].no_room_to_keep.rows, 13);
 }
 
 }  // namespace

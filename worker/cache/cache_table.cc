@@ -61,8 +61,11 @@ class Filter {
 
 }  // namespace
 
-CacheTable::CacheTable(TableId table, const ClusterMap& cluster_map)
-    : salt_(TableSalt(table)), cluster_map_(cluster_map), directory_(salt_) {}
+CacheTable::CacheTable(TableId table, const ClusterMap& cluster_map, bool keeps_rows)
+    : salt_(TableSalt(table)),
+      keeps_rows_(keeps_rows),
+      cluster_map_(cluster_map),
+      directory_(salt_) {}
 
 void CacheTable::Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan* to) {
   to->entries.resize(keys.size());
@@ -117,11 +120,12 @@ void CacheTable::FindWanted(const CacheTableStep& at, const TableCachePlan& to) 
     const int is_absent = entry.row == kNoRow;
     const int is_used_later = entry.last_use > at.step;
     const int is_worthwhile =
-        at.owned ? is_used_later : (entry.coming_uses & at.worthwhile_uses) != 0;
+        static_cast<int>(keeps_rows_) |
+        (at.owned ? is_used_later : (entry.coming_uses & at.worthwhile_uses) != 0);
     num_old_copies_ += 1 - is_absent;
     last_push_ = std::max(last_push_, entry.step);
     wanted.Add({u, to.entries[u], entry.uses}, is_absent & is_worthwhile);
-    dropped.Add(to.entries[u], is_absent & (1 - is_used_later));
+    dropped.Add(to.entries[u], is_absent & (1 - is_used_later) & (1 - keeps_rows_));
     entry.step = at.step;
   }
   wanted.End();

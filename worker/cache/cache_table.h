@@ -30,7 +30,8 @@ struct CacheTableStep {
 // Not thread-safe.
 class CacheTable {
  public:
-  CacheTable(TableId table, const ClusterMap& cluster_map);
+  // keeps_rows: every miss wants a row, and its owner gives none back.
+  CacheTable(TableId table, const ClusterMap& cluster_map, bool keeps_rows);
 
   // Enters the keys of `step` into the window. needed(): rows of its keys, for CacheRows::Need.
   void Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan* to);
@@ -72,6 +73,7 @@ class CacheTable {
   void ListEvicted(bool owned, CachedKeys* evicted);
 
   const uint64_t salt_;
+  const bool keeps_rows_;
   const ClusterMap cluster_map_;
   CacheDirectory directory_;
 

@@ -85,6 +85,25 @@ struct Batch {
   }
 };
 
+// What lies before the first batch that is handed out. Malformed lines count as samples: they were
+// not parsed.
+struct SkippedBatches {
+  int64_t steps = 0;
+  uint64_t samples = 0;         // That this worker would have been handed.
+  uint64_t global_samples = 0;  // Of all workers.
+};
+
+// Where a source begins that has a stretch of the training alone, such as a run of hot batches.
+struct StretchPlace {
+  Step first_step{0};  // Of the source's first batch.
+  uint32_t first_pass = 0;
+  bool begins_pass = true;  // The source's first batch is the first of the pass.
+  // Batch::progress goes from one to the other.
+  double progress_before = 0;
+  double progress_through = 1;
+  SkippedBatches before;  // first_step
+};
+
 // Where batches come from: the reading and the parsing of a format, rows in order from a position,
 // which BatchReader runs on threads of its own. Implementations: TextSource, ParquetSource,
 // NpySource.

@@ -10,10 +10,6 @@
 namespace thermocline {
 namespace {
 
-int64_t SliceBegin(int64_t rows, int64_t rank, int64_t num_workers) {
-  return rows * rank / num_workers;
-}
-
 absl::Status Cancelled() { return absl::CancelledError("reading was cancelled"); }
 
 }  // namespace
@@ -21,12 +17,14 @@ absl::Status Cancelled() { return absl::CancelledError("reading was cancelled");
 BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options)
     : source_(std::move(source)),
       options_(options),
+      being_skipped_(options.place.before),
       entries_(std::max({options.read_ahead_batches, options.parser_threads, 1u})),
       next_step_(options.start_step.value()),
       parse_step_(options.start_step.value()) {
   CHECK_GE(options_.batch_size, 1);
   CHECK_GE(options_.num_workers, 1u);
-  CHECK_GE(options_.start_step.value(), 0);
+  CHECK_GE(options_.place.first_step.value(), 0);
+  CHECK_GE(options_.start_step.value(), options_.place.first_step.value());
   CHECK_LT(options_.rank.value(), options_.num_workers);
   threads_.emplace_back([this] { ReadLoop(); });
   for (uint32_t i = 0; i < std::max<uint32_t>(options_.parser_threads, 1); ++i) {
@@ -62,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
   }
   if (ended_) {
     if (!final_status_.ok()) return final_status_;
-    progress_.fraction = 1;
+    progress_.fraction = options_.place.progress_through;
     return std::unique_ptr<Batch>();
   }
   std::unique_ptr<Batch> batch = std::move(entry->batch);
@@ -146,7 +144,7 @@ int64_t BatchReader::CountSkipped(int64_t rows) {
 }
 
 absl::Status BatchReader::SkipSteps() {
-  int64_t left = options_.start_step.value();
+  int64_t left = options_.start_step.value() - options_.place.first_step.value();
   while (left > 0 && pass_ < options_.passes) {
     RETURN_IF_ERROR(source_->Rewind(pass_));
     ASSIGN_OR_RETURN(const int64_t rows, source_->Skip(left * options_.batch_size));
@@ -207,8 +205,9 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Entry* entry) {
       const int64_t rank = options_.rank.value();
       raw.slice_begin = SliceBegin(raw.num_rows, rank, options_.num_workers);
       raw.slice_end = SliceBegin(raw.num_rows, rank + 1, options_.num_workers);
-      entry->pass = pass_;
-      entry->begins_pass = std::exchange(at_first_row_, false);
+      entry->pass = options_.place.first_pass + pass_;
+      entry->begins_pass =
+          std::exchange(at_first_row_, false) && (pass_ > 0 || options_.place.begins_pass);
       return true;
     }
     ++pass_;
@@ -255,10 +254,13 @@ absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
   entry->batch->global_samples = entry->raw.num_rows;
   entry->batch->pass = entry->pass;
   entry->batch->begins_pass = entry->begins_pass;
-  const double read = (entry->pass + entry->raw.pass_progress) / options_.passes;
+  const StretchPlace& place = options_.place;
+  const double read = (entry->pass - place.first_pass + entry->raw.pass_progress) / options_.passes;
   const double of_max =
       options_.max_steps == 0 ? 0 : (step + 1.0) / static_cast<double>(options_.max_steps);
-  entry->batch->progress = std::min(1.0, std::max(read, of_max));
+  const double of_source = std::min(1.0, std::max(read, of_max));
+  entry->batch->progress =
+      place.progress_before + of_source * (place.progress_through - place.progress_before);
   return absl::OkStatus();
 }
 

@@ -22,6 +22,11 @@
 
 namespace thermocline {
 
+// The first row of worker `rank`'s slice of a global batch of `rows`; of rank + 1: its end.
+inline int64_t SliceBegin(int64_t rows, int64_t rank, int64_t num_workers) {
+  return rows * rank / num_workers;
+}
+
 struct BatchReaderOptions {
   int64_t batch_size = 0;  // Rows of a global batch. REQUIRED
   WorkerRank rank{0};
@@ -38,6 +43,7 @@ struct BatchReaderOptions {
   // Beside the thread that reads (and inflates). Each parses a batch at a time; the batches are the
   // same for any number.
   uint32_t parser_threads = 1;
+  StretchPlace place;  // Of the source. REQUIRES: place.first_step <= start_step
 };
 
 // Next() is for one thread at a time; all else is thread-safe.
@@ -64,12 +70,8 @@ class BatchReader {
   // Ends the reading: Next() returns kCancelled from now on, also where it waits already.
   void Cancel();
 
-  // What lies before start_step. Malformed lines count as samples: they were not parsed.
-  struct Skipped {
-    int64_t steps = 0;
-    uint64_t samples = 0;         // That this worker would have been handed.
-    uint64_t global_samples = 0;  // Of all workers.
-  };
+  // What lies before start_step.
+  using Skipped = SkippedBatches;
   // Known once Next() has returned without an error.
   Skipped skipped() const;
 

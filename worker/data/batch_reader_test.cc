@@ -410,6 +410,47 @@ TEST(BatchReader, CancelWakesWhoWaits) {
   EXPECT_EQ(reader->Next().status().code(), absl::StatusCode::kCancelled);
 }
 
+TEST(BatchReader, ASourceMayHaveAStretchAmidTheTraining) {
+  FakeScript script;
+  script.rows = 5;
+  BatchReaderOptions options;
+  options.batch_size = 2;
+  options.place.first_step = Step(40);
+  options.place.first_pass = 3;
+  options.place.begins_pass = false;
+  options.place.progress_before = 0.5;
+  options.place.progress_through = 0.75;
+  options.place.before = {40, 70, 75};
+  options.start_step = Step(40);
+  auto reader = MakeReader(&script, options);
+  const Seen seen = ReadAll(reader.get(), 40);
+  EXPECT_TRUE(seen.status.ok());
+  EXPECT_EQ(seen.rows, (Rows{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(seen.passes, (std::vector<int>{3, 3, 3}));
+  EXPECT_EQ(seen.begins, (std::vector<bool>{false, false, false}));
+  EXPECT_DOUBLE_EQ(seen.progress[0], 0.5 + 0.25 * 2 / 5);
+  EXPECT_DOUBLE_EQ(seen.progress[2], 0.75);
+  EXPECT_DOUBLE_EQ(reader->progress().fraction, 0.75);
+  EXPECT_EQ(reader->skipped().steps, 40);
+  EXPECT_EQ(reader->skipped().samples, 70u);
+  EXPECT_EQ(reader->skipped().global_samples, 75u);
+}
+
+TEST(BatchReader, StepsOfAStretchAreSkippedFromItsFirst) {
+  FakeScript script;
+  script.rows = 5;
+  BatchReaderOptions options;
+  options.batch_size = 2;
+  options.place.first_step = Step(40);
+  options.place.before = {40, 70, 75};
+  options.start_step = Step(41);
+  auto reader = MakeReader(&script, options);
+  const Seen seen = ReadAll(reader.get(), 41);
+  EXPECT_EQ(seen.rows, (Rows{{2, 3}, {4}}));
+  EXPECT_EQ(reader->skipped().steps, 41);
+  EXPECT_EQ(reader->skipped().samples, 72u);
+}
+
 // The queue is full and no batch is taken.
 TEST(BatchReader, DestructionDoesNotWaitForAConsumer) {
   FakeScript script;

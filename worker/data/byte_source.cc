@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
 
 namespace thermocline {
 namespace {

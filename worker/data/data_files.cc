@@ -1,9 +1,12 @@
 #include "worker/data/data_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
@@ -28,6 +31,31 @@ absl::StatusOr<std::vector<std::string>> ListAll(const Data::Files& files, Objec
     all.insert(all.end(), found.begin(), found.end());
   }
   return all;
+}
+
+std::string SummarizeTrainingFiles(const Data& resolved) {
+  const Data::Files files = DescribeData(resolved).train();
+  std::vector<std::string> paths;
+  for (const std::string& path : files.path()) {
+    if (IsObjectPath(path)) return "";
+    const absl::StatusOr<std::vector<std::string>> found =
+        ListFiles(files.has_npy() ? path + "/train_*.npy" : path);
+    if (!found.ok()) return "";
+    paths.insert(paths.end(), found->begin(), found->end());
+  }
+  uint64_t bytes = 0;
+  uint32_t checksum = 0;
+  for (const std::string& path : paths) {
+    struct stat status;
+    if (stat(path.c_str(), &status) != 0) return "";
+    const auto size = static_cast<uint64_t>(status.st_size);
+    const std::string name = path.substr(path.rfind('/') + 1);
+    checksum = ExtendCrc32c(checksum, name.c_str(), name.size() + 1);
+    checksum = ExtendCrc32c(checksum, &size, sizeof(size));
+    bytes += size;
+  }
+  return absl::StrCat(paths.size(), paths.size() == 1 ? " file, " : " files, ", bytes, " bytes, ",
+                      absl::Hex(checksum, absl::kZeroPad8));
 }
 
 absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, std::shared_ptr<ObjectStore> store,

@@ -31,6 +31,11 @@ absl::StatusOr<TextFiles> FindFiles(const Data::Files& files, std::shared_ptr<Ob
 void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOptions& options,
                 TextFiles* files);
 
+// What tells a job's training files from others: "1 file, 250,000 bytes, 5d1c8a2f", of which the
+// last is a checksum of their names, without folders, and sizes. "": it would take asking a store
+// for all its objects, or a file is not there. The job is resolved.
+std::string SummarizeTrainingFiles(const Data& data);
+
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_WORKER_DATA_DATA_FILES_H_

@@ -22,6 +22,7 @@
 #include "worker/data/npy_source.h"
 #include "worker/data/parquet_source.h"
 #include "worker/data/row_stream.h"
+#include "worker/data/sampled_source.h"
 #include "worker/data/text_parser.h"
 #include "worker/data/text_source.h"
 
@@ -71,6 +72,19 @@ class DatasetBase : public Dataset {
     options.num_workers = num_workers;
     options.start_step = start_step;
     return std::make_unique<BatchReader>(MakeSource(split, start_step), options);
+  }
+
+  absl::StatusOr<std::unique_ptr<BatchReader>> OpenScan(const DatasetScan& scan) override {
+    BatchReaderOptions options = train_;
+    options.batch_size = scan.batch_rows;
+    options.passes = 1;
+    options.max_steps = 0;
+    std::unique_ptr<BatchSource> source = MakeSource(Split::kTrain, Step(0));
+    if (scan.share < 1) {
+      source =
+          std::make_unique<SampledSource>(std::move(source), BlockSample(scan.share, scan.seed));
+    }
+    return std::make_unique<BatchReader>(std::move(source), options);
   }
 
  protected:

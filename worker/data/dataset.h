@@ -35,6 +35,15 @@ struct DatasetOptions {
   std::vector<std::string> carried_columns;
 };
 
+// One reading of the training rows that is no training: once, by one worker.
+struct DatasetScan {
+  int64_t batch_rows = 4096;
+  // Share of the batches that are read, spread evenly; which ones `seed` decides. The others are
+  // skipped without parsing.
+  double share = 1;
+  uint64_t seed = 0;
+};
+
 // Thread-safe.
 class Dataset {
  public:
@@ -57,6 +66,8 @@ class Dataset {
   virtual absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(Split split, WorkerRank rank,
                                                                   uint32_t num_workers,
                                                                   Step start_step) = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<BatchReader>> OpenScan(const DatasetScan& scan) = 0;
 
   // Rows of a split, or -1 where they were not counted.
   virtual int64_t rows(Split split) const = 0;

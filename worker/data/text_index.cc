@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/process.h"
+#include "common/disk/file_list.h"
 
 namespace thermocline {
 namespace {

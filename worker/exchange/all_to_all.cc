@@ -19,7 +19,11 @@ using exchange_action::SendReceipt;
 }  // namespace
 
 AllToAll::AllToAll(const ExchangeOptions& options, int64_t now_us)
-    : options_(options), to_(options.num_ranks), from_(options.num_ranks) {
+    : options_(options),
+      order_(options_),
+      to_(options.num_ranks),
+      from_(options.num_ranks),
+      now_us_(now_us) {
   CHECK_LT(options.rank.value(), options.num_ranks);
   CHECK_GE(options.max_chunk_bytes, 1u);
   counts_.wait_for_rank_us.resize(options.num_ranks);
@@ -43,6 +47,7 @@ absl::Status AllToAll::Post(BlockId id, std::vector<Block> to_ranks) {
                                                      bytes, " bytes; at most ",
                                                      options_.max_block_bytes, " are taken"));
   }
+  order_.NotePosted(id);
   for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
     if (!IsPeer(rank)) {
       incoming_[rank].Put(id, std::move(to_ranks[rank]));
@@ -54,12 +59,19 @@ absl::Status AllToAll::Post(BlockId id, std::vector<Block> to_ranks) {
   return absl::OkStatus();
 }
 
+void AllToAll::CheckOwesNothing() {
+  if (const absl::Status status = order_.CheckOwesNothing(); !status.ok()) Fail(status);
+}
+
 bool AllToAll::IsComplete(BlockId id) const {
   return std::all_of(incoming_.begin(), incoming_.end(),
                      [&](const IncomingBlocks& blocks) { return blocks.Find(id) != nullptr; });
 }
 
 bool AllToAll::Await(int64_t now_us, BlockId id) {
+  now_us_ = now_us;
+  if (const absl::Status status = order_.CheckWait(id); !status.ok()) Fail(status);
+  if (!failure_.ok()) return false;
   const auto wait = waits_.find(id);
   if (IsComplete(id)) {
     if (wait != waits_.end()) EndWait(now_us, wait);
@@ -79,7 +91,7 @@ std::map<BlockId, AllToAll::Wait>::iterator AllToAll::EndWait(
 }
 
 void AllToAll::NoteCame(int64_t now_us, uint32_t from, BlockId id) {
-  from_[from].owes_receipt = true;
+  OweReceipt(from);
   counts_.bytes_received[static_cast<size_t>(id.phase)] += incoming_[from].Find(id)->bytes->size();
   const auto wait = waits_.find(id);
   if (wait == waits_.end()) return;
@@ -97,9 +109,10 @@ std::vector<const Block*> AllToAll::BlocksOf(BlockId id) const {
 }
 
 void AllToAll::Release(BlockId id) {
+  order_.NoteReleased(id);
   for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
     incoming_[rank].Release(id);
-    from_[rank].owes_receipt = true;
+    OweReceipt(rank);
   }
 }
 
@@ -181,15 +194,18 @@ void AllToAll::OnClosed(int64_t now_us, WorkerRank rank, uint64_t attempt,
 }
 
 void AllToAll::OnOpened(int64_t now_us, WorkerRank rank, uint64_t attempt) {
+  now_us_ = now_us;
   FromPeer& from = from_[rank.value()];
   from.heard_us = now_us;
   if (attempt <= from.attempt) return;
   from.attempt = attempt;
   from.owes_receipt = true;
+  from.receipt_by_us = now_us;
   incoming_[rank.value()].BeginStream();
 }
 
 void AllToAll::OnChunk(int64_t now_us, WorkerRank rank, uint64_t attempt, const BlockChunk& chunk) {
+  now_us_ = now_us;
   FromPeer& from = from_[rank.value()];
   from.heard_us = now_us;
   if (attempt != from.attempt || !failure_.ok()) return;
@@ -200,6 +216,7 @@ void AllToAll::OnChunk(int64_t now_us, WorkerRank rank, uint64_t attempt, const 
 }
 
 void AllToAll::OnTick(int64_t now_us) {
+  now_us_ = now_us;
   OpenDue(now_us);
   for (auto it = waits_.begin(); it != waits_.end();) {
     auto& [id, wait] = *it;
@@ -211,7 +228,7 @@ void AllToAll::OnTick(int64_t now_us) {
       for (ExchangeWait& missing : Missing(now_us, id, wait)) {
         actions_.push_back(Complain{std::move(missing)});
       }
-      wait.complain_at_us = now_us + options_.complain_after_us;
+      wait.complain_at_us = now_us + (now_us - wait.since_us);
     }
     ++it;
   }
@@ -247,18 +264,39 @@ int64_t AllToAll::next_tick_us() const {
   for (uint32_t rank = 0; rank < options_.num_ranks && !is_finished_; ++rank) {
     if (IsPeer(rank) && !to_[rank].is_opening) next_us = std::min(next_us, to_[rank].open_at_us);
   }
+  for (const FromPeer& from : from_) {
+    if (from.owes_receipt && from.attempt > 0) next_us = std::min(next_us, from.receipt_by_us);
+  }
   for (const auto& [id, wait] : waits_) {
     if (!IsComplete(id)) next_us = std::min(next_us, wait.complain_at_us);
   }
   return next_us;
 }
 
+void AllToAll::OweReceipt(uint32_t from) {
+  if (from_[from].owes_receipt) return;
+  from_[from].owes_receipt = true;
+  from_[from].receipt_by_us = now_us_ + options_.receipt_delay_us;
+}
+
+// Whether the sender would soon lack credit without it.
+bool AllToAll::NeedsReceipt(const FromPeer& from, const Receipt& receipt) const {
+  for (size_t p = 0; p < kNumPhases; ++p) {
+    const int64_t credit = from.said.taken[p] - receipt.received[p];
+    if (receipt.taken[p] > from.said.taken[p] && 2 * credit < options_.credit_steps[p]) return true;
+  }
+  return false;
+}
+
 std::vector<ExchangeAction> AllToAll::TakeActions() {
   for (uint32_t rank = 0; rank < options_.num_ranks && failure_.ok(); ++rank) {
     FromPeer& from = from_[rank];
     if (!from.owes_receipt || from.attempt == 0) continue;
+    const Receipt receipt = incoming_[rank].receipt();
+    if (now_us_ < from.receipt_by_us && !NeedsReceipt(from, receipt)) continue;
     from.owes_receipt = false;
-    actions_.push_back(SendReceipt{WorkerRank(rank), from.attempt, incoming_[rank].receipt()});
+    from.said = receipt;
+    actions_.push_back(SendReceipt{WorkerRank(rank), from.attempt, receipt});
   }
   return std::exchange(actions_, {});
 }
@@ -267,6 +305,7 @@ void AllToAll::Finish() {
   is_finished_ = true;
   waits_.clear();
   for (OutgoingBlocks& blocks : outgoing_) blocks.Clear();
+  for (FromPeer& from : from_) from.receipt_by_us = now_us_;
 }
 
 bool AllToAll::MayLeave() const {

@@ -5,10 +5,10 @@
 // sender opens it, and numbers its attempts; the receiver answers with a receipt, behind which
 // whole blocks are sent, the earliest (step, phase) first. When a stream breaks, another is opened.
 //
-// Who waits for a block never holds up what others wait for: receipts are answered at once, and
-// blocks that a receipt says are taken always have room. So no ranks wait for each other in a
-// circle, as long as each posts what it owes for an earlier (step, phase) before it waits for a
-// later one, and releases what it has used.
+// Who waits for a block never holds up what others wait for: a receipt goes out before its sender
+// is out of credit, and blocks that a receipt says are taken always have room. So no ranks wait for
+// each other in a circle, as long as each posts what it owes for an earlier (step, phase) before it
+// waits for a later one, and releases what it has used: wait_order.h checks that.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_ALL_TO_ALL_H_
 #define THERMOCLINE_WORKER_EXCHANGE_ALL_TO_ALL_H_
 
@@ -22,6 +22,7 @@
 #include "worker/exchange/block.h"
 #include "worker/exchange/exchange_action.h"
 #include "worker/exchange/peer_blocks.h"
+#include "worker/exchange/wait_order.h"
 
 namespace thermocline {
 
@@ -39,7 +40,7 @@ class AllToAll {
   absl::Status Post(BlockId id, std::vector<Block> to_ranks);
 
   // Whether every rank's block is here. Waiting for one begins with the first call, and ends when
-  // it is.
+  // it is. A wait that breaks the order of waits is a failure.
   bool Await(int64_t now_us, BlockId id);
   bool IsComplete(BlockId id) const;
   // What is waited for now, what is needed first before the rest.
@@ -48,6 +49,10 @@ class AllToAll {
   std::vector<const Block*> BlocksOf(BlockId id) const;
   // Says that the blocks are used. REQUIRES: they are here, those of the step before are released.
   void Release(BlockId id);
+  // The parts of the order of waits that are not about blocks: wait_order.h. A violation is a
+  // failure.
+  void NotePushed(Step step) { order_.NotePushed(step); }
+  void CheckOwesNothing();
 
   // What all ranks' keys of a step say together: true: there is such a step. False: the data end
   // before it. Errors: the first rank's that can't read its data from this step on
@@ -93,6 +98,8 @@ class AllToAll {
   struct FromPeer {
     uint64_t attempt = 0;  // 0: none yet.
     bool owes_receipt = false;
+    int64_t receipt_by_us = 0;  // While it is owed.
+    Receipt said;               // The last one.
     int64_t heard_us = 0;
   };
   struct Wait {
@@ -105,16 +112,20 @@ class AllToAll {
   void OpenDue(int64_t now_us);
   void SendNext(uint32_t to);
   void NoteCame(int64_t now_us, uint32_t from, BlockId id);
+  void OweReceipt(uint32_t from);
+  bool NeedsReceipt(const FromPeer& from, const Receipt& receipt) const;
   std::map<BlockId, Wait>::iterator EndWait(int64_t now_us, std::map<BlockId, Wait>::iterator wait);
   // Of each rank that it is waited for.
   std::vector<ExchangeWait> Missing(int64_t now_us, BlockId id, const Wait& wait) const;
 
   const ExchangeOptions options_;
+  WaitOrder order_;
   std::vector<OutgoingBlocks> outgoing_;  // [num_ranks] Nothing in this rank's own.
   std::vector<IncomingBlocks> incoming_;  // [num_ranks]
   std::vector<ToPeer> to_;                // [num_ranks]
   std::vector<FromPeer> from_;            // [num_ranks]
   std::map<BlockId, Wait> waits_;
+  int64_t now_us_;  // As the last call said.
   std::vector<ExchangeAction> actions_;
   bool is_finished_ = false;
   absl::Status failure_;

@@ -21,6 +21,7 @@ namespace thermocline {
 // plans some.
 enum class Phase : uint8_t { kKeys, kPlans, kRows, kGradients, kDenseGradients, kDenseWeights };
 inline constexpr size_t kNumPhases = 6;
+constexpr size_t IndexOf(Phase phase) { return static_cast<size_t>(phase); }
 inline constexpr std::array<absl::string_view, kNumPhases> kPhaseNames = {
     "keys", "plans", "rows", "gradients", "dense gradients", "dense weights"};
 
@@ -40,6 +41,9 @@ inline constexpr PhaseSet kAllPhases = {Phase::kKeys,           Phase::kPlans,
                                         Phase::kDenseGradients, Phase::kDenseWeights};
 // Without rows to share. Then no rank says where its data end: all know it.
 inline constexpr PhaseSet kDensePhases = {Phase::kDenseGradients, Phase::kDenseWeights};
+// Where every rank holds the hot rows, and updates them with the gradients of all.
+inline constexpr PhaseSet kHotPhases = {Phase::kGradients, Phase::kDenseGradients,
+                                        Phase::kDenseWeights};
 
 // Waits and sends go by this order: what an earlier step needs comes first.
 struct BlockId {
@@ -105,12 +109,15 @@ struct ExchangeOptions {
   int window_steps = 1;
   // [phases] Blocks of one sender that a receiver holds, from the first step on that it has not
   // released. At least 1.
-  std::array<int, kNumPhases> credit_steps = {4, 2, 2, 2, 2, 2};
+  std::array<int, kNumPhases> credit_steps = {8, 4, 4, 4, 4, 4};
+  // What is received or released may be said as late as that, in one receipt for several blocks and
+  // phases; but while a sender still has half its credit.
+  int64_t receipt_delay_us = 100'000;
   uint64_t max_block_bytes = uint64_t{1} << 30;
   size_t max_chunk_bytes = 512 << 10;
   int64_t min_backoff_us = 5'000;  // Before a broken stream is opened again; doubles.
   int64_t max_backoff_us = 1'000'000;
-  int64_t complain_after_us = 20'000'000;  // Of a wait; and again after as long.
+  int64_t complain_after_us = 20'000'000;  // Of a wait; and again whenever it has doubled.
 };
 
 }  // namespace thermocline

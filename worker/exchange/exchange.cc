@@ -40,7 +40,7 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
   struct Todo {
     std::vector<ExchangeAction> actions;
     absl::Status failure;         // OK: none, or said before.
-    int64_t tick_in_us = kNever;  // To be scheduled.
+    int64_t tick_at_us = kNever;  // To be scheduled.
     bool is_waiting_due = false;  // The tick that says that a rank waits.
   };
   Todo Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -57,7 +57,8 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
     }
     CarryOut(todo);
   }
-  void OnTick();
+  void Tick();
+  void OnTimer(int64_t at_us);
   void OnWaitingTick();
   // None runs once the exchange is destroyed.
   template <typename... Args>
@@ -84,7 +85,7 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
   int hooks_running ABSL_GUARDED_BY(mutex) = 0;
   int waiting ABSL_GUARDED_BY(mutex) = 0;  // Threads that wait for blocks.
   bool has_waiting_tick ABSL_GUARDED_BY(mutex) = false;
-  int64_t tick_at_us ABSL_GUARDED_BY(mutex) = kNever;
+  int64_t tick_at_us ABSL_GUARDED_BY(mutex) = kNever;  // Of the timer that counts.
 };
 
 Exchange::Impl::Todo Exchange::Impl::Take() {
@@ -96,8 +97,7 @@ Exchange::Impl::Todo Exchange::Impl::Take() {
   }
   const int64_t next_us = machine.next_tick_us();
   if (next_us < tick_at_us) {
-    tick_at_us = next_us;
-    todo.tick_in_us = std::max<int64_t>(0, next_us - scheduler->NowMicros());
+    tick_at_us = todo.tick_at_us = next_us;
   }
   if (waiting > 0 && !has_waiting_tick && hooks.on_waiting) {
     has_waiting_tick = todo.is_waiting_due = true;
@@ -107,13 +107,16 @@ Exchange::Impl::Todo Exchange::Impl::Take() {
 
 void Exchange::Impl::CarryOut(const Todo& todo) {
   for (const ExchangeAction& action : todo.actions) CarryOut(action);
-  const auto after = [this](int64_t delay_us, void (Impl::*then)()) {
-    scheduler->RunAfter(delay_us, [weak = weak_from_this(), then] {
-      if (const std::shared_ptr<Impl> self = weak.lock()) (self.get()->*then)();
+  const auto after = [this](int64_t delay_us, std::function<void(Impl*)> then) {
+    scheduler->RunAfter(delay_us, [weak = weak_from_this(), then = std::move(then)] {
+      if (const std::shared_ptr<Impl> self = weak.lock()) then(self.get());
     });
   };
-  if (todo.tick_in_us != kNever) after(todo.tick_in_us, &Impl::OnTick);
-  if (todo.is_waiting_due) after(kWaitingIntervalUs, &Impl::OnWaitingTick);
+  if (todo.tick_at_us != kNever) {
+    after(std::max<int64_t>(0, todo.tick_at_us - scheduler->NowMicros()),
+          [at_us = todo.tick_at_us](Impl* self) { self->OnTimer(at_us); });
+  }
+  if (todo.is_waiting_due) after(kWaitingIntervalUs, [](Impl* self) { self->OnWaitingTick(); });
   if (!todo.failure.ok()) CallHook(hooks.on_failure, todo.failure);
 }
 
@@ -143,7 +146,17 @@ void Exchange::Impl::CallHook(const std::function<void(Args...)>& hook,
   --hooks_running;
 }
 
-void Exchange::Impl::OnTick() {
+// An earlier tick may have been wanted since, which has taken this one's place: else there would be
+// ever more timers.
+void Exchange::Impl::OnTimer(int64_t at_us) {
+  {
+    absl::MutexLock lock(&mutex);
+    if (tick_at_us != at_us) return;
+  }
+  Tick();
+}
+
+void Exchange::Impl::Tick() {
   Todo todo;
   {
     absl::MutexLock lock(&mutex);
@@ -223,7 +236,7 @@ Exchange::Exchange(const ExchangeOptions& options, ExchangeHooks hooks,
                    std::unique_ptr<ExchangeTransport> transport, Scheduler* scheduler)
     : impl_(std::make_shared<Impl>(options, std::move(hooks), std::move(transport), scheduler)) {
   impl_->transport->Start(impl_.get());
-  impl_->OnTick();  // Opens the streams.
+  impl_->Tick();  // Opens the streams.
 }
 
 Exchange::~Exchange() {
@@ -284,6 +297,16 @@ absl::StatusOr<bool> Exchange::HasStep(Step step) {
   return impl_->machine.HasStep(step);
 }
 
+void Exchange::NotePushed(Step step) {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->machine.NotePushed(step);
+}
+
+absl::Status Exchange::CheckOwesNothing() {
+  impl_->Apply([](AllToAll* all) { all->CheckOwesNothing(); });
+  return status();
+}
+
 bool Exchange::IsHere(BlockId id) const {
   absl::MutexLock lock(&impl_->mutex);
   return impl_->machine.IsComplete(id);
@@ -311,6 +334,7 @@ absl::Status Exchange::Leave(const std::function<void(Done done)>& ask_applied) 
     absl::Status status;
   };
   const auto answer = std::make_shared<Answer>();
+  Impl::Todo todo;
   bool may_leave = false;
   {
     absl::MutexLock lock(&impl_->mutex);
@@ -335,7 +359,9 @@ absl::Status Exchange::Leave(const std::function<void(Done done)>& ask_applied) 
     }
     impl_->machine.Finish();
     impl_->is_stopped = true;
+    todo = impl_->Take();
   }
+  impl_->CarryOut(todo);
   impl_->transport->Close();
   return absl::OkStatus();
 }

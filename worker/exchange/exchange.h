@@ -33,7 +33,8 @@ struct ExchangeHooks {
   std::function<void(const absl::Status& failure)> on_failure;
   // Runs about once a second while a rank waits for a block.
   std::function<void()> on_waiting;
-  // Gets a line for the log when a block has been waited for long, and again after as long.
+  // Gets a line for the log when a block has been waited for long, and again whenever the wait has
+  // doubled.
   std::function<void(const std::string& line)> on_notice;
 };
 
@@ -79,8 +80,8 @@ class Exchange {
   // or can't be read.
   absl::Status PostEnd(Step step, const absl::Status& why);
 
-  // Waits until every rank's block is here. In every phase each step once, in order, and all that
-  // this rank owes for earlier waits is posted. Errors: as status().
+  // Waits until every rank's block is here. In every phase each step once, in order. Errors: as
+  // status(); kInternal (this rank owes something that others may need before: wait_order.h).
   absl::StatusOr<ReceivedBlocks> Receive(BlockId id);
   // Waits for all ranks' keys of the step. False: the data end before it. Releases nothing: Receive
   // follows where the step exists. Errors: kFailedPrecondition (a rank can't read its data from
@@ -90,6 +91,13 @@ class Exchange {
   absl::StatusOr<bool> HasStep(Step step);
   // Whether Receive would not wait.
   bool IsHere(BlockId id) const;
+
+  // The rest of the order of waits. All of this rank's push of the step is with the session; steps
+  // come in order.
+  void NotePushed(Step step);
+  // Before the training thread waits for anything else that other ranks have a part in: a planned
+  // batch, or rows from servers. Errors: as status(); kInternal (names what this rank owes).
+  absl::Status CheckOwesNothing();
 
   // All waits end with kCancelled, now and later. What has been posted still reaches the others.
   void Stop();

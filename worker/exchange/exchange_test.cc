@@ -110,8 +110,11 @@ TEST(ExchangeTest, StopAndFailureEndWaits) {
         };
         return hooks;
       });
+  PostThrough({Step(0), Phase::kKeys}, exchanges[0].get());
+  PostThrough({Step(1), Phase::kKeys}, exchanges[0].get());
+  PostThrough({Step(0), Phase::kRows}, exchanges[1].get());
   std::thread stopped([&] {
-    EXPECT_EQ(exchanges[0]->HasStep(Step(0)).status().code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(exchanges[0]->HasStep(Step(1)).status().code(), absl::StatusCode::kCancelled);
   });
   std::thread failed([&] {
     EXPECT_EQ(exchanges[1]->Receive({Step(0), Phase::kRows}).status(), absl::AbortedError("why"));
@@ -197,6 +200,8 @@ TEST(ExchangeTest, AWaitIsSeenOutside) {
   Exchange exchange(options, hooks, std::move(transport), &scheduler);
   silent->events()->OnClosed(WorkerRank(1), 1, absl::UnavailableError("it broke"));
   EXPECT_TRUE(exchange.waits().empty());
+  PostThrough({Step(5), Phase::kRows}, &exchange);
+  ASSERT_TRUE(PostContent({Step(6), Phase::kKeys}, &exchange).ok());
   std::thread planner([&] { EXPECT_FALSE(exchange.HasStep(Step(6)).ok()); });
   std::thread trainer([&] { EXPECT_FALSE(exchange.Receive({Step(5), Phase::kRows}).ok()); });
   for (const int64_t at_us : {1'000'000, 2'000'000, 2'500'000}) scheduler.RunThrough(at_us);
@@ -240,6 +245,7 @@ TEST(ExchangeTest, NoHookOutlivesIt) {
   };
   auto exchange =
       std::make_unique<Exchange>(options, hooks, std::make_unique<SilentTransport>(), &scheduler);
+  PostThrough({Step(0), Phase::kRows}, exchange.get());
   std::thread waits([&] { EXPECT_FALSE(exchange->Receive({Step(0), Phase::kRows}).ok()); });
   std::thread timer([&] { scheduler.RunThrough(1'000'000); });
   entered.WaitForNotification();
@@ -250,6 +256,39 @@ TEST(ExchangeTest, NoHookOutlivesIt) {
   EXPECT_TRUE(has_ended);
   timer.join();
   releases.join();
+}
+
+// A worker with a wait that may never end says so at once, and to its session.
+TEST(ExchangeTest, AWaitOutOfOrderIsAFailure) {
+  ManualScheduler scheduler;
+  ExchangeOptions options;
+  options.rank = WorkerRank(1);
+  options.num_ranks = 2;
+  absl::Status said;
+  ExchangeHooks hooks;
+  hooks.on_failure = [&](const absl::Status& why) { said = why; };
+  Exchange exchange(options, hooks, std::make_unique<SilentTransport>(), &scheduler);
+  PostThrough({Step(0), Phase::kRows}, &exchange);
+  const absl::Status owes = absl::InternalError(
+      "the order of waits: rank 1 waits for the dense gradients of step 0 and owes the gradients "
+      "of step 0");
+  EXPECT_EQ(exchange.Receive({Step(0), Phase::kDenseGradients}).status(), owes);
+  EXPECT_EQ(said, owes);
+  EXPECT_EQ(exchange.status(), owes);
+}
+
+TEST(ExchangeTest, ARankThatOwesWaitsForNothingElse) {
+  ManualScheduler scheduler;
+  ExchangeOptions options;
+  options.num_ranks = 2;
+  Exchange exchange(options, {}, std::make_unique<SilentTransport>(), &scheduler);
+  PostThrough({Step(0), Phase::kDenseWeights}, &exchange);
+  exchange.NotePushed(Step(0));
+  EXPECT_TRUE(exchange.CheckOwesNothing().ok());
+  PostThrough({Step(1), Phase::kRows}, &exchange);
+  EXPECT_EQ(exchange.CheckOwesNothing(),
+            absl::InternalError("the order of waits: rank 0 waits for the next batch or its rows "
+                                "and owes the gradients of step 1"));
 }
 
 // The acknowledgements of a rank that has left may be lost.

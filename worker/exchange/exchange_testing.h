@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "worker/exchange/exchange.h"
@@ -35,6 +37,13 @@ inline absl::Status PostContent(BlockId id, Exchange* exchange) {
   return exchange->Post(id, std::move(blocks));
 }
 
+// Posts what a rank owes of this step before it waits for the block.
+inline void PostThrough(BlockId id, Exchange* exchange) {
+  for (size_t p = 0; p <= static_cast<size_t>(id.phase); ++p) {
+    ASSERT_TRUE(PostContent({id.step, static_cast<Phase>(p)}, exchange).ok());
+  }
+}
+
 inline void UseContent(BlockId id, Exchange* exchange) {
   const absl::StatusOr<ReceivedBlocks> blocks = exchange->Receive(id);
   ASSERT_TRUE(blocks.ok()) << blocks.status();
@@ -47,8 +56,27 @@ inline void UseContent(BlockId id, Exchange* exchange) {
   }
 }
 
+// How far a rank's planning is. Thread-safe.
+class PlannedSteps {
+ public:
+  void Add() {
+    absl::MutexLock lock(&mutex_);
+    ++steps_;
+  }
+  void AwaitMoreThan(int64_t steps) {
+    absl::MutexLock lock(&mutex_);
+    const auto are_there = [this, steps]()
+                               ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return steps_ > steps; };
+    mutex_.Await(absl::Condition(&are_there));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 // A rank's two threads, as they are in a worker.
-inline void PlanSteps(int64_t num_steps, Exchange* exchange) {
+inline void PlanSteps(int64_t num_steps, Exchange* exchange, PlannedSteps* planned) {
   const int ahead = exchange->options().window_steps;
   for (int64_t step = 0; step < num_steps + ahead; ++step) {
     if (step <= num_steps) {
@@ -63,24 +91,31 @@ inline void PlanSteps(int64_t num_steps, Exchange* exchange) {
     }
     if (step < ahead) continue;
     ASSERT_TRUE(PostContent({Step(step - ahead), Phase::kPlans}, exchange).ok());
+    UseContent({Step(step - ahead), Phase::kPlans}, exchange);
+    planned->Add();
   }
 }
-inline void TrainSteps(int64_t num_steps, Exchange* exchange) {
+inline void TrainSteps(int64_t num_steps, Exchange* exchange, PlannedSteps* planned) {
   for (int64_t step = 0; step < num_steps; ++step) {
-    UseContent({Step(step), Phase::kPlans}, exchange);
+    const absl::Status owes_nothing = exchange->CheckOwesNothing();
+    ASSERT_TRUE(owes_nothing.ok()) << owes_nothing;
+    planned->AwaitMoreThan(step);
     for (const Phase phase :
          {Phase::kRows, Phase::kGradients, Phase::kDenseGradients, Phase::kDenseWeights}) {
       ASSERT_TRUE(PostContent({Step(step), phase}, exchange).ok());
       UseContent({Step(step), phase}, exchange);
     }
+    exchange->NotePushed(Step(step));
   }
 }
 
 inline void RunSteps(int64_t num_steps, const std::vector<std::unique_ptr<Exchange>>& exchanges) {
+  std::vector<PlannedSteps> planned(exchanges.size());
   std::vector<std::thread> threads;
-  for (const auto& exchange : exchanges) {
-    threads.emplace_back([&] { PlanSteps(num_steps, exchange.get()); });
-    threads.emplace_back([&] { TrainSteps(num_steps, exchange.get()); });
+  for (size_t rank = 0; rank < exchanges.size(); ++rank) {
+    Exchange* const exchange = exchanges[rank].get();
+    threads.emplace_back([&, exchange, rank] { PlanSteps(num_steps, exchange, &planned[rank]); });
+    threads.emplace_back([&, exchange, rank] { TrainSteps(num_steps, exchange, &planned[rank]); });
   }
   for (std::thread& thread : threads) thread.join();
 }

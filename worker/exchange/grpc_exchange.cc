@@ -18,15 +18,13 @@ namespace thermocline {
 namespace {
 
 constexpr char kMethod[] = "/thermocline.Worker/Exchange";
-// After that time without a sign of a peer, its connection is broken: it may never say so itself.
-constexpr int kKeepaliveMs = 10'000;
 
 std::shared_ptr<grpc::Channel> OpenKeptAlive(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-    int max_message_bytes) {
-  grpc::ChannelArguments arguments = DataPlaneArguments(max_message_bytes);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+    const GrpcExchange::Options& options) {
+  grpc::ChannelArguments arguments = DataPlaneArguments(options.max_message_bytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_ms);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // As many as it takes.
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
@@ -152,7 +150,7 @@ absl::StatusOr<std::unique_ptr<GrpcExchange>> GrpcExchange::Create(const Options
     peers[rank] = std::make_unique<Peer>();
     peers[rank]->address = options.addresses[rank];
     peers[rank]->stub = std::make_unique<grpc::GenericStub>(
-        OpenKeptAlive(options.addresses[rank], credentials, options.max_message_bytes));
+        OpenKeptAlive(options.addresses[rank], credentials, options));
   }
   return std::unique_ptr<GrpcExchange>(new GrpcExchange(server, std::move(peers)));
 }

@@ -24,6 +24,8 @@ class GrpcExchange final : public ExchangeTransport {
     std::vector<std::string> addresses;  // [num_workers] host:port, by rank
     TlsFiles tls;
     int max_message_bytes = kDefaultMaxMessageBytes;
+    // A peer without a sign of life for twice as long is gone: its connection may never say so.
+    int keepalive_ms = 10'000;
   };
 
   // As the process that `server` serves for; it outlives this. Connects with the first streams.

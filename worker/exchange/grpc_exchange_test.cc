@@ -14,8 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/scheduler.h"
 #include "common/net/certificates.h"
 #include "common/net/grpc_server.h"
@@ -103,6 +106,59 @@ TEST(GrpcExchangeTest, AllBlocksArriveWhereverStreamsAreCut) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Its connections stay open, and nothing comes through them.
+TEST(GrpcExchangeTest, ARankWhoseHostIsGoneIsNamedWithinTwoKeepalives) {
+  constexpr absl::Duration kKeepalive = absl::Seconds(1);
+  ThreadScheduler scheduler;
+  Host here(0), gone(1), third(2);
+  CuttingProxy proxy(gone.address(), {});
+  const std::vector<std::string> addresses = {here.address(), proxy.address(), third.address()};
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (Host* const host : {&here, &gone, &third}) {
+    ExchangeOptions options;
+    options.rank = host->server().identity().rank;
+    options.num_ranks = kRanks;
+    options.phases = kDensePhases;
+    GrpcExchange::Options of_transport;
+    of_transport.addresses = addresses;
+    of_transport.keepalive_ms = static_cast<int>(absl::ToInt64Milliseconds(kKeepalive));
+    auto transport = GrpcExchange::Create(of_transport, &host->server());
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    exchanges.push_back(
+        std::make_unique<Exchange>(options, ExchangeHooks{}, *std::move(transport), &scheduler));
+  }
+  const BlockId first{Step(0), Phase::kDenseGradients}, second{Step(0), Phase::kDenseWeights};
+  for (const auto& exchange : exchanges) ASSERT_TRUE(PostContent(first, exchange.get()).ok());
+  for (const auto& exchange : exchanges) UseContent(first, exchange.get());
+
+  proxy.GoSilent();
+  const absl::Time silent_from = absl::Now();
+  for (const uint32_t rank : {0, 2}) {
+    ASSERT_TRUE(PostContent(second, exchanges[rank].get()).ok());
+  }
+  std::thread waits([&] { EXPECT_FALSE(exchanges[0]->Receive(second).ok()); });
+  const auto error = [&] {
+    const std::vector<ExchangeWait> found = exchanges[0]->waits();
+    return found.empty() ? absl::OkStatus() : found[0].stream;
+  };
+  while (error().ok() && absl::Now() < silent_from + absl::Minutes(1)) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_GE(absl::Now() - silent_from, kKeepalive / 2);
+  EXPECT_LE(absl::Now() - silent_from, 10 * kKeepalive) << "on a busy machine";
+  const std::vector<ExchangeWait> found = exchanges[0]->waits();
+  ASSERT_EQ(found.size(), 1u) << "the third rank's blocks came";
+  EXPECT_EQ(found[0].about, WorkerRank(1));
+  EXPECT_TRUE(absl::StrContains(Describe(found[0]),
+                                absl::StrCat("for the dense weights of step 0 from rank 1; ")))
+      << Describe(found[0]);
+  EXPECT_TRUE(absl::StrContains(found[0].stream.message(),
+                                absl::StrCat("stream to rank 1 at ", proxy.address(), ": ")))
+      << found[0].stream;
+  exchanges[0]->Stop();
+  waits.join();
 }
 
 // What comes of streams, as text.

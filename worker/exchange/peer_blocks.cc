@@ -11,7 +11,6 @@ namespace thermocline {
 namespace {
 
 Phase PhaseAt(size_t index) { return static_cast<Phase>(index); }
-size_t IndexOf(Phase phase) { return static_cast<size_t>(phase); }
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "common/arrow/object_store.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/disk/file_list.h"
 #include "common/disk/npy.h"
 #include "worker/data/data_files.h"
 #include "worker/data/npy_source.h"

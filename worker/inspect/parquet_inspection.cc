@@ -8,6 +8,7 @@
 #include "common/arrow/parquet.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/disk/file_list.h"
 #include "worker/inspect/column_scan.h"
 
 namespace thermocline {

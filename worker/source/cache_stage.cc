@@ -9,6 +9,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "worker/source/cached_source.h"
+#include "worker/source/static_stage.h"
 
 namespace thermocline {
 namespace {
@@ -23,10 +24,18 @@ std::vector<TableId> TableIds(const CachedSourceOptions& options) {
   return ids;
 }
 
+// Rows that have to be held are, or the job can't go on.
+absl::Status CheckRoom(const CachedSourceOptions& options, const CachePlan& plan) {
+  const auto [table, rows] = plan.no_room_to_keep;
+  if (table < 0) return absl::OkStatus();
+  return NoRoomToKeep(options.layout, table, options.tables[table].name, rows);
+}
+
 class OwnCacheStage : public CacheStage {
  public:
   OwnCacheStage(const CachedSourceOptions& options, ThreadPool* threads)
-      : planner_(PlannerOptionsOf(options), ClusterMap(options.num_servers), TableIds(options),
+      : options_(options),
+        planner_(PlannerOptionsOf(options), ClusterMap(options.num_servers), TableIds(options),
                  threads),
         threads_(threads) {}
 
@@ -39,6 +48,7 @@ class OwnCacheStage : public CacheStage {
 
   absl::Status Plan(StepContext* context) override {
     planner_.Plan(context->step(), SharesOf(context->plan), &context->cache_plan);
+    RETURN_IF_ERROR(CheckRoom(options_, context->cache_plan));
     threads_->ParallelFor(context->plan.features.size(), [&](int64_t f, int) {
       FeaturePlan& feature = context->plan.features[f];
       MapLookups(context->cache_plan.tables[feature.table].rows, &feature);
@@ -47,6 +57,7 @@ class OwnCacheStage : public CacheStage {
   }
 
  private:
+  const CachedSourceOptions options_;
   CachePlanner planner_;
   ThreadPool* const threads_;
 };
@@ -97,6 +108,7 @@ class SharedCacheStage : public CacheStage {
   absl::Status Plan(StepContext* context) override {
     SharedPlan& plan = context->of_cache.Get<SharedPlan>();
     planner_.Plan(context->step(), SharesOf(plan), &context->cache_plan);
+    RETURN_IF_ERROR(CheckRoom(options_, context->cache_plan));
     RETURN_IF_ERROR(PostPlans(*context, plan));
     ForEachTable([&](size_t t, int) { KeepHeld(t, context->cache_plan.tables[t].rows, &plan); });
     ASSIGN_OR_RETURN(const ReceivedBlocks answers,
@@ -342,6 +354,7 @@ void SharedCacheStage::PlaceKeys(const TablePlan& keys, absl::Span<const uint8_t
 std::unique_ptr<CacheStage> MakeCacheStage(const CachedSourceOptions& options, Exchange* exchange,
                                            ThreadPool* threads) {
   if (options.shares_rows) return std::make_unique<SharedCacheStage>(options, exchange, threads);
+  if (options.static_rows != nullptr) return MakeStaticStage(options, threads);
   return std::make_unique<OwnCacheStage>(options, threads);
 }
 

@@ -7,7 +7,6 @@
 #include "common/base/check.h"
 #include "common/base/completion.h"
 #include "common/base/status_macros.h"
-#include "common/math/table_spec.h"
 
 namespace thermocline {
 
@@ -41,7 +40,7 @@ CacheDistances DistancesOf(const CachedSourceOptions& options) {
 CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options) {
   CachePlannerOptions planner;
   for (const CacheGroupLayout& group : options.layout.groups) {
-    planner.groups.push_back({group.tables, group.capacity});
+    planner.groups.push_back({group.tables, group.capacity, group.keeps_rows});
   }
   planner.window_steps = options.window_steps;
   planner.mode = options.updates_rows() ? CachePlannerOptions::Mode::kOwned
@@ -63,7 +62,12 @@ CachedSource::CachedSource(const CachedSourceOptions& options, PsSession* sessio
       device_(device),
       uncached_(options, session, device),
       rows_(options, session, device),
-      bad_gradient_(device->Allocate(sizeof(int64_t))) {}
+      gradients_(options.tables, device) {
+  if (options.static_rows == nullptr) return;
+  CHECK(owns_rows());
+  loader_ = std::make_unique<HotLoader>(options.static_rows, options.write_back_piece_bytes, &rows_,
+                                        session, device);
+}
 
 CachedSource::~CachedSource() = default;
 
@@ -130,31 +134,16 @@ void CachedSource::PlaceBypassedGradients(StepContext* context, size_t t) {
 // Places for the step's gradients on the host; where rows are updated here, only of rows that are
 // not held.
 absl::Status CachedSource::PlaceGradients(StepContext* context) {
-  OfStep& step = context->of_source.Get<OfStep>();
-  size_t floats = 0;
-  for (size_t t = 0; t < context->tables.size(); ++t) {
-    floats += context->plan.tables[t].keys.size() * options_.tables[t].dim;
+  if (owns_rows()) {
+    for (size_t t = 0; t < context->tables.size(); ++t) PlaceBypassedGradients(context, t);
+    return gradients_.Place(context);
   }
-  if (owns_rows() && gradients_size_ < floats) {
-    RETURN_IF_ERROR(device_->Synchronize());
-    gradients_size_ = floats + floats / 4;
-    gradients_ = device_->Allocate(sizeof(float) * gradients_size_);
-    RETURN_IF_ERROR(device_->Synchronize());
-  }
-  float* next = owns_rows() && gradients_ != nullptr ? gradients_->floats() : nullptr;
   for (size_t t = 0; t < context->tables.size(); ++t) {
     const int32_t num_unique = context->plan.tables[t].num_unique();
     const int dim = options_.tables[t].dim;
-    const size_t size = size_t{1} * num_unique * dim;
-    float* gradients = next;
-    if (owns_rows()) {
-      next += size;
-      PlaceBypassedGradients(context, t);
-    } else {
-      step.tables[t].gradients = context->download().Add<float>(size);
-      gradients = step.tables[t].gradients.device.data;
-    }
-    context->tables[t].gradients = FloatMatrix(gradients, num_unique, dim);
+    DownloadArena::Array<float>& gradients = context->of_source.Get<OfStep>().tables[t].gradients;
+    gradients = context->download().Add<float>(size_t{1} * num_unique * dim);
+    context->tables[t].gradients = FloatMatrix(gradients.device.data, num_unique, dim);
   }
   return absl::OkStatus();
 }
@@ -185,6 +174,10 @@ absl::Status CachedSource::Await(StepContext* context) {
   if (!context->has_cache_plan) return uncached_.Await(context);
   OfStep& step = context->of_source.Get<OfStep>();
   RETURN_IF_ERROR(step.fetched.Wait());
+  if (loader_ != nullptr) {
+    RETURN_IF_ERROR(loader_->Load(context->step()));
+    loader_ = nullptr;
+  }
   RETURN_IF_ERROR(rows_.ReserveStaging(context->cache_plan));
   std::vector<RowCopy> gathers, scatters;
   rows_.Place(context->complete_through, &step.held, &gathers, &scatters);
@@ -201,20 +194,6 @@ absl::Status CachedSource::Await(StepContext* context) {
   return absl::OkStatus();
 }
 
-// A server checks the pushes that it gets; a worker that updates rows in its place must do the
-// same. The host looks before anything of the step is pushed (CheckGradients).
-void CachedSource::FindBadGradient(StepContext* context) {
-  int64_t floats = 0;
-  for (const TableOperands& table : context->tables) {
-    floats += int64_t{table.gradients.rows} * table.gradients.cols;
-  }
-  if (gradients_ == nullptr || bad_gradient_->data() == nullptr) return;
-  auto* const index = static_cast<int64_t*>(bad_gradient_->data());
-  device_->FindNonFinite({gradients_->floats(), floats}, {index, 1});
-  device_->CopyToHost(&context->outcome()->bad_row_gradient, index, sizeof(int64_t),
-                      Stream::kCompute);
-}
-
 void CachedSource::Update(StepContext* context) {
   OfStep& step = context->of_source.Get<OfStep>();
   if (owns_rows()) {
@@ -229,7 +208,7 @@ void CachedSource::Update(StepContext* context) {
            FloatMatrix(table.bypassed_gradients.device.data, bypassed, options_.tables[t].dim)});
       rows_.NoteUpdates(t, context->cache_plan.tables[t].rows, context->plan.tables[t].counts);
     }
-    FindBadGradient(context);
+    gradients_.FindBad(context);
     device_->SparseUpdate(updates);
     // Queued after the update: the servers get the rows as of this step.
     rows_.WriteAhead(&step.held, &gathers);
@@ -238,26 +217,10 @@ void CachedSource::Update(StepContext* context) {
   context->download().Send(Stream::kCompute);
 }
 
-// Gradients of held rows are not pushed, so no other check would find a bad one.
-absl::Status CachedSource::CheckGradients(StepContext* context) const {
-  if (!owns_rows()) return absl::OkStatus();
-  int64_t at = context->outcome()->bad_row_gradient;
-  for (size_t t = 0; t < context->tables.size(); ++t) {
-    const int64_t dim = options_.tables[t].dim;
-    const int64_t floats = int64_t{context->tables[t].gradients.rows} * dim;
-    if (at < floats) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "step ", context->step().value(), ": the gradient of table '", options_.tables[t].name,
-          "', key ", context->plan.tables[t].keys[at / dim], " is not finite", kRateHint));
-    }
-    at -= floats;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CachedSource::Push(const std::shared_ptr<StepContext>& context,
                                 std::vector<std::vector<wire::PushSlice>> dense) {
-  RETURN_IF_ERROR(CheckGradients(context.get()));
+  // Gradients of held rows are not pushed, so no other check would find a bad one.
+  if (owns_rows()) RETURN_IF_ERROR(gradients_.Check(*context));
   OfStep& step = context->of_source.Get<OfStep>();
   PushWork push;
   push.step = context->step();

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "kernels/transfer.h"
 #include "worker/cache/cache_planner.h"
 #include "worker/session/ps_session.h"
 #include "worker/source/embedding_source.h"
+#include "worker/source/hot_loader.h"
 #include "worker/source/owned_rows.h"
+#include "worker/source/row_gradients.h"
 
 namespace thermocline {
 
@@ -68,8 +69,6 @@ class CachedSource : public EmbeddingSource {
   void PlaceBypassedGradients(StepContext* context, size_t table);
   absl::Status PlaceGradients(StepContext* context);
   absl::Status FindCompleteThrough(StepContext* context);
-  void FindBadGradient(StepContext* context);
-  absl::Status CheckGradients(StepContext* context) const;
 
   const CachedSourceOptions options_;
   const CacheDistances distances_;
@@ -77,11 +76,8 @@ class CachedSource : public EmbeddingSource {
   Device* const device_;
   RemoteSource uncached_;  // for evaluation
   OwnedRows rows_;
-
-  // One worker: the gradients of the step under way, of all tables one after the other.
-  std::unique_ptr<DeviceBuffer> gradients_;
-  size_t gradients_size_ = 0;                   // floats
-  std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64: the first one that is not finite
+  std::unique_ptr<HotLoader> loader_;  // of static rows that are not loaded yet; else null
+  RowGradients gradients_;             // one worker's
 };
 
 }  // namespace thermocline

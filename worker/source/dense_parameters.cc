@@ -45,13 +45,15 @@ DenseParameters::HostCopy DenseParameters::MakeHostCopy(DeviceSpan<float> span) 
 }
 
 void DenseParameters::CopyToHost(DeviceSpan<float> from, const HostCopy& to) {
-  if (device_->is_host_memory()) return;
-  device_->CopyToHost(to.buffer->data(), from.data, sizeof(float) * from.size, Stream::kCompute);
+  const size_t bytes = sizeof(float) * from.size;
+  if (device_->is_host_memory()) return device_->copies().AddFromDevice(bytes);
+  device_->CopyToHost(to.buffer->data(), from.data, bytes, Stream::kCompute);
 }
 
 void DenseParameters::CopyToDevice(const HostCopy& from, DeviceSpan<float> to) {
-  if (device_->is_host_memory()) return;
-  device_->CopyToDevice(to.data, from.buffer->data(), sizeof(float) * to.size, Stream::kCompute);
+  const size_t bytes = sizeof(float) * to.size;
+  if (device_->is_host_memory()) return device_->copies().AddToDevice(bytes);
+  device_->CopyToDevice(to.data, from.buffer->data(), bytes, Stream::kCompute);
 }
 
 // Those whose optimizer state this worker has.
@@ -181,7 +183,7 @@ absl::Status DenseParameters::ExchangeSlices(StepContext* context) {
   const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
   RETURN_IF_ERROR(slices_->UpdateOwn(
       step, ScalarsForStep(optimizer, context->learning_rate, context->optimizer_step()),
-      weights_.floats, state_.floats));
+      gradients_.floats, weights_.floats, state_.floats));
   owed_weights_ = step;
   return absl::OkStatus();
 }

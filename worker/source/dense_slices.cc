@@ -14,32 +14,40 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kBlockBytes = kDenseBlockFloats * sizeof(float);
-constexpr size_t kFlagBytes = sizeof(uint32_t);  // Before the gradients.
 
-bool EndsData(absl::Span<const uint8_t> block) {
-  uint32_t ends_data = 0;
-  std::memcpy(&ends_data, block.data(), kFlagBytes);
-  return ends_data != 0;
+// Before the gradients.
+struct OfData {
+  uint32_t ends = 0;
+  uint32_t checksum = 0;
+};
+constexpr size_t kOfDataBytes = sizeof(OfData);
+
+OfData OfDataIn(absl::Span<const uint8_t> block) {
+  OfData data;
+  std::memcpy(&data, block.data(), kOfDataBytes);
+  return data;
 }
 
 }  // namespace
 
 DenseSlices::DenseSlices(const std::vector<DenseTable>& tensors, const ClusterMap& servers,
-                         Exchange* exchange)
+                         Exchange* exchange, std::string data)
     : exchange_(exchange),
+      data_(std::move(data)),
       by_rank_(tensors, ClusterMap(exchange->num_ranks())),
       own_(tensors, servers, {exchange->rank().value(), exchange->num_ranks()}) {}
 
 absl::Status DenseSlices::PostGradients(Step step, bool ends_data,
                                         absl::Span<const float> gradients) {
   std::vector<Block> to_ranks;
-  const uint32_t flag = ends_data ? 1 : 0;
+  const OfData of_data = {ends_data ? 1u : 0u, Crc32c(data_.data(), data_.size())};
   for (uint32_t rank = 0; rank < exchange_->num_ranks(); ++rank) {
-    auto bytes = std::make_shared<BlockBytes>(kFlagBytes + blocks_of(rank) * kBlockBytes);
-    std::memcpy(bytes->data(), &flag, kFlagBytes);
+    const int64_t sent_blocks = WorkerRank(rank) == exchange_->rank() ? 0 : blocks_of(rank);
+    auto bytes = std::make_shared<BlockBytes>(kOfDataBytes + sent_blocks * kBlockBytes);
+    std::memcpy(bytes->data(), &of_data, kOfDataBytes);
     const int64_t begin = by_rank_.begin_of(ServerIndex(rank));
-    for (int64_t i = 0; i < blocks_of(rank); ++i) {
-      std::memcpy(bytes->data() + kFlagBytes + i * kBlockBytes,
+    for (int64_t i = 0; i < sent_blocks; ++i) {
+      std::memcpy(bytes->data() + kOfDataBytes + i * kBlockBytes,
                   &gradients[by_rank_.arena_block(begin + i) * kDenseBlockFloats], kBlockBytes);
     }
     to_ranks.push_back({BlockKind::kData, std::move(bytes)});
@@ -48,7 +56,8 @@ absl::Status DenseSlices::PostGradients(Step step, bool ends_data,
 }
 
 absl::Status DenseSlices::UpdateOwn(Step step, const UpdateScalars& scalars,
-                                    absl::Span<float> weights, absl::Span<float> state) {
+                                    absl::Span<const float> gradients, absl::Span<float> weights,
+                                    absl::Span<float> state) {
   const uint32_t num_ranks = exchange_->num_ranks();
   const int64_t own_blocks = blocks_of(exchange_->rank().value());
   const int64_t begin = by_rank_.begin_of(ServerIndex(exchange_->rank().value()));
@@ -58,16 +67,18 @@ absl::Status DenseSlices::UpdateOwn(Step step, const UpdateScalars& scalars,
     const BlockId id = {step, Phase::kDenseGradients};
     ASSIGN_OR_RETURN(const ReceivedBlocks received, exchange_->Receive(id));
     RETURN_IF_ERROR(CheckSizes(id, received));
-    RETURN_IF_ERROR(CheckEnds(step, received));
-    std::array<float, kDenseBlockFloats> gradient, sum;
+    RETURN_IF_ERROR(CheckData(step, received));
+    std::array<float, kDenseBlockFloats> sum;
     for (int64_t i = 0; i < own_blocks; ++i) {
-      for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-        std::memcpy(gradient.data(),
-                    received.from(WorkerRank(rank)).data() + kFlagBytes + i * kBlockBytes,
-                    kBlockBytes);
-        MergeGradient(/*is_first=*/rank == 0, gradient.data(), kDenseBlockFloats, sum.data());
-      }
       const int64_t block = by_rank_.arena_block(begin + i);
+      for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+        const float* gradient = &gradients[block * kDenseBlockFloats];
+        if (WorkerRank(rank) != exchange_->rank()) {
+          const uint8_t* const others = received.from(WorkerRank(rank)).data() + kOfDataBytes;
+          gradient = reinterpret_cast<const float*>(others + i * kBlockBytes);
+        }
+        MergeGradient(/*is_first=*/rank == 0, gradient, kDenseBlockFloats, sum.data());
+      }
       if (FindNonFinite(sum) != sum.size()) {
         return absl::InvalidArgumentError(
             absl::StrCat("step ", step.value(), ": a sum of the workers' gradients of '",
@@ -100,8 +111,10 @@ absl::Status DenseSlices::ReceiveWeights(Step step, absl::Span<float> weights) {
 
 absl::Status DenseSlices::CheckSizes(BlockId id, const ReceivedBlocks& received) const {
   for (uint32_t rank = 0; rank < exchange_->num_ranks(); ++rank) {
+    const bool is_own = WorkerRank(rank) == exchange_->rank();
+    const int64_t sent_blocks = is_own ? 0 : blocks_of(exchange_->rank().value());
     const size_t expected = id.phase == Phase::kDenseGradients
-                                ? kFlagBytes + blocks_of(exchange_->rank().value()) * kBlockBytes
+                                ? kOfDataBytes + sent_blocks * kBlockBytes
                                 : blocks_of(rank) * kBlockBytes;
     const size_t bytes = received.from(WorkerRank(rank)).size();
     if (bytes == expected) continue;
@@ -111,10 +124,17 @@ absl::Status DenseSlices::CheckSizes(BlockId id, const ReceivedBlocks& received)
   return absl::OkStatus();
 }
 
-absl::Status DenseSlices::CheckEnds(Step step, const ReceivedBlocks& received) const {
+absl::Status DenseSlices::CheckData(Step step, const ReceivedBlocks& received) const {
+  const OfData first = OfDataIn(received.from(WorkerRank(0)));
   for (uint32_t rank = 1; rank < exchange_->num_ranks(); ++rank) {
-    const bool ends = EndsData(received.from(WorkerRank(rank)));
-    if (ends == EndsData(received.from(WorkerRank(0)))) continue;
+    const OfData other = OfDataIn(received.from(WorkerRank(rank)));
+    if (other.checksum != first.checksum) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the workers see different data: the files of rank ", rank,
+          " are not those of rank 0; rank ", exchange_->rank().value(), " has ", data_));
+    }
+    if (other.ends == first.ends) continue;
+    const bool ends = other.ends != 0;
     return absl::InvalidArgumentError(absl::StrCat("the workers see different data: those of rank ",
                                                    ends ? rank : 0, " end with step ", step.value(),
                                                    ", those of rank ", ends ? 0 : rank, " do not"));

@@ -6,8 +6,9 @@
 // worker, twice.
 //
 // What travels, little-endian:
-//   dense gradients   uint32: 1 where the sender's data end with this step; then float32
-//                     [blocks of the receiver's slice, 256]
+//   dense gradients   uint32: 1 where the sender's data end with this step; uint32: a checksum of
+//                     what it trains on; then, to other ranks, float32 [blocks of the receiver's
+//                     slice, 256]
 //   dense weights     float32 [blocks of the sender's slice, 256]
 //
 // Arrays are arenas (dense_blocks.h), on the host; optimizer state is valid in the own slice alone.
@@ -16,6 +17,7 @@
 #define THERMOCLINE_WORKER_SOURCE_DENSE_SLICES_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,24 +33,26 @@ namespace thermocline {
 
 class DenseSlices {
  public:
-  // `exchange` outlives it.
-  DenseSlices(const std::vector<DenseTable>& tensors, const ClusterMap& servers,
-              Exchange* exchange);
+  // `exchange` outlives it. data: names what this rank trains on, the same at all ranks.
+  DenseSlices(const std::vector<DenseTable>& tensors, const ClusterMap& servers, Exchange* exchange,
+              std::string data = "");
 
   // This rank's slice, for the servers.
   const DenseBlocks& own() const { return own_; }
 
   // Sends this rank's gradients to the owners of their blocks. ends_data: no step comes behind it
-  // in this rank's data. REQUIRES: they are finite. Errors: the exchange's.
+  // in this rank's data. Those of the own slice stay where they are. REQUIRES: they are finite.
+  // Errors: the exchange's.
   //   gradients: [arena_floats]
   absl::Status PostGradients(Step step, bool ends_data, absl::Span<const float> gradients);
-  // Waits for every rank's gradients of the own slice, updates it in place, and sends its weights
-  // to all. Errors: the exchange's; kInvalidArgument (a sum is not finite: names step and tensor;
-  // the data of some ranks end with this step, those of others do not: names two); kInternal (a
-  // block of the wrong size).
-  //   weights: [arena_floats]; state: [arena blocks, state_floats]
-  absl::Status UpdateOwn(Step step, const UpdateScalars& scalars, absl::Span<float> weights,
-                         absl::Span<float> state);
+  // Waits for the other ranks' gradients of the own slice, updates it in place with the sums of
+  // all, and sends its weights to the others. Errors: the exchange's; kInvalidArgument (a sum is
+  // not finite: names step and tensor; some ranks train on other data than others, or theirs end
+  // elsewhere: names two); kInternal (a block of the wrong size).
+  //   gradients: [arena_floats], as posted; weights: [arena_floats];
+  //   state: [arena blocks, state_floats]
+  absl::Status UpdateOwn(Step step, const UpdateScalars& scalars, absl::Span<const float> gradients,
+                         absl::Span<float> weights, absl::Span<float> state);
   // Waits for the weights that every rank has sent after `step`. Errors: the exchange's; kInternal
   // (a block of the wrong size).
   absl::Status ReceiveWeights(Step step, absl::Span<float> weights);
@@ -58,9 +62,10 @@ class DenseSlices {
     return by_rank_.end_of(ServerIndex(rank)) - by_rank_.begin_of(ServerIndex(rank));
   }
   absl::Status CheckSizes(BlockId id, const ReceivedBlocks& received) const;
-  absl::Status CheckEnds(Step step, const ReceivedBlocks& received) const;
+  absl::Status CheckData(Step step, const ReceivedBlocks& received) const;
 
   Exchange* const exchange_;
+  const std::string data_;
   const DenseBlocks by_rank_;  // Ranks in place of servers.
   const DenseBlocks own_;
 };

@@ -123,12 +123,11 @@ TEST_P(DenseSlicesTest, GiveTheBitsOfServersAtEveryRank) {
     AtEveryRank([&](uint32_t rank) {
       Parameters& own = of_ranks[rank];
       for (int64_t step = 0; step < kSteps; ++step) {
-        ASSERT_TRUE(slices_[rank]
-                        ->PostGradients(Step(step), step + 1 == kSteps,
-                                        Gradients(own.weights.size(), rank, step))
-                        .ok());
-        const absl::Status updated = slices_[rank]->UpdateOwn(
-            Step(step), scalars(step), absl::MakeSpan(own.weights), absl::MakeSpan(own.state));
+        const std::vector<float> gradients = Gradients(own.weights.size(), rank, step);
+        ASSERT_TRUE(slices_[rank]->PostGradients(Step(step), step + 1 == kSteps, gradients).ok());
+        const absl::Status updated =
+            slices_[rank]->UpdateOwn(Step(step), scalars(step), gradients,
+                                     absl::MakeSpan(own.weights), absl::MakeSpan(own.state));
         ASSERT_TRUE(updated.ok()) << updated;
         const absl::Status received =
             slices_[rank]->ReceiveWeights(Step(step), absl::MakeSpan(own.weights));
@@ -163,8 +162,8 @@ TEST_P(DenseSlicesTest, ASumThatIsNotFiniteNamesStepAndTensor) {
     std::vector<float> gradients(own.weights.size());
     gradients[kBadBlock * kDenseBlockFloats + 7] = std::numeric_limits<float>::max();
     ASSERT_TRUE(slices_[rank]->PostGradients(Step(0), false, gradients).ok());
-    ends[rank] = slices_[rank]->UpdateOwn(Step(0), UpdateScalars{}, absl::MakeSpan(own.weights),
-                                          absl::MakeSpan(own.state));
+    ends[rank] = slices_[rank]->UpdateOwn(Step(0), UpdateScalars{}, gradients,
+                                          absl::MakeSpan(own.weights), absl::MakeSpan(own.state));
   });
   for (const absl::Status& end : ends) {
     if (end.ok()) continue;
@@ -181,12 +180,11 @@ TEST_P(DenseSlicesTest, DataThatEndAtDifferentStepsAreNamed) {
   Join(3);
   AtEveryRank([&](uint32_t rank) {
     Parameters own = InitialParameters(blocks_);
-    ASSERT_TRUE(slices_[rank]
-                    ->PostGradients(Step(0), /*ends_data=*/rank == 2,
-                                    std::vector<float>(own.weights.size()))
-                    .ok());
-    const absl::Status end = slices_[rank]->UpdateOwn(
-        Step(0), UpdateScalars{}, absl::MakeSpan(own.weights), absl::MakeSpan(own.state));
+    const std::vector<float> gradients(own.weights.size());
+    ASSERT_TRUE(slices_[rank]->PostGradients(Step(0), /*ends_data=*/rank == 2, gradients).ok());
+    const absl::Status end =
+        slices_[rank]->UpdateOwn(Step(0), UpdateScalars{}, gradients, absl::MakeSpan(own.weights),
+                                 absl::MakeSpan(own.state));
     EXPECT_EQ(end.code(), absl::StatusCode::kInvalidArgument) << end;
     EXPECT_TRUE(absl::StrContains(end.message(),
                                   "the workers see different data: those of rank 2 end with step "
@@ -195,12 +193,33 @@ TEST_P(DenseSlicesTest, DataThatEndAtDifferentStepsAreNamed) {
   });
 }
 
+TEST_P(DenseSlicesTest, OtherFilesAreFoundInTheFirstStep) {
+  ExchangeOptions options;
+  options.phases = kDensePhases;
+  exchanges_ = MakeLocalExchanges(3, options, &scheduler_);
+  AtEveryRank([&](uint32_t rank) {
+    DenseSlices slices(tensors_, ClusterMap(3), exchanges_[rank].get(),
+                       absl::StrCat(rank == 1 ? 2 : 1, " files"));
+    Parameters own = InitialParameters(blocks_);
+    const std::vector<float> gradients(own.weights.size());
+    ASSERT_TRUE(slices.PostGradients(Step(0), false, gradients).ok());
+    EXPECT_EQ(
+        slices.UpdateOwn(Step(0), UpdateScalars{}, gradients, absl::MakeSpan(own.weights),
+                         absl::MakeSpan(own.state)),
+        absl::InvalidArgumentError(absl::StrCat(
+            "the workers see different data: the files of rank 1 are not those of rank 0; rank ",
+            rank, " has ", rank == 1 ? 2 : 1, " files")));
+  });
+}
+
 TEST_P(DenseSlicesTest, ABlockOfAnotherSizeNamesItsSender) {
   Join(2);
   std::vector<float> weights(blocks_.arena_floats()), state;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     const Block empty = MakeBlock<float>({});
-    ASSERT_TRUE(exchanges_[rank]->Post({Step(0), Phase::kDenseWeights}, {empty, empty}).ok());
+    for (const Phase phase : {Phase::kDenseGradients, Phase::kDenseWeights}) {
+      ASSERT_TRUE(exchanges_[rank]->Post({Step(0), phase}, {empty, empty}).ok());
+    }
   }
   const absl::Status end = slices_[1]->ReceiveWeights(Step(0), absl::MakeSpan(weights));
   EXPECT_EQ(end.code(), absl::StatusCode::kInternal) << end;

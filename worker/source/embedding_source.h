@@ -1,6 +1,7 @@
 // Where a trainer's rows come from and where its gradients go. Implementations: RemoteSource (pull
-// and push every step), CachedSource (hot rows stay on the device, cached_source.h), SharedSource
-// (of several workers with one cache, shared_source.h).
+// and push every step), CachedSource (rows stay on the device, cached_source.h), SharedSource (of
+// several workers with one cache, shared_source.h), HotSource (of hot and cold batches,
+// hot_source.h).
 //
 // One thread calls it, for each step in order: Fetch, Await, Update, Push, FinishPush. Up to
 // fetch_ahead() later steps may be fetched before a step's Push. A trainer that pipelines its steps

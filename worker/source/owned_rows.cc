@@ -73,14 +73,18 @@ void OwnedRows::Place(Step complete_through, OfStep* step, std::vector<RowCopy>*
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     PlaceLoaded(t, complete_through, step, scatters);
   }
+  Count(step->plan->counts);
+}
+
+void OwnedRows::Count(const CacheCounts& planned) {
   absl::MutexLock lock(&mutex_);
-  const CacheCounts& planned = step->plan->counts;
   counts_.hits += planned.hits;
   counts_.loaded += planned.loaded;
   counts_.bypassed += planned.bypassed;
   counts_.rejected_no_room += planned.rejected_no_room;
   counts_.evicted += planned.evicted;
   counts_.rows_held = planned.rows_held;
+  counts_.rows_kept = planned.rows_kept;
 }
 
 // Copies evicted rows that are newer than the servers' to the host.

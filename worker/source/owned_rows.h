@@ -22,28 +22,10 @@
 #include "worker/cache/device_slab.h"
 #include "worker/cache/held_rows.h"
 #include "worker/session/ps_session.h"
+#include "worker/source/cached_source_options.h"
 #include "worker/source/embedding_source.h"
 
 namespace thermocline {
-
-struct CachedSourceOptions : RemoteSourceOptions {
-  // Several workers: every row has one of them as its owner, who alone holds and updates it
-  // (cache_stage.h). Else what they hold are copies.
-  bool shares_rows = false;
-  Step start_step{0};
-  CacheLayout layout;
-  int window_steps = 8;
-  int prefetch_steps = 2;  // less than window_steps
-  // Where rows are updated here: of those held, the ones that are newer than their server's are at
-  // most so many bytes a server after each step, those of all workers together, as evenly as keys
-  // are spread. It bounds the push of a checkpoint, far below what a server takes of one push.
-  uint64_t max_unwritten_bytes = uint64_t{1} << 30;
-  // The rows of a write-back come to the host in pieces of about so many bytes, a few at a time.
-  uint64_t write_back_piece_bytes = uint64_t{32} << 20;
-
-  // Whether rows held are updated in their place; else they come without optimizer state.
-  bool updates_rows() const { return num_workers == 1 || shares_rows; }
-};
 
 class OwnedRows {
  public:
@@ -91,6 +73,8 @@ class OwnedRows {
   const CachedSourceOptions& options() const { return options_; }
   // Of all steps so far; may be called from any thread.
   CacheCounts counts() const;
+  // Counts what a plan says; Place has counted its own.
+  void Count(const CacheCounts& planned);
 
  private:
   struct WrittenRows;

@@ -74,7 +74,7 @@ class SharedSourceTest : public testing::Test {
  protected:
   SharedSourceTest()
       : device_(MakeCpuDevice({})),
-        exchanges_(MakeLocalExchanges(2, {}, &scheduler_)),
+        exchanges_(MakeLocalExchanges(2, RowsAlone(), &scheduler_)),
         session_(SessionOptions(), &server_, &scheduler_),
         planner_({kTable}, {0}, ClusterMap(1)),
         stage_(MakeCacheStage(Options(), exchanges_[0].get(), &threads_)),
@@ -84,6 +84,11 @@ class SharedSourceTest : public testing::Test {
     EXPECT_FALSE(session_.Drain().ok());
   }
 
+  static ExchangeOptions RowsAlone() {
+    ExchangeOptions options;
+    options.phases = {Phase::kKeys, Phase::kPlans, Phase::kRows, Phase::kGradients};
+    return options;
+  }
   static CachedSourceOptions Options() {
     CachedSourceOptions options;
     options.num_workers = 2;

@@ -1,7 +1,6 @@
-// One step on its way through a worker: its batch and plan, the rows it reads and the gradients it
-// makes, and the memory in which they travel between host and device. All parts of the step share
-// it; each part's own state is private to it (PrivateStepState). A few contexts are reused in turn,
-// so that their memory is allocated once.
+// One step on its way through a worker: batch, plan, rows, gradients, and the memory in which they
+// travel between host and device. All parts of the step share it; each part's own state is private
+// to it (PrivateStepState). A few contexts are reused, so that their memory is allocated once.
 #ifndef THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_
 #define THERMOCLINE_WORKER_SOURCE_STEP_CONTEXT_H_
 
@@ -120,7 +119,9 @@ struct StepContext {
   Step optimizer_step() const { return step() + steps_before; }
   UploadArena& upload() { return transfers->upload; }
   DownloadArena& download() { return transfers->download; }
-  StepOutcome* outcome() { return static_cast<StepOutcome*>(transfers->outcome_memory->data()); }
+  StepOutcome* outcome() const {
+    return static_cast<StepOutcome*>(transfers->outcome_memory->data());
+  }
 
   // `idle`: neither the host nor the device uses it any more. The batch's own arrays come first, so
   // that with the same transfers a full batch's arrays have the same addresses each time.

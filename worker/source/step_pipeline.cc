@@ -16,7 +16,8 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
       window_steps_(std::max(1, options.window_steps)),
       threads_(options.threads),
       planners_(threads_->num_threads(), planner),
-      cache_(std::move(options.cache)) {
+      cache_(std::move(options.cache)),
+      times_(options.times != nullptr ? options.times : &own_times_) {
   CHECK_GE(options.depth, 1);
   const size_t contexts = options.depth + window_steps_;
   while (ring_.size() < contexts) {
@@ -113,7 +114,7 @@ void StepPipeline::Run() {
 absl::StatusOr<bool> StepPipeline::Admit(StepContext* context) {
   absl::StatusOr<bool> filled = Fill(context);
   if (cache_ == nullptr) return filled;
-  const StageRange stage("plan cache", &cache_time_);
+  const StageRange stage("plan cache", &times_->cache);
   return cache_->Admit(std::move(filled), context);
 }
 
@@ -122,7 +123,7 @@ absl::Status StepPipeline::PassOnWindow(size_t steps_that_stay, StepBehind::Kind
   while (window_.size() > steps_that_stay) {
     StepContext* const context = window_.front();
     if (cache_ != nullptr) {
-      const StageRange stage("plan cache", &cache_time_);
+      const StageRange stage("plan cache", &times_->cache);
       RETURN_IF_ERROR(cache_->Plan(context));
     }
     window_.pop_front();
@@ -140,11 +141,11 @@ absl::Status StepPipeline::PassOnWindow(size_t steps_that_stay, StepBehind::Kind
 // False: there are no more batches.
 absl::StatusOr<bool> StepPipeline::Fill(StepContext* context) {
   {
-    const StageRange stage("read", &read_time_);
+    const StageRange stage("read", &times_->read);
     ASSIGN_OR_RETURN(context->batch, reader_->Next());
   }
   if (context->batch == nullptr) return false;
-  const StageRange stage("plan", &plan_time_);
+  const StageRange stage("plan", &times_->plan);
   PlanBatch(context);
   return true;
 }

@@ -25,6 +25,13 @@
 
 namespace thermocline {
 
+// Where the time of planning ahead goes.
+struct PipelineTimes {
+  StageTimer read;  // waiting for the reader
+  StageTimer plan;
+  StageTimer cache;  // planning the cache
+};
+
 struct StepPipelineOptions {
   Device* device = nullptr;  // outlives the contexts; used in Next()
   // Plan the tables of a batch in parallel. Outlive the pipeline. Used by its thread only, until
@@ -35,6 +42,7 @@ struct StepPipelineOptions {
   // one more.
   std::unique_ptr<CacheStage> cache;
   int window_steps = 0;
+  PipelineTimes* times = nullptr;  // Outlives the pipeline; null: it is not wanted.
 };
 
 class StepPipeline {
@@ -54,9 +62,6 @@ class StepPipeline {
 
   BatchReader::Progress progress() const { return reader_->progress(); }
   BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
-  const StageTimer& read_time() const { return read_time_; }           // waiting for the reader
-  const StageTimer& plan_time() const { return plan_time_; }
-  const StageTimer& cache_time() const { return cache_time_; }  // planning the cache
 
  private:
   void Run();
@@ -76,7 +81,8 @@ class StepPipeline {
   std::vector<BatchPlanner> planners_;       // one for each thread
   const std::unique_ptr<CacheStage> cache_;  // null: rows aren't cached
   std::deque<StepContext*> window_;          // admitted, not planned
-  StageTimer read_time_, plan_time_, cache_time_;
+  PipelineTimes own_times_;
+  PipelineTimes* const times_;
 
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<StepContext>> ring_;

@@ -25,6 +25,16 @@ void Append(const From& from, To* to) {
   to->insert(to->end(), from.begin(), from.end());
 }
 
+void Truncate(size_t samples, ScoredSamples* scored) {
+  const auto shorten = [samples](auto* values) {
+    if (values->size() > samples) values->resize(samples);
+  };
+  shorten(&scored->logits);
+  shorten(&scored->labels);
+  shorten(&scored->weights);
+  shorten(&scored->groups);
+}
+
 absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
                                        const std::function<void(int64_t samples)>& on_scored) {
   ScoredSamples scored;
@@ -35,7 +45,13 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
   if (parts.dense != nullptr) RETURN_IF_ERROR(parts.dense->Load(step, /*with_state=*/false));
   while (context != nullptr) {
     // The next batch's rows travel while this one is scored.
-    ASSIGN_OR_RETURN(std::shared_ptr<StepContext> next, parts.held_out->Next());
+    std::shared_ptr<StepContext> next;
+    const bool are_enough =
+        parts.max_samples > 0 &&
+        static_cast<int64_t>(scored.logits.size()) + context->batch->size >= parts.max_samples;
+    if (!are_enough) {
+      ASSIGN_OR_RETURN(next, parts.held_out->Next());
+    }
     if (next != nullptr) parts.source->FetchForEvaluation(next, step);
     RETURN_IF_ERROR(parts.source->Await(context.get()));
     parts.model->Forward(context.get());
@@ -48,6 +64,7 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
     on_scored(static_cast<int64_t>(scored.logits.size()));
     context = std::move(next);
   }
+  if (parts.max_samples > 0) Truncate(parts.max_samples, &scored);
   return ComputeMetrics(scored);
 }
 

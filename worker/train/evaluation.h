@@ -29,10 +29,11 @@ struct EvaluationParts {
   DenseParameters* dense = nullptr;  // null: the model's own are those to score with
   ModelStep* model = nullptr;
   PsSession* session = nullptr;  // the source's
+  int64_t max_samples = 0;       // The first so many are scored; 0: all.
 };
 
 // Reads rows, and the dense parameters, once every worker's pushes up to `step` - 1 are in them,
-// and scores all of the held-out samples: 0 where there are none. Calls `on_scored` with the
+// and scores the held-out samples: 0 where there are none. Calls `on_scored` with the
 // samples scored so far, batch by batch. An error fails the session. Memory: 24 bytes for each
 // sample; with weights or groups up to 80.
 absl::StatusOr<EvaluationResult> ScoreHeldOut(

@@ -1,5 +1,7 @@
 #include "worker/train/launcher_orders.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "proto/job.pb.h"
@@ -52,18 +54,18 @@ bool EvaluationIsDue(const Evaluate& policy, int64_t steps, uint32_t pass_ended)
   return policy.every_passes() > 0 && pass_ended > 0 && pass_ended % policy.every_passes() == 0;
 }
 
-void EvaluationDecisions::Take(Step step, bool stop) {
+void EvaluationDecisions::Take(Step step, bool stop, ScheduleState schedule) {
   absl::MutexLock lock(&mutex_);
   if (step < decided_) return;  // A late repetition.
   decided_ = step;
-  stop_ = stop;
+  decision_ = {!stop, std::move(schedule)};
 }
 
-bool EvaluationDecisions::AwaitGoingOn(Step step) {
+LauncherDecision EvaluationDecisions::Await(Step step) {
   absl::MutexLock lock(&mutex_);
   const auto is_decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return decided_ >= step; };
   mutex_.Await(absl::Condition(&is_decided));
-  return decided_ > step || !stop_;
+  return decided_ > step ? LauncherDecision() : decision_;
 }
 
 }  // namespace thermocline

@@ -1,5 +1,6 @@
 // What a launcher orders while a worker trains, on its way from the worker's RPCs to the training
-// thread: checkpoints at named steps, and the decisions on evaluations.
+// thread: checkpoints at named steps, and the decisions on evaluations and on changes between hot
+// and cold batches.
 #ifndef THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
 #define THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
 
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
+#include "proto/checkpoint.pb.h"
 
 namespace thermocline {
 
@@ -50,21 +52,30 @@ struct EvaluationPlace {
   Step step = kNoStep;        // Its model is the one after this step.
   uint32_t pass = 0;          // Of the step, from 1.
   float learning_rate = 0;    // Of the step.
-  bool is_scheduled = false;  // By Job.evaluate, not only because training ends.
+  bool is_scheduled = false;  // By Job.evaluate, not only because training or a stretch ends.
+  bool ends_stretch = false;  // Another stretch follows (Trainer::Stretch).
 };
 
-// The launcher's decisions on evaluations. Thread-safe.
+// What the launcher decided on the step at which all workers wait.
+struct LauncherDecision {
+  bool goes_on = true;  // False: training ends with the step.
+  // Where a stretch of hot or cold batches ended with the step: the next one. Empty elsewhere.
+  ScheduleState schedule;
+};
+
+// The launcher's decisions on evaluations and changes. Thread-safe.
 class EvaluationDecisions {
  public:
-  // Takes what follows from the evaluation of `step`, and of all before it.
-  void Take(Step step, bool stop);
-  // Waits for the decision on the evaluation of `step`. False: training ends.
-  bool AwaitGoingOn(Step step);
+  // Takes what follows from the evaluation, or the change, at `step`, and from all before it.
+  void Take(Step step, bool stop, ScheduleState schedule = {});
+  // Waits for the decision on `step`. (None on a later step comes before this worker has trained
+  // it.)
+  LauncherDecision Await(Step step);
 
  private:
   absl::Mutex mutex_;
   Step decided_ ABSL_GUARDED_BY(mutex_) = kNoStep;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  LauncherDecision decision_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace thermocline

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/process.h"
+#include "common/job/schedule_text.h"
 
 namespace thermocline {
 namespace {
@@ -64,6 +65,44 @@ WorkerWait ToProto(const ExchangeWait& wait) {
   return proto;
 }
 
+CacheStats ToProto(const OwnedRows& rows) {
+  const CacheCounts counts = rows.counts();
+  CacheStats cache;
+  cache.set_budget_bytes(rows.options().layout.budget_bytes);
+  cache.set_capacity_rows(rows.options().layout.capacity_rows());
+  cache.set_rows_held(counts.rows_held);
+  cache.set_rows_kept(counts.rows_kept);
+  cache.set_kept_capacity_rows(rows.options().layout.kept_capacity_rows());
+  cache.set_hits(counts.hits);
+  cache.set_loaded(counts.loaded);
+  cache.set_bypassed(counts.bypassed);
+  cache.set_rejected_no_room(counts.rejected_no_room);
+  cache.set_evicted(counts.evicted);
+  cache.set_written_ahead(counts.written_ahead);
+  cache.set_window_steps(rows.options().window_steps);
+  cache.set_prefetch_steps(DistancesOf(rows.options()).prefetch_steps);
+  return cache;
+}
+
+void FillDevice(const Device& device, WorkerStats* stats) {
+  const DeviceFallbacks fallbacks = device.fallbacks();
+  stats->set_failed_captures(fallbacks.failed_captures);
+  stats->set_full_precision_products(fallbacks.full_precision_products);
+  const CopiedBytes copied = device.copies().bytes();
+  stats->set_bytes_to_device(copied.to_device);
+  stats->set_bytes_from_device(copied.from_device);
+}
+
+void FillSession(const PsSession& session, WorkerStats* stats) {
+  const PsSessionStats counts = session.stats();
+  stats->set_bytes_pulled(counts.bytes_pulled);
+  stats->set_bytes_pushed(counts.bytes_pushed);
+  stats->set_rpc_retries(counts.retries);
+  for (const SessionWait& wait : session.waits(kWaitWorthSayingMicros)) {
+    *stats->add_waits() = ToProto(wait);
+  }
+}
+
 }  // namespace
 
 WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd,
@@ -82,10 +121,10 @@ std::vector<StageStats> WorkerProgress::Stages() const {
   const auto add = [&](const char* name, const StageTimer& timer) {
     timer.CopyTo(name, &stages.emplace_back());
   };
-  if (watched_.pipeline != nullptr) {
-    add("read (ahead)", watched_.pipeline->read_time());
-    add("plan (ahead)", watched_.pipeline->plan_time());
-    if (watched_.cache != nullptr) add("plan cache (ahead)", watched_.pipeline->cache_time());
+  if (watched_.pipeline_times != nullptr) {
+    add("read (ahead)", watched_.pipeline_times->read);
+    add("plan (ahead)", watched_.pipeline_times->plan);
+    if (watched_.cache != nullptr) add("plan cache (ahead)", watched_.pipeline_times->cache);
   }
   if (watched_.trainer != nullptr) {
     const TrainerStages& times = watched_.trainer->stages();
@@ -112,6 +151,7 @@ WorkerProgress::Totals WorkerProgress::TotalsNow() const {
     totals.wait_s = times.wait_data.total_s() + times.wait_rows.total_s();
   }
   if (watched_.session != nullptr) totals.session = watched_.session->stats();
+  if (watched_.compute != nullptr) totals.copied = watched_.compute->copies().bytes();
   if (watched_.cache != nullptr) totals.cache = watched_.cache->counts();
   return totals;
 }
@@ -127,6 +167,10 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       share(static_cast<double>(end.session.bytes_pulled - begin.session.bytes_pulled), steps);
   (*line)["bytes_pushed_per_step"] =
       share(static_cast<double>(end.session.bytes_pushed - begin.session.bytes_pushed), steps);
+  (*line)["bytes_to_device_per_step"] =
+      share(static_cast<double>(end.copied.to_device - begin.copied.to_device), steps);
+  (*line)["bytes_from_device_per_step"] =
+      share(static_cast<double>(end.copied.from_device - begin.copied.from_device), steps);
   if (watched_.cache == nullptr) return;
   const CacheCounts& from = begin.cache;
   const CacheCounts& to = end.cache;
@@ -141,11 +185,24 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       {"rejected_no_room_rate",
        share(static_cast<double>(to.rejected_no_room - from.rejected_no_room), keys)},
       {"rows_held", to.rows_held},
+      {"rows_kept", to.rows_kept},
       {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
       {"written_ahead_per_step",
        share(static_cast<double>(to.written_ahead - from.written_ahead), steps)},
       {"window_steps", watched_.cache->options().window_steps},
       {"prefetch_steps", DistancesOf(watched_.cache->options()).prefetch_steps}};
+}
+
+void WorkerProgress::OnStretch(bool is_hot, double rate, int64_t hot_rows) {
+  absl::MutexLock lock(&mutex_);
+  HotStats hot;
+  // Stretches of one kind follow each other where a pass ends.
+  const bool is_change = hot_.has_value() && hot_->is_hot() != is_hot;
+  hot.set_changes((hot_.has_value() ? hot_->changes() : 0) + (is_change ? 1 : 0));
+  hot.set_is_hot(is_hot);
+  hot.set_rate(rate);
+  hot.set_hot_rows(static_cast<uint64_t>(hot_rows));
+  hot_ = std::move(hot);
 }
 
 void WorkerProgress::OnReport(const TrainerReport& report) {
@@ -164,6 +221,10 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
             {"samples", report.global_samples},
             {"fraction", report.progress},
             {"learning_rate", ForPeople(report.learning_rate)}};
+    if (hot_.has_value()) {
+      line["batches"] = {
+          {"hot", hot_->is_hot()}, {"rate", hot_->rate()}, {"changes", hot_->changes()}};
+    }
     // Of a window without a sample there is nothing to say: one worker's share of a short batch, or
     // a run that goes on where training was over.
     if (report.window_samples > 0) {
@@ -237,6 +298,7 @@ void WorkerProgress::Enter(absl::string_view phase) {
   {
     absl::MutexLock lock(&mutex_);
     line = End(std::exchange(phase_, Begin(phase, "")));
+    pulled_before_phase_ = BytesPulled();
   }
   WriteLine(line);
 }
@@ -266,16 +328,22 @@ void WorkerProgress::OnScored(int64_t samples, int64_t total) {
 }
 
 void WorkerProgress::OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
-                                  absl::Duration taken) {
+                                  const ScheduleState* next_stretch, absl::Duration taken) {
   nlohmann::json line = {{"event", "eval"},
                          {"step", place.step.value()},
                          {"scheduled", place.is_scheduled},
                          {"samples", result.samples},
+                         {"seconds", absl::ToDoubleSeconds(taken)},
                          {"learning_rate", ForPeople(place.learning_rate)}};
   AddMetrics(result, &line);
   if (place.pass > 0) line["pass"] = place.pass;
+  if (next_stretch != nullptr) {
+    line["change"] = true;
+    line["schedule"] = ScheduleToText(*next_stretch);
+  }
   {
     absl::MutexLock lock(&mutex_);
+    line["bytes_pulled"] = BytesPulled() - pulled_before_phase_;
     window_start_ += absl::ToChronoNanoseconds(taken);
   }
   WriteLine(line.dump());
@@ -299,13 +367,10 @@ WorkerStats WorkerProgress::Stats() const {
   stats.mutable_phase()->set_total(phase.total);
   stats.mutable_phase()->set_unit(phase.unit);
   stats.mutable_phase()->set_advances(advances_);
+  if (hot_.has_value()) *stats.mutable_hot() = *hot_;
   stats.set_device(watched_.device);
   stats.set_device_warning(watched_.device_warning);
-  if (watched_.compute != nullptr) {
-    const DeviceFallbacks fallbacks = watched_.compute->fallbacks();
-    stats.set_failed_captures(fallbacks.failed_captures);
-    stats.set_full_precision_products(fallbacks.full_precision_products);
-  }
+  if (watched_.compute != nullptr) FillDevice(*watched_.compute, &stats);
   if (watched_.trainer != nullptr) {
     stats.set_max_staleness(watched_.trainer->staleness().max());
     stats.set_mean_staleness(watched_.trainer->staleness().mean());
@@ -315,31 +380,8 @@ WorkerStats WorkerProgress::Stats() const {
     stats.set_bad_lines(read.bad_lines);
     stats.set_padding_ids(read.padding_ids);
   }
-  if (watched_.session != nullptr) {
-    const PsSessionStats session = watched_.session->stats();
-    stats.set_bytes_pulled(session.bytes_pulled);
-    stats.set_bytes_pushed(session.bytes_pushed);
-    stats.set_rpc_retries(session.retries);
-    for (const SessionWait& waits : watched_.session->waits(kWaitWorthSayingMicros)) {
-      *stats.add_waits() = ToProto(waits);
-    }
-  }
-  if (watched_.cache != nullptr) {
-    const OwnedRows& rows = *watched_.cache;
-    const CacheCounts counts = rows.counts();
-    CacheStats* cache = stats.mutable_cache();
-    cache->set_budget_bytes(rows.options().layout.budget_bytes);
-    cache->set_capacity_rows(rows.options().layout.capacity_rows());
-    cache->set_rows_held(counts.rows_held);
-    cache->set_hits(counts.hits);
-    cache->set_loaded(counts.loaded);
-    cache->set_bypassed(counts.bypassed);
-    cache->set_rejected_no_room(counts.rejected_no_room);
-    cache->set_evicted(counts.evicted);
-    cache->set_written_ahead(counts.written_ahead);
-    cache->set_window_steps(rows.options().window_steps);
-    cache->set_prefetch_steps(DistancesOf(rows.options()).prefetch_steps);
-  }
+  if (watched_.session != nullptr) FillSession(*watched_.session, &stats);
+  if (watched_.cache != nullptr) *stats.mutable_cache() = ToProto(*watched_.cache);
   if (watched_.exchange != nullptr) {
     watched_.exchange->FillStats(stats.mutable_exchange());
     for (const ExchangeWait& wait : watched_.exchange->waits()) {

@@ -38,6 +38,7 @@ class WorkerProgress {
   // Whose figures the stats show from now on; they outlive the progress, or detach.
   struct Watched {
     const StepPipeline* pipeline = nullptr;
+    const PipelineTimes* pipeline_times = nullptr;
     const Trainer* trainer = nullptr;
     const PsSession* session = nullptr;
     const OwnedRows* cache = nullptr;
@@ -56,11 +57,17 @@ class WorkerProgress {
   // Of the phase: so many samples are scored, of `total`; negative: not known.
   void OnScored(int64_t samples, int64_t total);
 
+  // A stretch of hot or cold batches begins; `rate` in percent, as ScheduleState has it.
+  void OnStretch(bool is_hot, double rate, int64_t hot_rows);
+
   // Writes a "progress" line; rates and shares are of the window since the last one.
   void OnReport(const TrainerReport& report);
-  // Writes an "eval" line. What it took doesn't count for the rate of the window that is open.
+  // Writes an "eval" line, with what the evaluation took: time, which doesn't count for the rate of
+  // the window that is open, and the bytes pulled since its phase was entered.
+  // next_stretch: what follows where it is a change between hot and cold batches, or that as well;
+  // null: no change.
   void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
-                    absl::Duration taken);
+                    const ScheduleState* next_stretch, absl::Duration taken);
   // Reports a warning to the user: in the log, and with a "warning" line on the console.
   void Warn(const std::string& text) const;
 
@@ -98,8 +105,12 @@ class WorkerProgress {
     int64_t steps = 0;
     double wait_s = 0;
     PsSessionStats session;
+    CopiedBytes copied;
     CacheCounts cache;
   };
+  uint64_t BytesPulled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return watched_.session == nullptr ? 0 : watched_.session->stats().bytes_pulled;
+  }
   Totals TotalsNow() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void AddWindow(double seconds, nlohmann::json* line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -112,6 +123,7 @@ class WorkerProgress {
   mutable absl::Mutex write_mutex_;  // Lines are written whole.
 
   mutable absl::Mutex mutex_;
+  std::optional<HotStats> hot_ ABSL_GUARDED_BY(mutex_);  // Of the stretch at hand.
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
   std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
   uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -119,6 +131,7 @@ class WorkerProgress {
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);
   TrainerReport report_ ABSL_GUARDED_BY(mutex_);
   DeviceFallbacks warned_of_ ABSL_GUARDED_BY(mutex_);
+  uint64_t pulled_before_phase_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes
   double samples_per_s_ ABSL_GUARDED_BY(mutex_) = 0;
   Clock::time_point window_start_ ABSL_GUARDED_BY(mutex_) = Clock::now();
 };

@@ -74,6 +74,18 @@ TEST_F(WorkerProgressTest, ScansAndScoresAdvance) {
   EXPECT_EQ(progress.Stats().phase().advances(), 5u);
 }
 
+TEST_F(WorkerProgressTest, CountsChangesBetweenHotAndColdBatches) {
+  WorkerProgress progress = Talkative();
+  EXPECT_FALSE(progress.Stats().has_hot());
+  for (const bool is_hot : {true, false, false, true}) progress.OnStretch(is_hot, 12.5, 70);
+  EXPECT_EQ(progress.Stats().hot().changes(), 2u);
+  EXPECT_EQ(progress.Stats().hot().hot_rows(), 70u);
+  progress.OnReport({});
+  const std::vector<nlohmann::json> lines = Lines();
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0]["batches"].dump(), R"({"changes":2,"hot":true,"rate":12.5})");
+}
+
 TEST_F(WorkerProgressTest, APhaseThatLastsIsWrittenAndItsEnd) {
   WorkerProgress progress = Talkative();
   progress.OnScan("counting lines", {100, 1000, false});

@@ -18,9 +18,10 @@ namespace thermocline {
 
 namespace {
 
-// The pass that the step before `next` is of, counted from 1; null: there is no next step.
-uint32_t PassBefore(const StepContext* next, uint32_t passes) {
-  if (next == nullptr) return passes;
+// The pass that the step before `next` is of, counted from 1; null: there is no next step, and
+// it was of pass `last`.
+uint32_t PassBefore(const StepContext* next, uint32_t last) {
+  if (next == nullptr) return last;
   return next->batch->pass + (next->batch->begins_pass ? 0 : 1);
 }
 
@@ -33,7 +34,8 @@ Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
       pipelines_steps_(parts.model->is_asynchronous() &&
                        parts.dense->home() == DenseParameters::Home::kHere &&
                        parts.source->fetch_ahead() > 0),
-      is_alone_(job_.cluster().workers() == 1) {}
+      is_alone_(job_.cluster().workers() == 1),
+      stretch_(parts.stretch) {}
 
 absl::Status Trainer::Run() {
   absl::Status status = TrainSteps();
@@ -48,29 +50,29 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::TrainSteps() {
   PlanNext();
   RETURN_IF_ERROR(end_);
-  const BatchReader::Skipped skipped = parts_.pipeline->skipped();
+  const BatchReader::Skipped skipped = stretch_.pipeline->skipped();
   report_.steps = skipped.steps;
   report_.samples = skipped.samples;
   report_.global_samples = skipped.global_samples;
-  report_.pass = PassBefore(next_.get(), job_.train().passes());
+  report_.pass = PassBefore(next_.get(), stretch_.is_last ? job_.train().passes() : stretch_.pass);
   if (report_.steps > 0) {
     report_.learning_rate = LearningRateAt(job_.train().learning_rate(), Step(report_.steps - 1));
   }
-  if (next_ == nullptr) RETURN_IF_ERROR(EndAtOnce());
+  if (next_ == nullptr && stretch_.is_last) RETURN_IF_ERROR(EndAtOnce());
   bool goes_on = true;
   if (next_ == nullptr || EvaluationIsDueBefore(*next_)) {
-    ASSIGN_OR_RETURN(goes_on, EvaluateHere());
+    ASSIGN_OR_RETURN(goes_on, StopHere());
   }
   while (goes_on && next_ != nullptr) {
     RETURN_IF_ERROR(TrainToStop());
     PlanNext();
     RETURN_IF_ERROR(end_);
-    ASSIGN_OR_RETURN(goes_on, EvaluateHere());
+    ASSIGN_OR_RETURN(goes_on, StopHere());
   }
   return absl::OkStatus();
 }
 
-// Trains up to the end of the data, or to the evaluation that comes before the next step. Every
+// Trains up to the end of the stretch, or to the evaluation that comes before the next step. Every
 // step before one that can't be had is trained.
 absl::Status Trainer::TrainToStop() {
   while (true) {
@@ -94,8 +96,8 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
   }
   RETURN_IF_ERROR(Compute(context.get()));
-  const bool last = StopsAfter(*context);
-  context->writes_back = WritesBack(context->step(), last);
+  const bool last = IsLast(*context);
+  context->writes_back = WritesBack(context->step(), StopsAfter(*context));
   if (pipelines_steps_) {
     RETURN_IF_ERROR(ComputeDense(context.get()));
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
@@ -114,8 +116,11 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
 // Takes the next planned step, if there is one; waits for it.
 void Trainer::PlanNext() {
   if (next_ != nullptr || has_ended_) return;
+  if (!stretch_.pipeline->NextIsReady()) end_ = CheckOwesNothing();
+  has_ended_ = !end_.ok();
+  if (has_ended_) return;
   const StageRange stage("wait for data", &stages_.wait_data);
-  absl::StatusOr<std::shared_ptr<StepContext>> next = parts_.pipeline->Next();
+  absl::StatusOr<std::shared_ptr<StepContext>> next = stretch_.pipeline->Next();
   end_ = next.status();
   if (next.ok()) next_ = *std::move(next);
   has_ended_ = next_ == nullptr;
@@ -127,7 +132,7 @@ void Trainer::PlanNext() {
 void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
   while (fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
     const bool waits = is_alone_ || (!owes && fetched_.empty());
-    if (waits || parts_.pipeline->NextIsReady()) PlanNext();
+    if (waits || stretch_.pipeline->NextIsReady()) PlanNext();
     if (next_ == nullptr || EvaluationIsDueBefore(*next_)) return;
     const TraceRange range("fetch");
     parts_.source->Fetch(next_, parts_.dense->PullShare(next_.get()));
@@ -137,6 +142,7 @@ void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
 
 // Everything up to the gradients of the embeddings, and the update of the rows held here.
 absl::Status Trainer::Compute(StepContext* context) {
+  RETURN_IF_ERROR(CheckOwesNothing());
   {
     const StageRange stage("wait for rows", &stages_.wait_rows);
     RETURN_IF_ERROR(parts_.source->Await(context));
@@ -157,11 +163,12 @@ absl::Status Trainer::Compute(StepContext* context) {
   return absl::OkStatus();
 }
 
-// After the last step, and after a step with a checkpoint, the servers have the whole model.
-bool Trainer::WritesBack(Step step, bool last) {
+// After a step at which training stops, and after one with a checkpoint, the servers have the whole
+// model.
+bool Trainer::WritesBack(Step step, bool stops) {
   const bool named =
       parts_.named_checkpoints != nullptr && parts_.named_checkpoints->BeginPush(step);
-  return last || named || IsPeriodicCheckpoint(step, job_.checkpoint().every_steps());
+  return stops || named || IsPeriodicCheckpoint(step, job_.checkpoint().every_steps());
 }
 
 // Pushes the gradients of the embeddings first, so that the servers apply them and answer the next
@@ -198,7 +205,15 @@ absl::Status Trainer::ComputeDense(StepContext* context) {
 absl::Status Trainer::FinishPush(StepContext* context) {
   const StageRange stage("push dense", &stages_.push_dense);
   RETURN_IF_ERROR(parts_.dense->Push(context));
-  return parts_.source->FinishPush(context);
+  RETURN_IF_ERROR(parts_.source->FinishPush(context));
+  if (parts_.exchange != nullptr) parts_.exchange->NotePushed(context->step());
+  return absl::OkStatus();
+}
+
+// Before a wait for the pipeline, whose planning waits for other ranks, or for rows from servers,
+// which wait for all ranks' pushes.
+absl::Status Trainer::CheckOwesNothing() const {
+  return parts_.exchange == nullptr ? absl::OkStatus() : parts_.exchange->CheckOwesNothing();
 }
 
 // Waits for the results of the pipelined step, if there is one, and pushes them.
@@ -274,7 +289,7 @@ bool Trainer::EvaluationIsDueBefore(const StepContext& next) const {
                          next.batch->begins_pass ? next.batch->pass : 0);
 }
 
-// Whether it is the last step of the data, or an evaluation comes before the next.
+// Whether it is the last step of the stretch, or an evaluation comes before the next.
 bool Trainer::StopsAfter(const StepContext& context) const {
   if (context.behind.kind != StepBehind::Kind::kStep) {
     return context.behind.kind == StepBehind::Kind::kEnd;
@@ -283,19 +298,47 @@ bool Trainer::StopsAfter(const StepContext& context) const {
          EvaluationIsDue(job_.evaluate(), context.step().value() + 1, context.behind.ends_pass);
 }
 
+// As StopsAfter, but for stretches that others follow: a report of each would be too many.
+bool Trainer::IsLast(const StepContext& context) const {
+  return StopsAfter(context) && (context.behind.kind != StepBehind::Kind::kEnd || stretch_.is_last);
+}
+
+// Evaluates where that is due, and goes over to the next stretch where this one has ended. False:
+// training ends here.
+absl::StatusOr<bool> Trainer::StopHere() {
+  ASSIGN_OR_RETURN(const bool goes_on, EvaluateHere());
+  if (!goes_on || next_ != nullptr || stretch_.is_last) return goes_on;
+  RETURN_IF_ERROR(parts_.session->Drain());  // Contexts go back to their pipeline.
+  ASSIGN_OR_RETURN(stretch_, parts_.next_stretch());
+  has_ended_ = false;
+  PlanNext();
+  RETURN_IF_ERROR(end_);
+  CHECK(next_ != nullptr);
+  return true;
+}
+
 absl::StatusOr<bool> Trainer::EvaluateHere() {
   if (!parts_.evaluate) return true;
   EvaluationPlace place;
   place.step = Step(report_.steps - 1);
   place.pass = report_.pass;
   place.learning_rate = report_.learning_rate;
-  // At the end of training: whether it is due even if there were more passes.
-  const uint64_t max_steps = job_.train().max_steps();
-  const bool ends_a_pass = max_steps == 0 || static_cast<uint64_t>(report_.steps) < max_steps;
-  place.is_scheduled = next_ != nullptr || EvaluationIsDue(job_.evaluate(), report_.steps,
-                                                           ends_a_pass ? report_.pass : 0);
+  place.ends_stretch = next_ == nullptr && !stretch_.is_last;
+  place.is_scheduled = IsScheduledHere();
   evaluated_ = place.step;
   return parts_.evaluate(place);
+}
+
+// Whether job.evaluate asks for an evaluation here.
+bool Trainer::IsScheduledHere() const {
+  if (next_ != nullptr) return true;
+  bool ends_pass = stretch_.ends_pass;
+  if (stretch_.is_last) {
+    // Whether it is due even if there were more passes.
+    const uint64_t max_steps = job_.train().max_steps();
+    ends_pass = max_steps == 0 || static_cast<uint64_t>(report_.steps) < max_steps;
+  }
+  return EvaluationIsDue(job_.evaluate(), report_.steps, ends_pass ? report_.pass : 0);
 }
 
 }  // namespace thermocline

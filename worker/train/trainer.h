@@ -11,6 +11,10 @@
 // need what this one pushes, it is queued on the device before this one's results are looked at and
 // pushed.
 //
+// The data of a job with hot and cold batches come in stretches, each with a pipeline of its own.
+// The last step of a stretch writes back, so that the servers have the whole model between
+// stretches.
+//
 // Where there are several workers, some wait for what others send or push. So in the midst of a
 // step a worker of several takes from the pipeline only what is ready.
 #ifndef THERMOCLINE_WORKER_TRAIN_TRAINER_H_
@@ -23,8 +27,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/timing.h"
 #include "proto/job.pb.h"
+#include "worker/exchange/exchange.h"
 #include "worker/session/ps_session.h"
 #include "worker/source/dense_parameters.h"
 #include "worker/source/embedding_source.h"
@@ -32,50 +36,33 @@
 #include "worker/train/evaluation.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/model_step.h"
+#include "worker/train/trainer_report.h"
 
 namespace thermocline {
 
-// Where a step's time goes, on the training thread.
-struct TrainerStages {
-  StageTimer wait_data;            // for a planned batch
-  StageTimer wait_rows;            // for the rows to arrive
-  StageTimer forward;              // pooling, MLPs, interaction
-  StageTimer backward_embeddings;  // loss, top MLP, interaction, segment sums
-  StageTimer update_rows;          // those held here; on a device of its own: queueing it
-  StageTimer wait_device;          // for what was queued on a device of its own
-  StageTimer push_embeddings;      // handing their gradients to the source
-  StageTimer backward_dense;       // bottom MLP and all weight gradients
-  StageTimer apply_dense;          // where the dense parameters live here
-  StageTimer push_dense;           // else; where they are exchanged, with the update of the slice
-  StageTimer report;
-};
-
-// What is done so far; the window is since the report before.
-struct TrainerReport {
-  // Of the whole job, those before this run included.
-  int64_t steps = 0;
-  uint32_t pass = 0;            // that the last of them was of, from 1
-  float learning_rate = 0;      // of the last of them
-  uint64_t samples = 0;         // this worker's
-  uint64_t global_samples = 0;  // all workers' in these steps, malformed lines included
-  double progress = 0;          // share of the data, in [0, 1]
-  double window_loss = 0;       // mean per sample of this worker
-  uint64_t window_samples = 0;
-  uint64_t window_global_samples = 0;
-  double batch_auc = 0;  // of this worker's last batch; NaN: it has one class only
-};
-
 class Trainer {
  public:
-  struct Parts {
+  // Steps that are trained from one pipeline.
+  struct Stretch {
     StepPipeline* pipeline = nullptr;
+    bool is_last = true;    // Training ends where its data do.
+    bool ends_pass = true;  // Its last step is that of a pass; where it is not the last.
+    uint32_t pass = 0;      // Of its steps, from 1; where it is not the last.
+  };
+  struct Parts {
+    Stretch stretch;  // The first.
+    // Begins the stretch behind the one that has ended, whose pipeline nothing uses any more. Not
+    // called where that was the last.
+    std::function<absl::StatusOr<Stretch>()> next_stretch;
     EmbeddingSource* source = nullptr;
     DenseParameters* dense = nullptr;
     ModelStep* model = nullptr;
     PsSession* session = nullptr;                   // the source's and the dense parameters'
+    Exchange* exchange = nullptr;                   // the same; null: there is none
     NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named
-    // Where the job evaluates while it trains. The servers have, or get, the whole model after the
-    // step; nothing of later ones is under way. False: it was the last step.
+    // Where the job evaluates while it trains, or has several stretches: is called where an
+    // evaluation is due, and where a stretch ends. The servers have, or get, the whole model after
+    // the step; nothing of later ones is under way. False: it was the last step.
     std::function<absl::StatusOr<bool>(const EvaluationPlace& place)> evaluate;
   };
   using OnReport = std::function<void(const TrainerReport&)>;
@@ -107,10 +94,11 @@ class Trainer {
   void PlanNext();
   void FetchAhead(size_t queued_beyond, bool owes);
   absl::Status Compute(StepContext* context);
-  bool WritesBack(Step step, bool last);
+  bool WritesBack(Step step, bool stops);
   absl::Status PushEmbeddings(const std::shared_ptr<StepContext>& context, size_t queued_beyond);
   absl::Status ComputeDense(StepContext* context);
   absl::Status FinishPush(StepContext* context);
+  absl::Status CheckOwesNothing() const;
   absl::Status FinishPipelined(size_t queued_beyond);
   absl::Status CountStep(StepContext* context);
   bool ReportsAfter(int64_t steps, bool last) const;
@@ -118,7 +106,10 @@ class Trainer {
   absl::Status EndAtOnce();
   bool EvaluationIsDueBefore(const StepContext& next) const;
   bool StopsAfter(const StepContext& context) const;
+  bool IsLast(const StepContext& context) const;
+  absl::StatusOr<bool> StopHere();
   absl::StatusOr<bool> EvaluateHere();
+  bool IsScheduledHere() const;
 
   const Job job_;
   const Parts parts_;
@@ -129,7 +120,8 @@ class Trainer {
   std::deque<std::shared_ptr<StepContext>> fetched_;  // their fetches have begun, in order
   // Planned, to be fetched next; null: not taken from the pipeline yet, or there is none.
   std::shared_ptr<StepContext> next_;
-  bool has_ended_ = false;  // The pipeline has no more steps.
+  Stretch stretch_;         // At hand.
+  bool has_ended_ = false;  // Its pipeline has no more steps.
   absl::Status end_;        // Why: its error; OK: the data end.
   // Queued on the device; its results are not looked at yet. Null: there is none.
   std::shared_ptr<StepContext> pipelined_;

@@ -15,6 +15,7 @@
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
 #include "common/net/rpc.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "worker/data/text_index.h"
 #include "worker/exchange/exchange.h"
@@ -48,10 +49,14 @@ struct WorkerOptions {
   WorkerRank rank;
   // The first step; the servers hold the model as all steps before it left it.
   Step start_step{0};
+  // Of a job with hot and cold batches: the stretch that start_step lies in, or ends with the step
+  // before. Absent: that follows from the job.
+  std::optional<ScheduleState> schedule;
   // Trains nothing: rank 0 scores the held-out rows with that model.
   bool eval_only = false;
   NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named. Outlives the run.
-  // Of the evaluations of job.evaluate; null: training always goes on. Outlives the run.
+  // On the evaluations of job.evaluate, and on changes between hot and cold batches; null: training
+  // always goes on. Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   TextIndexOptions data_index;
   // For tests: less than what CachedSourceOptions say.

@@ -27,7 +27,9 @@ grpc::Status WorkerService::Checkpoint(grpc::ServerContext*, const CheckpointReq
 grpc::Status WorkerService::Decide(grpc::ServerContext*, const EvaluationDecision* decision,
                                    EvaluationDecisionReply*) {
   const absl::Status status = CheckJob(decision->job_id(), decision->generation());
-  if (status.ok()) decisions_->Take(Step(decision->step()), decision->stop());
+  if (status.ok()) {
+    decisions_->Take(Step(decision->step()), decision->stop(), decision->schedule());
+  }
   return ToGrpcStatus(status);
 }
 

@@ -80,19 +80,22 @@ TEST_F(WorkerServiceTest, WhatIsDecidedReachesWhoWaits) {
   EXPECT_EQ(client_->Decide(decision, kTimeout).code(), absl::StatusCode::kFailedPrecondition);
   decision.set_generation(3);
   decision.set_stop(false);
-  std::thread waits([&] { EXPECT_TRUE(decisions_.AwaitGoingOn(Step(9))); });
+  std::thread waits([&] { EXPECT_TRUE(decisions_.Await(Step(9)).goes_on); });
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
   waits.join();
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());  // Again.
   decision.set_step(19);
   decision.set_stop(true);
+  decision.mutable_schedule()->set_first_step(20);
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
-  EXPECT_FALSE(decisions_.AwaitGoingOn(Step(19)));
+  EXPECT_FALSE(decisions_.Await(Step(19)).goes_on);
   // A retry of the one before, that was long on its way.
   decision.set_step(9);
   decision.set_stop(false);
+  decision.clear_schedule();
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
-  EXPECT_FALSE(decisions_.AwaitGoingOn(Step(19)));
+  EXPECT_FALSE(decisions_.Await(Step(19)).goes_on);
+  EXPECT_EQ(decisions_.Await(Step(19)).schedule.first_step(), 20);
 }
 
 TEST_F(WorkerServiceTest, NamesAndCallsOffCuts) {

@@ -1,0 +1,39 @@
+// The benchmarks that run whole jobs: their flags.
+#ifndef THERMOCLINE_DEPLOY_CLI_BENCH_COMMANDS_H_
+#define THERMOCLINE_DEPLOY_CLI_BENCH_COMMANDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deploy/cli/command_line.h"
+
+namespace thermocline {
+
+struct BenchArmsFlags : JobFlags {
+  std::string arms;     // separated by commas; "": all
+  std::string budgets;  // separated by commas
+  std::string link;     // a rate; "": loopback
+  int64_t seeds = 5;
+  int64_t evaluations = 20;   // in a run, where the job does not say when to evaluate
+  std::optional<double> auc;  // that runs are timed to
+  std::string out;
+};
+
+struct BenchSweepFlags {
+  std::string knobs;  // separated by commas; "": all
+  int64_t points = 3;
+  int64_t steps = 40;
+  int64_t servers = 1, workers = 1;
+  std::string link;              // a rate; "": loopback
+  std::vector<std::string> set;  // "FIELD=VALUE"
+  std::string out, bin_dir;
+};
+
+int RunBenchArms(const BenchArmsFlags& flags);
+int RunBenchSweep(const BenchSweepFlags& flags);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CLI_BENCH_COMMANDS_H_

@@ -1,0 +1,45 @@
+// Finds the hot rows of a job, and makes batches of the samples that read no others, before any
+// server starts (thermocline-pack). A run that goes on finds both where the one before left them.
+#ifndef THERMOCLINE_DEPLOY_CLI_HOT_ROWS_H_
+#define THERMOCLINE_DEPLOY_CLI_HOT_ROWS_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "deploy/runner/run_directory.h"
+#include "deploy/runner/signal_watch.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+// Whether the job counts which rows are hot: with `fae`, and with a cache whose policy is STATIC.
+bool HasHotRows(const Job& job);
+
+// Sets calibration.directory of such a job to RUN_DIR/hot, where the job names no folder, or the
+// run directory has been moved since.
+void FillHotDirectory(const RunDirectory& directory, Job* job);
+
+// Runs thermocline-pack, of `bin_dir` ("": as FindProgram), to its end, shows on the descriptor
+// `fd` how far it is, and what it found. Returns its last line, for the summary. REQUIRES:
+// HasHotRows, and FillHotDirectory was called. Errors: those of ReportingProgram::Run; kNotFound
+// (no such program).
+absl::StatusOr<nlohmann::ordered_json> FindHotRows(const Job& job, const std::string& bin_dir,
+                                                   SignalWatch* signals, int fd);
+
+// A run trains from one pack. Notes in the run directory which one that is, of what FindHotRows
+// returned; where `goes_on` from a checkpoint, the pack has to be the one noted. Errors:
+// kInvalidArgument (it is another), kUnavailable (can't be noted).
+absl::Status KeepPackOfRun(const RunDirectory& directory, bool goes_on,
+                           const nlohmann::ordered_json& found);
+
+// With which code a command ends where that failed: kExitUsage where the job or its data are to
+// blame.
+int ExitCodeOfHotRows(const absl::Status& why);
+
+// What FindHotRows returned, in a line: "hot rows: 12,345 ...".
+std::string DescribeHotRows(const nlohmann::ordered_json& found);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_CLI_HOT_ROWS_H_

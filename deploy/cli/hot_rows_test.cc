@@ -1,0 +1,124 @@
+#include "deploy/cli/hot_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/fake_programs.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+class HotRowsTest : public testing::Test {
+ protected:
+  HotRowsTest() {
+    job_.set_name("j");
+    job_.mutable_fae()->set_budget("1MiB");
+    job_.mutable_calibration()->set_directory("/somewhere/hot");
+    EXPECT_EQ(pipe(ends_), 0);
+  }
+  ~HotRowsTest() override {
+    for (const int end : ends_) close(end);
+  }
+
+  absl::StatusOr<Json> Find() {
+    SignalWatch signals;
+    return FindHotRows(job_, fakes_.folder() + "/bin", &signals, ends_[1]);
+  }
+  std::string Shown() {
+    std::string text(4096, '\0');
+    const ssize_t got = read(ends_[0], text.data(), text.size());
+    text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+    return text;
+  }
+
+  FakePrograms fakes_;
+  Job job_;
+  int ends_[2];
+};
+
+TEST_F(HotRowsTest, ShowsWhatTheProgramFoundForThisJob) {
+  fakes_.Add("thermocline-pack", R"(cat "${2#--job=}" >"$FAKES/job"
+      echo '{"event": "progress", "activity": "packing", "rows": 10, "fraction": 0.5}' >&3
+      echo '{"event": "done", "hot_rows": 1234, "hot_lookups": 0.905, "samples": {"hot": 3, "cold": 1},
+             "batches": {"hot": 2, "cold": 1}, "calibrate_s": 0.5, "pack_s": 1.25}' | tr '\n' ' ' >&3
+      echo >&3)");
+  const auto found = Find();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ((*found)["hot_rows"], 1234);
+  EXPECT_FALSE(found->contains("event"));
+  EXPECT_THAT(fakes_.Text("job"), HasSubstr("directory: \"/somewhere/hot\""));
+  const std::string shown = Shown();
+  EXPECT_THAT(shown, HasSubstr("packing  10 of 20 rows"));
+  EXPECT_THAT(
+      shown, HasSubstr("hot rows: 1,234, 90.5% of the lookups, 75.0% of the samples; 2 hot batches "
+                       "and 1 cold ones; counted in 0.5 s, packed in 1.2 s\n"));
+}
+
+TEST_F(HotRowsTest, SaysWhereNothingHadToBeDone) {
+  EXPECT_EQ(DescribeHotRows({{"hot_rows", 7}, {"reused", true}, {"calibrate_s", 3}}),
+            "hot rows: 7; found as they were left before");
+}
+
+TEST_F(HotRowsTest, ARunGoesOnWithItsOwnPackAlone) {
+  const auto directory = RunDirectory::Create(fakes_.folder() + "/run", "j", absl::Now());
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const Json one = {{"digest", "aa"}}, other = {{"digest", "bb"}};
+  EXPECT_EQ(KeepPackOfRun(*directory, /*goes_on=*/false, one), absl::OkStatus());
+  EXPECT_EQ(KeepPackOfRun(*directory, /*goes_on=*/true, one), absl::OkStatus());
+  const absl::Status refused = KeepPackOfRun(*directory, /*goes_on=*/true, other);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("pack aa in"));
+  // A run that begins anew, before its first checkpoint.
+  EXPECT_EQ(KeepPackOfRun(*directory, /*goes_on=*/false, other), absl::OkStatus());
+  EXPECT_EQ(KeepPackOfRun(*directory, /*goes_on=*/true, other), absl::OkStatus());
+}
+
+TEST_F(HotRowsTest, TellsABadJobFromOtherFailures) {
+  fakes_.Add("thermocline-pack", R"(echo '{"event": "failed", "message": "no hot batch"}' >&3
+      exit $(cat "$FAKES/code"))");
+  fakes_.Write("code", "2");
+  const absl::Status bad_job = Find().status();
+  EXPECT_EQ(bad_job, absl::InvalidArgumentError("no hot batch"));
+  EXPECT_EQ(ExitCodeOfHotRows(bad_job), 2);
+  fakes_.Write("code", "1");
+  EXPECT_EQ(ExitCodeOfHotRows(Find().status()), 1);
+}
+
+TEST_F(HotRowsTest, AMissingProgramIsNamed) {
+  const absl::Status missing = Find().status();
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("thermocline-pack"));
+  EXPECT_EQ(ExitCodeOfHotRows(missing), 2);
+}
+
+TEST(HotDirectoryTest, IsInTheRunDirectoryUnlessTheJobNamesOne) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/hot_directory_test");
+  std::filesystem::remove_all(path);
+  const auto run = RunDirectory::Create(path, "", absl::Now());
+  ASSERT_TRUE(run.ok()) << run.status();
+  Job job;
+  FillHotDirectory(*run, &job);
+  EXPECT_FALSE(job.has_calibration()) << "it has no hot rows";
+  job.mutable_cache()->set_policy(Cache::STATIC);
+  FillHotDirectory(*run, &job);
+  const std::string own = job.calibration().directory();
+  EXPECT_EQ(own, std::filesystem::absolute(path + "/hot").lexically_normal().string());
+  std::filesystem::create_directory(own);
+  job.mutable_calibration()->set_directory("/no/such/folder");
+  FillHotDirectory(*run, &job);
+  EXPECT_EQ(job.calibration().directory(), "/no/such/folder") << "it is made there";
+  job.mutable_calibration()->set_directory("/no/such/run/hot");
+  FillHotDirectory(*run, &job);
+  EXPECT_EQ(job.calibration().directory(), own) << "the run directory was moved";
+}
+
+}  // namespace
+}  // namespace thermocline

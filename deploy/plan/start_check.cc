@@ -1,0 +1,46 @@
+// What `train` knows of a job's memory before it starts, without its data.
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "common/job/resolved_job.h"
+#include "deploy/console/format.h"
+#include "deploy/plan/job_plan.h"
+
+namespace thermocline {
+
+absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning) {
+  warning->clear();
+  if (machine.memory_bytes == 0) return absl::OkStatus();
+  const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
+  const JobTables tables = ResolveTables(job);
+  uint64_t certain = 0, budgets = 0;
+  for (const DenseTable& tensor : tables.dense) {
+    const uint64_t row_floats = tensor.layout.row_floats();
+    // The servers' rows; each worker's weights, gradients and state.
+    certain += tensor.num_blocks() * 4 * (row_floats + workers * (row_floats + kDenseBlockFloats));
+  }
+  if (certain > machine.memory_bytes) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the dense parameters (dlrm.bottom, dlrm.top) take ", FormatBytes(certain),
+        " of memory in ", servers, servers == 1 ? " server and " : " servers and ", workers,
+        workers == 1 ? " worker; this machine has " : " workers; this machine has ",
+        FormatBytes(machine.memory_bytes)));
+  }
+  for (const TableLayout& table : tables.sparse) budgets += servers * table.memory_budget_bytes;
+  const bool on_host = job.device() == Job::CPU || machine.gpus.empty();
+  if (job.has_cache() && on_host)
+    budgets += workers * ParseByteSize(job.cache().budget()).value_or(0);
+  if (job.has_fae() && on_host) budgets += workers * ParseByteSize(job.fae().budget()).value_or(0);
+  if (certain + budgets > machine.memory_bytes) {
+    *warning = absl::StrCat(
+        "warning: the memory budgets of tables, cache or hot rows, and the dense "
+        "parameters add up to ",
+        FormatBytes(certain + budgets), "; this machine has ", FormatBytes(machine.memory_bytes),
+        " (`thermocline plan` says what takes how much)");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline

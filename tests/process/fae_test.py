@@ -1,0 +1,211 @@
+"""Jobs with hot and cold batches that take turns, as real processes.
+
+Whatever dies on the way, the same batches are trained at the same rates, and the model has the same
+bits. THERMOCLINE_TEST_SEED repeats a run.
+"""
+
+import json
+import os
+import random
+import signal
+import stat
+import unittest
+
+from harness import ProcessTest, program, wait_for
+
+PACK = program('worker/thermocline-pack')
+
+# A pass has 8 hot batches and 32 cold ones.
+FLAGS = ['--set=fae.budget=1MiB', '--set=calibration.whole_table=0B',
+         '--set=calibration.sample_share=0.5', '--set=fae.schedule.scored_rows=500',
+         '--set=fae.schedule.rate=30', '--set=train.passes=4', '--set=checkpoint.every_steps=7',
+         '--set=cluster.durability=LOG_ASYNC']
+
+
+class FaeTest(ProcessTest):
+
+    def setUp(self):
+        super().setUp()
+        seed = int(os.environ.get('THERMOCLINE_TEST_SEED') or random.SystemRandom().getrandbits(32))
+        print('seed', seed, flush=True)
+        self.random = random.Random(seed)
+
+    def events(self, kind, run_dir=None):
+        metrics = os.path.join(run_dir or self.run_dir, 'metrics.jsonl')
+        if not os.path.exists(metrics):
+            return []
+        with open(metrics) as file:
+            # The last line may not be whole.
+            events = [json.loads(line) for line in file if line.endswith('\n')]
+        return [event for event in events if event['event'] == kind]
+
+    def changes(self, run_dir=None):
+        """{step: schedule that followed}; a step that is trained again changes to the same."""
+        changes = {}
+        for event in self.events('change', run_dir):
+            schedule = changes.setdefault(event['step'], event['schedule'])
+            self.assertEqual(event['schedule'], schedule, 'step %d' % event['step'])
+        return changes
+
+    def train_undisturbed(self, *flags):
+        undisturbed = self.run_dir + '-undisturbed'
+        return self.train(*FLAGS, *flags, run_dir=undisturbed), self.changes(undisturbed)
+
+    def assert_same(self, summary, undisturbed):
+        expected, changes = undisturbed
+        for name in ('model_digest', 'steps', 'auc', 'logloss', 'eval_samples'):
+            self.assertEqual(summary[name], expected[name], name)
+        self.assertEqual(self.changes(), changes)
+
+    def wait_for_changes(self, launcher, count):
+        def came():
+            self.assertIsNone(launcher.poll(), 'the job ended')
+            return len(self.events('change')) >= count
+        wait_for(came, '%d changes' % count)
+
+    def assert_no_server_was_started(self):
+        self.assertFalse([name for name in os.listdir(self.run_dir) if name.startswith('server-')])
+
+    def test_servers_make_no_difference_and_the_pack_is_made_once(self):
+        undisturbed = self.train_undisturbed()
+        expected, changes = undisturbed
+        self.assertGreater(len(changes), 5)
+        pack = expected['pack']
+        self.assertFalse(pack.get('reused'))
+        self.assertGreater(pack['batches']['hot'], 2)
+        self.assertGreater(pack['batches']['cold'], 2)
+        self.assertGreater(expected['hot']['rows'], 0)
+        self.assertLess(expected['hot']['sample_share'], 1)
+        self.assertEqual(expected['hot']['changes'], len(changes))
+        rates = [event['rate'] for event in self.events('change', self.run_dir + '-undisturbed')]
+        self.assertEqual(expected['hot']['rate'], rates[-1])
+
+        launcher = self.start('--servers=2', *FLAGS,
+                              '--set=calibration.directory=' + self.run_dir + '-undisturbed/hot')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        summary = self.summary(launcher)
+        self.assert_same(summary, undisturbed)
+        self.assertTrue(summary['pack']['reused'])
+        self.assertIn('hot rows: ', out)
+        self.assertIn('found as they were left before', out)
+        self.assertIn('batches from step', out)
+        self.assertNotIn('best AUC', out)
+        self.assertNotIn('evaluations', summary)
+
+    def test_a_server_that_dies_comes_back(self):
+        undisturbed = self.train_undisturbed('--servers=2')
+        launcher = self.start('--servers=2', *FLAGS)
+        for count in (2, 4):
+            self.wait_for_changes(launcher, count)
+            os.kill(self.pid_of(launcher, 'server %d' % self.random.randrange(2)), signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        self.assert_same(self.summary(launcher), undisturbed)
+
+    def test_a_worker_that_dies_takes_the_job_back_amid_the_changes(self):
+        flags = ['--servers=2', '--workers=2']
+        undisturbed = self.train_undisturbed(*flags)
+        launcher = self.start(*FLAGS, *flags)
+        for rollbacks in (1, 2):
+            self.wait_for_changes(launcher, 1 + 3 * rollbacks)
+            os.kill(self.pid_of(launcher, 'worker %d' % self.random.randrange(2)), signal.SIGKILL)
+            wait_for(lambda: len(self.events('rollback')) >= rollbacks, 'a rollback')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        summary = self.summary(launcher)
+        self.assert_same(summary, undisturbed)
+        self.assertEqual(summary['rollbacks'], 2)
+
+    def test_a_run_goes_on_where_its_launcher_died(self):
+        undisturbed = self.train_undisturbed()
+        launcher = self.start(*FLAGS)
+        self.wait_for_changes(launcher, 3)
+        now = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
+        self.assertEqual(now.returncode, 0, now.stderr)
+        launcher.kill()
+        launcher.wait()
+        other = self.thermocline('train', '--resume', '--run-dir', self.run_dir,
+                                 '--set=fae.budget=2MiB')
+        self.assertEqual(other.returncode, 2, other.stderr)
+        self.assertIn('fae.budget', other.stderr)
+        summary = self.resume()
+        self.assertTrue(summary['pack']['reused'])
+        self.assert_same(summary, undisturbed)
+
+    def test_with_a_fixed_rate_nothing_is_scored(self):
+        flags = ['--set=fae.schedule.fixed=true', '--set=fae.schedule.rate=20']
+        undisturbed = self.train_undisturbed(*flags)
+        self.assertEqual(undisturbed[1], {})
+        self.assertGreater(undisturbed[0]['hot']['changes'], 10)
+        launcher = self.start(*FLAGS, *flags)
+        wait_for(lambda: len(self.events('progress')) > 60, 'steps')
+        os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        self.assert_same(self.summary(launcher), undisturbed)
+        self.assertEqual(len(self.events('rollback')), 1)
+
+    def test_evaluations_are_counted_and_changes_are_not(self):
+        summary = self.train(*FLAGS, '--set=evaluate.every_passes=1', '--set=evaluate.patience=3')
+        evaluations = self.events('eval')
+        self.assertEqual(summary['evaluations']['evaluations'], len(evaluations))
+        self.assertEqual(len(evaluations), len(self.events('decision')))
+        self.assertTrue(all(event['samples'] == 2000 for event in evaluations))
+        self.assertEqual(summary['evaluations']['best_auc'],
+                         max(event['auc'] for event in evaluations))
+        self.assertGreater(len(self.changes()), len(evaluations))
+        scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json', '--run-dir',
+                                  self.run_dir + '-eval')
+        self.assertEqual(scored.returncode, 0, scored.stderr)
+        self.assertEqual(json.loads(scored.stdout)['auc'], evaluations[-1]['auc'])
+
+    def test_a_budget_without_a_hot_batch_is_refused(self):
+        launcher = self.start(*FLAGS, '--set=fae.budget=64KiB', '--set=train.batch_size=512')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 2, out + err)
+        self.assertIn('hot', err)
+        self.assert_no_server_was_started()
+        # The folder can be used again.
+        self.assertGreater(self.train(*FLAGS)['hot']['rows'], 0)
+
+    def test_jobs_that_share_a_folder_have_packs_of_their_own(self):
+        first = self.train(*FLAGS)
+        flags = [*FLAGS, '--set=calibration.directory=' + os.path.join(self.run_dir, 'hot')]
+        other = self.train(*flags, '--set=train.batch_size=128', run_dir=self.run_dir + '-other')
+        self.assertFalse(other['pack']['reused'])
+        self.assertGreater(other['pack']['batches']['hot'], first['pack']['batches']['hot'])
+        again = self.train(*flags, run_dir=self.run_dir + '-again')
+        self.assertTrue(again['pack']['reused'])
+        self.assertEqual(again['model_digest'], first['model_digest'])
+
+    def test_a_pack_that_is_damaged_is_made_anew(self):
+        first = self.train(*FLAGS)
+        pack = first['pack']['file']
+        with open(pack, 'r+b') as file:
+            file.seek(-20, os.SEEK_END)
+            file.write(b'damaged')
+        launcher = self.start(*FLAGS, '--set=calibration.directory=' + os.path.dirname(pack),
+                              run_dir=self.run_dir + '-again')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        self.assertIn('it is made anew', out)
+        self.assertEqual(self.summary(launcher)['model_digest'], first['model_digest'])
+
+    def test_a_signal_ends_the_packing(self):
+        programs = self.fake_programs()
+        pack = os.path.join(programs, 'thermocline-pack')
+        with open(pack, 'w') as file:
+            file.write('#!/bin/sh\ntouch "%s-packs"\nexec sleep 1000\n' % self.run_dir)
+        os.chmod(pack, os.stat(pack).st_mode | stat.S_IXUSR)
+        launcher = self.start('--bin-dir', programs, *FLAGS)
+        wait_for(lambda: os.path.exists(self.run_dir + '-packs'), 'the packing')
+        launcher.send_signal(signal.SIGINT)
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1, err)
+        self.assertIn('signal 2', err)
+        self.assert_no_server_was_started()
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)

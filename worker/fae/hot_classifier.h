@@ -1,0 +1,61 @@
+// Tells samples whose every lookup reads a hot row.
+#ifndef THERMOCLINE_WORKER_FAE_HOT_CLASSIFIER_H_
+#define THERMOCLINE_WORKER_FAE_HOT_CLASSIFIER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
+#include "common/base/thread_pool.h"
+#include "common/job/resolved_job.h"
+#include "worker/data/batch.h"
+#include "worker/fae/calibration.h"
+#include "worker/fae/hot_set.h"
+
+namespace thermocline {
+
+// Goes through all training rows in their order. A row of a table that is hot whole becomes hot
+// when it is met first, also one that the sample did not have, as long as the budget has room for
+// it; from then on no further row of any table does. Not thread-safe.
+class HotClassifier {
+ public:
+  HotClassifier(const JobTables& tables, const std::vector<CountedTable>& counted,
+                const CalibrationResult& result);
+
+  // Sets is_hot[i] for sample i of the next batch. The same for any `pool`.
+  void Classify(const Batch& batch, ThreadPool* pool, std::vector<uint8_t>* is_hot);
+
+  // All so far.
+  struct Totals {
+    int64_t samples = 0;
+    int64_t hot_samples = 0;
+    uint64_t lookups = 0;
+    uint64_t hot_lookups = 0;
+    // Of whole tables, that the sample did not have.
+    int64_t added_rows = 0;
+    int64_t added_bytes = 0;
+    // The budget had no room for one more.
+    bool is_full = false;
+  };
+  const Totals& totals() const { return totals_; }
+
+  // The hot rows now.
+  HotSet MakeHotSet() const;
+
+ private:
+  void AddRowsOfWholeTables(const Batch& batch);
+  // Over rows [begin, end).
+  void ClassifyRows(const Batch& batch, int begin, int end, uint8_t* is_hot, Totals* totals) const;
+
+  std::vector<int> table_of_;  // of each feature
+  std::vector<TableCalibration> tables_;
+  std::vector<absl::flat_hash_set<Key>> hot_;  // of each table
+  int64_t free_bytes_ = 0;
+  Totals totals_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_FAE_HOT_CLASSIFIER_H_

@@ -1,0 +1,220 @@
+#include "worker/fae/pack_identity.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/text_format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
+#include "common/job/job_data.h"
+#include "worker/cache/device_slab.h"
+#include "worker/data/column_values.h"
+#include "worker/data/data_files.h"
+
+namespace thermocline {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::TextFormat;
+
+constexpr char kSuffix[] = ".pack";
+constexpr char kUnfinishedSuffix[] = ".pack.tmp";
+
+// Bytes at the beginning and the end of a data file that tell it from others.
+constexpr uint64_t kSampleBytes = 4096;
+
+// Rows begin at multiples of 16 bytes (worker/cache/cache_layout.cc).
+constexpr int64_t kStrideFloats = 4;
+
+void AddLine(absl::string_view name, absl::string_view value, std::string* lines) {
+  // A line end in a value would make two lines of one.
+  absl::StrAppend(lines, name, ": ", absl::StrReplaceAll(value, {{"\n", "\\n"}}), "\n");
+}
+
+// A line for every value that is set in `message`.
+void AddFields(const std::string& path, const Message& message, std::string* lines) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const int n = field->is_repeated() ? message.GetReflection()->FieldSize(message, field) : 1;
+    for (int i = 0; i < n; ++i) {
+      std::string name = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
+      if (field->is_repeated()) absl::StrAppend(&name, "[", i, "]");
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        const Message& inner = field->is_repeated()
+                                   ? message.GetReflection()->GetRepeatedMessage(message, field, i)
+                                   : message.GetReflection()->GetMessage(message, field);
+        // So that a message without fields is not the same as none.
+        AddLine(name, "{}", lines);
+        AddFields(name, inner, lines);
+        continue;
+      }
+      std::string value;
+      TextFormat::PrintFieldValueToString(message, field, field->is_repeated() ? i : -1, &value);
+      AddLine(name, value, lines);
+    }
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> DataFilesOf(const Data& data, ObjectStore* store) {
+  if (!data.train().has_npy()) return ListAll(data.train(), store);
+  std::vector<std::string> paths;
+  for (const char* const part : {"dense", "sparse", "labels"}) {
+    std::string path = absl::StrCat(data.train().path(0), "/train_", part, ".npy");
+    struct stat info;
+    if (stat(path.c_str(), &info) == 0) paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+// The checksum of `bytes` bytes.
+absl::StatusOr<uint32_t> ChecksumAt(const ReadFile& file, uint64_t offset, uint64_t bytes) {
+  std::string text(bytes, '\0');
+  RETURN_IF_ERROR(file.ReadAt(offset, absl::MakeSpan(text.data(), text.size())));
+  return Crc32c(text.data(), text.size());
+}
+
+absl::Status AddFile(const std::string& path, PackIdentity* identity) {
+  struct stat info = {};  // The open file says what is wrong where there is none.
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     ": is no regular file, so a later run could not tell whether its hot "
+                     "rows are still those of the data"));
+  }
+  PosixDisk disk;
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, disk.Open(path));
+  const uint64_t sample = std::min(file->size(), kSampleBytes);
+  ASSIGN_OR_RETURN(const uint32_t head, ChecksumAt(*file, 0, sample));
+  ASSIGN_OR_RETURN(const uint32_t tail, ChecksumAt(*file, file->size() - sample, sample));
+  AddLine(path,
+          absl::StrCat(file->size(), " bytes, checksums ", absl::Hex(head, absl::kZeroPad8), " ",
+                       absl::Hex(tail, absl::kZeroPad8)),
+          &identity->data);
+  AddLine(path,
+          absl::StrCat("modified at ", int64_t{info.st_mtim.tv_sec} * 1'000'000'000 +
+                                           int64_t{info.st_mtim.tv_nsec}),
+          &identity->times);
+  return absl::OkStatus();
+}
+
+std::map<std::string, std::string> LinesOf(const std::string& text) {
+  std::map<std::string, std::string> lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(line, absl::MaxSplits(": ", 1));
+    lines[parts.first] = parts.second;
+  }
+  return lines;
+}
+
+}  // namespace
+
+const std::string& HotBudget(const Job& job) {
+  return WantsBatches(job) ? job.fae().budget() : job.cache().budget();
+}
+
+int64_t DeviceRowBytes(const TableLayout& table) {
+  return (table.row_floats() + kStrideFloats - 1) / kStrideFloats * kStrideFloats *
+         static_cast<int64_t>(sizeof(float));
+}
+
+std::string IdentifyJob(const Job& job) {
+  Job part;
+  *part.mutable_data() = DescribeData(job.data());
+  part.mutable_data()->clear_read_ahead_batches();
+  part.mutable_data()->clear_parser_threads();
+  part.mutable_data()->clear_s3();
+  part.mutable_data()->clear_test();
+  *part.mutable_feature() = job.feature();
+  *part.mutable_calibration() = job.calibration();
+  part.mutable_calibration()->clear_directory();
+  if (WantsBatches(job)) {
+    part.mutable_fae()->set_budget(job.fae().budget());
+  } else {
+    part.mutable_cache()->set_budget(job.cache().budget());
+    part.mutable_cache()->set_policy(Cache::STATIC);
+  }
+  // Of a static cache, too: the budget also has the rows of a batch.
+  part.mutable_train()->set_batch_size(job.train().batch_size());
+  std::string lines;
+  AddFields("", part, &lines);
+  // It decides which rows are the sample.
+  if (job.calibration().sample_share() < 1) AddLine("seed", absl::StrCat(job.seed()), &lines);
+  AddLine("data.test", job.data().has_test() || !job.data().test_path().empty() ? "set" : "none",
+          &lines);
+  const std::vector<TableLayout> tables = ResolveTables(job).sparse;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    AddLine(absl::StrCat("table ", t),
+            absl::StrCat(tables[t].name, ", ", DeviceRowBytes(tables[t]), " bytes a row",
+                         MayHold(tables[t]) ? "" : ", which servers decide on"),
+            &lines);
+  }
+  return lines;
+}
+
+absl::Status IdentifyData(const Job& job, PackIdentity* identity) {
+  const Data data = DescribeData(job.data());
+  ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
+  ASSIGN_OR_RETURN(const std::vector<std::string> paths, DataFilesOf(data, store.get()));
+  identity->data.clear();
+  identity->times.clear();
+  for (const std::string& path : paths) {
+    if (!IsObjectPath(path)) {
+      RETURN_IF_ERROR(AddFile(path, identity));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const auto object, store->Identify(path));
+    AddLine(path, absl::StrCat(object.size, " bytes, tag ", object.tag), &identity->data);
+  }
+  return absl::OkStatus();
+}
+
+std::string PackPath(const Job& job) {
+  return absl::StrCat(job.calibration().directory(), "/",
+                      absl::Hex(HashText(IdentifyJob(job)), absl::kZeroPad16), kSuffix);
+}
+
+absl::StatusOr<std::vector<std::string>> ListPacks(Disk* disk, const std::string& directory) {
+  auto names = disk->List(directory);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  RETURN_IF_ERROR(names.status());
+  const auto is_other = [](const std::string& name) { return !absl::EndsWith(name, kSuffix); };
+  names->erase(std::remove_if(names->begin(), names->end(), is_other), names->end());
+  return *std::move(names);
+}
+
+bool IsUnfinishedPack(const std::string& name) { return absl::EndsWith(name, kUnfinishedSuffix); }
+
+std::string DescribeDifference(const std::string& now, const std::string& was) {
+  constexpr size_t kMost = 2;
+  const std::map<std::string, std::string> old = LinesOf(was);
+  std::map<std::string, std::string> all = old;
+  const std::map<std::string, std::string> current = LinesOf(now);
+  all.insert(current.begin(), current.end());
+  std::vector<std::string> differences;
+  for (const auto& line : all) {
+    const auto a = current.find(line.first), b = old.find(line.first);
+    if (a != current.end() && b != old.end() && a->second == b->second) continue;
+    differences.push_back(absl::StrCat(
+        line.first, a == current.end() ? " is not set" : absl::StrCat(" is ", a->second),
+        b == old.end() ? ", was not set" : absl::StrCat(", was ", b->second)));
+  }
+  if (differences.size() <= kMost) return absl::StrJoin(differences, "; ");
+  const size_t more = differences.size() - kMost;
+  differences.resize(kMost);
+  return absl::StrCat(absl::StrJoin(differences, "; "), "; and ", more, " more");
+}
+
+}  // namespace thermocline

@@ -1,0 +1,68 @@
+// Readings of the training rows that calibration and packing share.
+#ifndef THERMOCLINE_WORKER_FAE_ROW_SCAN_H_
+#define THERMOCLINE_WORKER_FAE_ROW_SCAN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "common/base/thread_pool.h"
+#include "common/job/resolved_job.h"
+#include "proto/job.pb.h"
+#include "worker/data/dataset.h"
+#include "worker/fae/calibration.h"
+#include "worker/fae/lookup_counts.h"
+#include "worker/fae/packing.h"
+
+namespace thermocline {
+
+// Rows of a batch that is read to be counted or packed.
+inline constexpr int64_t kScanRows = 256;
+
+// The rows of a job, its tables, and threads to read them. Not thread-safe.
+class RowScan {
+ public:
+  // `options` outlives it. Errors: as Dataset::Open().
+  static absl::StatusOr<std::unique_ptr<RowScan>> Open(const Job& job,
+                                                       const PackingOptions& options);
+
+  const JobTables& tables() const { return tables_; }
+  ThreadPool* pool() { return &pool_; }
+
+  // The readings that follow take so much of the work. The progress of all goes from 0 to 1.
+  void SetWork(double work) { work_ = work; }
+
+  // Counts the lookups of a share of the rows. `rows`: how many were read.
+  absl::StatusOr<std::vector<CountedTable>> Count(double share, int64_t* rows);
+
+  // Calls `take` with several batches at a time, in order, of a share of the rows.
+  using Batches = std::vector<std::unique_ptr<Batch>>;
+  // `activity`: of the progress.
+  absl::Status Read(absl::string_view activity, double share,
+                    absl::FunctionRef<absl::Status(const Batches&)> take);
+
+  // The least budget with which `samples` of the sampled rows would be hot, if the same tables are
+  // whole.
+  absl::StatusOr<int64_t> LeastBudget(double share, int64_t samples,
+                                      const std::vector<CountedTable>& counted,
+                                      const CalibrationResult& result);
+
+ private:
+  RowScan(const Job& job, const PackingOptions& options);
+
+  const Job& job_;
+  const PackingOptions& options_;
+  const JobTables tables_;
+  ThreadPool pool_;
+  std::unique_ptr<Dataset> dataset_;
+  double work_ = 1;       // Of all readings together, in passes over the rows.
+  double work_done_ = 0;  // Of those before.
+  int64_t rows_ = 0;      // Of all readings.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_FAE_ROW_SCAN_H_

@@ -1,0 +1,140 @@
+#include "worker/train/run_options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "common/base/process.h"
+#include "common/base/status_macros.h"
+#include "common/base/text.h"
+#include "common/base/thread_pool.h"
+
+namespace thermocline {
+namespace {
+
+std::vector<TableId> TableIds(const JobTables& tables) {
+  std::vector<TableId> ids;
+  for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
+  return ids;
+}
+
+}  // namespace
+
+int NumPlanningThreads(const Job& job) {
+  const int workers = static_cast<int>(job.cluster().workers());
+  return std::clamp(HardwareThreads() / 4 / workers, 1, 8);
+}
+
+int64_t TrainBatch(const Job& job) {
+  const int64_t workers = job.cluster().workers();
+  return (int64_t{job.train().batch_size()} + workers - 1) / workers;
+}
+
+int MaxBatch(const Job& job) {
+  return static_cast<int>(std::max<int64_t>(TrainBatch(job), job.train().eval_batch_size()));
+}
+
+PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
+                                const WorkerOptions& options) {
+  PsSessionOptions session;
+  session.job_id = options.job_id;
+  session.generation = options.generation;
+  session.rank = options.rank;
+  session.num_servers = job.cluster().servers();
+  session.staleness_steps = job.train().staleness_steps();
+  session.tables = tables.AllLayouts();
+  session.start_step = options.start_step;
+  session.max_chunk_bytes =
+      std::min<size_t>(session.max_chunk_bytes, job.cluster().max_message_bytes());
+  session.give_up_us = int64_t{job.cluster().rpc_timeout_s()} * 1'000'000;
+  session.jitter_seed = options.rank.value();
+  session.on_notice = [](const std::string& line) { LogLine(line); };
+  return session;
+}
+
+bool HasExchange(const Job& job, const WorkerOptions& worker) {
+  return ExchangesBlocks(job) && !worker.eval_only && worker.make_exchange;
+}
+
+ExchangeOptions ExchangeOptionsOf(const Job& job, const WorkerOptions& worker) {
+  ExchangeOptions options;
+  options.rank = worker.rank;
+  options.num_ranks = job.cluster().workers();
+  options.start_step = worker.start_step;
+  options.phases = job.has_cache() ? kAllPhases : job.has_fae() ? kHotPhases : kDensePhases;
+  options.window_steps = static_cast<int>(job.cache().window_steps());
+  options.max_chunk_bytes =
+      std::min<size_t>(options.max_chunk_bytes, job.cluster().max_message_bytes());
+  return options;
+}
+
+BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
+  std::vector<int32_t> feature_tables;
+  for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
+  return BatchPlanner(TableIds(tables), std::move(feature_tables),
+                      ClusterMap(job.cluster().servers()), job.data().num_dense() > 0 ? 1 : 0);
+}
+
+RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
+  RemoteSourceOptions options;
+  options.num_servers = job.cluster().servers();
+  options.num_workers = job.cluster().workers();
+  options.staleness_steps = job.train().staleness_steps();
+  options.tables = tables.sparse;
+  return options;
+}
+
+absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
+                                                  const WorkerOptions& worker) {
+  CachedSourceOptions options = {UncachedOptions(job, tables)};
+  options.start_step = worker.start_step;
+  // A checkpoint's push fits into a server's room, beside the dense parameters and what else waits
+  // there.
+  ASSIGN_OR_RETURN(uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
+  room_bytes -= std::min(room_bytes, DensePushBytes(job));
+  options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);
+  if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
+  options.write_back_piece_bytes =
+      worker.write_back_piece_bytes.value_or(options.write_back_piece_bytes);
+  options.shares_rows = HasExchange(job, worker);
+  ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
+  const CacheUse use = options.shares_rows        ? CacheUse::kShared
+                       : options.num_workers == 1 ? CacheUse::kOwned
+                                                  : CacheUse::kCopies;
+  ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), use, budget_bytes));
+  options.window_steps = static_cast<int>(job.cache().window_steps());
+  options.prefetch_steps = static_cast<int>(PrefetchSteps(job.cache()));
+  return options;
+}
+
+absl::StatusOr<StaticRows> OpenStaticRows(const Job& job, const JobTables& tables,
+                                          CachedSourceOptions* options) {
+  StaticRows opened;
+  ASSIGN_OR_RETURN(opened.pack, Pack::Open(job));
+  ASSIGN_OR_RETURN(const uint64_t row_bytes,
+                   StaticRowBytes(tables, TrainBatch(job), options->layout.budget_bytes));
+  ASSIGN_OR_RETURN(opened.rows, HotRows::Make(tables, opened.pack->hot_set(), row_bytes,
+                                              "cache.budget without the rows of one batch"));
+  for (size_t g = 0; g < options->layout.groups.size(); ++g) {
+    options->layout.groups[g].capacity = opened.rows->layout().groups[g].capacity;
+  }
+  options->static_rows = opened.rows.get();
+  return opened;
+}
+
+absl::Status CheckHostMemory(const CacheLayout& layout, const char* field, const Device& device) {
+  if (!device.is_host_memory()) return absl::OkStatus();
+  const uint64_t host_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  if (layout.budget_bytes <= host_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", layout.budget_bytes,
+                                                 " bytes; this machine has ", host_bytes,
+                                                 " bytes of memory"));
+}
+
+}  // namespace thermocline

@@ -1,0 +1,43 @@
+// What a trainer tells of its run.
+#ifndef THERMOCLINE_WORKER_TRAIN_TRAINER_REPORT_H_
+#define THERMOCLINE_WORKER_TRAIN_TRAINER_REPORT_H_
+
+#include <cstdint>
+
+#include "common/base/timing.h"
+
+namespace thermocline {
+
+// Where a step's time goes, on the training thread.
+struct TrainerStages {
+  StageTimer wait_data;            // for a planned batch
+  StageTimer wait_rows;            // for the rows to arrive
+  StageTimer forward;              // pooling, MLPs, interaction
+  StageTimer backward_embeddings;  // loss, top MLP, interaction, segment sums
+  StageTimer update_rows;          // those held here; on a device of its own: queueing it
+  StageTimer wait_device;          // for what was queued on a device of its own
+  StageTimer push_embeddings;      // handing their gradients to the source
+  StageTimer backward_dense;       // bottom MLP and all weight gradients
+  StageTimer apply_dense;          // where the dense parameters live here
+  StageTimer push_dense;           // else; where they are exchanged, with the update of the slice
+  StageTimer report;
+};
+
+// What is done so far; the window is since the report before.
+struct TrainerReport {
+  // Of the whole job, those before this run included.
+  int64_t steps = 0;
+  uint32_t pass = 0;            // that the last of them was of, from 1
+  float learning_rate = 0;      // of the last of them
+  uint64_t samples = 0;         // this worker's
+  uint64_t global_samples = 0;  // all workers' in these steps, malformed lines included
+  double progress = 0;          // share of the data, in [0, 1]
+  double window_loss = 0;       // mean per sample of this worker
+  uint64_t window_samples = 0;
+  uint64_t window_global_samples = 0;
+  double batch_auc = 0;  // of this worker's last batch; NaN: it has one class only
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_TRAIN_TRAINER_REPORT_H_

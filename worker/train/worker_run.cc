@@ -1,0 +1,182 @@
+#include "worker/train/worker_run.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "common/base/process.h"
+#include "common/base/status_macros.h"
+#include "worker/data/data_files.h"
+#include "worker/session/retry_policy.h"
+#include "worker/source/cached_source.h"
+#include "worker/source/hot_source.h"
+#include "worker/source/shared_source.h"
+#include "worker/train/run_options.h"
+
+namespace thermocline {
+namespace {
+
+// Of evaluation: one computed, one fetched, one being planned.
+constexpr int kEvaluationContexts = 4;
+// Step contexts beyond those fetched: one computed, one pipelined, one planned next, pushes not yet
+// acknowledged, and one being planned.
+constexpr int kContextsBeyondFetched = 6;
+
+}  // namespace
+
+WorkerRun::WorkerRun(const Job& job, const WorkerOptions& options, Dataset* dataset,
+                     WorkerDevice worker_device, Transport* transport, Scheduler* scheduler)
+    : job(job),
+      options(options),
+      dataset(dataset),
+      tables(ResolveTables(job)),
+      blocks(tables.dense, ClusterMap(job.cluster().servers())),
+      device_name(std::move(worker_device.name)),
+      device_warning(std::move(worker_device.warning)),
+      device(std::move(worker_device.device)),
+      model(job, tables, device.get(), MaxBatch(job)),
+      session(SessionWithExchange(), transport, scheduler),
+      planning_threads(NumPlanningThreads(job)) {
+  const bool scores = job.has_evaluate() || job.has_fae();
+  if (scores && options.rank == WorkerRank(0) && !options.eval_only) {
+    evaluation_threads = std::make_unique<ThreadPool>(NumPlanningThreads(job));
+  }
+}
+
+// A session that fails fails the exchange; and the other way, so that no wait of either lasts.
+PsSessionOptions WorkerRun::SessionWithExchange() {
+  PsSessionOptions of_session = SessionOptions(job, tables, options);
+  of_session.on_failure = [this](const absl::Status& error) {
+    if (Exchange* const joined = exchange_to_fail.load()) joined->Fail(error);
+  };
+  return of_session;
+}
+
+absl::Status WorkerRun::JoinOthers(const CachedSourceOptions* cached) {
+  if (HasExchange(job, options)) {
+    ExchangeHooks hooks;
+    // What fails the exchange itself is another worker, or the way to it; or a rank that breaks the
+    // rules, which it would do again.
+    hooks.on_failure = [this](const absl::Status& error) {
+      session.Fail(absl::IsInternal(error) ? error : MarkServerLoss(error));
+    };
+    hooks.on_waiting = [this] { session.ProbeAll(); };
+    hooks.on_notice = [](const std::string& line) { LogLine(line); };
+    ASSIGN_OR_RETURN(exchange,
+                     options.make_exchange(ExchangeOptionsOf(job, options), std::move(hooks)));
+    exchange_to_fail = exchange.get();
+    slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
+                                           exchange.get(), SummarizeTrainingFiles(job.data()));
+  }
+  dense = std::make_unique<DenseParameters>(&blocks, model.dense(), job.cluster().workers(),
+                                            slices.get(), device.get(), &session);
+  dense->Initialize(job.seed());
+  if (hot_and_cold != nullptr) {
+    HotSourceOptions hot = {UncachedOptions(job, tables)};
+    hot.start_step = options.start_step;
+    hot.write_back_piece_bytes =
+        options.write_back_piece_bytes.value_or(hot.write_back_piece_bytes);
+    hot.hot_rows = &hot_and_cold->hot_rows();
+    source = std::make_unique<HotSource>(hot, exchange.get(), &session, device.get());
+  } else if (cached == nullptr) {
+    source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &session, device.get());
+  } else if (cached->shares_rows) {
+    source = std::make_unique<SharedSource>(*cached, exchange.get(), &session, device.get());
+  } else {
+    source = std::make_unique<CachedSource>(*cached, &session, device.get());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRun::MarkLoss(const absl::Status& error) const {
+  const absl::Status of_session = session.status();
+  return of_session.message() == error.message() ? of_session : error;
+}
+
+absl::Status WorkerRun::LeaveOthers(Step last) {
+  if (exchange == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      exchange->Leave([&](Exchange::Done done) { session.AwaitApplied(last, std::move(done)); }));
+  return session.Drain();  // What was asked is needed no more, and is answered all the same.
+}
+
+WorkerProgress::Watched WorkerRun::Watched() const {
+  // Stretches have a pipeline each.
+  const StepPipeline* const only_pipeline = hot_and_cold == nullptr ? pipeline.get() : nullptr;
+  return {only_pipeline,           &pipeline_times, trainer.get(),  &session,
+          source->cache(),         device_name,     device_warning, device.get(),
+          model.is_asynchronous(), exchange.get()};
+}
+
+absl::StatusOr<std::unique_ptr<StepPipeline>> WorkerRun::OpenTraining() {
+  std::unique_ptr<BatchReader> reader;
+  if (hot_and_cold != nullptr) {
+    reader = hot_and_cold->OpenReader();
+  } else {
+    ASSIGN_OR_RETURN(reader, dataset->OpenReader(Split::kTrain, options.rank,
+                                                 job.cluster().workers(), options.start_step));
+  }
+  StepPipelineOptions pipeline;
+  pipeline.device = device.get();
+  pipeline.threads = &planning_threads;
+  pipeline.depth = source->fetch_ahead() + kContextsBeyondFetched;
+  pipeline.times = &pipeline_times;
+  if (hot_and_cold != nullptr) {
+    if (hot_and_cold->is_hot()) {
+      pipeline.cache = MakeHotStage(&hot_and_cold->hot_rows(), &planning_threads);
+    }
+  } else if (source->cache() != nullptr) {
+    const CachedSourceOptions& cached = source->cache()->options();
+    pipeline.window_steps = cached.window_steps;
+    pipeline.cache = MakeCacheStage(cached, exchange.get(), &planning_threads);
+  }
+  return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                        std::move(pipeline));
+}
+
+absl::StatusOr<Trainer::Stretch> WorkerRun::BeginStretch() {
+  pipeline.reset();
+  ASSIGN_OR_RETURN(pipeline, OpenTraining());
+  Trainer::Stretch stretch;
+  if (hot_and_cold != nullptr) stretch = hot_and_cold->Describe();
+  stretch.pipeline = pipeline.get();
+  return stretch;
+}
+
+absl::StatusOr<std::unique_ptr<StepPipeline>> WorkerRun::OpenHeldOut(int64_t rows) {
+  std::unique_ptr<BatchReader> reader;
+  if (rows == 0 || !scored_rows.has_value()) {
+    ASSIGN_OR_RETURN(reader, dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
+  }
+  if (rows > 0) {
+    if (!scored_rows.has_value()) {
+      ASSIGN_OR_RETURN(scored_rows, KeptRows::Read(reader.get(), rows));
+    }
+    reader = scored_rows->OpenReader();
+  }
+  StepPipelineOptions pipeline;
+  pipeline.device = device.get();
+  pipeline.threads = evaluation_threads == nullptr ? &planning_threads : evaluation_threads.get();
+  pipeline.depth = kEvaluationContexts;
+  return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                        std::move(pipeline));
+}
+
+absl::Status WorkerRun::CheckMemory() {
+  const absl::Status status = device->Synchronize();
+  if (status.ok()) return absl::OkStatus();
+  int64_t cache_bytes = 0;
+  if (source->cache() != nullptr) {
+    for (const CacheGroupLayout& group : source->cache()->options().layout.groups) {
+      cache_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
+    }
+  }
+  return absl::Status(
+      status.code(),
+      absl::StrCat(device_name, ": ", status.message(), "; of its memory, ", cache_bytes,
+                   " bytes are for the cache's rows (cache.budget), the rest for the parameters "
+                   "and for the activations of ",
+                   MaxBatch(job), " samples (train.batch_size, train.eval_batch_size)"));
+}
+
+}  // namespace thermocline

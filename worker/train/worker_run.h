@@ -1,0 +1,91 @@
+// The parts of one worker's run, which training and evaluation share.
+#ifndef THERMOCLINE_WORKER_TRAIN_WORKER_RUN_H_
+#define THERMOCLINE_WORKER_TRAIN_WORKER_RUN_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/base/scheduler.h"
+#include "common/base/thread_pool.h"
+#include "common/job/resolved_job.h"
+#include "kernels/device.h"
+#include "proto/job.pb.h"
+#include "worker/data/dataset.h"
+#include "worker/data/kept_rows.h"
+#include "worker/exchange/exchange.h"
+#include "worker/session/ps_session.h"
+#include "worker/source/dense_blocks.h"
+#include "worker/source/dense_parameters.h"
+#include "worker/source/dense_slices.h"
+#include "worker/source/embedding_source.h"
+#include "worker/source/step_pipeline.h"
+#include "worker/train/hot_and_cold.h"
+#include "worker/train/model_step.h"
+#include "worker/train/progress.h"
+#include "worker/train/trainer.h"
+#include "worker/train/worker.h"
+
+namespace thermocline {
+
+// Members are destroyed before those they point to. Not thread-safe.
+struct WorkerRun {
+  // All that is pointed to outlives it.
+  WorkerRun(const Job& job, const WorkerOptions& options, Dataset* dataset,
+            WorkerDevice worker_device, Transport* transport, Scheduler* scheduler);
+
+  // Joins the other workers, if any; then makes what may need them. cached: null: no rows are kept,
+  // or the hot ones are.
+  absl::Status JoinOthers(const CachedSourceOptions* cached);
+  // There was memory for everything that is made at the start.
+  absl::Status CheckMemory();
+  // Waits until no other worker needs this one, which has trained up to `last`.
+  absl::Status LeaveOthers(Step last);
+  // The error of training; one of the exchange itself marked as the loss of another worker.
+  absl::Status MarkLoss(const absl::Status& error) const;
+  WorkerProgress::Watched Watched() const;
+
+  // Begins the stretch at hand, or all of training.
+  absl::StatusOr<Trainer::Stretch> BeginStretch();
+  // Over the held-out rows; rows > 0: over the batches with the first so many, which are kept for
+  // the next time.
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenHeldOut(int64_t rows);
+
+  const Job& job;
+  const WorkerOptions& options;
+  Dataset* const dataset;
+  const JobTables tables;
+  const DenseBlocks blocks;
+  const std::string device_name, device_warning;
+  const std::unique_ptr<Device> device;
+  ModelStep model;
+  PsSession session;
+  std::unique_ptr<Exchange> exchange;                // Null: there is none.
+  std::atomic<Exchange*> exchange_to_fail{nullptr};  // The same, for threads that it starts.
+  std::unique_ptr<DenseSlices> slices;               // Null: their home is another.
+  std::unique_ptr<DenseParameters> dense;
+  std::optional<KeptRows> scored_rows;       // At every change between hot and cold batches.
+  std::unique_ptr<HotAndCold> hot_and_cold;  // Null: the job has no fae, or trains nothing here.
+  std::unique_ptr<EmbeddingSource> source;
+  PipelineTimes pipeline_times;
+  ThreadPool planning_threads;
+  // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;
+  // null: it evaluates, if at all, when that pipeline has ended, and planning_threads do.
+  std::unique_ptr<ThreadPool> evaluation_threads;
+  // Where the worker trains.
+  std::unique_ptr<StepPipeline> pipeline;
+  std::unique_ptr<Trainer> trainer;
+
+ private:
+  PsSessionOptions SessionWithExchange();
+  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenTraining();
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_TRAIN_WORKER_RUN_H_
