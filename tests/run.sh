@@ -190,7 +190,7 @@ planted='*Planted*Test.*:*.FindsPlanted*'
 one_thread=(
   -//common/{arrow,disk,job,math,wire}/... -//deploy/{checkpoints,cli,console,engines,inspect,job,plan}/...
   -//kernels/cuda/... -//server/checkpoint/... -//tests/fuzz/... -//worker/{model,plan}/...
-  -//worker/data:criteo_sample_test
+  -//worker/data:criteo_sample_test -//worker/fae:criteo_calibration_test
 )
 one_thread_tests='*/CheckpointRecoveryTest.*:CachedSourceTest.*:CacheRowsTest.RandomUse*:RowsFileTest.EveryFlipped*'
 one_thread_tests+=':VerifyCheckpointTest.EveryFlipped*:TextIndexTest.EveryPlace*:*/ModelTest.RandomBatches*'

@@ -29,6 +29,11 @@ std::vector<std::string> TextColumns(const Data::Files& files);
 std::vector<std::string> ExpandColumns(
     const google::protobuf::RepeatedPtrField<std::string>& columns);
 
+// Whether the job counts which rows are hot: with `fae`, and with a cache whose policy is STATIC.
+inline bool CountsHotRows(const Job& job) {
+  return job.has_fae() || job.cache().policy() == Cache::STATIC;
+}
+
 inline bool IsNumeric(const Feature& feature) { return feature.has_numeric(); }
 
 // The features that read a table, and those that are dense inputs, in the job's order. They point

@@ -24,9 +24,7 @@ class DeviceRowsValidator {
     if (job_.has_cache()) RETURN_IF_ERROR(CheckCache());
     for (int i = 0; i < job_.table_size(); ++i) RETURN_IF_ERROR(CheckPlacement(i));
     if (job_.has_fae()) RETURN_IF_ERROR(CheckFae());
-    const bool calibrates =
-        job_.has_fae() || (job_.has_cache() && job_.cache().policy() == Cache::STATIC);
-    if (calibrates) return CheckCalibration();
+    if (CountsHotRows(job_)) return CheckCalibration();
     if (!job_.has_calibration()) return absl::OkStatus();
     return source_.Error("calibration",
                          "is set, but the job has neither `fae` nor a cache with "

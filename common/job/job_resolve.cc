@@ -346,9 +346,7 @@ void ResolveJob(Job* job) {
   }
   if (job->has_cache()) SET_DEFAULT(job->mutable_cache(), window_steps, kDefaultWindowSteps);
   if (job->has_fae()) ResolveFae(job->mutable_fae());
-  if (job->has_fae() || job->cache().policy() == Cache::STATIC) {
-    ResolveCalibration(job->mutable_calibration());
-  }
+  if (CountsHotRows(*job)) ResolveCalibration(job->mutable_calibration());
 }
 
 #undef SET_DEFAULT

@@ -80,4 +80,12 @@ int StepsUnderWay(const Job& resolved) {
   return fetched_ahead + kStepsBeyondFetched;
 }
 
+bool MayHold(const TableLayout& table) {
+  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0;
+}
+
+bool HoldsRows(const JobTables& tables, size_t t) {
+  return MayHold(tables.sparse[t]) && tables.PlacementOf(t) != TableSettings::REMOTE;
+}
+
 }  // namespace thermocline

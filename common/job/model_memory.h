@@ -27,6 +27,17 @@ uint64_t DenseParameterBytes(const Job& resolved, ComputeOn where);
 // samples.
 uint64_t ActivationBytes(const Job& resolved, int64_t max_batch, ComputeOn where);
 
+// Floats that a row of `floats` takes where workers hold it: rows begin at multiples of 16 bytes,
+// which is what a GPU loads at once.
+constexpr int64_t DeviceRowFloats(int64_t floats) { return (floats + 3) / 4 * 4; }
+
+// Whether a worker may hold rows of the table. Where servers decide which keys have a row, only
+// they can tell what a gradient does to it.
+bool MayHold(const TableLayout& table);
+
+// MayHold, of tables that the job does not leave to servers (placement REMOTE).
+bool HoldsRows(const JobTables& tables, size_t t);
+
 // What a step brings to a GPU and fetches back.
 struct StepTraffic {
   double samples = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 #include "deploy/console/format.h"
 
@@ -24,9 +25,6 @@ constexpr std::array<NamedArm, 6> kArms = {{{Arm::kRemoteCpu, "remote-cpu"},
                                             {Arm::kCacheStatic, "cache-static"},
                                             {Arm::kCache, "cache"}}};
 
-// Floats that a row on the device is rounded up to.
-constexpr uint64_t kStrideFloats = 4;
-
 // What a worker's cache has for the rows of one batch of a table.
 uint64_t BatchBytes(const Job& job, const JobTables& tables, size_t table) {
   uint64_t columns = 0;
@@ -39,8 +37,7 @@ uint64_t BatchBytes(const Job& job, const JobTables& tables, size_t table) {
   const uint64_t rows = (job.train().batch_size() + workers - 1) / workers * columns;
   const TableLayout& layout = tables.sparse[table];
   if (workers > 1) return 3 * sizeof(float) * rows * static_cast<uint64_t>(layout.dim);
-  const uint64_t floats = static_cast<uint64_t>(layout.row_floats());
-  return rows * sizeof(float) * ((floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats);
+  return rows * sizeof(float) * static_cast<uint64_t>(DeviceRowFloats(layout.row_floats()));
 }
 
 }  // namespace

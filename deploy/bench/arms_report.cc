@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "deploy/bench/arms.h"
 #include "deploy/console/format.h"
 
@@ -105,16 +104,6 @@ std::optional<double> StageOf(const RunFigures& run, const std::string& stage) {
   return std::nullopt;
 }
 
-// A cell of any text.
-std::string Quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
-}
-
-std::string Csv(std::optional<double> value) {
-  return value ? absl::StrFormat("%.10g", *value) : "";
-}
-
 }  // namespace
 
 std::string RenderArms(const std::vector<ArmRuns>& arms, std::optional<double> target_auc) {
@@ -163,32 +152,32 @@ std::string ArmsCsv(const std::vector<ArmRuns>& arms, std::optional<double> targ
       Row row = {ArmName(arm.arm),
                  absl::StrCat(arm.budget),
                  absl::StrCat(arm.seeds[i]),
-                 Quoted(run.device),
+                 CsvCell(run.device),
                  absl::StrCat(run.steps),
                  absl::StrCat(run.samples),
-                 Csv(run.train_s),
-                 Csv(run.samples_per_s),
-                 Csv(run.auc),
-                 Csv(run.logloss),
-                 Csv(target_auc),
-                 Csv(target_auc ? SecondsToAuc(run, *target_auc) : std::nullopt),
-                 Csv(run.wire_bytes_per_sample),
-                 Csv(run.device_bytes_per_sample),
-                 Csv(run.hit_rate),
-                 Csv(run.hot_share),
-                 Csv(run.hot_rows),
-                 Csv(run.calibrate_s),
-                 Csv(run.pack_s),
+                 CsvCell(run.train_s),
+                 CsvCell(run.samples_per_s),
+                 CsvCell(run.auc),
+                 CsvCell(run.logloss),
+                 CsvCell(target_auc),
+                 CsvCell(target_auc ? SecondsToAuc(run, *target_auc) : std::nullopt),
+                 CsvCell(run.wire_bytes_per_sample),
+                 CsvCell(run.device_bytes_per_sample),
+                 CsvCell(run.hit_rate),
+                 CsvCell(run.hot_share),
+                 CsvCell(run.hot_rows),
+                 CsvCell(run.calibrate_s),
+                 CsvCell(run.pack_s),
                  run.digest,
                  ""};
-      for (const std::string& stage : stages) row.push_back(Csv(StageOf(run, stage)));
+      for (const std::string& stage : stages) row.push_back(CsvCell(StageOf(run, stage)));
       absl::StrAppend(&text, absl::StrJoin(row, ","), "\n");
     }
     if (arm.absence.empty()) continue;
     Row row(21 + stages.size());
     row[0] = ArmName(arm.arm);
     row[1] = absl::StrCat(arm.budget);
-    row[20] = Quoted(arm.absence);
+    row[20] = CsvCell(arm.absence);
     absl::StrAppend(&text, absl::StrJoin(row, ","), "\n");
   }
   return text;
@@ -199,15 +188,10 @@ std::string CurvesCsv(const std::vector<ArmRuns>& arms) {
   for (const ArmRuns& arm : arms) {
     for (size_t i = 0; i < arm.runs.size(); ++i) {
       for (const ScoredPoint& point : arm.runs[i].points) {
-        const Row row = {ArmName(arm.arm),
-                         absl::StrCat(arm.budget),
-                         absl::StrCat(arm.seeds[i]),
-                         absl::StrCat(point.steps),
-                         Csv(point.train_s),
-                         Csv(point.auc),
-                         Csv(point.logloss),
-                         point.is_evaluation ? "1" : "0",
-                         Csv(point.rate)};
+        const Row row = {
+            ArmName(arm.arm),          absl::StrCat(arm.budget),        absl::StrCat(arm.seeds[i]),
+            absl::StrCat(point.steps), CsvCell(point.train_s),          CsvCell(point.auc),
+            CsvCell(point.logloss),    point.is_evaluation ? "1" : "0", CsvCell(point.rate)};
         absl::StrAppend(&text, absl::StrJoin(row, ","), "\n");
       }
     }

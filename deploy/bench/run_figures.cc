@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "deploy/runner/summary.h"
 
@@ -201,6 +203,15 @@ std::optional<Spread> SpreadOf(const std::vector<double>& values) {
   if (values.empty()) return std::nullopt;
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   return Spread{Median(values), *low, *high};
+}
+
+std::string CsvCell(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
+}
+
+std::string CsvCell(std::optional<double> value) {
+  return value ? absl::StrFormat("%.10g", *value) : "";
 }
 
 }  // namespace thermocline

@@ -58,6 +58,10 @@ void TakeEvaluations(const RunFigures& evaluated, RunFigures* run);
 // Training time until an evaluation first finds at least `auc`; nullopt: none does.
 std::optional<double> SecondsToAuc(const RunFigures& run, double auc);
 
+// A cell of a CSV file: of any text; of a number, "" for none.
+std::string CsvCell(const std::string& text);
+std::string CsvCell(std::optional<double> value);
+
 // The middle value, or the mean of the two in the middle. REQUIRES: not empty
 double Median(std::vector<double> values);
 

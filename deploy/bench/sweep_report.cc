@@ -1,7 +1,6 @@
 // The figures of a sweep as tables and CSV.
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -31,10 +30,6 @@ double SecondsOf(const RunFigures& run, const StageGroup& group) {
     for (const char* stage : group.stages) sum += name == stage ? us : 0;
   }
   return sum;
-}
-
-std::string QuotedCell(const std::string& text) {
-  return absl::StrContains(text, ',') ? absl::StrCat("\"", text, "\"") : text;
 }
 
 std::string Device(const std::optional<double>& bytes) {
@@ -91,15 +86,12 @@ std::string SweepCsv(const std::vector<SweepPoint>& points) {
       "samples_per_s,wire_bytes_per_sample,device_bytes_per_sample,hit_rate,absence";
   for (const std::string& stage : stages) absl::StrAppend(&text, ",us ", stage);
   absl::StrAppend(&text, "\n");
-  const auto number = [](std::optional<double> value) {
-    return value ? absl::StrFormat("%.8g", *value) : "";
-  };
   for (const SweepPoint& point : points) {
     const SweepShape& shape = point.shape;
     const RunFigures run = point.figures.value_or(RunFigures());
     const bool is_run = point.figures.has_value();
     std::vector<std::string> row = {point.knob,
-                                    QuotedCell(point.value),
+                                    CsvCell(point.value),
                                     absl::StrCat(shape.dense),
                                     absl::StrCat(shape.sparse),
                                     absl::StrCat(shape.lookups),
@@ -108,18 +100,18 @@ std::string SweepCsv(const std::vector<SweepPoint>& points) {
                                     absl::StrCat(shape.batch),
                                     absl::StrCat(shape.width),
                                     absl::StrCat(shape.layers),
-                                    QuotedCell(shape.placement),
-                                    QuotedCell(run.device),
+                                    CsvCell(shape.placement),
+                                    CsvCell(run.device),
                                     is_run ? absl::StrCat(run.steps) : "",
-                                    is_run ? number(run.samples_per_s) : "",
-                                    is_run ? number(run.wire_bytes_per_sample) : "",
-                                    number(run.device_bytes_per_sample),
-                                    number(run.hit_rate),
-                                    QuotedCell(point.absence)};
+                                    is_run ? CsvCell(run.samples_per_s) : "",
+                                    is_run ? CsvCell(run.wire_bytes_per_sample) : "",
+                                    CsvCell(run.device_bytes_per_sample),
+                                    CsvCell(run.hit_rate),
+                                    CsvCell(point.absence)};
     for (const std::string& stage : stages) {
       const auto found = std::find_if(run.stage_us.begin(), run.stage_us.end(),
                                       [&stage](const auto& each) { return each.first == stage; });
-      row.push_back(found == run.stage_us.end() ? "" : number(found->second));
+      row.push_back(found == run.stage_us.end() ? "" : CsvCell(found->second));
     }
     absl::StrAppend(&text, absl::StrJoin(row, ","), "\n");
   }

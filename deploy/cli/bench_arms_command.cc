@@ -87,16 +87,9 @@ absl::StatusOr<ArmsPlan> PlanArms(const BenchArmsFlags& flags) {
   return plan;
 }
 
-// Changes the user's flags. What the change takes out of the job, no --set of the user puts back.
+// Changes the user's flags.
 void Apply(const JobChange& change, JobFlags* flags) {
-  for (const std::string& field : change.clear) {
-    const auto is_part = [&field](const std::string& assignment) {
-      return absl::StartsWith(assignment, field + ".") || absl::StartsWith(assignment, field + "=");
-    };
-    flags->set.erase(std::remove_if(flags->set.begin(), flags->set.end(), is_part),
-                     flags->set.end());
-    flags->clear.push_back(field);
-  }
+  for (const std::string& field : change.clear) TakeOut(field, flags);
   flags->set.insert(flags->set.end(), change.set.begin(), change.set.end());
 }
 
@@ -335,14 +328,7 @@ int RunBenchArms(const BenchArmsFlags& flags) {
   if (const absl::Status ready = bench.Prepare(); !ready.ok()) {
     return Complain(ready.message(), kExitUsage);
   }
-  const absl::Status status = bench.Run();
-  const absl::Status reported = bench.Report();
-  for (const absl::Status& error : {status, reported}) {
-    if (error.ok()) continue;
-    ReportFailure(error.message(), &signals);
-    return kExitFailed;
-  }
-  return bench.has_failed() ? kExitFailed : kExitDone;
+  return RunBench(&bench, &signals);
 }
 
 }  // namespace thermocline

@@ -64,7 +64,7 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   options.programs = *programs;
   Console out(STDOUT_FILENO, &signals);
   out.Write(RenderSetup(*job));
-  if (HasHotRows(*job)) {  // Once, for all runs.
+  if (CountsHotRows(*job)) {  // Once, for all runs.
     FillHotDirectory(*parent, &*job);
     auto found = FindHotRows(*job, flags.bin_dir, &signals, STDOUT_FILENO);
     if (!found.ok()) {

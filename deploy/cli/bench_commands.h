@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "common/base/process_limits.h"
 #include "deploy/cli/command_line.h"
+#include "deploy/cli/console.h"
 
 namespace thermocline {
 
@@ -30,6 +33,20 @@ struct BenchSweepFlags {
   std::vector<std::string> set;  // "FIELD=VALUE"
   std::string out, bin_dir;
 };
+
+// Runs a bench that is ready to its end, prints and writes what there is, even where it was cut
+// off. Returns the exit code.
+template <typename Bench>
+int RunBench(Bench* bench, SignalWatch* signals) {
+  const absl::Status status = bench->Run();
+  const absl::Status reported = bench->Report();
+  for (const absl::Status& error : {status, reported}) {
+    if (error.ok()) continue;
+    ReportFailure(error.message(), signals);
+    return kExitFailed;
+  }
+  return bench->has_failed() ? kExitFailed : kExitDone;
+}
 
 int RunBenchArms(const BenchArmsFlags& flags);
 int RunBenchSweep(const BenchSweepFlags& flags);

@@ -169,14 +169,7 @@ int RunBenchSweep(const BenchSweepFlags& flags) {
   const auto out = RunDirectory::Create(flags.out, "sweep", absl::Now());
   if (!out.ok()) return Complain(out.status().message(), kExitUsage);
   SweepBench bench(flags, *std::move(points), hosts.get(), *out, &signals);
-  const absl::Status status = bench.Run();
-  const absl::Status reported = bench.Report();
-  for (const absl::Status& error : {status, reported}) {
-    if (error.ok()) continue;
-    ReportFailure(error.message(), &signals);
-    return kExitFailed;
-  }
-  return bench.has_failed() ? kExitFailed : kExitDone;
+  return RunBench(&bench, &signals);
 }
 
 }  // namespace thermocline

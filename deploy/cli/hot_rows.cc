@@ -5,12 +5,14 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
+#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "deploy/cli/console.h"
 #include "deploy/console/format.h"
@@ -25,6 +27,9 @@ using Json = nlohmann::ordered_json;
 constexpr char kFolder[] = "hot";
 constexpr char kDigestFile[] = "pack.digest";
 
+// 0 where there is none.
+double Number(const Json& json, const char* name) { return NumberAt(json, name).value_or(0); }
+
 // A number of the object called `object`.
 std::optional<double> NumberIn(const Json& json, const char* object, const char* name) {
   const auto found = json.find(object);
@@ -38,14 +43,33 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-}  // namespace
-
-bool HasHotRows(const Job& job) {
-  return job.has_fae() || (job.has_cache() && job.cache().policy() == Cache::STATIC);
+std::string Count(const Json& json, const char* name) {
+  return FormatCount(static_cast<uint64_t>(Number(json, name)));
+}
+std::string Percent(const Json& json, const char* name) {
+  return absl::StrFormat("%.1f%%", 100 * Number(json, name));
 }
 
+// The hot rows of each table, for the last calibration that was made.
+std::string RenderTables(const Json& calibration) {
+  std::vector<std::vector<std::string>> rows = {
+      {"table", "rows seen", "hot rows", "estimate", "share of lookups"}, {}};
+  for (const Json& table : calibration["tables"]) {
+    const bool is_whole = table.value("whole", false);
+    rows.push_back({table.value("name", ""), Count(table, "rows"),
+                    Count(table, "hot_rows") + (is_whole ? " (whole)" : ""),
+                    is_whole ? "-" : Count(table, "estimated_rows"),
+                    Percent(table, "lookup_share")});
+  }
+  return absl::StrCat(
+      "\nby table, with ", FormatBytes(static_cast<uint64_t>(Number(calibration, "budget_bytes"))),
+      " and ", Percent(calibration, "sample_share"), " of the rows counted\n", FormatTable(rows));
+}
+
+}  // namespace
+
 void FillHotDirectory(const RunDirectory& directory, Job* job) {
-  if (!HasHotRows(*job)) return;
+  if (!CountsHotRows(*job)) return;
   const std::string own = AbsolutePath(directory.File(kFolder));
   const std::string& named = job->calibration().directory();
   // The job file of a run names its folder in full.
@@ -84,7 +108,7 @@ int ExitCodeOfHotRows(const absl::Status& why) {
 }
 
 std::string DescribeHotRows(const Json& found) {
-  std::string line = absl::StrCat("hot rows: ", CountText(NumberAt(found, "hot_rows").value_or(0)));
+  std::string line = absl::StrCat("hot rows: ", CountText(Number(found, "hot_rows")));
   if (const auto share = NumberAt(found, "hot_lookups")) {
     absl::StrAppendFormat(&line, ", %.1f%% of the lookups", 100 * *share);
   }
@@ -99,10 +123,35 @@ std::string DescribeHotRows(const Json& found) {
   }
   const auto reused = found.find("reused");
   if (reused != found.end() && *reused == true) return line + "; found as they were left before";
-  const auto seconds = [&](const char* name) { return NumberAt(found, name).value_or(0); };
-  absl::StrAppendFormat(&line, "; counted in %.1f s", seconds("calibrate_s"));
-  if (hot + cold > 0) absl::StrAppendFormat(&line, ", packed in %.1f s", seconds("pack_s"));
+  absl::StrAppendFormat(&line, "; counted in %.1f s", Number(found, "calibrate_s"));
+  if (hot + cold > 0) absl::StrAppendFormat(&line, ", packed in %.1f s", Number(found, "pack_s"));
   return line;
+}
+
+std::string RenderCalibrations(const Json& calibrations) {
+  std::vector<std::vector<std::string>> rows = {
+      {"budget", "counted", "lookups for a hot row", "estimated rows", "hot rows", "of lookups",
+       "of samples", "seconds"},
+      {}};
+  std::string errors;
+  const Json* last = nullptr;
+  for (const Json& calibration : calibrations) {
+    const std::string budget =
+        FormatBytes(static_cast<uint64_t>(Number(calibration, "budget_bytes")));
+    if (calibration.contains("error")) {
+      absl::StrAppend(&errors, budget, ": ", calibration.value("error", ""), "\n");
+      continue;
+    }
+    last = &calibration;
+    const double seconds = Number(calibration, "read_s") + Number(calibration, "estimate_s") +
+                           Number(calibration, "count_s");
+    rows.push_back({budget, Percent(calibration, "sample_share"), Count(calibration, "threshold"),
+                    Count(calibration, "estimated_rows"), Count(calibration, "hot_rows"),
+                    Percent(calibration, "lookup_share"), Percent(calibration, "hot_sample_share"),
+                    absl::StrFormat("%.2f", seconds)});
+  }
+  if (last == nullptr) return errors;
+  return absl::StrCat(FormatTable(rows), errors, RenderTables(*last));
 }
 
 }  // namespace thermocline

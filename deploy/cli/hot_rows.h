@@ -13,16 +13,13 @@
 
 namespace thermocline {
 
-// Whether the job counts which rows are hot: with `fae`, and with a cache whose policy is STATIC.
-bool HasHotRows(const Job& job);
-
 // Sets calibration.directory of such a job to RUN_DIR/hot, where the job names no folder, or the
 // run directory has been moved since.
 void FillHotDirectory(const RunDirectory& directory, Job* job);
 
 // Runs thermocline-pack, of `bin_dir` ("": as FindProgram), to its end, shows on the descriptor
 // `fd` how far it is, and what it found. Returns its last line, for the summary. REQUIRES:
-// HasHotRows, and FillHotDirectory was called. Errors: those of ReportingProgram::Run; kNotFound
+// CountsHotRows, and FillHotDirectory was called. Errors: those of ReportingProgram::Run; kNotFound
 // (no such program).
 absl::StatusOr<nlohmann::ordered_json> FindHotRows(const Job& job, const std::string& bin_dir,
                                                    SignalWatch* signals, int fd);
@@ -39,6 +36,10 @@ int ExitCodeOfHotRows(const absl::Status& why);
 
 // What FindHotRows returned, in a line: "hot rows: 12,345 ...".
 std::string DescribeHotRows(const nlohmann::ordered_json& found);
+
+// thermocline calibrate's report: a line for each budget and share of the rows, from
+// thermocline-pack's "calibrations"; what kept one from being made; and the tables of the last.
+std::string RenderCalibrations(const nlohmann::ordered_json& calibrations);
 
 }  // namespace thermocline
 

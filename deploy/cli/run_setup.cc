@@ -1,5 +1,6 @@
 #include "deploy/cli/run_setup.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -356,6 +357,14 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   setup.locks.push_back(std::move(lock));
   RETURN_IF_ERROR(MakeCertificates(setup.directory, &setup.job));
   return setup;
+}
+
+void TakeOut(const std::string& field, JobFlags* flags) {
+  const auto is_part = [&field](const std::string& assignment) {
+    return absl::StartsWith(assignment, field + ".") || absl::StartsWith(assignment, field + "=");
+  };
+  flags->set.erase(std::remove_if(flags->set.begin(), flags->set.end(), is_part), flags->set.end());
+  flags->clear.push_back(field);
 }
 
 absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags) {

@@ -47,6 +47,9 @@ int ComplainAboutSetup(const absl::Status& why);
 // with. Errors: bad usage or a bad job file.
 absl::StatusOr<Job> LoadJobOf(const JobFlags& flags);
 
+// Takes a field out of the job that the flags name; no --set of the user puts a part of it back.
+void TakeOut(const std::string& field, JobFlags* flags);
+
 // Finds the programs of servers and workers. Errors: kNotFound
 absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags);
 

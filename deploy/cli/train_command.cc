@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
+#include "common/job/job_data.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
@@ -88,7 +89,7 @@ int RunTrain(const TrainFlags& flags) {
   }
   if (!warning.empty()) ReportFailure(warning, &signals);
 
-  if (HasHotRows(setup->job)) {
+  if (CountsHotRows(setup->job)) {
     auto found = FindHotRows(setup->job, flags.bin_dir, &signals, STDOUT_FILENO);
     absl::Status status = found.status();
     const bool goes_on = !setup->options.start.base.empty();

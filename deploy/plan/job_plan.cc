@@ -142,22 +142,15 @@ class Planner {
     for (const DenseTable& tensor : tables_.dense) plan_.dense_parameters += tensor.num_floats();
   }
 
-  // Of a table that servers decide on, or that is REMOTE, no worker holds a row.
-  bool MayHold(size_t t) const {
-    const TableLayout& layout = tables_.sparse[t];
-    return layout.min_count == 0 && layout.unused_steps == 0 && layout.max_rows == 0 &&
-           tables_.PlacementOf(t) != TableSettings::REMOTE;
-  }
-
   void Place(size_t t, TablePlan* table) {
-    table->placement = MayHold(t) ? "cached" : "remote";
-    if (!MayHold(t) || tables_.PlacementOf(t) != TableSettings::DEVICE) return;
+    table->placement = HoldsRows(tables_, t) ? "cached" : "remote";
+    if (!HoldsRows(tables_, t) || tables_.PlacementOf(t) != TableSettings::DEVICE) return;
     table->placement = "device";
     const TableLayout& layout = tables_.sparse[t];
     // Where gradients are pushed every step, what workers hold are copies: each its own.
     const bool are_copies = workers_ > 1 && !ExchangesBlocks(job_);
     const uint64_t floats = are_copies ? layout.dim : layout.row_floats();
-    table->device_bytes = table->rows.value_or(0) * ((floats + 3) / 4 * 4) * sizeof(float) *
+    table->device_bytes = table->rows.value_or(0) * DeviceRowFloats(floats) * sizeof(float) *
                           (are_copies ? workers_ : 1);
     plan_.kept_bytes += table->device_bytes;
     plan_.kept_budget_bytes = workers_ * SizeOf(job_.cache().budget());
@@ -257,7 +250,7 @@ class Planner {
     step.samples = samples;
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (size_t f = 0; f < features.size(); ++f) {
-      if (held_only && !MayHold(tables_.features[f].table_index)) continue;
+      if (held_only && !HoldsRows(tables_, tables_.features[f].table_index)) continue;
       const double keys = DistinctIn(*features[f], figures_, samples);
       step.lookups += samples * LookupsOf(*features[f], figures_);
       step.keys += keys;

@@ -215,12 +215,7 @@ TEST_P(CacheTest, ACutLeavesTheWholeModelOnTheServers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers, CacheTest,
-    testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"),
-    [](const auto& info) {
-      return std::string(info.param).substr(0, std::string(info.param).find(' '));
-    });
+INSTANTIATE_TEST_SUITE_P(Optimizers, CacheTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
 // Calls arrive late, and answers come later still.
 class SlowTransport : public Transport {

@@ -110,12 +110,7 @@ TEST_P(DeviceTest, AgreesWithTheCpuUpToRounding) {
   EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers, DeviceTest,
-    testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"),
-    [](const auto& info) {
-      return std::string(info.param).substr(0, std::string(info.param).find(' '));
-    });
+INSTANTIATE_TEST_SUITE_P(Optimizers, DeviceTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
 TEST_F(DeviceRunTest, DenseOrSparseColumnsAlone) {
   for (const auto& [num_dense, num_categorical] :

@@ -115,12 +115,7 @@ TEST_P(DigestTest, WhoUpdatesTheDenseParametersChangesNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers, DigestTest,
-    testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"),
-    [](const auto& info) {
-      return std::string(info.param).substr(0, std::string(info.param).find(' '));
-    });
+INSTANTIATE_TEST_SUITE_P(Optimizers, DigestTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
 // Here a sample's label is its weight: only clicks count.
 TEST(WeightsTest, WeightedSamplesGiveTheReferencesBits) {

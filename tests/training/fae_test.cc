@@ -50,7 +50,7 @@ std::unique_ptr<Batch> ReadTrainingRows(Job job) {
 }
 
 // A log of whole batches of each kind, a job over it with hot and cold batches, and its pack.
-class FaeTest : public testing::TestWithParam<std::string> {
+class FaeTest : public testing::TestWithParam<const char*> {
  protected:
   FaeTest() { MakePack(); }
 
@@ -237,8 +237,7 @@ TEST_P(FaeTest, ThePackOfAnotherJobIsRefused) {
   EXPECT_TRUE(absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) << status;
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, FaeTest,
-                         testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"));
+INSTANTIATE_TEST_SUITE_P(Optimizers, FaeTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
 }  // namespace
 }  // namespace thermocline

@@ -112,12 +112,7 @@ TEST_P(ResumeTest, DenseParametersGoOnUnderStaleness) {
   EXPECT_NE(Hex(TrainInOneGo(slower).digest), Hex(whole.digest));  // They do change.
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers, ResumeTest,
-    testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"),
-    [](const auto& info) {
-      return std::string(info.param).substr(0, std::string(info.param).find(' '));
-    });
+INSTANTIATE_TEST_SUITE_P(Optimizers, ResumeTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
 TEST(ResumeStalenessTest, StaleWorkersGoOnWithinTheirBound) {
   const Job job =

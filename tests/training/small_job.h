@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/hash.h"
 #include "common/base/scheduler.h"
+#include "gtest/gtest.h"
 #include "proto/job.pb.h"
 #include "server/core/server_core.h"
 #include "worker/session/transport.h"
@@ -23,6 +24,14 @@ inline constexpr char kSmallJobId[] = "digest";
 inline constexpr uint64_t kSmallJobGeneration = 7;
 // Of one pass over the 1200 rows that are not held out.
 inline constexpr int64_t kSmallJobSteps = 12;
+
+// As job files have them, for tests that run with each.
+inline constexpr const char* kOptimizers[] = {"sgd {}", "adagrad {}", "row_wise_adagrad {}",
+                                              "adam {}"};
+inline std::string NameOfOptimizer(const testing::TestParamInfo<const char*>& info) {
+  const std::string text = info.param;
+  return text.substr(0, text.find(' '));
+}
 
 // Three features over two tables, bags of 0 to 3 lookups, ids skewed so that keys repeat;
 // `optimizer` is that of all tables.

@@ -74,8 +74,8 @@ TEST_P(StaticCacheTest, ResumesAndWritesRowsBackEarly) {
   EXPECT_EQ(Hex(resumed.digest), Hex(uncached.digest));
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, StaticCacheTest,
-                         testing::Values("sgd {}", "adagrad {}", "row_wise_adagrad {}", "adam {}"));
+INSTANTIATE_TEST_SUITE_P(Optimizers, StaticCacheTest, testing::ValuesIn(kOptimizers),
+                         NameOfOptimizer);
 
 TEST(StaticCacheRulesTest, TablesWhoseRowsTheServersChooseAreNotHeld) {
   for (const std::vector<std::string>& rules :

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/disk/disk.h"
+#include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 #include "gtest/gtest.h"
-#include "worker/cache/device_slab.h"
 #include "worker/data/dataset.h"
 #include "worker/fae/pack.h"
 #include "worker/fae/pack_identity.h"

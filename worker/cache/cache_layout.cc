@@ -5,17 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/job/model_memory.h"
 #include "worker/cache/device_slab.h"
 
 namespace thermocline {
 namespace {
-
-// Rows begin at multiples of 16 bytes, which is what a GPU loads at once.
-constexpr int64_t kStrideFloats = 4;
-
-bool HoldsRows(const JobTables& tables, size_t t) {
-  return MayHold(tables.sparse[t]) && tables.PlacementOf(t) != TableSettings::REMOTE;
-}
 
 bool KeepsRows(const JobTables& tables, size_t t) {
   return HoldsRows(tables, t) && tables.PlacementOf(t) == TableSettings::DEVICE;
@@ -77,10 +71,6 @@ absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, CacheU
 
 }  // namespace
 
-bool MayHold(const TableLayout& table) {
-  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0;
-}
-
 std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_state) {
   std::vector<CacheGroupLayout> groups;
   for (size_t t = 0; t < tables.sparse.size(); ++t) {
@@ -94,7 +84,7 @@ std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_sta
       group->holds_rows = HoldsRows(tables, t);
       group->keeps_rows = KeepsRows(tables, t);
       group->row_floats = with_state ? table.row_floats() : table.dim;
-      group->stride = (group->row_floats + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
+      group->stride = DeviceRowFloats(group->row_floats);
     }
     group->tables.push_back(static_cast<int32_t>(t));
   }

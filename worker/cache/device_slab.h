@@ -46,10 +46,6 @@ struct CacheLayout {
 // Above it, the numbers of rows and of their entries would not fit.
 inline constexpr int64_t kMaxCacheCapacity = int64_t{1} << 29;
 
-// Whether a worker may hold rows of the table. Where servers decide which keys have a row, only
-// they can tell what a gradient does to it.
-bool MayHold(const TableLayout& table);
-
 // The table groups of a job in the order of their first tables, without rows.
 std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_state);
 

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/timing.h"
+#include "common/job/model_memory.h"
 #include "worker/cache/device_slab.h"
 #include "worker/fae/pack_identity.h"
 #include "worker/fae/student_t.h"

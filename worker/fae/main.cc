@@ -20,6 +20,7 @@
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
 #include "common/base/timing.h"
+#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "worker/fae/packing.h"
 
@@ -100,7 +101,7 @@ absl::StatusOr<CalibrationGrid> ReadGrid(const Job& job) {
 
 absl::StatusOr<Json> DoWork(const PackingOptions& options) {
   ASSIGN_OR_RETURN(const Job job, LoadJob(absl::GetFlag(FLAGS_job), {}));
-  if (!job.has_fae() && job.cache().policy() != Cache::STATIC) {
+  if (!CountsHotRows(job)) {
     return absl::InvalidArgumentError(absl::StrCat(absl::GetFlag(FLAGS_job),
                                                    ": has neither `fae` nor a cache with policy: "
                                                    "STATIC, so there is nothing to pack"));

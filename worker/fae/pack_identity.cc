@@ -17,7 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
-#include "worker/cache/device_slab.h"
+#include "common/job/model_memory.h"
 #include "worker/data/column_values.h"
 #include "worker/data/data_files.h"
 
@@ -33,9 +33,6 @@ constexpr char kUnfinishedSuffix[] = ".pack.tmp";
 
 // Bytes at the beginning and the end of a data file that tell it from others.
 constexpr uint64_t kSampleBytes = 4096;
-
-// Rows begin at multiples of 16 bytes (worker/cache/cache_layout.cc).
-constexpr int64_t kStrideFloats = 4;
 
 void AddLine(absl::string_view name, absl::string_view value, std::string* lines) {
   // A line end in a value would make two lines of one.
@@ -126,8 +123,7 @@ const std::string& HotBudget(const Job& job) {
 }
 
 int64_t DeviceRowBytes(const TableLayout& table) {
-  return (table.row_floats() + kStrideFloats - 1) / kStrideFloats * kStrideFloats *
-         static_cast<int64_t>(sizeof(float));
+  return DeviceRowFloats(table.row_floats()) * static_cast<int64_t>(sizeof(float));
 }
 
 std::string IdentifyJob(const Job& job) {

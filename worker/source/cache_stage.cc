@@ -9,14 +9,9 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "worker/source/cached_source.h"
-#include "worker/source/static_stage.h"
 
 namespace thermocline {
 namespace {
-
-void MapLookups(absl::Span<const int32_t> rows, FeaturePlan* feature) {
-  for (int32_t& index : feature->row_indices) index = rows[index];
-}
 
 std::vector<TableId> TableIds(const CachedSourceOptions& options) {
   std::vector<TableId> ids;
@@ -350,6 +345,10 @@ void SharedCacheStage::PlaceKeys(const TablePlan& keys, absl::Span<const uint8_t
 }
 
 }  // namespace
+
+void MapLookups(absl::Span<const int32_t> rows, FeaturePlan* feature) {
+  for (int32_t& index : feature->row_indices) index = rows[index];
+}
 
 std::unique_ptr<CacheStage> MakeCacheStage(const CachedSourceOptions& options, Exchange* exchange,
                                            ThreadPool* threads) {

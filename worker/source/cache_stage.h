@@ -51,6 +51,15 @@ class CacheStage {
 std::unique_ptr<CacheStage> MakeCacheStage(const CachedSourceOptions& options, Exchange* exchange,
                                            ThreadPool* threads);
 
+// For one worker whose cache holds the same rows from the first step to the last (Cache::STATIC):
+// their keys are hits, all others are bypassed in every step. REQUIRES: options.static_rows is set.
+// `threads` outlive it.
+std::unique_ptr<CacheStage> MakeStaticStage(const CachedSourceOptions& options,
+                                            ThreadPool* threads);
+
+// Maps lookups of a feature from positions among the table's keys to `rows` [keys].
+void MapLookups(absl::Span<const int32_t> rows, FeaturePlan* feature);
+
 // What the stage of shared rows plans for a SharedSource, in StepContext::of_cache. As an owner,
 // its cache plan is StepContext::cache_plan.
 struct SharedPlan {

@@ -47,11 +47,7 @@ CachePlannerOptions PlannerOptionsOf(const CachedSourceOptions& options) {
                                         : CachePlannerOptions::Mode::kCopies;
   planner.copy_steps = DistancesOf(options).copy_steps;
   // Where rows are shared, the planner sees no keys of such tables.
-  planner.follows_every_push =
-      !options.shares_rows &&
-      std::any_of(options.tables.begin(), options.tables.end(), [](const TableLayout& table) {
-        return table.unused_steps > 0 || table.max_rows > 0;
-      });
+  planner.follows_every_push = !options.shares_rows && options.servers_forget_rows();
   return planner;
 }
 

@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_WORKER_SOURCE_CACHED_SOURCE_OPTIONS_H_
 #define THERMOCLINE_WORKER_SOURCE_CACHED_SOURCE_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/base/ids.h"
@@ -33,6 +34,12 @@ struct CachedSourceOptions : RemoteSourceOptions {
 
   // Whether rows held are updated in their place; else they come without optimizer state.
   bool updates_rows() const { return num_workers == 1 || shares_rows; }
+  // Whether servers may forget rows of a table, in any step.
+  bool servers_forget_rows() const {
+    return std::any_of(tables.begin(), tables.end(), [](const TableLayout& table) {
+      return table.unused_steps > 0 || table.max_rows > 0;
+    });
+  }
 };
 
 }  // namespace thermocline

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/math/table_spec.h"
 #include "worker/source/cache_stage.h"
+#include "worker/source/row_gradients.h"
 
 namespace thermocline {
 namespace {
@@ -25,23 +26,12 @@ HotGradients::HotGradients(const HotRows* rows, Exchange* exchange)
       received_(rows->tables().size(), std::vector<Received>(exchange->num_ranks())),
       merges_(rows->tables().size()) {}
 
-absl::Status HotGradients::CheckFinite(Step step, size_t t, absl::Span<const float> values,
-                                       const char* what,
-                                       const std::function<Key(size_t)>& key_of) const {
-  const size_t bad = FindNonFinite(values);
-  if (bad == values.size()) return absl::OkStatus();
-  const TableLayout& table = rows_->tables()[t];
-  return absl::InvalidArgumentError(absl::StrCat("step ", step.value(), ": ", what, " of table '",
-                                                 table.name, "', key ", key_of(bad / table.dim),
-                                                 " is not finite", kRateHint));
-}
-
 absl::Status HotGradients::Post(const StepContext& context,
                                 absl::Span<const absl::Span<const float>> gradients) {
   size_t bytes = sizeof(uint32_t) * merges_.size();
   for (size_t t = 0; t < merges_.size(); ++t) {
     const UninitializedVector<Key>& keys = context.plan.tables[t].keys;
-    RETURN_IF_ERROR(CheckFinite(context.step(), t, gradients[t], "the gradient",
+    RETURN_IF_ERROR(CheckFinite(context.step(), rows_->tables()[t], gradients[t], "the gradient",
                                 [&](size_t u) { return keys[u]; }));
     bytes += keys.size() * KeyBytes(rows_->tables()[t]);
   }
@@ -125,7 +115,8 @@ absl::Status HotGradients::Merge(Step step) {
       of_ranks[rank] = received_[t][rank].block;
     }
     merges_[t].Run(of_ranks, rows_->tables()[t].dim);
-    RETURN_IF_ERROR(CheckFinite(step, t, merged(t).gradients, "the sum of all workers' gradients",
+    RETURN_IF_ERROR(CheckFinite(step, rows_->tables()[t], merged(t).gradients,
+                                "the sum of all workers' gradients",
                                 [&](size_t i) { return rows_->keys(t)[merged(t).keys[i]]; }));
   }
   return absl::OkStatus();

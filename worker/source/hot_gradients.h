@@ -15,7 +15,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,8 +58,6 @@ class HotGradients {
 
   absl::Status PostBlock(Step step, BlockBytes bytes);
   absl::Status Parse(Step step, uint32_t rank, absl::Span<const uint8_t> block);
-  absl::Status CheckFinite(Step step, size_t t, absl::Span<const float> values, const char* what,
-                           const std::function<Key(size_t)>& key_of) const;
 
   const HotRows* const rows_;
   Exchange* const exchange_;

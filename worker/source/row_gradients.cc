@@ -4,6 +4,15 @@
 #include "common/base/status_macros.h"
 
 namespace thermocline {
+namespace {
+
+absl::Status NotFinite(Step step, const TableLayout& table, absl::string_view what, Key key) {
+  return absl::InvalidArgumentError(absl::StrCat("step ", step.value(), ": ", what, " of table '",
+                                                 table.name, "', key ", key, " is not finite",
+                                                 kRateHint));
+}
+
+}  // namespace
 
 RowGradients::RowGradients(const std::vector<TableLayout>& tables, Device* device)
     : tables_(tables), device_(device), bad_gradient_(device->Allocate(sizeof(int64_t))) {}
@@ -47,13 +56,19 @@ absl::Status RowGradients::Check(const StepContext& context) const {
     const int64_t dim = tables_[t].dim;
     const int64_t floats = int64_t{context.tables[t].gradients.rows} * dim;
     if (at < floats) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "step ", context.step().value(), ": the gradient of table '", tables_[t].name, "', key ",
-          context.plan.tables[t].keys[at / dim], " is not finite", kRateHint));
+      return NotFinite(context.step(), tables_[t], "the gradient",
+                       context.plan.tables[t].keys[at / dim]);
     }
     at -= floats;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckFinite(Step step, const TableLayout& table, absl::Span<const float> values,
+                         absl::string_view what, const std::function<Key(size_t)>& key_of) {
+  const size_t bad = FindNonFinite(values);
+  if (bad == values.size()) return absl::OkStatus();
+  return NotFinite(step, table, what, key_of(bad / table.dim));
 }
 
 }  // namespace thermocline

@@ -5,10 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/ids.h"
 #include "common/math/table_spec.h"
 #include "kernels/device.h"
 #include "worker/source/step_context.h"
@@ -38,6 +42,12 @@ class RowGradients {
   size_t size_ = 0;                             // floats
   std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64: the first one that is not finite
 };
+
+// Checks summed gradients of a table, one key after the other. Errors: kInvalidArgument (one is not
+// finite: names step, what it is, table and key)
+//   what: such as "the gradient"; key_of: the key of gradient i
+absl::Status CheckFinite(Step step, const TableLayout& table, absl::Span<const float> values,
+                         absl::string_view what, const std::function<Key(size_t)>& key_of);
 
 }  // namespace thermocline
 

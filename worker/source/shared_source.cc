@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/math/table_spec.h"
 #include "kernels/transfer.h"
+#include "worker/source/row_gradients.h"
 
 namespace thermocline {
 namespace {
@@ -205,16 +206,6 @@ absl::Status SharedSource::TakeRows(StepContext* context) {
 
 void SharedSource::Update(StepContext* context) { context->download().Send(Stream::kCompute); }
 
-absl::Status SharedSource::CheckFinite(Step step, size_t t, absl::Span<const float> values,
-                                       absl::string_view what,
-                                       const std::function<Key(size_t)>& key_of) const {
-  const size_t bad = FindNonFinite(values);
-  if (bad == values.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("step ", step.value(), ": ", what, " of table '", options_.tables[t].name,
-                   "', key ", key_of(bad / options_.tables[t].dim), " is not finite", kRateHint));
-}
-
 // Sends the owners the gradients of the rows that they hold.
 absl::Status SharedSource::SendGradients(StepContext* context) {
   const SharedPlan& plan = context->of_cache.Get<SharedPlan>();
@@ -237,9 +228,9 @@ absl::Status SharedSource::SendGradients(StepContext* context) {
         const float* const gradient = step.tables[t].gradients.host.data() + u * dim;
         to = std::copy(gradient, gradient + dim, to);
       }
-      RETURN_IF_ERROR(
-          CheckFinite(context->step(), t, absl::MakeConstSpan(first, to - first), "the gradient",
-                      [&](size_t i) { return context->plan.tables[t].keys[asked[i]]; }));
+      RETURN_IF_ERROR(CheckFinite(
+          context->step(), options_.tables[t], absl::MakeConstSpan(first, to - first),
+          "the gradient", [&](size_t i) { return context->plan.tables[t].keys[asked[i]]; }));
     }
     blocks[owner].bytes = block;
   }
@@ -353,7 +344,7 @@ absl::Status SharedSource::MergeGradients(StepContext* context, const ReceivedBl
     UploadArena::Array<float>& merged = step.tables[t].merged;
     merged = step.transfers->upload.Reserve<float>(requested.keys.size() * dim);
     MergeRequested(requested, of_table, dim, merged.host);
-    RETURN_IF_ERROR(CheckFinite(context->step(), t, merged.host,
+    RETURN_IF_ERROR(CheckFinite(context->step(), options_.tables[t], merged.host,
                                 "the sum of all workers' gradients",
                                 [&](size_t i) { return requested.keys[i]; }));
   }

@@ -16,12 +16,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/device.h"
 #include "worker/exchange/exchange.h"
@@ -66,8 +64,6 @@ class SharedSource : public EmbeddingSource {
   void PackBypassed(StepContext* context);
   absl::Status UpdateHeld(StepContext* context);
   absl::Status MergeGradients(StepContext* context, const ReceivedBlocks& gradients);
-  absl::Status CheckFinite(Step step, size_t table, absl::Span<const float> values,
-                           absl::string_view what, const std::function<Key(size_t)>& key_of) const;
   absl::Status WaitForDevice(StepTransfers* transfers);
 
   const CachedSourceOptions options_;

@@ -1,5 +1,3 @@
-#include "worker/source/static_stage.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/check.h"
+#include "worker/source/cache_stage.h"
 #include "worker/source/hot_rows.h"
 #include "worker/source/owned_rows.h"
 
@@ -55,10 +54,6 @@ class StaticStage : public CacheStage {
       : options_(options),
         rows_(*options.static_rows),
         threads_(threads),
-        // Servers may forget rows in any step.
-        follows_every_push_(std::any_of(
-            options.tables.begin(), options.tables.end(),
-            [](const TableLayout& table) { return table.unused_steps > 0 || table.max_rows > 0; })),
         pushes_(options.tables.size()),
         last_push_(options.tables.size()),
         first_staged_(options.tables.size()) {}
@@ -90,8 +85,7 @@ class StaticStage : public CacheStage {
     FindLastPush(context->step(), &plan);
     threads_->ParallelFor(context->plan.features.size(), [&](int64_t f, int) {
       FeaturePlan& feature = context->plan.features[f];
-      const int32_t* const rows = plan.tables[feature.table].rows.data();
-      for (int32_t& index : feature.row_indices) index = rows[index];
+      MapLookups(plan.tables[feature.table].rows, &feature);
     });
     return absl::OkStatus();
   }
@@ -135,13 +129,13 @@ class StaticStage : public CacheStage {
     for (const Step last : last_push_) {
       plan->pushed_through = std::max(plan->pushed_through, last);
     }
-    if (follows_every_push_ && step > options_.start_step) plan->pushed_through = step - 1;
+    if (options_.servers_forget_rows() && step > options_.start_step)
+      plan->pushed_through = step - 1;
   }
 
   const CachedSourceOptions options_;
   const HotRows& rows_;
   ThreadPool* const threads_;
-  const bool follows_every_push_;
   std::vector<RecentPushes> pushes_;  // [tables]
   // Of the step at hand:
   std::vector<Step> last_push_;        // [tables]

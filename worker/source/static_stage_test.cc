@@ -1,5 +1,3 @@
-#include "worker/source/static_stage.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_seed.h"
+#include "worker/source/cache_stage.h"
 #include "worker/source/cached_source_trace.h"
 #include "worker/source/hot_rows.h"
 
