@@ -22,6 +22,7 @@
 #include "common/net/rpc.h"
 #include "worker/exchange/exchange.h"
 #include "worker/exchange/grpc_exchange.h"
+#include "worker/exchange/local_socket.h"
 #include "worker/session/grpc_transport.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/launcher_orders.h"
@@ -91,7 +92,9 @@ absl::StatusOr<std::unique_ptr<Exchange>> JoinExchange(const Job& job,
                    server->AwaitIntroduction(absl::Seconds(job.cluster().startup_timeout_s())));
   streams.tls = TlsOf(job);
   streams.max_message_bytes = static_cast<int>(job.cluster().max_message_bytes());
+  streams.socket_folder = LocalSocketFolder();
   ASSIGN_OR_RETURN(std::unique_ptr<GrpcExchange> transport, GrpcExchange::Create(streams, server));
+  LogLine(absl::StrCat("blocks go to ", transport->DescribeWays()));
   return std::make_unique<Exchange>(options, std::move(hooks), std::move(transport), scheduler);
 }
 
@@ -115,6 +118,17 @@ absl::Status Work(const Job& job, WorkerOptions options, const std::vector<std::
   LogLine(absl::StrCat("done: step ", result.steps, ", ", result.new_samples, " samples in ",
                        result.train_s, " s"));
   return WriteResult(absl::GetFlag(FLAGS_result_file), result);
+}
+
+// For the other workers of this host; null: they use TCP.
+std::unique_ptr<LocalSocket> ListenLocally(const Job& job, const std::string& address,
+                                           GrpcExchangeServer* exchange_server) {
+  if (!ExchangesBlocks(job) || absl::GetFlag(FLAGS_eval_only)) return nullptr;
+  auto socket = LocalSocket::Listen(LocalSocketFolder(), address, exchange_server);
+  if (socket.ok()) return *std::move(socket);
+  LogLine(absl::StrCat("no Unix socket for other workers of this host, which use TCP: ",
+                       socket.status().message()));
+  return nullptr;
 }
 
 // Where training goes on.
@@ -191,6 +205,9 @@ int Run() {
   if (!server_options.tls.empty()) {
     LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
   }
+  // Before others know the address, from which they know the socket.
+  const std::unique_ptr<LocalSocket> socket =
+      ListenLocally(*job, (*server)->address(), &exchange_server);
   absl::Status status;
   if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
     status = WritePortFile(path, (*server)->address());
@@ -198,6 +215,8 @@ int Run() {
   LogLine(absl::StrCat("worker ", options.rank.value(), " of job '", options.job_id, "', stats on ",
                        (*server)->address()));
   if (status.ok()) status = Work(*job, options, addresses, &exchange_server, &progress);
+  // The socket first: another process that gets the address has one of the same name.
+  if (socket != nullptr) socket->Shutdown(/*grace_ms=*/100);
   (*server)->Shutdown(/*grace_ms=*/100);
   if (!status.ok()) {
     LogLine(absl::StrCat("failed: ", status.ToString(absl::StatusToStringMode::kWithNoExtraData)));

@@ -7,8 +7,10 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
 from harness import DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, wait_for
@@ -75,6 +77,44 @@ class SharedCacheTest(ProcessTest):
             self.assertIn('nothing has advanced for 3s', reason)
             named = re.findall(r'worker (\d+) is waited for', reason)
             self.assertEqual(named, [str(rank)], reason)
+
+    def logs(self):
+        texts = []
+        for rank in range(3):
+            with open(os.path.join(self.run_dir, 'worker-%d.log' % rank)) as file:
+                texts.append(file.read())
+        return texts
+
+    def test_workers_of_a_host_exchange_over_unix_sockets(self):
+        folder = tempfile.mkdtemp(dir='/tmp')  # Bazel's is too long for a socket.
+        self.addCleanup(shutil.rmtree, folder)
+
+        def connections():
+            """Of listening workers: the lines of connected (03) sockets with a path in the folder."""
+            with open('/proc/net/unix') as file:
+                fields = [line.split() for line in file]
+            return sum(len(each) > 7 and each[5] == '03' and each[7].startswith(folder)
+                       for each in fields)
+        launcher = self.start(*FLAGS, env={**os.environ, 'TMPDIR': folder})
+        wait_for(lambda: launcher.poll() is not None or connections() == 6, 'connections')
+        self.assertIsNone(launcher.poll(), 'the job has ended without a connection for each pair')
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        for rank, text in enumerate(self.logs()):
+            others = ', '.join(str(other) for other in range(3) if other != rank)
+            self.assertIn('blocks go to ranks %s over a Unix socket\n' % others, text)
+        sockets = os.path.join(folder, 'thermocline-exchange-%d' % os.geteuid())
+        self.assertEqual(os.listdir(sockets), [])
+        self.assertEqual(os.stat(sockets).st_mode & 0o777, 0o700)
+        summary = self.summary(launcher)
+
+        # Where none can be made they use TCP, for the same model.
+        self.run_dir += '-tcp'
+        over_tcp = self.train(*FLAGS, env={**os.environ, 'TMPDIR': folder + '/' + 100 * 'x'})
+        for text in self.logs():
+            self.assertRegex(text, 'no Unix socket .*, which use TCP: .* is no path of a socket')
+            self.assertRegex(text, 'blocks go to ranks [0-9, ]* over TCP\n')
+        self.assertEqual(over_tcp['model_digest'], summary['model_digest'])
 
     def write_log(self, name, rows=5000):
         """A click log as text; its path."""

@@ -1,17 +1,22 @@
-// What the exchange between workers carries over loopback, beside what a plain gRPC stream carries
-// between two ends of one process, and what memcpy copies. All ranks are threads of this process:
-// the ratios of a run say more than its numbers.
+// What the exchange between workers carries over TCP and over Unix sockets, beside what a plain
+// gRPC stream carries between two ends of one process, and what memcpy copies; and the processor
+// time that each takes. All ranks are threads of this process: the ratios of a run say more than
+// its numbers.
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
@@ -20,6 +25,7 @@
 #include "proto/parameter_server.grpc.pb.h"
 #include "worker/exchange/exchange.h"
 #include "worker/exchange/grpc_exchange.h"
+#include "worker/exchange/local_socket.h"
 
 namespace thermocline {
 namespace {
@@ -43,26 +49,50 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Of all threads.
+double ProcessorSeconds() {
+  rusage usage;
+  CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+  return absl::ToDoubleSeconds(absl::DurationFromTimeval(usage.ru_utime) +
+                               absl::DurationFromTimeval(usage.ru_stime));
+}
+
+struct Rate {
+  double bytes_per_s = 0;
+  double processor_s_per_gb = 0;
+};
+
 template <typename Run>
-double MedianSeconds(const Setup& setup, Run run) {
+Rate MedianRate(const Setup& setup, double bytes, Run run) {
   run(setup.steps / 10 + 1);
-  std::vector<double> seconds;
+  std::vector<double> seconds, processor;
   for (int i = 0; i < setup.repeats; ++i) {
     const absl::Time begin = absl::Now();
+    const double before = ProcessorSeconds();
     run(setup.steps);
     seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+    processor.push_back(ProcessorSeconds() - before);
   }
-  return Median(seconds);
+  return {bytes / Median(seconds), Median(processor) / bytes * 1e9};
 }
 
 // ---- Ranks that exchange.
 
 class Rank final : public Service {
  public:
-  Rank(uint32_t rank, uint32_t num_ranks)
-      : server_({"job", 1, WorkerRank(rank), num_ranks}), listening_(Listen(this)) {}
+  // socket_folder: "": TCP.
+  Rank(uint32_t rank, uint32_t num_ranks, const std::string& socket_folder)
+      : server_({"job", 1, WorkerRank(rank), num_ranks}),
+        listening_(Listen(this)),
+        socket_folder_(socket_folder) {
+    if (socket_folder.empty()) return;
+    auto socket = LocalSocket::Listen(socket_folder, address(), &server_);
+    CHECK(socket.ok());
+    socket_ = *std::move(socket);
+  }
   ~Rank() override {
     exchange_.reset();
+    socket_.reset();
     listening_->Shutdown(0);
   }
   GrpcExchangeServer::Reactor* Exchange(grpc::CallbackServerContext* context) override {
@@ -75,7 +105,10 @@ class Rank final : public Service {
     options.rank = server_.identity().rank;
     options.num_ranks = server_.identity().num_workers;
     options.phases = kDensePhases;
-    auto transport = GrpcExchange::Create({addresses, {}}, &server_);
+    GrpcExchange::Options streams;
+    streams.addresses = addresses;
+    streams.socket_folder = socket_folder_;
+    auto transport = GrpcExchange::Create(streams, &server_);
     CHECK(transport.ok());
     exchange_ = std::make_unique<thermocline::Exchange>(options, ExchangeHooks{},
                                                         *std::move(transport), scheduler);
@@ -93,28 +126,30 @@ class Rank final : public Service {
  private:
   GrpcExchangeServer server_;
   std::unique_ptr<GrpcServer> listening_;
+  const std::string socket_folder_;
+  std::unique_ptr<LocalSocket> socket_;
   std::unique_ptr<thermocline::Exchange> exchange_;
   int64_t step_ = 0;
 };
 
-// Bytes a second that arrive, of all ranks together.
-double ExchangeRate(Setup setup, uint32_t num_ranks) {
+// Bytes that arrive, of all ranks together.
+Rate ExchangeRate(Setup setup, uint32_t num_ranks, const std::string& socket_folder) {
   setup.steps = std::max<int>(1, 2 * setup.steps / (num_ranks * (num_ranks - 1)));
   ThreadScheduler scheduler;
   std::vector<std::unique_ptr<Rank>> ranks;
   std::vector<std::string> addresses;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.push_back(std::make_unique<Rank>(rank, num_ranks));
+    ranks.push_back(std::make_unique<Rank>(rank, num_ranks, socket_folder));
     addresses.push_back(ranks.back()->address());
   }
   for (const auto& rank : ranks) rank->Join(addresses, &scheduler);
   const Block block{BlockKind::kData, std::make_shared<BlockBytes>(setup.block_bytes)};
-  const double seconds = MedianSeconds(setup, [&](int steps) {
+  const double bytes = 2.0 * setup.steps * num_ranks * (num_ranks - 1) * setup.block_bytes;
+  return MedianRate(setup, bytes, [&](int steps) {
     std::vector<std::thread> threads;
     for (const auto& rank : ranks) threads.emplace_back([&] { rank->Run(steps, block); });
     for (std::thread& thread : threads) thread.join();
   });
-  return 2.0 * setup.steps * num_ranks * (num_ranks - 1) * setup.block_bytes / seconds;
 }
 
 // ---- A plain stream.
@@ -176,7 +211,7 @@ class Source final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
 };
 
 // A stream each way, in messages as large as chunks.
-double PlainRate(const Setup& setup) {
+Rate PlainRate(const Setup& setup) {
   Sink sink;
   const std::unique_ptr<GrpcServer> server = Listen(&sink);
   const std::string data(std::min(setup.block_bytes, ExchangeOptions().max_chunk_bytes), 'x');
@@ -188,36 +223,42 @@ double PlainRate(const Setup& setup) {
       grpc::GenericStub(OpenChannel(server->address(), *credentials, kDefaultMaxMessageBytes)),
       grpc::GenericStub(OpenChannel(server->address(), *credentials, kDefaultMaxMessageBytes))};
   const int messages = static_cast<int>(2 * setup.block_bytes / data.size());
-  const double seconds = MedianSeconds(setup, [&](int steps) {
+  return MedianRate(setup, 2.0 * setup.steps * messages * data.size(), [&](int steps) {
     Source one(&stubs[0], message, steps * messages), two(&stubs[1], message, steps * messages);
     one.done.WaitForNotification();
     two.done.WaitForNotification();
   });
-  return 2.0 * setup.steps * messages * data.size() / seconds;
 }
 
-double CopyRate(const Setup& setup) {
+Rate CopyRate(const Setup& setup) {
   BlockBytes from(setup.block_bytes, 1), to(setup.block_bytes);
-  const double seconds = MedianSeconds(setup, [&](int steps) {
+  return MedianRate(setup, 1.0 * setup.steps * setup.block_bytes, [&](int steps) {
     for (int i = 0; i < steps; ++i) {
       std::memcpy(to.data(), from.data(), from.size());
       from[i % from.size()] = to[0] + 1;
     }
   });
-  return 1.0 * setup.steps * setup.block_bytes / seconds;
+}
+
+void Print(const std::string& what, const Rate& rate, const Rate& plain) {
+  std::printf("%-36s %6.2f GB/s, %.2f of the plain streams, %.2f s of processor time a GB\n",
+              what.c_str(), rate.bytes_per_s / 1e9, rate.bytes_per_s / plain.bytes_per_s,
+              rate.processor_s_per_gb);
 }
 
 void Main(const Setup& setup) {
-  const double copy = CopyRate(setup), plain = PlainRate(setup);
   std::printf("blocks of %zu bytes, 2 phases a step, median of %d runs, %u hardware threads\n",
               setup.block_bytes, setup.repeats, std::thread::hardware_concurrency());
-  std::printf("memcpy, one thread             %6.2f GB/s\n", copy / 1e9);
-  std::printf("plain gRPC stream each way     %6.2f GB/s\n", plain / 1e9);
+  const Rate plain = PlainRate(setup);
+  Print("memcpy, one thread", CopyRate(setup), plain);
+  Print("plain gRPC stream each way, TCP", plain, plain);
+  const std::string folder = absl::StrCat("/tmp/thermocline-exchange-benchmark-", getpid());
   for (const uint32_t ranks : {2u, 4u, 8u}) {
-    const double rate = ExchangeRate(setup, ranks);
-    std::printf("exchange of %u ranks            %6.2f GB/s, %.2f of the plain streams\n", ranks,
-                rate / 1e9, rate / plain);
+    const std::string what = absl::StrCat("exchange of ", ranks, " ranks, ");
+    Print(what + "TCP", ExchangeRate(setup, ranks, ""), plain);
+    Print(what + "Unix sockets", ExchangeRate(setup, ranks, folder), plain);
   }
+  std::filesystem::remove(folder);
 }
 
 }  // namespace

@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/wire/messages.h"
 #include "worker/exchange/chunk_codec.h"
+#include "worker/exchange/local_socket.h"
 #include "worker/session/retry_policy.h"
 
 namespace thermocline {
@@ -32,8 +34,17 @@ std::shared_ptr<grpc::Channel> OpenKeptAlive(
 }  // namespace
 
 struct GrpcExchange::Peer {
-  std::string address;
-  std::unique_ptr<grpc::GenericStub> stub;
+  struct Way {
+    std::string where;  // As errors name it.
+    std::unique_ptr<grpc::GenericStub> stub;
+  };
+  // The socket, as long as it is there.
+  const Way& ToOpen() const {
+    return socket.stub != nullptr && CheckLocalSocket(socket.where).ok() ? socket : tcp;
+  }
+
+  Way tcp;
+  Way socket;  // No stub: the other worker has none that can be reached.
 };
 
 // A stream to one peer. Operations are begun without the mutex, as in GrpcExchangeServer; a hold
@@ -41,17 +52,17 @@ struct GrpcExchange::Peer {
 class GrpcExchange::Stream final
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  Stream(GrpcExchange* owner, WorkerRank to, uint64_t attempt)
-      : to(to), attempt(attempt), owner_(owner) {}
+  Stream(GrpcExchange* owner, WorkerRank to, uint64_t attempt, const Peer::Way& way)
+      : to(to), attempt(attempt), way(way), owner_(owner) {}
 
-  void Begin(const ExchangeHello& hello, grpc::GenericStub* stub, std::shared_ptr<Stream> self) {
+  void Begin(const ExchangeHello& hello, std::shared_ptr<Stream> self) {
     self_ = std::move(self);
     {
       absl::MutexLock lock(&mutex_);
       is_writing_ = true;
     }
     out_ = EncodeHello(hello);
-    stub->PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
+    way.stub->PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
     AddHold();
     StartWrite(&out_);
     StartRead(&in_);
@@ -120,6 +131,7 @@ class GrpcExchange::Stream final
 
   const WorkerRank to;
   const uint64_t attempt;
+  const Peer::Way& way;
 
  private:
   GrpcExchange* const owner_;
@@ -147,10 +159,16 @@ absl::StatusOr<std::unique_ptr<GrpcExchange>> GrpcExchange::Create(const Options
   std::vector<std::unique_ptr<Peer>> peers(identity.num_workers);
   for (uint32_t rank = 0; rank < identity.num_workers; ++rank) {
     if (rank == identity.rank.value()) continue;
-    peers[rank] = std::make_unique<Peer>();
-    peers[rank]->address = options.addresses[rank];
-    peers[rank]->stub = std::make_unique<grpc::GenericStub>(
-        OpenKeptAlive(options.addresses[rank], credentials, options));
+    const std::string& address = options.addresses[rank];
+    Peer& peer = *(peers[rank] = std::make_unique<Peer>());
+    peer.tcp = {address,
+                std::make_unique<grpc::GenericStub>(OpenKeptAlive(address, credentials, options))};
+    if (options.socket_folder.empty()) continue;
+    const auto path = LocalSocketPath(options.socket_folder, address);
+    if (!path.ok() || !CheckLocalSocket(*path).ok()) continue;
+    peer.socket = {*path,
+                   std::make_unique<grpc::GenericStub>(OpenKeptAlive(
+                       LocalSocketTarget(*path), grpc::InsecureChannelCredentials(), options))};
   }
   return std::unique_ptr<GrpcExchange>(new GrpcExchange(server, std::move(peers)));
 }
@@ -159,6 +177,21 @@ GrpcExchange::GrpcExchange(GrpcExchangeServer* server, std::vector<std::unique_p
     : server_(server), peers_(std::move(peers)), streams_(peers_.size()) {}
 
 GrpcExchange::~GrpcExchange() { Close(); }
+
+std::string GrpcExchange::DescribeWays() const {
+  std::vector<size_t> over_socket, over_tcp;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (peers_[rank] == nullptr) continue;
+    (peers_[rank]->socket.stub != nullptr ? over_socket : over_tcp).push_back(rank);
+  }
+  const auto ranks = [](const std::vector<size_t>& some) {
+    return absl::StrCat(some.size() == 1 ? "rank " : "ranks ", absl::StrJoin(some, ", "));
+  };
+  std::vector<std::string> ways;
+  if (!over_socket.empty()) ways.push_back(absl::StrCat(ranks(over_socket), " over a Unix socket"));
+  if (!over_tcp.empty()) ways.push_back(absl::StrCat(ranks(over_tcp), " over TCP"));
+  return absl::StrJoin(ways, ", ");
+}
 
 void GrpcExchange::Start(ExchangeEvents* events) {
   events_ = events;
@@ -176,14 +209,14 @@ void GrpcExchange::Open(WorkerRank to, uint64_t attempt) {
   hello.set_num_workers(identity.num_workers);
   hello.set_attempt(attempt);
   hello.set_life(identity.life);
-  const auto stream = std::make_shared<Stream>(this, to, attempt);
+  const auto stream = std::make_shared<Stream>(this, to, attempt, peers_[to.value()]->ToOpen());
   {
     absl::MutexLock lock(&mutex_);
     if (is_closed_) return;
     ++num_streams_;
     streams_[to.value()] = stream;  // The one before is done: only then is another one opened.
   }
-  stream->Begin(hello, peers_[to.value()]->stub.get(), stream);
+  stream->Begin(hello, stream);
 }
 
 std::shared_ptr<GrpcExchange::Stream> GrpcExchange::Find(WorkerRank to, uint64_t attempt) {
@@ -206,7 +239,7 @@ void GrpcExchange::SendReceipt(WorkerRank to, uint64_t attempt, const Receipt& r
 void GrpcExchange::OnStreamDone(const Stream& stream, const absl::Status& status) {
   const uint32_t to = stream.to.value();
   absl::Status why =
-      WithContext(status, absl::StrCat("stream to rank ", to, " at ", peers_[to]->address));
+      WithContext(status, absl::StrCat("stream to rank ", to, " at ", stream.way.where));
   if (absl::IsFailedPrecondition(why)) why = MarkServerLoss(why);
   events_->OnClosed(stream.to, stream.attempt, why);
   std::shared_ptr<Stream> done;  // Is not destroyed under the mutex.

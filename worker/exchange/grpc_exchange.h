@@ -1,6 +1,7 @@
 // ExchangeTransport over gRPC: a bidirectional stream for each ordered pair of ranks, opened by the
-// one whose blocks it carries, over a connection of its own. The streams that others open come
-// through GrpcExchangeServer.
+// one whose blocks it carries, over a connection of its own: a Unix socket where the other worker
+// can be reached over one (local_socket.h), else TCP. The streams that others open come through
+// GrpcExchangeServer.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_GRPC_EXCHANGE_H_
 #define THERMOCLINE_WORKER_EXCHANGE_GRPC_EXCHANGE_H_
 
@@ -22,10 +23,11 @@ class GrpcExchange final : public ExchangeTransport {
  public:
   struct Options {
     std::vector<std::string> addresses;  // [num_workers] host:port, by rank
-    TlsFiles tls;
+    TlsFiles tls;                        // Of connections over TCP.
     int max_message_bytes = kDefaultMaxMessageBytes;
     // A peer without a sign of life for twice as long is gone: its connection may never say so.
     int keepalive_ms = 10'000;
+    std::string socket_folder;  // Of the workers' Unix sockets; "": none is used.
   };
 
   // As the process that `server` serves for; it outlives this. Connects with the first streams.
@@ -33,6 +35,9 @@ class GrpcExchange final : public ExchangeTransport {
   static absl::StatusOr<std::unique_ptr<GrpcExchange>> Create(const Options& options,
                                                               GrpcExchangeServer* server);
   ~GrpcExchange() override;
+
+  // How the others are reached: "rank 1 over a Unix socket, ranks 2, 3 over TCP".
+  std::string DescribeWays() const;
 
   // OnClosed has the stream's error, with rank and address; where the process there is not of this
   // generation (kFailedPrecondition), it is marked as a loss that is not this worker's fault

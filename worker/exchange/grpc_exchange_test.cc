@@ -1,10 +1,18 @@
 // The exchange over gRPC: whole ranks behind proxies that cut their connections, and each side
-// against protobuf's own classes, so that the two share no codec.
+// against protobuf's own classes, so that the two share no codec; and over Unix sockets.
 #include "worker/exchange/grpc_exchange.h"
 
+#include <fcntl.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -29,6 +37,7 @@
 #include "tests/testing/test_seed.h"
 #include "worker/exchange/exchange.h"
 #include "worker/exchange/exchange_testing.h"
+#include "worker/exchange/local_socket.h"
 #include "worker/session/retry_policy.h"
 
 namespace thermocline {
@@ -51,24 +60,50 @@ class Host final : public Worker::WithRawCallbackMethod_Exchange<Worker::Service
   ~Host() override { listening_->Shutdown(0); }
 
   GrpcExchangeServer::Reactor* Exchange(grpc::CallbackServerContext* context) override {
+    ++tcp_streams_;
     return server_.Exchange(context);
   }
+  void ListenIn(const std::string& folder) {
+    auto socket = LocalSocket::Listen(folder, address(), &server_);
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    socket_ = *std::move(socket);
+  }
+  // Ends the streams that come over it.
+  void CloseSocket() { socket_.reset(); }
   GrpcExchangeServer& server() { return server_; }
   const std::string& address() const { return listening_->address(); }
+  const std::string& socket_path() const { return socket_->path(); }
+  int tcp_streams() const { return tcp_streams_; }  // So far.
 
  private:
   GrpcExchangeServer server_;
+  std::atomic<int> tcp_streams_{0};
   std::unique_ptr<GrpcServer> listening_;
+  std::unique_ptr<LocalSocket> socket_;
 };
 
 std::unique_ptr<Exchange> MakeExchange(ExchangeOptions options,
                                        const std::vector<std::string>& addresses, Host* host,
-                                       Scheduler* scheduler, ExchangeHooks hooks = {}) {
+                                       Scheduler* scheduler,
+                                       const std::string& socket_folder = "") {
   options.rank = host->server().identity().rank;
   options.num_ranks = host->server().identity().num_workers;
-  auto transport = GrpcExchange::Create({addresses, {}}, &host->server());
+  GrpcExchange::Options streams;
+  streams.addresses = addresses;
+  streams.socket_folder = socket_folder;
+  auto transport = GrpcExchange::Create(streams, &host->server());
   EXPECT_TRUE(transport.ok()) << transport.status();
-  return std::make_unique<Exchange>(options, std::move(hooks), *std::move(transport), scheduler);
+  return std::make_unique<Exchange>(options, ExchangeHooks{}, *std::move(transport), scheduler);
+}
+
+void LeaveAll(const std::vector<std::unique_ptr<Exchange>>& exchanges) {
+  std::vector<std::thread> threads;
+  for (const auto& exchange : exchanges) {
+    threads.emplace_back([&exchange] {
+      EXPECT_TRUE(exchange->Leave([](const Exchange::Done& done) { done(absl::OkStatus()); }).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Every rank is reached through a proxy that cuts connections somewhere in their chunks.
@@ -99,13 +134,7 @@ TEST(GrpcExchangeTest, AllBlocksArriveWhereverStreamsAreCut) {
     exchanges[rank]->FillStats(&stats);
     EXPECT_GE(stats.streams_opened(), 2u);
   }
-  std::vector<std::thread> threads;
-  for (const auto& exchange : exchanges) {
-    threads.emplace_back([&exchange] {
-      EXPECT_TRUE(exchange->Leave([](const Exchange::Done& done) { done(absl::OkStatus()); }).ok());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  LeaveAll(exchanges);
 }
 
 // Its connections stay open, and nothing comes through them.
@@ -494,6 +523,193 @@ TEST(GrpcExchangeTest, WithTlsAWorkerMayExchangeAndAReaderMayNot) {
                                ": role reader may not call Exchange; it is for worker")));
   stream_of(Role::kWorker, &worker);
   host.server().End();
+}
+
+class LocalSocketTest : public testing::Test {
+ protected:
+  // Bazel's folder for tests is too long for a socket.
+  void SetUp() override {
+    char folder[] = "/tmp/exchange-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  // Of the worker at an address.
+  std::string PathOf(const std::string& address) const {
+    const auto path = LocalSocketPath(folder_, address);
+    EXPECT_TRUE(path.ok()) << path.status();
+    return path.value_or("");
+  }
+
+  std::string folder_;
+};
+
+TEST_F(LocalSocketTest, CarriesBlocksWhereThereIsOneAndTcpElsewhere) {
+  ThreadScheduler scheduler;
+  Host first(0), second(1), without(2);
+  first.ListenIn(folder_);
+  second.ListenIn(folder_);
+  const std::vector<Host*> hosts = {&first, &second, &without};
+  const std::vector<std::string> addresses = {first.address(), second.address(), without.address()};
+  GrpcExchange::Options streams;
+  streams.addresses = addresses;
+  EXPECT_EQ((*GrpcExchange::Create(streams, &first.server()))->DescribeWays(),
+            "ranks 1, 2 over TCP");
+  streams.socket_folder = folder_;
+  EXPECT_EQ((*GrpcExchange::Create(streams, &first.server()))->DescribeWays(),
+            "rank 1 over a Unix socket, rank 2 over TCP");
+  EXPECT_EQ((*GrpcExchange::Create(streams, &without.server()))->DescribeWays(),
+            "ranks 0, 1 over a Unix socket");
+
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (Host* const host : hosts) {
+    exchanges.push_back(MakeExchange({}, addresses, host, &scheduler, folder_));
+  }
+  RunSteps(10, exchanges);
+  LeaveAll(exchanges);
+  EXPECT_EQ(first.tcp_streams(), 0);
+  EXPECT_EQ(second.tcp_streams(), 0);
+  EXPECT_GE(without.tcp_streams(), 2);  // Those that come before it has begun come again.
+  exchanges.clear();
+  first.CloseSocket();
+  second.CloseSocket();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(LocalSocketTest, StreamsGoOnOverTcpWhenItIsGone) {
+  ThreadScheduler scheduler;
+  std::vector<std::unique_ptr<Host>> hosts;
+  std::vector<std::string> addresses;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    hosts.push_back(std::make_unique<Host>(rank));
+    hosts.back()->ListenIn(folder_);
+    addresses.push_back(hosts.back()->address());
+  }
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (const auto& host : hosts) {
+    ExchangeOptions options;
+    options.phases = kDensePhases;
+    exchanges.push_back(MakeExchange(options, addresses, host.get(), &scheduler, folder_));
+  }
+  for (const Phase phase : {Phase::kDenseGradients, Phase::kDenseWeights}) {
+    for (const auto& exchange : exchanges) {
+      ASSERT_TRUE(PostContent({Step(0), phase}, exchange.get()).ok());
+    }
+    for (const auto& exchange : exchanges) UseContent({Step(0), phase}, exchange.get());
+    EXPECT_EQ(hosts[0]->tcp_streams(), phase == Phase::kDenseWeights ? 2 : 0);
+    EXPECT_EQ(hosts[1]->tcp_streams(), 0);
+    if (phase == Phase::kDenseGradients) hosts[0]->CloseSocket();
+  }
+}
+
+TEST_F(LocalSocketTest, AnotherGenerationAtItIsALoss) {
+  Host stranger(0);
+  stranger.ListenIn(folder_);
+  Recorder none, recorder;
+  stranger.server().Begin(&none);
+  GrpcExchangeServer server({"job", 5, WorkerRank(1), kRanks});
+  GrpcExchange::Options streams;
+  streams.addresses = {stranger.address(), "", "127.0.0.1:1"};
+  streams.socket_folder = folder_;
+  auto transport = GrpcExchange::Create(streams, &server);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  (*transport)->Start(&recorder);
+  (*transport)->Open(WorkerRank(0), 1);
+  recorder.is_closed.WaitForNotification();
+  (*transport)->Close();
+  EXPECT_TRUE(IsServerLoss(recorder.closed)) << recorder.closed;
+  EXPECT_EQ(recorder.closed.message(),
+            absl::StrCat("stream to rank 0 at ", stranger.socket_path(),
+                         ": this worker is of job 'job', generation 4, 3 workers; rank 1 is of "
+                         "job 'job', generation 5, 3 workers"));
+  stranger.server().End();
+}
+
+TEST_F(LocalSocketTest, ServesExchangeAlone) {
+  Host host(0);
+  host.ListenIn(folder_);
+  const auto stub = Worker::NewStub(grpc::CreateChannel(LocalSocketTarget(host.socket_path()),
+                                                        grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  EvaluationDecisionReply reply;
+  EXPECT_EQ(FromGrpcStatus(stub->Decide(&context, EvaluationDecision(), &reply)),
+            absl::PermissionDeniedError(
+                "Decide is not for the socket between workers, which is for Exchange"));
+}
+
+TEST_F(LocalSocketTest, IsForItsUserAlone) {
+  Host host(0);
+  host.ListenIn(folder_);
+  const std::string path = host.socket_path();
+  EXPECT_TRUE(CheckLocalSocket(path).ok());
+  ASSERT_EQ(chmod(folder_.c_str(), 0750), 0);
+  EXPECT_EQ(CheckLocalSocket(path),
+            absl::PermissionDeniedError(
+                absl::StrCat(folder_, " is no folder that only user ", geteuid(), " may enter")));
+  EXPECT_EQ(LocalSocket::Listen(folder_, "127.0.0.1:1", &host.server()).status(),
+            CheckLocalSocket(path));
+  const std::string link = folder_ + "-link";
+  std::filesystem::create_directory_symlink(folder_, link);
+  ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
+  EXPECT_EQ(LocalSocket::Listen(link, "127.0.0.1:1", &host.server()).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  std::filesystem::remove(link);
+
+  host.CloseSocket();
+  std::filesystem::remove(folder_);
+  host.ListenIn(folder_);  // Makes it.
+  struct stat made;
+  ASSERT_EQ(stat(folder_.c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 0777, 0700u);
+}
+
+TEST_F(LocalSocketTest, WhatAKilledProcessLeftHarmsNothing) {
+  const auto leave = [](const std::string& path) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    close(fd);
+  };
+  Host host(0), other(1);
+  other.ListenIn(folder_);
+  // Of an earlier process with the same address, of one that may be about to listen, and others.
+  leave(PathOf(host.address()));
+  EXPECT_EQ(CheckLocalSocket(PathOf(host.address())),
+            absl::NotFoundError("no process listens on " + PathOf(host.address())));
+  leave(PathOf("127.0.0.1:2"));
+  leave(PathOf("127.0.0.1:3"));
+  const timespec old[2] = {{1'000'000'000, 0}, {1'000'000'000, 0}};
+  for (const std::string& path : {PathOf("127.0.0.1:3"), other.socket_path()}) {
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), old, 0), 0);
+  }
+  host.ListenIn(folder_);
+  EXPECT_TRUE(CheckLocalSocket(host.socket_path()).ok());
+  EXPECT_TRUE(CheckLocalSocket(other.socket_path()).ok());
+  EXPECT_TRUE(std::filesystem::exists(PathOf("127.0.0.1:2")));
+  EXPECT_FALSE(std::filesystem::exists(PathOf("127.0.0.1:3")));
+}
+
+TEST_F(LocalSocketTest, ItsPathSaysAddressAndNetworkNamespace) {
+  struct stat space;
+  ASSERT_EQ(stat("/proc/self/ns/net", &space), 0);
+  EXPECT_EQ(PathOf("10.0.0.1:4000"), absl::StrCat(folder_, "/10.0.0.1:4000-", space.st_ino));
+  EXPECT_EQ(PathOf("[fe80::1%eth0]:4000"),
+            absl::StrCat(folder_, "/fe80::1-eth0:4000-", space.st_ino));
+  EXPECT_EQ(LocalSocketPath("/tmp/two words", "a:1").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+
+  // 107 bytes fit.
+  const size_t fits = 107 - (PathOf("a:1").size() - folder_.size());
+  const std::string longest(fits, 'x');
+  ASSERT_TRUE(LocalSocketPath(longest, "a:1").ok());
+  const absl::Status too_long = LocalSocketPath(longest + "x", "a:1").status();
+  EXPECT_EQ(too_long.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(too_long.message(), "it has 108 bytes, at most 107 fit"))
+      << too_long;
+  Host host(0);
+  EXPECT_EQ(LocalSocket::Listen(longest + "x", "a:1", &host.server()).status(), too_long);
 }
 
 }  // namespace

@@ -1,0 +1,178 @@
+#include "worker/exchange/local_socket.h"
+
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status_macros.h"
+#include "common/net/rpc.h"
+
+namespace thermocline {
+namespace {
+
+constexpr absl::string_view kExchangeMethod = "/thermocline.Worker/Exchange";
+
+// A younger socket may be one that is about to listen.
+constexpr time_t kStaleAfterSeconds = 60;
+
+// What a URI's path has without an escape.
+bool IsPlain(char c) {
+  return absl::ascii_isalnum(c) || absl::string_view("-._~/:@+,=").find(c) != std::string::npos;
+}
+
+absl::Status CheckFolder(const std::string& folder) {
+  struct stat found;
+  if (lstat(folder.c_str(), &found) != 0) {
+    return absl::NotFoundError(absl::StrCat(folder, ": ", std::strerror(errno)));
+  }
+  if (S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 077) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(folder, " is no folder that only user ", geteuid(), " may enter"));
+}
+
+bool IsListenedOn(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  // EAGAIN: connections that were not accepted yet fill its queue.
+  const bool is = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+                  errno == EAGAIN;
+  close(fd);
+  return is;
+}
+
+void RemoveStale(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string path = entry.path().string();
+    struct stat found;
+    if (lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) continue;
+    if (found.st_mtime + kStaleAfterSeconds > time(nullptr) || IsListenedOn(path)) continue;
+    unlink(path.c_str());
+  }
+}
+
+// The plugin for reflection would come with threads of its own.
+class WithoutPlugins final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
+
+class Refusal final : public GrpcExchangeServer::Reactor {
+ public:
+  explicit Refusal(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+class LocalSocket::Service final : public grpc::CallbackGenericService {
+ public:
+  explicit Service(GrpcExchangeServer* exchange) : exchange_(*exchange) {}
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    const absl::string_view method = context->method();
+    if (method == kExchangeMethod) return exchange_.Exchange(context);
+    return new Refusal(absl::PermissionDeniedError(
+        absl::StrCat(method.substr(method.rfind('/') + 1),
+                     " is not for the socket between workers, which is for Exchange")));
+  }
+
+ private:
+  GrpcExchangeServer& exchange_;
+};
+
+std::string LocalSocketFolder() {
+  const char* const folder = std::getenv("TMPDIR");
+  return absl::StrCat(folder == nullptr || *folder == '\0' ? "/tmp" : folder,
+                      "/thermocline-exchange-", geteuid());
+}
+
+absl::StatusOr<std::string> LocalSocketPath(const std::string& folder, const std::string& address) {
+  std::error_code error;
+  // "net:[4026531840]": its inode.
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/net", error).string();
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat("/proc/self/ns/net: ", error.message()));
+  }
+  const std::string path = absl::StrReplaceAll(absl::StrCat(folder, "/", address, "-", space),
+                                               {{"net:", ""}, {"[", ""}, {"]", ""}, {"%", "-"}});
+  const bool is_plain = std::all_of(path.begin(), path.end(), IsPlain);
+  if (is_plain && path.size() < sizeof(sockaddr_un::sun_path)) return path;
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", path, "' is no path of a socket: ",
+                   is_plain ? absl::StrCat("it has ", path.size(), " bytes, at most ",
+                                           sizeof(sockaddr_un::sun_path) - 1, " fit")
+                            : "it has other characters than letters, digits and -._~/:@+,="));
+}
+
+absl::Status CheckLocalSocket(const std::string& path) {
+  RETURN_IF_ERROR(CheckFolder(std::filesystem::path(path).parent_path().string()));
+  if (IsListenedOn(path)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("no process listens on ", path));
+}
+
+std::string LocalSocketTarget(const std::string& path) { return absl::StrCat("unix:", path); }
+
+absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Listen(const std::string& folder,
+                                                                 const std::string& address,
+                                                                 GrpcExchangeServer* exchange) {
+  ASSIGN_OR_RETURN(std::string path, LocalSocketPath(folder, address));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(
+        absl::StrCat("can't make the folder ", folder, ": ", std::strerror(errno)));
+  }
+  RETURN_IF_ERROR(CheckFolder(folder));
+  RemoveStale(folder);
+  std::unique_ptr<LocalSocket> socket(new LocalSocket(std::move(path), exchange));
+  grpc::ServerBuilder builder;
+  builder.SetOption(std::make_unique<WithoutPlugins>());
+  // gRPC removes a socket that is there: of a process that had the address before.
+  builder.AddListeningPort(LocalSocketTarget(socket->path()), grpc::InsecureServerCredentials());
+  SetDataPlaneOptions(kDefaultMaxMessageBytes, &builder);
+  builder.RegisterCallbackGenericService(socket->service_.get());
+  socket->server_ = builder.BuildAndStart();
+  if (socket->server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("can't listen on ", socket->path()));
+  }
+  return socket;
+}
+
+LocalSocket::LocalSocket(std::string path, GrpcExchangeServer* exchange)
+    : path_(std::move(path)), service_(std::make_unique<Service>(exchange)) {}
+
+LocalSocket::~LocalSocket() {
+  if (server_ != nullptr) Shutdown(0);
+}
+
+void LocalSocket::Shutdown(int grace_ms) {
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(grace_ms));
+  server_->Wait();
+}
+
+}  // namespace thermocline
