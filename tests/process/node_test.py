@@ -38,14 +38,14 @@ class NodeTest(ProcessTest):
             return ''
         return launcher, wait_for(address, 'the controller\'s address')
 
-    def node(self, address, name, *flags):
+    def node(self, address, name, *flags, env=None):
         """An agent; it is killed after the test at the latest."""
         folder = '%s-%s' % (self.run_dir, name)
         agent = subprocess.Popen(
             [THERMOCLINE, 'node', '--controller', address, '--name', name,
              *([] if '--dir' in flags else ['--dir', folder]), *flags],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=set_signals)
+            env=env, preexec_fn=set_signals)
 
         def clean_up():
             if agent.poll() is None:
@@ -128,7 +128,8 @@ class NodeTest(ProcessTest):
 
     def test_the_same_model_as_on_one_machine(self):
         launcher, address = self.controller(*FLAGS, '--set=train.passes=5')
-        nodes = [self.node(address, name) for name in ('h1', 'h2')]
+        sockets = {**os.environ, 'TMPDIR': '/tmp'}  # Bazel's folder may be too long for a socket.
+        nodes = [self.node(address, name, env=sockets) for name in ('h1', 'h2')]
         self.wait_for_step(launcher, 10)
         stats = self.thermocline('stats', '--run-dir', self.run_dir)
         logs = self.thermocline('logs', self.run_dir, 'server-1')
@@ -145,6 +146,10 @@ class NodeTest(ProcessTest):
         for name in ('h1', 'h2'):
             files = os.listdir('%s-%s' % (self.run_dir, name))
             self.assertEqual(len([f for f in files if f.endswith('.log')]), 2, files)
+            # The workers of two agents of one machine find each other, too.
+            log, = [f for f in files if re.fullmatch(r'worker-\d\.log', f)]
+            with open('%s-%s/%s' % (self.run_dir, name, log)) as file:
+                self.assertRegex(file.read(), r'blocks go to rank \d over a Unix socket')
         left = self.thermocline('logs', self.run_dir, 'worker-0')
         self.assertRegex(left.stdout, r'worker 0 ran on host h[12], its log: /.*worker-0\.log')
 
