@@ -9,7 +9,8 @@ One host has the controller and the server, each worker has one. Links of all ho
 that slows down slows all down: without a cache; with --cache also with one; with --other (a folder
 like bazel-bin) also without a cache by the programs there. Printed: every run; then for each kind the
 median samples/s, the KB a step over the server's link and over a worker's (to it, from it; the
-largest), and the ratio to the first kind, taken within each round. All runs of a dim and number of
+largest), the ratio to the first kind, taken within each round, and the ratio that links alone would
+allow: of the bytes that the most loaded link carries in one direction. All runs of a dim and number of
 workers must end with the same model, bit for bit.
 
 DATA is a folder as `thermocline generate` writes it. Needs root, ip and tc. All hosts share the
@@ -46,6 +47,9 @@ class Kind:
         self.program = os.path.realpath(os.path.join(programs, "deploy/thermocline"))
         self.rates, self.server, self.worker = [], (0, 0), (0, 0)
         self.digest = None
+
+    def most_loaded(self):
+        return max(*self.server, *self.worker)
 
     def run(self, args, hosts, workers, folder):
         run_dir = tempfile.mkdtemp(prefix="run-", dir=folder)
@@ -97,13 +101,15 @@ def compare(args, hosts, dim, workers, folder):
                 sys.exit(f"{kind.name}: the digest is {kind.digest}, not {kinds[0].digest}")
             print(f"round {number}   {kind.name:26} {kind.rates[-1]:9.0f} samples/s   "
                   f"load {os.getloadavg()[0]:.1f}", flush=True)
-    print(f"{'':26} {'samples/s':>10} {'server KB/step in, out':>24} {'worker KB/step in, out':>24}  ratio")
+    print(f"{'':26} {'samples/s':>10} {'server KB/step in, out':>24} {'worker KB/step in, out':>24}  "
+          "ratio to the first, links alone")
     for kind in kinds:
         ratios = [rate / first for rate, first in zip(kind.rates, kinds[0].rates)]
         print(f"{kind.name:26} {statistics.median(kind.rates):10.0f} "
               f"{kind.server[0]:13.0f}, {kind.server[1]:9.0f} {kind.worker[0]:13.0f}, "
               f"{kind.worker[1]:9.0f}  {statistics.median(ratios):.2f} "
-              f"({min(ratios):.2f} .. {max(ratios):.2f})", flush=True)
+              f"({min(ratios):.2f} .. {max(ratios):.2f}), {kinds[0].most_loaded() / kind.most_loaded():.2f}",
+              flush=True)
 
 
 def numbers(text):
