@@ -26,7 +26,11 @@ void Print(const ClusterCounters& sum) {
             << sum.left_behind << " processes left behind, " << sum.strays
             << " calls to another generation's, " << sum.committed << " checkpoints; "
             << sum.disk.lost << " answers of the disk lost, " << sum.disk.late << " late, "
-            << sum.disk.stale << " old folders\n";
+            << sum.disk.stale << " old folders; " << sum.streams.chunks
+            << " chunks between workers, " << sum.streams.broken << " streams broken, "
+            << sum.streams.cut << " cut, " << sum.streams.refused << " refused, "
+            << sum.streams.strangers << " by another generation, " << sum.streams.late
+            << " frames late\n";
 }
 
 TEST(ClusterTest, TheModelIsThatOfAnUndisturbedJob) {
@@ -51,7 +55,9 @@ TEST(ClusterTest, TheModelIsThatOfAnUndisturbedJob) {
        {sum.overtaken, sum.interrupted, sum.cuts, sum.one_way, sum.pauses, sum.stopped_clocks,
         sum.agents_killed, sum.hosts_killed, sum.processes_killed, sum.controllers_killed,
         sum.leases_lost, sum.left_behind, sum.committed, sum.disk.lost, sum.disk.late,
-        sum.disk.stale}) {
+        sum.disk.stale, sum.streams.broken, sum.streams.cut,
+
+        sum.streams.late}) {
     EXPECT_GT(count, 3u);
   }
 }
@@ -87,7 +93,8 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedInCluster{"OneWayLease", ClusterFault::kOneWayLease},
                     PlantedInCluster{"CommitsInThePast", ClusterFault::kCommitsInThePast},
                     PlantedInCluster{"TrustsOldFolders", ClusterFault::kTrustsOldFolders},
-                    PlantedInCluster{"OldGenerations", ClusterFault::kOldGenerations}),
+                    PlantedInCluster{"OldGenerations", ClusterFault::kOldGenerations},
+                    PlantedInCluster{"OldBlocks", ClusterFault::kOldBlocks}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

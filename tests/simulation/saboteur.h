@@ -50,7 +50,20 @@ enum class PlantedFault {
   kNothingForgotten,   // Servers keep the rows that no push has reached for too long.
   kNewestSchedule,     // A job that goes back goes on with the stretch that came last.
   kLimitsNotReplayed,  // A server that recovers keeps the rows beyond a table's limit.
+  // Of the exchange between workers, from here on.
+  kOwnersArrivalOrder,  // An owner merges gradients in another order than that of the ranks.
+  kOwnLast,             // Its own come last.
+  kEvictedEarly,        // A row leaves the cache before the gradients of the step before are in it.
+  kStaleHeldRows,       // A row is sent as it was before the update of the step before.
+  kOldBlocks,           // Chunks of an earlier generation's streams are taken.
+  kNeverSentAgain,      // What a broken stream has lost is said to be here.
+  kSharedCredit,        // A block that is held takes the room of all phases.
+  kLeavesByReceipts,    // A rank leaves once all it has sent has arrived, not before.
+  kWaitsFirst,          // A rank waits for gradients before it has sent its own.
+  kPushesLate,          // A rank waits for the next step's rows before its push is whole.
 };
+
+inline bool IsOfExchange(PlantedFault fault) { return fault >= PlantedFault::kOwnersArrivalOrder; }
 
 class Saboteur {
  public:

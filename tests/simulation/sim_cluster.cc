@@ -25,9 +25,21 @@ constexpr double kTroubles = 0.04;        // Of those.
 constexpr double kDiskInterrupts = 0.01;  // Of a controller's operations on its disk.
 constexpr int64_t kLongestPause = 8 * kSecond;
 
+std::vector<TableLayout> SparseTables() {
+  std::vector<TableLayout> tables(2);
+  for (uint32_t i = 0; i < 2; ++i) {
+    tables[i].id = TableId(i);
+    tables[i].name = absl::StrCat("T", i);
+    tables[i].dim = 4;
+    tables[i].optimizer.kind = i == 0 ? OptimizerKind::kAdagrad : OptimizerKind::kAdam;
+    tables[i].init_scale = 0.1f;
+  }
+  return tables;
+}
+
 PlantedFault PlantedIn(ClusterFault fault) {
-  return fault == ClusterFault::kOldGenerations ? PlantedFault::kOldGenerations
-                                                : PlantedFault::kNone;
+  if (fault == ClusterFault::kOldGenerations) return PlantedFault::kOldGenerations;
+  return fault == ClusterFault::kOldBlocks ? PlantedFault::kOldBlocks : PlantedFault::kNone;
 }
 
 }  // namespace
@@ -52,21 +64,23 @@ void ClusterCounters::Add(const ClusterCounters& other) {
   disk.lost += other.disk.lost;
   disk.late += other.disk.late;
   disk.stale += other.disk.stale;
+  streams.Add(other.streams);
 }
 
 VirtualCluster::VirtualCluster(const ClusterSetup& setup)
     : setup_(setup),
       random_(Mix64(setup.seed)),
       saboteur_(PlantedIn(setup.fault), setup.seed, /*staleness_steps=*/0),
+      tables_(SparseTables()),
       troubles_left_(setup.troubles) {
-  for (uint32_t i = 0; i < 2; ++i) {
-    TableLayout& table = tables_.emplace_back();
-    table.id = TableId(i);
-    table.name = absl::StrCat("T", i);
-    table.dim = 4;
-    table.optimizer.kind = i == 0 ? OptimizerKind::kAdagrad : OptimizerKind::kAdam;
-    table.init_scale = 0.1f;
-  }
+  for (const DenseTable& tensor : setup.dense) tables_.push_back(tensor.layout);
+  if (setup.exchange.has_value()) held_ = HeldTables(*setup.exchange, tables_);
+  const auto is_cut = [this](const void* from, const void* to) {
+    return !Passes(static_cast<const Host*>(from), static_cast<const Host*>(to));
+  };
+  streams_ = std::make_unique<SimStreams>(Mix64(setup.seed ^ 2),
+                                          setup.exchange.value_or(ExchangeSetup()).streams, is_cut,
+                                          &base_, &saboteur_);
   CHECK(CheckpointStore(&medium_, kDirectory).Prepare().ok());
   for (uint32_t i = 0; i < setup.num_hosts; ++i) {
     hosts_.push_back(std::make_unique<Host>(&base_));
@@ -117,6 +131,7 @@ ClusterResult VirtualCluster::Run() {
     result_.traffic.work.calls += work.calls;
   }
   result_.failures = failures_;
+  result_.counters.streams = streams_->counters();
   result_.micros = base_.NowMicros();
   result_.trace = Mix64(result_.trace ^ base_.events_run());
   return result_;
@@ -518,12 +533,18 @@ ClusterSetup ChooseCluster(uint64_t seed, ClusterFault fault) {
   setup.every_steps = static_cast<uint64_t>(random.Between(3, 9));
   setup.compute_us = random.Between(50'000, 300'000);
   setup.troubles = static_cast<int>(random.Between(4, 16));
+  // Workers that wait for each other seldom call another generation's server.
+  if (setup.num_workers == 1 || fault == ClusterFault::kOldGenerations) return setup;
+  setup.exchange = ChooseExchange(&random);
+  if (fault == ClusterFault::kOldBlocks) setup.exchange->streams = LateStreams();
+  setup.dense = ChooseDense(&random, SparseTables());
   return setup;
 }
 
 ClusterSetup Undisturbed(ClusterSetup setup) {
   setup.troubles = 0;
   setup.fault = ClusterFault::kNone;
+  setup.exchange.reset();
   return setup;
 }
 

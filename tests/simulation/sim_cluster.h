@@ -6,6 +6,7 @@
 #define THERMOCLINE_TESTS_SIMULATION_SIM_CLUSTER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "common/base/ids.h"
 #include "tests/simulation/network_disk.h"
 #include "tests/simulation/sim_runner.h"
+#include "tests/simulation/sim_setup.h"
+#include "tests/simulation/sim_streams.h"
 
 namespace thermocline {
 
@@ -24,6 +27,7 @@ enum class ClusterFault {
   kCommitsInThePast,  // As ControllerFault.
   kTrustsOldFolders,
   kOldGenerations,  // Servers take the pushes and pulls of other generations.
+  kOldBlocks,       // Workers take the blocks of generations before their own.
 };
 
 struct ClusterSetup {
@@ -34,7 +38,9 @@ struct ClusterSetup {
   int64_t compute_us = 100'000;  // Of a step, at the most.
   uint64_t num_keys = 40;        // As SimWorkerOptions.
   int keys_per_table = 8;
-  int troubles = 12;  // How often something happens.
+  int troubles = 12;              // How often something happens.
+  std::vector<DenseTable> dense;  // As SimSetup.
+  std::optional<ExchangeSetup> exchange;
   ClusterFault fault = ClusterFault::kNone;
 };
 
@@ -54,6 +60,7 @@ struct ClusterCounters {
   uint64_t strays = 0;       // Calls that came to a server of another generation.
   uint64_t committed = 0;
   NetworkDiskCounters disk;
+  SimStreamCounters streams;
 
   void Add(const ClusterCounters& other);
 };

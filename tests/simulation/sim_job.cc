@@ -104,6 +104,10 @@ void SimJob::MakeServers() {
   }
   network_ =
       std::make_unique<SimNetwork>(random_.Next(), setup_.faults, servers, &scheduler_, &saboteur_);
+  if (setup_.exchange.has_value()) held_ = HeldTables(*setup_.exchange, setup_.tables);
+  const StreamFaults faults = setup_.exchange.value_or(ExchangeSetup()).streams;
+  streams_ = std::make_unique<SimStreams>(Mix64(seed_ ^ 2), faults, /*is_cut=*/nullptr, &scheduler_,
+                                          &saboteur_);
 }
 
 // A controller knows nothing of what the one before knew.
@@ -282,7 +286,7 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
 
 // Whatever base and log a server began with, its rows are the model's after the same step.
 void SimJob::OnServing(SimServer* server) {
-  CheckServerRows(model_, setup_.tables, num_servers_, server, &failures_);
+  CheckServerRows(model_, {held_, /*are_written=*/!Exchanges()}, num_servers_, server, &failures_);
 }
 
 void SimJob::OnScored(Step step, double score, const std::optional<ScheduleState>& next) {
@@ -323,6 +327,14 @@ void SimJob::AddWorker(const action::StartProcess& start) {
   options.keys_per_table = setup_.keys_per_table;
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;
   options.tables = setup_.tables;
+  options.dense = setup_.dense;
+  if (Exchanges()) {
+    options.held = held_;
+    options.join = [this, rank, first_step](SimTrainee* worker, PsSession* session,
+                                            Scheduler* scheduler, std::function<void()> wake) {
+      return JoinOthers(rank, first_step, worker, session, scheduler, std::move(wake));
+    };
+  }
   if (schedule_.has_value()) {
     options.schedule = &*schedule_;
     options.schedule_state = start.schedule;
@@ -349,6 +361,26 @@ void SimJob::AddWorker(const action::StartProcess& start) {
         OnScored(step, score, next);
       },
       network_->Connect(), &scheduler_, &model_, &failures_);
+}
+
+std::unique_ptr<SimExchange> SimJob::JoinOthers(WorkerRank rank, Step first_step,
+                                                SimTrainee* worker, PsSession* session,
+                                                Scheduler* scheduler, std::function<void()> wake) {
+  SimExchangeOptions options = OptionsOf(*setup_.exchange, setup_.tables, setup_.dense);
+  options.seed = random_.Next();
+  options.exchange.rank = rank;
+  options.exchange.num_ranks = num_workers_;
+  options.exchange.start_step = first_step;
+  options.num_servers = num_servers_;
+  options.num_steps = setup_.num_steps;
+  SimStreamPlace place;
+  place.generation = start_.generation;
+  place.rank = rank;
+  place.scheduler = &scheduler_;
+  place.credit_steps = options.exchange.credit_steps;
+  place.after_event = std::move(wake);
+  return std::make_unique<SimExchange>(options, worker, streams_->Connect(std::move(place)),
+                                       session, scheduler, &saboteur_);
 }
 
 void SimJob::StopProcesses() {
@@ -635,7 +667,7 @@ SimServerCounters SimJob::server_counters() const {
 }
 
 uint64_t SimJob::trace() const {
-  uint64_t trace = Mix64(trace_ ^ network_->trace());
+  uint64_t trace = Mix64(trace_ ^ Mix64(network_->trace() ^ streams_->trace()));
   for (const auto& server : servers_) trace = Mix64(trace ^ server->trace());
   return trace;
 }

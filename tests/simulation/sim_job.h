@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "tests/simulation/sim_schedule.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/sim_setup.h"
+#include "tests/simulation/sim_streams.h"
 #include "tests/simulation/sim_worker.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/virtual_scheduler.h"
@@ -79,6 +81,9 @@ class SimJob {
   const SequentialModel& model() const { return model_; }
   const CheckpointLines& lines() const { return lines_; }
   const SimNetwork& network() const { return *network_; }
+  const SimStreams& streams() const { return *streams_; }
+  // The tables whose rows workers hold where there are several.
+  const std::set<TableId>& held() const { return held_; }
   const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
   // Those of the last generation.
   std::vector<SimServer*> servers() const;
@@ -102,6 +107,10 @@ class SimJob {
   void MakeServers();
   void MakeStore();
   void AddWorker(const action::StartProcess& start);
+  bool Exchanges() const { return setup_.exchange.has_value() && num_workers_ > 1; }
+  std::unique_ptr<SimExchange> JoinOthers(WorkerRank rank, Step first_step, SimTrainee* worker,
+                                          PsSession* session, Scheduler* scheduler,
+                                          std::function<void()> wake);
   bool WorkersDone() const;
 
   void StartLauncher(const GenerationStart& start);
@@ -150,6 +159,8 @@ class SimJob {
   std::optional<CheckpointStore> store_;             // Of the launcher that runs.
   std::vector<std::unique_ptr<SimServer>> servers_;  // [kMaxServers] The rest have no process.
   std::unique_ptr<SimNetwork> network_;
+  std::unique_ptr<SimStreams> streams_;
+  std::set<TableId> held_;
   std::vector<std::unique_ptr<SimWorker>> workers_;  // By rank; null: it died.
 
   std::shared_ptr<bool> launcher_ended_ = std::make_shared<bool>(false);

@@ -1,5 +1,7 @@
 #include "tests/simulation/sim_setup.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "worker/session/transport.h"
 
@@ -221,7 +223,75 @@ std::string DescribeAdmission(const SimSetup& setup) {
   return text;
 }
 
+// Several workers in sync mode, and not hot and cold batches: which keys come next is decided late
+// there. Drawn after all else, too.
+void ChooseExchange(SimRandom* random, SimSetup* setup) {
+  if (setup->staleness_steps > 0 || setup->num_workers == 1 || setup->schedule.has_value()) return;
+  setup->exchange = ChooseExchange(random);
+  // Of tables that drop or limit their rows no worker holds any.
+  const bool keeps_rows = random->Chance(0.7);
+  for (TableLayout& table : setup->tables) {
+    if (keeps_rows) table.min_count = table.unused_steps = table.max_rows = 0;
+  }
+  setup->dense = ChooseDense(random, setup->tables);
+  for (const DenseTable& tensor : setup->dense) setup->tables.push_back(tensor.layout);
+}
+
+std::string DescribeExchange(const SimSetup& setup) {
+  if (!setup.exchange.has_value()) return "";
+  const ExchangeSetup& exchange = *setup.exchange;
+  return absl::StrCat(", ", setup.dense.size(), " dense tensors exchanged",
+                      exchange.shares_rows ? ", and rows" : "", ", ", exchange.window_steps,
+                      " steps ahead, ", exchange.capacity, " rows held",
+                      exchange.least_credit ? ", with the least credit" : "", ", streams break ",
+                      exchange.streams.breaks, ", late ", exchange.streams.late, ", repeat ",
+                      exchange.streams.repeat);
+}
+
 }  // namespace
+
+ExchangeSetup ChooseExchange(SimRandom* random) {
+  ExchangeSetup exchange;
+  exchange.shares_rows = random->Chance(0.8);
+  exchange.window_steps = static_cast<int>(random->Between(1, 4));
+  exchange.capacity = static_cast<int32_t>(random->Between(0, 10));
+  exchange.least_credit = random->Chance(0.6);
+  exchange.max_chunk_bytes = static_cast<size_t>(random->Between(64, 2000));
+  if (random->Chance(0.3)) return exchange;
+  exchange.streams.breaks = 0.1 * random->Between(2, 7);
+  exchange.streams.late = 0.1 * random->Between(0, 10);
+  exchange.streams.repeat = 0.1 * random->Between(0, 2);
+  exchange.streams.late_us = random->Between(1'000, 1'000'000);
+  return exchange;
+}
+
+StreamFaults LateStreams() {
+  StreamFaults faults;
+  faults.breaks = 0.5;
+  faults.late = 1;
+  faults.late_us = 2'000'000;
+  return faults;
+}
+
+std::vector<DenseTable> ChooseDense(SimRandom* random, const std::vector<TableLayout>& tables) {
+  uint32_t id = 0;
+  for (const TableLayout& table : tables) id = std::max(id, table.id.value() + 1);
+  std::vector<DenseTable> dense(1 + random->Below(2));
+  const OptimizerKind kinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
+                                 OptimizerKind::kAdam};
+  const OptimizerKind kind = kinds[random->Below(3)];
+  for (DenseTable& tensor : dense) {
+    tensor.rows = static_cast<int>(random->Between(1, 3));
+    tensor.cols = kDenseBlockFloats;
+    tensor.layout.id = TableId(id++);
+    tensor.layout.name = absl::StrCat("dense", tensor.layout.id.value());
+    tensor.layout.dim = kDenseBlockFloats;
+    tensor.layout.optimizer.kind = kind;
+    tensor.layout.init_scale = 0.1f;
+    tensor.layout.role = TableRole::kDense;
+  }
+  return dense;
+}
 
 SimSetup ChooseSetup(SimRandom* random) {
   SimSetup setup;
@@ -263,6 +333,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   ChooseHosts(random, &setup);
   ChooseRowLimits(random, &setup);
   ChooseSchedule(random, &setup);
+  ChooseExchange(random, &setup);
   return setup;
 }
 
@@ -276,6 +347,7 @@ SimSetup Undisturbed(SimSetup setup) {
   setup.launcher = {};
   setup.overload = {};
   setup.crash_at_end = false;
+  setup.exchange.reset();
   return setup;
 }
 
@@ -290,7 +362,7 @@ std::string Describe(const SimSetup& setup) {
                       setup.overload.most_us, " us, ", setup.limits.max_held_pulls, " pulls held",
                       DescribeDurability(setup), DescribeCheckpoints(setup),
                       DescribeEvaluations(setup), DescribeSchedule(setup), DescribeHosts(setup),
-                      DescribeAdmission(setup));
+                      DescribeAdmission(setup), DescribeExchange(setup));
 }
 
 }  // namespace thermocline

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
 #include "server/core/server_config.h"
 #include "server/storage/push_journal.h"
@@ -24,6 +25,15 @@ struct NetworkFaults {
   double straggle = 0;   // A message takes up to `straggle_us`, past deadlines and later steps.
   int64_t delay_us = 2'000;
   int64_t straggle_us = 500'000;
+};
+
+// Of the streams between workers.
+struct StreamFaults {
+  double breaks = 0;  // Of the streams, after some frames; what is under way is lost, or ...
+  double late = 0;    // ... comes late, of so many of those.
+  double repeat = 0;  // Of the chunks; and receipts pass each other.
+  int64_t delay_us = 2'000;
+  int64_t late_us = 60'000;  // At the most.
 };
 
 // Of one server.
@@ -107,6 +117,16 @@ struct ScheduleSetup {
   uint32_t falls_to_double = 1;
 };
 
+// How workers exchange the dense parameters, and the rows that they hold.
+struct ExchangeSetup {
+  bool shares_rows = true;
+  int window_steps = 2;
+  int32_t capacity = 4;       // Rows of a table that an owner holds.
+  bool least_credit = false;  // One step in every phase.
+  size_t max_chunk_bytes = 512;
+  StreamFaults streams;
+};
+
 struct SimSetup {
   uint32_t num_servers = 1;
   uint32_t num_workers = 1;
@@ -130,11 +150,18 @@ struct SimSetup {
   OverloadFaults overload;    // Of server 0.
   bool crash_at_end = false;  // All of them once more, when everything is acknowledged.
   std::vector<TableLayout> tables;
+  std::vector<DenseTable> dense;  // Of `tables`; none: no worker exchanges anything.
+  std::optional<ExchangeSetup> exchange;
 };
 
 SimSetup ChooseSetup(SimRandom* random);
-// The same job on one server that never dies, with workers that don't, over a faultless network,
-// without a checkpoint.
+ExchangeSetup ChooseExchange(SimRandom* random);
+// Most of what they lose comes late, also to the next generation.
+StreamFaults LateStreams();
+// Tensors of a few blocks, with tables behind `tables`.
+std::vector<DenseTable> ChooseDense(SimRandom* random, const std::vector<TableLayout>& tables);
+// The same job on one server that never dies, with workers that don't, and exchange nothing, over a
+// faultless network, without a checkpoint.
 SimSetup Undisturbed(SimSetup setup);
 // In one line.
 std::string Describe(const SimSetup& setup);

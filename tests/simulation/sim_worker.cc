@@ -1,6 +1,7 @@
 #include "tests/simulation/sim_worker.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,6 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
                      Scheduler* scheduler, SequentialModel* model,
                      std::vector<std::string>* failures)
     : options_(options),
-      cluster_(options.num_servers),
       on_lost_(std::move(on_lost)),
       on_scored_(std::move(on_scored)),
       scheduler_(scheduler, ended_, 0, 0),
@@ -57,7 +57,7 @@ void SimWorker::Begin() {
     step_ = step_ - 1;
     return Evaluate();
   }
-  if (step_.value() < options_.num_steps) return PullStep();
+  if (step_.value() < options_.num_steps) return BeginStep();
   step_ = step_ - 1;  // Nothing is left to train: an earlier generation has pushed the last step.
   EndTraining();
 }
@@ -72,39 +72,85 @@ absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& r
   return reply;
 }
 
+// Its first step, or the next one.
+void SimWorker::BeginStep() {
+  if (options_.join == nullptr) return PullStep();
+  if (random_.Chance(0.2)) ReadAside();
+  if (exchange_ != nullptr) return exchange_->BeginNextStep();
+  exchange_ = options_.join(this, &session_, &scheduler_, [this] {
+    if (std::exchange(is_woken_, true)) return;
+    scheduler_.RunAfter(0, [this] {
+      is_woken_ = false;
+      exchange_->Work();
+    });
+  });
+  exchange_->Begin();
+}
+
 // A worker's keys and gradients depend only on the job, its rank, the step and the batch: a
 // repeated step is the same, also with another number of servers.
-SimRandom SimWorker::DataRandom(TableId table, Key key) const {
-  const uint64_t batch = stretch_.has_value() ? stretch_->BatchOf(step_) : 0;
+SimRandom SimWorker::DataRandom(Step step, TableId table, Key key) const {
+  const uint64_t batch = stretch_.has_value() ? stretch_->BatchOf(step) : 0;
   const uint64_t job = Mix64(options_.data_seed ^ Mix64(options_.rank.value()) ^ batch);
-  return SimRandom(Mix64(job ^ static_cast<uint64_t>(step_.value())) ^
+  return SimRandom(Mix64(job ^ static_cast<uint64_t>(step.value())) ^
                    KeyHash(TableSalt(table), key));
 }
 
+std::vector<Key> SimWorker::ChooseKeys(SimRandom* random) const {
+  std::set<Key> keys;
+  const int n = static_cast<int>(random->Below(options_.keys_per_table + 1));
+  for (int i = 0; i < n; ++i) keys.insert(Mix64(random->Below(options_.num_keys)));
+  return {keys.begin(), keys.end()};
+}
+
+std::vector<Key> SimWorker::KeysOf(Step step, const TableLayout& table) const {
+  for (const DenseTable& tensor : options_.dense) {
+    if (tensor.layout.id != table.id) continue;
+    std::vector<Key> keys(tensor.num_blocks());
+    std::iota(keys.begin(), keys.end(), 0);
+    return keys;
+  }
+  SimRandom random = DataRandom(step, TableId(0), /*key=*/0);
+  for (const TableLayout& before : options_.tables) {
+    if (before.id == table.id) break;
+    ChooseKeys(&random);
+  }
+  return ChooseKeys(&random);
+}
+
+uint32_t SimWorker::LookupsOf(Step step, TableId table, Key key) const {
+  if (IsDense(table)) return 0;
+  SimRandom random = DataRandom(step, table, key);
+  random.Next();  // MakeUpdates asks first whether the row is only read.
+  return 1 + static_cast<uint32_t>(random.Below(3));
+}
+
+bool SimWorker::IsDense(TableId table) const {
+  return std::any_of(options_.dense.begin(), options_.dense.end(),
+                     [&](const DenseTable& tensor) { return tensor.layout.id == table; });
+}
+
 void SimWorker::PullStep() {
-  SimRandom random = DataRandom(TableId(0), 0);
-  const std::shared_ptr<Blocks> rows = ChooseKeys(&random);
+  const auto blocks = std::make_shared<ServerBlocks>(options_.num_servers);
+  for (const TableLayout& table : options_.tables) {
+    for (const Key key : KeysOf(step_, table)) blocks->AddRead(table.id, key, table.dim);
+  }
   PullWork work;
   work.step = step_;
   // Its own last push must be in the rows, or need not be.
   if (random_.Chance(0.5)) work.after_step = step_ - 1;
-  work.slices.resize(options_.num_servers);
-  for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    for (Block& block : (*rows)[server]) {
-      work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
-    }
-  }
+  work.slices = blocks->PullSlices();
   session_.Pull(std::move(work),
-                [this, rows, after_step = work.after_step](absl::Status status, Step through) {
+                [this, blocks, after_step = work.after_step](absl::Status status, Step through) {
                   if (status.ok() && through < after_step) {
                     Fail(absl::StrCat("rows lack the push of step ", after_step.value()));
                   }
-                  OnPulled(rows, status, through);
+                  OnPulled(blocks->rows(), status, through);
                 });
   if (random_.Chance(0.2)) ReadAside();
 }
 
-void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
+void SimWorker::OnPulled(const std::vector<RowsOfTable>& rows, const absl::Status& status,
                          Step complete_through) {
   if (!status.ok()) return Fail(status);
   max_staleness_ =
@@ -114,31 +160,40 @@ void SimWorker::OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status
   }
   // In sync mode no server can have applied this step yet.
   const Step newest = options_.staleness_steps == 0 ? step_ - 1 : model_->complete_through();
-  CheckRows(*rows, complete_through, newest);
-  std::vector<ModelUpdate> updates = MakeUpdates(*rows);
-  if (options_.compute_us == 0) return PushStep(std::move(updates));
+  CheckRows(rows, complete_through, newest);
+  Compute(rows);
+}
+
+void SimWorker::OnRows(Step step, const std::vector<RowsOfTable>& rows) {
+  if (step != step_) Fail(absl::StrCat("the exchange is at step ", step.value()));
+  CheckRows(rows, step_ - 1, step_ - 1);
+  Compute(rows);
+}
+
+void SimWorker::Compute(const std::vector<RowsOfTable>& rows) {
+  std::vector<ModelUpdate> updates = MakeUpdates(rows);
+  if (options_.compute_us == 0) return PushStep(updates);
   scheduler_.RunAfter(random_.Between(0, options_.compute_us),
                       [this, updates = std::move(updates)] { PushStep(updates); });
 }
 
-// An evaluation read beside the training, at a step boundary.
+// An evaluation read beside the training, at a step boundary, of rows that no worker holds.
 void SimWorker::ReadAside() {
-  const std::shared_ptr<Blocks> rows = ChooseKeys(&random_);
+  const auto blocks = std::make_shared<ServerBlocks>(options_.num_servers);
+  for (const TableLayout& table : options_.tables) {
+    if (options_.held.count(table.id) > 0) continue;
+    for (const Key key : ChooseKeys(&random_)) blocks->AddRead(table.id, key, table.dim);
+  }
   PullWork work;
   work.kind = wire::PullKind::kRead;
   work.step = step_;
-  work.slices.resize(options_.num_servers);
-  for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    for (Block& block : (*rows)[server]) {
-      work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
-    }
-  }
+  work.slices = blocks->PullSlices();
   ++reads_outstanding_;
-  session_.Pull(std::move(work), [this, rows, step = step_](absl::Status status, Step through) {
+  session_.Pull(std::move(work), [this, blocks, step = step_](absl::Status status, Step through) {
     --reads_outstanding_;
     if (!status.ok()) return Fail(status);
     if (through < step - 1) Fail(absl::StrCat("read is only complete to ", through.value()));
-    CheckRows(*rows, through, model_->complete_through());
+    CheckRows(blocks->rows(), through, model_->complete_through());
   });
 }
 
@@ -167,36 +222,25 @@ void SimWorker::Evaluate() {
 }
 
 void SimWorker::Score() {
-  auto rows = std::make_shared<Blocks>(options_.num_servers);
+  const auto blocks = std::make_shared<ServerBlocks>(options_.num_servers);
   for (const TableLayout& table : options_.tables) {
     for (uint64_t i = 0; i < options_.num_keys; ++i) {
-      Block* block = BlockFor(rows.get(), table.id, wire::PushKind::kGradient, Mix64(i));
-      block->keys.push_back(Mix64(i));
-      block->values.resize(block->keys.size() * table.dim, -1.0f);
+      blocks->AddRead(table.id, Mix64(i), table.dim);
     }
   }
   PullWork work;
   work.kind = wire::PullKind::kRead;
   work.step = step_ + 1;
-  work.slices.resize(options_.num_servers);
-  for (uint32_t server = 0; server < options_.num_servers; ++server) {
-    for (Block& block : (*rows)[server]) {
-      work.slices[server].push_back({block.table, block.keys, absl::MakeSpan(block.values)});
-    }
-  }
+  work.slices = blocks->PullSlices();
   ++reads_outstanding_;
-  session_.Pull(std::move(work), [this, rows](const absl::Status& status, Step) {
+  session_.Pull(std::move(work), [this, blocks](const absl::Status& status, Step) {
     --reads_outstanding_;
     if (!status.ok()) return Fail(status);
-    CheckRows(*rows, step_, step_);  // Nothing of a later step is in them.
     ModelScore score;
-    for (const std::vector<Block>& blocks : *rows) {
-      for (const Block& block : blocks) {
-        const size_t dim = block.values.size() / block.keys.size();
-        for (size_t i = 0; i < block.keys.size(); ++i) {
-          score.Add(block.table, block.keys[i],
-                    absl::MakeConstSpan(block.values).subspan(i * dim, dim));
-        }
+    for (const RowsOfTable& rows : blocks->rows()) {
+      const size_t dim = rows.values.size() / rows.keys.size();
+      for (size_t i = 0; i < rows.keys.size(); ++i) {
+        score.Add(rows.table, rows.keys[i], absl::MakeConstSpan(rows.values).subspan(i * dim, dim));
       }
     }
     std::optional<ScheduleState> next;
@@ -236,112 +280,88 @@ void SimWorker::Advance() {
     options_.on_stretch(next);
   }
   step_ = step_ + 1;
-  PullStep();
+  BeginStep();
 }
 
 void SimWorker::EndTraining() {
   checkpoints_.EndTraining();
   finished_ = true;
+  Leave();
 }
 
-void SimWorker::CheckRows(const Blocks& rows, Step from, Step to) {
-  for (const std::vector<Block>& blocks : rows) {
-    for (const Block& block : blocks) {
-      const size_t dim = block.values.size() / block.keys.size();
-      for (size_t i = 0; i < block.keys.size(); ++i) {
-        const auto weights = absl::MakeConstSpan(block.values).subspan(i * dim, dim);
-        if (model_->HadWeights(block.table, block.keys[i], weights, from, to)) continue;
-        Fail(absl::StrCat("table ", block.table.value(), ", key ", block.keys[i],
-                          ": the row is of no step in ", from.value(), "..", to.value()));
-      }
+void SimWorker::Leave() {
+  if (finished_ && exchange_ != nullptr && pushes_outstanding_ == 0) exchange_->Leave();
+}
+
+void SimWorker::CheckRows(const std::vector<RowsOfTable>& all, Step from, Step to) {
+  for (const RowsOfTable& rows : all) {
+    for (size_t i = 0; i < rows.keys.size(); ++i) {
+      const size_t dim = rows.values.size() / rows.keys.size();
+      const auto weights = absl::MakeConstSpan(rows.values).subspan(i * dim, dim);
+      if (model_->HadWeights(rows.table, rows.keys[i], weights, from, to)) continue;
+      Fail(absl::StrCat("table ", rows.table.value(), ", key ", rows.keys[i],
+                        ": the row is of no step in ", from.value(), "..", to.value()));
     }
   }
-}
-
-std::shared_ptr<SimWorker::Blocks> SimWorker::ChooseKeys(SimRandom* random) {
-  auto blocks = std::make_shared<Blocks>(options_.num_servers);
-  for (const TableLayout& table : options_.tables) {
-    std::set<Key> keys;
-    const int n = static_cast<int>(random->Below(options_.keys_per_table + 1));
-    for (int i = 0; i < n; ++i) keys.insert(Mix64(random->Below(options_.num_keys)));
-    for (const Key key : keys) {
-      Block* block = BlockFor(blocks.get(), table.id, wire::PushKind::kGradient, key);
-      block->keys.push_back(key);
-      block->values.resize(block->keys.size() * table.dim, -1.0f);
-    }
-  }
-  return blocks;
-}
-
-SimWorker::Block* SimWorker::BlockFor(Blocks* blocks, TableId table, wire::PushKind kind,
-                                      Key key) const {
-  const uint64_t hash = KeyHash(TableSalt(table), key);
-  std::vector<Block>& of_server = (*blocks)[cluster_.ServerOfHash(hash).value()];
-  for (Block& block : of_server) {
-    if (block.table == table && block.kind == kind) return &block;
-  }
-  of_server.emplace_back();
-  of_server.back().table = table;
-  of_server.back().kind = kind;
-  return &of_server.back();
 }
 
 // Gradients for most of the rows read, from the rows' own values; a few rows are written back
 // whole.
-std::vector<ModelUpdate> SimWorker::MakeUpdates(const Blocks& rows) const {
+std::vector<ModelUpdate> SimWorker::MakeUpdates(const std::vector<RowsOfTable>& all) const {
+  const bool all_learn = !options_.dense.empty();
   std::vector<ModelUpdate> updates;
-  for (const std::vector<Block>& blocks : rows) {
-    for (const Block& block : blocks) {
-      const TableLayout& layout = model_->layout(block.table);
-      for (size_t i = 0; i < block.keys.size(); ++i) {
-        SimRandom random = DataRandom(block.table, block.keys[i]);
-        if (random.Chance(0.2)) continue;  // Read only.
-        ModelUpdate& update = updates.emplace_back();
-        update.table = block.table;
-        update.key = block.keys[i];
-        update.count = 1 + static_cast<uint32_t>(random.Below(3));
-        const bool assign = random.Chance(0.1);
-        if (assign) update.kind = wire::PushKind::kAssign;
-        update.values.resize(assign ? layout.row_floats() : layout.dim);
-        for (size_t j = 0; j < update.values.size(); ++j) {
-          const float noise = static_cast<float>(random.Between(-1000, 1000)) * 1e-3f;
-          const float weight = block.values[i * layout.dim + j % layout.dim];
-          // Optimizer state is not negative.
-          update.values[j] = assign ? noise * noise : noise + 0.05f * weight;
-        }
+  for (const RowsOfTable& rows : all) {
+    const TableLayout& layout = model_->layout(rows.table);
+    for (size_t i = 0; i < rows.keys.size(); ++i) {
+      SimRandom random = DataRandom(step_, rows.table, rows.keys[i]);
+      if (random.Chance(0.2) && !all_learn) continue;  // Read only.
+      ModelUpdate update;
+      update.table = rows.table;
+      update.key = rows.keys[i];
+      update.count = LookupsOf(step_, rows.table, rows.keys[i]);
+      random.Next();  // The lookups'.
+      const bool assign = random.Chance(0.1) && !all_learn;
+      if (assign) update.kind = wire::PushKind::kAssign;
+      update.values.resize(assign ? layout.row_floats() : layout.dim);
+      for (size_t j = 0; j < update.values.size(); ++j) {
+        const float noise = static_cast<float>(random.Between(-1000, 1000)) * 1e-3f;
+        const float weight = rows.values[i * layout.dim + j % layout.dim];
+        // Optimizer state is not negative.
+        update.values[j] = assign ? noise * noise : noise + 0.05f * weight;
       }
+      updates.push_back(std::move(update));
     }
   }
   return updates;
 }
 
-void SimWorker::PushStep(std::vector<ModelUpdate> updates) {
+void SimWorker::PushStep(const std::vector<ModelUpdate>& updates) {
   if (checkpoints_.BeginPush(step_)) named_.insert(step_);
-  ModelPush model_push;
-  model_push.step = step_;
-  model_push.learning_rate = 0.01f * static_cast<float>(1 + step_.value());
-  const size_t num_waves = 1 + random_.Below(2);
-  const auto waves = std::make_shared<std::vector<Blocks>>(num_waves, Blocks(options_.num_servers));
-  for (const ModelUpdate& update : updates) {
-    Blocks* blocks = &(*waves)[random_.Below(num_waves)];
-    Block* block = BlockFor(blocks, update.table, update.kind, update.key);
-    block->keys.push_back(update.key);
-    block->counts.push_back(update.count);
-    block->values.insert(block->values.end(), update.values.begin(), update.values.end());
-  }
-  model_push.updates = std::move(updates);
-
-  PushWork work;
-  work.step = step_;
-  work.learning_rate = model_push.learning_rate;
-  work.waves = SlicesOf(*waves);
-  model_->AddPush(options_.rank, std::move(model_push));
+  const float learning_rate = 0.01f * static_cast<float>(1 + step_.value());
+  model_->AddPush(options_.rank, {step_, learning_rate, updates});
   ++pushes_;
   ++pushes_outstanding_;
-  session_.StartPush(std::move(work), [this, waves](absl::Status status) {
-    --pushes_outstanding_;
-    if (!status.ok()) Fail(status);
-  });
+  if (exchange_ == nullptr) return PushToServers(updates, learning_rate);
+  exchange_->Push(updates, learning_rate, WritesBackAt(step_));
+}
+
+void SimWorker::OnAcknowledged(const absl::Status& status) {
+  --pushes_outstanding_;
+  if (!status.ok()) return Fail(status);
+  Leave();
+}
+
+void SimWorker::PushToServers(const std::vector<ModelUpdate>& updates, float learning_rate) {
+  const size_t num_waves = 1 + random_.Below(2);
+  const auto waves =
+      std::make_shared<std::vector<ServerBlocks>>(num_waves, ServerBlocks(options_.num_servers));
+  for (const ModelUpdate& update : updates) (*waves)[random_.Below(num_waves)].Add(update);
+  PushWork work;
+  work.step = step_;
+  work.learning_rate = learning_rate;
+  for (const ServerBlocks& wave : *waves) work.waves.push_back(wave.PushSlices());
+  session_.StartPush(std::move(work),
+                     [this, waves](const absl::Status& status) { OnAcknowledged(status); });
   // The next pull begins before or after the values of this push are there.
   const bool pull_after = random_.Chance(0.5);
   Release(step_, 0, num_waves, pull_after);
@@ -364,21 +384,6 @@ void SimWorker::NextStep() {
   if (EvaluatesAfter(step_) || ChangesAfter(step_)) return Evaluate();
   if (step_.value() + 1 == options_.num_steps) return EndTraining();
   Advance();
-}
-
-std::vector<std::vector<std::vector<wire::PushSlice>>> SimWorker::SlicesOf(
-    const std::vector<Blocks>& waves) const {
-  std::vector<std::vector<std::vector<wire::PushSlice>>> slices(waves.size());
-  for (size_t wave = 0; wave < waves.size(); ++wave) {
-    slices[wave].resize(options_.num_servers);
-    for (uint32_t server = 0; server < options_.num_servers; ++server) {
-      for (const Block& block : waves[wave][server]) {
-        slices[wave][server].push_back(
-            {block.table, block.kind, block.keys, block.counts, block.values});
-      }
-    }
-  }
-  return slices;
 }
 
 void SimWorker::Fail(const absl::Status& error) {

@@ -1,5 +1,6 @@
-// One worker of the simulation: for every step it pulls random rows, checks them against the model,
-// and pushes gradients that depend on them, through a real PsSession.
+// One worker of the simulation: for every step it reads random rows, checks them against the model,
+// and makes gradients that depend on them. It pulls and pushes them through a real PsSession, and
+// exchanges those that workers hold with the others (sim_exchange.h).
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
 
@@ -20,6 +21,8 @@
 #include "common/math/table_spec.h"
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
+#include "tests/simulation/server_blocks.h"
+#include "tests/simulation/sim_exchange.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_schedule.h"
 #include "worker/session/ps_session.h"
@@ -45,6 +48,15 @@ struct SimWorkerOptions {
   bool awaits_others = false;           // Begins once it knows where the other workers are.
   int64_t compute_us = 0;               // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
+  // Of those, the ones that every step reads whole. Where there are any, every key that is read
+  // gets a gradient, and no rows are written back but those that a worker holds.
+  std::vector<DenseTable> dense;
+  // Of all, those whose rows workers hold: servers have them whole after steps that write back.
+  std::set<TableId> held;
+  // Makes its part in the exchange, which wakes it when something has come. Null: it has none.
+  std::function<std::unique_ptr<SimExchange>(SimTrainee* worker, PsSession*, Scheduler*,
+                                             std::function<void()> wake)>
+      join;
   // Hot and cold batches: the schedule, how it stands at start_step (none: at its beginning), and
   // who hears of every stretch. Null: there are none.
   const SimSchedule* schedule = nullptr;
@@ -52,7 +64,7 @@ struct SimWorkerOptions {
   std::function<void(const ScheduleState&)> on_stretch;
 };
 
-class SimWorker {
+class SimWorker : private SimTrainee {
  public:
   // Ends the worker, which can't go on because of `why`: the loss of a server.
   using OnLost = std::function<void(SimWorker*, const absl::Status& why)>;
@@ -66,7 +78,7 @@ class SimWorker {
             OnLost on_lost, OnScored on_scored, std::unique_ptr<Transport> transport,
             Scheduler* scheduler, SequentialModel* model, std::vector<std::string>* failures);
   // The process dies, if it hasn't ended.
-  ~SimWorker();
+  ~SimWorker() override;
 
   void Start();
   void Introduce();
@@ -75,7 +87,10 @@ class SimWorker {
   // steps, too.
   void Decide(Step step, bool stop, const std::optional<ScheduleState>& schedule);
   // All steps are pushed and acknowledged.
-  bool done() const { return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0; }
+  bool done() const {
+    return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0 &&
+           (exchange_ == nullptr || exchange_->has_left());
+  }
   Step last_step() const { return step_; }  // REQUIRES: done()
   // Whether a worker that holds rows would write them back with the push of `step`.
   bool WritesBackAt(Step step) const;
@@ -86,19 +101,19 @@ class SimWorker {
   uint64_t max_staleness() const { return max_staleness_; }
 
  private:
-  // Keys of every server and table, and the rows read or the values written.
-  struct Block {
-    TableId table;
-    wire::PushKind kind = wire::PushKind::kGradient;
-    std::vector<Key> keys;
-    std::vector<uint32_t> counts;
-    std::vector<float> values;  // [n, width]
-  };
-  using Blocks = std::vector<std::vector<Block>>;  // [num_servers][blocks]
+  // Of its part in the exchange.
+  std::vector<Key> KeysOf(Step step, const TableLayout& table) const override;
+  uint32_t LookupsOf(Step step, TableId table, Key key) const override;
+  void OnRows(Step step, const std::vector<RowsOfTable>& rows) override;
+  void OnStep(Step) override { NextStep(); }
+  void OnAcknowledged(const absl::Status& status) override;
+  void Fail(const std::string& what) override;
+  void Fail(const absl::Status& error) override;
 
   void Begin();
+  void BeginStep();
   void PullStep();
-  void OnPulled(const std::shared_ptr<Blocks>& rows, const absl::Status& status,
+  void OnPulled(const std::vector<RowsOfTable>& rows, const absl::Status& status,
                 Step complete_through);
   void ReadAside();
   bool EvaluatesAfter(Step step) const;
@@ -108,21 +123,19 @@ class SimWorker {
   void Score();
   void GoOn();
   void EndTraining();
-  void CheckRows(const Blocks& rows, Step from, Step to);
-  SimRandom DataRandom(TableId table, Key key) const;
-  std::shared_ptr<Blocks> ChooseKeys(SimRandom* random);
-  std::vector<ModelUpdate> MakeUpdates(const Blocks& rows) const;
-  void PushStep(std::vector<ModelUpdate> updates);
+  void Leave();
+  void Compute(const std::vector<RowsOfTable>& rows);
+  void CheckRows(const std::vector<RowsOfTable>& rows, Step from, Step to);
+  SimRandom DataRandom(Step step, TableId table, Key key) const;
+  std::vector<Key> ChooseKeys(SimRandom* random) const;
+  std::vector<ModelUpdate> MakeUpdates(const std::vector<RowsOfTable>& rows) const;
+  void PushStep(const std::vector<ModelUpdate>& updates);
+  void PushToServers(const std::vector<ModelUpdate>& updates, float learning_rate);
   void Release(Step step, size_t wave, size_t num_waves, bool pull_after);
   void NextStep();
-  std::vector<std::vector<std::vector<wire::PushSlice>>> SlicesOf(
-      const std::vector<Blocks>& waves) const;
-  Block* BlockFor(Blocks* blocks, TableId table, wire::PushKind kind, Key key) const;
-  void Fail(const std::string& what);
-  void Fail(const absl::Status& error);
+  bool IsDense(TableId table) const;
 
   const SimWorkerOptions options_;
-  const ClusterMap cluster_;
   const OnLost on_lost_;
   const OnScored on_scored_;
   const std::shared_ptr<bool> ended_ = std::make_shared<bool>(false);
@@ -132,6 +145,7 @@ class SimWorker {
   SimRandom random_;
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
+  std::unique_ptr<SimExchange> exchange_;  // Null: there is none, or not yet.
   NamedCheckpoints checkpoints_;
   std::set<Step> named_;  // The cuts that were named when their step was pushed.
   RequestOrder order_;
@@ -148,6 +162,7 @@ class SimWorker {
   uint64_t max_staleness_ = 0;
   int pushes_outstanding_ = 0;
   int reads_outstanding_ = 0;
+  bool is_woken_ = false;
 };
 
 }  // namespace thermocline

@@ -82,7 +82,8 @@ void Simulation::CheckServer(SimServer* server, uint64_t pushes) {
     Fail(absl::StrCat(name, " accepted ", stats.pushes_accepted(), " pushes of ", pushes));
   }
   const ServerConfig config = job_.ConfigFor(server->index());
-  CheckServerRows(job_.model(), config.tables, config.num_servers, server, &result_.failures);
+  CheckServerRows(job_.model(), {job_.held(), /*are_written=*/true}, config.num_servers, server,
+                  &result_.failures);
   server->core()->ComputeDigest(config.job_id, config.generation,
                                 [&](const absl::StatusOr<ServerCore::DigestAnswer>& answer) {
                                   if (!answer.ok()) return Fail(answer.status().ToString());
@@ -93,8 +94,8 @@ void Simulation::CheckServer(SimServer* server, uint64_t pushes) {
 void Simulation::CheckCheckpointsLeft() {
   const auto num_servers = static_cast<uint32_t>(random_.Between(1, 5));
   result_.checkpoints_left =
-      CheckCheckpoints(job_.model(), job_.lines(), job_.ConfigFor(ServerIndex(0)), num_servers,
-                       job_.checkpoints(), *job_.store(), &result_.failures);
+      CheckCheckpoints(job_.model(), job_.lines(), job_.held(), job_.ConfigFor(ServerIndex(0)),
+                       num_servers, job_.checkpoints(), *job_.store(), &result_.failures);
   if (!job_.setup().checkpoints->at_end) return;
   // The job's last generation makes one, or begins with it and has nothing left to do.
   const GenerationStart& start = job_.start();
@@ -121,6 +122,7 @@ void Simulation::FillResult() {
   result_.chunks_refused = network.chunks_refused();
   result_.answers_of_the_dead = network.answers_of_the_dead();
   result_.max_staleness = job_.max_staleness();
+  result_.streams = job_.streams().counters();
   result_.digest_is_certain =
       job_.setup().staleness_steps == 0 && !job_.setup().launcher.resizes_workers;
 }
@@ -135,6 +137,8 @@ SimulationResult RunSimulation(uint64_t seed, PlantedFault planted) {
   if (planted == PlantedFault::kArrivalOrder) {
     for (TableLayout& table : setup.tables) table.max_rows = 0;
   }
+  if (IsOfExchange(planted) && !setup.exchange.has_value()) return {};  // There is nothing to find.
+  if (planted == PlantedFault::kOldBlocks) setup.exchange->streams = LateStreams();
   return Simulation(seed, setup, planted).Run();
 }
 

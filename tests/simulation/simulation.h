@@ -13,6 +13,7 @@
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_job.h"
 #include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_streams.h"
 
 namespace thermocline {
 
@@ -28,6 +29,7 @@ struct SimulationResult {
   uint64_t max_staleness = 0;        // Steps, of any rows that a worker used.
   uint64_t checkpoints_left = 0;     // At the end; each was restored.
   SimServerCounters servers;
+  SimStreamCounters streams;
   SimJobCounters job;
 
   Step last_step;            // That was trained.

@@ -1,5 +1,5 @@
 // THERMOCLINE_TEST_SEED=n runs seed n alone; THERMOCLINE_SIMULATION_SEEDS=n runs so many (default
-// 200).
+// 240).
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
@@ -27,6 +27,7 @@ void Add(const SimulationResult& result, SimulationResult* sum) {
   sum->max_staleness = std::max(sum->max_staleness, result.max_staleness);
   sum->checkpoints_left += result.checkpoints_left;
   sum->servers.Add(result.servers);
+  sum->streams.Add(result.streams);
   sum->job.Add(result.job);
 }
 
@@ -69,10 +70,18 @@ void Print(const SimulationResult& sum) {
             << " of them without a checkpoint, " << job.evaluations.stopped << " ended training; "
             << job.changes << " changes between hot and cold batches, " << job.amid
             << " generations began with a checkpoint amid them\n";
+  const SimStreamCounters& streams = sum.streams;
+  std::cout << streams.chunks << " chunks between workers on " << streams.opened << " streams, "
+            << streams.broken << " broken, " << streams.refused << " refused, " << streams.late
+            << " frames late\n";
 }
 
 // Checks that the seeds reach every kind of fault.
 void CheckReached(const SimulationResult& sum) {
+  EXPECT_GT(sum.streams.chunks, 10'000u);
+  EXPECT_GT(sum.streams.broken, 100u);
+  EXPECT_GT(sum.streams.refused, 100u);
+  EXPECT_GT(sum.streams.late, 100u);
   EXPECT_GT(sum.messages_lost, 100u);
   EXPECT_GT(sum.chunks_of_many, 100u);
   EXPECT_GT(sum.chunks_refused, 10u);
@@ -138,7 +147,7 @@ void CheckDigest(uint64_t seed, const SimulationResult& result) {
 TEST(SimulationTest, NoPushIsLostOrDoubled) {
   const uint64_t first = FromEnvironment("THERMOCLINE_TEST_SEED", 1);
   const bool one = std::getenv("THERMOCLINE_TEST_SEED") != nullptr;
-  const uint64_t seeds = one ? 1 : FromEnvironment("THERMOCLINE_SIMULATION_SEEDS", 200);
+  const uint64_t seeds = one ? 1 : FromEnvironment("THERMOCLINE_SIMULATION_SEEDS", 240);
   SimulationResult sum;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const SimulationResult result = RunSimulation(seed);
@@ -159,6 +168,7 @@ TEST(SimulationTest, NoPushIsLostOrDoubled) {
 struct Planted {
   const char* name;
   PlantedFault fault;
+  const char* says = "";  // That it is found by.
 };
 
 // The simulation must find faults that are planted in it.
@@ -170,6 +180,7 @@ TEST_P(PlantedFaultTest, IsFound) {
     const SimulationResult result = RunSimulation(seed, GetParam().fault);
     if (result.failures.empty()) continue;
     std::cout << "found with seed " << seed << ": " << result.failures[0] << "\n";
+    EXPECT_NE(result.failures[0].find(GetParam().says), std::string::npos);
     return;
   }
   FAIL() << "not found by any of " << kSeeds << " seeds";
@@ -203,7 +214,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"NoAdmission", PlantedFault::kNoAdmission},
                     Planted{"NothingForgotten", PlantedFault::kNothingForgotten},
                     Planted{"NewestSchedule", PlantedFault::kNewestSchedule},
-                    Planted{"LimitsNotReplayed", PlantedFault::kLimitsNotReplayed}),
+                    Planted{"LimitsNotReplayed", PlantedFault::kLimitsNotReplayed},
+                    Planted{"OwnersArrivalOrder", PlantedFault::kOwnersArrivalOrder},
+                    Planted{"OwnLast", PlantedFault::kOwnLast},
+                    Planted{"EvictedEarly", PlantedFault::kEvictedEarly},
+                    Planted{"StaleHeldRows", PlantedFault::kStaleHeldRows},
+                    Planted{"OldBlocks", PlantedFault::kOldBlocks},
+                    Planted{"NeverSentAgain", PlantedFault::kNeverSentAgain},
+                    Planted{"SharedCredit", PlantedFault::kSharedCredit},
+                    Planted{"LeavesByReceipts", PlantedFault::kLeavesByReceipts},
+                    Planted{"WaitsFirst", PlantedFault::kWaitsFirst, "the order of waits"},
+                    Planted{"PushesLate", PlantedFault::kPushesLate, "the order of waits"}),
     [](const auto& info) { return info.param.name; });
 
 // Only its manifest shows that a checkpoint is committed; what a server is sent does not.

@@ -27,6 +27,7 @@
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_runner.h"
 #include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_streams.h"
 #include "tests/simulation/sim_worker.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/virtual_scheduler.h"
@@ -140,6 +141,10 @@ class VirtualCluster {
   void StartProcess(Host* host, const WantedProcess& wanted);
   void StartServer(Host* host, const WantedProcess& wanted);
   void StartWorker(Host* host, const WantedProcess& wanted);
+  bool Exchanges() const { return setup_.exchange.has_value() && setup_.num_workers > 1; }
+  std::unique_ptr<SimExchange> JoinOthers(const WantedProcess& wanted, Place& place,
+                                          SimTrainee* worker, PsSession* session,
+                                          Scheduler* scheduler, std::function<void()> wake);
   void EndProcess(Running* running, std::optional<int> exit_code);
   void NoticeEnds(Host* host);
   void Report(Host* host);
@@ -165,6 +170,8 @@ class VirtualCluster {
   SimulatedDisk medium_;
   std::vector<std::function<void()>> late_;
   std::vector<TableLayout> tables_;
+  std::set<TableId> held_;
+  std::unique_ptr<SimStreams> streams_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::map<uint64_t, std::unique_ptr<Generation>> generations_;
   std::vector<std::unique_ptr<Controller>> controllers_;

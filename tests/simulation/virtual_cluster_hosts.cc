@@ -164,7 +164,8 @@ void VirtualCluster::StartServer(Host* host, const WantedProcess& wanted) {
     place->address = absl::StrCat(host->name, ":", id.index());
     SimServerEvents events;
     events.on_serving = [this, generation](SimServer* server) {
-      CheckServerRows(*generation->model, tables_, setup_.num_servers, server, &failures_);
+      CheckServerRows(*generation->model, {held_, /*are_written=*/!Exchanges()}, setup_.num_servers,
+                      server, &failures_);
     };
     events.on_ended = [host, p = place.get()](SimServer*) {
       for (auto& [text, running] : host->running) running.has_ended |= running.place == p;
@@ -234,6 +235,15 @@ void VirtualCluster::StartWorker(Host* host, const WantedProcess& wanted) {
   options.num_keys = setup_.num_keys;
   options.keys_per_table = setup_.keys_per_table;
   options.tables = tables_;
+  options.dense = setup_.dense;
+  if (Exchanges()) {
+    options.held = held_;
+    options.join = [this, wanted, p = place.get()](SimTrainee* worker, PsSession* of_worker,
+                                                   Scheduler* scheduler,
+                                                   std::function<void()> wake) {
+      return JoinOthers(wanted, *p, worker, of_worker, scheduler, std::move(wake));
+    };
+  }
   PsSessionOptions session;
   session.job_id = kJobId;
   session.generation = id.generation();
@@ -258,6 +268,28 @@ void VirtualCluster::StartWorker(Host* host, const WantedProcess& wanted) {
       &place->scheduler, generation->model.get(), &generation->failures);
   host->running[text] = {id, place.get(), text, std::nullopt, false};
   place->worker->Start();
+}
+
+std::unique_ptr<SimExchange> VirtualCluster::JoinOthers(const WantedProcess& wanted, Place& place,
+                                                        SimTrainee* worker, PsSession* session,
+                                                        Scheduler* scheduler,
+                                                        std::function<void()> wake) {
+  SimExchangeOptions options = OptionsOf(*setup_.exchange, tables_, setup_.dense);
+  options.seed = random_.Next();
+  options.exchange.rank = WorkerRank(wanted.id().index());
+  options.exchange.num_ranks = setup_.num_workers;
+  options.exchange.start_step = Step(wanted.first_step());
+  options.num_servers = setup_.num_servers;
+  options.num_steps = setup_.num_steps;
+  SimStreamPlace at;
+  at.generation = place.generation;
+  at.rank = options.exchange.rank;
+  at.scheduler = &place.scheduler;
+  at.host = place.host;
+  at.credit_steps = options.exchange.credit_steps;
+  at.after_event = std::move(wake);
+  return std::make_unique<SimExchange>(options, worker, streams_->Connect(std::move(at)), session,
+                                       scheduler, &saboteur_);
 }
 
 void VirtualCluster::EndProcess(Running* running, std::optional<int> exit_code) {

@@ -43,6 +43,7 @@ class AllToAll {
   // it is. A wait that breaks the order of waits is a failure.
   bool Await(int64_t now_us, BlockId id);
   bool IsComplete(BlockId id) const;
+  bool is_waiting() const { return !waits_.empty(); }
   // What is waited for now, what is needed first before the rest.
   std::vector<ExchangeWait> waits(int64_t now_us) const;
   // [num_ranks], in rank order, until they are released. REQUIRES: they are all here.

@@ -72,6 +72,10 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
                       : absl::OkStatus();
   }
 
+  bool IsWaiting() const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+    return machine.is_waiting() && StatusNow().ok();
+  }
+
   const ExchangeOptions options;
   const ExchangeHooks hooks;
   const std::unique_ptr<ExchangeTransport> transport;
@@ -83,7 +87,6 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
   bool is_failure_said ABSL_GUARDED_BY(mutex) = false;
   bool is_over ABSL_GUARDED_BY(mutex) = false;  // No hook is called any more.
   int hooks_running ABSL_GUARDED_BY(mutex) = 0;
-  int waiting ABSL_GUARDED_BY(mutex) = 0;  // Threads that wait for blocks.
   bool has_waiting_tick ABSL_GUARDED_BY(mutex) = false;
   int64_t tick_at_us ABSL_GUARDED_BY(mutex) = kNever;  // Of the timer that counts.
 };
@@ -99,7 +102,7 @@ Exchange::Impl::Todo Exchange::Impl::Take() {
   if (next_us < tick_at_us) {
     tick_at_us = todo.tick_at_us = next_us;
   }
-  if (waiting > 0 && !has_waiting_tick && hooks.on_waiting) {
+  if (IsWaiting() && !has_waiting_tick && hooks.on_waiting) {
     has_waiting_tick = todo.is_waiting_due = true;
   }
   return todo;
@@ -173,7 +176,7 @@ void Exchange::Impl::OnWaitingTick() {
   {
     absl::MutexLock lock(&mutex);
     has_waiting_tick = false;
-    waits = waiting > 0;
+    waits = IsWaiting();
     todo = Take();
   }
   if (waits) CallHook(hooks.on_waiting);
@@ -204,7 +207,6 @@ void Exchange::Impl::OnChunk(WorkerRank from, uint64_t attempt, const BlockChunk
 absl::Status Exchange::Impl::Await(BlockId id) {
   RETURN_IF_ERROR(StatusNow());
   if (machine.Await(scheduler->NowMicros(), id)) return absl::OkStatus();
-  ++waiting;
   const Todo todo = Take();
   mutex.Unlock();
   CarryOut(todo);
@@ -213,7 +215,6 @@ absl::Status Exchange::Impl::Await(BlockId id) {
     return machine.IsComplete(id) || !StatusNow().ok();
   };
   mutex.Await(absl::Condition(&is_over));
-  --waiting;
   RETURN_IF_ERROR(StatusNow());
   CHECK(machine.Await(scheduler->NowMicros(), id));
   return absl::OkStatus();
@@ -307,9 +308,16 @@ absl::Status Exchange::CheckOwesNothing() {
   return status();
 }
 
-bool Exchange::IsHere(BlockId id) const {
-  absl::MutexLock lock(&impl_->mutex);
-  return impl_->machine.IsComplete(id);
+bool Exchange::BeginWait(BlockId id) {
+  Impl::Todo todo;
+  bool is_over = false;
+  {
+    absl::MutexLock lock(&impl_->mutex);
+    is_over = impl_->StatusNow().ok() && impl_->machine.Await(impl_->scheduler->NowMicros(), id);
+    todo = impl_->Take();
+  }
+  impl_->CarryOut(todo);
+  return is_over;
 }
 
 void Exchange::Stop() {

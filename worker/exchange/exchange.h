@@ -89,8 +89,9 @@ class Exchange {
   // ranks' data end here, others' do not: names both): steps before are trained, the exchange goes
   // on. As status().
   absl::StatusOr<bool> HasStep(Step step);
-  // Whether Receive would not wait.
-  bool IsHere(BlockId id) const;
+  // Begins the wait of Receive, and says whether it is over: for a caller that can't wait in a
+  // thread. It asks again when something has come. Not over where the exchange has failed.
+  bool BeginWait(BlockId id);
 
   // The rest of the order of waits. All of this rank's push of the step is with the session; steps
   // come in order.

@@ -182,6 +182,40 @@ class SilentTransport final : public ExchangeTransport {
   ExchangeEvents* events_ = nullptr;
 };
 
+TEST(ExchangeTest, AWaitNeedsNoThread) {
+  ManualScheduler scheduler;
+  ExchangeOptions options;
+  options.num_ranks = 2;
+  int probes = 0;
+  ExchangeHooks hooks;
+  hooks.on_waiting = [&] { ++probes; };
+  auto transport = std::make_unique<SilentTransport>();
+  SilentTransport* const silent = transport.get();
+  Exchange exchange(options, hooks, std::move(transport), &scheduler);
+  const BlockId id = {Step(0), Phase::kKeys};
+  ASSERT_TRUE(PostContent(id, &exchange).ok());
+  EXPECT_FALSE(exchange.BeginWait(id));
+  EXPECT_FALSE(exchange.BeginWait(id));
+  EXPECT_EQ(exchange.waits().size(), 1u);
+  scheduler.RunThrough(1'000'000);
+  EXPECT_EQ(probes, 1);
+  const std::string content = ContentOf(id, 1, 0);
+  BlockChunk chunk;
+  chunk.id = id;
+  chunk.checksum = Crc32c(content.data(), content.size());
+  chunk.block_bytes = content.size();
+  chunk.data = {reinterpret_cast<const uint8_t*>(content.data()), content.size()};
+  silent->events()->OnOpened(WorkerRank(1), 1);
+  silent->events()->OnChunk(WorkerRank(1), 1, chunk);
+  EXPECT_TRUE(exchange.waits().empty());
+  EXPECT_TRUE(exchange.BeginWait(id));
+  scheduler.RunThrough(2'000'000);
+  EXPECT_EQ(probes, 1);
+  UseContent(id, &exchange);
+  exchange.Fail(absl::InternalError("a bug"));
+  EXPECT_FALSE(exchange.BeginWait({Step(0), Phase::kPlans}));
+}
+
 TEST(ExchangeTest, AWaitIsSeenOutside) {
   ManualScheduler scheduler;
   ExchangeOptions options;

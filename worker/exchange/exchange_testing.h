@@ -47,7 +47,7 @@ inline void PostThrough(BlockId id, Exchange* exchange) {
 inline void UseContent(BlockId id, Exchange* exchange) {
   const absl::StatusOr<ReceivedBlocks> blocks = exchange->Receive(id);
   ASSERT_TRUE(blocks.ok()) << blocks.status();
-  EXPECT_TRUE(exchange->IsHere(id));
+  EXPECT_TRUE(exchange->BeginWait(id));
   for (uint32_t from = 0; from < exchange->num_ranks(); ++from) {
     const absl::Span<const uint8_t> bytes = blocks->from(WorkerRank(from));
     ASSERT_EQ(std::string(bytes.begin(), bytes.end()),
