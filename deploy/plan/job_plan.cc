@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/checkpoint/row_key.h"
+#include "common/job/cache_layout.h"
 #include "common/job/job_data.h"
 #include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_memory.h"
-#include "deploy/console/format.h"
 #include "deploy/plan/feature_estimates.h"
+#include "deploy/plan/hot_rows_plan.h"
 
 namespace thermocline {
 namespace {
@@ -66,10 +65,16 @@ class Planner {
   absl::StatusOr<JobPlan> Run() {
     RETURN_IF_ERROR(CheckColumns());
     AddTables();
+    RETURN_IF_ERROR(AddKept());
+    if (CountsHotRows(job_)) {
+      hot_ = PlanHotRows(job_, tables_, plan_.tables, figures_, held_out_share_);
+    }
     AddTraffic();
     AddServer();
     AddWorker();
     AddDisk();
+    plan_.pack = hot_.pack;
+    plan_.memory_bytes = std::max(plan_.memory_bytes, SumOf(plan_.pack));
     return std::move(plan_);
   }
 
@@ -103,6 +108,10 @@ class Planner {
     if (bytes > 0) parts->push_back({std::move(name), static_cast<uint64_t>(bytes)});
   }
 
+  static void AddAll(const std::vector<PlanPart>& more, std::vector<PlanPart>* parts) {
+    parts->insert(parts->end(), more.begin(), more.end());
+  }
+
   void AddTables() {
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (size_t t = 0; t < tables_.sparse.size(); ++t) {
@@ -127,11 +136,6 @@ class Planner {
         is_known = true;
         table.rows_from = "eviction.max_rows";
       }
-      if (layout.max_rows > 0 && !(is_known && rows <= static_cast<double>(layout.max_rows))) {
-        rows = static_cast<double>(layout.max_rows);
-        is_known = true;
-        table.rows_from = "eviction.max_rows";
-      }
       if (is_known) SetRows(layout, static_cast<uint64_t>(rows), &table);
       if (is_known && layout.min_count > 1) table.rows_from += "; min_count leaves fewer";
       if (job_.has_cache()) Place(t, &table);
@@ -152,8 +156,28 @@ class Planner {
     const uint64_t floats = are_copies ? layout.dim : layout.row_floats();
     table->device_bytes = table->rows.value_or(0) * DeviceRowFloats(floats) * sizeof(float) *
                           (are_copies ? workers_ : 1);
-    plan_.kept_bytes += table->device_bytes;
-    plan_.kept_budget_bytes = workers_ * SizeOf(job_.cache().budget());
+  }
+
+  // The rows of placement DEVICE, and what the workers' caches have for them.
+  absl::Status AddKept() {
+    const auto is_kept = [](const TablePlan& table) { return table.placement == "device"; };
+    if (std::none_of(plan_.tables.begin(), plan_.tables.end(), is_kept)) return absl::OkStatus();
+    const CacheUse use = workers_ == 1           ? CacheUse::kOwned
+                         : ExchangesBlocks(job_) ? CacheUse::kShared
+                                                 : CacheUse::kCopies;
+    const auto batch = static_cast<int64_t>((job_.train().batch_size() + workers_ - 1) / workers_);
+    ASSIGN_OR_RETURN(const CacheLayout layout,
+                     LayOutCache(tables_, batch, use, SizeOf(job_.cache().budget())));
+    for (const CacheGroupLayout& group : layout.groups) {
+      if (!group.keeps_rows) continue;
+      KeptRows kept = {{}, 0, workers_ * static_cast<uint64_t>(group.capacity * group.row_bytes())};
+      for (const int32_t t : group.tables) {
+        kept.tables.push_back(plan_.tables[t].name);
+        kept.bytes += plan_.tables[t].device_bytes;
+      }
+      plan_.kept.push_back(std::move(kept));
+    }
+    return absl::OkStatus();
   }
 
   void SetRows(const TableLayout& layout, uint64_t rows, TablePlan* table) const {
@@ -277,12 +301,13 @@ class Planner {
       if (workers_ == 1) Add(&plan_.device, "gradients of cached rows", 5.0 * training.floats);
     }
     if (job_.has_fae()) {
-      Add(&plan_.device, "hot rows", static_cast<double>(SizeOf(job_.fae().budget())));
+      AddAll(hot_.compute, &plan_.device);
       // Of all workers' samples: every one of them updates all of its copies.
       Add(&plan_.device, "gradients of hot rows", 5.0 * workers_ * training.floats);
     }
+    const uint64_t kinds = job_.has_fae() ? 2 : 1;  // Hot and cold steps have theirs.
     const uint64_t transfers =
-        StepsUnderWay(job_) * TransferBytes(job_, training, /*has_gradients=*/true) +
+        kinds * StepsUnderWay(job_) * TransferBytes(job_, training, /*has_gradients=*/true) +
         kEvaluationStepsUnderWay * TransferBytes(job_, evaluation, /*has_gradients=*/false);
     Add(&plan_.device, "rows, gradients and indices of steps under way, at most",
         static_cast<double>(transfers));
@@ -293,6 +318,7 @@ class Planner {
     Add(&plan_.worker, "copy of the dense parameters",
         static_cast<double>(DenseParameterBytes(job_, gpu)));
     Add(&plan_.worker, "pinned, of steps under way", static_cast<double>(transfers));
+    AddAll(hot_.pinned, &plan_.worker);
   }
 
   void AddWorker() {
@@ -310,10 +336,9 @@ class Planner {
       if (job_.has_cache()) {
         Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       }
-      if (job_.has_fae()) {
-        Add(&plan_.worker, "hot rows", static_cast<double>(SizeOf(job_.fae().budget())));
-      }
+      AddAll(hot_.compute, &plan_.worker);
     }
+    AddAll(hot_.worker, &plan_.worker);
     const double ahead = static_cast<double>(job_.data().read_ahead_batches() + kStepsHeld) +
                          (job_.has_cache() ? job_.cache().window_steps() : 0);
     Add(&plan_.worker, "batches read and planned ahead",
@@ -383,6 +408,7 @@ class Planner {
           static_cast<double>(count * checkpoint));
     }
     if (job_.cluster().durability() != NONE) AddLog();
+    AddAll(hot_.disk, &plan_.disk);
     Add(&plan_.disk, "rows in RocksDB, and as much again for a while", spilled);
     plan_.disk_bytes = SumOf(plan_.disk);
   }
@@ -405,6 +431,7 @@ class Planner {
   const uint64_t servers_, workers_;
   const bool on_device_;
   const double held_out_share_;  // Of the inspected rows; 0: other rows, or not known.
+  HotRowsPlan hot_;              // Of a job that counts hot rows; else nothing.
   JobPlan plan_;
 };
 

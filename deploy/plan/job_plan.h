@@ -48,6 +48,13 @@ struct LinkBytes {
   uint64_t worker = 0, server = 0;
 };
 
+// The rows of tables with placement DEVICE that share a slab, over all workers.
+struct KeptRows {
+  std::vector<std::string> tables;
+  uint64_t bytes = 0;
+  uint64_t room_bytes = 0;  // Their share of cache.budget.
+};
+
 // The bytes of all of them.
 uint64_t SumOf(const std::vector<PlanPart>& parts);
 
@@ -58,6 +65,8 @@ struct JobPlan {
 
   // Of one process of a kind; and of a worker's device, if that has memory of its own.
   std::vector<PlanPart> server, worker, device;
+  // Of thermocline-pack, which ends before the servers start; of a job that counts hot rows.
+  std::vector<PlanPart> pack;
   // Over all processes, in the run directory.
   std::vector<PlanPart> disk;
 
@@ -69,16 +78,14 @@ struct JobPlan {
   LinkBytes nothing_held, all_held;
   double steps_per_s = 0;  // 0: not known.
 
-  uint64_t memory_bytes = 0;  // Of all processes, the device's included where it is the host's.
+  uint64_t memory_bytes = 0;  // Of all at a time, the device's included where it is the host's.
   uint64_t device_bytes = 0;  // Of one worker, where its device has memory of its own; else 0.
   uint64_t disk_bytes = 0;
-  // Of tables with placement DEVICE, and the budgets of all workers' caches, which have to hold
-  // them beside the rows of a batch; 0: there are none.
-  uint64_t kept_bytes = 0, kept_budget_bytes = 0;
+  std::vector<KeptRows> kept;
 };
 
 // REQUIRES: a resolved, valid job. Errors: kInvalidArgument (the figures lack a column that the job
-// reads: names both).
+// reads: names both; a cache with tables of placement DEVICE has no room for a batch).
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine);
 
 // Whether the machine has what the plan needs, as far as both are known. A job that computes on a

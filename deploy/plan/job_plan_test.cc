@@ -186,7 +186,31 @@ TEST(JobPlan, EveryWorkerHasTheHotRows) {
   const Job gpu = Load({"device=CUDA", "fae.budget=64MiB", "cluster.workers=2"});
   EXPECT_EQ(PartOf(Plan(gpu, nullptr).device, "hot rows"), 64u << 20);
   const Job cpu = Load({"device=CPU", "fae.budget=64MiB"});
-  EXPECT_EQ(PartOf(Plan(cpu, nullptr).worker, "hot rows"), 64u << 20);
+  const JobPlan plan = Plan(cpu, nullptr);
+  EXPECT_EQ(PartOf(plan.worker, "hot rows"), 64u << 20);
+  EXPECT_EQ(PartOf(plan.worker, "hot rows on their way, at most"), 128u << 20);
+  // Rows of 128 bytes; the index is at most half full.
+  EXPECT_EQ(PartOf(plan.worker, "keys of hot rows, and their index, at most"), (24u << 20) / 2);
+}
+
+TEST(JobPlan, APackTakesDiskAndItsProgramMemoryBeforeAllOthers) {
+  const Json figures = Figures();
+  EXPECT_TRUE(Plan(Load(), &figures).pack.empty());
+  const Job job = Load({"fae.budget=1MiB", "fae.schedule.fixed=true"});
+  const JobPlan plan = Plan(job, &figures);
+  // Of nine tenths of the rows, three keys and a label; 879 batches; 8,192 hot rows.
+  const uint64_t pack = PartOf(plan.disk, "pack of hot and cold batches");
+  EXPECT_EQ(pack, 900000u * 28 + 879 * (64 + 3 * 16) + 8192 * 8);
+  EXPECT_EQ(plan.disk_bytes, pack);
+  EXPECT_EQ(PartOf(plan.pack, "lookups that are counted, at most"), 201100u * 40);
+  EXPECT_THAT(RenderPlan(job, plan, BigMachine()), HasSubstr("thermocline-pack, before"));
+  EXPECT_GT(PlanToJson(plan, BigMachine())["pack"]["the program"], 0);
+  // It is gone when the others start.
+  EXPECT_EQ(plan.memory_bytes, SumOf(plan.server) * 2 + SumOf(plan.worker));
+  const Job of_cache =
+      Load({"cache={budget: '4MiB' policy: STATIC}", "calibration.directory=/packs"});
+  EXPECT_EQ(PartOf(Plan(of_cache, &figures).disk, "pack of hot rows (calibration.directory)"),
+            8u * (4 << 20) / 128);
 }
 
 TEST(JobPlan, ComparesAGpuWithThatOfTheMachine) {
@@ -265,13 +289,17 @@ TEST(JobPlan, TellsWhereTheCacheKeepsTheRowsOfATable) {
   EXPECT_EQ(plan.tables[2].placement, "cached");
   // A row of dim 16 with Adagrad has 128 bytes.
   EXPECT_EQ(plan.tables[0].device_bytes, 200000u * 128);
-  EXPECT_EQ(plan.kept_bytes, 200000u * 128);
-  EXPECT_EQ(plan.kept_budget_bytes, 24u << 20);
+  ASSERT_EQ(plan.kept.size(), 1u);
+  EXPECT_EQ(plan.kept[0].bytes, 200000u * 128);
+  // A batch's rows of three tables, of 1,024 each, leave 24,772,352 bytes and two rows; `cross`
+  // gets half of them. No row of `user` is ever on its way to the cache.
+  EXPECT_EQ(plan.kept[0].room_bytes, (24772352u / 2 / 128 + 1 + 1024) * 128);
   EXPECT_FALSE(Fits(job, plan, BigMachine()));
   EXPECT_THAT(RenderPlan(job, plan, BigMachine()),
-              HasSubstr("for tables with placement DEVICE: 24.4 MiB of 24.0 MiB: DOES NOT FIT"));
+              HasSubstr("rows of table 'user' (placement DEVICE), in its share of cache.budget: "
+                        "24.4 MiB of 11.9 MiB: DOES NOT FIT"));
   std::vector<std::string> of_two = overrides;
-  of_two.push_back("cluster.workers=2");
+  of_two.insert(of_two.end(), {"cluster.workers=2", "cache.budget=28MiB"});
   const Job shared = Load(of_two);
   const JobPlan of_both = Plan(shared, &figures);
   EXPECT_TRUE(Fits(shared, of_both, BigMachine()));
@@ -279,8 +307,18 @@ TEST(JobPlan, TellsWhereTheCacheKeepsTheRowsOfATable) {
   EXPECT_GT(of_both.all_held.server, 20u * 60 + 4 * 60 * 16);
   EXPECT_LT(of_both.all_held.server, of_both.nothing_held.server / 4);
   const Json kept = PlanToJson(of_both, BigMachine())["kept"];
-  EXPECT_EQ(kept["bytes"], 200000 * 128);
-  EXPECT_EQ(kept["budget_bytes"], 48 << 20);
+  EXPECT_EQ(kept[0]["tables"], Json({"user"}));
+  EXPECT_EQ(kept[0]["bytes"], 200000 * 128);
+  EXPECT_LT(kept[0]["room_bytes"], 28 << 20) << "half of both caches, and the rest of a batch";
+  EXPECT_GT(kept[0]["room_bytes"], 27 << 20);
+}
+
+TEST(JobPlan, ACacheWithoutRoomForABatchIsRefusedAsByItsWorker) {
+  const Json figures = Figures();
+  const Job job = Load({"cache.budget=64KiB", "default_table.placement=DEVICE"});
+  const auto plan = PlanJob(job, {&figures, 0}, BigMachine());
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(plan.status().message(), HasSubstr("cache.budget is 65536 bytes; at least "));
 }
 
 TEST(JobPlan, DiskHasCheckpointsAndLogs) {

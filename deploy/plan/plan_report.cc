@@ -74,13 +74,19 @@ std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& mac
                             ": how much the GPU has is not known (nvidia-smi does not say)\n");
 }
 
-// The rows that never leave the workers, beside the caches that have to hold them.
+// The rows that never leave the workers, beside the share of the caches that has to hold them.
 std::string RenderKept(const Job& job, const JobPlan& plan) {
-  if (plan.kept_budget_bytes == 0) return "";
-  const uint64_t workers = job.cluster().workers();
-  return Verdict(workers == 1 ? "cache.budget, for tables with placement DEVICE: "
-                              : "cache.budget of all workers, for tables with placement DEVICE: ",
-                 plan, plan.kept_bytes, plan.kept_budget_bytes);
+  std::string text;
+  for (const KeptRows& kept : plan.kept) {
+    const size_t others = kept.tables.size() - 1;
+    const std::string what = absl::StrCat(
+        "rows of table '", kept.tables[0], "'",
+        others == 0 ? "" : absl::StrCat(" and ", others, " more"), " (placement DEVICE), in ",
+        others == 0 ? "its" : "their", " share of cache.budget",
+        job.cluster().workers() == 1 ? ": " : " of all workers: ");
+    absl::StrAppend(&text, Verdict(what.c_str(), plan, kept.bytes, kept.room_bytes));
+  }
+  return text;
 }
 
 // Where the workers exchange blocks.
@@ -129,7 +135,8 @@ bool Fits(const Job& job, const JobPlan& plan, const Machine& machine) {
   const auto fits = [](uint64_t needed, uint64_t there) { return there == 0 || needed <= there; };
   return fits(plan.memory_bytes, machine.memory_bytes) &&
          fits(plan.disk_bytes, machine.free_disk_bytes) &&
-         fits(plan.kept_bytes, plan.kept_budget_bytes) &&
+         std::all_of(plan.kept.begin(), plan.kept.end(),
+                     [](const KeptRows& kept) { return kept.bytes <= kept.room_bytes; }) &&
          (plan.device_bytes == 0 ||
           (!machine.gpus.empty() && fits(GpuBytes(job, plan, machine), machine.gpu_memory_bytes)));
 }
@@ -144,9 +151,11 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
       &text,
       RenderParts(servers == 1 ? std::string("server") : processes(servers, "server"), plan.server),
       RenderParts(workers == 1 ? std::string("worker") : processes(workers, "worker"), plan.worker),
-      RenderParts("GPU memory of each worker", plan.device), RenderParts("disk", plan.disk), "\n",
-      RenderTraffic(job, plan), "dense parameters: ", FormatCount(plan.dense_parameters),
-      "\n\nthis machine\n", Verdict("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
+      RenderParts("GPU memory of each worker", plan.device),
+      RenderParts("thermocline-pack, before the servers start", plan.pack),
+      RenderParts("disk", plan.disk), "\n", RenderTraffic(job, plan),
+      "dense parameters: ", FormatCount(plan.dense_parameters), "\n\nthis machine\n",
+      Verdict("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
       Verdict("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
       RenderDevice(job, plan, machine), RenderKept(job, plan),
       "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
@@ -179,6 +188,7 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   json["server"] = PartsToJson(plan.server);
   json["worker"] = PartsToJson(plan.worker);
   json["device"] = PartsToJson(plan.device);
+  if (!plan.pack.empty()) json["pack"] = PartsToJson(plan.pack);
   json["disk"] = PartsToJson(plan.disk);
   json["pulled_bytes_per_step"] = plan.pulled_bytes_per_step;
   json["pushed_bytes_per_step"] = plan.pushed_bytes_per_step;
@@ -193,8 +203,9 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   json["memory_bytes"] = plan.memory_bytes;
   json["disk_bytes"] = plan.disk_bytes;
   json["device_bytes"] = plan.device_bytes;
-  if (plan.kept_budget_bytes > 0) {
-    json["kept"] = {{"bytes", plan.kept_bytes}, {"budget_bytes", plan.kept_budget_bytes}};
+  for (const KeptRows& kept : plan.kept) {
+    json["kept"].push_back(
+        {{"tables", kept.tables}, {"bytes", kept.bytes}, {"room_bytes", kept.room_bytes}});
   }
   json["machine"] = {{"memory_bytes", machine.memory_bytes},
                      {"available_memory_bytes", machine.available_memory_bytes},

@@ -1,3 +1,5 @@
+#include "common/job/cache_layout.h"
+
 #include <random>
 #include <string>
 #include <utility>
@@ -5,7 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_seed.h"
-#include "worker/cache/device_slab.h"
 
 namespace thermocline {
 namespace {

@@ -1,3 +1,5 @@
+#include "common/job/cache_layout.h"
+
 #include <algorithm>
 #include <string>
 
@@ -6,7 +8,6 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/job/model_memory.h"
-#include "worker/cache/device_slab.h"
 
 namespace thermocline {
 namespace {
