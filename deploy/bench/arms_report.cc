@@ -143,7 +143,7 @@ std::string ArmsCsv(const std::vector<ArmRuns>& arms, std::optional<double> targ
   std::string text =
       "arm,budget_bytes,seed,device,steps,samples,train_s,samples_per_s,auc,logloss,target_auc,"
       "to_auc_s,wire_bytes_per_sample,device_bytes_per_sample,hit_rate,hot_share,hot_rows,"
-      "calibrate_s,pack_s,model_digest,absence";
+      "calibrate_s,pack_s,pack_reused,model_digest,absence";
   for (const std::string& stage : stages) absl::StrAppend(&text, ",us ", stage);
   absl::StrAppend(&text, "\n");
   for (const ArmRuns& arm : arms) {
@@ -168,16 +168,19 @@ std::string ArmsCsv(const std::vector<ArmRuns>& arms, std::optional<double> targ
                  CsvCell(run.hot_rows),
                  CsvCell(run.calibrate_s),
                  CsvCell(run.pack_s),
+                 run.pack.empty()  ? ""
+                 : run.reuses_pack ? "1"
+                                   : "0",
                  run.digest,
                  ""};
       for (const std::string& stage : stages) row.push_back(CsvCell(StageOf(run, stage)));
       absl::StrAppend(&text, absl::StrJoin(row, ","), "\n");
     }
     if (arm.absence.empty()) continue;
-    Row row(21 + stages.size());
+    Row row(22 + stages.size());
     row[0] = ArmName(arm.arm);
     row[1] = absl::StrCat(arm.budget);
-    row[20] = CsvCell(arm.absence);
+    row[21] = CsvCell(arm.absence);
     absl::StrAppend(&text, absl::StrJoin(row, ","), "\n");
   }
   return text;

@@ -131,6 +131,8 @@ std::vector<ArmRuns> SomeArms() {
   for (RunFigures& run : arms[2].runs) run.hot_share = 0.125;
   arms[2].runs[0].calibrate_s = 10;
   arms[2].runs[0].pack_s = 20;
+  for (RunFigures& run : arms[2].runs) run.pack = "/packs/ab.pack";
+  arms[2].runs[1].reuses_pack = true;
   return arms;
 }
 
@@ -159,6 +161,8 @@ TEST(Arms, CsvHasALineForEachRun) {
   EXPECT_THAT(lines[1], testing::StartsWith("remote-cpu,0,1,,10,1000,10,100,0.75,,0.75,10,64,"));
   EXPECT_THAT(lines[4], HasSubstr(",\"this machine has no GPU, none\","));
   EXPECT_THAT(lines[5], testing::StartsWith("fae,1048576,1,"));
+  EXPECT_THAT(lines[5], HasSubstr(",10,20,0,")) << "it made the pack";
+  EXPECT_THAT(lines[6], HasSubstr(",,,1,")) << "it found it";
   const size_t columns = std::vector<std::string>(absl::StrSplit(lines[0], ',')).size();
   for (const size_t line : {1, 2, 3, 5, 6}) {
     EXPECT_EQ(std::vector<std::string>(absl::StrSplit(lines[line], ',')).size(), columns);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -64,11 +65,13 @@ struct Events {
     evaluation_bytes += NumberAt(line, "bytes_pulled").value_or(0);
   }
 
-  // Of a change at an evaluation, whose line comes first, there was one scoring for both.
+  // Of a change at an evaluation the line of that comes first.
   void TakeChange(const Json& line) {
     ScoredPoint point = PointOf(line);
     point.is_evaluation = false;
+    const double schedule_s = std::exchange(point.seconds, 0);
     if (points.empty() || points.back().steps != point.steps) points.push_back(point);
+    points.back().schedule_s = schedule_s;
     points.back().rate = NumberAt(line, "rate");
   }
 
@@ -95,7 +98,9 @@ void FillPack(const Json& summary, RunFigures* figures) {
   const auto hot = NumberAt(samples, "hot");
   const auto cold = NumberAt(samples, "cold");
   if (hot && cold && *hot + *cold > 0) figures->hot_share = *hot / (*hot + *cold);
-  if (IsTrue(pack, "reused")) return;
+  figures->pack = TextAt(pack, "file");
+  figures->reuses_pack = IsTrue(pack, "reused");
+  if (figures->reuses_pack) return;
   figures->calibrate_s = NumberAt(pack, "calibrate_s");
   figures->pack_s = NumberAt(pack, "pack_s");
 }
@@ -134,9 +139,7 @@ absl::StatusOr<RunFigures> ReadRun(const std::string& run_dir) {
   figures.points = std::move(events.points);
   figures.progress = std::move(events.progress);
   figures.train_s = samples / *rate;
-  for (ScoredPoint& point : figures.points) {
-    if (!point.is_evaluation) figures.train_s += point.seconds;
-  }
+  for (const ScoredPoint& point : figures.points) figures.train_s += point.schedule_s;
   for (ScoredPoint& point : figures.points) point.train_s = TrainSecondsAt(figures, point.steps);
   figures.samples_per_s = samples / figures.train_s;
   figures.auc = NumberAt(summary, "auc");
@@ -155,7 +158,7 @@ absl::StatusOr<RunFigures> ReadRun(const std::string& run_dir) {
 double TrainSecondsAt(const RunFigures& run, int64_t steps) {
   double schedule_s = 0;
   for (const ScoredPoint& point : run.points) {
-    if (!point.is_evaluation && point.steps <= steps) schedule_s += point.seconds;
+    if (point.steps <= steps) schedule_s += point.schedule_s;
   }
   const auto at = static_cast<double>(steps);
   std::pair<double, double> before = {0, 0};
@@ -176,6 +179,7 @@ void TakeEvaluations(const RunFigures& evaluated, RunFigures* run) {
     if (!point.is_evaluation) continue;
     point.train_s = TrainSecondsAt(*run, point.steps);
     point.rate.reset();  // The schedule's points stay the run's own.
+    point.schedule_s = 0;
     points.push_back(point);
   }
   for (const ScoredPoint& point : run->points) {

@@ -18,9 +18,10 @@ struct ScoredPoint {
   int64_t steps = 0;   // Trained until then.
   double train_s = 0;  // Training time until then, without evaluations.
   std::optional<double> auc, logloss;
-  double seconds = 0;          // That the scoring took.
+  double seconds = 0;          // That the evaluation took.
   bool is_evaluation = true;   // Else of the schedule alone: of fewer rows.
   std::optional<double> rate;  // Of the schedule from then on, in percent.
+  double schedule_s = 0;       // That the scoring for the change took.
 };
 
 struct RunFigures {
@@ -37,6 +38,8 @@ struct RunFigures {
   std::optional<double> hit_rate;                 // Keys that the cache held, of all distinct ones.
   std::optional<double> hot_share;                // Samples in hot batches, of all.
   std::optional<double> hot_rows;
+  std::string pack;  // The file of hot and cold batches, or of hot rows; "": there is none.
+  bool reuses_pack = false;
   std::optional<double> calibrate_s, pack_s;  // Before training. None: it did neither, or reused.
   std::vector<std::pair<std::string, double>> stage_us;  // A sample, of worker 0.
   // Steps and seconds of training from its beginning, as the worker reported them, without scoring.

@@ -78,10 +78,10 @@ TEST_F(RunFiguresTest, TheScheduleOfHotAndColdBatchesCostsTimeAndBytes) {
 {"event":"change","step":49,"hot":true,"rate":25,"logloss":0.6,"seconds":2}
 {"event":"progress","step":100,"samples":1000,"samples_per_s":200}
 {"event":"eval","step":99,"scheduled":true,"auc":0.8,"logloss":0.5,"seconds":2,"bytes_pulled":8000}
-{"event":"change","step":99,"hot":false,"rate":12.5,"logloss":0.5,"seconds":2}
+{"event":"change","step":99,"hot":false,"rate":12.5,"logloss":0.5,"seconds":0.5}
 )");
   const RunFigures run = Read();
-  EXPECT_DOUBLE_EQ(run.train_s, 7);  // 5 s of steps, 2 s of scoring
+  EXPECT_DOUBLE_EQ(run.train_s, 7.5);  // 5 s of steps, 2.5 s of scoring for changes
   EXPECT_DOUBLE_EQ(run.wire_bytes_per_sample, 72);
   EXPECT_DOUBLE_EQ(run.hot_share.value(), 0.25);
   EXPECT_DOUBLE_EQ(run.hot_rows.value(), 40);
@@ -92,9 +92,9 @@ TEST_F(RunFiguresTest, TheScheduleOfHotAndColdBatchesCostsTimeAndBytes) {
   EXPECT_DOUBLE_EQ(run.points[0].rate.value(), 25);
   EXPECT_TRUE(run.points[1].is_evaluation);
   EXPECT_DOUBLE_EQ(run.points[1].rate.value(), 12.5);
-  EXPECT_NEAR(run.points[1].train_s, 7, 1e-9);
+  EXPECT_NEAR(run.points[1].train_s, 7.5, 1e-9);
   // The scoring of the schedule is of fewer rows: it is no AUC that a run is timed to.
-  EXPECT_NEAR(SecondsToAuc(run, 0.7).value(), 7, 1e-9);
+  EXPECT_NEAR(SecondsToAuc(run, 0.7).value(), 7.5, 1e-9);
   EXPECT_FALSE(SecondsToAuc(run, 0.85).has_value());
 }
 
@@ -102,11 +102,11 @@ TEST_F(RunFiguresTest, TheScheduleOfHotAndColdBatchesCostsTimeAndBytes) {
 TEST_F(RunFiguresTest, EvaluationsOfAnotherRunAreTimedByThisOne) {
   RunFigures run;
   run.progress = {{50, 2}, {100, 6}};
-  run.points = {{40, 1.6, 0.5, 0.6, 3, false, 25.0}, {100, 9, 0.8, 0.5, 1, true, std::nullopt}};
+  run.points = {{40, 1.6, 0.5, 0.6, 0, false, 25.0, 3}, {100, 9, 0.8, 0.5, 1, true, std::nullopt}};
   RunFigures evaluated;
   evaluated.points = {{25, 77, 0.7, 0.6, 1, true, std::nullopt},
                       {40, 78, 0.6, 0.6, 1, false, 12.5},
-                      {75, 79, 0.8, 0.5, 1, true, 12.5}};
+                      {75, 79, 0.8, 0.5, 1, true, 12.5, 2}};
   TakeEvaluations(evaluated, &run);
   ASSERT_EQ(run.points.size(), 3u);
   EXPECT_NEAR(run.points[0].train_s, 1, 1e-12);
@@ -120,11 +120,14 @@ TEST_F(RunFiguresTest, EvaluationsOfAnotherRunAreTimedByThisOne) {
 TEST_F(RunFiguresTest, APackThatWasThereTookNoTime) {
   Write("summary.json", "{" + summary_ +
                             R"(, "cache": {"hit_rate": 0.4},
-                     "pack": {"reused": true, "calibrate_s": 1.5, "pack_s": 2.5}})");
+                     "pack": {"reused": true, "calibrate_s": 1.5, "pack_s": 2.5,
+                              "file": "/packs/ab.pack"}})");
   Write("worker-0.json", "{}");
   const RunFigures run = Read();
   EXPECT_FALSE(run.calibrate_s.has_value());
   EXPECT_FALSE(run.pack_s.has_value());
+  EXPECT_TRUE(run.reuses_pack);
+  EXPECT_EQ(run.pack, "/packs/ab.pack");
   EXPECT_DOUBLE_EQ(run.hit_rate.value(), 0.4);
   EXPECT_TRUE(run.points.empty());
 }

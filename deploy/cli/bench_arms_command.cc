@@ -38,6 +38,7 @@ namespace {
 
 constexpr char kColumns[] =
     R"(medians over the seeds, beside them lowest .. highest
+calibrate s, pack s: of the run that made the pack, which others with its budget and data reuse
 budget: bytes of the rows that each worker holds, with optimizer state (a cache gets room for the rows
   of a batch beside them)
 times and bytes: of training without evaluations, with the scoring that fae's schedule asks for
@@ -48,6 +49,7 @@ wire: between workers and servers, and among workers; hits: of the distinct keys
 // What the command was asked for, checked.
 struct ArmsPlan {
   Job job;
+  JobFlags flags;  // That load it.
   std::vector<Arm> arms;
   std::vector<uint64_t> budgets;
   bool names_arms = false;  // The user did; else all are there.
@@ -70,7 +72,8 @@ absl::StatusOr<ArmsPlan> PlanArms(const BenchArmsFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--auc is ", *flags.auc, "; it must be in (0.5, 1)"));
   }
-  ASSIGN_OR_RETURN(plan.job, LoadJobOf(flags));
+  plan.flags = flags;
+  ASSIGN_OR_RETURN(plan.job, LoadJobOfArms(flags.budgets, &plan.flags));
   std::string budgets = flags.budgets;
   if (budgets.empty()) {
     budgets = plan.job.has_fae() ? plan.job.fae().budget() : plan.job.cache().budget();
@@ -87,7 +90,7 @@ absl::StatusOr<ArmsPlan> PlanArms(const BenchArmsFlags& flags) {
   return plan;
 }
 
-// Changes the user's flags.
+// Changes the flags that load the job.
 void Apply(const JobChange& change, JobFlags* flags) {
   for (const std::string& field : change.clear) TakeOut(field, flags);
   flags->set.insert(flags->set.end(), change.set.begin(), change.set.end());
@@ -159,7 +162,7 @@ class ArmsBench {
  private:
   // The user's flags, changed as the arm wants it. steps 0: without evaluations.
   JobFlags FlagsOf(const ArmRuns& arm, uint64_t seed, int64_t steps) const {
-    JobFlags flags = flags_;
+    JobFlags flags = plan_.flags;
     // One folder for all: a pack is made once, whatever the seed, and kept under its digest.
     const std::string packs = out_.path() + "/packs";
     const JobChange own =
@@ -230,13 +233,12 @@ class ArmsBench {
     return figures;
   }
 
-  // fae and fae-static use one pack for each budget and seed: what it took to make counts for both.
-  void RememberPack(const ArmRuns& arm, uint64_t seed, RunFigures* figures) {
-    if (arm.arm != Arm::kFae && arm.arm != Arm::kFaeStatic) return;
-    const auto key = std::make_pair(arm.budget, seed);
-    if (figures->pack_s) {
-      packs_[key] = {figures->calibrate_s, figures->pack_s};
-    } else if (const auto made = packs_.find(key); made != packs_.end()) {
+  // fae and fae-static have one pack for each budget, also for several seeds where all rows are
+  // counted: what it took to make counts for each of them.
+  void RememberPack(RunFigures* figures) {
+    if (!figures->reuses_pack) {
+      packs_[figures->pack] = {figures->calibrate_s, figures->pack_s};
+    } else if (const auto made = packs_.find(figures->pack); made != packs_.end()) {
       std::tie(figures->calibrate_s, figures->pack_s) = made->second;
     }
   }
@@ -257,7 +259,7 @@ class ArmsBench {
         ArmWithBudget(*arm), seed, figures->samples_per_s,
         figures->auc ? absl::StrFormat("%.4f", *figures->auc) : "-", figures->wire_bytes_per_sample,
         has_load ? absl::StrFormat("%.1f", load[0]) : "-"));
-    RememberPack(*arm, seed, &*figures);
+    RememberPack(&*figures);
     arm->seeds.push_back(seed);
     arm->runs.push_back(*std::move(figures));
     return absl::OkStatus();
@@ -299,13 +301,23 @@ class ArmsBench {
   std::vector<ArmRuns> arms_;
   // Evaluated runs, by seed and the digest of the model at the end.
   std::map<std::pair<uint64_t, std::string>, RunFigures> curves_;
-  // Seconds of calibrating and packing, by budget and seed.
-  std::map<std::pair<uint64_t, uint64_t>, std::pair<std::optional<double>, std::optional<double>>>
-      packs_;
+  // Seconds of calibrating and packing, by the pack's file.
+  std::map<std::string, std::pair<std::optional<double>, std::optional<double>>> packs_;
   bool has_failed_ = false;
 };
 
 }  // namespace
+
+absl::StatusOr<Job> LoadJobOfArms(const std::string& budgets, JobFlags* flags) {
+  absl::StatusOr<Job> job = LoadJobOf(*flags);
+  if (job.ok() || budgets.empty()) return job;
+  JobFlags with_fae = *flags;
+  with_fae.set.push_back(absl::StrCat("fae.budget=", budgets.substr(0, budgets.find(','))));
+  absl::StatusOr<Job> calibrated = LoadJobOf(with_fae);
+  if (!calibrated.ok()) return job;
+  *flags = std::move(with_fae);
+  return calibrated;
+}
 
 int RunBenchArms(const BenchArmsFlags& flags) {
   SignalWatch signals;  // before anything starts a thread

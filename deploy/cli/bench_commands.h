@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/process_limits.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 
@@ -47,6 +49,10 @@ int RunBench(Bench* bench, SignalWatch* signals) {
   }
   return bench->has_failed() ? kExitFailed : kExitDone;
 }
+
+// The job of bench arms. Its calibration needs no `fae` beside it: then the first of `budgets`
+// (separated by commas) is set as fae.budget, in *flags as well. Errors: as LoadJobOf.
+absl::StatusOr<Job> LoadJobOfArms(const std::string& budgets, JobFlags* flags);
 
 int RunBenchArms(const BenchArmsFlags& flags);
 int RunBenchSweep(const BenchSweepFlags& flags);

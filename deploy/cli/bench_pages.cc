@@ -31,7 +31,8 @@ void AddArms(CLI::App* command, Action* action) {
 The other arms compute on the job's `device`. An arm that this machine or job can't have is a line
 that says why. In each round, one for each seed, every arm runs once, without evaluations on its way,
 for its speed and bytes; and once more with them for the AUC after so many steps, unless another arm
-has trained the same model (as a cache does). The seeds begin with the job's.
+has trained the same model (as a cache does). The seeds begin with the job's. With --budgets the
+job's `calibration` needs no `fae` beside it. Arms and seeds with the same pack make it once.
 
 OUT gets arms.txt (the table as it is printed), arms.csv (a line for each run), curves.csv (one for
 each evaluation and each change of fae), arms.png (where python3 has matplotlib), commands.txt
