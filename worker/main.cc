@@ -15,6 +15,7 @@
 #include "common/base/process_limits.h"
 #include "common/base/scheduler.h"
 #include "common/base/status_macros.h"
+#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/job/schedule_text.h"
@@ -150,6 +151,13 @@ int Run() {
   if (!job.ok()) {
     LogLine(job.status().message());
     return kExitUsage;
+  }
+  if (CountsHotRows(*job) && job->calibration().directory().empty()) {
+    // As RunDirectory::HotDirectory() of the launcher; a run directory may be moved or copied.
+    const std::string& file = absl::GetFlag(FLAGS_job);
+    const size_t slash = file.rfind('/');
+    job->mutable_calibration()->set_directory(
+        absl::StrCat(slash == file.npos ? "." : file.substr(0, slash), "/hot"));
   }
   WorkerOptions options;
   options.job_id = absl::GetFlag(FLAGS_job_id).empty() ? job->name() : absl::GetFlag(FLAGS_job_id);

@@ -14,8 +14,10 @@ using ::testing::HasSubstr;
 JobFlags FlagsOf(const std::string& more) {
   JobFlags flags;
   flags.job = testing::TempDir() + "/arms.textproto";
+  flags.data = testing::TempDir() + "/arms.tsv";
+  std::ofstream(*flags.data) << "1\n";
   std::ofstream(flags.job) << R"(name: "j"
-data { format: CRITEO_TSV path: "log.tsv" test_share: 0.1 num_categorical: 2 }
+data { format: CRITEO_TSV test_share: 0.1 num_categorical: 2 }
 default_table { dim: 6 optimizer { adagrad {} } }
 dlrm { bottom: [8] top: [8] }
 train { batch_size: 100 learning_rate { base: 0.1 } }

@@ -1,10 +1,8 @@
 #include "deploy/cli/hot_rows.h"
 
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <optional>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +15,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/console/format.h"
 #include "deploy/runner/child_process.h"
+#include "deploy/runner/metrics_log.h"
 #include "deploy/runner/summary.h"
 
 namespace thermocline {
@@ -24,7 +23,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kFolder[] = "hot";
 constexpr char kDigestFile[] = "pack.digest";
 
 // 0 where there is none.
@@ -37,11 +35,6 @@ std::optional<double> NumberIn(const Json& json, const char* object, const char*
 }
 
 std::string CountText(double count) { return FormatCount(static_cast<uint64_t>(count)); }
-
-bool Exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
 
 std::string Count(const Json& json, const char* name) {
   return FormatCount(static_cast<uint64_t>(Number(json, name)));
@@ -69,13 +62,8 @@ std::string RenderTables(const Json& calibration) {
 }  // namespace
 
 void FillHotDirectory(const RunDirectory& directory, Job* job) {
-  if (!CountsHotRows(*job)) return;
-  const std::string own = AbsolutePath(directory.File(kFolder));
-  const std::string& named = job->calibration().directory();
-  // The job file of a run names its folder in full.
-  const bool was_moved =
-      std::filesystem::path(named).filename() == kFolder && !Exists(named) && Exists(own);
-  if (named.empty() || was_moved) job->mutable_calibration()->set_directory(own);
+  if (!CountsHotRows(*job) || !job->calibration().directory().empty()) return;
+  job->mutable_calibration()->set_directory(directory.HotDirectory());
 }
 
 absl::StatusOr<Json> FindHotRows(const Job& job, const std::string& bin_dir, SignalWatch* signals,
@@ -103,13 +91,24 @@ absl::Status KeepPackOfRun(const RunDirectory& directory, bool goes_on, const Js
       "); go on with the same data, or begin a new run, with --init-from to keep the model"));
 }
 
+void NoteFailedPacking(const RunDirectory& directory, const absl::Status& why) {
+  const auto metrics = MetricsLog::Create(directory.File("metrics.jsonl"));
+  if (!metrics.ok()) return;
+  const char* const what = absl::IsCancelled(why) ? "packing was stopped: " : "packing failed: ";
+  (*metrics)->AppendEvent({{"event", "end"},
+                           {"status", absl::StatusCodeToString(why.code())},
+                           {"reason", absl::StrCat(what, why.message())},
+                           {"has_summary", false}},
+                          absl::ZeroDuration());
+}
+
 int ExitCodeOfHotRows(const absl::Status& why) {
   return absl::IsUnavailable(why) || absl::IsCancelled(why) ? kExitFailed : kExitUsage;
 }
 
 std::string DescribeHotRows(const Json& found) {
   std::string line = absl::StrCat("hot rows: ", CountText(Number(found, "hot_rows")));
-  if (const auto share = NumberAt(found, "hot_lookups")) {
+  if (const auto share = NumberAt(found, "lookup_share")) {
     absl::StrAppendFormat(&line, ", %.1f%% of the lookups", 100 * *share);
   }
   const double hot = NumberIn(found, "samples", "hot").value_or(0);

@@ -13,8 +13,8 @@
 
 namespace thermocline {
 
-// Sets calibration.directory of such a job to RUN_DIR/hot, where the job names no folder, or the
-// run directory has been moved since.
+// Sets calibration.directory of such a job to RUN_DIR/hot, where the job names no folder. The job
+// file of the run leaves it out (JobReporter), so that it follows a run that is moved or copied.
 void FillHotDirectory(const RunDirectory& directory, Job* job);
 
 // Runs thermocline-pack, of `bin_dir` ("": as FindProgram), to its end, shows on the descriptor
@@ -29,6 +29,10 @@ absl::StatusOr<nlohmann::ordered_json> FindHotRows(const Job& job, const std::st
 // kInvalidArgument (it is another), kUnavailable (can't be noted).
 absl::Status KeepPackOfRun(const RunDirectory& directory, bool goes_on,
                            const nlohmann::ordered_json& found);
+
+// Notes in metrics.jsonl that the run ended before it began to train, and why, for
+// `thermocline stats`.
+void NoteFailedPacking(const RunDirectory& directory, const absl::Status& why);
 
 // With which code a command ends where that failed: kExitUsage where the job or its data are to
 // blame.

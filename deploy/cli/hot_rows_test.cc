@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "deploy/runner/metrics_log.h"
 #include "tests/testing/fake_programs.h"
 
 namespace thermocline {
@@ -48,7 +49,7 @@ class HotRowsTest : public testing::Test {
 TEST_F(HotRowsTest, ShowsWhatTheProgramFoundForThisJob) {
   fakes_.Add("thermocline-pack", R"(cat "${2#--job=}" >"$FAKES/job"
       echo '{"event": "progress", "activity": "packing", "rows": 10, "fraction": 0.5}' >&3
-      echo '{"event": "done", "hot_rows": 1234, "hot_lookups": 0.905, "samples": {"hot": 3, "cold": 1},
+      echo '{"event": "done", "hot_rows": 1234, "lookup_share": 0.905, "samples": {"hot": 3, "cold": 1},
              "batches": {"hot": 2, "cold": 1}, "calibrate_s": 0.5, "pack_s": 1.25}' | tr '\n' ' ' >&3
       echo >&3)");
   const auto found = Find();
@@ -93,6 +94,22 @@ TEST_F(HotRowsTest, TellsABadJobFromOtherFailures) {
   EXPECT_EQ(ExitCodeOfHotRows(Find().status()), 1);
 }
 
+TEST_F(HotRowsTest, ARunThatWasNotPackedSaysWhyAndMayBeginAgain) {
+  const std::string path = fakes_.folder() + "/run";
+  for (int i = 0; i < 2; ++i) {
+    const auto directory = RunDirectory::Create(path, "j", absl::Now());
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    NoteFailedPacking(*directory, absl::InvalidArgumentError("no hot batch"));
+    const MetricsTail tail = ReadMetricsTail(directory->File("metrics.jsonl"));
+    ASSERT_TRUE(tail.end.has_value());
+    EXPECT_EQ((*tail.end)["status"], "INVALID_ARGUMENT");
+    EXPECT_EQ((*tail.end)["reason"], "packing failed: no hot batch");
+    NoteFailedPacking(*directory, absl::CancelledError("signal 2"));
+    EXPECT_EQ((*ReadMetricsTail(directory->File("metrics.jsonl")).end)["reason"],
+              "packing was stopped: signal 2");
+  }
+}
+
 TEST_F(HotRowsTest, AMissingProgramIsNamed) {
   const absl::Status missing = Find().status();
   EXPECT_THAT(std::string(missing.message()), HasSubstr("thermocline-pack"));
@@ -115,9 +132,6 @@ TEST(HotDirectoryTest, IsInTheRunDirectoryUnlessTheJobNamesOne) {
   job.mutable_calibration()->set_directory("/no/such/folder");
   FillHotDirectory(*run, &job);
   EXPECT_EQ(job.calibration().directory(), "/no/such/folder") << "it is made there";
-  job.mutable_calibration()->set_directory("/no/such/run/hot");
-  FillHotDirectory(*run, &job);
-  EXPECT_EQ(job.calibration().directory(), own) << "the run directory was moved";
 }
 
 Json Calibration(double hot_rows) {

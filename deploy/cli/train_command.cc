@@ -97,6 +97,7 @@ int RunTrain(const TrainFlags& flags) {
       status = KeepPackOfRun(setup->directory, goes_on, *found);
     }
     if (!status.ok()) {
+      NoteFailedPacking(setup->directory, status);
       ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", status.message()), &signals);
       return ExitCodeOfHotRows(status);
     }

@@ -59,7 +59,7 @@ std::string RenderProgress(const Progress& progress, absl::Duration elapsed) {
                   FormatCount(static_cast<uint64_t>(std::max(0.0, progress.samples_per_s))), "/s");
   if (progress.loss) absl::StrAppend(&line, absl::StrFormat("  loss %.4f", *progress.loss));
   if (progress.auc) absl::StrAppend(&line, absl::StrFormat("  batch AUC %.4f", *progress.auc));
-  if (progress.hit_rate && !progress.hot) {  // In a hot batch every lookup is one.
+  if (progress.hit_rate) {
     absl::StrAppend(&line, absl::StrFormat("  cache hits %.0f%%", 100 * *progress.hit_rate));
   }
   if (progress.hot) {

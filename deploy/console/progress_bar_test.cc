@@ -40,7 +40,6 @@ TEST(RenderProgress, NamesTheWorkerThatOthersWaitFor) {
 TEST(RenderProgress, SaysWhichBatchesAreTrained) {
   Progress progress;
   progress.hot = HotProgress{true, 12.5, 3};
-  progress.hit_rate = 1;
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
             "step 0  0 samples  0/s  hot batches, rate 12.5%, 3 changes");
 }

@@ -30,7 +30,8 @@ struct EvaluationReport {
   bool is_evaluation = true;
   double auc = 0;  // NaN: the rows have one class only.
   double logloss = 0;
-  double seconds = 0;  // That it took.
+  double seconds = 0;         // That the evaluation took.
+  double change_seconds = 0;  // That the scoring for a change took.
   // Of a change: the stretch that begins with the next step.
   std::optional<ScheduleState> schedule;
 };

@@ -55,6 +55,9 @@ absl::Status JobReporter::OnOpen() {
   if (job.checkpoint().directory() == directory_.CheckpointDirectory()) {
     job.mutable_checkpoint()->clear_directory();
   }
+  if (job.calibration().directory() == directory_.HotDirectory()) {
+    job.mutable_calibration()->clear_directory();
+  }
   return directory_.Write("job.textproto", JobToText(job));
 }
 
@@ -257,7 +260,7 @@ void JobReporter::ReportChange(const EvaluationEvent& event) {
                {"hot", next.is_hot()},
                {"rate", next.rate()},
                {"logloss", next.has_logloss() ? Json(next.logloss()) : Json(nullptr)},
-               {"seconds", event.report.is_evaluation ? Json(nullptr) : Json(event.report.seconds)},
+               {"seconds", event.report.change_seconds},
                {"schedule", ScheduleToText(next)}};
   Append(std::move(json));
   if (rate_ != next.rate()) Tell(DescribeChange(event, rate_));
@@ -266,7 +269,8 @@ void JobReporter::ReportChange(const EvaluationEvent& event) {
 
 void JobReporter::Report(const action::ReportEvaluation& report) {
   const EvaluationEvent& event = report.event;
-  if (event.verdict.schedule.has_value()) ReportChange(event);
+  // A run that goes on where one was due evaluates again, but the change has been reported.
+  if (event.report.schedule.has_value() && event.verdict.schedule.has_value()) ReportChange(event);
   if (!event.report.is_evaluation) return;
   Json json;
   json["event"] = "decision";
@@ -313,6 +317,7 @@ absl::Status JobReporter::WriteResult(const action::WriteResult& result,
   if (!options_.hot_rows.is_null()) {
     summary["hot"] = SummarizeHot(workers, options_.hot_rows);
     summary["pack"] = options_.hot_rows;
+    AddReadByPacking(options_.hot_rows, &summary);
   }
   if (options_.is_resumed && !TrainedAnything(workers) &&
       KeepCounts(ReadJsonFile(directory_.File("summary.json")), &summary)) {

@@ -117,6 +117,7 @@ bool MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
     report.schedule = *std::move(schedule);
   }
   report.seconds = NumberAt(json, "seconds").value_or(0);
+  report.change_seconds = NumberAt(json, "change_seconds").value_or(0);
   report.auc = NumberAt(json, "auc").value_or(std::nan(""));
   report.logloss = NumberAt(json, "logloss").value_or(std::nan(""));
   evaluations_.push_back(report);

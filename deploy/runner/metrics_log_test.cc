@@ -185,7 +185,7 @@ TEST(MetricsLog, AChangeOfBatchesIsNoEvaluationUnlessOneIsDue) {
   (*log)->Append(
       absl::StrCat("{\"event\":\"eval\",\"step\":99,\"scheduled\":false,\"change\":true,", schedule,
                    "}\n{\"event\":\"eval\",\"step\":99,\"scheduled\":true,", "\"change\":true,",
-                   schedule, "}\n"),
+                   schedule, ",\"seconds\":3,\"change_seconds\":0.5}\n"),
       absl::ZeroDuration());
   std::vector<EvaluationReport> reports = (*log)->TakeEvaluations();
   ASSERT_EQ(reports.size(), 2u);
@@ -196,6 +196,8 @@ TEST(MetricsLog, AChangeOfBatchesIsNoEvaluationUnlessOneIsDue) {
     EXPECT_EQ(report.schedule->first_step(), 100);
     EXPECT_EQ(report.schedule->rate(), 25);
   }
+  EXPECT_EQ(reports[1].seconds, 3);
+  EXPECT_EQ(reports[1].change_seconds, 0.5);
   // The file gets the evaluation alone.
   std::ifstream file(path);
   std::string line;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -64,14 +65,15 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
 }
 
 // Whether a folder is empty but for a lock, what `submit` leaves, and what was found of a job that
-// never began (its hot rows, and a folder for its checkpoints). Taking the lock then shows whether
-// it is held.
+// never began (its hot rows, or in metrics.jsonl why there are none, and a folder for its
+// checkpoints). Taking the lock then shows whether it is held.
 bool IsUnused(const std::string& path) {
+  const std::set<std::string> allowed = {"lock", "submit", "certificates", "hot", "metrics.jsonl"};
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
     if (name == "checkpoints" && IsUnused(entry.path().string())) continue;
-    if (name != "lock" && name != "submit" && name != "certificates" && name != "hot") return false;
+    if (allowed.count(name) == 0) return false;
   }
   return !error;
 }
@@ -154,6 +156,8 @@ std::string RunDirectory::File(absl::string_view name) const {
 }
 
 std::string RunDirectory::CheckpointDirectory() const { return AbsolutePath(File("checkpoints")); }
+
+std::string RunDirectory::HotDirectory() const { return AbsolutePath(File("hot")); }
 
 absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text) const {
   const std::string path = File(name);

@@ -46,6 +46,8 @@ class RunDirectory {
   std::string File(absl::string_view name) const;
   // Where checkpoints are unless the job says otherwise; absolute.
   std::string CheckpointDirectory() const;
+  // The same of hot rows, and of the batches made of them (calibration.directory).
+  std::string HotDirectory() const;
 
   // Writes a file whole or not at all. Errors: kUnavailable (names the file).
   absl::Status Write(absl::string_view name, absl::string_view text) const;

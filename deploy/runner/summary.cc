@@ -223,6 +223,15 @@ Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
   return json;
 }
 
+void AddReadByPacking(const Json& pack, Json* summary) {
+  for (const char* const name : {"bad_lines", "padding_ids"}) {
+    const auto more = NumberAt(pack, name);
+    if (more) (*summary)[name] = Whole(NumberAt(*summary, name).value_or(0) + *more);
+  }
+  const std::string first = TextAt(pack, "first_bad_line");
+  if (!first.empty()) (*summary)["first_bad_line"] = first;
+}
+
 Json SummarizeHot(const std::vector<Json>& results, const Json& pack) {
   Json hot;
   hot["rows"] = Whole(NumberAt(pack, "hot_rows"));

@@ -67,6 +67,11 @@ nlohmann::ordered_json SummarizeEvaluations(const EvaluationState& state, bool s
 nlohmann::ordered_json SummarizeHot(const std::vector<nlohmann::ordered_json>& results,
                                     const nlohmann::ordered_json& pack);
 
+// Adds to bad_lines, first_bad_line and padding_ids of the summary of a job with hot and cold
+// batches what thermocline-pack met of them: its workers read no more than the held-out rows
+// themselves.
+void AddReadByPacking(const nlohmann::ordered_json& pack, nlohmann::ordered_json* summary);
+
 // A change between hot and cold batches, in a line for the console. `rate_before`: none before the
 // first.
 std::string DescribeChange(const EvaluationEvent& event, std::optional<double> rate_before);

@@ -243,14 +243,26 @@ TEST(Summary, SaysHowHotAndColdBatchesTookTurns) {
   const Json pack = Json::parse(R"({"hot_rows": 1200, "samples": {"hot": 630, "cold": 370}})");
   const Json worker = Json::parse(R"({"hot": {"rows": 1200, "changes": 12, "rate": 25}})");
   summary["hot"] = SummarizeHot({worker, worker}, pack);
-  summary["cache"] = {{"hit_rate", 0.2}};
   EXPECT_EQ(summary["hot"].dump(), R"({"rows":1200,"sample_share":0.63,"changes":12,"rate":25.0})");
   const std::string text = RenderSummary(summary);
   EXPECT_THAT(text, HasSubstr("\n1,200 hot rows, 63.0% of the samples in hot batches, 12 changes, "
                               "the last rate 25%\n"));
   EXPECT_THAT(text, Not(HasSubstr("best")));
-  EXPECT_THAT(text, Not(HasSubstr("cache hits")));
   EXPECT_EQ(SummarizeHot({}, {{"hot_rows", 7}}).dump(), R"({"rows":7})") << "a cache's";
+}
+
+TEST(Summary, CountsWhatPackingMetAsWell) {
+  Json summary = MakeSummary(Job(), {{{"bad_lines", 1}, {"first_bad_line", "log:900: held out"}}},
+                             std::nullopt, 1);
+  AddReadByPacking({{"bad_lines", 2}, {"first_bad_line", "log:7: no label"}, {"padding_ids", 40}},
+                   &summary);
+  EXPECT_EQ(summary["bad_lines"], 3);
+  EXPECT_EQ(summary["first_bad_line"], "log:7: no label");
+  EXPECT_EQ(summary["padding_ids"], 40);
+  // The pack of a static cache has no rows, and says nothing of them.
+  const Json before = summary;
+  AddReadByPacking({{"hot_rows", 7}}, &summary);
+  EXPECT_EQ(summary, before);
 }
 
 TEST(Summary, DescribesAChange) {

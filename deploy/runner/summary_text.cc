@@ -122,8 +122,7 @@ std::string MissingLine(const Json& summary) {
 // "" where there is neither.
 std::string ExchangeLine(const Json& summary) {
   std::vector<std::string> parts;
-  const bool takes_turns = NumberAt(summary.value("hot", Json()), "rate").has_value();  // HotLine.
-  if (const auto cache = summary.find("cache"); cache != summary.end() && !takes_turns) {
+  if (const auto cache = summary.find("cache"); cache != summary.end()) {
     parts.push_back(
         absl::StrFormat("cache hits %.1f%%", 100 * NumberAt(*cache, "hit_rate").value_or(0)));
   }

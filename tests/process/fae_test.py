@@ -7,11 +7,12 @@ bits. THERMOCLINE_TEST_SEED repeats a run.
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import unittest
 
-from harness import ProcessTest, program, wait_for
+from harness import WORKER, ProcessTest, program, wait_for
 
 PACK = program('worker/thermocline-pack')
 
@@ -160,12 +161,116 @@ class FaeTest(ProcessTest):
         self.assertEqual(scored.returncode, 0, scored.stderr)
         self.assertEqual(json.loads(scored.stdout)['auc'], evaluations[-1]['auc'])
 
+    def test_a_change_at_an_evaluation_is_reported_once_with_its_seconds(self):
+        self.train(*FLAGS, '--set=evaluate.every_passes=1', '--set=train.passes=2',
+                   '--set=checkpoint.every_steps=40', '--set=checkpoint.keep=10')
+
+        def of_step(kind):
+            return [event for event in self.events(kind) if event['step'] == 39]
+        change, evaluation = of_step('change')[0], of_step('eval')[0]
+        self.assertGreater(change['seconds'], 0)
+        self.assertGreater(evaluation['seconds'], 0)
+        self.assertNotEqual(change['logloss'], evaluation['logloss'])  # Of fewer rows.
+        # A run that goes on there evaluates again, but does not change again.
+        summary = self.resume('--resume-from', 'step-000000039')
+        self.assertEqual(summary['resumed_from_step'], 40)
+        self.assertEqual(len(of_step('eval')), 2)
+        self.assertEqual(len(of_step('change')), 1)
+        self.changes()
+
+    def test_a_copied_run_directory_has_its_own_pack(self):
+        undisturbed = self.train_undisturbed()
+        launcher = self.start(*FLAGS)
+        self.wait_for_changes(launcher, 3)
+        now = self.thermocline('checkpoint', 'now', '--run-dir', self.run_dir)
+        self.assertEqual(now.returncode, 0, now.stderr)
+        launcher.kill()
+        launcher.wait()
+        original, self.run_dir = self.run_dir, self.run_dir + '-copy'
+        shutil.copytree(original, self.run_dir)
+        for folder in (original, self.run_dir):
+            shutil.rmtree(os.path.join(folder, 'hot'))
+        summary = self.resume()
+        self.assert_same(summary, undisturbed)
+        self.assertEqual(os.path.dirname(summary['pack']['file']),
+                         os.path.join(os.path.realpath(self.run_dir), 'hot'))
+        self.assertFalse(os.path.exists(os.path.join(original, 'hot')))
+
+    def write_csv_job(self, log, lines):
+        """A job over a file with these lines."""
+        os.makedirs(os.path.dirname(log), exist_ok=True)
+        with open(log, 'w') as file:
+            file.writelines(line + '\n' for line in ['label,id', *lines])
+        with open(self.job, 'w') as job:
+            job.write('''name: "of_csv"
+                data { train { path: "%s" csv { header: true } } label { column: "label" }
+                       max_bad_lines: 5 }
+                default_table { dim: 4 }
+                feature { name: "id" categorical { id: INTEGER } }
+                dlrm { top: [8] }
+                train { batch_size: 64 learning_rate { base: 0.01 } }
+                fae { budget: "64KiB" schedule { scored_rows: 100 } }
+                calibration { sample_share: 1 whole_table: "0" }''' % log)
+
+    def skewed_lines(self):
+        """Every fourth row has an id of its own, the others share ten."""
+        return ['%d,%d' % (i % 2, 1000 + i if i % 4 == 3 else i % 10) for i in range(4000)]
+
+    # Its file has the name and the size of rank 0's.
+    def test_a_rank_with_another_pack_is_named_in_the_first_step(self):
+        lines = self.skewed_lines()
+        folders = [self.run_dir + '-' + name for name in 'ab']
+        self.write_csv_job(folders[1] + '/log.csv', lines[::-1])
+        self.train('--set=calibration.directory=' + folders[1] + '/hot',
+                   '--set=train.max_steps=1', run_dir=self.run_dir + '-first')
+        self.write_csv_job(folders[0] + '/log.csv', lines)
+        job = self.run_dir + '-rank-1.textproto'
+        programs = self.fake_programs(worker="""
+            for flag; do case "$flag" in --job=*) all="${flag#--job=}";; esac; done
+            case " $* " in *" --rank=1 "*)
+                sed 's|%s/|%s/|' "$all" > '%s'; set -- "$@" '--job=%s';;
+            esac
+            exec '%s' "$@" """ % (*folders, job, job, WORKER))
+        os.symlink(PACK, os.path.join(programs, 'thermocline-pack'))
+        launcher = self.start('--workers=2', '--bin-dir', programs,
+                              '--set=calibration.directory=' + folders[0] + '/hot')
+        code, _, err = self.finish(launcher)
+        self.assertEqual(code, 1, err)
+        self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)
+        self.assertRegex(err, ', pack [0-9a-f]{32}')
+        self.assertEqual(self.events('progress'), [])
+
+    def test_what_packing_left_out_is_in_the_result(self):
+        lines = self.skewed_lines()
+        for row in (200, 100):
+            lines.insert(row + 1, 'no label,%d' % row)
+        log = self.run_dir + '-data/with-bad-lines.csv'
+        self.write_csv_job(log, lines)
+        launcher = self.start()
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual(out.count('2 rows are malformed and left out'), 1, out)
+        self.assertIn('2 malformed lines were skipped', out)
+        again = self.start('--set=calibration.directory=' + os.path.join(self.run_dir, 'hot'),
+                           run_dir=self.run_dir + '-again')
+        self.assertEqual(self.finish(again)[0], 0)
+        for summary in (self.summary(launcher), self.summary(again)):
+            self.assertEqual(summary['bad_lines'], 2)
+            self.assertIn('with-bad-lines.csv:103', summary['first_bad_line'])
+            self.assertNotIn('cache', summary)
+        stats = self.thermocline('stats', '--run-dir', self.run_dir)
+        self.assertIn('hot rows of worker', stats.stdout)
+        self.assertNotIn('cache of worker', stats.stdout)
+
     def test_a_budget_without_a_hot_batch_is_refused(self):
         launcher = self.start(*FLAGS, '--set=fae.budget=64KiB', '--set=train.batch_size=512')
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 2, out + err)
         self.assertIn('hot', err)
         self.assert_no_server_was_started()
+        stats = self.thermocline('stats', '--run-dir', self.run_dir)
+        self.assertEqual(stats.returncode, 1, stats.stdout + stats.stderr)
+        self.assertIn('without a result: packing failed: no hot batch', stats.stdout)
         # The folder can be used again.
         self.assertGreater(self.train(*FLAGS)['hot']['rows'], 0)
 
@@ -205,6 +310,8 @@ class FaeTest(ProcessTest):
         self.assertEqual(code, 1, err)
         self.assertIn('signal 2', err)
         self.assert_no_server_was_started()
+        stats = self.thermocline('stats', '--run-dir', self.run_dir)
+        self.assertIn('without a result: packing was stopped: ', stats.stdout)
 
 
 if __name__ == '__main__':

@@ -162,7 +162,7 @@ class SharedCacheTest(ProcessTest):
                               '--set=data.format=CRITEO_TSV')
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1, err)
-        self.assertIn('the workers see different data: the files of rank 1 are not those of rank 0', err)
+        self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)
         self.assertEqual([event for event in self.events() if event['event'] == 'progress'], [])
 
     def test_waits_by_rank_and_phase_are_on_record(self):

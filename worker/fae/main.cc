@@ -121,14 +121,14 @@ int Run() {
       absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : HardwareThreads();
   options.cancelled = &cancelled;
   options.has_file = &has_file;
-  options.on_progress = [&](absl::string_view activity, int64_t rows, double fraction) {
+  options.on_progress = [&](const PackingProgress& progress) {
     if (watch.Elapsed() < next) return;
     next = watch.Elapsed() + kReportPeriod;
     WriteLine({{"event", "progress"},
-               {"activity", std::string(activity)},
-               {"rows", rows},
-               {"fraction", fraction},
-               {"seconds", absl::ToDoubleSeconds(watch.Elapsed())}});
+               {"activity", std::string(progress.activity)},
+               {"rows", progress.rows},
+               {"fraction", progress.fraction},
+               {"seconds", absl::ToDoubleSeconds(progress.elapsed)}});
   };
   options.on_warning = [](absl::string_view text) {
     WriteLine({{"event", "warning"}, {"text", std::string(text)}});

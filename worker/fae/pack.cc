@@ -29,6 +29,7 @@ class FilePack : public Pack {
   const PackCounts& counts() const override { return file_->tail.counts; }
   const std::string& report() const override { return file_->tail.report; }
   uint64_t file_bytes() const override { return file_->file->size(); }
+  std::string digest() const override { return PackDigest(file_->tail); }
 
   std::unique_ptr<BatchReader> OpenReader(const Job& job, const PackStretch& stretch,
                                           const BatchReader::Skipped& before, WorkerRank rank,

@@ -51,6 +51,8 @@ class Pack {
   // What calibration found when the pack was made, as JSON (thermocline-pack's last line).
   virtual const std::string& report() const = 0;
   virtual uint64_t file_bytes() const = 0;
+  // Equal for packs of the same hot rows and batches: 32 hexadecimal digits.
+  virtual std::string digest() const = 0;
 
   // Hands out this worker's slices of the stretch's batches. What skipped() says of steps, samples
   // and global samples before the stretch is the caller's `before`. The reader may outlive the

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
@@ -99,9 +100,11 @@ absl::Status AddFile(const std::string& path, PackIdentity* identity) {
           absl::StrCat(file->size(), " bytes, checksums ", absl::Hex(head, absl::kZeroPad8), " ",
                        absl::Hex(tail, absl::kZeroPad8)),
           &identity->data);
+  // To the nanosecond, since a file may be written twice in a second.
   AddLine(path,
-          absl::StrCat("modified at ", int64_t{info.st_mtim.tv_sec} * 1'000'000'000 +
-                                           int64_t{info.st_mtim.tv_nsec}),
+          absl::StrCat("modified at ",
+                       absl::FormatTime("%Y-%m-%d %H:%M:%E9S UTC",
+                                        absl::TimeFromTimespec(info.st_mtim), absl::UTCTimeZone())),
           &identity->times);
   return absl::OkStatus();
 }

@@ -48,25 +48,37 @@ Json CalibrationJson(const CalibrationResult& result, double sample_share, int64
           {"estimated_threshold", result.estimated_threshold},
           {"rows", result.rows()},
           {"hot_rows", result.hot_rows()},
-          {"counted_rows", result.hot_rows()},
           {"estimated_rows", result.estimated_rows()},
           {"estimated_most", result.estimated_most()},
           {"hot_bytes", result.hot_bytes},
           {"sample_lookup_share", result.lookup_share()},
-          {"hot_lookups", result.lookup_share()},
+          {"lookup_share", result.lookup_share()},
           {"estimate_s", result.estimate_s},
           {"count_s", result.count_s}};
 }
 
+// What the reading of all training rows met that is not in the pack.
+void AddRead(const BatchReader::Progress& read, Json* json) {
+  (*json)["bad_lines"] = read.bad_lines;
+  if (read.bad_lines > 0) (*json)["first_bad_line"] = read.first_bad_line;
+  (*json)["padding_ids"] = read.padding_ids;
+}
+
 // What all training rows showed.
 void AddTotals(const HotClassifier::Totals& totals, Json* json) {
-  (*json)["hot_lookups"] = (*json)["lookup_share"] = Share(totals.hot_lookups, totals.lookups);
+  (*json)["lookup_share"] = Share(totals.hot_lookups, totals.lookups);
   (*json)["hot_sample_share"] = Share(totals.hot_samples, totals.samples);
   (*json)["samples"] = {{"hot", totals.hot_samples}, {"cold", totals.samples - totals.hot_samples}};
   (*json)["added_rows"] = totals.added_rows;
-  (*json)["hot_rows"] = (*json)["counted_rows"].get<int64_t>() + totals.added_rows;
+  (*json)["hot_rows"] = (*json)["hot_rows"].get<int64_t>() + totals.added_rows;
   (*json)["hot_bytes"] = (*json)["hot_bytes"].get<int64_t>() + totals.added_bytes;
   (*json)["whole_tables_are_whole"] = !totals.is_full;
+}
+
+void WarnOfBadRows(const BatchReader::Progress& read, const PackingOptions& options) {
+  if (read.bad_lines == 0 || !options.on_warning) return;
+  options.on_warning(absl::StrCat(read.bad_lines, read.bad_lines == 1 ? " row is" : " rows are",
+                                  " malformed and left out; the first: ", read.first_bad_line));
 }
 
 // One call of FindOrMakePack().
@@ -145,7 +157,6 @@ class PackMaker {
 
   absl::StatusOr<Json> Make() {
     const double share = job_.calibration().sample_share();
-    scan_->SetWork(WantsBatches(job_) ? share + 1 : share);
     // First of all, so that a folder that can't be written to is known at once.
     ASSIGN_OR_RETURN(
         const std::unique_ptr<PackWriter> writer,
@@ -165,8 +176,12 @@ class PackMaker {
     HotClassifier classifier(scan_->tables(), counted, result);
     if (WantsBatches(job_)) {
       RETURN_IF_ERROR(WriteRows(&classifier, writer.get()));
+      WarnOfBadRows(scan_->last(), options_);
+      AddRead(scan_->last(), &report);
       RETURN_IF_ERROR(CheckHotBatch(classifier.totals(), sampled_rows, counted, result));
       AddTotals(classifier.totals(), &report);
+    } else if (share == 1) {
+      WarnOfBadRows(scan_->last(), options_);
     }
     HotSet hot = classifier.MakeHotSet();
     if (hot.num_rows() == 0) return NoHotRow(result);
@@ -286,9 +301,6 @@ absl::StatusOr<CalibrationResult> CalibrateFor(const Job& job, int64_t budget_by
 absl::StatusOr<Json> CalibrateOnly(const Job& job, const CalibrationGrid& grid,
                                    const PackingOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RowScan> scan, RowScan::Open(job, options));
-  double work = 1;
-  for (const double share : grid.sample_shares) work += share;
-  scan->SetWork(work);
   Json results = Json::array();
   std::vector<std::pair<size_t, HotClassifier>> classifiers;  // of results[first]
   for (const double share : grid.sample_shares) {
@@ -321,6 +333,7 @@ absl::StatusOr<Json> CalibrateOnly(const Job& job, const CalibrationGrid& grid,
     }
     return absl::OkStatus();
   }));
+  WarnOfBadRows(scan->last(), options);
   for (const auto& classifier : classifiers) {
     AddTotals(classifier.second.totals(), &results[classifier.first]);
   }

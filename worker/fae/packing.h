@@ -11,16 +11,24 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/disk/disk.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
 
+// How far a reading of rows is: of a sample, or of all.
+struct PackingProgress {
+  absl::string_view activity;  // "counting lookups", "packing", "classifying samples"
+  int64_t rows = 0;            // Read so far.
+  double fraction = 0;         // Of its rows, as far as the bytes read tell: in (0, 1].
+  absl::Duration elapsed;      // Since it began.
+};
+
 struct PackingOptions {
   Disk* disk = nullptr;  // Where packs are. REQUIRED
   int threads = 1;       // The pack is the same for any number.
-  // "counting lookups" or "packing", rows read, and the share of all the work that is done.
-  std::function<void(absl::string_view activity, int64_t rows, double fraction)> on_progress;
+  std::function<void(const PackingProgress& progress)> on_progress;
   std::function<void(absl::string_view text)> on_warning;
   // Set from a signal handler: the work ends soon with kCancelled.
   std::atomic<bool>* cancelled = nullptr;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/disk/npy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"
@@ -23,6 +24,7 @@ namespace thermocline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -73,6 +75,13 @@ class PackingTest : public testing::Test {
   }
   std::string Packs() const { return folder_.path() + "/run/hot"; }
   std::vector<std::string> FilesThere() { return *disk_.List(Packs()); }
+  // Of one column.
+  template <typename T>
+  void WriteNpy(const std::string& name, const std::string& dtype, const std::vector<T>& values) {
+    const auto file = NpyWriter::Create(absl::StrCat(folder_.path(), "/", name), dtype, {1});
+    CHECK(file.ok() && (*file)->Append(values.data(), values.size()).ok());
+    CHECK((*file)->Finish().ok());
+  }
   std::string BytesOf(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -158,7 +167,9 @@ TEST_F(PackingTest, IsMadeAnewOfModifiedData) {
       data, std::filesystem::last_write_time(data) + std::chrono::seconds(5));
   const auto done = FindOrMakePack(job, options_);
   EXPECT_EQ((*done)["reused"], false);
-  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("modified at")));
+  EXPECT_THAT(
+      warnings_,
+      ElementsAre(ContainsRegex("modified at 20[0-9-]+ [0-9:]+\\.[0-9]+ UTC, was modified at 20")));
 }
 
 TEST_F(PackingTest, IsMadeAnewWhereItIsDamaged) {
@@ -239,9 +250,51 @@ TEST_F(PackingTest, AMalformedRow) {
   EXPECT_THAT(FilesThere(), IsEmpty());
   Job patient = job;
   patient.mutable_data()->set_max_bad_lines(1);
-  EXPECT_TRUE(FindOrMakePack(patient, options_).ok());
+  for (const bool reused : {false, true}) {
+    const auto found = FindOrMakePack(patient, options_);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ((*found)["reused"], reused);
+    EXPECT_EQ((*found)["bad_lines"], 1);
+    EXPECT_THAT((*found)["first_bad_line"].get<std::string>(), HasSubstr("log.csv:20002"));
+  }
   EXPECT_EQ(Pack::Open(patient).value()->counts().rows[0], 5000);
-  EXPECT_FALSE(warnings_.empty());
+  // Once, though all rows are read to count them, and to pack them.
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("1 row is malformed and left out; the first: ")));
+}
+
+TEST_F(PackingTest, AMalformedRowOfAStaticCacheIsWarnedOf) {
+  const Job job = MakeJob(folder_.Write("log.csv", SkewedLog(20000) + "7,1\n"), R"(
+      cache { budget: "64KiB" policy: STATIC } calibration { sample_share: 1 whole_table: "0" )",
+                          {"data.max_bad_lines=1"});
+  const auto done = FindOrMakePack(job, options_);
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("1 row is malformed")));
+  EXPECT_FALSE(done->contains("bad_lines")) << "its workers read the rows themselves";
+}
+
+TEST_F(PackingTest, CountsPaddingIds) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 20000; ++i) ids.push_back(i % 10);
+  WriteNpy("train_sparse.npy", "<i4", ids);
+  WriteNpy("train_labels.npy", "<f4", std::vector<float>(ids.size()));
+  WriteNpy("train_dense.npy", "<f4", std::vector<float>(ids.size()));
+  const auto job = ParseJob(absl::StrCat(R"(name: "packed"
+            data { format: DLRM_NPY path: ")",
+                                         folder_.path(), R"(" num_dense: 1 }
+            default_table { dim: 4 optimizer { adagrad {} } }
+            feature { name: "id" padding_id: 5 }
+            dlrm { bottom: [8] top: [8] }
+            train { batch_size: 8 learning_rate { base: 0.01 } }
+            fae { budget: "64KiB" schedule { fixed: true } }
+            calibration { sample_share: 0.5 directory: ")",
+                                         Packs(), "\" }"),
+                            "test", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto done = FindOrMakePack(*job, options_);
+  ASSERT_TRUE(done.ok()) << done.status();
+  // Of all rows, not of the sample.
+  EXPECT_EQ((*done)["padding_ids"], 2000);
+  EXPECT_EQ((*done)["bad_lines"], 0);
 }
 
 TEST_F(PackingTest, TheDiskIsFull) {
@@ -284,8 +337,8 @@ TEST_F(PackingTest, StoppedAmidTheRows) {
   options_.cancelled = &cancelled;
   options_.has_file = &has_file;
   bool had_file = false;
-  options_.on_progress = [&](absl::string_view, int64_t, double fraction) {
-    if (fraction < 0.7) return;
+  options_.on_progress = [&](const PackingProgress& progress) {
+    if (progress.activity != "packing" || progress.fraction < 0.5) return;
     had_file = has_file && FilesThere().size() == 1;
     cancelled = true;
   };
@@ -294,6 +347,28 @@ TEST_F(PackingTest, StoppedAmidTheRows) {
   EXPECT_TRUE(had_file);
   EXPECT_FALSE(has_file);
   EXPECT_THAT(FilesThere(), IsEmpty());
+}
+
+// Of the reading under way, not of several.
+TEST_F(PackingTest, ProgressIsInRows) {
+  std::vector<std::string> activities;
+  options_.on_progress = [&](const PackingProgress& progress) {
+    if (activities.empty() || activities.back() != progress.activity) {
+      activities.emplace_back(progress.activity);
+      EXPECT_LE(progress.rows, 4096);
+    }
+    EXPECT_GT(progress.fraction, 0);
+    EXPECT_LE(progress.fraction, 1);
+    // The file is read in large pieces.
+    if (progress.fraction < 0.5) return;
+    EXPECT_NEAR(static_cast<double>(progress.rows) / progress.fraction, 400'000, 80'000)
+        << progress.activity << " " << progress.rows;
+  };
+  ASSERT_TRUE(FindOrMakePack(MakeJob(folder_.Write("log.csv", FlatLog(400'000)), R"(
+      fae { budget: "16MiB" schedule { fixed: true } } calibration { sample_share: 1 )"),
+                             options_)
+                  .ok());
+  EXPECT_THAT(activities, ElementsAre("counting lookups", "packing"));
 }
 
 TEST_F(PackingTest, CalibrateOnlyMakesNoPack) {

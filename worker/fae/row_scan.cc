@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/timing.h"
 
 namespace thermocline {
 namespace {
@@ -46,6 +46,8 @@ absl::Status RowScan::Read(absl::string_view activity, double share,
   scan.share = share;
   scan.seed = job_.seed();
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchReader> reader, dataset_->OpenScan(scan));
+  const Stopwatch watch;
+  int64_t rows = 0;
   for (bool ended = false; !ended;) {
     Batches batches;
     while (batches.size() < kBatchesAtATime) {
@@ -55,23 +57,17 @@ absl::Status RowScan::Read(absl::string_view activity, double share,
       ASSIGN_OR_RETURN(std::unique_ptr<Batch> batch, reader->Next());
       ended = batch == nullptr;
       if (ended) break;
-      rows_ += batch->size;
+      rows += batch->size;
       batches.push_back(std::move(batch));
     }
     if (batches.empty()) break;
     RETURN_IF_ERROR(take(batches));
     if (options_.on_progress) {
-      const double done = work_done_ + share * batches.back()->progress;
-      options_.on_progress(activity, rows_, std::min(1.0, done / work_));
+      options_.on_progress({activity, rows, batches.back()->progress, watch.Elapsed()});
     }
     for (std::unique_ptr<Batch>& batch : batches) reader->Recycle(std::move(batch));
   }
-  work_done_ += share;
-  const BatchReader::Progress read = reader->progress();
-  if (read.bad_lines > 0 && share == 1 && options_.on_warning) {
-    options_.on_warning(absl::StrCat(read.bad_lines, read.bad_lines == 1 ? " row is" : " rows are",
-                                     " malformed and left out; the first: ", read.first_bad_line));
-  }
+  last_ = reader->progress();
   return absl::OkStatus();
 }
 

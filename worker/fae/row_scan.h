@@ -32,17 +32,17 @@ class RowScan {
   const JobTables& tables() const { return tables_; }
   ThreadPool* pool() { return &pool_; }
 
-  // The readings that follow take so much of the work. The progress of all goes from 0 to 1.
-  void SetWork(double work) { work_ = work; }
-
   // Counts the lookups of a share of the rows. `rows`: how many were read.
   absl::StatusOr<std::vector<CountedTable>> Count(double share, int64_t* rows);
 
-  // Calls `take` with several batches at a time, in order, of a share of the rows.
+  // Calls `take` with several batches at a time, in order, of a share of the rows. `activity`: of
+  // the progress.
   using Batches = std::vector<std::unique_ptr<Batch>>;
-  // `activity`: of the progress.
   absl::Status Read(absl::string_view activity, double share,
                     absl::FunctionRef<absl::Status(const Batches&)> take);
+
+  // Of the last reading that came to its end: what was malformed, and padding.
+  const BatchReader::Progress& last() const { return last_; }
 
   // The least budget with which `samples` of the sampled rows would be hot, if the same tables are
   // whole.
@@ -58,9 +58,7 @@ class RowScan {
   const JobTables tables_;
   ThreadPool pool_;
   std::unique_ptr<Dataset> dataset_;
-  double work_ = 1;       // Of all readings together, in passes over the rows.
-  double work_done_ = 0;  // Of those before.
-  int64_t rows_ = 0;      // Of all readings.
+  BatchReader::Progress last_;
 };
 
 }  // namespace thermocline

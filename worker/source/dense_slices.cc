@@ -130,8 +130,8 @@ absl::Status DenseSlices::CheckData(Step step, const ReceivedBlocks& received) c
     const OfData other = OfDataIn(received.from(WorkerRank(rank)));
     if (other.checksum != first.checksum) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the workers see different data: the files of rank ", rank,
-          " are not those of rank 0; rank ", exchange_->rank().value(), " has ", data_));
+          "the workers see different data: those of rank ", rank, " are not those of rank 0; rank ",
+          exchange_->rank().value(), " has ", data_));
     }
     if (other.ends == first.ends) continue;
     const bool ends = other.ends != 0;

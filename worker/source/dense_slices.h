@@ -33,7 +33,8 @@ namespace thermocline {
 
 class DenseSlices {
  public:
-  // `exchange` outlives it. data: names what this rank trains on, the same at all ranks.
+  // `exchange` outlives it. data: names what this rank trains on, its files and its pack if any:
+  // the same at all ranks.
   DenseSlices(const std::vector<DenseTable>& tensors, const ClusterMap& servers, Exchange* exchange,
               std::string data = "");
 

@@ -203,12 +203,11 @@ TEST_P(DenseSlicesTest, OtherFilesAreFoundInTheFirstStep) {
     Parameters own = InitialParameters(blocks_);
     const std::vector<float> gradients(own.weights.size());
     ASSERT_TRUE(slices.PostGradients(Step(0), false, gradients).ok());
-    EXPECT_EQ(
-        slices.UpdateOwn(Step(0), UpdateScalars{}, gradients, absl::MakeSpan(own.weights),
-                         absl::MakeSpan(own.state)),
-        absl::InvalidArgumentError(absl::StrCat(
-            "the workers see different data: the files of rank 1 are not those of rank 0; rank ",
-            rank, " has ", rank == 1 ? 2 : 1, " files")));
+    EXPECT_EQ(slices.UpdateOwn(Step(0), UpdateScalars{}, gradients, absl::MakeSpan(own.weights),
+                               absl::MakeSpan(own.state)),
+              absl::InvalidArgumentError(absl::StrCat(
+                  "the workers see different data: those of rank 1 are not those of rank 0; rank ",
+                  rank, " has ", rank == 1 ? 2 : 1, " files")));
   });
 }
 

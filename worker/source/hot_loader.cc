@@ -39,28 +39,29 @@ HotLoader::HotLoader(const HotRows* hot_rows, uint64_t piece_bytes, OwnedRows* r
       session_(session),
       device_(device) {}
 
+HotLoader::~HotLoader() = default;
+
 absl::Status HotLoader::Load(Step step) {
-  std::vector<std::unique_ptr<Piece>> pieces;
-  while (pieces.size() < kPiecesUnderWay) pieces.push_back(std::make_unique<Piece>(device_));
-  absl::Status status = LoadPieces(step, pieces);
+  while (pieces_.size() < kPiecesUnderWay) pieces_.push_back(std::make_unique<Piece>(device_));
+  absl::Status status = LoadPieces(step);
   if (status.ok()) return device_->Synchronize();
   // Pulls write into the pieces until they are over.
   session_->Fail(status);
-  for (const std::unique_ptr<Piece>& piece : pieces) {
+  for (const std::unique_ptr<Piece>& piece : pieces_) {
     if (piece->is_under_way) status.Update(piece->fetched.Wait());
   }
   status.Update(device_->Synchronize());
   return status;
 }
 
-absl::Status HotLoader::LoadPieces(Step step, absl::Span<const std::unique_ptr<Piece>> pieces) {
+absl::Status HotLoader::LoadPieces(Step step) {
   next_table_ = 0;
   next_of_table_ = 0;
   size_t begun = 0, placed = 0;
   for (bool more = true; more || placed < begun;) {
-    Piece* const next = pieces[begun % kPiecesUnderWay].get();
+    Piece* const next = pieces_[begun % kPiecesUnderWay].get();
     if (!more || begun == placed + kPiecesUnderWay) {
-      RETURN_IF_ERROR(PlacePiece(pieces[placed++ % kPiecesUnderWay].get()));
+      RETURN_IF_ERROR(PlacePiece(pieces_[placed++ % kPiecesUnderWay].get()));
       continue;
     }
     if (begun >= kPiecesUnderWay) RETURN_IF_ERROR(next->transfers.finished->Wait());

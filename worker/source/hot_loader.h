@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "kernels/device.h"
 #include "worker/cache/cache_plan.h"
@@ -26,6 +26,7 @@ class HotLoader {
   // is pointed to outlives it; `rows` has the layout of hot_rows, but for its staging.
   HotLoader(const HotRows* hot_rows, uint64_t piece_bytes, OwnedRows* rows, PsSession* session,
             Device* device);
+  ~HotLoader();
 
   // Loads them as they are once every worker's pushes up to step - 1 are in them, and waits.
   // REQUIRES: all held are as the servers have them. Errors: the session's, which an error of the
@@ -36,7 +37,7 @@ class HotLoader {
   struct Piece;
 
   const CachedSourceOptions& options() const { return rows_->options(); }
-  absl::Status LoadPieces(Step step, absl::Span<const std::unique_ptr<Piece>> pieces);
+  absl::Status LoadPieces(Step step);
   bool FillPiece(Piece* piece);
   void AddToPiece(size_t t, int32_t end, CachedKeys* keys);
   void PullPiece(Step step, Piece* piece);
@@ -47,6 +48,7 @@ class HotLoader {
   OwnedRows* const rows_;
   PsSession* const session_;
   Device* const device_;
+  std::vector<std::unique_ptr<Piece>> pieces_;  // Kept from the first load on: they are pinned.
 
   // The row behind those of the pieces so far.
   size_t next_table_ = 0;

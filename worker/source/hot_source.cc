@@ -76,6 +76,7 @@ void HotSource::Fetch(const std::shared_ptr<StepContext>& context,
 void HotSource::CountCold(const StepContext& context) {
   CacheCounts counts;
   for (const TablePlan& table : context.plan.tables) counts.bypassed += table.num_unique();
+  counts.rows_held = rows_.counts().rows_held;  // They keep their places, if not their values.
   rows_.Count(counts);
 }
 

@@ -137,7 +137,7 @@ class HotSourceRuns : public testing::Test {
       EXPECT_EQ(counts.hits, rank->hot_keys());
       EXPECT_EQ(counts.bypassed, rank->cold_keys());
       EXPECT_EQ(counts.loaded, loads * hot_rows);
-      EXPECT_EQ(counts.rows_held, is_loaded ? hot_rows : 0);
+      EXPECT_EQ(counts.rows_held, loads > 0 ? hot_rows : 0);
     }
     EXPECT_EQ(servers->rows_pulled(),
               cold_keys + loads * hot_rows * static_cast<int64_t>(trace.num_ranks));

@@ -92,7 +92,7 @@ class OwnedRows {
                   std::vector<std::vector<wire::PushSlice>>* wave) const;
   std::shared_ptr<WrittenBack> ChooseWriteBack();
   void AddPieces(WrittenBack* written, PushWork* push) const;
-  absl::Status FillPiece(size_t piece, StepTransfers* transfers, WrittenBack* written);
+  absl::Status FillPiece(size_t piece, WrittenBack* written);
 
   const CachedSourceOptions options_;
   const double max_unwritten_share_;  // of the rows of a slab
@@ -103,6 +103,7 @@ class OwnedRows {
   std::vector<size_t> group_of_;                    // [tables]
   // Rows chosen to be written: [tables * servers]. Used only within a call.
   std::vector<std::vector<HeldRows::Unwritten>> chosen_;
+  std::unique_ptr<StepTransfers> of_pieces_;  // That are written back; kept from the first one on.
 
   mutable absl::Mutex mutex_;
   CacheCounts counts_ ABSL_GUARDED_BY(mutex_);

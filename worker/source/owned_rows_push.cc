@@ -149,8 +149,10 @@ void OwnedRows::AddPieces(WrittenBack* written, PushWork* push) const {
 }
 
 // Queues the copies of the rows to the host, after all operations queued so far.
-absl::Status OwnedRows::FillPiece(size_t p, StepTransfers* transfers, WrittenBack* written) {
+absl::Status OwnedRows::FillPiece(size_t p, WrittenBack* written) {
   const WrittenBack::Piece& piece = written->pieces[p];
+  if (of_pieces_ == nullptr) of_pieces_ = std::make_unique<StepTransfers>(device_);
+  StepTransfers* const transfers = of_pieces_.get();
   transfers->upload.Clear();
   transfers->download.Clear();
   std::vector<RowCopy> gathers;
@@ -198,10 +200,9 @@ void OwnedRows::StartPush(const std::shared_ptr<StepContext>& context, PushWork 
 absl::Status OwnedRows::SendPieces(Step at, OfStep* step) {
   WrittenBack* const written = step->written_back.get();
   if (written == nullptr) return absl::OkStatus();
-  StepTransfers transfers(device_);
   for (size_t p = 0; p < written->pieces.size(); ++p) {
     if (!written->TakePlace(p)) return session_->status();
-    RETURN_IF_ERROR(FillPiece(p, &transfers, written));
+    RETURN_IF_ERROR(FillPiece(p, written));
     RETURN_IF_ERROR(session_->ReleaseWave(at, written->first_wave + p));
   }
   return absl::OkStatus();
@@ -210,9 +211,8 @@ absl::Status OwnedRows::SendPieces(Step at, OfStep* step) {
 absl::Status OwnedRows::FinishPush(Step at, OfStep* step) {
   const std::shared_ptr<WrittenBack> written = std::exchange(step->written_back, nullptr);
   if (written == nullptr || !written->is_lent()) return absl::OkStatus();
-  StepTransfers transfers(device_);
   while (const std::optional<size_t> piece = written->TakeWanted()) {
-    RETURN_IF_ERROR(FillPiece(*piece, &transfers, written.get()));
+    RETURN_IF_ERROR(FillPiece(*piece, written.get()));
     RETURN_IF_ERROR(session_->ReleaseWaveAgain(at, written->first_wave + *piece));
   }
   return session_->status();

@@ -40,6 +40,14 @@ StepPipeline::~StepPipeline() {
   CHECK_EQ(idle_.size() + ready_.size() + window_.size(), ring_.size());
 }
 
+void StepPipeline::Restart(std::unique_ptr<BatchReader> reader) {
+  absl::MutexLock lock(&mutex_);
+  CHECK(ended_ && status_.ok());
+  CHECK_EQ(idle_.size(), ring_.size());
+  reader_ = std::move(reader);
+  ended_ = false;
+}
+
 absl::StatusOr<std::shared_ptr<StepContext>> StepPipeline::Next() {
   StepContext* context = nullptr;
   std::unique_ptr<StepTransfers> transfers;
@@ -83,7 +91,7 @@ void StepPipeline::Recycle(StepContext* context) {
 StepContext* StepPipeline::TakeIdle() {
   absl::MutexLock lock(&mutex_);
   const auto may_go_on = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !idle_.empty();
+    return stopping_ || (!ended_ && !idle_.empty());
   };
   mutex_.Await(absl::Condition(&may_go_on));
   if (stopping_) return nullptr;
@@ -106,7 +114,6 @@ void StepPipeline::Run() {
     if (!goes_on) idle_.push_back(context);
     status_ = status;
     ended_ = true;
-    return;
   }
 }
 

@@ -3,7 +3,8 @@
 // the features are rows of the cache's slabs. A step is handed out when it is known what comes
 // behind it (StepContext::behind), so at least one more stays here.
 //
-// A context is reused when its last holder releases it, on any thread.
+// A context is reused when its last holder releases it, on any thread; contexts, transfers and the
+// thread also outlast a reader, where another one follows it (Restart).
 #ifndef THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
 #define THERMOCLINE_WORKER_SOURCE_STEP_PIPELINE_H_
 
@@ -54,12 +55,18 @@ class StepPipeline {
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
+  // Goes on with the batches of another reader. A pipeline of hot batches is kept so while cold
+  // ones are trained: memory that a device copies from is costly to allocate. REQUIRES: Next() has
+  // returned null; no context is held.
+  void Restart(std::unique_ptr<BatchReader> reader);
+
   // The next planned step, begun, or null after the last. Errors: the reader's and the cache
   // stage's, in their place.
   absl::StatusOr<std::shared_ptr<StepContext>> Next();
   // Whether Next() returns at once.
   bool NextIsReady() const;
 
+  // Of the reader at hand. Not while Restart() runs.
   BatchReader::Progress progress() const { return reader_->progress(); }
   BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
 
@@ -73,7 +80,7 @@ class StepPipeline {
   void Recycle(StepContext* context);
 
   Device* const device_;
-  const std::unique_ptr<BatchReader> reader_;
+  std::unique_ptr<BatchReader> reader_;
   const size_t window_steps_;  // At least 1.
 
   // Used only by the thread and its helpers.
@@ -91,7 +98,7 @@ class StepPipeline {
   std::vector<std::unique_ptr<StepTransfers>> idle_transfers_ ABSL_GUARDED_BY(mutex_);
   TransferSizes largest_transfers_ ABSL_GUARDED_BY(mutex_);
   std::deque<StepContext*> ready_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more will become ready
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more of this reader will become ready
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 

@@ -79,16 +79,22 @@ StepPipelineOptions OnOneThread() {
   return options;
 }
 
+std::unique_ptr<BatchReader> MakeReader(int64_t rows, int64_t error_row, uint32_t passes,
+                                        Step start_step = Step(0)) {
+  BatchReaderOptions options;
+  options.passes = passes;
+  options.batch_size = 10;
+  options.start_step = options.place.first_step = start_step;
+  return std::make_unique<BatchReader>(std::make_unique<FakeSource>(rows, error_row), options);
+}
+
 std::unique_ptr<StepPipeline> MakePipeline(int64_t rows, int depth, int64_t error_row = -1,
                                            StepPipelineOptions options = OnOneThread(),
                                            uint32_t passes = 1) {
-  BatchReaderOptions reader_options;
-  reader_options.passes = passes;
-  reader_options.batch_size = 10;
   options.device = TestDevice();
   options.depth = depth;
   return std::make_unique<StepPipeline>(
-      std::make_unique<BatchReader>(std::make_unique<FakeSource>(rows, error_row), reader_options),
+      MakeReader(rows, error_row, passes),
       BatchPlanner({TableId(0), TableId(1), TableId(2), TableId(3)}, {0, 1, 2, 3, 3},
                    ClusterMap(2)),
       std::move(options));
@@ -177,6 +183,38 @@ TEST(StepPipelineTest, StepsThatAreNotHeldShareTheirTransfers) {
     held = context;
   }
   EXPECT_EQ(transfers.size(), 2u);
+}
+
+TEST(StepPipelineTest, ContextsAndTransfersOutlastTheirReader) {
+  auto pipeline = MakePipeline(/*rows=*/95, /*depth=*/1);
+  std::set<const StepContext*> contexts;
+  std::set<const StepTransfers*> transfers;
+  for (int64_t first_step = 0; first_step < 40; first_step += 10) {
+    if (first_step > 0) pipeline->Restart(MakeReader(95, -1, 1, Step(first_step)));
+    for (int64_t step = first_step; step < first_step + 10; ++step) {
+      const std::shared_ptr<StepContext> context = *pipeline->Next();
+      ASSERT_NE(context, nullptr);
+      EXPECT_EQ(context->step(), Step(step));
+      EXPECT_EQ(context->plan.tables[0].num_unique(), step % 10 < 9 ? 5 : 3);
+      EXPECT_EQ(context->behind.kind,
+                step % 10 < 9 ? StepBehind::Kind::kStep : StepBehind::Kind::kEnd);
+      contexts.insert(context.get());
+      transfers.insert(context->transfers.get());
+    }
+    EXPECT_EQ(*pipeline->Next(), nullptr);
+    EXPECT_EQ(pipeline->progress().steps, 10);
+  }
+  EXPECT_EQ(contexts.size(), 2u);
+  EXPECT_EQ(transfers.size(), 1u);
+}
+
+TEST(StepPipelineTest, ARestartedPipelineHasTheErrorsOfItsReader) {
+  auto pipeline = MakePipeline(/*rows=*/10, /*depth=*/1);
+  ASSERT_NE(*pipeline->Next(), nullptr);
+  ASSERT_EQ(*pipeline->Next(), nullptr);
+  pipeline->Restart(MakeReader(/*rows=*/30, /*error_row=*/10, 1));
+  ASSERT_NE(*pipeline->Next(), nullptr);
+  EXPECT_EQ(pipeline->Next().status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(StepPipelineTest, AnErrorComesInItsPlaceAndAgain) {

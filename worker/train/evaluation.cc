@@ -65,6 +65,9 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
     context = std::move(next);
   }
   if (parts.max_samples > 0) Truncate(parts.max_samples, &scored);
+  // Where those are enough, the pipeline hasn't come to its end yet.
+  ASSIGN_OR_RETURN(context, parts.held_out->Next());
+  if (context != nullptr) return absl::InternalError("there are more batches than are scored");
   return ComputeMetrics(scored);
 }
 

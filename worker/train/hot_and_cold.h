@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
@@ -32,6 +33,7 @@ class HotAndCold {
   Trainer::Stretch Describe() const;
   bool is_hot() const { return state_.is_hot(); }
   double rate() const { return state_.rate(); }
+  std::string pack_digest() const { return pack_->digest(); }
   int64_t num_hot_rows() const { return pack_->hot_set().num_rows(); }
   std::unique_ptr<BatchReader> OpenReader() const;
 

@@ -56,6 +56,12 @@ struct EvaluationPlace {
   bool ends_stretch = false;  // Another stretch follows (Trainer::Stretch).
 };
 
+// A change between hot and cold batches.
+struct BatchChange {
+  ScheduleState next;   // What begins.
+  absl::Duration took;  // The scoring of held-out rows that it asks for.
+};
+
 // What the launcher decided on the step at which all workers wait.
 struct LauncherDecision {
   bool goes_on = true;  // False: training ends with the step.

@@ -84,6 +84,17 @@ CacheStats ToProto(const OwnedRows& rows) {
   return cache;
 }
 
+nlohmann::json EvaluationLine(const EvaluationResult& result, const EvaluationPlace& place) {
+  nlohmann::json line = {{"event", "eval"},
+                         {"step", place.step.value()},
+                         {"scheduled", place.is_scheduled},
+                         {"samples", result.samples},
+                         {"learning_rate", ForPeople(place.learning_rate)}};
+  AddMetrics(result, &line);
+  if (place.pass > 0) line["pass"] = place.pass;
+  return line;
+}
+
 void FillDevice(const Device& device, WorkerStats* stats) {
   const DeviceFallbacks fallbacks = device.fallbacks();
   stats->set_failed_captures(fallbacks.failed_captures);
@@ -171,7 +182,7 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       share(static_cast<double>(end.copied.to_device - begin.copied.to_device), steps);
   (*line)["bytes_from_device_per_step"] =
       share(static_cast<double>(end.copied.from_device - begin.copied.from_device), steps);
-  if (watched_.cache == nullptr) return;
+  if (!has_cache()) return;
   const CacheCounts& from = begin.cache;
   const CacheCounts& to = end.cache;
   const int64_t hits = to.hits - from.hits;
@@ -328,18 +339,23 @@ void WorkerProgress::OnScored(int64_t samples, int64_t total) {
 }
 
 void WorkerProgress::OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
-                                  const ScheduleState* next_stretch, absl::Duration taken) {
-  nlohmann::json line = {{"event", "eval"},
-                         {"step", place.step.value()},
-                         {"scheduled", place.is_scheduled},
-                         {"samples", result.samples},
-                         {"seconds", absl::ToDoubleSeconds(taken)},
-                         {"learning_rate", ForPeople(place.learning_rate)}};
-  AddMetrics(result, &line);
-  if (place.pass > 0) line["pass"] = place.pass;
-  if (next_stretch != nullptr) {
+                                  const BatchChange* change, absl::Duration taken) {
+  WriteEvaluation(EvaluationLine(result, place), change, taken);
+}
+
+void WorkerProgress::OnChange(const EvaluationResult& result, const EvaluationPlace& place,
+                              const BatchChange& change) {
+  WriteEvaluation(EvaluationLine(result, place), &change, absl::ZeroDuration());
+}
+
+void WorkerProgress::WriteEvaluation(nlohmann::json line, const BatchChange* change,
+                                     absl::Duration taken) {
+  line["seconds"] = absl::ToDoubleSeconds(taken);
+  if (change != nullptr) {
     line["change"] = true;
-    line["schedule"] = ScheduleToText(*next_stretch);
+    line["change_seconds"] = absl::ToDoubleSeconds(change->took);
+    line["schedule"] = ScheduleToText(change->next);
+    taken += change->took;
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -381,7 +397,7 @@ WorkerStats WorkerProgress::Stats() const {
     stats.set_padding_ids(read.padding_ids);
   }
   if (watched_.session != nullptr) FillSession(*watched_.session, &stats);
-  if (watched_.cache != nullptr) *stats.mutable_cache() = ToProto(*watched_.cache);
+  if (has_cache()) *stats.mutable_cache() = ToProto(*watched_.cache);
   if (watched_.exchange != nullptr) {
     watched_.exchange->FillStats(stats.mutable_exchange());
     for (const ExchangeWait& wait : watched_.exchange->waits()) {

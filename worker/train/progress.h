@@ -42,6 +42,9 @@ class WorkerProgress {
     const Trainer* trainer = nullptr;
     const PsSession* session = nullptr;
     const OwnedRows* cache = nullptr;
+    // It has the hot rows of a job, of which OnStretch() tells: no cache, since of a step all rows
+    // are held, or none.
+    bool has_hot_rows = false;
     std::string device;
     std::string device_warning;  // WorkerDevice::warning
     const Device* compute = nullptr;
@@ -63,11 +66,13 @@ class WorkerProgress {
   // Writes a "progress" line; rates and shares are of the window since the last one.
   void OnReport(const TrainerReport& report);
   // Writes an "eval" line, with what the evaluation took: time, which doesn't count for the rate of
-  // the window that is open, and the bytes pulled since its phase was entered.
-  // next_stretch: what follows where it is a change between hot and cold batches, or that as well;
-  // null: no change.
+  // the window that is open, and the bytes pulled since its phase was entered. change: of the same
+  // step; null: there is none.
   void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
-                    const ScheduleState* next_stretch, absl::Duration taken);
+                    const BatchChange* change, absl::Duration taken);
+  // The same where held-out rows are scored for a change alone.
+  void OnChange(const EvaluationResult& result, const EvaluationPlace& place,
+                const BatchChange& change);
   // Reports a warning to the user: in the log, and with a "warning" line on the console.
   void Warn(const std::string& text) const;
 
@@ -113,6 +118,10 @@ class WorkerProgress {
   }
   Totals TotalsNow() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void AddWindow(double seconds, nlohmann::json* line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool has_cache() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return watched_.cache != nullptr && !watched_.has_hot_rows;
+  }
+  void WriteEvaluation(nlohmann::json line, const BatchChange* change, absl::Duration taken);
 
   const std::string job_id_;
   const WorkerRank rank_;

@@ -86,6 +86,26 @@ TEST_F(WorkerProgressTest, CountsChangesBetweenHotAndColdBatches) {
   EXPECT_EQ(lines[0]["batches"].dump(), R"({"changes":2,"hot":true,"rate":12.5})");
 }
 
+TEST_F(WorkerProgressTest, AChangeHasItsOwnSecondsAtAnEvaluationToo) {
+  WorkerProgress progress = Talkative();
+  EvaluationPlace place;
+  place.step = Step(9);
+  BatchChange change;
+  change.next.set_first_step(10);
+  change.took = absl::Seconds(2);
+  progress.OnChange({}, place, change);
+  progress.OnEvaluation({}, place, &change, absl::Seconds(5));
+  progress.OnEvaluation({}, place, nullptr, absl::Seconds(5));
+  const std::vector<nlohmann::json> lines = Lines();
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_EQ(lines[0]["change_seconds"], 2.0);
+  EXPECT_EQ(lines[1]["change_seconds"], 2.0);
+  EXPECT_EQ(lines[1]["seconds"], 5.0);
+  EXPECT_EQ(lines[0]["schedule"], lines[1]["schedule"]);
+  EXPECT_FALSE(lines[2].contains("change"));
+  EXPECT_FALSE(lines[2].contains("change_seconds"));
+}
+
 TEST_F(WorkerProgressTest, APhaseThatLastsIsWrittenAndItsEnd) {
   WorkerProgress progress = Talkative();
   progress.OnScan("counting lines", {100, 1000, false});

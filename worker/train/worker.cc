@@ -27,9 +27,9 @@ absl::StatusOr<EvaluationResult> ScoreRows(WorkerRun* run, WorkerProgress* progr
                                            WorkerResult* result) {
   int64_t held_out_rows = run->dataset->rows(Split::kTest);
   if (rows > 0 && (held_out_rows < 0 || rows < held_out_rows)) held_out_rows = rows;
-  ASSIGN_OR_RETURN(const std::unique_ptr<StepPipeline> held_out, run->OpenHeldOut(rows));
+  RETURN_IF_ERROR(run->OpenHeldOut(rows));
   EvaluationParts parts;
-  parts.held_out = held_out.get();
+  parts.held_out = run->held_out.get();
   parts.source = run->source.get();
   // A worker that has trained them has them.
   if (run->options.eval_only || run->dense->home() == DenseParameters::Home::kServers) {
@@ -43,21 +43,21 @@ absl::StatusOr<EvaluationResult> ScoreRows(WorkerRun* run, WorkerProgress* progr
                      progress->OnScored(samples, held_out_rows);
                    }));
   const BatchReader::Progress read =
-      rows > 0 ? run->scored_rows->of_reader() : held_out->progress();
+      rows > 0 ? run->scored_rows->of_reader() : run->held_out->progress();
   result->held_out_bad_lines = std::max(result->held_out_bad_lines, read.bad_lines);
   if (result->first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
   return scored;
 }
 
-// Scores all held-out rows. next_stretch: what follows, where a stretch ends as well.
+// Scores all held-out rows. change: where a stretch ends as well; else null.
 absl::Status EvaluationPart(WorkerRun* run, WorkerProgress* progress, const EvaluationPlace& place,
-                            const ScheduleState* next_stretch, WorkerResult* result) {
+                            const BatchChange* change, WorkerResult* result) {
   const Stopwatch watch;
   progress->Enter("evaluating");
   ASSIGN_OR_RETURN(result->evaluation, ScoreRows(run, progress, place, /*rows=*/0, result));
   result->evaluated_step = place.step;
   result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
-  progress->OnEvaluation(result->evaluation, place, next_stretch, watch.Elapsed());
+  progress->OnEvaluation(result->evaluation, place, change, watch.Elapsed());
   return absl::OkStatus();
 }
 
@@ -74,8 +74,8 @@ absl::Status NothingHeldOut(const Job& job, const char* why) {
 }
 
 absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const EvaluationPlace& place,
-                          const ScheduleState* next_stretch, WorkerResult* result) {
-  RETURN_IF_ERROR(EvaluationPart(run, progress, place, next_stretch, result));
+                          const BatchChange* change, WorkerResult* result) {
+  RETURN_IF_ERROR(EvaluationPart(run, progress, place, change, result));
   if (result->evaluation.samples == 0) return NothingHeldOut(run->job, "`evaluate`");
   // One that nothing depends on may have none.
   if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
@@ -88,9 +88,9 @@ absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const Evalua
 }
 
 // Scores the first held-out rows where a stretch has ended. Returns what follows.
-absl::StatusOr<ScheduleState> ScoreChange(WorkerRun* run, WorkerProgress* progress,
-                                          const EvaluationPlace& place, bool evaluates,
-                                          WorkerResult* result) {
+absl::StatusOr<BatchChange> ScoreChange(WorkerRun* run, WorkerProgress* progress,
+                                        const EvaluationPlace& place, bool evaluates,
+                                        WorkerResult* result) {
   const Stopwatch watch;
   progress->Enter("scoring for the schedule");
   ASSIGN_OR_RETURN(
@@ -100,9 +100,9 @@ absl::StatusOr<ScheduleState> ScoreChange(WorkerRun* run, WorkerProgress* progre
   if (scored.samples == 0) {
     return NothingHeldOut(run->job, "`fae` with a schedule that is not `fixed`");
   }
-  const ScheduleState next = run->hot_and_cold->Next(scored.logloss);
-  if (!evaluates) progress->OnEvaluation(scored, place, &next, watch.Elapsed());
-  return next;
+  const BatchChange change = {run->hot_and_cold->Next(scored.logloss), watch.Elapsed()};
+  if (!evaluates) progress->OnChange(scored, place, change);
+  return change;
 }
 
 // Where training stops for a moment: rank 0 scores what is due, and all wait for what follows.
@@ -115,13 +115,13 @@ absl::StatusOr<bool> EvaluateAndDecide(WorkerRun* run, WorkerProgress* progress,
     run->hot_and_cold->GoTo(run->hot_and_cold->Next(std::nullopt));
   }
   if (!evaluates && !scores) return true;
-  ScheduleState next;
+  BatchChange change;
   if (run->options.rank == WorkerRank(0)) {
     if (scores) {
-      ASSIGN_OR_RETURN(next, ScoreChange(run, progress, place, evaluates, result));
+      ASSIGN_OR_RETURN(change, ScoreChange(run, progress, place, evaluates, result));
     }
     if (evaluates) {
-      RETURN_IF_ERROR(EvaluateHere(run, progress, place, scores ? &next : nullptr, result));
+      RETURN_IF_ERROR(EvaluateHere(run, progress, place, scores ? &change : nullptr, result));
     }
     progress->Enter("waiting for the decision");
   } else {
@@ -130,14 +130,14 @@ absl::StatusOr<bool> EvaluateAndDecide(WorkerRun* run, WorkerProgress* progress,
   LauncherDecision decision;
   if (run->options.decisions != nullptr) {
     decision = run->options.decisions->Await(place.step);
-    next = decision.schedule;
+    change.next = decision.schedule;
   }
   if (scores && decision.goes_on) {
-    if (Step(next.first_step()) != place.step + 1) {
+    if (Step(change.next.first_step()) != place.step + 1) {
       return absl::InternalError(absl::StrCat("the launcher decided on step ", place.step.value(),
                                               " without the stretch behind it"));
     }
-    run->hot_and_cold->GoTo(next);
+    run->hot_and_cold->GoTo(change.next);
   }
   return decision.goes_on;
 }
@@ -185,10 +185,11 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   result->steps = run->trainer->steps();
   result->samples = run->trainer->samples();
   result->new_samples = run->trainer->new_samples();
-  result->bad_lines = run->pipeline->progress().bad_lines;
-  const std::string first_bad_line = run->pipeline->progress().first_bad_line;
-  if (!first_bad_line.empty()) result->first_bad_line = first_bad_line;
-  result->padding_ids = run->pipeline->progress().padding_ids;
+  if (run->hot_and_cold != nullptr) return absl::OkStatus();  // What is packed has been cleared.
+  const BatchReader::Progress read = run->pipeline->progress();
+  result->bad_lines = read.bad_lines;
+  if (!read.first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
+  result->padding_ids = read.padding_ids;
   return absl::OkStatus();
 }
 
@@ -242,7 +243,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     place.step = last;
     if (run.trainer != nullptr) place.pass = run.trainer->pass();
     if (last >= Step(0)) place.learning_rate = LearningRateAt(job.train().learning_rate(), last);
-    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, /*next_stretch=*/nullptr, &result));
+    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, /*change=*/nullptr, &result));
   }
   progress->Enter("ending");
   result.bad_lines += result.held_out_bad_lines;

@@ -65,8 +65,12 @@ absl::Status WorkerRun::JoinOthers(const CachedSourceOptions* cached) {
     ASSIGN_OR_RETURN(exchange,
                      options.make_exchange(ExchangeOptionsOf(job, options), std::move(hooks)));
     exchange_to_fail = exchange.get();
+    std::string data = SummarizeTrainingFiles(job.data());
+    if (hot_and_cold != nullptr) {
+      absl::StrAppend(&data, data.empty() ? "" : ", ", "pack ", hot_and_cold->pack_digest());
+    }
     slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
-                                           exchange.get(), SummarizeTrainingFiles(job.data()));
+                                           exchange.get(), std::move(data));
   }
   dense = std::make_unique<DenseParameters>(&blocks, model.dense(), job.cluster().workers(),
                                             slices.get(), device.get(), &session);
@@ -101,31 +105,29 @@ absl::Status WorkerRun::LeaveOthers(Step last) {
 }
 
 WorkerProgress::Watched WorkerRun::Watched() const {
-  // Stretches have a pipeline each.
+  // Hot and cold stretches have a pipeline each.
   const StepPipeline* const only_pipeline = hot_and_cold == nullptr ? pipeline.get() : nullptr;
-  return {only_pipeline,           &pipeline_times, trainer.get(),  &session,
-          source->cache(),         device_name,     device_warning, device.get(),
-          model.is_asynchronous(), exchange.get()};
+  return {only_pipeline,   &pipeline_times,         trainer.get(), &session,
+          source->cache(), hot_and_cold != nullptr, device_name,   device_warning,
+          device.get(),    model.is_asynchronous(), exchange.get()};
 }
 
-absl::StatusOr<std::unique_ptr<StepPipeline>> WorkerRun::OpenTraining() {
-  std::unique_ptr<BatchReader> reader;
-  if (hot_and_cold != nullptr) {
-    reader = hot_and_cold->OpenReader();
-  } else {
-    ASSIGN_OR_RETURN(reader, dataset->OpenReader(Split::kTrain, options.rank,
-                                                 job.cluster().workers(), options.start_step));
-  }
+absl::StatusOr<std::unique_ptr<BatchReader>> WorkerRun::OpenTraining() {
+  if (hot_and_cold != nullptr) return hot_and_cold->OpenReader();
+  return dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
+                             options.start_step);
+}
+
+std::unique_ptr<StepPipeline> WorkerRun::MakeTraining(std::unique_ptr<BatchReader> reader,
+                                                      bool is_hot) {
   StepPipelineOptions pipeline;
   pipeline.device = device.get();
   pipeline.threads = &planning_threads;
   pipeline.depth = source->fetch_ahead() + kContextsBeyondFetched;
   pipeline.times = &pipeline_times;
-  if (hot_and_cold != nullptr) {
-    if (hot_and_cold->is_hot()) {
-      pipeline.cache = MakeHotStage(&hot_and_cold->hot_rows(), &planning_threads);
-    }
-  } else if (source->cache() != nullptr) {
+  if (is_hot) {
+    pipeline.cache = MakeHotStage(&hot_and_cold->hot_rows(), &planning_threads);
+  } else if (hot_and_cold == nullptr && source->cache() != nullptr) {
     const CachedSourceOptions& cached = source->cache()->options();
     pipeline.window_steps = cached.window_steps;
     pipeline.cache = MakeCacheStage(cached, exchange.get(), &planning_threads);
@@ -135,15 +137,21 @@ absl::StatusOr<std::unique_ptr<StepPipeline>> WorkerRun::OpenTraining() {
 }
 
 absl::StatusOr<Trainer::Stretch> WorkerRun::BeginStretch() {
-  pipeline.reset();
-  ASSIGN_OR_RETURN(pipeline, OpenTraining());
+  const bool is_hot = hot_and_cold != nullptr && hot_and_cold->is_hot();
+  std::unique_ptr<StepPipeline>& of_kind = is_hot ? hot_pipeline : pipeline;
+  ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader, OpenTraining());
+  if (of_kind == nullptr) {
+    of_kind = MakeTraining(std::move(reader), is_hot);
+  } else {
+    of_kind->Restart(std::move(reader));
+  }
   Trainer::Stretch stretch;
   if (hot_and_cold != nullptr) stretch = hot_and_cold->Describe();
-  stretch.pipeline = pipeline.get();
+  stretch.pipeline = of_kind.get();
   return stretch;
 }
 
-absl::StatusOr<std::unique_ptr<StepPipeline>> WorkerRun::OpenHeldOut(int64_t rows) {
+absl::Status WorkerRun::OpenHeldOut(int64_t rows) {
   std::unique_ptr<BatchReader> reader;
   if (rows == 0 || !scored_rows.has_value()) {
     ASSIGN_OR_RETURN(reader, dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
@@ -154,29 +162,35 @@ absl::StatusOr<std::unique_ptr<StepPipeline>> WorkerRun::OpenHeldOut(int64_t row
     }
     reader = scored_rows->OpenReader();
   }
+  if (held_out != nullptr) {
+    held_out->Restart(std::move(reader));
+    return absl::OkStatus();
+  }
   StepPipelineOptions pipeline;
   pipeline.device = device.get();
   pipeline.threads = evaluation_threads == nullptr ? &planning_threads : evaluation_threads.get();
   pipeline.depth = kEvaluationContexts;
-  return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
-                                        std::move(pipeline));
+  held_out = std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
+                                            std::move(pipeline));
+  return absl::OkStatus();
 }
 
 absl::Status WorkerRun::CheckMemory() {
   const absl::Status status = device->Synchronize();
   if (status.ok()) return absl::OkStatus();
-  int64_t cache_bytes = 0;
+  int64_t row_bytes = 0;
   if (source->cache() != nullptr) {
     for (const CacheGroupLayout& group : source->cache()->options().layout.groups) {
-      cache_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
+      row_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
     }
   }
   return absl::Status(
       status.code(),
-      absl::StrCat(device_name, ": ", status.message(), "; of its memory, ", cache_bytes,
-                   " bytes are for the cache's rows (cache.budget), the rest for the parameters "
-                   "and for the activations of ",
-                   MaxBatch(job), " samples (train.batch_size, train.eval_batch_size)"));
+      absl::StrCat(device_name, ": ", status.message(), "; of its memory, ", row_bytes,
+                   hot_and_cold != nullptr ? " bytes are for the hot rows (fae.budget)"
+                                           : " bytes are for the cache's rows (cache.budget)",
+                   ", the rest for the parameters and for the activations of ", MaxBatch(job),
+                   " samples (train.batch_size, train.eval_batch_size)"));
 }
 
 }  // namespace thermocline

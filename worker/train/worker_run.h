@@ -52,9 +52,9 @@ struct WorkerRun {
 
   // Begins the stretch at hand, or all of training.
   absl::StatusOr<Trainer::Stretch> BeginStretch();
-  // Over the held-out rows; rows > 0: over the batches with the first so many, which are kept for
-  // the next time.
-  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenHeldOut(int64_t rows);
+  // Sets held_out to begin with the held-out rows; rows > 0: with the batches that have the first
+  // so many, which are kept for the next time.
+  absl::Status OpenHeldOut(int64_t rows);
 
   const Job& job;
   const WorkerOptions& options;
@@ -77,13 +77,16 @@ struct WorkerRun {
   // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;
   // null: it evaluates, if at all, when that pipeline has ended, and planning_threads do.
   std::unique_ptr<ThreadPool> evaluation_threads;
-  // Where the worker trains.
-  std::unique_ptr<StepPipeline> pipeline;
+  // Where the worker trains. Of a job with hot and cold batches, `pipeline` has the cold ones; both
+  // are kept from one of their stretches to the next. held_out is kept from one evaluation to the
+  // next. Each is null until it is used first.
+  std::unique_ptr<StepPipeline> pipeline, hot_pipeline, held_out;
   std::unique_ptr<Trainer> trainer;
 
  private:
   PsSessionOptions SessionWithExchange();
-  absl::StatusOr<std::unique_ptr<StepPipeline>> OpenTraining();
+  absl::StatusOr<std::unique_ptr<BatchReader>> OpenTraining();
+  std::unique_ptr<StepPipeline> MakeTraining(std::unique_ptr<BatchReader> reader, bool is_hot);
 };
 
 }  // namespace thermocline
