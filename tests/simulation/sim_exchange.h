@@ -85,6 +85,7 @@ class SimExchange {
   // REQUIRES: all pushes are acknowledged.
   void Leave();
   bool has_left() const { return has_left_; }
+  const Exchange* exchange() const { return &exchange_; }
 
  private:
   using TableKey = std::pair<TableId, Key>;

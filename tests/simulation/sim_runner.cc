@@ -363,6 +363,15 @@ void SimRunner::Do(const action::AskStatus& ask) {
       }
       answered.servers.push_back(std::move(report));
     }
+    for (uint32_t rank = 0; rank < options_.machine.job.cluster().workers(); ++rank) {
+      ++work_.calls;
+      SimWorker* const worker = world_.worker(rank);
+      WorkerReport report = {absl::StrCat("worker-", rank), Gone(), absl::ZeroDuration()};
+      if (worker != nullptr && Reaches(ProcessRole::kWorker, rank) && !LosesCall()) {
+        report.stats = worker->Stats();
+      }
+      answered.workers.push_back(std::move(report));
+    }
     Post(CallMicros(), std::move(answered));
   });
 }

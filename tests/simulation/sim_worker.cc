@@ -27,8 +27,11 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
       random_(options.seed),
       transport_(std::move(transport)),
       session_(session_options, transport_.get(), &scheduler_),
+      progress_(session_options.job_id, options.rank, /*fd=*/-1),
       checkpoints_(options.start_step),
-      step_(options.start_step) {}
+      step_(options.start_step) {
+  WatchWaits();
+}
 
 SimWorker::~SimWorker() {
   *ended_ = true;
@@ -84,7 +87,15 @@ void SimWorker::BeginStep() {
       exchange_->Work();
     });
   });
+  WatchWaits();
   exchange_->Begin();
+}
+
+void SimWorker::WatchWaits() {
+  WorkerProgress::Watched watched;
+  watched.session = &session_;
+  if (exchange_ != nullptr) watched.exchange = exchange_->exchange();
+  progress_.Watch(watched);
 }
 
 // A worker's keys and gradients depend only on the job, its rank, the step and the batch: a

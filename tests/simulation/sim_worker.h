@@ -27,6 +27,7 @@
 #include "tests/simulation/sim_schedule.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/launcher_orders.h"
+#include "worker/train/progress.h"
 
 namespace thermocline {
 
@@ -95,6 +96,8 @@ class SimWorker : private SimTrainee {
   // Whether a worker that holds rows would write them back with the push of `step`.
   bool WritesBackAt(Step step) const;
   WorkerRank rank() const { return options_.rank; }
+  // What it waits for.
+  WorkerStats Stats() const { return progress_.Stats(); }
   const PsSession& session() const { return session_; }
   uint64_t pushes() const { return pushes_; }  // Begun.
   // Steps of the others that were missing in rows it computed with, at the most.
@@ -112,6 +115,7 @@ class SimWorker : private SimTrainee {
 
   void Begin();
   void BeginStep();
+  void WatchWaits();
   void PullStep();
   void OnPulled(const std::vector<RowsOfTable>& rows, const absl::Status& status,
                 Step complete_through);
@@ -146,6 +150,7 @@ class SimWorker : private SimTrainee {
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
   std::unique_ptr<SimExchange> exchange_;  // Null: there is none, or not yet.
+  WorkerProgress progress_;
   NamedCheckpoints checkpoints_;
   std::set<Step> named_;  // The cuts that were named when their step was pushed.
   RequestOrder order_;

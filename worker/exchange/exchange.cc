@@ -419,7 +419,7 @@ void FillWait(const ExchangeWait& wait, WorkerWait* to) {
   to->set_step(wait.missing.step.value());
   to->set_needed_step(wait.needed_for.step.value());
   to->set_seconds(wait.waited_us * 1e-6);
-  if (!wait.stream.ok()) to->set_last_error(wait.stream.ToString());
+  to->set_last_error(std::string(wait.stream.message()));
 }
 
 }  // namespace thermocline

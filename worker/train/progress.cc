@@ -34,37 +34,6 @@ WorkerWait ToProto(const SessionWait& wait) {
   return proto;
 }
 
-WorkerWait ToProto(const ExchangeWait& wait) {
-  WorkerWait::Kind kind = WorkerWait::KEYS;
-  switch (wait.missing.phase) {
-    case Phase::kKeys:
-      break;
-    case Phase::kPlans:
-      kind = WorkerWait::PLANS;
-      break;
-    case Phase::kRows:
-      kind = WorkerWait::ROWS;
-      break;
-    case Phase::kGradients:
-      kind = WorkerWait::GRADIENTS;
-      break;
-    case Phase::kDenseGradients:
-      kind = WorkerWait::DENSE_GRADIENTS;
-      break;
-    case Phase::kDenseWeights:
-      kind = WorkerWait::DENSE_WEIGHTS;
-      break;
-  }
-  WorkerWait proto;
-  proto.set_worker(wait.about.value());
-  proto.set_kind(kind);
-  proto.set_step(wait.missing.step.value());
-  proto.set_needed_step(wait.needed_for.step.value());
-  proto.set_seconds(static_cast<double>(wait.waited_us) * 1e-6);
-  proto.set_last_error(std::string(wait.stream.message()));
-  return proto;
-}
-
 CacheStats ToProto(const OwnedRows& rows) {
   const CacheCounts counts = rows.counts();
   CacheStats cache;
@@ -401,7 +370,7 @@ WorkerStats WorkerProgress::Stats() const {
   if (watched_.exchange != nullptr) {
     watched_.exchange->FillStats(stats.mutable_exchange());
     for (const ExchangeWait& wait : watched_.exchange->waits()) {
-      if (wait.waited_us >= kWaitWorthSayingMicros) *stats.add_waits() = ToProto(wait);
+      if (wait.waited_us >= kWaitWorthSayingMicros) FillWait(wait, stats.add_waits());
     }
   }
   std::sort(stats.mutable_waits()->begin(), stats.mutable_waits()->end(),
