@@ -293,7 +293,7 @@ std::vector<DenseTable> ChooseDense(SimRandom* random, const std::vector<TableLa
   return dense;
 }
 
-SimSetup ChooseSetup(SimRandom* random) {
+SimSetup ChooseSetup(SimRandom* random, bool exchanges) {
   SimSetup setup;
   setup.num_servers = static_cast<uint32_t>(random->Between(1, 4));
   setup.num_workers = static_cast<uint32_t>(random->Between(1, 4));
@@ -333,7 +333,7 @@ SimSetup ChooseSetup(SimRandom* random) {
   ChooseHosts(random, &setup);
   ChooseRowLimits(random, &setup);
   ChooseSchedule(random, &setup);
-  ChooseExchange(random, &setup);
+  if (exchanges) ChooseExchange(random, &setup);
   return setup;
 }
 

@@ -154,7 +154,8 @@ struct SimSetup {
   std::optional<ExchangeSetup> exchange;
 };
 
-SimSetup ChooseSetup(SimRandom* random);
+// `exchanges`: whether workers may exchange rows and dense parameters. All else is the same.
+SimSetup ChooseSetup(SimRandom* random, bool exchanges = true);
 ExchangeSetup ChooseExchange(SimRandom* random);
 // Most of what they lose comes late, also to the next generation.
 StreamFaults LateStreams();

@@ -131,7 +131,8 @@ void Simulation::FillResult() {
 
 SimulationResult RunSimulation(uint64_t seed, PlantedFault planted) {
   SimRandom random(seed);
-  SimSetup setup = ChooseSetup(&random);
+  // Other faults are looked for where servers merge what workers push, and hold all rows.
+  SimSetup setup = ChooseSetup(&random, planted == PlantedFault::kNone || IsOfExchange(planted));
   // A worker under another rank is refused where rank 0 brings row limits: the order is to be
   // found.
   if (planted == PlantedFault::kArrivalOrder) {
