@@ -1,8 +1,9 @@
 """Several workers that exchange rows and dense parameters: one that dies or hangs is named, and the
 job goes back and makes the undisturbed model; one that can't go on ends the job with its own error,
-behind the steps that all could train; everyone's waits are on record. THERMOCLINE_TEST_SEED repeats a
-run."""
+behind the steps that all could train, also where a file is cut off; everyone's waits are on record.
+THERMOCLINE_TEST_SEED repeats a run."""
 
+import gzip
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import unittest
+import zlib
 
 from harness import DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, wait_for
 
@@ -127,11 +129,11 @@ class SharedCacheTest(ProcessTest):
     def last_step(self):
         return max([event['step'] for event in self.events() if event['event'] == 'progress'])
 
-    def assert_rank_1_fails(self, flags, says, trained):
+    def assert_fails(self, flags, says, trained):
         code, _, err = self.finish(self.start('--workers=2', *flags))
         self.assertEqual(code, 1, err)
-        self.assertIn('worker 1', err)
-        self.assertIn(says, err)
+        for text in says:
+            self.assertIn(text, err)
         self.assertEqual(self.last_step(), trained, err)
         self.assertNotIn('rollback', [event['event'] for event in self.events()])
 
@@ -145,25 +147,55 @@ class SharedCacheTest(ProcessTest):
             lines[7 * 256 + 200] = 'no label\n'
             with open(path, 'w') as file:
                 file.writelines(lines)
-            self.assert_rank_1_fails(['--data', path, '--set=data.format=CRITEO_TSV', *cache],
-                                     '%s:%d: ' % (path, 7 * 256 + 200 + 1), trained=7)
+            self.assert_fails(['--data', path, '--set=data.format=CRITEO_TSV', *cache],
+                              ['worker 1', '%s:%d: ' % (path, 7 * 256 + 200 + 1)], trained=7)
+
+    def test_a_file_that_is_cut_off_ends_the_job_where_it_ends(self):
+        folder = self.run_dir
+        path = self.write_log('data')
+        with open(path, 'rb') as file:
+            lines = file.readlines()
+        compressed = gzip.compress(b''.join(lines))
+        half = len(compressed) // 2
+        whole_rows = zlib.decompressobj(wbits=31).decompress(compressed[:half]).count(b'\n')
+        self.assertGreater(whole_rows, 256)
+        row = 7 * 256 + 200
+        cases = (('text', b''.join(lines[:row]) + lines[row][:20], ':%d: ' % (row + 1), 7),
+                 ('gz', compressed[:half], ': gzip data is cut off at byte %d, the end of the file' % half,
+                  whole_rows // 256))
+        for name, data, where, trained in cases:
+            cut = '%s-cut.%s' % (folder, name)
+            with open(cut, 'wb') as file:
+                file.write(data)
+            for way, cache in (('alone', []), ('cache', ['--set=cache.budget=600KiB'])):
+                self.run_dir = '%s-%s-%s' % (folder, name, way)
+                # Where rows are held out, they are counted first, and it shows then.
+                self.assert_fails(['--data', cut, '--set=data.format=CRITEO_TSV',
+                                   '--set=data.test_share=0', *cache], [cut + where], trained=trained)
 
     def test_a_rank_with_other_files_is_named_in_the_first_step(self):
+        folder = self.run_dir
         path = self.write_log('data')
-        shorter = self.write_log('shorter', rows=2560)
-        job = self.run_dir + '-rank-1.textproto'
-        programs = self.fake_programs(worker="""
-            for flag; do case "$flag" in --job=*) all="${flag#--job=}";; esac; done
-            case " $* " in *" --rank=1 "*)
-                sed 's|%s|%s|' "$all" > '%s'; set -- "$@" '--job=%s';;
-            esac
-            exec '%s' "$@" """ % (path, shorter, job, job, WORKER))
-        launcher = self.start('--workers=2', '--bin-dir', programs, '--data', path,
-                              '--set=data.format=CRITEO_TSV')
-        code, _, err = self.finish(launcher)
-        self.assertEqual(code, 1, err)
-        self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)
-        self.assertEqual([event for event in self.events() if event['event'] == 'progress'], [])
+        with open(path, 'rb') as file, gzip.open(path + '.gz', 'wb') as compressed:
+            compressed.write(file.read())
+        for whole in (path, path + '.gz'):
+            self.run_dir = folder + '-' + os.path.basename(whole)
+            cut = whole.replace('train.tsv', 'cut.tsv')
+            shutil.copy(whole, cut)
+            os.truncate(cut, os.path.getsize(whole) // 2)
+            job = self.run_dir + '-rank-1.textproto'
+            programs = self.fake_programs(worker="""
+                for flag; do case "$flag" in --job=*) all="${flag#--job=}";; esac; done
+                case " $* " in *" --rank=1 "*)
+                    sed 's|%s|%s|' "$all" > '%s'; set -- "$@" '--job=%s';;
+                esac
+                exec '%s' "$@" """ % (whole, cut, job, job, WORKER))
+            launcher = self.start('--workers=2', '--bin-dir', programs, '--data', whole,
+                                  '--set=data.format=CRITEO_TSV', '--set=data.test_share=0')
+            code, _, err = self.finish(launcher)
+            self.assertEqual(code, 1, err)
+            self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)
+            self.assertEqual([event for event in self.events() if event['event'] == 'progress'], [])
 
     def test_waits_by_rank_and_phase_are_on_record(self):
         names = ['dense gradients', 'dense weights', 'gradients', 'keys', 'plans', 'rows']
