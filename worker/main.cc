@@ -15,7 +15,6 @@
 #include "common/base/process_limits.h"
 #include "common/base/scheduler.h"
 #include "common/base/status_macros.h"
-#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/job/schedule_text.h"
@@ -24,6 +23,7 @@
 #include "worker/exchange/exchange.h"
 #include "worker/exchange/grpc_exchange.h"
 #include "worker/exchange/local_socket.h"
+#include "worker/fae/pack_identity.h"
 #include "worker/session/grpc_transport.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/launcher_orders.h"
@@ -152,13 +152,7 @@ int Run() {
     LogLine(job.status().message());
     return kExitUsage;
   }
-  if (CountsHotRows(*job) && job->calibration().directory().empty()) {
-    // As RunDirectory::HotDirectory() of the launcher; a run directory may be moved or copied.
-    const std::string& file = absl::GetFlag(FLAGS_job);
-    const size_t slash = file.rfind('/');
-    job->mutable_calibration()->set_directory(
-        absl::StrCat(slash == file.npos ? "." : file.substr(0, slash), "/hot"));
-  }
+  FillPackDirectory(absl::GetFlag(FLAGS_job), &*job);
   WorkerOptions options;
   options.job_id = absl::GetFlag(FLAGS_job_id).empty() ? job->name() : absl::GetFlag(FLAGS_job_id);
   options.generation = absl::GetFlag(FLAGS_generation);

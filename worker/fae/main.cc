@@ -22,6 +22,7 @@
 #include "common/base/timing.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
+#include "worker/fae/pack_identity.h"
 #include "worker/fae/packing.h"
 
 ABSL_FLAG(std::string, job, "", "Resolved job file, with `fae` or a cache with policy: STATIC");
@@ -100,7 +101,8 @@ absl::StatusOr<CalibrationGrid> ReadGrid(const Job& job) {
 }
 
 absl::StatusOr<Json> DoWork(const PackingOptions& options) {
-  ASSIGN_OR_RETURN(const Job job, LoadJob(absl::GetFlag(FLAGS_job), {}));
+  ASSIGN_OR_RETURN(Job job, LoadJob(absl::GetFlag(FLAGS_job), {}));
+  FillPackDirectory(absl::GetFlag(FLAGS_job), &job);
   if (!CountsHotRows(job)) {
     return absl::InvalidArgumentError(absl::StrCat(absl::GetFlag(FLAGS_job),
                                                    ": has neither `fae` nor a cache with policy: "

@@ -180,6 +180,13 @@ absl::Status IdentifyData(const Job& job, PackIdentity* identity) {
   return absl::OkStatus();
 }
 
+void FillPackDirectory(const std::string& job_file, Job* job) {
+  if (!CountsHotRows(*job) || !job->calibration().directory().empty()) return;
+  const size_t slash = job_file.rfind('/');
+  job->mutable_calibration()->set_directory(
+      absl::StrCat(slash == job_file.npos ? "." : job_file.substr(0, slash), "/hot"));
+}
+
 std::string PackPath(const Job& job) {
   return absl::StrCat(job.calibration().directory(), "/",
                       absl::Hex(HashText(IdentifyJob(job)), absl::kZeroPad16), kSuffix);

@@ -31,6 +31,11 @@ std::string IdentifyJob(const Job& job);
 // kInvalidArgument (a pipe, which could not be told from another).
 absl::Status IdentifyData(const Job& job, PackIdentity* identity);
 
+// Sets calibration.directory of a job that counts hot rows, where it names none, to "hot" beside
+// its file, which is in the run directory then: so the launcher has it, and leaves it out of the
+// file, since a run directory may be moved or copied.
+void FillPackDirectory(const std::string& job_file, Job* job);
+
 // The pack of a job, whatever its data, in calibration.directory.
 std::string PackPath(const Job& job);
 

@@ -201,6 +201,20 @@ TEST_F(PackingTest, TheHotRowsAlone) {
   EXPECT_EQ((*pack)->counts().batches[0] + (*pack)->counts().batches[1], 0);
 }
 
+TEST_F(PackingTest, WithoutAFolderPacksAreBesideTheJobFile) {
+  Job job;
+  FillPackDirectory("/run/job.textproto", &job);
+  EXPECT_FALSE(job.has_calibration()) << "it counts no hot rows";
+  job.mutable_fae();
+  FillPackDirectory("/run/job.textproto", &job);
+  EXPECT_EQ(job.calibration().directory(), "/run/hot");
+  FillPackDirectory("/copy/job.textproto", &job);
+  EXPECT_EQ(job.calibration().directory(), "/run/hot") << "it is named";
+  job.mutable_calibration()->clear_directory();
+  FillPackDirectory("job.textproto", &job);
+  EXPECT_EQ(job.calibration().directory(), "./hot");
+}
+
 // ---- errors
 
 TEST_F(PackingTest, NoHotBatch) {
