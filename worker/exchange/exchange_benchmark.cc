@@ -20,6 +20,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
+#include "common/base/process.h"
 #include "common/base/scheduler.h"
 #include "common/net/grpc_server.h"
 #include "proto/parameter_server.grpc.pb.h"
@@ -265,6 +266,8 @@ void Main(const Setup& setup) {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
+  thermocline::TuneMallocForMessages();  // As workers do.
+  thermocline::TurnOffMutexChecks();
   thermocline::Setup setup;
   if (argc > 1 && std::string(argv[1]) == "--tiny") setup = {1000, 2, 1};
   thermocline::Main(setup);

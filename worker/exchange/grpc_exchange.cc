@@ -264,8 +264,11 @@ void GrpcExchange::Close() {
     const auto is_quiet = [this]()
                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return num_streams_ == 0; };
     mutex_.Await(absl::Condition(&is_quiet));
+    if (has_ended_) return;  // The server may be gone.
   }
   server_->End();
+  absl::MutexLock lock(&mutex_);
+  has_ended_ = true;
 }
 
 }  // namespace thermocline

@@ -30,7 +30,7 @@ class GrpcExchange final : public ExchangeTransport {
     std::string socket_folder;  // Of the workers' Unix sockets; "": none is used.
   };
 
-  // As the process that `server` serves for; it outlives this. Connects with the first streams.
+  // As the process that `server` serves for, until Close. Connects with the first streams.
   // Errors: those of MakeChannelCredentials; kInvalidArgument (another number of addresses).
   static absl::StatusOr<std::unique_ptr<GrpcExchange>> Create(const Options& options,
                                                               GrpcExchangeServer* server);
@@ -63,6 +63,7 @@ class GrpcExchange final : public ExchangeTransport {
   std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // [num_workers]
   int num_streams_ ABSL_GUARDED_BY(mutex_) = 0;  // Those that aren't done yet.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // What comes through the server, too.
 };
 
 }  // namespace thermocline

@@ -493,6 +493,18 @@ TEST(GrpcExchangeTest, AnotherGenerationAtAnAddressIsALoss) {
   stranger.server().End();
 }
 
+// A timer of the exchange may hold it longer than its owner does.
+TEST(GrpcExchangeTest, NeedsNoServerOnceItIsClosed) {
+  auto server = std::make_unique<GrpcExchangeServer>(IdentityOf(1));
+  Recorder events;
+  auto transport = GrpcExchange::Create({{"127.0.0.1:1", "", "127.0.0.1:1"}, {}}, server.get());
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  (*transport)->Start(&events);
+  (*transport)->Close();
+  server.reset();
+  transport->reset();  // The address sanitizer sees what it touches.
+}
+
 TEST(GrpcExchangeTest, WithTlsAWorkerMayExchangeAndAReaderMayNot) {
   const std::string folder = absl::StrCat(testing::TempDir(), "/exchange-tls");
   std::filesystem::remove_all(folder);

@@ -1,5 +1,5 @@
-// The Unix sockets over which workers on one host send each other blocks, at half of what a TCP
-// connection over loopback costs.
+// The Unix sockets over which workers on one host send each other blocks (docs/performance.md has
+// what they cost beside TCP over loopback).
 //
 // A socket's name says on which address its worker listens, and in which network namespace: there
 // only one process at a time listens on an address. So a worker that knows another's address and
