@@ -65,7 +65,7 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   Console out(STDOUT_FILENO, &signals);
   out.Write(RenderSetup(*job));
   if (CountsHotRows(*job)) {  // Once, for all runs.
-    FillHotDirectory(*parent, &*job);
+    parent->FillHotDirectory(&*job);
     auto found = FindHotRows(*job, flags.bin_dir, &signals, STDOUT_FILENO);
     if (!found.ok()) {
       fail(found.status().message());

@@ -61,11 +61,6 @@ std::string RenderTables(const Json& calibration) {
 
 }  // namespace
 
-void FillHotDirectory(const RunDirectory& directory, Job* job) {
-  if (!CountsHotRows(*job) || !job->calibration().directory().empty()) return;
-  job->mutable_calibration()->set_directory(directory.HotDirectory());
-}
-
 absl::StatusOr<Json> FindHotRows(const Job& job, const std::string& bin_dir, SignalWatch* signals,
                                  int fd) {
   ProgramCommand command;

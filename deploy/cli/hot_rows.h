@@ -13,14 +13,10 @@
 
 namespace thermocline {
 
-// Sets calibration.directory of such a job to RUN_DIR/hot, where the job names no folder. The job
-// file of the run leaves it out (JobReporter), so that it follows a run that is moved or copied.
-void FillHotDirectory(const RunDirectory& directory, Job* job);
-
 // Runs thermocline-pack, of `bin_dir` ("": as FindProgram), to its end, shows on the descriptor
 // `fd` how far it is, and what it found. Returns its last line, for the summary. REQUIRES:
-// CountsHotRows, and FillHotDirectory was called. Errors: those of ReportingProgram::Run; kNotFound
-// (no such program).
+// CountsHotRows, and it names its calibration.directory. Errors: those of ReportingProgram::Run;
+// kNotFound (no such program).
 absl::StatusOr<nlohmann::ordered_json> FindHotRows(const Job& job, const std::string& bin_dir,
                                                    SignalWatch* signals, int fd);
 

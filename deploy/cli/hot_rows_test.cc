@@ -116,24 +116,6 @@ TEST_F(HotRowsTest, AMissingProgramIsNamed) {
   EXPECT_EQ(ExitCodeOfHotRows(missing), 2);
 }
 
-TEST(HotDirectoryTest, IsInTheRunDirectoryUnlessTheJobNamesOne) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/hot_directory_test");
-  std::filesystem::remove_all(path);
-  const auto run = RunDirectory::Create(path, "", absl::Now());
-  ASSERT_TRUE(run.ok()) << run.status();
-  Job job;
-  FillHotDirectory(*run, &job);
-  EXPECT_FALSE(job.has_calibration()) << "it has no hot rows";
-  job.mutable_cache()->set_policy(Cache::STATIC);
-  FillHotDirectory(*run, &job);
-  const std::string own = job.calibration().directory();
-  EXPECT_EQ(own, std::filesystem::absolute(path + "/hot").lexically_normal().string());
-  std::filesystem::create_directory(own);
-  job.mutable_calibration()->set_directory("/no/such/folder");
-  FillHotDirectory(*run, &job);
-  EXPECT_EQ(job.calibration().directory(), "/no/such/folder") << "it is made there";
-}
-
 Json Calibration(double hot_rows) {
   return {{"budget_bytes", 4 << 20},
           {"sample_share", 0.05},

@@ -303,7 +303,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   // Of the launch before; what the user has asked of this job holds for all controllers of it.
   if (!flags.restarted) WithdrawStop(setup.directory.path());
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
-  FillHotDirectory(setup.directory, &setup.job);
+  setup.directory.FillHotDirectory(&setup.job);
   return setup;
 }
 

@@ -115,11 +115,12 @@ absl::StatusOr<Job> LoadJobOf(const NodeOrder& order) {
     job = LoadJob(absl::StrCat(order.run_dir(), "/job.textproto"), {});
     return job.status();
   }));
+  // The file leaves the defaults out.
+  ASSIGN_OR_RETURN(const RunDirectory run, RunDirectory::Open(order.run_dir()));
   if (job->has_checkpoint() && job->checkpoint().directory().empty()) {
-    // The file leaves the default out.
-    ASSIGN_OR_RETURN(const RunDirectory run, RunDirectory::Open(order.run_dir()));
     job->mutable_checkpoint()->set_directory(run.CheckpointDirectory());
   }
+  run.FillHotDirectory(&*job);
   return job;
 }
 

@@ -20,6 +20,7 @@
 #include "common/base/timing.h"
 #include "common/disk/disk.h"
 #include "common/disk/file_list.h"
+#include "common/job/job_data.h"
 #include "deploy/runner/child_process.h"
 
 namespace thermocline {
@@ -158,6 +159,11 @@ std::string RunDirectory::File(absl::string_view name) const {
 std::string RunDirectory::CheckpointDirectory() const { return AbsolutePath(File("checkpoints")); }
 
 std::string RunDirectory::HotDirectory() const { return AbsolutePath(File("hot")); }
+
+void RunDirectory::FillHotDirectory(Job* job) const {
+  if (!CountsHotRows(*job) || !job->calibration().directory().empty()) return;
+  job->mutable_calibration()->set_directory(HotDirectory());
+}
 
 absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text) const {
   const std::string path = File(name);

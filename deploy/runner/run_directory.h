@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 
@@ -48,6 +49,9 @@ class RunDirectory {
   std::string CheckpointDirectory() const;
   // The same of hot rows, and of the batches made of them (calibration.directory).
   std::string HotDirectory() const;
+  // Sets calibration.directory to it, of a job that counts hot rows and names no folder. The job
+  // file of the run leaves it out (JobReporter), so that it follows a run that is moved or copied.
+  void FillHotDirectory(Job* job) const;
 
   // Writes a file whole or not at all. Errors: kUnavailable (names the file).
   absl::Status Write(absl::string_view name, absl::string_view text) const;

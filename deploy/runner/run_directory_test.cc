@@ -195,5 +195,23 @@ TEST_F(RunLockTest, NoFolder) {
   EXPECT_FALSE(RunLock::IsHeld(folder_ + "/none"));
 }
 
+TEST(HotDirectoryTest, IsInTheRunDirectoryUnlessTheJobNamesOne) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/hot_directory_test");
+  std::filesystem::remove_all(path);
+  const auto run = RunDirectory::Create(path, "", absl::Now());
+  ASSERT_TRUE(run.ok()) << run.status();
+  Job job;
+  run->FillHotDirectory(&job);
+  EXPECT_FALSE(job.has_calibration()) << "it has no hot rows";
+  job.mutable_cache()->set_policy(Cache::STATIC);
+  run->FillHotDirectory(&job);
+  const std::string own = job.calibration().directory();
+  EXPECT_EQ(own, std::filesystem::absolute(path + "/hot").lexically_normal().string());
+  std::filesystem::create_directory(own);
+  job.mutable_calibration()->set_directory("/no/such/folder");
+  run->FillHotDirectory(&job);
+  EXPECT_EQ(job.calibration().directory(), "/no/such/folder") << "it is made there";
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -51,13 +51,26 @@ TEST(ClusterTest, TheModelIsThatOfAnUndisturbedJob) {
   std::cout << seeds << " seeds from " << first << ": ";
   Print(sum);
   if (one) return;
-  for (const uint64_t count :
-       {sum.overtaken, sum.interrupted, sum.cuts, sum.one_way, sum.pauses, sum.stopped_clocks,
-        sum.agents_killed, sum.hosts_killed, sum.processes_killed, sum.controllers_killed,
-        sum.leases_lost, sum.left_behind, sum.committed, sum.disk.lost, sum.disk.late,
-        sum.disk.stale, sum.streams.broken, sum.streams.cut,
-
-        sum.streams.late}) {
+  for (const uint64_t count : {sum.overtaken,
+                               sum.interrupted,
+                               sum.cuts,
+                               sum.one_way,
+                               sum.pauses,
+                               sum.stopped_clocks,
+                               sum.agents_killed,
+                               sum.hosts_killed,
+                               sum.processes_killed,
+                               sum.controllers_killed,
+                               sum.leases_lost,
+                               sum.left_behind,
+                               sum.committed,
+                               sum.disk.lost,
+                               sum.disk.late,
+                               sum.disk.stale,
+                               sum.streams.broken,
+                               sum.streams.cut,
+                               sum.streams.refused,
+                               sum.streams.late}) {
     EXPECT_GT(count, 3u);
   }
 }

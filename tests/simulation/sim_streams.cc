@@ -161,7 +161,7 @@ void SimStreams::Open(const End& from, uint32_t to, uint64_t attempt) {
     const bool is_taken = std::any_of(ends_.begin(), ends_.end(), [&](const auto& end) {
       return end.first.second == to && end.first.first > generation;
     });
-    const bool is_refused = is_taken && random_.Chance(0.5);
+    const bool is_refused = is_taken && random_.Chance(0.9);
     ++(is_refused ? counters_.strangers : counters_.refused);
     return Close(id, Delay(),
                  is_refused ? absl::FailedPreconditionError("simulated: of another generation")

@@ -247,6 +247,7 @@ void SimWorker::Score() {
   session_.Pull(std::move(work), [this, blocks](const absl::Status& status, Step) {
     --reads_outstanding_;
     if (!status.ok()) return Fail(status);
+    CheckRows(blocks->rows(), step_, step_);  // Nothing of a later step is in them.
     ModelScore score;
     for (const RowsOfTable& rows : blocks->rows()) {
       const size_t dim = rows.values.size() / rows.keys.size();
@@ -319,6 +320,7 @@ void SimWorker::CheckRows(const std::vector<RowsOfTable>& all, Step from, Step t
 // Gradients for most of the rows read, from the rows' own values; a few rows are written back
 // whole.
 std::vector<ModelUpdate> SimWorker::MakeUpdates(const std::vector<RowsOfTable>& all) const {
+  // Where rows are shared, owners update them, and no worker writes one of them itself.
   const bool all_learn = !options_.dense.empty();
   std::vector<ModelUpdate> updates;
   for (const RowsOfTable& rows : all) {

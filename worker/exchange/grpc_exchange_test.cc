@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -666,6 +667,11 @@ TEST_F(LocalSocketTest, IsForItsUserAlone) {
   EXPECT_EQ(LocalSocket::Listen(link, "127.0.0.1:1", &host.server()).status().code(),
             absl::StatusCode::kPermissionDenied);
   std::filesystem::remove(link);
+  ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
+  EXPECT_EQ(LocalSocket::Listen(folder_ + "/inner", "127.0.0.1:1", &host.server()).status(),
+            absl::PermissionDeniedError("others may rename folders in " + folder_));
+  std::filesystem::remove(folder_ + "/inner");
+  ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
 
   host.CloseSocket();
   std::filesystem::remove(folder_);
@@ -692,8 +698,11 @@ TEST_F(LocalSocketTest, WhatAKilledProcessLeftHarmsNothing) {
             absl::NotFoundError("no process listens on " + PathOf(host.address())));
   leave(PathOf("127.0.0.1:2"));
   leave(PathOf("127.0.0.1:3"));
+  // Another host that has the same folder.
+  const std::string elsewhere = absl::StrCat(folder_, "/127.0.0.1:3-4026531840-00000000");
+  leave(elsewhere);
   const timespec old[2] = {{1'000'000'000, 0}, {1'000'000'000, 0}};
-  for (const std::string& path : {PathOf("127.0.0.1:3"), other.socket_path()}) {
+  for (const std::string& path : {PathOf("127.0.0.1:3"), elsewhere, other.socket_path()}) {
     ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), old, 0), 0);
   }
   host.ListenIn(folder_);
@@ -701,14 +710,17 @@ TEST_F(LocalSocketTest, WhatAKilledProcessLeftHarmsNothing) {
   EXPECT_TRUE(CheckLocalSocket(other.socket_path()).ok());
   EXPECT_TRUE(std::filesystem::exists(PathOf("127.0.0.1:2")));
   EXPECT_FALSE(std::filesystem::exists(PathOf("127.0.0.1:3")));
+  EXPECT_TRUE(std::filesystem::exists(elsewhere));
 }
 
-TEST_F(LocalSocketTest, ItsPathSaysAddressAndNetworkNamespace) {
+TEST_F(LocalSocketTest, ItsPathSaysAddressNetworkNamespaceAndHost) {
   struct stat space;
   ASSERT_EQ(stat("/proc/self/ns/net", &space), 0);
-  EXPECT_EQ(PathOf("10.0.0.1:4000"), absl::StrCat(folder_, "/10.0.0.1:4000-", space.st_ino));
-  EXPECT_EQ(PathOf("[fe80::1%eth0]:4000"),
-            absl::StrCat(folder_, "/fe80::1-eth0:4000-", space.st_ino));
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::string place = absl::StrCat("-", space.st_ino, "-", boot.substr(0, 8));
+  EXPECT_EQ(PathOf("10.0.0.1:4000"), absl::StrCat(folder_, "/10.0.0.1:4000", place));
+  EXPECT_EQ(PathOf("[fe80::1%eth0]:4000"), absl::StrCat(folder_, "/fe80::1-eth0:4000", place));
   EXPECT_EQ(LocalSocketPath("/tmp/two words", "a:1").status().code(),
             absl::StatusCode::kFailedPrecondition);
 

@@ -15,13 +15,16 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/net/rpc.h"
 
@@ -39,38 +42,65 @@ bool IsPlain(char c) {
 }
 
 absl::Status CheckFolder(const std::string& folder) {
-  struct stat found;
-  if (lstat(folder.c_str(), &found) != 0) {
+  struct stat found, parent;
+  const std::string above = std::filesystem::path(folder).parent_path().string();
+  if (lstat(folder.c_str(), &found) != 0 || stat(above.c_str(), &parent) != 0) {
     return absl::NotFoundError(absl::StrCat(folder, ": ", std::strerror(errno)));
   }
-  if (S_ISDIR(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 077) == 0) {
-    return absl::OkStatus();
+  if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid() || (found.st_mode & 077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(folder, " is no folder that only user ", geteuid(), " may enter"));
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(folder, " is no folder that only user ", geteuid(), " may enter"));
+  // Nobody else may put another folder in its place.
+  const bool is_owned = parent.st_uid == geteuid() || parent.st_uid == 0;
+  if (!is_owned || ((parent.st_mode & 022) != 0 && (parent.st_mode & S_ISVTX) == 0)) {
+    return absl::PermissionDeniedError(absl::StrCat("others may rename folders in ", above));
+  }
+  return absl::OkStatus();
 }
 
-bool IsListenedOn(const std::string& path) {
+// 0: a process listens there; else what connecting to it failed with.
+int TryToConnect(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return false;
-  // EAGAIN: connections that were not accepted yet fill its queue.
-  const bool is = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
-                  errno == EAGAIN;
+  if (fd < 0) return errno;
+  const bool is_connected =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  const int error = is_connected ? 0 : errno;
   close(fd);
-  return is;
+  return error == EAGAIN ? 0 : error;  // Connections that were not accepted yet fill its queue.
 }
 
-void RemoveStale(const std::string& folder) {
+// What the names of sockets of this network namespace end with: its inode, and the host's boot, so
+// that hosts may share a folder.
+absl::StatusOr<std::string> Place() {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string path = entry.path().string();
+  // "net:[4026531840]"
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/net", error).string();
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat("/proc/self/ns/net: ", error.message()));
+  }
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (boot.empty()) {
+    return absl::FailedPreconditionError("/proc/sys/kernel/random/boot_id can't be read");
+  }
+  return absl::StrCat("-", absl::StripSuffix(absl::StripPrefix(space, "net:["), "]"), "-",
+                      boot.substr(0, 8));
+}
+
+// Those of other hosts that share the folder can't be told from those whose processes are gone.
+void RemoveStale(const std::string& folder, const std::string& place) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string path = entry->path().string();
     struct stat found;
-    if (lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) continue;
-    if (found.st_mtime + kStaleAfterSeconds > time(nullptr) || IsListenedOn(path)) continue;
-    unlink(path.c_str());
+    if (!absl::EndsWith(path, place) || lstat(path.c_str(), &found) != 0) continue;
+    if (!S_ISSOCK(found.st_mode) || found.st_mtime + kStaleAfterSeconds > time(nullptr)) continue;
+    if (TryToConnect(path) == ECONNREFUSED) unlink(path.c_str());
   }
 }
 
@@ -114,14 +144,10 @@ std::string LocalSocketFolder() {
 }
 
 absl::StatusOr<std::string> LocalSocketPath(const std::string& folder, const std::string& address) {
-  std::error_code error;
-  // "net:[4026531840]": its inode.
-  const std::string space = std::filesystem::read_symlink("/proc/self/ns/net", error).string();
-  if (error) {
-    return absl::FailedPreconditionError(absl::StrCat("/proc/self/ns/net: ", error.message()));
-  }
-  const std::string path = absl::StrReplaceAll(absl::StrCat(folder, "/", address, "-", space),
-                                               {{"net:", ""}, {"[", ""}, {"]", ""}, {"%", "-"}});
+  ASSIGN_OR_RETURN(const std::string place, Place());
+  // Without what an IPv6 address has around it, and before its zone.
+  const std::string name = absl::StrReplaceAll(address, {{"[", ""}, {"]", ""}, {"%", "-"}});
+  const std::string path = absl::StrCat(folder, "/", name, place);
   const bool is_plain = std::all_of(path.begin(), path.end(), IsPlain);
   if (is_plain && path.size() < sizeof(sockaddr_un::sun_path)) return path;
   return absl::FailedPreconditionError(
@@ -133,7 +159,7 @@ absl::StatusOr<std::string> LocalSocketPath(const std::string& folder, const std
 
 absl::Status CheckLocalSocket(const std::string& path) {
   RETURN_IF_ERROR(CheckFolder(std::filesystem::path(path).parent_path().string()));
-  if (IsListenedOn(path)) return absl::OkStatus();
+  if (TryToConnect(path) == 0) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("no process listens on ", path));
 }
 
@@ -148,7 +174,8 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Listen(const std::stri
         absl::StrCat("can't make the folder ", folder, ": ", std::strerror(errno)));
   }
   RETURN_IF_ERROR(CheckFolder(folder));
-  RemoveStale(folder);
+  ASSIGN_OR_RETURN(const std::string place, Place());
+  RemoveStale(folder, place);
   std::unique_ptr<LocalSocket> socket(new LocalSocket(std::move(path), exchange));
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<WithoutPlugins>());

@@ -1,11 +1,11 @@
 // The Unix sockets over which workers on one host send each other blocks (docs/performance.md has
 // what they cost beside TCP over loopback).
 //
-// A socket's name says on which address its worker listens, and in which network namespace: there
-// only one process at a time listens on an address. So a worker that knows another's address and
-// can reach its socket reaches no other process. (The hello says the rest: job, generation, ranks.)
-// The sockets lie in a folder that only its user may enter, which stands in for TLS, whose keys the
-// same user may read.
+// A socket's name says on which address its worker listens, in which network namespace, and since
+// which boot of the host: there only one process at a time listens on an address. So a worker that
+// knows another's address and can reach its socket reaches no other process. (The hello says the
+// rest: job, generation, ranks.) The sockets lie in a folder that only its user may enter, which
+// stands in for TLS, whose keys the same user may read.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_LOCAL_SOCKET_H_
 #define THERMOCLINE_WORKER_EXCHANGE_LOCAL_SOCKET_H_
 
@@ -42,8 +42,9 @@ std::string LocalSocketTarget(const std::string& path);
 class LocalSocket {
  public:
   // For the worker that listens on `address`, with the streams of `exchange`, which outlives it.
-  // Makes the folder, and removes sockets in it whose processes were killed.
-  // Errors: of LocalSocketPath; kPermissionDenied (as CheckLocalSocket), kUnavailable.
+  // Makes the folder, and removes sockets of this host in it whose processes were killed more than
+  // a minute ago. Errors: of LocalSocketPath; kPermissionDenied (as CheckLocalSocket),
+  // kUnavailable.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Listen(const std::string& folder,
                                                              const std::string& address,
                                                              GrpcExchangeServer* exchange);

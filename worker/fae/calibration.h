@@ -33,7 +33,7 @@ struct CalibrationOptions {
   uint64_t seed = 0;  // of the random chunks
 
   // As a resolved job says, with another budget where `budget_bytes` is not 0. The rows of a cache
-  // whose policy is STATIC get what StaticRowBytes() (worker/cache/device_slab.h) leaves. Errors:
+  // whose policy is STATIC get what StaticRowBytes() (common/job/cache_layout.h) leaves. Errors:
   // as that has.
   static absl::StatusOr<CalibrationOptions> Of(const Job& job, int64_t budget_bytes = 0);
 };

@@ -32,8 +32,8 @@ std::string IdentifyJob(const Job& job);
 absl::Status IdentifyData(const Job& job, PackIdentity* identity);
 
 // Sets calibration.directory of a job that counts hot rows, where it names none, to "hot" beside
-// its file, which is in the run directory then: so the launcher has it, and leaves it out of the
-// file, since a run directory may be moved or copied.
+// its file. The launcher leaves that default out of the file, which is in the run directory, since
+// a run directory may be moved or copied.
 void FillPackDirectory(const std::string& job_file, Job* job);
 
 // The pack of a job, whatever its data, in calibration.directory.

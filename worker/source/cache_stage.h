@@ -46,8 +46,8 @@ class CacheStage {
 
 // For one worker, or several that share rows or copy them, as the options say. exchange: null
 // unless options.shares_rows. It and `threads` outlive the stage. Errors of Plan: as NoRoomToKeep
-// (device_slab.h). Where rows are shared: of Admit: as Exchange::HasStep; of both: kInternal (a
-// rank breaks the rules: names it), the exchange's.
+// (common/job/cache_layout.h). Where rows are shared: of Admit: as Exchange::HasStep; of both:
+// kInternal (a rank breaks the rules: names it), the exchange's.
 std::unique_ptr<CacheStage> MakeCacheStage(const CachedSourceOptions& options, Exchange* exchange,
                                            ThreadPool* threads);
 

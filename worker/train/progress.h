@@ -42,8 +42,8 @@ class WorkerProgress {
     const Trainer* trainer = nullptr;
     const PsSession* session = nullptr;
     const OwnedRows* cache = nullptr;
-    // It has the hot rows of a job, of which OnStretch() tells: no cache, since of a step all rows
-    // are held, or none.
+    // It has the hot rows of a job, of which OnStretch() tells, and no figures of a cache: the rows
+    // of a step are all held or all pulled.
     bool has_hot_rows = false;
     std::string device;
     std::string device_warning;  // WorkerDevice::warning

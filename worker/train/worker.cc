@@ -185,7 +185,8 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   result->steps = run->trainer->steps();
   result->samples = run->trainer->samples();
   result->new_samples = run->trainer->new_samples();
-  if (run->hot_and_cold != nullptr) return absl::OkStatus();  // What is packed has been cleared.
+  // Packing has counted what is malformed; packs have none of it.
+  if (run->hot_and_cold != nullptr) return absl::OkStatus();
   const BatchReader::Progress read = run->pipeline->progress();
   result->bad_lines = read.bad_lines;
   if (!read.first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
