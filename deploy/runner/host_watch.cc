@@ -39,7 +39,7 @@ std::string Describe(const SlowHost& slow) {
 }
 
 void HostWatch::BeginGeneration() {
-  host_of_.clear();
+  running_.clear();
   begin_.clear();
   answers_.clear();
   hosts_.clear();
@@ -48,18 +48,24 @@ void HostWatch::BeginGeneration() {
 }
 
 void HostWatch::OnStart(const ProcessId& id, const std::string& host) {
-  host_of_[{id.role, id.index}] = host;
+  running_[{id.role, id.index}] = {id, host};
+}
+
+void HostWatch::OnEnd(const ProcessId& id) {
+  const auto found = running_.find({id.role, id.index});
+  if (found != running_.end() && found->second.id == id) running_.erase(found);
 }
 
 const std::string& HostWatch::HostOf(ProcessRole role, size_t index) const {
   static const std::string& none = *new std::string;
-  const auto found = host_of_.find({role, index});
-  return found == host_of_.end() ? none : found->second;
+  const auto found = running_.find({role, index});
+  return found == running_.end() ? none : found->second.host;
 }
 
 void HostWatch::TakeAnswer(const std::string& address, const absl::Status& answer,
                            absl::Duration took, Findings* findings) {
   if (const auto found = at_.find(address); found != at_.end()) {
+    if (running_.count(found->second) == 0) return;  // It has ended.
     Answers& answers = answers_[found->second];
     answers.total_s += absl::ToDoubleSeconds(took);
     ++answers.count;
@@ -76,7 +82,8 @@ std::string HostWatch::WhoIsAt(const std::string& address) const {
   const auto found = at_.find(address);
   if (found == at_.end()) return "a worker";
   const auto& [role, index] = found->second;
-  return absl::StrCat(ProcessName(role, index), " on host ", HostOf(role, index));
+  const std::string& host = HostOf(role, index);
+  return absl::StrCat(ProcessName(role, index), host.empty() ? "" : " on host ", host);
 }
 
 HostWatch::Findings HostWatch::Look(absl::Duration now, const std::vector<ServerReport>& servers,

@@ -53,7 +53,9 @@ class HostWatch {
 
   // The processes of the next generation run elsewhere.
   void BeginGeneration();
+  // host: "" where all are on this one
   void OnStart(const ProcessId& id, const std::string& host);
+  void OnEnd(const ProcessId& id);  // Nobody expects an answer of it.
   // Takes what servers, by index, and workers say at `now`; times never go back.
   Findings Look(absl::Duration now, const std::vector<ServerReport>& servers,
                 const std::vector<WorkerReport>& workers);
@@ -68,6 +70,10 @@ class HostWatch {
   struct Answers {
     double total_s = 0;
     int count = 0;
+  };
+  struct Running {
+    ProcessId id;
+    std::string host;
   };
   using What = SlowHost::What;
   using Key = std::pair<ProcessRole, size_t>;  // Of a process.
@@ -89,7 +95,7 @@ class HostWatch {
                const std::map<std::string, std::vector<double>>& values, double step_s,
                std::vector<SlowHost>* changes);
 
-  std::map<Key, std::string> host_of_;
+  std::map<Key, Running> running_;
   absl::Duration begin_at_ = -absl::InfiniteDuration();
   std::map<Key, Totals> begin_;     // Of the window.
   std::map<Key, Answers> answers_;  // In the window.

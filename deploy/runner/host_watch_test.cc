@@ -190,6 +190,21 @@ TEST_F(HostWatchTest, AProcessThatDoesNotAnswerIsNamedOnce) {
   EXPECT_THAT(look(refused), IsEmpty());
 }
 
+TEST_F(HostWatchTest, AProcessThatHasEndedNeedNotAnswer) {
+  const absl::Status refused = absl::UnavailableError("GetStats");
+  const auto look = [this, &refused](bool answers) {
+    now_ += absl::Seconds(1);
+    const absl::StatusOr<ServerStats> stats =
+        answers ? absl::StatusOr<ServerStats>(ServerStats()) : refused;
+    return watch_.Look(now_, {{"127.0.0.1:7", stats}, {"127.0.0.1:8", stats}}, {}).silent;
+  };
+  for (const uint32_t index : {0, 1}) watch_.OnStart({ProcessRole::kServer, index, 1, 1}, "");
+  EXPECT_THAT(look(true), IsEmpty());
+  watch_.OnEnd({ProcessRole::kServer, 0, 1, 1});
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(look(false), IsEmpty());
+  EXPECT_THAT(look(false), ElementsAre("the controller gets no answer from server 1: GetStats"));
+}
+
 TEST_F(HostWatchTest, AWorkerIsKnownByItsAnswers) {
   WorkerStats stats;
   stats.set_worker_rank(3);

@@ -222,6 +222,7 @@ void JobRunner::Collect() {
       if (!connected.ok()) mailbox_.Post(event::RunnerFailed{connected});
     } else if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
       calls_->Disconnect(ended->id.role, ended->id.index);
+      hosts_.OnEnd(ended->id);
     }
     mailbox_.Post(std::move(event));
   }
