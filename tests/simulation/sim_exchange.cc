@@ -42,7 +42,7 @@ void Append(absl::Span<const float> floats, std::vector<uint8_t>* bytes) {
 // The next so many floats of a block; zeros where it is shorter.
 std::vector<float> TakeFloats(size_t n, absl::Span<const uint8_t>* bytes) {
   std::vector<float> floats(n);
-  if (bytes->size() < n * sizeof(float)) return floats;
+  if (n == 0 || bytes->size() < n * sizeof(float)) return floats;
   std::memcpy(floats.data(), bytes->data(), n * sizeof(float));
   bytes->remove_prefix(n * sizeof(float));
   return floats;
