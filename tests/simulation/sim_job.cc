@@ -234,7 +234,12 @@ SimWorld SimJob::World() {
     if (evaluations_ != nullptr) evaluations_->OnDecided(event, setup_.checkpoints.has_value());
   };
   world.stop = [this](bool is_done) {
-    if (!is_done) StopProcesses();
+    if (!is_done) return StopProcesses();
+    // They have ended, and are kept to be looked at.
+    for (SimServer* server : servers()) server->Spare();
+  };
+  world.on_result = [this](const action::WriteResult& written) {
+    if (written.digest.ok()) digest_ = *written.digest;
   };
   world.finish = [this](const Outcome& outcome) {
     Later(0, [this, outcome] { OnFinish(outcome); });

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/hash.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/job_machine.h"
@@ -93,6 +94,7 @@ class SimJob {
   const GenerationStart& start() const { return start_; }  // Of the newest generation.
   // Those of the last generation; null where the job has none.
   const SimEvaluations* evaluations() const { return evaluations_.get(); }
+  const Digest& digest() const { return digest_; }  // As the servers told the launcher at the end.
   // REQUIRES: training is over.
   Step last_step() const { return workers_[0]->last_step(); }
   SimJobCounters counters() const;
@@ -168,6 +170,7 @@ class SimJob {
   std::unique_ptr<SimEvaluations> evaluations_;
   std::optional<SimSchedule> schedule_;
   GenerationStart start_;
+  Digest digest_;
   uint32_t num_servers_;
   uint32_t num_workers_;
   std::vector<bool> worker_noticed_;  // By rank: its end was reported.

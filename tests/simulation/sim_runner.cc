@@ -132,6 +132,7 @@ void SimRunner::Tick() {
 void SimRunner::Do(const action::Open& open) {
   if (job_is_at_fault_) Fail("the job went back for what it had caused itself");
   if (user_stopped_) Fail("the job went on though the user had stopped it");
+  generation_ = open.start.generation;
   GenerationStart start = open.start;
   const bool is_first = start.generation == options_.machine.start.generation;
   if (saboteur_.Has(PlantedFault::kSameGeneration) && !is_first) --start.generation;

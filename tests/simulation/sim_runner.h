@@ -88,7 +88,9 @@ class SimRunner {
 
   void Begin();
   const JobMachine& machine() const { return machine_; }
-  uint64_t generation() const { return machine_.start().generation; }
+  // That was opened last. The machine may be further already, while what it wanted before is being
+  // carried out.
+  uint64_t generation() const { return generation_; }
 
   // Events of processes and of the user.
   void OnServerEnded(size_t index);
@@ -175,6 +177,7 @@ class SimRunner {
   SimRandom random_;
   const int64_t began_us_;
   JobMachine machine_;
+  uint64_t generation_ = 0;
   std::unique_ptr<CheckpointRequestNumbers> numbers_;
   SimLauncherCounters counters_;
   SimWork work_;

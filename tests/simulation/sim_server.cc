@@ -105,7 +105,7 @@ void SimServer::BeginGeneration(const ServerConfig& config) {
     if (saboteur_->Has(PlantedFault::kNothingForgotten)) table.unused_steps = 0;
   }
   held_.reset();
-  host_crashed_since_ = lacks_acknowledged_ = false;
+  host_crashed_since_ = lacks_acknowledged_ = spared_ = false;
   const Step base =
       config.base_checkpoint.empty() ? kNoStep : ParseCheckpointName(config.base_checkpoint)->step;
   acknowledged_.assign(config.num_workers, base);
@@ -296,6 +296,7 @@ void SimServer::Die() {
 }
 
 void SimServer::LoseHost() {
+  if (spared_) return;
   End();
   Note(kHostDied);
   ++counters_.host_crashes;

@@ -111,7 +111,7 @@ class SimServer {
   ServerCore* core() const;
   // A process of this generation came back without pushes that it, or one before, had acknowledged.
   bool lacks_acknowledged() const { return lacks_acknowledged_; }
-  // From now on it doesn't die, unless Crash is called.
+  // From now on until the next generation it doesn't die, unless Crash is called.
   void Spare();
   bool serving() const { return process_ != nullptr && process_serves(); }
   // Whether it refuses all pulls and pushes now.

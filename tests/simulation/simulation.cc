@@ -36,7 +36,7 @@ class Simulation {
 
  private:
   void CheckEnd();
-  void CheckServer(SimServer* server, uint64_t pushes);
+  void CheckServer(SimServer* server, uint64_t pushes, Digest* held);
   void CheckCheckpointsLeft();
   void FillResult();
 
@@ -56,10 +56,17 @@ void Simulation::CheckEnd() {
     pushes += worker->pushes();
     if (worker->session().acked_through() != last()) Fail("a push was never acknowledged");
   }
-  for (SimServer* server : job_.servers()) CheckServer(server, pushes);
-  if (!(result_.digest == DigestOf(job_.model().RowsAfter(last())))) {
-    Fail("the servers hold another digest than the model");
+  result_.digest = job_.digest();
+  Digest held;
+  bool are_there = true;
+  for (SimServer* server : job_.servers()) {
+    // One may have died after it told its digest, and before the launcher stopped it.
+    are_there = are_there && server->core() != nullptr;
+    if (server->core() != nullptr) CheckServer(server, pushes, &held);
   }
+  const Digest expected = DigestOf(job_.model().RowsAfter(last()));
+  if (!(result_.digest == expected)) Fail("the launcher was told another digest than the model's");
+  if (are_there && !(held == expected)) Fail("the servers hold another digest than the model");
   if (job_.setup().checkpoints.has_value()) CheckCheckpointsLeft();
   if (job_.evaluations() == nullptr) return;
   job_.evaluations()->CheckEnd(job_.model(), last(), job_.setup().num_keys, job_.store(),
@@ -67,7 +74,8 @@ void Simulation::CheckEnd() {
   result_.best_step = job_.evaluations()->best_step();
 }
 
-void Simulation::CheckServer(SimServer* server, uint64_t pushes) {
+// Adds the server's digest to `held`.
+void Simulation::CheckServer(SimServer* server, uint64_t pushes, Digest* held) {
   const std::string name = absl::StrCat("server ", server->index().value());
   ServerStats stats;
   server->core()->FillStats(&stats);
@@ -87,7 +95,7 @@ void Simulation::CheckServer(SimServer* server, uint64_t pushes) {
   server->core()->ComputeDigest(config.job_id, config.generation,
                                 [&](const absl::StatusOr<ServerCore::DigestAnswer>& answer) {
                                   if (!answer.ok()) return Fail(answer.status().ToString());
-                                  result_.digest.Add(answer->digest);
+                                  held->Add(answer->digest);
                                 });
 }
 

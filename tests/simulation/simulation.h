@@ -34,7 +34,7 @@ struct SimulationResult {
 
   Step last_step;            // That was trained.
   Step best_step = kNoStep;  // By its evaluations, where the job has any.
-  Digest digest;             // Of the model that the servers held at the end.
+  Digest digest;             // Of the model at the end, as the launcher was told.
   // It depends on the job alone: no row that was read depended on the order of arrivals.
   bool digest_is_certain = false;
 };
