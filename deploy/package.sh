@@ -17,12 +17,10 @@ set -euo pipefail
 (($# <= 1)) || { echo "usage: deploy/package.sh [OUT.tar.gz]" >&2; exit 2; }
 out=${1:+$(realpath "$1")}
 cd "$(dirname "$0")/.."
-read -r -a flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
-programs=(deploy/thermocline server/thermocline-server worker/thermocline-{worker,pack,inspect,predict})
-built=${THERMOCLINE_PACKAGE_BUILT:-}  # For tests: a folder with programs that are built.
+built=${THERMOCLINE_PACKAGE_BUILT:-}  # For tests: a folder that deploy/build.sh has filled.
 if [[ -z $built ]]; then
-  built=bazel-bin
-  bazel --max_idle_secs=15 build "${flags[@]}" "${programs[@]}"
+  built=build
+  deploy/build.sh
 fi
 version=$(sed -n 's/.*kVersion\[\] = "\(.*\)".*/\1/p' deploy/cli/command_line.h)
 out=${out:-$PWD/thermocline-$version-x86_64.tar.gz}
@@ -34,9 +32,9 @@ mkdir -p "$package"/{bin,programs,lib/libc,jobs,python}
 
 # What must fit the kernel's loader, and each other.
 libc='^(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libanl|libnss_[a-z]*)\.so\.'
-for program in "${programs[@]}"; do
-  install -m 755 "$built/$program" "$package/programs/"
-  ldd "$built/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3} $1 ~ /^\/.*ld-linux/ {print $1}'
+for program in "$built"/bin/*; do
+  install -m 755 "$program" "$package/programs/"
+  ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3} $1 ~ /^\/.*ld-linux/ {print $1}'
 done | sort -u >"$folder/libraries"
 while read -r library; do
   name=$(basename "$library")
@@ -46,7 +44,7 @@ while read -r library; do
 done <"$folder/libraries"
 strip --strip-unneeded "$package"/programs/* 2>/dev/null || true
 
-for program in "${programs[@]}"; do
+for program in "$built"/bin/*; do
   name=$(basename "$program")
   # The digest tells builds apart: hosts of a job compare the files that they start.
   digest=$(sha256sum "$package/programs/$name" | cut -d ' ' -f 1)
@@ -69,7 +67,7 @@ WRAPPER
   chmod 755 "$package/bin/$name"
 done
 cp deploy/jobs/*.textproto "$package/jobs/"
-cp deploy/python/*.py "$package/python/"
+cp "$built"/python/*.py "$package/python/"
 cp README.md "$package/"
 tar -C "$folder" --owner=0 --group=0 -czf "$out" "thermocline-$version"
 echo "$out: $(du -h "$out" | cut -f1)"

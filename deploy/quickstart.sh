@@ -14,10 +14,8 @@ fi
 deploy/setup.sh
 
 echo "== build"
-# The build's own server goes away soon after.
-bazel --max_idle_secs=15 build \
-  //deploy:thermocline //server:thermocline-server //worker:all
-thermocline=bazel-bin/deploy/thermocline
+deploy/build.sh
+thermocline=build/bin/thermocline
 
 clicklog=$(mktemp -d -t thermocline-clicklog-XXXXXX)
 trap 'rm -rf "$clicklog"' EXIT

@@ -94,11 +94,13 @@ fuzz_stage() {
     return
   fi
   mkdir -p "$finds"
+  local built
+  built=$(bazel_run info --config=asan bazel-bin 2>/dev/null)
   # New inputs are added to the first folder, a copy: the corpus stays as it is.
   for name in "${names[@]}"; do
     mkdir "$logs/$name"
     echo "$name"
-  done | xargs -P "${#names[@]}" -I{} sh -c "bazel-bin/tests/fuzz/{}_fuzzer $logs/{} tests/fuzz/corpus/{} \
+  done | xargs -P "${#names[@]}" -I{} sh -c "$built/tests/fuzz/{}_fuzzer $logs/{} tests/fuzz/corpus/{} \
     -max_total_time=$seconds -rss_limit_mb=2048 -timeout=30 -max_len=65536 \
     -artifact_prefix=$finds/{}- >$logs/{}.log 2>&1; echo \$? >$logs/{}.code"
   for name in "${names[@]}"; do
@@ -107,7 +109,7 @@ fuzz_stage() {
     else
       bad=$((bad + 1))
       tail -n 60 "$logs/$name.log"
-      echo "$name: FAILED; run bazel-bin/tests/fuzz/${name}_corpus_test on the input:" \
+      echo "$name: FAILED; run $built/tests/fuzz/${name}_corpus_test on the input:" \
         "$(grep -o "Test unit written to .*" "$logs/$name.log" | sed 's/.*to //')"
     fi
   done
@@ -118,13 +120,13 @@ fuzz_stage() {
 cluster_stage() {
   local log=$logs/cluster test ok bad passed_here=0 failed_here=0 why notes=
   echo "== cluster"
-  if ! bazel_run build "${programs[@]}" >"$log" 2>&1; then
+  if ! deploy/build.sh >"$log" 2>&1; then
     tail -n 100 "$log"
     end_stage cluster 0 1
     return
   fi
   for test in cluster_test package_test; do
-    python3 tests/cluster/$test.py bazel-bin | tee "$log"
+    python3 tests/cluster/$test.py build | tee "$log"
     # A test that was killed says nothing at its end.
     if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
       ok=${BASH_REMATCH[1]} bad=${BASH_REMATCH[2]}
@@ -162,14 +164,12 @@ clang_build() {
   bazel_run build --config=asan --keep_going --output_groups=compilation_outputs //...
 }
 
-programs=(//deploy:thermocline //server:thermocline-server //worker:all)
-
 # Builds what tests of whole processes run, and then all, with these tests beside it: they wait more than they compute,
 # so that there are jobs for the compilers of all processors and for three tests.
 unit_stage() {
   local flags=("--jobs=$(($(nproc) + 3))")
   echo "== programs"
-  bazel_run build "${flags[@]}" "${programs[@]}" 2>&1 | grep -v '^INFO: '
+  THERMOCLINE_BAZEL_FLAGS="${extra_flags[*]} ${flags[*]}" deploy/build.sh 2>&1 | grep -v '^INFO: '
   test_stage unit "${flags[@]}" --local_test_jobs=3 //...
 }
 

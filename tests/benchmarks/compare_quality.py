@@ -110,7 +110,7 @@ def print_row(name, program, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", metavar="NAME=TEXT", nargs="+")
-    parser.add_argument("--thermocline", default=f"{train_run.ROOT}/bazel-bin/deploy/thermocline")
+    parser.add_argument("--thermocline", default=f"{train_run.ROOT}/build/bin/thermocline")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
     args = parser.parse_args()

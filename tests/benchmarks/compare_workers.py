@@ -7,7 +7,7 @@
 One host has the controller and the server, each worker has one. Links of all hosts are shaped to
 --rate in both directions. For each dim and number of workers the kinds take turns, so that a machine
 that slows down slows all down: without a cache; with --cache also with one; with --other (a folder
-like bazel-bin) also without a cache by the programs there. Printed: every run; then for each kind the
+like build/) also without a cache by the programs there. Printed: every run; then for each kind the
 median samples/s, the KB a step over the server's link and over a worker's (to it, from it; the
 largest), the ratio to the first kind, taken within each round, and the ratio that links alone would
 allow: of the bytes that the most loaded link carries in one direction. All runs of a dim and number of
@@ -44,7 +44,7 @@ class Kind:
 
     def __init__(self, name, programs, flags):
         self.name, self.flags = name, flags
-        self.program = os.path.realpath(os.path.join(programs, "deploy/thermocline"))
+        self.program = os.path.realpath(os.path.join(programs, "bin/thermocline"))
         self.rates, self.server, self.worker = [], (0, 0), (0, 0)
         self.digest = None
 
@@ -124,7 +124,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="LOG", help="folder with {train,test}_{dense,sparse,labels}.npy")
-    parser.add_argument("--programs", default=f"{ROOT}/bazel-bin")
+    parser.add_argument("--programs", default=f"{ROOT}/build")
     parser.add_argument("--other", help="other programs, to compare with")
     parser.add_argument("--job", default=f"{ROOT}/deploy/jobs/kaggle_npy.textproto")
     parser.add_argument("--dims", type=numbers, default=[16, 128])

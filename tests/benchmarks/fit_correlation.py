@@ -114,7 +114,7 @@ def main():
     parser.add_argument('--row-bytes', type=int, default=128)
     parser.add_argument('--train-share', type=float, default=0.9)
     parser.add_argument('--rounds', type=int, default=8, help='halvings of the interval')
-    parser.add_argument('--thermocline', default=f'{ROOT}/bazel-bin/deploy/thermocline')
+    parser.add_argument('--thermocline', default=f'{ROOT}/build/bin/thermocline')
     args = parser.parse_args(ours)
     args.flags = flags
     for path in (args.real, args.thermocline):

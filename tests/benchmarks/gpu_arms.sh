@@ -11,7 +11,7 @@
 # CPU alone. --tiny takes seconds: it shows that everything runs, and measures nothing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-thermocline=$root/bazel-bin/deploy/thermocline
+thermocline=$root/build/bin/thermocline
 data='' peer='' python=python3 out=gpu_arms batches=2048,8192,65536 budgets=64MiB,256MiB seeds=3 correlation=0.23
 rows=8000000 evaluations=20 extra=()
 usage() {

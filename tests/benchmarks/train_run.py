@@ -24,7 +24,7 @@ def read_json(path):
 def add_arguments(parser, rounds):
     """What to train, with what, and how often."""
     parser.add_argument("data", metavar="LOG", help="folder with {train,test}_{dense,sparse,labels}.npy")
-    parser.add_argument("--thermocline", default=f"{ROOT}/bazel-bin/deploy/thermocline")
+    parser.add_argument("--thermocline", default=f"{ROOT}/build/bin/thermocline")
     parser.add_argument("--job", default=f"{ROOT}/deploy/jobs/kaggle_npy.textproto")
     parser.add_argument("--rounds", type=int, default=rounds)
 

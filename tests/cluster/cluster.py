@@ -36,7 +36,7 @@ class Cluster:
 
     def __init__(self, programs, folder):
         self.folder = folder
-        self.thermocline = os.path.realpath(os.path.join(programs, 'deploy/thermocline'))
+        self.thermocline = os.path.realpath(os.path.join(programs, 'bin/thermocline'))
         self.hosts = hosts_lib.make_hosts(6, folder)
         self.login = self.hosts[0]
         self.nodes = self.hosts[1:]

@@ -2,7 +2,7 @@
 
     cluster_test.py PROGRAMS [--rounds N] [--seed N] [--only KIND[:ENGINE[:SEED]],...] [--list]
 
-PROGRAMS is the folder where the build leaves its programs (bazel-bin). Each round submits a job as a user does,
+PROGRAMS is the folder that deploy/build.sh fills (build). Each round submits a job as a user does,
 does something to a host, a link, a process or the job, and compares the digest of the trained model with that of
 the same job on one machine; then no process of it is left on any host. The first rounds are those of SHORT; later
 ones are drawn by the seed, every kind once before any comes again. Ends with a table of the rounds and the line
@@ -325,7 +325,7 @@ def run_round(cluster, each, index):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument('programs', nargs='?', default='bazel-bin')
+    parser.add_argument('programs', nargs='?', default='build')
     parser.add_argument('--rounds', type=int, default=int(os.environ.get('THERMOCLINE_CLUSTER_ROUNDS', '4')))
     parser.add_argument('--seed', type=int, default=int(os.environ.get('THERMOCLINE_TEST_SEED', '1')))
     parser.add_argument('--only', default='')

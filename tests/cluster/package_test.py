@@ -1,7 +1,7 @@
 """The package of deploy/package.sh trains a model where there is nothing: no libraries, no C library, no shell but
 busybox's.
 
-    package_test.py [PROGRAMS]     PROGRAMS: the folder where the build leaves its programs (bazel-bin)
+    package_test.py [PROGRAMS]     PROGRAMS: the folder that deploy/build.sh fills (build)
 
 Ends with the line "N passed, N failed"; where there can be no such folder, it says why.
 """
@@ -52,13 +52,13 @@ def digest(run_dir):
 
 def train_here(programs, source, data):
     """The same without the package."""
-    hosts.run(programs + '/deploy/thermocline', 'train', source + '/deploy/jobs/quickstart.textproto', '--data', data,
+    hosts.run(programs + '/bin/thermocline', 'train', source + '/deploy/jobs/quickstart.textproto', '--data', data,
               '--run-dir', '/mnt/run')
     return digest('/mnt/run')
 
 
 def main():
-    programs = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'bazel-bin')
+    programs = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else 'build')
     why = hosts.missing()
     if not os.access(BUSYBOX, os.X_OK) or 'not a dynamic' not in subprocess.run(
             ['ldd', BUSYBOX], capture_output=True, text=True).stderr:
