@@ -30,6 +30,7 @@ absl::StatusOr<InspectionRequest> RequestOf(const InspectFlags& flags) {
   request.paths = flags.paths;
   request.max_rows = flags.max_rows;
   request.columns = flags.columns;
+  request.counted = flags.positive;
   request.separator = flags.separator == "\\t" ? "\t" : flags.separator;
   if (request.separator.size() > 1) {
     return absl::InvalidArgumentError(

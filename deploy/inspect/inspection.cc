@@ -59,7 +59,7 @@ std::string DescribeRows(const Json& figures) {
 
 std::string DescribeLabel(const Json& figures) {
   if (!figures.contains("label")) {
-    return "label: no column looks like one; --label NAME names it";
+    return absl::StrCat("label: ", FigureText(figures, "label_question"));
   }
   const Json& label = figures.at("label");
   std::string text = absl::StrCat("label: ", FigureText(label, "column"));
@@ -136,6 +136,9 @@ ProgramCommand InspectionCommand(const std::string& program, const InspectionReq
   }
   if (!request.columns.empty()) {
     command.arguments.push_back(absl::StrCat("--columns=", request.columns));
+  }
+  if (!request.counted.empty()) {
+    command.arguments.push_back(absl::StrCat("--counted=", request.counted));
   }
   command.arguments.push_back("--");
   command.arguments.insert(command.arguments.end(), request.paths.begin(), request.paths.end());

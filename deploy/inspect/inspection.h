@@ -18,6 +18,8 @@ struct InspectionRequest {
   int64_t max_rows = 0;            // 0: all.
   std::string separator;           // "": to be guessed.
   std::string columns;             // Names, separated by commas; "": to be guessed.
+  // Of texts, separated by commas, it is counted how often they occur in each column.
+  std::string counted;
 };
 
 // `program`: as FindProgram returns it. Its last line has what it found as "figures"

@@ -71,9 +71,7 @@ class Draft {
 
   absl::StatusOr<std::string> Write() {
     if (!figures_.contains("label")) {
-      return absl::FailedPreconditionError(
-          "no column looks like a label; --label NAME names it, and --positive TEXT,TEXT its texts "
-          "that are a 1");
+      return absl::FailedPreconditionError(FigureText(figures_, "label_question"));
     }
     FindSplit();
     AddHead();

@@ -75,39 +75,6 @@ Job DraftOf(const Json& figures) {
 
 const Json kClick = Column("click", "integer", 2, Texts({{"0", 9000}, {"1", 1000}}));
 
-TEST(Suggestions, TheLabelIsGuessedByNameAndValues) {
-  const Json other = Column("is_new", "integer", 2, Texts({{"0", 5000}, {"1", 5000}}));
-  const Json figures = Suggested(Csv({other, kClick}));
-  EXPECT_EQ(figures["label"]["column"], "click");
-  EXPECT_FALSE(figures["label"].contains("positive"));
-  EXPECT_EQ(figures["label"]["rate"], 0.1);
-  EXPECT_EQ(Suggested(Csv({other}))["label"]["column"], "is_new");
-
-  const Json event =
-      Column("col4", "string", 3, Texts({{"buy", 500}, {"cart", 500}, {"pv", 9000}}));
-  const Json guessed = Suggested(Csv({event}))["label"];
-  EXPECT_EQ(guessed["positive"], Json::array({"buy", "cart"}));
-  EXPECT_THAT(guessed["why"].get<std::string>(), HasSubstr("a guess"));
-  const Json chosen = Suggested(Csv({event, kClick}), {"col4", {"buy"}})["label"];
-  EXPECT_EQ(chosen["column"], "col4");
-  EXPECT_EQ(chosen["positive"], Json::array({"buy"}));
-  EXPECT_EQ(chosen["rate"], 0.05);
-  // Floats, as data frames write them.
-  const Json floats = Column("label", "number", 2, Texts({{"0.0", 4000}, {"1.0", 6000}}));
-  EXPECT_EQ(Suggested(Csv({floats}))["label"]["positive"], Json::array({"1.0"}));
-  EXPECT_FALSE(
-      Suggested(Csv({Column("user", "integer", 500, Numbers(1, 900, 0, 0))})).contains("label"));
-}
-
-TEST(Suggestions, ALabelThatCanNotBeIsRefused) {
-  Json figures = Csv({kClick, Column("user", "string", 500)});
-  EXPECT_EQ(AddSuggestions({"clik", {}}, &figures).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(AddSuggestions({"clik", {}}, &figures).message(), HasSubstr("did you mean 'click'"));
-  EXPECT_THAT(AddSuggestions({"user", {}}, &figures).message(), HasSubstr("--positive"));
-  figures = Csv({Column("same", "integer", 1, Texts({{"1", 10000}}))});
-  EXPECT_EQ(AddSuggestions({"same", {}}, &figures).code(), absl::StatusCode::kInvalidArgument);
-}
-
 TEST(Suggestions, IntegersAreIdsOrNumbers) {
   const Json figures = Suggested(Csv({
       kClick,

@@ -5,17 +5,11 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "deploy/inspect/label.h"
 
 namespace thermocline {
-
-// What the user says of the label; "" and {}: it is to be guessed.
-struct LabelChoice {
-  std::string column;
-  std::vector<std::string> positive;  // Its texts that are a 1.
-};
 
 // A figure or a text that an object of an inspection has.
 inline double Figure(const nlohmann::ordered_json& figures, const char* name) {
@@ -32,10 +26,8 @@ inline constexpr char kUseCategorical[] = "categorical";  // List and sequence, 
 inline constexpr char kUseHour[] = "hour";                // Of a time: the hour of the day.
 inline constexpr char kUseNone[] = "none";
 
-// Adds to the figures of an inspection: "label" where there is one ("column", "positive" but where
-// the column has 0 and 1, "rate", "why"), "dim" of all tables, and for each column "use", "use_why"
-// and, where it reads a table, "table_bytes". Errors: kInvalidArgument (a label that can't be: says
-// why).
+// Adds to the figures of an inspection: what AddLabel() does, "dim" of all tables, and for each
+// column "use", "use_why" and, where it reads a table, "table_bytes". Errors: AddLabel's.
 absl::Status AddSuggestions(const LabelChoice& choice, nlohmann::ordered_json* figures);
 
 }  // namespace thermocline

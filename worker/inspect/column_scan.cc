@@ -81,6 +81,7 @@ void ColumnScan::AddText(absl::string_view text) {
     return;
   }
   text_bytes_ += text.size();
+  if (const auto counted = counted_.find(text); counted != counted_.end()) ++counted->second;
   if (!has_many_texts_ && text.size() <= kMaxTextBytes) {
     const auto found = texts_.find(text);
     if (found != texts_.end()) {
@@ -280,6 +281,7 @@ Json ColumnScan::Figures() const {
     for (const auto& [text, count] : texts_) texts[text] = count;
   } else if (!texts_.empty()) {
     json["example"] = texts_.begin()->first;
+    for (const auto& [text, count] : counted_) json["counted"][text] = count;
   }
   return json;
 }

@@ -66,6 +66,7 @@ class TextInspection {
     const size_t keys = KeysOfColumn(kMaxKeys, layout_.columns.size());
     for (size_t c = 0; c < layout_.columns.size(); ++c) {
       scans_.emplace_back(layout_.columns[c], layout_.separators[c], keys);
+      scans_.back().Count(options.counted);
     }
   }
 

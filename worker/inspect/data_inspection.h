@@ -21,6 +21,8 @@ struct InspectionOptions {
   int64_t max_rows = 0;  // 0: all.
   int threads = 1;       // That share the columns; the figures are the same for any number.
   Data::S3 s3;           // The store of objects, beside what the environment says of it.
+  // Texts whose occurrences are counted in every column, however many others it has.
+  std::vector<std::string> counted;
 };
 
 // share: of the reading that is done.

@@ -140,6 +140,16 @@ TEST_F(DataInspectionTest, RowsInTheirOrderByAnyThreads) {
   }
 }
 
+TEST_F(DataInspectionTest, TextsThatAreAskedForAreCountedAmongMany) {
+  std::string text = "id,event\n";
+  for (int i = 0; i < 300; ++i) absl::StrAppend(&text, i, ",e", i % 100, "\n");
+  InspectionOptions options{{Write("events.csv", text)}, {}, 0};
+  options.counted = {"e7", "none"};
+  const auto figures = InspectData(options, {});
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(Column(*figures, "event").at("counted"), Json({{"e7", 3}, {"none", 0}}));
+}
+
 TEST_F(DataInspectionTest, TimesTellTheirFormTheirOrderAndWhereTheLatestBegin) {
   std::string text = "hour,click\n";
   for (int day = 1; day <= 30; ++day) {

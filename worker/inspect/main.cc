@@ -24,6 +24,8 @@ ABSL_FLAG(int32_t, threads, 0, "Threads that share the columns; 0: the machine's
 ABSL_FLAG(std::string, separator, "", "The character between columns; empty: guess it");
 ABSL_FLAG(std::string, columns, "",
           "Names of the columns, separated by commas, of files without a header; empty: guess");
+ABSL_FLAG(std::string, counted, "",
+          "Texts, separated by commas, of which to say how often they occur in each column");
 ABSL_FLAG(std::string, s3, "", "Of s3:// paths: data.s3 of a job, as text");
 
 namespace thermocline {
@@ -59,6 +61,9 @@ int Run(const std::vector<std::string>& paths) {
   options.hints.separator = absl::GetFlag(FLAGS_separator);
   if (!absl::GetFlag(FLAGS_columns).empty()) {
     options.hints.columns = absl::StrSplit(absl::GetFlag(FLAGS_columns), ',');
+  }
+  if (!absl::GetFlag(FLAGS_counted).empty()) {
+    options.counted = absl::StrSplit(absl::GetFlag(FLAGS_counted), ',');
   }
   const Stopwatch watch;
   absl::Duration next = kReportPeriod;

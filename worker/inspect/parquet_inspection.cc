@@ -105,6 +105,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
     if (columns[c].kind == ParquetColumn::Kind::kUnsupported) continue;
     read.push_back(static_cast<int>(c));
     scans.emplace_back(columns[c].name, columns[c].is_list ? ColumnScan::kOfLists : '\0', keys);
+    scans.back().Count(options.counted);
   }
   ThreadPool threads(options.threads);
   int64_t done = 0;
