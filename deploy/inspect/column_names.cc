@@ -56,6 +56,12 @@ LabelName JudgeLabelName(const std::string& name) {
   return has_word ? LabelName::kHasWord : LabelName::kNo;
 }
 
+bool IsNameOfIndex(const std::string& name) {
+  absl::string_view number = name;
+  return name.empty() || (absl::ConsumePrefix(&number, "Unnamed: ") &&
+                          number.find_first_not_of("0123456789") == absl::string_view::npos);
+}
+
 bool IsNameOfId(const std::string& name) {
   static const auto* const kWords = new Words{
       "id",   "ids",   "user",   "item",     "category", "cat",    "type",    "code",  "zip",

@@ -13,6 +13,8 @@ enum class LabelName {
 };
 LabelName JudgeLabelName(const std::string& name);
 
+// Of the index that a data frame writes beside its columns: none, or "Unnamed: 0".
+bool IsNameOfIndex(const std::string& name);
 bool IsNameOfId(const std::string& name);
 bool IsNameOfNumber(const std::string& name);
 

@@ -18,9 +18,10 @@ using Rows = std::vector<std::vector<std::string>>;
 
 uint64_t Count(const Json& json, const char* name) { return json.at(name).get<uint64_t>(); }
 
-// As it would stand in a job file, and cut to what fits a table.
+// As it would stand in a job file, and cut to what fits a table. A column may have no name.
 std::string Cell(const std::string& text) {
   constexpr size_t kMost = 28;
+  if (text.empty()) return "(no name)";
   const std::string escaped = absl::Utf8SafeCEscape(text);
   return escaped.size() <= kMost ? escaped : escaped.substr(0, kMost - 3) + "...";
 }
@@ -71,6 +72,14 @@ std::string DescribeLabel(const Json& figures) {
   if (label.contains("rate"))
     absl::StrAppend(&text, absl::StrFormat(", rate %.4f", Figure(label, "rate")));
   return absl::StrCat(text, "; ", FigureText(label, "why"));
+}
+
+std::string Warnings(const Json& figures) {
+  std::string text;
+  for (const Json& warning : figures.value("warnings", Json::array())) {
+    absl::StrAppend(&text, "warning: ", warning.get<std::string>(), "\n");
+  }
+  return text;
 }
 
 std::string Distinct(const Json& column) {
@@ -151,7 +160,8 @@ std::string RenderInspection(const Json& figures) {
     if (column.contains("table_bytes")) table_bytes += Count(column, "table_bytes");
   }
   std::string text = absl::StrCat(DescribeFiles(figures), "\n", DescribeRows(figures), "\n",
-                                  DescribeLabel(figures), "\n\n", FormatTable(ColumnRows(figures)));
+                                  DescribeLabel(figures), "\n", Warnings(figures), "\n",
+                                  FormatTable(ColumnRows(figures)));
   const Rows numbers = NumberRows(figures);
   if (numbers.size() > 2) absl::StrAppend(&text, "\n", FormatTable(numbers));
   absl::StrAppend(&text, "\nwhy:\n", Reasons(figures));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -26,13 +27,16 @@ constexpr double kOutOfOrder = 0.01;
 // A share of ids that occur once from which min_count is worth a thought.
 constexpr double kManyOnce = 0.5;
 constexpr uint64_t kMaxSequence = 50;
+constexpr size_t kCommentWidth = 110;
 
 std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::CEscape(text), "\"");
 }
 
-// A short number that is read back near enough.
+// A short number, for people.
 std::string Short(double value) { return absl::StrFormat("%.6g", value); }
+// The shortest number that is read back as the same double.
+std::string Exact(double value) { return Json(value).dump(); }
 
 std::string Percent(double share) {
   return share > 0 && share < 0.01 ? absl::StrFormat("%.2g%%", 100 * share)
@@ -57,6 +61,26 @@ std::string NameOf(const std::string& text, std::set<std::string>* taken) {
   std::string unique = name;
   for (int i = 2; !taken->insert(unique).second; ++i) unique = absl::StrCat(name, "_", i);
   return unique;
+}
+
+// Names in quotes; three or more that count on, C1, C2, ..., as "C1..C26".
+std::vector<std::string> WithRanges(const std::vector<std::string>& names) {
+  const auto follows = [](const std::string& name, const std::string& next) {
+    const size_t digits = name.find_last_not_of("0123456789") + 1;
+    uint32_t number = 0;
+    return absl::SimpleAtoi(name.substr(digits), &number) && (name[digits] != '0' || number == 0) &&
+           next == absl::StrCat(name.substr(0, digits), number + 1);
+  };
+  std::vector<std::string> entries;
+  for (size_t begin = 0; begin < names.size();) {
+    size_t end = begin + 1;
+    while (end < names.size() && follows(names[end - 1], names[end])) ++end;
+    if (end - begin < 3) end = begin + 1;
+    entries.push_back(
+        Quoted(end - begin == 1 ? names[begin] : absl::StrCat(names[begin], "..", names[end - 1])));
+    begin = end;
+  }
+  return entries;
 }
 
 class Draft {
@@ -107,16 +131,17 @@ class Draft {
                       paths_.size() > 1 ? absl::StrCat(" and ", paths_.size() - 1, " more") : "",
                       "."));
     Line("# It trains as it is; look at what it guessed, and change it:");
+    for (const Json& warning : figures_.value("warnings", Json::array())) {
+      Line(absl::StrCat("# WARNING: ", OneLine(warning.get<std::string>())));
+    }
     Line("#");
     Line(absl::StrCat("#   thermocline train ", OneLine(file_)));
-    Line("#   thermocline plan ", OneLine(file_));
+    Line(absl::StrCat("#   thermocline plan ", OneLine(file_)));
     std::set<std::string> none;
     const std::string stem = std::filesystem::path(file_).stem().string();
     Line(absl::StrCat("name: ", Quoted(NameOf(stem, &none))));
     Line("seed: 1\n");
   }
-  void Line(const std::string& a, const std::string& b) { Line(absl::StrCat(a, b)); }
-
   void AddNpyData() {
     for (const Json& column : figures_.at("columns")) Count(column);
     Line("data {\n  format: DLRM_NPY");
@@ -224,29 +249,39 @@ class Draft {
     categorical_ += column.at("use") == kUseCategorical || column.at("use") == kUseHour ? 1 : 0;
   }
 
+  // Columns whose features differ in nothing but their names share a stanza. Those of one kind stay
+  // in the order of the data, which decides what the model's inputs are.
   void AddFeatures() {
-    std::set<std::string> names;
-    for (const Json& column : figures_.at("columns")) {
+    const Json& columns = figures_.at("columns");
+    std::set<std::string> taken;
+    std::vector<std::string> names;  // Of the features; an hour's is not its column's.
+    for (const Json& column : columns) {
       Count(column);
-      if (column.at("use") == kUseNumeric) AddNumeric(column, &names);
-      if (column.at("use") == kUseCategorical) AddCategorical(column, &names);
-      if (column.at("use") == kUseHour) AddHour(column, &names);
-      if (column.at("use") == kUseNone) {
-        Line(absl::StrCat("# Left out: ", OneLine(FigureText(column, "name")), ", ",
-                          FigureText(column, "use_why"), "."));
-      }
+      const std::string use = FigureText(column, "use");
+      const std::string own = use == kUseHour ? "hour_of_day" : FigureText(column, "name");
+      names.push_back(use == kUseNone || use == kUseLabel ? "" : NameOf(own, &taken));
+    }
+    for (size_t c = 0; c < columns.size(); ++c) {
+      if (columns[c].at("use") == kUseNumeric) AddNumeric(columns[c], names[c]);
+    }
+    for (size_t c = 0; c < columns.size(); ++c) {
+      if (columns[c].at("use") == kUseCategorical) AddToGroup(columns[c], names[c]);
+      if (columns[c].at("use") == kUseHour) AddHour(columns[c], names[c]);
+    }
+    EndGroup();
+    for (const Json& column : columns) {
+      if (column.at("use") != kUseNone) continue;
+      const std::string name = FigureText(column, "name");
+      Line(absl::StrCat("# Left out: ", name.empty() ? "the column without a name" : OneLine(name),
+                        ", ", FigureText(column, "use_why"), "."));
     }
     Line("");
   }
 
-  // "feature {" with the column, and its name where the column's own will not do.
-  void BeginFeature(const Json& column, const std::string& about, std::set<std::string>* names) {
-    const std::string own = FigureText(column, "name");
-    const std::string name = NameOf(own, names);
-    Line(absl::StrCat("# ", OneLine(own), ": ", about));
-    Line("feature {");
-    if (name != own) Line(absl::StrCat("  name: ", Quoted(name)));
-    Line(absl::StrCat("  column: ", Quoted(own)));
+  // A feature in a line: its column, its name where the column's own will not do, and what it is.
+  void AddFeature(const std::string& column, const std::string& name, const std::string& what) {
+    Line(absl::StrCat("feature { ", name == column ? "" : absl::StrCat("name: ", Quoted(name), " "),
+                      "column: ", Quoted(column), " ", what, " }"));
   }
 
   std::string MissingOf(const Json& column) const {
@@ -254,79 +289,111 @@ class Draft {
     return share == 0 ? "" : absl::StrCat(", ", Percent(share), " missing");
   }
 
-  void AddNumeric(const Json& column, std::set<std::string>* names) {
+  void AddNumeric(const Json& column, const std::string& name) {
     const Json& numbers = column.at("numbers");
     const bool is_skewed = Figure(numbers, "skewness") > kSkewed && Figure(numbers, "min") >= -10;
     const double mean = Figure(numbers, is_skewed ? "log1p_mean" : "mean");
     const double std = Figure(numbers, is_skewed ? "log1p_std" : "std");
-    BeginFeature(column,
-                 absl::StrCat(FigureText(column, "type"), ", ", Short(Figure(numbers, "min")),
-                              " to ", Short(Figure(numbers, "max")), is_skewed ? ", skewed" : "",
-                              MissingOf(column), "; ", FigureText(column, "use_why")),
-                 names);
-    std::string line = "  numeric {";
+    const std::string own = FigureText(column, "name");
+    Line(absl::StrCat("# ", OneLine(own), ": ", FigureText(column, "type"), ", ",
+                      Short(Figure(numbers, "min")), " to ", Short(Figure(numbers, "max")),
+                      is_skewed ? ", skewed" : "", MissingOf(column), "; ",
+                      FigureText(column, "use_why")));
+    std::string what = "numeric {";
     if (column.at("missing") > 0 || is_partial_) {
       // A missing number counts as an average one.
-      absl::StrAppend(&line, " missing: ", Short(is_skewed ? std::expm1(mean) : mean));
+      absl::StrAppend(&what, " missing: ", Exact(is_skewed ? std::expm1(mean) : mean));
     }
-    if (is_skewed) absl::StrAppend(&line, " transform { log1p {} }");
+    if (is_skewed) absl::StrAppend(&what, " transform { log1p {} }");
     if (std > 0) {
-      absl::StrAppend(&line, " transform { standardize { mean: ", Short(mean), " std: ", Short(std),
+      absl::StrAppend(&what, " transform { standardize { mean: ", Exact(mean), " std: ", Exact(std),
                       " } }");
     }
-    Line(line + " }");
-    Line("}");
+    AddFeature(own, name, what + " }");
   }
 
-  void AddCategorical(const Json& column, std::set<std::string>* names) {
+  // How the ids of a column are read.
+  std::string CategoricalOf(const Json& column) const {
     const std::string type = FigureText(column, "type");
     const bool is_list = column.contains("separator");
     const std::string id = is_list ? FigureText(column, "id") : type;
-    std::string about =
-        absl::StrCat(is_list ? absl::StrCat(type, " of ", id, "s") : type, ", ",
-                     Figure(column, "distinct_error") > 0 ? "about " : "",
-                     FormatCount(static_cast<uint64_t>(Figure(column, "distinct"))), " ids",
-                     MissingOf(column), "; ", FigureText(column, "use_why"));
-    BeginFeature(column, about, names);
     const bool is_text = is_partial_ || (id != "integer" && id != "hex");
-    std::string line = absl::StrCat("  categorical { id: ", is_text       ? "STRING"
-                                                            : id == "hex" ? "HEX"
-                                                                          : "INTEGER");
-    if (type == "list") {
-      if (column.at("separator") != "") {
-        absl::StrAppend(&line, " separator: ", Quoted(FigureText(column, "separator")));
-      }
-      absl::StrAppend(&line, " missing: NO_KEY");
-    } else if (type == "sequence" && column.at("separator") != "|" &&
-               column.at("separator") != "") {
-      absl::StrAppend(&line, " separator: ", Quoted(FigureText(column, "separator")));
+    std::string what = absl::StrCat("categorical { id: ", is_text       ? "STRING"
+                                                          : id == "hex" ? "HEX"
+                                                                        : "INTEGER");
+    const std::string separator = is_list ? FigureText(column, "separator") : "";
+    if (!separator.empty() && (type == "list" || separator != "|")) {
+      absl::StrAppend(&what, " separator: ", Quoted(separator));
     }
-    Line(line + " }");
+    absl::StrAppend(&what, type == "list" ? " missing: NO_KEY }" : " }");
     if (type == "sequence") {
-      Line(absl::StrCat("  sequence { max_length: ",
-                        std::min(kMaxSequence, column.at("longest_list").get<uint64_t>()), " }"));
+      absl::StrAppend(&what, " sequence { max_length: ",
+                      std::min(kMaxSequence, column.at("longest_list").get<uint64_t>()), " }");
     }
-    if (is_list) Line("  pooling: MEAN");
-    if (Figure(column, "once_share") > kManyOnce) {
-      Line(absl::StrCat("  # ", Percent(Figure(column, "once_share")),
-                        " of the ids occur once; `categorical { min_count: 2 }` gives those no "
-                        "row."));
-    }
-    Line("}");
+    return is_list ? what + " pooling: MEAN" : what;
   }
 
-  void AddHour(const Json& column, std::set<std::string>* names) {
+  // A column whose name is no feature's has a stanza of its own.
+  void AddToGroup(const Json& column, const std::string& name) {
+    const std::string what = CategoricalOf(column);
+    const bool is_own = name == FigureText(column, "name");
+    if (!group_.empty() && (what != group_what_ || !is_own || !group_is_own_)) EndGroup();
+    group_.push_back(&column);
+    group_what_ = what;
+    group_name_ = name;
+    group_is_own_ = is_own;
+  }
+
+  void EndGroup() {
+    if (group_.empty()) return;
+    bool has_many_once = false;
+    std::string kind, line;
+    for (const Json* column : group_) {
+      const double once = Figure(*column, "once_share");
+      has_many_once = has_many_once || once > kManyOnce;
+      const std::string type = FigureText(*column, "type");
+      const std::string own_kind = absl::StrCat(
+          column->contains("separator") ? absl::StrCat(type, " of ", FigureText(*column, "id"), "s")
+                                        : type,
+          "; ", FigureText(*column, "use_why"));
+      const std::string about =
+          absl::StrCat(OneLine(FigureText(*column, "name")), " (",
+                       Figure(*column, "distinct_error") > 0 ? "about " : "",
+                       FormatCount(static_cast<uint64_t>(Figure(*column, "distinct"))), " ids",
+                       once > kManyOnce ? absl::StrCat(", ", Percent(once), " once") : "",
+                       MissingOf(*column), ")");
+      if (own_kind == kind && line.size() + about.size() < kCommentWidth) {
+        absl::StrAppend(&line, ", ", about);
+        continue;
+      }
+      if (!line.empty()) Line(own_kind == kind ? line + "," : line);
+      line = own_kind == kind ? absl::StrCat("#   ", about)
+                              : absl::StrCat("# ", own_kind, ": ", about);
+      kind = own_kind;
+    }
+    Line(line);
+    if (has_many_once) Line("# `categorical { min_count: 2 }` gives ids that occur once no row.");
+    if (group_.size() == 1) {
+      AddFeature(FigureText(*group_[0], "name"), group_name_, group_what_);
+    } else {
+      std::vector<std::string> names;
+      for (const Json* column : group_) names.push_back(FigureText(*column, "name"));
+      Line(absl::StrCat("feature {\n  column: [", absl::StrJoin(WithRanges(names), ", "), "]\n  ",
+                        group_what_, "\n}"));
+    }
+    group_.clear();
+  }
+
+  void AddHour(const Json& column, const std::string& name) {
+    EndGroup();
     const Json& time = column.at("time");
-    Line(absl::StrCat("# ", OneLine(FigureText(column, "name")), ": time, ",
-                      FigureText(time, "form"), ", ", FigureText(time, "first"), " to ",
-                      FigureText(time, "last"), "; the hour of the day"));
-    Line("feature {");
-    const std::string name = NameOf("hour_of_day", names);
-    Line(absl::StrCat("  name: ", Quoted(name)));
-    Line(absl::StrCat("  column: ", Quoted(FigureText(column, "name"))));
-    Line(absl::StrCat("  categorical { substring { start: ", time.at("hour_start").get<int>(),
-                      " length: 2 } }"));
-    Line("}");
+    const std::string own = FigureText(column, "name");
+    Line(absl::StrCat("# ", OneLine(own), ": time, ", FigureText(time, "form"), ", ",
+                      FigureText(time, "first"), " to ", FigureText(time, "last"),
+                      "; the hour of the day"));
+    AddFeature(own, name,
+               absl::StrCat("categorical { substring { start: ", time.at("hour_start").get<int>(),
+                            " length: 2 } }"));
   }
 
   void AddModel() {
@@ -362,6 +429,11 @@ class Draft {
   const Json* split_ = nullptr;  // The column that splits the rows.
   const Json* time_ = nullptr;
   int numeric_ = 0, categorical_ = 0;
+  // Columns of which the next stanza is made, what it says of them, and the name of the last one's
+  // feature, which may not be the column's own.
+  std::vector<const Json*> group_;
+  std::string group_what_, group_name_;
+  bool group_is_own_ = false;
   std::string text_;
 };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,7 @@ TEST(Suggestions, IntegersAreIdsOrNumbers) {
       kClick,
       Column("user_id", "integer", 5000, Numbers(0, 90000, 0, 0.9)),
       Column("price", "integer", 5000, Numbers(0, 90000, 0, 0)),
+      Column("cost", "integer", 2, Numbers(17, 4711, 0, 0)),
       Column("a", "integer", 7, Numbers(0, 7, 0, 1)),
       Column("b", "integer", 5000, Numbers(100, 90000, 0, 0)),
       Column("c", "integer", 5000, Numbers(0, 90000, 9, 0.6)),
@@ -90,6 +92,7 @@ TEST(Suggestions, IntegersAreIdsOrNumbers) {
   EXPECT_EQ(UseOf(figures, "click"), kUseLabel);
   EXPECT_EQ(UseOf(figures, "user_id"), kUseCategorical);
   EXPECT_EQ(UseOf(figures, "price"), kUseNumeric);
+  EXPECT_EQ(UseOf(figures, "cost"), kUseCategorical);
   EXPECT_EQ(UseOf(figures, "a"), kUseCategorical);
   EXPECT_EQ(UseOf(figures, "b"), kUseCategorical);
   EXPECT_EQ(UseOf(figures, "c"), kUseNumeric);
@@ -128,7 +131,11 @@ TEST(Suggestions, WholeNumbersWrittenAsFloatsMayBeIds) {
   EXPECT_EQ(UseOf(figures, "stars"), kUseNumeric);
   EXPECT_EQ(UseOf(figures, "negative"), kUseNumeric);
   EXPECT_EQ(UseOf(figures, "row"), kUseNone);
-  EXPECT_EQ(DraftOf(figures).feature(0).categorical().id(), Feature::Categorical::STRING);
+  const Job job = DraftOf(figures);
+  const auto b = std::find_if(job.feature().begin(), job.feature().end(),
+                              [](const Feature& feature) { return feature.name() == "b"; });
+  ASSERT_NE(b, job.feature().end());
+  EXPECT_EQ(b->categorical().id(), Feature::Categorical::STRING);
 }
 
 TEST(JobDraft, IsAJobThatLoads) {
@@ -170,6 +177,42 @@ TEST(JobDraft, IsAJobThatLoads) {
   EXPECT_EQ(job.feature(5).name(), "a_b_2");
 }
 
+TEST(JobDraft, ColumnsThatAreReadAlikeShareAStanza) {
+  std::vector<Json> columns = {kClick};
+  for (const char* name :
+       {"I1", "C1", "C2", "I2", "C3", "C4", "a b", "C07", "C08", "C09", "last"}) {
+    const std::string type = name[0] == 'I' ? "number" : "hex";
+    columns.push_back(Column(name, type, 5000, Numbers(0, 90, 0, 0)));
+  }
+  columns.push_back(Column("word", "string", 500));
+  const Json figures = Suggested(Csv(columns));
+  const std::string text = DraftJob(figures, {"/a"}, "j").value_or("");
+  EXPECT_THAT(text, HasSubstr("feature {\n  column: [\"C1..C4\"]\n  categorical { id: HEX }\n}\n"));
+  EXPECT_THAT(text, HasSubstr("# hex; text: C1 (5,000 ids, 60% once), C2 (5,000 ids, 60% once), "));
+  EXPECT_THAT(text,
+              HasSubstr("feature { name: \"a_b\" column: \"a b\" categorical { id: HEX } }\n"));
+  EXPECT_THAT(text, HasSubstr("column: [\"C07\", \"C08\", \"C09\", \"last\"]"));
+  // Inputs of one kind stay in the order of the columns.
+  std::vector<std::string> names;
+  const Job job = DraftOf(figures);
+  for (const Feature& feature : job.feature()) names.push_back(feature.name());
+  EXPECT_THAT(names, ::testing::ElementsAre("I1", "I2", "C1", "C2", "C3", "C4", "a_b", "C07", "C08",
+                                            "C09", "last", "word"));
+}
+
+// What makes 0 and 1 of large numbers near each other has all their digits.
+TEST(JobDraft, NumbersHaveAllTheirDigits) {
+  Json numbers = Numbers(1234567000, 1234568000, 0, 0);
+  numbers["numbers"]["mean"] = 1234567890.0625;
+  numbers["numbers"]["std"] = 1.0 / 3;
+  Json x = Column("x", "number", 900, numbers);
+  x["missing"] = 1;
+  const Feature::Numeric numeric = DraftOf(Suggested(Csv({kClick, x}))).feature(0).numeric();
+  EXPECT_EQ(numeric.missing(), 1234567890.0625);
+  EXPECT_EQ(numeric.transform(0).standardize().mean(), 1234567890.0625);
+  EXPECT_EQ(numeric.transform(0).standardize().std(), 1.0 / 3);
+}
+
 // Rows that were not read may have other values: ids are text, and numbers may be missing.
 TEST(JobDraft, OfAPartTakesNothingForGranted) {
   Json figures =
@@ -179,6 +222,19 @@ TEST(JobDraft, OfAPartTakesNothingForGranted) {
   EXPECT_EQ(job.feature(0).categorical().id(), Feature::Categorical::STRING);
   EXPECT_TRUE(job.feature(1).numeric().has_missing());
   EXPECT_EQ(job.data().split().last_share(), 0.1);
+}
+
+TEST(JobDraft, LeavesTheIndexOfADataFrameOut) {
+  const Json figures =
+      Suggested(Csv({Column("", "integer", 90, Texts({{"0", 5000}, {"1", 5000}})), kClick,
+                     Column("Unnamed: 0", "integer", 90), Column("id", "hex", 500)}));
+  EXPECT_EQ(figures["label"]["column"], "click");
+  EXPECT_THAT(RenderInspection(figures), HasSubstr("(no name): integer"));
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j").value_or(""),
+              HasSubstr("# Left out: the column without a name, it is the index"));
+  const Job job = DraftOf(figures);
+  ASSERT_EQ(job.feature_size(), 1);
+  EXPECT_EQ(job.feature(0).name(), "id");
 }
 
 TEST(JobDraft, MalformedRowsAreAllowedFor) {

@@ -22,6 +22,8 @@ using Json = nlohmann::ordered_json;
 // A column with more values than this is no label, unless --positive says which
 // are a 1.
 constexpr size_t kMaxLabelValues = 10;
+// Rows in no order change their label so many times more often than those that are sorted by it.
+constexpr double kSorted = 20;
 constexpr size_t kMaxListed = 8;  // Columns, or texts, that a message lists.
 
 std::string ColumnName(const Json& column) { return column["name"].get<std::string>(); }
@@ -73,7 +75,7 @@ std::string DescribeTexts(const Json& column) {
 bool MayBeLabel(const Json& column) {
   const size_t values = TextsOf(column).size();
   return values >= 2 && values <= kMaxLabelValues && !column.contains("separator") &&
-         column["type"] != "time";
+         column["type"] != "time" && !IsNameOfIndex(ColumnName(column));
 }
 
 std::string Ask(const std::vector<const Json*>& candidates) {
@@ -163,6 +165,19 @@ absl::StatusOr<std::vector<std::string>> PositiveOf(const LabelChoice& choice, c
   return choice.positive;
 }
 
+// Adds a warning to `figures` where hardly any row has another label than the one before it.
+void WarnIfSorted(const Json& label, double rate, Json* figures) {
+  if (!label.contains("text_changes")) return;
+  const double rows = label["rows"].get<double>() - label["missing"].get<double>();
+  const auto changes = label["text_changes"].get<uint64_t>();
+  if (static_cast<double>(changes) * kSorted >= 2 * rate * (1 - rate) * rows) return;
+  (*figures)["warnings"].push_back(absl::StrCat(
+      "the rows are sorted by the label, which changes ", FormatCount(changes), " times in ",
+      FormatCount(static_cast<uint64_t>(rows)),
+      " rows: held-out rows, and batches, may all have the same; shuffle the file (shuf), or hold "
+      "rows out by a column's value"));
+}
+
 }  // namespace
 
 absl::Status AddLabel(const LabelChoice& choice, Json* figures) {
@@ -193,6 +208,7 @@ absl::Status AddLabel(const LabelChoice& choice, Json* figures) {
     if (!IsZeroOne(*label) || !choice.positive.empty()) json["positive"] = positive;
     json["rate"] = ones / rows;
   }
+  WarnIfSorted(*label, json["rate"].get<double>(), figures);
   json["why"] = why;
   (*figures)["label"] = std::move(json);
   return absl::OkStatus();

@@ -18,10 +18,10 @@ struct LabelChoice {
   std::vector<std::string> positive;  // Its texts that are a 1.
 };
 
-// Adds to the figures of an inspection "label" ("column", "positive" but where
-// the column has 0 and 1, "rate", "why"), or, where `choice` names none and
-// none is plain, "label_question": the columns that may be it, and what to do.
-// Errors: kInvalidArgument (the chosen one can't be: says why).
+// Adds to the figures of an inspection "label" ("column", "positive" but where the column has 0 and
+// 1, "rate", "why"), or, where `choice` names none and none is plain, "label_question": the columns
+// that may be it, and what to do. Also "warnings", where the rows are sorted by it. Errors:
+// kInvalidArgument (the chosen one can't be: says why).
 absl::Status AddLabel(const LabelChoice& choice, nlohmann::ordered_json* figures);
 
 }  // namespace thermocline

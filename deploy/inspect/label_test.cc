@@ -159,5 +159,21 @@ TEST(Label, AChoiceThatCanNotBeIsRefused) {
   EXPECT_THAT(ErrorOf({many}, {"user", {"cart"}}), HasSubstr("no row has 'cart'"));
 }
 
+TEST(Label, RowsThatAreSortedByItAreWarnedOf) {
+  Json click = ZeroOne("click");
+  for (const auto& [changes, warnings] :
+       std::vector<std::pair<int, int>>{{1, 1}, {89, 1}, {90, 0}}) {
+    click["text_changes"] = changes;
+    const Json figures = Labelled({click, User()});
+    EXPECT_EQ(figures.value("warnings", Json::array()).size(), warnings) << changes;
+  }
+  click["text_changes"] = 1;
+  Json figures = Figures({click, User()});
+  ASSERT_TRUE(AddSuggestions({}, &figures).ok());
+  EXPECT_THAT(RenderInspection(figures), HasSubstr("warning: the rows are sorted by the label"));
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j").value_or(""),
+              HasSubstr("# WARNING: the rows are sorted by the label, which changes 1 times"));
+}
+
 }  // namespace
 }  // namespace thermocline

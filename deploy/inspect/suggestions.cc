@@ -29,6 +29,8 @@ using Use = std::pair<const char*, std::string>;  // What for, and why.
 
 Use UseOfInteger(const Json& column) {
   const std::string name = column["name"].get<std::string>();
+  // Of two values a row each says as much as a number could.
+  if (column["distinct"] == 2) return {kUseCategorical, "two values"};
   if (IsNameOfNumber(name)) return {kUseNumeric, "its name"};
   if (IsNameOfId(name)) return {kUseCategorical, "its name"};
   if (column["distinct"].get<double>() <= kFewValues) return {kUseCategorical, "few values"};
@@ -55,6 +57,9 @@ Use UseOf(const Json& column, const std::string& format) {
   if (format == "npy" || format == "criteo_tsv") {
     const bool is_dense = column["name"].get<std::string>()[0] == 'I';
     return {is_dense ? kUseNumeric : kUseCategorical, "the format says so"};
+  }
+  if (IsNameOfIndex(column["name"].get<std::string>())) {
+    return {kUseNone, "it is the index that a data frame writes beside its columns"};
   }
   const double distinct = column["distinct"].get<double>();
   const auto values = column["values"].get<double>();

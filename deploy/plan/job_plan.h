@@ -96,9 +96,12 @@ bool Fits(const Job& job, const JobPlan& plan, const Machine& machine);
 std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machine);
 nlohmann::ordered_json PlanToJson(const JobPlan& plan, const Machine& machine);
 
+// A warning of what may keep the job from learning; "": nothing that its file shows.
+std::string DescribeRisks(const Job& job);
+
 // What is known of a job before it starts, without its data. kFailedPrecondition: what it takes in
 // any case, its dense parameters, is more than the machine has. In `*warning`: memory that its
-// budgets allow it to take is more than that; "": it is not.
+// budgets allow it to take is more than that, and DescribeRisks(); "": neither.
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning);
 
 }  // namespace thermocline

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
 
@@ -330,6 +331,26 @@ TEST(JobPlan, DiskHasCheckpointsAndLogs) {
       Plan(Load({"checkpoint.every_steps=10", "cluster.durability=LOG_ASYNC"}), &figures);
   EXPECT_EQ(PartOf(several.disk, "4 checkpoints of all rows, at most"), 4 * one.disk_bytes);
   EXPECT_EQ(PartOf(several.disk, "push logs (cluster.max_log_size)"), uint64_t{16} << 30);
+}
+
+TEST(CheckStart, WarnsOfStalenessWithoutWarmUp) {
+  std::string warning;
+  const auto warned = [&](const std::vector<std::string>& settings) {
+    const Job job = Load(settings);
+    EXPECT_TRUE(CheckStart(job, Machine(), &warning).ok());
+    const Json figures = Figures();
+    const bool planned =
+        absl::StrContains(RenderPlan(job, Plan(job, &figures), Machine()),
+                          "warning: train.staleness_steps is 4, and train.learning");
+    EXPECT_EQ(planned, !warning.empty());
+    return planned;
+  };
+  EXPECT_TRUE(warned({"train.staleness_steps=4"}));
+  EXPECT_FALSE(warned({"train.staleness_steps=4", "train.learning_rate.warmup_steps=100"}));
+  // Nothing is stale, or nothing is new.
+  EXPECT_FALSE(warned({}));
+  EXPECT_FALSE(warned({"train.staleness_steps=4", "cache.budget=64MiB"}));
+  EXPECT_FALSE(warned({"train.staleness_steps=4", "init_from=run"}));
 }
 
 TEST(CheckStart, RefusesWhatCanNotFitAndWarnsOfWhatMayNot) {

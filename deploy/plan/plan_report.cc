@@ -161,6 +161,9 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
       "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
       machine.cores == 1 ? " core" : " cores",
       "; GPU: ", machine.gpus.empty() ? "none" : absl::StrJoin(machine.gpus, ", "), "\n");
+  if (const std::string risks = DescribeRisks(job); !risks.empty()) {
+    absl::StrAppend(&text, risks, "\n");
+  }
   if (!plan.is_complete) {
     absl::StrAppend(&text,
                     "The rows of some tables are not known: --scan reads the data, or "

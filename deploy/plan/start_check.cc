@@ -10,8 +10,21 @@
 
 namespace thermocline {
 
+std::string DescribeRisks(const Job& job) {
+  const uint32_t staleness = job.train().staleness_steps();
+  // One worker with a cache updates the rows itself; a trained model is past its first steps.
+  const bool is_stale = job.cluster().workers() > 1 || !job.has_cache();
+  if (staleness == 0 || !is_stale || job.train().learning_rate().warmup_steps() > 0 ||
+      !job.init_from().empty()) {
+    return "";
+  }
+  return absl::StrCat("warning: train.staleness_steps is ", staleness,
+                      ", and train.learning_rate.warmup_steps is 0: the loss may run away in the "
+                      "first steps; 100 steps of warm-up prevent that");
+}
+
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning) {
-  warning->clear();
+  *warning = DescribeRisks(job);
   if (machine.memory_bytes == 0) return absl::OkStatus();
   const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
   const JobTables tables = ResolveTables(job);
@@ -34,11 +47,12 @@ absl::Status CheckStart(const Job& job, const Machine& machine, std::string* war
     budgets += workers * ParseByteSize(job.cache().budget()).value_or(0);
   if (job.has_fae() && on_host) budgets += workers * ParseByteSize(job.fae().budget()).value_or(0);
   if (certain + budgets > machine.memory_bytes) {
-    *warning = absl::StrCat(
-        "warning: the memory budgets of tables, cache or hot rows, and the dense "
-        "parameters add up to ",
-        FormatBytes(certain + budgets), "; this machine has ", FormatBytes(machine.memory_bytes),
-        " (`thermocline plan` says what takes how much)");
+    absl::StrAppend(warning, warning->empty() ? "" : "\n",
+                    "warning: the memory budgets of tables, cache or hot rows, and the dense "
+                    "parameters add up to ",
+                    FormatBytes(certain + budgets), "; this machine has ",
+                    FormatBytes(machine.memory_bytes),
+                    " (`thermocline plan` says what takes how much)");
   }
   return absl::OkStatus();
 }

@@ -176,16 +176,24 @@ TEST(Summary, OfAnEvaluation) {
   EXPECT_EQ(RenderEvaluation({{"auc", nullptr}}), "no held-out samples\nmodel digest unknown\n");
 }
 
+TEST(Summary, AModelThatIsWorseThanTheRateAloneIsWarnedOf) {
+  const auto says = [](double entropy) {
+    return RenderSummary({{"auc", 0.5}, {"eval_samples", 20}, {"normalized_entropy", entropy}});
+  };
+  EXPECT_THAT(says(1.01), HasSubstr("warning: a normalized entropy above 1"));
+  EXPECT_THAT(says(0.99), ::testing::Not(HasSubstr("warning")));
+}
+
 TEST(Summary, RowsOfOneClassHaveNoAuc) {
   const Json summary = MakeSummary(
       TwoByTwo(), {Json::parse(R"({"auc": null, "logloss": 0.5, "eval_samples": 20})")}, {}, 1);
   EXPECT_TRUE(summary["auc"].is_null());
   const std::string line = "AUC n/a (only one class)  logloss 0.5000  on 20 held-out samples\n";
-  EXPECT_THAT(RenderEvaluation(summary), HasSubstr(line + "every held-out label is 0; "));
-  EXPECT_THAT(RenderSummary(summary), HasSubstr(line + "every held-out label is 0; "));
+  EXPECT_THAT(RenderEvaluation(summary), HasSubstr(line + "warning: every held-out label is 0, "));
+  EXPECT_THAT(RenderSummary(summary), HasSubstr(line + "warning: every held-out label is 0, "));
   Json of_clicks = summary;
   of_clicks["calibration"] = 0.9;
-  EXPECT_THAT(RenderSummary(of_clicks), HasSubstr("every held-out label is 1; "));
+  EXPECT_THAT(RenderSummary(of_clicks), HasSubstr("warning: every held-out label is 1, "));
   EvaluationEvent event;
   event.report.step = Step(99);
   event.report.auc = std::nan("");

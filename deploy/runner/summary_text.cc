@@ -51,8 +51,15 @@ std::string ScoreLine(const Json& summary) {
   if (!NumberAt(summary, "auc")) {
     // The calibration is a ratio to the mean label.
     const char* const label = NumberAt(summary, "calibration") ? "1" : "0";
-    absl::StrAppend(&line, "every held-out label is ", label,
-                    "; data.label.positive names the texts that are a 1\n");
+    absl::StrAppend(&line, "warning: every held-out label is ", label,
+                    ", so they say nothing of the model: are the rows sorted by the label? "
+                    "data.label.positive names the texts that are a 1\n");
+  }
+  if (NumberAt(summary, "normalized_entropy").value_or(0) > 1) {
+    absl::StrAppend(&line,
+                    "warning: a normalized entropy above 1 is worse than that of a model "
+                    "which knows the rate of 1s alone; a lower learning rate, warm-up or shuffled "
+                    "rows may help\n");
   }
   return line;
 }

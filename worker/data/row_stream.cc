@@ -42,7 +42,8 @@ absl::StatusOr<std::vector<std::string>> ReadHeader(const std::string& path,
   ASSIGN_OR_RETURN(std::vector<std::string> names, TakeHeader(path, format, lines.get()));
   for (size_t i = 0; i < names.size(); ++i) {
     const size_t first = std::find(names.begin(), names.end(), names[i]) - names.begin();
-    if (!names[i].empty() && first == i) continue;
+    // A data frame writes its index as a first column without a name.
+    if (first == i && (!names[i].empty() || (i == 0 && names.size() > 1))) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         path, ":1: column ", i + 1, " of the header ",
         names[i].empty() ? "has no name"

@@ -29,8 +29,9 @@ struct TextFiles {
   std::shared_ptr<ObjectStore> store;  // Of paths that are objects; null: there are none.
 };
 
-// The names of the columns that the first line of `path` has. Errors: as LineStream;
-// kInvalidArgument (no line, a column without a name, or a name twice).
+// The names of the columns that the first line of `path` has; that of the first, where data frames
+// write their index, may be empty. Errors: as LineStream; kInvalidArgument (no line, another column
+// without a name, or a name twice).
 absl::StatusOr<std::vector<std::string>> ReadHeader(const std::string& path,
                                                     const LineFormat& format,
                                                     ObjectStore* store = nullptr);

@@ -29,7 +29,16 @@ constexpr uint64_t kLongList = 10;
 // So many values that all look like a time are one, whatever the column's name.
 constexpr uint64_t kEnoughTimes = 20;
 constexpr int64_t kLongestLogSeconds = int64_t{15} * 365 * 24 * 3600;
+constexpr int64_t kLongestOldLogSeconds = int64_t{2} * 365 * 24 * 3600;
 constexpr size_t kShortestHex = 4;
+
+// Whether numbers that may be times are near each other, as those of a log are. Before 2000 there
+// are few logs, and numbers of nine digits are more often ids.
+bool SpansALog(int64_t first, int64_t last) {
+  constexpr int64_t kYear2000 = 946'684'800;
+  return last > first &&
+         last - first < (first < kYear2000 ? kLongestOldLogSeconds : kLongestLogSeconds);
+}
 
 KeyReader ReaderOf(Feature::Categorical::Id id) {
   Feature feature;
@@ -50,6 +59,9 @@ bool IsNameOfHistory(absl::string_view column) {
 }
 
 double Rounded(double value) { return std::round(value * 1e6) / 1e6; }
+
+// Sums of huge numbers may not be: JSON knows no such numbers.
+double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
 }  // namespace
 
@@ -85,9 +97,9 @@ void ColumnScan::AddText(absl::string_view text) {
   if (!has_many_texts_ && text.size() <= kMaxTextBytes) {
     const auto found = texts_.find(text);
     if (found != texts_.end()) {
-      ++found->second;
+      NoteText(&*found);
     } else if (texts_.size() < kMaxTexts) {
-      texts_.emplace(text, 1);
+      NoteText(&*texts_.emplace(text, 0).first);
     } else {
       has_many_texts_ = true;
     }
@@ -101,6 +113,12 @@ void ColumnScan::AddText(absl::string_view text) {
     ++length;
   }
   longest_list_ = std::max(longest_list_, length);
+}
+
+void ColumnScan::NoteText(std::pair<const std::string, uint64_t>* text) {
+  ++text->second;
+  if (last_text_ != nullptr && text != last_text_) ++text_changes_;
+  last_text_ = text;
 }
 
 void ColumnScan::AddValue(absl::string_view value) {
@@ -195,8 +213,7 @@ std::pair<std::string, std::string> ColumnScan::Type() const {
   }
   const bool may_be_time = values_ >= kEnoughTimes || IsNameOfTime(name_);
   if (!times_.empty() && may_be_time &&
-      (!times_.front()->is_number || IsNameOfTime(name_) ||
-       (last_time_ > first_time_ && last_time_ - first_time_ < kLongestLogSeconds))) {
+      (!times_.front()->is_number || IsNameOfTime(name_) || SpansALog(first_time_, last_time_))) {
     return {"time", absl::StrCat("every value is ", times_.front()->name)};
   }
   if (AllAre(integers_)) return {"integer", "every value is a decimal integer of 64 bits"};
@@ -212,9 +229,9 @@ Json ColumnScan::NumberFigures() const {
   Json json;
   json["min"] = min_;
   json["max"] = max_;
-  json["mean"] = moments_.mean;
-  json["std"] = moments_.Std();
-  json["skewness"] = Rounded(moments_.Skewness());
+  json["mean"] = Finite(moments_.mean);
+  json["std"] = Finite(moments_.Std());
+  json["skewness"] = Rounded(Finite(moments_.Skewness()));
   json["log1p_mean"] = log_moments_.mean;
   json["log1p_std"] = log_moments_.Std();
   const auto count = static_cast<double>(moments_.count);
@@ -279,6 +296,7 @@ Json ColumnScan::Figures() const {
   if (!has_many_texts_ && !texts_.empty()) {
     Json& texts = json["texts"] = Json::object();
     for (const auto& [text, count] : texts_) texts[text] = count;
+    json["text_changes"] = text_changes_;
   } else if (!texts_.empty()) {
     json["example"] = texts_.begin()->first;
     for (const auto& [text, count] : counted_) json["counted"][text] = count;

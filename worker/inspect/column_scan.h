@@ -58,6 +58,7 @@ class alignas(64) ColumnScan {
   nlohmann::ordered_json Figures() const;
 
  private:
+  void NoteText(std::pair<const std::string, uint64_t>* text);
   // One text, or one value of a list.
   void AddValue(absl::string_view value);
   void AddTime(absl::string_view value);
@@ -103,6 +104,8 @@ class alignas(64) ColumnScan {
 
   std::map<std::string, uint64_t, std::less<>> texts_;  // As long as they are few.
   bool has_many_texts_ = false;
+  const std::pair<const std::string, uint64_t>* last_text_ = nullptr;  // Of texts_.
+  uint64_t text_changes_ = 0;  // Rows whose text is another than that of the row before.
   std::map<std::string, uint64_t, std::less<>> counted_;  // What Count() named.
 };
 

@@ -98,6 +98,45 @@ TEST_F(DataInspectionTest, FindsTheSeparatorAndWhetherThereIsAHeader) {
   EXPECT_EQ(Inspect({Write("e.csv.zst", Zstd("label;id\n1;2\n0;3\n"))}).at("rows"), 2);
 }
 
+TEST_F(DataInspectionTest, AHeaderIsFoundWhateverItsNamesAreMadeOf) {
+  for (const char* header :
+       {" user, price, click", "#user,price,click", "$user,1st_price,click", "2024,price,click",
+        "\xd0\xba\xd1\x82\xd0\xbe,\xd1\x86\xd0\xb5\xd0\xbd\xd0\xb0,"
+        "\xd0\xba\xd0\xbb\xd0\xb8\xd0\xba",
+        "\"user\",\"price\",\"click\"", "-user-,(price),click?"}) {
+    const Json figures =
+        Inspect({Write("log.csv", absl::StrCat(header, "\n17,1.5,1\n18,2.5,0\n19,3.5,0\n"))});
+    EXPECT_EQ(figures.at("header"), true) << header;
+    EXPECT_EQ(figures.at("rows"), 3) << header;
+    EXPECT_EQ(figures.at("columns")[2].at("texts"), Json({{"0", 2}, {"1", 1}})) << header;
+  }
+  // Without a number in any column.
+  std::string texts = "3rd,#what\n";
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&texts, i % 3 ? "x,yes\n" : "y,no\n");
+  EXPECT_EQ(Inspect({Write("texts.csv", texts)}).at("header"), true);
+}
+
+TEST_F(DataInspectionTest, ARowIsNoHeader) {
+  EXPECT_EQ(Inspect({Write("gap.csv", "u1,,1\nu2,2.5,0\nu3,3.5,0\n")}).at("header"), false);
+  // Ids of one length, and few texts: the first row has them, too.
+  std::string texts = "abcd1234,view\n";
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&texts, absl::StrFormat("%08x,", 7919 * i), i % 3 ? "view\n" : "buy\n");
+  }
+  EXPECT_EQ(Inspect({Write("texts.csv", texts)}).at("header"), false);
+}
+
+TEST_F(DataInspectionTest, TheIndexOfADataFrameHasNoName) {
+  const Json figures = Inspect({Write("index.csv", ",user,click\n0,a,1\n1,b,0\n")});
+  EXPECT_EQ(figures.at("header"), true);
+  EXPECT_EQ(figures.at("rows"), 2);
+  EXPECT_EQ(figures.at("columns")[0].at("name"), "");
+  // Nor have the columns, which are counted then.
+  const Json counted = Inspect({Write("counted.csv", ",0,1\n0,7,1\n1,8,0\n2,9,0\n")});
+  EXPECT_EQ(counted.at("header"), true);
+  EXPECT_EQ(counted.at("columns")[1].at("name"), "0");
+}
+
 TEST_F(DataInspectionTest, SeveralFilesAreOneLogAndMalformedRowsAreCounted) {
   const std::string a = Write("a.csv", "y,x\n1,2\n0,3\n1,9\n0,9\n1,9\n0,9\n1,9\n0,9\n1,9\n0,9\n");
   const std::string b =
@@ -164,6 +203,24 @@ TEST_F(DataInspectionTest, TimesTellTheirFormTheirOrderAndWhereTheLatestBegin) {
   EXPECT_EQ(time.at("test_from"), "14112407");
 }
 
+TEST_F(DataInspectionTest, SecondsOfNineDigitsAreTimesAndIdsAreNot) {
+  std::string text = "seen,code,click\n";
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&text, 874724710 + 86400 * i, ",", 640000000 + 7654321 * i, ",", i / 20, "\n");
+  }
+  const Json figures = Inspect({Write("old.csv", text)});
+  EXPECT_EQ(Column(figures, "seen").at("type"), "time");
+  EXPECT_EQ(Column(figures, "seen").at("time").at("first"), "1997-09-20 03:05:10");
+  EXPECT_EQ(Column(figures, "code").at("type"), "integer");
+  EXPECT_EQ(Column(figures, "click").at("text_changes"), 1);
+}
+
+TEST_F(DataInspectionTest, HugeNumbersHaveFigures) {
+  const Json huge = Column(Inspect({Write("huge.csv", "x,y\n1e300,1\n-1e300,0\n1e308,0\n")}), "x");
+  EXPECT_EQ(huge.at("numbers").at("max"), 1e308);
+  EXPECT_EQ(huge.at("numbers").at("std"), 0);
+}
+
 TEST_F(DataInspectionTest, NpyFoldersHaveTheirColumns) {
   const std::string& folder = folder_.path();
   const auto write = [&](const char* name, const char* dtype, const std::vector<int64_t>& row,
@@ -213,8 +270,13 @@ TEST_F(DataInspectionTest, WhatIsNoLogIsRefused) {
          absl::StatusCode::kInvalidArgument, "is no text");
   expect(Write("rows.csv", "1,2\n1,2,3\n1,2,3,4\n1\n"), absl::StatusCode::kInvalidArgument,
          "different numbers of columns");
-  expect(Write("index.csv", ",user,click\n0,a,1\n1,b,0\n"), absl::StatusCode::kInvalidArgument,
-         "has no name");
+  // What `train` says of such headers.
+  expect(Write("twice.csv", "user,price,user\n1,2,1\n2,3,0\n"), absl::StatusCode::kInvalidArgument,
+         ":1: column 3 of the header is 'user', as is column 1");
+  expect(Write("unnamed.csv", "user,,click\n1,2,1\n2,3,0\n"), absl::StatusCode::kInvalidArgument,
+         ":1: column 2 of the header has no name");
+  expect(Write("years.csv", "2023,2024,click\n7,8,1\n9,9,0\n"), absl::StatusCode::kInvalidArgument,
+         ":1: is the line a header? Column 3 is 'click'");
   const std::string a = Write("a.csv", "1,2\n0,3\n"), b = Write("b.tsv", "1\t2\t3\n0\t3\t4\n");
   const absl::Status mixed = ErrorOf({a, b});
   EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -18,6 +17,7 @@
 #include "worker/data/column_values.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/text_parser.h"
+#include "worker/inspect/header_guess.h"
 
 namespace thermocline {
 namespace {
@@ -136,41 +136,6 @@ absl::StatusOr<Head> FindSeparator(const std::string& path, const LayoutHints& h
 
 bool IsNumber(absl::string_view text) { return ParseNumber(text).has_value(); }
 
-// Of the columns from `begin` on.
-bool LooksLikeNames(const Row& row, size_t begin = 0) {
-  const std::vector<absl::string_view> columns(row.begin() + begin, row.end());
-  return LooksLikeHeader(columns);
-}
-
-// Whether the first row names the columns of the others.
-bool HasHeader(const Head& head) {
-  const Row& first = head.rows[0];
-  if (first.size() != head.columns || !LooksLikeNames(first)) return false;
-  if (head.rows.size() < 2) return true;
-  if (std::set<std::string>(first.begin(), first.end()).size() < first.size()) return false;
-  for (size_t c = 0; c < head.columns; ++c) {
-    size_t numbers = 0, same = 0, values = 0;
-    for (size_t r = 1; r < head.rows.size(); ++r) {
-      if (head.rows[r].size() != head.columns || head.rows[r][c].empty()) continue;
-      ++values;
-      numbers += IsNumber(head.rows[r][c]) ? 1 : 0;
-      same += head.rows[r][c] == first[c] ? 1 : 0;
-    }
-    if (same > 0) return false;
-    if (values > 0 && numbers * 10 > values * 9) return true;
-  }
-  // Text in all columns, and the first row's occurs nowhere else.
-  return head.rows.size() > 10;
-}
-
-// A header whose first column has no name, as data frames are written with their index.
-bool HasUnnamedIndex(const Head& head) {
-  const Row& first = head.rows[0];
-  return first.size() == head.columns && first.size() > 2 && first[0].empty() &&
-         LooksLikeNames(first, 1) && head.rows.size() > 1 && head.rows[1].size() == head.columns &&
-         IsNumber(head.rows[1][0]);
-}
-
 bool IsCriteo(const Head& head) {
   constexpr size_t kIntegers = 13, kCategories = 26;
   if (head.format.separator != '\t' || head.columns != 1 + kIntegers + kCategories) return false;
@@ -228,14 +193,10 @@ absl::Status NameColumns(const std::string& path, const Head& head, const Layout
                                                    " columns, and the rows of ", path, " have ",
                                                    head.columns));
   }
-  if (HasUnnamedIndex(head)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     ":1: the line looks like a header, but its first column has no name; "
-                     "give it one"));
-  }
   layout->is_criteo = IsCriteo(head);
-  layout->has_header = !layout->is_criteo && HasHeader(head);
+  if (!layout->is_criteo) {
+    ASSIGN_OR_RETURN(layout->has_header, HasHeader(path, head.rows, head.columns));
+  }
   if (layout->has_header) {
     ASSIGN_OR_RETURN(layout->columns, ReadHeader(path, head.format, store));
   } else if (layout->is_criteo) {

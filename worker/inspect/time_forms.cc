@@ -11,9 +11,9 @@
 namespace thermocline {
 namespace {
 
-// Plausible times of logs: 1990 to 2100; of counts, which look like other integers, 2000 to 2040.
+// Plausible times of logs: 1990 to 2100; of counts, which look like other integers, 1990 to 2040.
 constexpr int kFirstYear = 1990, kLastYear = 2100;
-constexpr int64_t kFirstCount = 946'684'800, kLastCount = 2'208'988'800;
+constexpr int64_t kFirstCount = 631'152'000, kLastCount = 2'208'988'800;
 
 // The decimal number of `digits` digits at `start`; -1: there are others.
 int DigitsAt(absl::string_view text, size_t start, size_t digits) {
@@ -83,8 +83,9 @@ std::optional<int64_t> ParseIsoTime(absl::string_view text) {
                  DigitsAt(text, 11, 2), DigitsAt(text, 14, 2), second);
 }
 
+// digits: since 2001-09-09; before that there is one less.
 std::optional<int64_t> ParseCount(absl::string_view text, size_t digits, int64_t unit) {
-  if (text.size() != digits) return std::nullopt;
+  if (text.size() != digits && text.size() != digits - 1) return std::nullopt;
   int64_t value = 0;
   for (const char c : text) {
     if (!absl::ascii_isdigit(c)) return std::nullopt;
@@ -95,7 +96,6 @@ std::optional<int64_t> ParseCount(absl::string_view text, size_t digits, int64_t
   return value;
 }
 
-// Before 2001-09-09 there are nine digits; logs of that time are none of ours.
 std::optional<int64_t> ParseSeconds(absl::string_view text) { return ParseCount(text, 10, 1); }
 std::optional<int64_t> ParseMillis(absl::string_view text) { return ParseCount(text, 13, 1000); }
 

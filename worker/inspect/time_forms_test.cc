@@ -22,12 +22,15 @@ TEST(TimeForms, AreToldApart) {
   EXPECT_EQ(FormOf("20141021"), "YYYYMMDD");
   EXPECT_EQ(FormOf("14102107"), "YYMMDDhh");
   EXPECT_EQ(FormOf("1511658000"), "seconds since 1970");
+  EXPECT_EQ(FormOf("874724710"), "seconds since 1970");
+  EXPECT_EQ(FormOf("874724710999"), "milliseconds since 1970");
   EXPECT_EQ(FormOf("1511658000123"), "milliseconds since 1970");
 }
 
 TEST(TimeForms, OthersAreNone) {
-  for (const char* text : {"", "7", "2014-13-01", "2014-02-30", "20140230", "14102124", "05db9164",
-                           "9999999999", "2014/10/21", "2014-10-21 7:30", "99999999"}) {
+  for (const char* text :
+       {"", "7", "2014-13-01", "2014-02-30", "20140230", "14102124", "05db9164", "9999999999",
+        "500000000", "2014/10/21", "2014-10-21 7:30", "99999999"}) {
     EXPECT_EQ(FormOf(text), "") << text;
   }
 }
