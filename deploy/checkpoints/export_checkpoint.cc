@@ -1,5 +1,6 @@
 #include "deploy/checkpoints/export_checkpoint.h"
 
+#include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
@@ -74,6 +75,34 @@ std::string FormatName(const Job& resolved) {
   return is_plain ? Data::Format_Name(Data::CRITEO_TSV) : "DESCRIBED";
 }
 
+// The stanzas of described data and of features, as JSON with the names of proto/job.proto.
+// Criteo's form is text like any other there.
+nlohmann::ordered_json DescriptionOf(const Job& job) {
+  Job described;
+  *described.mutable_data() = job.data();
+  *described.mutable_feature() = job.feature();
+  described.mutable_data()->clear_s3();
+  described.mutable_data()->clear_test();
+  Data::Files* const train = described.mutable_data()->mutable_train();
+  train->clear_path();
+  if (train->has_criteo_tsv()) {
+    const std::vector<std::string> columns = TextColumns(*train);
+    Data::Csv* const csv = train->mutable_csv();
+    csv->set_separator("\t");
+    csv->set_quotes(false);
+    csv->mutable_column()->Assign(columns.begin(), columns.end());
+  } else if (train->has_csv() && !train->csv().header()) {
+    const std::vector<std::string> columns = TextColumns(*train);
+    train->mutable_csv()->mutable_column()->Assign(columns.begin(), columns.end());
+  }
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  // Texts that are no UTF-8 are none of JSON's.
+  if (!google::protobuf::util::MessageToJsonString(described, &text, options).ok()) return nullptr;
+  return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 // What a program needs beside the tensors to compute with them (docs/formats.md), as JSON. `job`:
 // resolved.
 std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
@@ -99,15 +128,16 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
     }
     sparse.push_back(std::move(entry));
   }
-  const Json model = {{"seed", seed},
-                      {"data",
-                       {{"format", FormatName(job)},
-                        {"num_dense", job.data().num_dense()},
-                        {"test_share", DescribeData(job.data()).split().last_share()}}},
-                      {"features", std::move(features)},
-                      {"tables", std::move(sparse)},
-                      {"bottom", BottomWidths(job)},
-                      {"top", TopWidths(job)}};
+  Json model = {{"seed", seed},
+                {"data",
+                 {{"format", FormatName(job)},
+                  {"num_dense", job.data().num_dense()},
+                  {"test_share", DescribeData(job.data()).split().last_share()}}},
+                {"features", std::move(features)},
+                {"tables", std::move(sparse)},
+                {"bottom", BottomWidths(job)},
+                {"top", TopWidths(job)}};
+  if (FormatName(job) == "DESCRIBED") model["described"] = DescriptionOf(job);
   return model.dump();
 }
 

@@ -153,7 +153,8 @@ class TorchTest(ProcessTest):
         self.assertAlmostEqual(scored['auc'], summary['auc'], delta=1e-5)
         self.assertAlmostEqual(scored['logloss'], summary['logloss'], delta=1e-5)
 
-    def test_initial_rows_have_their_golden_bits(self):
+    def test_initial_rows_and_hashes_have_their_golden_bits(self):
+        self.assertEqual(thermocline_torch.hash_text(b'85f751fd'), 0xdd945e02dcc5fabf)
         # Those of common/math/row_init_test.cc and docs/formats.md.
         rows = thermocline_torch.initial_rows(42, 7, torch.tensor([123456789]), 5, np.float32(0.01))
         self.assertEqual([hex(bits) for bits in rows[0].numpy().view('<u4')],
@@ -268,6 +269,61 @@ class TorchTest(ProcessTest):
         self.assertTrue(np.allclose(scored.numpy(), logits.detach().numpy(), atol=1e-5))
         with self.assertRaisesRegex(ValueError, "'a' has weights"):
             model(torch.zeros(50, 1), keys, offsets)
+        # And reads the same.
+        read, = thermocline_torch.read_log(data, model.config)
+        self.assertEqual(read.dense.tolist(), [[float(np.float32(row[1]))] for row in rows])
+        self.assertEqual([of.tolist() for of in read.keys],
+                         [[key for row in rows for key in row[2][f]] for f in range(3)])
+        self.assertEqual([of.tolist() for of in read.weights[:2]],
+                         [[w for row in rows for w in row[3][f]] for f in range(2)])
+        self.assertIsNone(read.weights[2])
+        held_out, = thermocline_torch.read_log(data, model.config, held_out=True)
+        self.assertEqual(held_out.labels.tolist(), [float(row[0]) for row in rows[150:]])
+
+    def test_a_job_that_inspect_wrote(self):
+        # Every kind of column that it knows: PyTorch reads the log as `predict` does.
+        random_ = random.Random(3)
+        log, job = self.run_dir + '.csv', self.run_dir + '.textproto'
+        header = 'when,user,code,shop,price,temper,tags,seen,note,bought\n'
+        with open(log, 'w', encoding='utf-8') as file:
+            file.write(header)
+            for i in range(800):
+                item = random_.randrange(30)
+                file.write('2026-11-%02d %02d:00:00,%s,%08x,%d,%s,%s,%s,%s,"a ""%d"", b",%s\n' % (
+                    random_.randint(1, 24), random_.randrange(24), random_.choice(['anna', 'José Ñandú', 'bo', '']),
+                    item * 2654435761 % 2**32, 1000 + item, random_.choice(['', '3.5', '20', '1e3', '123456.789']),
+                    1234567890 + random_.random(), random_.choice(['a|b', 'c', 'b|c|d', '']),
+                    '|'.join(str(random_.randrange(9)) for _ in range(random_.randrange(70))), i % 7,
+                    'yes' if random_.random() < (0.8 if item % 3 == 0 else 0.1) else 'no'))
+        done = self.thermocline('inspect', log, '--job', job)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(job) as file:
+            text = file.read()
+        for part in ('log1p', 'standardize', 'missing: NO_KEY', 'sequence', 'id: HEX', 'id: INTEGER', 'id: STRING',
+                     'substring', 'test_from', 'positive: ["yes"]'):
+            self.assertIn(part, text)
+        self.train('--set=cluster.worker_threads=1', job=job)
+        export = self.export()
+        scores = self.run_dir + '.npy'
+        done = self.thermocline('predict', '--checkpoint', self.run_dir, '--data', log, '--out', scores)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        model = thermocline_torch.ThermoclineDlrm.load(export).eval()
+        logits, labels = thermocline_torch.score(model, thermocline_torch.read_log(log, model.config))
+        self.assertEqual(len(set(logits)), 800)
+        predicted = np.load(scores)
+        self.assertEqual(predicted.shape, (800,))
+        self.assertLess(float(np.abs(1 / (1 + np.exp(-logits)) - predicted).max()), 2e-6)
+        self.assert_same(self.score(export, '--data', log, '--held-out'), self.evaluate('held-out'))
+        # Without labels, and with what no job takes.
+        with open(log, encoding='utf-8') as file:
+            lines = file.read().splitlines()
+        with open(log, 'w', encoding='utf-8') as file:
+            file.write('\n'.join(line.rsplit(',', 1)[0] for line in lines))
+        self.assertEqual(self.score(export, '--data', log), {'samples': 800})
+        with open(log, 'a', encoding='utf-8') as file:
+            file.write('\n' + lines[1].rsplit(',', 1)[0] + ',\n')
+        with self.assertRaisesRegex(ValueError, '%s:802: 10 columns, not 9' % log):
+            list(thermocline_torch.read_log(log, model.config))
 
     def test_npy_files(self):
         run_dir = self.run_dir
