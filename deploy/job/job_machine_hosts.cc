@@ -58,20 +58,43 @@ void JobMachine::State::WaitForHosts() {
 }
 
 // The first time all hosts that the user asked for take part. Later those that are left do, unless
-// they can't run everything.
+// they can't run everything. Where none is left, as many as before are waited for: they come back
+// one by one, and the first would get all that ran on all of them.
+size_t JobMachine::State::HostsToWaitFor() const {
+  for (const auto& [name, nonce] : placed_) {
+    const Host* const host = hosts_.Find(name);
+    if (host != nullptr && host->nonce == nonce) return 1;
+  }
+  return num_trained_hosts_ > 0 ? num_trained_hosts_ : options_.num_hosts;
+}
+
+void JobMachine::State::UseHosts(Placement placement) {
+  placed_.clear();
+  for (const auto& names : {placement.servers, placement.workers}) {
+    for (const std::string& name : names) placed_[name] = hosts_.Find(name)->nonce;
+  }
+  generation_.hosts_deadline = absl::InfiniteDuration();
+  generation_.placement = std::move(placement);
+  Tell(generation_.placement.Describe());
+  for (const std::string& notice : generation_.placement.notices) Tell(notice);
+  StartServers();
+}
+
 void JobMachine::State::LookAtHosts() {
   const Cluster& cluster = options_.job.cluster();
   const std::vector<Host> usable = hosts_.Usable();
   absl::StatusOr<Placement> placement =
       Place(usable, cluster.servers(), cluster.workers(), options_.job.device());
-  const bool is_first = !was_placed_;
-  if (placement.ok() && (!is_first || usable.size() >= options_.num_hosts)) {
-    was_placed_ = true;
-    generation_.hosts_deadline = absl::InfiniteDuration();
-    generation_.placement = *std::move(placement);
-    Tell(generation_.placement.Describe());
-    for (const std::string& notice : generation_.placement.notices) Tell(notice);
-    return StartServers();
+  const bool is_first = placed_.empty();
+  const size_t wanted = HostsToWaitFor();
+  const std::string waited =
+      absl::StrCat(" after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
+                   " (cluster.host_wait_s)");
+  if (placement.ok() && usable.size() >= wanted) return UseHosts(*std::move(placement));
+  if (placement.ok() && !is_first && now_ >= generation_.hosts_deadline) {
+    Tell(absl::StrCat(usable.size(), " of ", wanted, " hosts are there", waited,
+                      "; going on without the others"));
+    return UseHosts(*std::move(placement));
   }
   const bool are_few = is_first && usable.size() < options_.num_hosts;
   const std::string why =
@@ -83,10 +106,8 @@ void JobMachine::State::LookAtHosts() {
   }
   if (now_ < generation_.hosts_deadline) return;
   generation_.lacks_hosts = true;
-  Fail(absl::DeadlineExceededError(
-      absl::StrCat(why, " after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
-                   " (cluster.host_wait_s); ", there,
-                   is_first ? "" : "; the job can be resumed once there are hosts")));
+  Fail(absl::DeadlineExceededError(absl::StrCat(
+      why, waited, "; ", there, is_first ? "" : "; the job can be resumed once there are hosts")));
 }
 
 // Where to look: "server-0.log", "server-0.log (on h1)".

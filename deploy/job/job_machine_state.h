@@ -3,6 +3,7 @@
 #define THERMOCLINE_DEPLOY_JOB_JOB_MACHINE_STATE_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "deploy/job/generation_state.h"
 #include "deploy/job/host.h"
 #include "deploy/job/job_machine.h"
+#include "deploy/job/placement.h"
 #include "deploy/job/process.h"
 
 namespace thermocline {
@@ -69,6 +71,8 @@ class JobMachine::State {
   void On(const event::HostLost& lost);
   void WaitForHosts();
   void LookAtHosts();
+  size_t HostsToWaitFor() const;
+  void UseHosts(Placement placement);
   std::string LogOf(ProcessRole role, size_t index) const;
 
   // job_machine_training.cc: what is watched and made meanwhile.
@@ -136,8 +140,10 @@ class JobMachine::State {
   SampleCounter samples_;
   Step reached_ = kNoStep;
   HostTable hosts_;
-  bool was_placed_ = false;  // Processes were, in this generation or an earlier one.
-  std::string user_stop_;    // How; "": no.
+  // Nonces by name of the hosts that the last placement uses, in this generation or an earlier one.
+  std::map<std::string, uint64_t> placed_;
+  size_t num_trained_hosts_ = 0;  // Of the last generation that came to train; 0: none did.
+  std::string user_stop_;         // How; "": no.
   bool is_engines_stop_ = false;
   absl::Duration last_request_by_;     // kLastRequest is not repeated later.
   std::vector<std::string> requests_;  // For checkpoints, that no coordinator has.
