@@ -106,7 +106,7 @@ grpc::Status RegisterAt(const std::string& address) {
   NodeOrder order;
   EXPECT_TRUE(stream->Write(report));
   const bool is_taken = stream->Read(&order);
-  context.TryCancel();
+  if (is_taken) context.TryCancel();
   const grpc::Status end = stream->Finish();
   server->Shutdown(0);
   return is_taken ? grpc::Status::OK : end;
