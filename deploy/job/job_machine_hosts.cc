@@ -61,23 +61,11 @@ void JobMachine::State::WaitForHosts() {
 // they can't run everything. Where none is left, as many as before are waited for: they come back
 // one by one, and the first would get all that ran on all of them.
 size_t JobMachine::State::HostsToWaitFor() const {
-  for (const auto& [name, nonce] : placed_) {
-    const Host* const host = hosts_.Find(name);
-    if (host != nullptr && host->nonce == nonce) return 1;
+  for (const Host& placed : placed_) {
+    const Host* const host = hosts_.Find(placed.name);
+    if (host != nullptr && host->nonce == placed.nonce) return 1;
   }
   return num_trained_hosts_ > 0 ? num_trained_hosts_ : options_.num_hosts;
-}
-
-void JobMachine::State::UseHosts(Placement placement) {
-  placed_.clear();
-  for (const auto& names : {placement.servers, placement.workers}) {
-    for (const std::string& name : names) placed_[name] = hosts_.Find(name)->nonce;
-  }
-  generation_.hosts_deadline = absl::InfiniteDuration();
-  generation_.placement = std::move(placement);
-  Tell(generation_.placement.Describe());
-  for (const std::string& notice : generation_.placement.notices) Tell(notice);
-  StartServers();
 }
 
 void JobMachine::State::LookAtHosts() {
@@ -90,11 +78,21 @@ void JobMachine::State::LookAtHosts() {
   const std::string waited =
       absl::StrCat(" after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
                    " (cluster.host_wait_s)");
-  if (placement.ok() && usable.size() >= wanted) return UseHosts(*std::move(placement));
-  if (placement.ok() && !is_first && now_ >= generation_.hosts_deadline) {
-    Tell(absl::StrCat(usable.size(), " of ", wanted, " hosts are there", waited,
-                      "; going on without the others"));
-    return UseHosts(*std::move(placement));
+  const bool is_over = now_ >= generation_.hosts_deadline;
+  if (placement.ok() && (usable.size() >= wanted || (!is_first && is_over))) {
+    if (usable.size() < wanted) {
+      Tell(absl::StrCat(usable.size(), " of ", wanted, " hosts are there", waited,
+                        "; going on without the others"));
+    }
+    placed_.clear();
+    for (const Host& host : usable) {
+      if (placement->Uses(host.name)) placed_.push_back(host);
+    }
+    generation_.hosts_deadline = absl::InfiniteDuration();
+    generation_.placement = *std::move(placement);
+    Tell(generation_.placement.Describe());
+    for (const std::string& notice : generation_.placement.notices) Tell(notice);
+    return StartServers();
   }
   const bool are_few = is_first && usable.size() < options_.num_hosts;
   const std::string why =
@@ -104,7 +102,7 @@ void JobMachine::State::LookAtHosts() {
   if (is_first && hosts_.size() >= options_.num_hosts) {
     return Fail(absl::FailedPreconditionError(absl::StrCat(why, "; ", there)));
   }
-  if (now_ < generation_.hosts_deadline) return;
+  if (!is_over) return;
   generation_.lacks_hosts = true;
   Fail(absl::DeadlineExceededError(absl::StrCat(
       why, waited, "; ", there, is_first ? "" : "; the job can be resumed once there are hosts")));

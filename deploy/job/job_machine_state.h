@@ -3,7 +3,6 @@
 #define THERMOCLINE_DEPLOY_JOB_JOB_MACHINE_STATE_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +16,6 @@
 #include "deploy/job/generation_state.h"
 #include "deploy/job/host.h"
 #include "deploy/job/job_machine.h"
-#include "deploy/job/placement.h"
 #include "deploy/job/process.h"
 
 namespace thermocline {
@@ -72,7 +70,6 @@ class JobMachine::State {
   void WaitForHosts();
   void LookAtHosts();
   size_t HostsToWaitFor() const;
-  void UseHosts(Placement placement);
   std::string LogOf(ProcessRole role, size_t index) const;
 
   // job_machine_training.cc: what is watched and made meanwhile.
@@ -116,8 +113,7 @@ class JobMachine::State {
   void Do(JobAction action) { actions_.push_back(std::move(action)); }
   void Tell(std::string text) { Do(action::Tell{std::move(text)}); }
   bool IsOurs(uint64_t generation) const { return generation == generation_.start.generation; }
-  // A generation that may go on.
-  bool IsRunning() const { return stage_ < Stage::kWritingResult; }
+  bool IsRunning() const { return stage_ < Stage::kWritingResult; }  // It may go on.
   bool IsConfiguredOnce() const;
   // Whether the loss decides how its hot and cold batches take turns.
   bool SchedulesBatches() const;
@@ -140,8 +136,7 @@ class JobMachine::State {
   SampleCounter samples_;
   Step reached_ = kNoStep;
   HostTable hosts_;
-  // Nonces by name of the hosts that the last placement uses, in this generation or an earlier one.
-  std::map<std::string, uint64_t> placed_;
+  std::vector<Host> placed_;      // Hosts of the last placement; empty: there was none.
   size_t num_trained_hosts_ = 0;  // Of the last generation that came to train; 0: none did.
   std::string user_stop_;         // How; "": no.
   bool is_engines_stop_ = false;

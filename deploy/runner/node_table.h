@@ -62,9 +62,8 @@ class NodeTable {
   // The job has ended; so do the nodes.
   void End();
 
-  // `peer`: the IP address that it came from, or the node's own name for it where that leads there;
-  // "": not known. Errors: kFailedPrecondition (the node is refused for good; names its host and
-  // both builds, folders or addresses).
+  // `peer`: the IP address that it came from, or the node's own name for that; "": not known.
+  // Errors: kFailedPrecondition (the node is refused for good; names host and builds or addresses).
   absl::Status OnReport(absl::Duration now, const NodeReport& report, const std::string& peer = "");
   void OnTick(absl::Duration now);
   // For the node that registered so; answers its newest report.
