@@ -162,7 +162,19 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
     uint32_t keep, const std::vector<CheckpointId>& in_progress,
     const std::optional<CheckpointId>& kept) {
   CHECK_GE(keep, 1u);
-  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
+  std::set<std::string> shown;  // By their folders.
+  ASSIGN_OR_RETURN(std::vector<Folder> folders, Folders());
+  for (const Folder& folder : folders) {
+    const auto files = disk_->List(PathOf(folder.name));
+    if (absl::IsNotFound(files.status())) continue;
+    RETURN_IF_ERROR(files.status());
+    for (const std::string& file : *files) shown.insert(absl::StrCat(folder.name, "/", file));
+  }
+  const auto check = [&](const CheckpointManifest& manifest) {
+    return checked_->Check(disk_, directory_, manifest,
+                           [&](const std::string& path) { return shown.count(path) != 0; });
+  };
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, ListWith(check));
   for (const ListedCheckpoint& listed : list) {
     if (absl::IsUnavailable(listed.status)) return listed.status;
   }
@@ -173,7 +185,7 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
       history_->is_open() ? BaseInUse(history_->known()) : std::nullopt;
   Keeping keeping(list, generation, keep, in_progress, kept, base);
   if (!keeping.has_newest()) return removal;
-  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
+  ASSIGN_OR_RETURN(folders, Folders());
   std::vector<FolderRemoval> removals;
   for (const Folder& folder : folders) {
     ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
@@ -208,6 +220,7 @@ absl::Status CheckpointStore::Retire(const std::vector<ListedCheckpoint>& list,
 
 absl::Status CheckpointStore::RemoveFiles(const FolderRemoval& removal, uint64_t* removed) {
   for (const std::string& file : removal.files) {
+    checked_->Forget(absl::StrCat(removal.name, "/", file));
     const absl::Status status = disk_->Remove(absl::StrCat(PathOf(removal.name), "/", file));
     if (absl::IsNotFound(status)) continue;  // Its server was faster.
     RETURN_IF_ERROR(status);

@@ -68,7 +68,7 @@ absl::Status CheckpointStore::Open(JobState state, uint64_t after) {
 }
 
 absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest, bool* may_exist) {
-  RETURN_IF_ERROR(CheckFiles(manifest));
+  RETURN_IF_ERROR(checked_->Check(disk_, directory_, manifest, [](const auto&) { return true; }));
   const CheckpointId id = IdOf(manifest);
   ASSIGN_OR_RETURN(const std::string path, PathOfManifest(id));
   const std::string folder = path.substr(0, path.rfind('/'));
@@ -195,11 +195,15 @@ absl::StatusOr<std::function<bool(const CheckpointId&)>> CheckpointStore::Judgem
 }
 
 absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
+  return ListWith([this](const CheckpointManifest& manifest) { return CheckFiles(manifest); });
+}
+
+absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::ListWith(CheckOfFiles check) const {
   ASSIGN_OR_RETURN(const auto counts, Judgement());
   ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
   std::vector<ListedCheckpoint> list;
   for (const Folder& folder : folders) {
-    ASSIGN_OR_RETURN(std::optional<ListedCheckpoint> listed, ListOne(folder, counts));
+    ASSIGN_OR_RETURN(std::optional<ListedCheckpoint> listed, ListOne(folder, counts, check));
     if (listed.has_value()) list.push_back(*std::move(listed));
   }
   std::sort(list.begin(), list.end(), [](const ListedCheckpoint& a, const ListedCheckpoint& b) {
@@ -210,7 +214,8 @@ absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
 
 // The newest that counts of those in a folder; nullopt: none does.
 absl::StatusOr<std::optional<ListedCheckpoint>> CheckpointStore::ListOne(
-    const Folder& folder, const std::function<bool(const CheckpointId&)>& counts) const {
+    const Folder& folder, const std::function<bool(const CheckpointId&)>& counts,
+    CheckOfFiles check) const {
   const auto files = disk_->List(PathOf(folder.name));
   if (absl::IsNotFound(files.status())) return std::nullopt;
   RETURN_IF_ERROR(files.status());
@@ -236,7 +241,7 @@ absl::StatusOr<std::optional<ListedCheckpoint>> CheckpointStore::ListOne(
     if (is_certain && !counts(listed.id)) continue;
     if (!newest.has_value() || IsOlder(newest->id, listed.id)) newest = std::move(listed);
   }
-  if (newest.has_value() && newest->status.ok()) newest->status = CheckFiles(newest->manifest);
+  if (newest.has_value() && newest->status.ok()) newest->status = check(newest->manifest);
   return newest;
 }
 
@@ -290,9 +295,20 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name,
   }
   const std::string folder = PathOf(name);
   if (generation == 0) {
-    ASSIGN_OR_RETURN(const auto counts, Judgement());
-    ASSIGN_OR_RETURN(const std::optional<ListedCheckpoint> listed,
-                     ListOne({std::string(name), *says}, counts));
+    // Each server asks so for each file that it is about to write: the whole HISTORY is not listed
+    // for a folder without a manifest.
+    const auto files = disk_->List(folder);
+    const bool has_manifest =
+        files.ok() && std::any_of(files->begin(), files->end(), [](auto& file) {
+          return GenerationOfManifest(file).has_value();
+        });
+    if (!files.ok() && !absl::IsNotFound(files.status())) return files.status();
+    std::optional<ListedCheckpoint> listed;
+    if (has_manifest) {
+      ASSIGN_OR_RETURN(const auto counts, Judgement());
+      ASSIGN_OR_RETURN(listed, ListOne({std::string(name), *says}, counts,
+                                       [](const auto&) { return absl::OkStatus(); }));
+    }
     if (!listed.has_value()) {
       return absl::NotFoundError(absl::StrCat("there is no checkpoint in '", folder, "'"));
     }

@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/history.h"
 #include "common/checkpoint/listed_checkpoint.h"
+#include "common/checkpoint/listed_file.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
 
@@ -23,8 +25,7 @@ namespace thermocline {
 
 struct Removal {
   uint64_t files = 0;  // The number of files removed.
-  // Why others stayed that no checkpoint needs: one of another format version may need them. "":
-  // none stayed for that reason.
+  // Why others stayed that no checkpoint needs: one of another format version may. "": none did.
   std::string held_back;
 };
 
@@ -35,12 +36,13 @@ std::function<uint64_t()> RandomNonces();
 // that did so writes (history.h). Copies share what a writer knows. Thread-safe.
 class CheckpointStore {
  public:
-  // `disk` outlives it.
+  // `disk` outlives it. `threads`: that look for a checkpoint's files at the same time.
   CheckpointStore(Disk* disk, std::string directory,
-                  std::function<uint64_t()> nonces = RandomNonces())
+                  std::function<uint64_t()> nonces = RandomNonces(), int threads = 1)
       : disk_(disk),
         directory_(std::move(directory)),
-        history_(std::make_shared<History>(disk, directory_, std::move(nonces))) {}
+        history_(std::make_shared<History>(disk, directory_, std::move(nonces))),
+        checked_(std::make_shared<CheckedFiles>(threads)) {}
 
   const std::string& directory() const { return directory_; }
 
@@ -55,7 +57,8 @@ class CheckpointStore {
   absl::Status Open(JobState state, uint64_t after);
   // When it returns, the checkpoint counts and survives any crash; one of the same step by an
   // earlier generation no longer does. May be repeated for the same checkpoint. A writer that has
-  // not called Open writes a manifest alone, as earlier programs did.
+  // not called Open writes a manifest alone, as earlier programs did. Opens only files that this
+  // store has not found whole before.
   //
   // REQUIRES: CheckManifest(manifest) is OK.
   // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
@@ -72,8 +75,7 @@ class CheckpointStore {
   // manifest can be read and every file it names has its size. Folders without a manifest are none.
   // Errors: kNotFound (no such directory), kUnavailable
   absl::StatusOr<std::vector<ListedCheckpoint>> List() const;
-  // The last of List(); nullopt: there is none. Its error where it is not whole: the user chooses
-  // another.
+  // The last of List(); nullopt: there is none. Its error where it is not whole.
   absl::StatusOr<std::optional<CheckpointManifest>> Newest() const;
   // Reads the manifest in the folder `name`; no other file. `generation`: that made it; 0: any.
   // Errors: kInvalidArgument (no checkpoint's name), kNotFound (also where another generation's has
@@ -93,8 +95,9 @@ class CheckpointStore {
   // behind the newest whole checkpoint (of later generations, or later steps of its generation:
   // they may be being written), damaged checkpoints' own folders (the user may inspect them), files
   // of generations after the writer's own, files older than a checkpoint of another format version
-  // (it may need them). Removes nothing where there is no whole checkpoint. Servers may write and
-  // remove their own files at the same time.
+  // (it may need them). Removes nothing where there is no whole checkpoint. A file that this store
+  // has once found whole is whole as long as its folder shows it. Servers may write and remove
+  // their own files at the same time.
   //
   // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
   // still shows is as it was.
@@ -118,13 +121,16 @@ class CheckpointStore {
   };
   struct FolderRemoval;
   class Keeping;
+  using CheckOfFiles = absl::FunctionRef<absl::Status(const CheckpointManifest&)>;
 
   std::string PathOf(absl::string_view name) const;
   absl::StatusOr<std::vector<Folder>> Folders() const;
   absl::StatusOr<uint64_t> GenerationOfDamaged(const Folder& folder) const;
   absl::StatusOr<std::function<bool(const CheckpointId&)>> Judgement() const;
+  absl::StatusOr<std::vector<ListedCheckpoint>> ListWith(CheckOfFiles check) const;
   absl::StatusOr<std::optional<ListedCheckpoint>> ListOne(
-      const Folder& folder, const std::function<bool(const CheckpointId&)>& counts) const;
+      const Folder& folder, const std::function<bool(const CheckpointId&)>& counts,
+      CheckOfFiles check) const;
   absl::StatusOr<CheckpointManifest> LoadFile(const CheckpointFolder& says,
                                               const std::string& path) const;
   absl::StatusOr<std::string> PathOfManifest(const CheckpointId& id) const;
@@ -136,6 +142,7 @@ class CheckpointStore {
   Disk* const disk_;
   const std::string directory_;
   const std::shared_ptr<History> history_;
+  const std::shared_ptr<CheckedFiles> checked_;
 };
 
 }  // namespace thermocline

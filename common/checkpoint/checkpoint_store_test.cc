@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoints.h"
@@ -24,13 +26,31 @@ using ::testing::Not;
 constexpr char kDirectory[] = "/run/checkpoints";
 
 // A server may remove or write a file while the store removes files.
-class SharedDisk : public SimulatedDisk {
+class SharedDisk : public SimulatedDisk {  // Says what was looked at, too.
  public:
   absl::Status Remove(const std::string& path) override {
     if (on_remove) on_remove(path);
     return SimulatedDisk::Remove(path);
   }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      listed.push_back(directory);
+    }
+    return SimulatedDisk::List(directory);
+  }
+  absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
+    if (absl::EndsWith(path, ".sst")) {
+      absl::MutexLock lock(&mutex_);
+      opened.push_back(path.substr(sizeof(kDirectory)));
+    }
+    return SimulatedDisk::Open(path);
+  }
   std::function<void(const std::string& path)> on_remove;
+  std::vector<std::string> listed, opened;  // Folders; files of rows, below the directory.
+
+ private:
+  absl::Mutex mutex_;  // Several threads open files.
 };
 
 class CheckpointStoreTest : public testing::Test {
@@ -146,6 +166,54 @@ TEST_F(CheckpointStoreTest, CommitRefusesWhatIsNotThere) {
   ASSERT_TRUE(disk_.Remove(Path("step-000000009/generation-1-server-1.sst")).ok());
   EXPECT_EQ(store_.Commit(manifest).code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(CheckpointStoreTest, CommitsAndRemovalsOpenOnlyNewFiles) {
+  const CheckpointManifest full = Save(1, 1);
+  const CheckpointManifest second = Write(1, 2, &full);
+  disk_.opened.clear();
+  ASSERT_TRUE(store_.Commit(second).ok());
+  EXPECT_THAT(disk_.opened, ElementsAre("step-000000002/generation-1-server-0.sst",
+                                        "step-000000002/generation-1-server-1.sst"));
+  Save(1, 3, &second);
+  disk_.opened.clear();
+  ASSERT_TRUE(store_.RemoveUnneeded(2, {}).ok());
+  EXPECT_THAT(disk_.opened, IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("step-000000002", "step-000000003"));
+  EXPECT_THAT(disk_.opened, Not(IsEmpty())) << "who lists them looks at all";
+  // One that its folder doesn't show any more is looked for: what is not whole replaces nothing.
+  ASSERT_TRUE(disk_.Remove(Path("step-000000003/generation-1-server-0.sst")).ok());
+  ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-000000002", "step-000000003 damaged"));
+}
+
+TEST_F(CheckpointStoreTest, SeveralThreadsLookAtFiles) {
+  CheckpointStore store(&disk_, kDirectory, RandomNonces(), /*threads=*/4);
+  CheckpointManifest manifest = Write(1, 9);
+  disk_.opened.clear();
+  ASSERT_TRUE(store.Commit(manifest).ok());
+  EXPECT_THAT(disk_.opened,
+              testing::UnorderedElementsAre("step-000000009/generation-1-server-0.sst",
+                                            "step-000000009/generation-1-server-1.sst"));
+  manifest = Write(1, 10);
+  for (int i : {0, 1}) manifest.mutable_shards(i)->mutable_files(0)->set_bytes(5);
+  const absl::Status size = store.Commit(manifest);
+  EXPECT_EQ(size.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(size.message()), HasSubstr("step-000000010/generation-1-server-0.sst"));
+}
+
+// As each server asks for each file that it is about to write.
+TEST_F(CheckpointStoreTest, HistoryIsNotListedForAFolderWithoutAManifest) {
+  JobState state;
+  state.set_job_id("job");
+  state.set_generation(1);
+  ASSERT_TRUE(store_.Open(state, 0).ok());
+  Write(1, 9);
+  const CheckpointStore server(&disk_, kDirectory);
+  disk_.listed.clear();
+  EXPECT_EQ(server.Load("step-000000009").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(server.Load("step-000000010").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(disk_.listed, Not(Contains(Path(kHistoryName))));
 }
 
 TEST_F(CheckpointStoreTest, DamageIsListedWithItsReason) {

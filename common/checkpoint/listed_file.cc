@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
 
 namespace thermocline {
 
@@ -27,6 +28,40 @@ absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::
   if (bytes == listed.bytes()) return opened;
   return DamagedFile(path,
                      absl::StrCat("it has ", bytes, " bytes, the manifest says ", listed.bytes()));
+}
+
+absl::Status CheckedFiles::Check(Disk* disk, const std::string& directory,
+                                 const CheckpointManifest& manifest,
+                                 absl::FunctionRef<bool(const std::string& path)> shown) {
+  std::vector<const CheckpointFile*> unknown;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const CheckpointShard& shard : manifest.shards()) {
+      for (const CheckpointFile& file : shard.files()) {
+        const auto known = bytes_.find(file.path());
+        const bool is_known = known != bytes_.end() && known->second == file.bytes();
+        if (!is_known || !shown(file.path())) unknown.push_back(&file);
+      }
+    }
+  }
+  if (unknown.empty()) return absl::OkStatus();
+  std::vector<absl::Status> found(unknown.size());
+  ThreadPool pool(static_cast<int>(std::min<size_t>(threads_, unknown.size())));
+  pool.ParallelFor(static_cast<int64_t>(unknown.size()), [&](int64_t i, int /*thread*/) {
+    const CheckpointFile& file = *unknown[i];
+    found[i] = OpenListedFile(disk, absl::StrCat(directory, "/", file.path()), file).status();
+  });
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < unknown.size(); ++i) {
+    if (found[i].ok()) bytes_[unknown[i]->path()] = unknown[i]->bytes();
+  }
+  for (const absl::Status& each : found) RETURN_IF_ERROR(each);
+  return absl::OkStatus();
+}
+
+void CheckedFiles::Forget(const std::string& path) {
+  absl::MutexLock lock(&mutex_);
+  bytes_.erase(path);
 }
 
 absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed,

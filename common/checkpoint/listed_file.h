@@ -5,12 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
 
@@ -25,6 +29,26 @@ absl::Status DamagedFile(const std::string& path, absl::string_view what);
 // Errors: kDataLoss (it is missing, or of another size than `listed`), kUnavailable (the disk).
 absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::string& path,
                                                          const CheckpointFile& listed);
+
+// Files of checkpoints that have been found whole: none is written twice, so that each needs to be
+// opened only once. Thread-safe.
+class CheckedFiles {
+ public:
+  // `threads`: that look at files at the same time.
+  explicit CheckedFiles(int threads) : threads_(threads) {}
+
+  // Opens the files of `manifest`, below `directory`, that are not known, or not `shown` there.
+  // Errors: those of OpenListedFile for the first file that has any.
+  absl::Status Check(Disk* disk, const std::string& directory, const CheckpointManifest& manifest,
+                     absl::FunctionRef<bool(const std::string& path)> shown);
+  // Of one that is removed.
+  void Forget(const std::string& path);
+
+ private:
+  const int threads_;
+  absl::Mutex mutex_;
+  std::map<std::string, uint64_t> bytes_ ABSL_GUARDED_BY(mutex_);  // By path.
+};
 
 // Called after every piece that is read, with its size in bytes. An error ends the reading with it.
 using OnRead = std::function<absl::Status(uint64_t bytes)>;

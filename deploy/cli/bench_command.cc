@@ -52,9 +52,10 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   if (!job.ok()) return Complain(job.status().message(), kExitUsage);
   const auto programs = FindProgramsOf(flags);
   if (!programs.ok()) return Complain(programs.status().message(), kExitUsage);
-  const auto parent =
-      RunDirectory::Create(flags.run_dir, absl::StrCat(job->name(), "-bench"), absl::Now());
+  const auto parent = RunDirectory::Create(flags.run_dir, absl::StrCat(job->name(), "-bench"),
+                                           absl::Now(), job->readers());
   if (!parent.ok()) return Complain(parent.status().message(), kExitUsage);
+  MakeFilesFor(job->readers());
 
   const auto fail = [&signals](absl::string_view why) {
     ReportFailure(why, &signals);
@@ -76,8 +77,8 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   std::vector<double> rates;
   std::vector<std::string> digests;
   for (int64_t run = 0; run < flags.repeats; ++run) {
-    const auto directory =
-        RunDirectory::Create(parent->File(absl::StrCat("run-", run)), "", absl::Now());
+    const auto directory = RunDirectory::Create(parent->File(absl::StrCat("run-", run)), "",
+                                                absl::Now(), job->readers());
     if (!directory.ok()) return fail(directory.status().message());
     Job run_job = *job;
     run_job.mutable_checkpoint()->clear_directory();  // Each run has its own.

@@ -287,9 +287,11 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   if (!resumes) RETURN_IF_ERROR(FindInit(&job, &options.notices));
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
   RETURN_IF_ERROR(SetUpHosts(flags, job, &options));
-  ASSIGN_OR_RETURN(RunDirectory directory,
-                   resumes ? RunDirectory::Open(flags.run_dir)
-                           : RunDirectory::Create(flags.run_dir, job.name(), absl::Now()));
+  ASSIGN_OR_RETURN(
+      RunDirectory directory,
+      resumes ? RunDirectory::Open(flags.run_dir)
+              : RunDirectory::Create(flags.run_dir, job.name(), absl::Now(), job.readers()));
+  MakeFilesFor(job.readers());
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
@@ -349,9 +351,10 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   policy->set_directory(store.directory());
   policy->set_at_end(false);
   policy->set_full_every(1);  // Every process has to read the same here.
-  ASSIGN_OR_RETURN(
-      RunDirectory directory,
-      RunDirectory::Create(flags.run_dir, absl::StrCat(job.name(), "-eval"), absl::Now()));
+  ASSIGN_OR_RETURN(RunDirectory directory,
+                   RunDirectory::Create(flags.run_dir, absl::StrCat(job.name(), "-eval"),
+                                        absl::Now(), job.readers()));
+  MakeFilesFor(job.readers());
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));

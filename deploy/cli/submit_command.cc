@@ -145,16 +145,17 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags,
-                                              const std::string& job_name) {
+absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags, const Job& job) {
   const std::string path = AbsolutePath(flags.run_dir);
   if (flags.resume && path.empty()) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
   }
   if (!path.empty() && fs::exists(path)) RETURN_IF_ERROR(CheckFree(path));
-  ASSIGN_OR_RETURN(RunDirectory made, flags.resume
-                                          ? RunDirectory::Open(path)
-                                          : RunDirectory::Create(path, job_name, absl::Now()));
+  ASSIGN_OR_RETURN(RunDirectory made,
+                   flags.resume
+                       ? RunDirectory::Open(path)
+                       : RunDirectory::Create(path, job.name(), absl::Now(), job.readers()));
+  MakeFilesFor(job.readers());
   return RunDirectory::Open(AbsolutePath(made.path()));
 }
 
@@ -189,7 +190,7 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
                      static_cast<uint32_t>(flags.notice_s), flags.sbatch};
   SshRequest ssh{flags.hosts, flags.controller};
   if (flags.engine == "ssh") RETURN_IF_ERROR(CheckSsh(submission, ssh));
-  ASSIGN_OR_RETURN(RunDirectory directory, OpenRunDirectory(flags, job.name()));
+  ASSIGN_OR_RETURN(RunDirectory directory, OpenRunDirectory(flags, job));
   submission.run_dir = directory.path();
   RETURN_IF_ERROR(MakeJoinCertificates(directory, /*listen=*/"", &job));
   // Agents would end for it, one by one.
@@ -315,7 +316,7 @@ int RunSubmit(const SubmitFlags& flags) {
                              : SshScript(prepared->submission, prepared->ssh));
   if (!written.ok()) return Complain(written.message(), kExitFailed);
   std::error_code error;
-  fs::permissions(script, fs::perms(0755), error);
+  fs::permissions(script, fs::perms::owner_exec, fs::perm_options::add, error);
   for (const std::string& notice : prepared->notices) std::printf("%s\n", notice.c_str());
   if (flags.write_only) {
     std::printf("written: %s\nto run it: %s%s\n", script.c_str(),

@@ -327,6 +327,7 @@ void JobMachine::State::BeginTraining() {
   Do(action::ReportAddresses{g.processes.Addresses(ProcessRole::kServer),
                              g.processes.Addresses(ProcessRole::kWorker)});
   stage_ = Stage::kTraining;
+  num_trained_hosts_ = placed_.size();
   g.stall = StallWatch(g.processes.servers.size());
   g.stall_began = g.last_write = g.look_at = now_;
   if (options_.introduces_workers) g.introduce_at = now_;

@@ -58,15 +58,36 @@ void JobMachine::State::WaitForHosts() {
 }
 
 // The first time all hosts that the user asked for take part. Later those that are left do, unless
-// they can't run everything.
+// they can't run everything. Where none is left, as many as before are waited for: they come back
+// one by one, and the first would get all that ran on all of them.
+size_t JobMachine::State::HostsToWaitFor() const {
+  for (const Host& placed : placed_) {
+    const Host* const host = hosts_.Find(placed.name);
+    if (host != nullptr && host->nonce == placed.nonce) return 1;
+  }
+  return num_trained_hosts_ > 0 ? num_trained_hosts_ : options_.num_hosts;
+}
+
 void JobMachine::State::LookAtHosts() {
   const Cluster& cluster = options_.job.cluster();
   const std::vector<Host> usable = hosts_.Usable();
   absl::StatusOr<Placement> placement =
       Place(usable, cluster.servers(), cluster.workers(), options_.job.device());
-  const bool is_first = !was_placed_;
-  if (placement.ok() && (!is_first || usable.size() >= options_.num_hosts)) {
-    was_placed_ = true;
+  const bool is_first = placed_.empty();
+  const size_t wanted = HostsToWaitFor();
+  const std::string waited =
+      absl::StrCat(" after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
+                   " (cluster.host_wait_s)");
+  const bool is_over = now_ >= generation_.hosts_deadline;
+  if (placement.ok() && (usable.size() >= wanted || (!is_first && is_over))) {
+    if (usable.size() < wanted) {
+      Tell(absl::StrCat(usable.size(), " of ", wanted, " hosts are there", waited,
+                        "; going on without the others"));
+    }
+    placed_.clear();
+    for (const Host& host : usable) {
+      if (placement->Uses(host.name)) placed_.push_back(host);
+    }
     generation_.hosts_deadline = absl::InfiniteDuration();
     generation_.placement = *std::move(placement);
     Tell(generation_.placement.Describe());
@@ -81,12 +102,10 @@ void JobMachine::State::LookAtHosts() {
   if (is_first && hosts_.size() >= options_.num_hosts) {
     return Fail(absl::FailedPreconditionError(absl::StrCat(why, "; ", there)));
   }
-  if (now_ < generation_.hosts_deadline) return;
+  if (!is_over) return;
   generation_.lacks_hosts = true;
-  Fail(absl::DeadlineExceededError(
-      absl::StrCat(why, " after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
-                   " (cluster.host_wait_s); ", there,
-                   is_first ? "" : "; the job can be resumed once there are hosts")));
+  Fail(absl::DeadlineExceededError(absl::StrCat(
+      why, waited, "; ", there, is_first ? "" : "; the job can be resumed once there are hosts")));
 }
 
 // Where to look: "server-0.log", "server-0.log (on h1)".

@@ -271,6 +271,54 @@ TEST_F(JobMachineHostsTest, AHostThatComesWhileTheJobWaitsIsUsed) {
   EXPECT_THAT(HostsOf("worker"), ElementsAre("h2", "h2", "h2"));
 }
 
+TEST_F(JobMachineHostsTest, WhenAllHostsAreLostAsManyAreWaitedFor) {
+  Train();
+  Lose("h1", 1);
+  Lose("h2", 2);
+  GoBack();
+  EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
+  Up("h2", 12);
+  EXPECT_THAT(All<action::StartProcess>(), IsEmpty()) << "it would get all";
+  Up("h3", 13);  // It need not be the same ones.
+  TrainOnHosts();
+  EXPECT_THAT(HostsOf("server"), ElementsAre("h2", "h2", "h3"));
+  EXPECT_THAT(HostsOf("worker"), ElementsAre("h2", "h2", "h3"));
+}
+
+// Their losses become known one after the other, or their agents register anew.
+TEST_F(JobMachineHostsTest, AsManyAreThoseThatTrained) {
+  Train();
+  Lose("h1", 1);
+  GoBack();
+  EXPECT_EQ(machine().stage(), Stage::kStartingServers) << "h2 is left";
+  Up("h2", 12);
+  GoBack();
+  EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
+  Up("h1", 11);
+  TrainOnHosts();
+  EXPECT_THAT(HostsOf("worker"), ElementsAre("h1", "h1", "h2"));
+}
+
+TEST_F(JobMachineHostsTest, AfterTheWaitThoseThatCameGoOnAndTheNextGenerationSpreadsAgain) {
+  Train();
+  Lose("h1", 1);
+  Lose("h2", 2);
+  GoBack();
+  Up("h2", 12);
+  Wait(absl::Seconds(299));
+  EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
+  Wait(absl::Seconds(1));
+  EXPECT_THAT(lines_, Contains("1 of 2 hosts are there after 5m (cluster.host_wait_s); going on "
+                               "without the others"));
+  TrainOnHosts();
+  EXPECT_THAT(HostsOf("worker"), ElementsAre("h2", "h2", "h2"));
+  Up("h1", 11);
+  End("worker 0", kKilled);
+  GoBack();
+  TrainOnHosts();
+  EXPECT_THAT(HostsOf("worker"), ElementsAre("h1", "h1", "h2"));
+}
+
 // Another registration of an agent means that what ran under the one before is gone.
 TEST_F(JobMachineHostsTest, AHostThatComesAgainWasLostBefore) {
   Train();

@@ -69,6 +69,7 @@ class JobMachine::State {
   void On(const event::HostLost& lost);
   void WaitForHosts();
   void LookAtHosts();
+  size_t HostsToWaitFor() const;
   std::string LogOf(ProcessRole role, size_t index) const;
 
   // job_machine_training.cc: what is watched and made meanwhile.
@@ -112,8 +113,7 @@ class JobMachine::State {
   void Do(JobAction action) { actions_.push_back(std::move(action)); }
   void Tell(std::string text) { Do(action::Tell{std::move(text)}); }
   bool IsOurs(uint64_t generation) const { return generation == generation_.start.generation; }
-  // A generation that may go on.
-  bool IsRunning() const { return stage_ < Stage::kWritingResult; }
+  bool IsRunning() const { return stage_ < Stage::kWritingResult; }  // It may go on.
   bool IsConfiguredOnce() const;
   // Whether the loss decides how its hot and cold batches take turns.
   bool SchedulesBatches() const;
@@ -136,8 +136,9 @@ class JobMachine::State {
   SampleCounter samples_;
   Step reached_ = kNoStep;
   HostTable hosts_;
-  bool was_placed_ = false;  // Processes were, in this generation or an earlier one.
-  std::string user_stop_;    // How; "": no.
+  std::vector<Host> placed_;      // Hosts of the last placement; empty: there was none.
+  size_t num_trained_hosts_ = 0;  // Of the last generation that came to train; 0: none did.
+  std::string user_stop_;         // How; "": no.
   bool is_engines_stop_ = false;
   absl::Duration last_request_by_;     // kLastRequest is not repeated later.
   std::vector<std::string> requests_;  // For checkpoints, that no coordinator has.

@@ -52,6 +52,12 @@ uint32_t Placement::LocalRank(size_t rank) const {
   return local_ranks.empty() ? static_cast<uint32_t>(rank) : local_ranks[rank];
 }
 
+bool Placement::Uses(const std::string& host) const {
+  return std::count(servers.begin(), servers.end(), host) +
+             std::count(workers.begin(), workers.end(), host) >
+         0;
+}
+
 std::string Placement::Describe() const {
   struct OfHost {
     std::vector<size_t> servers, workers;

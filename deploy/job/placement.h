@@ -23,6 +23,7 @@ struct Placement {
   // "": this machine.
   std::string HostOf(ProcessRole role, size_t index) const;
   uint32_t LocalRank(size_t rank) const;
+  bool Uses(const std::string& host) const;
   // "h1: servers 0-1, worker 0; h2: server 2, workers 1-2"
   std::string Describe() const;
 };

@@ -1,5 +1,7 @@
 #include "deploy/node/controller_stream.h"
 
+#include <grpcpp/create_channel.h>
+
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -10,23 +12,46 @@ namespace thermocline {
 namespace {
 
 constexpr absl::Duration kReopenDelay = absl::Milliseconds(300);
+constexpr absl::Duration kKeepalive = absl::Seconds(10);
+
+// A connection through which nothing comes is given up within two keepalives: the streams of a node
+// are opened again over a new one.
+std::shared_ptr<grpc::Channel> OpenKeptAlive(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments = DataPlaneArguments(kDefaultMaxMessageBytes);
+  const int keepalive_ms = static_cast<int>(absl::ToInt64Milliseconds(kKeepalive));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_ms);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // As many as it takes.
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
 
 }  // namespace
 
 // One stream, from its opening to its end. gRPC's threads call On...; the node's thread the others.
+// A report that stands in a full send queue, of a controller that has vanished, holds the end up:
+// the node leaves the call alone then, which lives until gRPC has ended it.
 class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOrder> {
  public:
-  Call(Controller::Stub* stub, const std::function<void()>& wake) : wake_(wake) {
-    stub->async()->Attach(&context_, this);
-    AddHold();  // The node's thread may start a write at any time.
-    StartRead(&order_);
-    StartCall();
+  static std::shared_ptr<Call> Open(Controller::Stub* stub, std::function<void()> wake) {
+    const auto call = std::make_shared<Call>(std::move(wake));
+    call->self_ = call;
+    stub->async()->Attach(&call->context_, call.get());
+    call->AddHold();  // The node's thread may start a write at any time.
+    call->StartRead(&call->order_);
+    call->StartCall();
+    return call;
   }
-  ~Call() override {
+  explicit Call(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // Ends it, and waits for nothing; `wake` is not called any more.
+  void Leave() {
+    {
+      absl::MutexLock lock(&mutex_);
+      wake_ = nullptr;
+    }
     context_.TryCancel();
     Release();
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&is_done_));
   }
 
   void OnReadDone(bool ok) override {
@@ -42,25 +67,23 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
       if (ok) orders_.push_back(order_);
       if (!role.ok()) refused_ = role;
       is_broken_ |= !ok;
+      Wake();
     }
-    if (ok) StartRead(&order_);
-    // The end of the call is only seen without a hold.
-    if (!ok) Release();
-    wake_();
+    if (ok) return StartRead(&order_);
+    Release();  // The end of the call is only seen without a hold.
   }
   void OnWriteDone(bool ok) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      is_writing_ = false;
-      is_broken_ |= !ok;
-    }
-    wake_();
+    absl::MutexLock lock(&mutex_);
+    is_writing_ = false;
+    is_broken_ |= !ok;
+    Wake();
   }
   void OnDone(const grpc::Status& status) override {
-    wake_();
+    const std::shared_ptr<Call> self = std::move(self_);  // Until the mutex is free.
     absl::MutexLock lock(&mutex_);
     end_ = refused_.ok() ? FromGrpcStatus(status) : refused_;
     is_done_ = true;
+    Wake();
   }
 
   std::vector<NodeOrder> TakeOrders() {
@@ -100,12 +123,16 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
     }
     RemoveHold();
   }
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (wake_) wake_();
+  }
 
-  const std::function<void()>& wake_;
+  std::shared_ptr<Call> self_;  // Until its end.
   grpc::ClientContext context_;
   NodeReport report_;  // That is being written.
   NodeOrder order_;    // That is being read.
   mutable absl::Mutex mutex_;
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // Null: the node has left.
   std::vector<NodeOrder> orders_ ABSL_GUARDED_BY(mutex_);
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;
@@ -127,16 +154,21 @@ ControllerStream::ControllerStream(const std::string& address,
                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                    std::function<void()> wake)
     : wake_(std::move(wake)),
-      channel_(OpenChannel(address, credentials, kDefaultMaxMessageBytes)),
+      channel_(OpenKeptAlive(address, credentials)),
       stub_(Controller::NewStub(channel_)) {}
 
-ControllerStream::~ControllerStream() = default;
+ControllerStream::~ControllerStream() { Leave(); }
+
+void ControllerStream::Leave() {
+  if (call_ != nullptr) call_->Leave();
+  call_.reset();
+}
 
 absl::StatusOr<std::vector<NodeOrder>> ControllerStream::Work(absl::Duration silence) {
   const absl::Duration now = watch_.Elapsed();
   if (call_ == nullptr) {
     if (now < open_at_) return std::vector<NodeOrder>();
-    call_ = std::make_unique<Call>(stub_.get(), wake_);
+    call_ = Call::Open(stub_.get(), wake_);
     heard_at_ = now;
   }
   const std::optional<absl::Status> end = call_->end();  // First: orders come before it.
@@ -144,7 +176,7 @@ absl::StatusOr<std::vector<NodeOrder>> ControllerStream::Work(absl::Duration sil
   if (!orders.empty()) heard_at_ = now;
   const bool is_silent = now - heard_at_ >= silence;
   if (!orders.empty() || (!end.has_value() && !is_silent)) return orders;
-  call_.reset();
+  Leave();
   open_at_ = now + kReopenDelay;
   if (!end.has_value()) return absl::DeadlineExceededError("no answer");
   if (end->ok()) return absl::UnavailableError("the controller has ended the connection");
@@ -166,7 +198,7 @@ void ControllerStream::AwaitWritten(absl::Duration timeout) {
 
 void ControllerStream::Close(absl::Duration timeout) {
   AwaitWritten(timeout);
-  call_.reset();
+  Leave();
 }
 
 }  // namespace thermocline

@@ -17,7 +17,8 @@
 
 namespace thermocline {
 
-// Not thread-safe; `wake` is called on any thread when Work has something to do.
+// Not thread-safe; `wake` is called on any thread when Work has something to do. Nothing but the
+// waits that have a timeout waits for the controller, or for the network.
 class ControllerStream {
  public:
   // Connects with the first Work. Errors: those of MakeChannelCredentials
@@ -44,6 +45,8 @@ class ControllerStream {
  private:
   class Call;
 
+  void Leave();
+
   ControllerStream(const std::string& address,
                    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                    std::function<void()> wake);
@@ -53,7 +56,7 @@ class ControllerStream {
   const std::unique_ptr<Controller::Stub> stub_;
   const Stopwatch watch_;
   absl::Duration open_at_, heard_at_;
-  std::unique_ptr<Call> call_;  // Null: none is open.
+  std::shared_ptr<Call> call_;  // Null: none is open.
 };
 
 }  // namespace thermocline

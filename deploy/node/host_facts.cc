@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <netdb.h>
 #include <pwd.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,15 +11,17 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
+#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "common/base/timing.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
 #include "common/net/host_port.h"
@@ -45,6 +46,23 @@ std::string MachineId() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
   return id;
+}
+
+// The command line of each names a file in the folder.
+std::vector<pid_t> ProcessesOf(const std::string& dir) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    for (std::string word; std::getline(file, word, '\0');) {
+      absl::string_view port_file = word;
+      if (!absl::ConsumePrefix(&port_file, "--port_file=")) continue;
+      if (std::filesystem::path(std::string(port_file)).parent_path() == dir) found.push_back(pid);
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -140,37 +158,59 @@ absl::Status CheckFolders(const std::string& host, const NodeOrder& order) {
                           mark);
 }
 
-absl::Status CheckOwner(const std::string& dir, uid_t user) {
+absl::StatusOr<std::string> MakeOwnFolder(const std::string& dir, uid_t user) {
+  // Without a slash at its end, behind which a link would be followed.
+  std::filesystem::path path = std::filesystem::path(dir).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  if (error || (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)) {
+    return absl::UnavailableError(absl::StrCat("can't make the folder ", dir, ": ",
+                                               error ? error.message() : std::strerror(errno)));
+  }
   struct stat info = {};
-  if (stat(dir.c_str(), &info) != 0) {
+  if (lstat(path.c_str(), &info) != 0) {
     return absl::UnavailableError(absl::StrCat("can't look at ", dir, ": ", std::strerror(errno)));
   }
+  constexpr char kOther[] = ": name another with --dir (of submit: --node-dir)";
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, " is ", S_ISLNK(info.st_mode) ? "a symbolic link" : "no folder",
+                     ", and an agent makes its folder itself", kOther));
+  }
   // What root may do with our processes it may do anyway.
-  if (info.st_uid == user || info.st_uid == 0) return absl::OkStatus();
-  const passwd* const owner = getpwuid(info.st_uid);
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the folder ", dir, " belongs to user ",
-      owner == nullptr ? absl::StrCat(info.st_uid) : owner->pw_name,
-      ", who could change what lies in it: name another with --dir (of submit: --node-dir)"));
+  if (info.st_uid != user && info.st_uid != 0) {
+    const passwd* const owner = getpwuid(info.st_uid);
+    return absl::FailedPreconditionError(
+        absl::StrCat("the folder ", dir, " belongs to user ",
+                     owner == nullptr ? absl::StrCat(info.st_uid) : owner->pw_name,
+                     ", who could change what lies in it", kOther));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "other users may write to the folder ", dir, " (mode ",
+        absl::StrFormat("%04o", info.st_mode & 07777), "): chmod 700 it, or name one in it, ",
+        (std::filesystem::path(dir) / "agent").string(), ", with --dir (of submit: --node-dir)"));
+  }
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  if (error) return absl::UnavailableError(absl::StrCat(dir, ": ", error.message()));
+  return real.string();
 }
 
-// The command line of each names a file in the folder.
-void EndLeftovers(const std::string& dir) {
-  const std::string mark = absl::StrCat("--port_file=", dir, "/");
-  bool is_any_left = true;
-  while (is_any_left) {
-    is_any_left = false;
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-      pid_t pid = 0;
-      if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
-      std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-      const std::string command{std::istreambuf_iterator<char>(file),
-                                std::istreambuf_iterator<char>()};
-      if (!absl::StrContains(command, mark)) continue;
-      is_any_left = kill(pid, SIGKILL) == 0 || is_any_left;
+absl::Status EndLeftovers(const std::string& dir, absl::Duration patience,
+                          absl::FunctionRef<int(pid_t, int)> kill) {
+  const Stopwatch watch;
+  while (true) {
+    pid_t left = 0;
+    for (const pid_t pid : ProcessesOf(dir)) {
+      if (kill(pid, SIGKILL) == 0) left = pid;
     }
-    if (!is_any_left) return;
+    if (left == 0) return absl::OkStatus();
+    if (watch.Elapsed() >= patience) {
+      return absl::UnavailableError(
+          absl::StrCat("process ", left, ", which an earlier agent in ", dir,
+                       " started, has been killed and does not end: its disk may hang"));
+    }
     absl::SleepFor(absl::Milliseconds(10));
   }
 }

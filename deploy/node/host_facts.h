@@ -2,12 +2,15 @@
 #ifndef THERMOCLINE_DEPLOY_NODE_HOST_FACTS_H_
 #define THERMOCLINE_DEPLOY_NODE_HOST_FACTS_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "deploy/node/node.h"
 #include "proto/job.pb.h"
 #include "proto/node.pb.h"
@@ -34,14 +37,18 @@ absl::StatusOr<Job> LoadJobOf(const NodeOrder& order);
 // Errors: kFailedPrecondition (names the host, the folder and what it lacks), those of LoadJobOf
 absl::Status CheckFolders(const std::string& host, const NodeOrder& order);
 
-// Whether an agent of `user` may use the folder: keys lie in it, and programs' files. Errors:
-// kFailedPrecondition (another user made it, who is named), kUnavailable
-absl::Status CheckOwner(const std::string& dir, uid_t user);
+// Makes the folder of an agent of `user` where it is missing, for this user alone: keys lie in it,
+// and programs' files. Returns its absolute path, without symbolic links. Errors:
+// kFailedPrecondition (what is there is a link or a file, another user's, who is named, or a folder
+// that others may write to), kUnavailable
+absl::StatusOr<std::string> MakeOwnFolder(const std::string& dir, uid_t user);
 
-// Kills the processes that an agent started whose folder was `dir`, and waits for their end. They
-// die with their agent; this is for one that could not.
+// Kills the processes that an agent started whose folder was `dir`, by `kill`, and waits for their
+// end. They die with their agent; this is for one that could not. Processes of agents whose folders
+// lie in `dir` are theirs. Errors: kUnavailable (one is still there after `patience`; names it)
 // REQUIRES: no other agent uses `dir`, an absolute path.
-void EndLeftovers(const std::string& dir);
+absl::Status EndLeftovers(const std::string& dir, absl::Duration patience,
+                          absl::FunctionRef<int(pid_t, int)> kill = ::kill);
 
 }  // namespace thermocline
 

@@ -2,10 +2,10 @@
 
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <random>
 #include <utility>
@@ -32,6 +32,7 @@ namespace thermocline {
 namespace {
 
 constexpr absl::Duration kLockPatience = absl::Seconds(2);
+constexpr absl::Duration kKillPatience = absl::Seconds(10);     // For what a predecessor left.
 constexpr absl::Duration kNewsPeriod = absl::Milliseconds(20);  // Between reports.
 constexpr absl::Duration kRegisterPeriod = absl::Seconds(1);    // Without a lease.
 constexpr int kHeartbeatsALease = 4;
@@ -300,6 +301,7 @@ absl::Status Node::BeginGeneration(const NodeOrder& order) {
   signs_certificates_ = order.signs_certificates();
   ASSIGN_OR_RETURN(job_, LoadJobOf(order));
   job_.mutable_cluster()->set_listen_host(hello_.address());
+  MakeFilesFor(job_.readers());
   processes_ = std::make_unique<LocalProcesses>(job_, options_.programs, directory_,
                                                 std::move(options), supervisor_.get());
   processes_->BeginGeneration(order.generation(),
@@ -400,18 +402,14 @@ void Node::TakeEvents() {
 
 absl::Status RunNode(const NodeOptions& options, SignalWatch* signals) {
   RETURN_IF_ERROR(CheckMayConnect(options.controller, options.tls, options.insecure));
-  std::error_code error;
-  std::filesystem::create_directories(options.dir, error);
-  const std::filesystem::path dir = std::filesystem::canonical(options.dir, error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("can't make the folder ", options.dir, ": ", error.message()));
-  }
-  RETURN_IF_ERROR(CheckOwner(dir.string(), geteuid()));
-  ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(dir.string()));
+  ASSIGN_OR_RETURN(const std::string dir, MakeOwnFolder(options.dir, geteuid()));
+  MakeFilesFor(Job::OWNER);
+  ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(dir));
+  // One that an earlier build made could be locked by whoever may read it.
+  chmod(directory.File("lock").c_str(), 0600);
   ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory.path(), kLockPatience));
   lock.KeepFromChildren();
-  EndLeftovers(directory.path());
+  RETURN_IF_ERROR(EndLeftovers(directory.path(), kKillPatience));
   ASSIGN_OR_RETURN(const NodeHello hello, MakeHello(options));
   Node node(options, hello, std::move(directory), signals);
   RETURN_IF_ERROR(node.Connect());

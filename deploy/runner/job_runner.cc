@@ -37,6 +37,8 @@ namespace {
 
 // Requests of other programs are looked for so often.
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
+// Of a checkpoint that are looked for: on a shared file system each takes a while.
+constexpr int kFilesAtOnce = 8;
 // Whether another controller has taken over.
 constexpr absl::Duration kHistoryPeriod = absl::Seconds(10);
 
@@ -76,7 +78,7 @@ class JobRunner {
         directory_(directory),
         signals_(*signals),
         reporter_(*reporter),
-        store_(&disk_, job.checkpoint().directory()),
+        store_(&disk_, job.checkpoint().directory(), RandomNonces(), kFilesAtOnce),
         supervisor_(signals),
         requests_(directory.path()),
         machine_(MachineOptions(job, options, directory)) {
@@ -183,7 +185,6 @@ class JobRunner {
   void Do(const Report& report) {
     reporter_.Report(report);
   }
-  uint64_t CheckpointBytes() const;
   absl::Status WriteAddresses(const action::ReportAddresses& addresses) const;
 
   const Job& job_;
@@ -347,7 +348,7 @@ void JobRunner::Do(const action::AskStatus& ask) {
     answered.generation = ask.generation;
     answered.servers = calls_->ServerStats(ask.timeout);
     answered.workers = calls_->WorkerStats(ask.timeout);
-    answered.checkpoint_bytes = CheckpointBytes();
+    if (writes_checkpoints_) answered.checkpoint_bytes = BytesOfCheckpoints(store_.directory());
     return answered;
   });
 }
@@ -384,21 +385,23 @@ void JobRunner::Do(const action::WriteResult& result) {
   mailbox_.Post(event::ResultWritten{reporter_.WriteResult(result, processes_->results())});
 }
 
-// The size of all files in the folders of checkpoints: it changes while servers write.
-uint64_t JobRunner::CheckpointBytes() const {
-  if (!writes_checkpoints_) return 0;
+}  // namespace
+
+uint64_t BytesOfCheckpoints(const std::string& directory) {
   uint64_t bytes = 0;
   std::error_code error;
-  std::filesystem::recursive_directory_iterator entry(store_.directory(), error);
+  std::filesystem::recursive_directory_iterator entry(directory, error);
   for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
+    if (entry->path().filename() == kHistoryName) {
+      entry.disable_recursion_pending();
+      continue;
+    }
     std::error_code no_file;  // It is a folder, or was removed meanwhile.
     const uint64_t size = entry->file_size(no_file);
     if (!no_file) bytes += size;
   }
   return bytes;
 }
-
-}  // namespace
 
 absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
                                  const RunDirectory& directory, const JobObserver& observer,

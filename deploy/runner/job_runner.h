@@ -3,6 +3,7 @@
 #define THERMOCLINE_DEPLOY_RUNNER_JOB_RUNNER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ struct JobOptions {
   size_t num_hosts = 0;
   std::string listen;
 };
+
+// The size of all files in the folders of checkpoints: it changes while servers write. HISTORY,
+// which grows with each checkpoint, is left out.
+uint64_t BytesOfCheckpoints(const std::string& directory);
 
 // Carries out what the job machine (deploy/job/job_machine.h) wants done: with processes, gRPC and
 // files. However the job ends, no process is left.

@@ -1,5 +1,9 @@
 #include "deploy/runner/node_service.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +16,24 @@ namespace thermocline {
 namespace {
 
 absl::Status JobIsOver() { return absl::UnavailableError("the job has ended"); }
+
+// Whether a host's name leads to an IP address.
+bool LeadsTo(const std::string& name, const std::string& ip) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    char text[NI_MAXHOST] = "";
+    if (getnameinfo(each->ai_addr, each->ai_addrlen, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0 &&
+        IpAddress(text) == ip) {
+      return true;
+    }
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -27,6 +49,11 @@ class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder
   }
 
   void OnReadDone(bool ok) override {
+    // Once, and outside of the mutex: whom to ask may take long to answer.
+    const std::string& address = report_.hello().address();
+    if (ok && host_.empty() && !IpAddress(address).has_value() && LeadsTo(address, peer_)) {
+      peer_ = address;
+    }
     absl::MutexLock lock(&service_.mutex_);
     if (!ok) return End(absl::OkStatus());
     host_ = report_.hello().host();
@@ -83,7 +110,7 @@ class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder
   }
 
   NodeService& service_;
-  const std::string peer_;  // Where the node connects from.
+  std::string peer_;  // Where the node connects from: an IP address, or its name for that.
   NodeReport report_;
   NodeOrder order_;
   std::string host_;

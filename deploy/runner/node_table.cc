@@ -38,7 +38,7 @@ ProcessEnd ToProcessEnd(const std::string& host, const ProcessEndReport& report)
   return end;
 }
 
-// Whether the one is the other that was started again, or registered anew.
+// Whether the one says that it is the other, which was started again, or registered anew.
 bool IsSameAgent(const NodeHello& a, const NodeHello& b) {
   return a.machine() == b.machine() && a.address() == b.address() && a.folder() == b.folder();
 }
@@ -237,7 +237,9 @@ absl::Status NodeTable::OnReport(absl::Duration now, const NodeReport& report,
   HostState& host = hosts_[name];
   if (host.nonce != report.nonce()) {
     if (host.nonce != 0) {
-      if (!IsSameAgent(host.hello, report.hello())) return TakeStranger(report, &host);
+      if (!IsSameAgent(host.hello, report.hello()) || host.peer != peer) {
+        return TakeStranger(report, &host);
+      }
       Lose(name, &host, "its agent has registered anew");
     }
     host = HostState();

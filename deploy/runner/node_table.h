@@ -62,8 +62,8 @@ class NodeTable {
   // The job has ended; so do the nodes.
   void End();
 
-  // `peer`: the IP address that it came from; "": not known. Errors: kFailedPrecondition (the node
-  // is refused for good; names its host and both builds, folders or addresses).
+  // `peer`: the IP address that it came from, or the node's own name for that; "": not known.
+  // Errors: kFailedPrecondition (the node is refused for good; names host and builds or addresses).
   absl::Status OnReport(absl::Duration now, const NodeReport& report, const std::string& peer = "");
   void OnTick(absl::Duration now);
   // For the node that registered so; answers its newest report.
@@ -113,7 +113,7 @@ class NodeTable {
   void Lose(const std::string& name, HostState* host, const std::string& why);
   absl::Status Admit(const NodeReport& report, HostState* host);
   absl::Status TakeStranger(const NodeReport& report, HostState* host);
-  absl::Status CheckAddress(const HostState& host);
+  absl::Status CheckAddress(const HostState& host) const;
   void TakeProcesses(absl::Duration now, const NodeReport& report, HostState* host);
   void TakeRequest(absl::Duration now, const HostState& host, const std::string& request,
                    Placed* placed);

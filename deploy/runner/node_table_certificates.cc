@@ -1,11 +1,11 @@
 // What the controller signs for its hosts' processes, and for which addresses.
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/net/host_port.h"
+#include "common/net/rpc.h"
 #include "deploy/runner/node_table.h"
 
 namespace thermocline {
@@ -13,48 +13,22 @@ namespace {
 
 // Whether the reports of a host come from the address that it names, as far as is known.
 bool IsAtItsAddress(const NodeHello& hello, const std::string& peer) {
-  return peer.empty() || peer == IpAddress(hello.address()).value_or(hello.address());
-}
-
-bool HaveOneAddress(const NodeHello& a, const NodeHello& b) {
-  return IpAddress(a.address()).value_or(a.address()) ==
-         IpAddress(b.address()).value_or(b.address());
-}
-
-std::string DescribeClaim(const NodeHello& hello, const std::string& peer) {
-  return absl::StrCat("host ", hello.host(), " says that it is at ", hello.address(),
-                      ", and connects from ", peer);
+  return peer.empty() || peer == IpAddress(hello.address()).value_or(hello.address()) ||
+         (IsLoopbackHost(peer) && IsLoopbackHost(hello.address()));
 }
 
 }  // namespace
 
-// Of a host that is about to be admitted.
-absl::Status NodeTable::CheckAddress(const HostState& host) {
-  const bool is_there = IsAtItsAddress(host.hello, host.peer);
-  for (auto each = hosts_.begin(); each != hosts_.end();) {
-    const std::string name = each->first;
-    HostState& other = (each++)->second;
-    if (&other == &host || other.hello.machine() == host.hello.machine() ||
-        !HaveOneAddress(other.hello, host.hello)) {
-      continue;
-    }
-    if (!is_there) {
-      return absl::FailedPreconditionError(absl::StrCat(DescribeClaim(host.hello, host.peer),
-                                                        "; that is the address of host ", name));
-    }
-    if (IsAtItsAddress(other.hello, other.peer)) continue;
-    const std::string why = absl::StrCat(DescribeClaim(other.hello, other.peer),
-                                         "; that is the address of host ", host.hello.host());
-    notices_.push_back(absl::StrCat("refused: ", why));
-    Lose(name, &other, why);
-    hosts_.erase(name);
-  }
-  if (is_there || !IpAddress(host.hello.address()).has_value()) return absl::OkStatus();
-  const std::string text =
-      absl::StrCat(DescribeClaim(host.hello, host.peer),
-                   "; the certificates of its processes are for ", host.hello.address());
-  if (told_.insert(text).second) notices_.push_back(text);
-  return absl::OkStatus();
+// Of a host that is about to be admitted. What is signed for it lets it pass for whoever is at that
+// address, so its word is not enough.
+absl::Status NodeTable::CheckAddress(const HostState& host) const {
+  const NodeHello& hello = host.hello;
+  if (IsAtItsAddress(hello, host.peer)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "host ", hello.host(), " says that it is at ", hello.address(), ", and connects from ",
+      host.peer, ": the controller signs certificates for the address that a host connects from, ",
+      "and no other. Let its agent reach the controller in the network of ", hello.address(),
+      " (--controller), or bring certificates (docs/operations.md, \"Security\")"));
 }
 
 // A request of a process that this host was not told to run is never signed.

@@ -44,6 +44,18 @@ absl::Status MakeParents(const std::string& path) {
   return error ? MakeError(path, error.value()) : absl::OkStatus();
 }
 
+mode_t UmaskOf(Job::Readers readers) {
+  return readers == Job::EVERYONE ? 022 : readers == Job::GROUP ? 027 : 077;
+}
+
+// 0, or the error (errno).
+int MakeFolder(const std::string& path, Job::Readers readers) {
+  const mode_t before = umask(UmaskOf(readers));
+  const int error = mkdir(path.c_str(), 0777) == 0 ? 0 : errno;
+  umask(before);
+  return error;
+}
+
 // The nearest folder above it that exists.
 std::filesystem::path FolderAbove(const std::filesystem::path& path) {
   std::error_code error;
@@ -115,8 +127,11 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
+void MakeFilesFor(Job::Readers readers) { umask(UmaskOf(readers)); }
+
 absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
-                                                  const std::string& job_name, absl::Time now) {
+                                                  const std::string& job_name, absl::Time now,
+                                                  Job::Readers readers) {
   const std::string base =
       !path.empty() ? path
                     : absl::StrCat("runs/", job_name, "-",
@@ -126,17 +141,17 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
   if (!parents.ok()) return parents;
   for (int attempt = 1; attempt <= kMaxSameSecond; ++attempt) {
     const std::string candidate = attempt == 1 ? base : absl::StrCat(base, "-", attempt);
-    if (mkdir(candidate.c_str(), 0755) == 0) {
-      const absl::Status synced = SyncNames(candidate, above);
-      if (!synced.ok()) return synced;
+    const int error = MakeFolder(candidate, readers);
+    if (error == 0) {
+      RETURN_IF_ERROR(SyncNames(candidate, above));
       return RunDirectory(candidate);
     }
-    if (errno != EEXIST) return MakeError(candidate, errno);
+    if (error != EEXIST) return MakeError(candidate, error);
     if (path.empty()) continue;
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) return MakeError(path, EEXIST);
+    std::error_code failed;
+    if (!std::filesystem::is_directory(path, failed)) return MakeError(path, EEXIST);
     if (IsUnused(path)) return RunDirectory(path);
-    const bool was_run = std::filesystem::exists(absl::StrCat(path, "/job.textproto"), error);
+    const bool was_run = std::filesystem::exists(absl::StrCat(path, "/job.textproto"), failed);
     return absl::AlreadyExistsError(
         absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir",
                      was_run ? ", or go on with what was run there (--resume)" : ""));

@@ -32,13 +32,17 @@ namespace thermocline {
 // Of this machine; "": it has none.
 std::string HostName();
 
+// What this process, and those that it starts, make from now on is for `readers` (sets the umask).
+void MakeFilesFor(Job::Readers readers);
+
 class RunDirectory {
  public:
-  // Makes `path`, or runs/<job_name>-<time> where it is empty. Overwrites no files: an existing
+  // Makes `path`, or runs/<job_name>-<time> where it is empty, for `readers`; folders above it that
+  // are missing have the modes that the process gives to all. Overwrites no files: an existing
   // folder must be empty, but for the lock of a start that failed, submit/ and certificates/.
   // Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
-                                             absl::Time now);
+                                             absl::Time now, Job::Readers readers = Job::OWNER);
 
   // The folder of an earlier run. Errors: kNotFound (no folder; names it).
   static absl::StatusOr<RunDirectory> Open(const std::string& path);

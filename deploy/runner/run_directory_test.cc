@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,10 +12,12 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/disk/disk.h"
 
 namespace thermocline {
 namespace {
@@ -44,6 +47,40 @@ TEST_F(RunDirectoryTest, MakesParents) {
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->path(), root_ + "/a/b/c");
   EXPECT_TRUE(std::filesystem::is_directory(root_ + "/a/b/c"));
+}
+
+TEST_F(RunDirectoryTest, IsForItsUserAloneUnlessTheJobOpensIt) {
+  using std::filesystem::perms;
+  const auto mode_of = [](const std::string& path) {
+    return std::filesystem::status(path).permissions();
+  };
+  const mode_t before = umask(022);
+  for (const auto& [name, readers, folder, file] :
+       {std::tuple("owner", Job::OWNER, 0700, 0600), std::tuple("group", Job::GROUP, 0750, 0640),
+        std::tuple("everyone", Job::EVERYONE, 0755, 0644)}) {
+    umask(022);
+    const std::string above = absl::StrCat(root_, "/", name);
+    const auto run = RunDirectory::Create(above + "/run", "j", absl::Now(), readers);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(mode_of(above), perms(0755)) << "other runs may lie there";
+    EXPECT_EQ(mode_of(run->path()), perms(folder)) << name;
+    MakeFilesFor(readers);
+    ASSERT_TRUE(run->Write("job.textproto", "x").ok());
+    ASSERT_TRUE(RunLock::Take(run->path(), absl::ZeroDuration()).ok());
+    EXPECT_EQ(mode_of(run->File("job.textproto")), perms(file)) << name;
+    EXPECT_EQ(mode_of(run->File("lock")), perms(file)) << name;
+    PosixDisk disk;
+    ASSERT_TRUE(CreateDirectories(&disk, run->CheckpointDirectory()).ok());
+    ASSERT_TRUE(disk.Create(run->CheckpointDirectory() + "/rows").ok());
+    EXPECT_EQ(mode_of(run->CheckpointDirectory()), perms(folder)) << name;
+    EXPECT_EQ(mode_of(run->CheckpointDirectory() + "/rows"), perms(file)) << name;
+  }
+  umask(before);
+  // What the user has made keeps its mode.
+  std::filesystem::create_directories(root_ + "/own");
+  std::filesystem::permissions(root_ + "/own", perms(0755));
+  ASSERT_TRUE(RunDirectory::Create(root_ + "/own", "j", absl::Now()).ok());
+  EXPECT_EQ(mode_of(root_ + "/own"), perms(0755));
 }
 
 TEST_F(RunDirectoryTest, TakesAnEmptyFolderAndNoOther) {

@@ -172,7 +172,7 @@ def full_disk(cluster, rng, name, engine):
     """The disk of one host is full: that is named, and the job waits until there is room."""
     for host in cluster.nodes:
         host.run('mkdir', '-p', NODE_DIR)
-        host.run('mount', '-t', 'tmpfs', '-o', 'size=256m', 'tmpfs', NODE_DIR)
+        host.run('mount', '-t', 'tmpfs', '-o', 'size=256m,mode=0700', 'tmpfs', NODE_DIR)
     job = started(cluster, rng, name, engine, '--set', 'cluster.durability=LOG_ASYNC')
     victim = job.host_in_use(rng, 'server')
     victim.run('dd', 'if=/dev/zero', 'of=%s/full' % NODE_DIR, 'bs=1M', check=False)

@@ -72,6 +72,14 @@ def set_signals(ignored=()):
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
+def modes_below(folder):
+    """The permissions of a folder and of all files and folders in it, each once."""
+    paths = [folder]
+    for above, folders, files in os.walk(folder):
+        paths += [os.path.join(above, name) for name in folders + files]
+    return {stat.S_IMODE(os.lstat(path).st_mode) for path in paths}
+
+
 def process_state(pid):
     """One letter of /proc/PID/stat, '' where there is no such process."""
     try:

@@ -10,8 +10,8 @@ import unittest
 
 import grpc
 
-from harness import (DEADLINE_S, THERMOCLINE, ProcessTest, children, of_role, refusal, set_signals,
-                     wait_for)
+from harness import (DEADLINE_S, THERMOCLINE, ProcessTest, children, modes_below, of_role, refusal,
+                     set_signals, wait_for)
 
 FLAGS = ['--servers=2', '--workers=2']
 ENDLESS = [*FLAGS, '--set=train.passes=1000000']
@@ -127,7 +127,7 @@ class NodeTest(ProcessTest):
         return self.summary(launcher)
 
     def test_the_same_model_as_on_one_machine(self):
-        launcher, address = self.controller(*FLAGS, '--set=train.passes=5')
+        launcher, address = self.controller(*FLAGS, '--set=train.passes=5', '--set=readers=GROUP')
         sockets = {**os.environ, 'TMPDIR': '/tmp'}  # Bazel's folder may be too long for a socket.
         nodes = [self.node(address, name, env=sockets) for name in ('h1', 'h2')]
         self.wait_for_step(launcher, 10)
@@ -142,9 +142,12 @@ class NodeTest(ProcessTest):
         self.assertEqual(logs.returncode, 0, logs.stderr)
         self.assertIn('server 1 on host ', logs.stdout)
         self.assertIn('serving on ', logs.stdout)
+        self.assertEqual(modes_below(self.run_dir), {0o750, 0o640})
         # Each host took a server and a worker; their own files lie there.
         for name in ('h1', 'h2'):
-            files = os.listdir('%s-%s' % (self.run_dir, name))
+            folder = '%s-%s' % (self.run_dir, name)
+            self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
+            files = os.listdir(folder)
             self.assertEqual(len([f for f in files if f.endswith('.log')]), 2, files)
             # The workers of two agents of one machine find each other, too.
             log, = [f for f in files if re.fullmatch(r'worker-\d\.log', f)]

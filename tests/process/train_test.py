@@ -9,7 +9,7 @@ import struct
 import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest, set_signals, wait_for
+from harness import DEADLINE_S, THERMOCLINE, ProcessTest, modes_below, set_signals, wait_for
 
 
 def read_json(*path):
@@ -51,6 +51,7 @@ class TrainTest(ProcessTest):
         self.assertRegex(summary['model_digest'], '^[0-9a-f]{32}$')
         for name in ('server-0.log', 'server-1.log', 'worker-0.log'):
             self.assertGreater(os.path.getsize(os.path.join(self.run_dir, name)), 0)
+        self.assertEqual(modes_below(self.run_dir), {0o700, 0o600})
         with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
             events = [json.loads(line) for line in file]
         progress = [event for event in events if event['event'] == 'progress']
