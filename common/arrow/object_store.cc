@@ -151,7 +151,7 @@ class S3Store : public ArrowObjectStore {
     return std::make_unique<ArrowObjectStream>(path, std::move(file), *size);
   }
 
-  absl::StatusOr<ObjectIdentity> Identify(const std::string& path) override {
+  absl::StatusOr<ObjectIdentity> Identify(const std::string& path, int64_t end_bytes) override {
     ASSIGN_OR_RETURN(arrow::fs::S3FileSystem* const files, Connect(path));
     const auto file = files->OpenInputFile(PathInStore(path));
     if (!file.ok()) return Error(path, file.status());
@@ -162,7 +162,16 @@ class S3Store : public ArrowObjectStore {
     arrow::Result<std::string> tag = arrow::Status::KeyError("ETag");
     if (*metadata != nullptr) tag = (*metadata)->Get("ETag");
     if (!tag.ok()) return absl::UnavailableError(absl::StrCat(path, ": has no ETag"));
-    return ObjectIdentity{*size, *tag};
+    ObjectIdentity object = {*size, *tag, "", ""};
+    const int64_t bytes = std::min(*size, end_bytes);
+    for (const auto& [offset, to] :
+         {std::pair(int64_t{0}, &object.head), std::pair(*size - bytes, &object.tail)}) {
+      if (bytes == 0) break;
+      const auto end = (*file)->ReadAt(offset, bytes);
+      if (!end.ok()) return Error(path, end.status());
+      *to = (*end)->ToString();
+    }
+    return object;
   }
 
   absl::StatusOr<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(

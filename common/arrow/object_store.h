@@ -32,7 +32,8 @@ class ObjectStream {
 // What tells an object from one that replaces it.
 struct ObjectIdentity {
   int64_t size = 0;
-  std::string tag;  // The store's, of the content (ETag).
+  std::string tag;         // The store's, of the content (ETag).
+  std::string head, tail;  // Its first and last bytes, as many of each as were asked for.
 };
 
 // Every request ends: connections and retries are bounded. Errors of all calls name the path:
@@ -54,8 +55,8 @@ class ObjectStore {
 
   virtual absl::StatusOr<std::unique_ptr<ObjectStream>> OpenStream(const std::string& path) = 0;
 
-  // kUnavailable also where the store gives objects no tags.
-  virtual absl::StatusOr<ObjectIdentity> Identify(const std::string& path) = 0;
+  // With up to `end_bytes` of either end. kUnavailable also where the store gives objects no tags.
+  virtual absl::StatusOr<ObjectIdentity> Identify(const std::string& path, int64_t end_bytes) = 0;
 };
 
 }  // namespace thermocline

@@ -101,6 +101,20 @@ std::vector<const Feature*> NumericFeatures(const Job& resolved) {
   return features;
 }
 
+std::string DescribeChange(const DataFile& now, const DataFile& before) {
+  if (!now.has_bytes() || !before.has_bytes()) return "";
+  if (now.bytes() != before.bytes()) {
+    return absl::StrCat("has ", now.bytes(), " bytes, and had ", before.bytes());
+  }
+  const bool has_other_begin = now.head_crc32c() != before.head_crc32c();
+  const bool has_other_end = now.tail_crc32c() != before.tail_crc32c();
+  if (!has_other_begin && !has_other_end) return "";
+  return absl::StrCat("has ", now.bytes(), " bytes as before, but others at its ",
+                      !has_other_end    ? "beginning"
+                      : has_other_begin ? "beginning and end"
+                                        : "end");
+}
+
 std::vector<int> FeatureStanzas(const Job& written) {
   std::vector<int> stanzas;
   for (int i = 0; i < written.feature_size(); ++i) {

@@ -21,6 +21,10 @@ inline bool IsNpy(const Data& data) {
   return data.has_train() ? data.train().has_npy() : data.format() == Data::DLRM_NPY;
 }
 
+// What differs between two files of a job's data but their paths: "has 12 bytes, and had 10"; "":
+// nothing, or one of them can't be told from others.
+std::string DescribeChange(const DataFile& now, const DataFile& before);
+
 // The names of the columns, as far as the job alone tells: {} where a header or a schema does.
 std::vector<std::string> TextColumns(const Data::Files& files);
 

@@ -139,6 +139,56 @@ absl::Status CheckFae(const Job& job, const Job& before) {
   return CheckFields(job.calibration(), before.calibration(), {"directory"}, "calibration.");
 }
 
+using FileList = google::protobuf::RepeatedPtrField<DataFile>;
+
+// The place in `files` of one that is `file`, wherever it lies; -1: there is none.
+int PlaceOf(const DataFile& file, const FileList& files) {
+  for (int i = 0; i < files.size(); ++i) {
+    if (files[i].has_bytes() == file.has_bytes() && DescribeChange(files[i], file).empty())
+      return i;
+  }
+  return -1;
+}
+
+// What differs at place `i`, of `now` from `before`, in words; both have it. `kind`: "training".
+std::string DescribeOther(const FileList& now, const FileList& before, int i, const char* kind) {
+  const std::string& path = now[i].path();
+  if (path == before[i].path()) {
+    return absl::StrCat(path, " ", DescribeChange(now[i], before[i]));
+  }
+  const std::string place = absl::StrCat(" is ", kind, " file ", i + 1);
+  if (const int was = PlaceOf(now[i], before); was >= 0) {
+    return absl::StrCat(path, place, " now, and was file ", was + 1);
+  }
+  if (PlaceOf(before[i], now) >= 0) {
+    return absl::StrCat(path, place, ", where ", before[i].path(), " was");
+  }
+  return absl::StrCat(path, place, ", in place of ", before[i].path(), ", and is another: it ",
+                      DescribeChange(now[i], before[i]));
+}
+
+absl::Status CheckFiles(const FileList& now, const FileList& before, const char* kind,
+                        std::vector<std::string>* added) {
+  for (int i = 0; i < before.size(); ++i) {
+    if (i >= now.size()) {
+      return Differs(absl::StrCat(before[i].path(), ", ", kind, " file ", i + 1,
+                                  ", is gone: there are ", now.size(), " now"));
+    }
+    if (DescribeChange(now[i], before[i]).empty()) continue;
+    return Differs(DescribeOther(now, before, i, kind));
+  }
+  for (int i = before.size(); i < now.size(); ++i) added->push_back(now[i].path());
+  return absl::OkStatus();
+}
+
+// "a.csv, b.csv and 3 more"
+std::string ListSome(const std::vector<std::string>& paths) {
+  constexpr size_t kMost = 5;
+  if (paths.size() <= kMost) return absl::StrJoin(paths, ", ");
+  return absl::StrCat(absl::StrJoin(paths.begin(), paths.begin() + kMost, ", "), " and ",
+                      paths.size() - kMost, " more");
+}
+
 }  // namespace
 
 absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
@@ -180,6 +230,34 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
       CheckFields(WithoutPaths(job, described), WithoutPaths(there, described), {}, "data."));
   RETURN_IF_ERROR(CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(there), "", {}));
   return CheckFeatures(job, NumericFeatures(job), NumericFeatures(there), " numeric", {});
+}
+
+absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
+                            std::vector<std::string>* notices) {
+  if (!manifest.job().has_data_files()) {
+    notices->push_back(
+        "the checkpoint does not know its data files: whether the data are the same is not "
+        "checked");
+    return absl::OkStatus();
+  }
+  if (!job.has_data_files()) return Differs("the data can't be compared with the checkpoint's");
+  const DataFiles& now = job.data_files();
+  const DataFiles& before = manifest.job().data_files();
+  std::vector<std::string> train, test;
+  RETURN_IF_ERROR(CheckFiles(now.train(), before.train(), "training", &train));
+  RETURN_IF_ERROR(CheckFiles(now.test(), before.test(), "held-out", &test));
+  const bool has_share = before.test().empty() && DescribeData(job.data()).split().last_share() > 0;
+  if (!train.empty()) {
+    notices->push_back(absl::StrCat(
+        "added behind the files that the checkpoint was made with, and trained from now on: ",
+        ListSome(train),
+        has_share ? "; the last share of all rows is held out, so rows that were are trained"
+                  : ""));
+  }
+  if (!test.empty()) {
+    notices->push_back(absl::StrCat("added to the held-out files: ", ListSome(test)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,

@@ -21,6 +21,14 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 // kFailedPrecondition (says what differs first).
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
 
+// Whether the files of the job's data (Job.data_files) are those that the checkpoint was made with:
+// of the same sizes and with the same bytes at their ends, in the same order. Their names and
+// folders make no difference. `notices` gets a line for files that were added behind the others,
+// and one where the checkpoint does not know its files. Errors: kFailedPrecondition (names the
+// first file that differs, and says in what).
+absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
+                            std::vector<std::string>* notices);
+
 // Whether a new job can begin with the rows of the checkpoint (Job.init_from): the features and
 // numeric columns are called the same, in the same order; each MLP layer has the same shape; tables
 // of the same name have rows of the same kind. `notices` gets a line for what begins empty, and for

@@ -5,7 +5,9 @@
 
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
@@ -374,6 +376,76 @@ TEST_F(ResumeTest, WhatDoesNotMatter) {
                            "data.max_bad_lines=7", "data.read_ahead_batches=9",
                            "data.parser_threads=3", "data.s3.region='eu-west-1'"});
   EXPECT_TRUE(FindResumePoint(store_, job, kBuild, "").ok());
+}
+
+// "a:10" is a file a of 10 bytes; "a:10x" one with other bytes at its beginning.
+DataFiles FilesOf(const std::vector<std::string>& train,
+                  const std::vector<std::string>& test = {}) {
+  DataFiles files;
+  const auto add = [](const std::string& text, DataFile* file) {
+    const std::vector<std::string> parts = absl::StrSplit(text, ':');
+    file->set_path(parts[0]);
+    if (parts.size() == 1) return;
+    file->set_bytes(static_cast<uint64_t>(std::stoi(parts[1])));
+    file->set_head_crc32c(absl::EndsWith(text, "x") ? 1 : 2);
+    file->set_tail_crc32c(3);
+  };
+  for (const std::string& file : train) add(file, files.add_train());
+  for (const std::string& file : test) add(file, files.add_test());
+  return files;
+}
+
+TEST_F(ResumeTest, TheDataAreThoseOfTheCheckpoint) {
+  CheckpointManifest manifest = ManifestAt(1, 9);
+  std::vector<std::string> notices;
+  // "": they are the same, or files were added.
+  const auto check = [&](const DataFiles& now) {
+    Job job = job_;
+    *job.mutable_data_files() = now;
+    notices.clear();
+    const absl::Status status = CheckDataFiles(job, manifest, &notices);
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return std::string(status.message());
+  };
+  // Of an earlier program.
+  EXPECT_EQ(check(FilesOf({"a:10"})), "");
+  EXPECT_THAT(notices, ElementsAre(HasSubstr("does not know its data files")));
+
+  *manifest.mutable_job()->mutable_data_files() = FilesOf({"a:10", "b:20", "pipe"}, {"t:5"});
+  EXPECT_EQ(check(FilesOf({"a:10", "b:20", "pipe"}, {"t:5"})), "");
+  EXPECT_THAT(notices, IsEmpty());
+  // Moved and renamed, in the same order; a pipe can't be told from another.
+  EXPECT_EQ(check(FilesOf({"/c:10", "/b:20", "other"}, {"/e:5"})), "");
+  EXPECT_THAT(notices, IsEmpty());
+
+  EXPECT_EQ(check(FilesOf({"a:10", "b:21", "pipe"}, {"t:5"})), "b has 21 bytes, and had 20");
+  EXPECT_EQ(check(FilesOf({"a:10x", "b:20", "pipe"}, {"t:5"})),
+            "a has 10 bytes as before, but others at its beginning");
+  EXPECT_EQ(check(FilesOf({"b:20", "a:10", "pipe"}, {"t:5"})),
+            "b is training file 1 now, and was file 2");
+  EXPECT_EQ(check(FilesOf({"0:7", "a:10", "b:20", "pipe"}, {"t:5"})),
+            "0 is training file 1, where a was");
+  EXPECT_EQ(check(FilesOf({"a:10", "c:7"}, {"t:5"})),
+            "c is training file 2, in place of b, and is another: it has 7 bytes, and had 20");
+  EXPECT_EQ(check(FilesOf({"a:10", "b:20"}, {"t:5"})),
+            "pipe, training file 3, is gone: there are 2 now");
+  EXPECT_EQ(check(FilesOf({"a:10", "b:20", "pipe"}, {"t:5x"})),
+            "t has 5 bytes as before, but others at its beginning");
+  EXPECT_EQ(check(FilesOf({"a:10", "b:20", "pipe"})),
+            "t, held-out file 1, is gone: there are 0 now");
+
+  EXPECT_EQ(check(FilesOf({"a:10", "b:20", "pipe", "c:1", "d:1", "e:1", "f:1", "g:1", "h:1"},
+                          {"t:5", "u:6"})),
+            "");
+  EXPECT_THAT(notices, ElementsAre(EndsWith("trained from now on: c, d, e, f, g and 1 more"),
+                                   "added to the held-out files: u"));
+  // Where the last rows of all files are held out, these are others now.
+  *manifest.mutable_job()->mutable_data_files() = FilesOf({"a:10"});
+  EXPECT_EQ(check(FilesOf({"a:10", "b:20"})), "");
+  EXPECT_THAT(notices, ElementsAre(HasSubstr("rows that were are trained")));
+
+  EXPECT_EQ(CheckDataFiles(job_, manifest, &notices),
+            absl::FailedPreconditionError("the data can't be compared with the checkpoint's"));
 }
 
 TEST_F(ResumeTest, OtherInstructionsAndBuildsAreReported) {

@@ -60,7 +60,10 @@ metrics.jsonl, worker-N.json, server_stats.json, summary.json, and the checkpoin
 --resume goes on with a job that has checkpoints, however it was stopped, at the sample after its
 newest checkpoint. JOB may be left out. Another JOB, or flags, may change everything except what
 defines the samples of a step or the contents of a row (batch size, seed, tables, optimizers,
-features, how the data is read): servers, workers, passes, learning rate, cache and so on.
+features, how the data is read): servers, workers, passes, learning rate, cache and so on. The data
+have to be the same: the sizes of the files, and the bytes at their ends, in their order. Files may
+have been moved or renamed, and others may have been added behind them. --other-data goes on with
+other data all the same.
 
 --init-from begins a new run, from step 0 on, with the rows, optimizer state and dense parameters of
 another run's checkpoint: other data, rates, seed, servers and workers. Its path is as for `eval`.
@@ -80,6 +83,8 @@ examples:
   command->add_flag("--restarted", flags->restarted,
                     "--resume by an engine: only reports a job that has ended, and goes on with "
                     "what is left of its limits");
+  command->add_flag("--other-data", flags->other_data,
+                    "resumes although the data are not those of the checkpoint");
   AddValue(command, "--init-from", &flags->init_from, "PATH",
            "begins with the model of another run's checkpoint: its path, or the run's");
   AddValue(command, "--nodes", &flags->nodes, "N",

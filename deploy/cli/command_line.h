@@ -36,6 +36,7 @@ struct TrainFlags : JobFlags {
   bool resume = false;
   std::string resume_from;
   bool restarted = false;
+  bool other_data = false;
   std::string init_from;
   int64_t nodes = 0;   // 0: on this machine
   std::string listen;  // for nodes

@@ -12,6 +12,7 @@
 #include "common/arrow/object_store.h"
 #include "common/arrow/parquet.h"
 #include "common/base/status_macros.h"
+#include "common/data/data_identity.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
@@ -161,6 +162,12 @@ absl::Status CheckJobFiles(const Job& job) {
   RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));
   RETURN_IF_ERROR(CheckReadable("cluster.tls.ca", tls.ca()));
   return CheckCertificates(job.name(), tls);
+}
+
+absl::Status FindDataFiles(Job* job) {
+  job->clear_data_files();
+  ASSIGN_OR_RETURN(*job->mutable_data_files(), IdentifyData(*job));
+  return absl::OkStatus();
 }
 
 void ScoreAllRows(Data* data) {

@@ -17,6 +17,10 @@ void MakePathsAbsolute(Job* job);
 // other way round; held-out rows from two places), each with the field and the path.
 absl::Status CheckJobFiles(const Job& job);
 
+// Sets Job.data_files: looks at each file, with a read at either end. Errors: those of finding and
+// reading them; the field stays empty then.
+absl::Status FindDataFiles(Job* job);
+
 // All rows of `data` become the held-out ones.
 void ScoreAllRows(Data* data);
 

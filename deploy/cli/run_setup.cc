@@ -64,6 +64,7 @@ absl::StatusOr<Job> LoadChangedJob(const JobFlags& flags, const std::string& def
   }
   MakePathsAbsolute(&*job);
   RETURN_IF_ERROR(CheckJobFiles(*job));
+  job->clear_data_files();  // Of the run that left the job file.
   return job;
 }
 
@@ -196,6 +197,24 @@ absl::StatusOr<ResumePoint> FindPointOf(const TrainFlags& flags, const Checkpoin
   return absl::Status(point.status().code(), absl::StrCat(flag, ": ", point.status().message()));
 }
 
+// Whether the run goes on in the data of its checkpoint; a notice says what is other where the user
+// insists on it.
+absl::Status CheckDataOf(const TrainFlags& flags, const std::string& checkpoint,
+                         const CheckpointManifest& manifest, RunSetup* setup) {
+  const absl::Status same = CheckDataFiles(setup->job, manifest, &setup->options.notices);
+  if (same.ok()) return same;
+  const std::string what =
+      absl::StrCat("the data are not those of checkpoint ", checkpoint, ": ", same.message());
+  if (flags.other_data) {
+    setup->options.notices.push_back(what);
+    return absl::OkStatus();
+  }
+  return absl::Status(same.code(),
+                      absl::StrCat(what,
+                                   "; put them back, begin a new run with the checkpoint's model "
+                                   "(--init-from), or insist: --other-data"));
+}
+
 // Locks the checkpoint directory and finds where in it the run begins.
 absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* scan,
                               RunSetup* setup) {
@@ -213,6 +232,9 @@ absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* s
                    CheckpointToResume(flags.resume_from, store, scan, &options.notices));
   ASSIGN_OR_RETURN(ResumePoint point, FindPointOf(flags, store, *setup, name));
   RETURN_IF_ERROR(KeepInit(point, setup->directory, &setup->job));
+  if (point.base.has_value()) {
+    RETURN_IF_ERROR(CheckDataOf(flags, point.start.base, *point.base, setup));
+  }
   options.start = std::move(point.start);
   if (flags.restarted) options.start.spent = point.spent;
   options.notices.insert(options.notices.end(), point.notices.begin(), point.notices.end());
@@ -278,6 +300,9 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
         "--restarted goes on where the job was, and --resume-from elsewhere");
   }
   const bool resumes = flags.resume || flags.restarted || !flags.resume_from.empty();
+  if (flags.other_data && !resumes) {
+    return absl::InvalidArgumentError("--other-data is for --resume: a new run takes any data");
+  }
   if (resumes && !flags.init_from.empty()) {
     return absl::InvalidArgumentError(
         "--init-from begins a new run, and --resume goes on with one");
@@ -304,6 +329,12 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
                       : MakeCertificates(setup.directory, &setup.job));
   // Of the launch before; what the user has asked of this job holds for all controllers of it.
   if (!flags.restarted) WithdrawStop(setup.directory.path());
+  if (const absl::Status found = FindDataFiles(&setup.job); !found.ok()) {
+    setup.options.notices.push_back(
+        absl::StrCat("can't look at the data, so that it is not noticed "
+                     "where they change: ",
+                     found.message()));
+  }
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
   setup.directory.FillHotDirectory(&setup.job);
   return setup;

@@ -17,6 +17,16 @@ PASSES = 20
 LONG_FLAGS = ['--servers=2', '--set=train.passes=%d' % PASSES, '--set=checkpoint.every_steps=20']
 
 
+def turn_rows(path):
+    """Puts the second half of the 10,000 rows of an .npy file before the first, in a new file."""
+    with open(path, 'rb') as file:
+        header, rows = file.read(128), file.read()
+    half = len(rows) // 2
+    with open(path + '.new', 'wb') as file:
+        file.write(header + rows[half:] + rows[:half])
+    os.rename(path + '.new', path)
+
+
 class CheckpointTest(ProcessTest):
 
     _undisturbed = {}
@@ -316,7 +326,9 @@ class CheckpointTest(ProcessTest):
             self.assertEqual(json.load(file)['model_digest'], digest)
 
     def test_a_step_is_not_silently_other_samples(self):
-        self.train(*FLAGS)
+        data = self.run_dir + '-data'
+        shutil.copytree(self.data, data)
+        summary = self.train(*FLAGS, '--data', data)
         for flag, said in (('--set=data.test_share=0.25', 'data.test_share is 0.25'),
                            ('--set=feature[3].pooling=MEAN',
                             '--set feature[3].pooling=MEAN: feature[3].pooling is MEAN'),
@@ -325,6 +337,44 @@ class CheckpointTest(ProcessTest):
             refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir, flag)
             self.assertEqual(refused.returncode, 2)
             self.assertIn(said, refused.stderr)
+        # Data that were moved are the same; those whose rows have other places are not.
+        moved = data + '-moved'
+        os.rename(data, moved)
+        again = self.resume('--data', moved)
+        self.assertEqual(again['model_digest'], summary['model_digest'])
+        path = os.path.join(moved, 'train_sparse.npy')
+        turn_rows(path)
+        more = ['train', '--resume', '--run-dir', self.run_dir, '--data', moved,
+                '--set=train.passes=4']
+        refused = self.thermocline(*more)
+        self.assertEqual(refused.returncode, 2)
+        other = ('the data are not those of checkpoint %s: %s has %d bytes as before, but others at '
+                 'its beginning and end' % (summary['checkpoints']['last'], path, os.path.getsize(path)))
+        self.assertIn(other, refused.stderr)
+        self.assertIn('insist: --other-data', refused.stderr)
+        insisted = self.thermocline(*more, '--other-data')
+        self.assertEqual(insisted.returncode, 0, insisted.stderr)
+        self.assertIn(other, insisted.stdout)
+        # The checkpoints that were made since know the new data.
+        self.resume('--data', moved)
+
+    def test_a_job_does_not_go_back_to_other_data(self):
+        data = self.run_dir + '-data'
+        shutil.copytree(self.data, data)
+        launcher = self.start(*LONG_FLAGS, '--data', data)
+        self.wait_for_checkpoints(launcher, 1)
+        # It sees nothing of the change.
+        worker = self.pid_of(launcher, 'worker 0')
+        os.kill(worker, signal.SIGSTOP)
+        path = os.path.join(data, 'train_sparse.npy')
+        turn_rows(path)
+        os.kill(worker, signal.SIGKILL)
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 1, 'out: %s\nerr: %s' % (out, err))
+        self.assertIn('going back to step', out)
+        self.assertIn('worker 0 exited with code 1', err)
+        self.assertIn('%s is not the file that the job began with: it has %d bytes as before, but '
+                      'others at its beginning and end' % (path, os.path.getsize(path)), err)
 
     def test_checkpoint_now(self):
         launcher = self.start_long('--servers=2', '--workers=2', '--set=checkpoint.at_end=true')

@@ -216,24 +216,25 @@ class FaeTest(ProcessTest):
         """Every fourth row has an id of its own, the others share ten."""
         return ['%d,%d' % (i % 2, 1000 + i if i % 4 == 3 else i % 10) for i in range(4000)]
 
-    # Its file has the name and the size of rank 0's.
+    # Made of a file that was there before, under the name of rank 0's.
     def test_a_rank_with_another_pack_is_named_in_the_first_step(self):
         lines = self.skewed_lines()
-        folders = [self.run_dir + '-' + name for name in 'ab']
-        self.write_csv_job(folders[1] + '/log.csv', lines[::-1])
-        self.train('--set=calibration.directory=' + folders[1] + '/hot',
+        log = self.run_dir + '-data/log.csv'
+        folders = [self.run_dir + '-hot-' + name for name in 'ab']
+        self.write_csv_job(log, lines[::-1])
+        self.train('--set=calibration.directory=' + folders[1],
                    '--set=train.max_steps=1', run_dir=self.run_dir + '-first')
-        self.write_csv_job(folders[0] + '/log.csv', lines)
+        self.write_csv_job(log, lines)
         job = self.run_dir + '-rank-1.textproto'
         programs = self.fake_programs(worker="""
             for flag; do case "$flag" in --job=*) all="${flag#--job=}";; esac; done
             case " $* " in *" --rank=1 "*)
-                sed 's|%s/|%s/|' "$all" > '%s'; set -- "$@" '--job=%s';;
+                sed 's|%s|%s|' "$all" > '%s'; set -- "$@" '--job=%s';;
             esac
             exec '%s' "$@" """ % (*folders, job, job, WORKER))
         os.symlink(PACK, os.path.join(programs, 'thermocline-pack'))
         launcher = self.start('--workers=2', '--bin-dir', programs,
-                              '--set=calibration.directory=' + folders[0] + '/hot')
+                              '--set=calibration.directory=' + folders[0])
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1, err)
         self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)

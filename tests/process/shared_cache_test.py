@@ -173,7 +173,7 @@ class SharedCacheTest(ProcessTest):
                 self.assert_fails(['--data', cut, '--set=data.format=CRITEO_TSV',
                                    '--set=data.test_share=0', *cache], [cut + where], trained=trained)
 
-    def test_a_rank_with_other_files_is_named_in_the_first_step(self):
+    def test_a_rank_with_other_files_is_named_before_the_first_step(self):
         folder = self.run_dir
         path = self.write_log('data')
         with open(path, 'rb') as file, gzip.open(path + '.gz', 'wb') as compressed:
@@ -194,7 +194,9 @@ class SharedCacheTest(ProcessTest):
                                   '--set=data.format=CRITEO_TSV', '--set=data.test_share=0')
             code, _, err = self.finish(launcher)
             self.assertEqual(code, 1, err)
-            self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)
+            self.assertIn('worker 1 exited with code 1', err)
+            self.assertIn('%s is not the file that the job began with: it has %d bytes, and had %d'
+                          % (cut, os.path.getsize(cut), os.path.getsize(whole)), err)
             self.assertEqual([event for event in self.events() if event['event'] == 'progress'], [])
 
     def test_waits_by_rank_and_phase_are_on_record(self):

@@ -127,11 +127,11 @@ class TextDataset : public DatasetBase {
     std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(options.on_scan)));
     const TextIndexOptions& index = options.index;
     ColumnNames columns;
-    ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
-    ASSIGN_OR_RETURN(TextFiles train, FindFiles(data.train(), store, &columns));
+    ASSIGN_OR_RETURN(const FoundFiles found, FindFiles(job, data));
+    ASSIGN_OR_RETURN(TextFiles train, DescribeFiles(data.train(), found, found.train, &columns));
     AddIndexes(data, columns, index, &train);
     dataset->train_files_ = dataset->test_files_ = std::make_shared<TextFiles>(std::move(train));
-    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, index, &columns));
+    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, found, index, &columns));
     if (data.train().has_criteo_tsv()) {
       const bool is_short = !job.data().has_train();
       columns.source =
@@ -173,9 +173,10 @@ class TextDataset : public DatasetBase {
   TextDataset(const Job& job, OnDatasetScan on_scan)
       : DatasetBase(job), on_scan_(std::move(on_scan)) {}
 
-  absl::Status OpenTest(const Data& data, const TextIndexOptions& index, ColumnNames* columns) {
+  absl::Status OpenTest(const Data& data, const FoundFiles& found, const TextIndexOptions& index,
+                        ColumnNames* columns) {
     ColumnNames of_test;
-    ASSIGN_OR_RETURN(TextFiles test, FindFiles(data.test(), train_files_->store, &of_test));
+    ASSIGN_OR_RETURN(TextFiles test, DescribeFiles(data.test(), found, found.test, &of_test));
     if (of_test.names != columns->names ||
         test.format.separator != train_files_->format.separator ||
         test.format.quotes != train_files_->format.quotes) {
@@ -257,19 +258,17 @@ class ParquetDataset : public DatasetBase {
   explicit ParquetDataset(const Job& job) : DatasetBase(job) {}
 
   absl::Status OpenFiles(const Job& job, const Data& data, const DatasetOptions& options) {
-    ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
-    ASSIGN_OR_RETURN(std::vector<std::string> paths, ListAll(data.train(), store.get()));
+    ASSIGN_OR_RETURN(const FoundFiles found, FindFiles(job, data));
     ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> first,
-                     ParquetFile::Open(paths[0], store.get()));
+                     ParquetFile::Open(found.train[0], found.store.get()));
     ASSIGN_OR_RETURN(ParquetParser parser,
-                     ParquetParser::Make(job, data, paths[0], first->columns(),
+                     ParquetParser::Make(job, data, found.train[0], first->columns(),
                                          {options.needs_labels, options.carried_columns}));
     parser_ = std::make_shared<ParquetParser>(std::move(parser));
-    ASSIGN_OR_RETURN(ParquetFiles train, OpenParquetFiles(std::move(paths), store, *parser_));
+    ASSIGN_OR_RETURN(ParquetFiles train, OpenParquetFiles(found, found.train, *parser_));
     train_ = test_ = std::make_shared<ParquetFiles>(std::move(train));
     if (data.has_test()) {
-      ASSIGN_OR_RETURN(paths, ListAll(data.test(), store.get()));
-      ASSIGN_OR_RETURN(ParquetFiles test, OpenParquetFiles(std::move(paths), store, *parser_));
+      ASSIGN_OR_RETURN(ParquetFiles test, OpenParquetFiles(found, found.test, *parser_));
       test_ = std::make_shared<ParquetFiles>(std::move(test));
     }
     SplitRows(data);
@@ -314,7 +313,8 @@ class NpyDataset : public DatasetBase {
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
   }
 
-  absl::Status OpenFiles(double test_share, bool needs_labels) {
+  absl::Status OpenFiles(const Job& job, double test_share, bool needs_labels) {
+    ASSIGN_OR_RETURN(pinned_, PinnedFiles::Open(job.data_files(), nullptr));
     struct stat info;
     if (stat(folder_.c_str(), &info) != 0) {
       return absl::NotFoundError(absl::StrCat(folder_, ": ", std::strerror(errno)));
@@ -354,12 +354,13 @@ class NpyDataset : public DatasetBase {
   std::unique_ptr<BatchSource> MakeSource(Split split, Step) override {
     const RowRange& range = split == Split::kTrain ? train_rows_ : test_rows_;
     return std::make_unique<NpySource>(split == Split::kTrain ? train_ : test_, shape_, range.begin,
-                                       range.end);
+                                       range.end, pinned_);
   }
 
  private:
   const std::string folder_;
   NpyShape shape_;
+  std::shared_ptr<PinnedFiles> pinned_;
   std::shared_ptr<const NpyFiles> train_;
   std::shared_ptr<const NpyFiles> test_;
   RowRange train_rows_;
@@ -406,7 +407,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
                      "' can't go along: the columns of npy files have no names"));
   }
   auto dataset = std::make_unique<NpyDataset>(job, data);
-  RETURN_IF_ERROR(dataset->OpenFiles(data.split().last_share(), options.needs_labels));
+  RETURN_IF_ERROR(dataset->OpenFiles(job, data.split().last_share(), options.needs_labels));
   return dataset;
 }
 

@@ -49,12 +49,14 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Finds the files of `job` (resolved: every default filled in, features listed), checks their
-  // types, shapes and headers, and splits them. Where a share of text files is held out, its rows
-  // are counted first: the cut is int(rows * (1 - last_share)), and malformed lines count as rows.
-  // options.on_scan also serves the readers, which it has to outlive.
-  // Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong dtype or shape, or a
-  // field of the job); each names the file or the field.
+  // Finds the files of `job` (resolved: every default filled in, features listed), checks that they
+  // are those that it began with (data_files), their types, shapes and headers, and splits them.
+  // Where a share of text files is held out, its rows are counted first: the cut is int(rows * (1 -
+  // last_share)), and malformed lines count as rows. options.on_scan also serves the readers, which
+  // it has to outlive. Errors: kNotFound, kDataLoss (a truncated file), kInvalidArgument (wrong
+  // dtype or shape, or a field of the job), kFailedPrecondition (another file); each names the file
+  // or the field. Readers end with kFailedPrecondition where a file is changed or replaced
+  // meanwhile.
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, DatasetOptions options);
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, OnDatasetScan on_scan = {},
                                                        const TextIndexOptions& index = {});

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
 #include "gtest/gtest.h"
-#include "worker/data/data_files.h"
 #include "worker/data/dataset.h"
 #include "worker/data/test_files.h"
 #include "worker/data/text_source.h"
@@ -107,35 +106,6 @@ TEST(DescribedData, SeveralFilesAreTheirConcatenation) {
   }
   const Read none = ReadJob(MakeJob(Csv(path + "/night-*")), Split::kTrain);
   EXPECT_EQ(none.status, absl::NotFoundError(path + "/night-*: no file matches the pattern"));
-}
-
-// Wherever they lie: hosts may have them in folders of their own.
-TEST(DescribedData, FilesAreToldApartByNamesAndSizes) {
-  TempFolder here, there, other;
-  for (TempFolder* const folder : {&here, &there}) {
-    folder->Write("day-1.csv", "12345");
-    folder->Write("day-2.csv", "123");
-  }
-  other.Write("day-1.csv", "123");
-  other.Write("day-2.csv", "12345");
-  const auto summary = [](const std::string& path) {
-    Data data;
-    data.mutable_train()->add_path(path);
-    return SummarizeTrainingFiles(data);
-  };
-  EXPECT_EQ(summary(here.path()).substr(0, 18), "2 files, 8 bytes, ");
-  EXPECT_EQ(summary(here.path()), summary(there.path()));
-  EXPECT_NE(summary(here.path()), summary(other.path()));
-  EXPECT_EQ(summary("s3://bucket/day"), "");
-  EXPECT_EQ(summary(here.path() + "/night-*"), "");
-
-  // Of a folder of npy files those that are trained on.
-  Data npy;
-  npy.set_format(Data::DLRM_NPY);
-  npy.set_path(here.path());
-  here.Write("train_labels.npy", "1234");
-  here.Write("test_labels.npy", "1");
-  EXPECT_EQ(SummarizeTrainingFiles(npy).substr(0, 17), "1 file, 4 bytes, ");
 }
 
 TEST(DescribedData, ErrorsNameFileLineAndColumn) {

@@ -189,8 +189,13 @@ absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string
 }
 
 NpySource::NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
-                     int64_t end)
-    : files_(std::move(files)), shape_(shape), begin_(begin), end_(end), next_row_(begin) {
+                     int64_t end, std::shared_ptr<PinnedFiles> pinned)
+    : files_(std::move(files)),
+      shape_(shape),
+      begin_(begin),
+      end_(end),
+      pinned_(std::move(pinned)),
+      next_row_(begin) {
   CHECK_GE(begin_, 0);
   CHECK_LE(begin_, end_);
   CHECK_LE(end_, files_->rows());
@@ -204,6 +209,9 @@ absl::Status NpySource::Rewind(uint32_t) {
 absl::StatusOr<bool> NpySource::Read(int64_t batch_size, RawBatch* raw) {
   if (cancelled_.load(std::memory_order_relaxed)) {
     return absl::CancelledError("reading was cancelled");
+  }
+  for (const auto* const npy : {&files_->dense, &files_->sparse, &files_->labels}) {
+    if (pinned_ != nullptr && *npy != nullptr) RETURN_IF_ERROR(pinned_->Check((*npy)->path()));
   }
   raw->first_row = next_row_;
   raw->num_rows = std::min(batch_size, end_ - next_row_);

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/disk/npy.h"
 #include "worker/data/batch.h"
+#include "worker/data/pinned_files.h"
 
 namespace thermocline {
 
@@ -59,9 +60,9 @@ struct NpyFiles {
 
 class NpySource : public BatchSource {
  public:
-  // Rows [begin, end) of `files`.
+  // Rows [begin, end) of `files`. `pinned`: null: they may change.
   NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
-            int64_t end);
+            int64_t end, std::shared_ptr<PinnedFiles> pinned = nullptr);
 
   absl::Status Rewind(uint32_t pass) override;
   absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
@@ -75,6 +76,7 @@ class NpySource : public BatchSource {
   const NpyShape shape_;
   const int64_t begin_;
   const int64_t end_;
+  const std::shared_ptr<PinnedFiles> pinned_;
   std::atomic<bool> cancelled_{false};
   int64_t next_row_;  // Of the thread that reads.
 };

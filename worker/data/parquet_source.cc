@@ -130,6 +130,12 @@ class ParquetRows : public RowReader {
                : absl::OkStatus();
   }
 
+  // Whether the file is still what it was.
+  absl::Status CheckFile() const {
+    return files_->pinned == nullptr ? absl::OkStatus()
+                                     : files_->pinned->Check(files_->paths[next_file_]);
+  }
+
   void NextFile() {
     ++next_file_;
     next_row_ = 0;
@@ -139,6 +145,8 @@ class ParquetRows : public RowReader {
   absl::Status OpenFile() {
     const std::string& path = files_->paths[next_file_];
     ASSIGN_OR_RETURN(file_, ParquetFile::Open(path, files_->store.get()));
+    RETURN_IF_ERROR(CheckFile());
+    looked_at_ = -1;
     if (file_->row_group_rows() != files_->row_groups[next_file_]) {
       return absl::DataLossError(absl::StrCat(
           path, ": has ", file_->rows(), " rows now, or other row groups than the file with ",
@@ -158,7 +166,10 @@ class ParquetRows : public RowReader {
       is_placed_ = true;
       auto block = std::make_shared<ParquetBlock>();
       ASSIGN_OR_RETURN(block->rows, file_->Read(kBlockRows, &block->cells));
-      if (block->rows == 0) continue;
+      if (block->rows == 0) {
+        RETURN_IF_ERROR(CheckFile());
+        continue;
+      }
       block->file = next_file_;
       block->first_row = next_row_;
       for (const int64_t rows : files_->row_groups[next_file_]) {
@@ -166,6 +177,9 @@ class ParquetRows : public RowReader {
         block->first_row -= rows;
         ++block->row_group;
       }
+      // What is read of a row group is read by now, or much of it.
+      if (block->row_group != looked_at_) RETURN_IF_ERROR(CheckFile());
+      looked_at_ = block->row_group;
       parser_->ShareDictionaries(block_.get(), block.get());
       next_row_ += block->rows;
       done_rows_ += block->rows;
@@ -198,6 +212,7 @@ class ParquetRows : public RowReader {
   std::unique_ptr<ParquetFile> file_;  // next_file_; null: it is not open.
   std::vector<int> columns_;           // Of file_.
   bool is_placed_ = false;             // file_ stands at next_row_.
+  int looked_at_ = -1;                 // The row group of the last block of file_.
   // Where what is not decoded begins.
   int next_file_ = 0;
   int64_t next_row_ = 0;
@@ -221,11 +236,12 @@ int64_t ParquetFiles::all_rows() const {
   return all;
 }
 
-absl::StatusOr<ParquetFiles> OpenParquetFiles(std::vector<std::string> paths,
-                                              std::shared_ptr<ObjectStore> store,
+absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
+                                              std::vector<std::string> paths,
                                               const ParquetParser& parser) {
   ParquetFiles files;
-  files.store = std::move(store);
+  files.store = found.store;
+  files.pinned = found.pinned;
   for (const std::string& path : paths) {
     ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> file,
                      ParquetFile::Open(path, files.store.get()));

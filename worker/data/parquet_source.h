@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/arrow/object_store.h"
+#include "worker/data/data_files.h"
 #include "worker/data/parquet_parser.h"
 #include "worker/data/text_source.h"
 
@@ -20,15 +21,17 @@ namespace thermocline {
 struct ParquetFiles {
   std::vector<std::string> paths;                // At least one.
   std::shared_ptr<ObjectStore> store;            // Of paths that are objects; else null.
+  std::shared_ptr<PinnedFiles> pinned;           // Null: what is read may change.
   std::vector<std::vector<int64_t>> row_groups;  // Rows of each, of each file.
 
   int64_t rows(int file) const;
   int64_t all_rows() const;
 };
 
-// Reads the footers of `paths`. Errors: as ParquetFile::Open() and ParquetParser::Find().
-absl::StatusOr<ParquetFiles> OpenParquetFiles(std::vector<std::string> paths,
-                                              std::shared_ptr<ObjectStore> store,
+// Reads the footers of `paths`, which are of `found`. Errors: as ParquetFile::Open() and
+// ParquetParser::Find().
+absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
+                                              std::vector<std::string> paths,
                                               const ParquetParser& parser);
 
 class ParquetSource : public RowSource {

@@ -98,6 +98,7 @@ absl::StatusOr<bool> RowStream::NextFile() {
 absl::Status RowStream::OpenFile() {
   ASSIGN_OR_RETURN(lines_, LineStream::Open(files_->paths[next_file_ - 1], cancelled_,
                                             files_->format, next_file_ - 1, files_->store.get()));
+  RETURN_IF_ERROR(CheckFile());
   seen_ = {};
   is_passed_ = false;
   kept_.clear();
@@ -138,16 +139,26 @@ OnScan RowStream::OfAll(const OnScan& on_scan) const {
   };
 }
 
-void RowStream::NoteRead(int64_t rows) {
+absl::Status RowStream::CheckFile() {
+  looked_at_ = lines_->position();
+  return files_->pinned == nullptr ? absl::OkStatus()
+                                   : files_->pinned->Check(files_->paths[next_file_ - 1]);
+}
+
+absl::Status RowStream::NoteRead(int64_t rows) {
   seen_.rows += rows;
+  if (rows == 0 || lines_->position() - looked_at_ >= kPinnedFileLookBytes) {
+    RETURN_IF_ERROR(CheckFile());
+  }
   TextIndex* const noted = index();
-  if (noted == nullptr) return;
+  if (noted == nullptr) return absl::OkStatus();
   const LineStream::Place place = lines_->place();
   if (rows == 0) {
     noted->NoteEnd(version_, seen_);
   } else if (noted->WantsPlace(version_, place.offset)) {
     noted->Note(version_, RowPlace{place.offset, place.line, seen_});
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> RowStream::ReadRows(int64_t count, RawBatch* raw) {
@@ -166,7 +177,7 @@ absl::StatusOr<int64_t> RowStream::ReadRows(int64_t count, RawBatch* raw) {
       if (is_held_out == filter_.wants_held_out) kept_.push_back(row);
     }
   }
-  NoteRead(rows);
+  RETURN_IF_ERROR(NoteRead(rows));
   return rows;
 }
 
@@ -212,7 +223,7 @@ absl::StatusOr<int64_t> RowStream::SkipInFile(int64_t count, const OnScan& on_sc
       if (on_scan) on_scan({lines_->position(), lines_->size(), false});
     } else {
       ASSIGN_OR_RETURN(rows, lines_->Skip(std::min(last - rows_before(), kRowsAtATime), on_scan));
-      NoteRead(rows);
+      RETURN_IF_ERROR(NoteRead(rows));
     }
     if (rows == 0) break;
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "worker/data/batch.h"
 #include "worker/data/line_stream.h"
+#include "worker/data/pinned_files.h"
 #include "worker/data/text_index.h"
 #include "worker/data/text_parser.h"
 
@@ -26,7 +27,8 @@ struct TextFiles {
   LineFormat format;
   // The first line of each file is this header; {}: there is none.
   std::vector<std::string> header;
-  std::shared_ptr<ObjectStore> store;  // Of paths that are objects; null: there are none.
+  std::shared_ptr<ObjectStore> store;   // Of paths that are objects; null: there are none.
+  std::shared_ptr<PinnedFiles> pinned;  // Null: what is read may change.
 };
 
 // The names of the columns that the first line of `path` has; that of the first, where data frames
@@ -80,7 +82,7 @@ class RowStream : public RowReader {
       : files_(std::move(files)), filter_(std::move(filter)), cancelled_(cancelled) {}
 
   // Errors of all: as LineStream; kInvalidArgument (a file's header is another than the first
-  // one's: says where).
+  // one's: says where); kFailedPrecondition (a file has changed: PinnedFiles).
   absl::Status Rewind() override;
   // Reads no more of the files than their indexes leave to be read.
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {}) override;
@@ -100,8 +102,11 @@ class RowStream : public RowReader {
   absl::StatusOr<int64_t> SkipInFile(int64_t count, const OnScan& on_scan);
   // Goes on at the last place known that is before the stream's row `row` of this file.
   absl::Status GoTowards(int64_t row);
-  // Counts rows that lines_ gave, the place after them included; 0: the file has no more.
-  void NoteRead(int64_t rows);
+  // Whether the file is still what it was.
+  absl::Status CheckFile();
+  // Counts rows that lines_ gave, the place after them included; 0: the file has no more. Looks at
+  // the file there, and where much was read since the last look.
+  absl::Status NoteRead(int64_t rows);
   TextIndex* index() const;
   int64_t position() const { return is_passed_ ? lines_->size() : lines_->position(); }
   // Those of this file, up to where lines_ is.
@@ -114,6 +119,7 @@ class RowStream : public RowReader {
   const std::atomic<bool>* const cancelled_;
   std::unique_ptr<LineStream> lines_;  // Of file next_file_ - 1.
   uint64_t version_ = 0;               // Of the file, for its index; 0: it has none.
+  int64_t looked_at_ = 0;              // The position of lines_ at the last CheckFile().
   bool is_passed_ = false;             // All of the file was skipped; lines_ may stand before that.
   RowCount seen_;                      // Rows of the file before the place of lines_.
   int next_file_ = 0;

@@ -1,7 +1,5 @@
 #include "worker/data/text_index.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,11 +11,11 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/process.h"
+#include "common/data/data_identity.h"
 #include "common/disk/file_list.h"
 
 namespace thermocline {
@@ -106,29 +104,15 @@ RowPlace TakePlace(Taker* from) {
 }  // namespace
 
 std::optional<TextIndex::Identity> TextIndex::ReadIdentity() const {
-  if (store_ != nullptr && IsObjectPath(path_)) {
-    const auto object = store_->Identify(path_);
-    if (!object.ok()) return std::nullopt;
-    const uint64_t hash = HashText(0, object->tag);
-    return Identity{object->size, 0, static_cast<uint32_t>(hash >> 32),
-                    static_cast<uint32_t>(hash)};
+  const bool is_object = IsObjectPath(path_);
+  const auto found = IdentifyFile(path_, store_.get(), is_object ? 0 : kIdentityBytes);
+  if (!found.ok() || !found->bytes.has_value()) return std::nullopt;
+  Identity identity = {*found->bytes, found->modified_ns, found->head_crc, found->tail_crc};
+  if (is_object) {
+    const uint64_t hash = HashText(0, found->tag);
+    identity.head_crc = static_cast<uint32_t>(hash >> 32);
+    identity.tail_crc = static_cast<uint32_t>(hash);
   }
-  struct stat info;
-  // A pipe that is opened has met its reader.
-  if (stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return std::nullopt;
-  const absl::Cleanup close_file = [fd] { close(fd); };
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-  Identity identity;
-  identity.size = info.st_size;
-  identity.modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  std::string bytes(static_cast<size_t>(std::min<int64_t>(info.st_size, kIdentityBytes)), '\0');
-  const auto size = static_cast<ssize_t>(bytes.size());
-  if (pread(fd, bytes.data(), bytes.size(), 0) != size) return std::nullopt;
-  identity.head_crc = Crc32c(bytes.data(), bytes.size());
-  if (pread(fd, bytes.data(), bytes.size(), info.st_size - size) != size) return std::nullopt;
-  identity.tail_crc = Crc32c(bytes.data(), bytes.size());
   return identity;
 }
 

@@ -60,10 +60,10 @@ class MemoryStore : public ObjectStore {
   absl::StatusOr<std::unique_ptr<ObjectStream>> OpenStream(const std::string& path) override {
     return std::make_unique<Stream>(objects_.at(path).bytes, &bytes_read_);
   }
-  absl::StatusOr<ObjectIdentity> Identify(const std::string& path) override {
+  absl::StatusOr<ObjectIdentity> Identify(const std::string& path, int64_t) override {
     if (on_identify) on_identify();
     const Object& object = objects_.at(path);
-    return ObjectIdentity{static_cast<int64_t>(object.bytes.size()), object.tag};
+    return ObjectIdentity{static_cast<int64_t>(object.bytes.size()), object.tag, "", ""};
   }
 
  private:

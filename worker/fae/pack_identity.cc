@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/data/data_identity.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
 #include "common/job/model_memory.h"
@@ -33,7 +34,7 @@ constexpr char kSuffix[] = ".pack";
 constexpr char kUnfinishedSuffix[] = ".pack.tmp";
 
 // Bytes at the beginning and the end of a data file that tell it from others.
-constexpr uint64_t kSampleBytes = 4096;
+constexpr int64_t kSampleBytes = 4096;
 
 void AddLine(absl::string_view name, absl::string_view value, std::string* lines) {
   // A line end in a value would make two lines of one.
@@ -65,8 +66,7 @@ void AddFields(const std::string& path, const Message& message, std::string* lin
   }
 }
 
-absl::StatusOr<std::vector<std::string>> DataFilesOf(const Data& data, ObjectStore* store) {
-  if (!data.train().has_npy()) return ListAll(data.train(), store);
+std::vector<std::string> NpyFilesOf(const Data& data) {
   std::vector<std::string> paths;
   for (const char* const part : {"dense", "sparse", "labels"}) {
     std::string path = absl::StrCat(data.train().path(0), "/train_", part, ".npy");
@@ -76,35 +76,28 @@ absl::StatusOr<std::vector<std::string>> DataFilesOf(const Data& data, ObjectSto
   return paths;
 }
 
-// The checksum of `bytes` bytes.
-absl::StatusOr<uint32_t> ChecksumAt(const ReadFile& file, uint64_t offset, uint64_t bytes) {
-  std::string text(bytes, '\0');
-  RETURN_IF_ERROR(file.ReadAt(offset, absl::MakeSpan(text.data(), text.size())));
-  return Crc32c(text.data(), text.size());
-}
-
-absl::Status AddFile(const std::string& path, PackIdentity* identity) {
-  struct stat info = {};  // The open file says what is wrong where there is none.
-  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+absl::Status AddFile(const std::string& path, ObjectStore* store, PackIdentity* identity) {
+  if (IsObjectPath(path)) {
+    ASSIGN_OR_RETURN(const FileIdentity object, IdentifyFile(path, store, /*end_bytes=*/0));
+    AddLine(path, absl::StrCat(*object.bytes, " bytes, tag ", object.tag), &identity->data);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const FileIdentity file, IdentifyFile(path, nullptr, kSampleBytes));
+  if (!file.bytes.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path,
                      ": is no regular file, so a later run could not tell whether its hot "
                      "rows are still those of the data"));
   }
-  PosixDisk disk;
-  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, disk.Open(path));
-  const uint64_t sample = std::min(file->size(), kSampleBytes);
-  ASSIGN_OR_RETURN(const uint32_t head, ChecksumAt(*file, 0, sample));
-  ASSIGN_OR_RETURN(const uint32_t tail, ChecksumAt(*file, file->size() - sample, sample));
   AddLine(path,
-          absl::StrCat(file->size(), " bytes, checksums ", absl::Hex(head, absl::kZeroPad8), " ",
-                       absl::Hex(tail, absl::kZeroPad8)),
+          absl::StrCat(*file.bytes, " bytes, checksums ", absl::Hex(file.head_crc, absl::kZeroPad8),
+                       " ", absl::Hex(file.tail_crc, absl::kZeroPad8)),
           &identity->data);
   // To the nanosecond, since a file may be written twice in a second.
   AddLine(path,
-          absl::StrCat("modified at ",
-                       absl::FormatTime("%Y-%m-%d %H:%M:%E9S UTC",
-                                        absl::TimeFromTimespec(info.st_mtim), absl::UTCTimeZone())),
+          absl::StrCat("modified at ", absl::FormatTime("%Y-%m-%d %H:%M:%E9S UTC",
+                                                        absl::FromUnixNanos(file.modified_ns),
+                                                        absl::UTCTimeZone())),
           &identity->times);
   return absl::OkStatus();
 }
@@ -165,17 +158,16 @@ std::string IdentifyJob(const Job& job) {
 
 absl::Status IdentifyData(const Job& job, PackIdentity* identity) {
   const Data data = DescribeData(job.data());
-  ASSIGN_OR_RETURN(const std::shared_ptr<ObjectStore> store, OpenStore(data));
-  ASSIGN_OR_RETURN(const std::vector<std::string> paths, DataFilesOf(data, store.get()));
+  FoundFiles found;
+  if (data.train().has_npy()) {
+    found.train = NpyFilesOf(data);
+  } else {
+    ASSIGN_OR_RETURN(found, FindFiles(job, data));
+  }
   identity->data.clear();
   identity->times.clear();
-  for (const std::string& path : paths) {
-    if (!IsObjectPath(path)) {
-      RETURN_IF_ERROR(AddFile(path, identity));
-      continue;
-    }
-    ASSIGN_OR_RETURN(const auto object, store->Identify(path));
-    AddLine(path, absl::StrCat(object.size, " bytes, tag ", object.tag), &identity->data);
+  for (const std::string& path : found.train) {
+    RETURN_IF_ERROR(AddFile(path, found.store.get(), identity));
   }
   return absl::OkStatus();
 }

@@ -33,8 +33,8 @@ namespace thermocline {
 
 class DenseSlices {
  public:
-  // `exchange` outlives it. data: names what this rank trains on, its files and its pack if any:
-  // the same at all ranks.
+  // `exchange` outlives it. data: names the pack that this rank trains on, if any: the same at all
+  // ranks. (A worker compares its files with the job's, Job.data_files, as it opens them.)
   DenseSlices(const std::vector<DenseTable>& tensors, const ClusterMap& servers, Exchange* exchange,
               std::string data = "");
 

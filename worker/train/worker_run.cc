@@ -6,7 +6,6 @@
 #include "common/base/hash.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
-#include "worker/data/data_files.h"
 #include "worker/session/retry_policy.h"
 #include "worker/source/cached_source.h"
 #include "worker/source/hot_source.h"
@@ -65,10 +64,8 @@ absl::Status WorkerRun::JoinOthers(const CachedSourceOptions* cached) {
     ASSIGN_OR_RETURN(exchange,
                      options.make_exchange(ExchangeOptionsOf(job, options), std::move(hooks)));
     exchange_to_fail = exchange.get();
-    std::string data = SummarizeTrainingFiles(job.data());
-    if (hot_and_cold != nullptr) {
-      absl::StrAppend(&data, data.empty() ? "" : ", ", "pack ", hot_and_cold->pack_digest());
-    }
+    std::string data;
+    if (hot_and_cold != nullptr) data = absl::StrCat("pack ", hot_and_cold->pack_digest());
     slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
                                            exchange.get(), std::move(data));
   }
