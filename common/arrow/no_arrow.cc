@@ -13,7 +13,7 @@ absl::Status RequireArrow(absl::string_view what) {
 }
 
 absl::StatusOr<std::unique_ptr<ParquetFile>> ParquetFile::Open(const std::string& path,
-                                                               ObjectStore*) {
+                                                               ObjectStore*, int64_t) {
   return RequireArrow(path);
 }
 

@@ -6,6 +6,7 @@
 #define THERMOCLINE_COMMON_ARROW_PARQUET_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <variant>
@@ -79,15 +80,20 @@ void AppendParquetText(const ParquetColumn& column, const ParquetValues& values,
 // needs it, for the message: "data/day.parquet".
 absl::Status RequireArrow(absl::string_view what);
 
+// Values of a column of lists in the rows of one Read(): their places are int32 numbers.
+inline constexpr int64_t kMaxListValues = std::numeric_limits<int32_t>::max();
+
 // One open file. Not thread-safe.
 class ParquetFile {
  public:
   // Reads the footer of a local file, or of an object of `store` where `path` begins with "s3://".
-  // `store`, null for local files, outlives the file.
-  // Errors: kNotFound, kPermissionDenied, kDataLoss (cut short, damaged, or not Parquet),
-  // kFailedPrecondition (no Arrow), kUnavailable; each names the file.
-  static absl::StatusOr<std::unique_ptr<ParquetFile>> Open(const std::string& path,
-                                                           ObjectStore* store = nullptr);
+  // `store`, null for local files, outlives the file. Tests lower max_list_values.
+  // Errors: kNotFound, kPermissionDenied, kDataLoss (cut short, damaged, or not Parquet; its row
+  // groups have numbers of rows that can't be), kFailedPrecondition (no Arrow), kUnavailable; each
+  // names the file.
+  static absl::StatusOr<std::unique_ptr<ParquetFile>> Open(
+      const std::string& path, ObjectStore* store = nullptr,
+      int64_t max_list_values = kMaxListValues);
   virtual ~ParquetFile() = default;
 
   virtual const std::vector<ParquetColumn>& columns() const = 0;
@@ -101,7 +107,8 @@ class ParquetFile {
 
   // Reads up to `rows` rows, of one row group, and returns how many; 0 at the end of the file.
   // `cells` has one entry for each column of Seek(). Errors: kDataLoss (names file, row group and
-  // column), kUnavailable.
+  // column), kInvalidArgument (more values of lists than kMaxListValues: names the row, too),
+  // kUnavailable.
   virtual absl::StatusOr<int64_t> Read(int64_t rows, std::vector<ParquetCells>* cells) = 0;
 };
 

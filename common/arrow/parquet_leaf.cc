@@ -184,12 +184,13 @@ template <typename DType>
 class TypedLeafReader : public LeafReader {
  public:
   TypedLeafReader(std::shared_ptr<parquet::ColumnReader> reader, const ParquetLeaf& leaf,
-                  const ParquetColumn& column)
+                  const ParquetColumn& column, int64_t max_list_values)
       : reader_(std::move(reader)),
         typed_(static_cast<parquet::TypedColumnReader<DType>*>(reader_.get())),
         descriptor_(*reader_->descr()),
         leaf_(leaf),
         column_(column),
+        max_list_values_(static_cast<size_t>(max_list_values)),
         has_dictionary_(reader_->GetExposedEncoding() == parquet::ExposedEncoding::DICTIONARY) {}
 
   void Read(int64_t rows, ParquetCells* cells) override {
@@ -335,6 +336,7 @@ class TypedLeafReader : public LeafReader {
         }
         const int16_t definition = definitions_[position_++];
         if (definition < leaf_.cell_definition) continue;  // A list without cells.
+        if (cells->indices.size() == max_list_values_) throw ListsTooLong(begun - 1);
         cells->indices.push_back(definition == leaf_.max_definition ? indices_[value_++] : -1);
       }
     }
@@ -358,6 +360,7 @@ class TypedLeafReader : public LeafReader {
   const parquet::ColumnDescriptor& descriptor_;
   const ParquetLeaf leaf_;
   const ParquetColumn& column_;
+  const size_t max_list_values_;
   const bool has_dictionary_;
   std::shared_ptr<const ParquetValues> dictionary_;
   std::shared_ptr<ParquetValues> own_;  // Of this Read(), without a dictionary.
@@ -407,13 +410,14 @@ ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetL
 }
 
 std::unique_ptr<LeafReader> MakeLeafReader(parquet::RowGroupReader* group, const ParquetLeaf& leaf,
-                                           const ParquetColumn& column) {
+                                           const ParquetColumn& column, int64_t max_list_values) {
   std::shared_ptr<parquet::ColumnReader> reader =
       group->ColumnWithExposeEncoding(leaf.column, parquet::ExposedEncoding::DICTIONARY);
   switch (reader->type()) {
-#define THERMOCLINE_LEAF(type, dtype) \
-  case parquet::Type::type:           \
-    return std::make_unique<TypedLeafReader<parquet::dtype>>(std::move(reader), leaf, column)
+#define THERMOCLINE_LEAF(type, dtype)                                                         \
+  case parquet::Type::type:                                                                   \
+    return std::make_unique<TypedLeafReader<parquet::dtype>>(std::move(reader), leaf, column, \
+                                                             max_list_values)
     THERMOCLINE_LEAF(BOOLEAN, BooleanType);
     THERMOCLINE_LEAF(INT32, Int32Type);
     THERMOCLINE_LEAF(INT64, Int64Type);

@@ -6,6 +6,7 @@
 #include <parquet/schema.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 
 #include "common/arrow/parquet.h"
@@ -23,17 +24,25 @@ struct ParquetLeaf {
 // levels of `leaf`.
 ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetLeaf* leaf);
 
+// The lists of the rows that are read together have too many values. `row`: of these, from 0, the
+// first with which they do.
+struct ListsTooLong : std::exception {
+  explicit ListsTooLong(int64_t row) : row(row) {}
+  int64_t row;
+};
+
 // One column of one row group.
 class LeafReader {
  public:
   virtual ~LeafReader() = default;
-  // Reads `rows` rows, which the row group has left. Throws parquet::ParquetException.
+  // Reads `rows` rows, which the row group has left. Throws parquet::ParquetException,
+  // ListsTooLong.
   virtual void Read(int64_t rows, ParquetCells* cells) = 0;
 };
 
 // `column` outlives the reader. Throws parquet::ParquetException.
 std::unique_ptr<LeafReader> MakeLeafReader(parquet::RowGroupReader* group, const ParquetLeaf& leaf,
-                                           const ParquetColumn& column);
+                                           const ParquetColumn& column, int64_t max_list_values);
 
 }  // namespace thermocline
 

@@ -5,7 +5,6 @@
 #include <parquet/schema.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,18 +23,25 @@ constexpr int64_t kReadBufferBytes = 256 << 10;
 
 class ArrowParquetFile : public ParquetFile {
  public:
-  ArrowParquetFile(std::string path, bool is_remote,
+  // Throws parquet::ParquetException.
+  ArrowParquetFile(std::string path, bool is_remote, int64_t max_list_values,
                    std::unique_ptr<parquet::ParquetFileReader> file)
-      : path_(std::move(path)), is_remote_(is_remote), file_(std::move(file)) {
+      : path_(std::move(path)),
+        is_remote_(is_remote),
+        max_list_values_(max_list_values),
+        file_(std::move(file)) {
     const parquet::SchemaDescriptor& schema = *file_->metadata()->schema();
     for (int i = 0; i < schema.num_columns(); ++i) {
       leaves_.push_back(ParquetLeaf{i});
       columns_.push_back(DescribeLeaf(*schema.Column(i), &leaves_.back()));
     }
     for (int i = 0; i < file_->metadata()->num_row_groups(); ++i) {
-      row_groups_.push_back(file_->metadata()->RowGroup(i)->num_rows());
+      const int64_t rows = file_->metadata()->RowGroup(i)->num_rows();
+      row_groups_.push_back(rows);
+      if (rows < 0 || __builtin_add_overflow(rows_, rows, &rows_)) {
+        throw parquet::ParquetException(absl::StrCat("row group ", i, " has ", rows, " rows"));
+      }
     }
-    rows_ = std::accumulate(row_groups_.begin(), row_groups_.end(), int64_t{0});
   }
 
   const std::vector<ParquetColumn>& columns() const override { return columns_; }
@@ -70,6 +76,13 @@ class ArrowParquetFile : public ParquetFile {
     for (size_t i = 0; i < selected_.size(); ++i) {
       try {
         readers_[i]->Read(rows, &(*cells)[i]);
+      } catch (const ListsTooLong& error) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path_, ": row group ", next_group_ - 1, ", row ",
+            row_groups_[next_group_ - 1] - left_ + error.row, ", column '",
+            columns_[selected_[i]].name, "': with its list the lists of ", error.row + 1,
+            error.row == 0 ? " row" : " rows", " have more than ", max_list_values_,
+            " values together; ", rows, " rows are read at a time, those of a row group at most"));
       } catch (const std::exception& error) {
         return Damaged(columns_[selected_[i]].name, error.what());
       }
@@ -102,8 +115,8 @@ class ArrowParquetFile : public ParquetFile {
       const std::shared_ptr<parquet::RowGroupReader> reader =
           file_->RowGroup(static_cast<int>(group));
       for (; i < selected_.size(); ++i) {
-        readers_.push_back(
-            MakeLeafReader(reader.get(), leaves_[selected_[i]], columns_[selected_[i]]));
+        readers_.push_back(MakeLeafReader(reader.get(), leaves_[selected_[i]],
+                                          columns_[selected_[i]], max_list_values_));
       }
     } catch (const std::exception& error) {
       return Damaged(selected_.empty() ? "" : columns_[selected_[i]].name, error.what());
@@ -113,6 +126,7 @@ class ArrowParquetFile : public ParquetFile {
 
   const std::string path_;
   const bool is_remote_;
+  const int64_t max_list_values_;
   const std::unique_ptr<parquet::ParquetFileReader> file_;
   std::vector<ParquetColumn> columns_;
   std::vector<ParquetLeaf> leaves_;  // Of columns_.
@@ -141,14 +155,16 @@ absl::StatusOr<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(const std:
 absl::Status RequireArrow(absl::string_view) { return absl::OkStatus(); }
 
 absl::StatusOr<std::unique_ptr<ParquetFile>> ParquetFile::Open(const std::string& path,
-                                                               ObjectStore* store) {
+                                                               ObjectStore* store,
+                                                               int64_t max_list_values) {
   ASSIGN_OR_RETURN(std::shared_ptr<arrow::io::RandomAccessFile> file, OpenFile(path, store));
   try {
     parquet::ReaderProperties properties;
     properties.enable_buffered_stream();
     properties.set_buffer_size(kReadBufferBytes);
     return std::make_unique<ArrowParquetFile>(
-        path, IsObjectPath(path), parquet::ParquetFileReader::Open(std::move(file), properties));
+        path, IsObjectPath(path), max_list_values,
+        parquet::ParquetFileReader::Open(std::move(file), properties));
   } catch (const parquet::ParquetStatusException& error) {
     return FromArrow(path, error.status());
   } catch (const std::exception& error) {

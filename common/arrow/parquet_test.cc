@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -218,6 +219,65 @@ TEST_F(ParquetTest, ADamagedPageIsDataLossThatNamesRowGroupAndColumn) {
   const absl::Status status = file->Read(10, &cells).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("row group 1, column 'c'"));
+}
+
+// `bytes` with other numbers in the footer: thrift's field header of an int64 and the number 61,
+// where it occurs for the `place`-th time, gets `value`.
+std::string WithFooterNumber(const std::string& bytes, int place, int64_t value) {
+  uint32_t size;
+  std::memcpy(&size, bytes.data() + bytes.size() - 8, sizeof(size));
+  std::string footer = bytes.substr(bytes.size() - 8 - size, size);
+  const std::string number = "\x16\x7a";
+  size_t at = footer.find(number);
+  for (; place > 0; --place) at = footer.find(number, at + 1);
+  std::string varint;
+  uint64_t zigzag = static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
+  for (; zigzag >= 0x80; zigzag >>= 7) varint += static_cast<char>(zigzag | 0x80);
+  varint += static_cast<char>(zigzag);
+  footer.replace(at + 1, 1, varint);
+  const auto new_size = static_cast<uint32_t>(footer.size());
+  return bytes.substr(0, bytes.size() - 8 - size) + footer +
+         std::string(reinterpret_cast<const char*>(&new_size), sizeof(new_size)) + "PAR1";
+}
+
+TEST_F(ParquetTest, NumbersOfRowsThatCantBeAreDataLoss) {
+  ParquetTestOptions options;
+  options.row_group_rows = 61;
+  const std::string values = absl::StrJoin(std::vector<int>(122, 7), ",");
+  WriteTestParquet(Path(), {{"c", "int64", absl::StrCat("[", values, "]")}}, options);
+  const std::string bytes = Bytes(Path());
+  const auto open = [&](const std::string& content) {
+    std::ofstream(Path("damaged"), std::ios::binary) << content;
+    return ParquetFile::Open(Path("damaged")).status();
+  };
+  // The first and third such numbers are the values of the groups' chunks.
+  ASSERT_TRUE(open(WithFooterNumber(bytes, 1, 60)).ok());
+  for (const int64_t rows : {int64_t{-1}, int64_t{-61}, INT64_MIN}) {
+    const absl::Status status = open(WithFooterNumber(bytes, 1, rows));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("row group 0 has ", rows, " rows")));
+  }
+  EXPECT_TRUE(open(WithFooterNumber(bytes, 1, INT64_MAX - 61)).ok());
+  EXPECT_EQ(open(WithFooterNumber(bytes, 1, INT64_MAX)).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(ParquetTest, ListsThatAreTooLongToNumberAreAnErrorThatNamesTheRow) {
+  ParquetTestOptions options;
+  options.row_group_rows = 3;
+  WriteTestParquet(Path(), {{"c", "list of int64", "[[1], [2], [3], [4, 5], [6, 7], [8]]"}},
+                   options);
+  const auto read = [&](int64_t max_list_values) {
+    const auto file = ParquetFile::Open(Path(), nullptr, max_list_values);
+    CHECK(file.ok() && (*file)->Seek(0, {0}).ok());
+    std::vector<ParquetCells> cells;
+    CHECK((*file)->Read(10, &cells).ok());
+    return (*file)->Read(10, &cells).status();
+  };
+  EXPECT_TRUE(read(5).ok());
+  const absl::Status status = read(3);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("row group 1, row 1, column 'c'"));
 }
 
 TEST_F(ParquetTest, WhatIsWrittenIsRead) {

@@ -58,6 +58,9 @@ constexpr int64_t operator-(Step a, Step b) { return a.value() - b.value(); }
 // The last step that a job may reach: rows keep the step of their last change, plus 1, in 32 bits.
 inline constexpr Step kLastStep{(int64_t{1} << 32) - 2};
 
+// A worker numbers the lookups of a table in its batch with int32.
+inline constexpr int64_t kMaxTableLookups = (int64_t{1} << 30) - 1;
+
 // A job's id travels in every request and stands in every error: at most this many printable ASCII
 // characters. The empty id is that of a server without a job.
 inline constexpr size_t kMaxJobIdBytes = 256;

@@ -29,9 +29,8 @@ constexpr uint64_t kMaxSizeBytes = uint64_t{1} << 50;
 constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 // Servers count steps in 32 bits.
 constexpr uint64_t kMaxUnusedSteps = (uint64_t{1} << 32) - 2;
-// A worker numbers the bags of its batch, and the lookups of each table in it, with int32.
+// A worker numbers the bags of its batch with int32.
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
-constexpr uint64_t kMaxTableLookups = (uint64_t{1} << 30) - 1;
 constexpr uint64_t kMaxProcesses = 1024;
 constexpr uint64_t kMaxLayerWidth = 65536;
 constexpr uint64_t kMaxChannels = 64;
@@ -221,7 +220,7 @@ class Validator {
     }
     uint64_t most = 1;
     for (const auto& [table, count] : columns) most = std::max(most, count);
-    return std::min(kMaxBags / (features.size() + 1), kMaxTableLookups / most);
+    return std::min(kMaxBags / (features.size() + 1), uint64_t{kMaxTableLookups} / most);
   }
 
   // `samples` is the share of the batch at `path` that one worker computes.

@@ -244,7 +244,7 @@ bool SimExchange::AdmitKeys() {
     if (!Check(requests_.Plan(options_.shared[t].id, requests[t], &requested))) return false;
     of.keys.push_back(SharesOf(options_.shared[t].id, requested));
   }
-  planner_.Admit(id.step, of.keys, &of.plan);
+  if (!Check(planner_.Admit(id.step, of.keys, &of.plan))) return false;
   admitted_ = admitted_ + 1;
   return true;
 }

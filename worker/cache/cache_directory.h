@@ -32,11 +32,14 @@ static_assert(sizeof(CacheEntry) == 32);
 // thread-safe.
 class CacheDirectory {
  public:
+  // Keys that there can be at a time: with more, the buckets would have more numbers than tags.
+  static constexpr size_t kMaxKeys = 3 * (size_t{1} << 31) / 8 - 64;
+
   // `salt`: TableSalt of the table.
   explicit CacheDirectory(uint64_t salt);
 
   // Sets entries[i] to the number of the entry of keys[i], which it makes if there is none. The
-  // keys are distinct.
+  // keys are distinct. REQUIRES: size() + keys.size() <= kMaxKeys
   void FindOrAdd(absl::Span<const Key> keys, int32_t* entries);
 
   // Distinct entries, each there.

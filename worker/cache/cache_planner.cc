@@ -1,9 +1,9 @@
 #include "worker/cache/cache_planner.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "worker/cache/cache_rows.h"
 
@@ -47,9 +47,21 @@ CachePlanner::CachePlanner(CachePlannerOptions options, const ClusterMap& cluste
 
 CachePlanner::~CachePlanner() = default;
 
-void CachePlanner::Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache) {
+absl::Status CachePlanner::Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache) {
   CHECK_EQ(tables.size(), tables_.size());
-  CHECK_LT(step.value(), int64_t{std::numeric_limits<int32_t>::max()});
+  if (step > kLastCachedStep) {
+    return absl::OutOfRangeError(absl::StrCat("step ", step.value(), ": a cache knows steps up to ",
+                                              kLastCachedStep.value(),
+                                              "; --clear cache goes on without one"));
+  }
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const size_t known = tables_[t]->directory().size();
+    if (known + tables[t].keys.size() <= options_.max_entries) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "step ", step.value(), ": a cache remembers at most ", options_.max_entries,
+        " keys of table ", tables[t].table.value(), ", has ", known, " and meets ",
+        tables[t].keys.size(), " more; make train.batch_size or cache.window_steps smaller"));
+  }
   if (first_step_ < 0) {
     first_step_ = step.value();
     step_ = step.value() - 1;
@@ -67,6 +79,7 @@ void CachePlanner::Admit(Step step, absl::Span<const KeyShares> tables, CachePla
       for (const int32_t row : tables_[t]->needed()) group->rows.Need(row);
     }
   }
+  return absl::OkStatus();
 }
 
 // Why step - window_steps - 1 bounds the last push of every key that is pulled at `step` and whose

@@ -20,9 +20,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
@@ -53,7 +55,12 @@ struct CachePlannerOptions {
   // Rows may change in steps that don't push them, where servers forget them: every pull waits for
   // the push before it. kOwned only.
   bool follows_every_push = false;
+  // Keys of a table that can be remembered.
+  size_t max_entries = CacheDirectory::kMaxKeys;
 };
+
+// Entries count steps in 32 bits.
+inline constexpr Step kLastCachedStep{std::numeric_limits<int32_t>::max() - 1};
 
 // Not thread-safe.
 class CachePlanner {
@@ -65,8 +72,10 @@ class CachePlanner {
   ~CachePlanner();
 
   // Steps enter the window one after the other: `tables` has the keys of `step`, which follows the
-  // one before; the first may be any.
-  void Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache);
+  // one before; the first may be any. Errors: kOutOfRange (a step beyond kLastCachedStep),
+  // kResourceExhausted (more keys of a table than options.max_entries would have to be remembered:
+  // says of which). After an error nothing may be planned.
+  absl::Status Admit(Step step, absl::Span<const KeyShares> tables, CachePlan* cache);
 
   // Plans the step that follows the one planned before, with the `tables` and `cache` of its Admit.
   // Where cache->no_room_to_keep is set, no later step may be planned.

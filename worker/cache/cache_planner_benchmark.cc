@@ -73,8 +73,10 @@ void BM_AdmitAndPlan(benchmark::State& state) {
   std::vector<CachePlan> plans(kWindowSteps + 1);
   int64_t admitted = 0;
   const auto admit = [&] {
-    planner.Admit(Step(admitted), SharesOf(batches[admitted % num_batches]),
-                  &plans[admitted % plans.size()]);
+    CHECK(planner
+              .Admit(Step(admitted), SharesOf(batches[admitted % num_batches]),
+                     &plans[admitted % plans.size()])
+              .ok());
     ++admitted;
   };
   while (admitted < kWindowSteps) admit();

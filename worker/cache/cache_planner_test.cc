@@ -149,9 +149,9 @@ class TraceRunner {
       const size_t window_end = b + trace_.options.window_steps + 1 +
                                 std::uniform_int_distribution<int>(0, trace_.most_ahead)(*random);
       for (; admitted < std::min(window_end, plans_.size()); ++admitted) {
-        planner_.Admit(Step(StepOf(admitted)), SharesOf(trace_.batches[admitted]),
-                       &plans_[admitted]);
-        twin_.Admit(Step(StepOf(admitted)), SharesOf(trace_.batches[admitted]), &twins_[admitted]);
+        const std::vector<KeyShares> shares = SharesOf(trace_.batches[admitted]);
+        ASSERT_TRUE(planner_.Admit(Step(StepOf(admitted)), shares, &plans_[admitted]).ok());
+        ASSERT_TRUE(twin_.Admit(Step(StepOf(admitted)), shares, &twins_[admitted]).ok());
       }
       step_ = StepOf(b);
       last_admitted_ = StepOf(admitted - 1);
@@ -471,7 +471,7 @@ TEST(CachePlannerTest, TellsWhenAKeptRowFindsNoRoom) {
                                           BatchOf(9, 13)};
   std::vector<CachePlan> plans(batches.size());
   for (size_t b = 0; b < batches.size(); ++b) {
-    planner.Admit(Step(b), SharesOf(batches[b]), &plans[b]);
+    ASSERT_TRUE(planner.Admit(Step(b), SharesOf(batches[b]), &plans[b]).ok());
   }
   for (size_t b = 0; b < 3; ++b) {
     planner.Plan(Step(b), SharesOf(batches[b]), &plans[b]);
@@ -484,6 +484,21 @@ TEST(CachePlannerTest, TellsWhenAKeptRowFindsNoRoom) {
   EXPECT_EQ(plans[3].counts.hits, 1);
   EXPECT_EQ(plans[3].no_room_to_keep.table, 0);
   EXPECT_EQ(plans[3].no_room_to_keep.rows, 13);
+}
+
+TEST(CachePlannerTest, StepsAndKeysBeyondItsNumbersAreErrors) {
+  CachePlannerOptions options;
+  options.groups = {{{0}, 10}};
+  options.max_entries = 6;
+  ThreadPool thread(1);
+  CachePlanner planner(options, ClusterMap(1), {TableId(0)}, &thread);
+  const BatchPlan four = BatchOf(0, 4), three = BatchOf(4, 7);
+  CachePlan plans[2];
+  ASSERT_TRUE(planner.Admit(kLastCachedStep - 1, SharesOf(four), &plans[0]).ok());
+  const absl::Status too_many = planner.Admit(kLastCachedStep, SharesOf(three), &plans[1]);
+  EXPECT_EQ(too_many.code(), absl::StatusCode::kResourceExhausted) << too_many;
+  EXPECT_EQ(planner.Admit(kLastCachedStep + 1, SharesOf(three), &plans[1]).code(),
+            absl::StatusCode::kOutOfRange);
 }
 
 }  // namespace

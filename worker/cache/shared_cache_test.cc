@@ -259,7 +259,7 @@ class Owner {
       ASSERT_TRUE(requests_.Plan(TableId(t), requests, &at.requested[t]).ok());
       at.all_positions.push_back(at.requested[t].positions);
     }
-    planner_.Admit(StepOf(i), SharesOfAll(at), &at.plan);
+    ASSERT_TRUE(planner_.Admit(StepOf(i), SharesOfAll(at), &at.plan).ok());
   }
 
   void KeepHeld(OfStep* at) const {

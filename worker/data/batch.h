@@ -37,12 +37,20 @@ struct FeatureLookups {
 
 // The keys of one feature while a batch is parsed. `keys` has room for more than `size`, and
 // changes its size here alone. `weights` are as many as the keys, where the feature has them.
+// It keeps one key more than a batch may have (`most`), so that the reader sees that there are too
+// many, and no further one.
 struct KeyBuffer {
-  explicit KeyBuffer(UninitializedVector<Key>* keys, UninitializedVector<float>* weights = nullptr)
-      : keys(keys), weights(weights), data(keys->data()), capacity(keys->size()) {}
+  explicit KeyBuffer(UninitializedVector<Key>* keys, UninitializedVector<float>* weights = nullptr,
+                     size_t most = kMaxTableLookups)
+      : keys(keys),
+        weights(weights),
+        most(most),
+        data(keys->data()),
+        capacity(std::min(keys->size(), most + 1)) {}
 
   UninitializedVector<Key>* keys;
   UninitializedVector<float>* weights;
+  size_t most;
   Key* data;  // Of `keys`.
   size_t capacity;
   size_t size = 0;
@@ -52,9 +60,13 @@ struct KeyBuffer {
     data[size++] = key;
   }
   void Grow() {
-    keys->resize(std::max<size_t>(64, 2 * size));
+    if (size > most) {
+      size = most;
+      return;
+    }
+    capacity = std::min(std::max<size_t>(64, 2 * size), most + 1);
+    keys->resize(capacity);
     data = keys->data();
-    capacity = keys->size();
   }
 };
 
@@ -133,6 +145,9 @@ class BatchSource {
 
   // Why a row of `raw` can't be parsed. Thread-safe.
   virtual absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) = 0;
+
+  // Where a row of `raw` stands: file and line. Thread-safe.
+  virtual std::string PlaceOf(const RawBatch& raw, int64_t row) = 0;
 };
 
 }  // namespace thermocline

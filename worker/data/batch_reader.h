@@ -22,10 +22,22 @@
 
 namespace thermocline {
 
+class Job;  // proto/job.proto
+
 // The first row of worker `rank`'s slice of a global batch of `rows`; of rank + 1: its end.
 inline int64_t SliceBegin(int64_t rows, int64_t rank, int64_t num_workers) {
   return rows * rank / num_workers;
 }
+
+// How many lookups of a table a worker's batch may have. The first of the rows that exceed it is an
+// error.
+struct LookupLimit {
+  std::vector<std::string> features;  // Names, as in the batches; {}: nothing is checked.
+  std::vector<std::string> tables;    // Of each feature.
+  int64_t most = kMaxTableLookups;
+};
+// Of a resolved job.
+LookupLimit LookupLimitOf(const Job& job);
 
 struct BatchReaderOptions {
   int64_t batch_size = 0;  // Rows of a global batch. REQUIRED
@@ -44,6 +56,7 @@ struct BatchReaderOptions {
   // same for any number.
   uint32_t parser_threads = 1;
   StretchPlace place;  // Of the source. REQUIRES: place.first_step <= start_step
+  LookupLimit lookups;
 };
 
 // Next() is for one thread at a time; all else is thread-safe.
@@ -59,7 +72,8 @@ class BatchReader {
   // The next batch, or null after the last. Waits until it is parsed. An error surfaces in its
   // place: after every batch before it; each further call returns it again. Errors:
   // kInvalidArgument (a malformed line beyond max_bad_lines: file, line, what was wrong; where some
-  // were allowed also how many, how many there were, and what the first one was),
+  // were allowed also how many, how many there were, and what the first one was; a row with which
+  // the batch has too many lookups: file, line, feature and table),
   // kFailedPrecondition (the data ends before start_step),
   //         kDataLoss, kNotFound (of the file), kCancelled.
   absl::StatusOr<std::unique_ptr<Batch>> Next();
@@ -110,6 +124,8 @@ class BatchReader {
   // Reads the rows of `step` into `entry`; false at the end of all passes.
   absl::StatusOr<bool> ReadStep(int64_t step, Entry* entry);
   absl::Status ParseStep(int64_t step, Entry* entry);
+  // Errors: kInvalidArgument (options_.lookups).
+  absl::Status CheckLookups(const Entry& entry) const;
   std::unique_ptr<Batch> TakeSpare();
   // Adds the bad rows of the entry that is handed out, or says that there are too many.
   absl::Status CountBadRows(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

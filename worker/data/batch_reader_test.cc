@@ -67,6 +67,9 @@ class FakeSource : public BatchSource {
     batch->size = static_cast<int>(batch->labels.size());
     return absl::OkStatus();
   }
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override {
+    return absl::StrCat("row ", raw.first_row + row);
+  }
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override {
     return absl::InvalidArgumentError(absl::StrCat("bad row ", raw.first_row + row));
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -59,13 +60,47 @@ std::string QuoteText(absl::string_view text) {
                       text.size() > kShown ? "..." : "", "'");
 }
 
+// ---- MissingNumbers
+
+MissingNumbers::MissingNumbers() {
+  for (const absl::string_view text :
+       {"-", "n/a", "N/A", "#N/A", "NA", "<NA>", "null", "NULL", "Null", "nan", "NaN", "NAN",
+        "-nan", "none", "None", "NONE", "\\N"}) {
+    Add(text);
+  }
+}
+
+MissingNumbers::MissingNumbers(const Data& data) {
+  if (data.missing_number().empty()) *this = MissingNumbers();
+  for (const std::string& text : data.missing_number()) Add(text);
+}
+
+void MissingNumbers::Add(absl::string_view text) {
+  const std::optional<double> number = ParseNumber(text);
+  if (number.has_value()) {
+    numbers_.push_back(*number);
+  } else {
+    texts_.emplace_back(text);
+  }
+}
+
+bool MissingNumbers::HasText(absl::string_view text) const {
+  return std::find(texts_.begin(), texts_.end(), text) != texts_.end();
+}
+
+bool MissingNumbers::HasNumber(double number) const {
+  return std::find(numbers_.begin(), numbers_.end(), number) != numbers_.end();
+}
+
 // ---- NumberReader
 
-NumberReader::NumberReader(const Feature::Numeric& numeric)
-    : transforms_(numeric.transform().begin(), numeric.transform().end()) {
+NumberReader::NumberReader(const Feature::Numeric& numeric, MissingNumbers missing_numbers)
+    : missing_numbers_(std::move(missing_numbers)),
+      transforms_(numeric.transform().begin(), numeric.transform().end()) {
   float value;
   if (numeric.has_missing() && Transform(numeric.missing(), &value)) missing_ = value;
   if (transforms_.size() != 1 || !transforms_[0].has_log1p()) return;
+  if (missing_numbers_.has_numbers()) return;
   log1p_ = Log1pTable();
 }
 
@@ -92,39 +127,50 @@ bool NumberReader::ReadNumber(double number, float* value) const {
       return true;
     }
   }
+  if (missing_numbers_.has_numbers() && missing_numbers_.HasNumber(number)) {
+    return ReadMissing(value);
+  }
   return Transform(number, value);
 }
 
+bool NumberReader::ReadMissing(float* value) const {
+  *value = missing_.value_or(0);
+  return missing_.has_value();
+}
+
 bool NumberReader::ReadAny(absl::string_view text, float* value) const {
-  if (text.empty()) {
-    *value = missing_.value_or(0);
-    return missing_.has_value();
-  }
+  if (text.empty()) return ReadMissing(value);
   int64_t integer;
   if (ParseShortInteger(text, &integer)) {
     if (log1p_ != nullptr && integer < kLog1pEntries) {
       *value = integer < 0 ? 0 : log1p_[integer];
       return true;
     }
-    return Transform(static_cast<double>(integer), value);
+    return ReadNumber(static_cast<double>(integer), value);
   }
   const std::optional<double> number = ParseNumber(text);
-  return number.has_value() && Transform(*number, value);
+  if (number.has_value()) return ReadNumber(*number, value);
+  return missing_numbers_.HasText(text) && ReadMissing(value);
 }
 
 std::string NumberReader::Describe(absl::string_view text) const {
   float value;
   if (Read(text, &value)) return "";
   if (text.empty()) return "it is empty, and numeric.missing says nothing of that";
-  return absl::StrCat(QuoteText(text), ParseNumber(text).has_value() ? " is too large a number"
-                                                                     : " is not a number");
+  const std::optional<double> number = ParseNumber(text);
+  if (number.has_value() ? missing_numbers_.HasNumber(*number) : missing_numbers_.HasText(text)) {
+    return absl::StrCat(QuoteText(text), " is missing, and numeric.missing says nothing of that");
+  }
+  return absl::StrCat(QuoteText(text),
+                      number.has_value() ? " is too large a number" : " is not a number");
 }
 
 // ---- KeyReader
 
-KeyReader::KeyReader(const Feature& feature)
+KeyReader::KeyReader(const Feature& feature, MissingNumbers missing_numbers)
     : keeps_first_(feature.sequence().keep() == Feature::Sequence::FIRST),
       missing_(feature.categorical().missing()),
+      missing_numbers_(std::move(missing_numbers)),
       buckets_(feature.categorical().buckets()),
       start_(feature.categorical().substring().start()),
       length_(feature.categorical().substring().length()),
@@ -157,22 +203,23 @@ inline KeyReader::Result KeyReader::IntegerKey(int64_t number, bool is_negative,
   return Result::kKey;
 }
 
-inline KeyReader::Result KeyReader::ReadOne(absl::string_view text, Key* key) const {
-  text = Substring(text);
+inline KeyReader::Result KeyReader::ReadOne(absl::string_view whole, Key* key) const {
+  const absl::string_view text = Substring(whole);
   if (text.empty()) return Result::kMissing;
   switch (kind_) {
     case Kind::kHex:
-      if (!ParseHex(text, key)) return Result::kMalformed;
+      if (!ParseHex(text, key)) return NoNumber(whole);
       if (buckets_ > 0) *key = Mix64(*key) % buckets_;
       return Result::kKey;
     case Kind::kInteger: {
       int64_t number;
-      if (!ParseInteger(text, &number)) return Result::kMalformed;
+      if (!ParseInteger(text, &number)) return NoNumber(whole);
       return IntegerKey(number, text[0] == '-', key);
     }
     case Kind::kBoundaries: {
       const std::optional<double> number = ParseNumber(text);
-      if (!number.has_value()) return Result::kMalformed;
+      if (!number.has_value()) return NoNumber(whole);
+      if (missing_numbers_.HasNumber(*number)) return Result::kMissing;
       *key =
           std::upper_bound(boundaries_.begin(), boundaries_.end(), *number) - boundaries_.begin();
       return Result::kKey;

@@ -22,12 +22,30 @@ Key HashText(absl::string_view text);
 // `text` for a message: in quotes, escaped, cut to 40 bytes.
 std::string QuoteText(absl::string_view text);
 
+// Which texts stand for a missing number (data.missing_number). Immutable.
+class MissingNumbers {
+ public:
+  MissingNumbers();  // The default.
+  explicit MissingNumbers(const Data& data);
+
+  // Whether `text`, which is no number, stands for one that is missing.
+  bool HasText(absl::string_view text) const;
+  bool HasNumber(double number) const;
+  bool has_numbers() const { return !numbers_.empty(); }
+
+ private:
+  void Add(absl::string_view text);
+
+  std::vector<std::string> texts_;
+  std::vector<double> numbers_;
+};
+
 // Immutable.
 class NumberReader {
  public:
   static constexpr int kLog1pEntries = 4096;
   // REQUIRES: of a resolved, valid job
-  explicit NumberReader(const Feature::Numeric& numeric);
+  explicit NumberReader(const Feature::Numeric& numeric, MissingNumbers missing_numbers = {});
 
   // False: `text` is malformed.
   bool Read(absl::string_view text, float* value) const {
@@ -57,12 +75,15 @@ class NumberReader {
 
  private:
   bool ReadAny(absl::string_view text, float* value) const;
+  bool ReadMissing(float* value) const;
   // In float64; false where the result is not finite as a float32.
   bool Transform(double number, float* value) const;
 
+  MissingNumbers missing_numbers_;
   std::optional<float> missing_;  // Transformed.
   std::vector<Feature::Numeric::Transform> transforms_;
-  // Of small integers, where that is the only transform; else null. [kLog1pEntries]
+  // Of small integers, where that is the only transform and none of them is missing; else null.
+  // [kLog1pEntries]
   const float* log1p_ = nullptr;
 };
 
@@ -70,7 +91,7 @@ class NumberReader {
 class KeyReader {
  public:
   // REQUIRES: a feature with a column of its own, of a resolved, valid job
-  explicit KeyReader(const Feature& feature);
+  explicit KeyReader(const Feature& feature, MissingNumbers missing_numbers = {});
 
   // Adds the keys of `text`. False: it is malformed, and some may have been added.
   bool Read(absl::string_view text, KeyBuffer* keys) const {
@@ -105,6 +126,10 @@ class KeyReader {
   }
   bool ReadAny(absl::string_view text, KeyBuffer* keys) const;
   Result ReadOne(absl::string_view text, Key* key) const;
+  // `text` is none of the numbers or ids of this feature.
+  Result NoNumber(absl::string_view text) const {
+    return missing_numbers_.HasText(text) ? Result::kMissing : Result::kMalformed;
+  }
   // Of an integer of 64 bits, the negative ones by their sign.
   Result IntegerKey(int64_t number, bool is_negative, Key* key) const;
   bool Add(Result result, Key key, KeyBuffer* keys) const;
@@ -119,6 +144,7 @@ class KeyReader {
   bool keeps_first_ = false;
   Kind kind_ = Kind::kString;
   Feature::Categorical::Missing missing_;
+  MissingNumbers missing_numbers_;
   uint64_t buckets_;
   size_t start_, length_;
   size_t max_length_ = 0;  // 0: no sequence

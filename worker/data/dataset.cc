@@ -51,13 +51,15 @@ uint32_t ParserThreads(const Job& job) {
 // What both formats share: the options of readers.
 class DatasetBase : public Dataset {
  public:
-  explicit DatasetBase(const Job& job) {
+  DatasetBase(const Job& job, const DatasetOptions& options) {
     train_.batch_size = job.train().batch_size();
     train_.passes = job.train().passes();
     train_.max_steps = job.train().max_steps();
     train_.max_bad_lines = job.data().max_bad_lines();
     train_.read_ahead_batches = job.data().read_ahead_batches();
     train_.parser_threads = ParserThreads(job);
+    train_.lookups = LookupLimitOf(job);
+    train_.lookups.most = options.max_table_lookups;
     test_ = train_;
     test_.batch_size = job.train().eval_batch_size();
     test_.passes = 1;
@@ -123,8 +125,8 @@ absl::Status TakeOutAbsentLabels(const TextFiles& files, const Data& data, Colum
 class TextDataset : public DatasetBase {
  public:
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
-                                                       DatasetOptions options) {
-    std::unique_ptr<TextDataset> dataset(new TextDataset(job, std::move(options.on_scan)));
+                                                       const DatasetOptions& options) {
+    std::unique_ptr<TextDataset> dataset(new TextDataset(job, options));
     const TextIndexOptions& index = options.index;
     ColumnNames columns;
     ASSIGN_OR_RETURN(const FoundFiles found, FindFiles(job, data));
@@ -170,8 +172,8 @@ class TextDataset : public DatasetBase {
   }
 
  private:
-  TextDataset(const Job& job, OnDatasetScan on_scan)
-      : DatasetBase(job), on_scan_(std::move(on_scan)) {}
+  TextDataset(const Job& job, const DatasetOptions& options)
+      : DatasetBase(job, options), on_scan_(options.on_scan) {}
 
   absl::Status OpenTest(const Data& data, const FoundFiles& found, const TextIndexOptions& index,
                         ColumnNames* columns) {
@@ -237,7 +239,7 @@ class ParquetDataset : public DatasetBase {
  public:
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
                                                        const DatasetOptions& options) {
-    std::unique_ptr<ParquetDataset> dataset(new ParquetDataset(job));
+    std::unique_ptr<ParquetDataset> dataset(new ParquetDataset(job, options));
     RETURN_IF_ERROR(dataset->OpenFiles(job, data, options));
     return dataset;
   }
@@ -255,7 +257,7 @@ class ParquetDataset : public DatasetBase {
   }
 
  private:
-  explicit ParquetDataset(const Job& job) : DatasetBase(job) {}
+  ParquetDataset(const Job& job, const DatasetOptions& options) : DatasetBase(job, options) {}
 
   absl::Status OpenFiles(const Job& job, const Data& data, const DatasetOptions& options) {
     ASSIGN_OR_RETURN(const FoundFiles found, FindFiles(job, data));
@@ -308,7 +310,8 @@ NpyFeature FeatureOf(const Feature& feature) {
 
 class NpyDataset : public DatasetBase {
  public:
-  NpyDataset(const Job& job, const Data& data) : DatasetBase(job), folder_(data.train().path(0)) {
+  NpyDataset(const Job& job, const Data& data, const DatasetOptions& options)
+      : DatasetBase(job, options), folder_(data.train().path(0)) {
     shape_.num_dense = static_cast<int>(job.data().num_dense());
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
   }
@@ -400,13 +403,13 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
     return absl::InvalidArgumentError("data.format is not set");
   }
   if (data.train().has_parquet()) return ParquetDataset::Open(job, data, options);
-  if (!IsNpy(data)) return TextDataset::Open(job, data, std::move(options));
+  if (!IsNpy(data)) return TextDataset::Open(job, data, options);
   if (!options.carried_columns.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("column '", options.carried_columns[0],
                      "' can't go along: the columns of npy files have no names"));
   }
-  auto dataset = std::make_unique<NpyDataset>(job, data);
+  auto dataset = std::make_unique<NpyDataset>(job, data, options);
   RETURN_IF_ERROR(dataset->OpenFiles(job, data.split().last_share(), options.needs_labels));
   return dataset;
 }

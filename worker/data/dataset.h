@@ -33,6 +33,7 @@ struct DatasetOptions {
   bool needs_labels = true;
   // Columns of text that go along with the rows (Batch::carried).
   std::vector<std::string> carried_columns;
+  int64_t max_table_lookups = kMaxTableLookups;  // Of a worker's batch; tests lower it.
 };
 
 // One reading of the training rows that is no training: once, by one worker.

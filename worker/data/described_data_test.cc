@@ -262,5 +262,63 @@ TEST(DescribedData, TheOrderOfABlockIsFixed) {
   EXPECT_EQ(ShuffledOrder(1, 0, 0, 8), (std::vector<int32_t>{6, 2, 1, 4, 7, 5, 0, 3}));
 }
 
+// ---- more lookups than can be numbered
+
+// Two features of one table, which may have six lookups in a worker's batch.
+TEST(DescribedData, TooManyLookupsAreAnErrorThatNamesRowAndFeature) {
+  TempFolder folder;
+  const std::string path = folder.Write("a.csv",
+                                        "y,id,tags\n0,1,1|2\n1,1,3|4\n0,1,x\n1,1,5|6\n"
+                                        "0,1,1|2|3|4|5|6\n");
+  const auto job_of = [&](int batch_size) {
+    const auto job = ParseJob(
+        absl::StrCat("name: 'j' data { train { path: '", path,
+                     "' csv { header: true } } split { last_share: 0 } label { column: 'y' } "
+                     "max_bad_lines: 1 } table { name: 't' } "
+                     "feature { column: 'id' table: 't' categorical { id: INTEGER } } "
+                     "feature { column: 'tags' table: 't' "
+                     "categorical { id: INTEGER separator: '|' } } dlrm { top: 8 } train { "
+                     "eval_batch_size: 1 learning_rate { base: 0.1 } batch_size: ",
+                     batch_size, " }"),
+        "j", {});
+    if (!job.ok()) ADD_FAILURE() << job.status();
+    return *job;
+  };
+  const auto error_of = [](const Job& job, uint32_t rank, uint32_t workers) {
+    DatasetOptions options;
+    options.max_table_lookups = 6;
+    const auto dataset = Dataset::Open(job, options);
+    const auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(rank), workers, Step(0));
+    for (;;) {
+      const auto batch = (*reader)->Next();
+      if (!batch.ok() || *batch == nullptr) return batch.status();
+    }
+  };
+  // The third row is malformed, and has none.
+  EXPECT_EQ(error_of(job_of(4), 0, 1),
+            absl::InvalidArgumentError(absl::StrCat(
+                path,
+                ":5: feature 'id' has 1 value here, with which this worker's batch has 7 "
+                "lookups of table 't', and may have 6; make train.batch_size smaller, or "
+                "the lists shorter (sequence.max_length)")));
+  EXPECT_TRUE(error_of(job_of(4), 0, 2).ok());
+  EXPECT_EQ(error_of(job_of(1), 0, 1),
+            absl::InvalidArgumentError(absl::StrCat(
+                path,
+                ":6: feature 'tags' has 6 values here, with which this worker's batch has 7 "
+                "lookups of table 't', and may have 6; make train.batch_size smaller, or "
+                "the lists shorter (sequence.max_length)")));
+}
+
+TEST(KeyBufferTest, KeepsOneKeyMoreThanABatchMayHave) {
+  UninitializedVector<Key> keys(3);
+  UninitializedVector<float> weights;
+  KeyBuffer buffer(&keys, &weights, /*most=*/100);
+  for (Key key = 0; key < 1000; ++key) buffer.Add(key);
+  EXPECT_EQ(buffer.size, 101u);
+  EXPECT_EQ(keys.size(), 101u);
+  EXPECT_EQ(keys[99], 99u);
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -1,6 +1,7 @@
 #include "worker/data/kept_rows.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "common/base/status_macros.h"
@@ -35,6 +36,7 @@ class KeptSource : public BatchSource {
   }
   void Cancel() override {}
   absl::Status DescribeBadRow(const RawBatch&, int64_t) override { return absl::OkStatus(); }
+  std::string PlaceOf(const RawBatch&, int64_t) override { return "a row that was kept"; }
 
  private:
   const std::shared_ptr<const Batches> batches_;

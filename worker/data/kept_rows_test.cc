@@ -33,6 +33,7 @@ class Labels : public BatchSource {
   }
   void Cancel() override {}
   absl::Status DescribeBadRow(const RawBatch&, int64_t) override { return absl::OkStatus(); }
+  std::string PlaceOf(const RawBatch&, int64_t) override { return ""; }
 
  private:
   const int64_t rows_;

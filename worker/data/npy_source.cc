@@ -267,4 +267,11 @@ absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
   return absl::InternalError(absl::StrCat("row ", file_row, " is good"));
 }
 
+std::string NpySource::PlaceOf(const RawBatch& raw, int64_t row) {
+  const MappedNpy* const file = files_->sparse != nullptr  ? files_->sparse.get()
+                                : files_->dense != nullptr ? files_->dense.get()
+                                                           : files_->labels.get();
+  return absl::StrCat(file->path(), ": row ", raw.first_row + row);
+}
+
 }  // namespace thermocline

@@ -69,6 +69,7 @@ class NpySource : public BatchSource {
   absl::StatusOr<int64_t> Skip(int64_t rows) override;
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override;
   void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
 
  private:

@@ -615,5 +615,22 @@ TEST_F(ParquetErrorTest, MalformedRowsAreNamedAndMayBeSkipped) {
   EXPECT_EQ(read.bad_rows, 3u);
 }
 
+TEST_F(ParquetErrorTest, TooManyLookups) {
+  const std::string path = Path("data/a.parquet");
+  WriteTestParquet(path,
+                   {{"y", "int64", "[0, 1, 0]"}, {"l", "list of int64", "[[1], [], [1, 2]]"}});
+  DatasetOptions options;
+  options.max_table_lookups = 3;
+  const Job job = MakeJob(absl::StrCat("train { path: '", path,
+                                       "' parquet {} } split { last_share: 0 } "
+                                       "label { column: 'y' }"),
+                          "feature { column: 'l' }");
+  const absl::Status status = ReadAll(job, Split::kTrain, 0, 1, 0, options).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(path + ": row group 0, row 2: feature 'l' has 2 values here, with which "
+                               "this worker's batch has 4 lookups of table 'l', and may have 3"));
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -242,11 +242,16 @@ absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
   ParquetFiles files;
   files.store = found.store;
   files.pinned = found.pinned;
+  int64_t rows = 0;
   for (const std::string& path : paths) {
     ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> file,
                      ParquetFile::Open(path, files.store.get()));
     RETURN_IF_ERROR(parser.Find(path, file->columns()).status());
     files.row_groups.push_back(file->row_group_rows());
+    if (__builtin_add_overflow(rows, file->rows(), &rows)) {
+      return absl::DataLossError(absl::StrCat(path, ": with its ", file->rows(),
+                                              " rows the files have more than can be counted"));
+    }
   }
   files.paths = std::move(paths);
   return files;
@@ -267,8 +272,13 @@ absl::Status ParquetSource::Parse(const RawBatch& raw, Batch* batch,
 absl::Status ParquetSource::DescribeBadRow(const RawBatch& raw, int64_t row) {
   const RawBatch::ColumnRow& at = raw.column_rows[row];
   return absl::InvalidArgumentError(
-      absl::StrCat(paths()[at.block->file], ": row group ", at.block->row_group, ", row ",
-                   at.block->first_row + at.row, ": ", parser_->Describe(*at.block, at.row)));
+      absl::StrCat(PlaceOf(raw, row), ": ", parser_->Describe(*at.block, at.row)));
+}
+
+std::string ParquetSource::PlaceOf(const RawBatch& raw, int64_t row) {
+  const RawBatch::ColumnRow& at = raw.column_rows[row];
+  return absl::StrCat(paths()[at.block->file], ": row group ", at.block->row_group, ", row ",
+                      at.block->first_row + at.row);
 }
 
 }  // namespace thermocline

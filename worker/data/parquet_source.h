@@ -41,6 +41,7 @@ class ParquetSource : public RowSource {
 
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override;
 
  private:
   const std::shared_ptr<const ParquetParser> parser_;

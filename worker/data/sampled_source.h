@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,9 @@ class SampledSource : public BatchSource {
   }
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override {
     return source_->DescribeBadRow(raw, row);
+  }
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override {
+    return source_->PlaceOf(raw, row);
   }
   void Cancel() override { source_->Cancel(); }
 

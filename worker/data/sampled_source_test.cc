@@ -34,6 +34,7 @@ class CountingSource : public BatchSource {
     return absl::OkStatus();
   }
   absl::Status DescribeBadRow(const RawBatch&, int64_t) override { return absl::OkStatus(); }
+  std::string PlaceOf(const RawBatch&, int64_t) override { return ""; }
   void Cancel() override {}
 
  private:

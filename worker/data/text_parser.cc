@@ -170,13 +170,14 @@ absl::StatusOr<int> TextParser::Find(absl::string_view column, absl::string_view
 }
 
 absl::Status TextParser::AddFeatures(const Job& job) {
+  const MissingNumbers missing(job.data());
   std::map<absl::string_view, int> index;
   for (const Feature* feature : EmbeddedFeatures(job)) {
     Keys keys;
     if (!feature->has_cross()) {
       ASSIGN_OR_RETURN(keys.column,
                        Find(feature->column(0), absl::StrCat("feature '", feature->name(), "'")));
-      keys.reader.emplace(*feature);
+      keys.reader.emplace(*feature, missing);
     }
     const std::string& weights = feature->categorical().weights();
     keys.is_plain = !feature->has_cross() && weights.empty();
@@ -205,7 +206,7 @@ absl::Status TextParser::AddFeatures(const Job& job) {
   for (const Feature* feature : NumericFeatures(job)) {
     ASSIGN_OR_RETURN(const int column,
                      Find(feature->column(0), absl::StrCat("feature '", feature->name(), "'")));
-    numbers_.push_back({column, NumberReader(feature->numeric())});
+    numbers_.push_back({column, NumberReader(feature->numeric(), missing)});
   }
   return absl::OkStatus();
 }

@@ -392,6 +392,55 @@ TEST(DescribedText, NumbersAreTransformedInOrder) {
   EXPECT_EQ(strict.Describe("1e39,,,0,"), "column 1 ('a'): '1e39' is too large a number");
 }
 
+TEST(DescribedText, WordsForMissingNumbersAreMissing) {
+  const std::string number =
+      "feature { column: 'a' numeric { missing: 9 transform { log1p {} } } }";
+  const float nine = static_cast<float>(std::log1p(9.0)), three = static_cast<float>(std::log1p(3));
+  const TextParser usual = DescribedParser(number);
+  const Parsed words = Parse(usual, {"NULL,,,0,", "-,,,0,", "nan,,,0,", "\\N,,,0,", "\"n/a\",,,0,",
+                                     "None,,,0,", "3,,,0,", "-9,,,0,"});
+  EXPECT_TRUE(words.bad.empty());
+  std::vector<float> values;
+  for (int i = 0; i < words.batch.size; ++i) values.push_back(words.batch.dense_row(i)[0]);
+  EXPECT_EQ(values, (std::vector<float>{nine, nine, nine, nine, nine, nine, three, 0}));
+  EXPECT_EQ(usual.Describe("--,,,0,"), "column 1 ('a'): '--' is not a number");
+  EXPECT_EQ(usual.Describe("inf,,,0,"), "column 1 ('a'): 'inf' is not a number");
+  // The job's own: of numbers by their value, and no others.
+  const TextParser own = DescribedParser(number, "missing_number: ['-9', '3', 'x']");
+  const Parsed numbers = Parse(own, {"-9.0,,,0,", "3,,,0,", "x,,,0,", "4,,,0,", "NULL,,,0,"});
+  EXPECT_EQ(numbers.bad, (std::vector<int64_t>{4}));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(numbers.batch.dense_row(i)[0], nine) << i;
+  EXPECT_EQ(numbers.batch.dense_row(3)[0], static_cast<float>(std::log1p(4.0)));
+  // Where there is no value for a missing number, the line is malformed, and is told why.
+  EXPECT_EQ(DescribedParser("feature { column: 'a' numeric {} }").Describe("NA,,,0,"),
+            "column 1 ('a'): 'NA' is missing, and numeric.missing says nothing of that");
+}
+
+TEST(DescribedText, WordsForMissingNumbersAreMissingIds) {
+  const auto keys = [](const std::string& categorical, const std::vector<std::string>& lines,
+                       const std::string& data = "") {
+    return KeysOfLines(
+        DescribedParser("feature { column: 'a' categorical { " + categorical + " } }", data),
+        lines);
+  };
+  const Key none = kEmptyCategoryKey;
+  EXPECT_EQ(keys("id: INTEGER", {"NULL,,,0,", "7,,,0,", "-,,,0,"}), (Bags{{none}, {7}, {none}}));
+  EXPECT_EQ(keys("id: HEX missing: NO_KEY", {"NA,,,0,", "a,,,0,"}), (Bags{{}, {10}}));
+  EXPECT_EQ(keys("boundaries: [1, 5]", {"nan,,,0,", "3,,,0,"}), (Bags{{none}, {1}}));
+  EXPECT_EQ(keys("id: INTEGER separator: '|' missing: NO_KEY", {"1|NULL|3,,,0,", "NULL,,,0,"}),
+            (Bags{{1, 3}, {}}));
+  // A number stays an id, and a text of a STRING id is itself: "NA" is a country.
+  EXPECT_EQ(keys("id: INTEGER", {"-9,,,0,"}, "missing_number: '-9'"),
+            (Bags{{static_cast<Key>(-9)}}));
+  EXPECT_EQ(keys("boundaries: [1, 5]", {"-9,,,0,", "0,,,0,"}, "missing_number: '-9'"),
+            (Bags{{none}, {0}}));
+  EXPECT_EQ(keys("id: STRING", {"NA,,,0,"}), (Bags{{HashText("NA")}}));
+  EXPECT_EQ(
+      DescribedParser("feature { column: 'a' categorical { id: INTEGER missing: MALFORMED } }")
+          .Describe("NA,,,0,"),
+      "column 1 ('a'): 'NA' is missing, which categorical.missing refuses");
+}
+
 TEST(DescribedText, SamplesHaveWeights) {
   const std::string feature = "feature { column: 'a' categorical {} }";
   const TextParser parser = DescribedParser(feature, "label { column: 'label' } weight: 'when'");

@@ -152,9 +152,13 @@ absl::Status TextSource::Parse(const RawBatch& raw, Batch* batch, std::vector<in
 }
 
 absl::Status TextSource::DescribeBadRow(const RawBatch& raw, int64_t row) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(PlaceOf(raw, row), ": ", parser_->Describe(raw.TextOf(row))));
+}
+
+std::string TextSource::PlaceOf(const RawBatch& raw, int64_t row) {
   const RawBatch::Origin origin = raw.OriginOf(row);
-  return absl::InvalidArgumentError(absl::StrCat(paths()[origin.file], ":", origin.line, ": ",
-                                                 parser_->Describe(raw.TextOf(row))));
+  return absl::StrCat(paths()[origin.file], ":", origin.line);
 }
 
 }  // namespace thermocline

@@ -7,6 +7,8 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
 #include "proto/job.pb.h"
 #include "worker/fae/pack_identity.h"
 #include "worker/fae/pack_source.h"
@@ -50,9 +52,11 @@ class FilePack : public Pack {
     options.place.progress_before = stretch.progress_before;
     options.place.progress_through = stretch.progress_through;
     options.place.before = before;
+    options.lookups = LookupLimitOf(job);
     return std::make_unique<BatchReader>(
-        std::make_unique<PackSource>(file_, stretch.is_hot, stretch.first_batch,
-                                     stretch.num_batches),
+        std::make_unique<PackSource>(
+            file_, PackShape{options.lookups.features.size(), NumericFeatures(job).size()},
+            stretch.is_hot, stretch.first_batch, stretch.num_batches),
         options);
   }
 
@@ -94,6 +98,15 @@ absl::StatusOr<std::shared_ptr<const Pack>> Pack::Open(const Job& job) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", (*file)->path,
                      "' was made of other data: ", DescribeDifference(identity.data, was.data)));
+  }
+  const PackTail& tail = (*file)->tail;
+  const size_t num_tables = ResolveTables(job).sparse.size();
+  if ((job.has_fae() && tail.batch_size != job.train().batch_size()) ||
+      tail.hot_set.tables.size() != num_tables) {
+    return absl::DataLossError(
+        absl::StrCat("'", (*file)->path, "' is damaged in its tail: it has batches of ",
+                     tail.batch_size, " rows and ", tail.hot_set.tables.size(),
+                     " tables, the job has ", job.train().batch_size(), " and ", num_tables));
   }
   return std::make_shared<FilePack>(*std::move(file));
 }

@@ -1,6 +1,5 @@
 // A batch as bytes, and back.
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -228,7 +227,6 @@ void AppendRow(const Batch& from, int row, Batch* to) {
                            lookups.weights.begin() + end);
     }
     if (added.offsets.empty()) added.offsets.push_back(0);
-    CHECK_LE(added.keys.size(), static_cast<size_t>(std::numeric_limits<int32_t>::max()));
     added.offsets.push_back(static_cast<int32_t>(added.keys.size()));
   }
   ++to->size;

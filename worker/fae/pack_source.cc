@@ -96,8 +96,15 @@ absl::StatusOr<int64_t> PackSource::Skip(int64_t rows) {
 
 absl::Status PackSource::Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>*) {
   const ChunkName name{is_hot_, raw.first_row / pack_->tail.batch_size};
-  const absl::Status status = DecodeChunk({raw.text.data(), raw.text.size()}, name, raw.num_rows,
-                                          raw.slice_begin, raw.slice_end, batch);
+  absl::Status status = DecodeChunk({raw.text.data(), raw.text.size()}, name, raw.num_rows,
+                                    raw.slice_begin, raw.slice_end, batch);
+  if (status.ok() && (batch->features.size() != shape_.num_features ||
+                      static_cast<size_t>(batch->num_dense) != shape_.num_dense)) {
+    status = absl::DataLossError(absl::StrCat("is damaged: batch ", name.batch, " has ",
+                                              batch->features.size(), " features and ",
+                                              batch->num_dense, " dense columns, the job has ",
+                                              shape_.num_features, " and ", shape_.num_dense));
+  }
   if (status.ok()) return status;
   // Only header and tail are looked at before a run begins.
   return WithPath(
@@ -108,6 +115,11 @@ absl::Status PackSource::Parse(const RawBatch& raw, Batch* batch, std::vector<in
 
 absl::Status PackSource::DescribeBadRow(const RawBatch&, int64_t) {
   return absl::InternalError("a pack has no malformed rows");
+}
+
+std::string PackSource::PlaceOf(const RawBatch& raw, int64_t row) {
+  return absl::StrCat("'", pack_->path, "': ", is_hot_ ? "hot" : "cold", " batch ",
+                      raw.first_row / pack_->tail.batch_size, ", row ", row);
 }
 
 }  // namespace thermocline

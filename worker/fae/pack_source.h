@@ -30,12 +30,19 @@ struct PackFile {
   int64_t RowsOf(const ChunkName& name) const;
 };
 
+// What the job has in a batch.
+struct PackShape {
+  size_t num_features = 0;
+  size_t num_dense = 0;
+};
+
 class PackSource : public BatchSource {
  public:
   // REQUIRES: the pack has the batches
-  PackSource(std::shared_ptr<const PackFile> pack, bool is_hot, int64_t first_batch,
-             int64_t num_batches)
+  PackSource(std::shared_ptr<const PackFile> pack, const PackShape& shape, bool is_hot,
+             int64_t first_batch, int64_t num_batches)
       : pack_(std::move(pack)),
+        shape_(shape),
         is_hot_(is_hot),
         first_batch_(first_batch),
         num_batches_(num_batches),
@@ -47,12 +54,14 @@ class PackSource : public BatchSource {
   absl::StatusOr<int64_t> Skip(int64_t rows) override;
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override;
   void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
 
  private:
   ChunkName NextChunk() const { return {is_hot_, next_batch_}; }
 
   const std::shared_ptr<const PackFile> pack_;
+  const PackShape shape_;
   const bool is_hot_;
   const int64_t first_batch_;
   const int64_t num_batches_;

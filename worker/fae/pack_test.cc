@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/fae/pack_source.h"
 #include "worker/fae/test_packs.h"
 
 namespace thermocline {
@@ -294,7 +295,7 @@ TEST_F(PackTest, AnUnfinishedPackLeavesNoFile) {
   std::filesystem::create_directory(Packs());
   const std::unique_ptr<Batch> rows = ReadRows(job_);
   {
-    auto writer = PackWriter::Create(&disk, PackPath(job_), {}, 4);
+    auto writer = PackWriter::Create(&disk, PackPath(job_), {}, 4, LookupLimitOf(job_));
     ASSERT_TRUE(writer.ok());
     for (int i = 0; i < 8; ++i) ASSERT_TRUE((*writer)->Add(*rows, i, true).ok());
     EXPECT_EQ((*writer)->counts().batches[1], 2);
@@ -302,6 +303,36 @@ TEST_F(PackTest, AnUnfinishedPackLeavesNoFile) {
     EXPECT_TRUE(IsUnfinishedPack((*disk.List(Packs()))[0]));
   }
   EXPECT_THAT(*disk.List(Packs()), IsEmpty());
+}
+
+TEST_F(PackTest, MoreValuesThanABatchCanNumberAreAnError) {
+  PosixDisk disk;
+  std::filesystem::create_directory(Packs());
+  const std::unique_ptr<Batch> rows = ReadRows(job_);
+  LookupLimit limit = LookupLimitOf(job_);
+  limit.most = 5;
+  auto writer = PackWriter::Create(&disk, PackPath(job_), {}, 4, limit);
+  ASSERT_TRUE(writer.ok());
+  // Row i has i % 4 values, and an empty list has none.
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE((*writer)->Add(*rows, i, true).ok());
+  const absl::Status status = (*writer)->Add(*rows, 3, true);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("feature 'list' has 6 values in a batch with it"));
+}
+
+// A pack whose checksums are right, with another number of features than the job that it names.
+TEST_F(PackTest, BatchesOfAnotherShapeAreDataLoss) {
+  WritePack(job_, IsHot);
+  const auto file = PackFile::Open(std::make_unique<PosixDisk>().get(), PackPath(job_));
+  ASSERT_TRUE(file.ok());
+  for (const PackShape shape : {PackShape{3, 1}, PackShape{2, 0}, PackShape{2, 1}}) {
+    BatchReaderOptions options;
+    options.batch_size = 4;
+    BatchReader reader(std::make_unique<PackSource>(*file, shape, /*is_hot=*/true, 0, 1), options);
+    const bool fits = shape.num_features == 2 && shape.num_dense == 1;
+    EXPECT_EQ(reader.Next().status().code(),
+              fits ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
+  }
 }
 
 TEST(PackFormat, GoldenBytes) {

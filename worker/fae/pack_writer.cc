@@ -30,10 +30,12 @@ void ClearRows(Batch* batch) {
 
 absl::StatusOr<std::unique_ptr<PackWriter>> PackWriter::Create(Disk* disk, const std::string& path,
                                                                const PackIdentity& identity,
-                                                               int64_t batch_size) {
+                                                               int64_t batch_size,
+                                                               const LookupLimit& lookups) {
   CHECK_GE(batch_size, 1);
   std::unique_ptr<PackWriter> writer(new PackWriter(disk, path));
   writer->tail_.batch_size = batch_size;
+  writer->lookups_ = lookups;
   ASSIGN_OR_RETURN(writer->file_, disk->Create(writer->temporary()));
   RETURN_IF_ERROR(writer->Append(EncodePackHeader(identity)));
   return writer;
@@ -69,6 +71,17 @@ absl::Status PackWriter::WriteBatch(bool is_hot) {
 }
 
 absl::Status PackWriter::Add(const Batch& from, int row, bool is_hot) {
+  const Batch& to = open_[is_hot];
+  for (size_t f = 0; f < from.features.size(); ++f) {
+    const UninitializedVector<int32_t>& offsets = from.features[f].offsets;
+    const size_t all = (to.features.empty() ? 0 : to.features[f].keys.size()) +
+                       static_cast<size_t>(offsets[row + 1] - offsets[row]);
+    if (all <= static_cast<size_t>(lookups_.most)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training row ", from.first_row + row, " or a malformed one behind it: feature '",
+        lookups_.features[f], "' has ", all, " values in a batch with it, and may have ",
+        lookups_.most, "; make train.batch_size smaller, or the lists shorter"));
+  }
   AppendRow(from, row, &open_[is_hot]);
   ++tail_.counts.rows[is_hot];
   return open_[is_hot].size < tail_.batch_size ? absl::OkStatus() : WriteBatch(is_hot);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/disk/disk.h"
+#include "worker/data/batch_reader.h"
 #include "worker/fae/pack_format.h"
 
 namespace thermocline {
@@ -18,14 +19,18 @@ namespace thermocline {
 class PackWriter {
  public:
   // Makes `path`.tmp; its folder exists. `disk` outlives the writer. Errors: as Disk::Create().
+  // lookups: of each feature in a batch, at most 2^31 - 1.
   static absl::StatusOr<std::unique_ptr<PackWriter>> Create(Disk* disk, const std::string& path,
                                                             const PackIdentity& identity,
-                                                            int64_t batch_size);
+                                                            int64_t batch_size,
+                                                            const LookupLimit& lookups);
   ~PackWriter();
   PackWriter(const PackWriter&) = delete;
   PackWriter& operator=(const PackWriter&) = delete;
 
-  // Adds one row of `from` to the batches of a kind. Errors: as AppendFile::Append().
+  // Adds one row of `from` to the batches of a kind. Errors: as AppendFile::Append();
+  // kInvalidArgument (a batch would have more lookups of a feature than a pack can number: says of
+  // which one, and which row of the data it is).
   absl::Status Add(const Batch& from, int row, bool is_hot);
   // Writes what is left and puts the file in its place; the last batch of each kind may be shorter.
   // Errors: as AppendFile, Disk::Rename() and Disk::SyncDirectory().
@@ -43,6 +48,7 @@ class PackWriter {
 
   Disk& disk_;
   const std::string path_;
+  LookupLimit lookups_;
   std::unique_ptr<AppendFile> file_;
   bool finished_ = false;
   uint64_t bytes_ = 0;

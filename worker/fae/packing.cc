@@ -158,10 +158,12 @@ class PackMaker {
   absl::StatusOr<Json> Make() {
     const double share = job_.calibration().sample_share();
     // First of all, so that a folder that can't be written to is known at once.
+    LookupLimit lookups = LookupLimitOf(job_);
+    lookups.most = std::numeric_limits<int32_t>::max();
     ASSIGN_OR_RETURN(
         const std::unique_ptr<PackWriter> writer,
         PackWriter::Create(options_.disk, path_, identity_,
-                           WantsBatches(job_) ? int64_t{job_.train().batch_size()} : 1));
+                           WantsBatches(job_) ? int64_t{job_.train().batch_size()} : 1, lookups));
     ASSIGN_OR_RETURN(const CalibrationOptions calibration, CalibrationOptions::Of(job_));
     const Stopwatch calibrating;
     int64_t sampled_rows = 0;

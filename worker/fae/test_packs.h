@@ -80,7 +80,8 @@ void WritePack(const Job& job, const IsHot& is_hot) {
   identity.job = IdentifyJob(job);
   CHECK(IdentifyData(job, &identity).ok());
   CHECK(CreateDirectories(&disk, job.calibration().directory()).ok());
-  auto writer = PackWriter::Create(&disk, PackPath(job), identity, job.train().batch_size());
+  auto writer = PackWriter::Create(&disk, PackPath(job), identity, job.train().batch_size(),
+                                   LookupLimitOf(job));
   CHECK(writer.ok());
   const std::unique_ptr<Batch> rows = ReadRows(job);
   for (int i = 0; i < rows->size; ++i) CHECK((*writer)->Add(*rows, i, is_hot(i)).ok());

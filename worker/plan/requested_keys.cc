@@ -79,6 +79,11 @@ absl::Status RequestPlanner::Plan(TableId table, absl::Span<const KeyRequest> re
   salt_ = TableSalt(table);
   size_t most_keys = 0;
   for (const KeyRequest& request : requests) most_keys += request.keys.size();
+  if (most_keys >= KeyNumbers::kMaxKeys) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        requests.size(), " ranks ask rank ", owner_.value(), " for ", most_keys, " keys of table ",
+        table.value(), ", which are more than it can number; make train.batch_size smaller"));
+  }
   numbers_.Begin(most_keys);
   for (auto* scratch : {&servers_of_, &counts_, &first_ranks_, &last_ranks_}) {
     scratch->resize(most_keys);

@@ -58,9 +58,9 @@ class RequestPlanner {
   // ClusterMap(num_ranks) gives it.
   RequestPlanner(WorkerRank owner, uint32_t num_ranks, const ClusterMap& servers);
 
-  // requests: [ranks] of one table, fewer than 2^31 keys together. Errors: kInvalidArgument (a rank
-  // asks twice for a key, for one without a lookup, or for one that another rank owns: names rank,
-  // table and key). A count saturates.
+  // requests: [ranks] of one table. Errors: kInvalidArgument (a rank asks twice for a key, for one
+  // without a lookup, or for one that another rank owns: names rank, table and key; all together
+  // ask for 2^31 keys or more). A count saturates.
   absl::Status Plan(TableId table, absl::Span<const KeyRequest> requests, RequestedKeys* to);
 
  private:

@@ -198,6 +198,10 @@ TEST(RequestedKeysTest, RefusesWhatNoWorkerSends) {
   EXPECT_EQ(error_of({{another}, {1}, {}}),
             absl::InvalidArgumentError("rank 1 asks rank 1 for key " + std::to_string(another) +
                                        " of table 7, which rank 2 owns"));
+  // More than there are numbers: none of them is looked at.
+  const KeyRequest most = {absl::MakeConstSpan(&own, KeyNumbers::kMaxKeys / 2), {}};
+  EXPECT_EQ(planner.Plan(kTable, {most, most, {}}, &requested).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ class OwnCacheStage : public CacheStage {
 
   absl::StatusOr<bool> Admit(absl::StatusOr<bool> has_step, StepContext* context) override {
     if (has_step.ok() && *has_step) {
-      planner_.Admit(context->step(), SharesOf(context->plan), &context->cache_plan);
+      RETURN_IF_ERROR(
+          planner_.Admit(context->step(), SharesOf(context->plan), &context->cache_plan));
     }
     return has_step;
   }
@@ -96,7 +97,8 @@ class SharedCacheStage : public CacheStage {
     ASSIGN_OR_RETURN(const bool all_have, exchange_->HasStep(step));
     if (!all_have) return false;
     RETURN_IF_ERROR(TakeRequests(context));
-    planner_.Admit(step, SharesOf(context->of_cache.Get<SharedPlan>()), &context->cache_plan);
+    RETURN_IF_ERROR(
+        planner_.Admit(step, SharesOf(context->of_cache.Get<SharedPlan>()), &context->cache_plan));
     return true;
   }
 

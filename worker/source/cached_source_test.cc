@@ -232,7 +232,9 @@ class TraceRunner {
       const std::shared_ptr<StepContext> context = contexts_->Take();
       FillBatch(context->batch.get());
       batch_planner_.Plan(*context->batch, &context->plan);
-      cache_planner_.Admit(context->step(), SharesOf(context->plan), &context->cache_plan);
+      EXPECT_TRUE(
+          cache_planner_.Admit(context->step(), SharesOf(context->plan), &context->cache_plan)
+              .ok());
       window_.push_back(context);
     }
     if (window_.empty()) return nullptr;

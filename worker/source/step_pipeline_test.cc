@@ -52,6 +52,7 @@ class FakeSource : public BatchSource {
     }
     return absl::OkStatus();
   }
+  std::string PlaceOf(const RawBatch&, int64_t) override { return ""; }
   absl::Status DescribeBadRow(const RawBatch&, int64_t) override {
     return absl::InternalError("no row is bad");
   }
