@@ -15,6 +15,7 @@
 #include "common/base/process_limits.h"
 #include "common/base/scheduler.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/job/schedule_text.h"
@@ -147,6 +148,10 @@ absl::Status SetStart(WorkerOptions* options) {
 }
 
 int Run() {
+  if (const absl::Status threads = CheckThreads(); !threads.ok()) {
+    LogLine(absl::StrCat("failed: ", threads.ToString()));
+    return kExitTrouble;
+  }
   absl::StatusOr<Job> job = LoadJob(absl::GetFlag(FLAGS_job), {});
   if (!job.ok()) {
     LogLine(job.status().message());
