@@ -16,6 +16,7 @@
 #include "common/base/scheduler.h"
 #include "common/base/task_queue.h"
 #include "common/base/thread_pool.h"
+#include "common/base/threads.h"
 #include "common/disk/disk.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
@@ -137,6 +138,10 @@ SpillIo SpillTo(RowStoreOpener* stores) {
 }
 
 int Run() {
+  if (const absl::Status threads = CheckThreads(); !threads.ok()) {
+    LogLine(absl::StrCat("failed: ", threads.ToString()));
+    return kExitTrouble;
+  }
   const absl::Status flags = CheckFlags();
   if (!flags.ok()) {
     LogLine(flags.message());

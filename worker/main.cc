@@ -15,6 +15,7 @@
 #include "common/base/process_limits.h"
 #include "common/base/scheduler.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/job/schedule_text.h"
@@ -147,10 +148,14 @@ absl::Status SetStart(WorkerOptions* options) {
 }
 
 int Run() {
+  if (const absl::Status threads = CheckThreads(); !threads.ok()) {
+    LogLine(absl::StrCat("failed: ", threads.ToString()));
+    return kExitTrouble;
+  }
   absl::StatusOr<Job> job = LoadJob(absl::GetFlag(FLAGS_job), {});
   if (!job.ok()) {
     LogLine(job.status().message());
-    return kExitUsage;
+    return absl::IsUnavailable(job.status()) ? kExitTrouble : kExitUsage;
   }
   FillPackDirectory(absl::GetFlag(FLAGS_job), &*job);
   WorkerOptions options;
@@ -202,7 +207,7 @@ int Run() {
   const auto server = GrpcServer::Start(server_options, {&service});
   if (!server.ok()) {
     LogLine(server.status().message());
-    return absl::IsUnavailable(server.status()) ? kExitFailed : kExitUsage;
+    return absl::IsUnavailable(server.status()) ? kExitTrouble : kExitUsage;
   }
   if (!server_options.tls.empty()) {
     LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
@@ -222,9 +227,8 @@ int Run() {
   (*server)->Shutdown(/*grace_ms=*/100);
   if (!status.ok()) {
     LogLine(absl::StrCat("failed: ", status.ToString(absl::StatusToStringMode::kWithNoExtraData)));
-    return IsServerLoss(status) ? kExitServerLost : kExitFailed;
   }
-  return 0;
+  return ExitCodeOf(status);
 }
 
 }  // namespace

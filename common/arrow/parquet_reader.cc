@@ -1,4 +1,5 @@
 #include <arrow/io/file.h>
+#include <arrow/util/io_util.h>
 #include <parquet/exception.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/arrow/arrow_files.h"
 #include "common/arrow/parquet.h"
@@ -14,12 +16,22 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
+#include "common/disk/retry_io.h"
 
 namespace thermocline {
 namespace {
 
 // Pages of a local file are read through buffers of this size, one for each column.
 constexpr int64_t kReadBufferBytes = 256 << 10;
+
+// Whether the file could not be read; else it is damaged. Arrow gives what a decompressor finds the
+// same code as what disks and stores report.
+bool IsReadTrouble(const std::exception& error) {
+  const auto* const of_arrow = dynamic_cast<const parquet::ParquetStatusException*>(&error);
+  if (of_arrow == nullptr) return false;
+  return IsIoTrouble(arrow::internal::ErrnoFromStatus(of_arrow->status())) ||
+         absl::StrContains(error.what(), "AWS Error");
+}
 
 class ArrowParquetFile : public ParquetFile {
  public:
@@ -84,7 +96,7 @@ class ArrowParquetFile : public ParquetFile {
             error.row == 0 ? " row" : " rows", " have more than ", max_list_values_,
             " values together; ", rows, " rows are read at a time, those of a row group at most"));
       } catch (const std::exception& error) {
-        return Damaged(columns_[selected_[i]].name, error.what());
+        return ReadError(columns_[selected_[i]].name, error);
       }
     }
     left_ -= rows;
@@ -95,9 +107,10 @@ class ArrowParquetFile : public ParquetFile {
   // Rows before the wanted one that are read at a time.
   static constexpr int64_t kPassedRows = 16384;
 
-  absl::Status Damaged(const std::string& column, absl::string_view what) const {
-    return absl::DataLossError(
-        absl::StrCat(path_, ": row group ", next_group_ - 1, ", column '", column, "': ", what));
+  absl::Status ReadError(const std::string& column, const std::exception& error) const {
+    const std::string message = absl::StrCat(path_, ": row group ", next_group_ - 1, ", column '",
+                                             column, "': ", error.what());
+    return IsReadTrouble(error) ? absl::UnavailableError(message) : absl::DataLossError(message);
   }
 
   absl::Status BeginGroup() {
@@ -119,7 +132,7 @@ class ArrowParquetFile : public ParquetFile {
                                           columns_[selected_[i]], max_list_values_));
       }
     } catch (const std::exception& error) {
-      return Damaged(selected_.empty() ? "" : columns_[selected_[i]].name, error.what());
+      return ReadError(selected_.empty() ? "" : columns_[selected_[i]].name, error);
     }
     return absl::OkStatus();
   }

@@ -14,6 +14,9 @@ inline constexpr int kExitUsage = 2;  // Bad flags or a bad job file: nothing wa
 // A worker has lost a server, or pushes that a server had acknowledged to it. The job itself is not
 // at fault.
 inline constexpr int kExitServerLost = 3;
+// What a process needs can't be had for now: the disk or store of its data fails, a process does
+// not answer, no thread can be made. Nothing is wrong with the job, and it may succeed later.
+inline constexpr int kExitTrouble = 4;
 
 // Ranges of settings.
 //

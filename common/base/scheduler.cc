@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/threads.h"
 
 namespace thermocline {
 
-ThreadScheduler::ThreadScheduler() : thread_([this] { Run(); }) {}
+ThreadScheduler::ThreadScheduler() : thread_(MakeThread([this] { Run(); })) {}
 
 ThreadScheduler::~ThreadScheduler() {
   {

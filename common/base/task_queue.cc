@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/threads.h"
 
 namespace thermocline {
 
@@ -26,7 +27,7 @@ void TaskQueue::Run(std::function<void()> task) {
   // While the queue stops, only running tasks queue others: their threads take those next.
   if (tasks_.size() <= idle_threads_ || threads_.size() == max_threads_ || stopping_) return;
   ++idle_threads_;
-  threads_.emplace_back([this] { Loop(); });
+  threads_.push_back(MakeThread([this] { Loop(); }));
 }
 
 void TaskQueue::AwaitIdle() {

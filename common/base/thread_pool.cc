@@ -3,8 +3,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "common/base/check.h"
+#include "common/base/threads.h"
 
 namespace thermocline {
 namespace {
@@ -27,7 +30,9 @@ ThreadPool::ThreadPool(int num_threads) {
   CHECK_GE(num_threads, 1);
   CHECK_LE(static_cast<uint64_t>(num_threads), kThreads);
   for (int thread = 1; thread < num_threads; ++thread) {
-    threads_.emplace_back([this, thread] { WorkerLoop(thread); });
+    std::optional<std::thread> made = TryMakeThread([this, thread] { WorkerLoop(thread); });
+    if (!made.has_value()) break;
+    threads_.push_back(*std::move(made));
   }
 }
 

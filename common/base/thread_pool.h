@@ -21,7 +21,8 @@ namespace thermocline {
 // ParallelFor may run then.
 class ThreadPool {
  public:
-  // `num_threads` includes the one that calls ParallelFor. REQUIRES: num_threads >= 1
+  // `num_threads` includes the one that calls ParallelFor; there are fewer where no more can be
+  // made. REQUIRES: num_threads >= 1
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

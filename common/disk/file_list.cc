@@ -1,6 +1,7 @@
 #include "common/disk/file_list.h"
 
 #include <glob.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,35 +12,63 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/disk/retry_io.h"
 
 namespace thermocline {
 namespace {
 
 namespace fs = std::filesystem;
 
+absl::Status ListError(const std::string& path, absl::string_view what, int error) {
+  const std::string message = absl::StrCat(path, ": ", what, std::strerror(error));
+  if (IsIoTrouble(error)) return absl::UnavailableError(message);
+  return error == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
+}
+
+// Adds the path where it is a plain file. Trouble is an error: a file that it hides would be left
+// out of the data without a word.
+absl::Status AddFile(const std::string& path, std::vector<std::string>* files) {
+  struct stat info;
+  if (RetryIo([&] { return stat(path.c_str(), &info); }) != 0) {
+    return IsIoTrouble(errno) ? ListError(path, "", errno) : absl::OkStatus();
+  }
+  if (S_ISREG(info.st_mode)) files->push_back(path);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> FilesOfFolder(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    std::error_code ignored;
-    if (name[0] == '.' || name[0] == '_' || !it->is_regular_file(ignored)) continue;
-    files.push_back(it->path().string());
+    if (name[0] == '.' || name[0] == '_') continue;
+    RETURN_IF_ERROR(AddFile(it->path().string(), &files));
   }
-  if (error) return absl::PermissionDeniedError(absl::StrCat(folder, ": ", error.message()));
+  if (error) return ListError(folder, "", error.value());
   if (files.empty()) return absl::NotFoundError(absl::StrCat(folder, ": the folder has no files"));
   return files;
 }
 
+// Of a folder that can't be listed. Nonzero ends the glob.
+thread_local int glob_trouble;
+int OnGlobError(const char*, int error) {
+  if (!IsIoTrouble(error)) return 0;
+  glob_trouble = error;
+  return 1;
+}
+
 absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& pattern) {
   glob_t found = {};
-  const int result = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  const int result = glob(pattern.c_str(), GLOB_NOSORT, OnGlobError, &found);
   std::vector<std::string> files;
+  absl::Status status;
+  if (result == GLOB_ABORTED) status = ListError(pattern, "", glob_trouble);
   for (size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
-    std::error_code ignored;
-    if (fs::is_regular_file(found.gl_pathv[i], ignored)) files.push_back(found.gl_pathv[i]);
+    status.Update(AddFile(found.gl_pathv[i], &files));
   }
   globfree(&found);
+  RETURN_IF_ERROR(status);
   if (files.empty()) {
     return absl::NotFoundError(absl::StrCat(pattern, ": no file matches the pattern"));
   }
@@ -69,9 +98,7 @@ absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& path) {
     files = FilesOfFolder(path);
   } else if (!fs::exists(status)) {
     if (path.find_first_of("*?[") == path.npos) {
-      const std::string what = absl::StrCat(path, ": cannot open: ", std::strerror(error.value()));
-      return error.value() == EACCES ? absl::PermissionDeniedError(what)
-                                     : absl::NotFoundError(what);
+      return ListError(path, "cannot open: ", error.value());
     }
     files = FilesThatMatch(path);
   }

@@ -19,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/disk/retry_io.h"
 
 namespace thermocline {
 namespace {
@@ -151,7 +152,8 @@ MappedNpy::MappedNpy(std::string path, NpyHeader header, const uint8_t* base, si
 MappedNpy::~MappedNpy() { munmap(const_cast<uint8_t*>(base_), bytes_); }
 
 absl::StatusOr<std::unique_ptr<MappedNpy>> MappedNpy::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto fd =
+      static_cast<int>(RetryIo([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   if (fd < 0) return SystemError(path, "cannot open", errno);
   struct stat info = {};
   const int stat_error = fstat(fd, &info) == 0 ? 0 : errno;

@@ -20,6 +20,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/disk/disk.h"
+#include "common/disk/retry_io.h"
 
 namespace thermocline {
 namespace {
@@ -174,8 +175,8 @@ class PosixReadFile : public ReadFile {
   absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
     CHECK_LE(offset + out.size(), size_);
     while (!out.empty()) {
-      const ssize_t got = pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
+      const ssize_t got = RetryIo(
+          [&] { return pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
       if (got < 0) return absl::UnavailableError(ErrorOf("read", path_, errno).message());
       if (got == 0) {
         return absl::UnavailableError(

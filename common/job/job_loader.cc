@@ -26,7 +26,9 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
     const std::string what = absl::StrCat("job file '", path, "': ", std::strerror(errno));
-    return errno == EACCES ? absl::PermissionDeniedError(what) : absl::NotFoundError(what);
+    if (errno == EACCES) return absl::PermissionDeniedError(what);
+    return errno == ENOENT || errno == ENOTDIR ? absl::NotFoundError(what)
+                                               : absl::UnavailableError(what);
   }
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat("job file '", path, "' is not a file"));
@@ -40,7 +42,9 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file.is_open() || file.bad()) {
-    return absl::PermissionDeniedError(absl::StrCat("job file '", path, "' can't be read"));
+    const std::string what =
+        absl::StrCat("job file '", path, "' can't be read: ", std::strerror(errno));
+    return errno == EACCES ? absl::PermissionDeniedError(what) : absl::UnavailableError(what);
   }
   return text.str();
 }

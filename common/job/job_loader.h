@@ -22,8 +22,8 @@ enum class JobUse { kRead, kTrain };
 
 // Reads a job file, takes out the fields `cleared`, applies `overrides` ("path.to.field=value", see
 // job_override.h) and returns the job with every default filled in, checked.
-// Errors: kNotFound, kPermissionDenied, kInvalidArgument (names file, line and field; where a flag
-// alone is to blame, the flag first).
+// Errors: kNotFound, kPermissionDenied, kUnavailable (it can't be read now), kInvalidArgument
+// (names file, line and field; where a flag alone is to blame, the flag first).
 absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::string>& overrides,
                             const std::vector<std::string>& cleared = {},
                             JobUse use = JobUse::kRead);

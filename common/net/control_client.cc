@@ -55,7 +55,7 @@ absl::StatusOr<Reply> ControlClient::Call(
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (status.ok()) return reply;
-  const absl::Status error = FromGrpcStatus(status);
+  const absl::Status error = FromGrpcStatusOfAnswer(status);
   const std::string where = absl::StrCat(name, " at ", address_);
   if (MayBeTls(error.message(), tls_)) {
     const std::string why = ExplainHandshake(address_, tls_, std::min(timeout, kHandshakeTimeout));

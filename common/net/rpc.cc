@@ -106,6 +106,12 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
                                             "no answer; does a firewall close the port?"}}));
 }
 
+absl::Status FromGrpcStatusOfAnswer(const grpc::Status& status) {
+  const absl::Status error = FromGrpcStatus(status);
+  if (!absl::IsCancelled(error)) return error;
+  return absl::UnavailableError("the process at the other end ended the call without an answer");
+}
+
 absl::Status WithContext(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));

@@ -30,6 +30,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 // gRPC ends a call whose peer disconnects with INTERNAL and no text: that becomes kUnavailable, as
 // for other broken connections. Our own programs always send a text.
 absl::Status FromGrpcStatus(const grpc::Status& status);
+// The same of a call that its caller has not cancelled. A process that ends cancels the calls that
+// it has not answered: that becomes kUnavailable, as where a signal kills it.
+absl::Status FromGrpcStatusOfAnswer(const grpc::Status& status);
 
 // The same code, with "context: " before the message. An OK status stays as it is.
 absl::Status WithContext(const absl::Status& status, absl::string_view context);

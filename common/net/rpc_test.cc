@@ -26,6 +26,13 @@ TEST(Status, AnEndWithoutAReasonIsABrokenConnection) {
   EXPECT_NE(silent.message(), "");
 }
 
+TEST(Status, AnAnswerOfAProcessThatEndsIsABrokenConnection) {
+  const grpc::Status cancelled(grpc::StatusCode::CANCELLED, "CANCELLED");
+  EXPECT_EQ(FromGrpcStatusOfAnswer(cancelled).code(), absl::StatusCode::kUnavailable);
+  const grpc::Status refused(grpc::StatusCode::FAILED_PRECONDITION, "why");
+  EXPECT_EQ(FromGrpcStatusOfAnswer(refused), FromGrpcStatus(refused));
+}
+
 TEST(Status, AConnectionThatNothingAnswersIsInPlainWords) {
   EXPECT_EQ(
       FromGrpcStatus(grpc::Status(grpc::StatusCode::UNAVAILABLE,

@@ -71,6 +71,7 @@ struct GenerationState {
 
   // Why it ends.
   absl::Status fatal;          // What can't be done here.
+  absl::Status trouble;        // What did not come about, and may the next time.
   bool lacks_hosts = false;    // That is why.
   absl::Status restart_error;  // A server that can't recover.
   absl::Status stall_error;

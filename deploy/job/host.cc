@@ -18,10 +18,18 @@ bool HostTable::Knows(const std::string& name, uint64_t nonce) const {
   return retired != retired_.end() && retired->second.count(nonce) != 0;
 }
 
-void HostTable::Add(const Host& host) {
+bool HostTable::Add(const Host& host) {
   CHECK(!Knows(host.name, host.nonce));
-  CHECK(hosts_.emplace(host.name, host).second);
+  CHECK(Find(host.name) == nullptr);
+  if (!build_.empty() && host.build != build_) {
+    refused_[host.name] = host.build;
+    retired_[host.name].insert(host.nonce);
+    return false;
+  }
+  hosts_.emplace(host.name, host);
   lost_.erase(host.name);
+  refused_.erase(host.name);
+  return true;
 }
 
 bool HostTable::Lose(const std::string& name, uint64_t nonce, const std::string& why) {
@@ -35,19 +43,16 @@ bool HostTable::Lose(const std::string& name, uint64_t nonce, const std::string&
 
 std::vector<Host> HostTable::Usable() const {
   std::vector<Host> usable;
-  for (const auto& [name, host] : hosts_) {
-    if (build_.empty() || host.build == build_) usable.push_back(host);
-  }
+  for (const auto& [name, host] : hosts_) usable.push_back(host);
   return usable;
 }
 
 std::string HostTable::Describe() const {
   std::vector<std::string> names, others, lost;
-  for (const Host& host : Usable()) names.push_back(host.name);
-  for (const auto& [name, host] : hosts_) {
-    if (build_.empty() || host.build == build_) continue;
-    others.push_back(absl::StrCat(name, " (its build is '", host.build, "', the controller's is '",
-                                  build_, "')"));
+  for (const auto& [name, host] : hosts_) names.push_back(name);
+  for (const auto& [name, build] : refused_) {
+    others.push_back(
+        absl::StrCat(name, " (its build is '", build, "', the controller's is '", build_, "')"));
   }
   for (const auto& [name, why] : lost_) lost.push_back(absl::StrCat(name, " (", why, ")"));
   std::string text = names.empty() ? "none" : absl::StrJoin(names, ", ");

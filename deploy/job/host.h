@@ -25,30 +25,32 @@ struct Host {
 // Which hosts are there. Copyable. Not thread-safe.
 class HostTable {
  public:
-  // Hosts of another build are not used; "": of any.
+  // Hosts of another build are refused; "": none is.
   explicit HostTable(std::string build) : build_(std::move(build)) {}
 
-  // Null: it is not there.
+  // Null: it is not there, or refused.
   const Host* Find(const std::string& name) const;
-  // Whether this registration of the host is known already, there or lost: news of it is void.
+  // Whether this registration of the host is known already, there, lost or refused: news of it is
+  // void.
   bool Knows(const std::string& name, uint64_t nonce) const;
   // REQUIRES: !Knows(host.name, host.nonce), Find(host.name) == nullptr
-  void Add(const Host& host);
+  // False: it is refused, and counts for nothing.
+  bool Add(const Host& host);
   // False: no such registration is there.
   bool Lose(const std::string& name, uint64_t nonce, const std::string& why);
 
   size_t size() const { return hosts_.size(); }
-  // That can be used, by name.
-  std::vector<Host> Usable() const;
-  // For errors: which are there, which builds differ, which were lost:
+  std::vector<Host> Usable() const;  // By name.
+  // For errors: which are there, which were refused, which were lost:
   // "h1, h2; not used: h3 (its build is 'b', the controller's is 'a'); lost: h4 (no sign for 30s)".
   std::string Describe() const;
 
  private:
   std::string build_;
   std::map<std::string, Host> hosts_;                  // By name; those that are there.
+  std::map<std::string, std::string> refused_;         // By name: its build.
   std::map<std::string, std::string> lost_;            // By name: why.
-  std::map<std::string, std::set<uint64_t>> retired_;  // Nonces of lost registrations, by name.
+  std::map<std::string, std::set<uint64_t>> retired_;  // Nonces of lost and refused registrations.
 };
 
 }  // namespace thermocline

@@ -160,7 +160,7 @@ void JobMachine::State::CheckStartup(ProcessRole role) {
     return is_server ? ConfigureServers() : BeginTraining();
   }
   if (now_ < generation_.startup_deadline) return;
-  Fail(absl::DeadlineExceededError(
+  GiveUp(absl::DeadlineExceededError(
       absl::StrCat(ProcessName(role, *missing), " did not come up within ",
                    absl::FormatDuration(StartupTimeout()),
                    options_.num_hosts == 0 ? " (cluster.startup_timeout_s"
@@ -178,12 +178,17 @@ void JobMachine::State::On(const event::ProcessStarted& started) {
 
 void JobMachine::State::On(const event::NotStarted& failed) {
   ProcessState* const process = generation_.processes.Find(failed.id);
-  if (process == nullptr || !process->is_running || !IsRunning()) return;
+  if (process == nullptr || !process->is_running) return;
   process->is_running = false;
-  if (failed.id.role == ProcessRole::kWorker || !IsConfiguredOnce()) return Fail(failed.why);
-  const std::string how = absl::StrCat("can't be started again: ", failed.why.message());
-  Tell(absl::StrCat(failed.id.Name(), " ", how));
+  const bool is_again = failed.id.incarnation > 1;
+  // What this machine lacks, a program say, it lacks the next time, too. Of several hosts one may
+  // be broken; and each may be short of processes for a while.
+  if (!is_again && options_.num_hosts == 0 && !IsUnanswered(failed.why)) return Fail(failed.why);
+  const std::string how =
+      absl::StrCat("can't be started", is_again ? " again" : "", ": ", failed.why.message());
   process->end = ProcessEnd{std::nullopt, how, how};
+  if (!IsRunning()) return;
+  Tell(absl::StrCat(failed.id.Name(), " ", how));
   Settle();
 }
 
@@ -222,7 +227,8 @@ void JobMachine::State::On(const event::Configured& configured) {
     return;
   }
   const bool is_first = stage_ == Stage::kConfiguring;
-  if (IsUnanswered(status) && !(is_first && TakesConfigurationAtOnce())) {
+  if (IsUnanswered(status)) {
+    if (is_first && TakesConfigurationAtOnce()) return GiveUp(status);
     server->not_configured = status;
     server->configure_at = now_ + kConfigureRetryPeriod;
     return;

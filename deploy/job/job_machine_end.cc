@@ -128,6 +128,12 @@ void JobMachine::State::On(const event::UserStop& stop) {
   if (IsRunning()) Stop();
 }
 
+// Another generation may fare better.
+void JobMachine::State::GiveUp(const absl::Status& trouble) {
+  generation_.trouble = trouble;
+  Settle();
+}
+
 // Waits for other processes that end: all failures are judged together.
 void JobMachine::State::Settle() {
   if (!IsRunning()) return;
@@ -210,6 +216,7 @@ JobMachine::State::Cause JobMachine::State::FindCause() const {
     return {What::kLost, status, absl::StrCat(ends, "; ", missed)};
   }
   if (!g.fatal.ok()) return {g.lacks_hosts ? What::kLost : What::kFailed, g.fatal, ""};
+  if (!g.trouble.ok()) return {What::kLost, g.trouble, std::string(g.trouble.message())};
   if (g.stalled_at.has_value()) return {What::kStalled, g.stall_error, g.stall_reason};
   if (g.is_result_written && !g.digest.ok()) {
     const bool is_lost = absl::IsDataLoss(g.digest.status());

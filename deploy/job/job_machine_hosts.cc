@@ -12,8 +12,7 @@ void JobMachine::State::On(const event::HostUp& up) {
   if (const Host* const before = hosts_.Find(host.name)) {
     On(event::HostLost{host.name, before->nonce, "its agent was started again"});
   }
-  hosts_.Add(host);
-  if (stage_ > Stage::kWaitingForHosts) {
+  if (hosts_.Add(host) && stage_ > Stage::kWaitingForHosts) {
     Tell(absl::StrCat("host ", host.name, " came; it is used from the next generation on"));
   }
 }

@@ -130,16 +130,36 @@ TEST_F(JobMachineHostsTest, WhoDidNotComeIsSaid) {
                                         "hosts that are there: h1"));
 }
 
-TEST_F(JobMachineHostsTest, AnotherBuildEndsTheJobAtOnce) {
+// It may be a stray one: the job waits for its own hosts.
+TEST_F(JobMachineHostsTest, AHostOfAnotherBuildCountsForNothing) {
   Open();
   Up("h1", 1);
   Host other = MakeHost("h2", 2);
   other.build = "b2";
   Take(event::HostUp{other});
+  EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
+  Wait(absl::Seconds(299));
+  EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
+  Wait(absl::Seconds(1));
   EXPECT_EQ(Finished().status,
-            absl::FailedPreconditionError(
-                "1 of 2 hosts can be used; hosts that are there: h1; not used: h2 (its build is "
-                "'b2', the controller's is 'b1')"));
+            absl::DeadlineExceededError(
+                "1 of 2 hosts can be used after 5m (cluster.host_wait_s); hosts that are there: "
+                "h1; not used: h2 (its build is 'b2', the controller's is 'b1')"));
+}
+
+TEST_F(JobMachineHostsTest, AHostThatComesAgainWithTheRightBuildIsUsed) {
+  Open();
+  Up("h1", 1);
+  Host other = MakeHost("h2", 2);
+  other.build = "b2";
+  Take(event::HostUp{other});
+  Take(event::HostUp{other});  // The same registration: void.
+  Up("h2", 3);
+  EXPECT_EQ(machine().stage(), Stage::kStartingServers);
+  TrainOnHosts();
+  other.name = "h3";
+  Take(event::HostUp{other});
+  for (const std::string& line : lines_) EXPECT_THAT(line, ::testing::Not(HasSubstr("h3")));
 }
 
 TEST_F(JobMachineHostsTest, WithoutARoleTheJobEndsAtOnce) {
@@ -357,10 +377,40 @@ TEST_F(JobMachineHostsTest, LogsAreNamedWithTheirHosts) {
   Up("h2", 2);
   Open();
   Wait(absl::Seconds(60));  // The loss of a host would be known by then.
-  EXPECT_EQ(Finished().status,
-            absl::DeadlineExceededError(
-                "server 0 did not come up within 1m "
-                "(cluster.startup_timeout_s and host_timeout_s); its log: server-0.log (on h1)"));
+  GoBack();
+  EXPECT_THAT(lines_, Contains("server 0 did not come up within 1m (cluster.startup_timeout_s and "
+                               "host_timeout_s); its log: server-0.log (on h1); going back to the "
+                               "beginning (generation 2)"));
+}
+
+// The others may do; and the limit holds where they don't.
+TEST_F(JobMachineHostsTest, AHostThatCanNotStartAProcessDoesNotEndTheJob) {
+  options_.job.mutable_checkpoint()->set_max_rollbacks(2);
+  Up("h1", 1);
+  Up("h2", 2);
+  Open();
+  Take(event::NotStarted{Id("server 2"), absl::NotFoundError("on host h2: no such program")});
+  GoBack();
+  EXPECT_THAT(lines_, Contains("server 2 can't be started: on host h2: no such program; going "
+                               "back to the beginning (generation 2)"));
+  TrainOnHosts();
+  End("server 2", kKilled);
+  Take(event::NotStarted{Id("server 2"), absl::UnavailableError("on host h2: no process")});
+  GoBack();
+  ComeUp("server");
+  for (int i = 0; i < 3; ++i) {
+    Take(event::Configured{Id(absl::StrCat("server ", i)), absl::OkStatus()});
+  }
+  for (const char* worker : {"worker 1", "worker 2"}) {  // The second comes while it settles.
+    Take(event::NotStarted{Id(worker), absl::UnavailableError("on host h2: no process")});
+  }
+  Wait(JobMachine::kSettleOverHosts);
+  const Outcome outcome = Finished();
+  EXPECT_EQ(outcome.what, Outcome::What::kLost);
+  EXPECT_EQ(outcome.status,
+            absl::AbortedError("worker 1 can't be started: on host h2: no process\n"
+                               "worker 2 can't be started: on host h2: no process"));
+  EXPECT_THAT(lines_.back(), HasSubstr("not going back: checkpoint.max_rollbacks is 2"));
 }
 
 // A host may be cut off while its servers are configured: its loss comes later.

@@ -101,6 +101,7 @@ class JobMachine::State {
   void OnNoDigest(const absl::Status& status);
   void WriteResult(absl::StatusOr<Digest> digest);
   void Fail(const absl::Status& status);
+  void GiveUp(const absl::Status& trouble);
   void Settle();
   void OnSettled();
   void Stop();

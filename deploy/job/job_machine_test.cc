@@ -155,12 +155,64 @@ TEST_F(JobMachineTest, AJobThatGoesWell) {
 TEST_F(JobMachineTest, AProcessThatDoesNotComeUpIsNamed) {
   Open();
   Take(event::ProcessStarted{Id("server 0"), "at server 0"});
-  actions_.clear();
   Wait(absl::Seconds(30));
-  Take(event::AllStopped{});
-  EXPECT_EQ(All<action::Finish>().at(0).outcome.status,
-            absl::DeadlineExceededError("server 1 did not come up within 30s "
-                                        "(cluster.startup_timeout_s); its log: server-1.log"));
+  SettleAndStop();
+  EXPECT_EQ(Only<action::Open>().start.generation, 2u);
+  EXPECT_EQ(lines_.back(),
+            "server 1 did not come up within 30s (cluster.startup_timeout_s); its log: "
+            "server-1.log; going back to the beginning (generation 2)");
+  for (int i = 0; i < 2; ++i) {  // The limit of losses.
+    StartWorkers();
+    Wait(absl::Seconds(30));
+    SettleAndStop();
+  }
+  const Outcome outcome = Finished();
+  EXPECT_EQ(outcome.what, What::kLost);
+  EXPECT_EQ(outcome.status,
+            absl::DeadlineExceededError("worker 0 did not come up within 30s "
+                                        "(cluster.startup_timeout_s); its log: worker-0.log"));
+}
+
+TEST_F(JobMachineTest, ForWantOfProcessesTheJobGoesBackAndForWantOfAProgramItEnds) {
+  StartWorkers();
+  Take(event::NotStarted{Id("worker 1"), absl::UnavailableError("no process: try again")});
+  SettleAndStop();
+  EXPECT_EQ(Only<action::Open>().start.generation, 2u);
+  EXPECT_EQ(lines_.back(),
+            "worker 1 can't be started: no process: try again; going back to the beginning "
+            "(generation 2)");
+  Open();
+  Take(event::NotStarted{Id("server 1"), absl::NotFoundError("no such program")});
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
+  StopAll();
+  EXPECT_EQ(Finished().status, absl::NotFoundError("no such program"));
+}
+
+// What ends it may be seen later.
+TEST_F(JobMachineTest, AServerThatIsLostBeforeItIsConfiguredTakesTheJobBack) {
+  for (const bool its_end_is_seen : {true, false}) {
+    StartServers();
+    Take(event::Configured{Id("server 1"), absl::UnavailableError("Configure at x: refused")});
+    EXPECT_EQ(machine().stage(), Stage::kSettling);
+    if (its_end_is_seen) End("server 1", kKilled);
+    SettleAndStop();
+    EXPECT_EQ(lines_.back(),
+              absl::StrCat(its_end_is_seen ? "server 1 was killed by signal 9 (Killed)"
+                                           : "Configure at x: refused",
+                           "; going back to the beginning (generation ", generation(), ")"));
+  }
+  EXPECT_EQ(generation(), 3u);
+}
+
+// Data that can't be read for now, say; who lost this worker comes last.
+TEST_F(JobMachineTest, TroubleOfAWorkerIsALoss) {
+  Train();
+  End("worker 0", kLostServer);
+  End("worker 1", {4, "exited with code 4 (a.csv: Input/output error)", "exited"});
+  SettleAndStop();
+  EXPECT_EQ(lines_.back(),
+            "worker 1 exited with code 4 (a.csv: Input/output error), worker 0 exited with code 3; "
+            "going back to the beginning (generation 2)");
 }
 
 TEST_F(JobMachineTest, AServerThatRefusesItsConfigurationEndsTheJob) {

@@ -75,7 +75,7 @@ void JobMachine::State::LookAtConfiguring(const event::StatusAnswered& answered)
     }
     if (server.is_configured || server.not_configured.ok()) continue;
     if (now_ - server.advanced_at < StallTimeout()) continue;
-    return Fail(absl::DeadlineExceededError(server.not_configured.message()));
+    return GiveUp(absl::DeadlineExceededError(server.not_configured.message()));
   }
 }
 

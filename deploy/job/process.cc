@@ -12,8 +12,9 @@ namespace {
 
 bool CausedByTheJob(const ProcessFailure& failure) {
   if (!failure.end.exit_code.has_value()) return false;
-  if (failure.role == ProcessRole::kWorker) return *failure.end.exit_code != kExitServerLost;
-  return *failure.end.exit_code == kExitUsage;
+  const int code = *failure.end.exit_code;
+  if (failure.role == ProcessRole::kServer) return code == kExitUsage;
+  return code != kExitServerLost && code != kExitTrouble;
 }
 
 }  // namespace

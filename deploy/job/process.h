@@ -55,7 +55,8 @@ struct ProcessFailure {
 
 // Whether the job itself caused the end of any: a worker that found a NaN or bad data, a process
 // that refused its flags. The next generation would fail the same way. The others were lost: killed
-// by a signal, workers that lost a server, servers whose disk failed.
+// by a signal, workers that lost a server or can't read their data for now, servers whose disk
+// failed.
 bool JobCausedAny(const std::vector<ProcessFailure>& failures);
 
 // In one line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".

@@ -18,6 +18,7 @@ TEST(ProcessTest, LossesAreNotCausedByTheJob) {
   EXPECT_FALSE(JobCausedAny({Killed(kServer)}));
   EXPECT_FALSE(JobCausedAny({Exited(kServer, 1)}));  // Its disk failed, say.
   EXPECT_FALSE(JobCausedAny({Exited(kWorker, 3)}));
+  EXPECT_FALSE(JobCausedAny({Exited(kWorker, 4)}));  // Its data can't be read for now.
   EXPECT_FALSE(JobCausedAny({Killed(kServer), Exited(kWorker, 3), Killed(kWorker)}));
 }
 

@@ -14,6 +14,7 @@
 #include "common/base/check.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/base/timing.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
@@ -402,6 +403,7 @@ void Node::TakeEvents() {
 
 absl::Status RunNode(const NodeOptions& options, SignalWatch* signals) {
   RETURN_IF_ERROR(CheckMayConnect(options.controller, options.tls, options.insecure));
+  RETURN_IF_ERROR(CheckThreads());
   ASSIGN_OR_RETURN(const std::string dir, MakeOwnFolder(options.dir, geteuid()));
   MakeFilesFor(Job::OWNER);
   ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(dir));

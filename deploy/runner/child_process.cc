@@ -235,7 +235,9 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       log_begin_(other.log_begin_),
       pid_(other.pid_),
       ended_(other.ended_),
-      wait_status_(other.wait_status_) {
+      wait_status_(other.wait_status_),
+      kills_before_(std::move(other.kills_before_)),
+      want_of_memory_(std::move(other.want_of_memory_)) {
   other.pid_ = -1;
 }
 
@@ -256,6 +258,9 @@ bool ChildProcess::HasEnded() {
   kill(-pid_, SIGKILL);
   CHECK_EQ(waitpid(pid_, &wait_status_, 0), pid_);
   ended_ = true;
+  if (WIFSIGNALED(wait_status_) && WTERMSIG(wait_status_) == SIGKILL) {
+    want_of_memory_ = DescribeMemoryKills(kills_before_, CountMemoryKills());
+  }
   return ended_;
 }
 
@@ -269,7 +274,8 @@ std::string ChildProcess::DescribeEnd() const {
   CHECK(ended_);
   if (WIFSIGNALED(wait_status_)) {
     const int signal = WTERMSIG(wait_status_);
-    return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
+    return absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")",
+                        want_of_memory_);
   }
   return absl::StrCat("exited with code ", WEXITSTATUS(wait_status_));
 }

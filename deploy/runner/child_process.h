@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "deploy/runner/memory_kills.h"
 
 namespace thermocline {
 
@@ -74,7 +75,8 @@ class ChildProcess {
   bool ended() const { return ended_; }
   // REQUIRES: ended(). Empty where a signal killed it.
   std::optional<int> exit_code() const;
-  // REQUIRES: ended(). "exited with code 3", "was killed by signal 9 (Killed)".
+  // REQUIRES: ended(). "exited with code 3", "was killed by signal 9 (Killed)"; with that the
+  // kernel killed processes for want of memory since it started, where it did.
   std::string DescribeEnd() const;
 
   // Sends a signal to the child and to all that it started. Does nothing once it has ended.
@@ -82,13 +84,15 @@ class ChildProcess {
 
  private:
   ChildProcess(const ChildProcessOptions& options, uint64_t log_begin, pid_t pid)
-      : options_(options), log_begin_(log_begin), pid_(pid) {}
+      : options_(options), log_begin_(log_begin), pid_(pid), kills_before_(CountMemoryKills()) {}
 
   ChildProcessOptions options_;
   uint64_t log_begin_ = 0;  // Bytes.
   pid_t pid_ = -1;          // -1: moved from
   bool ended_ = false;
   int wait_status_ = 0;
+  MemoryKills kills_before_;
+  std::string want_of_memory_;  // As its end was seen.
 };
 
 }  // namespace thermocline

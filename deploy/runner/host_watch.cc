@@ -66,6 +66,8 @@ void HostWatch::TakeAnswer(const std::string& address, const absl::Status& answe
                            absl::Duration took, Findings* findings) {
   if (const auto found = at_.find(address); found != at_.end()) {
     if (running_.count(found->second) == 0) return;  // It has ended.
+    // It has answered before and does not listen any more: its end is about to be seen.
+    if (absl::StrContains(answer.message(), "Connection refused")) return;
     Answers& answers = answers_[found->second];
     answers.total_s += absl::ToDoubleSeconds(took);
     ++answers.count;

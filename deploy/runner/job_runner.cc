@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/task_queue.h"
 #include "common/base/text.h"
+#include "common/base/threads.h"
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
@@ -414,7 +415,8 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
   ASSIGN_OR_RETURN(const std::unique_ptr<JobReporter> reporter,
                    JobReporter::Create(job, reporting, directory, observer));
   JobRunner runner(job, options, directory, signals, reporter.get());
-  absl::Status status = runner.MakeProcesses(options);
+  absl::Status status = CheckThreads();
+  if (status.ok()) status = runner.MakeProcesses(options);
   if (status.ok()) status = runner.Run();
   absl::StatusOr<JobResult> result = reporter->OnEnd(status);
   runner.RefuseRequests();

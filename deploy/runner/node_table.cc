@@ -12,6 +12,13 @@ namespace {
 
 constexpr size_t kMostLogRequests = 256;  // Of a host, at a time: each order has them all.
 
+// The program and how it speaks to us: both must be the controller's.
+std::string BuildOf(const NodeHello& hello) {
+  if (hello.protocol_version() == kNodeProtocolVersion) return hello.build();
+  return absl::StrCat(hello.build(), ", which speaks version ", hello.protocol_version(),
+                      " of the protocol");
+}
+
 Host ToHost(const NodeReport& report) {
   const NodeHello& hello = report.hello();
   Host host;
@@ -24,7 +31,7 @@ Host ToHost(const NodeReport& report) {
   host.gpus = hello.gpus();
   host.memory_bytes = hello.memory_bytes();
   host.free_disk_bytes = hello.free_disk_bytes();
-  host.build = hello.build();
+  host.build = BuildOf(hello);
   return host;
 }
 
@@ -189,17 +196,20 @@ void NodeTable::Lose(const std::string& name, HostState* host, const std::string
 // The job machine hears of hosts with another build, too: it names them where hosts are missing.
 absl::Status NodeTable::Admit(const NodeReport& report, HostState* host) {
   const NodeHello& hello = report.hello();
+  const bool is_of_another_build = BuildOf(hello) != options_.build;
   absl::Status status;
-  if (hello.protocol_version() != kNodeProtocolVersion || hello.build() != options_.build) {
-    status = absl::FailedPreconditionError(absl::StrCat("host ", hello.host(),
-                                                        " is of another build: ", hello.build(),
-                                                        "; the controller's is ", options_.build));
+  if (is_of_another_build) {
+    status = absl::FailedPreconditionError(
+        absl::StrCat("host ", hello.host(), " is of another build: ", BuildOf(hello),
+                     "; the controller's is ", options_.build,
+                     hello.protocol_version() == kNodeProtocolVersion
+                         ? ""
+                         : absl::StrCat(", of version ", kNodeProtocolVersion)));
   } else if (!report.unfit().empty()) {
     status = absl::FailedPreconditionError(report.unfit());
   } else if (options_.sign) {
     status = CheckAddress(*host);
   }
-  const bool is_of_another_build = hello.build() != options_.build;
   const bool has_checked = report.generation() == generation_ && report.order() > 0;
   if (is_of_another_build || (status.ok() && has_checked)) {
     events_.push_back(event::HostUp{ToHost(report)});

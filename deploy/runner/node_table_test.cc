@@ -92,6 +92,23 @@ TEST_F(NodeTableTest, AWorkersHostLearnsWhichBatchesItBeginsWith) {
   EXPECT_EQ(table_.OrderFor("h1", 7).wanted(1).schedule().first_step(), 12);
 }
 
+TEST_F(NodeTableTest, AnotherBuildOrVersionOfTheProtocolIsRefusedByName) {
+  NodeReport report = From("h1", 7, 1);
+  report.mutable_hello()->set_build("theirs");
+  EXPECT_EQ(Take(1, report), absl::FailedPreconditionError(
+                                 "host h1 is of another build: theirs; the controller's is ours"));
+  report = From("h2", 8, 1);
+  report.mutable_hello()->set_protocol_version(1);
+  EXPECT_EQ(Take(1, report),
+            absl::FailedPreconditionError("host h2 is of another build: ours, which speaks version "
+                                          "1 of the protocol; the controller's is ours, of "
+                                          "version 2"));
+  const std::vector<JobEvent> events = table_.TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(std::get<event::HostUp>(events[1]).host.build,
+            "ours, which speaks version 1 of the protocol");
+}
+
 TEST_F(NodeTableTest, SignsForProcessesThatWereOrderedThere) {
   ASSERT_TRUE(Take(1, From("h1", 7, 1)).ok());
   const ProcessId server = Start(ProcessRole::kServer, "h1");

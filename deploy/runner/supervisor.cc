@@ -37,7 +37,8 @@ std::string LastWords(const ChildProcess& ended) {
 
 // What a program says last that ends by an error of its own: "failed: CODE: message".
 std::string Reason(const ChildProcess& ended, absl::string_view last_words) {
-  if (ended.exit_code() != kExitFailed || !absl::ConsumePrefix(&last_words, "failed: ")) return "";
+  if (ended.exit_code() != kExitFailed && ended.exit_code() != kExitTrouble) return "";
+  if (!absl::ConsumePrefix(&last_words, "failed: ")) return "";
   const size_t code_end = last_words.find(": ");
   return code_end == last_words.npos ? "" : std::string(last_words.substr(code_end + 2));
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/threads.h"
 
 namespace thermocline {
 namespace {
@@ -13,7 +14,9 @@ constexpr absl::Duration kRetryPeriod = absl::Milliseconds(200);
 }  // namespace
 
 Spiller::Spiller(Round round, std::function<void(const absl::Status&)> broken)
-    : round_(std::move(round)), broken_(std::move(broken)), thread_([this] { Loop(); }) {}
+    : round_(std::move(round)),
+      broken_(std::move(broken)),
+      thread_(MakeThread([this] { Loop(); })) {}
 
 Spiller::~Spiller() {
   {

@@ -52,7 +52,7 @@ class ChaosTest(ProcessTest):
             return 'launcher'
         pid, command = self.random.choice(sorted(targets))
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, self.random.choice((signal.SIGKILL, signal.SIGTERM)))
         except ProcessLookupError:
             return None
         return 'server' if 'thermocline-server' in command else 'worker'

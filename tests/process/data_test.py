@@ -7,7 +7,7 @@ import random
 import subprocess
 import unittest
 
-from harness import DEADLINE_S, THERMOCLINE, ProcessTest
+from harness import DEADLINE_S, THERMOCLINE, WORKER, ProcessTest
 
 MODEL = """
 dlrm { bottom: [32] top: [32] }
@@ -64,6 +64,40 @@ checkpoint { every_steps: 7 }
 """ + MODEL
 
 
+# Preloaded into a worker: its first $FAILING_READS reads of .gz files fail.
+FAILING_READS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int fails(int fd) {
+  static int left = -1;
+  if (left < 0) left = atoi(getenv("FAILING_READS"));
+  char link[64], path[4096];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  const ssize_t size = readlink(link, path, sizeof(path));
+  if (size < 3 || memcmp(path + size - 3, ".gz", 3) != 0 || left == 0) return 0;
+  --left;
+  errno = EIO;
+  return 1;
+}
+
+ssize_t read(int fd, void* to, size_t size) {
+  if (fails(fd)) return -1;
+  return ((ssize_t(*)(int, void*, size_t))dlsym(RTLD_NEXT, "read"))(fd, to, size);
+}
+ssize_t pread(int fd, void* to, size_t size, off_t at) {
+  if (fails(fd)) return -1;
+  return ((ssize_t(*)(int, void*, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, to, size, at);
+}
+ssize_t pread64(int fd, void* to, size_t size, off64_t at) { return pread(fd, to, size, at); }
+"""
+
+
 class DataTest(ProcessTest):
     def write_job(self, text, name):
         path = '%s-%s.textproto' % (self.run_dir, name)
@@ -75,6 +109,17 @@ class DataTest(ProcessTest):
         summary = self.train(*flags, job=self.write_job(text, name),
                              run_dir='%s-%s' % (self.run_dir, name))
         return summary['model_digest'], summary['eval_samples']
+
+    def trouble_with_gz(self):
+        """Flags with which a job's first worker can't read .gz files, and later ones can soon."""
+        shim, began = self.run_dir + '.so', self.run_dir + '-began'
+        subprocess.run(['cc', '-shared', '-fPIC', '-o', shim, '-x', 'c', '-', '-ldl'],
+                       input=FAILING_READS, text=True, check=True)
+        programs = self.fake_programs(worker="""
+            mkdir '%s' 2>/dev/null && FAILING_READS=1000000 || FAILING_READS=5
+            export FAILING_READS
+            LD_PRELOAD='%s' exec '%s' "$@" """ % (began, shim, WORKER))
+        return ['--bin-dir', programs, '--set=checkpoint.at_end=true']
 
     def test_described_criteo_is_the_short_form(self):
         folder = self.run_dir + '-data'
@@ -91,7 +136,13 @@ class DataTest(ProcessTest):
                 file.writelines(lines[begin:end])
         short = self.digest(SHORT % path, 'short')
         self.assertEqual(self.digest(DESCRIBED % path, 'described'), short)
-        self.assertEqual(self.digest(AS_CSV % days, 'csv'), short)
+        self.assertEqual(self.digest(AS_CSV % days, 'csv', *self.trouble_with_gz()), short)
+        # The first worker could not read at all, which is a loss; the second only for a moment.
+        with open(self.run_dir + '-csv/metrics.jsonl') as metrics:
+            rollbacks = [line for line in metrics if '"rollback"' in line]
+        self.assertEqual(len(rollbacks), 1, rollbacks)
+        self.assertIn('worker 0 exited with code 4', rollbacks[0])
+        self.assertIn('day-0.gz: cannot read: Input/output error', rollbacks[0])
         # The run directory has the resolved form of both, which train the same model.
         with open(self.run_dir + '-short/job.textproto') as job:
             resolved = job.read()

@@ -22,7 +22,10 @@ class RecoveryTest(ProcessTest):
         return pids[0] if len(pids) == 1 else None
 
     def kill_servers(self, launcher, kills):
-        """Kills servers in turn, a number of steps apart; each time another takes the place."""
+        """Ends servers in turn, a number of steps apart; each time another takes the place.
+
+        Every other one gets SIGTERM: it still answers what it can, and cancels the rest.
+        """
         metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
 
         def steps():
@@ -35,7 +38,7 @@ class RecoveryTest(ProcessTest):
             target = steps() + 30
             wait_for(lambda: steps() >= target, 'step %d' % target)
             pid = wait_for(lambda: self.server_pid(launcher, index), 'server %d' % index)
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGTERM if kill % 2 else signal.SIGKILL)
             wait_for(lambda: self.server_pid(launcher, index) not in (None, pid),
                      'another server %d' % index)
 
@@ -56,6 +59,7 @@ class RecoveryTest(ProcessTest):
                     self.assertEqual(summary['server_restarts'], 5)
                     self.assertEqual(summary['samples'], undisturbed['samples'])
                     self.assertIn('was killed by signal 9 (Killed); started again', out)
+                    self.assertIn('exited with code 0; started again', out)
 
     def test_a_full_disk_is_said_at_once_and_when_it_goes_on(self):
         undisturbed = self.train(*FLAGS, run_dir=self.run_dir + '-undisturbed')

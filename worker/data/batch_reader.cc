@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/job/job_data.h"
 
 namespace thermocline {
@@ -37,9 +38,9 @@ BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderO
   CHECK_GE(options_.place.first_step.value(), 0);
   CHECK_GE(options_.start_step.value(), options_.place.first_step.value());
   CHECK_LT(options_.rank.value(), options_.num_workers);
-  threads_.emplace_back([this] { ReadLoop(); });
+  threads_.push_back(MakeThread([this] { ReadLoop(); }));
   for (uint32_t i = 0; i < std::max<uint32_t>(options_.parser_threads, 1); ++i) {
-    threads_.emplace_back([this] { ParseLoop(); });
+    threads_.push_back(MakeThread([this] { ParseLoop(); }));
   }
 }
 

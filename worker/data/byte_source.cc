@@ -17,6 +17,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
+#include "common/disk/retry_io.h"
 
 namespace thermocline {
 namespace {
@@ -48,14 +49,11 @@ class PlainSource : public ByteSource {
   ~PlainSource() override { close(fd_); }
 
   absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
-    for (;;) {
-      const ssize_t n = read(fd_, buffer.data(), buffer.size());
-      if (n >= 0) {
-        position_ += n;
-        return static_cast<size_t>(n);
-      }
-      if (errno != EINTR) return FileError(path_, "cannot read", errno);
-    }
+    // A read that fails leaves the place in the file as it was.
+    const ssize_t n = RetryIo([&] { return read(fd_, buffer.data(), buffer.size()); });
+    if (n < 0) return FileError(path_, "cannot read", errno);
+    position_ += n;
+    return static_cast<size_t>(n);
   }
   absl::Status Restart(const RestartPoint& point) override {
     if (lseek(fd_, point.file_offset, SEEK_SET) != point.file_offset) {
@@ -371,10 +369,11 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenObject(const std::string& path,
 absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path,
                                                              ObjectStore* store) {
   if (IsObjectPath(path)) return OpenObject(path, store);
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto fd =
+      static_cast<int>(RetryIo([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   if (fd < 0) return FileError(path, "cannot open", errno);
   struct stat info;
-  if (fstat(fd, &info) != 0) {
+  if (RetryIo([&] { return fstat(fd, &info); }) != 0) {
     const int error = errno;
     close(fd);
     return FileError(path, "cannot stat", error);
@@ -384,7 +383,9 @@ absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& 
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory, not a file"));
   }
   char magic[kMagicBytes];
-  const ssize_t n = pread(fd, magic, sizeof(magic), 0);
+  const ssize_t n = RetryIo([&] { return pread(fd, magic, sizeof(magic), 0); });
+  // A pipe can't be read so, and is never taken for compressed.
+  if (n < 0 && errno != ESPIPE) return FileError(path, "cannot read", errno);
   return Decompressed(path, absl::string_view(magic, std::max<ssize_t>(n, 0)), std::move(plain));
 }
 

@@ -117,5 +117,11 @@ TEST(ByteSource, WhatCannotBeOpened) {
             absl::InvalidArgumentError(folder.path() + ": is a directory, not a file"));
 }
 
+// Address 0 is never there, and its bytes can't be read: EIO.
+TEST(ByteSourceTest, AFileThatCanNotBeReadForNowIsUnavailable) {
+  const absl::Status status = ByteSource::Open("/proc/self/mem").status();
+  EXPECT_EQ(status, absl::UnavailableError("/proc/self/mem: cannot read: Input/output error"));
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -51,12 +51,16 @@ class CallsInFlight {
     cancelled_ = true;
     for (Call* call : calls_) call->context.TryCancel();
   }
+  bool are_cancelled() const {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  }
   void AwaitNone() { absl::MutexLock lock(&mutex_, absl::Condition(this, &CallsInFlight::None)); }
 
  private:
   bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<Call*> calls_ ABSL_GUARDED_BY(mutex_);
 };
@@ -95,8 +99,8 @@ std::string Describe(const CallSummary& call) {
 // gRPC returns RESOURCE_EXHAUSTED for a message over its limit, as a full server does for its
 // queue. A retry may help in the second case, never in the first: that one gets the code of our own
 // limit.
-absl::Status CallError(const grpc::Status& status) {
-  const absl::Status error = FromGrpcStatus(status);
+absl::Status CallError(const grpc::Status& status, bool is_cancelled) {
+  const absl::Status error = is_cancelled ? FromGrpcStatus(status) : FromGrpcStatusOfAnswer(status);
   if (absl::IsResourceExhausted(error) && absl::StrContains(error.message(), "larger than max")) {
     return absl::OutOfRangeError(error.message());
   }
@@ -162,7 +166,8 @@ void GrpcTransport::Impl::Start(ServerIndex index, const char* method, const Vie
        done = std::move(done)](grpc::Status status) {
         {
           absl::StatusOr<Answer> answer =
-              status.ok() ? decode(started->reply) : absl::StatusOr<Answer>(CallError(status));
+              status.ok() ? decode(started->reply)
+                          : absl::StatusOr<Answer>(CallError(status, calls.are_cancelled()));
           started->reply.Clear();
           done(answer.ok() ? std::move(answer) : absl::StatusOr<Answer>(fail(answer.status())));
         }

@@ -319,6 +319,15 @@ TEST(GrpcTransport, DeadlinesAndDestructionEndCalls) {
   release.Notify();
 }
 
+// A server that gets SIGTERM cancels calls; its client takes that as it takes its death.
+TEST(GrpcTransport, ACallThatAServerCancelsIsUnavailable) {
+  FakeServer server;
+  server.on_pull = [&](const PullRequest&, PullReply*) { return grpc::Status::CANCELLED; };
+  const auto transport = Connect(server.address());
+  ExpectError(PullAndWait(transport.get(), PullCall()).status(), absl::StatusCode::kUnavailable,
+              {"Pull for step 0 (0 tables, 0 keys) to server 0 at ", "without an answer"});
+}
+
 TEST(GrpcTransport, CloseEndsCallsThatAServerHolds) {
   FakeServer server;
   absl::Notification entered, release;

@@ -5,6 +5,7 @@
 #include "absl/strings/cord.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
+#include "common/base/process_limits.h"
 
 namespace thermocline {
 namespace {
@@ -68,6 +69,12 @@ absl::Status MarkServerLoss(absl::Status error) {
 
 bool IsServerLoss(const absl::Status& status) {
   return status.GetPayload(kServerLossPayload).has_value();
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return kExitDone;
+  if (IsServerLoss(status)) return kExitServerLost;
+  return IsSilence(status) ? kExitTrouble : kExitFailed;
 }
 
 }  // namespace thermocline

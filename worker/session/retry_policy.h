@@ -1,5 +1,5 @@
 // How a worker treats a server's errors: when it repeats a call, when it takes the server for lost,
-// and how an error is marked that means such a loss.
+// and how an error is marked that means such a loss; and what its own end says about the job.
 #ifndef THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 #define THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 
@@ -64,6 +64,10 @@ class RetryPolicy {
 // and may succeed where the servers go back to a checkpoint. The mark is a payload of the status.
 absl::Status MarkServerLoss(absl::Status error);
 bool IsServerLoss(const absl::Status& status);
+
+// With what a worker ends that ends so (common/base/process_limits.h). kUnavailable and
+// kDeadlineExceeded without the mark: trouble with its data, or no word from the launcher.
+int ExitCodeOf(const absl::Status& status);
 
 }  // namespace thermocline
 

@@ -1,5 +1,6 @@
 #include "worker/session/retry_policy.h"
 
+#include "common/base/process_limits.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {
@@ -105,6 +106,17 @@ TEST(RetryPolicyTest, NotReadySpendsNothing) {
     full_us = std::min<int64_t>(2 * full_us, 50'000);
   }
   EXPECT_EQ(state.failures, 0);
+}
+
+TEST(ExitCodeTest, TellsTroubleAndLossesFromWhatTheJobCaused) {
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), kExitDone);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("a.csv:2: no id")), kExitFailed);
+  EXPECT_EQ(ExitCodeOf(absl::DataLossError("a.csv.gz is cut off")), kExitFailed);
+  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("a.csv")), kExitFailed);
+  EXPECT_EQ(ExitCodeOf(absl::UnavailableError("a.csv: Input/output error")), kExitTrouble);
+  EXPECT_EQ(ExitCodeOf(absl::DeadlineExceededError("no introduction")), kExitTrouble);
+  EXPECT_EQ(ExitCodeOf(MarkServerLoss(absl::UnavailableError("server 0"))), kExitServerLost);
+  EXPECT_EQ(ExitCodeOf(MarkServerLoss(absl::DataLossError("server 0"))), kExitServerLost);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "kernels/trace_range.h"
 
 namespace thermocline {
@@ -25,7 +26,7 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
     ring_.back()->has_cache_plan = cache_ != nullptr;
     idle_.push_back(ring_.back().get());
   }
-  thread_ = std::thread([this] { Run(); });
+  thread_ = MakeThread([this] { Run(); });
 }
 
 StepPipeline::~StepPipeline() {

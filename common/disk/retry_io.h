@@ -1,0 +1,28 @@
+// Reading while a disk, or the way to it, has trouble for a moment.
+#ifndef THERMOCLINE_COMMON_DISK_RETRY_IO_H_
+#define THERMOCLINE_COMMON_DISK_RETRY_IO_H_
+
+#include <sys/types.h>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace thermocline {
+
+// How long trouble is waited out. Beyond it the caller reports kUnavailable.
+inline constexpr absl::Duration kIoPatience = absl::Seconds(2);
+
+// Whether a system call that failed with `error` may succeed later: a medium that can't be read
+// (EIO), a network file system whose server does not answer, or has been restarted (ESTALE).
+bool IsIoTrouble(int error);
+
+// Calls `io`, which returns -1 and sets errno where it fails, again as long as it fails with EINTR,
+// or for kIoPatience in such trouble, with growing pauses. Returns what it returned last; errno is
+// of that call. REQUIRES: a call that failed has changed nothing.
+ssize_t RetryIo(absl::FunctionRef<ssize_t()> io,
+                absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_DISK_RETRY_IO_H_
