@@ -120,9 +120,8 @@ class JobMachine::State {
   bool SchedulesBatches() const;
   // Whether its workers wait for what is decided on a report of worker 0.
   bool TakesReports() const;
-  // Whether its servers begin with rows.
   bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
-  // Its servers then answer the first configuration at once; a host may be cut off.
+  // Without rows to load servers answer the first configuration at once; a host may be cut off.
   bool TakesConfigurationAtOnce() const { return !LoadsRows() && options_.num_hosts == 0; }
   absl::Duration StallTimeout() const;
   absl::Duration StartupTimeout() const;
